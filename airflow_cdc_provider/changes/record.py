@@ -23,10 +23,6 @@ SIGNAL: Final = "signal"
 OFFSET: Final = "offset"
 QUARANTINE: Final = "quarantine"
 
-INCREMENTAL: Final = "incremental:"
-"""Begins the column ``transaction`` of snapshot records that were read beside the stream; the id of the
-signal that asked for them follows."""
-
 DATA_KINDS: Final = (CHANGE, SNAPSHOT)
 """Kinds whose payload decodes to contributions."""
 
@@ -48,6 +44,8 @@ CHANGE_SCHEMA: Final = pa.schema(
         pa.field("captured_at", _TIMESTAMP),
         pa.field("transaction", pa.string()),
         pa.field("schema_id", pa.string()),
+        pa.field("reason", pa.string()),
+        pa.field("request", pa.string()),
         pa.field("payload", pa.binary()),
     ]
 )
@@ -63,10 +61,10 @@ CHANGE_SCHEMA: Final = pa.schema(
 ``committed_at``  the source's clock (Cassandra: the write time, which clients choose); null where it tells
                   none.
 ``captured_at``   this process's clock when the record was read.
-``transaction``   the source's transaction id, if any. Of kind ``snapshot``: null, or :data:`INCREMENTAL` and
-                  the id of the request.
+``transaction``   the source's transaction id, if any.
 ``schema_id``     names the schema that decodes the payload where the payload doesn't: a Cassandra table's id.
-                  Of kind ``quarantine``: the reason.
+``reason``        why a record of kind ``quarantine`` is one: ``CODE: text``; null for other kinds.
+``request``       the id of the signal that requested a record of an incremental snapshot; null for others.
 ``payload``       the native bytes.
 """
 
@@ -76,6 +74,6 @@ TABLE_SCHEMA: Final = pa.schema([pa.field("batch", pa.int64()), *CHANGE_SCHEMA])
 SPARK_DDL: Final = (
     "source_table string, kind string, origin string, position binary, generation bigint, key binary, "
     "version binary, committed_at timestamp, captured_at timestamp, transaction string, schema_id string, "
-    "payload binary"
+    "reason string, request string, payload binary"
 )
 """The record in Spark's words, in the same order as :data:`CHANGE_SCHEMA`."""

@@ -23,6 +23,7 @@ import pyarrow as pa
 from airflow_cdc_provider.changes.drift import Drift
 from airflow_cdc_provider.changes.fence import Fence
 from airflow_cdc_provider.changes.static_columns import StaticColumns
+from airflow_cdc_provider.sources.planned_ranges import PlannedRanges
 
 Offset = Mapping[str, Any]
 """What a run resumes from: origin -> position, in the source's own JSON. ``json.dumps(o, sort_keys=True)`` is
@@ -234,9 +235,15 @@ class Codec(Protocol):
 
 
 class Source(Protocol):
-    """A database whose changes are captured. Built per job; :meth:`close` ends it."""
+    """A database whose changes are captured. Built per job; :meth:`close` ends it.
+
+    Attributes:
+        type: The source's name in declarations.
+        planned_ranges: Converts the ranges of :meth:`plan_snapshot` to JSON and back.
+    """
 
     type: str
+    planned_ranges: PlannedRanges
 
     def check(self) -> list[Finding]:
         """Look at everything that capture needs; never raises for what it finds."""

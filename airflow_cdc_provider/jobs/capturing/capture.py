@@ -275,7 +275,7 @@ def land_quarantined(context: JobContext, source: LearnsSchemas, state: ChangesS
 
 def _counted(records: DataFrame) -> dict[tuple[str, str | None], int]:
     """Count records by kind; quarantined ones also by the code of their reason."""
-    code = f"IF(kind = '{record.QUARANTINE}', substring_index(schema_id, ':', 1), NULL) code"
+    code = f"IF(kind = '{record.QUARANTINE}', substring_index(reason, ':', 1), NULL) code"
     counted = records.selectExpr("kind", code).groupBy("kind", "code").count().collect()
     return {(row["kind"], row["code"]): int(row["count"]) for row in counted}
 

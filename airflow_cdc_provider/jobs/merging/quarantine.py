@@ -34,7 +34,7 @@ def schemas_awaited(context: JobContext) -> bool:
     source, changes = context.source, context.changes
     if not isinstance(source, LearnsSchemas) or not changes.table.exists():
         return False
-    reasons = changes.lasting(record.QUARANTINE).select(f.substring_index("schema_id", ":", 1)).distinct()
+    reasons = changes.lasting(record.QUARANTINE).select(f.substring_index("reason", ":", 1)).distinct()
     return any(source.may_land(row[0] or "") for row in reasons.collect())
 
 

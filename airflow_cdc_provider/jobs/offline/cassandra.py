@@ -109,7 +109,7 @@ def _records(source: CassandraSource, recording: Recording, damage: Damage) -> I
             for batch in read(part):
                 broken = pc.equal(batch["kind"], record.QUARANTINE)
                 for row in batch.filter(broken).to_pylist():
-                    damage.add(describe_position(row["origin"], row["position"]), row["schema_id"])
+                    damage.add(describe_position(row["origin"], row["position"]), row["reason"])
                 yield batch.filter(pc.invert(broken))
         if plan.at_head or plan.end == start:
             return

@@ -162,9 +162,7 @@ def _records(
         )
     table = pa.Table.from_batches(batches, record.CHANGE_SCHEMA).combine_chunks()
     for row in table.filter(pc.equal(table["kind"], record.QUARANTINE)).to_pylist():
-        damage.add(
-            f"{row['source_table'] or 'the stream'} at {row['position'].hex()}", "broken or without key"
-        )
+        damage.add(f"{row['source_table'] or 'the stream'} at {row['position'].hex()}", row["reason"])
     return {
         name: table.filter(pc.equal(table["source_table"], name))
         for name in pc.unique(table["source_table"]).drop_null().to_pylist()

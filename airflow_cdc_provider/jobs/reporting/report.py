@@ -98,7 +98,7 @@ def _report(
         if captured.quarantined:
             findings.append(
                 f"{captured.quarantined} records could not be read and are in quarantine: rows of kind "
-                f"quarantine in {context.connector.changes_table}, each with its reason in schema_id"
+                f"quarantine in {context.connector.changes_table}, each with its reason in the column reason"
             )
     findings += [
         f"{count} notifications could not be sent by channel {channel}; the log says why"

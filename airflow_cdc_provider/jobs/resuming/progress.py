@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-import base64
-import io
-import pickle
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import Any, Final
 
 from airflow_cdc_provider.exceptions import OffsetMissing
 from airflow_cdc_provider.jobs.resuming.snapshot_requests import SignalState
+
+OFFSET_LAYOUT: Final = 2
+"""Layout of the JSON that :meth:`Progress.to_offset` returns; see docs/design/stored-layout.md."""
 
 
 @dataclass(frozen=True)
@@ -22,8 +22,9 @@ class SnapshotProgress:
         position: The feed's position at its plan, in hexadecimal.
         origin: That feed.
         replace: Whether rows that it doesn't see are to go.
-        ranges: The planned ranges, pickled and in base64, while it runs.
-        committed: How many of them, from the first, are committed.
+        ranges: The planned ranges that are not committed, as
+            :class:`~airflow_cdc_provider.sources.planned_ranges.PlannedRanges` stores them.
+        committed: How many ranges are committed.
         began_us: When it was planned, µs since 1970.
         read_after_us: What it reads is read after this, by the source's clock, and the rest of the mirror is
             to be read again; 0 if not.
@@ -39,7 +40,7 @@ class SnapshotProgress:
     position: str = ""
     origin: str = ""
     replace: bool = False
-    ranges: str = ""
+    ranges: tuple[Mapping[str, Any], ...] = ()
     committed: int = 0
     began_us: int = 0
     read_after_us: int = 0
@@ -62,41 +63,13 @@ class SnapshotProgress:
 
     def to_plain(self) -> dict[str, Any]:
         """Return its values; ``others`` only where there are some."""
-        return {name: value for name, value in vars(self).items() if value or name != "others"}
+        plain = {name: value for name, value in vars(self).items() if value or name != "others"}
+        return {**plain, "ranges": list(self.ranges)}
 
-    def remaining(self) -> Sequence[Any]:
-        """Return the ranges that are not committed."""
-        if not self.ranges:
-            return ()
-        return unpack_ranges(self.ranges)[self.committed :]
-
-
-class _RangeUnpickler(pickle.Unpickler):
-    """Builds ranges of snapshots and nothing else: who may set an offset may not thereby run code."""
-
-    def find_class(self, module: str, name: str) -> Any:
-        if module.startswith("airflow_cdc_provider.sources.") and name in ("SnapshotRange", "WholeRead"):
-            return super().find_class(module, name)
-        raise OffsetMissing(
-            "the stored offset holds what no snapshot wrote",
-            expected="ranges of snapshots",
-            found=f"{module}.{name}",
-            remedy="set an offset, or reset the snapshot",
-        )
-
-
-def pack_ranges(ranges: Sequence[Any]) -> str:
-    """Write ranges for :func:`unpack_ranges`."""
-    return base64.b64encode(pickle.dumps(list(ranges))).decode()
-
-
-def unpack_ranges(packed: str) -> list[Any]:
-    """Read what :func:`pack_ranges` wrote.
-
-    Raises:
-        OffsetMissing: It holds something else.
-    """
-    return list(_RangeUnpickler(io.BytesIO(base64.b64decode(packed))).load())
+    @classmethod
+    def from_plain(cls, values: Mapping[str, Any]) -> SnapshotProgress:
+        """Read what :meth:`to_plain` returned."""
+        return cls(**{**values, "ranges": tuple(values["ranges"])})
 
 
 @dataclass(frozen=True)
@@ -123,7 +96,7 @@ class Progress:
     def to_offset(self) -> dict[str, Any]:
         """Return the JSON that the changes table stores."""
         offset = {
-            "v": 1,
+            "layout": OFFSET_LAYOUT,
             "source": self.source,
             "snapshots": {table: progress.to_plain() for table, progress in sorted(self.snapshots.items())},
         }
@@ -146,14 +119,19 @@ class Progress:
         """
         if offset is None:
             return cls()
-        if offset.get("v") != 1:
+        found = offset.get("layout", 1)
+        if found != OFFSET_LAYOUT:
+            newer = isinstance(found, int) and found > OFFSET_LAYOUT
+            release = "upgrade the provider" if newer else "use the release that wrote it"
             raise OffsetMissing(
-                "the stored offset has an unknown form",
-                expected="format 1",
-                found=str(offset.get("v")),
-                remedy="use the package version that wrote it, or set an offset",
+                f"the stored offset has {'a newer' if newer else 'another'} layout",
+                expected=f"layout {OFFSET_LAYOUT}",
+                found=f"layout {found}",
+                remedy=f"{release}, or set an offset with: airflow cdc offsets set",
             )
-        snapshots = {table: SnapshotProgress(**values) for table, values in offset["snapshots"].items()}
+        snapshots = {
+            table: SnapshotProgress.from_plain(values) for table, values in offset["snapshots"].items()
+        }
         signals = SignalState.from_plain(offset.get("signals"))
         return cls(
             offset["source"],

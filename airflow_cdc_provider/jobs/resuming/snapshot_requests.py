@@ -34,8 +34,8 @@ class TableCopy:
         begun: Whether its end was fixed, so that reading may go on.
         maximum: The source's largest key when it began, in base64.
         next: Where the next chunk begins, in base64; empty for the beginning.
-        ranges: Of a source without chunks: the planned ranges that are left, as snapshots pack them.
-        committed: How many of these are read.
+        ranges: Of a source without chunks: the planned ranges that are not read, as
+            :class:`~.planned_ranges.PlannedRanges` stores them.
         chunks: Chunks, or ranges, that were read.
         rows: Rows that were read.
     """
@@ -45,10 +45,14 @@ class TableCopy:
     begun: bool = False
     maximum: str = ""
     next: str = ""
-    ranges: str = ""
-    committed: int = 0
+    ranges: tuple[Mapping[str, Any], ...] = ()
     chunks: int = 0
     rows: int = 0
+
+    @classmethod
+    def from_plain(cls, values: Mapping[str, Any]) -> TableCopy:
+        """Read a table of :meth:`SignalState.to_plain`."""
+        return cls(**{**values, "ranges": tuple(values["ranges"])})
 
 
 @dataclass(frozen=True)
@@ -139,7 +143,9 @@ class SignalState:
         if not values:
             return cls()
         requests = tuple(
-            SnapshotRequest(**{**one, "tables": tuple(TableCopy(**table) for table in one["tables"])})
+            SnapshotRequest(
+                **{**one, "tables": tuple(TableCopy.from_plain(table) for table in one["tables"])}
+            )
             for one in values["requests"]
         )
         records = tuple(SignalRecord(**one) for one in values["records"])

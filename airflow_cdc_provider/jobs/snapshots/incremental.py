@@ -24,7 +24,7 @@ import pyarrow as pa
 from airflow_cdc_provider.changes import record
 from airflow_cdc_provider.exceptions import CdcError, ConfigurationError
 from airflow_cdc_provider.jobs.context import JobContext, log
-from airflow_cdc_provider.jobs.resuming.progress import Progress, SnapshotProgress, pack_ranges, unpack_ranges
+from airflow_cdc_provider.jobs.resuming.progress import Progress, SnapshotProgress
 from airflow_cdc_provider.jobs.resuming.snapshot_requests import SnapshotRequest, TableCopy
 from airflow_cdc_provider.jobs.spark.failures import explain
 from airflow_cdc_provider.jobs.spark.read import Paced, Reader, batches, read_partitions
@@ -139,8 +139,7 @@ def _copied(
         if isinstance(source, SnapshotsFromOffset) and progress.source is not None:
             source.stand_at(progress.source)
         step = _next_ranges(source, copy, cores)
-    mark = f"{record.INCREMENTAL}{request.id}"
-    reader: Reader = Marked(source.snapshot_reader(), mark)
+    reader: Reader = Requested(source.snapshot_reader(), request.id)
     if limit := context.connector.snapshot.rows_per_second:
         reader = Paced(reader, limit / max(min(cores, len(step.ranges)), 1))
     frame = read_partitions(context.spark, reader, step.ranges, tasks=cores) if step.ranges else None
@@ -157,7 +156,7 @@ def _copied(
     # with another one's copy has not its last one's.
     total = copy.rows + rows
     if step.ended:
-        total = max(total, _rows_copied(context, copy.table, mark, state))
+        total = max(total, _rows_copied(context, copy.table, request.id, state))
     counted = replace(step.after, rows=total)
     if left and not step.ended:
         after = replace(after, tables=(counted, *left[1:]))
@@ -166,9 +165,9 @@ def _copied(
     return progress, state
 
 
-def _rows_copied(context: JobContext, table: str, mark: str, state: ChangesState) -> int:
+def _rows_copied(context: JobContext, table: str, request: str, state: ChangesState) -> int:
     rows = context.changes.pending(0, state.batch, [table], [record.SNAPSHOT])
-    return rows.where(rows["transaction"] == mark).count()
+    return rows.where(rows["request"] == request).count()
 
 
 def _next_chunks(
@@ -202,11 +201,11 @@ def _next_ranges(source: Source, copy: TableCopy, cores: int) -> _Step:
     if not copy.begun:
         plan = source.plan_snapshot(copy.table, copy.where or None)
         log.info("%s: copying %d ranges, about %s rows", copy.table, len(plan.ranges), plan.estimated_rows)
-        copy = replace(copy, begun=True, ranges=pack_ranges(plan.ranges))
-    left = unpack_ranges(copy.ranges)[copy.committed :] if copy.ranges else []
-    taken = left[: _RANGES_PER_CORE * cores]
-    after = replace(copy, committed=copy.committed + len(taken), chunks=copy.chunks + len(taken))
-    return _Step(taken, after, ended=len(taken) == len(left))
+        copy = replace(copy, begun=True, ranges=source.planned_ranges.to_json(plan.ranges))
+    taken = source.planned_ranges.from_json(copy.ranges[: _RANGES_PER_CORE * cores])
+    left = copy.ranges[len(taken) :]
+    after = replace(copy, ranges=left, chunks=copy.chunks + len(taken))
+    return _Step(taken, after, ended=not left)
 
 
 @contextmanager
@@ -280,16 +279,16 @@ def _end_row(table: str) -> dict[str, Any]:
 
 
 @dataclass(frozen=True)
-class Marked:
-    """A reader whose records tell which request they are read for. Picklable.
+class Requested:
+    """A reader whose records name the request that they are read for. Picklable.
 
     Args:
-        reader: What reads.
-        transaction: What stands in their column ``transaction``.
+        reader: Reads the records.
+        request: Value of their column ``request``.
     """
 
     reader: Reader
-    transaction: str
+    request: str
 
     def __call__(self, part: Any) -> Iterator[pa.RecordBatch]:
         """Read one partition."""
@@ -297,7 +296,7 @@ class Marked:
 
     def read_several(self, parts: Iterable[Any]) -> Iterator[pa.RecordBatch]:
         """Read partitions one after the other."""
-        column = record.CHANGE_SCHEMA.get_field_index("transaction")
+        column = record.CHANGE_SCHEMA.get_field_index("request")
         for batch in batches(self.reader, parts):
-            marks = pa.repeat(pa.scalar(self.transaction), batch.num_rows)
-            yield batch.set_column(column, record.CHANGE_SCHEMA.field(column), marks)
+            requests = pa.repeat(pa.scalar(self.request), batch.num_rows)
+            yield batch.set_column(column, record.CHANGE_SCHEMA.field(column), requests)

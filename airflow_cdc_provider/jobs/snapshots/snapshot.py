@@ -19,7 +19,7 @@ from airflow_cdc_provider.jobs.capturing.capture import begin_feed
 from airflow_cdc_provider.jobs.context import JobContext, log
 from airflow_cdc_provider.jobs.merging.pending import REPLACE, REREAD_UNSEEN
 from airflow_cdc_provider.jobs.metrics.scanned import ScannedRows
-from airflow_cdc_provider.jobs.resuming.progress import Progress, SnapshotProgress, pack_ranges
+from airflow_cdc_provider.jobs.resuming.progress import Progress, SnapshotProgress
 from airflow_cdc_provider.jobs.snapshots.custom import due_by_class, filter_of, snapshotter_of
 from airflow_cdc_provider.jobs.spark.read import Paced, read_partitions
 from airflow_cdc_provider.jobs.spec import SnapshotResult
@@ -214,11 +214,11 @@ class _Ranges:
         while self._tables and count > 0:
             table = self._tables[0]
             before = self._running.get(table) or self._plan(table)
-            left = before.remaining()
-            taken = left[:count]
+            left = before.ranges
+            taken = self._context.source.planned_ranges.from_json(left[:count])
             done = len(taken) == len(left)
             committed = before.committed + len(taken)
-            after = replace(before, committed=committed, done=done, ranges="" if done else before.ranges)
+            after = replace(before, committed=committed, done=done, ranges=left[len(taken) :])
             parts.append(_Part(table, taken, after))
             count -= max(len(taken), 1)
             self._running[table] = after
@@ -241,7 +241,7 @@ class _Ranges:
             position=plan.position.hex(),
             origin=plan.origin,
             replace=self._replacing and bool(plan.origin) and not plan.partial,
-            ranges=pack_ranges(plan.ranges),
+            ranges=source.planned_ranges.to_json(plan.ranges),
             began_us=time.time_ns() // 1000,
             read_after_us=plan.read_after_us if self._replacing else 0,
             reached=plan.reached,
@@ -284,7 +284,7 @@ def _tell(part: _Part, seconds_per_range: float, rows: int | None) -> None:
             time.time() - part.after.began_us / 1e6,
         )
         return
-    left = len(part.after.remaining())
+    left = len(part.after.ranges)
     log.info(
         "snapshot of %s: %d of %d ranges read, about %.0f s left",
         part.table,

@@ -28,7 +28,7 @@ kind           tag      then
 ``quarantine`` ``X``    u64 count of bytes that could not be read, then the first of them
 ============== ======== ==================================================================================
 
-A quarantine record has its reason in ``schema_id``.
+A quarantine record has its reason in ``reason``.
 """
 
 from __future__ import annotations

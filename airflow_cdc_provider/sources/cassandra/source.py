@@ -69,6 +69,7 @@ from airflow_cdc_provider.sources.cql.snapshots.token_ranges import (
     plan_ranges,
 )
 from airflow_cdc_provider.sources.cql.system_schema import Row, read_rows, schemas_from_rows
+from airflow_cdc_provider.sources.planned_ranges import PlannedRanges
 
 if TYPE_CHECKING:
     from cassandra.cluster import Session
@@ -95,6 +96,7 @@ class CassandraSource:
     """
 
     type = "cassandra"
+    planned_ranges = PlannedRanges({"tokens": SnapshotRange})
 
     def __init__(
         self,

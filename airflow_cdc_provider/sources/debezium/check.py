@@ -79,7 +79,7 @@ def _sample(reader: SliceReader, topic: Topic, last: MessageRange) -> list[Findi
         reason
         for batch in batches
         for kind, reason in zip(
-            batch.column("kind").to_pylist(), batch.column("schema_id").to_pylist(), strict=True
+            batch.column("kind").to_pylist(), batch.column("reason").to_pylist(), strict=True
         )
         if kind == QUARANTINE
     ]

@@ -228,7 +228,8 @@ def read_messages(
         messages=messages,
         moments=_moments(members, messages, feed),
         transactions=_transactions(members, feed),
-        schema_ids=_with_reasons(values, what, messages, feed),
+        schema_ids=pc.if_else(pa.array(apart), None, values.names),
+        reasons=_reasons(values, what, messages, feed),
         payload=pc.if_else(pa.array(apart), messages.values, payload),
     ).take(pa.array(np.flatnonzero((what == _SOUND) | apart)))
     rows = np.flatnonzero((what == _SOUND) & ~truncates & ~tombstones)
@@ -320,15 +321,14 @@ def _transactions(members: Members, feed: Feed) -> pa.Array:
     return strings(members.data, name)
 
 
-def _with_reasons(values: Values, what: Ints, messages: Messages, feed: Feed) -> pa.Array:
-    """Return the schema's name of each row, and why those are set apart that are."""
-    apart = np.flatnonzero(what >= _FIRST_FAULT)
-    if not len(apart):
-        return values.names
-    reasons = [_reason(row, what, values, messages, feed) for row in apart.tolist()]
-    mask = np.zeros(len(what), np.bool_)
-    mask[apart] = True
-    return pc.replace_with_mask(values.names, pa.array(mask), pa.array(reasons, pa.string()))
+def _reasons(values: Values, what: Ints, messages: Messages, feed: Feed) -> pa.Array:
+    """Return why rows are quarantined; null for the others."""
+    reasons = pa.nulls(len(what), pa.string())
+    faulty = what >= _FIRST_FAULT
+    if not faulty.any():
+        return reasons
+    found = [_reason(row, what, values, messages, feed) for row in np.flatnonzero(faulty).tolist()]
+    return pc.replace_with_mask(reasons, pa.array(faulty), pa.array(found, pa.string()))
 
 
 def _reason(row: int, what: Ints, values: Values, messages: Messages, feed: Feed) -> str:
@@ -348,6 +348,7 @@ def _records(
     moments: pa.Array,
     transactions: pa.Array,
     schema_ids: pa.Array,
+    reasons: pa.Array,
     payload: pa.Array,
 ) -> pa.RecordBatch:
     count = len(messages.offsets)
@@ -366,6 +367,8 @@ def _records(
             pa.repeat(pa.scalar(feed.captured_us, pa.int64()), count).cast(moment),
             transactions,
             schema_ids,
+            reasons,
+            pa.nulls(count, pa.string()),
             payload,
         ],
         schema=CHANGE_SCHEMA,

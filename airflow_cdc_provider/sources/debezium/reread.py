@@ -65,7 +65,7 @@ class AwaitingReader:
 
     def __call__(self, records: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
         """Yield what they hold by the schemas that the registry has now; others as they are."""
-        waits = pc.starts_with(records["schema_id"], f"{AWAITED}:").fill_null(False)
+        waits = pc.starts_with(records["reason"], f"{AWAITED}:").fill_null(False)
         others = records.filter(pc.invert(waits))
         if others.num_rows:
             yield others
@@ -90,7 +90,7 @@ class AwaitingReader:
             return made
         old = pc.less(made["captured_at"].cast(pa.int64()), self.given_up_before_us)
         old = pc.and_(old, pc.equal(made["kind"], QUARANTINE))
-        name = "schema_id"
+        name = "reason"
         told = pc.replace_substring_regex(made[name], f"^{AWAITED}:", f"{_GIVEN_UP}:")
         reasons = pc.if_else(old, told, made[name])
         return made.set_column(made.schema.get_field_index(name), made.schema.field(name), reasons)

@@ -36,6 +36,7 @@ from airflow_cdc_provider.sources.debezium.reader import SliceReader, TopicSlice
 from airflow_cdc_provider.sources.debezium.reread import AWAITED, AwaitingReader
 from airflow_cdc_provider.sources.debezium.states import spellings
 from airflow_cdc_provider.sources.debezium.tables import TableRows
+from airflow_cdc_provider.sources.planned_ranges import PlannedRanges
 
 log = logging.getLogger(__name__)
 
@@ -54,6 +55,7 @@ class DebeziumSource:
     """
 
     type = "debezium"
+    planned_ranges = PlannedRanges({})
     feed_is_whole = True
 
     def __init__(

@@ -3,7 +3,7 @@
 One event gives one record, positioned by cluster time and index (:mod:`.position`). A rename gives two more
 for its new name: an end of what was there, and a signal that all of its rows came without events. An event
 that is broken at its top level becomes a record of kind ``quarantine`` at its place in the stream, with the
-reason as its ``schema_id``; the events beside it are not affected. (What is broken inside its document,
+reason as its ``reason``; the events beside it are not affected. (What is broken inside its document,
 decoding finds.) ``dropDatabase`` follows the drops of its collections, and ``invalidate`` what caused it, so
 these two change nothing; they are kept as kind ``schema`` without a table.
 """
@@ -53,6 +53,7 @@ _OF_ROWS: Final = (change_event.INSERT, change_event.UPDATE, change_event.REPLAC
 _OF_COLLECTIONS: Final = (change_event.DROP, change_event.RENAME)
 _KINDS: Final = (CHANGE, DROP, SCHEMA, QUARANTINE)
 _INCOMPLETE: Final = "it has no cluster time or operation"
+_NO_ID: Final = "NO-KEY: the document has no _id"
 _TIMESTAMP: Final = CHANGE_SCHEMA.field("committed_at").type
 
 
@@ -148,7 +149,9 @@ def read_events(
             pa.array(facts.committed_us[rows], mask=~facts.complete[rows]).cast(_TIMESTAMP),
             pa.repeat(pa.scalar(captured_us, pa.int64()), len(rows)).cast(_TIMESTAMP),
             _transactions(data, facts, rows),
+            pa.nulls(len(rows), pa.string()),
             _reasons(data, spans, facts, rows),
+            pa.nulls(len(rows), pa.string()),
             span_column(pa.binary(), data, spans.starts[rows], spans.ends[rows]),
         ],
         schema=CHANGE_SCHEMA,
@@ -194,6 +197,8 @@ def snapshot_records(
             pa.nulls(count, _TIMESTAMP),
             pa.repeat(pa.scalar(captured_us, pa.int64()), count).cast(_TIMESTAMP),
             pa.nulls(count, pa.string()),
+            pa.nulls(count, pa.string()),
+            pc.if_else(pa.array(whole), pa.scalar(None, pa.string()), _NO_ID),
             pa.nulls(count, pa.string()),
             span_column(pa.binary(), data, spans.starts, spans.ends),
         ],

@@ -46,14 +46,16 @@ from airflow_cdc_provider.sources.mongodb.reread import read_keys
 from airflow_cdc_provider.sources.mongodb.selection import Selection
 from airflow_cdc_provider.sources.mongodb.server_errors import translated
 from airflow_cdc_provider.sources.mongodb.signal_documents import signals_of, write_marks
-from airflow_cdc_provider.sources.mongodb.snapshot import plan_snapshot, range_reader
+from airflow_cdc_provider.sources.mongodb.snapshot import SnapshotRange, plan_snapshot, range_reader
 from airflow_cdc_provider.sources.mongodb.time_slices import ChangeReader, TimeSlice
 from airflow_cdc_provider.sources.mongodb.whole_reads import (
     NotInBatches,
     SnapshotReader,
+    WholeRead,
     plan_reading,
     plan_whole_read,
 )
+from airflow_cdc_provider.sources.planned_ranges import PlannedRanges
 from airflow_cdc_provider.sources.stream_numbers import StreamNumbers
 
 log = logging.getLogger(__name__)
@@ -75,6 +77,7 @@ class MongodbSource:
     """
 
     type = "mongodb"
+    planned_ranges = PlannedRanges({"keys": SnapshotRange, "whole": WholeRead})
 
     def __init__(
         self, options: MongodbOptions, connection: Mapping[str, Any], selects: Callable[[str], bool]

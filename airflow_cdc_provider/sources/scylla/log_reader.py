@@ -358,7 +358,7 @@ def _set_apart(
 ) -> dict[str, pa.Array]:
     """Return the columns of which changes with unknown codes have others."""
     kinds: list[str] = []
-    reasons: list[str] = []
+    reasons: list[str | None] = []
     contents: list[bytes] = []
     for number, (code, payload) in enumerate(
         zip(found.unknown_code.tolist(), payloads.to_pylist(), strict=True)
@@ -367,7 +367,7 @@ def _set_apart(
         moment = _uuid_text(timeuuid(found.times[number].tobytes()))
         kinds.append(CHANGE if known else QUARANTINE)
         reasons.append(
-            table.schema_id
+            None
             if known
             else f"{UNKNOWN_OPERATION}: cdc$operation {code} in the log of {table.name}, stream "
             f"0x{stream.hex()}, cdc$time {moment}"
@@ -375,7 +375,8 @@ def _set_apart(
         contents.append(payload if known else QUARANTINE_TAG + bytes.fromhex(table.schema_id) + payload)
     return {
         "kind": pa.array(kinds, pa.string()),
-        "schema_id": pa.array(reasons, pa.string()),
+        "schema_id": pa.array([None if reason else table.schema_id for reason in reasons], pa.string()),
+        "reason": pa.array(reasons, pa.string()),
         "payload": pa.array(contents, pa.binary()),
     }
 
@@ -403,7 +404,7 @@ class QuarantineReader:
         found, _, _ = page_changes(b"".join(rows), len(rows), self.columns[schema_id], more=False)
         if found.unknown_code.any():
             return record
-        return record | {"kind": CHANGE, "schema_id": schema_id, "payload": payload[17:]}
+        return record | {"kind": CHANGE, "schema_id": schema_id, "reason": None, "payload": payload[17:]}
 
 
 def payload_rows(payload: bytes) -> Iterator[bytes]:

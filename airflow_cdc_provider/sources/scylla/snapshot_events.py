@@ -22,7 +22,6 @@ import pyarrow.compute as pc
 from airflow_cdc_provider.changes.cell_times import latest_times
 from airflow_cdc_provider.changes.cells import NEVER, ROW_LIVENESS, ROW_UNCERTAIN
 from airflow_cdc_provider.changes.contribution import STATIC
-from airflow_cdc_provider.changes.record import INCREMENTAL
 from airflow_cdc_provider.sources.cql.buffers import binary_parts
 from airflow_cdc_provider.sources.cql.project import Projection
 from airflow_cdc_provider.sources.cql.schema import TableSchema
@@ -97,7 +96,7 @@ class SnapshotEventDecoder:
                 }
             )
         )
-        incremental = pc.starts_with(rows["transaction"].fill_null(""), INCREMENTAL)
+        incremental = rows["request"].is_valid()
         shown_as = {
             "row": pa.array(places, pa.int64()),
             "snapshot": pc.if_else(incremental, "incremental", "true"),

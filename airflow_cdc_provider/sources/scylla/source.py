@@ -27,6 +27,7 @@ from airflow_cdc_provider.sources.cql.snapshots.token_ranges import (
     SnapshotReads,
     plan_ranges,
 )
+from airflow_cdc_provider.sources.planned_ranges import PlannedRanges
 from airflow_cdc_provider.sources.scylla.check import WantedImages, check_cluster, unlogged
 from airflow_cdc_provider.sources.scylla.cluster import SECOND_US, Cluster
 from airflow_cdc_provider.sources.scylla.generations import Timeline
@@ -63,6 +64,7 @@ class ScyllaSource:
     """
 
     type = "scylla"
+    planned_ranges = PlannedRanges({"tokens": SnapshotRange})
     many_feeds = True
 
     def __init__(

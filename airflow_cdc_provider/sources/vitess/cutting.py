@@ -153,13 +153,14 @@ class Cutter:
         digest = blake2b(response, digest_size=16).digest()
         record = schema_record(
             response,
-            f"BROKEN-MESSAGE: {reason}",
+            None,
             table=None,
             origin=shard.partition("/")[0],
             position=digest,
             committed_us=0,
             captured_us=captured_us,
             kind=QUARANTINE,
+            reason=f"BROKEN-MESSAGE: {reason}",
         )
         self._records.append(record)
 

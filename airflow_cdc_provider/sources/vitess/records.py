@@ -210,7 +210,7 @@ def is_captured(table: ShardTable, selects: Callable[[str], bool]) -> bool:
 
 def schema_record(
     payload: bytes,
-    schema_id: str,
+    schema_id: str | None,
     *,
     table: str | None,
     origin: str,
@@ -218,6 +218,7 @@ def schema_record(
     committed_us: int,
     captured_us: int,
     kind: str = SCHEMA,
+    reason: str | None = None,
 ) -> dict[str, Any]:
     """Make a record of a ``FieldEvent``, a statement, or of what became of shards."""
     return {
@@ -230,6 +231,7 @@ def schema_record(
         "committed_at": pa.scalar(committed_us, _TIMESTAMP).as_py() if committed_us else None,
         "captured_at": pa.scalar(captured_us, _TIMESTAMP).as_py(),
         "schema_id": schema_id,
+        "reason": reason,
         "payload": payload,
     }
 
@@ -278,6 +280,8 @@ def snapshot_records(
             pa.repeat(pa.scalar(captured_us, pa.int64()), count).cast(_TIMESTAMP),
             pa.nulls(count, pa.string()),
             pa.repeat(pa.scalar(schema_id), count),
+            pa.nulls(count, pa.string()),
+            pa.nulls(count, pa.string()),
             span_column(pa.binary(), events.data, events.changes.starts[rows], events.changes.ends[rows]),
         ],
         schema=CHANGE_SCHEMA,
@@ -332,6 +336,8 @@ def _rows(events: Events, part: StreamSlice, owners: Ints, rows: Ints) -> pa.Rec
             pa.repeat(pa.scalar(part.captured_us, pa.int64()), count).cast(_TIMESTAMP),
             _gtids(events, transactions, owner),
             _named(schema_numbers, ids),
+            pa.nulls(count, pa.string()),
+            pa.nulls(count, pa.string()),
             span_column(pa.binary(), events.data, events.changes.starts[rows], events.changes.ends[rows]),
         ],
         schema=CHANGE_SCHEMA,
@@ -358,6 +364,8 @@ def _ends(events: Events, part: StreamSlice, kept: Ints) -> pa.RecordBatch:
             pa.array(seconds * _SECOND_US, mask=seconds == 0).cast(_TIMESTAMP),
             pa.repeat(pa.scalar(part.captured_us, pa.int64()), count).cast(_TIMESTAMP),
             _gtids(events, transactions, kept),
+            pa.nulls(count, pa.string()),
+            pa.nulls(count, pa.string()),
             pa.nulls(count, pa.string()),
             span_column(pa.binary(), events.data, events.body_starts[vgtids], events.body_ends[vgtids]),
         ],

@@ -14,6 +14,7 @@ import pyarrow as pa
 from airflow_cdc_provider.exceptions import ConfigurationError, PositionLost, SchemaUnknown, TransientError
 from airflow_cdc_provider.sources.base import Codec, Finding, Lag, Offset, Plan, ReadLimit, SnapshotPlan
 from airflow_cdc_provider.sources.pauses import pauses
+from airflow_cdc_provider.sources.planned_ranges import PlannedRanges
 from airflow_cdc_provider.sources.stream_numbers import StreamNumbers
 from airflow_cdc_provider.sources.vitess.check import check_keyspace
 from airflow_cdc_provider.sources.vitess.codec import VitessCodec
@@ -67,6 +68,7 @@ class VitessSource:
     """
 
     type = "vitess"
+    planned_ranges = PlannedRanges({"shard": SnapshotRange})
 
     def __init__(
         self, options: VitessOptions, connection: Mapping[str, Any], selects: Callable[[str], bool]

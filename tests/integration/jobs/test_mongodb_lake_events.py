@@ -198,7 +198,7 @@ def test_what_was_set_apart_is_told(
     changes = ChangesTable(build_lake(spark, connector), connector)
     state = changes.state()
     assert state.offset is not None
-    broken = {"kind": "quarantine", "origin": "stream", "position": b"\1", "schema_id": "BROKEN-EVENT: odd"}
+    broken = {"kind": "quarantine", "origin": "stream", "position": b"\1", "reason": "BROKEN-EVENT: odd"}
     bad = {"source_table": f"{database.name}.orders", "kind": "change", "origin": "stream"}
     changes.append_batch(
         None, state.offset, state, extra_rows=[broken, {**bad, "position": b"\2", "payload": b"\5\0\0\0\0"}]
@@ -255,7 +255,7 @@ def test_rows_read_beside_the_stream_are_incremental(
         "origin": "stream",
         "position": place,
         "version": place[:12],
-        "transaction": "incremental:ad-hoc",
+        "request": "ad-hoc",
         "payload": bson.encode({"_id": 1}),
     }
     changes.append_batch(None, state.offset, state, extra_rows=[row])

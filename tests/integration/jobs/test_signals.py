@@ -610,8 +610,8 @@ def test_events_tell_which_snapshot_read_them(store: Signalled) -> None:
     offset = store.run().offset
     connector = Connector.from_dict(store.declaration)
     told: list[tuple[str, str, Any]] = []
-    for kind, mark in (("snapshot", None), ("change", None), ("snapshot", "incremental:copy")):
-        rows = [r for r in store.records("things", [kind]) if r["transaction"] == mark]
+    for kind, mark in (("snapshot", None), ("change", None), ("snapshot", "copy")):
+        rows = [r for r in store.records("things", [kind]) if r["request"] == mark]
         maker = MongodbRecords(connector, now_ns=time.time_ns())
         payloads = pa.array([bytes(r["payload"]) for r in rows], pa.binary())
         if kind == "change":

@@ -104,7 +104,7 @@ def test_broken_messages_are_set_apart_with_their_reasons_and_all_others_read(
         ((end, records),) = batches(source, None)
         assert end == source.head(), "it goes on behind them"
     reasons = {
-        int.from_bytes(record["position"][4:], "big"): record["schema_id"]
+        int.from_bytes(record["position"][4:], "big"): record["reason"]
         for batch in records
         for record in batch.to_pylist()
         if record["kind"] == "quarantine"

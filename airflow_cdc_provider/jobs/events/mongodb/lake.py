@@ -133,7 +133,7 @@ def _build(builder: MongodbRecords, pieces: Iterable[_Piece], damage: Damage) ->
     tracks = builder.connector.publish.transactions
     for piece in pieces:
         if piece.kind == record.QUARANTINE:
-            for row, reason in enumerate(piece.rows["schema_id"].to_pylist()):
+            for row, reason in enumerate(piece.rows["reason"].to_pylist()):
                 damage.add(piece.position(row), reason or "it was quarantined")
             continue
         events = _decode(builder, piece, damage)
@@ -170,7 +170,7 @@ class _Piece:
     @property
     def incremental(self) -> bool:
         """Whether they are rows of an incremental snapshot."""
-        return self.kind == record.SNAPSHOT and self.rows["transaction"][0].is_valid
+        return self.kind == record.SNAPSHOT and self.rows["request"][0].is_valid
 
     def position(self, row: int) -> str:
         table, position = (self.rows[name][row].as_py() for name in ("source_table", "position"))
@@ -286,7 +286,7 @@ def _survey(rows: DataFrame) -> list[_Found]:
     """Count records by section; reads narrow columns."""
     from pyspark.sql import functions as f
 
-    incremental = f.col("transaction").isNotNull() & (f.col("kind") == record.SNAPSHOT)
+    incremental = f.col("request").isNotNull() & (f.col("kind") == record.SNAPSHOT)
     groups = rows.groupBy("section", "kind", "source_table", incremental.alias("incremental"))
     counted = groups.count().collect()
     return [
@@ -407,7 +407,7 @@ def _runs(batch: pa.RecordBatch) -> Iterator[_Piece]:
     splits = (codes[1:] != codes[:-1]) | (numbers[1:] != numbers[:-1])
     if record.SNAPSHOT in kinds.dictionary.to_pylist():
         of_snapshot = codes == kinds.dictionary.index(record.SNAPSHOT).as_py()
-        incremental = batch["transaction"].is_valid().to_numpy(zero_copy_only=False)
+        incremental = batch["request"].is_valid().to_numpy(zero_copy_only=False)
         splits |= of_snapshot[1:] & ((names[1:] != names[:-1]) | (incremental[1:] != incremental[:-1]))
     starts = [0, *(np.flatnonzero(splits) + 1).tolist()]
     for start, end in zip(starts, [*starts[1:], batch.num_rows], strict=True):

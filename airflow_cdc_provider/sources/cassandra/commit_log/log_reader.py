@@ -282,7 +282,7 @@ class _Reader:
                 {
                     "kind": QUARANTINE,
                     "position": Position(self.segment, found.position, DAMAGED).pack(),
-                    "schema_id": reason,
+                    "reason": reason,
                     "payload": damage_payload(found.length, found.sample[:_SAMPLE_BYTES]),
                 }
             )
@@ -362,7 +362,7 @@ class _Reader:
         return {
             "kind": QUARANTINE,
             "position": Position(self.segment, end, ordinal).pack(),
-            "schema_id": text,
+            "reason": text,
             "payload": mutation_payload(int(versions[entry]), ordinal, mutation),
         }
 
@@ -388,7 +388,7 @@ class _Reader:
                     "source_table": "system.local",
                     "kind": QUARANTINE,
                     "position": Position(self.segment, end).pack(),
-                    "schema_id": update.problem,
+                    "reason": update.problem,
                     "payload": mutation_payload(int(versions[line[ENTRY]]), 0, mutation),
                 }
             for table_id, truncation in update.truncations:

@@ -154,7 +154,7 @@ def is_whole(folder: Path) -> bool:
 def untold_tables(records: pa.Table) -> Iterator[str]:
     """Give why changes are set apart: their tables are gone, and no record tells what they were."""
     told = records.filter(pc.equal(records["kind"], SCHEMA))["payload"].to_pylist()
-    for reason in records.filter(pc.equal(records["kind"], QUARANTINE))["schema_id"].to_pylist():
+    for reason in records.filter(pc.equal(records["kind"], QUARANTINE))["reason"].to_pylist():
         found = re.match(r"unknown-table: .*\(([0-9a-f]{32}) at", reason)
         assert found, reason
         table_id = bytes.fromhex(found[1])

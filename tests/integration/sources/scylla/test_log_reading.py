@@ -299,9 +299,9 @@ def test_a_change_that_is_not_whole_is_never_taken_in_part_nor_an_unknown_code_d
     captured = Captured(scylla_source(cluster, cassandra_server)).run()
     (record,) = captured.records
     assert record["kind"] == "quarantine"
-    assert record["schema_id"].startswith("unknown-operation: cdc$operation 77 in the log of ")
-    assert change.stream.hex() in record["schema_id"]
-    assert str(uuid.UUID(bytes=change.timeuuid)) in record["schema_id"]
+    assert record["reason"].startswith("unknown-operation: cdc$operation 77 in the log of ")
+    assert change.stream.hex() in record["reason"]
+    assert str(uuid.UUID(bytes=change.timeuuid)) in record["reason"]
 
     (change,) = cluster.execute("item", insert(2, 1))
     where = log_row(change)

@@ -201,10 +201,10 @@ def capture(made: CassandraSource, start: Offset | None = None) -> tuple[list[by
         row
         for part in plan.partitions
         for batch in made.reader()(part)
-        for row in batch.select(["kind", "position", "schema_id"]).to_pylist()
+        for row in batch.select(["kind", "position", "reason"]).to_pylist()
     ]
     positions = [row["position"] for row in rows if row["kind"] == CHANGE]
-    return positions, plan.end, [row["schema_id"] for row in rows if row["kind"] == QUARANTINE]
+    return positions, plan.end, [row["reason"] for row in rows if row["kind"] == QUARANTINE]
 
 
 @pytest.mark.covers("CAS-C40-04")

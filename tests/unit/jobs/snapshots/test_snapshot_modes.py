@@ -9,13 +9,13 @@ import pytest
 
 from airflow_cdc_provider.connector import Connector
 from airflow_cdc_provider.jobs import sync as sync_stage
-from airflow_cdc_provider.jobs.resuming.progress import Progress, SnapshotProgress, pack_ranges
+from airflow_cdc_provider.jobs.resuming.progress import Progress, SnapshotProgress
 from airflow_cdc_provider.jobs.snapshots.snapshot import due_tables
 from airflow_cdc_provider.notifications.notifier import Notifier
 from airflow_cdc_provider.notifications.snapshots import InitialSnapshot
 
 DONE = SnapshotProgress(True)
-HALF = SnapshotProgress(False, ranges=pack_ranges(["r1", "r2"]), committed=1)
+HALF = SnapshotProgress(False, ranges=({"kind": "part", "name": "r2"},), committed=1)
 OFFSET = Progress({"stream": {"v": 1}}, {"s.done": DONE, "s.half": HALF})
 
 

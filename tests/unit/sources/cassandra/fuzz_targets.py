@@ -136,7 +136,7 @@ def _check_records(batches: Sequence[pa.RecordBatch], counts: ReadCounts, length
         assert batch.schema == CHANGE_SCHEMA
         assert not batch.column("position").null_count
         held += batch.nbytes
-        for kind, reason in zip(*(batch.column(n).to_pylist() for n in ("kind", "schema_id")), strict=True):
+        for kind, reason in zip(*(batch.column(n).to_pylist() for n in ("kind", "reason")), strict=True):
             kinds[kind] = kinds.get(kind, 0) + 1
             assert kind != QUARANTINE or reason.split(":")[0] in _CODES
     assert kinds.get(CHANGE, 0) == counts.changes

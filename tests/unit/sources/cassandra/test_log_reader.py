@@ -119,7 +119,7 @@ def test_unknown_table_puts_the_mutation_into_quarantine_whole(tmp_path: Path) -
 
     assert records["kind"].to_pylist() == [CHANGE, CHANGE, QUARANTINE]
     kept = records.to_pylist()[2]
-    assert kept["schema_id"].startswith(
+    assert kept["reason"].startswith(
         f"unknown-table: no known schema has this table id ({UNKNOWN.id} at byte"
     )
     assert kept["payload"] == b"M\x07\0\x02" + whole
@@ -150,7 +150,7 @@ def test_unknown_column_in_a_mutation_of_several_updates_is_quarantined(tmp_path
     row = Row(Liveness(5), None, b"", (Cell(2, 5, b"\0\0\0\1"),))
     whole = mutation(UpdateWriter(newer).write(KEY, [row]), update(SELECTED))
     records, _ = read(tmp_path, [whole])
-    assert [r.split(":")[0] for r in records["schema_id"].to_pylist()] == ["unknown-column"]
+    assert [r.split(":")[0] for r in records["reason"].to_pylist()] == ["unknown-column"]
 
 
 def test_update_of_one_table_needs_no_schema_at_all(tmp_path: Path) -> None:
@@ -180,7 +180,7 @@ def test_mutation_that_makes_no_sense_is_quarantined_and_the_others_land(
 ) -> None:
     records, counts = read(tmp_path, [mutation(update(SELECTED, 1)), bad, mutation(update(SELECTED, 2))])
     (kept,) = of_kind(records, QUARANTINE).to_pylist()
-    assert kept["schema_id"].startswith(f"{code}: ")
+    assert kept["reason"].startswith(f"{code}: ")
     assert kept["payload"][4:] == bad
     assert counts.quarantined == 1
     ends = [end for _, end, _ in places(of_kind(records, CHANGE))]
@@ -203,8 +203,8 @@ def test_damage_is_located_counted_and_set_apart_and_the_rest_lands(tmp_path: Pa
 
     assert len(of_kind(records, CHANGE)) == 3
     (kept,) = of_kind(records, QUARANTINE).to_pylist()
-    assert kept["schema_id"].startswith("entry-checksum: ")
-    assert f"{length} bytes from position {HEADER_BYTES + 8 + length} on" in kept["schema_id"]
+    assert kept["reason"].startswith("entry-checksum: ")
+    assert f"{length} bytes from position {HEADER_BYTES + 8 + length} on" in kept["reason"]
     assert Position.unpack(kept["position"])[:2] == (9, HEADER_BYTES + 8 + length)
     assert kept["payload"][9:] == bytes(data[HEADER_BYTES + 8 + length : HEADER_BYTES + 8 + 2 * length])
     assert (counts.damaged, counts.changes) == (1, 3)
@@ -215,7 +215,7 @@ def test_segment_cut_off_before_the_end_that_its_index_names_is_damage(tmp_path:
     data = segment(9, [[mutation(update(SELECTED, n))] for n in range(1, 4)])
     put_segment(tmp_path, 9, data[:-40], end=len(data))
     records, _ = read_all(LogFolder(str(tmp_path), "host"), tables())
-    reasons = [r.split(":")[0] for r in of_kind(records, QUARANTINE)["schema_id"].to_pylist()]
+    reasons = [r.split(":")[0] for r in of_kind(records, QUARANTINE)["reason"].to_pylist()]
     assert "ends-early" in reasons or "marker-target" in reasons
     assert len(of_kind(records, CHANGE)) == 2
 
@@ -228,14 +228,14 @@ def test_segment_with_a_broken_header_is_one_damage_and_is_done(tmp_path: Path, 
     put_segment(tmp_path, 10, segment(10, [[mutation(update(SELECTED))]]))
     records, offset = read_all(LogFolder(str(tmp_path), "host"), tables())
     assert records["kind"].to_pylist() == [QUARANTINE, CHANGE]
-    assert records["schema_id"][0].as_py().startswith("header-unreadable: ")
+    assert records["reason"][0].as_py().startswith("header-unreadable: ")
     assert offset["host"]["done"] == [[9, 10]]
 
 
 def test_segment_under_another_segments_name_is_not_read(tmp_path: Path) -> None:
     put_segment(tmp_path, 9, segment(8, [[mutation(update(SELECTED))]]))
     records, _ = read_all(LogFolder(str(tmp_path), "host"), tables())
-    assert [r.split(":")[0] for r in records["schema_id"].to_pylist()] == ["header-mismatch"]
+    assert [r.split(":")[0] for r in records["reason"].to_pylist()] == ["header-mismatch"]
 
 
 @pytest.mark.covers("CAS-GAP-05", "CAS-C50-09")
@@ -309,7 +309,7 @@ def test_truncation_that_cannot_be_read_is_not_lost_silently(tmp_path: Path) -> 
     )
     (kept,) = records.to_pylist()
     assert kept["kind"] == QUARANTINE
-    assert kept["schema_id"].startswith("unknown-column: ")
+    assert kept["reason"].startswith("unknown-column: ")
 
 
 def test_records_have_the_columns_of_the_contract(tmp_path: Path) -> None:
@@ -392,7 +392,7 @@ def test_every_system_table_of_the_recordings_is_known() -> None:
         full = recording(variant)
         counts = ReadCounts()
         records, _ = read_all(full.log, full.tables(), counts=counts)
-        unknown = of_kind(records, QUARANTINE)["schema_id"].to_pylist()
+        unknown = of_kind(records, QUARANTINE)["reason"].to_pylist()
         assert len(unknown) == 5  # the dropped table
         assert counts.passed_over["system"] > 900
 

@@ -181,7 +181,7 @@ def test_update_of_a_dropped_table_waits_in_quarantine_until_its_schema_is_known
     records, _ = read_all(full.log, full.tables())
     kept = of_kind(records, QUARANTINE)
     assert len(kept) == 5
-    assert all(r.startswith("unknown-table: ") for r in kept["schema_id"].to_pylist())
+    assert all(r.startswith("unknown-table: ") for r in kept["reason"].to_pylist())
 
     old = TableSchema(
         "shop_a",

@@ -472,7 +472,7 @@ def test_what_cannot_be_read_is_set_apart_with_its_place_and_schema() -> None:
     found = table.take((good_key, good), *bad, (good_key, head(strings) + b"\0"))
     assert found.num_rows == 0  # the last message is a null
     apart = [row for row in table.records[0].to_pylist() if row["kind"] == "quarantine"]
-    assert [row["schema_id"].partition(":")[0] for row in apart] == [
+    assert [row["reason"].partition(":")[0] for row in apart] == [
         "NOT-FRAMED",
         "NOT-FRAMED",
         "UNKNOWN-SCHEMA",
@@ -487,7 +487,7 @@ def test_what_cannot_be_read_is_set_apart_with_its_place_and_schema() -> None:
         "UNKNOWN-SCHEMA",
     ]
     assert [row["payload"] for row in apart] == [value for _, value in bad]
-    assert "partition 0, offset 3, schema 99" in apart[2]["schema_id"]
+    assert "partition 0, offset 3, schema 99" in apart[2]["reason"]
 
 
 def test_a_registry_that_is_down_fails_the_batch_and_sets_nothing_apart() -> None:
@@ -563,7 +563,7 @@ def test_a_large_value_is_sound_up_to_the_limit_and_told_beyond_it(monkeypatch: 
     feed = replace(FEED, value_converter=converter(registry))
     (found,) = read_parted(messages(pairs), feed, set(), Counter())
     assert found.column("kind").to_pylist() == ["quarantine"]
-    assert found.column("schema_id")[0].as_py().startswith("TOO-LARGE: ")
+    assert found.column("reason")[0].as_py().startswith("TOO-LARGE: ")
 
 
 def test_small_messages_do_not_become_large_ones() -> None:

@@ -161,7 +161,7 @@ def test_what_is_no_event_is_set_apart_with_its_place() -> None:
         (None, good),
     )
     apart = [row for row in table.records[0].to_pylist() if row["kind"] == "quarantine"]
-    found = [(row["schema_id"].partition(":")[0], row["position"][-1]) for row in apart]
+    found = [(row["reason"].partition(":")[0], row["position"][-1]) for row in apart]
     assert found == [
         ("MALFORMED", 1),
         ("MALFORMED", 2),
@@ -169,7 +169,7 @@ def test_what_is_no_event_is_set_apart_with_its_place() -> None:
         ("MALFORMED", 4),
         ("BAD-SCHEMA", 5),
     ]
-    assert "topic server.shop.orders, partition 0, offset 1" in apart[0]["schema_id"]
+    assert "topic server.shop.orders, partition 0, offset 1" in apart[0]["reason"]
     assert apart[0]["payload"] == b"\x00\x00\x00\x00\x01avro"
     assert [reason.partition(":")[0] for reason in table.reasons] == ["NO-ENVELOPE", "NO-KEY"]
 
@@ -325,7 +325,7 @@ def test_rows_with_columns_that_events_of_no_row_have_are_rows() -> None:
 def test_envelopes_where_rows_are_expected_are_set_apart() -> None:
     table = Table(feed=feed_of("server.shop.orders", unwrapped=True), form=Form(True, spellings(PLACEHOLDER)))
     assert rows(table.take((key(1), {"id": 1}), (key(2), event("c", None, {"id": 2})))) == {1: {}}
-    apart = [row["schema_id"] for row in table.records[0].to_pylist() if row["kind"] == "quarantine"]
+    apart = [row["reason"] for row in table.records[0].to_pylist() if row["kind"] == "quarantine"]
     assert [reason.partition(":")[0] for reason in apart] == ["ENVELOPE"]
     other = Table(feed=feed_of("server.shop.orders", unwrapped=True, takes_envelopes=True), form=table.form)
     assert other.take((key(1), event("c", None, {"id": 2}))).num_rows == 1, "a comparison takes them apart"

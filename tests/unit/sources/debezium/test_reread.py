@@ -154,7 +154,7 @@ def test_what_was_set_apart_for_another_reason_and_strictness_of_today_end_nothi
     apart = some.filter(pc.equal(some["kind"], "quarantine"))
     found = again(late, "avro", apart, strict=True)
     assert in_order(found) == in_order(apart)
-    reasons = {row["schema_id"].partition(":")[0] for row in apart.to_pylist()}
+    reasons = {row["reason"].partition(":")[0] for row in apart.to_pylist()}
     assert reasons == {"UNKNOWN-SCHEMA", "NOT-FRAMED"}
 
 
@@ -233,16 +233,16 @@ def test_a_truncate_that_waited_for_its_schema_never_lands_and_is_no_longer_awai
     reader = replace(reader_of(late, "json"), build=build)
     part = replace(PART, range=MessageRange(TOPIC, 2, 100, 101), partitions=partitions)
     apart = pa.Table.from_batches(reader(part))
-    assert [row["schema_id"].partition(":")[0] for row in apart.to_pylist()] == ["UNKNOWN-SCHEMA"]
+    assert [row["reason"].partition(":")[0] for row in apart.to_pylist()] == ["UNKNOWN-SCHEMA"]
 
     late.heard = {1}
     again = AwaitingReader(reader, {TOPIC: partitions})
     (before,) = apart.to_pylist()
     (found,) = pa.Table.from_batches(again(apart.to_batches()[0])).to_pylist()
-    assert found["schema_id"].partition(":")[0] == reason
+    assert found["reason"].partition(":")[0] == reason
     told = "(topic server.shop.orders, partition 2, offset 100, schema 1)"
-    assert found["schema_id"].endswith(told)
-    same = [name for name in before if name != "schema_id"]
+    assert found["reason"].endswith(told)
+    same = [name for name in before if name != "reason"]
     assert [found[name] for name in same] == [before[name] for name in same]
     late.asked.clear()
     assert (
@@ -263,7 +263,7 @@ def test_what_is_older_than_deletions_are_remembered_is_given_up_unless_the_regi
         nonlocal found
         found = pa.Table.from_batches(again)
         kept = [row for row in found.to_pylist() if row["kind"] == "quarantine"]
-        return Counter(row["schema_id"].partition(":")[0] for row in kept)
+        return Counter(row["reason"].partition(":")[0] for row in kept)
 
     waiting = codes(0)
     assert waiting["UNKNOWN-SCHEMA"]

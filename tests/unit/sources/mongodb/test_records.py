@@ -187,7 +187,7 @@ def test_a_broken_event_is_set_apart_and_the_rest_lands(caplog: pytest.LogCaptur
         found = records(*broken).to_pylist()
     assert [r["kind"] for r in found] == ["change", "change", "quarantine", "change", "quarantine", "change"]
     assert [found[n]["payload"] for n in (2, 4)] == [broken[2], broken[4]]
-    reasons = [r["schema_id"] for r in found]
+    reasons = [r["reason"] for r in found]
     assert reasons[:2] == [None, None]
     assert str(reasons[2]).startswith("BROKEN-EVENT: ")
     assert reasons[4] == "BROKEN-EVENT: it has no cluster time or operation"

@@ -73,7 +73,7 @@ def test_a_message_that_cannot_be_read_is_set_apart_and_told(
     assert Position.from_offset(plan.end) == HEAD
     apart = [r for r in records.to_pylist() if r["kind"] == QUARANTINE]
     assert [r["payload"] for r in apart] == [broken, broken]
-    assert apart[0]["schema_id"].startswith("BROKEN-MESSAGE: ")
+    assert apart[0]["reason"].startswith("BROKEN-MESSAGE: ")
     told = [r.getMessage() for r in caplog.records if "can't be read" in r.getMessage()]
     assert len(told) == 2
     assert START.shards["shop/80-"].gtid in told[0]

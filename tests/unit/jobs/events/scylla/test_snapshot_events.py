@@ -120,7 +120,7 @@ def test_rows_of_snapshots_have_no_images_and_show_their_values_whatever_is_aske
 
 
 def test_rows_that_were_read_beside_the_stream_are_incremental() -> None:
-    beside = {**TEA, "transaction": "incremental:1"}
+    beside = {**TEA, "request": "1"}
     found = records([TEA, beside], ITEMS)
     assert [r["value"]["source"]["snapshot"] for r in found] == ["true", "incremental"]
 
