@@ -1,6 +1,6 @@
 """Topics of Cassandra and ScyllaDB against mirrors: which events suffice, and how tasks compare them.
 
-:mod:`.told` reads single events, :mod:`.told_rows` combines them to rows and compares these.
+:mod:`.told` reads single events, :mod:`.row_comparison` combines them to rows and compares these.
 """
 
 from __future__ import annotations
@@ -20,8 +20,8 @@ from airflow_cdc_provider.connector import Connector
 from airflow_cdc_provider.events.names import adjusted_field
 from airflow_cdc_provider.exceptions import ConfigurationError
 from airflow_cdc_provider.jobs.comparing.differences import OUTCOME_DDL, outcome_of
+from airflow_cdc_provider.jobs.comparing.row_comparison import compare_reported
 from airflow_cdc_provider.jobs.comparing.told import REPORTED_DDL, RowForm, told_by
-from airflow_cdc_provider.jobs.comparing.told_rows import compare_reported
 from airflow_cdc_provider.jobs.topics.settings import converters_of
 from airflow_cdc_provider.sources.cassandra.options import CassandraOptions
 from airflow_cdc_provider.sources.cql.schema import Column, CqlType, TableSchema

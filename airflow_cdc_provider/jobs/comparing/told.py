@@ -10,7 +10,7 @@ ScyllaDB's cells     by the time of the change, then by their order in the topic
 whole rows            by their order in the topic: those of ``datastax``, and rows as merges left them
 ===================  =====================================================================================
 
-:mod:`.told_rows` combines the events of a row.
+:mod:`.row_comparison` combines the events of a row.
 """
 
 from __future__ import annotations

@@ -15,11 +15,11 @@ from airflow_cdc_provider.changes import record
 from airflow_cdc_provider.changes.contribution import CONTRIBUTION_SCHEMA, LIVE_ROW_SCHEMA
 from airflow_cdc_provider.jobs.context import JobContext, log
 from airflow_cdc_provider.jobs.merging.decode import decode
-from airflow_cdc_provider.jobs.merging.doubts import Reread, reread_unresolved_keys
 from airflow_cdc_provider.jobs.merging.due import DueTable, assess, unmerged
 from airflow_cdc_provider.jobs.merging.learn import learn
 from airflow_cdc_provider.jobs.merging.pending import Pending, pending_by_table, pending_changes
 from airflow_cdc_provider.jobs.merging.quarantine import Quarantine, schemas_awaited
+from airflow_cdc_provider.jobs.merging.unresolved_keys import Reread, reread_unresolved_keys
 from airflow_cdc_provider.jobs.resuming.progress import Progress
 from airflow_cdc_provider.jobs.spark import failures
 from airflow_cdc_provider.jobs.spec import TableResult

@@ -47,7 +47,7 @@ def event_lines(connector: Connector, recording: Recording, damage: Damage) -> I
 
 
 def row_lines(connector: Connector, recording: Recording, damage: Damage) -> Iterator[pa.LargeStringArray]:
-    """Write the rows that a recording adds up to; see :func:`.offline.row_lines`."""
+    """Write the rows at the end of a recording; see :func:`.offline.row_lines`."""
     source = _source(connector, recording)
     records = pa.Table.from_batches(_records(source, recording, damage), record.CHANGE_SCHEMA)
     for table in source.tables():
@@ -72,7 +72,7 @@ def row_lines(connector: Connector, recording: Recording, damage: Damage) -> Ite
 
 
 def _source(connector: Connector, recording: Recording) -> CassandraSource:
-    """Build the source on the recording alone, without a connection."""
+    """Build the source on the recording, without a connection."""
     options = connector.source
     assert isinstance(options, CassandraOptions)
     schema = recording.schema or options.schema_file
@@ -89,7 +89,7 @@ def _source(connector: Connector, recording: Recording) -> CassandraSource:
 
 
 def _records(source: CassandraSource, recording: Recording, damage: Damage) -> Iterator[pa.RecordBatch]:
-    """Read all segments; what can't be read is noted and left out."""
+    """Read all segments; unreadable records are collected and skipped."""
     if not any(list_segments(recording.path, source.options.node).values()):
         raise ConfigurationError(
             f"there is no recording at {recording.path}",

@@ -133,7 +133,7 @@ def snapshot(
                 seconds=seconds,
                 disconnects=lost.value,
                 last_event=scanned.tally.last_row,
-                last_event_at=scanned.tally.told_at,
+                last_event_at=scanned.tally.reported_at,
             )
             context.snapshot = shot
             scanned.tally.tell(asdict(replace(shot, rows_by_table={})))  # rows are told by themselves

@@ -18,6 +18,7 @@ from airflow_cdc_provider.events.envelopes import cassandra as cassandra_envelop
 from airflow_cdc_provider.events.envelopes import datastax as datastax_envelope
 from airflow_cdc_provider.events.transforms.pieces import Piece
 from airflow_cdc_provider.exceptions import ConfigurationError
+from airflow_cdc_provider.jobs.events.cassandra.before_images import data_of
 from airflow_cdc_provider.jobs.events.cassandra.records import (
     EventSettings,
     Numbered,
@@ -32,9 +33,8 @@ from airflow_cdc_provider.jobs.events.cassandra.records import (
     selected_changes,
     table_ids_of,
 )
+from airflow_cdc_provider.jobs.events.cassandra.reread_rows import as_read, last_of_each_row
 from airflow_cdc_provider.jobs.events.cassandra.row_states import row_states
-from airflow_cdc_provider.jobs.events.cassandra.rows_again import as_read, last_of_each_row
-from airflow_cdc_provider.jobs.events.cassandra.rows_before import data_of
 from airflow_cdc_provider.jobs.events.damage import Damage
 from airflow_cdc_provider.jobs.events.made import Made
 from airflow_cdc_provider.jobs.events.order import EVENT_BITS, event_order

@@ -17,6 +17,7 @@ from airflow_cdc_provider.events.envelopes import cloud_events
 from airflow_cdc_provider.events.json_converter import to_json
 from airflow_cdc_provider.events.transforms.pieces import Piece
 from airflow_cdc_provider.jobs.events.cassandra.datastax_rows import whole_rows
+from airflow_cdc_provider.jobs.events.cassandra.grouping import Grouping
 from airflow_cdc_provider.jobs.events.cassandra.records import (
     EventSettings,
     Numbered,
@@ -28,7 +29,6 @@ from airflow_cdc_provider.jobs.events.cassandra.records import (
     selected_changes,
     table_ids_of,
 )
-from airflow_cdc_provider.jobs.events.cassandra.together import Grouping
 from airflow_cdc_provider.jobs.events.damage import Damage
 from airflow_cdc_provider.jobs.events.made import Made
 from airflow_cdc_provider.jobs.topics.settings import encoded_events, topics_of, without_skipped

@@ -13,9 +13,9 @@ from airflow_cdc_provider.changes import record
 from airflow_cdc_provider.changes.contribution import CONTRIBUTION_SCHEMA
 from airflow_cdc_provider.exceptions import ConfigurationError
 from airflow_cdc_provider.jobs.context import JobContext, log
+from airflow_cdc_provider.jobs.events.cassandra.before_images import Known
 from airflow_cdc_provider.jobs.events.cassandra.events import made_of_records
 from airflow_cdc_provider.jobs.events.cassandra.records import EventSettings, Numbered, cluster_of
-from airflow_cdc_provider.jobs.events.cassandra.rows_before import Known
 from airflow_cdc_provider.jobs.events.damage import Damage
 from airflow_cdc_provider.jobs.events.made import Made, Wanted
 from airflow_cdc_provider.jobs.events.sliced import Sliced, runs_of_batches

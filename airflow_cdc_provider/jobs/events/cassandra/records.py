@@ -16,8 +16,8 @@ from airflow_cdc_provider.changes.fence import Fence, FenceRecord, add_fences
 from airflow_cdc_provider.connector import Connector
 from airflow_cdc_provider.events.framing import Registrar
 from airflow_cdc_provider.exceptions import ConfigurationError
-from airflow_cdc_provider.jobs.events.cassandra.rows_again import ReadAgain
-from airflow_cdc_provider.jobs.events.cassandra.rows_before import KnownOf, nothing_known
+from airflow_cdc_provider.jobs.events.cassandra.before_images import KnownOf, nothing_known
+from airflow_cdc_provider.jobs.events.cassandra.reread_rows import ReadAgain
 from airflow_cdc_provider.jobs.events.damage import Damage
 from airflow_cdc_provider.sources.cassandra.payload import Position
 from airflow_cdc_provider.sources.cassandra.source import CassandraSource

@@ -8,7 +8,7 @@ change that it doesn't include.
 
 The event of the last row of a whole snapshot has ``source.snapshot`` ``last``. A snapshot is whole if all
 collections that it started are read completely, and the next batch has no more rows of a snapshot. Rows of
-incremental snapshots, which have the request in column ``transaction``, are ``incremental``; their position
+incremental snapshots, which have the request in column ``request``, are ``incremental``; their position
 determines their order.
 """
 

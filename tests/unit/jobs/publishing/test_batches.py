@@ -17,7 +17,7 @@ from airflow_cdc_provider.events.encoder import Converters
 from airflow_cdc_provider.exceptions import ConfigurationError, CorruptInput, OffsetMissing, TransientError
 from airflow_cdc_provider.jobs.events.made import Made, Wanted
 from airflow_cdc_provider.jobs.publishing import batches
-from airflow_cdc_provider.jobs.publishing.batches import BatchPublisher, require_ours, wait_for_servers
+from airflow_cdc_provider.jobs.publishing.batches import BatchPublisher, require_matching, wait_for_servers
 from airflow_cdc_provider.kafka.errors import BrokersAway, RecordsRefused
 from airflow_cdc_provider.kafka.positions import PublishPosition
 from airflow_cdc_provider.kafka.producer import Headers
@@ -317,9 +317,9 @@ def test_a_position_is_read_back_as_it_was_written() -> None:
 
 def test_a_batch_is_not_ended_in_another_form_than_it_was_begun_in() -> None:
     begun = PublishPosition("shop", 3, 40, form="old")
-    require_ours(begun, "old", through=3)
+    require_matching(begun, "old", through=3)
     with pytest.raises(ConfigurationError, match=r"changed while batch 3 .* 40 records after its begin"):
-        require_ours(begun, "new", through=3)
-    require_ours(PublishPosition("shop", 4, form="old"), "new", through=3)
+        require_matching(begun, "new", through=3)
+    require_matching(PublishPosition("shop", 4, form="old"), "new", through=3)
     with pytest.raises(OffsetMissing, match="beyond its changes table: expected a batch up to 4, found 5"):
-        require_ours(PublishPosition("shop", 5), "old", through=3)
+        require_matching(PublishPosition("shop", 5), "old", through=3)

@@ -27,8 +27,8 @@ from airflow_cdc_provider.jobs.publishing.slices import (
     Producers,
     SlicedRun,
     SliceTask,
-    begin_slices,
     change_slices,
+    start_slices,
 )
 from airflow_cdc_provider.kafka.errors import BrokersAway
 from airflow_cdc_provider.kafka.positions import PositionsTopic, PublishPosition
@@ -170,7 +170,7 @@ def test_a_slice_that_is_ended_anywhere_goes_on_by_its_position(source: str) -> 
     lake = SOURCES[source]()
     for number in range(2):
         brokers = Brokers(fails_at=frozenset(range(4, 400, 3)))
-        begin_slices(brokers, PublishPosition("p", 1), 2)  # type: ignore[arg-type]
+        start_slices(brokers, PublishPosition("p", 1), 2)  # type: ignore[arg-type]
         tries = 0
         while True:
             tries += 1
@@ -194,7 +194,7 @@ def test_a_slice_that_is_ended_anywhere_goes_on_by_its_position(source: str) -> 
 def test_a_task_that_was_believed_dead_is_fenced_and_one_of_another_parting_refused() -> None:
     lake = mongodb()
     brokers = Brokers()
-    positions = begin_slices(brokers, PublishPosition("p", 1), 2)  # type: ignore[arg-type]
+    positions = start_slices(brokers, PublishPosition("p", 1), 2)  # type: ignore[arg-type]
     rows = lake.of_slice(0, 2).to_batches(max_chunksize=11)
 
     def overtaken() -> Iterator[pa.RecordBatch]:
@@ -222,7 +222,7 @@ def test_a_task_that_was_believed_dead_is_fenced_and_one_of_another_parting_refu
 def test_a_position_that_is_set_back_below_what_a_task_was_given_is_left_there() -> None:
     lake = mongodb()
     brokers = Brokers()
-    begin_slices(brokers, PublishPosition("p", 2), 2)  # type: ignore[arg-type]
+    start_slices(brokers, PublishPosition("p", 2), 2)  # type: ignore[arg-type]
     task = replace(task_of(lake, brokers, 2), after=2)
     rows = lake.of_slice(1, 2)
     later = rows.filter(pc.greater(rows["batch"], 2)).to_batches()
@@ -264,7 +264,7 @@ class SparkOfNothing:
 def test_positions_pass_batches_that_have_no_records(monkeypatch: pytest.MonkeyPatch) -> None:
     lake = mongodb()
     brokers = Brokers()
-    positions = begin_slices(brokers, PublishPosition("p", 4), 3)  # type: ignore[arg-type]
+    positions = start_slices(brokers, PublishPosition("p", 4), 3)  # type: ignore[arg-type]
     nothing: Any = SimpleNamespace(
         groupBy=lambda name: nothing,
         count=lambda: nothing,
@@ -287,7 +287,7 @@ def test_positions_pass_batches_that_have_no_records(monkeypatch: pytest.MonkeyP
 def test_a_change_of_slices_that_is_broken_off_is_as_good_as_not_begun() -> None:
     for steps in range(1, 4):
         brokers = Brokers()
-        old = begin_slices(brokers, PublishPosition("p", 5), 2)  # type: ignore[arg-type]
+        old = start_slices(brokers, PublishPosition("p", 5), 2)  # type: ignore[arg-type]
         brokers.fails_at = frozenset([brokers.asked + steps])
         with pytest.raises(BrokersAway):
             change_slices(brokers, old, 3)  # type: ignore[arg-type]
@@ -303,7 +303,7 @@ def test_a_position_that_is_missing_is_told_and_nothing_is_guessed() -> None:
     brokers = Brokers()
     topic = PositionsTopic(ClientSettings({"bootstrap.servers": "k:9092"}), "p.positions", "p")
     assert topic.all_slices(brokers.positions.get) == []
-    told = begin_slices(brokers, PublishPosition("p", 1), 3)  # type: ignore[arg-type]
+    told = start_slices(brokers, PublishPosition("p", 1), 3)  # type: ignore[arg-type]
     assert topic.all_slices(brokers.positions.get) == told
     del brokers.positions[2]
     with pytest.raises(OffsetMissing, match="slice 2 of p is missing"):
@@ -317,7 +317,7 @@ def test_publishing_can_be_set_to_a_batch_whatever_is_stored(
     unread: set[int], slices: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     brokers = Brokers(unread=set(unread))
-    begin_slices(Brokers(positions=brokers.positions), PublishPosition("p", 8), 3)  # type: ignore[arg-type]
+    start_slices(Brokers(positions=brokers.positions), PublishPosition("p", 8), 3)  # type: ignore[arg-type]
     partitions: list[int] = []
     topic = SimpleNamespace(make=partitions.append)
     monkeypatch.setattr(publish_module, "positions_topic", lambda *given: topic)

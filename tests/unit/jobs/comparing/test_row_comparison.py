@@ -10,8 +10,8 @@ import pyarrow as pa
 import pytest
 
 from airflow_cdc_provider.exceptions import CorruptInput
+from airflow_cdc_provider.jobs.comparing.row_comparison import compare_told
 from airflow_cdc_provider.jobs.comparing.told import RowForm, told_by
-from airflow_cdc_provider.jobs.comparing.told_rows import compare_told
 from airflow_cdc_provider.lake.compare import Comparison
 
 CELLS = RowForm("cassandra", ("p",), ("c",), ("s",), ("tags",))

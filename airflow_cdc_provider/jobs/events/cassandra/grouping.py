@@ -11,6 +11,7 @@ import pyarrow.compute as pc
 
 from airflow_cdc_provider.changes import record
 from airflow_cdc_provider.changes.cell_times import latest_times
+from airflow_cdc_provider.jobs.events.cassandra.before_images import RowsBefore, data_of, keys_of
 from airflow_cdc_provider.jobs.events.cassandra.records import (
     EventSettings,
     Numbered,
@@ -19,7 +20,6 @@ from airflow_cdc_provider.jobs.events.cassandra.records import (
     runs_of,
     table_ids_of,
 )
-from airflow_cdc_provider.jobs.events.cassandra.rows_before import RowsBefore, data_of, keys_of
 from airflow_cdc_provider.sources.cassandra.debezium.kept_rows import KeptRowDecoder
 from airflow_cdc_provider.sources.cassandra.debezium.types import EventTypes
 from airflow_cdc_provider.sources.converters import (

@@ -10,7 +10,7 @@ import pytest
 from airflow_cdc_provider.changes.record import CHANGE_SCHEMA
 from airflow_cdc_provider.exceptions import TransientError
 from airflow_cdc_provider.jobs.merging import doubts
-from airflow_cdc_provider.jobs.merging.doubts import _portions, _position_of
+from airflow_cdc_provider.jobs.merging.unresolved_keys import _portions, _position_of
 
 
 def test_settlements_are_of_the_table_that_was_read() -> None:
