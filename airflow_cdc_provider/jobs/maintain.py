@@ -21,6 +21,7 @@ from airflow_cdc_provider.kafka.errors import BrokersAway
 from airflow_cdc_provider.kafka.merged_position import MergedPosition
 from airflow_cdc_provider.lake.changes_table import ChangesTable
 from airflow_cdc_provider.lake.iceberg_difference import release
+from airflow_cdc_provider.lake.layout import PUBLISHED
 from airflow_cdc_provider.lake.mirror import Mirror, MirrorState
 
 
@@ -61,7 +62,7 @@ def maintain(context: JobContext) -> JobResult:
         _release_pins(context, mirrors)
     own = [context.changes.table]
     if context.connector.publish.pulsar.enabled:
-        positions = context.lake.table(context.connector.published_table)
+        positions = context.lake.table(context.connector.published_table, PUBLISHED)
         own += [positions] if positions.exists() else []
     for table in [*own, *(t for m in mirrors.values() for t in m.tables())]:
         started = time.monotonic()

@@ -17,6 +17,7 @@ import pyarrow as pa
 
 from airflow_cdc_provider.changes import record
 from airflow_cdc_provider.exceptions import ConfigurationError, OffsetMissing
+from airflow_cdc_provider.lake.layout import CHANGES
 from airflow_cdc_provider.lake.table import Head, MaintenanceReport
 
 if TYPE_CHECKING:
@@ -169,7 +170,7 @@ class ChangesTable:
         self.lake = lake
         self.name = connector.changes_table
         self.namespace = connector.namespace
-        self.table = lake.table(self.name)
+        self.table = lake.table(self.name, CHANGES)
 
     def create(self) -> None:
         """Create the table, and its namespace, unless they are there."""

@@ -35,6 +35,7 @@ from airflow_cdc_provider.lake.iceberg_java import (
     quote,
     to_spark_schema,
 )
+from airflow_cdc_provider.lake.layout import LAYOUT_PROPERTY, Layout
 from airflow_cdc_provider.lake.local_lock import locked
 from airflow_cdc_provider.lake.table import Head, MaintenanceReport
 
@@ -75,9 +76,14 @@ class IcebergLake:
         self.format_version = format_version
         self._java_catalog: Any = None
 
-    def table(self, name: str) -> IcebergTable:
-        """Return a table by ``namespace.table``; it need not exist."""
-        return IcebergTable(self, name)
+    def table(self, name: str, layout: Layout | None = None) -> IcebergTable:
+        """Return a table by ``namespace.table``; it need not exist.
+
+        Args:
+            name: The table.
+            layout: What it is created with, and must have when it is read or written; None for any.
+        """
+        return IcebergTable(self, name, layout)
 
     def create_namespace(self, name: str) -> None:
         """Create a namespace unless it is there; several processes may do so at once."""
@@ -111,11 +117,13 @@ class IcebergTable:
     Args:
         lake: Its catalog.
         name: ``namespace.table``.
+        layout: The layout of its content, None for any.
     """
 
-    def __init__(self, lake: IcebergLake, name: str) -> None:
+    def __init__(self, lake: IcebergLake, name: str, layout: Layout | None = None) -> None:
         self.name = name
         self.lake = lake
+        self.layout = layout
         self.spark = lake.spark
         self.sql_name = quote(lake.catalog, *name.split("."))
         self._identifier = java_class(lake.spark, "org.apache.iceberg.catalog.TableIdentifier").parse(name)
@@ -177,9 +185,9 @@ class IcebergTable:
         """
         from pyspark.sql import functions
 
+        table = self.load()
         if head is None or head.snapshot is None:
             return self.spark.table(self.sql_name)
-        table = self.load()
         snapshot = table.snapshot(int(head.snapshot))
         rows = self.spark.read.option("versionAsOf", head.snapshot).table(self.sql_name)
         if snapshot is None or snapshot.schemaId() == table.schema().schemaId():
@@ -271,14 +279,17 @@ class IcebergTable:
         """Load the table's metadata, as Iceberg's Java object.
 
         Raises:
-            ConfigurationError: There is no such table.
+            ConfigurationError: There is no such table, or it has another layout.
         """
         try:
-            return self.lake.java_catalog.loadTable(self._identifier)
+            table = self.lake.java_catalog.loadTable(self._identifier)
         except Exception as error:
             if java_error(error, "NoSuchTableException"):
                 raise ConfigurationError(f"there is no table {self.lake.catalog}.{self.name}") from error
             raise
+        if self.layout is not None:
+            self.layout.require(self.name, table.properties().get(LAYOUT_PROPERTY))
+        return table
 
     def retry(self, change: Callable[[], T]) -> T:
         """Make a change of metadata, again while other changes come first."""
@@ -328,6 +339,8 @@ class IcebergTable:
             "commit.retry.min-wait-ms": "20",
             "commit.retry.max-wait-ms": "2000",
         }
+        if self.layout is not None:
+            properties[LAYOUT_PROPERTY] = str(self.layout)
         options = ", ".join(f"'{name}'='{value}'" for name, value in properties.items())
         self.spark.sql(
             f"CREATE TABLE IF NOT EXISTS {self.sql_name} ({columns}) USING iceberg {partitioning} "

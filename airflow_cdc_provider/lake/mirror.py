@@ -33,6 +33,7 @@ from airflow_cdc_provider.changes.drift import NO_DRIFT, Drift
 from airflow_cdc_provider.changes.fence import Fence, fences_from_json, fences_to_json
 from airflow_cdc_provider.changes.static_columns import StaticColumns
 from airflow_cdc_provider.exceptions import ConfigurationError
+from airflow_cdc_provider.lake.layout import MIRROR, STATIC_COLUMNS, TOMBSTONES
 from airflow_cdc_provider.lake.table import Head, Lake, LakeTable
 
 if TYPE_CHECKING:
@@ -189,9 +190,9 @@ class Mirror:
 
     def __post_init__(self) -> None:
         """Find the tables; none need exist."""
-        self.table = self.lake.table(self.name)
-        self.side = self.lake.table(f"{self.name}__side")
-        self.statics = self.lake.table(f"{self.name}__statics")
+        self.table = self.lake.table(self.name, MIRROR)
+        self.side = self.lake.table(f"{self.name}__side", TOMBSTONES)
+        self.statics = self.lake.table(f"{self.name}__statics", STATIC_COLUMNS)
 
     def tables(self) -> list[LakeTable]:
         """List the tables that there are."""

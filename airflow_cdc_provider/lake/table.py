@@ -17,6 +17,8 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
     from pyspark.sql.types import StructType
 
+    from airflow_cdc_provider.lake.layout import Layout
+
 
 @dataclass(frozen=True)
 class Head:
@@ -161,8 +163,14 @@ class Lake(Protocol):
     spark: SparkSession
     catalog: str
 
-    def table(self, name: str) -> LakeTable:
-        """Return a table by ``namespace.table``; it need not exist."""
+    def table(self, name: str, layout: Layout | None = None) -> LakeTable:
+        """Return a table by ``namespace.table``; it need not exist.
+
+        Args:
+            name: The table.
+            layout: What it is created with, and must have when it is read or written: another one raises
+                ``ConfigurationError``. None for any.
+        """
         ...
 
     def create_namespace(self, name: str) -> None:

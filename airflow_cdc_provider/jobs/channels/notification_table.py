@@ -8,6 +8,7 @@ from __future__ import annotations
 from datetime import UTC, datetime
 from typing import Final
 
+from airflow_cdc_provider.lake.layout import NOTIFICATIONS
 from airflow_cdc_provider.lake.table import Lake
 from airflow_cdc_provider.notifications.notification import Notification
 
@@ -28,7 +29,7 @@ class TableChannel:
 
     def __init__(self, lake: Lake, name: str) -> None:
         self._lake = lake
-        self._table = lake.table(name)
+        self._table = lake.table(name, NOTIFICATIONS)
         self._buffered: list[Notification] = []
 
     @property

@@ -22,13 +22,13 @@ if TYPE_CHECKING:
 
     from airflow_cdc_provider.sources.base import Codec
 
-FAULT_TYPE = pa.struct([pa.field("reason", pa.string()), *CHANGE_SCHEMA])
+FAULT_TYPE = pa.struct(list(CHANGE_SCHEMA))
 DECODED_SCHEMA = pa.schema(
     [pa.field("source_table", pa.string()), *CONTRIBUTION_SCHEMA, pa.field("fault", FAULT_TYPE)]
 )
-"""A contribution with its table; or, with ``fault`` set, an undecodable change and the reason."""
+"""A contribution with its table; or, with ``fault`` set, an undecodable change."""
 
-_DDL = f"source_table string, {CONTRIBUTION_DDL}, fault struct<reason string, {RECORD_DDL}>"
+_DDL = f"source_table string, {CONTRIBUTION_DDL}, fault struct<{RECORD_DDL}>"
 
 
 def decode(
@@ -86,10 +86,9 @@ def _faults(
 ) -> pa.RecordBatch:
     rows = part.take(pa.array(np.asarray(undecodable, np.int64)))
     count = rows.num_rows
-    fault = pa.StructArray.from_arrays(
-        [pa.array(list(reasons), pa.string()), *rows.select(CHANGE_SCHEMA.names).columns],
-        fields=list(FAULT_TYPE),
-    )
+    columns = {name: rows.column(name) for name in CHANGE_SCHEMA.names}
+    columns["reason"] = pa.array(list(reasons), pa.string())
+    fault = pa.StructArray.from_arrays(list(columns.values()), fields=list(FAULT_TYPE))
     empty = [pa.nulls(count, f.type) for f in CONTRIBUTION_SCHEMA]
     return pa.RecordBatch.from_arrays([_repeat(table, count), *empty, fault], schema=DECODED_SCHEMA)
 

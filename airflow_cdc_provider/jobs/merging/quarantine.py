@@ -1,6 +1,6 @@
 """Changes that a merge could not decode: kept whole beside the mirrors, and decoded again by a newer schema.
 
-The table ``<connector>_quarantine`` has the columns of a change record, its reason, and when it was seen. A
+The table ``<connector>_quarantine`` has the columns of a change record, and when it was seen. A
 change leaves it when a merge by another schema has decoded it; until then it is counted and told.
 
 What waits here, or as records of kind ``quarantine`` in the changes table, may land later than deletions are
@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING
 from airflow_cdc_provider.changes import record
 from airflow_cdc_provider.exceptions import CommitConflict
 from airflow_cdc_provider.jobs.context import JobContext, log
+from airflow_cdc_provider.lake.layout import QUARANTINE
 from airflow_cdc_provider.sources.abilities import LearnsSchemas
 
 if TYPE_CHECKING:
@@ -24,7 +25,7 @@ if TYPE_CHECKING:
 
     from airflow_cdc_provider.lake.table import LakeTable
 
-_COLUMNS = f"reason string, {record.SPARK_DDL}, seen_at timestamp"
+_COLUMNS = f"{record.SPARK_DDL}, seen_at timestamp"
 
 
 def schemas_awaited(context: JobContext) -> bool:
@@ -51,7 +52,7 @@ class Quarantine:
     @classmethod
     def of(cls, context: JobContext) -> Quarantine:
         """Return that of a job's connector."""
-        return cls(context.lake.table(context.connector.quarantine_table))
+        return cls(context.lake.table(context.connector.quarantine_table, QUARANTINE))
 
     def counts(self) -> dict[str, int]:
         """Count what waits, per source table."""

@@ -14,6 +14,7 @@ import numpy as np
 import pyarrow as pa
 
 from airflow_cdc_provider.jobs.context import JobContext, log
+from airflow_cdc_provider.lake.layout import DEAD_LETTERS
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -41,7 +42,7 @@ class DeadLetters:
     @classmethod
     def of(cls, context: JobContext) -> DeadLetters:
         """Return the dead letters of a job's connector."""
-        return cls(context.spark, context.lake.table(context.connector.refused_table))
+        return cls(context.spark, context.lake.table(context.connector.refused_table, DEAD_LETTERS))
 
     def add(self, records: pa.Table, numbers: np.ndarray, batch: int, reason: str) -> None:
         """Append records.

@@ -27,6 +27,7 @@ from airflow_cdc_provider.jobs.publishing.pulsar_position import PulsarPosition,
 from airflow_cdc_provider.jobs.spec import PublishResult
 from airflow_cdc_provider.kafka.positions import PublishPosition
 from airflow_cdc_provider.kafka.producer import Headers
+from airflow_cdc_provider.lake.layout import PUBLISHED
 from airflow_cdc_provider.pulsar.producer import PulsarProducer
 from airflow_cdc_provider.pulsar.settings import ClientSettings
 
@@ -221,7 +222,7 @@ class _Publishing:
 
 
 def _table(context: JobContext) -> PulsarPositionTable:
-    return PulsarPositionTable(context.lake.table(context.connector.published_table))
+    return PulsarPositionTable(context.lake.table(context.connector.published_table, PUBLISHED))
 
 
 def _new_name(connector: Connector) -> str:

@@ -53,6 +53,8 @@ def rows(lake: Lake, *tables: str, kind: str = record.CHANGE, captured: str = "2
             "captured_at": moment,
             "transaction": empty,
             "schema_id": empty,
+            "reason": empty,
+            "request": empty,
         }
     )
 

@@ -17,7 +17,7 @@ def context(tables: list[str], lake: dict[str, str]) -> JobContext:
     declared = {"name": "shop", "source": {"type": "cassandra"}, "lake": {"namespace": "n", **lake}}
     connector = Connector.from_dict(declared)
     nothing: Any = None
-    found: Any = SimpleNamespace(table=lambda name: SimpleNamespace(name=name))
+    found: Any = SimpleNamespace(table=lambda name, layout=None: SimpleNamespace(name=name))
     source: Any = SimpleNamespace(tables=lambda: tables)
     return JobContext(JobSpec("merge", declared, ""), connector, nothing, found, nothing, source)
 

@@ -43,7 +43,7 @@ def test_what_a_round_recorded_is_learned_before_the_next_and_nothing_twice() ->
     source: Any = Learner()
     nothing: Any = SimpleNamespace(tables=())
     connector = Connector.from_dict({"name": "s", "source": {"type": "cassandra"}})
-    lake: Any = SimpleNamespace(table=lambda name: SimpleNamespace(name=name))
+    lake: Any = SimpleNamespace(table=lambda name, layout=None: SimpleNamespace(name=name))
     context = JobContext(nothing, connector, nothing, lake, changes, source)
 
     context.tables()

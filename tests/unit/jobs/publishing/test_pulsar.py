@@ -114,7 +114,7 @@ class Job:
     def context(self, connector: Connector = CONNECTOR) -> JobContext:
         spec = JobSpec("publish", {}, "")
         changes = SimpleNamespace(state=lambda: SimpleNamespace(batch=max(BATCHES)))
-        lake = SimpleNamespace(table=lambda name: self.table)
+        lake = SimpleNamespace(table=lambda name, layout: self.table)
         context: Any = JobContext(spec, connector, None, lake, changes, None)  # type: ignore[arg-type]
         context.pulsar = {"service_url": self.broker.url}
         return context
