@@ -139,7 +139,7 @@ def _capture(context: JobContext) -> CaptureCounts:
     seen = list(source.schema_records()) if isinstance(source, LearnsSchemas) else []
     schema_changed = bool(seen)
     reader = source.reader()
-    passed_over = new_counts(context.spark) if isinstance(reader, CountsPassedOver) else None
+    skipped_counts = new_counts(context.spark) if isinstance(reader, CountsPassedOver) else None
     reading = new_counts(context.spark) if isinstance(reader, TellsReading) else None
     planned = committed = 0.0
     batches = captured = landed = quarantined = 0
@@ -154,7 +154,7 @@ def _capture(context: JobContext) -> CaptureCounts:
             progress = progress.with_source(plan.end)
             rows = (
                 read_partitions(
-                    context.spark, reader, plan.partitions, passed_over=passed_over, reading=reading
+                    context.spark, reader, plan.partitions, passed_over=skipped_counts, reading=reading
                 )
                 if plan.partitions
                 else None
@@ -205,7 +205,7 @@ def _capture(context: JobContext) -> CaptureCounts:
     else:
         quarantined = sum(origin.quarantined for origin in origins)
     seconds = time.monotonic() - started
-    skipped = PassedOver() if passed_over is None else passed_over.value
+    skipped = PassedOver() if skipped_counts is None else skipped_counts.value
     if skipped:
         log.info(
             "%s: skipped, by origin and reason: %s", context.connector.name, dict(sorted(skipped.items()))

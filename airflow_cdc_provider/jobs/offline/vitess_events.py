@@ -19,7 +19,7 @@ from airflow_cdc_provider.jobs.events.vitess.records import VitessRecords
 from airflow_cdc_provider.jobs.offline.recordings import Recording
 from airflow_cdc_provider.jobs.topics.settings import headers_of
 from airflow_cdc_provider.sources.vitess import wire
-from airflow_cdc_provider.sources.vitess.events import Stream, batch_ranges, heartbeats
+from airflow_cdc_provider.sources.vitess.events import Stream, heartbeats, stretches
 from airflow_cdc_provider.sources.vitess.options import VitessOptions, has_keyspace
 from airflow_cdc_provider.sources.vitess.recordings import read_recording
 
@@ -39,7 +39,7 @@ def event_lines(connector: Connector, recording: Recording, damage: Damage) -> I
     for file in recorded_files(recording.path):
         events = recorded_events(file, damage)
         stream, last = Stream(events), 0
-        for first, last in batch_ranges(events, _ROWS_AT_ONCE):
+        for first, last in stretches(events, _ROWS_AT_ONCE):
             records, unread = builder.records(stream, first, last)
             for offset, reason in sorted(unread.items()):
                 damage.add(f"{file} at byte {offset}", reason)

@@ -20,7 +20,7 @@ import pyarrow.compute as pc
 from airflow_cdc_provider.connector.publish_kafka import KafkaOptions
 from airflow_cdc_provider.connector.publish_pulsar import PulsarOptions
 from airflow_cdc_provider.exceptions import ConfigurationError, CorruptInput, OffsetMissing
-from airflow_cdc_provider.jobs.events.events import Made, Wanted
+from airflow_cdc_provider.jobs.events.made import Made, Wanted
 from airflow_cdc_provider.kafka.errors import BrokersAway, RecordsRefused
 from airflow_cdc_provider.kafka.positions import PublishPosition
 from airflow_cdc_provider.kafka.producer import Headers
