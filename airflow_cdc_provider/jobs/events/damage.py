@@ -1,4 +1,4 @@
-"""Records that have no events or rows: undecodable ones, and kinds that are skipped on purpose."""
+"""Input records without events or rows: undecodable ones, and kinds that are left out on purpose."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ _MAX_REPORTED: Final = 20
 
 @dataclass
 class Damage:
-    """Records of the input that are skipped.
+    """Records of the input without events or rows.
 
     Args:
         strict: Whether to raise for the first undecodable record.
         places: Position and reason of each undecodable record, one text each.
-        skipped: Number of events that are skipped on purpose, by kind; ``t`` are truncations, which have no
-            event, ``replica duplicate`` writes that the log of another node had already.
+        skipped: Number of events left out on purpose, by kind; ``t`` are truncations, which have no event,
+            ``replica duplicate`` writes that the log of another node had already.
     """
 
     strict: bool
@@ -39,7 +39,7 @@ class Damage:
         self.places.append(f"{position}: {reason}")
 
     def told(self) -> list[str]:
-        """Return a readable report: the first undecodable records, their number, and the skipped kinds."""
+        """Return a readable report: the first undecodable records, their number, and what was left out."""
         lines = [f"undecodable: {text}" for text in self.places[:_MAX_REPORTED]]
         if len(self.places) > _MAX_REPORTED:
             lines.append(f"undecodable: and {len(self.places) - _MAX_REPORTED} more")

@@ -9,7 +9,7 @@ import pytest
 
 from airflow_cdc_provider.changes.record import CHANGE_SCHEMA
 from airflow_cdc_provider.exceptions import TransientError
-from airflow_cdc_provider.jobs.merging import doubts
+from airflow_cdc_provider.jobs.merging import unresolved_keys
 from airflow_cdc_provider.jobs.merging.unresolved_keys import _portions, _position_of
 
 
@@ -30,10 +30,10 @@ KEYS = [bytes([n]) for n in range(10)]
 
 
 def test_portions_hold_whole_keys_each_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(doubts, "_KEYS_AT_ONCE", 3)
+    monkeypatch.setattr(unresolved_keys, "_KEYS_AT_ONCE", 3)
     read = [_batch(KEYS[n]) for n in (1, 1, 2, 8, 8)]
     for most in (1, 10**6):
-        monkeypatch.setattr(doubts, "_BYTES_AT_ONCE", most)
+        monkeypatch.setattr(unresolved_keys, "_BYTES_AT_ONCE", most)
         found = list(_portions(iter(read), KEYS))
         assert [key for some, _ in found for key in some] == KEYS
         assert [batch for _, changes in found for batch in changes] == read

@@ -94,7 +94,7 @@ def test_slices_have_together_each_record_once_and_those_of_a_key_in_order(sourc
 def test_stretches_are_all_batches_and_a_reshard_stands_alone(
     counts: dict[int, int], after: int, through: int, alone: frozenset[int]
 ) -> None:
-    found = list(batch_ranges(counts, after, through, rows_at_once=60, alone=alone))
+    found = list(batch_ranges(counts, after, through, rows_at_once=60, isolated=alone))
     batches = [number for begin, end in found for number in range(begin + 1, end + 1)]
     assert batches == list(range(after + 1, through + 1))
     for begin, end in found:
@@ -162,7 +162,7 @@ class Producer:
 
 def task_of(lake: LakeRecords, brokers: Brokers, slices: int, now_ns: int = NOW_NS) -> SliceTask:
     producers: Any = brokers
-    return SliceTask(producers, None, lake.make, (), "form", 3, slices, 0, lake.through, now_ns, strict=True)
+    return SliceTask(producers, None, lake.build, (), "form", 3, slices, 0, lake.through, now_ns, strict=True)
 
 
 @pytest.mark.parametrize("source", SOURCES)
@@ -273,7 +273,7 @@ def test_positions_pass_batches_that_have_no_records(monkeypatch: pytest.MonkeyP
     )
     spark: Any = SparkOfNothing(monkeypatch)
     spark.sparkContext = SimpleNamespace(getConf=lambda: SimpleNamespace(get=lambda name, default: default))
-    sliced = SimpleNamespace(rows=nothing, make=lake.make, alone=frozenset())
+    sliced = SimpleNamespace(rows=nothing, build=lake.build, isolated=frozenset())
     monkeypatch.setattr(slices_module, "sliced_records", lambda *given: sliced)
     context: Any = SimpleNamespace(spark=spark, connector=lake.connector, stopping=lambda: False)
     run = SlicedRun(context, brokers, None, (), "form", Damage(strict=True), positions)  # type: ignore[arg-type]
@@ -345,7 +345,7 @@ def test_a_task_goes_to_other_processes_and_shows_no_secret(source: str) -> None
     there = pickle.loads(pickle.dumps(task))
     assert there.producers.topic.settings == settings
     assert "s3cret" not in repr(task) + repr(producers) + repr(there)
-    assert records_of(replace(lake, make=there.make).made(0, 2)) == records_of(lake.made(0, 2))
+    assert records_of(replace(lake, build=there.build).made(0, 2)) == records_of(lake.made(0, 2))
 
 
 @pytest.mark.parametrize(
