@@ -24,7 +24,7 @@ class Damage:
 
     strict: bool
     places: list[str] = field(default_factory=list)
-    skipped: Counter[str] = field(default_factory=Counter)
+    skipped: Counter[str] = field(default_factory=Counter[str])
 
     def add(self, position: str, reason: str) -> None:
         """Add an undecodable record.

@@ -54,7 +54,9 @@ class LakeRecords:
 
     def of_slice(self, number: int, slices: int) -> pa.Table:
         """Return the records of a slice."""
-        return self.rows.filter(pa.array([crc32(text + b".") % slices == number for text in self.partition_by]))
+        return self.rows.filter(
+            pa.array([crc32(text + b".") % slices == number for text in self.partition_by])
+        )
 
     def made(self, number: int, slices: int, *, rows_at_once: int = 10_000) -> list[Made]:
         """Make the events of a slice, of records that come so many at a time."""

@@ -45,7 +45,11 @@ def taken(monkeypatch: pytest.MonkeyPatch, source: Source, pending: Pending, apa
     monkeypatch.setattr(Quarantine, "of", lambda context: quarantine)
     monkeypatch.setattr(stage, "pending_by_table", lambda changes, merged, through: {"s.t": pending})
     monkeypatch.setattr(
-        due, "prepare", lambda *args, retry_quarantined, **others: SimpleNamespace(table=args[1], retry_quarantined=retry_quarantined)
+        due,
+        "prepare",
+        lambda *args, retry_quarantined, **others: SimpleNamespace(
+            table=args[1], retry_quarantined=retry_quarantined
+        ),
     )
     found: list[Any] = []
 
@@ -186,7 +190,7 @@ def test_a_lake_that_is_away_is_told_once_and_no_further_table_is_tried(
     assert lake.tried[-1] == (where, "s.a"), "s.b is not tried"
     known = explain(raised.value)
     assert isinstance(known, TransientError)
-    assert "the lake can't be reached: no further table is tried" in str(known)
+    assert "the lake can't be reached: the remaining tables are not tried" in str(known)
 
 
 def test_a_lake_that_goes_away_between_two_tables_keeps_what_was_merged(

@@ -49,16 +49,16 @@ def test_a_range_is_of_numbers_or_of_a_time_and_ends_with_what_is_published(
 @pytest.mark.parametrize(
     ("options", "through", "told"),
     [
-        ({"first_batch": 2}, None, "batches before 3 were let go by maintenance: expected batches from 3 on"),
-        ({"since": "2026-11-23T09:30Z"}, None, "let go by maintenance.*found since 2026-11-23T09:30"),
+        ({"first_batch": 2}, None, "batches before 3 have expired: expected batches from 3 on"),
+        ({"since": "2026-11-23T09:30Z"}, None, "have expired.*found since 2026-11-23T09:30"),
         ({"last_batch": 6}, 5, "batch 6 isn't published yet: expected a batch up to 5, or another topic_pre"),
         ({"last_batch": 8}, None, "no such batches to replay: expected batches from 3 to 7, found 3 to 8"),
         ({"first_batch": 6, "last_batch": 4}, None, "found 6 to 4"),
         ({}, 0, "no such batches"),
-        ({"since": "2026-11-24T00:00Z"}, None, "no batch that may be replayed was committed then"),
-        ({"since": "2026-11-23T14:30Z"}, 6, "committed then: .* and batches up to 6"),
+        ({"since": "2026-11-24T00:00Z"}, None, "no batch that may be replayed was committed in that time"),
+        ({"since": "2026-11-23T14:30Z"}, 6, "committed in that time: .* and batches up to 6"),
         ({"since": "yesterday"}, None, "option since is wrong"),
-        ({"first_batch": 3, "until": "2026-11-24T00:00Z"}, None, "numbered batches or of a time"),
+        ({"first_batch": 3, "until": "2026-11-24T00:00Z"}, None, "batch numbers or times"),
     ],
 )
 def test_what_is_gone_not_there_or_not_published_is_told(
