@@ -210,7 +210,8 @@ def test_what_was_set_apart_is_told(
     assert path.read_text() == ""
     assert result.findings[:2] == (
         "undecodable: the stream at 01: BROKEN-EVENT: odd",
-        f"undecodable: {database.name}.orders at 02: the change event is broken BSON or lacks ns or documentKey",
+        f"undecodable: {database.name}.orders at 02: "
+        "the change event is broken BSON or lacks ns or documentKey",
     )
     strict = {**shop, "source": {**shop["source"], "advanced": {"strict": True}}}
     with pytest.raises(CorruptInput, match="BROKEN-EVENT: odd"):
