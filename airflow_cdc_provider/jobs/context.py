@@ -68,7 +68,7 @@ class SignalsMemory:
     searched_through: int = -1
     polled_at: float = 0.0
     chunks: int = 8
-    troubles: dict[str, str] = field(default_factory=dict)
+    errors: dict[str, str] = field(default_factory=dict)
 
 
 @dataclass

@@ -84,7 +84,7 @@ class Job:
 
     def take_in(self) -> SignalState:
         state = cast("ChangesState", None)
-        self.progress, _ = signals._take_in(cast("JobContext", self), self.progress, state)
+        self.progress, _ = signals._receive(cast("JobContext", self), self.progress, state)
         return self.progress.signals
 
 
