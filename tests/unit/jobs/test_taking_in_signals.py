@@ -141,7 +141,7 @@ def test_the_same_trouble_is_logged_once_and_told_until_it_is_over(caplog: pytes
     with caplog.at_level(logging.WARNING):
         for _ in range(3):
             job.take_in()
-    assert caplog.text.count("channel box is read again later") == 1
+    assert caplog.text.count("channel box can't be read now") == 1
     assert "no broker answers" in job.signals.errors["box"]
     box.trouble = None
     job.take_in()

@@ -130,7 +130,7 @@ class Brokers:
     def of_slice(self, number: int) -> Producer:
         return Producer(self, number)
 
-    def take_over(self, number: int) -> PublishPosition | None:
+    def fence(self, number: int) -> PublishPosition | None:
         return self.of_slice(number).take_over()
 
 

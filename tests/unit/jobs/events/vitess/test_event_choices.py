@@ -410,7 +410,7 @@ def test_rows_that_no_commit_follows_are_not_shown(tmp_path: Path) -> None:
     damage = Damage(strict=False)
 
     assert after(made(stream, tmp_path, damage)) == [{"id": 1, "name": "a"}]
-    assert "1 row changes that no COMMIT follows" in damage.places[0]
+    assert "1 row changes without a COMMIT" in damage.places[0]
 
 
 def test_a_transaction_that_begins_again_counts_from_its_last_begin(tmp_path: Path) -> None:
