@@ -49,8 +49,8 @@ def events(context: JobContext) -> JobResult:
     target = Path(context.spec.options["path"])
     unfinished = target.with_name(target.name + ".part")
     with unfinished.open("wb") as file:
-        for made in captured_records(context, Wanted(after, through, now_ns), damage):
-            file.write(text_of(to_lines(made.records, headers)))
+        for batch in captured_records(context, Wanted(after, through, now_ns), damage):
+            file.write(text_of(to_lines(batch.records, headers)))
         if isinstance(context.connector.source, VitessOptions):
             file.write(text_of(to_lines(vitess_lake.heartbeat_records(context, now_ns), headers)))
     unfinished.replace(target)

@@ -42,8 +42,8 @@ def event_lines(connector: Connector, recording: Recording, damage: Damage) -> I
     cluster = source.options.cluster or cluster_name(recording.path)
     settings = EventSettings(connector, source, cluster, recording.now_ns)
     batches = ((0, batch) for batch in _records(source, recording, damage))
-    for made in made_of_records(settings, batches, damage):
-        yield to_lines(made.records, headers_of(connector))
+    for events in made_of_records(settings, batches, damage):
+        yield to_lines(events.records, headers_of(connector))
 
 
 def row_lines(connector: Connector, recording: Recording, damage: Damage) -> Iterator[pa.LargeStringArray]:
