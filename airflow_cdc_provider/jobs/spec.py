@@ -164,9 +164,10 @@ class TableResult:
     """Result of a job for one table: numbers for XCom, asset events and metrics.
 
     ``row_changes`` counts merged changes of a cell-level source: changes of rows and of static columns, and
-    deletions; ``copies`` those of them that repeat another one, such as each replica's copy of a write.
-    ``doubtful`` counts unresolved keys; ``unseen`` means that rows not returned by the last snapshot must
-    still be reread. ``error_code`` and ``error`` have the error, as :class:`JobResult` has for the job.
+    deletions; ``copies`` those of them that repeat another one, such as each replica's
+    duplicate of a write. ``doubtful`` counts keys that must be reread; ``unseen`` means that rows
+    not returned by the last snapshot must still be reread. ``error_code`` and ``error`` have the error, as
+    :class:`JobResult` has for the job.
     """
 
     table: str
@@ -466,8 +467,8 @@ class JobResult:
         newest_batch: Number of that batch, 0 before the first; None for a failed job.
         snapshot_skipped: Whether no snapshot was due.
         incremental: Progress of the newest incremental snapshot, None without one.
-        copies: Per table whose snapshot has started, ``done`` (whether it completed and no changes were lost
-            since) and ``began_at`` (epoch seconds); None for a failed job.
+        copies: Per table whose snapshot has started, ``done`` (whether it completed and no changes were
+            lost since) and ``began_at`` (epoch seconds); None for a failed job.
         published: Result of publishing, None if it did not run.
         replayed: Result of a replay, None if it did not run.
     """

@@ -24,8 +24,8 @@ class Wanted:
         now_ns: The time at which events are built and TTLs are evaluated, ns since 1970.
         by_batch: Whether all events of a batch come before those of the next even if write times order them,
             and rows are read again once per batch.
-        state: :attr:`Made.state` of the last events of batch ``after``; None if unknown: then it is computed
-            from earlier batches.
+        state: :attr:`Made.state` of the last events of batch ``after``; None if unknown: then it is
+            computed from earlier batches.
         registrar: Assigns ids to schemas, which precede encoded keys and values; None for none.
         first_only: Whether to build only the events of the first batch; they may depend on later batches.
     """

@@ -60,8 +60,8 @@ def _with_published(outcome: JobResult, published: PublishResult) -> JobResult:
     findings = [*outcome.findings, *(f"publishing: {finding}" for finding in published.findings)]
     if published.refused:
         findings.append(
-            f"{published.refused} records that the broker refused, or that can't be built, are dead letters "
-            "in the table <connector>_refused, each with its reason"
+            f"{published.refused} records that the broker refused, or that can't be built, are dead "
+            "letters in the table <connector>_refused, each with its reason"
         )
     seconds = {**outcome.seconds, "publish": published.seconds}
     counts = replace(published, findings=())
