@@ -1,9 +1,9 @@
-"""Names of a connector's assets, the same in every DAG.
+"""Assets of a connector; their names are the same in every DAG.
 
-Three kinds, all found by ``cdc/<connector>/`` in Airflow's asset list:
+There are three kinds; ``cdc/<connector>/`` finds them in Airflow's asset list:
 
-* the **changes** asset, one per connector. Its state store shows a copy of offset, lag and counts.
-* a **mirror** asset per table. It gets an event when a run changed rows of the table, so a DAG with
+* the **changes** asset, one per connector. Its state store has a copy of offset, lag and counts.
+* a **mirror** asset per table. It gets an event if a run changed rows of the table, so a DAG with
   ``schedule=[mirror_asset("shop", "shop.orders")]`` runs after real changes only.
 * a **source** asset per table, for lineage: the database's own table.
 
@@ -26,7 +26,7 @@ from airflow.providers.common.compat.sdk import Asset, AssetAlias
 if TYPE_CHECKING:
     from airflow_cdc_provider.connector import Connector
 
-_PLACE = re.compile(r"/[^/]+/[^/]+")
+_TABLE_PATH = re.compile(r"/[^/]+/[^/]+")
 
 
 def changes_asset(connector: Connector | str) -> Asset:
@@ -51,9 +51,9 @@ def mirror_asset(connector: Connector | str, table: str) -> Asset:
 
 
 def mirrors_alias(connector: Connector | str) -> AssetAlias:
-    """Return the alias through which a run announces the mirrors that it changed.
+    """Return the alias through which a run emits events of the mirrors that it changed.
 
-    A declaration names tables by pattern, so which mirrors a run changes is known at its end only.
+    A declaration selects tables by pattern, so the changed mirrors are only known at the end of a run.
     """
     return AssetAlias(name=f"cdc/{_name(connector)}/mirrors")
 
@@ -64,9 +64,9 @@ def sanitize_table_uri(uri: SplitResult) -> SplitResult:
     Raises:
         ValueError: The URI names no cluster, no keyspace or no table.
     """
-    if not uri.netloc or not _PLACE.fullmatch(uri.path):
+    if not uri.netloc or not _TABLE_PATH.fullmatch(uri.path):
         raise ValueError(
-            f"URI {uri.scheme}://{uri.hostname or ''}{uri.path} is wrong: "
+            f"invalid URI {uri.scheme}://{uri.hostname or ''}{uri.path}: "
             f"expected {uri.scheme}://cluster/keyspace/table"
         )
     return uri
@@ -76,11 +76,11 @@ def sanitize_cdc_uri(uri: SplitResult) -> SplitResult:
     """Check a ``cdc://connector/changes`` or ``cdc://connector/mirror/table`` URI.
 
     Raises:
-        ValueError: The URI is neither.
+        ValueError: The URI has neither form.
     """
     if not uri.netloc or not (uri.path == "/changes" or re.fullmatch(r"/mirror/[^/]+", uri.path)):
         raise ValueError(
-            f"URI cdc://{uri.netloc}{uri.path} is wrong: "
+            f"invalid URI cdc://{uri.netloc}{uri.path}: "
             "expected cdc://connector/changes or cdc://connector/mirror/table"
         )
     return uri

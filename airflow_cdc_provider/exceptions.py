@@ -1,8 +1,8 @@
-"""Errors, one class per thing that the caller can do about it.
+"""Exceptions, one class per reaction of the caller.
 
-An error says what was expected, what was found and how to fix it. Its values stay attributes, and its code
-leads the message, so that the class can be told again after Spark has turned the error into text
-(see :func:`error_from_text`).
+A message states what was expected, what was found and how to fix it. These parts are also attributes. The
+message starts with the error code, so that :func:`error_from_text` can recover the class after Spark has
+turned the exception into text.
 """
 
 from __future__ import annotations
@@ -15,19 +15,19 @@ _CODE = re.compile(r"\[CDC-([A-Z-]+)\] ([^\n]*)")
 
 
 class CdcError(Exception):
-    """Base of all errors raised on purpose by this package.
+    """Base class of the exceptions that this package raises.
 
     Args:
-        message: What happened, in one sentence without a full stop.
-        expected: What the code needed, if that helps.
-        found: What was there instead.
+        message: What failed, in one sentence without a full stop.
+        expected: What was expected, if that helps.
+        found: What was found instead.
         remedy: What the user can do; a command where there is one.
     """
 
     code: ClassVar[str] = "ERROR"
 
     def __init__(self, message: str, *, expected: str = "", found: str = "", remedy: str = "") -> None:
-        """Build the one-line text from its parts."""
+        """Compose the one-line text."""
         self.message = message
         self.expected = expected
         self.found = found
@@ -43,7 +43,7 @@ class CdcError(Exception):
         super().__init__(f"[CDC-{self.code}] {text}")
 
     def __reduce__(self) -> tuple[object, ...]:
-        """Pickle by parts, so that an error crosses process borders unchanged."""
+        """Pickle the parts, so that the exception is unchanged in another process."""
         return (_rebuild, (type(self), self.message, self.expected, self.found, self.remedy))
 
 
@@ -52,32 +52,32 @@ def _rebuild(cls: type[CdcError], message: str, expected: str, found: str, remed
 
 
 class ConfigurationError(CdcError):
-    """The declaration, a connection or the source's set-up must be changed by a person."""
+    """Requires a change of the declaration, a connection or the source's set-up."""
 
     code = "CONFIGURATION"
 
 
 def joined(errors: Sequence[ConfigurationError]) -> ConfigurationError:
-    """Return several problems of one declaration as one error that names each."""
+    """Combine the problems of one declaration in one exception."""
     if len(errors) == 1:
         return errors[0]
     return ConfigurationError("; ".join(str(e).removeprefix(f"[CDC-{e.code}] ").rstrip(".") for e in errors))
 
 
 class TransientError(CdcError):
-    """The same call may succeed later: a server that does not answer, a lost connection."""
+    """The same call may succeed later: an unavailable server, a lost connection."""
 
     code = "TRANSIENT"
 
 
 class PositionLost(CdcError):
-    """The source no longer has the data after the stored offset; a snapshot or a later start is needed."""
+    """The source no longer has the data after the stored offset; requires a snapshot or a later offset."""
 
     code = "POSITION-LOST"
 
 
 class ReshardStopped(CdcError):
-    """The stream has ended at a reshard, as the declaration wants; a person gives a new start."""
+    """The stream stopped at a reshard, as configured; requires a new offset."""
 
     code = "RESHARD-STOPPED"
 
@@ -89,31 +89,31 @@ class SchemaUnknown(CdcError):
 
 
 class CorruptInput(CdcError):
-    """Bytes from the source break their format; the message locates them."""
+    """Data from the source violates its format; the message locates it."""
 
     code = "CORRUPT-INPUT"
 
 
 class CommitConflict(CdcError):
-    """Another writer committed first; nothing of this commit is left behind."""
+    """Another writer committed first; this commit left nothing behind."""
 
     code = "COMMIT-CONFLICT"
 
 
 class CommitStateUnknown(CdcError):
-    """It can't be told whether a commit took effect; read the table's head before going on."""
+    """Unknown whether a commit took effect; read the table's head before continuing."""
 
     code = "COMMIT-STATE-UNKNOWN"
 
 
 class OffsetMissing(CdcError):
-    """A changes table holds data but no offset; going on could lose or double changes."""
+    """A changes table has data but no offset; continuing could lose or duplicate changes."""
 
     code = "OFFSET-MISSING"
 
 
 PERMANENT: Final = (ConfigurationError, PositionLost, OffsetMissing, ReshardStopped)
-"""Errors that stay until a person changes something; another try may get over all others."""
+"""Exceptions that require manual action; all others may be retried."""
 
 _CLASSES: dict[str, type[CdcError]] = {
     cls.code: cls
@@ -132,13 +132,13 @@ _CLASSES: dict[str, type[CdcError]] = {
 
 
 def error_from_text(text: str) -> CdcError | None:
-    """Find the first of our errors in a stack trace or log text.
+    """Find this package's first exception in a stack trace or log.
 
     Args:
-        text: What another process printed, for example Spark's rendering of a Python failure.
+        text: Output of another process, for example Spark's rendering of a Python failure.
 
     Returns:
-        An error of the right class whose message is the whole line, or None.
+        An exception of the same class with the whole line as its message; None if there is none.
     """
     match = _CODE.search(text)
     if match is None:

@@ -1,4 +1,4 @@
-"""What Airflow reads about this provider at each start: connection types, links, configuration, commands."""
+"""Provider information that Airflow reads at each start: connection types, links, configuration, commands."""
 
 from __future__ import annotations
 
@@ -83,7 +83,7 @@ def _modules(*names: str) -> dict[str, Any]:
 _CQL_FIELDS = {
     "local_datacenter": {
         "label": "Local datacenter",
-        "description": "Only nodes of this datacenter are asked.",
+        "description": "Only nodes of this datacenter are contacted.",
         "schema": _TEXT,
     },
     "driver_config_file": {
@@ -94,12 +94,12 @@ _CQL_FIELDS = {
     "tls": {"label": "TLS", "description": "Encrypt connections.", "schema": _FLAG},
     "tls_ca_file": {
         "label": "TLS CA file",
-        "description": "PEM file of the authority behind the nodes' certificates; empty: the system's.",
+        "description": "PEM file of the CA of the nodes' certificates; empty: the system's CAs.",
         "schema": _TEXT,
     },
     "tls_certificate_file": {
         "label": "TLS certificate file",
-        "description": "PEM file with the client's certificate, where nodes demand one.",
+        "description": "PEM file with the client's certificate, if nodes require one.",
         "schema": _TEXT,
     },
     "tls_key_file": {
@@ -118,19 +118,19 @@ _CQL_FIELDS = {
     },
     "trustStore.location": {
         "label": "TLS trust store",
-        "description": "Java keystore with the nodes' certificates or their authority's: JKS or PKCS12.",
+        "description": "Java keystore with the nodes' certificates or their CA's: JKS or PKCS12.",
         "schema": _TEXT,
     },
     "trustStore.password": {"label": "TLS trust store password", "schema": _SECRET},
     "keyStore.location": {
         "label": "TLS key store",
-        "description": "Java keystore with the client's key and certificate, where nodes demand one.",
+        "description": "Java keystore with the client's key and certificate, if nodes require one.",
         "schema": _TEXT,
     },
     "keyStore.password": {"label": "TLS key store password", "schema": _SECRET},
     "cipherSuites": {
         "label": "TLS cipher suites",
-        "description": "The only ones to use, with commas, in Java's or OpenSSL's names; empty for all.",
+        "description": "Comma-separated, in Java's or OpenSSL's names; empty for all.",
         "schema": _TEXT,
     },
     "tls_check_hostname": {
@@ -154,12 +154,12 @@ _CASSANDRA = {
         **_CQL_FIELDS,
         "keystore_password": {
             "label": "Commit log keystore password",
-            "description": "Of the keystore of encrypted commit logs (option source.encryption.keystore).",
+            "description": "Password of the encrypted commit logs' keystore (source.encryption.keystore).",
             "schema": _SECRET,
         },
         "key_password": {
             "label": "Commit log key password",
-            "description": "Of the keys in it; empty for the keystore's.",
+            "description": "Password of its keys; empty for the keystore's password.",
             "schema": _SECRET,
         },
     },
@@ -190,23 +190,23 @@ _MONGODB = {
         "replicaSet": {"label": "Replica set", "description": "Its name.", "schema": _TEXT},
         "authSource": {
             "label": "Authentication database",
-            "description": "Where the user is defined; empty for admin.",
+            "description": "Database of the user; empty for admin.",
             "schema": _TEXT,
         },
         "authMechanism": {
             "label": "Authentication mechanism",
-            "description": "Empty to agree with the server; MONGODB-X509 for login by certificate.",
+            "description": "Empty to negotiate with the server; MONGODB-X509 for login by certificate.",
             "schema": _TEXT,
         },
         "srv": {
             "label": "DNS seed list",
-            "description": "The host is a name whose SRV records list the servers (mongodb+srv).",
+            "description": "The SRV records of the host name list the servers (mongodb+srv).",
             "schema": _FLAG,
         },
         "tls": {"label": "TLS", "description": "Encrypt connections.", "schema": _FLAG},
         "tlsCAFile": {
             "label": "TLS CA file",
-            "description": "PEM file of the authority that signed the servers' certificates.",
+            "description": "PEM file of the CA of the servers' certificates.",
             "schema": _TEXT,
         },
         "tlsCertificateKeyFile": {
@@ -239,12 +239,12 @@ _VITESS = {
         "tls": {"label": "TLS", "description": "Encrypt connections.", "schema": _FLAG},
         "tls_ca_file": {
             "label": "TLS CA file",
-            "description": "PEM file of the authority that signed VTGate's certificate.",
+            "description": "PEM file of the CA of VTGate's certificate.",
             "schema": _TEXT,
         },
         "tls_cert_file": {
             "label": "TLS certificate file",
-            "description": "PEM file with the client's certificate, where VTGate demands one.",
+            "description": "PEM file with the client's certificate, if VTGate requires one.",
             "schema": _TEXT,
         },
         "tls_key_file": {
@@ -254,7 +254,7 @@ _VITESS = {
         },
         "tls_server_name": {
             "label": "TLS server name",
-            "description": "The name in VTGate's certificate, where it isn't the host's.",
+            "description": "Name in VTGate's certificate, if it isn't the host's.",
             "schema": _TEXT,
         },
         "headers": {
@@ -274,32 +274,32 @@ _VITESS = {
         },
         "load_balancing": {
             "label": "Load balancing",
-            "description": "Between several VTGates: pick_first (also if empty) or round_robin.",
+            "description": "With several VTGates: pick_first (also if empty) or round_robin.",
             "schema": _TEXT,
         },
         "caller_id": {
             "label": "Caller id",
-            "description": "Principal that VTGate's logs and access lists see.",
+            "description": "Principal for VTGate's logs and access lists.",
             "schema": _TEXT,
         },
         "vtctld_host": {
             "label": "vtctld",
-            "description": "Host of a vtctld that tells the first position; empty: VTGate tells it.",
+            "description": "Host of a vtctld that returns the first position; empty: VTGate returns it.",
             "schema": _TEXT,
         },
         "vtctld_port": {
             "label": "vtctld's port",
-            "description": "Of its gRPC; empty for 15999.",
+            "description": "Its gRPC port; empty for 15999.",
             "schema": _TEXT,
         },
         "vtctld_login": {
             "label": "vtctld's login",
-            "description": "Where vtctld asks for one.",
+            "description": "Login, if vtctld requires one.",
             "schema": _TEXT,
         },
         "vtctld_password": {
             "label": "vtctld's password",
-            "description": "Of that login.",
+            "description": "Password of that login.",
             "schema": _SECRET,
         },
     },
@@ -318,7 +318,7 @@ _OPTIONS = {
         "default": "",
     },
     "spark_jars": {
-        "description": "Jars for each Spark application, with commas: the table format's runtime.",
+        "description": "Comma-separated jars for each Spark application: the table format's runtime.",
         "version_added": "0.1.0",
         "type": "string",
         "example": "/opt/cdc/jars/iceberg-spark-runtime-4.1_2.13-1.12.0.jar",

@@ -1,8 +1,8 @@
-"""Options: declared once as dataclass fields, parsed from YAML with errors that name the place.
+"""Options: declared once as dataclass fields, parsed from YAML with errors that name the option.
 
-An options class is a frozen dataclass whose fields are made by :func:`option`; a field may be another options
-class, a list or a mapping. :func:`parse` fills it from plain data and refuses what is unknown, with the
-nearest known name. Light on purpose: Airflow imports it when it parses DAG files.
+An options class is a frozen dataclass whose fields are built by :func:`option`; a field may be another
+options class, a list or a mapping. :func:`parse` fills it from plain data and rejects unknown options with
+the nearest known name. The module imports little on purpose: Airflow imports it when it parses DAG files.
 """
 
 from __future__ import annotations
@@ -34,15 +34,17 @@ def option(
     """Declare one option.
 
     Args:
-        doc: What it does, for the options table in the docs.
-        default: Its value when absent; without one it is required. A list, mapping or options class is built
-            anew for each use.
-        choices: All values allowed.
-        minimum: Smallest number allowed.
-        check: Returns what was expected if the value is wrong, else an empty text.
-        read: Makes another form in which the value may be written into the one of the field's type; what it
-            doesn't know it returns as it is.
-        secret: Show its value nowhere.
+        doc: Description for the options table in the docs.
+        default: Value when the option is absent; an option without a default is required. A list, mapping or
+            options class is copied for each use.
+        choices: All allowed values.
+        minimum: Smallest allowed number.
+        check: Returns what is expected if the value is invalid, else an empty string.
+        read: Converts an alternative notation to the field's type; returns any other value unchanged.
+        secret: Never show the value.
+
+    Returns:
+        A dataclass field.
     """
     metadata = {
         "doc": doc,
@@ -52,16 +54,16 @@ def option(
         "read": read,
         "secret": secret,
     }
-    shown = not secret
+    in_repr = not secret
     if default is dataclasses.MISSING:
-        return dataclasses.field(metadata=metadata, repr=shown)
+        return dataclasses.field(metadata=metadata, repr=in_repr)
     if isinstance(default, (list, dict)):
         return dataclasses.field(
-            default_factory=lambda: type(default)(default), metadata=metadata, repr=shown
+            default_factory=lambda: type(default)(default), metadata=metadata, repr=in_repr
         )
     if isinstance(default, type):
-        return dataclasses.field(default_factory=default, metadata=metadata, repr=shown)
-    return dataclasses.field(default=default, metadata=metadata, repr=shown)
+        return dataclasses.field(default_factory=default, metadata=metadata, repr=in_repr)
+    return dataclasses.field(default=default, metadata=metadata, repr=in_repr)
 
 
 def parse(cls: type[T], values: object, path: str = "") -> T:
@@ -69,15 +71,17 @@ def parse(cls: type[T], values: object, path: str = "") -> T:
 
     Args:
         cls: The options class.
-        values: What YAML gave for it.
-        path: Where it stands in the declaration, for messages.
+        values: The parsed YAML.
+        path: Dotted path of the options within the declaration, for messages.
 
     Raises:
-        ConfigurationError: Unknown names, missing or wrong values; the message names each of the options.
+        ConfigurationError: Unknown options, missing or invalid values; the message names each option.
     """
     where = path or "the declaration"
     if not isinstance(values, Mapping):
-        raise ConfigurationError(f"{where} is wrong", expected="a mapping of options", found=_show(values))
+        raise ConfigurationError(
+            f"invalid value for {where}", expected="a mapping of options", found=_show(values)
+        )
     hints = typing.get_type_hints(cls)
     fields = {f.name: f for f in dataclasses.fields(cls)}  # type: ignore[arg-type]  # cls is a dataclass
     problems = [
@@ -91,16 +95,16 @@ def parse(cls: type[T], values: object, path: str = "") -> T:
     ]
     built: dict[str, Any] = {}
     for name, spec in fields.items():
-        place = _join(path, name)
+        option_path = _join(path, name)
         if name in values:
             try:
-                built[name] = _read(spec, hints[name], values[name], place)
+                built[name] = _read(spec, hints[name], values[name], option_path)
             except ConfigurationError as error:
                 problems.append(error)
         elif spec.default is dataclasses.MISSING and spec.default_factory is dataclasses.MISSING:
             problems.append(
                 ConfigurationError(
-                    f"option {place} is missing", expected=str(spec.metadata.get("doc", "a value"))
+                    f"option {option_path} is missing", expected=str(spec.metadata.get("doc", "a value"))
                 )
             )
     if problems:
@@ -108,30 +112,33 @@ def parse(cls: type[T], values: object, path: str = "") -> T:
     return cls(**built)
 
 
-def _read(spec: dataclasses.Field[Any], hint: Any, given: object, place: str) -> Any:
-    """Return an option's value as its class has it."""
+def _read(spec: dataclasses.Field[Any], hint: Any, given: object, path: str) -> Any:
+    """Return an option's value, converted to the type of its field."""
     if spec.metadata.get("secret"):
         if not isinstance(given, str):
-            raise ConfigurationError(f"option {place} is wrong", expected="text, in quotes if need be")
-    else:  # a secret's reference is resolved where it is needed
-        given = from_environment(hint, given, place)
+            raise ConfigurationError(
+                f"invalid value for option {path}", expected="a string; quote it in YAML if necessary"
+            )
+    else:  # references of secrets are resolved where they are used
+        given = from_environment(hint, given, path)
     if read := spec.metadata.get("read"):
         given = read(given)
-    value = _value(hint, given, place)
-    _check(spec, value, place)
+    value = _value(hint, given, path)
+    _check(spec, value, path)
     return value
 
 
-def from_environment(hint: Any, value: object, place: str) -> object:
-    """Return an option's value; for ``${env:NAME}`` what that variable of this process holds.
+def from_environment(hint: Any, value: object, path: str) -> object:
+    """Return an option's value; for ``${env:NAME}`` the value of that environment variable.
 
     Args:
-        hint: The option's type. A text is taken as it is, anything else as YAML.
-        value: What the declaration gives.
-        place: The option's name, for messages.
+        hint: The option's type. The variable of a string option is used verbatim, any other is parsed as
+            YAML.
+        value: The value in the declaration.
+        path: The option's dotted path, for messages.
 
     Raises:
-        ConfigurationError: There is no such variable, or it holds no YAML.
+        ConfigurationError: The variable is not set, or is not valid YAML.
     """
     variable = environment_variable(value) if isinstance(value, str) else ""
     if not variable:
@@ -139,9 +146,9 @@ def from_environment(hint: Any, value: object, place: str) -> object:
     text = os.environ.get(variable)
     if text is None:
         raise ConfigurationError(
-            f"option {place} names an environment variable that is not set",
+            f"option {path} refers to an environment variable that is not set",
             expected=variable,
-            remedy="set it wherever the declaration is read: Airflow's workers and DAG processor, the CLI",
+            remedy="set it wherever the declaration is loaded: Airflow workers, DAG processor, CLI",
         )
     if hint is str or (typing.get_origin(hint) is typing.Literal and not _is_number(typing.get_args(hint))):
         return text
@@ -149,9 +156,11 @@ def from_environment(hint: Any, value: object, place: str) -> object:
 
     try:
         return yaml.safe_load(text)
-    except yaml.YAMLError:  # whose text shows the content
+    except yaml.YAMLError:  # its text quotes the content
         raise ConfigurationError(
-            f"option {place} is wrong", expected="YAML", found=f"environment variable {variable}"
+            f"invalid value for option {path}",
+            expected="valid YAML",
+            found=f"environment variable {variable}",
         ) from None
 
 
@@ -160,7 +169,7 @@ def _is_number(choices: Sequence[object]) -> bool:
 
 
 def to_plain(options: object) -> Any:
-    """Turn an options object back into plain data, leaving out what equals its default."""
+    """Convert an options object back to plain data without the options that have their default."""
     if dataclasses.is_dataclass(options) and not isinstance(options, type):
         plain: dict[str, Any] = {}
         for spec in dataclasses.fields(options):
@@ -177,7 +186,7 @@ def to_plain(options: object) -> Any:
 
 
 def literal_secrets(options: object) -> dict[str, str]:
-    """Return the secrets that stand in options as they are, by the options' names; references are none."""
+    """Return secrets that are given literally, not by reference, by option name."""
     found: dict[str, str] = {}
     if dataclasses.is_dataclass(options) and not isinstance(options, type):
         for spec in dataclasses.fields(options):
@@ -191,7 +200,7 @@ def literal_secrets(options: object) -> dict[str, str]:
 
 
 def without_literal_secrets(options: T) -> T:
-    """Return options without the secrets that stand in them as they are."""
+    """Return options without secrets that are given literally."""
     changed: dict[str, Any] = {}
     for spec in dataclasses.fields(options):  # type: ignore[arg-type]  # options classes are dataclasses
         value = getattr(options, spec.name)
@@ -203,51 +212,55 @@ def without_literal_secrets(options: T) -> T:
     return dataclasses.replace(options, **changed)  # type: ignore[type-var]  # likewise
 
 
-def _value(hint: Any, value: object, place: str) -> Any:
+def _value(hint: Any, value: object, path: str) -> Any:
     origin = typing.get_origin(hint)
     if origin in (typing.Union, types.UnionType):
         members = typing.get_args(hint)
         if value is None and type(None) in members:
             return None
-        return _value(next(m for m in members if m is not type(None)), value, place)
+        return _value(next(m for m in members if m is not type(None)), value, path)
     if origin is typing.Literal:
         allowed = typing.get_args(hint)
         if value not in allowed:
             text = ", ".join(map(str, allowed))
             raise ConfigurationError(
-                f"option {place} is wrong",
+                f"invalid value for option {path}",
                 expected=f"one of {text}",
                 found=_show(value),
                 remedy=_suggest(str(value), {str(a): None for a in allowed}),
             )
         return value
     if dataclasses.is_dataclass(hint):
-        return parse(typing.cast("type[Any]", hint), {} if value is None else value, place)
+        return parse(typing.cast("type[Any]", hint), {} if value is None else value, path)
     if origin in (list, tuple, Sequence) or hint in (list, tuple):
         if not isinstance(value, (list, tuple)):
-            raise ConfigurationError(f"option {place} is wrong", expected="a list", found=_show(value))
+            raise ConfigurationError(
+                f"invalid value for option {path}", expected="a list", found=_show(value)
+            )
         member = (typing.get_args(hint) or (object,))[0]
-        return tuple(_member(member, v, f"{place}[{i}]") for i, v in enumerate(value))
+        return tuple(_member(member, v, f"{path}[{i}]") for i, v in enumerate(value))
     if origin in (dict, Mapping) or hint is dict:
         if not isinstance(value, Mapping):
-            raise ConfigurationError(f"option {place} is wrong", expected="a mapping", found=_show(value))
+            raise ConfigurationError(
+                f"invalid value for option {path}", expected="a mapping", found=_show(value)
+            )
         member = (typing.get_args(hint) or (str, object))[1]
-        return {str(k): _member(member, v, _join(place, str(k))) for k, v in value.items()}
+        return {str(k): _member(member, v, _join(path, str(k))) for k, v in value.items()}
     if hint in (Any, object):
         return value
-    return _scalar(hint, value, place)
+    return _scalar(hint, value, path)
 
 
-def _member(hint: Any, value: object, place: str) -> Any:
-    if hint in (Any, object):  # what it is, only who reads it knows
+def _member(hint: Any, value: object, path: str) -> Any:
+    if hint in (Any, object):  # untyped: its reader validates it
         return value
-    return _value(hint, from_environment(hint, value, place), place)
+    return _value(hint, from_environment(hint, value, path), path)
 
 
-_NAMES = {bool: "true or false", int: "a whole number", float: "a number", str: "text"}
+_NAMES = {bool: "true or false", int: "an integer", float: "a number", str: "a string"}
 
 
-def _scalar(hint: Any, value: object, place: str) -> object:
+def _scalar(hint: Any, value: object, path: str) -> object:
     if hint is float and isinstance(value, int) and not isinstance(value, bool):
         return float(value)
     if hint is int and isinstance(value, bool):
@@ -255,26 +268,26 @@ def _scalar(hint: Any, value: object, place: str) -> object:
     elif isinstance(value, hint):
         return value
     raise ConfigurationError(
-        f"option {place} is wrong", expected=_NAMES.get(hint, hint.__name__), found=_show(value)
+        f"invalid value for option {path}", expected=_NAMES.get(hint, hint.__name__), found=_show(value)
     )
 
 
-def _check(spec: dataclasses.Field[Any], value: object, place: str) -> None:
+def _check(spec: dataclasses.Field[Any], value: object, path: str) -> None:
     choices, minimum, check = (spec.metadata.get(k) for k in ("choices", "minimum", "check"))
     if choices and value not in choices:
         raise ConfigurationError(
-            f"option {place} is wrong",
+            f"invalid value for option {path}",
             expected=f"one of {', '.join(map(str, choices))}",
             found=_show(value),
             remedy=_suggest(str(value), {str(c): None for c in choices}),
         )
     if minimum is not None and isinstance(value, (int, float)) and value < minimum:
         raise ConfigurationError(
-            f"option {place} is wrong", expected=f"at least {minimum}", found=_show(value)
+            f"invalid value for option {path}", expected=f"at least {minimum}", found=_show(value)
         )
     if check is not None and (expected := check(value)):
         shown = "" if spec.metadata.get("secret") else _show(value)
-        raise ConfigurationError(f"option {place} is wrong", expected=expected, found=shown)
+        raise ConfigurationError(f"invalid value for option {path}", expected=expected, found=shown)
 
 
 def _suggest(name: str, known: Mapping[str, object]) -> str:

@@ -1,4 +1,4 @@
-"""The usual task group of a connector, and the params with which people start a rerun from a form.
+"""The usual task group of a connector, and the params of a DAG that takes snapshots from the Trigger form.
 
 Example::
 
@@ -33,22 +33,21 @@ def cdc_pipeline(
     max_differences: int | None = 0,
     **arguments: Any,
 ) -> TaskGroup:
-    """Build check, sync, and on request verify and maintain, one after the other.
+    """Build the tasks check and sync, and optionally verify and maintain, in sequence.
 
-    Give the DAG ``max_active_runs=1``: two runs of a connector at once do no harm, but one of them works in
-    vain.
+    Give the DAG ``max_active_runs=1``: concurrent runs of a connector do no harm, but one of them is wasted.
 
     Args:
         connector: The connector, its declaration as a mapping, or the path of its YAML file.
-        group_id: Of the task group; default: ``cdc_<name>``.
-        check: Begin with a check of the source, which needs no Spark.
+        group_id: Id of the task group; default: ``cdc_<name>``.
+        check: Start with a check of the source, which needs no Spark.
         verify: Compare the mirrors with the source after the sync.
         maintain: End with compaction and expiry.
         max_differences: As for :class:`~airflow_cdc_provider.operators.stages.CdcVerifyOperator`.
-        arguments: For the tasks that run on Spark: ``spark_conn_id``, ``conf``, ``retries`` ...
+        arguments: Arguments of the Spark tasks: ``spark_conn_id``, ``conf``, ``retries`` ...
 
     Returns:
-        The group.
+        The task group.
     """
     name = to_connector(connector).name
     group = TaskGroup(group_id or f"cdc_{name.replace('.', '_')}", tooltip=f"CDC connector {name}")
@@ -77,7 +76,7 @@ def cdc_pipeline(
 def snapshot_params(connector: ConnectorLike) -> dict[str, Param]:
     """Return the params ``table`` and ``mode``, which Airflow's Trigger page shows as a form.
 
-    Tables are a choice where the declaration names them plainly, free text where it has patterns.
+    ``table`` is a choice if the declaration has plain table names, free text if it has patterns.
 
     Example::
 
@@ -89,7 +88,7 @@ def snapshot_params(connector: ConnectorLike) -> dict[str, Param]:
     declared = to_connector(connector)
     tables = _literal_tables(declared)
     kind = "database.collection" if declared.type == "mongodb" else "keyspace.table"
-    about = f"What to read in full once more: {kind}"
+    about = f"Table of which to take a new snapshot: {kind}"
     table = (
         Param(tables[0], type="string", enum=tables, title="Table", description=about)
         if tables
@@ -100,13 +99,13 @@ def snapshot_params(connector: ConnectorLike) -> dict[str, Param]:
         type="string",
         enum=["replace", "add"],
         title="Mode",
-        description="replace: rows that the source no longer has leave the mirror; add: nothing leaves it",
+        description="replace: delete rows from the mirror that the source no longer has; add: delete no row",
     )
     return {"table": table, "mode": mode}
 
 
 def _literal_tables(connector: Connector) -> list[str] | None:
-    """Return the tables of a connector whose patterns are plain names, None where one is a real pattern."""
+    """Return a connector's tables if all its patterns are plain names, else None."""
     tables = []
     for pattern in connector.tables:
         plain = re.sub(r"\\([.\-_])", r"\1", pattern)

@@ -1,7 +1,7 @@
-"""Functions and classes of one's own, named in a declaration as ``package.module:name``.
+"""Loads custom functions and classes, which a declaration names as ``package.module:name``.
 
-They must be importable wherever the declaration is carried out: on Airflow's workers, and on Spark's driver
-and executors. Loading one runs its module, with the rights of that process.
+They must be importable on Airflow's workers and on Spark's driver and executors. Loading one executes its
+module, with the permissions of that process.
 """
 
 from __future__ import annotations
@@ -13,35 +13,35 @@ from typing import Any, Final
 
 from airflow_cdc_provider.exceptions import ConfigurationError
 
-PLACE: Final = "package.module:function or package.module:Class"
-_PLACE: Final = re.compile(r"[A-Za-z_]\w*(\.[A-Za-z_]\w*)*:[A-Za-z_]\w*")
+IMPORT_PATH: Final = "package.module:function or package.module:Class"
+_IMPORT_PATH: Final = re.compile(r"[A-Za-z_]\w*(\.[A-Za-z_]\w*)*:[A-Za-z_]\w*")
 
 
 def wrong_place(value: str) -> str:
-    """Return what was expected instead, if a text is neither empty nor a place; for checks of options."""
-    return "" if not value or _PLACE.fullmatch(value) else f"{PLACE}, in Python"
+    """Return the expected form, if a text is neither empty nor an import path; for checks of options."""
+    return "" if not value or _IMPORT_PATH.fullmatch(value) else f"{IMPORT_PATH}, in Python"
 
 
-def load_plugin(what: str, place: str) -> Callable[..., Any]:
+def load_plugin(what: str, path: str) -> Callable[..., Any]:
     """Load a function or class.
 
     Args:
-        what: What it is for, as the beginning of the message.
-        place: Where it is.
+        what: Its purpose, for the message.
+        path: Its import path.
 
     Raises:
-        ConfigurationError: It can't be loaded.
+        ConfigurationError: It can't be imported, or isn't callable.
     """
-    module, _, name = place.partition(":")
+    module, _, name = path.partition(":")
     try:
         found = getattr(importlib.import_module(module), name) if module and name else None
     except (ImportError, AttributeError) as error:
         raise ConfigurationError(
             f"{what} can't be loaded",
-            expected=f"{PLACE} that this Python finds",
-            found=f"{place}: {error}",
+            expected=f"{IMPORT_PATH} that this Python can import",
+            found=f"{path}: {error}",
         ) from error
     if not callable(found):
-        raise ConfigurationError(f"{what} can't be loaded", expected=PLACE, found=repr(place))
+        raise ConfigurationError(f"{what} can't be loaded", expected=IMPORT_PATH, found=repr(path))
     loaded: Callable[..., Any] = found
     return loaded

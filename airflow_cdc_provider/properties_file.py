@@ -1,4 +1,4 @@
-"""Java's properties files, in which Debezium keeps its settings, and Kafka Connect's JSON."""
+"""Parsers of connector configurations: Java properties files and Kafka Connect's JSON."""
 
 from __future__ import annotations
 
@@ -10,29 +10,34 @@ from airflow_cdc_provider.exceptions import ConfigurationError
 
 
 def read_settings(text: str) -> dict[str, str]:
-    """Read a connector's settings: a properties file, or JSON as Kafka Connect takes and gives it.
+    """Read a connector's configuration: a properties file, or JSON of Kafka Connect's REST API.
 
     Args:
-        text: ``name=value`` lines; or an object of names and values, which may stand in member ``config`` of
-            another one, beside the connector's ``name``.
+        text: ``name=value`` lines; or a JSON object of properties, optionally nested in ``config`` next to
+            the connector's ``name``.
+
+    Returns:
+        Property values by name.
 
     Raises:
-        ConfigurationError: It begins as an object of JSON, and is something else.
+        ConfigurationError: The text starts like a JSON object but is not a connector configuration.
     """
     if not text.lstrip("\ufeff \t\r\n").startswith("{"):
         return parse_properties(text)
     try:
-        told: Any = json.loads(text.lstrip("\ufeff"))
+        document: Any = json.loads(text.lstrip("\ufeff"))
     except ValueError as error:
-        raise ConfigurationError("the connector's settings are no JSON", found=str(error)) from None
-    config = told.get("config", told)
+        raise ConfigurationError("the connector configuration is not valid JSON", found=str(error)) from None
+    config = document.get("config", document)
     if not isinstance(config, dict) or any(isinstance(value, (dict, list)) for value in config.values()):
         raise ConfigurationError(
-            "the connector's settings have another form",
-            expected='{"name": "...", "config": {...}}, of one connector, or the settings alone',
-            found=f"members {', '.join(map(repr, told))}"[:200],
+            "invalid connector configuration",
+            expected='{"name": "...", "config": {...}}, of one connector, or the properties alone',
+            found=f"members {', '.join(map(repr, document))}"[:200],
         )
-    named = {"name": told["name"]} if config is not told and isinstance(told.get("name"), str) else {}
+    named = (
+        {"name": document["name"]} if config is not document and isinstance(document.get("name"), str) else {}
+    )
     return {name: _as_text(value) for name, value in {**named, **config}.items() if value is not None}
 
 
@@ -41,7 +46,7 @@ def _as_text(value: Any) -> str:
 
 
 def parse_properties(text: str) -> dict[str, str]:
-    r"""Read Java's properties format: separators ``=``, ``:``, space; ``\`` to go on; ``\uXXXX``; ``#``."""
+    r"""Parse Java properties: separators ``=``, ``:``, space; continuation ``\``; ``\uXXXX``; ``#``."""
     properties: dict[str, str] = {}
     logical = ""
     for line in text.splitlines():

@@ -1,13 +1,13 @@
-"""Secrets by reference: options that hold one may name the place where it is instead.
+"""Secrets by reference: an option may name a secret's location instead of its value.
 
 =================  ==================================================================
 ``${env:NAME}``    environment variable of the process that needs it, a job's driver
 ``${file:PATH}``   a mounted secret or a file with mode 0600 (:func:`read_private`); a newline at its
-                   end is no part of it
-anything else      the secret itself: fit for a laptop, shown nowhere
+                   end is ignored
+anything else      the secret itself: for development only; it is never logged
 =================  ==================================================================
 
-No error raised here shows a secret.
+No error raised here contains a secret.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ _REFERENCE = re.compile(r"\$\{(env|file):([^}]+)\}")
 
 
 def is_reference(value: str) -> bool:
-    """Tell whether a value names the place of a secret."""
+    """Return whether a value is a reference to a secret."""
     return _REFERENCE.fullmatch(value) is not None
 
 
@@ -34,53 +34,53 @@ def environment_variable(value: str) -> str:
 
 
 def resolve_secret(value: str, option: str) -> str:
-    """Return a secret, wherever it is.
+    """Return a secret from its reference or value.
 
     Args:
         value: The option's value.
         option: The option's name, for errors.
 
     Raises:
-        ConfigurationError: Nothing is there, or the file is not private.
+        ConfigurationError: The secret is missing, or its file isn't private.
     """
     match = _REFERENCE.fullmatch(value)
     if match is None:
         return value
-    place = match.group(2)
+    location = match.group(2)
     if match.group(1) == "env":
-        found = os.environ.get(place, "")
+        found = os.environ.get(location, "")
         if not found:
             raise ConfigurationError(
                 f"the secret of option {option} is missing",
-                expected=f"environment variable {place}",
+                expected=f"environment variable {location}",
                 remedy="set it where the job's driver runs, or use ${file:PATH}",
             )
         return found
-    return read_private(place, f"the secret of option {option}").rstrip("\r\n")
+    return read_private(location, f"the secret of option {option}").rstrip("\r\n")
 
 
 def read_private(path: str, what: str) -> str:
-    """Read a file that is kept private: by its mode, or by whoever mounted it.
+    """Read a file that is private by its mode or its mount.
 
     ==========================================================  =======================================
     on a file system mounted read-only                          any mode: a mounted secret, as of
                                                                 Kubernetes, Docker or systemd
     0600, 0400                                                  fine, whoever the owner is
-    0640, 0440, of another owner                                fine: that one gave us the right
+    0640, 0440, of another owner                                fine: the owner granted us access
     others may read it, or group or others may write to it      refused
     ==========================================================  =======================================
 
     Args:
         path: The file.
-        what: What it holds, for errors: "the job's connection".
+        what: Its content, for errors: "the job's connection".
 
     Raises:
-        ConfigurationError: There is no such file, it can't be read, or it is not private.
+        ConfigurationError: The file is missing, can't be read, or isn't private.
     """
     file = Path(path)
     if not file.is_file():
         raise ConfigurationError(
-            f"{what} is missing", expected=f"file {file}", remedy="the driver must see that path"
+            f"{what} is missing", expected=f"file {file}", remedy="the driver must have access to that path"
         )
     try:
         with file.open() as opened:
@@ -105,7 +105,7 @@ def read_private(path: str, what: str) -> str:
 
 
 def _not_private(mode: int, *, own: bool) -> str:
-    """Tell why a file's mode leaves a secret open; empty if it doesn't."""
+    """Return why a file's mode doesn't keep a secret private; empty if it does."""
     if mode & (stat.S_IWGRP | stat.S_IWOTH):
         return "can be changed by others"
     if mode & stat.S_IROTH or (own and mode & stat.S_IRGRP):

@@ -1,6 +1,6 @@
-"""YAML files that people write: connectors, and Cassandra's configuration.
+"""Loading of YAML files: connector declarations and Cassandra's configuration.
 
-Both may hold passwords, and a parser's message quotes what it stumbles on. So errors tell the line only.
+Both may contain passwords, and parsers quote the text around an error. Errors therefore report only the line.
 """
 
 from __future__ import annotations
@@ -12,11 +12,11 @@ from airflow_cdc_provider.exceptions import ConfigurationError
 
 
 def read_yaml(path: str | Path) -> Any:
-    """Read a file of one YAML document.
+    """Load a file with one YAML document.
 
     Raises:
-        FileNotFoundError: There is none.
-        ConfigurationError: It can't be read, or is no YAML.
+        FileNotFoundError: The file does not exist.
+        ConfigurationError: The file can't be read or is not valid YAML.
     """
     import yaml  # deferred: DAG files that build connectors in Python need no YAML
 
@@ -28,5 +28,7 @@ def read_yaml(path: str | Path) -> Any:
         raise ConfigurationError(f"{path} can't be read", found=error.strerror or str(error)) from error
     except (yaml.YAMLError, UnicodeDecodeError) as error:
         mark = getattr(error, "problem_mark", None)
-        place = f"a mistake in line {mark.line + 1}" if mark else "characters that YAML doesn't have"
-        raise ConfigurationError(f"{path} is no YAML", found=place) from None
+        location = (
+            f"a syntax error in line {mark.line + 1}" if mark else "characters that YAML does not allow"
+        )
+        raise ConfigurationError(f"{path} is not valid YAML", found=location) from None

@@ -7,8 +7,8 @@ must agree, and our typed columns with the values that were written.
 
 Cassandra's reader makes Java objects of each mutation and gives them to a handler that does nothing. Ours
 makes change records (``capture``), cell rows with comparable keys (``decode``), and from them typed Arrow
-columns (``project``); the ratio is told for what the reader's objects correspond to, capture and decode, and
-for all three.
+columns (``project``); the ratio is reported for what the reader's objects correspond to, capture and decode,
+and for all three.
 
 Usage: python benchmarks/bench_commit_log.py [--rows 300000] [--rounds 8]
 """
@@ -62,7 +62,7 @@ _MASK = (1 << 64) - 1
 
 @dataclass(frozen=True)
 class Found:
-    """What a reader made of the segments."""
+    """Result of a reader."""
 
     entries: int
     rows: int

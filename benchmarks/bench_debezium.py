@@ -172,7 +172,7 @@ def debezium(
 
 
 def compare(ours: Iterator[str], theirs: Path) -> None:
-    """End with an error unless both made the same events in the same order."""
+    """Exit with an error unless both have the same events in the same order."""
     with theirs.open() as lines:
         for number, (our, their) in enumerate(zip(ours, lines, strict=True)):
             if comparable(our) != comparable(their.rstrip("\n")):
@@ -180,7 +180,7 @@ def compare(ours: Iterator[str], theirs: Path) -> None:
 
 
 def comparable(text: str) -> str:
-    """Leave out when the event was made."""
+    """Remove the event's time of creation."""
     return _MADE_AT.sub("", text)
 
 

@@ -85,7 +85,7 @@ def main() -> None:
 
 
 def write(client: MongoClient, events: int) -> TimeSlice:
-    """Write documents anew: 60 % inserts, 30 % updates, 10 % deletes, none of a document that was updated.
+    """Write documents: 60 % inserts, 30 % updates, 10 % deletes, none of a document that was updated.
 
     Returns:
         What holds their events, and no other of the collection.
@@ -227,14 +227,14 @@ class Debezium:
 
 
 def compare_sorted(ours: Iterator[pa.RecordBatch], theirs: Path, comparable: Callable[[str], str]) -> None:
-    """End with an error unless both made the same events; of one key they stand in the same order."""
+    """Exit with an error unless both have the same events, in the same order per key."""
     our = [comparable(text) for text in record_texts(ours)]
     their = [comparable(line) for line in theirs.read_text().splitlines()]
     compare(sorted(our), sorted(their))
 
 
 def _streamed(text: str) -> str:
-    """Leave out when the event was made."""
+    """Remove the event's time of creation."""
     return _MADE_AT.sub("", text)
 
 

@@ -201,7 +201,7 @@ def with_protobuf(events: Envelope, registrar: OneRegistrar) -> Callable[[], lis
 
 
 def require_same(name: str, ours: list[Any], theirs: list[bytes]) -> None:
-    """End the benchmark if both sides haven't made the same."""
+    """End the benchmark if the outputs of both sides differ."""
     if name == "json":
         same = [json.loads(a) for a in ours] == [json.loads(b) for b in theirs]
     else:

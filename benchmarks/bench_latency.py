@@ -1,4 +1,4 @@
-"""Continuous running: how long after a write its row stands in the mirror.
+"""Continuous running: how long after a write its row is in the mirror.
 
 A real node takes a write every 250 ms; the stream stage follows it in this process, round after round. A
 write's latency is the time from before its statement to the commit of the mirror's snapshot that first has
@@ -110,7 +110,7 @@ class _Stream:
         return seen
 
     def stop(self) -> None:
-        """Ask it to stop and wait for that."""
+        """Request a stop and wait for it."""
         (self.folder / "stop").touch()
         self._thread.join()
         self.spark.stop()

@@ -9,7 +9,7 @@ timed for one stream and for slices of time, in turns:
 
 Before figures count, the records of the slices must be those of one stream, in the same order and byte for
 byte, and all changes tables must hold the same rows. CPU seconds are those of the server, and of everything
-else (driver, JVM, workers), apart.
+else (driver, JVM, workers), separately.
 
 Usage: python benchmarks/bench_mongodb_backlog.py [--events 1000000] [--large 20000] [--streams 2]
            [--rounds 3] [--cores 2] [--only read|capture]
@@ -119,7 +119,7 @@ class Took:
     server: float
     ours: float
 
-    def told(self, load: Load) -> str:
+    def report(self, load: Load) -> str:
         """Say it with the rate."""
         rate, mb = load.events / self.wall, load.bytes / self.wall / 1e6
         return (
@@ -190,13 +190,13 @@ def bench_read(server: MongoServer, load: Load, streams: int, rounds: int) -> No
                     raise SystemExit(f"{sum(counts)} records of {load.events} events")
                 if len(parts) not in best or took.wall < best[len(parts)].wall:
                     best[len(parts)] = took
-    _tell("read", load, best)
+    _print_result("read", load, best)
 
 
-def _tell(what: str, load: Load, best: dict[int, Took]) -> None:
+def _print_result(what: str, load: Load, best: dict[int, Took]) -> None:
     one = best[1]
     for streams, took in sorted(best.items()):
-        print(f"  {what}, {streams} stream(s): {took.told(load)}, {one.wall / took.wall:.2f} times as fast")
+        print(f"  {what}, {streams} stream(s): {took.report(load)}, {one.wall / took.wall:.2f} times as fast")
 
 
 class CaptureBench:
@@ -276,7 +276,7 @@ def bench_capture(bench: CaptureBench, load: Load, streams: int, rounds: int) ->
             took, _ = bench.run(load, count)
             if count not in best or took.wall < best[count].wall:
                 best[count] = took
-    _tell("capture", load, best)
+    _print_result("capture", load, best)
 
 
 def main(arguments: Sequence[str] | None = None) -> None:

@@ -4,7 +4,7 @@ Change events of MongoDB with documents of about 200 bytes, in memory, to Debezi
 the other, each to a topic of three partitions, in transactions; formats with a registry register with a real
 one. Steps are timed by CPU, each on the same events: making them (decode, envelope, encode), sending, and
 all of it, in rounds. Of the whole it shows how long nothing was left to do but wait for acknowledgements, and
-beside each round the load. It checks first that a reader of committed records sees what was made.
+next to each round the load. It checks first that a reader of committed records sees what was made.
 """
 
 from __future__ import annotations
@@ -164,7 +164,7 @@ def measure(
 
 
 def main() -> None:
-    """Measure what is asked for."""
+    """Run the requested measurements."""
     arguments = argparse.ArgumentParser()
     arguments.add_argument("--events", type=int, default=200_000)
     arguments.add_argument("--rounds", type=int, default=3)

@@ -102,8 +102,8 @@ def fill(cluster: ImitatedScylla, rows: int) -> None:
                 if key not in streams:
                     token = token_of_key(ORDERS, (key,))
                     streams[key] = cluster.generations.sets[0].stream_for(token)
-                told = {**row, "cdc$stream_id": streams[key], "cdc$time": moment}
-                yield [told.get(name, UNSET_VALUE) for name in names]
+                logged = {**row, "cdc$stream_id": streams[key], "cdc$time": moment}
+                yield [logged.get(name, UNSET_VALUE) for name in names]
 
     def statements() -> Iterator[tuple[Any, None]]:
         for row in values():
@@ -131,7 +131,7 @@ def source_of(cluster: ImitatedScylla, server: CassandraServer, table: str, **op
 
 
 def work() -> None:
-    """Read a part again and again, as a process of its own; tell what was done on standard output."""
+    """Read a part repeatedly in a separate process; print the results to standard output."""
     core, rounds, reader, codec, part = pickle.load(sys.stdin.buffer)  # noqa: S301  # from our own parent
     import pyarrow as pa
 

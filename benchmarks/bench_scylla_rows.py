@@ -232,7 +232,7 @@ def applied(rows: Iterator[tuple[Any, ...]]) -> dict[tuple[int, int], dict[str, 
 
 
 def reconciled(contributions: pa.Table) -> dict[tuple[int, int], dict[str, Any]]:
-    """Return the rows that live by what we made, as the driver shows values."""
+    """Return the live rows of our result, with the driver's types of values."""
     live = reconcile_cells(contributions, BEGIN_US // 1_000_000, "scylla").live
     found: dict[Any, dict[str, Any]] = {}
     for batch in live.combine_chunks().to_batches():

@@ -75,8 +75,8 @@ def main() -> None:
         if name == "avro":
             rival = theirs(messages, memory)
             require_same(records().column("payload"), rival())
-            tell("fastavro, to dictionaries", made.num_rows, options.rounds, rival)
-        tell(f"{name}, to records", made.num_rows, options.rounds, records)
+            print_rate("fastavro, to dictionaries", made.num_rows, options.rounds, rival)
+        print_rate(f"{name}, to records", made.num_rows, options.rounds, records)
 
 
 def feed_of(name: ConverterName, memory: Memory) -> Feed:
@@ -123,7 +123,7 @@ def require_same(payload: pa.Array, values: list[Any]) -> None:
             sys.exit(f"avro: {shown} and {value} differ")
 
 
-def tell(what: str, count: int, rounds: int, run: Callable[[], object]) -> None:
+def print_rate(what: str, count: int, rounds: int, run: Callable[[], object]) -> None:
     """Print the rate of each round."""
     rates = []
     run()  # compiles

@@ -1,7 +1,7 @@
 """Vitess's stream to typed columns against a plain reader in Python, and two processes against one.
 
 A stream of a real VTGate (a table of ten columns, recorded once) is sent again to both by another process.
-The rival reads it with grpcio, takes messages apart with protobuf's generated classes, and makes a typed
+The rival reads it with grpcio, parses messages with protobuf's generated classes, and builds a typed
 Python value of each cell: int, float, Decimal, datetime, date, str, bytes. Of a delete it reads the key. We
 read it as a capture and a merge do: change records, contributions, and the mirror's typed columns in Arrow.
 The tables are compared before anything is timed. CPU seconds of the whole process count, the best of some

@@ -87,7 +87,7 @@ def record_texts(records: Iterator[pa.RecordBatch]) -> list[str]:
 
 
 def compare(ours: list[Any], theirs: list[Any]) -> None:
-    """End with an error unless both made the same."""
+    """Exit with an error unless both outputs are equal."""
     for number, (one, other) in enumerate(zip(ours, theirs, strict=True)):
         if one != other:
             sys.exit(f"event {number} differs:\nours    {one}\nDebezium {other}")

@@ -51,7 +51,7 @@ create table {TABLE} (
   total decimal(12,2) not null, weight double, created datetime(3) not null, due date, note varchar(100),
   tags json, code varbinary(16))"""
 _STATEMENTS: Final = ("SHOW DATABASES", f"SHOW VITESS_SHARDS LIKE '{KEYSPACE}/%'")
-"""What Debezium asks VTGate for, but for a hint before it and a semicolon behind."""
+"""Debezium's request to VTGate, without its hint and semicolon."""
 _WRITERS: Final = 4
 _AT_A_TIME: Final = 1_000
 _PER_TRANSACTION: Final = {SINGLE: 1, TENS: 10}
@@ -213,9 +213,9 @@ def _varint(number: int) -> bytes:
 def _last_gtid(responses: list[bytes]) -> str:
     for response in reversed(responses):
         events = scan(response)
-        told = np.flatnonzero(events.types == VGTID)
-        if len(told):
-            (entry,) = VGtid.FromString(events.body(int(told[-1]))).shard_gtids
+        positions = np.flatnonzero(events.types == VGTID)
+        if len(positions):
+            (entry,) = VGtid.FromString(events.body(int(positions[-1]))).shard_gtids
             return str(entry.gtid)
     raise ValueError("a stream without a VGTID")
 

@@ -1,7 +1,7 @@
-"""Mirrors that are seconds old: a continuous application, started or adopted, watched without a slot.
+"""Mirrors that are seconds old: start or adopt a continuous application, and monitor it without a slot.
 
-The application lives beside Airflow, not in a task. When the watching task fails, because the application is
-gone or too far behind, the next run starts or adopts it again.
+The application runs outside of Airflow's tasks. If the monitoring task fails, because the application is dead
+or too far behind, the next run starts or adopts it again.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """Mirrors and topics by one task, every ten minutes: JSON without schemas, no registry.
 
-The sync publishes at its end. What depends on the topics waits until all that is captured stands there.
+The sync publishes at its end. Dependent tasks wait until all captured changes are published.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
-"""Begin a capture anew that was stopped for too long: press Trigger when a node refuses writes.
+"""Restart a capture that was stopped for too long: press Trigger when a node refuses writes.
 
-Writes go on from the first step on. What is in the log is given up; the sync takes new snapshots.
+Writes succeed again after the first step. The log is discarded; the sync takes new snapshots.
 """
 
 from __future__ import annotations

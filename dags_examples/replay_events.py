@@ -1,4 +1,4 @@
-"""Events of some hours once more, to topics of their own, from the Trigger button; then a look at them."""
+"""Replay events of some hours to separate topics, from the Trigger button; then compare them."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ with DAG(
     max_active_runs=1,
     params={
         "since": Param(
-            None, type=["string", "null"], description="From when on, ISO 8601; empty: all that is kept"
+            None, type=["string", "null"], description="Start, ISO 8601; empty: all retained events"
         ),
         "until": Param(None, type=["string", "null"], description="Up to when; empty: the newest"),
         "topic_prefix": Param(
@@ -35,7 +35,7 @@ with DAG(
         until="{{ params.until or '' }}",
         topic_prefix="{{ params.topic_prefix }}",
     )
-    # Only a replay of all that there ever was has each row.
+    # Only a replay of all events has each row.
     differs = CdcCompareTopicsOperator(
         task_id="differs", connector=EVENTS, topic_prefix="{{ params.topic_prefix }}", max_differences=None
     )

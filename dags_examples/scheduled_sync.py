@@ -1,4 +1,4 @@
-"""The usual way: every ten minutes bring the mirrors to the source's head, and compare them."""
+"""The usual way: every ten minutes sync the mirrors to the source's head, and compare them."""
 
 from __future__ import annotations
 

@@ -1,6 +1,7 @@
-r"""Tell the running stream of a connector to copy collections once more, to pause that, to go on, to stop.
+r"""Signal a connector's running stream to take an incremental snapshot, or to pause, resume or stop it.
 
-Press Trigger, choose the signal and, for a copy, the collections: regular expressions on database.collection.
+Press Trigger, choose the signal and, for a snapshot, the collections: regular expressions of
+database.collection.
 """
 
 from __future__ import annotations

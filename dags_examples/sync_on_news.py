@@ -1,4 +1,4 @@
-"""Sync when MongoDB's change stream has news, and then only. Waiting takes no worker slot."""
+"""Sync only when MongoDB's change stream has new changes. Waiting takes no worker slot."""
 
 from __future__ import annotations
 

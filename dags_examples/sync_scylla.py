@@ -1,4 +1,4 @@
-"""ScyllaDB: sync every five minutes, see that no stream is left behind, tell when nodes bring new ones."""
+"""ScyllaDB: sync every five minutes, monitor the lag of the streams, report new streams of new nodes."""
 
 from __future__ import annotations
 
@@ -18,13 +18,13 @@ with DAG(
 ):
     sync = CdcSyncOperator(task_id="sync", connector=SHOP)
     near = ScyllaLagSensor(task_id="near", connector=SHOP, max_lag_seconds=300, deferrable=True)
-    # One look; without new streams the run ends here.
+    # One check; without new streams the run ends here.
     moved = ScyllaGenerationSensor(
         task_id="moved", connector=SHOP, poke_interval=1, timeout=1, soft_fail=True
     )
 
     @task
-    def tell(moved: Any) -> list[str]:
+    def report(moved: Any) -> list[str]:
         """Say which tables get new streams; runs go over to them by themselves."""
         for name in moved["changed"]:
             logging.getLogger(__name__).info(
@@ -33,4 +33,4 @@ with DAG(
         return list(moved["changed"])
 
     sync >> near >> moved
-    tell(moved.output)
+    report(moved.output)

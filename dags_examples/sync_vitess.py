@@ -1,4 +1,4 @@
-"""A Vitess keyspace: wait for changes, sync, wait out reshards; and read one table anew if the form asks."""
+"""A Vitess keyspace: wait for changes, sync, wait for reshards; and take a snapshot of the form's table."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ from airflow_cdc_provider.sensors.snapshots import CdcSnapshotSensor
 from airflow_cdc_provider.sensors.vitess import VitessLagSensor, VitessNewsSensor, VitessReshardSensor
 
 SHOP = str(Path(__file__).with_name("shop_vitess.yaml"))
-AGAIN = Param(
-    None, type=["string", "null"], title="Table", description="keyspace.table to read in full once more"
+TABLE = Param(
+    None, type=["string", "null"], title="Table", description="keyspace.table of which to take a new snapshot"
 )
 
 with DAG(
-    "sync_vitess", schedule=None, max_active_runs=1, params={"again": AGAIN}, tags=["cdc"], doc_md=__doc__
+    "sync_vitess", schedule=None, max_active_runs=1, params={"again": TABLE}, tags=["cdc"], doc_md=__doc__
 ):
     news = VitessNewsSensor(task_id="news", connector=SHOP, poke_interval=5, deferrable=True)
     sync = CdcSyncOperator(task_id="sync", connector=SHOP)
@@ -24,8 +24,8 @@ with DAG(
     settled = VitessReshardSensor(task_id="settled", connector=SHOP)
 
     @task.short_circuit
-    def wanted(params: dict[str, str] | None = None) -> bool:
-        """Go on only if a table is to be read again."""
+    def has_table(params: dict[str, str] | None = None) -> bool:
+        """Continue only if the form names a table."""
         return bool(params and params["again"])
 
     snapshot = CdcSnapshotOperator(
@@ -35,4 +35,4 @@ with DAG(
         task_id="copied", connector=SHOP, tables="{{ params.again }}", since="{{ dag_run.start_date }}"
     )
 
-    news >> sync >> near >> settled >> wanted() >> snapshot >> copied
+    news >> sync >> near >> settled >> has_table() >> snapshot >> copied

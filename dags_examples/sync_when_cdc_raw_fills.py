@@ -1,8 +1,8 @@
-"""Capture before a Cassandra node runs out of room for change segments.
+"""Capture before a Cassandra node runs out of space for change segments.
 
-The first task waits until the node's ``cdc_raw`` is a quarter full. Its segments are then brought to where
-Spark reads them, which frees ``cdc_raw``; after the sync, what was captured is cleared away. The transfer
-tasks run where the folder is: give them a ``queue`` of a worker on the node.
+The first task waits until the node's ``cdc_raw`` is a quarter full. Its segments are then copied to where
+Spark reads them, which frees ``cdc_raw``; after the sync, captured ones are removed. The transfer tasks need
+the folder: give them a ``queue`` of a worker on the node.
 """
 
 from __future__ import annotations

@@ -1,10 +1,10 @@
-"""Bring segments away before a Cassandra node runs out of room, whatever the schedule of the sync is.
+"""Copy segments before a Cassandra node runs out of space, independent of the sync's schedule.
 
-The first task looks at how fast the node's ``cdc_raw`` fills, and ends when it would be full in less than an
-hour, or is half full. The second brings the segments to where Spark reads them, which frees finished ones at
-once. A sync on its own schedule captures them there, and the next transfer clears away what it captured.
+The first task measures how fast the node's ``cdc_raw`` fills, and succeeds when it will be full in less than
+an hour, or is half full. The second copies the segments to where Spark reads them, which frees finished ones
+immediately. A sync on its own schedule captures them there, and the next transfer removes captured ones.
 
-Both tasks look at the folder: give them a ``queue`` of a worker on the node. Or give the transfer
+Both tasks need the folder: give them a ``queue`` of a worker on the node. Or give the transfer
 ``ssh_conn_id``, and the folder's path on the node.
 """
 

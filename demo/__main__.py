@@ -1,8 +1,8 @@
-"""``make demo``: capture from both databases into a lake, run by a private Airflow, and judge the outcome.
+"""``make demo``: capture from both databases into a lake, run by a private Airflow, and verify the result.
 
-The steps: start the servers, migrate Airflow, create tables and first rows, run both DAGs (which snapshot)
-while a mixed workload is being written, write more of it, run both DAGs again, and compare every mirror with
-its source row by row. It exits with 1 on any difference.
+The steps: start the servers, migrate Airflow, create tables and first rows, run both DAGs (which take
+snapshots) during a mixed workload, write more of it, run both DAGs again, and compare every mirror with its
+source row by row. It exits with 1 on any difference.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ _SHOWN_DIFFERENCES = 20
 
 
 class Stages:
-    """Times each stage of the demo and says where it is."""
+    """Times each stage of the demo and prints its progress."""
 
     def __init__(self) -> None:
         self.seconds: dict[str, float] = {}
@@ -58,7 +58,7 @@ class Stages:
 
 
 def main() -> int:
-    """Run the demo; see the module's text."""
+    """Run the demo; see the module's docstring."""
     parser = argparse.ArgumentParser(prog="make demo", description=__doc__)
     parser.add_argument("--rows", type=int, default=2000, help="rows per table at the start")
     parser.add_argument("--changes", type=int, default=4000, help="statements per database and part")
@@ -130,7 +130,7 @@ def _run_dags(
 
 @contextmanager
 def _writing_on(write_slice: Callable[[int, int], int], changes: int) -> Iterator[None]:
-    """Write a workload in slices for as long as a run reads, so that snapshot and capture meet live changes.
+    """Write a workload in slices while a run reads, so that snapshot and capture have concurrent changes.
 
     Args:
         write_slice: Takes how many statements, and the seed of their choice.
@@ -218,7 +218,7 @@ Look at it in Airflow:      make ui
 Query the mirrors:          .venv/bin/python -m demo.lake "SELECT sku, price FROM shop_products LIMIT 5"
 The connectors:             {layout.connectors}
 The DAGs:                   demo/dags/cdc_demo.py
-What the runs printed:      {layout.logs}"""
+Output of the runs:         {layout.logs}"""
     )
 
 

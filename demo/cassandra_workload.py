@@ -1,4 +1,4 @@
-"""A shop in Cassandra: tables of several shapes, and writes of every kind that a mirror must get right.
+"""A shop in Cassandra: tables of several shapes, and writes of every kind that a mirror must handle.
 
 All randomness is seeded, so a difference can be made again. Short TTLs end within :data:`SHORT_TTL_SECONDS`.
 """
@@ -54,7 +54,7 @@ def create(session: Session) -> None:
 
 
 def load(session: Session, rows: int, seed: int = 1) -> int:
-    """Write the rows that exist before the first run, then switch capture on for the archive.
+    """Write the rows that exist before the first run, then enable CDC for the archive.
 
     Returns:
         The number of statements.
@@ -117,7 +117,7 @@ def write_expiring(session: Session, rows: int = 50) -> None:
 
 
 def _execute(session: Session, statements: Sequence[Statement], at_once: int = 64) -> None:
-    """Execute statements, many at a time: what comes of them is Cassandra's to say, by their write times."""
+    """Execute statements concurrently: their write times determine the result."""
     from cassandra.concurrent import execute_concurrent
 
     session.encoder.mapping[tuple] = session.encoder.cql_encode_tuple  # the driver takes tuples for lists
@@ -126,7 +126,7 @@ def _execute(session: Session, statements: Sequence[Statement], at_once: int = 6
 
 
 def _timestamp(rng: random.Random, chance: float = 0.4) -> str:
-    """Write at the server's time, or at a time of long ago among few, so that ties occur."""
+    """Write at the server's time, or at one of few old times, so that ties occur."""
     return f"TIMESTAMP {_PAST_US + rng.randrange(200)}" if rng.random() < chance else ""
 
 

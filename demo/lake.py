@@ -23,7 +23,7 @@ def tables(warehouse: Path) -> dict[str, Path]:
 
 
 def read(warehouse: Path, name: str) -> pa.Table:
-    """Read a table in full, without the package's own column."""
+    """Read a table completely, without the package's own column."""
     from pyiceberg.table import StaticTable
 
     table = StaticTable.from_metadata(str(tables(warehouse)[name]))

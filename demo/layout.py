@@ -1,4 +1,4 @@
-"""Where the demo keeps what it makes: one folder, `.demo` in the clone unless CDC_DEMO names another."""
+"""The demo's folder: `.demo` in the clone unless CDC_DEMO names another."""
 
 from __future__ import annotations
 
@@ -46,10 +46,10 @@ class Layout:
 
     @property
     def ports(self) -> Path:
-        """Ports of the servers, so that ``make ui`` finds them again."""
+        """Ports of the servers, for ``make ui``."""
         return self.folder / "ports.json"
 
     @property
     def logs(self) -> Path:
-        """What the DAG runs printed."""
+        """Output of the DAG runs."""
         return self.folder / "logs"

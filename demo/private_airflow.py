@@ -1,4 +1,4 @@
-"""An Airflow of the demo's own: SQLite, its DAGs and connections, nothing shared with another one."""
+"""The demo's private Airflow: SQLite, its DAGs and connections, nothing shared with another one."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from server_kit import CassandraServer, MongoServer, spark_jars
 
 
 class DemoFailed(Exception):
-    """A step of the demo ended badly; the message says where to look."""
+    """A step of the demo failed; the message names the log."""
 
 
 class PrivateAirflow:
@@ -92,7 +92,7 @@ class PrivateAirflow:
         self._airflow("dags", "reserialize")
 
     def run_dag(self, dag: str, label: str) -> JobResult:
-        """Run a DAG once, here and now.
+        """Run a DAG once, synchronously.
 
         Returns:
             What its task's Spark application reported.

@@ -23,7 +23,7 @@ def main() -> int:
     """Start everything and wait for Ctrl-C."""
     layout = Layout()
     if not layout.airflow.exists():
-        print("There is no demo to look at yet: run make demo first", file=sys.stderr)
+        print("There is no demo yet: run make demo first", file=sys.stderr)
         return 1
     port = _USUAL_PORT if is_free(_USUAL_PORT) else free_port()
     try:
@@ -71,7 +71,7 @@ def _serve(airflow: PrivateAirflow, port: int) -> int:
 
 
 def _end_group(process: subprocess.Popen[bytes]) -> None:
-    """End Airflow's parts; the parent may be gone before them."""
+    """End Airflow's processes; the parent may end before them."""
     with contextlib.suppress(ProcessLookupError):
         os.killpg(process.pid, signal.SIGTERM)
         deadline = time.monotonic() + _STOP_SECONDS

@@ -1,4 +1,4 @@
-"""The user's cache of downloads: each thing once, whole or not at all, also when several processes ask.
+"""The user's cache of downloads: each file once, atomically, also with several processes.
 
 Layout: ``<cache>/airflow-cdc-provider/<name>/<version>/``. A folder is built under a temporary name and
 renamed when it is complete, so that a folder with its final name can be used without a further look. A lock
@@ -82,13 +82,13 @@ def require_space(folder: Path, needed_bytes: int, what: str) -> None:
 
 
 def say(text: str) -> None:
-    """Tell the user what takes time."""
+    """Print what takes time."""
     print(f"[server_kit] {text}", file=sys.stderr, flush=True)
 
 
 @contextmanager
 def locked(path: Path, what: str) -> Iterator[None]:
-    """Hold a lock file; who has to wait hears that another process is at it: ``what``."""
+    """Hold a lock file; a waiting process prints that another process is busy with ``what``."""
     path.parent.mkdir(parents=True, exist_ok=True)
     with path.open("w") as file:
         try:

@@ -1,4 +1,4 @@
-"""One real Cassandra node from Maven's jars, with change data capture on: 5.0 unless another is asked for.
+"""One real Cassandra node from Maven's jars, with change data capture on: 5.0 by default.
 
 Example::
 
@@ -273,7 +273,7 @@ class CassandraServer(Server):
         return run_program(command, f"nodetool {' '.join(arguments)}", timeout_seconds=120)
 
     def roll_segment(self, session: Session, timeout_seconds: float = 30) -> None:
-        """Complete the segments that hold the writes made so far, by creating and dropping a scratch table.
+        """Complete the segments with all writes so far, by creating and dropping a scratch table.
 
         Dropping a table makes the node close its open segment; ``nodetool flush`` alone does not.
 
@@ -295,7 +295,7 @@ class CassandraServer(Server):
             time.sleep(0.02)
 
     def forget_segments(self, session: Session) -> None:
-        """Complete the segments that hold the writes made so far, and delete all complete ones from cdc_raw.
+        """Complete the segments with all writes so far, and delete all complete ones from cdc_raw.
 
         Who reads cdc_raw next finds what is written from now on, and nothing of tables that are gone.
 

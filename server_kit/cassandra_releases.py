@@ -45,7 +45,7 @@ _ONLY_FROM_5 = ("storage_compatibility_mode", "commitlog_disk_access_mode")
 
 
 def java_flags(version: str) -> tuple[str, ...]:
-    """Return what Java must be told: 17 for Cassandra 5.0, 11 for 4.0 and 4.1, 8 for 3.11."""
+    """Return Java's major version: 17 for Cassandra 5.0, 11 for 4.0 and 4.1, 8 for 3.11."""
     if _number(version) >= (5, 0):
         return ("-Djava.security.manager=allow", *_MODULES)
     return _MODULES if _number(version) >= (4, 0) else ()

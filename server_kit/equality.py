@@ -107,7 +107,7 @@ def inet_text(address: str) -> str:
 
 
 def same(source: Any, mirror: Any) -> bool:
-    """Tell whether a driver's value and a mirror's value are the same value."""
+    """Return whether a driver's value and a mirror's value are equal."""
     left, right = plain(source), plain(mirror)
     if isinstance(left, float) and isinstance(right, float):
         return (math.isnan(left) and math.isnan(right)) or (

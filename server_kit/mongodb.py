@@ -93,7 +93,7 @@ class MongoServer(Server):
 
     @property
     def uri(self) -> str:
-        """Connection string with the replica set's name, and with a login if the server asks for one."""
+        """Connection string with the replica set's name, and with a login if the server requires one."""
         login = f"admin:{self._password()}@" if self.auth else ""
         return f"mongodb://{login}{self.host}:{self.port}/?replicaSet=rs0"
 
@@ -163,7 +163,7 @@ class MongoServer(Server):
         return client
 
     def hello(self) -> Mapping[str, Any]:
-        """Ask what it is now; empty if it doesn't answer."""
+        """Return the member's current state; empty if it doesn't answer."""
         from pymongo.errors import PyMongoError
 
         try:
@@ -428,7 +428,7 @@ def _unpack_openssl_1(folder: Path) -> None:
 
 
 def _secret(path: Path, length: int) -> str:
-    """Return a random text that is kept beside the data, readable by its owner only."""
+    """Return a random text that is stored next to the data, readable by its owner only."""
     if not path.exists():
         path.parent.mkdir(parents=True, exist_ok=True)
         with os.fdopen(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w") as file:

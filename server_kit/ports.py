@@ -12,7 +12,7 @@ _random = random.SystemRandom()
 
 
 def is_free(port: int, host: str = "127.0.0.1") -> bool:
-    """Tell whether a server could listen on a port now."""
+    """Return whether a server could listen on a port now."""
     with socket.socket() as probe:
         probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         try:

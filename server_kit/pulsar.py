@@ -120,7 +120,7 @@ class PulsarServer(Server):
         return self
 
     def admin(self, path: str, body: object = None, *, method: str = "GET") -> Any:
-        """Ask its administrator's interface.
+        """Call the admin API.
 
         Args:
             path: Behind ``/admin/v2/``.

@@ -7,7 +7,7 @@ with and goes on without it otherwise, also where the class path has a folder wi
 ``SPARK_CONF_DIR`` is set.
 
 Hadoop's local file system starts ``chmod`` for each file that it writes, some twenty times in a merge, and
-writes checksums beside each. Another one that does neither takes a sixth off a merge of few rows.
+writes a checksum file for each. Another one that does neither makes a merge of few rows a sixth faster.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ _FILES = "-Dspark.hadoop.fs.file.impl=com.globalmentor.apache.hadoop.fs.BareLoca
 
 
 def quick_spark() -> dict[str, str]:
-    """Return environment variables that make Spark quick; what they name is made or fetched if need be."""
+    """Return environment variables that make Spark quick; the files that they name are created if missing."""
     folder = cached("spark-classes", _version(), _archive, "an archive of Spark's classes (180 MB)", "making")
     return {
         "SPARK_DIST_CLASSPATH": str(local_files_jar()),

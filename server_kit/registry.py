@@ -20,7 +20,7 @@ from server_kit.server import Server
 
 
 class RegistryServer(Server):
-    """One registry. What it holds is gone when it stops.
+    """One registry. Its content is lost when it stops.
 
     Args:
         folder: For its log. Default: a temporary folder that :meth:`close` removes.

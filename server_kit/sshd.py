@@ -89,7 +89,7 @@ class SshServer(Server):
         require_free(self.port, self.host, "sshd")
         if not self.client_key.exists():
             self._prepare()
-        program = self.folder / "program"  # root's cache can't be read by nobody
+        program = self.folder / "program"  # user "nobody" can't read root's cache
         shutil.copytree(packages / "usr", program, dirs_exist_ok=True, symlinks=True)
         libraries = next(program.glob("lib/*/libnss_wrapper.so")).parent
         become = [find_program("setpriv", "util-linux"), "--reuid", str(self._user.pw_uid), "--clear-groups"]

@@ -78,7 +78,7 @@ class Keyspace:
 
 
 KEYSPACES: Final = (Keyspace("shop", ("-80", "80-")), Keyspace("lookup"))
-"""What a server has unless told otherwise: ``shop`` in two shards, and ``lookup`` unsharded."""
+"""A server's default keyspaces: ``shop`` in two shards, and ``lookup`` unsharded."""
 
 
 class VitessServer(Server):
@@ -382,7 +382,7 @@ class VitessServer(Server):
         return "secret"
 
     def _end_mysqld(self, pid: int | None) -> None:
-        """Wait for MySQL's end: with vtcombo's the kernel sends it SIGTERM, as its wrapper asked for."""
+        """Wait for MySQL's end: at vtcombo's end the kernel sends it SIGTERM, as its wrapper requested."""
         deadline = time.monotonic() + _STOP_SECONDS
         while pid is not None and self.mysqld_pid == pid:
             if time.monotonic() > deadline:

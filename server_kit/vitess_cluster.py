@@ -148,8 +148,8 @@ class VitessCluster:
 
     def primary(self, keyspace: str, shard: str) -> str:
         """Return the alias of a shard's primary."""
-        told = self.control("GetTablets", "--keyspace", keyspace, "--shard", shard).splitlines()
-        return next(line.split()[0] for line in told if line.split()[3] == "primary")
+        tablets = self.control("GetTablets", "--keyspace", keyspace, "--shard", shard).splitlines()
+        return next(line.split()[0] for line in tablets if line.split()[3] == "primary")
 
     def plan_reparent(self, keyspace: str, shard: str) -> None:
         """Make another tablet the shard's primary, in order."""
@@ -228,7 +228,7 @@ class VitessCluster:
         )
 
     def tried(self, *arguments: str) -> bool:
-        """Run vtctldclient, and tell whether it succeeded."""
+        """Run vtctldclient, and return whether it succeeded."""
         try:
             self.control(*arguments)
         except ConfigurationError:
@@ -263,7 +263,7 @@ class VitessCluster:
         for process in reversed(self._processes):
             process.kill()
         self._processes.clear()
-        # One whose folder goes away while it runs would stay for ever.
+        # A process whose folder is deleted while it runs would never end.
         while any(mysqld_pid(tablet) is not None for tablet in tablets):
             time.sleep(0.02)
         shutil.rmtree(self.folder, ignore_errors=True)

@@ -67,11 +67,11 @@ def mysql_folder() -> Path:
 
 
 def mysql_version(usr: Path) -> str:
-    """Return MySQL's version, asked of its program."""
+    """Return MySQL's version, from its program."""
     printed = run_program([str(usr / "sbin" / "mysqld"), "--version"], "asking mysqld for its version")
     match = re.search(r"Ver (\d+\.\d+\.\d+)", printed)
     if match is None:
-        raise ConfigurationError("mysqld told no version", found=printed[:200])
+        raise ConfigurationError("mysqld printed no version", found=printed[:200])
     return match.group(1)
 
 
@@ -109,7 +109,7 @@ def wrap_programs(folder: Path, names: Sequence[str]) -> None:
 
 
 def as_user() -> list[str]:
-    """Return what starts a program as somebody who isn't root, whom neither Vitess nor MySQL wants.
+    """Return a command prefix that runs a program as a user other than root, which Vitess and MySQL refuse.
 
     The cache may lie in root's home, which only root may enter, or who has this one of root's rights.
     """

@@ -30,7 +30,7 @@ import org.apache.kafka.connect.storage.Converter;
  * RUNS is a file with a JSON object: per name the "properties" of a connector, those of Kafka's JsonConverter as "json", and as
  * "converter" those of another one, with its class as "type", if one is to be asked besides. FOLDER/NAME gets a line of JSON per record: topic, key and value
  * as JsonConverter writes them with schemas and without, headers, and key and value in base64 as the other converter does.
- * MARKER is the end of a topic's name. "begun NAME" is printed at a run's first record of such a topic, "done NAME" at the
+ * MARKER is the end of a topic's name. "started NAME" is printed at a run's first record of such a topic, "done NAME" at the
  * second one, which ends it.
  */
 public final class DebeziumRecorder
@@ -139,7 +139,7 @@ public final class DebeziumRecorder
                 notifyAll();
             }
             if (record.topic().endsWith(marker))
-                System.out.println((markers == 1 ? "begun " : "done ") + name);
+                System.out.println((markers == 1 ? "started " : "done ") + name);
         }
         catch (Exception error)
         {

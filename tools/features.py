@@ -1,7 +1,11 @@
-"""Write docs/features.md: each feature of docs/ledger.yaml, whether it works, and the tests that prove it.
+"""Write docs/features.md: each feature of docs/ledger.yaml, its status, and the tests that prove it.
 
-A feature works when a test carries ``@pytest.mark.covers("ID")``; this program collects tests and runs none.
-docs/features_notes.yaml adds what marks can't say. Usage: ``python tools/features.py [--check]``.
+A test proves the rows that its ``@pytest.mark.covers("ID")`` names. Its other marks say what it reaches:
+``integration`` and ``e2e`` a real server, Spark or Airflow, ``recorded`` bytes that a real system wrote;
+``make test`` leaves out what is marked ``long``. The status of a row follows from these marks, and
+docs/features_notes.yaml adds what they can't say. This program collects tests and runs none.
+
+Usage: ``python tools/features.py [--check]``.
 """
 
 from __future__ import annotations
@@ -11,40 +15,72 @@ import contextlib
 import io
 import sys
 from collections import Counter, defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 import pytest
 import yaml
 
-ROOT = Path(__file__).resolve().parent.parent
-STATUSES = ("works", "by recording", "by imitation", "not applicable", "not yet")
+ROOT: Final = Path(__file__).resolve().parent.parent
+STATUSES: Final = {
+    "works": "a test of `make test` reaches a real server, Spark, Airflow, or bytes that one wrote.",
+    "long tests": "as *works*, but such tests run in `make test-long` alone.",
+    "by recording": "on recorded traffic only, because no such system can run in the tests.",
+    "by imitation": "on a stand-in for the server; a model writes ScyllaDB's log tables to Cassandra.",
+    "unit tests": "by tests that reach no server and no recording.",
+    "not applicable": "the provider neither needs nor offers it; the reason is given.",
+    "not yet": "no test proves it: don't rely on it.",
+}
+NOTES: Final = ("by_recording", "by_imitation", "not_applicable")
+REAL: Final = frozenset({"integration", "e2e", "recorded"})
 # DSX: what DataStax's own CDC for Cassandra offers beyond Debezium's.
-DATABASES = {"CAS": "Cassandra", "DSX": "Cassandra", "SCY": "ScyllaDB", "MDB": "MongoDB", "VIT": "Vitess"}
+DATABASES: Final = {
+    "CAS": "Cassandra",
+    "DSX": "Cassandra",
+    "SCY": "ScyllaDB",
+    "MDB": "MongoDB",
+    "VIT": "Vitess",
+}
+IMITATED: Final = frozenset({"SCY"})
+"""Prefixes of rows whose server can't run in the tests: docs/design/scylla.md."""
 
-# ScyllaDB can't be had for tests: docs/design/scylla.md.
-IMITATED = frozenset({"SCY"})
+
+@dataclass(frozen=True)
+class Proof:
+    """A test that covers a feature.
+
+    Args:
+        test: Its node id, without parameters.
+        real: Whether it reaches a real system, or bytes that one wrote.
+        long: Whether ``make test`` leaves it out.
+    """
+
+    test: str
+    real: bool = False
+    long: bool = False
 
 
 class CoverageCollector:
     """A pytest plugin that notes which tests cover which features."""
 
     def __init__(self) -> None:
-        self.tests: dict[str, list[str]] = defaultdict(list)
+        self.proofs: dict[str, list[Proof]] = defaultdict(list)
 
     def pytest_collection_finish(self, session: pytest.Session) -> None:
-        """Read the marks of all collected tests; parameters of one test count once."""
+        """Read the marks of all collected tests; the parameters of one test count once."""
         for item in session.items:
-            name = item.nodeid.split("[")[0]
+            marks = {mark.name for mark in item.iter_markers()}
+            proof = Proof(item.nodeid.split("[")[0], bool(marks & REAL), "long" in marks)
             for mark in item.iter_markers("covers"):
                 for feature in mark.args:
-                    if name not in self.tests[feature]:
-                        self.tests[feature].append(name)
+                    if proof not in self.proofs[feature]:
+                        self.proofs[feature].append(proof)
 
 
-def collect() -> Mapping[str, Sequence[str]]:
-    """Return the tests per feature.
+def collect() -> Mapping[str, Sequence[Proof]]:
+    """Return the proofs of each feature.
 
     Raises:
         SystemExit: pytest could not collect the tests; its output is shown.
@@ -55,79 +91,92 @@ def collect() -> Mapping[str, Sequence[str]]:
         code = pytest.main(["--collect-only", "-q", "--rootdir", str(ROOT), str(ROOT / "tests")], [collector])
     if code != pytest.ExitCode.OK:
         sys.exit(f"{output.getvalue()}\npytest could not collect the tests")
-    return collector.tests
+    return collector.proofs
 
 
-def status(feature: str, tests: Sequence[str], note: Mapping[str, str]) -> tuple[str, str]:
-    """Return a feature's status and what to say beside it.
+def status(feature: str, proofs: Sequence[Proof], note: Mapping[str, str]) -> tuple[str, str]:
+    """Return a feature's status, and the reason that its note gives.
+
+    Args:
+        feature: Its id.
+        proofs: The tests that cover it.
+        note: Its entry in docs/features_notes.yaml, empty for none.
 
     Raises:
-        ValueError: The note contradicts the tests or isn't of a known kind.
+        ValueError: The note contradicts the tests, or is of an unknown kind.
     """
-    kinds = set(note)
-    if kinds - {"by_recording", "not_applicable"} or len(kinds) > 1 or not all(note.values()):
-        raise ValueError(
-            f"{feature}: a note is one of by_recording and not_applicable, with a reason: {note}"
-        )
-    if "not_applicable" in note:
-        if tests:
-            raise ValueError(f"{feature}: noted as not applicable, but {tests[0]} covers it")
-        return "not applicable", note["not_applicable"]
-    if "by_recording" in note:
-        if not tests:
-            raise ValueError(f"{feature}: noted as tested by recording, but no test covers it")
-        return "by recording", note["by_recording"]
-    if not tests:
+    if set(note) - set(NOTES) or len(note) > 1 or not all(note.values()):
+        raise ValueError(f"{feature}: a note is one of {', '.join(NOTES)}, with a reason, got: {note}")
+    for kind, reason in note.items():
+        word = kind.replace("_", " ")
+        if kind == "not_applicable" and proofs:
+            raise ValueError(f"{feature}: noted as not applicable, but {proofs[0].test} covers it")
+        if kind != "not_applicable" and not proofs:
+            raise ValueError(f"{feature}: noted as proven {word}, but no test covers it")
+        return word, reason
+    if not proofs:
         return "not yet", ""
-    return ("by imitation" if feature.split("-", 1)[0] in IMITATED else "works"), ""
+    real = [proof for proof in proofs if proof.real]
+    if not real:
+        return "unit tests", ""
+    if all(proof.long for proof in real):
+        return "long tests", ""
+    return ("by imitation" if feature.partition("-")[0] in IMITATED else "works"), ""
 
 
 def render(
-    ledger: Mapping[str, str], tests: Mapping[str, Sequence[str]], notes: Mapping[str, Mapping[str, str]]
+    ledger: Mapping[str, Mapping[str, str]],
+    proofs: Mapping[str, Sequence[Proof]],
+    notes: Mapping[str, Mapping[str, str]],
 ) -> str:
     """Return the page's text.
 
     Raises:
         ValueError: A note is wrong, or is for a feature that the ledger doesn't have.
     """
-    unknown = sorted(set(notes) - set(ledger))
-    if unknown:
+    if unknown := sorted(set(notes) - set(ledger)):
         raise ValueError(f"features_notes.yaml has unknown features: {', '.join(unknown)}")
-    rows: dict[str, list[tuple[str, str, str, str]]] = {name: [] for name in DATABASES.values()}
+    rows: dict[str, list[tuple[str, ...]]] = {name: [] for name in DATABASES.values()}
     counts: dict[str, Counter[str]] = {name: Counter() for name in DATABASES.values()}
-    for feature, title in ledger.items():
-        proofs = tests.get(feature, ())
-        word, reason = status(feature, proofs, notes.get(feature, {}))
-        database = DATABASES[feature.split("-", 1)[0]]
+    for feature, row in ledger.items():
+        found = proofs.get(feature, ())
+        word, reason = status(feature, found, notes.get(feature, {}))
+        database = DATABASES[feature.partition("-")[0]]
         shown = f"{word}: {reason}" if reason else word
-        rows[database].append(
-            (feature, title.replace("<", "&lt;"), shown, "<br>".join(f"`{test}`" for test in proofs))
-        )
+        tests = "<br>".join(f"`{proof.test}`{_kind(proof)}" for proof in found)
+        rows[database].append((feature, row["feature"].replace("<", "&lt;"), shown, tests))
         counts[database][word] += 1
-    lines = [
-        "# Features",
-        "",
-        "Generated by `make features` from the tests' `covers` marks; don't edit.",
-        "*works*: a test proves it against a real server or on bytes that one wrote.",
-        "*by recording*: on recorded traffic only, as no such server runs in the tests.",
-        "*by imitation*: on log tables that a model writes; no ScyllaDB can be had for tests.",
-        "*not yet*: no test proves it, so don't count on it.",
-        "",
-        f"| database | {' | '.join(STATUSES)} | all |",
-        f"|---|{'---|' * len(STATUSES)}---|",
-        *(
-            f"| {name} | {' | '.join(str(count[word]) for word in STATUSES)} | {count.total()} |"
-            for name, count in counts.items()
-        ),
-    ]
+    return "\n".join(_lines(rows, counts)) + "\n"
+
+
+def _kind(proof: Proof) -> str:
+    """Return what to say behind a test's name."""
+    kinds = ["long"] * proof.long + ["unit"] * (not proof.real)
+    return f" ({', '.join(kinds)})" if kinds else ""
+
+
+def _lines(
+    rows: Mapping[str, Sequence[tuple[str, ...]]], counts: Mapping[str, Counter[str]]
+) -> Iterator[str]:
+    yield "# Features"
+    yield ""
+    yield "Generated by `make features` from the `covers` marks of the tests; don't edit. What must hold for"
+    yield "a row is in [ledger.yaml](ledger.yaml). The status is computed from the marked tests:"
+    yield ""
+    yield from (f"- *{word}*: {meaning}" for word, meaning in STATUSES.items())
+    yield ""
+    yield f"| database | {' | '.join(STATUSES)} | all |"
+    yield f"|---|{'---|' * len(STATUSES)}---|"
+    for name, count in counts.items():
+        yield f"| {name} | {' | '.join(str(count[word]) for word in STATUSES)} | {count.total()} |"
     for name, table in rows.items():
-        lines += ["", f"## {name}", "", "| id | feature | status | tests |", "|---|---|---|---|"]
-        lines += [f"| {' | '.join(cell.replace('|', chr(92) + '|') for cell in row)} |" for row in table]
-    return "\n".join(lines) + "\n"
+        yield from ("", f"## {name}", "", "| id | feature | status | tests |", "|---|---|---|---|")
+        for row in table:
+            yield f"| {' | '.join(cell.replace('|', chr(92) + '|') for cell in row)} |"
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
-    """Write the page, or with ``--check`` only tell whether it is up to date."""
+    """Write the page, or with ``--check`` only report whether it is up to date."""
     parser = argparse.ArgumentParser(description="Write docs/features.md")
     parser.add_argument("--check", action="store_true", help="fail if the page is out of date")
     check = parser.parse_args(arguments).check

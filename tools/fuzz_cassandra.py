@@ -38,7 +38,7 @@ _LONGEST_SECTION = 1 << 16
 
 
 def main() -> None:
-    """Run the job that the arguments ask for."""
+    """Run the requested job."""
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
@@ -91,7 +91,7 @@ def _fuzz(seconds: int) -> None:
     def one_input(data: bytes) -> None:
         try:
             targets.run(data)
-        except Exception as error:  # noqa: BLE001  # whatever is broken is kept, and the search goes on
+        except Exception as error:  # noqa: BLE001  # the input is stored, and fuzzing continues
             kind = _kind(error)
             if kind not in seen:
                 seen.add(kind)
@@ -177,7 +177,7 @@ def _keep(folder: Path, data: bytes) -> Path:
 
 
 def _kind(error: BaseException) -> str:
-    """Tell errors apart by their type and the last places of the package that they come from."""
+    """Distinguish errors by their type and their innermost frames in the package."""
     places = [f"{f.filename}:{f.lineno}" for f in traceback.extract_tb(error.__traceback__)]
     own = [place for place in places if str(ROOT) in place][-2:]
     return " ".join([type(error).__name__, *own])

@@ -90,7 +90,7 @@ def describe(server: CassandraServer, session: Session) -> str:
 
 
 def record_rows(session: Session, folder: Path) -> None:
-    """Keep what SELECT JSON gives, and when it was asked."""
+    """Store the result of SELECT JSON, and its time."""
     folder.mkdir()
     tables = session.execute(
         f"SELECT table_name FROM system_schema.tables WHERE keyspace_name = '{KEYSPACE}'"

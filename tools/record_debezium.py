@@ -150,7 +150,7 @@ class PostgreSQL(Recorded):
         }
 
     def rows(self) -> dict[str, Any]:
-        """Ask for all tables."""
+        """Request all tables."""
         columns = json.loads(
             self._server.execute(
                 "SELECT json_agg(json_build_array(c.relname, a.attname, format_type(a.atttypid, a.atttypmod))"
@@ -211,7 +211,7 @@ class MySQL(Recorded):
         }
 
     def rows(self) -> dict[str, Any]:
-        """Ask for all tables."""
+        """Request all tables."""
         columns = json.loads(
             self._server.execute(
                 "SELECT JSON_ARRAYAGG(JSON_ARRAY(table_name, column_name, column_type)) FROM"
@@ -264,7 +264,7 @@ def record(database: Recorded, registry: RegistryServer) -> None:
         with (work / "log").open("w") as log:
             recorder = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=log, text=True)
         try:
-            _wait_for("begun", database, recorder, work / "log")
+            _wait_for("started", database, recorder, work / "log")
             database.run((folder / "stream.sql").read_text())
             _wait_for("done", database, recorder, work / "log")
             recorder.wait(_PATIENCE_SECONDS)
@@ -318,7 +318,7 @@ def _wait_for(word: str, database: Recorded, recorder: subprocess.Popen[str], lo
 
 
 def _packed(lines: Mapping[str, Sequence[str]], registry: RegistryServer) -> Iterator[str]:
-    """Write each schema once, and what configurations have alike beside each other: so it compresses well.
+    """Write each schema once, and the common parts of configurations next to each other, to compress well.
 
     The order of a configuration's records is kept within each topic.
     """
@@ -335,7 +335,7 @@ def _packed(lines: Mapping[str, Sequence[str]], registry: RegistryServer) -> Ite
             yield json.dumps({"run": run, "topic": one["topic"], **sides, **headers})
             continue
         for side in ("key", "value"):
-            schema, sides[side] = _apart(one[side], one[f"plain_{side}"])
+            schema, sides[side] = _schema_and_payload(one[side], one[f"plain_{side}"])
             if schema is not None and schema not in texts:
                 yield json.dumps({"schema": schema}, ensure_ascii=False)
             if schema is not None:
@@ -356,8 +356,8 @@ def _numbered(lines: Mapping[str, Sequence[str]]) -> Iterator[tuple[str, int, st
             counts[one["topic"]] += 1
 
 
-def _apart(text: str | None, plain: str | None) -> tuple[str | None, str | None]:
-    """Tell a record's schema and payload, each as it is written.
+def _schema_and_payload(text: str | None, plain: str | None) -> tuple[str | None, str | None]:
+    """Return a record's schema and payload, each as written.
 
     Args:
         text: With its schema.

@@ -1,6 +1,6 @@
 """Write tables of other products' settings, and of transforms' options, into the docs.
 
-They stand from ``<!-- table: NAME -->`` to an end mark.
+They are between ``<!-- table: NAME -->`` and an end mark.
 
 Usage: ``python tools/settings_tables.py [--check]``.
 """
@@ -25,19 +25,19 @@ PAGES: Final = (
 
 
 def options_table() -> str:
-    """Write the options of each type of transform."""
+    """Return the table of the options of each type of transform."""
     lines = ["| type | options |", "|---|---|"]
     for name, options in TRANSFORMS.items():
-        told = []
+        described = []
         for field in dataclasses.fields(options):
             if field.name in ("type", "when"):
                 continue
             needed = field.default is dataclasses.MISSING and field.default_factory is dataclasses.MISSING
             plain = isinstance(field.default, (str, int)) and field.default
             default = f" (`{field.default}`)" if plain else ""
-            told.append(f"`{field.name}`{' (needed)' if needed else default}: {field.metadata['doc']}")
+            described.append(f"`{field.name}`{' (needed)' if needed else default}: {field.metadata['doc']}")
         summary = (options.__doc__ or "").splitlines()[0]
-        lines.append(f"| `{name}` | {summary}{'<br>' if told else ''}{'<br>'.join(told)} |")
+        lines.append(f"| `{name}` | {summary}{'<br>' if described else ''}{'<br>'.join(described)} |")
     return "\n".join(lines) + "\n"
 
 
@@ -52,7 +52,7 @@ TABLES: Final[Mapping[str, str]] = {
 
 
 def written(text: str) -> str:
-    """Return a page with its tables as the rules make them."""
+    """Return a page with its tables generated from the rules."""
     for name, content in TABLES.items():
         before, mark, rest = text.partition(f"<!-- table: {name} -->\n")
         if mark:
@@ -61,7 +61,7 @@ def written(text: str) -> str:
 
 
 def main() -> None:
-    """Write the pages, or with ``--check`` only tell whether they are up to date."""
+    """Write the pages, or with ``--check`` only check whether they are up to date."""
     for page in PAGES:
         text = page.read_text()
         if "--check" not in sys.argv:

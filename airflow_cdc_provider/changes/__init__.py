@@ -1,1 +1,1 @@
-"""What every part agrees on: change records, contributions and cell rows, as Arrow schemas and bytes."""
+"""Shared data formats: change records, contributions and cell rows, as Arrow schemas and bytes."""

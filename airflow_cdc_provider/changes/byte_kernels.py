@@ -1,11 +1,11 @@
-"""Reading and writing in byte arrays: the words that kernels over cell rows are written in.
+"""Reading and writing numbers in byte arrays: the primitives of kernels over cell rows.
 
-All functions take offsets that their callers have checked. Numbers are little-endian, as those of cell rows
-(:mod:`.cells`) are.
+All functions take offsets that their callers have checked. Numbers are little-endian, as in cell rows
+(:mod:`.cells`).
 
 The bytes of a number are written out one by one on purpose: LLVM turns eight of them into one move, whatever
-the alignment, and a loop over them it does not. It can do so only if it knows that no offset is negative
-(Python's negative indexes count from the end), which ``& OFFSET`` tells it.
+the alignment, but not a loop over them. It can do so only if it can prove that no offset is negative
+(Python's negative indexes count from the end), which ``& OFFSET`` guarantees.
 """
 
 from __future__ import annotations
@@ -19,11 +19,11 @@ from airflow_cdc_provider.changes.kernels import walker
 
 Bytes = NDArray[np.uint8]
 Int = Any
-"""A number in a kernel. Numba sees int64; mypy would see int and NumPy's scalars, which don't mix."""
+"""A number in a kernel. Numba infers int64; mypy would infer int and NumPy scalars, which don't mix."""
 
 
 OFFSET: Final = (1 << 47) - 1
-"""All offsets there can be."""
+"""Mask of all possible offsets."""
 
 
 @walker
@@ -98,7 +98,7 @@ def copy(data: Bytes, start: Int, length: Int, out: Bytes, at: Int) -> Int:
     """Copy bytes from one array to another and return the offset after them in ``out``."""
     start &= OFFSET
     at &= OFFSET
-    # The last move may overlap the one before: shorter than a loop over what is left.
+    # The last move may overlap the one before, which is faster than a loop over the rest.
     if length >= 32:
         done = 0
         while length - done > 32:
@@ -122,7 +122,7 @@ def copy(data: Bytes, start: Int, length: Int, out: Bytes, at: Int) -> Int:
 
 @walker
 def _copy32(data: Bytes, start: Int, out: Bytes, at: Int) -> None:
-    # All are read before one is written, else LLVM must think that they overlap.
+    # All are read before one is written, otherwise LLVM must assume that they overlap.
     a, b = load_little64(data, start), load_little64(data, start + 8)
     c, d = load_little64(data, start + 16), load_little64(data, start + 24)
     store_little64(out, at, a)
@@ -133,7 +133,7 @@ def _copy32(data: Bytes, start: Int, out: Bytes, at: Int) -> None:
 
 @walker
 def same(a: Bytes, a_start: Int, b: Bytes, b_start: Int, length: Int) -> bool:
-    """Tell whether two stretches of equal length hold the same bytes."""
+    """Return whether two byte ranges of equal length hold the same bytes."""
     a_start &= OFFSET
     b_start &= OFFSET
     done = 0
@@ -150,7 +150,7 @@ def same(a: Bytes, a_start: Int, b: Bytes, b_start: Int, length: Int) -> bool:
 
 @walker
 def compare(data: Bytes, a_start: Int, a_length: Int, b_start: Int, b_length: Int) -> Int:
-    """Compare two stretches of one array as unsigned bytes, a prefix being less: negative, 0 or positive."""
+    """Compare two ranges of one array as unsigned bytes, a prefix being less: negative, 0 or positive."""
     a_start &= OFFSET
     b_start &= OFFSET
     for i in range(min(a_length, b_length)):

@@ -1,4 +1,4 @@
-"""Cell rows as Python objects, for the few that are handled one by one: doubts, and curious people.
+"""Cell rows as Python objects, for the few that are handled one by one: unresolved keys, and inspection.
 
 Data paths work on the bytes (layout: :mod:`airflow_cdc_provider.changes.cells`).
 """
@@ -44,7 +44,7 @@ def read_cell_row(data: bytes) -> CellRow:
     """Read a cell row.
 
     Raises:
-        CorruptInput: The bytes break the layout.
+        CorruptInput: The bytes don't have the layout.
     """
     try:
         form, flags, _, ttl, live, expiry, deleted, seconds, length, count = _HEADER.unpack_from(data)

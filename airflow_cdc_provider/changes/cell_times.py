@@ -18,7 +18,7 @@ from airflow_cdc_provider.changes.text_kernels import binary_slices
 
 
 def latest_times(states: object) -> npt.NDArray[np.int64]:
-    """Return the greatest write time in each cell row, in us; of a row without any the time of its reading.
+    """Return the greatest write time in each cell row, in us; the time of its reading for a row without any.
 
     Args:
         states: Binary array of cell rows that a decoder wrote, none null.

@@ -1,7 +1,7 @@
 """The cell row: native values of one row with write time, TTL and deletion of each cell, as one byte string.
 
 It is the ``state`` of cell-level contributions and of a mirror's ``_cdc`` column. Values are the database's
-own bytes, so ties by value, collections by element and every type are exact, and a merge never touches the
+native bytes, so ties by value, collections by element and every type are exact, and a merge never reads the
 mirror's typed columns. Little-endian, no padding:
 
 ====== ===== ==========================================================================================
@@ -11,9 +11,9 @@ offset type  meaning
 1      u8    row flags, ``ROW_*``
 2      u16   zero
 4      i32   TTL of the row's liveness in seconds, 0 for none
-8      i64   write time of the liveness in us; meaningless without ``ROW_LIVENESS``
+8      i64   write time of the liveness in us; unused without ``ROW_LIVENESS``
 16     i64   expiry of the liveness in epoch seconds, :data:`NEVER` for none
-24     i64   row (partition, range) deletion: write time in us; meaningless without ``ROW_DELETION``
+24     i64   row (partition, range) deletion: write time in us; unused without ``ROW_DELETION``
 32     i64   the same: local deletion time in epoch seconds
 40     u32   length C of the clustering
 44     u32   number N of cells
@@ -36,14 +36,15 @@ A cell:
 ====== ===== ==========================================================================================
 
 A row with ``ROW_UNCERTAIN`` and without ``ROW_LIVENESS`` was read by a SELECT. It has at offset 8 the time of
-that reading in us, at 16 the write time of the greatest liveness before it that is known (NEVER for none) and
-at 4, as u32, that one's expiry in epoch seconds: 0 for one without TTL, :data:`NEVER_LIVED`.
+that reading in us, at 16 the write time of the greatest known liveness before it (NEVER for none) and at 4,
+as u32, the expiry of that liveness in epoch seconds: 0 for one without TTL, :data:`NEVER_LIVED` for a dead
+one.
 
-A row with ``ROW_STRICT`` lives by its liveness alone, whatever cells it has: so Cassandra reads rows of a
-view whose key has a column that isn't in its base's key. The reading of such a row tells its liveness: with
-``ROW_UNCERTAIN`` the one that is known is the greatest that there was.
+A row with ``ROW_STRICT`` is live only by its liveness, whatever cells it has. Cassandra reads rows so in a
+view whose key has a column that isn't in its base's key. The reading of such a row returns its liveness: with
+``ROW_UNCERTAIN`` the known liveness is the greatest one.
 
-Write times are signed 64-bit and all values of them are legal. Each (column, path) occurs at most once, and
+Write times are signed 64-bit numbers, and all values are valid. Each (column, path) occurs at most once, and
 so does a column's complex deletion.
 """
 
@@ -54,7 +55,7 @@ from typing import Final
 FORMAT: Final = 1
 NEVER: Final = (1 << 63) - 1
 NEVER_LIVED: Final = (1 << 32) - 1
-"""Stands for the expiry of a liveness that says that its row is gone."""
+"""Expiry of a liveness that marks its row as deleted."""
 LATEST_EXPIRY: Final = NEVER_LIVED - 1
 
 ROW_HEADER_BYTES: Final = 48
@@ -64,9 +65,9 @@ ROW_STATIC: Final = 1
 ROW_LIVENESS: Final = 2
 ROW_DELETION: Final = 4
 ROW_UNCERTAIN: Final = 8
-"""Known from a SELECT, which shows neither the row's liveness nor its tombstones."""
+"""Read by a SELECT, which returns neither the row's liveness nor its tombstones."""
 ROW_STRICT: Final = 16
-"""Lives by its liveness alone."""
+"""Live only by its liveness."""
 
 CELL_TOMBSTONE: Final = 1
 CELL_EXPIRING: Final = 2
@@ -75,8 +76,8 @@ CELL_PATH: Final = 4
 CELL_COMPLEX_DELETION: Final = 8
 """Not a cell but the deletion of the whole multi-cell column: ``path`` and value are empty."""
 CELL_UNCERTAIN: Final = 16
-"""The write time is a lower bound only (an element snapshotted where elements show no write times)."""
+"""The write time is only a lower bound (an element read by a snapshot that doesn't return write times)."""
 
 MADE_UP_PATH_MARK: Final = b"\x80\x00LST"
-"""Follows the time in the path of a list element that was read by a SELECT, which doesn't show the real path.
-Cassandra's own paths never have it: they set a bit of the third byte that is not set here."""
+"""Follows the time in the synthetic path of a list element that was read by a SELECT, which doesn't return
+the real path. Cassandra's paths never contain it: they set a bit of the third byte that is not set here."""

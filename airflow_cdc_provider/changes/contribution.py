@@ -1,14 +1,14 @@
 """Contributions: changes decoded to the one form that reconciliation works on, for every source.
 
-The state of a row is what reconciliation makes of all contributions to it. A merge reads contributions from
-three places and treats them alike: decoded changes, the mirror's own rows (their ``_cdc`` column) and the
-side table, which keeps what a mirror row can't show (deletions, statics, states of dead rows). Reconciling is
-commutative, associative and idempotent, so order, copies and retries don't matter.
+The state of a row is the result of reconciling all contributions to it. A merge reads contributions from
+three places and treats them the same: decoded changes, the mirror's rows (their ``_cdc`` column), and the
+tombstone table, which keeps what a mirror row can't hold (deletions, static columns, states of dead rows).
+Reconciliation is commutative, associative and idempotent, so order, duplicates and retries don't matter.
 
 Row-level sources (MongoDB, Vitess) fill ``version`` and hold the native document in ``state``; the
-greatest ``(generation, version)`` wins whole. Cell-level sources (Cassandra, ScyllaDB) leave ``version`` null
-and hold a cell row (:mod:`airflow_cdc_provider.changes.cells`) in ``state``; there each cell competes by its
-own write time.
+greatest ``(generation, version)`` wins as a whole. Cell-level sources (Cassandra, ScyllaDB) leave ``version``
+null and hold a cell row (:mod:`airflow_cdc_provider.changes.cells`) in ``state``; there each cell competes by
+its own write time.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ import pyarrow.compute as pc
 from airflow_cdc_provider.changes.fence import Fence
 
 ROW: Final = 0
-"""One row: ``key`` and ``clustering`` name it, ``state`` is its content."""
+"""One row: ``key`` and ``clustering`` identify it, ``state`` is its content."""
 STATIC: Final = 1
 """The static columns of a partition (cell-level only); ``clustering`` is empty."""
 PARTITION_DELETION: Final = 2
@@ -31,15 +31,15 @@ PARTITION_DELETION: Final = 2
 RANGE_DELETION: Final = 3
 """Deletes rows with ``clustering <= row < clustering_end`` by memcmp; ``state`` as above."""
 DOUBT: Final = 4
-"""Says nothing of a row but that ``key`` is to be read again at the source.
+"""An unresolved key: ``key`` must be read again at the source.
 
-``state`` is null, and it is never reconciled. In the side table its ``generation`` is the batch through which
-the merge went that told it."""
+``state`` is null, and it is never reconciled. In the tombstone table its ``generation`` is the last batch of
+the merge that reported it."""
 
 UPSERT: Final = 0
 DELETE: Final = 1
 PATCH: Final = 2
-"""Row-level: ``state`` says what became of the row since the version before; its codec applies it."""
+"""Row-level: ``state`` describes the modification of the previous version; the codec applies it."""
 
 CONTRIBUTION_SCHEMA: Final = pa.schema(
     [
@@ -60,10 +60,10 @@ CONTRIBUTION_SCHEMA: Final = pa.schema(
 ``clustering``      identity of the row inside ``key``, ordered by memcmp; empty where there is none.
                     For a range deletion the inclusive lower end.
 ``clustering_end``  range deletion: the exclusive upper end, null when open; else null.
-``generation``      of the table at this contribution; a lower one no longer counts.
+``generation``      of the table at this contribution; contributions of a lower one are invalid.
 ``version``         row-level: memcmp-sortable; cell-level: null.
 ``op``              row-level: ``UPSERT``, ``DELETE`` or ``PATCH``; cell-level: always ``UPSERT``.
-``state``           row-level: the native document, null for a delete, of a patch what the codec applies;
+``state``           row-level: the native document, null for a delete, the modification for a patch;
                     cell-level: a cell row.
 """
 
@@ -74,11 +74,11 @@ SPARK_DDL: Final = (
 
 
 def doubts(keys: pa.Array, generation: int) -> pa.RecordBatch:
-    """Say of keys that they are to be read again.
+    """Mark keys as unresolved, so that they are read again.
 
     Args:
         keys: Column ``key``.
-        generation: In the side table: the batch through which the merge went that tells it; else 0.
+        generation: In the tombstone table: the last batch of the merge that reports them; else 0.
 
     Returns:
         One contribution of scope :data:`DOUBT` per key.
@@ -98,11 +98,14 @@ def doubts(keys: pa.Array, generation: int) -> pa.RecordBatch:
 
 
 def generations(changes: pa.RecordBatch, fences: Sequence[Fence]) -> pa.Array:
-    """Give each record its generation (see :func:`.fence.generation_at`).
+    """Return the generation of each record (see :func:`.fence.generation_at`).
 
     Args:
         changes: Columns ``generation``, ``origin`` and ``position`` of records.
-        fences: The table's.
+        fences: The table's fences.
+
+    Returns:
+        One generation per record.
     """
     found = changes.column("generation").fill_null(0)
     for fence in fences:
@@ -125,9 +128,9 @@ LIVE_ROW_SCHEMA: Final = pa.schema(
         pa.field("expires_at", pa.int64()),
     ]
 )
-"""Rows that live after reconciliation, before projection to the mirror's columns.
+"""Live rows after reconciliation, before projection to the mirror's columns.
 
-``static_state``  the partition's reconciled static row, null where there is none.
-``expires_at``    earliest second (epoch) at which a cell of the row or its statics expires, null for never.
-A partition of which only statics live is one row with a null ``clustering`` and a null ``state``.
+``static_state``  the partition's reconciled static row, null for none.
+``expires_at``    earliest epoch second at which a cell of the row or a static column expires, null for never.
+A partition that has only static columns is one row with a null ``clustering`` and a null ``state``.
 """

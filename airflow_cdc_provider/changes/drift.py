@@ -1,4 +1,4 @@
-"""Drift: what became of a table's columns since its mirror was last written, beyond what their names tell."""
+"""Drift: changes of a table's columns since its mirror was last written that their names don't show."""
 
 from __future__ import annotations
 
@@ -7,15 +7,15 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True)
 class Drift:
-    """What a mirror can't see from the columns that are wanted.
+    """Column changes that can't be derived from the names in the target schema.
 
     Args:
-        renewed: The table was dropped, and this is another one of its name: nothing of the old one counts.
-        keys: So many columns, from the first on, are the same by their place, whatever their names.
-        replaced: Names that now stand for another column: dropped and added again.
-        exact: The source's columns are all there is: a column that it no longer has goes from the mirror, and
-            fields of structs are the same by their place, whatever their names. Without it columns stay, and
-            fields are told by name.
+        renewed: The table was dropped and re-created: rows of the old one are invalid.
+        keys: Number of leading columns that are matched by position, whatever their names.
+        replaced: Names of columns that were dropped and added again as other columns.
+        exact: Columns that the source no longer has are dropped from the mirror, and fields of structs are
+            matched by position, whatever their names. Otherwise columns are kept, and fields are matched by
+            name.
     """
 
     renewed: bool = False

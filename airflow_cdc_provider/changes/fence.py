@@ -1,19 +1,19 @@
-"""Fences: what ends the life of all earlier contributions of a table at once.
+"""Fences: they invalidate all earlier contributions of a table at once.
 
-A truncate, a drop and a replacing snapshot each begin a new *generation* of a table. Such an event leaves a
-record in every feed that it concerns: each Cassandra node writes its own of one TRUNCATE. A record says where
-its feed stood, so which contributions are older follows from their place in their own feed: at or before the
-record's position means an earlier generation. Records travel as changes of kind ``truncate``, ``drop`` or
-``snapshot_end`` and stay in the mirror's commit properties after the changes table has let them go.
+A truncate, a drop and a replacing snapshot each start a new *generation* of a table. Such an event writes a
+record to every feed that it affects: each Cassandra node logs its own record of one TRUNCATE. A record
+contains the position of its feed, so the position of a contribution in its own feed decides its generation:
+at or before the record's position, it belongs to an earlier one. Records are stored as changes of kind
+``truncate``, ``drop`` or ``snapshot_end``, and in the mirror's commit properties after they expire from the
+changes table.
 
-Records of different feeds whose times lie within :data:`EVENT_US` of each other are of one event, the closest
-first. A second record of the same feed is of another event, and in one feed the order of positions rules,
-whatever its clock says. Which events there are depends on the set of records alone, not on the order in which
-they arrive.
+Records of different feeds with times within :data:`EVENT_US` of each other belong to one event, the closest
+first. A second record of the same feed belongs to another event, and within a feed the order of positions
+decides, whatever its clock says. The events depend only on the set of records, not on their order of arrival.
 
-The number of a generation is the time of its event, in microseconds since 1970: the earliest of its records.
+The number of a generation is the time of its event in microseconds since 1970: that of its earliest record.
 So a late record joins its event without raising its number, and an event that is found late between others
-takes nothing from what came after it. The reasons: ``docs/design/fences.md``.
+doesn't invalidate later contributions. The reasons: ``docs/design/fences.md``.
 """
 
 from __future__ import annotations
@@ -26,23 +26,23 @@ from itertools import pairwise
 from typing import Any, Final, Self
 
 EVENT_US: Final = 60_000_000
-"""How far apart the records of one event may be: Cassandra gives a TRUNCATE a minute
+"""Maximum time between the records of one event: Cassandra's timeout of a TRUNCATE is a minute
 (``truncate_request_timeout``)."""
 
 MEMORY_US: Final = 3_600_000_000
-"""How long before the newest event older ones are remembered: long enough to know their late records."""
+"""How long events older than the newest are kept: long enough to match their late records."""
 
 _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 
 
 @dataclass(frozen=True, order=True)
 class FenceRecord:
-    """What one feed tells of an event.
+    """One feed's record of an event.
 
     Args:
         origin: The feed; empty for all feeds.
-        position: Where the feed stood; unique to this record.
-        moment_us: The record's time, by the clock of who wrote it.
+        position: The feed's position; unique to this record.
+        moment_us: The record's time, by the writer's clock.
     """
 
     origin: str
@@ -51,7 +51,7 @@ class FenceRecord:
 
     @classmethod
     def of(cls, change: Mapping[str, Any]) -> Self:
-        """Take it from a change record; where the source tells no time, that of its capture stands in."""
+        """Build it from a change record; without a time of the source, the time of capture is used."""
         moment = change["committed_at"] or change["captured_at"]
         return cls(
             change["origin"], bytes(change["position"]), (moment - _EPOCH) // timedelta(microseconds=1)
@@ -60,13 +60,13 @@ class FenceRecord:
 
 @dataclass(frozen=True, order=True)
 class Fence:
-    """A record and the event that it is of.
+    """A record and its event.
 
     Args:
-        generation: The generation that begins with the event: its time in us.
-        origin: The feed whose positions it compares with; empty for all feeds.
+        generation: The generation that starts with the event: its time in us.
+        origin: The feed whose positions are compared; empty for all feeds.
         position: Contributions at or before it belong to an earlier generation.
-        moment_us: The record's own time.
+        moment_us: The record's time.
     """
 
     generation: int
@@ -76,7 +76,7 @@ class Fence:
 
 
 def generation_at(fences: Iterable[Fence], origin: str, position: bytes) -> int:
-    """Return the generation of a contribution at a place, 0 before every fence."""
+    """Return the generation of a contribution at a position, 0 before every fence."""
     return max(
         (f.generation for f in fences if f.origin in ("", origin) and position > f.position),
         default=0,
@@ -84,14 +84,14 @@ def generation_at(fences: Iterable[Fence], origin: str, position: bytes) -> int:
 
 
 def newest_generation(fences: Iterable[Fence]) -> int:
-    """Return the generation that counts, 0 without a fence."""
+    """Return the current generation, 0 without a fence."""
     return max((f.generation for f in fences), default=0)
 
 
 def newest_event(fences: Iterable[Fence]) -> frozenset[Fence]:
-    """Return the records of the newest event. While they stay the same, so does every generation that counts.
+    """Return the records of the newest event. While they don't change, the current generation doesn't either.
 
-    What lies before them has lost its say, so records of older events change nothing.
+    Contributions before them are invalid, so records of older events have no effect.
     """
     found = tuple(fences)
     newest = newest_generation(found)
@@ -99,14 +99,14 @@ def newest_event(fences: Iterable[Fence]) -> frozenset[Fence]:
 
 
 def add_fences(fences: Sequence[Fence], records: Iterable[FenceRecord]) -> tuple[Fence, ...]:
-    """Add records; those that are known, and those of events long past, change nothing.
+    """Add records; known records, and those of events older than :data:`MEMORY_US`, have no effect.
 
     Args:
-        fences: What is known.
-        records: What was seen, perhaps again.
+        fences: The known fences.
+        records: The records to add, which may be known.
 
     Returns:
-        All that is known now, in the order of generations.
+        All fences, in the order of generations.
     """
     known = {(f.origin, f.position): FenceRecord(f.origin, f.position, f.moment_us) for f in fences}
     new = {(r.origin, r.position): r for r in sorted(records) if (r.origin, r.position) not in known}
@@ -122,16 +122,16 @@ def add_fences(fences: Sequence[Fence], records: Iterable[FenceRecord]) -> tuple
 
 @dataclass(frozen=True, order=True)
 class _Timed:
-    """A record with a time that grows with the positions of its feed."""
+    """A record with a time that increases with the positions of its feed."""
 
     time_us: int
     record: FenceRecord
 
 
 def _events(records: Iterable[FenceRecord]) -> list[list[_Timed]]:
-    """Put records together that are of one event, the closest first; return the events in their order.
+    """Group records by event, the closest first, and return the events in order.
 
-    An event is a stretch of time in which each feed has one record at most, so the order of events is the
+    An event is an interval of time in which each feed has at most one record, so the order of events is the
     order of positions in every feed.
     """
     timed = sorted(_timed(records))
@@ -149,7 +149,7 @@ def _events(records: Iterable[FenceRecord]) -> list[list[_Timed]]:
 
 
 def _differ(left: Sequence[_Timed], right: Sequence[_Timed]) -> bool:
-    """Tell whether no feed has a record in both; one of all feeds leaves no room for others."""
+    """Return whether no feed has a record in both; a record of all feeds excludes any other."""
     origins = {one.record.origin for one in left}
     others = {one.record.origin for one in right}
     return "" not in origins | others and origins.isdisjoint(others)
@@ -168,5 +168,5 @@ def fences_to_json(fences: Sequence[Fence]) -> str:
 
 
 def fences_from_json(text: str) -> tuple[Fence, ...]:
-    """Read what :func:`fences_to_json` wrote."""
+    """Read the output of :func:`fences_to_json`."""
     return tuple(Fence(g, o, bytes.fromhex(p), m) for g, o, p, m in json.loads(text))

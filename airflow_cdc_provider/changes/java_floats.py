@@ -1,10 +1,10 @@
 """Floating-point numbers as Java 19 and later write them: ``toString`` of Double and Float, in Numba.
 
-Databases and converters that run on the JVM show numbers in this form, so byte-equal events and rows need it.
-The digits are those of Raffaello Giulietti's Schubfach (``jdk.internal.math.DoubleToDecimal``): the shortest
-decimal that reads back, and of one digit the closest with two (``4.9E-324``). The layout is plain from 10^-3
-up to 10^7 and ``d.dddE-n`` elsewhere, always with a digit after the point. Older JDKs sometimes write more
-digits.
+Databases and converters that run on the JVM write numbers in this form, so byte-equal events and rows require
+it. The digits are those of Raffaello Giulietti's Schubfach (``jdk.internal.math.DoubleToDecimal``): the
+shortest decimal that reads back, or instead of one digit the closest two (``4.9E-324``). The layout is plain
+from 10^-3 up to 10^7 and ``d.dddE-n`` elsewhere, always with a digit after the point. Older JDKs sometimes
+write more digits.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ import numpy as np
 from airflow_cdc_provider.changes.kernels import kernel
 
 DOUBLE_CHARACTERS: Final = 26
-"""No double takes more: ``-2.2250738585072014E-308`` is 24."""
+"""Maximum length of a double: ``-2.2250738585072014E-308`` has 24."""
 
 _K_MIN: Final = -324
 _K_MAX: Final = 292
@@ -68,7 +68,7 @@ def _round_to_odd_float(g: np.uint64, cp: np.uint64) -> np.uint64:
 
 @kernel
 def _shortest(q: int, c: np.uint64, is_float: bool) -> tuple[np.uint64, int]:
-    """Return the decimal f * 10^k that stands for c * 2^q."""
+    """Return the decimal f * 10^k that represents c * 2^q."""
     out = c & _U1
     cb = c << _U2
     cbr = cb + _U2
@@ -141,13 +141,13 @@ def write_number(bits: np.uint64, is_float: bool, out: np.ndarray, at: int) -> i
     """Write one finite number.
 
     Args:
-        bits: Its IEEE 754 bits; of a float, 32 of them.
+        bits: Its IEEE 754 bits; 32 of them for a float.
         is_float: Whether it is a 32-bit float.
-        out: Bytes to write to, with room for :data:`DOUBLE_CHARACTERS`.
-        at: Where.
+        out: Output buffer with at least :data:`DOUBLE_CHARACTERS` free bytes.
+        at: Offset to write at.
 
     Returns:
-        Where the text ends.
+        The offset after the text.
     """
     sign = np.uint64(31) if is_float else _U63
     if bits >> sign != _U0:

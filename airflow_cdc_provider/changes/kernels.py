@@ -1,12 +1,13 @@
-"""How kernels are compiled, and where their machine code is kept: the one place that says it.
+"""Compilation of kernels, and the cache of their machine code.
 
-A kernel is a function over arrays and numbers that Numba compiles when it is first called, which takes
-seconds. Numba keeps the result on disk, but looks at the function's own file only, so a kernel would go on
-with the old code of what it calls in another file. Therefore each file's kernels are kept in a folder named
-by a hash over that file and all that it imports of this package: ``$XDG_CACHE_HOME/airflow-cdc-provider/
-kernels/<hash>``, or in ``NUMBA_CACHE_DIR`` if that is set. Where neither can be written, the package's own
-``__pycache__`` takes the place. Processes may share the folder, and so may installations of the same sources
-in different places: Numba replaces files as a whole, and the place is not part of any name.
+A kernel is a function over arrays and numbers that Numba compiles on its first call, which takes seconds.
+Numba caches the result on disk, but checks only the function's own file for changes, so a kernel would keep
+the old code of functions that it calls in other files. Therefore each file's kernels are cached in a folder
+named by a hash of that file and all its imports from this package:
+``$XDG_CACHE_HOME/airflow-cdc-provider/kernels/<hash>``, or in ``NUMBA_CACHE_DIR`` if set. If neither is
+writable, the package's ``__pycache__`` is used. Processes may share the folder, and so may installations of
+the same sources in different folders: Numba replaces whole files, and no file name contains the path of the
+sources.
 """
 
 from __future__ import annotations
@@ -30,15 +31,16 @@ _IMPORT: Final = re.compile(rf"^\s*(?:from|import) ({_PACKAGE.name}[\w.]*)", re.
 
 
 def kernel(function: Callable[..., Any]) -> Any:
-    """Compile a function that may make arrays."""
+    """Compile a function that may create arrays."""
     return _compiled(function)
 
 
 def walker(function: Callable[..., Any]) -> Any:
-    """Compile a function that walks arrays and makes none, so it needs no reference counts.
+    """Compile a function that reads and writes arrays but creates none, so it needs no reference counts.
 
-    With them each call counts each array of its arguments up and down, which costs more than all the rest.
-    What a walker needs to work in, its caller makes once; what it calls must be walkers too.
+    With reference counts, each call increments and decrements them for each array argument, which costs more
+    than the work itself. The caller of a walker allocates its buffers; functions that it calls must be
+    walkers.
     """
     return _compiled(function, _nrt=False)
 
@@ -46,14 +48,14 @@ def walker(function: Callable[..., Any]) -> Any:
 def inlined(function: Callable[..., Any]) -> Any:
     """Compile a walker into each of its callers.
 
-    An array goes to a function as seven numbers or more, so tuples of arrays can cost more to hand on than
-    the function does.
+    An array is passed as seven numbers or more, so passing tuples of arrays can cost more than the function
+    itself.
     """
     return _compiled(function, _nrt=False, forceinline=True)
 
 
 class KernelLocator(UserProvidedCacheLocator):
-    """Where Numba keeps a file's kernels: in ``numba.config.CACHE_DIR``, wherever the file itself lies."""
+    """Locates a file's cached kernels in ``numba.config.CACHE_DIR``, whatever the file's own path."""
 
     @classmethod
     def get_suitable_cache_subpath(cls, py_file: str) -> str:
@@ -63,14 +65,14 @@ class KernelLocator(UserProvidedCacheLocator):
 
 @cache
 def kernel_folder(file: Path) -> Path | None:
-    """Return where the machine code of a file's kernels is kept, None if it can be kept nowhere."""
+    """Return the cache folder of a file's kernels, None if no folder is writable."""
     name = source_hash(file)
     for folder in _cache_folders():
         if _can_write(folder / name):
             return folder / name
     warnings.warn(
-        f"compiled kernels can be kept in none of {[*map(str, _cache_folders())]}: every process will "
-        "compile them anew; set NUMBA_CACHE_DIR to a folder that can be written",
+        f"compiled kernels can't be cached in any of {[*map(str, _cache_folders())]}: every process will "
+        "compile them again; set NUMBA_CACHE_DIR to a writable folder",
         RuntimeWarning,
         stacklevel=2,
     )
@@ -81,7 +83,7 @@ def kernel_folder(file: Path) -> Path | None:
 def source_hash(file: Path) -> str:
     """Hash a module together with all modules of this package that it imports, and Numba's version.
 
-    Names of modules count: what Numba keeps names the modules of the types that a kernel takes.
+    The hash includes names of modules: Numba's cache refers to the modules of a kernel's argument types.
     """
     digest = hashlib.blake2b(numba.__version__.encode(), digest_size=12)
     for source in sorted(_with_imports(file)):
@@ -99,7 +101,7 @@ def _compiled(function: Callable[..., Any], **options: Any) -> Any:
 
 @contextmanager
 def _numba_keeps_in(folder: Path | None) -> Iterator[None]:
-    """Set Numba's folder, which it looks up while it decorates; others in the process keep theirs."""
+    """Set Numba's cache folder, which it reads when it decorates; other code in the process keeps its own."""
     config = numba.config
     before = config.CACHE_DIR, config.CACHE_LOCATOR_CLASSES
     if folder is not None:
@@ -134,21 +136,21 @@ def _can_write(folder: Path) -> bool:
 
 def _with_imports(file: Path) -> set[Path]:
     found = {file}
-    waiting = [file]
-    while waiting:
-        for imported in _imports(waiting.pop()) - found:
+    pending = [file]
+    while pending:
+        for imported in _imports(pending.pop()) - found:
             found.add(imported)
-            waiting.append(imported)
+            pending.append(imported)
     return found
 
 
 @cache
 def _imports(file: Path) -> set[Path]:
-    """Return the files of this package that a module imports; of a package, all that are in it."""
+    """Return the files of this package that a module imports; for a package, all its files."""
     found: set[Path] = set()
     for name in set(_IMPORT.findall(_read(file).decode())):
-        place = _PACKAGE.parent.joinpath(*name.split("."))
-        found.update([place.with_suffix(".py")] if place.with_suffix(".py").is_file() else place.glob("*.py"))
+        path = _PACKAGE.parent.joinpath(*name.split("."))
+        found.update([path.with_suffix(".py")] if path.with_suffix(".py").is_file() else path.glob("*.py"))
     return found
 
 

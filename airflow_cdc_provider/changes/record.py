@@ -49,16 +49,16 @@ CHANGE_SCHEMA: Final = pa.schema(
         pa.field("payload", pa.binary()),
     ]
 )
-"""Columns of a change record. All are nullable for Spark's sake; which ones a kind fills:
+"""Columns of a change record. All are nullable, as Spark requires. Which ones a kind fills:
 
-``source_table``  ``keyspace.table`` or ``db.collection``; null for what concerns no table.
+``source_table``  ``keyspace.table`` or ``db.collection``; null for records that belong to no table.
 ``kind``          one of the constants above.
 ``origin``        the ordered feed inside the source: a Cassandra node's host id, ``stream``.
-``position``      memcmp-sortable and unique inside its origin.
-``generation``    0 unless the source itself knows better; fences raise it at decode.
-``key``           canonical bytes of the primary (cell-level: partition) key; null for what covers many.
+``position``      memcmp-sortable and unique within its origin.
+``generation``    0 unless the source sets it; fences raise it at decode.
+``key``           canonical bytes of the primary (cell-level: partition) key; null for records of many keys.
 ``version``       memcmp-sortable; null where each cell has its own.
-``committed_at``  the source's clock (Cassandra: the write time, which clients choose); null where it tells
+``committed_at``  the source's clock (Cassandra: the write time, which clients choose); null if it reports
                   none.
 ``captured_at``   this process's clock when the record was read.
 ``transaction``   the source's transaction id, if any.
@@ -76,4 +76,4 @@ SPARK_DDL: Final = (
     "version binary, committed_at timestamp, captured_at timestamp, transaction string, schema_id string, "
     "reason string, request string, payload binary"
 )
-"""The record in Spark's words, in the same order as :data:`CHANGE_SCHEMA`."""
+"""The record as Spark DDL, in the same order as :data:`CHANGE_SCHEMA`."""

@@ -1,4 +1,4 @@
-"""Spans of a buffer and Arrow columns: what kernels of row formats give, gathered, and back."""
+"""Conversion between spans of a buffer, as kernels of row formats return them, and Arrow columns."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _LARGEST: Final = int(np.iinfo(np.int32).max)
 def column_of(
     kind: pa.DataType, data: Bytes, offsets: npt.NDArray[np.int32], valid: npt.NDArray[np.bool_] | None
 ) -> pa.Array:
-    """Make a string or binary array of bytes, offsets and which values are there (None: all)."""
+    """Build a string or binary array from bytes, offsets and a validity mask (None: all valid)."""
     buffers = [_bitmap(valid), pa.py_buffer(offsets), pa.py_buffer(data)]
     return pa.Array.from_buffers(kind, len(offsets) - 1, buffers)
 
@@ -27,14 +27,14 @@ def column_of(
 def fixed_column(
     kind: pa.DataType, values: npt.NDArray[Any], valid: npt.NDArray[np.bool_] | None
 ) -> pa.Array:
-    """Make an array of values of fixed width, given as their bits."""
+    """Build an array of fixed-width values from their bits."""
     return pa.Array.from_buffers(kind, len(values), [_bitmap(valid), pa.py_buffer(values)])
 
 
 def span_column(kind: pa.DataType, data: Bytes, starts: Ints, ends: Ints) -> pa.Array:
-    """Make a string or binary array of spans; null where a start is negative.
+    """Build a string or binary array from spans; null where a start is negative.
 
-    Spans that follow each other without a gap are not copied.
+    Adjacent spans are not copied.
     """
     if len(starts) and starts[0] >= 0 and ends[-1] <= _LARGEST and np.array_equal(starts[1:], ends[:-1]):
         return column_of(kind, data, np.append(starts, ends[-1]).astype(np.int32), None)
@@ -43,7 +43,7 @@ def span_column(kind: pa.DataType, data: Bytes, starts: Ints, ends: Ints) -> pa.
 
 
 def binary_buffer(column: pa.Array) -> tuple[Bytes, Ints, Ints]:
-    """View a binary array as one buffer with the start and end of each value; both -1 where it is null."""
+    """View a binary array as one buffer with the start and end of each value; both are -1 for a null."""
     if len(column) == 0:
         return np.empty(0, np.uint8), np.empty(0, np.int64), np.empty(0, np.int64)
     _, offset_buffer, data = column.buffers()
@@ -58,7 +58,7 @@ def binary_buffer(column: pa.Array) -> tuple[Bytes, Ints, Ints]:
 
 
 def fixed_width_binary(values: npt.NDArray[np.uint8]) -> pa.Array:
-    """Make a binary array of a matrix of bytes, one row per value."""
+    """Build a binary array from a matrix of bytes, one row per value."""
     count, width = values.shape
     offsets = np.arange(count + 1, dtype=np.int32) * np.int32(width)
     return column_of(pa.binary(), np.ascontiguousarray(values).reshape(-1), offsets, None)
@@ -71,9 +71,9 @@ def _bitmap(valid: npt.NDArray[np.bool_] | None) -> pa.Buffer | None:
 
 
 def gather(data: Bytes, starts: Ints, ends: Ints) -> tuple[Bytes, npt.NDArray[np.int32]]:
-    """Copy spans into one buffer, as an Arrow binary column holds them.
+    """Copy spans into one buffer with the layout of an Arrow binary column.
 
-    A negative start stands for an absent value and copies nothing.
+    A negative start marks an absent value, for which nothing is copied.
 
     Returns:
         The bytes, and int32 offsets, one more than there are spans.
@@ -92,12 +92,12 @@ def gather(data: Bytes, starts: Ints, ends: Ints) -> tuple[Bytes, npt.NDArray[np
 
 @walker
 def copy_bytes(data: Any, start: int, end: int, out: Any, at: int) -> Any:
-    """Copy ``data[start:end]`` to ``out`` at a place; return the place after it. Bounds are the caller's."""
-    # Unsigned indexes make this a memory copy: a signed one is asked for each byte whether it is negative.
+    """Copy ``data[start:end]`` to ``out`` at an offset; return the offset after it. Checks no bounds."""
+    # Unsigned indexes make this a memory copy: signed ones need a check for negative values at each byte.
     first = np.uint64(start)
-    place = np.uint64(at)
+    target = np.uint64(at)
     for i in range(np.uint64(end - start)):
-        out[place + i] = data[first + i]
+        out[target + i] = data[first + i]
     return at + end - start
 
 
@@ -120,6 +120,6 @@ def _copy_spans(data: Any, starts: Any, ends: Any, offsets: Any, out: Any) -> No
 
 
 def without_first_bytes(values: pa.Array, count: int) -> pa.Array:
-    """Return binary values without their first bytes; each has as many."""
+    """Return binary values without their first ``count`` bytes; each must have as many."""
     data, starts, ends = binary_buffer(values)
     return span_column(pa.binary(), data, starts + count, ends)

@@ -1,4 +1,4 @@
-"""Static columns: those of which a partition has one value, whatever the number of its rows."""
+"""Static columns: columns with one value per partition, whatever the number of its rows."""
 
 from __future__ import annotations
 
@@ -20,9 +20,9 @@ class StaticColumns:
     names: tuple[str, ...]
 
     def of_rows(self, columns: pa.Schema) -> pa.Schema:
-        """Return the columns that remain when static ones are shown elsewhere."""
+        """Return the columns without the static ones."""
         return pa.schema([field for field in columns if field.name not in self.names])
 
     def of_partitions(self, columns: pa.Schema) -> pa.Schema:
-        """Return the columns of a table that has a row for each partition."""
+        """Return the columns of a table with one row per partition."""
         return pa.schema([columns.field(name) for name in (*self.key, *self.names)])

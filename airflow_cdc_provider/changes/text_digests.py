@@ -1,6 +1,6 @@
-"""Digests of texts, as Debezium hides columns by them: of a salt and the text behind it, in hexadecimal.
+"""Digests of texts as Debezium masks columns with them: of a salt followed by the text, in hexadecimal.
 
-Its second form hashes the text's UTF-8, its first the text as ``java.io.ObjectOutputStream`` writes it.
+Version 2 hashes the text's UTF-8, version 1 the text as ``java.io.ObjectOutputStream`` writes it.
 """
 
 from __future__ import annotations
@@ -20,11 +20,11 @@ def digests(algorithm: str, salt: bytes, column: pa.Array, *, as_java: bool, len
     """Hash texts, each distinct one once.
 
     Args:
-        algorithm: Name that ``hashlib`` knows.
-        salt: What stands before each text.
+        algorithm: Name of a ``hashlib`` algorithm.
+        salt: Bytes before each text.
         column: The texts; null stays null.
-        as_java: Whether they are hashed as Java serialises them.
-        length: Characters of the digest that stay, 0 for all.
+        as_java: Whether texts are hashed as Java serialises them.
+        length: Number of characters of the digest to keep, 0 for all.
     """
     distinct = column.dictionary_encode()
     found = []
@@ -36,7 +36,7 @@ def digests(algorithm: str, salt: bytes, column: pa.Array, *, as_java: bool, len
 
 
 def _serialised(text: str) -> bytes:
-    """Return a text as ``java.io.ObjectOutputStream`` writes it: in modified UTF-8 behind its length."""
+    """Return a text as ``java.io.ObjectOutputStream`` writes it: its length and modified UTF-8."""
     units = struct.unpack(f">{len(text.encode('utf-16-be')) // 2}H", text.encode("utf-16-be"))
     written = b"".join(_modified_utf8(unit) for unit in units)
     if len(written) <= _SHORT:

@@ -1,4 +1,4 @@
-"""What kernels that turn bytes into text share: views of Arrow columns, columns of written bytes, base64."""
+"""Shared parts of kernels that convert bytes to text: views of Arrow columns, text columns, base64."""
 
 from __future__ import annotations
 
@@ -15,11 +15,10 @@ _BASE64: Final = np.frombuffer(b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstu
 
 
 def binary_slices(column: pa.Array) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
-    """Look into a binary or string array without copying its bytes.
+    """View a binary or string array without copying its bytes.
 
     Returns:
-        The bytes (``uint8``); where each row starts and ends in them (``int64``); whether it is not null
-        (bool).
+        The bytes (``uint8``); the start and the end of each row (``int64``); whether it is not null (bool).
     """
     buffers = column.buffers()
     wide = pa.types.is_large_binary(column.type) or pa.types.is_large_string(column.type)
@@ -41,8 +40,8 @@ def text_array(
         out: The bytes (``uint8``); those after the last offset are ignored.
         offsets: One more than rows (``int64``).
         valid: Whether a row is not null (bool).
-        binary: Bytes instead of text, for what may not be UTF-8.
-        wide: The large form, which is taken above 2 GiB in all in any case.
+        binary: Bytes instead of text, for data that may not be UTF-8.
+        wide: Use the large form, which is always used above 2 GiB in total.
 
     Returns:
         ``string`` or ``binary``, or their large forms.
@@ -65,7 +64,7 @@ def join(*parts: pa.Array | str) -> pa.LargeStringArray:
 
 
 def join_bytes(*parts: pa.Array | bytes) -> pa.LargeBinaryArray:
-    """Do as :func:`join` for bytes; columns may be of text, too."""
+    """Concatenate bytes like :func:`join`; columns may also be text."""
     return _joined(parts, binary=True)
 
 
@@ -81,52 +80,52 @@ def _joined(parts: Sequence[pa.Array | bytes], *, binary: bool) -> pa.Array:
     if not count:
         return pa.array([], pa.large_binary() if binary else pa.large_utf8())
     pieces = []
-    places = np.empty((len(columns), count + 1), np.int64)
+    piece_bounds = np.empty((len(columns), count + 1), np.int64)
     valid = np.ones(count, np.bool_)
     before = 0
     for number, column in enumerate(columns):
         data, starts, ends, present = binary_slices(column)
         pieces.append(data[starts[0] : ends[-1]])
-        places[number, 0] = before
-        np.add(ends, before - starts[0], out=places[number, 1:])
-        before = places[number, -1]
+        piece_bounds[number, 0] = before
+        np.add(ends, before - starts[0], out=piece_bounds[number, 1:])
+        before = piece_bounds[number, -1]
         if column.null_count:
             valid &= present
-    sizes = np.diff(places, axis=1).sum(axis=0) + sum(map(len, constants))
+    sizes = np.diff(piece_bounds, axis=1).sum(axis=0) + sum(map(len, constants))
     offsets = np.zeros(count + 1, np.int64)
     np.cumsum(np.where(valid, sizes, 0), out=offsets[1:])
-    # Arrow's pool gives memory that it had before, NumPy's often must be mapped first.
+    # Arrow's pool reuses memory; NumPy's memory must often be mapped first.
     out = np.frombuffer(pa.allocate_buffer(int(offsets[-1])), np.uint8)
     bounds = np.cumsum([0, *map(len, constants)])
     between = np.frombuffer(b"".join(constants), np.uint8)
-    _write_joined(np.concatenate(pieces), places, between, bounds, valid, out)
+    _write_joined(np.concatenate(pieces), piece_bounds, between, bounds, valid, out)
     return text_array(out, offsets, valid, binary=binary, wide=True)
 
 
 @walker
 def _write_joined(
     data: np.ndarray,
-    places: np.ndarray,
+    piece_bounds: np.ndarray,
     between: np.ndarray,
     bounds: np.ndarray,
     valid: np.ndarray,
     out: np.ndarray,
 ) -> None:
-    """Write a constant, a piece of the row, a constant and so on, with a constant at the end."""
+    """Write constants and pieces of the row alternately, with a constant first and last."""
     at = np.int64(0)
-    last = len(places)
+    last = len(piece_bounds)
     for row in range(len(valid)):
         if not valid[row]:
             continue
         for piece in range(last):
             at = copy(between, bounds[piece], bounds[piece + 1] - bounds[piece], out, at)
-            start = places[piece, row]
-            at = copy(data, start, places[piece, row + 1] - start, out, at)
+            start = piece_bounds[piece, row]
+            at = copy(data, start, piece_bounds[piece, row + 1] - start, out, at)
         at = copy(between, bounds[last], bounds[last + 1] - bounds[last], out, at)
 
 
 def gather_text(data: np.ndarray, starts: np.ndarray, ends: np.ndarray, valid: np.ndarray) -> pa.Array:
-    """Copy slices that should be UTF-8 to a string array; what is not becomes U+FFFD."""
+    """Copy slices that should be UTF-8 to a string array; invalid bytes become U+FFFD."""
     sizes = np.where(valid, ends - starts, 0)
     offsets = np.zeros(len(starts) + 1, np.int64)
     np.cumsum(sizes, out=offsets[1:])
@@ -150,7 +149,7 @@ def _gather(data: np.ndarray, starts: np.ndarray, offsets: np.ndarray, out: np.n
 
 @kernel
 def write_base64(data: np.ndarray, start: int, end: int, out: np.ndarray, at: int) -> int:
-    """Write bytes in base64, standard alphabet, padded; return where the text ends."""
+    """Write bytes in base64, standard alphabet, padded; return the offset after the text."""
     while start + 3 <= end:
         group = np.int64(data[start]) << 16 | np.int64(data[start + 1]) << 8 | np.int64(data[start + 2])
         for i in range(4):

@@ -1,4 +1,4 @@
-"""Arrow work in Spark's Python workers, spared what a worker repeats before and after each task."""
+"""Arrow functions in Spark's Python workers, without the work that a worker repeats for each task."""
 
 from __future__ import annotations
 
@@ -21,10 +21,10 @@ _frozen = False
 
 
 def map_in_arrow(frame: DataFrame, work: ArrowWork, schema: StructType | str) -> DataFrame:
-    """Do what ``DataFrame.mapInArrow`` does, with less between tasks.
+    """Run ``DataFrame.mapInArrow`` with less overhead between tasks.
 
     Args:
-        frame: What ``work`` reads.
+        frame: The input of ``work``.
         work: Picklable; from batches of ``frame`` to batches of ``schema``, once per task.
         schema: Of the result, as Spark's type or DDL.
     """
@@ -37,14 +37,14 @@ class _Task:
 
     def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         _freeze_once()
-        forget_archives()
+        drop_zip_importers()
         return self.work(batches)
 
 
 def _freeze_once() -> None:
-    """Take the imported modules out of the garbage collector's sight, once per worker process.
+    """Exclude the imported modules from garbage collection, once per worker process.
 
-    The worker collects between tasks; with pyarrow and numba loaded that costs 13-20 ms each time.
+    The worker collects garbage between tasks; with pyarrow and numba loaded that costs 13-20 ms each time.
     """
     global _frozen  # noqa: PLW0603  # one flag per process is the point
     if not _frozen:
@@ -53,11 +53,11 @@ def _freeze_once() -> None:
         _frozen = True
 
 
-def forget_archives() -> None:
-    """Drop the importers of zip files; the next import that needs one makes it anew from a table in memory.
+def drop_zip_importers() -> None:
+    """Drop the importers of zip files; the next import re-creates one from a cached directory.
 
-    The worker has importers look for new files before each task. For pyspark.zip, of 1,500 entries, Python up
-    to 3.12 reads the whole directory then, which costs some 20 ms.
+    The worker invalidates importers before each task. For pyspark.zip with 1,500 entries, Python up to 3.12
+    reads the whole directory then, which costs some 20 ms.
     """
     archives = [path for path, one in sys.path_importer_cache.items() if isinstance(one, zipimporter)]
     for path in archives:

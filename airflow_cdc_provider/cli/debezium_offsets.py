@@ -1,4 +1,4 @@
-"""Offsets that Debezium's connectors have stored: ``airflow cdc offsets import`` and ``export``.
+"""Conversion of offsets stored by Debezium connectors, for ``airflow cdc offsets import`` and ``export``.
 
 ScyllaDB's source connector is built on Debezium.
 """
@@ -21,11 +21,11 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Imported:
-    """What becomes of offsets of Debezium.
+    """An offset converted from Debezium's.
 
     Args:
-        offset: The connector's; None: its capture begins as at first.
-        remarks: What a person should know, in sentences.
+        offset: Offset of the connector; None: capture starts over.
+        remarks: Notes for the user, one sentence each.
     """
 
     offset: dict[str, Any] | None
@@ -35,16 +35,19 @@ class Imported:
 def imported(
     connector: Connector, content: bytes, *, allow_invalidation: bool, host_id: str = ""
 ) -> Imported | None:
-    """Read a file's offset for a connector; None if it is none of Debezium's.
+    """Convert an offset file of Debezium.
 
     Args:
-        connector: The declaration.
-        content: The file's bytes.
-        allow_invalidation: MongoDB: whether offsets of single shards may be given up for the oldest's time.
-        host_id: Cassandra: the node that the file is of.
+        connector: The connector declaration.
+        content: Content of the file.
+        allow_invalidation: MongoDB: whether offsets per shard may be discarded in favor of the oldest's time.
+        host_id: Cassandra: host ID of the node that the file belongs to.
+
+    Returns:
+        The offset; None if the file was not written by Debezium.
 
     Raises:
-        ConfigurationError: The file has no offset of this connector, or one that can't be gone on from.
+        ConfigurationError: The file has no offset of this connector, or one that capture can't resume from.
     """
     if connector.type == "mongodb":
         return _of_mongodb(connector, content, allow_invalidation=allow_invalidation)
@@ -58,10 +61,10 @@ def imported(
 
 
 def exported(connector: Connector, offset: Mapping[str, Any]) -> str:
-    """Write a connector's offset as ``PATCH /connectors/NAME/offsets`` of Kafka Connect takes it.
+    """Convert a connector's offset to the body of Kafka Connect's ``PATCH /connectors/NAME/offsets``.
 
     Raises:
-        ConfigurationError: It is of another source than Vitess and ScyllaDB, or there is no place yet.
+        ConfigurationError: The source is neither Vitess nor ScyllaDB, or there is no position yet.
     """
     if connector.type == "scylla":
         return _to_scylla(connector, offset)
@@ -72,15 +75,15 @@ def exported(connector: Connector, offset: Mapping[str, Any]) -> str:
     options = _vitess_options(connector)
     position = Position.from_offset(offset)
     if not position.is_real:
-        raise ConfigurationError("shards have no place yet", remedy="run a capture first")
+        raise ConfigurationError("shards have no position yet", remedy="run a capture first")
     return to_rest(to_debezium(position, connector.topic_prefix, layout_of(options)))
 
 
 def moved_to_generation(connector: Connector, content: bytes) -> str:
-    """Write offsets of Debezium's tasks for the generation that the declaration tells, copies kept.
+    """Convert offsets of Debezium tasks to the generation in the declaration; snapshots in progress are kept.
 
     Raises:
-        ConfigurationError: They don't fit what the declaration says of tasks.
+        ConfigurationError: The offsets don't match the declaration's task options.
     """
     from airflow_cdc_provider.sources.connect_offsets import to_rest
     from airflow_cdc_provider.sources.vitess.debezium_offset import moved, read_offsets
@@ -94,8 +97,8 @@ def moved_to_generation(connector: Connector, content: bytes) -> str:
 def _vitess_options(connector: Connector) -> VitessOptions:
     if not isinstance(connector.source, VitessOptions):
         raise ConfigurationError(
-            "offsets are written for connectors of Vitess and ScyllaDB alone",
-            expected="a connector of type vitess, or scylla without --moved-from",
+            "offsets can be exported only for Vitess and ScyllaDB",
+            expected="a connector of type vitess; or scylla, without --moved-from",
             found=connector.type,
         )
     return connector.source
@@ -114,7 +117,7 @@ def _of_vitess(connector: Connector, content: bytes) -> Imported | None:
 
 
 def _vitess_shards(connector: Connector, options: VitessOptions) -> list[str]:
-    """List the shards that are read, ``keyspace/shard``: those of the options, else all that serve."""
+    """Return the captured shards as ``keyspace/shard``: those configured, else all serving shards."""
     from airflow_cdc_provider.hooks.source import hook_for
     from airflow_cdc_provider.hooks.vitess import VitessCdcHook
     from airflow_cdc_provider.sources.vitess.requests import serving_shards
@@ -135,8 +138,8 @@ def _of_cassandra(content: bytes, host_id: str) -> Imported | None:
         return None
     if not host_id:
         raise ConfigurationError(
-            "the file doesn't say which node it is of",
-            expected="--host-id with the node's host id, as nodetool info prints it",
+            "the file does not name its node",
+            expected="--host-id with the node's host ID, as printed by nodetool info",
         )
     node, remarks = position_of(content)
     return Imported(dict(write_offset({host_id: node})), remarks)
@@ -170,7 +173,7 @@ def _to_scylla(connector: Connector, offset: Mapping[str, Any]) -> str:
 
 @contextmanager
 def _scylla_logs(connector: Connector) -> Iterator[LogState]:
-    """Look at the cluster; the streams of a generation are asked for when they are needed."""
+    """Connect to the cluster; streams of a generation are queried on demand."""
     from airflow_cdc_provider.hooks.scylla import ScyllaCdcHook
     from airflow_cdc_provider.hooks.source import hook_for
     from airflow_cdc_provider.sources.scylla.log_state import look_at_logs
@@ -197,16 +200,16 @@ def _of_mongodb(connector: Connector, content: bytes, *, allow_invalidation: boo
     if not is_debeziums(content):
         return None
     offsets = read_offsets(content)
-    place = place_of(
+    position = place_of(
         offsets,
         connector.topic_prefix,
         shards=lambda: _mongodb_shards(connector),
         allow_invalidation=allow_invalidation,
     )
-    told = tuple(remarks(offsets))
-    if place is None:
-        return Imported(None, (*told, "a shard has no offset: capture begins as at first, with a snapshot"))
-    return Imported(place.to_offset(), told)
+    notes = tuple(remarks(offsets))
+    if position is None:
+        return Imported(None, (*notes, "a shard has no offset: capture starts over with a snapshot"))
+    return Imported(position.to_offset(), notes)
 
 
 def _mongodb_shards(connector: Connector) -> list[str] | None:

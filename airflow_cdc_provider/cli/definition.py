@@ -1,6 +1,6 @@
-"""What ``airflow`` needs to know of ``airflow cdc``: names and arguments. Light: read at every start of it.
+"""Definition of the ``airflow cdc`` commands. Imports little, because Airflow loads it at each start.
 
-Exit codes of all commands: 0 done, 1 one message on stderr says why not, 2 wrong usage.
+Exit codes of all commands: 0 success, 1 failure with one message on stderr, 2 invalid arguments.
 """
 
 from __future__ import annotations
@@ -19,33 +19,33 @@ _CONNECTOR = _argument(
     "--connector",
     metavar="FILE",
     required=True,
-    help="The connector's YAML, or a Debezium .properties file",
+    help="Connector declaration (YAML) or Debezium .properties file",
 )
 _RECORDING = (
-    "The recording. Cassandra: a folder of commit-log segments and idx files (plain or .gz). "
-    "MongoDB: a file or folder of change events as BSON; snapshot.DB.COLL.bson holds snapshot documents"
+    "Recording. Cassandra: folder of commit log segments and idx files (plain or .gz). "
+    "MongoDB: file or folder of change events in BSON; snapshot.DB.COLL.bson contains snapshot documents"
 )
 _INPUT = _argument("--input", metavar="PATH", required=True, help=_RECORDING)
 _EVENTS_INPUT = _argument("--input", metavar="PATH", default="", help=_RECORDING)
 _FROM_LAKE = _argument(
     "--from-lake",
     action="store_true",
-    help="Instead of a recording, the changes and snapshot rows that were captured to the lake",
+    help="Read captured changes and snapshot rows from the lake instead of a recording",
 )
 _AFTER_BATCH = _argument(
-    "--after-batch", metavar="N", type=int, default=0, help="With --from-lake: only batches after this one"
+    "--after-batch", metavar="N", type=int, default=0, help="With --from-lake: only batches after batch N"
 )
 _SCHEMA = _argument(
     "--schema",
     metavar="PATH",
     default="",
-    help="Cassandra: the schema as DESCRIBE ... WITH INTERNALS prints it",
+    help="Cassandra: file with the schema, as printed by DESCRIBE ... WITH INTERNALS",
 )
 _AT = _argument(
     "--at",
     metavar="EPOCH_SECONDS",
     type=int,
-    help="The moment at which TTLs are judged and events are built; default: now",
+    help="Time for the evaluation of TTLs and for event timestamps; default: now",
 )
 _TABLE = _argument(
     "--table", metavar="NAME", default="", help="Only this keyspace.table or database.collection"
@@ -57,93 +57,107 @@ _EVENTS_TABLE = _argument(
     help="With --from-lake: only this keyspace.table or database.collection",
 )
 
-_OFFSET = _argument("--offset", metavar="JSON", required=True, help="The source's offset, as show prints it")
+_OFFSET = _argument(
+    "--offset", metavar="JSON", required=True, help="Source offset, in the form that show prints"
+)
 _BATCH = _argument(
     "--batch",
     metavar="N",
     type=lambda text: text if text == "next" else int(text),
     required=True,
-    help="The first batch that the next run publishes; next: the one that the next capture makes",
+    help="First batch that the next run publishes; next: the batch of the next capture",
 )
-_FILE = _argument("--file", metavar="FILE", required=True, help="File that holds the offset as JSON")
+_FILE = _argument("--file", metavar="FILE", required=True, help="File for the offset, JSON")
 _IMPORTED = _argument(
     "--file",
     metavar="FILE",
     required=True,
-    help="File that holds the offset as JSON; for MongoDB, Vitess and ScyllaDB also offsets that the "
-    "connector has stored in Kafka Connect, for Cassandra commitlog_offset.properties of Debezium",
+    help="File with the offset as JSON. Also accepted: "
+    "offsets of a Kafka "
+    "Connect connector "
+    "(MongoDB, Vitess, "
+    "ScyllaDB), commitlog_offset.properties of Debezium (Cassandra)",
 )
 _TO = _argument(
     "--to",
     choices=("file", "debezium"),
     default="file",
-    help="The form: our own, or of Vitess and ScyllaDB what PATCH /connectors/NAME/offsets of Connect takes",
+    help="Format. debezium (Vitess, ScyllaDB): the body of Kafka Connect's PATCH /connectors/NAME/offsets",
 )
 _MOVED_FROM = _argument(
     "--moved-from",
     metavar="FILE",
     default="",
-    help="Vitess: instead of the stored offset, offsets of Debezium's tasks, moved to the present generation",
+    help="Vitess: export these offsets of Debezium tasks, converted to the current generation, instead",
 )
 _INVALIDATION = _argument(
     "--allow-offset-invalidation",
     action="store_true",
-    help="MongoDB: give up Debezium's offsets of single shards for the time of the oldest",
+    help="MongoDB: discard Debezium's offsets per shard and resume from the time of the oldest",
 )
 _HOST_ID = _argument(
-    "--host-id", metavar="ID", default="", help="Cassandra: host id of the node that the offsets are of"
+    "--host-id", metavar="ID", default="", help="Cassandra: host ID of the node that the offsets belong to"
 )
 _PROPERTIES = _argument(
-    "--connector", metavar="FILE", required=True, help="The .properties file of the Debezium connector"
+    "--connector",
+    metavar="FILE",
+    required=True,
+    help="Configuration of the Debezium connector: .properties or Kafka Connect JSON",
 )
 _OFFSETS = _argument(
     "--offsets",
     metavar="FILE",
     default="",
-    help="Offsets that the connector has stored, as offsets import takes them; Cassandra: its "
+    help="Offsets stored by the connector, in a format that offsets import accepts; Cassandra: "
     "commitlog_offset.properties of one node",
 )
-_OUTPUT = _argument("--output", metavar="FILE", default="", help="Where to write the declaration, YAML")
-_CONN_ID = _argument("--conn-id", metavar="ID", default="", help="Airflow connection of the source")
-_KAFKA_CONN_ID = _argument("--kafka-conn-id", metavar="ID", default="", help="Airflow connection of Kafka")
-_REGISTRY_CONN_ID = _argument(
-    "--registry-conn-id", metavar="ID", default="", help="Airflow connection of the schema registry"
+_OUTPUT = _argument(
+    "--output", metavar="FILE", default="", help="Path of the connector declaration (YAML) to write"
 )
-_WITHOUT_REFUSED = _argument(
-    "--without-refused", action="store_true", help="Write the declaration without what can't be followed"
+_CONN_ID = _argument("--conn-id", metavar="ID", default="", help="Airflow connection ID of the source")
+_KAFKA_CONN_ID = _argument("--kafka-conn-id", metavar="ID", default="", help="Airflow connection ID of Kafka")
+_REGISTRY_CONN_ID = _argument(
+    "--registry-conn-id", metavar="ID", default="", help="Airflow connection ID of the schema registry"
+)
+_SKIP_UNSUPPORTED = _argument(
+    "--skip-unsupported", action="store_true", help="Write the declaration without unsupported properties"
 )
 _WORK_FOLDER = _argument(
     "--work-folder",
     metavar="PATH",
     default="",
-    help="The work folder of the operator that started it; default: [cdc] work_folder",
+    help="Work folder of the operator; default: [cdc] work_folder",
 )
-_ORIGIN = _argument("--origin", metavar="ID", required=True, help="The node's host id, as show prints it")
+_ORIGIN = _argument("--origin", metavar="ID", required=True, help="Host ID of the node, as printed by show")
 _SIGNAL = _argument(
     "--signal",
     metavar="TYPE",
     required=True,
     help="execute-snapshot, stop-snapshot, pause-snapshot, resume-snapshot or log",
 )
-_DATA = _argument("--data", metavar="JSON", default="{}", help="The signal's data")
+_DATA = _argument("--data", metavar="JSON", default="{}", help="Data of the signal")
 _TABLES = _argument(
-    "--tables", metavar="NAMES", default="", help="data-collections, with commas, in place of those in --data"
+    "--tables", metavar="NAMES", default="", help="Comma-separated data-collections; replaces those in --data"
 )
-_ID = _argument("--id", metavar="ID", default="", help="The signal's id; default: one of its own")
+_ID = _argument("--id", metavar="ID", default="", help="ID of the signal; default: a random ID")
 _RESET_TABLE = _argument(
-    "--table", metavar="NAME", default="", help="Forget only the finished snapshot of this table"
+    "--table", metavar="NAME", default="", help="Reset only the completed snapshot of this table"
 )
 _SCHEMA_TABLE = _argument(
-    "--table", metavar="NAME", default="", help="Only this database.collection; may be a view"
+    "--table", metavar="NAME", default="", help="Only this database.collection (or view)"
 )
 _SAMPLE = _argument(
-    "--sample", metavar="N", type=int, default=1000, help="Documents per collection, at the most"
+    "--sample", metavar="N", type=int, default=1000, help="Maximum number of documents per collection"
 )
 _SECONDS = _argument(
-    "--seconds", metavar="S", type=float, default=10.0, help="Seconds per collection, at the most"
+    "--seconds", metavar="S", type=float, default=10.0, help="Maximum time per collection, in seconds"
 )
 _DEPTH = _argument(
-    "--depth", metavar="N", type=int, default=1, help="2: also fields of documents in documents; and so on"
+    "--depth",
+    metavar="N",
+    type=int,
+    default=1,
+    help="Levels of nested documents to include; 1: top-level fields only",
 )
 
 
@@ -159,45 +173,51 @@ def _live(name: str, help_text: str, function: str, *args: Arg) -> ActionCommand
 
 
 def get_cdc_cli_commands() -> list[GroupCommand]:
-    """Return the group, as ``get_provider_info`` names it under ``cli``."""
+    """Return the command group; ``get_provider_info`` refers to it under ``cli``."""
     return [
         GroupCommand(
             name="cdc",
             help="Change data capture",
-            description="Look at recordings without a server, and at connectors and their offsets",
+            description="Manage connectors and their offsets; print events and rows of recordings",
             subcommands=(
                 ActionCommand(
                     name="events",
-                    help="Print the events of a recording or of what was captured, one JSON object a line",
+                    help="Print the events of a recording or of captured changes, one JSON object per line",
                     func=_offline("events"),
                     args=(_CONNECTOR, _EVENTS_INPUT, _FROM_LAKE, _AFTER_BATCH, _SCHEMA, _AT, _EVENTS_TABLE),
                 ),
                 ActionCommand(
                     name="rows",
-                    help="Print the rows that a recording adds up to, one JSON object a line",
+                    help="Print the final rows of a recording, one JSON object per line",
                     func=_offline("rows"),
                     args=(_CONNECTOR, _INPUT, _SCHEMA, _AT, _TABLE),
                 ),
-                ActionCommand(
-                    name="plan-move",
-                    help="Tell what becomes of a Debezium connector, and write its declaration",
-                    func=lazy_load_command("airflow_cdc_provider.cli.moving.plan_move"),
-                    args=(
-                        _PROPERTIES,
-                        _OFFSETS,
-                        _HOST_ID,
-                        _CONN_ID,
-                        _KAFKA_CONN_ID,
-                        _REGISTRY_CONN_ID,
-                        _OUTPUT,
-                        _WITHOUT_REFUSED,
-                        _INVALIDATION,
+                GroupCommand(
+                    name="migrate",
+                    help="Migrate from Debezium",
+                    subcommands=(
+                        ActionCommand(
+                            name="plan",
+                            help="Report how a Debezium connector's settings translate; write a declaration",
+                            func=lazy_load_command("airflow_cdc_provider.cli.migrate.plan"),
+                            args=(
+                                _PROPERTIES,
+                                _OFFSETS,
+                                _HOST_ID,
+                                _CONN_ID,
+                                _KAFKA_CONN_ID,
+                                _REGISTRY_CONN_ID,
+                                _OUTPUT,
+                                _SKIP_UNSUPPORTED,
+                                _INVALIDATION,
+                            ),
+                        ),
                     ),
                 ),
-                _live("check", "Look at everything that capture needs of the source", "check"),
+                _live("check", "Verify the source's prerequisites", "check"),
                 _live(
                     "schema",
-                    "Print the columns that a sample of each collection has, as a declaration has them",
+                    "Infer columns from a sample of each collection and print them as source.columns",
                     "schema",
                     _SCHEMA_TABLE,
                     _SAMPLE,
@@ -206,18 +226,18 @@ def get_cdc_cli_commands() -> list[GroupCommand]:
                 ),
                 _live(
                     "create-topics",
-                    "Make the topics of the connector's tables that are missing, as publish.topics says",
+                    "Create missing topics as configured in publish.topics",
                     "create_topics",
                 ),
-                _live("lag", "Print how far the stored offset is behind the source", "lag"),
+                _live("lag", "Print the lag of the stored offset", "lag"),
                 _live(
                     "status",
-                    "Print where each table stands and what signals asked for, one JSON object a line",
+                    "Print the status of each table and of signals, one JSON object per line",
                     "status",
                 ),
                 _live(
                     "signal",
-                    "Tell a connector, running or not, what to do; print the signal's id",
+                    "Send a signal to a connector and print its ID",
                     "signal",
                     _SIGNAL,
                     _DATA,
@@ -227,36 +247,36 @@ def get_cdc_cli_commands() -> list[GroupCommand]:
                 ),
                 _live(
                     "metrics",
-                    "Print the metrics of the continuous application by Debezium's names",
+                    "Print the metrics of the continuous application under Debezium's names",
                     "metrics",
                     _WORK_FOLDER,
                 ),
                 GroupCommand(
                     name="offsets",
-                    help="Look at and change where a connector resumes",
+                    help="Show and change the offset of a connector",
                     subcommands=(
                         _live("show", "Print the stored offset", "show_offset"),
                         _live("set", "Store an offset", "set_offset", _OFFSET),
                         _live(
                             "reset",
-                            "Forget the position: capture begins as at first",
+                            "Delete the stored offset; the next run starts over",
                             "reset_offset",
                             _RESET_TABLE,
                         ),
                         _live(
-                            "forget",
-                            "Take a node that is gone for good out of the offset",
-                            "forget_origin",
+                            "remove-origin",
+                            "Remove a decommissioned node from the offset",
+                            "remove_origin",
                             _ORIGIN,
                         ),
                         _live(
                             "adopt",
-                            "Go on with what is stored under another connection, scope or topic prefix",
+                            "Take over an offset stored under another connection, scope or topic prefix",
                             "adopt_offset",
                         ),
                         _live(
-                            "publish",
-                            "Let publishing go on with a batch of the changes table, whatever was published",
+                            "publish-from",
+                            "Set the batch from which the next run publishes",
                             "publish_from",
                             _BATCH,
                         ),
@@ -270,7 +290,7 @@ def get_cdc_cli_commands() -> list[GroupCommand]:
                         ),
                         _live(
                             "import",
-                            "Store the offset of a file",
+                            "Store the offset from a file",
                             "import_offset",
                             _IMPORTED,
                             _INVALIDATION,

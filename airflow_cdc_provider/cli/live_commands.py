@@ -1,9 +1,10 @@
-"""``airflow cdc check``, ``schema``, ``lag``, ``status``, ``metrics``, ``offsets``: a connector at work.
+"""Commands on a connector: ``airflow cdc check``, ``schema``, ``lag``, ``status``, ``metrics``, ``offsets``.
 
-``check`` and ``schema`` ask the source alone, ``create-topics`` the brokers too, ``metrics`` reads what a
-continuous application tells. The others read or change the offset, which lives in the lake, so they run the
-job stage ``offsets`` in a Spark application on this machine (``airflow cdc events --from-lake`` likewise the
-stage ``events``), with the jars of ``[cdc] spark_jars`` and whatever ``spark-defaults.conf`` says.
+``check`` and ``schema`` connect to the source, ``create-topics`` also to the brokers; ``metrics`` reads the
+state file of the continuous application. The others read or change the offset, which is stored in the lake:
+they run the job stage ``offsets`` (``airflow cdc events --from-lake``: the stage ``events``) in a Spark
+application on this machine, with the jars of ``[cdc] spark_jars`` and the settings of
+``spark-defaults.conf``.
 """
 
 from __future__ import annotations
@@ -24,12 +25,12 @@ from airflow_cdc_provider.cli.running import command, read_connector, wrong_usag
 from airflow_cdc_provider.connector import Connector
 from airflow_cdc_provider.exceptions import ConfigurationError
 
-_SHOWN_LOG_LINES = 20
+_MAX_LOG_LINES = 20
 
 
 @command
 def check(args: Namespace) -> None:
-    """Print what was found, errors last; exit code 1 if there are any."""
+    """Print findings, errors last; exit code 1 if there are errors."""
     from airflow_cdc_provider.hooks.source import check_connector, hook_for
 
     connector = read_connector(args.connector)
@@ -38,16 +39,18 @@ def check(args: Namespace) -> None:
         findings = check_connector(connector, source)
     finally:
         source.close()
-    for finding in sorted(findings, key=lambda found: ("ok", "warning", "error").index(found.level)):
+    for finding in sorted(findings, key=lambda finding: ("ok", "warning", "error").index(finding.level)):
         remedy = f". {finding.remedy}" if finding.remedy else ""
         sys.stdout.write(f"{finding.level}: {finding.subject}: {finding.message}{remedy}\n")
     if any(finding.level == "error" for finding in findings):
-        raise ConfigurationError(f"connector {connector.name} can't capture", remedy="See the errors above")
+        raise ConfigurationError(
+            f"connector {connector.name} fails its checks", remedy="See the errors above"
+        )
 
 
 @command
 def create_topics(args: Namespace) -> None:
-    """Make the topics of the connector's tables that are missing; print each, and what became of it."""
+    """Create missing topics of the connector's tables; print the outcome of each."""
     from airflow_cdc_provider.operators.topics import create_missing
 
     created = create_missing(read_connector(args.connector))
@@ -57,17 +60,17 @@ def create_topics(args: Namespace) -> None:
 
 @command
 def schema(args: Namespace) -> None:
-    """Print what a sample of each collection has, as the option ``source.columns`` takes it."""
+    """Print columns inferred from a sample of each collection, in the format of option ``source.columns``."""
     from airflow_cdc_provider.hooks.mongodb import MongodbCdcHook
     from airflow_cdc_provider.hooks.source import hook_for
 
     connector = read_connector(args.connector)
     if connector.type != "mongodb":
         raise ConfigurationError(
-            "only collections have no schema of their own", expected="a connector of MongoDB"
+            "schemas are inferred only for MongoDB", expected="a connector with source mongodb"
         )
     if args.sample < 1 or args.seconds <= 0 or args.depth < 1:
-        raise wrong_usage("--sample and --depth are at least 1, --seconds is more than 0")
+        raise wrong_usage("--sample and --depth must be at least 1, --seconds greater than 0")
     hook = hook_for(connector)
     assert isinstance(hook, MongodbCdcHook)
     from airflow_cdc_provider.sources.mongodb.schema_sample import describe, sample_schema
@@ -80,45 +83,45 @@ def schema(args: Namespace) -> None:
     with hook as client:
         sys.stdout.write("columns:\n" if tables else "columns: {}\n")
         for table in tables:
-            found = sample_schema(client, table, size=args.sample, seconds=args.seconds, depth=args.depth)
-            for line in describe(found):
+            sampled = sample_schema(client, table, size=args.sample, seconds=args.seconds, depth=args.depth)
+            for line in describe(sampled):
                 sys.stdout.write(f"  {line}\n")
 
 
 @command
 def lag(args: Namespace) -> None:
-    """Print how far the stored offset is behind the source."""
+    """Print the lag of the stored offset."""
     result = _offsets(read_connector(args.connector), {"action": "show"})
     _print({"seconds": result.lag_seconds, "bytes": result.lag_bytes})
 
 
 @command
 def status(args: Namespace) -> None:
-    """Print where each table stands, then each signal and each snapshot that is asked for."""
+    """Print the status of each table, then each signal and each requested snapshot."""
     result = _offsets(read_connector(args.connector), {"action": "status"})
     for table in result.status:
         _print(asdict(table))
-    for one in result.signals:
-        _print(one)
+    for entry in result.signals:
+        _print(entry)
 
 
 @command
 def signal(args: Namespace) -> None:
-    """Put a signal where the connector's jobs look for it, and print its id."""
+    """Send a signal to the connector and print its ID."""
     from airflow_cdc_provider.hooks.parameters import to_tables
     from airflow_cdc_provider.operators.signal import send_signal
 
     data = _parse(args.data, "--data")
     connector = read_connector(args.connector)
-    sent = send_signal(
+    signal_id = send_signal(
         connector, args.work_folder, args.signal, data, tables=to_tables(args.tables), identity=args.id
     )
-    sys.stdout.write(f"{sent}\n")
+    sys.stdout.write(f"{signal_id}\n")
 
 
 @command
 def metrics(args: Namespace) -> None:
-    """Print what the continuous application last told of itself, by Debezium's names."""
+    """Print the latest metrics of the continuous application under Debezium's names."""
     from airflow_cdc_provider.hooks.work_folder import stream_folder
 
     connector = read_connector(args.connector)
@@ -127,37 +130,42 @@ def metrics(args: Namespace) -> None:
         state = json.loads(path.read_text())
     except (OSError, ValueError) as error:
         raise ConfigurationError(
-            f"there is no continuous application of connector {connector.name}",
-            expected=f"its state, {path}",
+            f"no continuous application of connector {connector.name}",
+            expected=f"its state file {path}",
             found=str(error),
-            remedy="runs of CdcSyncOperator have the same in XCom's metrics",
+            remedy="runs of CdcSyncOperator return the same metrics in XCom",
         ) from error
-    _print({"status": state["status"], "told_at": state["heartbeat_at"], **state["metrics"]})
+    _print({"status": state["status"], "updated_at": state["heartbeat_at"], **state["metrics"]})
 
 
 @command
 def show_offset(args: Namespace) -> None:
-    """Print the stored offset, null before the first capture; where publishing stands goes to stderr."""
+    """Print the stored offset, null before the first capture; publishing progress goes to stderr."""
     result = _offsets(read_connector(args.connector), {"action": "show"})
     _print(result.offset)
-    _tell_publishing(result)
+    _print_publishing_progress(result)
 
 
 @command
 def publish_from(args: Namespace) -> None:
-    """Let the next run publish from a batch on."""
-    _tell_publishing(_offsets(read_connector(args.connector), {"action": "publish", "batch": args.batch}))
+    """Set the batch from which the next run publishes."""
+    _print_publishing_progress(
+        _offsets(read_connector(args.connector), {"action": "publish", "batch": args.batch})
+    )
 
 
-def _tell_publishing(result: Any) -> None:
-    """Say up to where events are published, of a connector that publishes."""
+def _print_publishing_progress(result: Any) -> None:
+    """Print the publishing progress of a connector that publishes."""
     for finding in result.findings:
         if "publish" in finding:
             sys.stderr.write(f"{finding}\n")
-    if (told := result.published) is not None:
+    if (published := result.published) is not None:
         sys.stderr.write(
-            f"published through batch {told.batch}, {told.pending_batches} batches wait, the oldest for "
-            f"{told.lag_seconds} s\n"
+            f"published through batch {published.batch}, {published.pending_batches} batches pending, the "
+            ""
+            ""
+            "oldest "
+            f"for {published.lag_seconds} s\n"
         )
 
 
@@ -169,26 +177,26 @@ def set_offset(args: Namespace) -> None:
 
 @command
 def reset_offset(args: Namespace) -> None:
-    """Forget the position, or the finished snapshots of one table."""
+    """Delete the stored offset, or the completed snapshot of one table."""
     tables = (args.table,) if args.table else ()
     _print(_offsets(read_connector(args.connector), {"action": "reset"}, tables).offset)
 
 
 @command
-def forget_origin(args: Namespace) -> None:
-    """Take a feed that is gone out of the position."""
+def remove_origin(args: Namespace) -> None:
+    """Remove a decommissioned node from the offset."""
     _print(_offsets(read_connector(args.connector), {"action": "forget", "origin": args.origin}).offset)
 
 
 @command
 def adopt_offset(args: Namespace) -> None:
-    """Take what is stored for this connector's, under another connection, scope or topic prefix."""
+    """Take over an offset stored under another connection, scope or topic prefix."""
     _print(_offsets(read_connector(args.connector), {"action": "adopt"}).offset)
 
 
 @command
 def export_offset(args: Namespace) -> None:
-    """Write the stored offset to a file, as it is or as Debezium has it."""
+    """Write the stored offset to a file, in this package's or Debezium's format."""
     from airflow_cdc_provider.cli.debezium_offsets import exported, moved_to_generation
 
     connector = read_connector(args.connector)
@@ -197,29 +205,29 @@ def export_offset(args: Namespace) -> None:
     else:
         offset = _offsets(connector, {"action": "show"}).offset
         if offset is None:
-            raise ConfigurationError("there is no offset to export", remedy="run a capture first")
-        own = args.to != "debezium"
-        text = json.dumps(offset, sort_keys=True) if own else exported(connector, offset)
+            raise ConfigurationError("no offset is stored", remedy="run a capture first")
+        to_debezium = args.to == "debezium"
+        text = exported(connector, offset) if to_debezium else json.dumps(offset, sort_keys=True)
     Path(args.file).write_text(f"{text}\n")
 
 
 @command
 def import_offset(args: Namespace) -> None:
-    """Store the offset of a file: one of ours, or one that Debezium has stored."""
+    """Store the offset from a file, in this package's or Debezium's format."""
     from airflow_cdc_provider.cli.debezium_offsets import imported
 
     content = _content(args.file)
     connector = read_connector(args.connector)
-    found = imported(
+    from_debezium = imported(
         connector, content, allow_invalidation=args.allow_offset_invalidation, host_id=args.host_id
     )
-    if found is None:
+    if from_debezium is None:
         _store(args, _parse(content.decode(errors="replace"), args.file))
         return
-    for remark in found.remarks:
+    for remark in from_debezium.remarks:
         sys.stderr.write(f"{remark}\n")
-    offset = found.offset
-    if offset is not None and connector.type == "cassandra":  # a file is of one node, others stay
+    offset = from_debezium.offset
+    if offset is not None and connector.type == "cassandra":  # the file has one node; keep the others
         offset = {**(_offsets(connector, {"action": "show"}).offset or {}), **offset}
     options = {"action": "reset"} if offset is None else {"action": "set", "offset": offset}
     _print(_offsets(connector, options).offset)
@@ -240,9 +248,9 @@ def _parse(text: str, where: str) -> dict[str, Any]:
     try:
         offset = json.loads(text)
     except ValueError as error:
-        raise ConfigurationError(f"{where} is no JSON", found=str(error)) from error
+        raise ConfigurationError(f"{where} is not valid JSON", found=str(error)) from error
     if not isinstance(offset, dict):
-        raise ConfigurationError(f"{where} is wrong", expected="a JSON object", found=text[:80])
+        raise ConfigurationError(f"invalid value for {where}", expected="a JSON object", found=text[:80])
     return offset
 
 
@@ -255,13 +263,13 @@ def _offsets(connector: Connector, options: Mapping[str, Any], tables: tuple[str
 
 
 def print_events(connector: Connector, now_ns: int, after_batch: int, tables: tuple[str, ...]) -> None:
-    """Print the events of what a connector's changes table holds; on stderr what was left out.
+    """Print the events in a connector's changes table; findings go to stderr.
 
     Args:
-        connector: The declaration.
-        now_ns: When events are built and TTLs are judged, ns since 1970.
-        after_batch: Batches up to this one are left out.
-        tables: Only these; empty for all.
+        connector: The connector declaration.
+        now_ns: Time for event timestamps and the evaluation of TTLs, in ns since 1970.
+        after_batch: Batches up to and including this one are skipped.
+        tables: Only these tables; empty for all.
     """
     with tempfile.TemporaryDirectory(prefix="cdc-events-") as folder:
         lines = Path(folder) / "events.jsonl"
@@ -280,7 +288,7 @@ def _run(
     options: Mapping[str, Any],
     tables: tuple[str, ...] = (),
 ) -> Any:
-    """Run a stage here and return its result."""
+    """Run a stage on this machine and return its result."""
     from airflow_cdc_provider.hooks.failures import error_of, redact
     from airflow_cdc_provider.hooks.kafka import with_kafka
     from airflow_cdc_provider.hooks.source import hook_for, with_secrets
@@ -309,7 +317,7 @@ def _run(
         log = _submit(folder.spec_path)
         result = folder.read_result()
     if result is None:
-        tail = "\n".join(redact(log, values).splitlines()[-_SHOWN_LOG_LINES:])
+        tail = "\n".join(redact(log, values).splitlines()[-_MAX_LOG_LINES:])
         raise ConfigurationError("the Spark application ended without a result", found=f"\n{tail}")
     if not result.ok:
         raise error_of(result.error_code, redact(result.error, values))
@@ -317,7 +325,7 @@ def _run(
 
 
 def _submit(spec: Path) -> str:
-    """Run the application with ``spark-submit`` and return what it printed."""
+    """Run the application with ``spark-submit`` and return its output."""
     from airflow.providers.common.compat.sdk import conf
 
     from airflow_cdc_provider.operators.spark_process import check_submit, search_path, short_lived_java
@@ -329,7 +337,7 @@ def _submit(spec: Path) -> str:
     submit += ["--jars", jars] if jars else []
     for setting in ("spark.pyspark.driver.python", "spark.pyspark.python"):
         submit += ["--conf", f"{setting}={sys.executable}"]
-    done = subprocess.run(
+    completed = subprocess.run(
         [*submit, APPLICATION, str(spec)],
         env={**os.environ, "PATH": search_path(), "JDK_JAVA_OPTIONS": short_lived_java()},
         stdout=subprocess.PIPE,
@@ -337,4 +345,4 @@ def _submit(spec: Path) -> str:
         text=True,
         check=False,
     )
-    return done.stdout
+    return completed.stdout

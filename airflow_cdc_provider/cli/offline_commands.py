@@ -1,4 +1,4 @@
-"""``airflow cdc events`` and ``airflow cdc rows``: recordings, without a server; events of the lake too."""
+"""``airflow cdc events`` and ``airflow cdc rows``: print recordings, or events of captured changes."""
 
 from __future__ import annotations
 
@@ -17,25 +17,25 @@ from airflow_cdc_provider.sources.scylla.options import ScyllaOptions
 
 @command
 def events(args: Namespace) -> None:
-    """Print the events of a recording, or of what was captured, in publishing order."""
+    """Print the events of a recording or of captured changes, in publishing order."""
     from airflow_cdc_provider.jobs.offline import recordings as offline
 
     if args.from_lake == bool(args.input):
-        raise wrong_usage("either --input PATH or --from-lake is required: --input is a recording")
+        raise wrong_usage("either --input PATH or --from-lake is required")
     if args.from_lake:
         if args.schema:
-            raise wrong_usage("--schema is for recordings: the lake holds the schema's history")
+            raise wrong_usage("--schema is only for recordings: the lake has the schema history")
         tables = (args.table,) if args.table else ()
         print_events(read_connector(args.connector), _now_ns(args), args.after_batch, tables)
         return
     if args.table or args.after_batch:
-        raise wrong_usage("--table and --after-batch go with --from-lake")
+        raise wrong_usage("--table and --after-batch require --from-lake")
     _print(args, offline.event_lines)
 
 
 @command
 def rows(args: Namespace) -> None:
-    """Print the reconciled final state."""
+    """Print the reconciled final rows."""
     from airflow_cdc_provider.jobs.offline import recordings as offline
 
     _print(args, offline.row_lines)
@@ -48,9 +48,9 @@ def _print(args: Namespace, lines_of: Callable[..., Iterator[Any]]) -> None:
 
     connector = read_connector(args.connector)
     if isinstance(connector.source, ScyllaOptions):
-        raise wrong_usage("there are no recordings of ScyllaDB: events --from-lake shows what was captured")
+        raise wrong_usage("ScyllaDB has no recordings: use events --from-lake")
     if isinstance(connector.source, DebeziumOptions):
-        raise wrong_usage("there are no recordings of topics: airflow cdc check looks at them as they are")
+        raise wrong_usage("topics have no recordings: use airflow cdc check")
     recording = offline.Recording(Path(args.input), args.schema, _now_ns(args), args.table)
     damage = Damage(strict=connector.source.advanced.strict)
     for lines in lines_of(connector, recording, damage):

@@ -1,4 +1,4 @@
-"""How commands end: one message instead of a traceback, an exit code, and quiet when the reader has gone."""
+"""Error handling of commands: one message instead of a traceback, exit codes, closed pipes."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ from airflow_cdc_provider.exceptions import CdcError
 
 
 def command(function: Callable[[Namespace], None]) -> Callable[[Namespace], None]:
-    """Make a command of a function: its :class:`CdcError` becomes a line on stderr and exit code 1."""
+    """Decorate a command: a :class:`CdcError` becomes one line on stderr and exit code 1."""
 
     @functools.wraps(function)
     def run(args: Namespace) -> None:
-        _keep_logs_out_of_the_output()
-        # As Airflow's own connection commands do: connections are looked up in its database too.
+        _redirect_logs_to_stderr()
+        # Like Airflow's connection commands: also look up connections in its metadata database.
         os.environ["_AIRFLOW_PROCESS_CONTEXT"] = "server"
         try:
             function(args)
@@ -28,32 +28,32 @@ def command(function: Callable[[Namespace], None]) -> Callable[[Namespace], None
             sys.stderr.write(f"error: {error}\n")
             raise SystemExit(1) from error
         except BrokenPipeError:
-            # The reader of our output has ended (head, less). Python would complain again when it closes it.
+            # The reader (head, less) closed the pipe. Python would raise again when it closes stdout.
             os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
     return run
 
 
 def wrong_usage(message: str) -> SystemExit:
-    """Say on stderr what is wrong with the arguments and return what ends the command as argparse does."""
+    """Print a usage error to stderr and return the exception with argparse's exit code."""
     sys.stderr.write(f"error: {message}\n")
     return SystemExit(2)
 
 
-def _keep_logs_out_of_the_output() -> None:
-    """Send what Airflow would log to stdout to stderr: stdout is for the command's own lines."""
+def _redirect_logs_to_stderr() -> None:
+    """Redirect Airflow's stdout log handlers to stderr: stdout is reserved for the command's output."""
     from airflow.cli.utils import redirect_stdout_log_handlers_to_stderr
 
     redirect_stdout_log_handlers_to_stderr()
-    # What the driver fails at comes as one error of ours; it would log a traceback for each try before.
+    # Driver failures are raised as one CdcError; the driver itself logs a traceback per attempt.
     logging.getLogger("cassandra").setLevel(logging.CRITICAL)
 
 
 def read_connector(path: str) -> Connector:
-    """Read a declaration, ours or Debezium's; what of Debezium's has no counterpart is told on stderr.
+    """Load a declaration or a Debezium .properties file, whose ignored properties are reported on stderr.
 
     Raises:
-        ConfigurationError: The file is missing or wrong.
+        ConfigurationError: The file is missing or invalid.
     """
     if not path.endswith(".properties"):
         return load_connector(path)

@@ -1,4 +1,4 @@
-"""Settings of DataStax's CDC for Apache Cassandra as a declaration: those of its agent and of its connector.
+"""Import of the settings of DataStax CDC for Apache Cassandra, agent and connector.
 
 Agent: names as in its ``-javaagent`` option, or as environment variables (``CDC_TOPIC_PREFIX``). Connector:
 names as in its configuration; ``datastax-java-driver.*`` too. Names and defaults: version 2.3.
@@ -16,13 +16,13 @@ from airflow_cdc_provider.connector.imported import (
     Imported,
     Rule,
     choice,
+    custom_rule,
     find_rule,
-    left_out,
-    read_elsewhere,
-    refusal,
-    refused,
-    taken,
-    wrong,
+    handled_elsewhere,
+    ignored,
+    invalid,
+    unsupported,
+    unsupported_error,
 )
 from airflow_cdc_provider.exceptions import ConfigurationError
 
@@ -30,15 +30,15 @@ _MARKS: Final = ("topicPrefix", "pulsarServiceUrl", "cdcWorkingDir", "events.top
 
 
 def is_datastax(settings: Mapping[str, str]) -> bool:
-    """Tell whether settings are DataStax's, by names that only it has."""
+    """Return whether settings are DataStax's, by names unique to it."""
     return any(setting_name(name) in _MARKS for name in settings)
 
 
 def from_datastax(settings: Mapping[str, str]) -> Imported:
-    """Make a declaration of DataStax's settings, of its agent, its connector or both.
+    """Translate settings of DataStax's agent, its connector or both to a declaration.
 
     Raises:
-        ConfigurationError: Names the setting, what was found and what was expected.
+        ConfigurationError: Names the setting, the value found and what was expected.
     """
     named = {setting_name(name): str(value).strip() for name, value in settings.items()}
     draft = Draft("cassandra", named)
@@ -50,7 +50,7 @@ def from_datastax(settings: Mapping[str, str]) -> Imported:
         _set_format(draft, "key-value-avro")
     keyspace, table = named.get("keyspace", ""), named.get("table", "")
     if bool(keyspace) != bool(table):
-        raise ConfigurationError("settings keyspace and table go together", found=keyspace or table)
+        raise ConfigurationError("settings keyspace and table require each other", found=keyspace or table)
     if keyspace:
         draft.set("tables", [rf"{re.escape(keyspace)}\.{re.escape(table)}"])
         draft.values.setdefault("name", f"{keyspace}.{table}")
@@ -59,7 +59,7 @@ def from_datastax(settings: Mapping[str, str]) -> Imported:
 
 
 def setting_name(name: str) -> str:
-    """Return a setting's name: an environment variable's becomes that of the agent's option."""
+    """Return the name of a setting; environment variables are mapped to the agent's option."""
     if not re.fullmatch(r"CDC_[A-Z0-9_]+", name):
         return name
     if name in _ENVIRONMENT:
@@ -80,7 +80,7 @@ _FORMATS: Final = {"key-value-avro": "avro", "key-value-json": "json", "json": "
 
 def _format(draft: Draft, name: str, value: str) -> None:
     if value not in _FORMATS:
-        raise wrong(name, f"one of {', '.join(_FORMATS)}", value)
+        raise invalid(name, f"one of {', '.join(_FORMATS)}", value)
     _set_format(draft, value)
 
 
@@ -92,44 +92,42 @@ def _set_format(draft: Draft, value: str) -> None:
 
 
 def _topic_prefix(draft: Draft, name: str, value: str) -> None:
-    """Name topics as the agent names those of its events; the connector's data topics are named freely."""
+    """Name topics like the agent's event topics; names of the connector's data topics are arbitrary."""
     draft.set("publish.topic_pattern", f"{value}{{database}}.{{table}}")
 
 
 def _columns(draft: Draft, name: str, value: str) -> None:
     if value not in ("", ".*"):
-        raise refusal(name, value, "List the columns to leave out in publish.exclude_columns")
+        raise unsupported_error(name, value, "Use publish.exclude_columns")
 
 
-_PULSAR: Final = left_out(
-    "`service_url` of the Airflow connection that `publish.pulsar.connection` names does it"
+_PULSAR: Final = ignored("use `service_url` of the Airflow connection in `publish.pulsar.connection`")
+_KAFKA_TLS: Final = ignored("TLS belongs in the Airflow connection of Pulsar (`tls_*`) or Kafka (`ssl.*`)")
+_LOGIN: Final = ignored("the password of the Airflow connection is Pulsar's token; of Kafka's, `sasl.*`")
+_DRIVER: Final = ignored("it belongs in the Airflow connection of source.conn_id")
+_NO_QUERIES: Final = ignored(
+    "rows are built from logged values; `publish.cassandra.reread` queries rows and needs no tuning"
 )
-_KAFKA_TLS: Final = left_out("TLS belongs to the Airflow connection of Pulsar (`tls_*`) or Kafka (`ssl.*`)")
-_LOGIN: Final = left_out("the password of the Airflow connection is Pulsar's token; of Kafka's, `sasl.*`")
-_DRIVER: Final = left_out("it belongs into the Airflow connection that source.conn_id names")
-_NO_QUERIES: Final = left_out(
-    "rows come from the logged values; `publish.cassandra.reread` asks for queries, and needs no tuning"
-)
-_NO_CACHE: Final = left_out("copies of a change end in the same row, so none is cached")
-_SPARK: Final = left_out("Spark divides the work")
+_NO_CACHE: Final = ignored("replica duplicates merge into the same row, so nothing is cached")
+_SPARK: Final = ignored("Spark distributes the work")
 
 RULES: Final[Mapping[str, Rule]] = {
-    "topicPrefix": taken("`publish.topic_pattern`", _topic_prefix),
-    "cdcWorkingDir": left_out("positions are kept in the lake, in the commit of their data"),
-    "cdcPollIntervalMs": left_out("the sensor's poke interval or the DAG's schedule does it"),
-    "errorCommitLogReprocessEnabled": left_out("a segment is read again from the stored offset"),
+    "topicPrefix": custom_rule("`publish.topic_pattern`", _topic_prefix),
+    "cdcWorkingDir": ignored("offsets are stored in the lake, in the same commit as the data"),
+    "cdcPollIntervalMs": ignored("use the sensor's poke interval or the DAG's schedule"),
+    "errorCommitLogReprocessEnabled": ignored("a segment is read again from the stored offset"),
     "cdcConcurrentProcessors": _SPARK,
-    "maxInflightMessagesPerTask": left_out("messages in flight are bounded by themselves"),
+    "maxInflightMessagesPerTask": ignored("messages in flight are bounded automatically"),
     "pulsarServiceUrl": _PULSAR,
-    "pulsarBatchDelayInMs": left_out(
-        "to Pulsar messages go one by one; to Kafka `linger.ms` of the producer does it"
+    "pulsarBatchDelayInMs": ignored(
+        "Pulsar messages are not batched; for Kafka use `linger.ms` of the producer"
     ),
-    "pulsarKeyBasedBatcher": left_out("Kafka's batches are of one partition, and keys keep to theirs"),
-    "pulsarMaxPendingMessages": left_out("to Kafka `queue.buffering.max.messages` of the producer does it"),
-    "pulsarMaxPendingMessagesAcrossPartitions": left_out(
-        "`queue.buffering.max.messages` of the Kafka connection does it"
+    "pulsarKeyBasedBatcher": ignored("Kafka batches per partition, and keys determine the partition"),
+    "pulsarMaxPendingMessages": ignored("for Kafka use `queue.buffering.max.messages` of the producer"),
+    "pulsarMaxPendingMessagesAcrossPartitions": ignored(
+        "use `queue.buffering.max.messages` of the Kafka connection"
     ),
-    "pulsarMemoryLimitBytes": left_out("`queue.buffering.max.kbytes` of the Kafka connection does it"),
+    "pulsarMemoryLimitBytes": ignored("use `queue.buffering.max.kbytes` of the Kafka connection"),
     "pulsarAuthPluginClassName": _LOGIN,
     "pulsarAuthParams": _LOGIN,
     "sslProvider": _KAFKA_TLS,
@@ -144,15 +142,15 @@ RULES: Final[Mapping[str, Rule]] = {
     "sslHostnameVerificationEnable": _KAFKA_TLS,
     "tlsTrustCertsFilePath": _KAFKA_TLS,
     "useKeyStoreTls": _KAFKA_TLS,
-    "keyspace": read_elsewhere("`tables`, with `table`"),
-    "table": read_elsewhere("`tables`, with `keyspace`"),
-    "columns": taken("`.*` only; leave columns out by `publish.exclude_columns`", _columns),
-    "outputFormat": taken("`publish.key`, `publish.value`, `publish.cassandra.key_in_value`", _format),
-    "key.converter": refused("Converters are Java classes; use outputFormat", "null"),
-    "value.converter": refused("Converters are Java classes; use outputFormat", "null"),
-    "events.topic": left_out("there is no topic between log and rows"),
-    "events.subscription.name": left_out("there is no topic between log and rows"),
-    "events.subscription.type": left_out("there is no topic between log and rows"),
+    "keyspace": handled_elsewhere("`tables`, with `table`"),
+    "table": handled_elsewhere("`tables`, with `keyspace`"),
+    "columns": custom_rule("`.*` only; use `publish.exclude_columns`", _columns),
+    "outputFormat": custom_rule("`publish.key`, `publish.value`, `publish.cassandra.key_in_value`", _format),
+    "key.converter": unsupported("Converters are Java classes; use outputFormat", "null"),
+    "value.converter": unsupported("Converters are Java classes; use outputFormat", "null"),
+    "events.topic": ignored("there is no intermediate topic"),
+    "events.subscription.name": ignored("there is no intermediate topic"),
+    "events.subscription.type": ignored("there is no intermediate topic"),
     "batch.size": _SPARK,
     "query.executors": _NO_QUERIES,
     "query.maxMobileAvgLatency": _NO_QUERIES,
@@ -177,8 +175,8 @@ RULES: Final[Mapping[str, Rule]] = {
     "ignoreErrors": choice(
         "source.advanced.strict", {"none": True, "false": True, "all": False, "true": False, "driver": True}
     ),
-    "jmx": left_out("metrics are Airflow's"),
-    "jmxConnectorDomain": left_out("metrics are Airflow's"),
-    "metricsHighestLatency": left_out("metrics are Airflow's"),
+    "jmx": ignored("metrics are emitted through Airflow"),
+    "jmxConnectorDomain": ignored("metrics are emitted through Airflow"),
+    "metricsHighestLatency": ignored("metrics are emitted through Airflow"),
 }
-"""What becomes of each setting."""
+"""Rules by setting."""

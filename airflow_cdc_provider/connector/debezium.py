@@ -1,11 +1,11 @@
-r"""Debezium's ``.properties`` as a declaration: the same options, under our names.
+r"""Import of Debezium ``.properties`` files as connector declarations.
 
-Nothing is dropped silently. Each property is mapped to an option; or left out with a note, where Debezium
-needs it for itself (its own queue sizes) or it belongs to the Airflow connection (addresses, secrets); or
-refused with the reason, where leaving it out would change what comes out. A property that stands at
-Debezium's own default is always accepted. An unknown name is refused with the nearest known one.
+No property is dropped silently. It is mapped to an option; or ignored with a note if it concerns only
+Debezium's own process (queue sizes) or belongs in the Airflow connection (addresses, secrets); or rejected
+with the reason if ignoring it would change the events. A property at Debezium's default is always accepted.
+An unknown property is rejected with the nearest known name.
 
-What becomes of each property: :mod:`.debezium_rules`.
+The translation of each property: :mod:`.debezium_rules`.
 """
 
 from __future__ import annotations
@@ -20,17 +20,17 @@ from airflow_cdc_provider.connector.debezium_cassandra import CASSANDRA
 from airflow_cdc_provider.connector.debezium_mongodb import MONGODB
 from airflow_cdc_provider.connector.debezium_read_topics import READ_BY_TOPICS, READ_TOPICS
 from airflow_cdc_provider.connector.debezium_read_topics import finish as finish_topics
-from airflow_cdc_provider.connector.debezium_scylla import SCYLLA, scyllas_finish
-from airflow_cdc_provider.connector.debezium_vitess import VITESS, vitess_defaults
+from airflow_cdc_provider.connector.debezium_scylla import SCYLLA, finish_scylla
+from airflow_cdc_provider.connector.debezium_vitess import VITESS, set_vitess_defaults
 from airflow_cdc_provider.connector.declaration import Connector
 from airflow_cdc_provider.connector.imported import (
     Draft,
     Imported,
     Rules,
     find_rule,
-    refusal,
+    invalid,
     split_list,
-    wrong,
+    unsupported_error,
 )
 from airflow_cdc_provider.exceptions import ConfigurationError, joined
 from airflow_cdc_provider.properties_file import read_settings
@@ -47,21 +47,21 @@ _CLASSES: Final = {
 }
 
 
-_LOOKED_UP: Final = re.compile(r"\$\{[A-Za-z]\w*:[^}]*\}")
-"""What Kafka Connect's configuration providers fill in: ``${file:/etc/secrets:password}``."""
+_REFERENCE: Final = re.compile(r"\$\{[A-Za-z]\w*:[^}]*\}")
+"""References that Kafka Connect's configuration providers resolve: ``${file:/etc/secrets:password}``."""
 
 
 def load_debezium_properties(path: str | Path) -> Imported:
-    """Read a ``.properties`` file of Debezium, or one that holds DataStax's settings.
+    """Load a ``.properties`` file of Debezium or DataStax.
 
     Raises:
-        ConfigurationError: The file is missing, or a property is unknown, wrong or can't be followed.
+        ConfigurationError: The file is missing, or a property is unknown, invalid or unsupported.
     """
     file = Path(path)
     try:
         raw = file.read_bytes()
     except FileNotFoundError as error:
-        raise ConfigurationError(f"there is no connector file {file}") from error
+        raise ConfigurationError(f"connector file {file} does not exist") from error
     try:
         text = raw.decode()
     except UnicodeDecodeError:
@@ -71,37 +71,39 @@ def load_debezium_properties(path: str | Path) -> Imported:
 
 
 def from_debezium(properties: Mapping[str, str]) -> Imported:
-    """Make a declaration of Debezium's properties.
+    """Translate Debezium properties to a declaration.
 
     Raises:
-        ConfigurationError: Names each wrong property, what was found and what was expected.
+        ConfigurationError: Names each invalid property, the value found and what was expected.
     """
-    draft = drafted(properties)
-    problems = [problem for _, problem in applied(draft) if problem is not None]
+    draft = start_draft(properties)
+    problems = [problem for _, problem in import_properties(draft) if problem is not None]
     if problems:
         raise joined(problems)
-    return finished(draft)
+    return build_declaration(draft)
 
 
-def drafted(properties: Mapping[str, str]) -> Draft:
-    """Begin a declaration of Debezium's properties; nothing is taken over yet.
+def start_draft(properties: Mapping[str, str]) -> Draft:
+    """Start a draft for Debezium properties; no property is imported yet.
 
     Raises:
-        ConfigurationError: No source is known by the connector's class.
+        ConfigurationError: The connector class is unknown.
     """
     return Draft(_source_type(properties), properties)
 
 
-def applied(draft: Draft) -> Iterator[tuple[str, ConfigurationError | None]]:
-    """Take over a draft's properties one by one; yield the name of each, and what is wrong with it."""
+def import_properties(draft: Draft) -> Iterator[tuple[str, ConfigurationError | None]]:
+    """Import a draft's properties one by one; yield the name and the error, if any, of each."""
     rules = RULES[draft.type]
     converters = tuple(f"{name}." for name in split_list(draft.properties.get("converters", "")))
     for name, value in draft.properties.items():
         if name in rules or not name.startswith(converters):
             try:
                 rule = find_rule(name, rules)
-                if rule.fate != "left out" and _LOOKED_UP.search(value):
-                    raise refusal(name, "", "Kafka Connect looks this value up elsewhere: write it out here")
+                if rule.outcome != "ignored" and _REFERENCE.search(value):
+                    raise unsupported_error(
+                        name, "", "Kafka Connect resolves this reference: replace it with its value"
+                    )
                 rule.apply(draft, name, value.strip())
             except ConfigurationError as error:
                 yield name, error
@@ -109,13 +111,13 @@ def applied(draft: Draft) -> Iterator[tuple[str, ConfigurationError | None]]:
                 yield name, None
 
 
-def finished(draft: Draft) -> Imported:
-    """Make the declaration of a draft whose properties are taken over.
+def build_declaration(draft: Draft) -> Imported:
+    """Build the declaration of a draft whose properties are imported.
 
     Raises:
-        ConfigurationError: Properties don't go together, or the declaration would be wrong.
+        ConfigurationError: Properties contradict each other, or the declaration is invalid.
     """
-    _finish(draft)
+    _set_derived_options(draft)
     return Imported(Connector.from_dict(draft.values), tuple(draft.notes))
 
 
@@ -125,21 +127,26 @@ def _source_type(properties: Mapping[str, str]) -> str:
         return _CLASSES[name]
     if name:
         raise ConfigurationError(
-            "property connector.class is wrong", expected=f"one of {', '.join(_CLASSES)}", found=repr(name)
+            "invalid value for property connector.class",
+            expected=f"one of {', '.join(_CLASSES)}",
+            found=repr(name),
         )
     if any(n.startswith("debezium.source.") for n in properties):
         raise ConfigurationError(
-            "these are settings of Debezium Server",
+            "these are properties of Debezium Server",
             expected="properties of a connector",
-            remedy="give those of debezium.source, without this lead, and its transforms and predicates",
+            remedy="use the properties below "
+            "debezium.source, without "
+            "this prefix, with "
+            "transforms and predicates",
         )
-    # Debezium's Cassandra connector is a program of its own, whose file names no class.
+    # Debezium's Cassandra connector runs standalone; its file has no connector.class.
     cassandra = any(n.startswith(("cassandra.", "commit.log.", "kafka.")) for n in properties)
     return "cassandra" if cassandra else "mongodb"
 
 
-def _finish(draft: Draft) -> None:
-    """Put together what several properties say."""
+def _set_derived_options(draft: Draft) -> None:
+    """Set options that depend on several properties."""
     if draft.type == "debezium":
         finish_topics(draft)
         return
@@ -161,57 +168,60 @@ def _finish(draft: Draft) -> None:
     if draft.include:
         draft.set("tables", draft.include)
     built_in = ["admin", "local", "config"] if draft.type == "mongodb" else []
-    databases = [*draft.excluded_databases, *built_in]
-    if draft.exclude or databases:
-        draft.set("exclude_tables", [*draft.exclude, *(rf"{entry}\..*" for entry in databases)])
+    excluded = [*draft.excluded_databases, *built_in]
+    if draft.exclude or excluded:
+        draft.set("exclude_tables", [*draft.exclude, *(rf"{entry}\..*" for entry in excluded)])
     _note_schemas(draft)
     if draft.type == "mongodb":
         _capture_mode(draft)
-        _mongodbs_choices(draft)
-        _note_what_the_server_cannot_apply(draft)
+        _note_mongodb_differences(draft)
+        _note_client_side_filters(draft)
     elif draft.type == "cassandra":
-        _cassandras_defaults(draft)
+        _set_cassandra_defaults(draft)
     elif draft.type == "scylla":
-        scyllas_finish(draft)
+        finish_scylla(draft)
     else:
-        vitess_defaults(draft)
+        set_vitess_defaults(draft)
 
 
-def _cassandras_defaults(draft: Draft) -> None:
-    """Set what Debezium's connector for Cassandra has other defaults for."""
+def _set_cassandra_defaults(draft: Draft) -> None:
+    """Set options whose default differs in Debezium's connector for Cassandra."""
     publish = draft.values.setdefault("publish", {})
     publish.setdefault("tombstones", False)
     if "snapshot.consistency" not in draft.properties:
         draft.notes.append(
-            "property snapshot.consistency isn't set: snapshots read at ALL, as Debezium's page says (its "
-            "code reads at QUORUM)"
+            "property snapshot.consistency isn't set: snapshots read at ALL, the default in Debezium's "
+            "documentation (its code reads at QUORUM)"
         )
 
 
 def _note_schemas(draft: Draft) -> None:
-    """Tell where a converter is named whose own default is another than ours."""
+    """Note converters whose default for schemas differs."""
     named = [side for side in ("key", "value") if draft.properties.get(f"{side}.converter", "").strip()]
     json = [side for side in named if draft.get(f"publish.{side}") == "json"]
     if json and draft.get("publish.schemas") is None:
         names = " and ".join(f"{side}.converter.schemas.enable" for side in json)
         draft.notes.append(
-            f"property {names} isn't set: events are written without schemas, JsonConverter's own default is "
-            "with them; set it to true for those"
+            f"property {names} isn't set: events are written without schemas, while JsonConverter's default "
+            "includes them; set it to true to include schemas"
         )
 
 
-def _note_what_the_server_cannot_apply(draft: Draft) -> None:
+def _note_client_side_filters(draft: Draft) -> None:
     for option in ("tables", "exclude_tables"):
         for pattern in draft.values.get(option, ()):
             if _compiles(pattern) and not server_applies(pattern):
                 draft.notes.append(
-                    f"MongoDB can't apply {pattern} of {option}: it sends what it could have left out, and "
-                    "the capture chooses. Literals, '.', classes, groups and quantifiers of ASCII it can"
+                    f"MongoDB can't evaluate {pattern} of {option}: the server sends all events and the "
+                    ""
+                    ""
+                    "capture "
+                    "filters them. It can evaluate literals, '.', classes, groups and quantifiers of ASCII"
                 )
 
 
 def _compiles(pattern: str) -> bool:
-    """Tell whether a pattern is one at all; the declaration refuses others with its own message."""
+    """Return whether a pattern is valid; the declaration rejects others with its own message."""
     try:
         re.compile(pattern)
     except re.error:
@@ -219,15 +229,18 @@ def _compiles(pattern: str) -> bool:
     return True
 
 
-def _mongodbs_choices(draft: Draft) -> None:
-    """Tell where an import does otherwise than Debezium's default, or than its words."""
+def _note_mongodb_differences(draft: Draft) -> None:
+    """Note where the import differs from Debezium's default or documentation."""
     if draft.get("source.scope") in (None, "deployment") and draft.get("source.target"):
-        draft.notes.append("property capture.target is left out: scope deployment watches all databases")
+        draft.notes.append("property capture.target is ignored: scope deployment watches all databases")
         draft.values["source"].pop("target")
     if {"c", "u", "d"} & set(draft.values.get("publish", {}).get("skipped_operations", ())):
         draft.notes.append(
-            "property skipped.operations leaves out events; the server sends these changes all the same, as "
-            "mirrors need them. source.stream.skipped_operations leaves them out there"
+            "property skipped.operations omits events only; the server still sends these changes, because "
+            ""
+            ""
+            "mirrors "
+            "need them. source.stream.skipped_operations omits them at the server"
         )
 
 
@@ -242,11 +255,11 @@ _CAPTURE_MODES: Final = {
 def _capture_mode(draft: Draft) -> None:
     mode = draft.properties.get("capture.mode", "change_streams_update_full").strip().lower()
     if mode not in _CAPTURE_MODES:
-        raise wrong("capture.mode", f"one of {', '.join(_CAPTURE_MODES)}", mode)
+        raise invalid("capture.mode", f"one of {', '.join(_CAPTURE_MODES)}", mode)
     full, pre_images = _CAPTURE_MODES[mode]
     kind = draft.properties.get("capture.mode.full.update.type", "lookup").strip().lower()
     if kind not in ("lookup", "post_image"):
-        raise wrong("capture.mode.full.update.type", "lookup or post_image", kind)
+        raise invalid("capture.mode.full.update.type", "lookup or post_image", kind)
     draft.set("source.full_document", kind if full else "none")
     draft.set("source.pre_images", pre_images)
 
@@ -258,4 +271,4 @@ RULES: Final[Mapping[str, Rules]] = {
     "scylla": SCYLLA,
     "debezium": READ_TOPICS,
 }
-"""By source, what becomes of each property."""
+"""Rules of each source."""

@@ -1,8 +1,8 @@
-"""Transforms and predicates of Kafka Connect and Debezium as ``publish.transforms``: what each becomes.
+"""Import of transforms and predicates of Kafka Connect and Debezium to ``publish.transforms``.
 
-``transforms=a,b`` with ``transforms.a.type``, its settings, ``transforms.a.predicate`` and ``.negate``, and
-``predicates.p.type``: those that a source has options of its own for are taken over by its module; all others
-come here.
+The properties are ``transforms=a,b`` with ``transforms.a.type``, its settings, ``transforms.a.predicate`` and
+``.negate``, and ``predicates.p.type``. Transforms with dedicated options are imported by the module of their
+source, all others here.
 """
 
 from __future__ import annotations
@@ -16,13 +16,13 @@ from airflow_cdc_provider.connector.imported import (
     Draft,
     Rule,
     boolean,
+    custom_rule,
     find_rule,
-    left_out,
-    refusal,
-    refused,
+    ignored,
+    invalid,
     split_list,
-    taken,
-    wrong,
+    unsupported,
+    unsupported_error,
 )
 from airflow_cdc_provider.events.transforms.options import read_transforms
 from airflow_cdc_provider.exceptions import ConfigurationError, joined
@@ -31,15 +31,15 @@ CONNECT: Final = "org.apache.kafka.connect.transforms."
 DEBEZIUM: Final = "io.debezium.transforms."
 
 _COMMUTING: Final = frozenset({"rename_topic", "insert_header", "drop_headers"})
-"""Types that may stand before a transform of a source's own, which comes before all transforms here."""
-_NO_CONVERSION: Final = refused(
-    "Where a field is null and its schema has a default, the default is shown", "true"
+"""Types that may precede a source-specific transform, which runs before ``publish.transforms``."""
+_NO_CONVERSION: Final = unsupported(
+    "A null field whose schema has a default is written as the default", "true"
 )
 _LIST: Final = "publish.transforms"
 
 
 def _set(option: str, read: Callable[[str, str], Any] = lambda name, value: value) -> Rule:
-    return taken(
+    return custom_rule(
         f"`{option}`", lambda draft, name, value: draft.values.__setitem__(option, read(name, value))
     )
 
@@ -53,7 +53,7 @@ def _pairs(name: str, value: str) -> dict[str, str]:
     for entry in split_list(value):
         old, colon, new = entry.partition(":")
         if not colon or not old.strip() or not new.strip():
-            raise wrong(name, "name:other, with commas between", value)
+            raise invalid(name, "comma-separated name:other pairs", value)
         pairs[old.strip()] = new.strip()
     return pairs
 
@@ -67,20 +67,20 @@ def _spec(draft: Draft, name: str, value: str) -> None:
 
 def _number(name: str, value: str) -> int:
     if not re.fullmatch(r"\d+", value):
-        raise wrong(name, "a whole number", value)
+        raise invalid(name, "an integer", value)
     return int(value)
 
 
 def _syntax(draft: Draft, name: str, value: str) -> None:
     if value.upper() not in ("V1", "V2"):
-        raise wrong(name, "V1 or V2", value)
+        raise invalid(name, "V1 or V2", value)
     if value.upper() == "V1" and "." in draft.properties.get("field", ""):
-        draft.notes.append(f"property {name}: where there is no field of that name, dots lead into structs")
+        draft.notes.append(f"property {name}: dots refer to nested fields if there is no field of that name")
 
 
 def _adjustment(name: str, value: str) -> str:
     if value.lower() not in ("none", "avro", "avro_unicode"):
-        raise wrong(name, "none, avro or avro_unicode", value)
+        raise invalid(name, "none, avro or avro_unicode", value)
     return value.lower()
 
 
@@ -95,53 +95,53 @@ _DELETES: Final[Mapping[tuple[str, bool], str]] = {
     ("rewrite", True): "rewrite",
     ("rewrite", False): "rewrite-with-tombstone",
 }
-"""By ``delete.handling.mode`` and ``drop.tombstones``, which ``delete.tombstone.handling.mode`` replaced."""
+"""``delete.tombstone.handling.mode`` by its predecessors ``delete.handling.mode`` and ``drop.tombstones``."""
 
 
 def deletes_of(settings: Mapping[str, str]) -> str | None:
-    """Return what a transform that makes rows does with deletes, in the words of Debezium 3.
+    """Return the ``delete.tombstone.handling.mode`` of an unwrapping transform.
 
     Args:
-        settings: Its settings, also those that Debezium had before 3.
+        settings: Settings of the transform, including those of Debezium before 3.
 
     Returns:
-        None for what has no word there.
+        The mode; None for a combination without a counterpart in Debezium 3.
     """
     old = {name: settings[name] for name in ("delete.handling.mode", "drop.tombstones") if name in settings}
     if "delete.tombstone.handling.mode" in settings or not old:
         return settings.get("delete.tombstone.handling.mode", "tombstone").lower()
-    drops = boolean("drop.tombstones", old.get("drop.tombstones", "true"))
-    return _DELETES.get((old.get("delete.handling.mode", "drop").lower(), drops))
+    drops_tombstones = boolean("drop.tombstones", old.get("drop.tombstones", "true"))
+    return _DELETES.get((old.get("delete.handling.mode", "drop").lower(), drops_tombstones))
 
 
 def settings_before_3(deletes: str) -> dict[str, Rule]:
-    """Return rules for what transforms that make rows had before Debezium 3.
+    """Return rules for settings of unwrapping transforms before Debezium 3.
 
     Args:
-        deletes: The option that says what becomes of deletes.
+        deletes: Option for the handling of deletes.
     """
 
     def apply(draft: Draft, name: str, value: str) -> None:
-        lead = name.removesuffix("drop.tombstones").removesuffix("delete.handling.mode")
-        if f"{lead}delete.tombstone.handling.mode" in draft.properties:
-            draft.notes.append(f"property {name} is left out: delete.tombstone.handling.mode replaces it")
+        prefix = name.removesuffix("drop.tombstones").removesuffix("delete.handling.mode")
+        if f"{prefix}delete.tombstone.handling.mode" in draft.properties:
+            draft.notes.append(f"property {name} is ignored: delete.tombstone.handling.mode replaces it")
             return
-        own = {setting.removeprefix(lead): text.strip() for setting, text in draft.properties.items()}
-        found = deletes_of(own)
+        settings = {setting.removeprefix(prefix): text.strip() for setting, text in draft.properties.items()}
+        found = deletes_of(settings)
         if found is None:
-            raise refusal(name, value, "Deletes without a value have no tombstone besides")
+            raise unsupported_error(name, value, "Deletes without a value can't be followed by a tombstone")
         draft.set(deletes, found)
 
-    both = taken(f"`{deletes}`, as Debezium had it before 3", apply)
+    both = custom_rule(f"`{deletes}`, in Debezium before 3", apply)
     return {
         "delete.handling.mode": both,
         "drop.tombstones": both,
-        "operation.header": refused("add.headers=op says the same", "false"),
-        "add.source.fields": refused("add.fields=source.NAME says the same"),
+        "operation.header": unsupported("Use add.headers=op", "false"),
+        "add.source.fields": unsupported("Use add.fields=source.NAME"),
     }
 
 
-_OFFSET: Final = refused("Records of a source have no offset before they are written")
+_OFFSET: Final = unsupported("Records of a source have no offset before they are sent")
 _SIDED: Final[Mapping[str, tuple[str, Mapping[str, Rule]]]] = {
     "ReplaceField": (
         "fields",
@@ -154,7 +154,7 @@ _SIDED: Final[Mapping[str, tuple[str, Mapping[str, Rule]]]] = {
         },
     ),
     "MaskField": ("mask", {"fields": _list("fields"), "replacement": _set("replacement")}),
-    "Cast": ("cast", {"spec": taken("`fields` or `to`", _spec)}),
+    "Cast": ("cast", {"spec": custom_rule("`fields` or `to`", _spec)}),
     "TimestampConverter": (
         "timestamp",
         {
@@ -182,7 +182,7 @@ _SIDED: Final[Mapping[str, tuple[str, Mapping[str, Rule]]]] = {
     "HoistField": ("hoist", {"field": _set("field")}),
     "ExtractField": (
         "extract",
-        {"field": _set("field"), "field.syntax.version": taken("either", _syntax)},
+        {"field": _set("field"), "field.syntax.version": custom_rule("both versions", _syntax)},
     ),
     "Flatten": ("flatten", {"delimiter": _set("delimiter")}),
     "SetSchemaMetadata": (
@@ -190,7 +190,7 @@ _SIDED: Final[Mapping[str, tuple[str, Mapping[str, Rule]]]] = {
         {"schema.name": _set("name"), "schema.version": _set("version", _number)},
     ),
 }
-"""Connect's transforms that come as ``$Key`` and ``$Value``."""
+"""Kafka Connect transforms with variants ``$Key`` and ``$Value``."""
 
 _WHOLE: Final[Mapping[str, tuple[str, Mapping[str, Rule]]]] = {
     f"{CONNECT}RegexRouter": (
@@ -214,7 +214,7 @@ _WHOLE: Final[Mapping[str, tuple[str, Mapping[str, Rule]]]] = {
             "key.field.regex": _set("key_field_regex"),
             "key.field.replacement": _set("key_field_replacement"),
             "schema.name.adjustment.mode": _set("schema_names", _adjustment),
-            "logical.table.cache.size": left_out("nothing is cached"),
+            "logical.table.cache.size": ignored("nothing is cached"),
         },
     ),
     f"{DEBEZIUM}HeaderToValue": (
@@ -226,7 +226,7 @@ _WHOLE: Final[Mapping[str, tuple[str, Mapping[str, Rule]]]] = {
         {
             "partition.payload.fields": _list("fields"),
             "partition.topic.num": _set("partitions", _number),
-            "partition.hash.function": refused("Fields are hashed as Java does it", "java"),
+            "partition.hash.function": unsupported("Fields are hashed like in Java", "java"),
         },
     ),
 }
@@ -239,23 +239,26 @@ _UNWRAP: Final[tuple[str, Mapping[str, Rule]]] = (
         "add.fields.prefix": _set("add_fields_prefix"),
         "add.headers": _list("add_headers"),
         "add.headers.prefix": _set("add_headers_prefix"),
-        "drop.fields.*": refused("Leave fields out by ReplaceField", "false"),
-        "route.by.field": refused("Route by a transform of type route"),
-        "field.name.adjustment.mode": refused("publish.field_names names fields", "none"),
+        "drop.fields.*": unsupported("Use ReplaceField", "false"),
+        "route.by.field": unsupported("Use a transform of type route"),
+        "field.name.adjustment.mode": unsupported("Use publish.field_names", "none"),
         "replace.null.with.default": _NO_CONVERSION,
     },
 )
 
 _WRITE_AN_EXPRESSION: Final = (
-    "Groovy and other scripts are not run: write the condition as an expression, in publish.transforms as "
+    "Groovy and other scripts are not supported: write an expression in publish.transforms, "
     "type: filter or route (docs/transforms.md)"
 )
-_REFUSED: Final[Mapping[str, str]] = {
+_UNSUPPORTED: Final[Mapping[str, str]] = {
     f"{DEBEZIUM}Filter": _WRITE_AN_EXPRESSION,
     f"{DEBEZIUM}ContentBasedRouter": _WRITE_AN_EXPRESSION,
-    f"{CONNECT}TimestampRouter": "Records have no time before they are written; route by a field: type route",
-    f"{DEBEZIUM}outbox.EventRouter": "An outbox is followed for MongoDB alone; route by type route",
-    f"{DEBEZIUM}TimezoneConverter": "Times stay in the zone that the source gives them",
+    f"{CONNECT}TimestampRouter": "Records have no timestamp before "
+    "they are sent; "
+    "route by a field "
+    "with type route",
+    f"{DEBEZIUM}outbox.EventRouter": "Outbox routing is supported only for MongoDB; use type route",
+    f"{DEBEZIUM}TimezoneConverter": "Times keep the time zone of the source",
 }
 _PREDICATES: Final[Mapping[str, tuple[str, str]]] = {
     f"{CONNECT}predicates.TopicNameMatches": ("topic", "pattern"),
@@ -265,7 +268,7 @@ _PREDICATES: Final[Mapping[str, tuple[str, str]]] = {
 
 
 def _settings(kind: str, draft: Draft) -> tuple[str, dict[str, Any], Mapping[str, Rule]] | None:
-    """Return the type that a class becomes, what it says already, and the rules of its settings."""
+    """Return the transform type of a class, its preset options, and the rules of its settings."""
     if kind in _WHOLE:
         name, rules = _WHOLE[kind]
         return name, {}, rules
@@ -278,22 +281,22 @@ def _settings(kind: str, draft: Draft) -> tuple[str, dict[str, Any], Mapping[str
     return None
 
 
-def followed_classes() -> list[str]:
-    """Return the classes that become transforms here, for messages and the docs."""
+def supported_classes() -> list[str]:
+    """Return the supported classes, for messages and the docs."""
     return [*(f"{CONNECT}{name}$Key, $Value" for name in _SIDED), *_WHOLE]
 
 
-def take_each(draft: Draft, name: str, value: str, take: Callable[[str], None]) -> None:
-    """Take over transforms one by one. One that can't be followed leaves nothing in the declaration.
+def import_each(draft: Draft, name: str, value: str, take: Callable[[str], None]) -> None:
+    """Import transforms one by one. An unsupported one leaves the declaration unchanged.
 
     Args:
-        draft: The declaration.
-        name: The property that lists them.
+        draft: The draft.
+        name: Property that lists the transforms.
         value: Their aliases.
-        take: Takes over one.
+        take: Imports one transform.
 
     Raises:
-        ConfigurationError: Names all that can't be followed.
+        ConfigurationError: Names all unsupported transforms.
     """
     problems = []
     for transform in split_list(value):
@@ -303,48 +306,52 @@ def take_each(draft: Draft, name: str, value: str, take: Callable[[str], None]) 
         except ConfigurationError as error:
             draft.values = before
             del draft.notes[notes:]
-            draft.refused_transforms.add(f"{name}.{transform}.")
+            draft.unsupported_transforms.add(f"{name}.{transform}.")
             problems.append(error)
     if problems:
         raise joined(problems)
 
 
-def take_transform(draft: Draft, name: str, transform: str, own: tuple[str, ...] = ()) -> None:
-    """Take over one transform of Connect's or Debezium's.
+def import_transform(draft: Draft, name: str, transform: str, source_classes: tuple[str, ...] = ()) -> None:
+    """Import one transform of Kafka Connect or Debezium.
 
     Args:
-        draft: The declaration.
-        name: The property that lists it, ``transforms``.
+        draft: The draft.
+        name: Property that lists the transform, ``transforms``.
         transform: Its alias.
-        own: Classes that the source has options of its own for, for the message.
+        source_classes: Classes with dedicated options of the source, for the message.
 
     Raises:
-        ConfigurationError: It or one of its settings can't be followed.
+        ConfigurationError: The transform or one of its settings is not supported.
     """
-    lead = f"{name}.{transform}."
-    kind = draft.properties.get(f"{lead}type", "").strip()
-    if kind in _REFUSED:
-        raise refusal(f"{lead}type", kind, _REFUSED[kind])
+    prefix = f"{name}.{transform}."
+    kind = draft.properties.get(f"{prefix}type", "").strip()
+    if kind in _UNSUPPORTED:
+        raise unsupported_error(f"{prefix}type", kind, _UNSUPPORTED[kind])
     found = _settings(kind, draft)
     if found is None:
-        raise refusal(name, kind or transform, f"Followed are {', '.join([*own, *followed_classes()])}")
+        raise unsupported_error(
+            name, kind or transform, f"Supported are {', '.join([*source_classes, *supported_classes()])}"
+        )
     option, values, rules = found
     part = Draft(
-        draft.type, {n.removeprefix(lead): v for n, v in draft.properties.items()}, {"type": option, **values}
+        draft.type,
+        {n.removeprefix(prefix): v for n, v in draft.properties.items()},
+        {"type": option, **values},
     )
     for setting, given in draft.properties.items():
-        short = setting.removeprefix(lead)
-        if setting.startswith(lead) and short not in ("type", "predicate", "negate"):
+        short = setting.removeprefix(prefix)
+        if setting.startswith(prefix) and short not in ("type", "predicate", "negate"):
             rule = find_rule(short, {**rules, "replace.null.with.default": _NO_CONVERSION})
             rule.apply(part, short, given.strip())
-    when = _when(draft, lead)
+    when = _when(draft, prefix)
     if when:
         part.values["when"] = when
     try:
         read_transforms([part.values])
     except ConfigurationError as error:
         raise ConfigurationError(
-            f"properties {lead}* are wrong", expected=error.expected, found=error.message, remedy=error.remedy
+            f"invalid properties {prefix}*", expected=error.expected, found=error.message, remedy=error.remedy
         ) from None
     draft.notes += part.notes
     chain = draft.get(_LIST) or []
@@ -352,58 +359,60 @@ def take_transform(draft: Draft, name: str, transform: str, own: tuple[str, ...]
     draft.set(_LIST, [*chain, part.values])
 
 
-def take_predicate(draft: Draft, name: str, value: str) -> None:
-    """See that a setting of a predicate is one that transforms which name it follow.
+def check_predicate(draft: Draft, name: str, value: str) -> None:
+    """Check that a setting of a predicate is supported; transforms import the predicates that they refer to.
 
     Raises:
-        ConfigurationError: It isn't; its value isn't shown.
+        ConfigurationError: It is not supported; its value isn't shown.
     """
     _, alias, setting = name.split(".", 2) if name.count(".") > 1 else (name, "", "")
     kind = draft.properties.get(f"predicates.{alias}.type", "").strip()
     if kind not in _PREDICATES or setting not in ("type", _PREDICATES[kind][1]):
-        raise refusal(name, "", f"Predicates that are followed: {', '.join(_PREDICATES)}")
+        raise unsupported_error(name, "", f"Supported predicates: {', '.join(_PREDICATES)}")
 
 
-def refuse_misplaced(draft: Draft, name: str, transform: str) -> None:
-    """Refuse a transform of a source's own that has a predicate, or comes after one that it can't follow.
+def reject_misplaced(draft: Draft, name: str, transform: str) -> None:
+    """Reject a source-specific transform with a predicate, or after a transform that must run later.
 
     Raises:
-        ConfigurationError: It can't be followed in its place.
+        ConfigurationError: Its predicate or order is not supported.
     """
-    lead = f"{name}.{transform}."
-    if draft.properties.get(f"{lead}predicate", "").strip():
-        raise refusal(
-            f"{lead}predicate",
+    prefix = f"{name}.{transform}."
+    if draft.properties.get(f"{prefix}predicate", "").strip():
+        raise unsupported_error(
+            f"{prefix}predicate",
             "",
-            "It is applied to all events; transforms of publish.transforms have predicates",
+            "It applies to all events; only transforms of publish.transforms have predicates",
         )
     chain = draft.get(_LIST) or []
     assert isinstance(chain, list)
-    before = [one["type"] for one in chain if one["type"] not in _COMMUTING or "when" in one]
+    before = [item["type"] for item in chain if item["type"] not in _COMMUTING or "when" in item]
     if before:
-        raise refusal(
+        raise unsupported_error(
             name,
             transform,
-            f"It is done before publish.transforms; here it comes after type {before[0]}: put it first",
+            f"It runs before publish.transforms, but is listed after type {before[0]}: list it first",
         )
 
 
-def _when(draft: Draft, lead: str) -> dict[str, Any]:
-    alias = draft.properties.get(f"{lead}predicate", "").strip()
-    negate = draft.properties.get(f"{lead}negate", "false").strip()
+def _when(draft: Draft, prefix: str) -> dict[str, Any]:
+    alias = draft.properties.get(f"{prefix}predicate", "").strip()
+    negate = draft.properties.get(f"{prefix}negate", "false").strip()
     if not alias:
         return {}
     kind = draft.properties.get(f"predicates.{alias}.type", "").strip()
     if kind not in _PREDICATES:
-        raise refusal(f"{lead}predicate", kind or alias, f"Followed are {', '.join(_PREDICATES)}")
+        raise unsupported_error(
+            f"{prefix}predicate", kind or alias, f"Supported are {', '.join(_PREDICATES)}"
+        )
     option, setting = _PREDICATES[kind]
     when: dict[str, Any] = {option: True}
     if setting:
-        place = f"predicates.{alias}.{setting}"
-        given = draft.properties.get(place, "").strip()
+        path = f"predicates.{alias}.{setting}"
+        given = draft.properties.get(path, "").strip()
         if not given:
-            raise ConfigurationError(f"property {place} is missing", expected=f"what {kind} asks for")
+            raise ConfigurationError(f"property {path} is missing", expected=f"a value for {kind}")
         when[option] = given
-    if boolean(f"{lead}negate", negate):
+    if boolean(f"{prefix}negate", negate):
         when["negate"] = True
     return when

@@ -1,7 +1,7 @@
-"""Settings of Kafka's clients among Debezium's properties: to ``publish.kafka.producer`` and its like.
+"""Rules for pass-through settings of Kafka clients, such as ``producer.*`` to ``publish.kafka.producer``.
 
-Names that Java's clients and librdkafka share go on as they are; of the few that differ each is translated.
-What says where the broker is, or how to log in, belongs into the Airflow connection and is told, without its
+Settings with the same name in Java's clients and librdkafka are passed through; the few that differ are
+translated. Broker addresses and credentials belong in the Airflow connection; they are noted without their
 value.
 """
 
@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Final
 
-from airflow_cdc_provider.connector.imported import Draft, Rule, left_out, taken, wrong
+from airflow_cdc_provider.connector.imported import Draft, Rule, custom_rule, ignored, invalid
 from airflow_cdc_provider.kafka.settings import belongs_to_connection
 
 _JAVA_ALONE: Final = (
@@ -28,52 +28,55 @@ _JAVA_ALONE: Final = (
     "enable.auto.commit",
     "max.poll.records",
 )
-"""What librdkafka has no counterpart for, or what this package decides itself."""
+"""Settings without a counterpart in librdkafka, or set by this package."""
 _OURS: Final = ("enable.idempotence", "transactional.id", "isolation.level", "group.id", "client.id")
 _RENAMED: Final = {
     "max.request.size": "message.max.bytes",
     "metadata.max.age.ms": "topic.metadata.refresh.interval.ms",
 }
 
-OF_CONNECTION: Final = left_out("it belongs into the extra of the Kafka connection, publish.kafka.connection")
+OF_CONNECTION: Final = ignored("it belongs in the extra of the Kafka connection, publish.kafka.connection")
 
 
 def client_rules(
-    place: str, prefix: str, *, connection: str = "publish.kafka.connection", known: Sequence[str] = ()
+    path: str, prefix: str, *, connection: str = "publish.kafka.connection", known: Sequence[str] = ()
 ) -> dict[str, Rule]:
     """Return the rules of one client's pass-through settings.
 
     Args:
-        place: The option that they go to.
-        prefix: What leads their names; ``override.`` may follow it, as Kafka Connect has it.
-        connection: The option that names the client's connection.
-        known: Settings that go there, too, of those that other clients leave out.
+        path: Option that receives the settings.
+        prefix: Prefix of the properties; Kafka Connect's ``override.`` may follow.
+        connection: Option with the client's Airflow connection.
+        known: Additional settings to pass through that other clients ignore.
+
+    Returns:
+        Rules by property.
     """
     of_connection = ("bootstrap.servers", "security.*", "sasl.*", "ssl.*")
-    reason = left_out(f"it belongs into the extra of the Kafka connection, {connection}")
+    reason = ignored(f"it belongs in the extra of the Kafka connection, {connection}")
     return {
         **{f"{prefix}{name}": reason for name in of_connection},
-        f"{prefix}*": _passed_through(place, prefix, known),
+        f"{prefix}*": _passed_through(path, prefix, known),
     }
 
 
-def _passed_through(place: str, prefix: str, known: Sequence[str]) -> Rule:
+def _passed_through(path: str, prefix: str, known: Sequence[str]) -> Rule:
     def apply(draft: Draft, name: str, value: str) -> None:
         short = name.removeprefix(prefix).removeprefix("override.")
         if belongs_to_connection(short):
-            draft.notes.append(
-                f"property {name} is left out: it belongs into the extra of the Kafka connection"
-            )
+            draft.notes.append(f"property {name} is ignored: it belongs in the extra of the Kafka connection")
         elif short not in known and short in (*_JAVA_ALONE, *_OURS):
-            draft.notes.append(f"property {name} is left out: librdkafka has none, or delivery decides it")
+            draft.notes.append(
+                f"property {name} is ignored: librdkafka has no such setting, or delivery determines it"
+            )
         else:
             own = _translated(name, short, value.strip())
-            before = draft.get(place)
-            draft.set(place, {**before, **own} if isinstance(before, dict) else own)
+            before = draft.get(path)
+            draft.set(path, {**before, **own} if isinstance(before, dict) else own)
 
-    return taken(
-        f"`{place}`, as it is; what says where the broker is or how to log in belongs into the "
-        "Kafka connection, and a few names that only Java's clients have are left out",
+    return custom_rule(
+        f"`{path}`, passed through; addresses and credentials belong in the Kafka connection, settings that "
+        "only Java clients have are ignored",
         apply,
     )
 
@@ -81,6 +84,6 @@ def _passed_through(place: str, prefix: str, known: Sequence[str]) -> Rule:
 def _translated(name: str, short: str, value: str) -> dict[str, str | int]:
     if short == "buffer.memory":
         if not value.isdigit():
-            raise wrong(name, "a number of bytes", value)
+            raise invalid(name, "a number of bytes", value)
         return {"queue.buffering.max.kbytes": max(1, int(value) // 1024)}
     return {_RENAMED.get(short, short): value}

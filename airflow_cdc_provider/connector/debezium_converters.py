@@ -1,7 +1,7 @@
-"""Debezium's and Kafka Connect's converters with their settings, and what becomes of each.
+"""Rules for converters of Kafka Connect, Confluent and Debezium.
 
-Classes are Kafka's, Confluent's and Debezium's own. A setting of a converter stands behind ``key.converter.``
-or ``value.converter.``; what is one choice here must be the same on both sides.
+Settings of a converter have the prefix ``key.converter.`` or ``value.converter.``. Where this package has one
+option for both, keys and values must have the same setting.
 """
 
 from __future__ import annotations
@@ -14,13 +14,13 @@ from airflow_cdc_provider.connector.imported import (
     Draft,
     Rule,
     boolean,
-    left_out,
-    read_elsewhere,
-    refusal,
-    refused,
+    custom_rule,
+    handled_elsewhere,
+    ignored,
+    invalid,
     split_list,
-    taken,
-    wrong,
+    unsupported,
+    unsupported_error,
 )
 
 KINDS: Final[Mapping[str, str]] = {
@@ -34,38 +34,41 @@ KINDS: Final[Mapping[str, str]] = {
     "io.debezium.converters.ByteArrayConverter": "bytes",
     "io.debezium.converters.ByteBufferConverter": "bytes",
 }
-"""What the converters of each class are called here."""
+"""Names of converters by class."""
 _CLOUD_EVENTS_CONVERTER: Final = "io.debezium.converters.CloudEventsConverter"
 _STRATEGIES: Final[Mapping[str, str]] = {
     f"io.confluent.kafka.serializers.subject.{name}Strategy": word
     for name, word in (("TopicName", "topic"), ("RecordName", "record"), ("TopicRecordName", "topic_record"))
 }
 REGISTERED: Final = ("avro", "protobuf", "json_schema")
-"""Those that keep schemas in a registry."""
+"""Converters that store schemas in a registry."""
 
 
-def take_converter(draft: Draft, name: str, value: str) -> None:
-    """Take over how keys or values are written."""
+def import_converter(draft: Draft, name: str, value: str) -> None:
+    """Import the converter of keys or values."""
     side = name.partition(".")[0]
     if side == "value" and draft.type in ("mongodb", "vitess") and value == _CLOUD_EVENTS_CONVERTER:
         draft.set("publish.envelope", "cloudevents")
         if f"{name}.json.schemas.enable" not in draft.properties:
             draft.notes.append(
-                f"property {name}.json.schemas.enable isn't set: data of CloudEvents are written without "
-                "schemas, Debezium's own default is with them; set it to true for those"
+                f"property {name}.json.schemas.enable isn't set: CloudEvents data are written without "
+                ""
+                ""
+                "schemas, "
+                "while Debezium's default includes them; set it to true to include schemas"
             )
         return
     kind = KINDS.get(value)
     if kind is None:
-        offered = ", ".join(known.rpartition(".")[2] for known in KINDS)
-        raise refusal(name, value, f"Offered are {offered}")
+        supported = ", ".join(known.rpartition(".")[2] for known in KINDS)
+        raise unsupported_error(name, value, f"Supported are {supported}")
     draft.set(f"publish.{side}", kind)
     if kind == "protobuf":
-        _take_nullables(draft, name)
+        _import_nullables(draft, name)
 
 
-def _take_nullables(draft: Draft, converter: str) -> None:
-    """Take over how Protobuf declares fields that may be null, the converter's own default too."""
+def _import_nullables(draft: Draft, converter: str) -> None:
+    """Import how Protobuf declares nullable fields, including the converter's default."""
     word = "plain"
     for setting, meaning in (("wrapper", "wrapper"), ("optional", "optional")):
         name = f"{converter}.{setting}.for.nullables"
@@ -73,58 +76,60 @@ def _take_nullables(draft: Draft, converter: str) -> None:
             word = meaning
     earlier = draft.get("publish.protobuf_nullables")
     if earlier not in (None, word):
-        raise refusal(f"{converter}.{word}.for.nullables", "", "Keys and values are written alike")
+        raise unsupported_error(
+            f"{converter}.{word}.for.nullables", "", "Keys and values must have the same setting"
+        )
     draft.set("publish.protobuf_nullables", word)
     if word == "plain" and earlier is None:
         draft.notes.append(
-            f"property {converter}.optional.for.nullables isn't set: readers of Protobuf can't tell null "
-            "from 0 or an empty text, as with Confluent's converter; publish.protobuf_nullables changes that"
+            f"property {converter}.optional.for.nullables isn't set: Protobuf readers can't distinguish null "
+            "from 0 or an empty string, as with Confluent's converter; see publish.protobuf_nullables"
         )
 
 
-def take_schemas(draft: Draft, name: str, value: str) -> None:
-    """Take over whether JSON has its schema."""
+def import_schemas(draft: Draft, name: str, value: str) -> None:
+    """Import whether JSON includes schemas."""
     other = "value" if name.startswith("key") else "key"
     rest = draft.properties.get(f"{other}.converter.schemas.enable", value).strip()
     if boolean(name, value) != boolean(f"{other}.converter.schemas.enable", rest):
-        raise refusal(name, value, "Keys and values are written alike: with schemas or without")
+        raise unsupported_error(name, value, "Keys and values must have the same setting")
     draft.set("publish.schemas", boolean(name, value))
 
 
 def _is_registered(draft: Draft, name: str) -> bool:
-    """Tell whether the converter that a setting belongs to keeps schemas in a registry."""
+    """Return whether the converter of a setting uses a schema registry."""
     side = name.partition(".")[0]
     return KINDS.get(draft.properties.get(f"{side}.converter", "").strip(), "") in REGISTERED
 
 
 def _shared(path: str, read: Callable[[str, str], object], text: str = "") -> Rule:
-    """Take over what is one choice for keys and values."""
+    """Import a setting that is one option for keys and values."""
 
     def apply(draft: Draft, name: str, value: str) -> None:
         if not _is_registered(draft, name):
-            draft.notes.append(f"property {name} is left out: its converter knows no registry")
+            draft.notes.append(f"property {name} is ignored: its converter uses no registry")
             return
-        meant = read(name, value)
-        if draft.get(path) not in (None, meant):
-            raise refusal(name, value, "Keys and values have one registry and use it alike")
-        draft.set(path, meant)
+        parsed = read(name, value)
+        if draft.get(path) not in (None, parsed):
+            raise unsupported_error(name, value, "Keys and values share one registry")
+        draft.set(path, parsed)
 
-    return taken(f"`{path}`{text}", apply)
+    return custom_rule(f"`{path}`{text}", apply)
 
 
 def registry_address(name: str, value: str) -> str:
-    """Return a registry's one address.
+    """Return the address of a registry.
 
     Raises:
-        ConfigurationError: There are several, or it has a login, which isn't shown.
+        ConfigurationError: There are several addresses, or it contains credentials, which are not shown.
     """
     addresses = split_list(value)
     if len(addresses) != 1:
-        raise wrong(name, "one address", value)
+        raise invalid(name, "one address", value)
     parts = urlsplit(addresses[0])
     if parts.username or parts.password:
-        raise refusal(
-            name, "", "The login belongs into the Airflow connection that registry.connection names"
+        raise unsupported_error(
+            name, "", "Credentials belong in the Airflow connection of registry.connection"
         )
     return addresses[0]
 
@@ -133,29 +138,29 @@ def _subjects(draft: Draft, name: str, value: str) -> None:
     side = name.partition(".")[0]
     other = "value" if side == "key" else "key"
     if name.endswith(f".{other}.subject.name.strategy"):
-        draft.notes.append(f"property {name} is left out: its converter writes no {other}s")
+        draft.notes.append(f"property {name} is ignored: its converter writes no {other}s")
         return
     if not _is_registered(draft, name):
-        draft.notes.append(f"property {name} is left out: its converter knows no registry")
+        draft.notes.append(f"property {name} is ignored: its converter uses no registry")
         return
     if value not in _STRATEGIES:
-        raise refusal(name, value, f"Offered are {', '.join(_STRATEGIES)}")
+        raise unsupported_error(name, value, f"Supported are {', '.join(_STRATEGIES)}")
     draft.set(f"publish.registry.{side}_subjects", _STRATEGIES[value])
 
 
-_REGISTRY: Final = left_out(
-    "it belongs to the Airflow connection of the registry, which publish.registry.connection names"
-)
-_NAMES_ARE_FIT: Final = left_out("names are made fit by publish.schema_names and publish.field_names")
-_CACHE: Final = left_out("each schema is asked for once in a process")
+_REGISTRY: Final = ignored("it belongs in the Airflow connection of publish.registry.connection")
+_NAME_ADJUSTMENT: Final = ignored("use publish.schema_names and publish.field_names")
+_CACHE: Final = ignored("each process requests a schema once")
 _PER_SIDE: Final[dict[str, Rule]] = {
-    "": taken(
+    "": custom_rule(
         "`publish.key` or `publish.value`: JsonConverter, AvroConverter, ProtobufConverter, "
         "JsonSchemaConverter, StringConverter, ByteArrayConverter, and Debezium's converters of bytes",
-        take_converter,
+        import_converter,
     ),
-    ".schemas.enable": taken("`publish.schemas`", take_schemas),
-    ".decimal.format": refused("Decimals are written in base64, or as publish says for the source", "base64"),
+    ".schemas.enable": custom_rule("`publish.schemas`", import_schemas),
+    ".decimal.format": unsupported(
+        "Decimals are written in base64, or according to the publish options of the source", "base64"
+    ),
     ".schemas.cache.size": _CACHE,
     ".schemas.cache.config": _CACHE,
     ".max.schemas.per.subject": _CACHE,
@@ -165,32 +170,32 @@ _PER_SIDE: Final[dict[str, Rule]] = {
     ".bearer.auth.*": _REGISTRY,
     ".auto.register.schemas": _shared("publish.registry.auto_register", boolean),
     ".normalize.schemas": _shared("publish.registry.normalize", boolean),
-    ".use.latest.version": refused("Bytes are written by the schema of the events", "false"),
-    ".latest.compatibility.strict": left_out("it is for use.latest.version"),
-    ".subject.name.strategy": taken("`publish.registry.key_subjects`, `value_subjects`", _subjects),
-    ".key.subject.name.strategy": taken("`publish.registry.key_subjects`, of a converter of keys", _subjects),
-    ".value.subject.name.strategy": taken(
-        "`publish.registry.value_subjects`, of a converter of values", _subjects
+    ".use.latest.version": unsupported("Events are written with their own schema", "false"),
+    ".latest.compatibility.strict": ignored("it requires use.latest.version"),
+    ".subject.name.strategy": custom_rule("`publish.registry.key_subjects`, `value_subjects`", _subjects),
+    ".key.subject.name.strategy": custom_rule(
+        "`publish.registry.key_subjects`, for a converter of keys", _subjects
     ),
-    ".enhanced.avro.schema.support": left_out(
-        "names keep their namespaces, and events have no enumerations that it is about"
+    ".value.subject.name.strategy": custom_rule(
+        "`publish.registry.value_subjects`, for a converter of values", _subjects
     ),
-    ".connect.meta.data": refused("Avro's schemas have what Connect's say", "true"),
-    ".enhanced.protobuf.schema.support": left_out("it is for reading Protobuf"),
-    ".scrub.invalid.names": _NAMES_ARE_FIT,
-    ".json.schema.spec.version": left_out("schemas say the same in drafts 4 to 7"),
-    ".use.optional.for.nonrequired": left_out("it is for reading JSON Schema"),
-    ".object.additional.properties": refused("Schemas leave further properties open", "true"),
-    ".optional.for.nullables": read_elsewhere("`publish.protobuf_nullables`: optional"),
-    ".wrapper.for.nullables": read_elsewhere("`publish.protobuf_nullables`: wrapper"),
-    ".*": refused("Further options of converters are not known"),
+    ".enhanced.avro.schema.support": ignored("names keep their namespaces, and events have no enumerations"),
+    ".connect.meta.data": unsupported("Avro schemas always contain Connect metadata", "true"),
+    ".enhanced.protobuf.schema.support": ignored("it applies to reading Protobuf"),
+    ".scrub.invalid.names": _NAME_ADJUSTMENT,
+    ".json.schema.spec.version": ignored("schemas are the same in drafts 4 to 7"),
+    ".use.optional.for.nonrequired": ignored("it applies to reading JSON Schema"),
+    ".object.additional.properties": unsupported("Schemas allow additional properties", "true"),
+    ".optional.for.nullables": handled_elsewhere("`publish.protobuf_nullables`: optional"),
+    ".wrapper.for.nullables": handled_elsewhere("`publish.protobuf_nullables`: wrapper"),
+    ".*": unsupported("This converter setting is unknown"),
 }
 
-VALUES_OR_CLOUD_EVENTS: Final = taken(
-    f"{_PER_SIDE[''].text}; `publish.envelope: cloudevents` for CloudEventsConverter", take_converter
+VALUES_OR_CLOUD_EVENTS: Final = custom_rule(
+    f"{_PER_SIDE[''].text}; `publish.envelope: cloudevents` for CloudEventsConverter", import_converter
 )
-"""Rule of ``value.converter`` where there are CloudEvents."""
+"""Rule of ``value.converter`` for sources with CloudEvents."""
 CONVERTERS: Final[dict[str, Rule]] = {
     f"{side}.converter{setting}": rule for side in ("key", "value") for setting, rule in _PER_SIDE.items()
 }
-"""Rules of all settings of converters."""
+"""Rules of all converter settings."""

@@ -1,7 +1,7 @@
-"""What becomes of connectors that stay: their topics become mirrors, by source ``debezium``.
+"""Rules for connectors that keep running while source ``debezium`` reads their topics.
 
-Those of MySQL, PostgreSQL, SQL Server and so on capture what has no source of its own here. Of their
-properties only those say something that tell how topics are called and messages are written.
+These are the connectors of MySQL, PostgreSQL, SQL Server and other databases without a source in this
+package. Only properties that determine topic names and message formats are imported.
 """
 
 from __future__ import annotations
@@ -9,18 +9,18 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Final
 
-from airflow_cdc_provider.connector.debezium_chain import CONNECT, DEBEZIUM, deletes_of, take_each
+from airflow_cdc_provider.connector.debezium_chain import CONNECT, DEBEZIUM, deletes_of, import_each
 from airflow_cdc_provider.connector.debezium_converters import KINDS, REGISTERED, registry_address
 from airflow_cdc_provider.connector.imported import (
     Draft,
     Rule,
-    left_out,
+    custom_rule,
+    handled_elsewhere,
+    ignored,
     name_option,
     option,
-    read_elsewhere,
-    refusal,
     split_list,
-    taken,
+    unsupported_error,
 )
 from airflow_cdc_provider.exceptions import ConfigurationError
 
@@ -37,7 +37,7 @@ READ_BY_TOPICS: Final = (
     "io.debezium.connector.yugabytedb.YugabyteDBgRPCConnector",
     "io.debezium.connector.postgresql.YugabyteDBConnector",
 )
-"""Classes of connectors."""
+"""Connector classes."""
 
 _TO_ROWS: Final = (
     f"{DEBEZIUM}ExtractNewRecordState",
@@ -59,32 +59,38 @@ _HEADERS: Final = (
     f"{CONNECT}SetSchemaMetadata$Key",
 )
 _RENAMED: Final = (
-    "It names topics anew: put the names that it gives into source.topics, and source.tables_from: source "
-    "where a topic has several tables"
+    "It renames topics: set source.topics to the new names, and source.tables_from: source if a topic has "
+    "several tables"
 )
 
 
 def finish(draft: Draft) -> None:
-    """Tell what differs though no property says so.
+    """Note differences that follow from unset properties.
 
     Raises:
-        ConfigurationError: Nothing says how topics are called.
+        ConfigurationError: No property determines the topic names.
     """
     prefix = draft.properties.get("topic.prefix") or draft.properties.get("database.server.name")
     if not prefix:
-        raise ConfigurationError("property topic.prefix is missing", expected="what leads the topics' names")
+        raise ConfigurationError("property topic.prefix is missing", expected="the prefix of the topics")
     draft.values.setdefault("name", prefix.strip())
     draft.values["source"]["type"] = draft.type
     for side in ("key", "value"):
         if f"{side}.converter" not in draft.properties:
             draft.notes.append(
-                f"property {side}.converter isn't set, so Kafka Connect's worker says how {side}s are "
-                f"written: source.{side}_converter is json unless you set it"
+                f"property {side}.converter isn't set, so the Kafka Connect worker determines the format "
+                ""
+                ""
+                f"of {side}s: "
+                f"source.{side}_converter is json unless you set it"
             )
     if "skipped.operations" not in draft.properties:
         draft.notes.append(
-            "property skipped.operations isn't set: Debezium leaves out truncates then, and rows stay in "
-            "mirrors; none has it tell them"
+            "property skipped.operations isn't set: Debezium skips truncates by default, and rows stay in "
+            ""
+            ""
+            "mirrors; "
+            "set it to none to capture truncates"
         )
 
 
@@ -99,111 +105,113 @@ def _converter(draft: Draft, name: str, value: str) -> None:
     side = name.partition(".")[0]
     kind = KINDS.get(value, "")
     if kind not in (*REGISTERED, "json") and (kind, side) != ("string", "key"):
-        raise refusal(
+        raise unsupported_error(
             name,
             value,
-            "Read are JsonConverter, Confluent's of Avro, Protobuf and JSON Schema, and keys as text",
+            "Supported are JsonConverter, Confluent's Avro, Protobuf and JSON Schema converters, and text "
+            ""
+            ""
+            "keys",
         )
     if kind in REGISTERED:
         address = draft.properties.get(f"{name}.schema.registry.url", "").strip()
         if not address:
             raise ConfigurationError(
-                f"property {name}.schema.registry.url is missing", expected="where the schemas are"
+                f"property {name}.schema.registry.url is missing",
+                expected="the address of the schema registry",
             )
         draft.set("source.registry.url", registry_address(f"{name}.schema.registry.url", address))
     draft.set(f"source.{side}_converter", kind)
 
 
 def _transforms(draft: Draft, name: str, value: str) -> None:
-    take_each(draft, name, value, _taker(draft, name))
+    import_each(draft, name, value, _taker(draft, name))
 
 
 def _taker(draft: Draft, name: str) -> Callable[[str], None]:
     def take(transform: str) -> None:
-        lead = f"{name}.{transform}."
-        kind = draft.properties.get(f"{lead}type", "").strip()
+        prefix = f"{name}.{transform}."
+        kind = draft.properties.get(f"{prefix}type", "").strip()
         short, _, side = kind.removeprefix(CONNECT).partition("$")
         if kind in _TO_ROWS:
-            _rows(draft, lead)
+            _rows(draft, prefix)
         elif kind in _RENAMING:
-            raise refusal(f"{lead}type", kind, _RENAMED)
+            raise unsupported_error(f"{prefix}type", kind, _RENAMED)
         elif kind in _DROPPING:
             draft.notes.append(
-                f"transform {transform}: mirrors know nothing of what it drops, so rows may stay"
+                f"transform {transform}: dropped events are missing in mirrors, so rows may remain"
             )
         elif kind.startswith(CONNECT) and short in _COLUMNS and side == "Value":
-            draft.notes.append(f"transform {transform}: mirrors have the columns that it leaves")
+            draft.notes.append(f"transform {transform}: mirrors have the transformed columns")
         elif (kind.startswith(CONNECT) and side == "Key") or kind == f"{CONNECT}ValueToKey":
-            draft.notes.append(f"transform {transform}: the keys that it makes must tell rows apart")
+            draft.notes.append(f"transform {transform}: the transformed keys must identify rows")
         elif kind not in _HEADERS:
-            raise refusal(
-                f"{lead}type",
+            raise unsupported_error(
+                f"{prefix}type",
                 kind or transform,
-                "What it makes of events isn't known to be rows: leave its topics out of source.topics, or "
-                "the transform out of the connector",
+                "Its output may not be rows: remove its topics from source.topics, or the transform from the "
+                "connector",
             )
 
     return take
 
 
-def _rows(draft: Draft, lead: str) -> None:
-    """Take over that values are rows, and tell what of deletes comes."""
-    own = {n.removeprefix(lead): t.strip() for n, t in draft.properties.items() if n.startswith(lead)}
+def _rows(draft: Draft, prefix: str) -> None:
+    """Import that values are rows, and note whether deletes are included."""
+    own = {n.removeprefix(prefix): t.strip() for n, t in draft.properties.items() if n.startswith(prefix)}
     if own.get("predicate"):
-        raise refusal(
-            f"{lead}predicate", "", "Topics with rows and topics with envelopes need a connector here each"
+        raise unsupported_error(
+            f"{prefix}predicate", "", "Topics with rows and topics with envelopes need separate connectors"
         )
     if own.get("route.by.field"):
-        raise refusal(f"{lead}route.by.field", own["route.by.field"], _RENAMED)
+        raise unsupported_error(f"{prefix}route.by.field", own["route.by.field"], _RENAMED)
     draft.set("source.envelope", "unwrapped")
     if deletes_of(own) == "drop":
         draft.notes.append(
-            f"property {lead}delete.tombstone.handling.mode: deletes don't come, so rows stay in mirrors; "
-            "tombstone or rewrite has them come"
+            f"property {prefix}delete.tombstone.handling.mode: deletes are dropped, so rows stay in "
+            "mirrors; use tombstone or rewrite to include them"
         )
 
 
-_STAYS: Final = left_out("the connector stays, and with it what this says")
-_OF_REGISTRY: Final = left_out(
-    "it belongs to the Airflow connection of the registry, which source.registry.connection names"
-)
-_TOLD: Final = left_out("each message tells it")
+_STAYS: Final = ignored("the connector keeps running with this property")
+_OF_REGISTRY: Final = ignored("it belongs in the Airflow connection of source.registry.connection")
+_IN_MESSAGE: Final = ignored("each message contains this information")
 
 
 def _delimiter(draft: Draft, name: str, value: str) -> None:
     if value != ".":
-        raise refusal(
+        raise unsupported_error(
             name,
             value,
-            "Tables are told from topics by dots: set source.topics, and source.tables_from: source",
+            "Table names are derived from topics by dots: set source.topics, and source.tables_from: source",
         )
 
 
 def _skipped(draft: Draft, name: str, value: str) -> None:
     kinds = [kind for kind in split_list(value) if kind != "none"]
     if kinds:
-        draft.notes.append(f"property {name}: of operations {', '.join(kinds)} mirrors know nothing")
+        draft.notes.append(f"property {name}: mirrors lack operations {', '.join(kinds)}")
 
 
 READ_TOPICS: Final[dict[str, Rule]] = {
-    "connector.class": read_elsewhere("names the connector, which stays"),
+    "connector.class": handled_elsewhere("the connector keeps running"),
     "name": name_option("name"),
-    "topic.prefix": taken("`source.topics`", _prefix),
-    "database.server.name": taken("`source.topics`, as topic.prefix was called before Debezium 2", _prefix),
-    "topic.delimiter": taken("nothing: tables are told by dots", _delimiter),
+    "topic.prefix": custom_rule("`source.topics`", _prefix),
+    "database.server.name": custom_rule("`source.topics`; topic.prefix before Debezium 2", _prefix),
+    "topic.delimiter": custom_rule("only `.`: table names are derived by dots", _delimiter),
     "unavailable.value.placeholder": option("source.advanced.unavailable_value"),
-    "skipped.operations": taken("nothing, but is told", _skipped),
-    "predicates": read_elsewhere("with `transforms`"),
-    "predicates.*": read_elsewhere("with `transforms`"),
-    "transforms": taken("`source.envelope` for ExtractNewRecordState", _transforms),
-    "transforms.*": read_elsewhere("with `transforms`"),
+    "skipped.operations": custom_rule("no option; noted", _skipped),
+    "predicates": handled_elsewhere("with `transforms`"),
+    "predicates.*": handled_elsewhere("with `transforms`"),
+    "transforms": custom_rule("`source.envelope` for ExtractNewRecordState", _transforms),
+    "transforms.*": handled_elsewhere("with `transforms`"),
     **{
         f"{side}.converter{setting}": rule
         for side in ("key", "value")
         for setting, rule in {
-            "": taken(f"`source.{side}_converter`, `source.registry`", _converter),
-            ".schemas.enable": _TOLD,
-            ".schema.registry.url": read_elsewhere("with the converter"),
+            "": custom_rule(f"`source.{side}_converter`, `source.registry`", _converter),
+            ".schemas.enable": _IN_MESSAGE,
+            ".schema.registry.url": handled_elsewhere("with the converter"),
             ".schema.registry.*": _OF_REGISTRY,
             ".basic.auth.*": _OF_REGISTRY,
             ".bearer.auth.*": _OF_REGISTRY,
@@ -212,4 +220,4 @@ READ_TOPICS: Final[dict[str, Rule]] = {
     },
     "*": _STAYS,
 }
-"""By property."""
+"""Rules by property."""

@@ -1,7 +1,7 @@
-"""What becomes of a connector's properties, one by one: for a person who plans to move.
+"""Review of a Debezium connector's properties, one by one, for the planning of a migration.
 
-The same rules as for loading them (:mod:`.debezium`), but nothing is an error: what is refused is told with
-the remedy, and a declaration can be made without it.
+The same rules apply as for loading the properties (:mod:`.debezium`), but unsupported properties are reported
+with the remedy instead of raised, and the declaration is built without them.
 """
 
 from __future__ import annotations
@@ -10,35 +10,35 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from airflow_cdc_provider.connector.debezium import RULES, applied, drafted, finished
-from airflow_cdc_provider.connector.imported import Draft, Fate, Imported, find_rule, split_list
+from airflow_cdc_provider.connector.debezium import RULES, build_declaration, import_properties, start_draft
+from airflow_cdc_provider.connector.imported import Draft, Imported, Outcome, find_rule, split_list
 from airflow_cdc_provider.exceptions import ConfigurationError
 
 
 @dataclass(frozen=True)
 class Verdict:
-    """What becomes of a property; its value is shown nowhere.
+    """Translation of a property; its value is never shown.
 
     Args:
         name: The property.
-        fate: In a word.
-        text: The options that it sets; why it is left out; or what is wrong and what to do.
+        outcome: Kind of translation.
+        text: The options that it sets; why it is ignored; or the error and its remedy.
     """
 
     name: str
-    fate: Fate
+    outcome: Outcome
     text: str
 
 
 @dataclass(frozen=True)
 class Review:
-    """What becomes of all.
+    """Translation of all properties.
 
     Args:
         type: The source's type.
-        verdicts: In the order of the properties.
-        notes: What several properties say together, in sentences.
-        imported: The declaration, of what isn't refused.
+        verdicts: One per property, in their order.
+        notes: Remarks on combinations of properties.
+        imported: The declaration without unsupported properties.
     """
 
     type: str
@@ -46,76 +46,76 @@ class Review:
     notes: tuple[str, ...]
     imported: Imported
 
-    def of(self, fate: Fate) -> list[Verdict]:
-        """Return the verdicts of a kind."""
-        return [one for one in self.verdicts if one.fate == fate]
+    def of(self, outcome: Outcome) -> list[Verdict]:
+        """Return the verdicts with an outcome."""
+        return [verdict for verdict in self.verdicts if verdict.outcome == outcome]
 
 
 def review(properties: Mapping[str, str]) -> Review:
-    """Look at each property of a connector.
+    """Review each property of a connector.
 
     Raises:
-        ConfigurationError: No source is known by the connector's class; or what isn't refused makes no
-            declaration, as without a topic prefix.
+        ConfigurationError: The connector class is unknown; or the supported properties are not a valid
+            declaration, for example without a topic prefix.
     """
-    draft = drafted(properties)
+    draft = start_draft(properties)
     verdicts: list[Verdict] = []
     before, notes = _options(draft), 0
-    for name, problem in applied(draft):
-        after, told = _options(draft), draft.notes[notes:]
-        verdicts.append(_verdict(draft, name, problem, sorted(_changed(before, after)), told))
+    for name, problem in import_properties(draft):
+        after, new_notes = _options(draft), draft.notes[notes:]
+        verdicts.append(_verdict(draft, name, problem, sorted(_changed(before, after)), new_notes))
         before, notes = after, len(draft.notes)
-    verdicts = [_of_its_transform(draft, one) for one in verdicts]
-    imported = finished(draft)
+    verdicts = [_with_transform(draft, verdict) for verdict in verdicts]
+    imported = build_declaration(draft)
     return Review(draft.type, tuple(verdicts), tuple(draft.notes[notes:]), imported)
 
 
 def _verdict(
-    draft: Draft, name: str, problem: ConfigurationError | None, changed: list[str], told: list[str]
+    draft: Draft, name: str, problem: ConfigurationError | None, changed: list[str], notes: list[str]
 ) -> Verdict:
     if problem is not None:
         text = str(problem).removeprefix(f"[CDC-{problem.code}] ")
         text = text.removeprefix(f"property {name} ")
-        return Verdict(name, "refused", text + "".join(f"; {note}" for note in told))
+        return Verdict(name, "unsupported", text + "".join(f"; {note}" for note in notes))
     if changed:
-        return Verdict(name, "taken over", ", ".join(changed) + "".join(f"; {note}" for note in told))
+        return Verdict(name, "imported", ", ".join(changed) + "".join(f"; {note}" for note in notes))
     rule = find_rule(name, RULES[draft.type])
-    if told:
-        return Verdict(name, "left out", "; ".join(told).removeprefix(f"property {name} is left out: "))
-    if rule.fate == "refused":
-        return Verdict(name, "taken over", "it says what is done here anyhow")
-    return Verdict(name, rule.fate, rule.text.replace("`", ""))
+    if notes:
+        return Verdict(name, "ignored", "; ".join(notes).removeprefix(f"property {name} is ignored: "))
+    if rule.outcome == "unsupported":
+        return Verdict(name, "imported", "accepted: it is the behavior here")
+    return Verdict(name, rule.outcome, rule.text.replace("`", ""))
 
 
-def _of_its_transform(draft: Draft, verdict: Verdict) -> Verdict:
-    """Tell of a transform's setting what becomes of the transform."""
-    lead = ".".join(verdict.name.split(".")[:2]) + "."
-    if verdict.fate == "refused" or not verdict.name.startswith("transforms."):
+def _with_transform(draft: Draft, verdict: Verdict) -> Verdict:
+    """Apply the outcome of a transform to its settings."""
+    prefix = ".".join(verdict.name.split(".")[:2]) + "."
+    if verdict.outcome == "unsupported" or not verdict.name.startswith("transforms."):
         return verdict
-    if lead in draft.refused_transforms:
-        return Verdict(verdict.name, "left out", "its transform can't be followed")
-    if lead.split(".")[1] not in split_list(draft.properties.get("transforms", "")):
-        return Verdict(verdict.name, "left out", "transforms doesn't list it, so it does nothing")
+    if prefix in draft.unsupported_transforms:
+        return Verdict(verdict.name, "ignored", "its transform is not supported")
+    if prefix.split(".")[1] not in split_list(draft.properties.get("transforms", "")):
+        return Verdict(verdict.name, "ignored", "it is not listed in transforms")
     return verdict
 
 
 def _options(draft: Draft) -> dict[str, Any]:
-    """Return what a draft has so far, by dotted place."""
+    """Return the options of a draft by dotted path."""
     lists = {
         "tables": (draft.include, draft.databases),
         "exclude_tables": (draft.exclude, draft.excluded_databases),
     }
-    found = {name: [list(part) for part in parts] for name, parts in lists.items() if any(parts)}
-    return {**found, **dict(_flat("", draft.values))}
+    tables = {name: [list(part) for part in parts] for name, parts in lists.items() if any(parts)}
+    return {**tables, **dict(_flat("", draft.values))}
 
 
-def _flat(place: str, values: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
+def _flat(prefix: str, values: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
     for name, value in values.items():
-        own = f"{place}{name}"
+        path = f"{prefix}{name}"
         if isinstance(value, Mapping) and value and "." not in "".join(map(str, value)):
-            yield from _flat(f"{own}.", value)
+            yield from _flat(f"{path}.", value)
         else:
-            yield own, repr(value)
+            yield path, repr(value)
 
 
 def _changed(before: Mapping[str, Any], after: Mapping[str, Any]) -> set[str]:

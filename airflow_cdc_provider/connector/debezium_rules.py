@@ -1,7 +1,7 @@
-"""Debezium's properties that all connectors have, and what becomes of each: tables behind :mod:`.debezium`.
+"""Rules for the properties that all Debezium connectors share; used by :mod:`.debezium`.
 
-Names and defaults: Debezium 3.6. What only one connector has is in :mod:`.debezium_mongodb` and
-:mod:`.debezium_cassandra`.
+Names and defaults: Debezium 3.6. Rules of a single connector are in :mod:`.debezium_mongodb`,
+:mod:`.debezium_cassandra` and so on.
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ from __future__ import annotations
 import re
 from typing import Final
 
-from airflow_cdc_provider.connector.debezium_chain import take_predicate
+from airflow_cdc_provider.connector.debezium_chain import check_predicate
 from airflow_cdc_provider.connector.debezium_clients import OF_CONNECTION, client_rules
 from airflow_cdc_provider.connector.debezium_converters import CONVERTERS
 from airflow_cdc_provider.connector.debezium_signals import SIGNALS
@@ -20,38 +20,38 @@ from airflow_cdc_provider.connector.imported import (
     Rule,
     boolean,
     choice,
+    custom_rule,
     flag,
-    left_out,
+    handled_elsewhere,
+    ignored,
+    invalid,
     name_option,
     number,
-    read_elsewhere,
-    refusal,
-    refused,
     seconds,
     split_list,
-    taken,
-    wrong,
+    unsupported,
+    unsupported_error,
 )
 from airflow_cdc_provider.exceptions import ConfigurationError
 
 
-def take_included(draft: Draft, name: str, value: str) -> None:
+def include_tables(draft: Draft, name: str, value: str) -> None:
     """Select tables."""
     draft.include += draft.patterns(value)
 
 
-def take_excluded(draft: Draft, name: str, value: str) -> None:
-    """Leave out tables."""
+def exclude_tables(draft: Draft, name: str, value: str) -> None:
+    """Exclude tables."""
     draft.exclude += draft.patterns(value)
 
 
-def take_included_databases(draft: Draft, name: str, value: str) -> None:
+def include_databases(draft: Draft, name: str, value: str) -> None:
     """Select tables of databases or keyspaces."""
     draft.databases += draft.patterns(value)
 
 
-def take_excluded_databases(draft: Draft, name: str, value: str) -> None:
-    """Leave out tables of databases or keyspaces."""
+def exclude_databases(draft: Draft, name: str, value: str) -> None:
+    """Exclude tables of databases or keyspaces."""
     if draft.properties.get("database.include.list"):
         raise ConfigurationError("properties exclude each other", found="database.include.list and " + name)
     draft.excluded_databases += draft.patterns(value)
@@ -59,41 +59,41 @@ def take_excluded_databases(draft: Draft, name: str, value: str) -> None:
 
 def _delimiter(draft: Draft, name: str, value: str) -> None:
     if not re.fullmatch(r"[A-Za-z0-9._-]{1,20}", value):
-        raise wrong(name, "letters, digits, . _ and -", value)
+        raise invalid(name, "letters, digits, . _ and -", value)
     draft.set("publish.topic_delimiter", value)
 
 
 def _heartbeat_topic(draft: Draft, name: str, value: str) -> None:
     if value and not re.fullmatch(r"[A-Za-z0-9._-]{1,200}", value):
-        raise wrong(name, "letters, digits, . _ and -", value)
+        raise invalid(name, "letters, digits, . _ and -", value)
     draft.set("publish.heartbeat_topic", value)
 
 
 def _metric_tags(draft: Draft, name: str, value: str) -> None:
     tags = dict(part.partition("=")[::2] for part in split_list(value))
     if not all(tags.values()):
-        raise wrong(name, "k1=v1,k2=v2", value)
+        raise invalid(name, "k1=v1,k2=v2", value)
     draft.set("metric_tags", {key.strip(): text.strip() for key, text in tags.items()})
 
 
-def own_converters(draft: Draft, value: str) -> dict[str, dict[str, str]]:
-    """Return converters with their settings, whose type is a function that can be called from here.
+def custom_converters(draft: Draft, value: str) -> dict[str, dict[str, str]]:
+    """Return custom converters, which must be Python functions, with their settings.
 
     Raises:
-        ConfigurationError: It is a Java class.
+        ConfigurationError: A converter is a Java class.
     """
     converters = {}
     for converter in split_list(value):
-        lead = f"{converter}."
+        prefix = f"{converter}."
         settings = {
-            n.removeprefix(lead): t.strip() for n, t in draft.properties.items() if n.startswith(lead)
+            n.removeprefix(prefix): t.strip() for n, t in draft.properties.items() if n.startswith(prefix)
         }
         kind = settings.get("type", "")
         if ":" not in kind:
-            raise refusal(
-                f"{lead}type",
+            raise unsupported_error(
+                f"{prefix}type",
                 kind,
-                "Debezium's converters are Java classes: write it as a Python function, and name that as "
+                "Debezium's converters are Java classes: implement it as a Python function, and set "
                 "package.module:function",
             )
         converters[converter] = settings
@@ -103,7 +103,7 @@ def own_converters(draft: Draft, value: str) -> dict[str, dict[str, str]]:
 def _skipped(draft: Draft, name: str, value: str) -> None:
     kinds = [kind for kind in split_list(value) if kind != "none"]
     if not set(kinds) <= {"c", "u", "d", "t", "r", "i"}:
-        raise wrong(name, "some of c, u, d, t, or none", value)
+        raise invalid(name, "some of c, u, d, t, or none", value)
     draft.set("publish.skipped_operations", kinds)
 
 
@@ -113,23 +113,26 @@ def _sanitize(draft: Draft, name: str, value: str) -> None:
 
 def _notification_function(draft: Draft, name: str, value: str) -> None:
     if "callback" not in split_list(draft.properties.get("notification.enabled.channels", "")):
-        raise refusal(name, value, "Name callback in notification.enabled.channels too")
+        raise unsupported_error(name, value, "Add callback to notification.enabled.channels")
     if not re.fullmatch(r"[\w.]+:\w+", value):
-        raise wrong(name, "package.module:function", value)
+        raise invalid(name, "package.module:function", value)
     draft.set("notifications.callback", value)
 
 
 def _notification_channels(draft: Draft, name: str, value: str) -> None:
-    """Take over Debezium's channels; what a JMX console shows there, the task shows here."""
+    """Import notification channels; the Airflow task replaces the JMX console."""
     known = {"log": "log", "jmx": "airflow", "callback": "callback", "sink": "sink"}
     channels = split_list(value)
     for channel in channels:
         if channel not in known:
-            raise refusal(
+            raise unsupported_error(
                 name,
                 channel,
-                f"Channels of one's own are Java classes: name {', '.join(known)}; callback calls a Python "
-                "function, notification.callback.function",
+                f"Custom channels are Java classes: use {', '.join(known)}; callback calls the Python "
+                ""
+                ""
+                "function "
+                "of notification.callback.function",
             )
     if channels:
         draft.set("notifications.channels", [known[channel] for channel in channels])
@@ -137,119 +140,123 @@ def _notification_channels(draft: Draft, name: str, value: str) -> None:
 
 def _notification_topic(draft: Draft, name: str, value: str) -> None:
     if "sink" not in split_list(draft.properties.get("notification.enabled.channels", "")):
-        draft.notes.append(f"property {name} is left out: sink is none of the channels")
+        draft.notes.append(f"property {name} is ignored: sink is not among the channels")
         return
     draft.set("notifications.topic", value)
     draft.notes.append(
-        f"property {name}: the broker of the topic is that of publish.kafka.connection, or of "
-        "notifications.connection"
+        f"property {name}: the brokers are those of notifications.connection, by default "
+        "publish.kafka.connection"
     )
 
 
-CONNECTION: Final = left_out("it belongs into the Airflow connection that source.conn_id names")
+CONNECTION: Final = ignored("it belongs in the Airflow connection of source.conn_id")
 
-PROCESS: Final = left_out("it sizes or paces Debezium's own process; here Spark's batches do")
+PROCESS: Final = ignored("it tunes Debezium's own process; Spark runs batches instead")
 
-STATE: Final = left_out("positions are kept in the lake, in the commit of their data")
+STATE: Final = ignored("offsets are stored in the lake, in the same commit as the data")
 
-_LOOKED_UP: Final = left_out("addresses and secrets belong into Airflow connections")
+_REFERENCE: Final = ignored("addresses and secrets belong in Airflow connections")
 
 _ADJUSTMENTS: Final = {"none": "none", "avro": "avro", "avro_unicode": "avro_unicode"}
 
 COMMON: Final[dict[str, Rule]] = {
-    "connector.class": read_elsewhere("names the source"),
+    "connector.class": handled_elsewhere("`source.type`"),
     "name": name_option("name"),
-    "tasks.max": left_out("Spark divides the work"),
+    "tasks.max": ignored("Spark distributes the work"),
     "topic.prefix": name_option("publish.topic_prefix"),
-    "topic.delimiter": taken("`publish.topic_delimiter`", _delimiter),
-    "topic.naming.strategy": taken(
-        "`publish.topic_naming`, where it is a Python class (package.module:Class). Of Debezium's, "
-        "DefaultTopicNamingStrategy names topics as is done here (for Cassandra SchemaTopicNamingStrategy "
-        "does too); other Java classes are refused",
+    "topic.delimiter": custom_rule("`publish.topic_delimiter`", _delimiter),
+    "topic.naming.strategy": custom_rule(
+        "`publish.topic_naming`, for a Python class (package.module:Class). Debezium's "
+        "DefaultTopicNamingStrategy (for Cassandra also SchemaTopicNamingStrategy) is the default here; "
+        "other Java classes are not supported",
         topic_naming,
     ),
     "topic.cache.size": PROCESS,
     "topic.heartbeat.prefix": name_option("publish.heartbeat_prefix"),
-    "topic.heartbeat.name": taken("`publish.heartbeat_topic`", _heartbeat_topic),
+    "topic.heartbeat.name": custom_rule("`publish.heartbeat_topic`", _heartbeat_topic),
     "heartbeat.interval.ms": seconds("publish.heartbeat_interval_seconds"),
-    "heartbeat.action.query": refused("Nothing is written to the source"),
+    "heartbeat.action.query": unsupported("The source is never written to"),
     **TOPIC_CREATION,
     "tombstones.on.delete": flag("publish.tombstones"),
     "extended.headers.enabled": flag("publish.headers"),
     **CONVERTERS,
-    "converters": refused("Custom converters are Java classes"),
-    "predicates": read_elsewhere("with `transforms`"),
-    "predicates.*": taken("`when` of `publish.transforms`, for those of Kafka Connect", take_predicate),
-    "post.processors": refused("Post processors are Java classes"),
-    "skipped.operations": taken("`publish.skipped_operations`", _skipped),
-    "skip.messages.without.change": refused("All changes are written", "false"),
-    "provide.transaction.metadata": refused("Transaction metadata are not written", "false"),
-    "topic.transaction": left_out("transaction metadata are not written"),
-    "transaction.metadata.factory": refused(
-        "Transaction metadata are not written",
+    "converters": unsupported("Custom converters are Java classes"),
+    "predicates": handled_elsewhere("with `transforms`"),
+    "predicates.*": custom_rule(
+        "`when` of `publish.transforms`, for predicates of Kafka Connect", check_predicate
+    ),
+    "post.processors": unsupported("Post processors are Java classes"),
+    "skipped.operations": custom_rule("`publish.skipped_operations`", _skipped),
+    "skip.messages.without.change": unsupported("All changes are published", "false"),
+    "provide.transaction.metadata": unsupported("Transaction metadata are not published", "false"),
+    "topic.transaction": ignored("transaction metadata are not published"),
+    "transaction.metadata.factory": unsupported(
+        "Transaction metadata are not published",
         "io.debezium.pipeline.txmetadata.DefaultTransactionMetadataFactory",
     ),
     "schema.name.adjustment.mode": choice("publish.schema_names", _ADJUSTMENTS),
     "field.name.adjustment.mode": choice("publish.field_names", _ADJUSTMENTS),
-    "sanitize.field.names": taken("`publish.field_names`: avro or none", _sanitize),
-    "field.exclude.list": refused("Fields can't be left out yet"),
+    "sanitize.field.names": custom_rule("`publish.field_names`: avro or none", _sanitize),
+    "field.exclude.list": unsupported("Excluding fields is not implemented"),
     "max.batch.size": PROCESS,
     "max.queue.size": PROCESS,
     "max.queue.size.in.bytes": PROCESS,
     "poll.interval.ms": PROCESS,
-    "config.providers": _LOOKED_UP,
-    "config.providers.*": _LOOKED_UP,
+    "config.providers": _REFERENCE,
+    "config.providers.*": _REFERENCE,
     "config.action.reload": PROCESS,
-    "header.converter": left_out("headers are JSON texts, whatever the converter of Kafka Connect is"),
-    "errors.tolerance": left_out(
-        "a record that a transform or a converter fails at ends the run: none is skipped"
+    "header.converter": ignored("headers are always JSON strings"),
+    "errors.tolerance": ignored(
+        "a record that can't be transformed or converted fails the run; see publish.kafka.refused"
     ),
-    "errors.log.enable": left_out("the task's log has all errors"),
-    "errors.log.include.messages": left_out("the task's log has all errors, never records"),
-    "errors.deadletterqueue.*": left_out("only sinks of Kafka Connect have one"),
-    "errors.retry.timeout": left_out("Airflow's retries of the task do this"),
-    "exactly.once.support": left_out("publish.kafka.delivery is exactly_once by itself"),
-    "transaction.boundary": left_out("publish.kafka.records_at_once sizes transactions"),
-    "transaction.boundary.interval.ms": left_out("publish.kafka.records_at_once sizes transactions"),
+    "errors.log.enable": ignored("the task's log has all errors"),
+    "errors.log.include.messages": ignored("the task's log has all errors, but never records"),
+    "errors.deadletterqueue.*": ignored("only sink connectors have a dead letter queue"),
+    "errors.retry.timeout": ignored("use retries of the Airflow task"),
+    "exactly.once.support": ignored("publish.kafka.delivery is exactly_once by default"),
+    "transaction.boundary": ignored("publish.kafka.records_at_once sets the size of transactions"),
+    "transaction.boundary.interval.ms": ignored(
+        "publish.kafka.records_at_once sets the size of transactions"
+    ),
     "offsets.storage.topic": STATE,
-    "errors.max.retries": left_out("Airflow's retries of the task do this"),
-    "errors.retry.delay.initial.ms": left_out("Airflow's retries of the task do this"),
-    "errors.retry.delay.max.ms": left_out("Airflow's retries of the task do this"),
-    "retriable.restart.connector.wait.ms": left_out("Airflow's retries of the task do this"),
+    "errors.max.retries": ignored("use retries of the Airflow task"),
+    "errors.retry.delay.initial.ms": ignored("use retries of the Airflow task"),
+    "errors.retry.delay.max.ms": ignored("use retries of the Airflow task"),
+    "retriable.restart.connector.wait.ms": ignored("use retries of the Airflow task"),
     "event.processing.failure.handling.mode": choice(
         "source.advanced.strict", {"fail": True, "warn": False, "skip": False, "ignore": False}
     ),
-    "custom.metric.tags": taken("`metric_tags`", _metric_tags),
+    "custom.metric.tags": custom_rule("`metric_tags`", _metric_tags),
     "statistics.metrics.enabled": flag("lag_statistics"),
-    "advanced.metrics.enable": left_out("metrics are Airflow's"),
-    "custom.sanitize.pattern": left_out("it hides values in Debezium's log"),
-    "snapshot.delay.ms": left_out("the DAG's schedule decides when a run starts"),
-    "streaming.delay.ms": left_out("the DAG's schedule decides when a run starts"),
+    "advanced.metrics.enable": ignored("metrics are emitted through Airflow"),
+    "custom.sanitize.pattern": ignored("it masks values in Debezium's log"),
+    "snapshot.delay.ms": ignored("the DAG's schedule determines when a run starts"),
+    "streaming.delay.ms": ignored("the DAG's schedule determines when a run starts"),
     **SIGNALS,
-    "notification.enabled.channels": taken(
-        "`notifications.channels`: log and sink as they are, jmx becomes `airflow`; callback with "
+    "notification.enabled.channels": custom_rule(
+        "`notifications.channels`: log and sink are kept, jmx becomes `airflow`; callback with "
         "`notification.callback.function`",
         _notification_channels,
     ),
-    "notification.callback.function": taken("`notifications.callback`", _notification_function),
-    "notification.sink.topic.name": taken("`notifications.topic`", _notification_topic),
+    "notification.callback.function": custom_rule("`notifications.callback`", _notification_function),
+    "notification.sink.topic.name": custom_rule("`notifications.topic`", _notification_topic),
     "incremental.snapshot.chunk.size": number("snapshot.incremental.chunk_size"),
-    "incremental.snapshot.watermarking.strategy": left_out("no marks are needed"),
-    "incremental.snapshot.*": left_out("there is nothing to choose: chunks go by the primary key"),
-    "read.only": left_out("nothing is written to the source, unless snapshot.incremental.watermarks asks"),
+    "incremental.snapshot.watermarking.strategy": ignored("no watermarks are needed"),
+    "incremental.snapshot.*": ignored("chunks are always ordered by the primary key"),
+    "read.only": ignored("the source is only written to if snapshot.incremental.watermarks is set"),
     "guardrail.collections.max": number("guardrail.max_tables"),
     "guardrail.collections.limit.action": choice("guardrail.action", {"warn": "warn", "fail": "fail"}),
     "connection.validation.timeout.ms": PROCESS,
     "executor.shutdown.timeout.ms": PROCESS,
-    "openlineage.integration.*": left_out("lineage is Airflow's"),
+    "openlineage.integration.*": ignored("lineage is emitted by Airflow"),
     "offset.storage": STATE,
     "offset.storage.*": STATE,
-    "offset.flush.interval.ms": left_out(
-        "positions are kept in the lake, in the commit of their data: commit_interval_seconds of "
-        "CdcStreamOperator is the interval"
+    "offset.flush.interval.ms": ignored(
+        "offsets are stored in the lake, in the same commit as the data: the interval is "
+        "commit_interval_seconds of CdcStreamOperator"
     ),
     "offset.flush.*": STATE,
-    "internal.*": refused("Debezium's internal switches have no counterpart"),
+    "internal.*": unsupported("Debezium's internal switches have no counterpart"),
     **client_rules("publish.kafka.producer", "producer."),
     **client_rules("publish.kafka.consumer", "consumer."),
     "bootstrap.servers": OF_CONNECTION,

@@ -1,31 +1,31 @@
-"""What becomes of the properties of ScyllaDB's source connector (2.0), which is built on Debezium."""
+"""Rules for the properties of ScyllaDB's source connector (2.0), which is built on Debezium."""
 
 from __future__ import annotations
 
 import re
 from typing import Final
 
-from airflow_cdc_provider.connector.debezium_chain import refuse_misplaced, take_each, take_transform
+from airflow_cdc_provider.connector.debezium_chain import import_each, import_transform, reject_misplaced
 from airflow_cdc_provider.connector.debezium_rules import COMMON, CONNECTION, PROCESS
 from airflow_cdc_provider.connector.debezium_transforms import UNWRAP
 from airflow_cdc_provider.connector.imported import (
     Draft,
     Rule,
     choice,
+    custom_rule,
     find_rule,
     flag,
-    left_out,
+    handled_elsewhere,
+    ignored,
+    invalid,
     name_option,
     number,
     option,
-    read_elsewhere,
-    refusal,
     seconds,
     split_list,
-    taken,
-    wrong,
+    unsupported_error,
 )
-from airflow_cdc_provider.connector.publish_scylla import KEY_PLACES
+from airflow_cdc_provider.connector.publish_scylla import KEY_PLACEMENTS
 from airflow_cdc_provider.exceptions import ConfigurationError
 
 _PACKAGE: Final = "com.scylladb.cdc.debezium.connector.transforms"
@@ -47,17 +47,17 @@ _LEVELS: Final = (
     "local_one",
 )
 _IMAGES: Final = {"none": "none", "full": "full", "only-updated": "only-updated"}
-_EXTRA: Final = "it belongs into the extra of the Airflow connection"
-_POOL: Final = left_out(
-    "the driver keeps a pool of connections to each node; source.advanced.requests_in_flight bounds requests"
+_EXTRA: Final = "it belongs in the extra of the Airflow connection"
+_POOL: Final = ignored(
+    "the driver pools connections per node; source.advanced.requests_in_flight limits requests"
 )
 
 
-def scyllas_finish(draft: Draft) -> None:
-    """Tell what properties say nothing in the events' format, and refuse what must be there and isn't.
+def finish_scylla(draft: Draft) -> None:
+    """Check required properties, and ignore those without effect in the event format.
 
     Raises:
-        ConfigurationError: There are no tables, no nodes, or half of a login.
+        ConfigurationError: Tables or nodes are missing, or only one of user and password is set.
     """
     properties = draft.properties
     for name in ("scylla.cluster.ip.addresses", "scylla.table.names"):
@@ -65,7 +65,7 @@ def scyllas_finish(draft: Draft) -> None:
             raise ConfigurationError(f"property {name} is missing")
     if bool(properties.get("scylla.user")) != bool(properties.get("scylla.password")):
         raise ConfigurationError(
-            "properties scylla.user and scylla.password belong together", expected="both or neither"
+            "properties scylla.user and scylla.password require each other", expected="both or neither"
         )
     chosen = draft.get("publish.scylla")
     if not isinstance(chosen, dict):
@@ -74,25 +74,25 @@ def scyllas_finish(draft: Draft) -> None:
         "legacy": ("before", "after", "key_placement", "payload_key_name"),
         "advanced": ("preimages", "flatten_columns"),
     }
-    form = str(chosen.get("format", "legacy"))
-    for name in other[form]:
+    event_format = str(chosen.get("format", "legacy"))
+    for name in other[event_format]:
         if chosen.pop(name, None):
-            draft.notes.append(f"publish.scylla.{name} is left out: it says nothing in format {form}")
+            draft.notes.append(f"publish.scylla.{name} is ignored: it has no effect in format {event_format}")
 
 
 def _addresses(draft: Draft, name: str, value: str) -> None:
     for address in split_list(value):
         host, _, port = address.rpartition(":")
         if not host or not port.isdigit():
-            raise wrong(name, "host:port, ...", value)
+            raise invalid(name, "host:port, ...", value)
     CONNECTION.apply(draft, name, value)
 
 
 def _tables(draft: Draft, name: str, value: str) -> None:
-    """Select tables by their names."""
+    """Select tables by name."""
     for table in split_list(value):
         if not re.fullmatch(r"[^.\s]+\.[^.\s]+", table):
-            raise wrong(name, "keyspace.table, ...", value)
+            raise invalid(name, "keyspace.table, ...", value)
         draft.include.append(re.escape(table))
 
 
@@ -103,75 +103,75 @@ def _old_prefix(draft: Draft, name: str, value: str) -> None:
 
 def _consistency(draft: Draft, name: str, value: str) -> None:
     if value.lower() not in _LEVELS:
-        raise wrong(name, f"one of {', '.join(_LEVELS).upper()}", value)
+        raise invalid(name, f"one of {', '.join(_LEVELS).upper()}", value)
     draft.set("source.consistency", value.upper())
 
 
 def _attempts(draft: Draft, name: str, value: str) -> None:
-    """Take over how often the worker is tried, the first time included."""
+    """Import the number of attempts, which includes the first."""
     if value == "-1":
-        raise refusal(name, value, "A request is not asked again for ever; Airflow retries the task")
+        raise unsupported_error(name, value, "Unlimited retries are not supported; Airflow retries the task")
     if not re.fullmatch(r"[1-9]\d*", value):
-        raise wrong(name, "a whole number above 0", value)
+        raise invalid(name, "a positive integer", value)
     draft.set("source.advanced.retries", int(value) - 1)
 
 
 def _jitter(draft: Draft, name: str, value: str) -> None:
     if not value.isdigit() or not 1 <= int(value) <= 100:
-        raise wrong(name, "1 to 100", value)
+        raise invalid(name, "1 to 100", value)
     draft.set("source.advanced.retry_jitter_percent", int(value))
 
 
 def _placement(draft: Draft, name: str, value: str) -> None:
-    places = [place.lower() for place in split_list(value)]
-    if not places or not set(places) <= set(KEY_PLACES):
-        raise wrong(name, f"at least one of {', '.join(KEY_PLACES)}", value)
-    draft.set("publish.scylla.key_placement", places)
+    placements = [placement.lower() for placement in split_list(value)]
+    if not placements or not set(placements) <= set(KEY_PLACEMENTS):
+        raise invalid(name, f"at least one of {', '.join(KEY_PLACEMENTS)}", value)
+    draft.set("publish.scylla.key_placement", placements)
 
 
 def _transforms(draft: Draft, name: str, value: str) -> None:
-    """Follow the transforms that the connector brings, and Debezium's that makes rows of events."""
+    """Import the connector's own transforms, and Debezium's ExtractNewRecordState."""
 
     def take(transform: str) -> None:
-        lead = f"{name}.{transform}."
-        kind = draft.properties.get(f"{lead}type", "").strip()
+        prefix = f"{name}.{transform}."
+        kind = draft.properties.get(f"{prefix}type", "").strip()
         if kind in (*_ROWS, _FLAT_COLUMNS, _ROWS_OF_CELLS):
-            refuse_misplaced(draft, name, transform)
+            reject_misplaced(draft, name, transform)
         if kind == _FLAT_COLUMNS:
             draft.set("publish.scylla.flatten_columns", True)
         elif kind in (*_ROWS, _ROWS_OF_CELLS):
             draft.set("publish.unwrap.enabled", True)
             if kind == _ROWS_OF_CELLS and draft.properties.get("cdc.output.format", "legacy") == "legacy":
                 draft.set("publish.scylla.rows_of_cells", True)
-            _row_settings(draft, lead)
+            _row_settings(draft, prefix)
         else:
-            take_transform(draft, name, transform, (*_ROWS, _FLAT_COLUMNS, _ROWS_OF_CELLS))
+            import_transform(draft, name, transform, (*_ROWS, _FLAT_COLUMNS, _ROWS_OF_CELLS))
 
-    take_each(draft, name, value, take)
+    import_each(draft, name, value, take)
 
 
-def _row_settings(draft: Draft, lead: str) -> None:
-    """Take over the settings of a transform that makes rows."""
+def _row_settings(draft: Draft, prefix: str) -> None:
+    """Import the settings of an unwrapping transform."""
     for name, value in draft.properties.items():
-        setting = name.removeprefix(lead)
-        if name.startswith(lead) and setting not in ("type", "cdc.output.format"):
+        setting = name.removeprefix(prefix)
+        if name.startswith(prefix) and setting not in ("type", "cdc.output.format"):
             rule = find_rule(setting, UNWRAP)
             rule.apply(draft, name, value.strip())
 
 
 SCYLLA: Final[dict[str, Rule]] = {
     **COMMON,
-    "tasks.max": left_out("Spark divides the work: groups of streams are spread over the tasks of a job"),
-    "scylla.name": taken("`publish.topic_prefix`, where topic.prefix isn't set", _old_prefix),
-    "scylla.cluster.ip.addresses": taken(
-        "left out: nodes belong into the Airflow connection that source.conn_id names", _addresses
+    "tasks.max": ignored("Spark distributes groups of streams over the tasks of a job"),
+    "scylla.name": custom_rule("`publish.topic_prefix`, if topic.prefix isn't set", _old_prefix),
+    "scylla.cluster.ip.addresses": custom_rule(
+        "ignored: nodes belong in the Airflow connection of source.conn_id", _addresses
     ),
-    "scylla.table.names": taken("`tables`", _tables),
+    "scylla.table.names": custom_rule("`tables`", _tables),
     "scylla.user": CONNECTION,
     "scylla.password": CONNECTION,
-    "scylla.consistency.level": taken("`source.consistency`, every level of CQL", _consistency),
-    "scylla.local.dc": left_out(f"{_EXTRA}, as it is or as local_datacenter"),
-    "scylla.ssl.*": left_out(f"{_EXTRA}, as it is"),
+    "scylla.consistency.level": custom_rule("`source.consistency`, every level of CQL", _consistency),
+    "scylla.local.dc": ignored(f"{_EXTRA}, unchanged or as local_datacenter"),
+    "scylla.ssl.*": ignored(f"{_EXTRA}, unchanged"),
     "scylla.query.time.window.size": number("source.query_window_seconds", per=1000),
     "scylla.confidence.window.size": number("source.confidence_window_seconds", per=1000),
     "scylla.minimal.wait.for.window.time": number("source.minimal_wait_seconds", per=1000),
@@ -179,33 +179,33 @@ SCYLLA: Final[dict[str, Rule]] = {
     "scylla.query.options.fetch.size": number("source.fetch_size"),
     "worker.retry.backoff.base": number("source.advanced.retry_pause_seconds", per=1000),
     "worker.maximum.backoff": number("source.advanced.retry_longest_pause_seconds", per=1000),
-    "worker.jitter.percentage": taken("`source.advanced.retry_jitter_percent`", _jitter),
-    "worker.max.retries": taken(
-        "`source.advanced.retries`, one less: the property counts attempts. -1 is refused", _attempts
+    "worker.jitter.percentage": custom_rule("`source.advanced.retry_jitter_percent`", _jitter),
+    "worker.max.retries": custom_rule(
+        "`source.advanced.retries`, minus one: the property counts attempts. -1 is not supported", _attempts
     ),
-    "worker.shared.session.enabled": left_out("a Spark process always has one session"),
+    "worker.shared.session.enabled": ignored("a Spark process always has one session"),
     "worker.pooling.*": _POOL,
     "cdc.output.format": choice("publish.scylla.format", {"legacy": "legacy", "advanced": "advanced"}),
     "cdc.include.before": choice("publish.scylla.before", _IMAGES),
     "cdc.include.after": choice("publish.scylla.after", _IMAGES),
-    "cdc.include.primary-key.placement": taken("`publish.scylla.key_placement`", _placement),
+    "cdc.include.primary-key.placement": custom_rule("`publish.scylla.key_placement`", _placement),
     "cdc.include.primary-key.payload-key-name": option("publish.scylla.payload_key_name"),
     "experimental.preimages.enabled": flag("publish.scylla.preimages"),
-    "cdc.incomplete.task.timeout.ms": left_out(
-        "a change is read once it is whole, with its images, which source.confidence_window_seconds gives "
-        "it time for; one that never becomes so stops the capture and isn't dropped"
+    "cdc.incomplete.task.timeout.ms": ignored(
+        "a change is read when it is complete with its images, see source.confidence_window_seconds; an "
+        "incomplete change fails the capture and is never dropped"
     ),
-    "heartbeat.interval.ms": taken(
-        "`publish.heartbeat_interval_seconds`; each commit stores how far streams without changes were read, "
-        "with or without heartbeats",
+    "heartbeat.interval.ms": custom_rule(
+        "`publish.heartbeat_interval_seconds`; the positions of idle streams are committed with or without "
+        "heartbeats",
         seconds("publish.heartbeat_interval_seconds").apply,
     ),
-    "transforms": taken(
+    "transforms": custom_rule(
         "`publish.unwrap` for ScyllaExtractNewRecordState and Debezium's ExtractNewRecordState, "
-        "`publish.scylla.flatten_columns` for ScyllaFlattenColumns; those of Kafka Connect are "
-        "`publish.transforms`",
+        "`publish.scylla.flatten_columns` for ScyllaFlattenColumns; `publish.transforms` for "
+        "transforms of Kafka Connect",
         _transforms,
     ),
-    "transforms.*": read_elsewhere("with `transforms`"),
+    "transforms.*": handled_elsewhere("with `transforms`"),
     "max.batch.size": PROCESS,
 }

@@ -1,7 +1,7 @@
-"""Debezium's properties of signals, and what becomes of each: part of :mod:`.debezium_rules`.
+"""Rules for Debezium's signal properties; part of :mod:`.debezium_rules`.
 
-As in its ``KafkaSignalChannel``, an address or a group among ``signal.consumer.*`` wins over that of
-``signal.kafka.*``, and all of them say nothing unless ``kafka`` is one of the channels.
+As in Debezium's ``KafkaSignalChannel``, the address and group of ``signal.consumer.*`` take precedence over
+those of ``signal.kafka.*``. All of them have an effect only if ``kafka`` is among the channels.
 """
 
 from __future__ import annotations
@@ -14,13 +14,13 @@ from airflow_cdc_provider.connector.debezium_clients import client_rules
 from airflow_cdc_provider.connector.imported import (
     Draft,
     Rule,
+    custom_rule,
+    invalid,
     option,
-    refusal,
-    refused,
     seconds,
     split_list,
-    taken,
-    wrong,
+    unsupported,
+    unsupported_error,
 )
 
 _CHANNELS: Final = "signal.enabled.channels"
@@ -28,33 +28,33 @@ _ADDRESSES: Final = frozenset({"signal.kafka.bootstrap.servers", "signal.consume
 
 
 def _channels(draft: Draft, name: str, value: str) -> None:
-    """Take over channels; what Debezium's users do over JMX is done through Airflow."""
+    """Import channels; Airflow replaces JMX."""
     channels = []
     for channel in split_list(value):
         if channel in ("source", "kafka", "file"):
             channels.append(channel)
         elif channel == "jmx":
             draft.notes.append(
-                f"property {name}: jmx is channel airflow, CdcSignalOperator and airflow cdc signal"
+                f"property {name}: jmx becomes channel airflow (CdcSignalOperator, airflow cdc signal)"
             )
         else:
-            raise refusal(
-                name, value, "Channels of your own are Python classes: name them in signals.channels"
+            raise unsupported_error(
+                name, value, "Custom channels are Python classes: add them to signals.channels"
             )
     if "kafka" in channels and not draft.properties.keys() & _ADDRESSES:
-        raise wrong("signal.kafka.bootstrap.servers", "host:port, as channel kafka is named", "")
+        raise invalid("signal.kafka.bootstrap.servers", "host:port, required by channel kafka", "")
     draft.set("signals.channels", [*channels, "airflow"])
 
 
 def _poll_timeout(draft: Draft, name: str, value: str) -> None:
-    """Take over milliseconds; 0 is a value of its own here."""
+    """Import milliseconds; 0 is a valid value."""
     if not re.fullmatch(r"\d+", value):
-        raise wrong(name, "a whole number", value)
+        raise invalid(name, "an integer", value)
     draft.set("signals.kafka.poll_timeout_seconds", int(value) / 1000)
 
 
 def _unless(other: str, rule: Rule) -> Rule:
-    """Apply a rule unless another property is there, which wins."""
+    """Apply a rule unless another property is set, which takes precedence."""
 
     def apply(draft: Draft, name: str, value: str) -> None:
         if other not in draft.properties:
@@ -64,13 +64,13 @@ def _unless(other: str, rule: Rule) -> Rule:
 
 
 def _of_channel(rule: Rule) -> Rule:
-    """Apply a rule where signals come by Kafka; else tell that it says nothing, without its value."""
+    """Apply a rule if channel kafka is enabled; else note, without the value, that it has no effect."""
 
     def apply(draft: Draft, name: str, value: str) -> None:
         if "kafka" in split_list(draft.properties.get(_CHANNELS, "")):
             rule.apply(draft, name, value)
         else:
-            draft.notes.append(f"property {name} is left out: kafka is none of {_CHANNELS}")
+            draft.notes.append(f"property {name} is ignored: kafka is not among {_CHANNELS}")
 
     return replace(rule, apply=apply)
 
@@ -81,7 +81,7 @@ _OF_KAFKA: Final[dict[str, Rule]] = {
     "signal.kafka.topic": option("signals.kafka.topic"),
     "signal.kafka.groupId": _unless("signal.consumer.group.id", _GROUP),
     "signal.kafka.bootstrap.servers": _unless("signal.consumer.bootstrap.servers", _SERVERS),
-    "signal.kafka.poll.timeout.ms": taken("`signals.kafka.poll_timeout_seconds`", _poll_timeout),
+    "signal.kafka.poll.timeout.ms": custom_rule("`signals.kafka.poll_timeout_seconds`", _poll_timeout),
     **client_rules(
         "signals.kafka.consumer",
         "signal.consumer.",
@@ -93,8 +93,10 @@ _OF_KAFKA: Final[dict[str, Rule]] = {
 }
 
 SIGNALS: Final[dict[str, Rule]] = {
-    "signal.data.collection": refused("Signals come by channel `file` or `airflow`, not in Cassandra's log"),
-    _CHANNELS: taken("`signals.channels`, with `airflow` besides, which also stands for jmx", _channels),
+    "signal.data.collection": unsupported(
+        "Use channel `file` or `airflow`; signals can't be sent in Cassandra's commit log"
+    ),
+    _CHANNELS: custom_rule("`signals.channels`, plus `airflow`, which also replaces jmx", _channels),
     "signal.poll.interval.ms": seconds("signals.poll_interval_seconds"),
     "signal.file": option("signals.file"),
     **{name: _of_channel(rule) for name, rule in _OF_KAFKA.items()},

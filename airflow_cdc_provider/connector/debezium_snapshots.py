@@ -1,10 +1,10 @@
-"""What becomes of MongoDB's ``snapshot.mode``, and of the properties that say how it is meant."""
+"""Import of ``snapshot.mode`` and related properties."""
 
 from __future__ import annotations
 
 from typing import Final
 
-from airflow_cdc_provider.connector.imported import Draft, boolean, refusal, wrong
+from airflow_cdc_provider.connector.imported import Draft, boolean, invalid, unsupported_error
 from airflow_cdc_provider.exceptions import ConfigurationError
 
 _BASED_ON: Final = "snapshot.mode.configuration.based"
@@ -21,14 +21,14 @@ _MODES: Final = {
     (True, True, False): "initial",
     (True, True, True): "when_needed",
 }
-"""By whether to read data at first, to stream, and to read data anew when the position is lost."""
+"""Modes by flags: initial data snapshot, streaming, new snapshot when the position is lost."""
 
 
 def snapshot_mode(draft: Draft, name: str, value: str) -> None:
-    """Take over a mode; what decides it else stands in properties of its own.
+    """Import a snapshot mode; modes configuration_based and custom have further properties.
 
     Raises:
-        ConfigurationError: It is none, or can't be followed.
+        ConfigurationError: The mode is unknown or not supported.
     """
     mode = value.lower()
     known = {
@@ -44,36 +44,36 @@ def snapshot_mode(draft: Draft, name: str, value: str) -> None:
     elif mode == "configuration_based":
         draft.set("snapshot.mode", _configured_mode(draft))
     elif mode == "custom":
-        place = draft.properties.get("snapshot.mode.custom.name", "").strip()
-        if ":" not in place:
-            raise refusal(
+        class_path = draft.properties.get("snapshot.mode.custom.name", "").strip()
+        if ":" not in class_path:
+            raise unsupported_error(
                 name,
-                f"{value} with {place}" if place else value,
-                "Debezium's snapshotters are Java classes: derive a Python class from "
-                "airflow_cdc_provider.connector.snapshotter.Snapshotter, and name it as package.module:Class "
-                "in snapshot.mode.custom.name",
+                f"{value} with {class_path}" if class_path else value,
+                "It is a Java class: derive a Python class from "
+                "airflow_cdc_provider.connector.snapshotter.Snapshotter, and set package.module:Class in "
+                "snapshot.mode.custom.name",
             )
         draft.set("snapshot.mode", "custom")
-        draft.set("snapshot.custom", place)
+        draft.set("snapshot.custom", class_path)
     else:
-        raise wrong(name, f"one of {', '.join(known)}, configuration_based, custom", value)
+        raise invalid(name, f"one of {', '.join(known)}, configuration_based, custom", value)
 
 
 def _configured_mode(draft: Draft) -> str:
-    """Return the mode that does what the five flags say."""
+    """Return the mode that corresponds to the five flags."""
     flags = {
         flag: boolean(
             f"{_BASED_ON}.{flag}", draft.properties.get(f"{_BASED_ON}.{flag}", "").strip() or "false"
         )
         for flag in _FLAGS
     }
-    wanted = (flags["snapshot.data"], flags["start.stream"], flags["snapshot.on.data.error"])
-    if wanted not in _MODES:
+    enabled = (flags["snapshot.data"], flags["start.stream"], flags["snapshot.on.data.error"])
+    if enabled not in _MODES:
         found = ", ".join(flag for flag in _FLAGS if flags[flag]) or "none of them"
         raise ConfigurationError(
-            f"the flags of {_BASED_ON} can't be followed",
+            f"unsupported combination of flags {_BASED_ON}",
             expected="start.stream, snapshot.data, or both; with both also snapshot.on.data.error",
             found=found,
-            remedy="MongoDB has no schema, so the flags of schemas say nothing",
+            remedy="flags of schemas have no effect: MongoDB has no schema",
         )
-    return _MODES[wanted]
+    return _MODES[enabled]

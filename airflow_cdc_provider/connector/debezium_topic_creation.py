@@ -1,7 +1,7 @@
-"""Kafka Connect's ``topic.creation.*`` among Debezium's properties: to ``publish.topics``.
+"""Rules for Kafka Connect's ``topic.creation.*`` properties; imported to ``publish.topics``.
 
-Connect asks the groups in the order of ``topic.creation.groups``, the group ``default`` last; a group without
-partitions or copies of its own has those of ``default``, settings are each group's own. So it is here.
+As in Kafka Connect, groups are matched in the order of ``topic.creation.groups``, group ``default`` last. A
+group inherits partitions and replication factor from ``default``, but no other settings.
 """
 
 from __future__ import annotations
@@ -9,10 +9,10 @@ from __future__ import annotations
 import re
 from typing import Any, Final
 
-from airflow_cdc_provider.connector.imported import Draft, Rule, flag, split_list, taken, wrong
+from airflow_cdc_provider.connector.imported import Draft, Rule, custom_rule, flag, invalid, split_list
 from airflow_cdc_provider.exceptions import ConfigurationError
 
-_LEAD: Final = "topic.creation."
+_PREFIX: Final = "topic.creation."
 _DEFAULT: Final = "default"
 _COUNTS: Final = {"partitions": "partitions", "replication.factor": "replication"}
 
@@ -20,31 +20,31 @@ _COUNTS: Final = {"partitions": "partitions", "replication.factor": "replication
 def _groups(draft: Draft, name: str, value: str) -> None:
     names = split_list(value)
     if len(set(names)) < len(names) or _DEFAULT in names:
-        raise wrong(name, "names of groups, each once; default is always there", value)
+        raise invalid(name, "unique names of groups other than default", value)
     draft.set("publish.topics.groups", [_group(draft, group) for group in names])
 
 
 def _group(draft: Draft, group: str) -> dict[str, Any]:
-    lead = f"{_LEAD}{group}."
-    if not draft.properties.get(f"{lead}include", "").strip():
+    prefix = f"{_PREFIX}{group}."
+    if not draft.properties.get(f"{prefix}include", "").strip():
         raise ConfigurationError(
-            f"property {_LEAD}groups names {group}, and {lead}include is missing",
+            f"property {_PREFIX}groups names {group}, and {prefix}include is missing",
             expected="regular expressions of the group's topics",
         )
-    made: dict[str, Any] = {"name": group}
+    options: dict[str, Any] = {"name": group}
     for name, text in draft.properties.items():
-        if name.startswith(lead) and _group_of(draft, name) == group:
-            _take(made, name, name.removeprefix(lead), text.strip())
-    return made
+        if name.startswith(prefix) and _group_of(draft, name) == group:
+            _import(options, name, name.removeprefix(prefix), text.strip())
+    return options
 
 
-def _take(target: dict[str, Any], name: str, short: str, value: str) -> None:
-    """Take over one property of a group."""
+def _import(target: dict[str, Any], name: str, short: str, value: str) -> None:
+    """Import one property of a group."""
     if short in ("include", "exclude"):
         target[short] = [_pattern(name, entry) for entry in split_list(value)]
     elif short in _COUNTS:
         if not re.fullmatch(r"-1|[1-9]\d*", value):
-            raise wrong(name, "a number from 1, or -1 for what the brokers have", value)
+            raise invalid(name, "a positive integer, or -1 for the broker default", value)
         target[_COUNTS[short]] = int(value)
     else:
         target.setdefault("settings", {})[short] = value
@@ -54,39 +54,39 @@ def _pattern(name: str, value: str) -> str:
     try:
         re.compile(value)
     except re.error as error:
-        raise wrong(name, f"regular expressions that Python reads as well ({error})", value) from None
+        raise invalid(name, f"regular expressions that are valid in Python ({error})", value) from None
     return value
 
 
 def _group_of(draft: Draft, name: str) -> str:
-    """Return the group that a property is of, an empty text for none; names may have dots."""
-    named = [*split_list(draft.properties.get(f"{_LEAD}groups", "")), _DEFAULT]
-    return max((group for group in named if name.startswith(f"{_LEAD}{group}.")), key=len, default="")
+    """Return the group of a property, empty for none; names may contain dots."""
+    named = [*split_list(draft.properties.get(f"{_PREFIX}groups", "")), _DEFAULT]
+    return max((group for group in named if name.startswith(f"{_PREFIX}{group}.")), key=len, default="")
 
 
 def _of_group(draft: Draft, name: str, value: str) -> None:
-    """Take over a property of the group ``default``; those of others come with ``topic.creation.groups``."""
+    """Import a property of group ``default``; other groups are imported with ``topic.creation.groups``."""
     group = _group_of(draft, name)
     if not group:
         raise ConfigurationError(
-            f"property {name} is of no group", expected=f"a group that {_LEAD}groups names, or {_DEFAULT}"
+            f"property {name} belongs to no group", expected=f"a group in {_PREFIX}groups, or {_DEFAULT}"
         )
     if group != _DEFAULT:
         return
-    short = name.removeprefix(f"{_LEAD}{_DEFAULT}.")
+    short = name.removeprefix(f"{_PREFIX}{_DEFAULT}.")
     if short in ("include", "exclude"):
         if value != (".*" if short == "include" else ""):
-            raise wrong(name, "nothing: the group default has all topics that are of no other", value)
+            raise invalid(name, "no value: group default has all remaining topics", value)
         return
-    _take(draft.values.setdefault("publish", {}).setdefault("topics", {}), name, short, value)
+    _import(draft.values.setdefault("publish", {}).setdefault("topics", {}), name, short, value)
 
 
 TOPIC_CREATION: Final[dict[str, Rule]] = {
-    f"{_LEAD}enable": flag("publish.topics.create"),
-    f"{_LEAD}groups": taken("`publish.topics.groups`, with each group's properties", _groups),
-    f"{_LEAD}*": taken(
-        "of a group: `include`, `exclude`, `partitions`, `replication.factor` as `replication`, all else in "
-        "`settings`; those of the group default stand in `publish.topics` itself",
+    f"{_PREFIX}enable": flag("publish.topics.create"),
+    f"{_PREFIX}groups": custom_rule("`publish.topics.groups`, with each group's properties", _groups),
+    f"{_PREFIX}*": custom_rule(
+        "per group: `include`, `exclude`, `partitions`, `replication.factor` as `replication`, all others in "
+        "`settings`; those of group default in `publish.topics` itself",
         _of_group,
     ),
 }

@@ -1,32 +1,32 @@
-"""What becomes of ``topic.naming.strategy``: Debezium's own strategies, and classes of one's own."""
+"""Import of ``topic.naming.strategy``: Debezium's strategies and custom classes."""
 
 from __future__ import annotations
 
 from typing import Final
 
-from airflow_cdc_provider.connector.imported import Draft, refusal
+from airflow_cdc_provider.connector.imported import Draft, unsupported_error
 
 _STRATEGIES: Final = {
     "io.debezium.schema.DefaultTopicNamingStrategy": "",
-    "io.debezium.schema.SchemaTopicNamingStrategy": "in MongoDB collections have no schema, so it would give "
-    "all of them one topic",
-    "io.debezium.schema.DefaultRegexTopicNamingStrategy": "it puts several collections into one topic by "
+    "io.debezium.schema.SchemaTopicNamingStrategy": "collections of MongoDB "
+    "have no schema, so "
+    "they would all "
+    "have one topic",
+    "io.debezium.schema.DefaultRegexTopicNamingStrategy": "it maps several collections to one topic by "
     "topic.regex",
-    "io.debezium.schema.SchemaRegexTopicNamingStrategy": "it puts several collections into one topic by "
+    "io.debezium.schema.SchemaRegexTopicNamingStrategy": "it maps several collections to one topic by "
     "topic.regex",
-    "io.debezium.schema.DefaultUnicodeTopicNamingStrategy": "it writes characters that topics can't have as "
-    "their numbers",
-    "io.debezium.schema.SchemaUnicodeTopicNamingStrategy": "it writes characters that topics can't have as "
-    "their numbers",
+    "io.debezium.schema.DefaultUnicodeTopicNamingStrategy": "it escapes characters that topics can't have",
+    "io.debezium.schema.SchemaUnicodeTopicNamingStrategy": "it escapes characters that topics can't have",
 }
-"""Debezium's strategies, and why they can't be followed; an empty text: names are the same here."""
+"""Debezium's strategies, and why they are not supported; empty: the names are the same."""
 
 
 def topic_naming(draft: Draft, name: str, value: str) -> None:
-    """Take over a class that names topics.
+    """Import a topic naming strategy.
 
     Raises:
-        ConfigurationError: It is a Java class that names them otherwise.
+        ConfigurationError: It is a Java class with other names.
     """
     if not value:
         return
@@ -40,12 +40,12 @@ def topic_naming(draft: Draft, name: str, value: str) -> None:
         if value == "io.debezium.connector.vitess.TableTopicNamingStrategy":
             reason = ""
         elif value.endswith(".DefaultTopicNamingStrategy"):
-            reason = "it takes Vitess's shards for databases"
+            reason = "it uses shards as databases"
     if reason:
-        raise refusal(
+        raise unsupported_error(
             name,
             value,
-            f"{reason[0].upper()}{reason[1:]}; write what it does as a Python class with the method "
-            "data_change_topic(prefix, database, table) and name that as package.module:Class, or use "
+            f"{reason[0].upper()}{reason[1:]}; implement it as a Python class with the method "
+            "data_change_topic(prefix, database, table) and set package.module:Class, or use "
             "`publish.topic_pattern`",
         )

@@ -1,4 +1,4 @@
-"""Debezium's transforms of MongoDB events, and what becomes of each of their settings."""
+"""Import of Debezium's transforms of MongoDB events and their settings."""
 
 from __future__ import annotations
 
@@ -6,33 +6,35 @@ from collections.abc import Mapping
 from typing import Final
 
 from airflow_cdc_provider.connector.debezium_chain import (
-    refuse_misplaced,
+    import_each,
+    import_transform,
+    reject_misplaced,
     settings_before_3,
-    take_each,
-    take_transform,
 )
 from airflow_cdc_provider.connector.imported import (
     Draft,
     Rule,
     choice,
+    custom_rule,
     find_rule,
     flag,
-    left_out,
+    ignored,
     option,
-    refusal,
-    refused,
     split_list,
-    taken,
+    unsupported,
+    unsupported_error,
 )
 
 _PACKAGE: Final = "io.debezium.connector.mongodb.transforms"
-_NO_PREDICATES: Final = refused("It is applied to all events; choose outbox collections by tables", "false")
-_TRACING: Final = left_out("spans are not made")
+_NO_PREDICATES: Final = unsupported(
+    "It applies to all events; select outbox collections with option tables", "false"
+)
+_TRACING: Final = ignored("tracing spans are not implemented")
 _NAMES: Final = {"none": "none", "avro": "avro", "avro_unicode": "avro_unicode"}
 
 
 def _list(path: str) -> Rule:
-    return taken(f"`{path}`", lambda draft, name, value: draft.set(path, split_list(value)))
+    return custom_rule(f"`{path}`", lambda draft, name, value: draft.set(path, split_list(value)))
 
 
 UNWRAP: Final[Mapping[str, Rule]] = {
@@ -53,9 +55,9 @@ UNWRAP: Final[Mapping[str, Rule]] = {
     "add.headers": _list("publish.unwrap.add_headers"),
     "add.headers.prefix": option("publish.unwrap.add_headers_prefix"),
     "field.name.adjustment.mode": choice("publish.unwrap.field_names", _NAMES),
-    "sanitize.field.names": left_out("Debezium 3 doesn't read it; use field.name.adjustment.mode"),
-    "route.by.field": left_out("ExtractNewDocumentState doesn't use it"),
-    "replace.null.with.default": left_out("documents have no defaults"),
+    "sanitize.field.names": ignored("Debezium 3 doesn't read it; use field.name.adjustment.mode"),
+    "route.by.field": ignored("ExtractNewDocumentState doesn't use it"),
+    "replace.null.with.default": ignored("documents have no defaults"),
     "predicate": _NO_PREDICATES,
     "negate": _NO_PREDICATES,
 }
@@ -93,22 +95,22 @@ _KINDS: Final[Mapping[str, tuple[str, Mapping[str, Rule]]]] = {
 
 
 def mongodb_transforms(draft: Draft, name: str, value: str) -> None:
-    """Take over the transforms that a property lists, with their settings."""
+    """Import the transforms in a property, with their settings."""
 
     def take(transform: str) -> None:
-        lead = f"{name}.{transform}."
-        kind = draft.properties.get(f"{lead}type", "").strip()
+        prefix = f"{name}.{transform}."
+        kind = draft.properties.get(f"{prefix}type", "").strip()
         if kind not in _KINDS:
-            take_transform(draft, name, transform, tuple(_KINDS))
+            import_transform(draft, name, transform, tuple(_KINDS))
             return
-        refuse_misplaced(draft, name, transform)
+        reject_misplaced(draft, name, transform)
         path, rules = _KINDS[kind]
         if draft.get(path) is not None:
-            raise refusal(name, kind, "One of each kind is followed")
+            raise unsupported_error(name, kind, "Only one of each kind is supported")
         draft.set(f"{path}.enabled", True)
-        own = {f"{lead}{setting}": rule for setting, rule in rules.items()}
+        own = {f"{prefix}{setting}": rule for setting, rule in rules.items()}
         for setting, text in draft.properties.items():
-            if setting.startswith(lead) and setting != f"{lead}type":
+            if setting.startswith(prefix) and setting != f"{prefix}type":
                 find_rule(setting, own).apply(draft, setting, text.strip())
 
-    take_each(draft, name, value, take)
+    import_each(draft, name, value, take)

@@ -19,18 +19,18 @@ from pathlib import Path
 from typing import Any, Final, Literal
 
 from airflow_cdc_provider.connector.notify import NotificationOptions
-from airflow_cdc_provider.connector.publish import PublishOptions, refuse_what_clashes
-from airflow_cdc_provider.connector.publish_merged import refuse_statics_apart
+from airflow_cdc_provider.connector.publish import PublishOptions, validate_publish_options
+from airflow_cdc_provider.connector.publish_merged import validate_static_columns
 from airflow_cdc_provider.connector.signal_options import (
     SignalOptions,
-    refuse_signal_topic,
-    refuse_signals_that_cannot_come,
+    validate_signal_topic,
+    validate_signals,
 )
 from airflow_cdc_provider.connector.snapshot_options import (
     EVERY_TABLE,
     OnLostPosition,
     SnapshotOptions,
-    wrong_pattern,
+    invalid_pattern,
 )
 from airflow_cdc_provider.connector.snapshotter import load_snapshotter
 from airflow_cdc_provider.exceptions import ConfigurationError, joined
@@ -64,7 +64,7 @@ SOURCE_OPTIONS: Mapping[
     "scylla": ScyllaOptions,
     "vitess": VitessOptions,
 }
-# Releases of the connectors whose events are made.
+# Releases of the connectors whose event formats are written.
 _DEBEZIUM_VERSION: Final = "3.6.1.Final"
 _SCYLLA_VERSION: Final = "2.0.4"
 
@@ -100,61 +100,63 @@ def _identifier(value: str) -> str:
 
 
 def _tags(values: Mapping[str, str]) -> str:
-    """Refuse what one of the protocols of StatsD can't carry, or would drop without a word."""
+    """Check tags against the limits of the StatsD protocols."""
     for name, value in values.items():
         if name in _OWN_TAGS:
-            return f"names that metrics do not have already: not {', '.join(sorted(_OWN_TAGS))}"
+            return f"names other than the reserved tags {', '.join(sorted(_OWN_TAGS))}"
         if not _TAG_NAME.fullmatch(name):
-            return f"names of letters, digits, _ . and -, not led by a digit ({name!r})"
+            return f"names of letters, digits, _ . and -, not starting with a digit ({name!r})"
         if not _TAG_VALUE.fullmatch(value):
-            return f"values of 1 to 200 characters without space , = | and # ({name}: {value!r})"
+            return f"values of 1 to 200 characters without space , = | # ({name}: {value!r})"
     return ""
 
 
 @dataclass(frozen=True)
 class GuardrailOptions:
-    """A limit against patterns that select more than was meant."""
+    """A limit against patterns that select more tables than intended."""
 
-    max_tables: int = option("The most tables that a connector may capture; 0: no limit", 0, minimum=0)
-    action: Literal["warn", "fail"] = option("What more of them do: a finding, or a failed run", "warn")
+    max_tables: int = option("Maximum number of captured tables; 0: no limit", 0, minimum=0)
+    action: Literal["warn", "fail"] = option(
+        "What to do when the limit is exceeded: report a finding, or fail the run", "warn"
+    )
 
 
 @dataclass(frozen=True)
 class MergeOptions:
-    """When pending changes are merged: cost against freshness."""
+    """When pending changes are merged into mirrors: a trade-off of cost and freshness."""
 
     min_pending_ratio: float = option(
-        "Merge a table when its pending changes reach this part of its rows; 0 merges at each run",
+        "Merge a table when the ratio of pending changes to rows reaches this value; 0 merges in every run",
         0.0,
         minimum=0.0,
     )
     freshness_seconds: float = option(
-        "Merge at the latest when the oldest pending change has this age", 3600.0, minimum=0
+        "Merge at the latest when the oldest pending change reaches this age", 3600.0, minimum=0
     )
 
 
 @dataclass(frozen=True)
 class LakeOptions:
-    """Where mirrors and the changes table live."""
+    """Location and layout of mirrors and the changes table."""
 
     format: Literal["iceberg"] = option("Table format", "iceberg")
-    catalog: str = option("Name of the Spark catalog", "lake", check=_identifier)
+    catalog: str = option("Spark catalog", "lake", check=_identifier)
     namespace: str = option("Namespace of the mirrors; default: the connector's name", "", check=_identifier)
     catalog_options: Mapping[str, str] = option(
-        "spark.sql.catalog.<catalog>.* for a catalog that Spark's own configuration doesn't declare "
-        "(type, warehouse, uri ...)",
+        "spark.sql.catalog.<catalog>.* properties (type, warehouse, uri ...) of a catalog that the Spark "
+        "configuration doesn't define",
         {},
     )
-    format_version: Literal[2, 3] = option("Iceberg table version: 2 is what most other engines read", 2)
+    format_version: Literal[2, 3] = option("Iceberg format version; version 2 is readable by most engines", 2)
     retention_seconds: int = option(
-        "How long merged batches and old snapshots are kept", 7 * 86_400, minimum=0
+        "Retention of merged batches and old Iceberg snapshots", 7 * 86_400, minimum=0
     )
     tombstone_retention_seconds: int = option(
-        "How long deletions are remembered; no older change may arrive after it", 10 * 86_400, minimum=0
+        "Retention of tombstones; changes must not arrive later than this", 10 * 86_400, minimum=0
     )
     statics: Literal["rows", "table"] = option(
-        "Where static columns of Cassandra are shown. rows: in each row of their partition, as by SELECT *; "
-        "table: once per partition, in a table <mirror>__statics",
+        "Cassandra: location of static columns. rows: in each row of the partition, as in SELECT *; "
+        "table: once per partition, in the table <mirror>__statics",
         "rows",
     )
     merge: MergeOptions = option("When pending changes are merged", MergeOptions)
@@ -162,23 +164,23 @@ class LakeOptions:
 
 @dataclass(frozen=True)
 class Connector:
-    """One declared capture.
+    """A connector declaration.
 
     Args:
-        name: Its name; also the default topic prefix and namespace.
-        type: The source's type.
-        source: The source's options.
-        tables: Regular expressions, anchored, on ``keyspace.table`` or ``database.collection``. A
-            materialized view of Cassandra is selected by its full name alone.
-        exclude_tables: Likewise, what to leave out.
-        snapshot: How tables are read in full.
-        lake: Where mirrors live.
-        publish: How changes become events.
-        guardrail: How many tables may be captured.
-        notifications: Who is told of snapshots.
-        metric_tags: Tags that all metrics of the connector bear beside their own.
-        lag_statistics: Whether captures tell how their changes' lag is spread.
-        signals: How it is told what to do while it runs.
+        name: Name of the connector; also the default topic prefix and namespace.
+        type: Type of the source.
+        source: Options of the source.
+        tables: Anchored regular expressions on ``keyspace.table`` or ``database.collection``. A materialized
+            view of Cassandra is selected only by its full name.
+        exclude_tables: Anchored regular expressions of tables to exclude.
+        snapshot: Options of snapshots.
+        lake: Options of mirrors and the changes table.
+        publish: Options of published events.
+        guardrail: Limit of captured tables.
+        notifications: Channels for snapshot notifications.
+        metric_tags: Additional tags of all metrics.
+        lag_statistics: Whether captures emit lag percentiles.
+        signals: Channels that accept signals.
     """
 
     name: str
@@ -197,10 +199,10 @@ class Connector:
 
     @classmethod
     def from_dict(cls, values: Mapping[str, Any]) -> Connector:
-        """Validate plain data.
+        """Validate plain data and build the connector.
 
         Raises:
-            ConfigurationError: Names each wrong option, the value found and what was expected.
+            ConfigurationError: Names each invalid option, the value found and what was expected.
         """
         problems: list[ConfigurationError] = []
         try:
@@ -214,28 +216,28 @@ class Connector:
         source = dict(top.source)
         kind: Any = from_environment(str, source.pop("type", None), "source.type")
         if kind not in SOURCE_OPTIONS:
-            wrong = ConfigurationError(
-                "option source.type is wrong",
+            invalid_type = ConfigurationError(
+                "invalid value for option source.type",
                 expected=f"one of {', '.join(SOURCE_OPTIONS)}",
                 found=repr(kind),
             )
-            raise joined([*problems, wrong])
+            raise joined([*problems, invalid_type])
         try:
             options = parse(SOURCE_OPTIONS[kind], source, "source")
         except ConfigurationError as error:
             problems.append(error)
         if problems:
             raise joined(problems)
-        refuse_what_clashes(kind, top.publish)
-        refuse_statics_apart(top.publish, top.lake.statics)
+        validate_publish_options(kind, top.publish)
+        validate_static_columns(top.publish, top.lake.statics)
         if kind != "cassandra":
-            _refuse_statics(kind, top.lake)
+            _validate_static_columns_source(kind, top.lake)
         if isinstance(options, MongodbOptions):
-            _refuse_holes(options, top.snapshot)
+            _validate_lost_position(options, top.snapshot)
         if isinstance(options, DebeziumOptions):
-            _refuse_snapshots(top.snapshot, publishes=top.publish != PublishOptions())
-        refuse_signals_that_cannot_come(options, top.signals, top.snapshot.incremental)
-        refuse_signal_topic(top.signals, top.publish.kafka.connection)
+            _validate_topics_source(top.snapshot, publishes=top.publish != PublishOptions())
+        validate_signals(options, top.signals, top.snapshot.incremental)
+        validate_signal_topic(top.signals, top.publish.kafka.connection)
         return cls(
             name=top.name,
             type=kind,
@@ -261,16 +263,16 @@ class Connector:
 
     @property
     def tags(self) -> dict[str, str]:
-        """Tags of every metric of the connector."""
+        """Tags of all metrics of the connector."""
         return {**self.metric_tags, "connector": self.name, "source": self.type}
 
     @property
     def secrets(self) -> Mapping[str, str]:
-        """Secrets that the declaration holds as they are, by the names of their options."""
+        """Secrets given literally in the declaration, by option name."""
         return literal_secrets(self.source)
 
     def without_secrets(self) -> Connector:
-        """Return the connector as a job's spec may have it: its secrets travel with the connection."""
+        """Return the connector for a job spec, without secrets; these are passed with the connection."""
         return replace(self, source=without_literal_secrets(self.source))
 
     @property
@@ -285,22 +287,22 @@ class Connector:
 
     @property
     def quarantine_table(self) -> str:
-        """Name of the table of changes that could not be decoded."""
+        """Name of the table of quarantined changes, which could not be decoded."""
         return f"{self._own_tables}_quarantine"
 
     @property
     def refused_table(self) -> str:
-        """Name of the table of records that a broker refused."""
+        """Name of the dead-letter table of records that could not be published."""
         return f"{self._own_tables}_refused"
 
     @property
     def published_table(self) -> str:
-        """Name of the table that tells how far events are published to Pulsar."""
+        """Name of the table with the publishing position of Pulsar."""
         return f"{self._own_tables}_published"
 
     @property
     def notifications_table(self) -> str:
-        """Name of the table of notifications, which channel ``table`` fills."""
+        """Name of the table of notifications, written by channel ``table``."""
         return f"{self._own_tables}_notifications"
 
     @property
@@ -310,20 +312,20 @@ class Connector:
     def mirror_table(self, table: str) -> str:
         """Return the name of a source table's mirror inside the catalog: ``<namespace>.<keyspace>_<table>``.
 
-        Characters that a catalog may not take become ``_x<hex>_``. Tables of which two would share a name
-        (``a_b.c`` and ``a.b_c``) are refused by the job.
+        Characters that catalogs may reject are escaped as ``_x<hex>_``. The job rejects tables whose mirrors
+        would have the same name (``a_b.c`` and ``a.b_c``).
         """
         database, _, name = table.partition(".")
         return f"{self.namespace}.{_safe(database)}_{_safe(name)}"
 
     def when_lost(self, *, hole: bool) -> OnLostPosition:
-        """Return what a run does when the source no longer has what follows the stored offset.
+        """Return what a run does when the source no longer has the changes after the stored offset.
 
         Args:
-            hole: Whether the source itself goes on after what is lost.
+            hole: Whether the source has later changes, so that only some changes are lost.
 
         Returns:
-            The option ``snapshot.on_lost_position``; never ``auto``.
+            The effective ``snapshot.on_lost_position``; never ``auto``.
         """
         chosen = self.snapshot.on_lost_position
         if chosen != "auto":
@@ -331,12 +333,12 @@ class Connector:
         if self.snapshot.mode in ("when_needed", "always"):
             return "snapshot"
         if self.snapshot.mode == "custom":
-            own = load_snapshotter(self.snapshot.custom, self.snapshot.custom_settings)
-            return "snapshot" if own.snapshot_on_data_error() else "fail"
+            snapshotter = load_snapshotter(self.snapshot.custom, self.snapshot.custom_settings)
+            return "snapshot" if snapshotter.snapshot_on_data_error() else "fail"
         return "fail_once" if hole else "fail"
 
     def beyond_guardrail(self, tables: Sequence[str]) -> str:
-        """Tell that there are more captured tables than the guardrail allows; an empty text if not."""
+        """Return a message if more tables are captured than the guardrail allows, else an empty string."""
         limit = self.guardrail.max_tables
         if not limit or len(tables) <= limit:
             return ""
@@ -344,20 +346,20 @@ class Connector:
 
     @property
     def topic_prefix(self) -> str:
-        """First part of each topic."""
+        """Prefix of topics."""
         return self.publish.topic_prefix or self.name
 
     @property
     def event_version(self) -> str:
-        """Text of ``source.version``."""
+        """Value of ``source.version`` in events."""
         return self.publish.version or (_SCYLLA_VERSION if self.type == "scylla" else _DEBEZIUM_VERSION)
 
     def names(self, table: str) -> bool:
-        """Tell whether one of the patterns spells out this table: dots may have their backslash or not."""
+        """Return whether one of the patterns is this table's literal name, with dots escaped or not."""
         return any(re.sub(r"\\(\W)", r"\1", pattern) == table for pattern in self.tables)
 
     def selects(self, table: str) -> bool:
-        """Tell whether a table belongs to the capture."""
+        """Return whether a table is captured."""
         return any(re.fullmatch(p, table) for p in self.tables) and not any(
             re.fullmatch(p, table) for p in self.exclude_tables
         )
@@ -369,66 +371,78 @@ def _safe(name: str) -> str:
 
 @dataclass(frozen=True)
 class _Declaration:
-    name: str = option("The connector's name", check=_name)
-    source: Mapping[str, Any] = option("The source: its type and options")
+    name: str = option("Name of the connector", check=_name)
+    source: Mapping[str, Any] = option("Type and options of the source")
     tables: tuple[str, ...] = option(
-        "Anchored regular expressions of tables; a materialized view of Cassandra only by its full name",
+        "Anchored regular expressions of tables to capture; materialized views of Cassandra only by full "
+        ""
+        ""
+        "name",
         EVERY_TABLE,
-        check=wrong_pattern,
+        check=invalid_pattern,
     )
-    exclude_tables: tuple[str, ...] = option("Tables to leave out, likewise", (), check=wrong_pattern)
-    snapshot: SnapshotOptions = option("How tables are read in full", SnapshotOptions)
-    lake: LakeOptions = option("Where mirrors live", LakeOptions)
-    publish: PublishOptions = option("How changes become events", PublishOptions)
-    guardrail: GuardrailOptions = option("How many tables may be captured", GuardrailOptions)
-    notifications: NotificationOptions = option("Who is told of snapshots", NotificationOptions)
+    exclude_tables: tuple[str, ...] = option(
+        "Anchored regular expressions of tables to exclude", (), check=invalid_pattern
+    )
+    snapshot: SnapshotOptions = option("Options of snapshots", SnapshotOptions)
+    lake: LakeOptions = option("Options of mirrors and the changes table", LakeOptions)
+    publish: PublishOptions = option("Options of published events", PublishOptions)
+    guardrail: GuardrailOptions = option("Limit of captured tables", GuardrailOptions)
+    notifications: NotificationOptions = option("Channels for snapshot notifications", NotificationOptions)
     metric_tags: Mapping[str, str] = option(
-        "Tags that all metrics of the connector bear beside their own", {}, check=_tags
+        "Additional tags of all metrics of the connector", {}, check=_tags
     )
     lag_statistics: bool = option(
-        "Tell per run the least, mean and greatest time from a change to its capture, and its quantiles", True
+        "Emit minimum, mean, maximum and percentiles of the time from a change to its capture, per run", True
     )
-    signals: SignalOptions = option("How a running connector is told what to do", SignalOptions)
+    signals: SignalOptions = option("Channels that accept signals", SignalOptions)
 
 
-def _refuse_statics(kind: str, lake: LakeOptions) -> None:
+def _validate_static_columns_source(kind: str, lake: LakeOptions) -> None:
     if lake.statics != LakeOptions().statics:
         raise ConfigurationError(
-            "option lake.statics is for source cassandra", found=f"source {kind}", expected="its default"
+            "option lake.statics is only supported for source cassandra",
+            found=f"source {kind}",
+            expected="its default",
         )
 
 
-def _refuse_snapshots(snapshot: SnapshotOptions, *, publishes: bool) -> None:
-    """Refuse what topics can't give: rows of a table beside its events, and events of other forms."""
+def _validate_topics_source(snapshot: SnapshotOptions, *, publishes: bool) -> None:
+    """Reject snapshots and publishing, which source debezium doesn't support."""
     if snapshot.mode not in ("initial", "never") or snapshot.on_lost_position == "snapshot":
         raise ConfigurationError(
-            "source debezium takes no snapshots: Debezium's own come by the topics",
-            expected="snapshot.mode: initial or never, and another on_lost_position than snapshot",
+            "source debezium doesn't support snapshots: Debezium's snapshots are in the topics",
+            expected="snapshot.mode: initial or never, and on_lost_position other than snapshot",
             found=f"mode {snapshot.mode}, on_lost_position {snapshot.on_lost_position}",
         )
     if publishes:
         raise ConfigurationError(
-            "source debezium publishes nothing: its events stand in topics already", expected="no publish"
+            "source debezium doesn't support publishing: its events are already in topics",
+            expected="no publish",
         )
 
 
-def _refuse_holes(options: MongodbOptions, snapshot: SnapshotOptions) -> None:
-    """Refuse to go on after lost changes where each update is applied to what the ones before it left."""
+def _validate_lost_position(options: MongodbOptions, snapshot: SnapshotOptions) -> None:
+    """Reject skipping lost changes if updates are applied to the previous document."""
     if options.full_document == "none" and snapshot.on_lost_position == "go_on":
         raise ConfigurationError(
-            "option snapshot.on_lost_position: go_on doesn't go with source.full_document: none",
-            expected="snapshot, fail or fail_once: after a hole updates would change outdated documents",
+            "option snapshot.on_lost_position: go_on can't be combined with source.full_document: none",
+            expected="snapshot, fail or fail_once: after lost "
+            "changes, updates "
+            "would apply to "
+            "outdated documents",
         )
 
 
 def load_connector(path: str | Path) -> Connector:
-    """Read a declaration from a YAML file.
+    """Load a declaration from a YAML file.
 
     Raises:
-        ConfigurationError: The file is missing, no YAML, or wrong; the message names the option.
+        ConfigurationError: The file is missing, not valid YAML, or has invalid options, which the message
+            names.
     """
     try:
         values = read_yaml(path)
     except FileNotFoundError as error:
-        raise ConfigurationError(f"there is no connector file {path}") from error
+        raise ConfigurationError(f"connector file {path} does not exist") from error
     return Connector.from_dict(values)

@@ -1,4 +1,4 @@
-"""Who is told of snapshots: the option ``notifications``. Light: read by DAG files."""
+"""Options of snapshot notifications. Imports little: read when DAG files are parsed."""
 
 from __future__ import annotations
 
@@ -19,52 +19,51 @@ def _function(value: str) -> str:
 
 @dataclass(frozen=True)
 class NotificationOptions:
-    """Who is told when snapshots begin, go on and end."""
+    """Channels for notifications about the progress of snapshots."""
 
     channels: tuple[ChannelName, ...] = option(
-        "log: the job's log; airflow: the task that runs the job, in its log, its XCom and the metric "
-        "cdc.notifications; table: a table of the lake, <connector>_notifications; callback: a function of "
-        "yours, called in the job's driver; sink: a topic of Kafka",
+        "log: log of the job; airflow: log and XCom of the Airflow task, and metric cdc.notifications; "
+        "table: table <connector>_notifications in the lake; callback: a Python function, called in the "
+        "Spark driver; sink: a Kafka topic",
         (),
     )
     topic: str = option(
-        "With channel sink: the topic, to which notifications go in Debezium's form, written as events are",
+        "Channel sink: topic of the notifications, which have Debezium's format and the converters of events",
         "",
         check=wrong_topic,
     )
     connection: str = option(
-        "With channel sink: Airflow connection of type kafka; default: publish.kafka.connection", ""
+        "Channel sink: Airflow connection of type kafka; default: publish.kafka.connection", ""
     )
     callback: str = option(
-        "With channel callback: the function, package.module:function. It gets a notification as a mapping; "
-        "the capture waits for it",
+        "Channel callback: package.module:function, called synchronously with the notification as a mapping",
         "",
         check=_function,
     )
     row_counts: bool = option(
-        "Tell total_rows_scanned of tables of initial snapshots; false leaves it out, as Debezium does", True
+        "Include total_rows_scanned for tables of initial snapshots; false omits it, as Debezium does", True
     )
 
     @property
     def to_topic(self) -> bool:
-        """Whether they go to a topic."""
+        """Whether notifications are sent to a topic."""
         return "sink" in self.channels
 
     def __post_init__(self) -> None:
-        """Refuse options that contradict each other.
+        """Validate combinations of options.
 
         Raises:
-            ConfigurationError: With what goes together.
+            ConfigurationError: Options contradict each other.
         """
         if ("callback" in self.channels) != bool(self.callback):
             raise ConfigurationError(
-                "options notifications.channels and notifications.callback go together",
+                "options notifications.channels and notifications.callback require each other",
                 expected="the function, and callback among the channels",
                 found=self.callback or "no function",
             )
         if self.to_topic != bool(self.topic) or (self.connection and not self.to_topic):
             raise ConfigurationError(
-                "options of notifications for a topic go together",
+                "options notifications.channels and notifications.topic require each other",
                 expected="notifications.topic, and sink among notifications.channels",
                 found=f"topic {self.topic}" if self.topic else "no topic",
             )

@@ -1,4 +1,4 @@
-"""Options of events: how changes become events, and which choices exclude each other."""
+"""Options of published events, and validation of their combinations."""
 
 from __future__ import annotations
 
@@ -7,21 +7,21 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from airflow_cdc_provider.connector.publish_kafka import KafkaOptions, refuse_clashing_kafka
-from airflow_cdc_provider.connector.publish_merged import refuse_clashing_merged
+from airflow_cdc_provider.connector.publish_kafka import KafkaOptions, validate_kafka_options
+from airflow_cdc_provider.connector.publish_merged import validate_merged_rows
 from airflow_cdc_provider.connector.publish_mongodb import (
     MongodbPublishOptions,
     OutboxOptions,
     UnwrapOptions,
 )
-from airflow_cdc_provider.connector.publish_pulsar import PulsarOptions, refuse_clashing_pulsar
-from airflow_cdc_provider.connector.publish_registry import RegistryOptions, refuse_clashing_registry
-from airflow_cdc_provider.connector.publish_scylla import ScyllaPublishOptions, refuse_clashing_scylla
-from airflow_cdc_provider.connector.publish_slices import refuse_clashing_slices
+from airflow_cdc_provider.connector.publish_pulsar import PulsarOptions, validate_pulsar_options
+from airflow_cdc_provider.connector.publish_registry import RegistryOptions, validate_registry_options
+from airflow_cdc_provider.connector.publish_scylla import ScyllaPublishOptions, validate_scylla_options
+from airflow_cdc_provider.connector.publish_slices import validate_slices
 from airflow_cdc_provider.connector.publish_topics import TopicsOptions
-from airflow_cdc_provider.connector.publish_vitess import VitessPublishOptions, refuse_clashing_vitess
+from airflow_cdc_provider.connector.publish_vitess import VitessPublishOptions, validate_vitess_options
 from airflow_cdc_provider.events.transforms.options import read_transforms
-from airflow_cdc_provider.events.transforms.shapes import Shape, refuse_impossible
+from airflow_cdc_provider.events.transforms.shapes import Shape, validate_transforms
 from airflow_cdc_provider.exceptions import ConfigurationError
 from airflow_cdc_provider.options import option
 from airflow_cdc_provider.plugins import wrong_place
@@ -56,241 +56,252 @@ def _operations(values: tuple[str, ...]) -> str:
 def _column_paths(values: tuple[str, ...]) -> str:
     for value in values:
         if len(value.split(".")) < 3 or not all(value.split(".")):
-            return f"keyspace.table.column each, with .field for a field of it ({value!r})"
+            return f"keyspace.table.column, or keyspace.table.column.field ({value!r})"
     return ""
 
 
 @dataclass(frozen=True)
 class CassandraPublishOptions:
-    """Choices that only events of Cassandra have."""
+    """Event options of source cassandra."""
 
     operations: Literal["own", "common"] = option(
-        "own: i, u, d and r as Debezium for Cassandra writes them; common: c, u, d and t as its other "
-        "connectors do, which its EnvelopeTransformation makes of them",
+        "own: i, u, d and r, as Debezium for Cassandra; common: c, u, d and t, as Debezium's other "
+        ""
+        ""
+        "connectors "
+        "and its EnvelopeTransformation",
         "own",
     )
     source: Literal["current", "documented"] = option(
-        "The source block: current: that of Debezium 3; documented: the nine fields that its page for "
-        "Cassandra shows, with microseconds in ts_ms",
+        "Source block. current: as in Debezium 3; documented: the nine fields in Debezium's documentation "
+        ""
+        ""
+        "for "
+        "Cassandra, with microseconds in ts_ms",
         "current",
     )
     decimals: Literal["double", "precise", "string"] = option(
-        "How decimals are shown in envelope debezium (decimal.handling.mode)", "double"
+        "Representation of decimals in envelope debezium (decimal.handling.mode)", "double"
     )
     varints: Literal["long", "precise", "string"] = option(
-        "How varints are shown in envelope debezium (varint.handling.mode)", "long"
+        "Representation of varints in envelope debezium (varint.handling.mode)", "long"
     )
     frozen: Literal["structured", "bytes"] = option(
-        "How columns of frozen lists, sets, maps and user-defined types are shown in envelope debezium: by "
-        "their parts, as Debezium's code writes them; or as bytes, which its page says: the value as "
-        "Cassandra stores it",
+        "Representation of frozen collections and user-defined types in envelope debezium. structured: "
+        ""
+        ""
+        "arrays, "
+        "maps and structs, as Debezium's code; bytes: Cassandra's serialized value, as Debezium's "
+        "documentation",
         "structured",
     )
     converters: Mapping[str, Mapping[str, Any]] = option(
-        "Functions that show columns of envelope debezium otherwise: type (package.module:function), "
-        "columns (a regular expression on keyspace.table.column), schema_name, and settings of its own",
+        "Custom converters of columns in envelope debezium: type (package.module:function), columns (a "
+        "regular expression on keyspace.table.column), schema_name, and custom settings",
         {},
     )
     before: bool = option(
-        "Values of envelope debezium have a field before: the row as it stood before the change, as far as "
-        "the changes that are read, or the mirror, tell",
+        "Add before to values of envelope debezium: the row before the change, as far as it is known from "
+        ""
+        ""
+        "the "
+        "captured changes or the mirror",
         False,
     )
     order: Literal["log", "write_time"] = option(
-        "log: events of each node in the order of its commit log, one node after the other; write_time: in "
-        "the order of their write times, so that those of a partition come in order whichever nodes logged "
-        "them (event.order.guarantee.mode). All that one command reads is ordered, and kept in memory for it",
+        "Order of events (event.order.guarantee.mode). log: node by node, in the order of the commit log; "
+        "write_time: by write time, so that events of a partition are ordered across nodes; sorts all events "
+        "of a command in memory",
         "log",
     )
     node_header: bool = option(
-        "A header cdc.node on each event of a change: the host id of the node whose commit log tells it; "
-        "rows of snapshots are the cluster's and have none",
+        "Add the header cdc.node, the host ID of the node that logged the change, to events of changes",
         True,
     )
     reread: bool = option(
-        "In envelope datastax rows are read again at the source, at consistency ALL and no faster than "
-        "snapshot.rows_per_second, as DataStax's connector reads them: each row that was changed once per "
-        "command, as it is then. Otherwise they are made of the logged values",
+        "Envelope datastax: read each changed row at the source once per command, as DataStax's connector "
+        "does, at consistency ALL and limited by snapshot.rows_per_second. false: build rows from logged "
+        "values",
         False,
     )
     key_in_value: bool = option(
-        "In envelope datastax the value holds the key columns too, and {} stands for a row that is gone: "
-        "DataStax's JSON-only form",
+        "Envelope datastax: include key columns in the value; deleted rows are {}. This is DataStax's "
+        "JSON-only format",
         False,
     )
 
 
 @dataclass(frozen=True)
 class PublishOptions:
-    """How changes become events (topic prefix, envelope and converters)."""
+    """Options of published events: topics, envelope, converters, targets."""
 
-    topic_prefix: str = option("Leads each topic; default: the connector's name", "")
-    topic_delimiter: str = option("Stands between the parts of a topic's name", ".", check=_delimiter)
+    topic_prefix: str = option("Prefix of topics; default: the connector's name", "")
+    topic_delimiter: str = option("Delimiter between the parts of topic names", ".", check=_delimiter)
     topic_pattern: str = option(
-        "Names topics instead, with {prefix}, {database} (the keyspace) and {table}, for example "
-        "data-{database}.{table}",
+        "Pattern of topic names with {prefix}, {database} (the keyspace) and {table}, for example "
+        "data-{database}.{table}; replaces prefix and delimiter",
         "",
         check=_topic_pattern,
     )
-    topic_naming: str = option(
-        "A class of your own that names topics instead, as package.module:Class", "", check=wrong_place
-    )
+    topic_naming: str = option("Custom topic naming strategy, package.module:Class", "", check=wrong_place)
     envelope: Literal["debezium", "datastax", "datastax-cells", "document", "cloudevents"] = option(
-        "Form of the events. debezium; for Cassandra also datastax: key and whole row after the change; "
-        "datastax-cells: the form with cells that DataStax's documents show; for MongoDB also document: the "
-        "document after the change as Extended JSON, without an envelope; cloudevents: CloudEvents 1.0 in "
-        "JSON, with the attributes of Debezium's CloudEventsConverter",
+        "Format of events. debezium: Debezium's envelope; cloudevents: CloudEvents 1.0 in JSON with the "
+        "attributes of Debezium's CloudEventsConverter; Cassandra: datastax: key and row after the change; "
+        "datastax-cells: the format with cells in DataStax's documentation; MongoDB: document: the document "
+        "after the change as Extended JSON, without an envelope",
         "debezium",
     )
     key: Literal["json", "avro", "protobuf", "json_schema", "string", "bytes"] = option(
-        "Converter of keys: json, avro, protobuf and json_schema as Kafka's JsonConverter and Confluent's "
-        "AvroConverter, ProtobufConverter and JsonSchemaConverter write them; string: what Java's toString "
-        "gives; bytes: bytes as they are, and nothing else",
+        "Converter of keys. json, avro, protobuf, json_schema: as Kafka's JsonConverter and Confluent's "
+        "AvroConverter, ProtobufConverter and JsonSchemaConverter; string: Java's toString; bytes: bytes "
+        "unchanged, other types fail",
         "json",
     )
     value: Literal["json", "avro", "protobuf", "json_schema", "string", "bytes"] = option(
-        "Converter of values, likewise", "json"
+        "Converter of values; see key", "json"
     )
     schemas: bool = option(
-        "Show the schema: beside each payload, as schemas.enable does; with Avro and Protobuf beside the "
-        "record, where airflow cdc events shows it",
+        "Include schemas: JSON in each payload, as schemas.enable; Avro and Protobuf only in the output of "
+        "airflow cdc events",
         False,
     )
-    registry: RegistryOptions = option(
-        "Where schemas of Avro, Protobuf and JSON Schema are registered", RegistryOptions
-    )
+    registry: RegistryOptions = option("Schema registry for Avro, Protobuf and JSON Schema", RegistryOptions)
     protobuf_nullables: Literal["optional", "wrapper", "plain"] = option(
-        "How Protobuf declares fields that may be null. optional: with the keyword; wrapper: as messages of "
-        "google/protobuf/wrappers.proto; plain: like any other, so that null can't be told from 0 or an "
-        "empty text, which is the ProtobufConverter's own default",
+        "Protobuf declaration of nullable fields. optional: keyword optional; wrapper: messages of "
+        "google/protobuf/wrappers.proto; plain: no marker, so null equals 0 or an empty string, the default "
+        "of ProtobufConverter",
         "optional",
     )
-    tombstones: bool = option("A null value after each delete", True)
-    headers: bool = option("Debezium's context headers", True)
-    event_index: bool = option(
-        "A header cdc.index on each event: its number among those of one change, from 0", False
-    )
+    tombstones: bool = option("Write a tombstone (null value) after each delete", True)
+    headers: bool = option("Write Debezium's context headers", True)
+    event_index: bool = option("Add the header cdc.index, the index of the event within its change", False)
     skipped_operations: tuple[str, ...] = option(
-        "Kinds of events to leave out: c (or i), u, d, r, t", (), check=_operations
+        "Operations whose events are skipped: c (or i), u, d, r, t", (), check=_operations
     )
     exclude_columns: tuple[str, ...] = option(
-        "Columns to leave out of values: keyspace.table.column, or keyspace.table.column.field for a field "
-        "of a user-defined type; keys keep theirs",
+        "Columns to exclude from values, not from keys: keyspace.table.column, or "
+        ""
+        ""
+        "keyspace.table.column.field "
+        "for a field of a user-defined type",
         (),
         check=_column_paths,
     )
     schema_names: Literal["auto", "none", "avro", "avro_unicode"] = option(
-        "How names of schemas are made fit for Avro; auto: avro where Avro or Protobuf is written, else none",
+        "Adjustment of schema names for Avro; auto: avro with Avro or Protobuf, else none",
         "auto",
     )
     field_names: Literal["auto", "none", "avro", "avro_unicode"] = option(
-        "How names of fields are made fit for Avro, likewise", "auto"
+        "Adjustment of field names for Avro; see schema_names", "auto"
     )
     skip_unchanged: bool = option(
-        "Leave out updates that changed nothing of what the event shows: before and after are equal. Needs "
-        "the document before the change",
+        "Skip updates whose before and after are equal. Requires the document before the change",
         False,
     )
     transactions: bool = option(
-        "Events tell the transaction that they are part of, and a record stands at the beginning and at the "
-        "end of each (provide.transaction.metadata)",
+        "Add transaction metadata to events, and write BEGIN and END records of transactions "
+        "(provide.transaction.metadata)",
         False,
     )
     transaction_topic: str = option(
-        "Topic of those records, after the prefix", "transaction", check=_topic_part
+        "Topic of transaction records, without the prefix", "transaction", check=_topic_part
     )
     schema_changes: bool = option(
-        "A record for each change of a collection or database that the source tells of: drop, rename, "
-        "dropDatabase, invalidate, and with source.stream.expanded_events create, modify, createIndexes ...",
+        "Write records of schema changes: drop, rename, dropDatabase, invalidate, and with "
+        "source.stream.expanded_events create, modify, createIndexes ...",
         False,
     )
     schema_changes_topic: str = option(
-        "Topic of those records, after the prefix", "schema-changes", check=_topic_part
+        "Topic of schema change records, without the prefix", "schema-changes", check=_topic_part
     )
     heartbeat_interval_seconds: float = option(
-        "With publish.kafka: a heartbeat at least that often while a stream runs, and at the end of each "
-        "other run that publishes, also when nothing has changed; 0: none",
+        "Maximum interval of heartbeats to Kafka while a stream runs; other runs send one at their end. "
+        "0 disables heartbeats",
         0.0,
         minimum=0,
     )
     heartbeat_prefix: str = option(
-        "Leads the topic of heartbeats, before the prefix", "__debezium-heartbeat", check=_topic_part
+        "Prefix of the heartbeat topic, before the topic prefix", "__debezium-heartbeat", check=_topic_part
     )
     heartbeat_topic: str = option(
-        "Topic of heartbeats, whatever the prefix; connectors may share it", "", check=_optional_topic
+        "Full name of the heartbeat topic, which connectors may share; overrides heartbeat_prefix",
+        "",
+        check=_optional_topic,
     )
     version: str = option(
-        "Text of source.version; empty: that of the connector whose events these are, Debezium's 3.6.1.Final "
-        "or ScyllaDB's 2.0.4",
+        "Value of source.version; default: that of the emulated connector, 3.6.1.Final of Debezium or 2.0.4 "
+        "of ScyllaDB",
         "",
     )
-    task_id: str = option("Text of the header taskId", "0")
-    cassandra: CassandraPublishOptions = option(
-        "Choices that only events of Cassandra have", CassandraPublishOptions
-    )
-    mongodb: MongodbPublishOptions = option("Choices that only events of MongoDB have", MongodbPublishOptions)
-    vitess: VitessPublishOptions = option("Choices that only events of Vitess have", VitessPublishOptions)
-    scylla: ScyllaPublishOptions = option("Choices that only events of ScyllaDB have", ScyllaPublishOptions)
-    unwrap: UnwrapOptions = option("Events as plain rows, without an envelope", UnwrapOptions)
-    outbox: OutboxOptions = option("Collections whose documents are events to be routed", OutboxOptions)
+    task_id: str = option("Value of the header taskId", "0")
+    cassandra: CassandraPublishOptions = option("Event options of source cassandra", CassandraPublishOptions)
+    mongodb: MongodbPublishOptions = option("Event options of source mongodb", MongodbPublishOptions)
+    vitess: VitessPublishOptions = option("Event options of source vitess", VitessPublishOptions)
+    scylla: ScyllaPublishOptions = option("Event options of source scylla", ScyllaPublishOptions)
+    unwrap: UnwrapOptions = option("Unwrapping of events to plain rows", UnwrapOptions)
+    outbox: OutboxOptions = option("Outbox collections, whose documents are events", OutboxOptions)
     transforms: tuple[Any, ...] = option(
-        "What records undergo, one after the other: a list of transforms, each with its type",
+        "List of transforms, applied in order; each has a type",
         (),
         read=read_transforms,
     )
-    kafka: KafkaOptions = option("Where and how events are published", KafkaOptions)
-    pulsar: PulsarOptions = option("Where and how events are published to Pulsar instead", PulsarOptions)
-    topics: TopicsOptions = option("Whether topics are made, and with what", TopicsOptions)
+    kafka: KafkaOptions = option("Publishing to Kafka", KafkaOptions)
+    pulsar: PulsarOptions = option("Publishing to Pulsar", PulsarOptions)
+    topics: TopicsOptions = option("Creation of topics", TopicsOptions)
 
     @property
     def enabled(self) -> bool:
-        """Whether events are published anywhere."""
+        """Whether events are published."""
         return self.kafka.enabled or self.pulsar.enabled
 
     @property
     def start(self) -> Literal["earliest", "latest"]:
-        """What the first run publishes."""
+        """Start of the first run."""
         return self.pulsar.start if self.pulsar.enabled else self.kafka.start
 
 
-def refuse_what_clashes(kind: str, publish: PublishOptions) -> None:
-    """Refuse choices that say nothing for a source, or in the events' form: silence would be consent.
+def validate_publish_options(kind: str, publish: PublishOptions) -> None:
+    """Reject options without effect for the source or event format, and conflicting options.
 
     Args:
-        kind: The source's type.
-        publish: The choices.
+        kind: Type of the source.
+        publish: The options.
 
     Raises:
-        ConfigurationError: Names the first one.
+        ConfigurationError: Names the first problem.
     """
     if kind != "cassandra":
-        _refuse_cassandras(kind, publish)
+        _reject_cassandra_options(kind, publish)
     if kind != "mongodb":
-        _refuse_mongodbs(kind, publish)
+        _reject_mongodb_options(kind, publish)
     if kind == "vitess":
-        refuse_clashing_vitess(publish.transactions, publish.vitess)
+        validate_vitess_options(publish.transactions, publish.vitess)
     elif publish.vitess != VitessPublishOptions():
         raise ConfigurationError(
-            "option publish.vitess is for source vitess", found=f"source {kind}", expected="its default"
+            "option publish.vitess is only supported for source vitess",
+            found=f"source {kind}",
+            expected="its default",
         )
     if kind == "scylla":
-        refuse_clashing_scylla(publish.scylla, rows=publish.unwrap.enabled)
+        validate_scylla_options(publish.scylla, rows=publish.unwrap.enabled)
     elif publish.scylla != ScyllaPublishOptions():
         raise ConfigurationError(
-            "option publish.scylla is for source scylla", found=f"source {kind}", expected="its default"
+            "option publish.scylla is only supported for source scylla",
+            found=f"source {kind}",
+            expected="its default",
         )
-    refuse_clashing_registry(publish.key, publish.value, publish.registry)
-    _refuse_clashing_forms(publish)
-    _refuse_other_envelopes(publish)
-    refuse_clashing_kafka(publish.kafka, envelope=publish.envelope, reread=publish.cassandra.reread)
-    refuse_clashing_merged(kind, publish)
-    refuse_clashing_slices(publish)
-    refuse_clashing_pulsar(publish)
-    refuse_impossible(publish.transforms, _shape(kind, publish))
+    validate_registry_options(publish.key, publish.value, publish.registry)
+    _validate_formats(publish)
+    _validate_envelope_options(publish)
+    validate_kafka_options(publish.kafka, envelope=publish.envelope, reread=publish.cassandra.reread)
+    validate_merged_rows(kind, publish)
+    validate_slices(publish)
+    validate_pulsar_options(publish)
+    validate_transforms(publish.transforms, _shape(kind, publish))
 
 
 def _shape(kind: str, publish: PublishOptions) -> Shape:
-    """Tell what transforms find in values."""
+    """Return the shape of values that transforms process."""
     if publish.envelope in ("document", "cloudevents"):
         return "text"
     if publish.envelope.startswith("datastax") and "avro" in (publish.key, publish.value):
@@ -300,8 +311,8 @@ def _shape(kind: str, publish: PublishOptions) -> Shape:
     return "documents" if kind == "mongodb" and not publish.unwrap.enabled else "rows"
 
 
-def _refuse_cassandras(kind: str, publish: PublishOptions) -> None:
-    """Refuse choices that only Cassandra has: silence would be taken for consent."""
+def _reject_cassandra_options(kind: str, publish: PublishOptions) -> None:
+    """Reject options of source cassandra."""
     chosen = [
         f"publish.{name}"
         for name in ("exclude_columns", "event_index", "cassandra")
@@ -311,14 +322,14 @@ def _refuse_cassandras(kind: str, publish: PublishOptions) -> None:
         chosen.append("publish.envelope")
     if chosen:
         raise ConfigurationError(
-            f"option {chosen[0]} is for source cassandra",
+            f"option {chosen[0]} is only supported for source cassandra",
             found=f"source {kind}",
             expected="its default",
         )
 
 
-def _refuse_mongodbs(kind: str, publish: PublishOptions) -> None:
-    """Refuse choices that only MongoDB has, or MongoDB and Vitess."""
+def _reject_mongodb_options(kind: str, publish: PublishOptions) -> None:
+    """Reject options of source mongodb, or of sources mongodb and vitess."""
     shared = (
         "skip_unchanged",
         "transactions",
@@ -335,41 +346,43 @@ def _refuse_mongodbs(kind: str, publish: PublishOptions) -> None:
         chosen.append("publish.envelope")
     if chosen:
         raise ConfigurationError(
-            f"option {chosen[0]} is for source mongodb", found=f"source {kind}", expected="its default"
+            f"option {chosen[0]} is not supported for source {kind}",
+            found=f"source {kind}",
+            expected="its default",
         )
 
 
-def _refuse_clashing_forms(publish: PublishOptions) -> None:
+def _validate_formats(publish: PublishOptions) -> None:
     if publish.unwrap.enabled and publish.envelope in ("document", "cloudevents"):
         raise ConfigurationError(
             f"options publish.unwrap and publish.envelope: {publish.envelope} exclude each other",
-            remedy="unwrap gives the document's fields, envelope document its Extended JSON, cloudevents "
-            "events with attributes; keep one",
+            remedy="remove one of them",
         )
     if publish.envelope == "cloudevents" and publish.value != "json":
         raise ConfigurationError(
-            "CloudEvents are written in JSON alone", expected="publish.value: json", found=publish.value
+            "CloudEvents are written in JSON only", expected="publish.value: json", found=publish.value
         )
     if publish.envelope.startswith("datastax") and {publish.key, publish.value} - {"json", "avro"}:
         raise ConfigurationError(
-            f"envelope {publish.envelope} is written in JSON or Avro",
+            f"envelope {publish.envelope} supports only JSON and Avro",
             expected="json or avro as publish.key and publish.value",
             found=f"{publish.key} and {publish.value}",
         )
     if publish.envelope == "cloudevents" and publish.cassandra.source == "documented":
         raise ConfigurationError(
-            "attributes of CloudEvents are those of Debezium 3's source block",
+            "CloudEvents require the source block of Debezium 3",
             expected="publish.cassandra.source: current",
             found="documented",
         )
     if publish.topic_naming and publish.topic_pattern:
         raise ConfigurationError(
-            "options publish.topic_naming and publish.topic_pattern exclude each other", remedy="keep one"
+            "options publish.topic_naming and publish.topic_pattern exclude each other",
+            remedy="remove one of them",
         )
 
 
-def _refuse_other_envelopes(publish: PublishOptions) -> None:
-    """Refuse choices that the events' form doesn't know: who hides a column by a converter counts on it."""
+def _validate_envelope_options(publish: PublishOptions) -> None:
+    """Reject options without effect in the envelope; a column masked by a converter must not leak."""
     names = {
         "datastax": (
             "operations",
@@ -387,7 +400,7 @@ def _refuse_other_envelopes(publish: PublishOptions) -> None:
         found = getattr(publish.cassandra, name)
         if found != getattr(CassandraPublishOptions(), name):
             raise ConfigurationError(
-                f"option publish.cassandra.{name} says nothing in envelope {publish.envelope}",
+                f"option publish.cassandra.{name} has no effect in envelope {publish.envelope}",
                 expected="its default, or another publish.envelope",
                 found=found if isinstance(found, str) else "",  # a converter's settings may hold a salt
             )

@@ -1,4 +1,4 @@
-"""What can't be published after merges: whatever only the changes themselves tell."""
+"""Validation of ``publish.kafka.what: after_merge``: options that require individual changes."""
 
 from __future__ import annotations
 
@@ -11,90 +11,93 @@ if TYPE_CHECKING:
     from airflow_cdc_provider.connector.publish import PublishOptions
 
 
-def refuse_clashing_merged(kind: str, publish: PublishOptions) -> None:
-    """Refuse choices that rows of mirrors can't follow, where these are to be published.
+def validate_merged_rows(kind: str, publish: PublishOptions) -> None:
+    """Reject options that rows of mirrors don't support, if these are published.
 
     Args:
-        kind: The source's type.
-        publish: The choices.
+        kind: Type of the source.
+        publish: The options.
 
     Raises:
-        ConfigurationError: Names the first one.
+        ConfigurationError: Names the first problem.
     """
     if not publish.kafka.enabled or not publish.kafka.after_merge:
         return
-    for option, why in _of_changes(kind, publish):
+    for option, reason in _change_options(kind, publish):
         raise ConfigurationError(
-            f"option {option} doesn't go with publish.kafka.what: after_merge: {why}",
-            expected=f"{option} left out",
+            f"option {option} can't be combined with publish.kafka.what: after_merge: {reason}",
+            expected=f"no {option}",
             remedy="or publish.kafka.what: changes",
         )
 
 
-def refuse_statics_apart(publish: PublishOptions, statics: str) -> None:
-    """Refuse rows without the static columns that belong to them.
+def validate_static_columns(publish: PublishOptions, statics: str) -> None:
+    """Reject a separate table of static columns, whose rows would not be published.
 
     Args:
-        publish: The choices.
-        statics: Where mirrors show static columns (``lake.statics``).
+        publish: The options.
+        statics: Location of static columns (``lake.statics``).
 
     Raises:
-        ConfigurationError: A table of their own, whose rows would be told to nobody.
+        ConfigurationError: Static columns are in a separate table.
     """
     if publish.kafka.enabled and publish.kafka.after_merge and statics != "rows":
         raise ConfigurationError(
-            "publish.kafka.what: after_merge publishes mirrors' rows with their static columns",
+            "publish.kafka.what: after_merge requires static columns in the rows of mirrors",
             expected="lake.statics: rows",
             found=statics,
             remedy="or publish.kafka.what: changes",
         )
 
 
-def _of_changes(kind: str, publish: PublishOptions) -> Iterator[tuple[str, str]]:
-    """Yield options that are chosen and need the changes, and why."""
-    own = publish.cassandra
+def _change_options(kind: str, publish: PublishOptions) -> Iterator[tuple[str, str]]:
+    """Yield enabled options that require individual changes, and the reason."""
+    options = publish.cassandra
     if publish.envelope == "cloudevents" and kind != "mongodb":
-        yield "publish.envelope: cloudevents", "ids of CloudEvents name changes, which a merge joins"
+        yield "publish.envelope: cloudevents", "CloudEvents IDs identify changes, which a merge combines"
     if publish.kafka.slices != 1:
-        yield "publish.kafka.slices", "one producer publishes what a merge changed"
+        yield "publish.kafka.slices", "merged rows are published by one producer"
     if publish.transactions:
-        yield "publish.transactions", "a merge joins the changes of many transactions"
+        yield "publish.transactions", "a merge combines the changes of many transactions"
     if publish.schema_changes:
-        yield "publish.schema_changes", "mirrors hold rows alone"
+        yield "publish.schema_changes", "mirrors contain only rows"
     if publish.outbox.enabled:
         yield (
             "publish.outbox",
-            "each document of an outbox is an event, also one that is deleted before a merge",
+            "each document of an outbox is an event, even if it is deleted before a merge",
         )
     if publish.skip_unchanged:
-        yield "publish.skip_unchanged", "a row that a merge left as it was has no event, and none has before"
-    if own.before:
-        yield "publish.cassandra.before", "the row before the merge isn't published"
-    if own.order != "log":
-        yield "publish.cassandra.order", "a merge has one event of each row"
-    if own.reread:
+        yield (
+            "publish.skip_unchanged",
+            "unchanged rows have no events after a merge, and events have no before",
+        )
+    if options.before:
+        yield "publish.cassandra.before", "rows before the merge are not published"
+    if options.order != "log":
+        yield "publish.cassandra.order", "a merge produces one event per row"
+    if options.reread:
         yield "publish.cassandra.reread", "rows are read from the mirror"
     if publish.mongodb.token_header:
-        yield "publish.mongodb.token_header", "a row of a mirror has no place in the stream"
-    yield from _of_logs(publish)
+        yield "publish.mongodb.token_header", "rows of a mirror have no position in the stream"
+    yield from _log_options(publish)
     if publish.vitess.key_columns:
-        yield "publish.vitess.key_columns", "rows of a mirror are known by their primary key"
+        yield "publish.vitess.key_columns", "rows of a mirror are identified by their primary key"
     if publish.envelope == "datastax" and publish.skipped_operations:
         yield "publish.skipped_operations", "events of envelope datastax have no operation"
     if publish.event_index:
-        yield "publish.event_index", "a merge joins the events of many changes"
+        yield "publish.event_index", "a merge combines the events of many changes"
 
 
-def _of_logs(publish: PublishOptions) -> Iterator[tuple[str, str]]:
-    """Likewise, of what ScyllaDB's logs alone tell."""
-    own = publish.scylla
-    if own.preimages:
-        yield "publish.scylla.preimages", "the row before the merge isn't published"
-    if own.before != "none":
-        yield "publish.scylla.before", "the row before the merge isn't published"
-    if own.after != "none":
-        yield "publish.scylla.after", "rows are whole without postimages"
-    if own.collection_changes:
-        yield "publish.scylla.collection_changes", "collections are told whole"
-    if own.source_details:
-        yield "publish.scylla.source_details", "a row of a mirror has no place in the log"
+def _log_options(publish: PublishOptions) -> Iterator[tuple[str, str]]:
+    """Yield enabled options that require ScyllaDB's CDC log, and the reason."""
+    options = publish.scylla
+    if options.preimages:
+        yield "publish.scylla.preimages", "rows before the merge are not published"
+    if options.before != "none":
+        yield "publish.scylla.before", "rows before the merge are not published"
+    if options.after != "none":
+        yield "publish.scylla.after", "rows are complete without postimages"
+    if options.collection_changes:
+        yield "publish.scylla.collection_changes", "collections are complete"
+    if options.source_details:
+        yield "publish.scylla.source_details", "rows of a mirror have no position in the log"

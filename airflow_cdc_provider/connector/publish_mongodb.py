@@ -1,4 +1,4 @@
-"""What events of MongoDB can look like: options below ``publish``. Light: read by DAG files."""
+"""Event options of source mongodb, below ``publish``. Imports little: read when DAG files are parsed."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def _pattern(value: str) -> str:
 def _references(values: tuple[str, ...]) -> str:
     for value in values:
         if not re.fullmatch(r"\s*\w+(\.\w+)?(:[^:]+)?\s*", value):
-            return f"field or struct.field each, with :new_name behind it where it is renamed ({value!r})"
+            return f"field or struct.field, optionally followed by :new_name ({value!r})"
     return ""
 
 
@@ -42,7 +42,7 @@ def _placements(values: tuple[str, ...]) -> str:
         parts = [part.strip() for part in value.split(":")]
         if len(parts) not in (2, 3) or not all(parts) or parts[1] not in _PLACEMENTS:
             return (
-                "field:placement or field:placement:alias each, with placement header, envelope or partition "
+                "field:placement or field:placement:alias, with placement header, envelope or partition "
                 f"({value!r})"
             )
     return ""
@@ -50,41 +50,46 @@ def _placements(values: tuple[str, ...]) -> str:
 
 @dataclass(frozen=True)
 class MongodbPublishOptions:
-    """Choices that only events of MongoDB have."""
+    """Event options of source mongodb."""
 
     json: Literal["legacy", "strict", "extended", "relaxed"] = option(
-        "Form of documents in events (json.serialization.mode): legacy: Extended JSON version 1, with "
-        "updatedFields in relaxed version 2; strict: version 1; extended: canonical version 2; relaxed: "
-        "relaxed version 2. Keys are relaxed always",
+        "Format of documents in events (json.serialization.mode). legacy: Extended JSON v1, with "
+        ""
+        ""
+        "updatedFields "
+        "in relaxed v2; strict: v1; extended: canonical v2; relaxed: relaxed v2. Keys are always relaxed",
         "legacy",
     )
     key: Literal["id", "document_key"] = option(
-        "What identifies a document in keys: its _id; document_key: shard key and _id, for collections whose "
-        "_id is unique per shard only",
+        "Fields of keys. id: _id; document_key: shard key and _id, for collections whose _id is unique only "
+        "per shard",
         "id",
     )
     shard_keys: Mapping[str, str] = option(
-        "Per collection, the fields of its shard key, with commas between them: with key document_key, what "
-        "rows of snapshots are keyed by beside _id. Change events bring theirs along",
+        "With key document_key: comma-separated shard key fields of each collection, for the keys of "
+        ""
+        ""
+        "snapshot "
+        "rows. Change events include theirs",
         {},
     )
     exclude_fields: tuple[str, ...] = option(
-        "Fields to leave out of values: database.collection.field, with .nested for one inside it; * stands "
-        "for any text in database and collection. Keys keep theirs",
+        "Fields to exclude from values, not from keys: database.collection.field, with .nested for nested "
+        "fields; * matches any text in database and collection",
         (),
         check=wrong_exclusion,
     )
     rename_fields: tuple[str, ...] = option(
-        "Fields to rename in values, one after the other: database.collection.field:new_name",
+        "Fields to rename in values, applied in order: database.collection.field:new_name",
         (),
         check=wrong_renaming,
     )
     envelope_times: bool = option(
-        "Envelopes have ts_us and ts_ns beside ts_ms, as Debezium's page shows them; its code writes none",
+        "Add ts_us and ts_ns to envelopes, as in Debezium's documentation; its code writes only ts_ms",
         False,
     )
     token_header: bool = option(
-        "A header cdc.token on each event of a change: its resume token, equal when an event comes again",
+        "Add the header cdc.token, the resume token, to events of changes; equal for duplicates of an event",
         False,
     )
 
@@ -94,73 +99,76 @@ Deletes = Literal["drop", "tombstone", "delete-to-tombstone", "rewrite", "rewrit
 
 @dataclass(frozen=True)
 class UnwrapOptions:
-    """Events as plain rows, as Debezium's ExtractNewDocumentState makes them."""
+    """Unwrapping of events to plain rows, like Debezium's ExtractNewDocumentState."""
 
-    enabled: bool = option("Whether events are rows, without an envelope", False)
+    enabled: bool = option("Write events as rows, without an envelope", False)
     array_encoding: Literal["array", "document"] = option(
-        "What becomes of arrays: array: lists, whose elements must be of one type; document: structs with "
-        "fields _0, _1 ...",
+        "Encoding of arrays. array: arrays, whose elements must have one type; document: structs with fields "
+        "_0, _1 ...",
         "array",
     )
-    flatten: bool = option("Structs become fields of their parents (flatten.struct)", False)
-    delimiter: str = option("Stands between the names of such fields (flatten.struct.delimiter)", "_")
+    flatten: bool = option("Flatten structs into their parents (flatten.struct)", False)
+    delimiter: str = option("Delimiter in the names of flattened fields (flatten.struct.delimiter)", "_")
     deletes: Literal["drop", "tombstone", "delete-to-tombstone", "rewrite", "rewrite-with-tombstone"] = (
         option(
-            "What becomes of deletes: no record; one without value (tombstone, delete-to-tombstone); the row "
-            "before with __deleted, alone or with a tombstone after it (delete.tombstone.handling.mode)",
+            "Handling of deletes (delete.tombstone.handling.mode): drop: no record; tombstone, "
+            "delete-to-tombstone: a record without value; rewrite: the previous row with __deleted; "
+            "rewrite-with-tombstone: followed by a tombstone",
             "tombstone",
         )
     )
-    rewrite_id: bool = option("Give rewritten deletes without a row before them the key as _id", False)
+    rewrite_id: bool = option("Add the key as _id to rewritten deletes without a previous row", False)
     add_fields: tuple[str, ...] = option(
-        "Fields of the envelope that rows have too: op, source.ts_ms, transaction.id ..., with :new_name",
+        "Envelope fields to add to rows: op, source.ts_ms, transaction.id ..., optionally with :new_name",
         (),
         check=_references,
     )
-    add_fields_prefix: str = option("Leads their names", "__")
-    add_headers: tuple[str, ...] = option("Likewise, for headers", (), check=_references)
-    add_headers_prefix: str = option("Leads their names", "__")
+    add_fields_prefix: str = option("Prefix of their names", "__")
+    add_headers: tuple[str, ...] = option("Envelope fields to add as headers", (), check=_references)
+    add_headers_prefix: str = option("Prefix of their names", "__")
     field_names: Literal["auto", "none", "avro", "avro_unicode"] = option(
-        "How names of fields are made fit for Avro; auto: avro where Avro is written, else none", "auto"
+        "Adjustment of field names for Avro; auto: avro with Avro, else none", "auto"
     )
 
 
 @dataclass(frozen=True)
 class OutboxOptions:
-    """Documents that are events themselves, routed as Debezium's MongoEventRouter does it."""
+    """Outbox collections, whose documents are events, routed like Debezium's MongoEventRouter."""
 
-    enabled: bool = option("Whether there are such collections", False)
+    enabled: bool = option("Enable outbox routing", False)
     tables: tuple[str, ...] = option(
-        "Anchored regular expressions of these collections", (".*",), check=_patterns
+        "Anchored regular expressions of outbox collections", (".*",), check=_patterns
     )
-    event_id: str = option("Field of the event's id, which becomes header id", "_id")
-    event_key: str = option("Field of the record's key", "aggregateid")
-    event_type: str = option("Field of the event's type; place it by additional to see it", "type")
+    event_id: str = option("Field of the event ID, written as header id", "_id")
+    event_key: str = option("Field of the record key", "aggregateid")
+    event_type: str = option("Field of the event type; use additional to include it in records", "type")
     event_timestamp: str = option(
-        "Field of the record's time: a date, or milliseconds as a number; default: when the record is made",
+        "Field of the record timestamp: a date, or milliseconds; default: current time",
         "",
     )
-    payload: str = option("Field of the record's value", "payload")
-    schema_version: str = option("Field of the version of the value's schema; default: it has none", "")
+    payload: str = option("Field of the record value", "payload")
+    schema_version: str = option("Field of the value's schema version; default: no version", "")
     additional: tuple[str, ...] = option(
-        "Further fields: field:placement[:alias], with placement header, envelope (of the value, beside "
-        "payload) or partition",
+        "Additional fields: field:placement[:alias], with placement header, envelope (next to payload in the "
+        "value) or partition",
         (),
         check=_placements,
     )
-    missing: Literal["error", "ignore"] = option("What a document without such a field means", "error")
-    route_by: str = option("Field that the topic is named by", "aggregatetype")
+    missing: Literal["error", "ignore"] = option("Handling of documents without an additional field", "error")
+    route_by: str = option("Field that determines the topic", "aggregatetype")
     topic_regex: str = option(
-        "Expression on the whole of that field, with groups for the topic's name",
+        "Regular expression that matches the whole field, with groups for topic_replacement",
         "(?<routedByValue>.*)",
         check=lambda value: _pattern(re.sub(r"\(\?<(?![=!])", "(?P<", value)),
     )
-    topic_replacement: str = option("The topic's name", "outbox.event.${routedByValue}")
-    tombstone_on_empty: bool = option("An event without payload is a record without value", False)
+    topic_replacement: str = option(
+        "Topic name, with references to groups of topic_regex", "outbox.event.${routedByValue}"
+    )
+    tombstone_on_empty: bool = option("Write a tombstone for an event without payload", False)
     expand_json: bool = option(
-        "A payload that is a document becomes a struct; otherwise it is shown as Extended JSON, as text",
+        "Convert a document in payload to a struct; false: write Extended JSON as a string",
         False,
     )
     updates: Literal["warn", "error", "fatal"] = option(
-        "What an update of such a document means: warn and error count it, fatal ends the run", "warn"
+        "Handling of updates of outbox documents: warn and error count them, fatal fails the run", "warn"
     )

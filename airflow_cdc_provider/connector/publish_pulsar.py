@@ -1,6 +1,6 @@
-"""Options of publishing to Pulsar, as DataStax's source connector does, and what doesn't go with them.
+"""Options of publishing to Pulsar in the format of DataStax's source connector, and their validation.
 
-The broker and its token stand in an Airflow connection.
+Broker and token are in the Airflow connection.
 """
 
 from __future__ import annotations
@@ -28,32 +28,30 @@ def _prefix(value: str) -> str:
 
 @dataclass(frozen=True)
 class PulsarOptions:
-    """Where and how events are published to Pulsar."""
+    """Options of publishing to Pulsar."""
 
     connection: str = option(
-        "Airflow connection of type generic, whose extra has service_url and the paths of TLS, and whose "
-        "password is the token. Empty: nothing is published to Pulsar",
+        "Airflow connection of type generic; its extra has service_url and TLS files, its password is the "
+        "token. Empty: publishing to Pulsar is disabled",
         "",
     )
     namespace: str = option("Tenant and namespace of the topics", "public/default", check=_namespace)
-    topic_prefix: str = option("Leads <keyspace>.<table> in names of topics", "data-", check=_prefix)
+    topic_prefix: str = option("Prefix of topic names, before <keyspace>.<table>", "data-", check=_prefix)
     delivery: Literal["exactly_once", "at_least_once"] = option(
-        "exactly_once: the broker's deduplication drops what a killed run had sent, and a run fails if it is "
-        "off; at_least_once: where it is off, such records come twice",
+        "exactly_once: broker deduplication drops records that a killed run had sent, and runs fail if it is "
+        "disabled; at_least_once: such records are duplicated if deduplication is disabled",
         "exactly_once",
     )
     start: Literal["earliest", "latest"] = option(
-        "What the first run publishes: earliest: all batches that the changes table has; latest: those "
-        "that are captured from now on",
+        "Start of the first run. earliest: all batches of the changes table; latest: only later batches",
         "earliest",
     )
-    records_at_once: int = option("Records after which the position is stored", 50_000, minimum=1)
+    records_at_once: int = option("Number of records after which the position is stored", 50_000, minimum=1)
     retry_interval_seconds: float = option(
-        "Time from one try to reach brokers to the next", 1.0, minimum=0.01
+        "Interval between attempts to connect to brokers", 1.0, minimum=0.01
     )
     retry_seconds: float = option(
-        "How long a run waits for brokers that don't answer before it fails, to be run again; nothing is "
-        "lost",
+        "How long a run retries unavailable brokers before it fails; no data is lost",
         300.0,
         minimum=0,
     )
@@ -64,47 +62,47 @@ class PulsarOptions:
         return bool(self.connection)
 
 
-def refuse_clashing_pulsar(publish: PublishOptions) -> None:
-    """Refuse what Pulsar's readers don't expect, or has no meaning there.
+def validate_pulsar_options(publish: PublishOptions) -> None:
+    """Reject options that Pulsar consumers don't support, or that have no effect.
 
     Raises:
-        ConfigurationError: Names the first one.
+        ConfigurationError: Names the first problem.
     """
     if not publish.pulsar.enabled:
         return
-    for found, expected, why in _clashes(publish):
+    for name, expected, reason in _clashes(publish):
         raise ConfigurationError(
-            f"option {found} doesn't go with publish.pulsar: {why}",
+            f"option {name} can't be combined with publish.pulsar: {reason}",
             expected=expected,
             remedy="or publish to Kafka (publish.kafka)",
         )
 
 
 def _clashes(publish: PublishOptions) -> Iterator[tuple[str, str, str]]:
-    """Yield options that clash, what is expected, and why."""
+    """Yield conflicting options, the expected value, and the reason."""
     if publish.kafka.enabled:
-        yield "publish.kafka.connection", "one of the two", "a connector publishes to one place"
+        yield "publish.kafka.connection", "one of the two", "a connector publishes to one target"
     elif publish.kafka != type(publish.kafka)():
-        yield "publish.kafka", "its defaults", "nothing of it is followed"
+        yield "publish.kafka", "its defaults", "they have no effect"
     if publish.envelope != "datastax":
-        yield "publish.envelope", "datastax", "that is the form that readers of DataStax's topics know"
+        yield "publish.envelope", "datastax", "consumers of DataStax's topics expect this format"
     if (publish.key, publish.value) != ("avro", "avro"):
-        yield "publish.key and publish.value", "avro", "topics have KeyValue schemas of Avro"
+        yield "publish.key and publish.value", "avro", "topics have KeyValue schemas in Avro"
     if not publish.cassandra.reread:
-        why = "whole rows need all changes that there ever were, and batches are let go"
-        yield "publish.cassandra.reread", "true", why
+        reason = "complete rows require the full history of changes, but merged batches are deleted"
+        yield "publish.cassandra.reread", "true", reason
     if publish.cassandra.key_in_value:
-        yield "publish.cassandra.key_in_value", "false", "the key is the message's"
+        yield "publish.cassandra.key_in_value", "false", "the key is part of the message"
     if publish.registry.enabled:
-        yield "publish.registry", "none", "Pulsar has its own"
+        yield "publish.registry", "none", "Pulsar has its own schema registry"
     if publish.topic_pattern or publish.topic_naming:
         name = "publish.topic_pattern" if publish.topic_pattern else "publish.topic_naming"
-        yield name, "publish.pulsar.topic_prefix", "topics are called <prefix><keyspace>.<table>"
+        yield name, "publish.pulsar.topic_prefix", "topics are named <prefix><keyspace>.<table>"
     if publish.topics != type(publish.topics)():
         yield (
             "publish.topics",
             "its default",
-            "they are topics of Kafka; the namespace's policies are Pulsar's",
+            "they apply to Kafka; Pulsar uses namespace policies",
         )
     if publish.heartbeat_interval_seconds:
-        yield "publish.heartbeat_interval_seconds", "0", "readers know no heartbeats"
+        yield "publish.heartbeat_interval_seconds", "0", "consumers don't expect heartbeats"

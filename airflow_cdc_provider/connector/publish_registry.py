@@ -1,4 +1,4 @@
-"""Options of the schema registry, in which keys and values that are published have their schemas."""
+"""Options of the schema registry for published keys and values."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from airflow_cdc_provider.exceptions import ConfigurationError
 from airflow_cdc_provider.options import option
 
 _STRATEGIES = (
-    "topic: <topic>-{side}; record: the record's full name; topic_record: both (Confluent's "
+    "topic: <topic>-{side}; record: full name of the record; topic_record: both (Confluent's "
     "subject.name.strategy)"
 )
 
@@ -18,57 +18,58 @@ _STRATEGIES = (
 def _url(value: str) -> str:
     parts = urlsplit(value)
     good = parts.scheme in ("http", "https") and parts.hostname and not parts.username and not parts.password
-    return "" if not value or good else "http://host:port or https://..., without a login"
+    return "" if not value or good else "http://host:port or https://..., without credentials"
 
 
 @dataclass(frozen=True)
 class RegistryOptions:
-    """Where schemas of Avro, Protobuf and JSON Schema are registered."""
+    """Schema registry for Avro, Protobuf and JSON Schema."""
 
     url: str = option(
-        "The registry's address; default: that of its connection. Logins belong to the connection",
+        "Address of the registry; default: that of the connection. Credentials belong in the connection",
         "",
         check=_url,
     )
-    connection: str = option("Airflow connection of type http with the registry's address, login and TLS", "")
+    connection: str = option(
+        "Airflow connection of type http with the registry's address, credentials and TLS", ""
+    )
     key_subjects: Literal["topic", "record", "topic_record"] = option(
-        "What subjects of keys are named by. " + _STRATEGIES.format(side="key"), "topic"
+        "Subject name strategy of keys. " + _STRATEGIES.format(side="key"), "topic"
     )
     value_subjects: Literal["topic", "record", "topic_record"] = option(
-        "What subjects of values are named by. " + _STRATEGIES.format(side="value"), "topic"
+        "Subject name strategy of values. " + _STRATEGIES.format(side="value"), "topic"
     )
     auto_register: bool = option(
-        "Register schemas that the registry doesn't have; otherwise they are only looked up, and a missing "
-        "one fails the run",
+        "Register missing schemas; false: only look up schemas, a missing one fails the run",
         True,
     )
-    normalize: bool = option("Let the registry bring schemas into its normal form first", False)
+    normalize: bool = option("Let the registry normalize schemas", False)
 
     @property
     def enabled(self) -> bool:
-        """Whether a registry takes part."""
+        """Whether a registry is configured."""
         return bool(self.url or self.connection)
 
 
-def refuse_clashing_registry(key: str, value: str, registry: RegistryOptions) -> None:
-    """Refuse a registry that nothing would be registered in.
+def validate_registry_options(key: str, value: str, registry: RegistryOptions) -> None:
+    """Reject registry options without effect.
 
     Args:
         key: Converter of keys.
         value: Converter of values.
-        registry: The choices.
+        registry: The options.
 
     Raises:
-        ConfigurationError: Neither is written by a schema; or choices are made and there is no registry.
+        ConfigurationError: Neither converter uses a registry; or options are set without an address.
     """
     if registry.enabled and not {key, value} & {"avro", "protobuf", "json_schema"}:
         raise ConfigurationError(
-            "publish.registry says nothing of what is written without a registry",
+            "publish.registry has no effect: neither converter uses a registry",
             expected="avro, protobuf or json_schema as publish.key or publish.value",
             found=f"{key} and {value}",
         )
     if not registry.enabled and registry != RegistryOptions():
         raise ConfigurationError(
-            "publish.registry has choices but no address",
+            "publish.registry has options but no address",
             expected="publish.registry.connection or publish.registry.url",
         )

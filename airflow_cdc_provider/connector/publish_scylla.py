@@ -1,4 +1,4 @@
-"""What events of ScyllaDB can look like: options below ``publish.scylla``. Light: read by DAG files."""
+"""Event options of source scylla. Imports little: read when DAG files are parsed."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Final, Literal
 from airflow_cdc_provider.exceptions import ConfigurationError
 from airflow_cdc_provider.options import option
 
-KEY_PLACES: Final = ("kafka-key", "payload-after", "payload-before", "payload-key", "kafka-headers")
+KEY_PLACEMENTS: Final = ("kafka-key", "payload-after", "payload-before", "payload-key", "kafka-headers")
 
 _ENVELOPE_FIELDS: Final = frozenset(
     {"source", "before", "after", "collections", "op", "ts_ms", "ts_us", "ts_ns", "transaction"}
@@ -18,111 +18,113 @@ _LEGACY_ONLY: Final = ("preimages", "all_types", "flatten_columns", "rows_of_cel
 _ADVANCED_ONLY: Final = ("before", "after", "key_placement", "payload_key_name")
 
 
-def _places(values: tuple[str, ...]) -> str:
-    known = bool(values) and set(values) <= set(KEY_PLACES)
-    return "" if known else f"at least one of {', '.join(KEY_PLACES)}"
+def _key_placements(values: tuple[str, ...]) -> str:
+    known = bool(values) and set(values) <= set(KEY_PLACEMENTS)
+    return "" if known else f"at least one of {', '.join(KEY_PLACEMENTS)}"
 
 
 def _field_name(value: str) -> str:
     if re.fullmatch(r"[A-Za-z_][A-Za-z0-9_]*", value) and value not in _ENVELOPE_FIELDS:
         return ""
-    return "letters, digits and _, and no name of the envelope's own fields"
+    return "letters, digits and _, and no field name of the envelope"
 
 
 @dataclass(frozen=True)
 class ScyllaPublishOptions:
-    """Choices that only events of ScyllaDB have."""
+    """Event options of source scylla."""
 
     format: Literal["legacy", "advanced"] = option(
-        "Form of the events (cdc.output.format). legacy: columns that are in no key stand in structs with "
-        "one field, value, so that a null and a column that wasn't touched differ; advanced: plain values, "
-        "with images of the row before and after",
+        "Format of events (cdc.output.format). legacy: non-key columns are structs with one field, value, "
+        "which distinguishes null from an unchanged column; advanced: plain values, with preimages and "
+        "postimages",
         "legacy",
     )
     before: Literal["none", "full", "only-updated"] = option(
-        "In format advanced, the row before the change (cdc.include.before): full, or of an update the "
-        "columns that it says something of. The table needs preimages",
+        "Format advanced: the row before the change (cdc.include.before): full, or only updated columns. "
+        "Requires preimages of the table",
         "none",
     )
     after: Literal["none", "full", "only-updated"] = option(
-        "In format advanced, the row after the change, likewise (cdc.include.after). The table needs "
-        "postimages. none: the columns that the statement set; the connector shows none of them then",
+        "Format advanced: the row after the change (cdc.include.after). Requires postimages of the table. "
+        "none: the columns set by the statement, which the connector omits",
         "none",
     )
     key_placement: tuple[str, ...] = option(
-        "In format advanced, where the columns of primary keys stand (cdc.include.primary-key.placement): "
-        "some of kafka-key, payload-after, payload-before, payload-key (a field of the value) and "
-        "kafka-headers (pk.NAME and ck.NAME)",
-        KEY_PLACES[:3],
-        check=_places,
+        "Format advanced: locations of primary key columns (cdc.include.primary-key.placement): kafka-key, "
+        "payload-after, payload-before, payload-key (a field of the value), kafka-headers (pk.NAME and "
+        "ck.NAME)",
+        KEY_PLACEMENTS[:3],
+        check=_key_placements,
     )
     payload_key_name: str = option(
-        "Name of the field of payload-key (cdc.include.primary-key.payload-key-name)",
+        "Field name of payload-key (cdc.include.primary-key.payload-key-name)",
         "key",
         check=_field_name,
     )
     preimages: bool = option(
-        "In format legacy, before shows the preimage (experimental.preimages.enabled)", False
+        "Format legacy: write the preimage to before (experimental.preimages.enabled)", False
     )
     all_types: bool = option(
-        "In format legacy, collections, tuples and user-defined types are shown too; the connector leaves "
-        "them out",
+        "Format legacy: include collections, tuples and user-defined types, which the connector omits",
         False,
     )
     flatten_columns: bool = option(
-        "In format legacy, values stand without the structs around them (transform ScyllaFlattenColumns); a "
-        "null and a column that wasn't touched look alike then",
+        "Format legacy: write plain values instead of structs (transform ScyllaFlattenColumns); null and "
+        "unchanged columns are indistinguishable",
         False,
     )
     rows_of_cells: bool = option(
-        "In format legacy, rows of publish.unwrap keep the structs around their values, as Debezium's own "
-        "ExtractNewRecordState leaves them; false: they don't (ScyllaExtractNewRecordState)",
+        "Format legacy: keep structs in rows of publish.unwrap, like Debezium's ExtractNewRecordState; "
+        ""
+        ""
+        "false: "
+        "plain values, like ScyllaExtractNewRecordState",
         False,
     )
     collection_changes: bool = option(
-        "Values have a field collections: of each collection and user-defined type that isn't frozen what "
-        "was removed, the ids of a list's new cells, and whether all that was there before was replaced. "
-        "Without it an event shows what was added alone, as the connector's do",
+        "Add field collections: for each non-frozen collection and user-defined type the removed elements, "
+        "IDs of new list cells, and whether the value was replaced. false: events have only added elements, "
+        "like the connector's",
         False,
     )
     source_details: bool = option(
-        "The source block also tells stream_id, time (cdc$time) and batch_seq_no, which name a change for "
-        "good; the ttl of what was written; by_service, whether the server's expiry service deleted the row; "
-        "before_is_image and after_is_image",
+        "Add to the source block: stream_id, time (cdc$time) and batch_seq_no, which identify a change; ttl; "
+        "by_service, whether the server's expiry service deleted the row; before_is_image and "
+        "after_is_image",
         False,
     )
     static_keys: Literal["partition", "null"] = option(
-        "Keys of events of static columns: the partition key alone, in a schema of its own; null: with null "
-        "clustering columns, as the connector writes them",
+        "Keys of events of static columns. partition: only the partition key, with a separate schema; null: "
+        "null clustering columns, like the connector",
         "partition",
     )
 
     def images(self) -> tuple[str, str]:
-        """Return which option asks for preimages and which for postimages; empty for none."""
+        """Return the options that require preimages and postimages; empty for none."""
         before = "publish.scylla.preimages" if self.preimages else ""
         if self.before != "none":
             before = "publish.scylla.before"
         return before, "publish.scylla.after" if self.after != "none" else ""
 
 
-def refuse_clashing_scylla(publish: ScyllaPublishOptions, *, rows: bool) -> None:
-    """Refuse choices that the events' format doesn't know.
+def validate_scylla_options(publish: ScyllaPublishOptions, *, rows: bool) -> None:
+    """Reject options without effect in the event format.
 
     Args:
-        publish: The choices.
+        publish: The options.
         rows: Whether events are rows, without an envelope.
 
     Raises:
-        ConfigurationError: Names the first one.
+        ConfigurationError: Names the first problem.
     """
     if publish.rows_of_cells and not rows:
         raise ConfigurationError(
-            "option publish.scylla.rows_of_cells is about rows", expected="publish.unwrap.enabled: true"
+            "option publish.scylla.rows_of_cells requires rows", expected="publish.unwrap.enabled: true"
         )
     other = _ADVANCED_ONLY if publish.format == "legacy" else _LEGACY_ONLY
     for name in other:
         if getattr(publish, name) != getattr(ScyllaPublishOptions(), name):
             raise ConfigurationError(
-                f"option publish.scylla.{name} says nothing in format {publish.format}",
+                f"option publish.scylla.{name} has no effect in format {publish.format}",
                 expected="its default, or the other publish.scylla.format",
             )

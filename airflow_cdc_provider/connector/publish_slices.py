@@ -1,4 +1,4 @@
-"""What can't be published in several slices: whatever needs all events in one order, or looks across rows."""
+"""Validation of ``publish.kafka.slices``: options that require a total order of events."""
 
 from __future__ import annotations
 
@@ -11,37 +11,40 @@ if TYPE_CHECKING:
     from airflow_cdc_provider.connector.publish import PublishOptions
 
 
-def refuse_clashing_slices(publish: PublishOptions) -> None:
-    """Refuse choices that need one slice, where more are asked for.
+def validate_slices(publish: PublishOptions) -> None:
+    """Reject options that require a single slice if there are several.
 
     Raises:
-        ConfigurationError: Names the first one.
+        ConfigurationError: Names the first problem.
     """
     if not publish.kafka.enabled or publish.kafka.slices == 1:
         return
-    for option, why in _needing_one(publish):
+    for option, reason in _single_slice_options(publish):
         raise ConfigurationError(
-            f"option {option} needs events in one order, and publish.kafka.slices parts them: {why}",
+            f"option {option} requires a total order of events, which publish.kafka.slices doesn't keep: "
+            ""
+            ""
+            f"{reason}",
             expected="publish.kafka.slices: 1",
             found=str(publish.kafka.slices),
-            remedy=f"or leave {option} out",
+            remedy=f"or remove {option}",
         )
 
 
-def _needing_one(publish: PublishOptions) -> Iterator[tuple[str, str]]:
-    """Yield options that are chosen and need one slice, and why."""
-    own = publish.cassandra
+def _single_slice_options(publish: PublishOptions) -> Iterator[tuple[str, str]]:
+    """Yield enabled options that require a single slice, and the reason."""
+    options = publish.cassandra
     if publish.transactions:
-        yield "publish.transactions", "a transaction's rows would be in several"
+        yield "publish.transactions", "rows of a transaction would be in several slices"
     if publish.schema_changes:
-        yield "publish.schema_changes", "a change of a schema stands between the rows of all"
+        yield "publish.schema_changes", "schema changes are ordered among the rows of all slices"
     if publish.outbox.enabled:
-        yield "publish.outbox", "events of an aggregate are documents in several"
-    if own.before:
-        yield "publish.cassandra.before", "rows are followed over all batches that are read"
-    if own.order == "write_time":
-        yield "publish.cassandra.order: write_time", "all that a command reads is ordered together"
+        yield "publish.outbox", "documents of an aggregate would be in several slices"
+    if options.before:
+        yield "publish.cassandra.before", "rows are tracked across all batches"
+    if options.order == "write_time":
+        yield "publish.cassandra.order: write_time", "all events of a command are sorted together"
     if publish.envelope == "datastax":
-        yield "publish.envelope: datastax", "rows are read again, once per batch"
+        yield "publish.envelope: datastax", "rows are read again once per batch"
     if publish.kafka.refused == "quarantine":
-        yield "publish.kafka.refused: quarantine", "what is set apart is written by the driver"
+        yield "publish.kafka.refused: quarantine", "dead letters are written by the driver"

@@ -1,4 +1,4 @@
-"""Options of topics: whether they are made, and with what."""
+"""Options of topic creation."""
 
 from __future__ import annotations
 
@@ -24,33 +24,37 @@ def _some_patterns(values: tuple[str, ...]) -> str:
 
 
 def _count(value: int | None) -> str:
-    return "" if value is None or value == -1 or value > 0 else "a number from 1, or -1"
+    return "" if value is None or value == -1 or value > 0 else "a positive integer, or -1"
 
 
 def _settings(values: Mapping[str, Any]) -> str:
     for name, value in values.items():
         if not isinstance(value, (str, int, float, bool)):
-            return f"a text, number or flag for {name}"
+            return f"a string, number or boolean for {name}"
         if name in ("partitions", "replication", "replication.factor"):
-            return f"settings of topics; {name.partition('.')[0]} is an option beside settings"
+            return f"topic settings; {name.partition('.')[0]} is a separate option"
     return ""
 
 
 @dataclass(frozen=True)
 class TopicGroup:
-    """Topics that are made otherwise than the rest."""
+    """Topics with different creation options."""
 
-    include: tuple[str, ...] = option("Regular expressions of whole names of topics", check=_some_patterns)
-    exclude: tuple[str, ...] = option("Likewise, of names that don't belong to it", (), check=_patterns)
-    name: str = option("What messages call it; default: its number", "")
+    include: tuple[str, ...] = option("Anchored regular expressions of topics", check=_some_patterns)
+    exclude: tuple[str, ...] = option(
+        "Anchored regular expressions of topics to exclude", (), check=_patterns
+    )
+    name: str = option("Name of the group in messages; default: its index", "")
     partitions: int | None = option(
-        "How many they are made with; -1: as the brokers have it. Default: as of all others",
+        "Number of partitions; -1: broker default. Default: publish.topics.partitions",
         None,
         check=_count,
     )
-    replication: int | None = option("Copies of each partition, likewise", None, check=_count)
+    replication: int | None = option(
+        "Replication factor; -1: broker default. Default: publish.topics.replication", None, check=_count
+    )
     settings: Mapping[str, Any] = option(
-        "Settings of these topics, such as cleanup.policy; those of all others aren't theirs too",
+        "Topic settings, such as cleanup.policy; publish.topics.settings are not inherited",
         {},
         check=_settings,
     )
@@ -58,27 +62,30 @@ class TopicGroup:
 
 @dataclass(frozen=True)
 class TopicsOptions:
-    """Topics that are made before their first record, where they are missing."""
+    """Creation of missing topics before their first record."""
 
     create: bool = option(
-        "Make topics that are missing; false: brokers or people do. Topics that are there are never changed",
+        "Create missing topics; existing topics are never changed",
         True,
     )
     partitions: int = option(
-        "How many partitions topics are made with; -1: as the brokers have it. Topics of heartbeats, "
-        "transactions and schema changes get one",
+        "Number of partitions; -1: broker default. Topics of heartbeats, transactions and schema changes "
+        ""
+        ""
+        "have "
+        "one",
         -1,
         check=_count,
     )
     replication: int = option(
-        "Copies of each partition; -1: as the brokers have it. The topic of positions has as many, unless "
-        "publish.kafka.positions_replication says otherwise",
+        "Replication factor; -1: broker default. Also applies to the positions topic unless "
+        "publish.kafka.positions_replication is set",
         -1,
         check=_count,
     )
     settings: Mapping[str, Any] = option(
-        "Settings of topics, such as cleanup.policy or retention.ms", {}, check=_settings
+        "Topic settings, such as cleanup.policy or retention.ms", {}, check=_settings
     )
     groups: tuple[TopicGroup, ...] = option(
-        "Topics that are made otherwise: the first group that a name belongs to decides", ()
+        "Groups of topics with different options; the first matching group applies", ()
     )

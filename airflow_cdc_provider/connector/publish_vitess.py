@@ -1,4 +1,4 @@
-"""What events of Vitess can look like: options below ``publish.vitess``. Light: read by DAG files."""
+"""Event options of source vitess. Imports little: read when DAG files are parsed."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def _masks(values: Mapping[str, str]) -> str:
 def _field_paths(values: Iterable[str]) -> str:
     for value in values:
         if not re.fullmatch(r"[^.\s]+(\.[^.\s]+)*", value):
-            return f"names of fields with dots between them ({value!r})"
+            return f"dotted paths of fields ({value!r})"
     return ""
 
 
@@ -46,176 +46,178 @@ def _key_columns(values: Mapping[str, str]) -> str:
             re.compile(table)
             re.compile(columns)
         except re.error as error:
-            return f"expressions on keyspace.table and, for each, on names of columns ({table!r}: {error})"
+            return f"regular expressions on keyspace.table and on column names ({table!r}: {error})"
     return ""
 
 
 @dataclass(frozen=True)
 class VitessPublishOptions:
-    """Choices that only events of Vitess have."""
+    """Event options of source vitess."""
 
     temporal: Literal[
         "adaptive_time_microseconds", "connect", "isostring", "microseconds", "nanoseconds", "text"
     ] = option(
-        "How DATE, TIME and DATETIME are shown (time.precision.mode). text: MySQL's text, also for TIMESTAMP "
-        "and YEAR, as Debezium 2.0 showed them",
+        "Representation of DATE, TIME and DATETIME (time.precision.mode). text: MySQL's text, also for "
+        "TIMESTAMP and YEAR, as in Debezium 2.0",
         "adaptive_time_microseconds",
     )
     decimals: Literal["string", "precise", "double"] = option(
-        "How DECIMAL is shown: its digits, which is all that Debezium 3.5 does whatever its "
-        "decimal.handling.mode says; precise: Connect's Decimal; double: rounded",
+        "Representation of DECIMAL. string: its digits, as Debezium 3.5 regardless of decimal.handling.mode; "
+        "precise: Connect's Decimal; double: rounded",
         "string",
     )
     unsigned_bigints: Literal["string", "precise", "long"] = option(
-        "How BIGINT UNSIGNED is shown (bigint.unsigned.handling.mode); long: null above 2^63 - 1", "string"
+        "Representation of BIGINT UNSIGNED (bigint.unsigned.handling.mode); long: null above 2^63 - 1",
+        "string",
     )
     binary: Literal["bytes", "base64", "base64-url-safe", "hex"] = option(
-        "How BINARY, VARBINARY and BLOB are shown (binary.handling.mode)", "bytes"
+        "Representation of BINARY, VARBINARY and BLOB (binary.handling.mode)", "bytes"
     )
     nullable_dates: bool = option(
-        "Dates that no calendar has are null, and so all DATE and DATETIME columns may be null "
-        "(override.datetime.to.nullable); otherwise columns with NOT NULL show 1970-01-01 for them",
+        "Write invalid dates as null, which makes all DATE and DATETIME columns nullable "
+        "(override.datetime.to.nullable); false: NOT NULL columns have 1970-01-01 instead",
         False,
     )
     unknown_types: bool = option(
-        "Columns that are not shown appear as bytes, always null (include.unknown.datatypes)", False
+        "Include columns of unsupported types as bytes, always null (include.unknown.datatypes)", False
     )
     bits: bool = option(
-        "Show BIT columns: BIT(1) as boolean, others as bytes (io.debezium.data.Bits). Debezium 3.5 leaves "
-        "them out",
+        "Include BIT columns: BIT(1) as boolean, others as io.debezium.data.Bits. Debezium 3.5 omits them",
         False,
     )
     geometries: bool = option(
-        "Show spatial columns, as io.debezium.data.geometry.Geometry or Point. Debezium 3.5 leaves them out",
+        "Include spatial columns as io.debezium.data.geometry.Geometry or Point. Debezium 3.5 omits them",
         False,
     )
     vectors: bool = option(
-        "Show VECTOR columns, as io.debezium.data.FloatVector. Debezium 3.5 leaves them out", False
+        "Include VECTOR columns as io.debezium.data.FloatVector. Debezium 3.5 omits them", False
     )
     charsets: Literal["utf8", "column"] = option(
-        "utf8: all text is read as UTF-8, as Debezium does, and what is none becomes U+FFFD; column: by the "
-        "charset of its column",
+        "Decoding of text. utf8: always UTF-8, invalid bytes become U+FFFD, as in Debezium; column: the "
+        "character set of the column",
         "utf8",
     )
     timestamps: Literal["text", "zoned"] = option(
-        "text: TIMESTAMP as MySQL gives it, in UTC, as Debezium 3.5 does; zoned: ISO 8601 with its zone",
+        "Representation of TIMESTAMP. text: MySQL's text in UTC, as Debezium 3.5; zoned: ISO 8601 with zone",
         "text",
     )
     include_columns: tuple[str, ...] = option(
-        "Anchored regular expressions on keyspace.table.column: only these columns are in values "
-        "(column.include.list). Keys keep theirs",
+        "Anchored regular expressions on keyspace.table.column: the only columns in values "
+        "(column.include.list). Keys are unaffected",
         (),
         check=_patterns,
     )
     exclude_columns: tuple[str, ...] = option(
-        "Likewise, columns to leave out of values (column.exclude.list)", (), check=_patterns
+        "Anchored regular expressions of columns to exclude from values (column.exclude.list)",
+        (),
+        check=_patterns,
     )
     key_columns: Mapping[str, str] = option(
-        "Other keys than primary keys (message.key.columns): an expression on keyspace.table, and one on the "
-        "names of its columns",
+        "Keys other than primary keys (message.key.columns): a regular expression on keyspace.table, and one "
+        "on column names",
         {},
         check=_key_columns,
     )
     masks: Mapping[str, str] = option(
-        "Columns of text to hide or cut in values: an expression on keyspace.table.column, and truncate:N "
-        "(characters that stay), mask:N (asterisks), hash:ALGORITHM:SALT or hash-v2:ALGORITHM:SALT "
-        "(column.truncate, column.mask, column.mask.hash). The first that fits a column counts",
+        "Text columns to mask or truncate in values: a regular expression on keyspace.table.column, and "
+        "truncate:N (characters), mask:N (asterisks), hash:ALGORITHM:SALT or hash-v2:ALGORITHM:SALT "
+        "(column.truncate, column.mask, column.mask.hash). The first match applies",
         {},
         check=_masks,
     )
     source_types_of_columns: tuple[str, ...] = option(
-        "Anchored regular expressions on keyspace.table.column: schemas of these columns tell their type in "
-        "MySQL, its length and scale (column.propagate.source.type)",
+        "Anchored regular expressions on keyspace.table.column: add MySQL type, length and scale to the "
+        "schemas of these columns (column.propagate.source.type)",
         (),
         check=_patterns,
     )
     source_types: tuple[str, ...] = option(
-        "Likewise, on a type such as VARCHAR or BIGINT UNSIGNED, perhaps behind keyspace. "
+        "As before, by type such as VARCHAR or BIGINT UNSIGNED, optionally prefixed with the keyspace "
         "(datatype.propagate.source.type)",
         (),
         check=_patterns,
     )
     converters: Mapping[str, Mapping[str, Any]] = option(
-        "Functions that show columns otherwise: type (package.module:function), columns (a regular "
-        "expression on keyspace.table.column), schema_name, and settings of its own",
+        "Custom converters of columns: type (package.module:function), columns (a regular expression on "
+        "keyspace.table.column), schema_name, and custom settings",
         {},
     )
     remove_fields: tuple[str, ...] = option(
-        "Fields to take out of values, with dots: source.vgtid, after.name ... (transform RemoveField)",
+        "Dotted paths of fields to remove from values: source.vgtid, after.name ... (transform RemoveField)",
         (),
         check=_field_paths,
     )
     replace_fields: Mapping[str, str] = option(
-        "Texts that stand in the place of fields' own, likewise (transform ReplaceFieldValue)",
+        "Replacement values by dotted path of the field (transform ReplaceFieldValue)",
         {},
         check=_field_paths,
     )
     topic_prefix: str = option(
-        "Leads the topics of tables instead of publish.topic_prefix, which still is source.name "
+        "Prefix of table topics in place of publish.topic_prefix, which remains source.name "
         "(override.data.change.topic.prefix)",
         "",
         check=_topic_part,
     )
     topic_prefix_not_for: tuple[str, ...] = option(
-        "Anchored regular expressions of tables (keyspace.table) whose topics it doesn't lead",
+        "Anchored regular expressions of tables (keyspace.table) that keep publish.topic_prefix",
         (),
         check=_patterns,
     )
     heartbeats: bool = option(
-        "Events of a stream's HEARTBEATs too: the VGTID that was reached and the time "
-        "(heartbeat.interval.ms), on the topic that publish.heartbeat_prefix leads",
+        "Write events of VStream HEARTBEATs, with VGTID and time (heartbeat.interval.ms), to the topic of "
+        "publish.heartbeat_prefix",
         False,
     )
     schema_changes_topic: str = option(
-        "Topic of schema changes; default: publish.topic_prefix alone (override.schema.change.topic)",
+        "Topic of schema changes; default: publish.topic_prefix (override.schema.change.topic)",
         "",
         check=_topic_part,
     )
     ordered_transactions: bool = option(
-        "Transactions tell their epoch and rank, which order the changes of a shard "
-        "(VitessOrderedTransactionMetadataFactory). Needs publish.transactions",
+        "Add epoch and rank to transactions, which order the changes of a shard "
+        "(VitessOrderedTransactionMetadataFactory). Requires publish.transactions",
         False,
     )
     inherit_epochs: bool = option(
-        "The epochs of a shard that a reshard made go on above those of its parents, so that events of a row "
-        "are ordered over the reshard too; false: from 0, as Debezium shows them by default "
-        "(vitess.inherit.epoch). Needs ordered_transactions",
+        "Continue the parents' epochs in shards created by a reshard, so that events of a row are ordered "
+        "across the reshard; false: start at 0, Debezium's default (vitess.inherit.epoch). Requires "
+        "ordered_transactions",
         False,
     )
     local_vgtid: bool = option(
-        "source.vgtid and ids of transactions tell the event's own shard alone (transform UseLocalVgtid)",
+        "Limit source.vgtid and transaction IDs to the event's shard (transform UseLocalVgtid)",
         False,
     )
     transaction_records: bool = option(
-        "Records at the beginning and end of each transaction; without them events still tell theirs "
+        "Write BEGIN and END records of transactions; false: only transaction metadata in events "
         "(transform FilterTransactionTopicRecords)",
         True,
     )
 
 
-def refuse_clashing_vitess(transactions: bool, publish: VitessPublishOptions) -> None:
-    """Refuse choices that exclude each other, or say nothing.
+def validate_vitess_options(transactions: bool, publish: VitessPublishOptions) -> None:
+    """Reject conflicting options and options without effect.
 
     Args:
-        transactions: Whether events tell their transactions.
-        publish: The choices.
+        transactions: Whether events have transaction metadata.
+        publish: The options.
 
     Raises:
-        ConfigurationError: Names them.
+        ConfigurationError: Names the options.
     """
     if publish.include_columns and publish.exclude_columns:
         raise ConfigurationError(
             "options publish.vitess.include_columns and publish.vitess.exclude_columns exclude each other",
-            remedy="keep one",
+            remedy="remove one of them",
         )
     if publish.inherit_epochs and not publish.ordered_transactions:
         raise ConfigurationError(
-            "option publish.vitess.inherit_epochs says nothing without ordered transactions",
+            "option publish.vitess.inherit_epochs has no effect without ordered transactions",
             expected="publish.vitess.ordered_transactions: true",
         )
     if not transactions and (publish.ordered_transactions or not publish.transaction_records):
         name = "ordered_transactions" if publish.ordered_transactions else "transaction_records"
         raise ConfigurationError(
-            f"option publish.vitess.{name} says nothing without transactions",
+            f"option publish.vitess.{name} has no effect without transactions",
             expected="publish.transactions: true",
         )

@@ -1,4 +1,4 @@
-"""Options of snapshots: whether and how tables are read in full."""
+"""Options of snapshots."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ from airflow_cdc_provider.options import option
 from airflow_cdc_provider.plugins import wrong_place
 
 EVERY_TABLE: Final = (".*",)
-"""What a declaration selects that names no tables."""
+"""Default selection of tables."""
 
 
-def wrong_pattern(values: tuple[str, ...]) -> str:
-    """Say what is expected of patterns of tables; an empty text for good ones."""
+def invalid_pattern(values: tuple[str, ...]) -> str:
+    """Return what is expected of patterns of tables; empty if they are valid."""
     for value in values:
         try:
             re.compile(value)
@@ -31,66 +31,72 @@ OnLostPosition = Literal["auto", "fail", "fail_once", "snapshot", "go_on"]
 
 @dataclass(frozen=True)
 class SnapshotOptions:
-    """Whether and how tables are read in full."""
+    """Options of snapshots."""
 
     mode: Literal["initial", "never", "always", "initial_only", "when_needed", "custom"] = option(
-        "initial: each table once, before its first merge; never; always: at each run; initial_only: as "
-        "initial, and nothing is captured; when_needed: as initial, and anew when the position is lost; "
-        "custom: a class of your own decides",
+        "When to take snapshots. initial: each table once, before its first merge; never; always: in each "
+        ""
+        ""
+        "run; "
+        "initial_only: like initial, but changes are not captured; when_needed: like initial, and again when "
+        "the position is lost; custom: a custom class decides",
         "initial",
     )
     custom: str = option(
-        "That class, derived from airflow_cdc_provider.connector.snapshotter.Snapshotter, as "
-        "package.module:Class",
+        "Mode custom: package.module:Class, derived from "
+        "airflow_cdc_provider.connector.snapshotter.Snapshotter",
         "",
         check=wrong_place,
     )
-    custom_settings: Mapping[str, Any] = option("What it is made with", {})
+    custom_settings: Mapping[str, Any] = option("Settings of the custom class", {})
     include: tuple[str, ...] = option(
-        "Anchored regular expressions of the tables that are read in full by themselves; the others are "
-        "captured, and read when a task asks for it",
+        "Anchored regular expressions of tables to snapshot automatically; other tables are captured, and "
+        "read only on demand",
         EVERY_TABLE,
-        check=wrong_pattern,
+        check=invalid_pattern,
     )
     on_lost_position: OnLostPosition = option(
-        "When the source no longer has what follows the stored offset. fail: each run, until a person acts; "
-        "fail_once: this run, and the next reads the tables anew; snapshot: they are read anew at once; "
-        "go_on: capture goes on, and what mirrors lack is told. auto: snapshot with mode when_needed and "
-        "always, else fail, but fail_once where a source drops changes and goes on, as Cassandra may",
+        "When the source no longer has the changes after the stored offset. fail: fail each run until manual "
+        "action; fail_once: fail this run, and take a new snapshot in the next; snapshot: take a new "
+        ""
+        ""
+        "snapshot "
+        "immediately; go_on: skip the lost changes and report them. auto: snapshot with mode "
+        "when_needed or always, else fail; fail_once if only some changes are lost, as in Cassandra",
         "auto",
     )
-    filters: Mapping[str, str] = option("Per table, a filter in the source's own language", {})
-    rows_per_second: float = option(
-        "Rows read at most, by all tasks together; 0: as fast as the source gives them", 0.0, minimum=0.0
+    filters: Mapping[str, str] = option(
+        "Filters of snapshots by table, in the query language of the source", {}
     )
+    rows_per_second: float = option("Maximum read rate of all tasks together; 0: unlimited", 0.0, minimum=0.0)
     incremental: IncrementalOptions = option(
-        "How snapshots beside the stream read, which signals ask for", IncrementalOptions
+        "Options of incremental snapshots, which are requested by signals", IncrementalOptions
     )
 
     def __post_init__(self) -> None:
-        """Refuse choices that contradict each other.
+        """Validate combinations of options.
 
         Raises:
-            ConfigurationError: With what goes together.
+            ConfigurationError: Options contradict each other.
         """
         if (self.mode == "custom") != bool(self.custom) or (self.custom_settings and not self.custom):
             raise ConfigurationError(
-                "options snapshot.mode: custom and snapshot.custom go together",
-                expected="both, with snapshot.custom_settings if need be, or none of them",
+                "options snapshot.mode: custom and snapshot.custom require each other",
+                expected="both, optionally with snapshot.custom_settings, or neither",
                 found=f"mode {self.mode}, custom {self.custom or 'none'}",
             )
         if self.mode == "never" and self.on_lost_position in ("snapshot", "fail_once"):
             raise ConfigurationError(
-                f"option snapshot.on_lost_position: {self.on_lost_position} needs a snapshot",
-                expected="another snapshot.mode than never",
+                f"option snapshot.on_lost_position: {self.on_lost_position} requires a snapshot",
+                expected="snapshot.mode other than never",
             )
         if self.mode == "when_needed" and self.on_lost_position not in ("auto", "snapshot"):
             raise ConfigurationError(
-                "option snapshot.mode: when_needed reads tables anew when the position is lost",
-                expected="snapshot.on_lost_position: snapshot, or none",
+                "option snapshot.mode: when_needed takes a new snapshot when the position is lost",
+                expected="snapshot.on_lost_position: snapshot or auto",
                 found=self.on_lost_position,
             )
 
     def includes(self, table: str) -> bool:
-        """Tell whether a table is read in full by itself."""
+        """Return whether a table is included in automatic snapshots."""
         return any(re.fullmatch(pattern, table) for pattern in self.include)

@@ -1,7 +1,7 @@
-"""Snapshot mode ``custom``: a class of one's own that decides when tables are read in full, and what of them.
+"""Snapshot mode ``custom``: a custom class decides when and how snapshots are taken.
 
-It is named by ``snapshot.custom`` and made once in a process, with ``snapshot.custom_settings`` as its one
-argument. Derive it from :class:`Snapshotter` and answer what is to be otherwise::
+Option ``snapshot.custom`` names the class. It is instantiated once per process with
+``snapshot.custom_settings``. Derive it from :class:`Snapshotter` and override methods::
 
     class OncePerQuarter(Snapshotter):
         def snapshot_data(self, offset_exists: bool, snapshot_in_progress: bool) -> bool:
@@ -10,8 +10,8 @@ argument. Derive it from :class:`Snapshotter` and answer what is to be otherwise
         def query(self, table: str) -> str | None:
             return None if table == "shop.logs" else super().query(table)
 
-The questions are those of Debezium's ``Snapshotter`` and ``SnapshotQuery``. Each may be asked more than once
-in a run, so an answer must not depend on how often it was.
+The methods correspond to Debezium's ``Snapshotter`` and ``SnapshotQuery``. Each may be called several times
+in a run, so results must not depend on the number of calls.
 """
 
 from __future__ import annotations
@@ -25,11 +25,11 @@ from airflow_cdc_provider.exceptions import ConfigurationError
 from airflow_cdc_provider.plugins import load_plugin
 
 EVERYTHING: Final = ""
-"""A query that selects all."""
+"""Query that selects all rows."""
 
 
 class Snapshotter:
-    """Decides as mode ``initial`` does; to derive from.
+    """Base class of snapshotters; behaves like mode ``initial``.
 
     Args:
         settings: ``snapshot.custom_settings`` of the declaration.
@@ -39,83 +39,84 @@ class Snapshotter:
         self.settings = settings
 
     def snapshot_data(self, offset_exists: bool, snapshot_in_progress: bool) -> bool:
-        """Tell whether this run reads the tables in full.
+        """Return whether this run takes a snapshot.
 
         Args:
-            offset_exists: Whether the connector has an offset, so that it has run before.
-            snapshot_in_progress: Whether a snapshot began and wasn't read to its end. It goes on then;
-                otherwise tables that were read before are read anew.
+            offset_exists: Whether the connector has an offset, that is, has run before.
+            snapshot_in_progress: Whether an earlier snapshot is incomplete. It is continued; otherwise all
+                tables are read again.
         """
         return snapshot_in_progress or not offset_exists
 
     def snapshot_schema(self, offset_exists: bool, snapshot_in_progress: bool) -> bool:
-        """Tell whether schemas are to be read. For MongoDB it says nothing: documents name their own fields.
+        """Return whether schemas are read. Has no effect for MongoDB, whose documents contain field names.
 
         Args:
-            offset_exists: As above.
-            snapshot_in_progress: As above.
+            offset_exists: See :meth:`snapshot_data`.
+            snapshot_in_progress: See :meth:`snapshot_data`.
         """
         return self.snapshot_data(offset_exists, snapshot_in_progress)
 
     def stream(self) -> bool:
-        """Tell whether changes are captured, after the snapshot."""
+        """Return whether changes are captured after the snapshot."""
         return True
 
     def snapshot_on_schema_error(self) -> bool:
-        """Tell whether to read anew where the schema's history is lost. For MongoDB it says nothing."""
+        """Return whether to take a new snapshot if the schema history is lost. Has no effect for MongoDB."""
         return False
 
     def snapshot_on_data_error(self) -> bool:
-        """Tell whether to read the tables anew when the source no longer has what follows the offset."""
+        """Return whether to take a new snapshot if the source no longer has the changes after the offset."""
         return False
 
     def stream_from_snapshot_start(self) -> bool:
-        """Tell where capture goes on after a snapshot that a connector with an offset took.
+        """Return where capture resumes after a snapshot of a connector with an offset.
 
-        True: where the snapshot began, so that what was changed between the stored offset and that moment
-        gives no changes and no events; only where the snapshot read all captured tables whole. False: where
-        it was.
+        True: at the start of the snapshot, so that changes between the stored offset and that time are
+            skipped
+        and have no events; only if the snapshot read all captured tables completely. False: at the stored
+        offset.
         """
         return False
 
     def query(self, table: str) -> str | None:
-        """Return what of a table is read in full: a filter in the source's language.
+        """Return the filter of a table's snapshot, in the query language of the source.
 
         Args:
             table: ``database.collection``.
 
         Returns:
-            A filter (for MongoDB in Extended JSON); :data:`EVERYTHING` for all, or what ``snapshot.filters``
-            says; None to pass over the table, whose changes are captured all the same.
+            A filter (for MongoDB in Extended JSON); :data:`EVERYTHING` for all rows, or those of
+            ``snapshot.filters``; None to skip the table, whose changes are still captured.
         """
         return EVERYTHING
 
     def snapshot_completed(self) -> None:
-        """Learn that all tables of a snapshot are read to their end."""
+        """Called when a snapshot of all tables is complete."""
 
     def snapshot_aborted(self) -> None:
-        """Learn that a snapshot failed; what was read stays, and the next run goes on if it is asked to."""
+        """Called when a snapshot failed; rows already read are kept, and the next run may continue."""
 
 
-def load_snapshotter(place: str, settings: Mapping[str, Any]) -> Snapshotter:
-    """Return the snapshotter of a declaration: in a process always the same.
+def load_snapshotter(class_path: str, settings: Mapping[str, Any]) -> Snapshotter:
+    """Return the snapshotter of a declaration, one instance per process.
 
     Args:
-        place: ``package.module:Class``.
-        settings: Its settings, plain data.
+        class_path: ``package.module:Class``.
+        settings: Settings of the class, plain data.
 
     Raises:
-        ConfigurationError: It can't be loaded or made, or is no :class:`Snapshotter`.
+        ConfigurationError: The class can't be loaded, or is not a :class:`Snapshotter`.
     """
-    return _made(place, json.dumps(settings, sort_keys=True, default=str))
+    return _load(class_path, json.dumps(settings, sort_keys=True, default=str))
 
 
 @cache
-def _made(place: str, settings: str) -> Snapshotter:
-    found = load_plugin("snapshot.custom", place)
+def _load(class_path: str, settings: str) -> Snapshotter:
+    found = load_plugin("snapshot.custom", class_path)
     if not (isinstance(found, type) and issubclass(found, Snapshotter)):
         raise ConfigurationError(
-            f"snapshot.custom {place} is no snapshotter",
+            f"snapshot.custom {class_path} is not a snapshotter",
             expected="a class derived from airflow_cdc_provider.connector.snapshotter.Snapshotter",
             found=type(found).__name__ if not isinstance(found, type) else found.__name__,
         )

@@ -1,1 +1,1 @@
-"""Events: decoded changes as the keys, values, headers and topics that Kafka readers of CDC expect."""
+"""Events: conversion of decoded changes to keys, values, headers and topics of Kafka records."""

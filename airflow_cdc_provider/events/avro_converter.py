@@ -1,8 +1,8 @@
 """Avro's binary encoding over Arrow columns: rows to bytes, column by column.
 
-Each column becomes a column of encoded values, a record joins those of its fields; no row becomes a Python
-object. The bytes are those of Avro's Java library: no length before blocks, unions led by the member's place.
-What a registry wants before them is the producer's affair.
+Each column is encoded to a column of bytes and records concatenate those of their fields, without Python
+objects per row. The bytes equal those of Avro's Java library: blocks without byte size, unions with the
+branch index first. The registry's wire format is added by the encoder (:mod:`.framing`).
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from airflow_cdc_provider.events.avro_schema import AvroSchema
 from airflow_cdc_provider.exceptions import ConfigurationError
 
 _BINARY: Final = pa.large_binary()
-"""All encoded values are large: a batch of wide rows may pass 2 GiB."""
+"""Large binary, because a batch of wide rows may exceed 2 GiB."""
 _NOTHING: Final = pa.scalar(b"", _BINARY)
 _VARINT_BYTES: Final = 10
 
@@ -30,14 +30,14 @@ def to_avro(schema: AvroSchema, column: pa.Array) -> pa.LargeBinaryArray:
     """Encode each row.
 
     Args:
-        schema: What the rows are. A record's fields are found in the column by position.
-        column: The rows, of a matching Arrow type.
+        schema: Schema of the rows. Fields of records are matched by position.
+        column: Rows of a matching Arrow type.
 
     Returns:
         Bytes per row, none null.
 
     Raises:
-        ConfigurationError: A value is null where the schema allows none.
+        ConfigurationError: A value is null but its schema is not nullable.
     """
     empty = pa.types.is_null(column.type)
     values = pa.nulls(len(column), _BINARY) if empty else _values(schema, column)
@@ -45,7 +45,7 @@ def to_avro(schema: AvroSchema, column: pa.Array) -> pa.LargeBinaryArray:
         if values.null_count:
             row = values.is_null().index(True).as_py()
             raise ConfigurationError(
-                f"row {row} of a batch has no value where its Avro schema wants one", expected=schema.type
+                f"row {row} of a batch has a null value for a required Avro field", expected=schema.type
             )
         return values
     null, other = (b"\x02", b"\x00") if schema.null_last else (b"\x00", b"\x02")
@@ -58,7 +58,7 @@ def _join(*parts: Any) -> pa.Array:
 
 
 def _values(schema: AvroSchema, column: pa.Array) -> pa.Array:
-    """Encode rows without what a union has before them; null stays null."""
+    """Encode rows without the branch index of a union; nulls stay null."""
     kind = schema.type
     if kind == "record":
         return _record(schema, column)
@@ -81,7 +81,7 @@ def _record(schema: AvroSchema, column: pa.Array) -> pa.Array:
     parts = []
     for number, (_, field) in enumerate(schema.fields):
         part = column.field(number)
-        # What is under a null row is nobody's value.
+        # Values below a null row are undefined.
         parts.append(_under(field, part, valid) if column.null_count else to_avro(field, part))
     whole = _join(*parts) if parts else pa.repeat(_NOTHING, len(column))
     return pc.if_else(valid, whole, pa.scalar(None, _BINARY)) if column.null_count else whole
@@ -97,7 +97,7 @@ def _under(schema: AvroSchema, column: pa.Array, valid: pa.Array) -> pa.Array:
 
 
 def _blocks(column: pa.Array, elements: pa.Array) -> pa.Array:
-    """Put the elements of each list or map into a block, led by their number and ended by an empty one."""
+    """Encode the elements of each array or map as one block: the count, the elements, and an empty block."""
     offsets = column.offsets.cast(pa.int64())
     places = offsets.to_numpy()
     counts = pa.array(places[1:] - places[:-1])
@@ -138,7 +138,7 @@ def _array(out: Bytes, offsets: npt.NDArray[np.int64], column: pa.Array) -> pa.A
 
 @walker
 def _write_number(number: Int, out: Bytes, at: Int) -> Int:
-    """Write a zig-zag number in groups of seven bits, the lowest first; return the place after it."""
+    """Write a zig-zag varint; return the next position."""
     rest = np.uint64(number << np.int64(1)) ^ np.uint64(number >> np.int64(63))
     while rest >= np.uint64(128):
         out[at] = np.uint8(rest & np.uint64(127)) | np.uint8(128)

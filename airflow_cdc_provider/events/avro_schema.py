@@ -1,14 +1,14 @@
-"""Avro schemas: what describes keys and values that are written as Avro.
+"""Avro schemas of keys and values.
 
-Made of one of two things: of Connect schemas, by the rules of Confluent's AvroConverter (names, ``connect.*``
-properties, null first in unions), or of Arrow fields whose metadata say what Arrow's types don't:
+They are derived from Connect schemas by the rules of Confluent's AvroConverter (names, ``connect.*``
+properties, null first in unions), or from Arrow fields with additional metadata:
 
 ``avro.logical``   logical type
 ``avro.name``      full name of a record
 ``avro.doc``       its description
 
-The text of a schema is that of Avro's Java library: a record is written out where it first occurs and named
-afterwards; a name without namespace inside another namespace has an empty one.
+The JSON of a schema equals that of Avro's Java library: a record is defined at its first occurrence and
+referenced by name afterwards; a name without namespace within another namespace has an empty namespace.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ _NAME: Final = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 
 @dataclass(frozen=True)
 class AvroSchema:
-    """One schema. A null is allowed where ``optional`` says so, as the first member of a union.
+    """Avro schema. An optional schema is a union with null, which comes first.
 
     Args:
         type: Its type.
@@ -45,8 +45,8 @@ class AvroSchema:
         properties: Further properties, in order.
         fields: Of a record: name and schema, in order.
         items: Of an array: its elements; of a map: its values.
-        null_last: Null is the last member of the union: there is a default that isn't null.
-        default: That default.
+        null_last: Whether null is last in the union, because the default isn't null.
+        default: Default value.
     """
 
     type: AvroType
@@ -63,44 +63,44 @@ class AvroSchema:
 
     def to_json(self) -> str:
         """Write the schema as Java's ``Schema.toString`` does."""
-        return json.dumps(_shown(self, "", {}), separators=(",", ":"), ensure_ascii=False)
+        return json.dumps(_nullable(self, "", {}), separators=(",", ":"), ensure_ascii=False)
 
 
 def avro_of_connect(schema: ConnectSchema) -> AvroSchema:
-    """Return the Avro schema that Confluent's AvroConverter gives a Connect schema.
+    """Return the Avro schema of a Connect schema, like Confluent's AvroConverter.
 
-    A struct whose name has no namespace gets that of its place (the enclosing record's full name and the
-    field), as Avro can't define one name twice: each column's ``cell_value`` is another record.
+    A struct without namespace gets the path of the enclosing record and field as its namespace, because Avro
+    names must be unique: each column's ``cell_value`` is a different record.
     """
-    return _of_connect(schema, "")
+    return _from_connect(schema, "")
 
 
 def avro_of_struct(name: str, doc: str, kind: pa.StructType) -> AvroSchema:
-    """Return the record of an Arrow struct; fields that may be null are optional.
+    """Return the Avro record of an Arrow struct; nullable fields are optional.
 
     Args:
-        name: Its full name; what is before the last dot is its namespace.
+        name: Full name of the record, including its namespace.
         doc: Its description.
         kind: The struct.
     """
     namespace, _, last = name.rpartition(".")
-    members = tuple((f.name, _of_field(f)) for f in kind)
+    members = tuple((f.name, _from_field(f)) for f in kind)
     return AvroSchema("record", name=last, namespace=namespace, doc=doc, fields=members)
 
 
 def check_names(schema: AvroSchema) -> None:
-    """Refuse names that Avro doesn't know as such.
+    """Validate names.
 
     Raises:
-        ConfigurationError: Shows the name.
+        ConfigurationError: A name is not valid in Avro.
     """
     names = [schema.name] if schema.type == "record" else []
     names += schema.namespace.split(".") if schema.namespace else []
     for name in [*names, *(name for name, _ in schema.fields)]:
         if not _NAME.fullmatch(name):
             raise ConfigurationError(
-                f"{name!r} is no name in Avro",
-                expected="letters, digits and _, no digit first",
+                f"{name!r} is not a valid Avro name",
+                expected="letters, digits and _, not starting with a digit",
                 remedy="set publish.schema_names and publish.field_names to auto, avro or avro_unicode",
             )
     for inner in (*(s for _, s in schema.fields), *([schema.items] if schema.items else [])):
@@ -123,11 +123,11 @@ _DEFAULT_PRECISION: Final = 64
 _CONFLUENT: Final = "io.confluent.connect.avro"
 
 
-def _inside(place: str, name: str) -> str:
-    return f"{place}.{name}" if place else name
+def _inside(path: str, name: str) -> str:
+    return f"{path}.{name}" if path else name
 
 
-def _of_connect(schema: ConnectSchema, place: str) -> AvroSchema:
+def _from_connect(schema: ConnectSchema, path: str) -> AvroSchema:
     namespace, _, name = schema.name.rpartition(".")
     properties: dict[str, Any] = {}
     logical = ""
@@ -155,38 +155,38 @@ def _of_connect(schema: ConnectSchema, place: str) -> AvroSchema:
         "properties": properties,
     }
     if schema.type == "struct":
-        own, name = namespace or place, name or "ConnectDefault"
-        full = _inside(own, name)
-        fields = tuple((n, _of_connect(s, _inside(full, n))) for n, s in schema.fields)
-        return AvroSchema("record", name=name, namespace=own, fields=fields, **common)
+        own_namespace, name = namespace or path, name or "ConnectDefault"
+        full = _inside(own_namespace, name)
+        fields = tuple((n, _from_connect(s, _inside(full, n))) for n, s in schema.fields)
+        return AvroSchema("record", name=name, namespace=own_namespace, fields=fields, **common)
     if schema.type == "array" and schema.items:
-        return AvroSchema("array", items=_of_connect(schema.items, _inside(place, "element")), **common)
+        return AvroSchema("array", items=_from_connect(schema.items, _inside(path, "element")), **common)
     if schema.type == "map" and schema.keys and schema.items:
-        value = _of_connect(schema.items, _inside(place, "value"))
+        value = _from_connect(schema.items, _inside(path, "value"))
         if schema.keys.type == "string" and not schema.keys.optional:
             return AvroSchema("map", items=value, **common)
         entry = AvroSchema(
             "record",
             name="MapEntry",
-            namespace=place or _CONFLUENT,
-            fields=(("key", _of_connect(schema.keys, _inside(place, "key"))), ("value", value)),
+            namespace=path or _CONFLUENT,
+            fields=(("key", _from_connect(schema.keys, _inside(path, "key"))), ("value", value)),
         )
         return AvroSchema("array", items=entry, **common)
     return AvroSchema(_OF_CONNECT[schema.type], **common)
 
 
-def _of_field(field: pa.Field) -> AvroSchema:
+def _from_field(field: pa.Field) -> AvroSchema:
     metadata = {k.decode(): v.decode() for k, v in (field.metadata or {}).items()}
     kind = field.type
     common: dict[str, Any] = {"logical": metadata.get("avro.logical", ""), "optional": field.nullable}
     if kind in _OF_ARROW:
         return AvroSchema(_OF_ARROW[kind], **common)
     if pa.types.is_map(kind):
-        return AvroSchema("map", items=_of_field(kind.item_field), **common)
+        return AvroSchema("map", items=_from_field(kind.item_field), **common)
     if pa.types.is_list(kind):
-        return AvroSchema("array", items=_of_field(kind.value_field), **common)
+        return AvroSchema("array", items=_from_field(kind.value_field), **common)
     namespace, _, name = metadata["avro.name"].rpartition(".")
-    fields = tuple((f.name, _of_field(f)) for f in kind)
+    fields = tuple((f.name, _from_field(f)) for f in kind)
     doc = metadata.get("avro.doc", "")
     return AvroSchema("record", name=name, namespace=namespace, doc=doc, fields=fields, **common)
 
@@ -204,11 +204,11 @@ _OF_ARROW: Final[Mapping[Any, AvroType]] = {
 }
 
 
-def _shown(schema: AvroSchema, space: str, known: dict[str, AvroSchema]) -> Any:
-    shown = _type(schema, space, known)
+def _nullable(schema: AvroSchema, space: str, known: dict[str, AvroSchema]) -> Any:
+    written = _type(schema, space, known)
     if not schema.optional:
-        return shown
-    return [shown, "null"] if schema.null_last else ["null", shown]
+        return written
+    return [written, "null"] if schema.null_last else ["null", written]
 
 
 def _type(schema: AvroSchema, space: str, known: dict[str, AvroSchema]) -> Any:
@@ -226,14 +226,14 @@ def _type(schema: AvroSchema, space: str, known: dict[str, AvroSchema]) -> Any:
         members["fields"] = [_field(name, s, schema.namespace, known) for name, s in schema.fields]
         return {**members, **extra}
     if schema.type == "array" and schema.items:
-        return {"type": "array", "items": _shown(schema.items, space, known), **extra}
+        return {"type": "array", "items": _nullable(schema.items, space, known), **extra}
     if schema.type == "map" and schema.items:
-        return {"type": "map", "values": _shown(schema.items, space, known), **extra}
+        return {"type": "map", "values": _nullable(schema.items, space, known), **extra}
     return {"type": schema.type, **extra} if extra else schema.type
 
 
 def _field(name: str, schema: AvroSchema, space: str, known: dict[str, AvroSchema]) -> dict[str, Any]:
-    members = {"name": name, "type": _shown(schema, space, known)}
+    members = {"name": name, "type": _nullable(schema, space, known)}
     if schema.optional:
         members["default"] = schema.default
     return members

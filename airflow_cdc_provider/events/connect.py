@@ -1,4 +1,4 @@
-"""Kafka Connect schemas: what names and describes the fields of keys and values."""
+"""Kafka Connect schemas of keys and values."""
 
 from __future__ import annotations
 
@@ -36,13 +36,13 @@ class ConnectSchema:
         version: Its version.
         doc: Its description.
         parameters: Further properties of the name.
-        default: Value of a field that has none.
+        default: Default value.
         fields: Of a struct: name and schema, in order.
         items: Of an array: its elements; of a map: its values.
         keys: Of a map.
-        omit_nulls: Of a struct: JSON has no member for a field that is null.
-        entry_objects: Of a map whose keys are no strings, or may be null: JSON has an object with key and
-            value for each entry, not a pair.
+        omit_nulls: Of a struct: omit null fields in JSON.
+        entry_objects: Of a map whose keys are not strings or are nullable: write entries as JSON objects with
+            key and value, not as pairs.
     """
 
     type: ConnectType
@@ -63,7 +63,7 @@ class ConnectSchema:
         return replace(self, name=name)
 
     def to_json(self) -> str:
-        """Write the schema as JsonConverter does: no white space, members in its order."""
+        """Write the schema like JsonConverter: no white space, members in its order."""
         return json.dumps(self._members(), separators=(",", ":"), ensure_ascii=False)
 
     def _members(self, field_name: str = "") -> dict[str, Any]:
@@ -142,17 +142,18 @@ _ARROW_TYPES: Final[dict[Any, ConnectType]] = {
 
 
 def schema_of(field: pa.Field) -> ConnectSchema:
-    """Return the Connect schema of an Arrow field: optional if it may be null, as keys of maps always may.
+    """Return the Connect schema of an Arrow field; nullable fields and keys of maps are optional.
 
     Args:
-        field: Its metadata ``connect.name`` names the schema, with the version after a colon;
-            ``connect.doc`` describes it; ``connect.parameters`` are ``name=value``, a line each, or a JSON
-            object.
+        field: Field with optional metadata: ``connect.name``, with the version after a colon;
+            ``connect.doc``; ``connect.parameters``, ``name=value`` lines or a JSON object.
     """
     metadata = {key.decode(): text.decode() for key, text in (field.metadata or {}).items()}
     name, _, version = metadata.get("connect.name", "").partition(":")
-    told = metadata.get("connect.parameters", "")
-    parameters = json.loads(told) if told.startswith("{") else [n.split("=", 1) for n in told.splitlines()]
+    encoded = metadata.get("connect.parameters", "")
+    parameters = (
+        json.loads(encoded) if encoded.startswith("{") else [n.split("=", 1) for n in encoded.splitlines()]
+    )
     common: dict[str, Any] = {
         "optional": field.nullable,
         "name": name,

@@ -1,8 +1,8 @@
-"""The encoder: envelopes to the bytes that a producer sends.
+"""Encoding of envelopes to the keys and values that a producer sends.
 
-One for all sources: an envelope says what key and value are (schemas, Arrow columns), the encoder names
-nothing and decodes nothing. Used by the command line and by Spark alike. Where a registry takes part, a
-registrar that is handed in gives schemas their ids, which come before the bytes (:mod:`.framing`).
+The encoder serves all sources: an envelope has the schemas and Arrow columns of keys and values. The command
+line and Spark jobs use the same encoder. With a schema registry, a registrar returns schema IDs, which
+precede the bytes (:mod:`.framing`).
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from airflow_cdc_provider.changes.text_kernels import binary_slices, join
 from airflow_cdc_provider.events.avro_converter import to_avro
 from airflow_cdc_provider.events.avro_schema import AvroSchema, avro_of_connect, check_names
 from airflow_cdc_provider.events.connect import ConnectSchema
-from airflow_cdc_provider.events.framing import Registrar, SchemaType, TopicSchema, frame, lead
+from airflow_cdc_provider.events.framing import Registrar, SchemaType, TopicSchema, frame, wire_prefix
 from airflow_cdc_provider.events.json_converter import base64, quote, to_json
 from airflow_cdc_provider.events.json_schema import json_schema_of_connect, with_entry_objects
 from airflow_cdc_provider.events.names import Adjustment, adjust_avro_names, adjust_names
@@ -36,25 +36,24 @@ _REGISTERED: Final[Mapping[ConverterName, SchemaType]] = {
     "protobuf": "PROTOBUF",
     "json_schema": "JSON",
 }
-"""Converters whose schemas a registry can hold."""
-_FIT_FOR_AVRO: Final = frozenset({"avro", "protobuf"})
-"""Converters that know letters, digits and _ in names."""
+"""Converters with schemas in a registry."""
+_AVRO_NAMES: Final = frozenset({"avro", "protobuf"})
+"""Converters that allow only letters, digits and _ in names."""
 
 
 @dataclass(frozen=True)
 class Converters:
-    """How keys and values are written.
+    """Converters of keys and values.
 
     Args:
         key: Converter of keys.
         value: Converter of values.
-        schemas: Whether the schema stands beside what it describes: in the text with JSON, in a column of its
-            own with Avro and Protobuf.
-        schema_names: How names of schemas are made fit for Avro; ``auto``: ``avro`` where Avro or Protobuf is
-            written.
-        field_names: Likewise for names of fields.
-        nullables: How Protobuf declares fields that may be null.
-        registrar: Gives schemas their ids; None where no registry takes part.
+        schemas: Whether to include schemas: in the payload with JSON, in separate columns with Avro and
+            Protobuf.
+        schema_names: Adjustment of schema names for Avro; ``auto``: ``avro`` with Avro or Protobuf.
+        field_names: Adjustment of field names for Avro.
+        nullables: Protobuf declaration of nullable fields.
+        registrar: Returns schema IDs; None without a registry.
     """
 
     key: ConverterName = "json"
@@ -66,8 +65,8 @@ class Converters:
     registrar: Registrar | None = field(default=None, compare=False)
 
     def adjustments(self) -> tuple[Adjustment, Adjustment]:
-        """Return what names of schemas and of fields undergo."""
-        auto: Adjustment = "avro" if {self.key, self.value} & _FIT_FOR_AVRO else "none"
+        """Return the adjustments of schema names and field names."""
+        auto: Adjustment = "avro" if {self.key, self.value} & _AVRO_NAMES else "none"
         schemas, fields = self.schema_names, self.field_names
         return auto if schemas == "auto" else schemas, auto if fields == "auto" else fields
 
@@ -75,16 +74,17 @@ class Converters:
     def record_schema(self) -> pa.Schema:
         """Columns of encoded records, in publishing order.
 
-        ``row``           the decoded event that it comes from.
-        ``topic``         its destination.
-        ``partition``     null: the producer chooses by the key.
+        ``row``           index of the decoded event.
+        ``topic``         topic.
+        ``partition``     null: the partitioner decides by the key.
         ``timestamp``     time of the record, ms since 1970; null: the producer's.
-        ``bare``          whether the headers that all data records have are none of its.
-        ``key``           what the converter makes: text (JSON, string) or bytes.
-        ``value``         likewise; null for a tombstone.
-        ``headers``       members of a JSON list of name and JSON text, empty for none.
-        ``fault``         why the record can't be made as it should be, null if it can. One that can't is
-            shown in JSON, and never sent (:mod:`.transforms.faults`).
+        ``bare``          whether the common headers of data records are omitted.
+        ``key``           output of the converter: text (JSON, string) or bytes.
+        ``value``         output of the converter; null for a tombstone.
+        ``headers``       members of a JSON array of names and JSON values, empty for none.
+        ``fault``         why the record can't be built, null if it can. A faulty record is written as JSON
+        for
+            inspection and never sent (:mod:`.transforms.faults`).
         ``key_schema``, ``value_schema``  with ``schemas`` and Avro or JSON Schema: its schema, which is JSON;
             with Protobuf its text as a JSON string.
         """
@@ -111,14 +111,14 @@ class Converters:
 
 @dataclass(frozen=True)
 class Destination:
-    """One topic and what its records are called.
+    """A topic with its schemas.
 
     Args:
         topic: Its name.
         key: Schema of the keys.
         value: Schema of the values. Destinations of one envelope differ in names only.
-        avro_key: Schema of the keys in Avro; by default made of ``key``.
-        avro_value: Schema of the values in Avro, likewise.
+        avro_key: Avro schema of the keys; by default derived from ``key``.
+        avro_value: Avro schema of the values; by default derived from ``value``.
     """
 
     topic: str
@@ -130,22 +130,23 @@ class Destination:
 
 @dataclass(frozen=True)
 class Envelope:
-    """Events in the form that their readers expect, one row each.
+    """Events in the format that consumers expect, one per row.
 
     Args:
         destinations: The topics.
-        destination: Per row, which of them (int array).
+        destination: Per row, index of its destination (int array).
         key: Keys (as a rule a struct array, fields as in the schema).
-        value: Values, likewise; null for an event without value.
+        value: Values; null for an event without value.
         tombstone: Per row, whether a record with the same key and no value follows.
         headers: Headers of each row by name: JSON texts, null for none.
-        absent: Text for the value of an event without value; by default it has none.
-        partition: Partition of each record (int32); by default, and where null, the producer chooses.
-        timestamp: Time of each record in ms since 1970 (int64); by default, and where null, the producer's.
-        bare: Whether the records have none of the headers that all data records have.
-        verbatim: Values are JSON texts that are written as they are, where there is no schema beside them.
-        self_described: With ``verbatim``: the texts hold what schema they have, so none stands beside them.
-        nulls: A null key or value is written as one (``null`` in JSON) instead of being none at all.
+        absent: Text to write for an event without value; empty for a null value.
+        partition: Partition of each record (int32); by default, and for nulls, the partitioner decides.
+        timestamp: Time of each record in ms since 1970 (int64); by default, and for nulls, the producer's
+            time.
+        bare: Whether the common headers of data records are omitted.
+        verbatim: Whether values are JSON texts that are written unchanged, unless schemas are included.
+        self_described: With ``verbatim``: whether the texts contain their schema, so none is added.
+        nulls: Whether a null key or value is written as ``null`` in JSON instead of omitted.
     """
 
     destinations: Sequence[Destination]
@@ -164,14 +165,14 @@ class Envelope:
 
 
 def encode(envelope: Envelope, converters: Converters) -> pa.RecordBatch:
-    """Write keys and values.
+    """Encode keys and values.
 
     Args:
         envelope: The events.
-        converters: How they are written.
+        converters: Converters of keys and values.
 
     Returns:
-        Batch of ``converters.record_schema``; a tombstone comes right after its event.
+        Batch of ``converters.record_schema``; a tombstone follows its event.
     """
     count = len(envelope.key)
     record_schema = converters.record_schema
@@ -186,8 +187,10 @@ def encode(envelope: Envelope, converters: Converters) -> pa.RecordBatch:
     index = pa.array(order)
     destination = pa.array(envelope.destination[order])
     keys = key.write(envelope.key, envelope.destination, nulls=envelope.nulls)
-    described = envelope.self_described or not converters.schemas
-    if envelope.verbatim and (converters.value == "string" or (converters.value == "json" and described)):
+    self_contained = envelope.self_described or not converters.schemas
+    if envelope.verbatim and (
+        converters.value == "string" or (converters.value == "json" and self_contained)
+    ):
         written = envelope.value.cast(pa.large_utf8())
     else:
         written = value.write(envelope.value, envelope.destination, nulls=envelope.nulls)
@@ -210,16 +213,16 @@ def encode(envelope: Envelope, converters: Converters) -> pa.RecordBatch:
     return pa.record_batch(columns, schema=record_schema)
 
 
-def in_order(batches: Sequence[pa.RecordBatch], places: np.ndarray) -> pa.RecordBatch:
-    """Put records of several envelopes into one order.
+def in_order(batches: Sequence[pa.RecordBatch], sort_keys: np.ndarray) -> pa.RecordBatch:
+    """Merge records of several envelopes in order.
 
     Args:
-        batches: Batches that :func:`encode` made with the same converters, at least one.
-        places: Per record, in the order of the batches, what it is sorted by; equals stay as they are.
+        batches: Batches of :func:`encode` with the same converters, at least one.
+        sort_keys: Sort key per record, in the order of the batches; the sort is stable.
     """
-    if len(batches) == 1 and (places[1:] >= places[:-1]).all():
+    if len(batches) == 1 and (sort_keys[1:] >= sort_keys[:-1]).all():
         return batches[0]
-    table = pa.Table.from_batches(batches).take(pa.array(np.argsort(places, kind="stable")))
+    table = pa.Table.from_batches(batches).take(pa.array(np.argsort(sort_keys, kind="stable")))
     return table.combine_chunks().to_batches()[0] if table.num_rows else batches[0]
 
 
@@ -239,7 +242,7 @@ class _Side:
         self._converter = converters.key if side == "key" else converters.value
         self._converters = converters
         self._topics = [d.topic for d in destinations]
-        self._forms = [
+        self._schemas = [
             (d.key, d.avro_key) if side == "key" else (d.value, d.avro_value) for d in destinations
         ]
         self._framed = converters.schemas and self._converter == "json"
@@ -247,14 +250,14 @@ class _Side:
     @cached_property
     def _connect(self) -> list[ConnectSchema]:
         modes = self._converters.adjustments()
-        return [adjust_names(connect, *modes) for connect, _ in self._forms]
+        return [adjust_names(connect, *modes) for connect, _ in self._schemas]
 
     @cached_property
     def _avro(self) -> list[AvroSchema]:
         modes = self._converters.adjustments()
         schemas = [
             adjust_avro_names(avro, *modes) if avro else avro_of_connect(connect)
-            for (_, avro), connect in zip(self._forms, self._connect, strict=True)
+            for (_, avro), connect in zip(self._schemas, self._connect, strict=True)
         ]
         for schema in schemas:
             check_names(schema)
@@ -266,15 +269,15 @@ class _Side:
 
     @property
     def texts(self) -> pa.Array | None:
-        """Per destination its schema, where it is to stand in a column."""
+        """Schema of each destination if schemas are written to a column."""
         if not self._converters.schemas or self._converter not in _REGISTERED:
             return None
-        described = [self._described(number).text for number in range(len(self._topics))]
-        texts = pa.array(described, pa.large_utf8())
+        schemas = [self._topic_schema(number).text for number in range(len(self._topics))]
+        texts = pa.array(schemas, pa.large_utf8())
         return quote(texts) if self._converter == "protobuf" else texts
 
     def write(self, column: pa.Array, destination: np.ndarray, *, nulls: bool) -> pa.Array:
-        """Write rows; null stays null, unless ``nulls`` are to be written and the converter can."""
+        """Encode rows; nulls stay null, unless ``nulls`` is set and the converter can write them."""
         nulls = nulls and self._converter in ("json", "avro")
         if column.null_count and not nulls:
             valid = column.is_valid().to_numpy(zero_copy_only=False)
@@ -295,18 +298,18 @@ class _Side:
         return self._registered(written, destination)
 
     def _registered(self, written: pa.Array, destination: np.ndarray) -> pa.Array:
-        """Put the ids of their schemas before rows; only of topics that get a row here."""
+        """Prefix rows with schema IDs; only schemas of topics with rows are registered."""
         registrar = self._converters.registrar
         if registrar is None:
             return written
         used, which = np.unique(destination, return_inverse=True)
-        leads = []
+        prefixes = []
         for number in used:
             indexes = self._protobuf[number].indexes if self._converter == "protobuf" else ()
-            leads.append(lead(registrar.schema_id(self._described(number)), indexes))
-        return frame(leads, which, written)
+            prefixes.append(wire_prefix(registrar.schema_id(self._topic_schema(number)), indexes))
+        return frame(prefixes, which, written)
 
-    def _described(self, number: int) -> TopicSchema:
+    def _topic_schema(self, number: int) -> TopicSchema:
         kind = _REGISTERED[self._converter]
         if self._converter == "avro":
             avro = self._avro[number]
@@ -320,11 +323,11 @@ class _Side:
         return TopicSchema(self._topics[number], self._side, schema.full_name, kind, schema.text)
 
     def _bytes(self, column: pa.Array) -> pa.Array:
-        """Let bytes be what they are, as Kafka's ByteArrayConverter does."""
+        """Pass bytes through, like Kafka's ByteArrayConverter."""
         kind = self._connect[0].type
         if kind != "bytes":
             raise ConfigurationError(
-                f"converter bytes writes bytes alone, not the {self._side} of topic {self._topics[0]}",
+                f"converter bytes supports only bytes, not the {self._side} of topic {self._topics[0]}",
                 expected=f"another publish.{self._side}",
                 found=f"a {kind}",
             )
@@ -332,7 +335,7 @@ class _Side:
 
 
 def _headers(envelope: Envelope) -> pa.Array:
-    """Write the headers of each row as members of a list."""
+    """Write the headers of each row as members of a JSON array."""
     empty = pa.scalar("", pa.large_utf8())
     parts = [
         pc.fill_null(join(f"[{quote(pa.array([name]))[0].as_py()},", quote(texts), "],"), empty)
@@ -344,19 +347,21 @@ def _headers(envelope: Envelope) -> pa.Array:
 
 
 def _framed(schemas: Sequence[ConnectSchema], which: np.ndarray, payload: pa.Array) -> pa.Array:
-    leads = pa.array(['{"schema":' + schema.to_json() + ',"payload":' for schema in schemas], pa.large_utf8())
-    return join(leads.take(pa.array(which)), payload, "}")
+    prefixes = pa.array(
+        ['{"schema":' + schema.to_json() + ',"payload":' for schema in schemas], pa.large_utf8()
+    )
+    return join(prefixes.take(pa.array(which)), payload, "}")
 
 
 def to_lines(records: pa.RecordBatch, headers: Sequence[tuple[str, str]]) -> pa.LargeStringArray:
-    """Write records as lines of JSON for people: topic, partition, key, value, headers.
+    """Write records as JSON lines with topic, partition, key, value and headers.
 
-    Bytes are shown in base64. A record's timestamp, where it has one, follows as ``timestamp``, schemas of
-    Avro as ``key_schema`` and ``value_schema``, why it can't be sent as ``fault``.
+    Bytes are written in base64. Optional members: ``timestamp``; schemas as ``key_schema`` and
+    ``value_schema``; the reason why a record can't be sent as ``fault``.
 
     Args:
-        records: Batch that :func:`encode` made.
-        headers: Of all of them, before each record's own; empty for none.
+        records: Batch of :func:`encode`.
+        headers: Common headers, before those of each record; empty for none.
     """
     constant = ",".join(
         "[" + ",".join(quote(pa.array([name, value])).to_pylist()) + "]" for name, value in headers
@@ -399,6 +404,6 @@ def _shown(column: pa.Array) -> pa.Array:
 
 
 def text_of(lines: pa.LargeStringArray) -> bytes:
-    """Return the bytes of an array of texts, one after the other."""
+    """Return the concatenated bytes of an array of texts."""
     data, starts, ends, _ = binary_slices(lines)
     return bytes(data[starts[0] : ends[-1]].data) if len(starts) else b""

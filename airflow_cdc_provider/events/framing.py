@@ -1,16 +1,16 @@
-"""What stands before a key or value whose schema a registry knows, in Confluent's wire format.
+"""Confluent's wire format: the prefix of keys and values whose schema is in a registry.
 
 =====  ====================================================================================
 bytes  meaning
 =====  ====================================================================================
 1      0
-4      the schema's id, the highest byte first
-1..    of Protobuf: which message of the file it is, outermost first: how many numbers, then
-       each, as zig-zag varints; the first message of a file is a single 0
-rest   what the converter wrote
+4      the schema ID, big-endian
+1..    Protobuf: message indexes, outermost first: their count, then each index, as
+       zig-zag varints; a single 0 for the first message of the file
+rest   output of the converter
 =====  ====================================================================================
 
-Ids come from a :class:`Registrar`, so that nothing here speaks with a registry.
+A :class:`Registrar` returns the IDs; this module doesn't access a registry.
 """
 
 from __future__ import annotations
@@ -35,9 +35,9 @@ class TopicSchema:
 
     Args:
         topic: Topic of the records.
-        side: Which part of them it describes.
-        record: Full name of the record or message that it describes, empty for none.
-        type: What it is written in.
+        side: Whether it describes keys or values.
+        record: Full name of the record or message, empty for none.
+        type: Schema language.
         text: The schema.
     """
 
@@ -49,26 +49,27 @@ class TopicSchema:
 
 
 class Registrar(Protocol):
-    """Gives schemas their ids."""
+    """Returns schema IDs."""
 
     def schema_id(self, schema: TopicSchema) -> int:
-        """Return the id that readers find a schema by.
+        """Return the ID of a schema.
 
-        Asked once per topic and batch; called in every process that encodes.
+        Called once per topic and batch, in every process that encodes.
 
         Raises:
-            ConfigurationError: The registry refuses the schema, or doesn't know it and may not be told.
-            TransientError: The registry doesn't answer.
+            ConfigurationError: The registry rejects the schema, or doesn't have it and registration is
+                disabled.
+            TransientError: The registry is unavailable.
         """
         ...
 
 
-def lead(schema_id: int, indexes: Sequence[int] = ()) -> bytes:
-    """Return what stands before the bytes of one schema.
+def wire_prefix(schema_id: int, indexes: Sequence[int] = ()) -> bytes:
+    """Return the prefix of records with a schema.
 
     Args:
-        schema_id: Its id.
-        indexes: Of Protobuf, which message of the file; otherwise empty.
+        schema_id: ID of the schema.
+        indexes: Protobuf: message indexes; otherwise empty.
     """
     first = b"\0" + schema_id.to_bytes(4, "big")
     if not indexes:
@@ -77,19 +78,19 @@ def lead(schema_id: int, indexes: Sequence[int] = ()) -> bytes:
     return first + b"".join(map(_zig_zag, numbers))
 
 
-def frame(leads: Sequence[bytes], which: np.ndarray, payload: pa.Array) -> pa.LargeBinaryArray:
-    """Put before each row what belongs there.
+def frame(prefixes: Sequence[bytes], which: np.ndarray, payload: pa.Array) -> pa.LargeBinaryArray:
+    """Prefix each row.
 
     Args:
-        leads: What :func:`lead` made.
-        which: Per row, the number of one of them.
-        payload: Bytes or text; null stays null.
+        prefixes: Prefixes from :func:`wire_prefix`.
+        which: Index of the prefix of each row.
+        payload: Bytes or text; nulls stay null.
     """
     data, starts, ends, valid = binary_slices(payload)
     if not len(payload):
         return pa.array([], pa.large_binary())
-    texts = np.frombuffer(b"".join(leads), np.uint8)
-    bounds = np.cumsum([0, *map(len, leads)])
+    texts = np.frombuffer(b"".join(prefixes), np.uint8)
+    bounds = np.cumsum([0, *map(len, prefixes)])
     sizes = np.diff(bounds)[which] + ends - starts
     offsets = np.zeros(len(payload) + 1, np.int64)
     np.cumsum(np.where(valid, sizes, 0), out=offsets[1:])
@@ -109,7 +110,7 @@ def _zig_zag(number: int) -> bytes:
 
 @walker
 def _write_framed(
-    leads: Bytes,
+    prefixes: Bytes,
     bounds: Bytes,
     which: Bytes,
     data: Bytes,
@@ -122,5 +123,5 @@ def _write_framed(
     for row in range(len(which)):
         if valid[row]:
             first = bounds[which[row]]
-            at = copy(leads, first, bounds[which[row] + 1] - first, out, at)
+            at = copy(prefixes, first, bounds[which[row] + 1] - first, out, at)
             at = copy(data, starts[row], ends[row] - starts[row], out, at)

@@ -1,6 +1,6 @@
-"""Headers of records: Debezium's, equal on all of a run, and the node that an event comes from.
+"""Headers of records: Debezium's context headers, constant in a run, and the node of an event.
 
-Who reads another connector's events takes keys and values; a header that it doesn't know is passed over.
+Consumers of other connectors' events ignore unknown headers.
 """
 
 from __future__ import annotations
@@ -13,15 +13,15 @@ import pyarrow as pa
 from airflow_cdc_provider.events.json_converter import quote
 
 NODE: Final = "cdc.node"
-"""Header: the node whose log tells of a change."""
+"""Header: the node whose log contains the change."""
 
 
 def context_headers(
     logical_name: str, task_id: str, connector: str, run_id: str
 ) -> tuple[tuple[str, str], ...]:
-    """Return names and JSON texts of Debezium's context headers, in its order.
+    """Return names and JSON of Debezium's context headers, in its order.
 
-    All data records and tombstones of a run have them.
+    All data records and tombstones of a run have these headers.
 
     Args:
         logical_name: The topic prefix.
@@ -42,10 +42,10 @@ def context_headers(
 
 
 def node_headers(events: pa.RecordBatch) -> dict[str, pa.Array]:
-    """Return the header that names each event's node, by its name.
+    """Return the header with each event's node, by header name.
 
     Args:
-        events: In column ``node`` the node's host id, null for an event that is of no single node. Without
-            that column there is no header.
+        events: Column ``node`` has the node's host ID, null for events without a single node. Without the
+            column no header is added.
     """
     return {NODE: quote(events["node"])} if "node" in events.schema.names else {}

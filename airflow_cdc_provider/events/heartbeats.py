@@ -1,4 +1,4 @@
-"""Heartbeats: records that only say that a connector is alive, for readers and for offsets of idle tables."""
+"""Heartbeat records, which show that a connector is alive and advance the offsets of idle tables."""
 
 from __future__ import annotations
 
@@ -15,25 +15,25 @@ KEY_SCHEMA: Final = struct("io.debezium.connector.common.ServerNameKey", ("serve
 VALUE_SCHEMA: Final = struct("io.debezium.connector.common.Heartbeat", ("ts_ms", INT64), version=1)
 
 
-def heartbeat_topic(topic_prefix: str, delimiter: str, lead: str, name: str = "") -> str:
+def heartbeat_topic(topic_prefix: str, delimiter: str, heartbeat_prefix: str, name: str = "") -> str:
     """Return the topic of heartbeats.
 
     Args:
         topic_prefix: The connector's topic prefix.
-        delimiter: What stands between the parts.
-        lead: What comes before the prefix.
-        name: The whole name, instead of all this.
+        delimiter: Delimiter of the parts.
+        heartbeat_prefix: Prefix before the topic prefix.
+        name: Full name, which overrides the parts.
     """
-    return topic_name(name) if name else topic_name(lead, topic_prefix, delimiter=delimiter)
+    return topic_name(name) if name else topic_name(heartbeat_prefix, topic_prefix, delimiter=delimiter)
 
 
 def build(topic: str, topic_prefix: str, now_ms: int) -> Envelope:
-    """Return one heartbeat: of partition 0, without headers.
+    """Return one heartbeat record, for partition 0 and without headers.
 
     Args:
         topic: Its topic.
         topic_prefix: The connector's topic prefix, which is the key.
-        now_ms: When it is made, ms since 1970.
+        now_ms: Current time, ms since 1970.
     """
     return Envelope(
         [Destination(topic, KEY_SCHEMA, VALUE_SCHEMA)],

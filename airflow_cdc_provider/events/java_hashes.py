@@ -1,7 +1,7 @@
-"""The order in which Java's ``HashMap`` and ``HashSet`` hand out texts, where Debezium shows it.
+"""Iteration order of strings in Java's ``HashMap`` and ``HashSet``, which is visible in Debezium's events.
 
-Buckets by hash, and in a bucket the order of insertion; there are 16 buckets, and twice as many each time
-that three of four are filled (``java.util.HashMap``).
+Buckets are ordered by hash, entries of a bucket by insertion; the initial 16 buckets double at a load factor
+of 0.75.
 """
 
 from __future__ import annotations
@@ -9,12 +9,12 @@ from __future__ import annotations
 from functools import lru_cache
 from typing import Final
 
-_LEAST_BUCKETS: Final = 16
+_MIN_BUCKETS: Final = 16
 
 
 @lru_cache(maxsize=4096)
 def spread_hash(text: str) -> int:
-    """Return what a text's bucket is taken from: ``String.hashCode`` with its upper half mixed in."""
+    """Return the spread hash that determines a bucket: ``String.hashCode`` xor its upper half."""
     code = 0
     units = text.encode("utf-16-be", "surrogatepass")
     for i in range(0, len(units), 2):
@@ -23,8 +23,8 @@ def spread_hash(text: str) -> int:
 
 
 def bucket_count(entries: int) -> int:
-    """Return how many buckets a map has that grew to so many entries."""
-    buckets = _LEAST_BUCKETS
+    """Return the number of buckets of a map with this number of entries."""
+    buckets = _MIN_BUCKETS
     while entries > buckets * 3 // 4:
         buckets *= 2
     return buckets

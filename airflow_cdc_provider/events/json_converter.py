@@ -1,9 +1,9 @@
 r"""Kafka's JsonConverter over Arrow columns: rows to JSON text, column by column.
 
-Each column becomes a column of JSON texts, a struct joins those of its fields; no row becomes a Python
-object. The text is Jackson's, byte for byte: no white space, fields in the schema's order, text escaped only
-where JSON demands it (control characters as ``\u00XX`` in capitals; characters outside the BMP as two
-escapes), bytes in base64, floating-point numbers by Java's rules and their NaN and infinities as text.
+Each column is converted to a column of JSON and structs concatenate those of their fields, without Python
+objects per row. The output equals Jackson's byte for byte: no white space, fields in schema order, text
+escaped only where JSON requires it (control characters as ``\u00XX`` in capitals; characters outside the BMP
+as two escapes), bytes in base64, floating-point numbers in Java's format, NaN and infinities as strings.
 """
 
 from __future__ import annotations
@@ -22,9 +22,9 @@ from airflow_cdc_provider.changes.text_kernels import binary_slices, join, text_
 from airflow_cdc_provider.events.connect import ConnectSchema
 
 _TEXT: Final = pa.large_utf8()
-"""All texts are large strings: a batch of wide rows may pass 2 GiB."""
+"""Large strings, because a batch of wide rows may exceed 2 GiB."""
 _COMPARED: Final = frozenset({"string", "boolean", "int8", "int16", "int32", "int64"})
-"""Types of which equal values have equal texts: of floating-point numbers two zeros have not."""
+"""Types whose equal values have equal texts; floating-point zeros don't."""
 _HEX: Final = np.frombuffer(b"0123456789ABCDEF", np.uint8)
 
 
@@ -32,18 +32,18 @@ def to_json(schema: ConnectSchema, column: pa.Array) -> pa.LargeStringArray:
     """Write each row as JSON.
 
     Args:
-        schema: What the rows are. A struct's fields are found in the column by position.
-        column: The rows, of a matching Arrow type. Null is written as the schema's default, else ``null``.
+        schema: Schema of the rows. Fields of structs are matched by position.
+        column: Rows of a matching Arrow type. Nulls are written as the schema's default, else ``null``.
 
     Returns:
-        A text per row, none null.
+        One text per row, without nulls.
     """
     texts = _texts(schema, column)
     return pc.fill_null(texts, _default(schema)) if texts.null_count else texts
 
 
 def quote(column: pa.Array) -> pa.LargeStringArray:
-    """Write text as JSON strings; null stays null."""
+    """Write text as JSON strings; nulls stay null."""
     data, starts, ends, valid = binary_slices(column)
     offsets = np.zeros(len(starts) + 1, np.int64)
     _quoted_sizes(data, starts, ends, valid, offsets)
@@ -94,9 +94,9 @@ def _texts(schema: ConnectSchema, column: pa.Array) -> Any:
 
 
 def _pieces(schema: ConnectSchema, column: pa.Array) -> Iterator[pa.Array | str]:
-    """Yield what a struct's text is joined of; structs inside it that have no null take part piece by piece.
+    """Yield the pieces of a struct's text; nested structs without nulls are expanded.
 
-    Each join copies all that it joins, and what is constant in a batch is written once.
+    Expansion avoids copies, and values that are constant in a batch are written once.
     """
     if not schema.fields:
         yield "{}"
@@ -114,7 +114,7 @@ def _pieces(schema: ConnectSchema, column: pa.Array) -> Iterator[pa.Array | str]
 
 
 def _merged(pieces: Iterator[pa.Array | str]) -> list[pa.Array | str]:
-    """Put constants together that stand side by side."""
+    """Merge adjacent constants."""
     merged: list[pa.Array | str] = []
     for piece in pieces:
         if isinstance(piece, str) and merged and isinstance(merged[-1], str):
@@ -125,20 +125,20 @@ def _merged(pieces: Iterator[pa.Array | str]) -> list[pa.Array | str]:
 
 
 def is_constant(schema: ConnectSchema, values: pa.Array) -> bool:
-    """Tell whether all rows are the same, where that is cheap to tell."""
+    """Return whether all rows are equal, for types with a cheap comparison."""
     if not len(values) or values.null_count:
         return 0 < len(values) == values.null_count
     if schema.type not in _COMPARED:
         return False
     first = values[0]
-    # A column that differs does so soon, as a rule.
+    # Columns that aren't constant usually differ early.
     if values[-1] != first or not pc.all(pc.equal(values.slice(0, 16), first)).as_py():
         return False
     return bool(pc.all(pc.equal(values, first)).as_py())
 
 
 def _without_nulls(schema: ConnectSchema, column: pa.Array) -> pa.Array:
-    """Write structs that have no member for a field that is null."""
+    """Write structs without their null fields."""
     members = []
     for number, (name, field) in enumerate(schema.fields):
         member = join("," + _member(name), _texts(field, column.field(number)))
@@ -158,21 +158,21 @@ def _where_valid(column: pa.Array, text: pa.Array) -> pa.Array:
 
 
 def _joined(column: pa.Array, elements: pa.Array, left: str, right: str) -> pa.Array:
-    """Join the texts of a list's or map's elements."""
+    """Join the texts of the elements of arrays or maps."""
     offsets = column.offsets.cast(pa.int64())
     lists = pa.LargeListArray.from_arrays(offsets, elements)
     return _where_valid(column, join(left, pc.binary_join(lists, pa.scalar(",", _TEXT)), right))
 
 
 def _floats(column: pa.Array) -> pa.Array:
-    """Write numbers; those that JSON has not are text."""
+    """Write numbers; those without a JSON representation as strings."""
     text = java_floats(column)
     special = pc.invert(pc.is_finite(column)).fill_null(False)
     return pc.if_else(special, join('"', text, '"'), text) if pc.any(special).as_py() else text
 
 
 def java_floats(column: pa.Array) -> pa.LargeStringArray:
-    """Write floating-point numbers as Java does; null stays null."""
+    """Write floating-point numbers in Java's format; nulls stay null."""
     single = pa.types.is_float32(column.type)
     values = column.to_numpy(zero_copy_only=False).astype(np.float32 if single else np.float64)
     bits = values.view(np.uint32 if single else np.uint64).astype(np.uint64)
@@ -205,7 +205,7 @@ def _write_floats(
 
 
 def base64(column: pa.Array) -> pa.LargeStringArray:
-    """Write bytes as JSON strings in base64; null stays null."""
+    """Write bytes as base64 JSON strings; nulls stay null."""
     data, starts, ends, valid = binary_slices(column)
     offsets = np.zeros(len(starts) + 1, np.int64)
     np.cumsum(np.where(valid, (ends - starts + 2) // 3 * 4 + 2, 0), out=offsets[1:])
@@ -233,7 +233,7 @@ def _quoted_size(byte: int) -> int:
         return 2
     if byte < 32:
         return 6
-    if byte >= 0xF0:  # leads four bytes, which become two escapes
+    if byte >= 0xF0:  # first of four bytes, which become two escapes
         return 9
     return 1
 

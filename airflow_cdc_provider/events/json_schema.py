@@ -1,10 +1,10 @@
-"""JSON Schemas of keys and values, as Confluent's JsonSchemaConverter makes them of Connect's schemas.
+"""JSON Schemas of Connect schemas, like Confluent's JsonSchemaConverter.
 
-Its class ``JsonSchemaData`` (draft 7): ``title`` is the schema's name; ``connect.type`` tells types that JSON
-doesn't tell apart, ``connect.index`` the order of fields; ``connect.version`` and ``connect.parameters`` are
-what they are for Connect; what may be null is a union with null. Maps whose keys are no strings are lists of
-objects with ``key`` and ``value``, in schemas and in what they describe. The order of a schema's own members
-is ours: registries compare what they mean.
+Format of its class ``JsonSchemaData`` (draft 7): ``title`` is the schema name; ``connect.type`` distinguishes
+types that are equal in JSON; ``connect.index`` is the order of fields; ``connect.version`` and
+``connect.parameters`` are those of Connect; nullable types are unions with null. Maps whose keys are not
+strings are arrays of objects with ``key`` and ``value``, in schemas and data. The order of members in a
+schema may differ, which registries ignore.
 """
 
 from __future__ import annotations
@@ -27,16 +27,16 @@ _TYPES: Final[dict[str, tuple[str, str]]] = {
     "string": ("string", ""),
     "bytes": ("string", "bytes"),
 }
-"""Types of JSON Schema and ``connect.type``, by Connect's."""
+"""Types of JSON Schema and ``connect.type``, by Connect type."""
 
 
 def json_schema_of_connect(schema: ConnectSchema) -> str:
-    """Return the text of the JSON Schema that describes rows of a Connect schema."""
+    """Return the JSON Schema of a Connect schema."""
     return json.dumps(_shown(schema, None), separators=(",", ":"), ensure_ascii=False)
 
 
 def with_entry_objects(schema: ConnectSchema) -> ConnectSchema:
-    """Return a schema whose maps with keys that are no strings are written as objects with key and value."""
+    """Return a schema whose maps with non-string keys are written as objects with key and value."""
     fields = tuple((name, with_entry_objects(one)) for name, one in schema.fields)
     items = with_entry_objects(schema.items) if schema.items else None
     keys = with_entry_objects(schema.keys) if schema.keys else None
@@ -55,26 +55,26 @@ def _members(schema: ConnectSchema, index: int | None) -> dict[str, Any]:
     members: dict[str, Any] = {"title": schema.name} if schema.name else {}
     if schema.default is not None:
         members["default"] = schema.default
-    told = ""
+    connect_type = ""
     if schema.type == "struct":
         members["type"] = "object"
         members["properties"] = {name: _shown(one, place) for place, (name, one) in enumerate(schema.fields)}
     elif schema.type == "array" and schema.items:
         members |= {"type": "array", "items": _shown(schema.items, None)}
     elif schema.type == "map" and schema.keys and schema.items:
-        told = "map"
+        connect_type = "map"
         if schema.keys.type == "string" and not schema.keys.optional:
             members |= {"type": "object", "additionalProperties": _shown(schema.items, None)}
         else:
             sides = {"key": _shown(schema.keys, 0), "value": _shown(schema.items, 1)}
             members |= {"type": "array", "items": {"type": "object", "properties": sides}}
     else:
-        kind, told = _TYPES[schema.type]
+        kind, connect_type = _TYPES[schema.type]
         members["type"] = "number" if schema.name == _DECIMAL else kind
     if index is not None:
         members["connect.index"] = index
-    if told:
-        members["connect.type"] = told
+    if connect_type:
+        members["connect.type"] = connect_type
     if schema.version is not None:
         members["connect.version"] = schema.version
     if schema.doc:

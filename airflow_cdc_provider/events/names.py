@@ -1,7 +1,7 @@
-"""Names of schemas and fields made fit for Avro, as Debezium's adjustment modes do.
+"""Adjustment of names of schemas and fields for Avro, like Debezium's adjustment modes.
 
-``avro`` puts a ``_`` for each character that Avro doesn't know; ``avro_unicode`` puts ``_u`` and the
-character's number in hexadecimal, also for ``_`` itself, so that different names stay different.
+``avro`` replaces each invalid character with ``_``; ``avro_unicode`` escapes it as ``_u`` and its hexadecimal
+code, also for ``_`` itself, so that distinct names stay distinct.
 """
 
 from __future__ import annotations
@@ -19,12 +19,12 @@ Adjustment = Literal["none", "avro", "avro_unicode"]
 
 
 def adjust_names(schema: ConnectSchema, schemas: Adjustment, fields: Adjustment) -> ConnectSchema:
-    """Return a schema with adjusted names, its own and those of all inside it.
+    """Return a schema with adjusted names, including those of nested schemas.
 
     Args:
         schema: The schema.
-        schemas: How names of schemas are adjusted.
-        fields: How names of fields are adjusted.
+        schemas: Adjustment of schema names.
+        fields: Adjustment of field names.
 
     Raises:
         ConfigurationError: Two fields of a struct would get the same name.
@@ -32,7 +32,7 @@ def adjust_names(schema: ConnectSchema, schemas: Adjustment, fields: Adjustment)
     if schemas == fields == "none":
         return schema
     names = [adjusted_field(name, fields) for name, _ in schema.fields]
-    _refuse_same([name for name, _ in schema.fields], names)
+    _reject_duplicates([name for name, _ in schema.fields], names)
     inner = [adjust_names(s, schemas, fields) for _, s in schema.fields]
     return replace(
         schema,
@@ -44,11 +44,11 @@ def adjust_names(schema: ConnectSchema, schemas: Adjustment, fields: Adjustment)
 
 
 def adjust_avro_names(schema: AvroSchema, schemas: Adjustment, fields: Adjustment) -> AvroSchema:
-    """Do as :func:`adjust_names` for a schema of Avro."""
+    """Adjust an Avro schema; see :func:`adjust_names`."""
     if schemas == fields == "none":
         return schema
     names = [adjusted_field(name, fields) for name, _ in schema.fields]
-    _refuse_same([name for name, _ in schema.fields], names)
+    _reject_duplicates([name for name, _ in schema.fields], names)
     inner = [adjust_avro_names(s, schemas, fields) for _, s in schema.fields]
     return replace(
         schema,
@@ -60,12 +60,12 @@ def adjust_avro_names(schema: AvroSchema, schemas: Adjustment, fields: Adjustmen
 
 
 def adjusted_schema(name: str, mode: Adjustment) -> str:
-    """Return a schema's full name as the mode wants it; dots stay."""
+    """Return the adjusted full name of a schema; dots are kept."""
     return _adjusted(name, mode, ".")
 
 
 def adjusted_field(name: str, mode: Adjustment) -> str:
-    """Return a field's name as the mode wants it. An empty one, at which Debezium fails, becomes ``_``."""
+    """Return the adjusted name of a field. An empty name, for which Debezium fails, becomes ``_``."""
     return _adjusted(name, mode, "") if name or mode == "none" else "_"
 
 
@@ -84,7 +84,7 @@ def _adjusted(name: str, mode: Adjustment, allowed: str) -> str:
 
 
 def _units(character: str) -> int:
-    """Count a character's UTF-16 units: Java looks at these."""
+    """Count the UTF-16 units of a character, which Java processes."""
     return len(character.encode("utf-16-be")) // 2
 
 
@@ -94,7 +94,7 @@ def _escaped(character: str) -> str:
     return "".join(f"_u{'00' if unit < 0x100 else ''}{unit:x}" for unit in units)
 
 
-def _refuse_same(names: Sequence[str], adjusted: Sequence[str]) -> None:
+def _reject_duplicates(names: Sequence[str], adjusted: Sequence[str]) -> None:
     known: dict[str, str] = {}
     for name, new in zip(names, adjusted, strict=True):
         other = known.setdefault(new, name)

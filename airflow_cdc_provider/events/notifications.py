@@ -1,4 +1,4 @@
-"""Notifications as records of a topic, in Debezium's form, for whatever publishes them."""
+"""Notifications as topic records in Debezium's format."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ _VALUE: Final = pa.struct(
 
 
 def build(topic: str, notifications: Sequence[Notification]) -> Envelope:
-    """Put notifications into their envelope; they have no headers.
+    """Build the envelope of notifications, without headers.
 
     Args:
         topic: Their topic.

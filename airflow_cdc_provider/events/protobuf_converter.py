@@ -1,9 +1,9 @@
 """Protobuf's binary encoding over Arrow columns: rows to bytes, column by column.
 
-Each field becomes a column of its bytes, number and type before the value, empty where it is left out; a
-message joins those of its fields, and no row becomes a Python object. The bytes are those of Protobuf's Java
-library: fields in order of their numbers, numbers of lists packed, a field without presence left out where it
-holds its type's default.
+Each field is encoded to a column of bytes with tags, empty if omitted, and messages concatenate those of
+their fields, without Python objects per row. The bytes equal those of Protobuf's Java library: fields in
+order of their numbers, numeric arrays packed, fields without presence omitted if they have their type's
+default.
 
 Wire format (protobuf.dev, "Encoding"): a tag is ``number << 3 | type``; type 0 is a varint, negative numbers
 in ten bytes; 1 and 5 are eight and four bytes, little-endian; 2 is a length and as many bytes.
@@ -32,7 +32,7 @@ from airflow_cdc_provider.events.protobuf_schema import (
 )
 from airflow_cdc_provider.exceptions import ConfigurationError
 
-Places = npt.NDArray[np.int64]
+Offsets = npt.NDArray[np.int64]
 Mask = npt.NDArray[np.bool_]
 
 _VARINT, _FIXED64, _LENGTH, _FIXED32 = 0, 1, 2, 5
@@ -45,14 +45,14 @@ def to_protobuf(schema: ProtobufSchema, column: pa.Array) -> pa.LargeBinaryArray
     """Encode each row as the schema's message.
 
     Args:
-        schema: What the rows are. A struct's fields are found in the column by position.
-        column: The rows, of a matching Arrow type, none null.
+        schema: Schema of the rows. Fields of structs are matched by position.
+        column: Rows of a matching Arrow type, without nulls.
 
     Returns:
         Bytes per row.
 
     Raises:
-        ConfigurationError: A list holds a null, which Protobuf has not.
+        ConfigurationError: An array contains a null, which Protobuf doesn't support.
     """
     if pa.types.is_struct(column.type):
         return _message(schema.message, column)
@@ -61,7 +61,7 @@ def to_protobuf(schema: ProtobufSchema, column: pa.Array) -> pa.LargeBinaryArray
 
 
 def _message(message: ProtobufMessage, column: pa.Array) -> pa.Array:
-    """Join the fields of each row; what comes of a null row is nobody's."""
+    """Join the fields of each row; the result for null rows is undefined."""
     inner = [
         pc.struct_field(column, [number]) if column.null_count else column.field(number)
         for number in range(len(message.fields))
@@ -76,7 +76,7 @@ def _message(message: ProtobufMessage, column: pa.Array) -> pa.Array:
 
 
 def _joined(parts: Sequence[pa.Array | bytes], count: int) -> pa.Array:
-    """Put the parts of each row together."""
+    """Concatenate the parts of each row."""
     columns = [part for part in parts if not isinstance(part, bytes)]
     if not columns:
         whole = b"".join(part for part in parts if isinstance(part, bytes))
@@ -85,7 +85,7 @@ def _joined(parts: Sequence[pa.Array | bytes], count: int) -> pa.Array:
 
 
 def _field(one: ProtobufField, values: pa.Array) -> pa.Array:
-    """Encode a field of each row, tag included; empty where it is left out."""
+    """Encode a field of each row with its tag; empty if omitted."""
     count = len(values)
     if one.schema.default is not None and values.null_count and not one.repeated:
         whole = values.cast(_arrow_type(one.schema)) if pa.types.is_null(values.type) else values
@@ -112,13 +112,13 @@ def _arrow_type(schema: ConnectSchema) -> Any:
 
 
 def _single(one: ProtobufField, values: pa.Array, present: Mask, *, implicit: bool) -> pa.Array:
-    """Encode values that aren't lists.
+    """Encode single values.
 
     Args:
         one: The field.
         values: A value per row.
-        present: Where there is one.
-        implicit: Whether a type's default is left out.
+        present: Which rows have a value.
+        implicit: Whether the type's default is omitted.
     """
     if one.message is not None:
         return _with_length(one.number, _message(one.message, values), present)
@@ -140,26 +140,26 @@ def _single(one: ProtobufField, values: pa.Array, present: Mask, *, implicit: bo
 
 
 def _repeated(one: ProtobufField, column: pa.Array) -> pa.Array:
-    """Encode a list or map of each row."""
+    """Encode an array or map of each row."""
     offsets = column.offsets.to_numpy().astype(np.int64)
     valid = column.is_valid().to_numpy(zero_copy_only=False)
     starts, ends = offsets[:-1], np.where(valid, offsets[1:], offsets[:-1])
     if pa.types.is_map(column.type):
         assert one.message is not None
         elements = pa.StructArray.from_arrays([column.keys, column.items], names=["key", "value"])
-        _refuse_nulls(one, column.keys, starts, ends)
+        _reject_nulls(one, column.keys, starts, ends)
     else:
         elements = column.values
-        _refuse_nulls(one, elements, starts, ends)
+        _reject_nulls(one, elements, starts, ends)
     if not len(elements):
         return pa.repeat(pa.scalar(b"", pa.large_binary()), len(column))
     all_present = np.ones(len(elements), np.bool_)
     if one.wrapped:
         inner = _single(_of_wrapper(one), elements, all_present, implicit=True)
-        return _stretches(_with_length(one.number, inner, all_present), starts, ends)
+        return _concatenated(_with_length(one.number, inner, all_present), starts, ends)
     if one.message is not None or one.type in ("string", "bytes", _DECIMAL, *_DATES):
-        return _stretches(_single(one, elements, all_present, implicit=False), starts, ends)
-    return _stretches(_packed(one, elements), starts, ends, one.number)
+        return _concatenated(_single(one, elements, all_present, implicit=False), starts, ends)
+    return _concatenated(_packed(one, elements), starts, ends, one.number)
 
 
 def _packed(one: ProtobufField, elements: pa.Array) -> pa.Array:
@@ -171,14 +171,14 @@ def _packed(one: ProtobufField, elements: pa.Array) -> pa.Array:
     return _varints(0, _numbers(elements, np.dtype(np.int64)), present)
 
 
-def _stretches(elements: pa.Array, starts: Places, ends: Places, number: int = 0) -> pa.Array:
-    """Put the elements of each row, which lie side by side, together; with a number as one field."""
+def _concatenated(elements: pa.Array, starts: Offsets, ends: Offsets, number: int = 0) -> pa.Array:
+    """Concatenate the adjacent elements of each row; with a field number as one field."""
     data, begins, after, _ = binary_slices(elements)
     bounds = np.append(begins, after[-1])
     return _slices(number, data, bounds[starts], bounds[ends], ends > starts)
 
 
-def _refuse_nulls(one: ProtobufField, elements: pa.Array, starts: Places, ends: Places) -> None:
+def _reject_nulls(one: ProtobufField, elements: pa.Array, starts: Offsets, ends: Offsets) -> None:
     if not elements.null_count:
         return
     missing = np.concatenate([[0], np.cumsum(elements.is_null().to_numpy(zero_copy_only=False))])
@@ -186,8 +186,8 @@ def _refuse_nulls(one: ProtobufField, elements: pa.Array, starts: Places, ends: 
     if len(rows):
         raise ConfigurationError(
             f"row {rows[0]} of a batch has a null in the list {one.name!r}",
-            expected="a value: lists and keys of maps have no nulls in Protobuf",
-            remedy="leave the column out (publish.exclude_columns), or take another converter",
+            expected="a value: arrays and keys of maps can't contain nulls in Protobuf",
+            remedy="exclude the column (publish.exclude_columns), or use another converter",
         )
 
 
@@ -218,27 +218,27 @@ def _with_length(number: int, inner: pa.Array, present: Mask) -> pa.Array:
     return _slices(number, data, starts, ends, present)
 
 
-def _slices(number: int, data: Bytes, starts: Places, ends: Places, kept: Mask) -> pa.Array:
-    """Write stretches of bytes, a tag and their length before them; without a number only the bytes."""
-    room = int((ends - starts)[kept].sum()) + len(starts) * (_TAG_BYTES + _VARINT_BYTES)
-    out = np.empty(room, np.uint8)
+def _slices(number: int, data: Bytes, starts: Offsets, ends: Offsets, kept: Mask) -> pa.Array:
+    """Write byte ranges prefixed with tag and length; without a field number only the bytes."""
+    capacity = int((ends - starts)[kept].sum()) + len(starts) * (_TAG_BYTES + _VARINT_BYTES)
+    out = np.empty(capacity, np.uint8)
     offsets = np.zeros(len(starts) + 1, np.int64)
     _write_slices(data, starts, ends, kept, _tag(number, _LENGTH), out, offsets)
     return _array(out, offsets)
 
 
 def _tag(number: int, kind: int) -> np.int64:
-    """Return what stands before a value; -1 for nothing."""
+    """Return the tag of a field; -1 for none."""
     return np.int64(number << 3 | kind if number else -1)
 
 
-def _array(out: Bytes, offsets: Places) -> pa.Array:
+def _array(out: Bytes, offsets: Offsets) -> pa.Array:
     valid = np.ones(len(offsets) - 1, np.bool_)
     return text_array(out, offsets, valid, binary=True, wide=True)
 
 
 def _decimal(values: pa.Array, scale: int) -> pa.Array:
-    """Encode unscaled numbers, as bytes with the highest first, as ``confluent.type.Decimal``."""
+    """Encode big-endian unscaled numbers as ``confluent.type.Decimal``."""
     data, starts, ends, present = binary_slices(values)
     precisions = np.zeros(len(starts), np.int64)
     limbs = np.zeros(int((ends - starts).max(initial=0)) // 3 + 3, np.int64)
@@ -276,7 +276,7 @@ def _timestamp(values: pa.Array) -> pa.Array:
 
 
 def _numbers_of(*columns: Any) -> pa.Array:
-    """Encode messages of numbers, the first one's number being 1."""
+    """Encode messages of numeric fields, numbered from 1."""
     parts = [_varints(i, column, column != 0) for i, column in enumerate(columns, 1)]
     return _joined(parts, len(columns[0]))
 
@@ -293,14 +293,14 @@ _DATES: Final = {
 def _count_digits(
     data: Bytes, starts: Bytes, ends: Bytes, present: Bytes, limbs: Bytes, digits: Bytes
 ) -> None:
-    """Count the decimal digits of two's complement numbers, 1 for 0; ``limbs`` is room to work in."""
+    """Count the decimal digits of two's complement numbers, 1 for 0; ``limbs`` is a work buffer."""
     for row in range(len(starts)):
         if not present[row]:
             continue
         used = 0
         negative = ends[row] > starts[row] and data[starts[row]] >= 128
         for i in range(starts[row], ends[row] + 1):
-            # A negative number is the complement of its bytes and one more, which is added at the end.
+            # A negative number is the complement of its bytes plus one, which is added at the end.
             factor = np.int64(256)
             carry = np.int64(1 if negative else 0)
             if i < ends[row]:
@@ -324,7 +324,7 @@ def _count_digits(
 
 @walker
 def _write_varint(number: Int, out: Bytes, at: Int) -> Int:
-    """Write a number of 64 bits in groups of seven bits, the lowest first; return the place after it."""
+    """Write a varint of 64 bits; return the next position."""
     rest = np.uint64(number)
     while rest >= np.uint64(128):
         out[at] = np.uint8(rest & np.uint64(127)) | np.uint8(128)

@@ -1,20 +1,21 @@
-"""Protobuf schemas: what describes keys and values that are written as Protobuf.
+"""Protobuf schemas of keys and values.
 
-Made of Connect schemas by the rules of Confluent's ProtobufConverter (its class ``ProtobufData``), written as
-its ``ProtobufSchema`` writes them:
+They are derived from Connect schemas by the rules of Confluent's ProtobufConverter (class ``ProtobufData``),
+in the format of its ``ProtobufSchema``:
 
-* proto3; the message is named after the schema, its package is what comes before the last dot; without a name
-  it is ``ConnectDefault1``;
-* a struct inside is a nested message with the last part of its name, and ``Message`` behind it where a field
-  has the same name;
-* a map is a list of messages ``ConnectDefault1Entry`` (numbered through the file) with ``key`` and ``value``;
-* Connect's own Decimal, Date, Time and Timestamp are ``confluent.type.Decimal``, ``google.type.Date``,
-  ``google.type.TimeOfDay`` and ``google.protobuf.Timestamp``; all others are what their type is;
-* a key or value that is no struct is a message of ``google/protobuf/wrappers.proto``.
+* proto3; the message has the name of the schema, the part before the last dot is its package; without a name
+it is
+  ``ConnectDefault1``;
+* a nested struct is a nested message with the last part of its name, plus ``Message`` if a field has the same
+  name;
+* a map is a repeated message ``ConnectDefault1Entry`` (numbered through the file) with ``key`` and ``value``;
+* Connect's Decimal, Date, Time and Timestamp are ``confluent.type.Decimal``, ``google.type.Date``,
+  ``google.type.TimeOfDay`` and ``google.protobuf.Timestamp``; all others map by their type;
+* a key or value that is not a struct is a message of ``google/protobuf/wrappers.proto``.
 
-Otherwise than there: of two different structs with one name inside a message, as columns of Cassandra are,
-the second is named ``<name>_<field>``, where Confluent's fails on the first event; and what options of fields
-need is imported, so that ``protoc`` reads the text.
+Differences: if two structs in a message have the same name, like columns of Cassandra, the second is named
+    ``<name>_<field>``, where Confluent's converter fails; and the imports of field options are included, so
+    that ``protoc`` can parse the text.
 """
 
 from __future__ import annotations
@@ -29,9 +30,9 @@ from airflow_cdc_provider.events.connect import ConnectSchema
 from airflow_cdc_provider.exceptions import ConfigurationError
 
 Nullables = Literal["plain", "optional", "wrapper"]
-"""How a field that may be null is declared.
+"""Declaration of nullable fields.
 
-``plain``     like any other: null is not told from 0, false or an empty text;
+``plain``     no marker: null can't be distinguished from 0, false or an empty string;
 ``optional``  with proto3's ``optional``;
 ``wrapper``   as a message of ``google/protobuf/wrappers.proto``.
 """
@@ -45,7 +46,7 @@ LOGICAL: Final[Mapping[str, tuple[str, str]]] = {
         "google/protobuf/timestamp.proto",
     ),
 }
-"""Connect's logical types: message and the file that has it."""
+"""Connect's logical types: message and file."""
 
 SCALARS: Final[Mapping[str, str]] = {
     "boolean": "bool",
@@ -58,7 +59,7 @@ SCALARS: Final[Mapping[str, str]] = {
     "string": "string",
     "bytes": "bytes",
 }
-"""Types that are no messages, by Connect's."""
+"""Scalar types by Connect type."""
 _WRAPPERS: Final[Mapping[str, str]] = {
     "double": "DoubleValue",
     "float": "FloatValue",
@@ -85,11 +86,11 @@ class ProtobufField:
         name: Its name.
         number: Its number.
         type: Scalar type, or the name of a message.
-        schema: What its values are; of a list its elements.
-        repeated: Whether it is a list or a map.
-        optional: Whether proto3's ``optional`` stands before it.
-        wrapped: Whether its values are messages of a wrapper.
-        message: The message that is defined for it; None for a scalar, and of types that others define.
+        schema: Schema of its values, or of the elements of an array.
+        repeated: Whether it is an array or a map.
+        optional: Whether it is declared ``optional``.
+        wrapped: Whether its values are wrapper messages.
+        message: Its message type; None for scalars and imported types.
         parameters: Parameters of its option ``confluent.field_meta``.
     """
 
@@ -111,7 +112,7 @@ class ProtobufMessage:
     Args:
         name: Its name, without package.
         fields: In order of their numbers.
-        nested: Messages that are defined inside it.
+        nested: Nested messages.
     """
 
     name: str
@@ -121,14 +122,14 @@ class ProtobufMessage:
 
 @dataclass(frozen=True)
 class ProtobufSchema:
-    """One file with one message that rows are written as.
+    """A file with the message of rows.
 
     Args:
         package: Its package, empty for none.
         message: The message.
-        imports: Files that it imports, in order of need.
-        indexes: Which message of the file it is, outermost first.
-        wrappers: The file is that of the wrappers.
+        imports: Imported files, in order of use.
+        indexes: Message indexes, outermost first.
+        wrappers: Whether the file is that of the wrappers.
     """
 
     package: str
@@ -162,11 +163,11 @@ class ProtobufSchema:
 
 
 def protobuf_of_connect(schema: ConnectSchema, nullables: Nullables) -> ProtobufSchema:
-    """Return the schema that describes rows of a Connect schema.
+    """Return the Protobuf schema of a Connect schema.
 
     Args:
-        schema: What the rows are.
-        nullables: How fields that may be null are declared.
+        schema: Schema of the rows.
+        nullables: Declaration of nullable fields.
 
     Raises:
         ConfigurationError: Protobuf has no such type or name.
@@ -177,19 +178,19 @@ def protobuf_of_connect(schema: ConnectSchema, nullables: Nullables) -> Protobuf
         )
     if schema.type != "struct":
         kind = SCALARS[schema.type]
-        place = list(_WRAPPERS).index(kind)
+        index = list(_WRAPPERS).index(kind)
         message = _wrapper(kind, replace(schema, optional=False, default=None, name=""))
-        return ProtobufSchema("google.protobuf", message, indexes=(place,), wrappers=True)
-    maker = _Maker(nullables)
-    package, _, name = maker.named(schema.name).rpartition(".")
+        return ProtobufSchema("google.protobuf", message, indexes=(index,), wrappers=True)
+    builder = _Builder(nullables)
+    package, _, name = builder.named(schema.name).rpartition(".")
     for part in filter(None, package.split(".")):
         _check_name(part)
-    message = maker.message(name, schema)
-    return ProtobufSchema(package, message, tuple(maker.imports))
+    message = builder.message(name, schema)
+    return ProtobufSchema(package, message, tuple(builder.imports))
 
 
-class _Maker:
-    """Makes the messages of one file."""
+class _Builder:
+    """Builds the messages of one file."""
 
     def __init__(self, nullables: Nullables) -> None:
         self._nullables = nullables
@@ -197,14 +198,14 @@ class _Maker:
         self.imports: dict[str, None] = {}
 
     def named(self, name: str) -> str:
-        """Return a schema's name, a made one if it has none."""
+        """Return the name of a schema, a generated one if it has none."""
         if name:
             return name
         self._unnamed += 1
         return f"ConnectDefault{self._unnamed}"
 
     def message(self, name: str, schema: ConnectSchema) -> ProtobufMessage:
-        """Make the message of a struct."""
+        """Build the message of a struct."""
         _check_name(name)
         known = _Nested(name, {n for n, _ in schema.fields})
         fields = tuple(self._field(n, i, s, known) for i, (n, s) in enumerate(schema.fields, 1))
@@ -216,8 +217,8 @@ class _Maker:
         element = schema.items if schema.type == "array" and schema.items else schema
         if repeated and element.type in ("array", "map"):
             raise ConfigurationError(
-                f"field {name!r} is a list of {element.type}s, which Protobuf doesn't know",
-                remedy="leave the column out (publish.exclude_columns), or take another converter",
+                f"field {name!r} is an array of {element.type}s, which Protobuf doesn't support",
+                remedy="exclude the column (publish.exclude_columns), or use another converter",
             )
         parameters: dict[str, str] = {}
         if element.name in LOGICAL:
@@ -231,8 +232,8 @@ class _Maker:
                 ProtobufField(name, number, kind, element, repeated, optional, False, message, parameters)
             )
         if element.type == "struct":
-            made = self.message(self.named(element.name).rpartition(".")[2], element)
-            message = known.add(made, name)
+            built = self.message(self.named(element.name).rpartition(".")[2], element)
+            message = known.add(built, name)
             optional = self._nullables == "optional" and schema.optional and not repeated
             return ProtobufField(name, number, message.name, element, repeated, optional, message=message)
         if element.type == "map":
@@ -245,9 +246,9 @@ class _Maker:
         if wrapped:
             self.imports[_WRAPPERS_FILE] = None
         optional = self._nullables == "optional" and schema.optional and not repeated
-        shown = f"google.protobuf.{_WRAPPERS[kind]}" if wrapped else kind
+        type_name = f"google.protobuf.{_WRAPPERS[kind]}" if wrapped else kind
         return self._with(
-            ProtobufField(name, number, shown, element, repeated, optional, wrapped, None, parameters)
+            ProtobufField(name, number, type_name, element, repeated, optional, wrapped, None, parameters)
         )
 
     def _entry(self, schema: ConnectSchema) -> ProtobufMessage:
@@ -263,21 +264,21 @@ class _Maker:
         fields = (key, self._field("value", 2, schema.items, known))
         return ProtobufMessage(name, fields, tuple(known.messages.values()))
 
-    def _with(self, made: ProtobufField) -> ProtobufField:
-        if made.parameters:
+    def _with(self, built: ProtobufField) -> ProtobufField:
+        if built.parameters:
             self.imports[_META_FILE] = None
-        return made
+        return built
 
 
 class _Nested:
-    """The messages that are defined inside one."""
+    """Nested messages of a message."""
 
     def __init__(self, parent: str, fields: set[str]) -> None:
         self._taken = fields | {parent}
         self.messages: dict[str, ProtobufMessage] = {}
 
     def add(self, message: ProtobufMessage, field_name: str) -> ProtobufMessage:
-        """Define a message, under another name if its own is taken; the same one is defined once."""
+        """Define a message, renamed if its name is taken; equal messages are defined once."""
         if message.name in self._taken:
             message = replace(message, name=message.name + "Message")
         for name in (message.name, f"{message.name}_{field_name}", f"{message.name}_{field_name}_"):
@@ -286,20 +287,20 @@ class _Nested:
             if name not in self._taken and known in (None, renamed):
                 self.messages[name] = renamed
                 return renamed
-        raise ConfigurationError(f"there is no free name for the message of field {field_name!r}")
+        raise ConfigurationError(f"no unused name for the message of field {field_name!r}")
 
 
 def _check_name(name: str) -> None:
     if not _NAME.fullmatch(name):
         raise ConfigurationError(
-            f"{name!r} is no name in Protobuf",
-            expected="letters, digits and _, no digit first",
+            f"{name!r} is not a valid Protobuf name",
+            expected="letters, digits and _, not starting with a digit",
             remedy="set publish.schema_names and publish.field_names to auto, avro or avro_unicode",
         )
 
 
 def _lines(message: ProtobufMessage) -> list[str]:
-    """Write a message, a field a line; of the parts that it has there is an empty line between two."""
+    """Format a message, one field per line, with empty lines between parts."""
     if not message.fields and not message.nested:
         return [f"message {message.name} {{}}"]
     fields = [f"  {line}" for one in message.fields for line in _field_lines(one)]
@@ -310,7 +311,7 @@ def _lines(message: ProtobufMessage) -> list[str]:
 
 
 def _share_json_names(message: ProtobufMessage) -> bool:
-    """Tell whether Protobuf would call two fields alike in JSON, which it refuses: fooBar and foo_bar."""
+    """Return whether two fields have the same JSON name, which Protobuf rejects: fooBar and foo_bar."""
     names = [re.sub(r"_+(.?)", lambda found: found[1].upper(), one.name) for one in message.fields]
     return len(set(names)) < len(names)
 

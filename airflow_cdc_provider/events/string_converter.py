@@ -1,8 +1,8 @@
-"""Kafka's StringConverter over Arrow columns: rows to what Java's ``toString`` gives, column by column.
+"""Kafka's StringConverter over Arrow columns: Java's ``toString`` of rows, column by column.
 
-A text is itself, a number or boolean as Java writes it, a struct ``Struct{a=1,b=x}`` without its nulls, a
-list ``[1, 2]``, a map ``{k=v, l=w}``; nothing is escaped. Bytes have no text in Java but their place in
-memory.
+Text is unchanged, numbers and booleans have Java's format, structs are ``Struct{a=1,b=x}`` without nulls,
+arrays ``[1, 2]``, maps ``{k=v, l=w}``; nothing is escaped. Java's ``toString`` of bytes is their memory
+address.
 """
 
 from __future__ import annotations
@@ -22,14 +22,14 @@ _TEXT: Final = pa.large_utf8()
 
 
 def to_text(schema: ConnectSchema, column: pa.Array) -> pa.LargeStringArray:
-    """Write each row as text; null stays null.
+    """Write each row as text; nulls stay null.
 
     Args:
-        schema: What the rows are. A struct's fields are found in the column by position.
-        column: The rows, of a matching Arrow type.
+        schema: Schema of the rows. Fields of structs are matched by position.
+        column: Rows of a matching Arrow type.
 
     Raises:
-        ConfigurationError: There are bytes, which have no text.
+        ConfigurationError: The schema contains bytes, which have no text.
     """
     kind = schema.type
     if column.null_count == len(column):
@@ -45,7 +45,7 @@ def to_text(schema: ConnectSchema, column: pa.Array) -> pa.LargeStringArray:
         raise ConfigurationError(
             "bytes have no text",
             expected="keys or values without bytes for converter string",
-            remedy="take converter json, which writes them in base64, or bytes where a value is nothing else",
+            remedy="use converter json, which writes base64, or converter bytes for values of type bytes",
         )
     if kind == "boolean":
         return pc.if_else(column, pa.scalar("true", _TEXT), pa.scalar("false", _TEXT))

@@ -1,4 +1,4 @@
-"""Names of topics, as Debezium's ``DefaultTopicNamingStrategy`` makes them, by a pattern, or by a class."""
+"""Topic names: Debezium's ``DefaultTopicNamingStrategy``, a pattern, or a custom class."""
 
 from __future__ import annotations
 
@@ -18,14 +18,14 @@ _MAX_LENGTH = 249
 
 
 def topic_name(*parts: str, delimiter: str = ".") -> str:
-    """Join the parts and replace what Kafka doesn't allow.
+    """Join the parts and replace invalid characters.
 
     Args:
         parts: Prefix, database, collection (or keyspace, table).
-        delimiter: What stands between them.
+        delimiter: Delimiter of the parts.
 
     Returns:
-        The name: a ``_`` for each UTF-16 unit that is not allowed, cut at 249 characters, never ``.`` or
+        The name: each invalid UTF-16 unit is replaced with ``_``, truncated to 249 characters, never ``.`` or
         ``..``.
     """
     name = _NOT_ALLOWED.sub(lambda match: "_" * (2 if ord(match[0]) > 0xFFFF else 1), delimiter.join(parts))
@@ -34,13 +34,12 @@ def topic_name(*parts: str, delimiter: str = ".") -> str:
 
 
 class TopicNamingStrategy(Protocol):
-    """A class of one's own that names topics; it is made without arguments, once in a process."""
+    """Interface of custom topic naming strategies; instantiated without arguments, once per process."""
 
     def data_change_topic(self, prefix: str, database: str, table: str) -> str:
         """Return the topic of a table's or collection's events.
 
-        Asked again for each batch, so it must answer the same every time. What Kafka doesn't allow in it is
-        replaced by ``_``.
+        Called for each batch, so it must be deterministic. Invalid characters are replaced with ``_``.
 
         Args:
             prefix: The connector's topic prefix.
@@ -51,35 +50,35 @@ class TopicNamingStrategy(Protocol):
 
 
 @cache
-def load_strategy(place: str) -> TopicNamingStrategy:
-    """Load a class that names topics.
+def load_strategy(class_path: str) -> TopicNamingStrategy:
+    """Load a topic naming strategy.
 
     Args:
-        place: ``package.module:Class``.
+        class_path: ``package.module:Class``.
 
     Raises:
-        ConfigurationError: It can't be loaded, or names no topics.
+        ConfigurationError: The class can't be loaded, or lacks the method.
     """
-    strategy: TopicNamingStrategy = load_plugin("publish.topic_naming", place)()
+    strategy: TopicNamingStrategy = load_plugin("publish.topic_naming", class_path)()
     if not callable(getattr(strategy, "data_change_topic", None)):
         raise ConfigurationError(
-            "publish.topic_naming names no topics",
+            "publish.topic_naming is not a topic naming strategy",
             expected="a class with the method data_change_topic(prefix, database, table)",
-            found=place,
+            found=class_path,
         )
     return strategy
 
 
 @dataclass(frozen=True)
 class TopicNaming:
-    """How the topics of a connector are named.
+    """Topic names of a connector.
 
     Args:
         prefix: The connector's topic prefix.
-        delimiter: What stands between the parts.
-        pattern: Instead of prefix, database and table in a row: text with ``{prefix}``, ``{database}`` and
-            ``{table}``; empty for none.
-        strategy: Names them instead.
+        delimiter: Delimiter of the parts.
+        pattern: Alternative to prefix, database and table with delimiters: text with ``{prefix}``,
+            ``{database}`` and ``{table}``; empty for none.
+        strategy: Custom strategy, which takes precedence.
     """
 
     prefix: str
@@ -91,13 +90,13 @@ class TopicNaming:
         """Return the topic of a table or collection.
 
         Raises:
-            ConfigurationError: The strategy gave none.
+            ConfigurationError: The strategy returned no name.
         """
         if self.strategy is not None:
             chosen = self.strategy.data_change_topic(self.prefix, database, table)
             if not isinstance(chosen, str) or not chosen:
                 raise ConfigurationError(
-                    f"publish.topic_naming gives {database}.{table} no topic",
+                    f"publish.topic_naming returns no topic for {database}.{table}",
                     expected="a name",
                     found=repr(chosen),
                 )
@@ -107,11 +106,13 @@ class TopicNaming:
             return topic_name(re.sub(r"\{(\w+)\}", lambda match: parts[match[1]], self.pattern))
         topic = topic_name(self.prefix, database, table, delimiter=self.delimiter)
         if topic != self.delimiter.join((self.prefix, database, table)):
-            _tell(topic, f"{database}.{table}")
+            _warn_adjusted(topic, f"{database}.{table}")
         return topic
 
 
 @cache
-def _tell(topic: str, table: str) -> None:
-    """Say once that a topic is not named as its table is: two tables might share it."""
-    log.warning("topic %s is of %s, whose name no topic can have", topic, table)
+def _warn_adjusted(topic: str, table: str) -> None:
+    """Warn once that a topic name was adjusted, so that two tables might share it."""
+    log.warning(
+        "topic %s of %s has an adjusted name: its characters are not all valid in Kafka", topic, table
+    )

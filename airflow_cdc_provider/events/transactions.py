@@ -1,12 +1,12 @@
-"""Transaction metadata: which transaction an event is part of, and records at the beginning and end of each.
+"""Transaction metadata: the field ``transaction`` of events, and BEGIN and END records.
 
-A transaction begins with its first event and ends with the first event that is not part of it (another's, or
-none's): the source doesn't say more. So the last one of a run stays open, and its counts go to the next run
-as a :class:`OpenTransaction`, a value that can be stored; there no second BEGIN is written and counting goes
-on. Form: Debezium's; ``docs/formats/mongodb-events.md``, section 8.
+Without bounds from the source, a transaction starts with its first event and ends with the first event of
+another transaction or of none. The last transaction of a run stays open: its counts are stored as an
+:class:`OpenTransaction`, and the next run continues counting without a second BEGIN. The format is
+Debezium's: ``docs/formats/mongodb-events.md``, section 8.
 
-Where the source tells the bounds (Vitess), :func:`bound` takes them; also transactions without an event have
-their BEGIN and END then.
+If the source reports the bounds (Vitess), :func:`bound` uses them; then transactions without events also have
+BEGIN and END records.
 """
 
 from __future__ import annotations
@@ -53,23 +53,23 @@ _BLOCK: Final = [name for name, _ in TRANSACTION.fields]
 
 @dataclass(frozen=True)
 class OpenTransaction:
-    """The transaction that the last event was part of.
+    """The transaction of the last event.
 
     Args:
         id: Its id; empty for none.
-        counts: Its events so far per collection, in the order of the first event of each.
+        counts: Number of its events so far by collection, in the order of their first events.
     """
 
     id: str = ""
     counts: Mapping[str, int] = field(default_factory=dict)
 
     def to_json(self) -> str:
-        """Write it as text to be stored."""
+        """Serialize as JSON."""
         return json.dumps({"id": self.id, "counts": dict(self.counts)}, ensure_ascii=False)
 
     @classmethod
     def from_json(cls, text: str) -> OpenTransaction:
-        """Read what :meth:`to_json` wrote."""
+        """Parse the output of :meth:`to_json`."""
         stored: Any = json.loads(text)
         return cls(stored["id"], stored["counts"])
 
@@ -82,8 +82,8 @@ class Tracked:
         blocks: Per event its field ``transaction`` (struct of id, total_order, data_collection_order), null
             outside of transactions.
         records: BEGIN and END, in order.
-        before: Per such record the number of the event that it comes right before.
-        open: The transaction that is still open.
+        before: Per record, index of the event that it precedes.
+        open: The open transaction.
     """
 
     blocks: pa.StructArray
@@ -93,13 +93,13 @@ class Tracked:
 
 
 def track(ids: pa.Array, collections: pa.Array, times: pa.Array, opened: OpenTransaction) -> Tracked:
-    """Find out which transactions begin and end among events.
+    """Derive transaction metadata from events.
 
     Args:
         ids: Per event the id of its transaction, null for none.
         collections: Per event its collection's full name.
-        times: Per event ``source.ts_ms``; BEGIN and END have that of the event that they come before.
-        opened: The transaction that the events before left open.
+        times: Per event ``source.ts_ms``; BEGIN and END have the time of the event that they precede.
+        opened: The transaction left open by earlier events.
     """
     count = len(ids)
     if not count:
@@ -111,7 +111,7 @@ def track(ids: pa.Array, collections: pa.Array, times: pa.Array, opened: OpenTra
     previous = np.concatenate([[before_first], codes[:-1]])
     changed = codes != previous
     inside = codes != outside
-    runs = np.cumsum(changed)  # 0: what goes on with what was open
+    runs = np.cumsum(changed)  # 0: continues the open transaction
     firsts = np.flatnonzero(changed)
 
     run_start = np.concatenate([[0], firsts])[runs]
@@ -125,15 +125,15 @@ def track(ids: pa.Array, collections: pa.Array, times: pa.Array, opened: OpenTra
     )
 
     ends, begins = previous[firsts] != outside, inside[firsts]
-    place = np.repeat(np.arange(len(firsts)), ends.astype(np.int64) + begins)
-    last_of_place = np.concatenate([place[1:] != place[:-1], [True]])[: len(place)]
-    begin = last_of_place & begins[place]
-    before = firsts[place]
-    # Before the n-th change stands the n-th run.
+    change = np.repeat(np.arange(len(firsts)), ends.astype(np.int64) + begins)
+    last_of_change = np.concatenate([change[1:] != change[:-1], [True]])[: len(change)]
+    begin = last_of_change & begins[change]
+    before = firsts[change]
+    # The n-th run precedes the n-th change.
     of_run = np.bincount(pairs.runs, minlength=len(firsts) + 1)
     events = np.bincount(pairs.runs, weights=pairs.counts, minlength=len(firsts) + 1).astype(np.int64)
-    ended = np.isin(pairs.runs, place[~begin])
-    offsets = np.concatenate([[0], np.cumsum(np.where(begin, 0, of_run[place]))]).astype(np.int32)
+    ended = np.isin(pairs.runs, change[~begin])
+    offsets = np.concatenate([[0], np.cumsum(np.where(begin, 0, of_run[change]))]).astype(np.int32)
     counted = pa.StructArray.from_arrays(
         [names.take(pa.array(pairs.collections[ended])), pa.array(pairs.counts[ended])],
         ["data_collection", "event_count"],
@@ -142,7 +142,7 @@ def track(ids: pa.Array, collections: pa.Array, times: pa.Array, opened: OpenTra
         [
             pa.array(np.where(begin, "BEGIN", "END"), pa.utf8()),
             known.take(pa.array(np.where(begin, codes[before], previous[before]))),
-            pa.array(events[place], mask=begin),
+            pa.array(events[change], mask=begin),
             pa.ListArray.from_arrays(pa.array(offsets), counted, mask=pa.array(begin)),
             times.cast(pa.int64()).take(pa.array(before)),
         ],
@@ -158,7 +158,7 @@ def track(ids: pa.Array, collections: pa.Array, times: pa.Array, opened: OpenTra
 
 @dataclass(frozen=True)
 class Bounded:
-    """Events with transactions whose bounds the source tells.
+    """Events with transactions whose bounds the source reports.
 
     Args:
         blocks: Per event its field ``transaction``.
@@ -172,13 +172,13 @@ class Bounded:
 def bound(
     ids: pa.Array, begin_ms: np.ndarray, end_ms: np.ndarray, numbers: np.ndarray, collections: pa.Array
 ) -> Bounded:
-    """Count the events of transactions whose bounds are known, also of those that have none.
+    """Count the events of transactions with known bounds, including transactions without events.
 
     Args:
         ids: Id of each transaction.
         begin_ms: When each begins, ms since 1970.
         end_ms: When it ends.
-        numbers: Per event, in order, the number of its transaction.
+        numbers: Per event, in order, index of its transaction.
         collections: Per event its collection's full name.
     """
     count = len(ids)
@@ -215,7 +215,7 @@ def bound(
 
 
 def _in_hash_order(pairs: _Pairs, names: pa.Array) -> _Pairs:
-    """Put the collections of each transaction into the order in which Debezium's map hands them out."""
+    """Sort the collections of each transaction in the iteration order of Debezium's map."""
     hashes = np.array([spread_hash(name) for name in names.to_pylist()], np.int64)[pairs.collections]
     sizes = np.bincount(pairs.runs)[pairs.runs] if len(pairs.runs) else pairs.runs
     buckets = np.array([bucket_count(size) for size in sizes.tolist()], np.int64)
@@ -224,11 +224,11 @@ def _in_hash_order(pairs: _Pairs, names: pa.Array) -> _Pairs:
 
 
 def build(tracked: Tracked | Bounded, topic: str) -> Envelope:
-    """Put BEGIN and END into their envelope; they have no headers.
+    """Build the envelope of BEGIN and END records, without headers.
 
     Args:
-        tracked: What :func:`track` or :func:`bound` found.
-        topic: Their topic.
+        tracked: Result of :func:`track` or :func:`bound`.
+        topic: Topic of the records.
     """
     count = len(tracked.records)
     return Envelope(
@@ -257,7 +257,7 @@ _RECORD: Final = pa.struct(
 
 @dataclass(frozen=True)
 class _Pairs:
-    """Pairs of run and collection with their events, in the order of their first events."""
+    """Pairs of run and collection with event counts, in the order of their first events."""
 
     runs: np.ndarray
     collections: np.ndarray
@@ -265,7 +265,7 @@ class _Pairs:
 
 
 def _coded(texts: pa.Array, more: list[str]) -> tuple[np.ndarray, pa.Array]:
-    """Number texts; return their numbers and the distinct ones, among them ``more``."""
+    """Dictionary-encode texts; return the codes and the dictionary, which includes ``more``."""
     encoded = pa.concat_arrays([texts, pa.array(more, pa.utf8())]).dictionary_encode()
     codes = encoded.indices.to_numpy(zero_copy_only=False).astype(np.int64)
     return codes[: len(texts)], encoded.dictionary
@@ -280,10 +280,10 @@ def _count_pairs(
         runs: Run of each event.
         which: Its collection.
         inside: Whether it is part of a transaction.
-        carried: Per collection, the events that run 0 had before.
+        carried: Per collection, the earlier events of run 0.
 
     Returns:
-        The numbers, and the pairs; those of run 0 with what it had before.
+        The numbers and the pairs; those of run 0 include earlier events.
     """
     numbers = np.zeros(len(runs), np.int64)
     rows = np.flatnonzero(inside)

@@ -1,4 +1,4 @@
-"""Hook of Cassandra clusters: takes our connection type ``cdc_cassandra`` and the stock ``cassandra``."""
+"""Hook of Cassandra clusters; accepts our connection type ``cdc_cassandra`` and the stock ``cassandra``."""
 
 from __future__ import annotations
 
@@ -52,28 +52,28 @@ class CassandraCdcHook(CqlHook):
         return captured_tables(self.get_conn())
 
     def matching_tables(self, patterns: Sequence[str], exclude: Sequence[str] = ()) -> list[str]:
-        """List the tables that patterns name, as in a declaration; none is a view or Cassandra's own.
+        """List the tables that match a declaration's patterns; views and system tables never match.
 
         Raises:
-            ConfigurationError: A pattern names no table.
+            ConfigurationError: A pattern matches no table.
         """
         from airflow_cdc_provider.sources.cassandra.cdc_flag import matching_tables
 
         return matching_tables(self.get_conn(), patterns, exclude)
 
     def switch_cdc(self, tables: Sequence[str], *, enabled: bool) -> FlagChange:
-        """Switch ``cdc`` of tables on or off where it is not so yet, and wait until all nodes know it.
+        """Enable or disable ``cdc`` of tables, and wait until all nodes agree on the schema.
 
         Args:
             tables: Names from :meth:`matching_tables`.
-            enabled: Whether it is to be on.
+            enabled: The value to set.
 
         Returns:
-            Which tables were altered, and which were so already.
+            The tables that were altered, and those that already had the value.
 
         Raises:
-            ConfigurationError: The role may not alter them, or nodes don't capture at all.
-            TransientError: Nodes don't agree on the schema; calling again goes on.
+            ConfigurationError: The role may not alter them, or CDC is disabled on the nodes.
+            TransientError: Nodes don't agree on the schema. A second call continues.
         """
         from airflow_cdc_provider.sources.cassandra.cdc_flag import switch_cdc
 

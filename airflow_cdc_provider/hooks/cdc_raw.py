@@ -1,7 +1,7 @@
-"""What lies in a Cassandra node's ``cdc_raw`` folder, or in a folder of such folders, named by host id.
+"""Lists and measures a Cassandra node's ``cdc_raw`` folder, or a folder of such folders, named by host id.
 
 Only directory listings and the small idx files are read, never a segment. Files may vanish and idx files may
-be half-written while we look: the node rewrites them in place (CASSANDRA-17416).
+be half-written meanwhile: the node rewrites them in place (CASSANDRA-17416).
 """
 
 from __future__ import annotations
@@ -28,14 +28,14 @@ _UNITS: Final = {"B": 1, "KiB": 1024, "MiB": _MIB, "GiB": 1024 * _MIB, "TiB": 10
 
 @dataclass(frozen=True)
 class NodeSettings:
-    """What ``cassandra.yaml`` says about CDC.
+    """The CDC settings of a ``cassandra.yaml``.
 
     Args:
         enabled: ``cdc_enabled``.
-        cdc_raw: ``cdc_raw_directory``, else its default ``data/cdc_raw`` beside the folder ``conf`` of the
-            file; None where there is none.
-        total_bytes: ``cdc_total_space``, None where the node computes it.
-        check_interval_seconds: How often the node itself looks at the room.
+        cdc_raw: ``cdc_raw_directory``, else the default ``data/cdc_raw`` next to the file's ``conf`` folder;
+            None if there is no such folder.
+        total_bytes: ``cdc_total_space``; None if the node computes it.
+        check_interval_seconds: How often the node checks its free space.
     """
 
     enabled: bool
@@ -48,14 +48,14 @@ class NodeSettings:
         """Read a node's ``cassandra.yaml``.
 
         Raises:
-            ConfigurationError: It is missing, unreadable or no such file.
+            ConfigurationError: The file is missing, unreadable or not a valid ``cassandra.yaml``.
         """
         try:
             values = read_yaml(path)
         except FileNotFoundError as error:
             raise ConfigurationError(f"{path} can't be read", found=error.strerror or "") from error
         if not isinstance(values, Mapping):
-            raise ConfigurationError(f"{path} is no cassandra.yaml", found=type(values).__name__)
+            raise ConfigurationError(f"{path} is not a valid cassandra.yaml", found=type(values).__name__)
         total = _size(values.get("cdc_total_space"), 1) or _size(values.get("cdc_total_space_in_mb"), _MIB)
         interval = values.get("cdc_free_space_check_interval", values.get("cdc_free_space_check_interval_ms"))
         return cls(
@@ -67,13 +67,13 @@ class NodeSettings:
 
 
 def node_folders(folder: str) -> dict[str, Path]:
-    """Return the folders with segments, by host id.
+    """Return the segment folders by host id.
 
     Args:
-        folder: One node's ``cdc_raw`` (host id empty), or a folder with one per node.
+        folder: One node's ``cdc_raw`` (its host id is empty), or a folder with one per node.
 
     Raises:
-        ConfigurationError: It is no folder that can be read.
+        ConfigurationError: The folder can't be read.
     """
     root = Path(folder)
     try:
@@ -96,7 +96,7 @@ def list_segments(folder: str, node: str = "") -> list[Segment]:
 
     Args:
         folder: As for :func:`node_folders`.
-        node: Host id of the node whose segments lie directly in it.
+        node: Host id of the node whose segments are directly in it.
     """
     found = [
         segment
@@ -112,15 +112,14 @@ def measure_nodes(
     node: str = "",
     unread: Callable[[Segment], bool] | None = None,
 ) -> list[Space]:
-    """Measure each node's room, the fullest node first.
+    """Measure the space that each node uses, the fullest node first.
 
     Args:
         folder: As for :func:`node_folders`.
-        total_bytes: What a node allows; None for Cassandra's own rule, the lesser of 4096 MiB and an eighth
-            of the volume.
-        node: Host id of the node whose segments lie directly in the folder.
-        unread: Tells of a segment whether it holds changes that were not captured; None where that isn't
-            known.
+        total_bytes: A node's limit; None for Cassandra's default, the lesser of 4096 MiB and an eighth of the
+            volume.
+        node: Host id of the node whose segments are directly in the folder.
+        unread: Returns whether a segment has uncaptured changes; None if that is unknown.
     """
     measured = [
         measure(path, total_bytes, host or node, unread) for host, path in node_folders(folder).items()
@@ -140,7 +139,9 @@ def _size(value: Any, unit: int) -> int:
         return value * unit
     match = _SIZE.fullmatch(str(value))
     if match is None:
-        raise ConfigurationError("cdc_total_space is wrong", expected="a size as 4096MiB", found=repr(value))
+        raise ConfigurationError(
+            "invalid value for cdc_total_space", expected="a size such as 4096MiB", found=repr(value)
+        )
     return int(match.group(1)) * _UNITS[match.group(2)]
 
 

@@ -1,7 +1,7 @@
-"""What a check says of the topics that signals come by and notifications go to.
+"""Checks the topics of signals and notifications.
 
-A job doesn't end when signals don't come or notifications don't go: mirrors and events need neither. But a
-topic of signals with several partitions ends it, since nobody would know their order.
+A job continues if it can't read signals or send notifications: mirrors and events need neither. But it fails
+if the signal topic has several partitions, because signals would then have no order.
 """
 
 from __future__ import annotations
@@ -20,32 +20,32 @@ if TYPE_CHECKING:
 _SIGNALS: Final = "topic of signals"
 _NOTIFICATIONS: Final = "topic of notifications"
 
-Ask = Callable[[Mapping[str, Any], str, int], "TopicFacts"]
-"""Asks brokers, given settings of a connection, for a topic that would have so many partitions."""
+DescribeTopic = Callable[[Mapping[str, Any], str, int], "TopicFacts"]
+"""Describes a topic: takes a connection's settings, the topic, and its partitions if it were created."""
 
 
-def channel_findings(connector: Connector, ask: Ask | None = None) -> list[Finding]:
-    """Look at the topics of signals and notifications, as far as the declaration has some.
+def channel_findings(connector: Connector, describe: DescribeTopic | None = None) -> list[Finding]:
+    """Check the topics of signals and notifications that the declaration names.
 
     Args:
         connector: The declaration.
-        ask: Asks brokers; by default the real ones.
+        describe: Describes a topic; by default a client of the brokers.
     """
     from airflow_cdc_provider.jobs.topics.own import signals_topic
 
-    ask = ask or _ask
+    describe = describe or _describe
     findings: list[Finding] = []
     published = connector.publish.kafka.connection
     if "kafka" in connector.signals.channels:
         servers, conn_id = connector.signals.kafka.bootstrap_servers, connector.signals.conn_id(published)
         values = _values(servers, conn_id, "signals.kafka.connection")
         topic = signals_topic(connector)
-        findings += _looked_at(_SIGNALS, values, topic, 1, ask, _of_signals)
+        findings += _topic_findings(_SIGNALS, values, topic, 1, describe, _signal_findings)
     if connector.notifications.to_topic:
         conn_id = connector.notifications.connection or published
         values = _values("", conn_id, "notifications.connection")
         topic = connector.notifications.topic
-        findings += _looked_at(_NOTIFICATIONS, values, topic, -1, ask, _of_notifications)
+        findings += _topic_findings(_NOTIFICATIONS, values, topic, -1, describe, _notification_findings)
     return findings
 
 
@@ -62,69 +62,71 @@ def _values(servers: str, conn_id: str, option: str) -> Callable[[], Mapping[str
     return values
 
 
-def _ask(values: Mapping[str, Any], topic: str, partitions: int) -> TopicFacts:
+def _describe(values: Mapping[str, Any], topic: str, partitions: int) -> TopicFacts:
     from airflow_cdc_provider.kafka.settings import ClientSettings
     from airflow_cdc_provider.kafka.topic_facts import TopicInspector
 
     return TopicInspector(ClientSettings(values)).facts(topic, partitions)
 
 
-def _looked_at(
+def _topic_findings(
     subject: str,
     values: Callable[[], Mapping[str, Any]],
     topic: str,
     partitions: int,
-    ask: Ask,
-    judge: Callable[[TopicFacts], Iterator[Finding]],
+    describe: DescribeTopic,
+    findings_of: Callable[[TopicFacts], Iterator[Finding]],
 ) -> Iterator[Finding]:
     from airflow_cdc_provider.sources.base import Finding
 
     try:
-        facts = ask(values(), topic, partitions)
+        facts = describe(values(), topic, partitions)
     except CdcError as error:
         level: Literal["error", "warning"] = "error" if isinstance(error, ConfigurationError) else "warning"
         why = f": {error.found}" if error.found else ""
         yield Finding(level, subject, f"{topic}: {error.message}{why}", error.remedy or "check the brokers")
         return
-    found = list(judge(facts))
-    yield from found or [Finding("ok", subject, f"{topic} is there, with {facts.partitions} partitions")]
+    found = list(findings_of(facts))
+    yield from found or [Finding("ok", subject, f"{topic} exists, with {facts.partitions} partitions")]
 
 
-def _of_signals(facts: TopicFacts) -> Iterator[Finding]:
+def _signal_findings(facts: TopicFacts) -> Iterator[Finding]:
     from airflow_cdc_provider.sources.base import Finding
 
-    yield from _missing(_SIGNALS, facts, "no signal comes until it is there", " with one partition")
+    yield from _missing(_SIGNALS, facts, "no signal arrives until it exists", " with one partition")
     if facts.partitions not in (None, 1):
         yield Finding(
             "error",
             _SIGNALS,
-            f"{facts.topic} has {facts.partitions} partitions, in which signals have no order",
-            "make a topic with one partition, and name it in signals.kafka.topic",
+            f"{facts.topic} has {facts.partitions} partitions, so signals have no order",
+            "create a topic with one partition, and name it in signals.kafka.topic",
         )
     if facts.may("READ") is False:
-        yield Finding("error", _SIGNALS, f"{facts.topic} may not be read", _right("READ", facts.topic))
+        yield Finding("error", _SIGNALS, f"no permission to read {facts.topic}", _grant("READ", facts.topic))
     if facts.compacts:
         yield Finding(
             "warning",
             _SIGNALS,
-            f"{facts.topic} is compacted: of signals to one connector all but the last may go unread",
+            f"{facts.topic} is compacted: all signals to one connector but the last may be lost",
             f"set cleanup.policy=delete on {facts.topic}",
         )
 
 
-def _of_notifications(facts: TopicFacts) -> Iterator[Finding]:
+def _notification_findings(facts: TopicFacts) -> Iterator[Finding]:
     from airflow_cdc_provider.sources.base import Finding
 
-    yield from _missing(_NOTIFICATIONS, facts, "brokers make it only if they make topics by themselves", "")
+    yield from _missing(
+        _NOTIFICATIONS, facts, "brokers create it only if they create topics automatically", ""
+    )
     if facts.may("WRITE") is False:
         yield Finding(
-            "error", _NOTIFICATIONS, f"{facts.topic} may not be written to", _right("WRITE", facts.topic)
+            "error", _NOTIFICATIONS, f"no permission to write to {facts.topic}", _grant("WRITE", facts.topic)
         )
     if facts.compacts:
         yield Finding(
             "warning",
             _NOTIFICATIONS,
-            f"{facts.topic} is compacted: of notifications with one key all but the last may go",
+            f"{facts.topic} is compacted: all notifications with one key but the last may be lost",
             f"set cleanup.policy=delete on {facts.topic}",
         )
 
@@ -138,12 +140,14 @@ def _missing(subject: str, facts: TopicFacts, then: str, how: str) -> Iterator[F
         yield Finding(
             "error",
             subject,
-            f"{facts.topic} isn't there for this user, who can't make it either: {facts.refusal}",
-            f"make the topic{how}, or give the connection's user the rights to describe and to create it",
+            f"{facts.topic} doesn't exist for this user, who can't create it either: {facts.refusal}",
+            f"create the topic{how}, or grant the connection's user the rights to describe and to create it",
         )
     else:
-        yield Finding("warning", subject, f"there is no topic {facts.topic}: {then}", f"make the topic{how}")
+        yield Finding(
+            "warning", subject, f"there is no topic {facts.topic}: {then}", f"create the topic{how}"
+        )
 
 
-def _right(operation: str, topic: str) -> str:
-    return f"give the connection's user the right {operation} on topic {topic}"
+def _grant(operation: str, topic: str) -> str:
+    return f"grant the connection's user the right {operation} on topic {topic}"

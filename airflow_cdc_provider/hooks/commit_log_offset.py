@@ -1,7 +1,7 @@
-"""What a Cassandra offset says about a segment: read, partly read, or new.
+"""Compares commit-log segments with a Cassandra offset: captured, partly captured, or new.
 
 The rules are the source's own (:mod:`airflow_cdc_provider.sources.cassandra.commit_log.offsets`). It is
-imported when first used, because it brings Arrow.
+imported on first use, because it imports Arrow.
 """
 
 from __future__ import annotations
@@ -12,36 +12,36 @@ from typing import Any, Final
 from airflow_cdc_provider.transfer.segments import Segment
 
 _ONLY_NODE: Final = "node"
-"""Origin of segments whose folder and whose connector name no host id."""
+"""Origin of segments if neither their folder nor their connector names a host id."""
 
 
-def is_news(segment: Segment, offset: Mapping[str, Any] | None) -> bool:
-    """Tell whether a segment holds durable changes after an offset.
+def has_new_changes(segment: Segment, offset: Mapping[str, Any] | None) -> bool:
+    """Return whether a segment has durable changes after an offset.
 
     Args:
         segment: The segment.
-        offset: The source's offset, None for the begin.
+        offset: The source's offset; None for the start.
     """
-    if not segment.readable or is_passed(segment, offset):
+    if not segment.readable or is_captured(segment, offset):
         return False
     return segment.complete or (segment.index is not None and segment.index.end > _read_to(segment, offset))
 
 
-def is_passed(segment: Segment, offset: Mapping[str, Any] | None) -> bool:
-    """Tell whether an offset calls a segment read to its end, or not wanted."""
+def is_captured(segment: Segment, offset: Mapping[str, Any] | None) -> bool:
+    """Return whether an offset counts a segment as captured to its end, or as skipped."""
     from airflow_cdc_provider.sources.cassandra.commit_log.offsets import WHOLE
 
     return _read_to(segment, offset) == WHOLE
 
 
-def reached(offset: Mapping[str, Any]) -> dict[str, tuple[int, int | None]]:
-    """Return how far each node's log was read: its newest segment that was, and the position in it.
+def read_positions(offset: Mapping[str, Any]) -> dict[str, tuple[int, int | None]]:
+    """Return how far each node's log was read: its newest segment, and the position in it.
 
     Args:
         offset: The source's offset.
 
     Returns:
-        By host id: the segment's number, and the logical position, None where it was read to its end.
+        By host id: the segment's number, and the logical position; None if it was read to its end.
     """
     from airflow_cdc_provider.sources.cassandra.commit_log.offsets import read_offset
 
@@ -56,5 +56,5 @@ def reached(offset: Mapping[str, Any]) -> dict[str, tuple[int, int | None]]:
 def _read_to(segment: Segment, offset: Mapping[str, Any] | None) -> int:
     from airflow_cdc_provider.sources.cassandra.commit_log.offsets import NodeOffset
 
-    place = (offset or {}).get(segment.host or _ONLY_NODE)
-    return 0 if place is None else NodeOffset.from_json(place).position(segment.id)
+    node_offset = (offset or {}).get(segment.host or _ONLY_NODE)
+    return 0 if node_offset is None else NodeOffset.from_json(node_offset).position(segment.id)

@@ -1,4 +1,4 @@
-"""What the hooks of clusters that speak CQL have in common: a session whose requests are counted."""
+"""Base of the hooks of CQL clusters: a session whose requests are counted."""
 
 from __future__ import annotations
 
@@ -14,16 +14,16 @@ if TYPE_CHECKING:
 
 
 class CqlHook(CdcHook):
-    """A cluster that is asked over CQL. Requests of its sessions are counted: :meth:`request_numbers`."""
+    """A CQL cluster. Requests of its sessions are counted: :meth:`request_numbers`."""
 
     product: ClassVar[str] = ""
-    """What the cluster is, in front of its release."""
+    """Name of the database, in front of its release."""
     default_port = 9042
 
     def request_numbers(self) -> RequestNumbers:
-        """Tell how many CQL requests this hook's sessions made, and how long they took.
+        """Return the number and the latencies of the CQL requests of this hook's sessions.
 
-        The numbers are of all its sessions since the hook was made; :meth:`close` keeps them.
+        They cover all sessions since the hook was created; :meth:`close` keeps them.
         """
         return self._request_metrics.numbers()
 
@@ -32,7 +32,7 @@ class CqlHook(CdcHook):
         return self._session
 
     def close(self) -> None:
-        """End the session and its threads."""
+        """Close the session and its threads."""
         if "_session" in self.__dict__:
             self._session.cluster.shutdown()
             del self.__dict__["_session"]
@@ -44,7 +44,7 @@ class CqlHook(CdcHook):
         self.close()
 
     def normalize(self, values: dict[str, Any]) -> dict[str, Any]:
-        """Read the stock type's extra too: ``ssl_options`` and ``load_balancing_policy_args``."""
+        """Translate the stock type's extra too: ``ssl_options`` and ``load_balancing_policy_args``."""
         extra = dict(values["extra"])
         stock_tls = extra.pop("ssl_options", None)
         if isinstance(stock_tls, dict):
@@ -59,39 +59,44 @@ class CqlHook(CdcHook):
         return {**values, "extra": extra}
 
     def describe_server(self) -> str:
-        """Name the cluster and its release."""
+        """Return the cluster's name and release."""
         try:
             return self._described(self.get_conn())
         finally:
             self.close()
 
-    def release(self, session: Session, told: str) -> str:
-        """Return the release of the node that is asked, which says itself that it is of a certain one."""
-        return told
+    def release(self, session: Session, reported: str) -> str:
+        """Return the release of the connected node.
+
+        Args:
+            session: A session with it.
+            reported: The release in ``system.local``.
+        """
+        return reported
 
     def _described(self, session: Session) -> str:
         row = session.execute("SELECT cluster_name, release_version FROM system.local").one()
         return f"{self.product} {self.release(session, row.release_version)}, cluster {row.cluster_name}"
 
     def session_state(self, probes: int) -> dict[str, Any]:
-        """Ask a node a few times who it is, over one session.
+        """Query a node's name and release several times over one session.
 
         Args:
-            probes: How many times.
+            probes: The number of queries.
 
         Returns:
-            ``server`` in words; ``nodes`` of the cluster and ``nodes_down``, by what the driver knows; and
-            the numbers of :meth:`request_numbers`.
+            ``server``, a description; the cluster's ``nodes`` and ``nodes_down``, as the driver sees them;
+            and the numbers of :meth:`request_numbers`.
 
         Raises:
-            ConfigurationError: The login is refused, or TLS doesn't fit.
-            TransientError: Nobody answers.
+            ConfigurationError: The login is refused, or the TLS settings don't match.
+            TransientError: No node answers.
         """
         from airflow_cdc_provider.sources.cql.driver.connect import driver_errors
 
         try:
             session = self.get_conn()
-            with driver_errors("asking a node who it is"):
+            with driver_errors("querying a node's name and release"):
                 for _ in range(probes):
                     server = self._described(session)
             hosts = session.cluster.metadata.all_hosts()

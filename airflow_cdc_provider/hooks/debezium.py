@@ -1,4 +1,4 @@
-"""Hook of clusters whose topics hold Debezium's events: takes Airflow's stock connection type ``kafka``."""
+"""Hook of Kafka clusters with Debezium's events; accepts Airflow's stock connection type ``kafka``."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ class DebeziumCdcHook(CdcHook):
     """A Kafka cluster.
 
     Args:
-        kafka_conn_id: The connection; its extra has librdkafka's settings: ``bootstrap.servers``, login, TLS.
+        kafka_conn_id: The connection. Its extra has librdkafka's settings: ``bootstrap.servers``, login, TLS.
 
     Example::
 
@@ -41,13 +41,13 @@ class DebeziumCdcHook(CdcHook):
         return self.kafka_conn_id
 
     def get_conn(self) -> AdminClient:
-        """Return a client for administrators."""
+        """Return an admin client."""
         return self._client()[0]
 
     def connection_values(self) -> dict[str, Any]:
-        """Return the connection's values, and those of the registry's connection if there is one.
+        """Return the connection's values, with those of the registry's connection if there is one.
 
-        The asynchronous sibling leaves the registry out: triggers read no messages.
+        The asynchronous variant omits the registry: triggers read no messages.
         """
         values = super().connection_values()
         if not self.registry_conn_id:
@@ -56,14 +56,14 @@ class DebeziumCdcHook(CdcHook):
         return {**values, SOURCE_REGISTRY: found}
 
     def normalize(self, values: dict[str, Any]) -> dict[str, Any]:
-        """Return the values as they are: all that counts stands in the extra."""
+        """Return the values unchanged: all settings are in the extra."""
         return values
 
     def describe_server(self) -> str:
-        """Name the cluster's brokers.
+        """Return the number of brokers and topics.
 
         Raises:
-            CdcError: It doesn't answer, or refuses the login.
+            CdcError: The cluster doesn't answer, or refuses the login.
         """
         from confluent_kafka import KafkaException
 
@@ -71,10 +71,10 @@ class DebeziumCdcHook(CdcHook):
 
         client, last = self._client()
         try:
-            told = client.list_topics(timeout=_CALL_SECONDS)
+            metadata = client.list_topics(timeout=_CALL_SECONDS)
         except KafkaException as error:
-            raise error_of(error.args[0], "asking for the brokers", last.error) from None
-        return f"Kafka, {len(told.brokers)} brokers, {len(told.topics)} topics"
+            raise error_of(error.args[0], "listing the brokers", last.error) from None
+        return f"Kafka, {len(metadata.brokers)} brokers, {len(metadata.topics)} topics"
 
     def _client(self) -> tuple[AdminClient, Any]:
         from confluent_kafka.admin import AdminClient

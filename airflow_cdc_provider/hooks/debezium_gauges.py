@@ -14,9 +14,9 @@ if TYPE_CHECKING:
 
 
 def emit_debeziums(connector: Connector, metrics: Mapping[str, Metrics]) -> None:
-    """Emit metrics by Debezium's names, ``cdc.debezium.<context>.<name>``: those that are numbers.
+    """Emit the numeric metrics by Debezium's names, ``cdc.debezium.<context>.<name>``.
 
-    They bear tags as Debezium names its MBeans: ``context``, ``server`` (the topic prefix) and ``task``.
+    Their tags are those of Debezium's MBeans: ``context``, ``server`` (the topic prefix) and ``task``.
     """
     own = {**connector.tags, "server": connector.topic_prefix, "task": connector.publish.task_id}
     for context, of_context in metrics.items():

@@ -1,7 +1,7 @@
-"""How our errors reach Airflow: what a retry can't help fails at once, everything else may be retried.
+"""Maps our errors to Airflow's: permanent ones fail the task at once, all others may be retried.
 
-No text made here contains a secret: :func:`redact` takes a connection's own secrets out of what drivers and
-Spark print.
+No error text contains a secret: :func:`redact` removes a connection's secrets from the output of drivers and
+Spark.
 """
 
 from __future__ import annotations
@@ -20,28 +20,28 @@ _SECRET_NAMES: Final = ("password", "secret", "token", "passphrase", "private_ke
 
 
 def for_airflow(error: CdcError) -> Exception:
-    """Return what to raise: ``AirflowFailException`` where a retry can't help, else the error itself."""
+    """Return what to raise: ``AirflowFailException`` if a retry can't help, else the error itself."""
     return AirflowFailException(str(error)) if isinstance(error, PERMANENT) else error
 
 
 def error_of(code: str, text: str) -> CdcError:
-    """Build the error that another process reported.
+    """Rebuild an error that another process reported.
 
     Args:
-        code: The code of its class, empty if it had none.
+        code: The code of its class; empty if it had none.
         text: Its text, with or without the leading code.
     """
     line = " ".join(text.split())
     found = error_from_text(text) or error_from_text(f"[CDC-{code}] {line}")
-    return found or CdcError(f"{code}: {line}" if code else text or "no reason was given")
+    return found or CdcError(f"{code}: {line}" if code else text or "no reason was reported")
 
 
 def redact(text: str, values: Mapping[str, Any]) -> str:
     """Replace each secret of a connection by ``***``.
 
     Args:
-        text: What a driver or a Spark application printed.
-        values: The connection's values, as :meth:`CdcHook.connection_values` gives them.
+        text: Output of a driver or a Spark application.
+        values: The connection's values, as :meth:`CdcHook.connection_values` returns them.
     """
     for secret in sorted(set(_secrets(values)), key=len, reverse=True):
         text = text.replace(secret, "***")

@@ -1,7 +1,7 @@
-"""How the Kafka connection of a connector reaches its jobs: Airflow's stock type ``kafka``.
+"""Passes a connector's Kafka connections to its jobs; they have Airflow's stock type ``kafka``.
 
-Its extra is librdkafka's ``config_dict``, as the provider apache-airflow-providers-apache-kafka has it, which
-need not be installed. It travels with the source's connection, where a job's secrets are.
+The extra is librdkafka's ``config_dict``, as in apache-airflow-providers-apache-kafka, which need not be
+installed. The values are added to the source's connection, which holds a job's secrets.
 """
 
 from __future__ import annotations
@@ -34,17 +34,17 @@ def kafka_values(conn_id: str, option: str = _OPTION) -> dict[str, Any]:
 
     Args:
         conn_id: Its id.
-        option: Option of the declaration that names it.
+        option: The declaration's option that names it.
 
     Raises:
-        ConfigurationError: There is no such connection, or it has another type.
+        ConfigurationError: The connection doesn't exist, or has another type.
     """
     connection = stock_connection(conn_id, "kafka", option=option, example=_EXAMPLE)
     return _config(connection.extra_dejson)
 
 
 async def kafka_values_async(conn_id: str) -> dict[str, Any]:
-    """Do as :func:`kafka_values`, for triggers."""
+    """Return the same as :func:`kafka_values`, for triggers."""
     connection = await stock_connection_async(conn_id, "kafka", option=_OPTION, example=_EXAMPLE)
     return _config(await get_async_extra_dejson(connection))
 
@@ -54,11 +54,11 @@ def _config(extra: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def with_kafka(connector: Connector, stage: str, values: Mapping[str, Any]) -> dict[str, Any]:
-    """Return a job's connection values with those of brokers and registry, as far as its stage asks.
+    """Return a job's connection values with those of the brokers and the registry that its stage needs.
 
     Raises:
-        ConfigurationError: There is no such connection, or it has another type; or notifications are to go
-            to a topic and nothing names one.
+        ConfigurationError: A connection doesn't exist or has another type, or none is named for the
+            notification topic.
     """
     found = dict(values)
     published = connector.publish.kafka.connection
@@ -70,7 +70,7 @@ def with_kafka(connector: Connector, stage: str, values: Mapping[str, Any]) -> d
         conn_id = connector.notifications.connection or published
         if not conn_id:
             raise ConfigurationError(
-                f"nothing tells where the topic {connector.notifications.topic} of notifications is",
+                f"no connection is named for the notification topic {connector.notifications.topic}",
                 expected="notifications.connection or publish.kafka.connection with the id of an Airflow "
                 "connection of type kafka",
             )

@@ -1,4 +1,4 @@
-"""Hook of MongoDB deployments: takes our connection type ``cdc_mongodb`` and the stock ``mongo``."""
+"""Hook of MongoDB deployments; accepts our connection type ``cdc_mongodb`` and the stock ``mongo``."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ class MongodbCdcHook(CdcHook):
         return self._client
 
     def close(self) -> None:
-        """End the client and its threads."""
+        """Close the client and its threads."""
         if "_client" in self.__dict__:
             self._client.close()
             del self.__dict__["_client"]
@@ -64,13 +64,13 @@ class MongodbCdcHook(CdcHook):
         self.close()
 
     def normalize(self, values: dict[str, Any]) -> dict[str, Any]:
-        """Spread ``uri_options`` over the extra, where the source reads each option by its name."""
+        """Expand ``uri_options`` into the extra, where the source reads each option by its name."""
         extra = dict(values["extra"])
         others = parse_qsl(str(extra.pop("uri_options", "")), keep_blank_values=True)
         return {**values, "extra": {**{name: _plain(value) for name, value in others}, **extra}}
 
     def describe_server(self) -> str:
-        """Name the release and the kind of deployment."""
+        """Return the release and the kind of deployment."""
         from pymongo import timeout
 
         from airflow_cdc_provider.sources.mongodb.connection import await_server
@@ -104,8 +104,8 @@ def async_client(values: dict[str, Any], authentication_class: str = "") -> Asyn
     """Build the client that triggers use.
 
     Args:
-        values: What :meth:`MongodbCdcHook.connection_values` returned.
-        authentication_class: The connector's class that gives credentials; empty for none.
+        values: The result of :meth:`MongodbCdcHook.connection_values`.
+        authentication_class: The connector's class that provides credentials; empty for none.
     """
     from airflow_cdc_provider.sources.mongodb.connection import ConnectionValues
 

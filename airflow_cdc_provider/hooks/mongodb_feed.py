@@ -1,7 +1,7 @@
-"""Whether a MongoDB deployment has changes after an offset, and how old the oldest of them is.
+"""Checks whether a MongoDB deployment has changes after an offset, and how old the oldest one is.
 
-One look opens a change stream after the offset, lets the server skip what the connector does not select, and
-takes at most a few events. It never reads bulk data.
+Each check opens a change stream after the offset, lets the server filter out unselected events, and reads a
+few events at most. It never reads bulk data.
 """
 
 from __future__ import annotations
@@ -23,17 +23,17 @@ _WINDOWS_TRIED_SECONDS: Final = (259_200, 86_400, 28_800, 7_200, 3_600, 1_200, 3
 
 @dataclass(frozen=True)
 class Pending:
-    """What one look saw.
+    """Result of one check.
 
     Args:
         news: Whether there are changes after the offset.
-        lag_seconds: Age of the oldest of them by the server's clock, 0 for none; None before the first
-            capture, or where the server needs longer to find the first change that is selected.
-        table: Where the oldest is, empty for none.
-        window_seconds: How far the offset is ahead of the oplog's begin, None before the first capture. Where
-            the login may not ask for the server's status, the longest of some times from 1 minute to 3 days
-            by which the stream can still be opened earlier, 0 for none. None too where the position is lost.
-        lost: Whether the oplog no longer reaches back to the offset, and the next run is to make that good.
+        lag_seconds: Age of the oldest one by the server's clock, 0 for none; None before the first capture,
+            or if the server didn't find the first selected change in time.
+        table: Collection of the oldest one; empty for none.
+        window_seconds: Time from the oplog's first entry to the offset; None before the first capture, or if
+            the position is lost. If the login may not run ``serverStatus``, the longest of several times from
+            1 minute to 3 days by which a stream can still be opened earlier, 0 for none.
+        lost: Whether the oplog no longer reaches back to the offset, and the next run recovers from that.
     """
 
     news: bool
@@ -45,15 +45,15 @@ class Pending:
 
 @dataclass(frozen=True)
 class Feed:
-    """What to watch; a connector's options as JSON, so that a trigger can carry it.
+    """The feed to check: a connector's options as JSON, so that a trigger can be serialized.
 
     Args:
         scope: ``deployment``, ``database`` or ``collection``.
-        target: The database, or database and collection with a dot between.
-        tables: Patterns of the tables that count.
-        exclude_tables: Patterns of those that do not.
-        mends_loss: Whether the run that is waited for goes on from a lost position by itself.
-        authentication_class: The connector's class that gives credentials; empty for none.
+        target: The database, or ``database.collection``.
+        tables: Patterns of the selected tables.
+        exclude_tables: Patterns of the excluded tables.
+        mends_loss: Whether the next run recovers from a lost position automatically.
+        authentication_class: The connector's class that provides credentials; empty for none.
     """
 
     scope: str = "deployment"
@@ -72,18 +72,18 @@ class Feed:
 async def look(
     client: AsyncMongoClient, feed: Feed, offset: Mapping[str, Any] | None, *, patience_seconds: float = 20.0
 ) -> Pending:
-    """Look once.
+    """Check once.
 
     Args:
         client: The deployment.
-        feed: What to watch.
-        offset: The MongoDB source's offset, None before the first capture.
-        patience_seconds: How long to let the server skip what is not selected.
+        feed: The feed to check.
+        offset: The MongoDB source's offset; None before the first capture.
+        patience_seconds: How long the server may search for a selected event.
 
     Raises:
-        PositionLost: The oplog no longer reaches back to the offset, and no run makes that good.
+        PositionLost: The oplog no longer reaches back to the offset, and no run recovers from that.
         ConfigurationError: The login is refused, or the server has no change streams.
-        TransientError: The server does not answer.
+        TransientError: The server doesn't answer.
     """
     from pymongo.errors import OperationFailure
 
@@ -91,18 +91,18 @@ async def look(
 
     if offset is None:
         return Pending(news=True, lag_seconds=None)
-    place = StreamPlace.from_offset(offset)
+    position = StreamPlace.from_offset(offset)
     try:
-        with translated("can't look for changes"):
+        with translated("can't check for changes"):
             head = (await client.admin.command("ping")).get("operationTime")
-            window = await _window_seconds(client, feed, place)
+            window = await _window_seconds(client, feed, position)
             try:
-                found, at_head = await _first_event(client, feed, place, head, patience_seconds)
+                found, at_head = await _first_event(client, feed, position, head, patience_seconds)
             except OperationFailure as error:
-                if error.code not in LOST or not place.token:
+                if error.code not in LOST or not position.token:
                     raise
-                # The pipeline may hide the token's event: then the stream can be opened by time.
-                before = place.time - 1
+                # The pipeline may filter out the token's event. Then the stream can only be opened by time.
+                before = position.time - 1
                 by_time = StreamPlace(before >> 32, before & LAST_INDEX)
                 found, at_head = await _first_event(client, feed, by_time, head, patience_seconds)
     except PositionLost:
@@ -117,15 +117,15 @@ async def look(
 
 
 async def _first_event(
-    client: AsyncMongoClient, feed: Feed, place: StreamPlace, head: Any, patience_seconds: float
+    client: AsyncMongoClient, feed: Feed, position: StreamPlace, head: Any, patience_seconds: float
 ) -> tuple[Mapping[str, Any] | None, bool]:
     import bson
 
-    start: dict[str, Any] = {"start_at_operation_time": place.start_time}
-    if place.token:
-        start = {"start_after": bson.decode(place.token)}
-    # Without a token the stream begins with events of the place's own cluster time that were captured.
-    known = 0 if place.token or place.index == LAST_INDEX else place.index + 1
+    start: dict[str, Any] = {"start_at_operation_time": position.start_time}
+    if position.token:
+        start = {"start_after": bson.decode(position.token)}
+    # Without a token the stream starts with captured events of the position's own cluster time.
+    known = 0 if position.token or position.index == LAST_INDEX else position.index + 1
     deadline = time.monotonic() + patience_seconds
     stream = await _watched(client, feed).watch(
         feed.pipeline(), max_await_time_ms=500, batch_size=known + 1, **start
@@ -135,12 +135,12 @@ async def _first_event(
             event: Mapping[str, Any] | None = await stream.try_next()
             if event is not None:
                 when = event["clusterTime"]
-                if known and (when.time, when.inc) == (place.seconds, place.increment):
+                if known and (when.time, when.inc) == (position.seconds, position.increment):
                     known -= 1
                     continue
                 return event, False
-            reached = token_time(stream.resume_token or {})
-            if head is not None and reached >= (head.time << 32 | head.inc):
+            scanned_to = token_time(stream.resume_token or {})
+            if head is not None and scanned_to >= (head.time << 32 | head.inc):
                 return None, True
             if time.monotonic() > deadline:
                 return None, False
@@ -153,32 +153,32 @@ def _watched(client: AsyncMongoClient, feed: Feed) -> Any:
     return client[database][collection] if feed.scope == "collection" else client[database]
 
 
-async def _window_seconds(client: AsyncMongoClient, feed: Feed, place: StreamPlace) -> float:
+async def _window_seconds(client: AsyncMongoClient, feed: Feed, position: StreamPlace) -> float:
     from pymongo.errors import OperationFailure
 
     try:
         status = await client.admin.command("serverStatus", oplog=1)
-    except OperationFailure:  # most logins may not ask
+    except OperationFailure:  # most logins lack the privilege
         status = {}
-    first = status.get("oplog", {}).get("earliestOptime")  # sharded clusters tell none
+    first = status.get("oplog", {}).get("earliestOptime")  # absent in sharded clusters
     if first is not None:
-        return float(place.seconds - first.time)
+        return float(position.seconds - first.time)
     for seconds in _WINDOWS_TRIED_SECONDS:
-        if await _opens(client, feed, place.seconds - seconds):
+        if await _opens(client, feed, position.seconds - seconds):
             return float(seconds)
     return 0.0
 
 
 async def _opens(client: AsyncMongoClient, feed: Feed, seconds: int) -> bool:
-    """Tell whether a stream can start at a cluster time."""
+    """Return whether a stream can start at a cluster time."""
     from bson.timestamp import Timestamp
 
     from airflow_cdc_provider.sources.mongodb.server_errors import translated
 
-    # Without a filter the first read ends at once: it needs not pass over what isn't selected.
+    # Without a filter the first read ends at once: the server doesn't search for a selected event.
     watched = _watched(client, feed)
     try:
-        with translated("the oplog's begin can't be told"):
+        with translated("can't determine the oplog's first entry"):
             stream = await watched.watch(
                 start_at_operation_time=Timestamp(max(seconds, 1), 0), max_await_time_ms=1, batch_size=1
             )

@@ -1,7 +1,7 @@
-"""How the Pulsar connection of a connector reaches its jobs: Airflow's stock type ``generic``.
+"""Passes a connector's Pulsar connection to its jobs; it has Airflow's stock type ``generic``.
 
-Its extra says where brokers are (``service_url``) and where files of TLS lie, its password is the token. It
-travels with the source's connection, where a job's secrets are.
+The extra has the brokers' address (``service_url``) and the paths of the TLS files; the password is the
+token. The values are added to the source's connection, which holds a job's secrets.
 """
 
 from __future__ import annotations
@@ -15,15 +15,15 @@ from airflow_cdc_provider.jobs.spec import PULSAR
 
 _OPTION: Final = "publish.pulsar.connection"
 _EXAMPLE: Final = '--conn-extra \'{"service_url": "pulsar://host:6650"}\''
-_ASKING: Final = ("sync", "stream", "publish")
-"""Stages that send; where publishing stands is in the lake."""
+_PUBLISHING_STAGES: Final = ("sync", "stream", "publish")
+"""Stages that publish. The position of publishing is stored in the lake."""
 
 
 def pulsar_values(conn_id: str) -> dict[str, Any]:
     """Return the values of a connection.
 
     Raises:
-        ConfigurationError: There is no such connection, or it has another type.
+        ConfigurationError: The connection doesn't exist, or has another type.
     """
     connection = stock_connection(conn_id, "generic", option=_OPTION, example=_EXAMPLE)
     values = {name: value for name, value in connection.extra_dejson.items() if value not in (None, "")}
@@ -31,12 +31,12 @@ def pulsar_values(conn_id: str) -> dict[str, Any]:
 
 
 def with_pulsar(connector: Connector, stage: str, values: Mapping[str, Any]) -> dict[str, Any]:
-    """Return a job's connection values with those of brokers, if its stage asks them.
+    """Return a job's connection values, with those of the brokers if its stage publishes.
 
     Raises:
         ConfigurationError: As :func:`pulsar_values`.
     """
     conn_id = connector.publish.pulsar.connection
-    if not conn_id or stage not in _ASKING:
+    if not conn_id or stage not in _PUBLISHING_STAGES:
         return dict(values)
     return {**values, PULSAR: pulsar_values(conn_id)}

@@ -1,8 +1,8 @@
-"""How the schema registry's connection reaches a connector's jobs: Airflow's stock type ``http``.
+"""Passes the schema registry's connection to a connector's jobs; it has Airflow's stock type ``http``.
 
-Host, port, schema, login and password are what the form shows; what else the registry's client may need is in
-the extra (:mod:`airflow_cdc_provider.kafka.registry`). It travels with the source's connection, where a job's
-secrets are.
+Host, port, schema, login and password are the form's fields; the registry client's other settings are in the
+extra (:mod:`airflow_cdc_provider.kafka.registry`). The values are added to the source's connection, which
+holds a job's secrets.
 """
 
 from __future__ import annotations
@@ -20,10 +20,10 @@ def registry_values(conn_id: str, option: str = "publish.registry.connection") -
 
     Args:
         conn_id: Its id.
-        option: What of the declaration names it.
+        option: The declaration's option that names it.
 
     Raises:
-        ConfigurationError: There is no such connection, or it has another type.
+        ConfigurationError: The connection doesn't exist, or has another type.
     """
     connection = stock_connection(
         conn_id,
@@ -43,7 +43,7 @@ def registry_values(conn_id: str, option: str = "publish.registry.connection") -
 
 
 def with_registry(connector: Connector, values: Mapping[str, Any]) -> dict[str, Any]:
-    """Return a job's connection values with those of the registry, where it has a broker to send to."""
+    """Return a job's connection values, with those of the registry if the job sends to brokers."""
     conn_id = connector.publish.registry.connection
     if not conn_id or not {KAFKA, NOTIFICATIONS_KAFKA} & values.keys():
         return dict(values)

@@ -1,4 +1,4 @@
-"""Hook of ScyllaDB clusters: takes our connection type ``cdc_scylla`` and the stock ``cassandra``."""
+"""Hook of ScyllaDB clusters; accepts our connection type ``cdc_scylla`` and the stock ``cassandra``."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ class ScyllaCdcHook(CqlHook):
             as extra ``local_datacenter``, ``tls``, ``tls_ca_file``, ``tls_certificate_file``,
             ``tls_key_file`` and ``tls_check_hostname``, or Java's keystores by ``keyStore.location``,
             ``trustStore.location`` and so on; the driver's settings (docs/airflow.md); and the properties
-            ``scylla.ssl.*`` and ``scylla.local.dc`` of ScyllaDB's source connector, as they are.
+            ``scylla.ssl.*`` and ``scylla.local.dc`` of ScyllaDB's source connector, unchanged.
 
     Example::
 
@@ -44,38 +44,44 @@ class ScyllaCdcHook(CqlHook):
         return self.scylla_conn_id
 
     def normalize(self, values: dict[str, Any]) -> dict[str, Any]:
-        """Read the stock type's extra, and the source connector's properties; our own names win.
+        """Translate the stock type's extra and the source connector's properties; our own names win.
 
         Raises:
-            ConfigurationError: A property has a value that the connector refuses too.
+            ConfigurationError: A property has an invalid value.
         """
         values = super().normalize(values)
         extra = dict(values["extra"])
-        told = {name: str(extra.pop(name)).strip() for name in _PROPERTIES if name in extra}
-        if not told:
+        properties = {name: str(extra.pop(name)).strip() for name in _PROPERTIES if name in extra}
+        if not properties:
             return values
-        provider = told.get("scylla.ssl.provider", "JDK")
+        provider = properties.get("scylla.ssl.provider", "JDK")
         if provider.upper() not in _TLS_PROVIDERS:
             raise ConfigurationError(
-                "scylla.ssl.provider is wrong", expected=f"one of {', '.join(_TLS_PROVIDERS)}", found=provider
+                "invalid value for scylla.ssl.provider",
+                expected=f"one of {', '.join(_TLS_PROVIDERS)}",
+                found=provider,
             )
-        enabled = told.get("scylla.ssl.enabled", "false").lower()
+        enabled = properties.get("scylla.ssl.enabled", "false").lower()
         if enabled not in ("true", "false"):
-            raise ConfigurationError("scylla.ssl.enabled is wrong", expected="true or false", found=enabled)
+            raise ConfigurationError(
+                "invalid value for scylla.ssl.enabled", expected="true or false", found=enabled
+            )
         pair = ("scylla.ssl.openssl.keyCertChain", "scylla.ssl.openssl.privateKey")
-        if len([name for name in pair if told.get(name)]) == 1:
-            raise ConfigurationError(f"{pair[0]} and {pair[1]} belong together", expected="both or neither")
+        if len([name for name in pair if properties.get(name)]) == 1:
+            raise ConfigurationError(
+                f"{pair[0]} and {pair[1]} must be set together", expected="both or neither"
+            )
         if enabled == "true":
             extra.setdefault("tls", True)
-        for name, value in told.items():
+        for name, value in properties.items():
             own = _PROPERTIES[name]
-            # As for the connector, nothing that is said of TLS counts while it is off.
+            # As in the source connector, TLS properties have no effect while TLS is off.
             if own and value and (extra.get("tls") or not name.startswith("scylla.ssl.")):
                 extra.setdefault(own, value)
         return {**values, "extra": extra}
 
-    def release(self, session: Session, told: str) -> str:
-        """Return the release of the node that is asked: Cassandra's, which it says it is, isn't it."""
+    def release(self, session: Session, reported: str) -> str:
+        """Return the node's own release; ``system.local`` has that of a compatible Cassandra."""
         from airflow_cdc_provider.sources.scylla.check import release_of
 
         return release_of(session)
@@ -94,4 +100,4 @@ _PROPERTIES: Final = {
     "scylla.ssl.openssl.keyCertChain": "tls_certificate_file",
     "scylla.ssl.openssl.privateKey": "tls_key_file",
 }
-"""What the source connector's properties are called in a connection's extra."""
+"""Names of the source connector's properties in a connection's extra; empty for those without one."""

@@ -1,8 +1,8 @@
-"""How far the groups of streams of a ScyllaDB cluster's logs are read, and whether there are newer streams.
+"""Measures how far a ScyllaDB cluster's logs are read, by group of streams, and detects newer streams.
 
-A look asks for clocks, stream sets and options of tables. It reads no log: only a query of each stream would
-tell whether there is a change, and there may be tens of thousands of streams. What stands for it is how far
-behind the clock the stored offset is, of the group that is the furthest behind.
+Each check queries clocks, stream sets and table options. It reads no log: finding changes would need a query
+per stream, and there may be tens of thousands of streams. The lag is the time between the clock and the
+stored offset, for the group that is furthest behind.
 """
 
 from __future__ import annotations
@@ -25,15 +25,16 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class GroupLags:
-    """How far behind the slowest node's clock reading stands.
+    """How far the stored offset is behind the slowest node's clock.
 
     Args:
-        lag_seconds: Of the group of streams that is the furthest behind; None before the first capture.
-        table: Whose group it is, empty before the first capture.
-        tables: By table ``seconds`` of its furthest group; ``group``, its name, empty where all stand alike;
-            ``ahead``, the seconds of groups that stand further ahead; ``generation``, from when the streams
-            work that are read, ms since 1970, 0 if that isn't known. A table without an offset isn't told.
-        lost: Tables whose logs have expired behind the offset, so that changes are gone unread.
+        lag_seconds: Lag of the group of streams that is furthest behind; None before the first capture.
+        table: That group's table; empty before the first capture.
+        tables: By table ``seconds``, the lag of its slowest group; ``group``, that group's name, empty if all
+            groups are at the same position; ``ahead``, the lag of the groups that are further ahead;
+            ``generation``, the start of the streams that are read, ms since 1970, 0 if unknown. Tables
+            without an offset are omitted.
+        lost: Tables whose logs have expired past the offset, so that changes are lost.
     """
 
     lag_seconds: float | None
@@ -44,12 +45,12 @@ class GroupLags:
 
 @dataclass(frozen=True)
 class StreamChanges:
-    """Which tables have streams that the capture hasn't gone over to.
+    """Tables with streams that the capture hasn't switched to.
 
     Args:
-        changed: These tables; none before the first capture.
-        tables: By table, from when the streams work that are read (``generation``) and from when the newest
-            ones do (``newest``), ms since 1970; the latter may be in the future.
+        changed: The tables; empty before the first capture.
+        tables: By table, the start of the streams that are read (``generation``) and of the newest ones
+            (``newest``), ms since 1970; the latter may be in the future.
     """
 
     changed: Sequence[str]
@@ -58,15 +59,15 @@ class StreamChanges:
 
 @dataclass(frozen=True)
 class Feed:
-    """What to watch; a connector's options as JSON, so that a trigger can carry it.
+    """The feed to check: a connector's options as JSON, so that a trigger can be serialized.
 
     Args:
-        tables: Patterns of the tables that count.
-        exclude_tables: Patterns of those that do not.
+        tables: Patterns of the selected tables.
+        exclude_tables: Patterns of the excluded tables.
         distributed_keyspace: Keyspace of the generations.
         system_keyspace: Keyspace of the stream sets of tablets.
         schema_keyspace: Keyspace of ``scylla_tables``.
-        mends_loss: Whether the run that is waited for goes on from a lost position by itself.
+        mends_loss: Whether the next run recovers from a lost position automatically.
     """
 
     tables: tuple[str, ...] = (".*",)
@@ -78,7 +79,7 @@ class Feed:
 
     @property
     def names(self) -> ScyllaAdvanced:
-        """The source's options as far as they matter here."""
+        """The source's options that a check needs."""
         from airflow_cdc_provider.sources.scylla.options import ScyllaAdvanced
 
         return ScyllaAdvanced(
@@ -88,7 +89,7 @@ class Feed:
         )
 
     def selects(self, table: str) -> bool:
-        """Tell whether a table counts."""
+        """Return whether a table is selected."""
         return any(re.fullmatch(p, table) for p in self.tables) and not any(
             re.fullmatch(p, table) for p in self.exclude_tables
         )
@@ -99,13 +100,13 @@ def look_at_lags(session: Session, feed: Feed, offset: Mapping[str, Any] | None)
 
     Args:
         session: To the cluster.
-        feed: What to watch.
-        offset: The ScyllaDB source's offset, None before the first capture.
+        feed: The feed to check.
+        offset: The ScyllaDB source's offset; None before the first capture.
 
     Raises:
-        PositionLost: A log has expired behind the offset, and no run makes that good.
-        ConfigurationError: The login is refused, no table has a log, or the offset has another form.
-        TransientError: The cluster does not answer.
+        PositionLost: A log has expired past the offset, and no run recovers from that.
+        ConfigurationError: The login is refused, no table has a log, or the offset is invalid.
+        TransientError: The cluster doesn't answer.
     """
     if offset is None:
         return GroupLags(None)
@@ -116,24 +117,24 @@ def look_at_lags(session: Session, feed: Feed, offset: Mapping[str, Any] | None)
     lost = [t for t, position in positions.items() if position.read_to_us < logs.kept_us(t)]
     if lost and not feed.mends_loss:
         raise PositionLost(
-            f"the logs of {', '.join(lost)} have expired behind the stored offset",
-            remedy="snapshot.on_lost_position says what a run may do",
+            f"the logs of {', '.join(lost)} have expired past the stored offset",
+            remedy="set snapshot.on_lost_position to let runs recover",
         )
     slowest = max(tables, key=lambda table: float(tables[table]["seconds"]), default="")
     return GroupLags(tables[slowest]["seconds"] if slowest else None, slowest, tables, lost)
 
 
 def look_at_streams(session: Session, feed: Feed, offset: Mapping[str, Any] | None) -> StreamChanges:
-    """Compare the streams that are read with those that there are.
+    """Compare the streams that are read with the existing ones.
 
     Args:
         session: To the cluster.
-        feed: What to watch.
-        offset: The ScyllaDB source's offset, None before the first capture.
+        feed: The feed to check.
+        offset: The ScyllaDB source's offset; None before the first capture.
 
     Raises:
-        ConfigurationError: The login is refused, no table has a log, or the offset has another form.
-        TransientError: The cluster does not answer.
+        ConfigurationError: The login is refused, no table has a log, or the offset is invalid.
+        TransientError: The cluster doesn't answer.
     """
     if offset is None:
         return StreamChanges([], {})
@@ -145,14 +146,16 @@ def look_at_streams(session: Session, feed: Feed, offset: Mapping[str, Any] | No
         }
         for table, position in positions.items()
     }
-    changed = [table for table, told in tables.items() if told["newest"] > told["generation"]]
+    changed = [
+        table for table, generations in tables.items() if generations["newest"] > generations["generation"]
+    ]
     return StreamChanges(changed, tables)
 
 
 def _look(
     session: Session, feed: Feed, offset: Mapping[str, Any]
 ) -> tuple[LogState, dict[str, TablePosition]]:
-    """Return the logs that there are, and the positions of those that are read."""
+    """Return the existing logs, and the positions of those that are read."""
     from airflow_cdc_provider.sources.scylla.log_state import look_at_logs
     from airflow_cdc_provider.sources.scylla.position import read_offset
 
@@ -168,7 +171,7 @@ def _look(
 
 
 def _lag(position: TablePosition, timeline: Timeline, now_us: int) -> dict[str, Any]:
-    """Tell how far a table's groups are behind; streams are asked for only where groups stand apart."""
+    """Return the lag of a table's groups; queries streams only if the groups' positions differ."""
     furthest, group = position.read_to_us, ""
     ahead = {name: us for name, us in position.ahead.items() if us > furthest}
     if ahead and position.generation_ms in timeline.begins_ms:

@@ -1,7 +1,7 @@
-"""What the hooks of all sources have in common, and how a connector finds its hook.
+"""Base of all source hooks, and the lookup of a connector's hook.
 
-A hook keeps ids only. It looks its connection up when it is first used, never when a DAG is parsed, and gives
-its values to a job as plain data (:meth:`CdcHook.connection_values`), so that a job needs no Airflow.
+A hook only stores ids. It looks up its connection on first use, never when a DAG is parsed, and passes its
+values to a job as plain data (:meth:`CdcHook.connection_values`), so that a job doesn't need Airflow.
 """
 
 from __future__ import annotations
@@ -41,10 +41,10 @@ _HOOKS: Final = {
 
 
 def to_connector(declaration: ConnectorLike) -> Connector:
-    """Return the connector of any of the forms in which users give it.
+    """Return the connector from any of the accepted forms.
 
     Raises:
-        ConfigurationError: It is wrong; the message names the option.
+        ConfigurationError: The declaration is invalid; the message names the option.
     """
     if isinstance(declaration, Connector):
         return declaration
@@ -58,7 +58,7 @@ def hook_for(connector: Connector, conn_id: str | None = None) -> CdcHook:
 
     Args:
         connector: The connector.
-        conn_id: Connection to use in place of the declared one.
+        conn_id: Connection to use instead of the declared one.
 
     Raises:
         ConfigurationError: Neither names a connection.
@@ -82,7 +82,7 @@ def hook_for(connector: Connector, conn_id: str | None = None) -> CdcHook:
 
 
 def check_connector(connector: Connector, source: Source) -> list[Finding]:
-    """Look at all that capture needs, at topics of signals and notifications, at the number of tables."""
+    """Check the source's prerequisites, the topics of signals and notifications, and the number of tables."""
     from airflow_cdc_provider.hooks.channel_topics import channel_findings
     from airflow_cdc_provider.sources.base import Finding
 
@@ -98,20 +98,20 @@ def check_connector(connector: Connector, source: Source) -> list[Finding]:
 
 
 def with_secrets(connector: Connector, values: Mapping[str, Any]) -> dict[str, Any]:
-    """Return a connection's values with the secrets that the declaration holds as they are in its extra.
+    """Return a connection's values, with the secrets that the declaration has in plain text in the extra.
 
-    So a job finds them where it finds the connection's own, and its spec holds none.
+    A job finds them next to the connection's own secrets, and its spec has none.
 
     Raises:
-        ConfigurationError: There is no connection to travel with.
+        ConfigurationError: There is no connection to add them to.
     """
     if not connector.secrets:
         return dict(values)
     if not values:
         raise ConfigurationError(
-            f"connector {connector.name} holds secrets, which a job's spec must not",
+            f"connector {connector.name} has secrets in plain text, which a job's spec must not contain",
             expected="references to them: ${env:NAME} or ${file:PATH}",
-            found=f"the option {', '.join(sorted(connector.secrets))} as it is",
+            found=f"option {', '.join(sorted(connector.secrets))} in plain text",
         )
     return {**values, "extra": {**values["extra"], **connector.secrets}}
 
@@ -119,18 +119,18 @@ def with_secrets(connector: Connector, values: Mapping[str, Any]) -> dict[str, A
 class CdcHook(BaseHook):
     """A connection to a captured database.
 
-    Subclasses name the connection types that they take, build a client and describe the server.
+    Subclasses define the connection types that they accept, build a client and describe the server.
     """
 
     accepted_types: ClassVar[tuple[str, ...]] = ()
     default_port: ClassVar[int] = 0
     extra_defaults: Mapping[str, Any] = MappingProxyType({})
-    """What a declaration says of the connection, where its extra doesn't."""
+    """Defaults of the connection's extra, from the declaration."""
     authentication_class: str = ""
-    """A declaration's class that gives credentials; never a connection's: that may name no code to run."""
+    """The declaration's class that provides credentials. A connection can't name one: it would run code."""
 
     registry_conn_id: str = ""
-    """Id of the connection of the schema registry that a source's messages need."""
+    """Id of the schema registry's connection, for sources whose messages need it."""
 
     @property
     @abstractmethod
@@ -139,17 +139,17 @@ class CdcHook(BaseHook):
 
     @abstractmethod
     def normalize(self, values: dict[str, Any]) -> dict[str, Any]:
-        """Turn the values of any accepted connection type into those of our own type."""
+        """Translate the values of any accepted connection type to those of our own type."""
 
     @abstractmethod
     def describe_server(self) -> str:
-        """Ask the server who it is, in a few words, within seconds."""
+        """Return a short description of the server, within seconds."""
 
     def connection_values(self) -> dict[str, Any]:
-        """Return host, port, login, password, schema and extra as the source's own type has them.
+        """Return host, port, login, password, schema and extra, as in the source's own connection type.
 
         Raises:
-            ConfigurationError: There is no such connection, or it has another type.
+            ConfigurationError: The connection doesn't exist, or has another type.
         """
         try:
             connection = self.get_connection(self.source_conn_id)
@@ -158,7 +158,7 @@ class CdcHook(BaseHook):
         return self._values(connection, connection.extra_dejson)
 
     async def connection_values_async(self) -> dict[str, Any]:
-        """Do as :meth:`connection_values`, for triggers."""
+        """Return the same as :meth:`connection_values`, for triggers."""
         try:
             connection = await get_async_connection(self.source_conn_id, hook=self)
         except AirflowNotFoundException as error:
@@ -166,26 +166,27 @@ class CdcHook(BaseHook):
         return self._values(connection, await get_async_extra_dejson(connection))
 
     def source(self, connector: Connector) -> Source:
-        """Build the connector's source: check, tables, head, lag. The caller closes it.
+        """Build the connector's source, for checks, tables, head and lag. The caller closes it.
 
         Raises:
-            ConfigurationError: The connection or the source's options are wrong.
+            ConfigurationError: The connection or the source's options are invalid.
         """
         from airflow_cdc_provider.jobs.context import build_source  # needs pyarrow and the driver
 
         return build_source(connector, self.connection_values())
 
     def session_state(self, probes: int) -> dict[str, Any]:
-        """Ask the server a few times who it is, and tell how long that took.
+        """Query the server's description several times, and measure the latency.
 
         Args:
-            probes: How many times.
+            probes: The number of queries.
 
         Returns:
-            ``server`` in words, ``requests``, ``mean_seconds`` and ``max_seconds``, connecting included.
+            ``server``, a description; ``requests``, ``mean_seconds`` and ``max_seconds``, including
+            connecting.
 
         Raises:
-            CdcError: It doesn't answer, or refuses the login.
+            CdcError: The server doesn't answer, or refuses the login.
         """
         seconds = []
         server = ""
@@ -205,7 +206,7 @@ class CdcHook(BaseHook):
         return {"server": server, "requests": probes, "mean_seconds": mean, "max_seconds": max(seconds)}
 
     def test_connection(self) -> tuple[bool, str]:
-        """Tell whether the server answers, without any secret in the text."""
+        """Return whether the server answers, and a text without secrets."""
         try:
             values = self.connection_values()
         except ConfigurationError as error:

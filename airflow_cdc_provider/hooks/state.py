@@ -1,18 +1,18 @@
-"""The copy of a connector's state that Airflow shows: offset, lag, counts. The truth stays in the lake.
+"""Copies a connector's state to Airflow, where it is shown: offset, lag, counts. The lake has the original.
 
-It stands in the state store of the connector's changes asset, one JSON value per key:
+The copy is in the state store of the connector's changes asset, one JSON value per key:
 
 ``offset``  ``{"connector", "source", "offset", "dag_id", "run_id", "at"}``; sensors start from it.
 ``status``  ``{"lag_seconds", "lag_bytes", "changes", "batches", "stage", "ok", "at", "committed_at"}`` of the
-            last run; of one that failed before it reached anything ``{"ok", "error", "stage", "at"}`` beside
-            what the run before it told.
+            last run; if it failed before a commit, ``{"ok", "error", "stage", "at"}`` and the other values of
+            the run before it.
 ``tables``  per table, the numbers of the last run that touched it.
-``snapshots``  ``{"tables": {table: {"done", "began_at"}}, "remaining", "at"}``: which tables are read in
-            full, by snapshots that began when, and how many the last snapshot left.
-``batches``  ``{"told": [[batch, committed_at], ...]}``: the newest batch of the changes table after each of
-            the last runs that made one, oldest first.
+``snapshots``  ``{"tables": {table: {"done", "began_at"}}, "remaining", "at"}``: which tables have a complete
+            snapshot, when it started, and how many tables remained after the last run.
+``batches``  ``{"commits": [[batch, committed_at], ...]}``: the newest batch of the changes table after each
+            of the last runs that committed one, oldest first.
 
-Lost, it is written again by the next run. It is never ahead of the lake: a run writes it after its commit.
+If it is lost, the next run writes it again. It is never ahead of the lake: a run writes it after its commit.
 """
 
 from __future__ import annotations
@@ -36,39 +36,39 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 _LARGEST_VALUE_BYTES: Final = 60_000
-_TABLES_SHOWN: Final = 400
-_BATCHES_TOLD: Final = 200
+_MAX_TABLES: Final = 400
+_MAX_COMMITS: Final = 200
 
 
 def stored_offset(context: Context, connector: Connector) -> Mapping[str, Any] | None:
-    """Read the copy of a connector's offset.
+    """Return the copy of a connector's offset.
 
     Args:
-        context: Of a task.
+        context: The task's context.
         connector: The connector.
 
     Returns:
-        The source's offset, None if no run has stored one.
+        The source's offset; None if no run has stored one.
 
     Raises:
-        ConfigurationError: Another connector's offset stands there.
+        ConfigurationError: The stored offset is another connector's.
     """
     value = _known(context, connector, "offset")
     if not isinstance(value, dict):
         return None
     if value.get("source") != connector.type:
         raise ConfigurationError(
-            f"the offset stored for connector {connector.name} is another source's",
+            f"the offset stored for connector {connector.name} belongs to another source",
             expected=connector.type,
             found=str(value.get("source")),
-            remedy="give each connector a name of its own",
+            remedy="give each connector a unique name",
         )
     offset: Mapping[str, Any] | None = value.get("offset")
     return offset
 
 
 async def stored_offset_async(connector: str) -> Mapping[str, Any] | None:
-    """Do as :func:`stored_offset`, for triggers.
+    """Return the same as :func:`stored_offset`, for triggers.
 
     Args:
         connector: The connector's name.
@@ -78,10 +78,10 @@ async def stored_offset_async(connector: str) -> Mapping[str, Any] | None:
 
 
 def stored_snapshots(context: Context, connector: Connector) -> Mapping[str, Any] | None:
-    """Read what a connector's runs told of snapshots.
+    """Return what a connector's runs reported about snapshots.
 
     Args:
-        context: As for :func:`stored_offset`.
+        context: The task's context.
         connector: The connector.
 
     Returns:
@@ -92,7 +92,7 @@ def stored_snapshots(context: Context, connector: Connector) -> Mapping[str, Any
 
 
 async def stored_snapshots_async(connector: str) -> Mapping[str, Any] | None:
-    """Do as :func:`stored_snapshots`, for triggers.
+    """Return the same as :func:`stored_snapshots`, for triggers.
 
     Args:
         connector: The connector's name.
@@ -107,13 +107,13 @@ async def _stored_async(connector: str, key: str) -> Mapping[str, Any] | None:
     value: Any
     try:
         value = await store.aget(key)
-    except AttributeError:  # dag.test() runs triggers where there is no asynchronous way to Airflow
+    except AttributeError:  # dag.test() runs triggers without an asynchronous client
         value = await asyncio.to_thread(store.get, key)
     return value if isinstance(value, dict) else None
 
 
 def store_result(context: Context, connector: Connector, stage: str, result: JobResult) -> None:
-    """Copy what a job reached into the asset's state store."""
+    """Copy a job's result to the asset's state store."""
     store = _store(context, connector)
     if store is None:
         return
@@ -130,37 +130,37 @@ def store_result(context: Context, connector: Connector, stage: str, result: Job
     if result.copies is not None:
         _set(store, "snapshots", _snapshots(store.get("snapshots"), result, at))
     if result.newest_batch and result.committed_at is not None:
-        told = batches_told(store.get("batches"), result.newest_batch, result.committed_at)
-        _set(store, "batches", {"told": told})
+        commits = append_commit(store.get("batches"), result.newest_batch, result.committed_at)
+        _set(store, "batches", {"commits": commits})
     if result.tables:
         known = store.get("tables")
         tables = dict(known) if isinstance(known, dict) else {}
         for table in result.tables:
             tables.pop(table.table, None)
             tables[table.table] = {**table_numbers(table), "stage": stage, "at": at}
-        _set(store, "tables", dict(list(tables.items())[-_TABLES_SHOWN:]))
+        _set(store, "tables", dict(list(tables.items())[-_MAX_TABLES:]))
 
 
-def batches_told(known: Any, batch: int, committed_at: float) -> list[list[float]]:
-    """Add the newest batch to those that earlier runs told; a table made anew begins anew.
+def append_commit(known: Any, batch: int, committed_at: float) -> list[list[float]]:
+    """Append the newest batch to those of earlier runs; start over if the changes table was re-created.
 
     Args:
-        known: ``batches`` of the state store, None before the first.
+        known: ``batches`` of the state store; None before the first.
         batch: The newest batch.
         committed_at: When it was committed, epoch seconds.
     """
-    before = known["told"] if isinstance(known, dict) else []
+    before = known["commits"] if isinstance(known, dict) else []
     if before and before[-1][0] == batch:
         return list(before)
     kept = [one for one in before if one[0] < batch] if before and before[-1][0] < batch else []
-    return [*kept, [batch, committed_at]][-_BATCHES_TOLD:]
+    return [*kept, [batch, committed_at]][-_MAX_COMMITS:]
 
 
 def stored_batches(context: Context, connector: Connector) -> Mapping[str, Any] | None:
-    """Read which batches a connector's runs told.
+    """Return the newest batches of a connector's runs.
 
     Args:
-        context: As for :func:`stored_offset`.
+        context: The task's context.
         connector: The connector.
 
     Returns:
@@ -171,7 +171,7 @@ def stored_batches(context: Context, connector: Connector) -> Mapping[str, Any] 
 
 
 async def stored_batches_async(connector: str) -> Mapping[str, Any] | None:
-    """Do as :func:`stored_batches`, for triggers.
+    """Return the same as :func:`stored_batches`, for triggers.
 
     Args:
         connector: The connector's name.
@@ -180,18 +180,18 @@ async def stored_batches_async(connector: str) -> Mapping[str, Any] | None:
 
 
 def _snapshots(known: Any, result: JobResult, at: str) -> dict[str, Any]:
-    """Return what a run tells of snapshots; how many are left it tells only if it looked."""
+    """Return the snapshots after a run; the number remaining stays if the run didn't count them."""
     remaining = known.get("remaining") if isinstance(known, dict) else None
     if result.snapshot is not None:
         remaining = result.snapshot.remaining
     elif result.snapshot_skipped:
         remaining = 0
     copies = {table: dict(copy) for table, copy in (result.copies or {}).items()}
-    return {"tables": dict(list(copies.items())[:_TABLES_SHOWN]), "remaining": remaining, "at": at}
+    return {"tables": dict(list(copies.items())[:_MAX_TABLES]), "remaining": remaining, "at": at}
 
 
 def store_failure(context: Context, connector: Connector, stage: str, error: Exception) -> None:
-    """Note that a run failed; what earlier ones reached stays."""
+    """Store that a run failed; the values of earlier runs stay."""
     store = _store(context, connector)
     if store is None:
         return
@@ -202,7 +202,7 @@ def store_failure(context: Context, connector: Connector, stage: str, error: Exc
 
 
 def last_run(context: Context, connector: Connector) -> Mapping[str, Any]:
-    """Return what the store says of the last run, with its ``offset``; empty before the first."""
+    """Return the last run's status from the store, with its ``offset``; empty before the first run."""
     store = _store(context, connector)
     status = None if store is None else store.get("status")
     if not isinstance(status, dict):
@@ -211,7 +211,7 @@ def last_run(context: Context, connector: Connector) -> Mapping[str, Any]:
 
 
 def table_numbers(table: Any) -> dict[str, Any]:
-    """Return the numbers of a table's result that say something: neither zero nor unknown."""
+    """Return the numbers of a table's result that are neither zero nor unknown."""
     return {
         name: value for name, value in vars(table).items() if name != "table" and value not in (None, 0, "")
     }
@@ -223,17 +223,17 @@ def _store(context: Context, connector: Connector) -> Any:
         return None
     try:
         return stores[changes_asset(connector)]
-    except KeyError:  # a mapped task, whose assets are not known when the DAG is parsed
+    except KeyError:  # a mapped task, whose assets aren't known when the DAG is parsed
         return None
 
 
 def _known(context: Context, connector: Connector, key: str) -> Any:
-    """Read a value of the store, whatever assets the task has.
+    """Return a value of the store, even if the connector's asset isn't the task's.
 
-    Those of a templated connector, or of a mapped task, weren't known when the DAG was parsed.
+    The asset of a templated connector or of a mapped task isn't known when the DAG is parsed.
 
     Raises:
-        ConfigurationError: Airflow gives a task the state of its own assets only.
+        ConfigurationError: Airflow restricts the task to the state of its own assets.
     """
     store = _store(context, connector)
     if store is not None or context.get("asset_state_store") is None:
@@ -248,15 +248,15 @@ def _known(context: Context, connector: Connector, key: str) -> Any:
         if error.error.error is not ErrorType.PERMISSION_DENIED:
             raise
         raise ConfigurationError(
-            f"the state of connector {connector.name} may not be read by this task",
+            f"this task isn't allowed to read the state of connector {connector.name}",
             expected=f"asset {asset.name} among its inlets",
             found=str(error),
-            remedy="add inlets=[Asset(...)] of that name to it, or name the connector without a template",
+            remedy="add inlets=[Asset(...)] with that name, or name the connector without a template",
         ) from None
 
 
 def _set(store: Any, key: str, value: dict[str, Any]) -> None:
     if len(json.dumps(value)) > _LARGEST_VALUE_BYTES:
-        log.warning("The connector's %s is too large for Airflow's state store and is not copied there", key)
+        log.warning("The connector's %s is too large for Airflow's state store and isn't copied", key)
         return
     store.set(key, value)

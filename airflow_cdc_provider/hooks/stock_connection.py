@@ -1,4 +1,4 @@
-"""Connections of Airflow's stock types that a declaration names: found, and of the type that is meant."""
+"""Looks up the connections of Airflow's stock types that a declaration names, and checks their type."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ def stock_connection(conn_id: str, conn_type: str, *, option: str, example: str)
 
     Args:
         conn_id: Its id.
-        conn_type: The type that it must have.
-        option: Option of the declaration that names it.
-        example: Arguments of ``airflow connections add`` behind the type.
+        conn_type: The required type.
+        option: The declaration's option that names it.
+        example: Arguments of ``airflow connections add`` after the type.
 
     Raises:
-        ConfigurationError: There is no such connection, or it has another type.
+        ConfigurationError: The connection doesn't exist, or has another type.
     """
     try:
         connection = BaseHook.get_connection(conn_id)
@@ -30,7 +30,7 @@ def stock_connection(conn_id: str, conn_type: str, *, option: str, example: str)
 
 
 async def stock_connection_async(conn_id: str, conn_type: str, *, option: str, example: str) -> Any:
-    """Do as :func:`stock_connection`, for triggers."""
+    """Return the same as :func:`stock_connection`, for triggers."""
     try:
         connection = await get_async_connection(conn_id)
     except AirflowNotFoundException as error:

@@ -1,8 +1,8 @@
-"""Stores of segments that Airflow connections lead to: ``ssh`` or ``sftp``, and ``aws``.
+"""Segment stores behind Airflow connections: ``ssh`` or ``sftp``, and ``aws``.
 
-The connections are Airflow's stock ones. SSH goes through Airflow's own ``SSHHook`` (extra ``sftp`` of this
-package), so keys, passwords, host keys and proxies are what its form says. S3 goes through boto3 (extra
-``s3``): Amazon's provider would bring fifty packages more for the same client.
+The connections have Airflow's stock types. SSH uses Airflow's own ``SSHHook`` (extra ``sftp`` of this
+package), with the keys, passwords, host keys and proxies of its form. S3 uses boto3 (extra ``s3``): Amazon's
+provider would add fifty packages for the same client.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ _AWS_EXTRA: Final = ("region_name", "endpoint_url", "aws_session_token", "profil
 
 
 class SftpStore:
-    """A folder on another machine. Each thread has a connection of its own.
+    """A folder on another machine. Each thread has its own connection.
 
     Args:
         ssh_conn_id: An Airflow connection of type ``ssh`` or ``sftp``.
@@ -41,11 +41,11 @@ class SftpStore:
         self._opened: list[SSHClient] = []
 
     def exclusive(self) -> AbstractContextManager[None]:
-        """Keep nobody out."""
+        """Do nothing: there is no lock."""
         return nullcontext()
 
     def items(self) -> list[Item]:
-        """List whole files."""
+        """List complete files."""
         return [item for item in self._all() if not item.name.startswith(".")]
 
     def read(self, name: str, begin: int = 0, end: int | None = None) -> Iterator[bytes]:
@@ -54,7 +54,7 @@ class SftpStore:
             size = file.stat().st_size or 0
             at, end = begin, size if end is None else min(end, size)
             while at < end:
-                # A piece's requests are under way together, but no more: who takes the pieces sets the pace.
+                # Only requests of one piece are in flight: the consumer of the pieces sets the pace.
                 (piece,) = file.readv([(at, min(PIECE_BYTES, end - at))])
                 if not piece:
                     return
@@ -62,7 +62,7 @@ class SftpStore:
                 yield piece
 
     def write(self, name: str, pieces: Iterable[bytes]) -> None:
-        """Put a file there: temporary name, read back, rename."""
+        """Write a file: temporary name, read back, rename."""
         temporary = f"{self.folder}/{partial_name(name)}"
         sent = hashlib.sha256()
         with self._errors():
@@ -83,7 +83,7 @@ class SftpStore:
             return
 
     def sweep(self) -> None:
-        """Remove what killed writers left."""
+        """Remove temporary files of killed writers."""
         for item in self._all():
             if is_partial(item.name):
                 self.remove(item.name)
@@ -131,11 +131,11 @@ class SftpStore:
 
     @contextmanager
     def _errors(self) -> Iterator[None]:
-        """Raise what a caller can act on.
+        """Translate the client's errors to ours.
 
         Raises:
-            FileNotFoundError: As it is.
-            ConfigurationError: The server lets us in, or at the file, no more.
+            FileNotFoundError: Unchanged.
+            ConfigurationError: The server refuses the login or the access.
             TransientError: The connection was lost.
         """
         from paramiko import AuthenticationException, BadHostKeyException, SSHException
@@ -146,9 +146,9 @@ class SftpStore:
             raise
         except (AuthenticationException, BadHostKeyException, PermissionError) as error:
             raise ConfigurationError(
-                f"connection {self.ssh_conn_id} is refused at {self.folder}",
+                f"connection {self.ssh_conn_id} has no access to {self.folder}",
                 found=type(error).__name__,
-                remedy="correct its login, key or host key, or the rights of the folder",
+                remedy="correct its login, key or host key, or the folder's permissions",
             ) from None
         except (SSHException, EOFError, OSError) as error:
             raise TransientError(
@@ -161,12 +161,12 @@ def s3_store(aws_conn_id: str | None, url: str) -> S3Store:
 
     Args:
         aws_conn_id: An Airflow connection of type ``aws``: login and password are access key and secret, or
-            both empty for what boto3 finds by itself; extra may hold ``region_name``, ``endpoint_url``,
-            ``aws_session_token`` and ``profile_name``. None likewise for what boto3 finds.
+            both empty for boto3's own credentials; the extra may have ``region_name``, ``endpoint_url``,
+            ``aws_session_token`` and ``profile_name``. None for boto3's own credentials.
         url: ``s3://bucket/prefix``.
 
     Raises:
-        ConfigurationError: boto3 or the connection is missing, or the connection asks for something else.
+        ConfigurationError: boto3 or the connection is missing, or the connection has unsupported settings.
     """
     try:
         import boto3
@@ -196,9 +196,9 @@ def _aws_values(conn_id: str) -> tuple[dict[str, Any], str | None, str | None]:
         found = connection.conn_type if connection.conn_type != "aws" else f"extra {', '.join(unknown)}"
         raise ConfigurationError(
             f"connection {conn_id} can't be used for S3",
-            expected=f"type aws, with {', '.join(_AWS_EXTRA)} in its extra at most",
+            expected=f"type aws, with no other extra than {', '.join(_AWS_EXTRA)}",
             found=str(found),
-            remedy="a role is taken through profile_name, from the worker's AWS configuration",
+            remedy="to assume a role, use profile_name of the worker's AWS configuration",
         )
     return extra, connection.login or None, connection.password or None
 

@@ -1,8 +1,8 @@
-"""The continuous application of a connector, as its folder shows it.
+"""Observes and stops a connector's continuous application through its folder.
 
-One folder per connector, ``<work folder>/<connector>/stream``, holds the application's spec, the state file
-that it writes after each round (see :mod:`airflow_cdc_provider.jobs.stream`), its log and its result. Whoever
-starts, watches or stops it meets there; nothing is kept in Airflow.
+One folder per connector, ``<work folder>/<connector>/stream``, has the application's spec, the state file
+that it writes after each round (see :mod:`airflow_cdc_provider.jobs.stream`), its log and its result.
+Everything that starts, watches or stops the application uses this folder; Airflow stores nothing.
 """
 
 from __future__ import annotations
@@ -20,18 +20,19 @@ from typing import Any, Literal
 
 from airflow_cdc_provider.exceptions import CdcError, TransientError, error_from_text
 
-Status = Literal["absent", "running", "silent", "gone", "stopped", "failed"]
+Status = Literal["absent", "running", "silent", "dead", "stopped", "failed"]
 
 
 @dataclass(frozen=True)
 class Health:
-    """How a continuous application is.
+    """Health of a continuous application.
 
     Args:
-        status: ``absent``: never started; ``running``; ``silent``: its process lives but does not tell of
-            itself; ``gone``: it ended without a word; ``stopped``: it ended well; ``failed``: it told why.
-        state: What it last told.
-        silent_seconds: Since when it has not told of itself.
+        status: ``absent``: never started; ``running``; ``silent``: its process runs but sends no heartbeat;
+            ``dead``: it ended without reporting a status; ``stopped``: it ended normally; ``failed``: it
+            reported an error.
+        state: The last state that it wrote.
+        silent_seconds: Time since its last heartbeat.
     """
 
     status: Status
@@ -40,13 +41,13 @@ class Health:
 
     @property
     def alive(self) -> bool:
-        """Whether there is a process."""
+        """Whether the process exists."""
         return self.status in ("running", "silent")
 
     def numbers(self) -> dict[str, Any]:
-        """Return what XCom keeps."""
-        told = ("name", "pid", "host", "started_at", "rounds", "batch", "changes", "lag_seconds", "metrics")
-        return {"status": self.status, **{name: self.state[name] for name in told if name in self.state}}
+        """Return the values for XCom."""
+        names = ("name", "pid", "host", "started_at", "rounds", "batch", "changes", "lag_seconds", "metrics")
+        return {"status": self.status, **{name: self.state[name] for name in names if name in self.state}}
 
 
 @dataclass(frozen=True)
@@ -57,29 +58,30 @@ class StreamFolder:
 
     @property
     def state_path(self) -> Path:
-        """Where the application tells of itself."""
+        """The state file, which the application writes."""
         return self.path / "state.json"
 
     @property
     def stop_path(self) -> Path:
-        """A file that asks the application to end."""
+        """The file that requests the application to stop."""
         return self.path / "stop"
 
     @property
     def log_path(self) -> Path:
-        """Where its output goes."""
+        """The application's log."""
         return self.path / "stream.log"
 
     @property
     def spec_path(self) -> Path:
-        """Its spec; also what its process is known by."""
+        """The application's spec; the path also identifies its process."""
         return self.path / "spec.json"
 
     def health(self, heartbeat_timeout_seconds: float) -> Health:
-        """Tell how the application is.
+        """Return the application's health.
 
         Args:
-            heartbeat_timeout_seconds: How long it may be without a word; longer than its longest round.
+            heartbeat_timeout_seconds: The longest allowed time between heartbeats; longer than its longest
+                round.
         """
         try:
             state = json.loads(self.state_path.read_text())
@@ -90,13 +92,13 @@ class StreamFolder:
             return Health("failed" if state["status"] == "failed" else "stopped", state, silent)
         here = state["host"] == socket.gethostname()
         if here and not self._is_ours(int(state["pid"])):
-            return Health("gone", state, silent)
+            return Health("dead", state, silent)
         if silent <= heartbeat_timeout_seconds:
             return Health("running", state, silent)
-        return Health("silent" if here else "gone", state, silent)
+        return Health("silent" if here else "dead", state, silent)
 
     def request_stop(self) -> None:
-        """Ask the application to end after its current commit: by signal on its own host, and by file."""
+        """Request a stop after the application's current commit: by signal on its own host, and by file."""
         with contextlib.suppress(OSError):
             self.stop_path.touch(mode=0o600)
         with contextlib.suppress(FileNotFoundError, ValueError, ProcessLookupError):
@@ -107,21 +109,26 @@ class StreamFolder:
                     os.kill(pid, signal.SIGTERM)
 
     def failure(self, health: Health, max_lag_seconds: float | None = None) -> CdcError | None:
-        """Return what is wrong with the application, None if nothing is."""
+        """Return the application's error; None if it is healthy.
+
+        Args:
+            health: Its health.
+            max_lag_seconds: The greatest allowed lag; None for any.
+        """
         name = self.path.parent.name
         text = str(health.state.get("error", ""))
         if health.status == "running" and text:
             return error_from_text(text) or CdcError(text)
         if health.status == "failed":
-            told = error_from_text(text)
-            if told is None or isinstance(told, TransientError):
-                # Transient for the application, which tried again; for who watches, it has ended.
+            reported = error_from_text(text)
+            if reported is None or isinstance(reported, TransientError):
+                # Transient for the application, which retried; for the observer it has ended.
                 return CdcError(f"the continuous application of {name} failed", found=text)
-            return told
-        if health.status in ("gone", "silent", "absent"):
+            return reported
+        if health.status in ("dead", "silent", "absent"):
             return CdcError(
                 f"the continuous application of {name} is {health.status}",
-                expected="word from it after each round",
+                expected="a heartbeat after each round",
                 found=f"none for {health.silent_seconds:.0f} s" if health.state else "no state file",
                 remedy=f"see {self.log_path}; a new run of its DAG starts it again",
             )
@@ -131,7 +138,7 @@ class StreamFolder:
                 f"the continuous application of {name} is behind its source",
                 expected=f"a lag of at most {max_lag_seconds:.0f} s",
                 found=f"{lag:.0f} s",
-                remedy="give it more cores or memory, or look for a slow round in its log",
+                remedy="give it more cores or memory, or find the slow round in its log",
             )
         return None
 
@@ -141,7 +148,7 @@ class StreamFolder:
             return str(self.spec_path).encode() in arguments
         except FileNotFoundError:
             return False
-        except OSError:  # no /proc here: take the pid's word
+        except OSError:  # no /proc here: rely on the pid
             with contextlib.suppress(OSError):
                 os.kill(pid, 0)
                 return True

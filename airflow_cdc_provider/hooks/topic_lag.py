@@ -1,8 +1,8 @@
-"""How far publishing is behind capture, and a consumer group behind the topics' ends.
+"""Measures how far publishing is behind capture, and a consumer group behind the topics' ends.
 
-Offsets are counted, which reads no data. But marks of transactions, and records of transactions that were
-aborted, take offsets that no consumer is ever given: so where few offsets are left, or more than may be, the
-messages are counted, no more of them than decide.
+The lag is a difference of offsets, which reads no data. But transaction markers and records of aborted
+transactions occupy offsets that consumers never receive. So if few offsets remain, or more than allowed, the
+messages are counted, only as many as needed.
 """
 
 from __future__ import annotations
@@ -22,12 +22,12 @@ from airflow_cdc_provider.kafka.settings import ClientSettings
 
 _CALL_SECONDS: Final = 30.0
 _COUNTED_OFFSETS: Final = 100
-"""Up to so many offsets of a partition are read in any case."""
+"""Ranges of up to this many offsets of a partition are always counted by message."""
 _COUNT_SECONDS: Final = 10.0
-"""How long messages of a longer range are counted at most, in one look."""
+"""The time limit for counting the messages of longer ranges, per check."""
 
 ReadRange = Callable[[MessageRange], Iterable[Sequence[Any]]]
-"""Reads the messages of a range, some at a time."""
+"""Reads the messages of a range in batches."""
 
 
 @dataclass(frozen=True)
@@ -35,10 +35,10 @@ class PublishingLag:
     """How far publishing is behind.
 
     Args:
-        batch: All batches of the changes table up to this one are published; 0 for none.
-        newest_batch: The newest one that a run told; None before the first.
-        pending_batches: How many aren't published; None before the first capture.
-        lag_seconds: How long ago the oldest of them was committed, by what runs told; 0 for none.
+        batch: The last batch of the changes table up to which all are published; 0 for none.
+        newest_batch: The newest batch that a run reported; None before the first.
+        pending_batches: The number of unpublished batches; None before the first capture.
+        lag_seconds: Time since the oldest of them was committed, as runs reported it; 0 for none.
     """
 
     batch: int
@@ -52,39 +52,39 @@ class GroupLag:
     """How far a consumer group is behind.
 
     Args:
-        lag: Messages that it hasn't committed; None while it has committed nothing.
-        topics: The same by topic, of those that count.
+        lag: The number of uncommitted messages; None if the group has committed no offset.
+        topics: The same by selected topic.
     """
 
     lag: int | None
     topics: Mapping[str, int] = field(default_factory=dict)
 
 
-def look_at_publishing(positions: PositionsTopic, told: Mapping[str, Any] | None) -> PublishingLag:
-    """Compare the stored position with the batches that runs told.
+def look_at_publishing(positions: PositionsTopic, stored: Mapping[str, Any] | None) -> PublishingLag:
+    """Compare the stored position with the batches that runs reported.
 
     Args:
-        positions: Of the connector.
-        told: ``batches`` of the connector's state in Airflow.
+        positions: The connector's positions.
+        stored: ``batches`` of the connector's state in Airflow.
 
     Raises:
-        ConfigurationError: The login or a right is wrong.
+        ConfigurationError: The login is refused, or a permission is missing.
         TransientError: The brokers don't answer.
         OffsetMissing: The position of a slice is missing.
     """
     position = positions.least()
-    return lag_of(position.batch - 1 if position else 0, told, time.time())
+    return lag_of(position.batch - 1 if position else 0, stored, time.time())
 
 
-def lag_of(batch: int, told: Mapping[str, Any] | None, now: float) -> PublishingLag:
-    """Tell how far a published batch is behind.
+def lag_of(batch: int, stored: Mapping[str, Any] | None, now: float) -> PublishingLag:
+    """Return how far a published batch is behind.
 
     Args:
-        batch: The last one that is published.
-        told: As for :func:`look_at_publishing`.
+        batch: The last published batch.
+        stored: As for :func:`look_at_publishing`.
         now: Epoch seconds.
     """
-    batches = told["told"] if told else []
+    batches = stored["commits"] if stored else []
     if not batches:
         return PublishingLag(batch)
     newest = int(batches[-1][0])
@@ -106,17 +106,17 @@ def look_at_group(
     """Compare a group's committed offsets with the ends of topics.
 
     Args:
-        settings: Of clients.
+        settings: Settings of the clients.
         group: Its ``group.id``.
         topics: Anchored regular expressions.
-        every_topic: Whether topics count of which the group has committed nothing.
-        without: Names of topics that don't count.
-        wait_for_begin: Whether the lag of a group is unknown that has committed nothing, and topics must be
-            there; else it is none.
-        max_lag: Up to so many messages the lag is exact; of more it may count offsets.
+        every_topic: Whether to include topics for which the group has committed no offset.
+        without: Names of excluded topics.
+        wait_for_begin: Whether the lag of a group without committed offsets is unknown, and topics must
+            exist; else that lag is zero.
+        max_lag: Up to this many messages the lag is exact; above it may be a difference of offsets.
 
     Raises:
-        ConfigurationError: No topic is selected; the login or a right is wrong.
+        ConfigurationError: No topic is selected, the login is refused, or a permission is missing.
         TransientError: The brokers don't answer.
     """
     nothing = GroupLag(None if wait_for_begin else 0)
@@ -129,7 +129,7 @@ def look_at_group(
             "no topic is selected",
             expected=f"topics that match {', '.join(topics)}",
             found=f"none on {settings.servers}",
-            remedy="correct the expressions, or give the connection's user the right READ on the topics",
+            remedy="correct the expressions, or grant the connection's user the right READ on the topics",
         )
     partitions = [(name, number) for name, topic in found.items() for number in topic.partitions]
     committed = _committed(settings, group, partitions)
@@ -156,12 +156,12 @@ def lags_of(
 
     Args:
         left: The ranges.
-        max_lag: Up to so many messages in all ranges together each count is exact, unless that takes long.
+        max_lag: Counts are exact up to this many messages in all ranges, unless counting takes too long.
         read: Reads short ranges.
-        read_hastily: Reads long ones: gives up after :data:`_COUNT_SECONDS` without a message.
+        read_hastily: Reads long ranges: stops after :data:`_COUNT_SECONDS` without a message.
 
     Returns:
-        How many each has, or its offsets.
+        The number of messages, or of offsets, per range.
 
     Raises:
         TransientError: As ``read``.
@@ -181,14 +181,14 @@ def lags_of(
 
 
 def _count_some(messages: Iterable[Sequence[Any]], most: int, deadline: float) -> int | None:
-    """Count messages; None if there are more than so many, or that can't be told in time."""
+    """Count messages; return None if there are more than ``most``, or if the deadline passes."""
     count = 0
     try:
         for some in messages:
             count += len(some)
             if count > most or time.monotonic() > deadline:
                 return None
-    except BrokersAway:  # or nothing but aborted records for that long: offsets are what is known
+    except BrokersAway:  # or only aborted records for that long: keep the difference of offsets
         return None
     return count
 
@@ -201,16 +201,16 @@ def _committed(settings: ClientSettings, group: str, partitions: Sequence[Partit
 
     last = LastError()
     admin: Any = client_of(AdminClient, settings.of_admin(), last)
-    wanted = ConsumerGroupTopicPartitions(group, [TopicPartition(*one) for one in partitions])
+    requested = ConsumerGroupTopicPartitions(group, [TopicPartition(*one) for one in partitions])
     try:
-        told = admin.list_consumer_group_offsets([wanted], request_timeout=_CALL_SECONDS)
-        found = told[group].result().topic_partitions
+        listed = admin.list_consumer_group_offsets([requested], request_timeout=_CALL_SECONDS)
+        found = listed[group].result().topic_partitions
     except KafkaException as error:
-        doing, right = f"asking for the offsets of group {group}", f"DESCRIBE on group {group}"
+        doing, right = f"listing the offsets of group {group}", f"DESCRIBE on group {group}"
         raise error_of(error.args[0], doing, last.error, right=right) from None
     return {(one.topic, one.partition): one.offset for one in found if one.error is None and one.offset >= 0}
 
 
 def topics_of_prefix(prefix: str, delimiter: str) -> str:
-    """Return the expression of all topics that begin with a connector's prefix."""
+    """Return the regular expression of all topics with a connector's prefix."""
     return rf"{re.escape(prefix + delimiter)}.*"

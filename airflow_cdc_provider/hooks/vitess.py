@@ -1,4 +1,4 @@
-"""Hook of VTGates: takes our connection type ``cdc_vitess``."""
+"""Hook of VTGates; accepts our connection type ``cdc_vitess``."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _CALL_SECONDS: Final = 5.0
 
 
 class VitessCdcHook(CdcHook):
-    """A Vitess cluster, by the gRPC port of one VTGate or of several.
+    """A Vitess cluster, through the gRPC port of one or several VTGates.
 
     Args:
         vitess_conn_id: The connection: host (several with commas, each with its port if it needs one), port
@@ -51,7 +51,7 @@ class VitessCdcHook(CdcHook):
         return self._client
 
     def close(self) -> None:
-        """End the client and its threads."""
+        """Close the client and its threads."""
         if "_client" in self.__dict__:
             self._client.close()
             del self.__dict__["_client"]
@@ -63,19 +63,19 @@ class VitessCdcHook(CdcHook):
         self.close()
 
     def normalize(self, values: dict[str, Any]) -> dict[str, Any]:
-        """Leave out what the form left empty."""
+        """Remove empty fields of the form."""
         extra = {name: value for name, value in values["extra"].items() if value not in (None, "")}
         return {**values, "extra": extra}
 
     def describe_server(self) -> str:
-        """Name the release and the keyspaces."""
+        """Return the release and the keyspaces."""
         try:
             client = self.get_conn()
-            told = client.execute("SELECT @@version_comment", timeout_seconds=_CALL_SECONDS).texts()[0][0]
+            comment = client.execute("SELECT @@version_comment", timeout_seconds=_CALL_SECONDS).texts()[0][0]
             rows = client.execute("SHOW VITESS_KEYSPACES", timeout_seconds=_CALL_SECONDS).texts()
         finally:
             self.close()
-        version = re.search(r"Version: (\S+)", told)
+        version = re.search(r"Version: (\S+)", comment)
         keyspaces = ", ".join(sorted(name for name, *_ in rows)) or "none"
         return f"Vitess{' ' + version[1] if version else ''}, keyspaces {keyspaces}"
 
@@ -88,7 +88,7 @@ def client_of(values: dict[str, Any]) -> VtgateClient:
     """Build a client.
 
     Args:
-        values: What :meth:`VitessCdcHook.connection_values` returned.
+        values: The result of :meth:`VitessCdcHook.connection_values`.
     """
     from airflow_cdc_provider.sources.vitess.connection import ConnectionValues
     from airflow_cdc_provider.sources.vitess.vtgate import VtgateClient

@@ -1,10 +1,10 @@
-"""Whether shards of a Vitess keyspace have changes after an offset, and how old the oldest of them is.
+"""Checks whether shards of a Vitess keyspace have changes after an offset, and how old the oldest one is.
 
-One look asks where the shards stand. If the offset isn't there, it opens a stream after the offset, lets the
-tablets skip what the connector does not select, and takes one change at most. It never reads bulk data.
+Each check queries the shards' current positions. If the offset is behind them, it opens a stream after the
+offset, lets the tablets filter out unselected tables, and reads one change at most. It never reads bulk data.
 
-gRPC's asyncio client belongs to one event loop of a process, and sensors and triggers have several, so a look
-is made of blocking calls with time limits; callers on an event loop give it a thread.
+gRPC's asyncio client is bound to one event loop per process, but sensors and triggers have several. So a
+check uses blocking calls with timeouts; callers on an event loop run it in a thread.
 """
 
 from __future__ import annotations
@@ -29,18 +29,18 @@ _CALL_SECONDS: Final = 10.0
 
 @dataclass(frozen=True)
 class Pending:
-    """What one look saw.
+    """Result of one check.
 
     Args:
         news: Whether there are changes after the offset.
-        lag_seconds: Age of the oldest of them by the tablet's clock, 0 for none; None before the first
-            capture, or where the server needs longer to find the first change that is selected.
-        table: Where the oldest is, empty for none.
-        shards: How many transactions each shard has after the offset, those of other tables and of tablets'
-            own heartbeats included.
-        lost: Whether the source no longer has what follows the offset, and the next run is to make that good.
-        resharding: Shards that are turning into others, and those that they turn into; None where nobody
-            looked.
+        lag_seconds: Age of the oldest one by the tablet's clock, 0 for none; None before the first capture,
+            or if the server didn't find the first selected change in time.
+        table: Table of the oldest one; empty for none.
+        shards: The number of transactions of each shard after the offset, including those of other tables and
+            of the tablets' heartbeats.
+        lost: Whether the source no longer has the changes after the offset, and the next run recovers from
+            that.
+        resharding: The source and target shards of a reshard in progress; None if not checked.
     """
 
     news: bool
@@ -53,12 +53,12 @@ class Pending:
 
 @dataclass(frozen=True)
 class Shards:
-    """The shards that there are, ``keyspace/shard``.
+    """The existing shards, as ``keyspace/shard``.
 
     Args:
-        serving: Those that serve, of those that are read.
-        resharding: Those that have tablets and share keys with others that do, sorted.
-        missing: Those of the serving ones that the offset has no place of; none before the first capture.
+        serving: The serving shards, of those that are read.
+        resharding: Shards that have tablets and share keys with others that do, sorted.
+        missing: Serving shards without a position in the offset; empty before the first capture.
     """
 
     serving: Sequence[str]
@@ -68,17 +68,17 @@ class Shards:
 
 @dataclass(frozen=True)
 class Feed:
-    """What to watch; a connector's options as JSON, so that a trigger can carry it.
+    """The feed to check: a connector's options as JSON, so that a trigger can be serialized.
 
     Args:
-        keyspace: The keyspace, or behind a slash an expression on keyspaces.
-        shards: Its shards; none: all.
+        keyspace: The keyspace, or a regular expression of keyspaces after a slash.
+        shards: Its shards; empty for all.
         tablet_type: Type of the tablets that are read.
-        exclude_empty_shards: Whether shards without such tablets are left out.
+        exclude_empty_shards: Whether to skip shards without such tablets.
         cells: Cells whose tablets may be read.
-        tables: Patterns of the tables that count.
-        exclude_tables: Patterns of those that do not.
-        mends_loss: Whether the run that is waited for goes on from a lost position by itself.
+        tables: Patterns of the selected tables.
+        exclude_tables: Patterns of the excluded tables.
+        mends_loss: Whether the next run recovers from a lost position automatically.
     """
 
     keyspace: str
@@ -92,7 +92,7 @@ class Feed:
 
     @property
     def options(self) -> VitessOptions:
-        """The source's options as far as they matter here."""
+        """The source's options that a check needs."""
         from airflow_cdc_provider.sources.vitess.options import VitessAdvanced, VitessOptions, VitessStream
 
         return VitessOptions(
@@ -105,7 +105,7 @@ class Feed:
         )
 
     def selects(self, table: str) -> bool:
-        """Tell whether a table counts."""
+        """Return whether a table is selected."""
         return any(re.fullmatch(p, table) for p in self.tables) and not any(
             re.fullmatch(p, table) for p in self.exclude_tables
         )
@@ -114,18 +114,18 @@ class Feed:
 def look(
     client: VtgateClient, feed: Feed, offset: Mapping[str, Any] | None, *, patience_seconds: float = 20.0
 ) -> Pending:
-    """Look once.
+    """Check once.
 
     Args:
         client: The cluster.
-        feed: What to watch.
-        offset: The Vitess source's offset, None before the first capture.
-        patience_seconds: How long to let the tablets skip what is not selected.
+        feed: The feed to check.
+        offset: The Vitess source's offset; None before the first capture.
+        patience_seconds: How long the tablets may search for a selected change.
 
     Raises:
-        PositionLost: The source no longer has what follows the offset, and no run makes that good.
-        ConfigurationError: The login is refused, or the keyspace isn't there.
-        TransientError: The server does not answer.
+        PositionLost: The source no longer has the changes after the offset, and no run recovers from that.
+        ConfigurationError: The login is refused, or the keyspace doesn't exist.
+        TransientError: The server doesn't answer.
     """
     from airflow_cdc_provider.sources.vitess.gtid import is_real
     from airflow_cdc_provider.sources.vitess.position import Position, require_known
@@ -142,20 +142,20 @@ def look(
             require_known(position, head)
         require_kept(
             client,
-            {shard: place.gtid for shard, place in position.shards.items() if shard in head.shards},
+            {shard: at.gtid for shard, at in position.shards.items() if shard in head.shards},
             feed.tablet_type,
             _CALL_SECONDS,
         )
         ahead = {
-            shard: max(place.set.count - position.shards[shard].set.count, 0)
-            for shard, place in head.shards.items()
+            shard: max(at.set.count - position.shards[shard].set.count, 0)
+            for shard, at in head.shards.items()
             if shard in position.shards and is_real(position.shards[shard].gtid)
         }
-        turning = _turning(client, options)
+        resharding = _resharding(client, options)
         if position.is_real and position.has(head):
-            return Pending(news=False, lag_seconds=0.0, shards=ahead, resharding=turning)
+            return Pending(news=False, lag_seconds=0.0, shards=ahead, resharding=resharding)
         found = _first_change(client, feed, position, head, ahead, patience_seconds)
-        return replace(found, resharding=turning)
+        return replace(found, resharding=resharding)
     except PositionLost:
         if not feed.mends_loss:
             raise
@@ -163,16 +163,16 @@ def look(
 
 
 def look_at_shards(client: VtgateClient, feed: Feed, offset: Mapping[str, Any] | None) -> Shards:
-    """Look which shards there are.
+    """List the existing shards.
 
     Args:
         client: The cluster.
-        feed: What to watch.
-        offset: The Vitess source's offset, None before the first capture.
+        feed: The feed to check.
+        offset: The Vitess source's offset; None before the first capture.
 
     Raises:
-        ConfigurationError: The login is refused, or the keyspace isn't there.
-        TransientError: The server does not answer.
+        ConfigurationError: The login is refused, or the keyspace doesn't exist.
+        TransientError: The server doesn't answer.
     """
     from airflow_cdc_provider.sources.vitess.position import Position
     from airflow_cdc_provider.sources.vitess.requests import serving_shards
@@ -180,10 +180,10 @@ def look_at_shards(client: VtgateClient, feed: Feed, offset: Mapping[str, Any] |
     serving = serving_shards(client, feed.options)
     known = Position.from_offset(offset).shards if offset is not None else None
     missing = [] if known is None else [shard for shard in serving if shard not in known]
-    return Shards(serving, _turning(client, feed.options), missing)
+    return Shards(serving, _resharding(client, feed.options), missing)
 
 
-def _turning(client: VtgateClient, options: VitessOptions) -> list[str]:
+def _resharding(client: VtgateClient, options: VitessOptions) -> list[str]:
     from airflow_cdc_provider.sources.vitess.requests import each_keyspace
     from airflow_cdc_provider.sources.vitess.tablets import list_tablets, shards_in_reshard
 
@@ -220,8 +220,8 @@ def _first_change(
                     age = max(now - event.timestamp, 0.0) if event.timestamp else None
                     return Pending(True, age, event.row_event.table_name, ahead)
                 if event.HasField("vgtid"):
-                    reached = Position.of_vgtid(event.vgtid.SerializeToString())
-                    if reached.has(head):
+                    read_to = Position.of_vgtid(event.vgtid.SerializeToString())
+                    if read_to.has(head):
                         return Pending(False, 0.0, "", ahead)
     finally:
         timer.cancel()

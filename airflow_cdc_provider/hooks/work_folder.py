@@ -1,4 +1,4 @@
-"""The work folder: what Airflow's workers, its triggerer and Spark's driver share."""
+"""The work folder, which Airflow's workers, its triggerer and Spark's driver share."""
 
 from __future__ import annotations
 
@@ -16,24 +16,24 @@ def stream_folder(given: str | None, connector: str) -> StreamFolder:
     """Return the folder of a connector's continuous application; it need not exist.
 
     Args:
-        given: The work folder, None for the configured one.
+        given: The work folder; None for the configured one.
         connector: The connector's name.
     """
     return StreamFolder(configured_work_folder(given) / safe_name(connector) / "stream")
 
 
 def signals_folder(given: str | None, connector: str) -> Path:
-    """Return the folder in which a connector's jobs find signals; it need not exist.
+    """Return the folder from which a connector's jobs read signals; it need not exist.
 
     Args:
-        given: The work folder, None for the configured one.
+        given: The work folder; None for the configured one.
         connector: The connector's name.
     """
     return configured_work_folder(given) / safe_name(connector) / "signals"
 
 
 def configured_work_folder(given: str | None = None) -> Path:
-    """Return the work folder: the one given, that of ``[cdc] work_folder``, or ``$AIRFLOW_HOME/cdc``."""
+    """Return the given work folder, else ``[cdc] work_folder``, else ``$AIRFLOW_HOME/cdc``."""
     folder = given or conf.get("cdc", "work_folder", fallback="")
     if not folder:
         folder = os.path.join(os.environ.get("AIRFLOW_HOME", "~/airflow"), "cdc")
@@ -41,7 +41,7 @@ def configured_work_folder(given: str | None = None) -> Path:
 
 
 def safe_name(text: str) -> str:
-    """Return a text as one path component; different texts stay different."""
+    """Return a text as one path component; different texts give different names."""
     safe = re.sub(r"[^A-Za-z0-9_.=-]", "_", text)[:120]
     if safe == text and text not in (".", "..", ""):
         return safe

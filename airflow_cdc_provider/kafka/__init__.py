@@ -1,5 +1,5 @@
-"""What knows a Kafka broker and what stands beside it: clients, producer, positions, schema registry.
+"""Access to Kafka: clients, producer, publishing positions, and the schema registry.
 
-Built on ``confluent-kafka`` (librdkafka), extra ``kafka``. Knows nothing of sources and of events: records
-come as Arrow batches with the columns that :mod:`.producer` names, schemas as texts (:mod:`.registry`).
+Built on ``confluent-kafka`` (librdkafka), extra ``kafka``. Independent of sources and events: records are
+Arrow batches with the columns documented in :mod:`.producer`, schemas are texts (:mod:`.registry`).
 """

@@ -1,8 +1,8 @@
-"""Reading a range of one partition: the same messages whenever it is read, as long as the broker has them.
+"""Reading a range of one partition: the same messages at each reading, as long as the broker has them.
 
-A consumer is given its partition, belongs to no group and commits nothing. The range ends at an offset that a
-reader with ``read_committed`` may pass: so whether a transaction is committed is decided for all of it. Holes
-are normal: compaction takes messages out, and marks of transactions take places.
+A consumer is assigned its partition, belongs to no group and commits nothing. The range ends at or before the
+last stable offset, so all transactions in it are committed or aborted. Gaps are normal: compaction removes
+messages, and transaction markers occupy offsets.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, Final
 from airflow_cdc_provider.exceptions import PositionLost
 from airflow_cdc_provider.kafka.errors import (
     NO_GROUP,
-    PASSING,
+    TRANSIENT,
     LastError,
     client_of,
     error_of,
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
 _AT_ONCE: Final = 5_000
 _WAIT_SECONDS: Final = 0.5
-_GONE: Final = ("_AUTO_OFFSET_RESET", "OFFSET_OUT_OF_RANGE")
+_OFFSETS_LOST: Final = ("_AUTO_OFFSET_RESET", "OFFSET_OUT_OF_RANGE")
 
 
 @dataclass(frozen=True)
@@ -40,7 +40,7 @@ class MessageRange:
         topic: The topic.
         partition: Its partition.
         start: Offset of the first one.
-        end: Offset behind the last one; what a reader of its isolation could read when it was told.
+        end: Offset after the last one; at most the end that a consumer of the isolation level could read.
     """
 
     topic: str
@@ -51,24 +51,24 @@ class MessageRange:
 
 def read_range(
     settings: ClientSettings,
-    wanted: MessageRange,
+    messages: MessageRange,
     isolation: str = "read_committed",
     build: Callable[[dict[str, Any]], Any] | None = None,
 ) -> Iterator[list[Message]]:
     """Read a range.
 
     Args:
-        settings: Of the client.
-        wanted: The range.
+        settings: Client settings.
+        messages: The range.
         isolation: ``read_committed`` or ``read_uncommitted``.
-        build: Makes the client; by default librdkafka's.
+        build: Builds the client; librdkafka's consumer by default.
 
     Yields:
-        Messages in the order of their offsets, some at a time.
+        Batches of messages in the order of their offsets.
 
     Raises:
-        PositionLost: The broker no longer has the range's begin.
-        ConfigurationError: The login, a right or a setting is wrong.
+        PositionLost: The broker no longer has the start of the range.
+        ConfigurationError: The login, a permission or a setting is invalid.
         TransientError: The brokers send nothing for ``settings.retry_seconds``.
     """
     require_library()
@@ -79,50 +79,50 @@ def read_range(
     config = {**settings.of_consumer(group, isolation), "auto.offset.reset": "error"}
     consumer = client_of(build or Consumer, config, last)
     try:
-        consumer.assign([TopicPartition(wanted.topic, wanted.partition, wanted.start)])
-        yield from _until_end(consumer, wanted, settings.retry_seconds, last)
+        consumer.assign([TopicPartition(messages.topic, messages.partition, messages.start)])
+        yield from _until_end(consumer, messages, settings.retry_seconds, last)
     finally:
         consumer.close()
 
 
 def _until_end(
-    consumer: Any, wanted: MessageRange, patience_seconds: float, last: LastError
+    consumer: Any, messages: MessageRange, retry_seconds: float, last: LastError
 ) -> Iterator[list[Message]]:
-    at = wanted.start
-    doing = f"reading partition {wanted.partition} of topic {wanted.topic}"
-    deadline = time.monotonic() + patience_seconds
-    while at < wanted.end:
+    at = messages.start
+    doing = f"reading partition {messages.partition} of topic {messages.topic}"
+    deadline = time.monotonic() + retry_seconds
+    while at < messages.end:
         found: list[Message] = []
-        trouble = None
+        transient = None
         for message in consumer.consume(_AT_ONCE, _WAIT_SECONDS):
             error = message.error()
             if error is None:
                 at = message.offset() + 1
-                if at <= wanted.end:
+                if at <= messages.end:
                     found.append(message)
             elif error.name() == "_PARTITION_EOF":
                 at = max(at, message.offset())
-            elif error.name() in _GONE:
-                raise _lost(wanted, at)
+            elif error.name() in _OFFSETS_LOST:
+                raise _lost(messages, at)
             elif error.name() == NO_GROUP:
                 continue
-            elif error.name() not in PASSING:
-                raise error_of(error, doing, last.error, right=f"READ on topic {wanted.topic}")
+            elif error.name() not in TRANSIENT:
+                raise error_of(error, doing, last.error, right=f"READ on topic {messages.topic}")
             else:
-                trouble = error
+                transient = error
         if found:
             yield found
-            deadline = time.monotonic() + patience_seconds
-        elif at < wanted.end and time.monotonic() > deadline:
+            deadline = time.monotonic() + retry_seconds
+        elif at < messages.end and time.monotonic() > deadline:
             from confluent_kafka import KafkaError
 
-            raise error_of(trouble or KafkaError(KafkaError._TIMED_OUT), doing, last.error)
+            raise error_of(transient or KafkaError(KafkaError._TIMED_OUT), doing, last.error)
 
 
-def _lost(wanted: MessageRange, at: int) -> PositionLost:
+def _lost(messages: MessageRange, at: int) -> PositionLost:
     return PositionLost(
-        f"partition {wanted.partition} of topic {wanted.topic} no longer has what was to be read",
+        f"partition {messages.partition} of topic {messages.topic} no longer has the messages to read",
         expected=f"messages from offset {at} on",
-        remedy="retention took them, or the topic was made anew; see snapshot.on_lost_position, and lengthen "
-        "retention.ms or let runs follow each other sooner",
+        remedy="retention deleted them, or the topic was re-created; see snapshot.on_lost_position, and "
+        "increase retention.ms or run more often",
     )

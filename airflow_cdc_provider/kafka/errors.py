@@ -1,8 +1,8 @@
-"""What librdkafka reports, as our errors: by code, never by text.
+"""Conversion of librdkafka's errors to this provider's errors, by code and never by text.
 
 =======================  =================================================================================
-:class:`RecordsRefused`  the broker won't take a record, or a topic's records, however often it is asked
-``ConfigurationError``   a login, a right, a name or a setting is wrong
+:class:`RecordsRefused`  the broker rejects a record, or all records of a topic; retries don't help
+``ConfigurationError``   a login, a permission, a name or a setting is invalid
 ``CommitConflict``       another producer has the transactional id now: this one is fenced
 :class:`BrokersAway`     anything else: brokers that don't answer, coordinators that move
 =======================  =================================================================================
@@ -22,15 +22,15 @@ _FENCED: Final = ("_FENCED", "INVALID_PRODUCER_EPOCH", "PRODUCER_FENCED", "INVAL
 _OF_RECORD: Final = ("MSG_SIZE_TOO_LARGE", "INVALID_RECORD", "INVALID_TIMESTAMP")
 WRONG_NAME: Final = "TOPIC_EXCEPTION"
 NAMES: Final = (
-    "brokers take names of letters, digits, . _ and -, at most 249, none that differs from another in . and "
-    "_ alone: correct publish.topic_prefix, publish.topic_pattern, or the transform that names the topic"
+    "topic names have letters, digits, . _ and -, at most 249, and must not differ from another name only in "
+    ". and _: correct publish.topic_prefix, publish.topic_pattern, or the transform that names the topic"
 )
-"""What to do about a name that brokers take for none."""
+"""Remedy for an invalid topic name."""
 NOT_ALLOWED: Final = "TOPIC_AUTHORIZATION_FAILED"
-"""A topic may not be seen, or not used as was asked; whether it is there is not told."""
+"""The user has no permission for the operation on a topic; the broker doesn't report whether it exists."""
 NO_GROUP: Final = "GROUP_AUTHORIZATION_FAILED"
-"""What librdkafka reports of the group whose name a consumer must have, and whose coordinator it looks for. A
-reader that is given its partitions and commits nothing needs none."""
+"""Reported for the consumer group, whose coordinator librdkafka always looks up. Ignored for consumers that
+are assigned their partitions and commit nothing: they need no group."""
 _OF_TOPIC: Final = (
     "UNKNOWN_TOPIC_OR_PART",
     "_UNKNOWN_TOPIC",
@@ -39,7 +39,7 @@ _OF_TOPIC: Final = (
     NOT_ALLOWED,
 )
 NOT_THERE: Final = ("UNKNOWN_TOPIC_OR_PART", "_UNKNOWN_TOPIC")
-"""A topic is not there, or was made so recently that not every broker knows it."""
+"""A topic doesn't exist, or was created so recently that not every broker knows it."""
 _OF_SETTINGS: Final = (
     "_INVALID_ARG",
     "_AUTHENTICATION",
@@ -63,61 +63,61 @@ _RIGHT_MISSING: Final = (
     "TRANSACTIONAL_ID_AUTHORIZATION_FAILED",
 )
 FATAL: Final = "_FATAL"
-"""What a client whose error is fatal says of each further record; polling it tells which error it was."""
+"""Error of each further record after a fatal error of the client; polling returns the fatal error itself."""
 FATAL_SECONDS: Final = 0.1
-"""How long a client is polled for that."""
-IDEMPOTENT_WRITE: Final = "brokers before 2.8 want IDEMPOTENT_WRITE on the cluster, too"
-"""What producers without a transactional id need; newer brokers ask for the right to write to any topic."""
+"""How long a client is polled for the fatal error."""
+IDEMPOTENT_WRITE: Final = "brokers before 2.8 also require IDEMPOTENT_WRITE on the cluster"
+"""Permission for producers without a transactional id; newer brokers require WRITE on any topic."""
 
-PASSING: Final = ("_TRANSPORT", "_ALL_BROKERS_DOWN", "_TIMED_OUT", "_RESOLVE", "LEADER_NOT_AVAILABLE")
-"""What consumers report and get over by themselves, if they can."""
+TRANSIENT: Final = ("_TRANSPORT", "_ALL_BROKERS_DOWN", "_TIMED_OUT", "_RESOLVE", "LEADER_NOT_AVAILABLE")
+"""Errors from which consumers recover by themselves, if possible."""
 
 
 class BrokersAway(TransientError):
-    """The brokers don't answer, or not now."""
+    """The brokers don't answer, or are not available now."""
 
 
 class RecordsRefused(ConfigurationError):
-    """The broker refuses records for good.
+    """The broker rejects records; retries don't help.
 
     Args:
-        topic: Where they were to go.
-        reason: The broker's.
-        whole_topic: Whether it would refuse any record of that topic.
-        remedy: What to do, if that is something of its own.
+        topic: Their topic.
+        reason: The broker's reason.
+        whole_topic: Whether it rejects all records of that topic.
+        remedy: The remedy, if it isn't the general one.
     """
 
     def __init__(self, topic: str, reason: str, *, whole_topic: bool, remedy: str = "") -> None:
-        """Build the text; it tells nothing of the records' content."""
+        """Build the message, without content of the records."""
         self.topic = topic
         self.reason = reason
         self.whole_topic = whole_topic
-        expected = "a topic that is there and may be written to" if whole_topic else ""
+        expected = "an existing topic with permission to write" if whole_topic else ""
         if remedy:
             pass
         elif whole_topic:
             remedy = (
-                "make the topic, or have it made by publish.topics.create: true; or give the connection's "
-                f"user the right WRITE on topic {topic}"
+                "create the topic, or set publish.topics.create: true; or grant the connection's "
+                f"user WRITE on topic {topic}"
             )
         else:
             remedy = (
-                "raise max.message.bytes of the topic and message.max.bytes in publish.kafka.producer, or "
-                "set such records apart with publish.kafka.refused: quarantine"
+                "increase max.message.bytes of the topic and message.max.bytes in publish.kafka.producer, or "
+                "quarantine such records with publish.kafka.refused: quarantine"
             )
-        super().__init__(f"topic {topic} refuses records", expected=expected, found=reason, remedy=remedy)
+        super().__init__(f"topic {topic} rejects records", expected=expected, found=reason, remedy=remedy)
 
     def __reduce__(self) -> tuple[object, ...]:
-        """Pickle by what it was made of."""
-        return _refused, (self.topic, self.reason, self.whole_topic, self.remedy)
+        """Pickle by its arguments."""
+        return _rejected, (self.topic, self.reason, self.whole_topic, self.remedy)
 
 
-def _refused(topic: str, reason: str, whole_topic: bool, remedy: str) -> RecordsRefused:
+def _rejected(topic: str, reason: str, whole_topic: bool, remedy: str) -> RecordsRefused:
     return RecordsRefused(topic, reason, whole_topic=whole_topic, remedy=remedy)
 
 
-def refused_by(error: KafkaError, topic: str) -> RecordsRefused | None:
-    """Return the refusal that an error of a record is, None if it is something else."""
+def rejection_of(error: KafkaError, topic: str) -> RecordsRefused | None:
+    """Return the error if the broker rejected a record, None for other errors."""
     name = error.name()
     if name in _OF_RECORD or name in _OF_TOPIC:
         remedy = NAMES if name == WRONG_NAME else ""
@@ -126,13 +126,16 @@ def refused_by(error: KafkaError, topic: str) -> RecordsRefused | None:
 
 
 def error_of(error: KafkaError, doing: str, last: KafkaError | None = None, *, right: str = "") -> CdcError:
-    """Return our error.
+    """Convert an error of librdkafka.
 
     Args:
-        error: Librdkafka's.
-        doing: What failed, in words.
-        last: What a connection reported last: a refused login shows there, the call itself only times out.
-        right: What the connection's user needs for it, as ``READ on topic shop``; told where it is missing.
+        error: Librdkafka's error.
+        doing: The operation that failed, for the message.
+        last: The last error of a connection: it reports a failed login, while the call itself only times out.
+        right: The permission that the operation requires, such as ``READ on topic shop``, for the remedy.
+
+    Returns:
+        The provider's error.
     """
     name = error.name()
     text = f"{name}: {error.str()}"
@@ -140,14 +143,14 @@ def error_of(error: KafkaError, doing: str, last: KafkaError | None = None, *, r
         return CommitConflict(
             f"{doing} failed: another producer took over",
             found=text,
-            remedy="let only one run publish at a time; what this one had not committed the other one sends",
+            remedy="run only one publisher at a time; the other one sends what this one had not committed",
         )
     if last is not None and last.name() in _OF_SETTINGS and name not in _OF_SETTINGS:
         name, text = last.name(), f"{last.name()}: {last.str()}"
     if name in _OF_SETTINGS or name in _OF_TOPIC:
-        remedy = "correct the Kafka connection, its rights or the setting"
+        remedy = "correct the Kafka connection, its permissions or the setting"
         if right and name in _RIGHT_MISSING:
-            remedy = f"give the connection's user the right {right}"
+            remedy = f"grant the connection's user {right}"
         return ConfigurationError(f"{doing} failed", found=text, remedy=remedy)
     if last is not None:
         text += f" (last: {last.name()}: {last.str()})"
@@ -155,37 +158,45 @@ def error_of(error: KafkaError, doing: str, last: KafkaError | None = None, *, r
 
 
 class LastError:
-    """Keeps what a client's connections reported last; librdkafka's ``error_cb``."""
+    """Keeps the last error that a client's connections reported; librdkafka's ``error_cb``."""
 
     def __init__(self) -> None:
         self.error: KafkaError | None = None
         self._accepted = False
 
     def accepted(self) -> None:
-        """Note that brokers took us in: from now on a failed handshake is a broker that goes away."""
+        """Record a successful login: from now on, a failed handshake is a broker that disconnects."""
         self.error = None
         self._accepted = True
 
     @property
     def is_lasting(self) -> bool:
-        """Whether it is about a login, a right or a certificate: waiting won't help."""
+        """Whether it is about a login, a permission or a certificate: retries don't help."""
         return self.error is not None and self.error.name() in _OF_SETTINGS
 
     def __call__(self, error: KafkaError) -> None:
-        """Note an error; a lasting one is not forgotten for a later one."""
+        """Record an error; a later one doesn't replace a lasting one."""
         if not self.is_lasting and not (self._accepted and error.name() in _OF_SETTINGS):
             self.error = error
 
 
-def served(function: Callable[[float], int], seconds: float, failed: Callable[[KafkaError], CdcError]) -> int:
-    """Let a client call back, and return what it has left to do.
+def serve_callbacks(
+    function: Callable[[float], int], seconds: float, failed: Callable[[KafkaError], CdcError]
+) -> int:
+    """Serve a client's callbacks.
 
-    A client whose error is fatal raises it here; delivery reports that it serves then fail in their turn.
+    A client with a fatal error raises it here; delivery reports serve_callbacks later fail too.
 
     Args:
         function: The client's ``poll`` or ``flush``.
-        seconds: How long it may take.
-        failed: Makes our error of librdkafka's.
+        seconds: Maximum duration.
+        failed: Converts librdkafka's error.
+
+    Returns:
+        The return value of ``function``.
+
+    Raises:
+        CdcError: The client's fatal error.
     """
     from confluent_kafka import KafkaException
 
@@ -204,30 +215,30 @@ def client_of(build: Callable[[dict[str, Any]], Any], settings: dict[str, Any], 
     """Build a client.
 
     Raises:
-        ConfigurationError: Librdkafka doesn't know a setting, or two don't go together.
+        ConfigurationError: Librdkafka rejects a setting, or two settings conflict.
     """
     from confluent_kafka import KafkaException
 
     try:
         return build({**settings, "error_cb": last, "log_level": 0})
     except (KafkaException, TypeError, ValueError) as error:
-        # Of an argument of the wrong value librdkafka shows the value: a password may be meant.
+        # For an invalid value, librdkafka's message contains the value, which may be a password.
         text = str(error.args[0].str() if isinstance(error, KafkaException) else error)
         for name, value in settings.items():
             if isinstance(value, str) and ("password" in name or "secret" in name or "key.pem" in name):
                 text = text.replace(value, "***") if value else text
         raise ConfigurationError(
-            "librdkafka refuses the settings",
+            "librdkafka rejects the settings",
             found=text,
             remedy="correct the connection's extra, or publish.kafka.producer and publish.kafka.consumer",
         ) from None
 
 
 def require_library() -> None:
-    """Refuse to go on without the library.
+    """Check that the library is installed.
 
     Raises:
-        ConfigurationError: It isn't installed.
+        ConfigurationError: It isn't.
     """
     try:
         import confluent_kafka  # noqa: F401

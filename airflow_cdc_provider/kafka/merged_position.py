@@ -1,4 +1,4 @@
-"""Where publishing after merges stands: per mirror the snapshot whose rows are published.
+"""Position of publishing after merges: per mirror the snapshot whose rows are published.
 
 It is the ``state`` of a position (:mod:`.positions`), whose ``batch`` counts the steps: what one mirror's
 rows became from one snapshot to another::
@@ -6,9 +6,9 @@ rows became from one snapshot to another::
     {"v": 1, "tables": {"db.orders": {"table_id": "...", "snapshot": "42", "batch": 12}},
      "step": {"table": "db.orders", "until": {...}, "columns": ["document"]}}
 
-``tables`` is what stood before the step, ``step`` the one of which ``records`` of the position were sent,
-null between two steps. A step is the same sequence of records each time it is made: both of its snapshots
-are kept from expiry for as long as a position names them.
+``tables`` is the state before the step, ``step`` the one of which ``records`` of the position were sent, null
+between two steps. A step is the same sequence of records each time it is computed: both of its snapshots are
+kept from expiry as long as a position refers to them.
 """
 
 from __future__ import annotations
@@ -25,12 +25,12 @@ _VERSION: Final = 1
 
 @dataclass(frozen=True)
 class Place:
-    """What is published of one mirror.
+    """The published state of one mirror.
 
     Args:
-        table_id: Names the mirror's table; one that is made anew has another.
+        table_id: UUID of the mirror's table; a re-created table has another one.
         snapshot: The snapshot that holds the rows.
-        batch: The last batch of the changes table that is merged there.
+        batch: The last batch of the changes table that is merged in it.
     """
 
     table_id: str
@@ -40,12 +40,12 @@ class Place:
 
 @dataclass(frozen=True)
 class Step:
-    """What is being published.
+    """The step that is being published.
 
     Args:
         table: The source's table.
-        until: Where its mirror's rows are published to then.
-        columns: Columns of the mirror that are compared and published besides what is kept of its rows.
+        until: The published state of its mirror after the step.
+        columns: Columns of the mirror that are compared and published in addition to the stored states.
     """
 
     table: str
@@ -55,13 +55,13 @@ class Step:
 
 @dataclass(frozen=True)
 class MergedPosition:
-    """How far the mirrors of a connector are published; see the module."""
+    """Position of a connector's mirrors in publishing; see the module."""
 
     tables: Mapping[str, Place] = field(default_factory=dict)
     step: Step | None = None
 
     def reached(self) -> MergedPosition:
-        """Return the position behind the step."""
+        """Return the position after the step."""
         if self.step is None:
             return self
         return MergedPosition({**self.tables, self.step.table: self.step.until})
@@ -77,10 +77,10 @@ class MergedPosition:
 
     @classmethod
     def from_json(cls, text: str | None) -> MergedPosition:
-        """Read what :meth:`to_json` wrote.
+        """Read the output of :meth:`to_json`.
 
         Raises:
-            OffsetMissing: It is something else.
+            OffsetMissing: The text is invalid or has another version.
         """
         try:
             values: dict[str, Any] = json.loads(text or "")
@@ -96,6 +96,6 @@ class MergedPosition:
                 "the stored position of publishing after merges can't be read",
                 expected=f"a position of version {_VERSION}",
                 found=(text or "nothing")[:200],
-                remedy="use the version of this package that wrote it, or publish all rows anew by airflow "
-                "cdc offsets publish --batch 1",
+                remedy="use the version of this package that wrote it, or publish all rows again with "
+                "airflow cdc offsets publish --batch 1",
             ) from error

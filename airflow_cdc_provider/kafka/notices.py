@@ -1,8 +1,7 @@
-"""Records that no position tells of, such as notifications: handed over at once, waited for when asked.
+"""A producer of records without a publishing position, such as notifications.
 
-The producer is idempotent, so none is doubled by a retry, and not transactional. Handing over never waits for
-a broker: what is handed over goes out in the background, and :meth:`NoticeProducer.deliver` tells what became
-of it.
+The producer is idempotent, so retries don't duplicate records, and not transactional. Enqueueing never waits
+for a broker: records are sent in the background, and :meth:`NoticeProducer.deliver` waits for their delivery.
 """
 
 from __future__ import annotations
@@ -23,9 +22,9 @@ from airflow_cdc_provider.kafka.errors import (
     LastError,
     client_of,
     error_of,
-    refused_by,
+    rejection_of,
     require_library,
-    served,
+    serve_callbacks,
 )
 from airflow_cdc_provider.kafka.settings import ClientSettings
 
@@ -33,16 +32,16 @@ if TYPE_CHECKING:
     from confluent_kafka import KafkaError, Message
 
 _TOPIC_PART: Final = 4
-"""A topic that a broker makes by itself is waited for a part of the time that delivery may take."""
+"""The fraction of the delivery timeout to wait for a topic that the broker creates automatically."""
 
 
 class NoticeProducer:
     """Sends records. Use it from one thread.
 
     Args:
-        settings: Of the client.
-        deliver_seconds: How long a record may take, unless the settings say so.
-        build: Makes it; by default librdkafka's.
+        settings: Client settings.
+        deliver_seconds: Delivery timeout of a record, unless the settings contain one.
+        build: Builds the client; librdkafka's producer by default.
     """
 
     def __init__(
@@ -59,14 +58,15 @@ class NoticeProducer:
         self._failed: list[tuple[str, KafkaError]] = []
         self._topic = ""
         self.waiting = 0
-        """Records that were handed over and of which it isn't known that they were delivered."""
+        """Number of records that were enqueued but not acknowledged yet."""
 
     def hand_over(self, records: pa.RecordBatch) -> None:
-        """Take records, as the encoder makes them; headers that all data records have are none of theirs.
+        """Enqueue records as the encoder returns them, without the headers that all data records have.
 
         Raises:
-            BrokersAway: As many wait as the client keeps.
-            ConfigurationError: A setting is wrong.
+            BrokersAway: The client's queue is full.
+            ConfigurationError: A setting is invalid.
+            RecordsRefused: The client rejects a record.
         """
         from confluent_kafka import KafkaException
 
@@ -77,36 +77,40 @@ class NoticeProducer:
             try:
                 self._client.produce(row["topic"], row["value"], row["key"])
             except BufferError:
-                raise BrokersAway(f"too many records wait for topic {row['topic']}") from None
+                raise BrokersAway(
+                    f"the queue is full of undelivered records for topic {row['topic']}"
+                ) from None
             except KafkaException as error:
-                told = error.args[0]
+                reported = error.args[0]
                 try:
-                    if told.name() == FATAL:
-                        served(self._client.poll, FATAL_SECONDS, self._error)
+                    if reported.name() == FATAL:
+                        serve_callbacks(self._client.poll, FATAL_SECONDS, self._error)
                 finally:
-                    if told.fatal() or told.name() == FATAL:
+                    if reported.fatal() or reported.name() == FATAL:
                         self.close()
-                raise refused_by(told, row["topic"]) or self._error(told) from None
+                raise rejection_of(reported, row["topic"]) or self._error(reported) from None
             self.waiting += 1
         try:
-            served(self._client.poll, 0, self._error)
+            serve_callbacks(self._client.poll, 0, self._error)
         except CdcError:
             self.close()
             raise
 
     def deliver(self) -> None:
-        """Wait until the brokers have acknowledged all that was handed over, some seconds at most.
+        """Wait until the brokers have acknowledged all enqueued records, up to the delivery timeout.
+
+        After an error, undelivered records are dropped.
 
         Raises:
-            RecordsRefused: They won't take a record, or its topic isn't there.
-            BrokersAway: They don't answer.
-            ConfigurationError: A right or a setting is wrong. What waited is given up in each of these cases.
+            RecordsRefused: The broker rejects a record, or its topic doesn't exist.
+            BrokersAway: The brokers don't answer.
+            ConfigurationError: A permission or a setting is invalid.
         """
         if not self.waiting:
             return
         try:
             deadline = time.monotonic() + self._seconds + 2
-            while served(self._client.flush, 0.5, self._error) and not self._failed:
+            while serve_callbacks(self._client.flush, 0.5, self._error) and not self._failed:
                 if time.monotonic() > deadline:
                     break
             self._raise_failed()
@@ -117,14 +121,14 @@ class NoticeProducer:
             raise
 
     def close(self) -> None:
-        """End it; what wasn't delivered is given up."""
+        """Close the producer; undelivered records are dropped."""
         client, self._client = self._client, None
         self._failed.clear()
         self.waiting = 0
         if client is not None:
             client.purge()
             with suppress(CdcError):  # a fatal error was raised by the call that met it
-                served(client.flush, 0.1, self._error)
+                serve_callbacks(client.flush, 0.1, self._error)
 
     def _new_client(self) -> Any:
         require_library()
@@ -149,7 +153,7 @@ class NoticeProducer:
 
     def _raise_failed(self) -> None:
         for topic, error in self._failed:
-            raise refused_by(error, topic) or self._error(error)
+            raise rejection_of(error, topic) or self._error(error)
 
     def _error(self, error: KafkaError) -> CdcError:
         right = f"WRITE on topic {self._topic}; {IDEMPOTENT_WRITE}"

@@ -1,4 +1,4 @@
-"""What a cluster's topics are: their partitions, where those begin and end, and which topic is which."""
+"""A cluster's topics: their ids, their partitions, and the start and end offsets of these."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ Partition = tuple[str, int]
 
 _CALL_SECONDS: Final = 30.0
 _NEW_SECONDS: Final = 10.0
-"""How long brokers may not know of a partition that was added just now."""
+"""How long a new partition may be unknown to brokers."""
 _NO_LEADER: Final = ("LEADER_NOT_AVAILABLE", "NOT_LEADER_FOR_PARTITION", "_NOENT")
-"""A partition has no leader, or one that doesn't know of it: brokers restart, or it was added just now."""
+"""A partition has no leader, or its leader doesn't know it yet: brokers restart, or the partition is new."""
 
 
 @dataclass(frozen=True)
@@ -27,8 +27,8 @@ class Topic:
 
     Args:
         name: Its name.
-        id: What the broker calls it, another one when it is made anew; empty where it tells none.
-        partitions: Their numbers.
+        id: The broker's topic id; a re-created topic has another one. Empty if the broker reports none.
+        partitions: Numbers of its partitions.
     """
 
     name: str
@@ -37,34 +37,37 @@ class Topic:
 
 
 class ClusterTopics:
-    """Asks a cluster about its topics; connects when it is first asked.
+    """Metadata and offsets of a cluster's topics; connects on first use.
 
     Args:
-        settings: Of the client.
-        isolation: Whose end of a partition counts: ``read_committed`` or ``read_uncommitted``.
+        settings: Client settings.
+        isolation: Isolation level of end offsets: ``read_committed`` or ``read_uncommitted``.
     """
 
     def __init__(self, settings: ClientSettings, isolation: str = "read_committed") -> None:
         self._settings = settings
         self._isolation = isolation
-        self._admin_made: Any = None
+        self._admin_client: Any = None
         self._last = LastError()
         self._seconds = min(_CALL_SECONDS, max(1.0, settings.retry_seconds))
 
     @property
     def _admin(self) -> Any:
-        if self._admin_made is None:
+        if self._admin_client is None:
             require_library()
             from confluent_kafka.admin import AdminClient
 
-            self._admin_made = client_of(AdminClient, self._settings.of_admin(), self._last)
-        return self._admin_made
+            self._admin_client = client_of(AdminClient, self._settings.of_admin(), self._last)
+        return self._admin_client
 
     def topics(self, patterns: Sequence[str]) -> dict[str, Topic]:
         """Find topics by anchored regular expressions.
 
+        Returns:
+            The topics by name.
+
         Raises:
-            ConfigurationError: The login is wrong.
+            ConfigurationError: The login is invalid.
             TransientError: No broker answers.
         """
         from confluent_kafka import KafkaException, TopicCollection
@@ -74,39 +77,42 @@ class ClusterTopics:
             names = sorted(name for name in known if any(re.fullmatch(one, name) for one in patterns))
             if not names:
                 return {}
-            asked = self._admin.describe_topics(TopicCollection(names), request_timeout=self._seconds)
-            told = {name: found.result() for name, found in asked.items()}
+            futures = self._admin.describe_topics(TopicCollection(names), request_timeout=self._seconds)
+            described = {name: future.result() for name, future in futures.items()}
         except KafkaException as error:
-            raise self._error(error, "asking for topics") from None
+            raise self._error(error, "describing topics") from None
         return {
             name: Topic(name, str(one.topic_id or ""), tuple(sorted(part.id for part in one.partitions)))
-            for name, one in sorted(told.items())
+            for name, one in sorted(described.items())
         }
 
     def begins(self, partitions: Iterable[Partition]) -> dict[Partition, int]:
-        """Return the offset of the first message that each partition still has."""
+        """Return the offset of the first available message of each partition."""
         from confluent_kafka.admin import OffsetSpec
 
         return self._offsets(partitions, OffsetSpec.earliest())
 
     def ends(self, partitions: Iterable[Partition]) -> dict[Partition, int]:
-        """Return the offset behind the last message of each that may be read now."""
+        """Return the offset after the last readable message of each partition."""
         from confluent_kafka.admin import OffsetSpec
 
         return self._offsets(partitions, OffsetSpec.latest())
 
     def at(self, partitions: Iterable[Partition], time_ms: int) -> dict[Partition, int]:
-        """Return the offset of the first message that isn't older than a time; the end where all are.
+        """Return the offset of the first message at or after a time, or the end offset if there is none.
 
         Args:
-            partitions: Which ones.
+            partitions: The partitions.
             time_ms: Milliseconds since 1970.
+
+        Returns:
+            Offsets by partition.
         """
         from confluent_kafka.admin import OffsetSpec
 
-        asked = list(partitions)
-        ends = self.ends(asked)
-        found = self._offsets(asked, OffsetSpec.for_timestamp(time_ms))
+        requested = list(partitions)
+        ends = self.ends(requested)
+        found = self._offsets(requested, OffsetSpec.for_timestamp(time_ms))
         return {one: offset if offset >= 0 else ends[one] for one, offset in found.items()}
 
     def _offsets(self, partitions: Iterable[Partition], spec: Any) -> dict[Partition, int]:
@@ -117,20 +123,20 @@ class ClusterTopics:
         request = {TopicPartition(topic, number): spec for topic, number in partitions}
         if not request:
             return {}
-        began = time.monotonic()
+        started = time.monotonic()
         while True:
             try:
-                asked = self._admin.list_offsets(
+                futures = self._admin.list_offsets(
                     request, isolation_level=level, request_timeout=self._seconds
                 )
-                return {(one.topic, one.partition): found.result().offset for one, found in asked.items()}
+                return {(one.topic, one.partition): future.result().offset for one, future in futures.items()}
             except KafkaException as error:
-                if time.monotonic() - began > self._patience(error.args[0].name()):
-                    raise self._error(error, "asking for offsets") from None
+                if time.monotonic() - started > self._retry_timeout(error.args[0].name()):
+                    raise self._error(error, "listing offsets") from None
             time.sleep(0.2)
 
-    def _patience(self, name: str) -> float:
-        """Return for how many seconds it is worth to ask again after an error."""
+    def _retry_timeout(self, name: str) -> float:
+        """Return for how many seconds to retry after an error."""
         if name in _NO_LEADER:
             return self._settings.retry_seconds
         return min(_NEW_SECONDS, self._settings.retry_seconds) if name in NOT_THERE else -1
@@ -140,16 +146,16 @@ class ClusterTopics:
 
 
 def require_patterns(patterns: Sequence[str], found: Mapping[str, Topic], servers: str) -> None:
-    """Refuse patterns of topics that select none.
+    """Check that topic patterns select at least one topic.
 
     Raises:
-        ConfigurationError: With them.
+        ConfigurationError: They select none.
     """
     if not found:
         raise ConfigurationError(
             "no topic is selected",
             expected=f"topics that match {', '.join(patterns)}",
             found=f"none on {servers}",
-            remedy="check source.topics (anchored regular expressions) and tables, and the user's right to "
-            "describe topics",
+            remedy="check source.topics (anchored regular expressions) and tables, and the user's permission "
+            "to describe topics",
         )

@@ -1,13 +1,14 @@
-"""Where publishing stands: one record per slice in a compacted topic, in the transaction of what it tells of.
+"""Publishing positions: one record per slice in a compacted topic, written in the transaction of its records.
 
 A position is
 
     {"v": 1, "connector": "...", "slice": 0, "slices": 1, "batch": 12, "records": 2000, "now_ns": 0,
      "form": "...", "state": "..."}
 
-``batch`` is the batch of the changes table that is being published, ``records`` how many of its records were
-sent; 0: all before is whole. ``state`` is what the makers of events knew before the batch, null where that
-isn't told. The record's key is ``<connector>.<slice>``, and it stands in the partition of the slice's number.
+``batch`` is the batch of the changes table that is being published, ``records`` the number of its records
+that were sent; 0 means that all earlier batches are complete. ``state`` is the state of the event builders
+before the batch, null if there is none. The record's key is ``<connector>.<slice>``, and its partition is the
+slice's number.
 """
 
 from __future__ import annotations
@@ -35,17 +36,17 @@ from airflow_cdc_provider.kafka.settings import ClientSettings
 _VERSION: Final = 1
 _CALL_SECONDS: Final = 30.0
 _GRACE_SECONDS: Final = 5.0
-"""How much later than the client itself a call is given up: its error says why."""
-_FIRST_LOOK: Final = 64
-"""How many offsets before the end of a partition are looked at first: the newest position is there."""
-_MADE_SECONDS: Final = 10.0
-"""How long it may take until all brokers know a topic or partition that was made just now."""
+"""Extra timeout on top of the client's own, so that the client's error with its reason comes first."""
+_TAIL_OFFSETS: Final = 64
+"""Number of offsets before the end of a partition to read first: the newest position is usually there."""
+_PROPAGATION_SECONDS: Final = 10.0
+"""How long it may take until all brokers know a new topic or partition."""
 _UNKNOWN: Final = ("UNKNOWN_TOPIC_OR_PART", "_UNKNOWN_PARTITION", "_UNKNOWN_TOPIC")
 
 
 @dataclass(frozen=True)
 class PublishPosition:
-    """How far one slice is published; see the module."""
+    """Publishing position of one slice; see the module."""
 
     connector: str
     batch: int
@@ -57,7 +58,7 @@ class PublishPosition:
     slices: int = 1
 
     def further(self, records: int) -> PublishPosition:
-        """Return the position some records later, in the same batch."""
+        """Return the position after more records of the same batch."""
         return replace(self, records=self.records + records)
 
     @property
@@ -71,10 +72,11 @@ class PublishPosition:
 
     @classmethod
     def from_json(cls, text: bytes) -> PublishPosition:
-        """Read what :meth:`to_json` wrote.
+        """Read the output of :meth:`to_json`.
 
         Raises:
-            OffsetMissing: It is something else; going on could lose or double events.
+            OffsetMissing: The value is invalid or has another version; continuing could lose or duplicate
+                events.
         """
         try:
             values: dict[str, Any] = json.loads(text)
@@ -82,7 +84,7 @@ class PublishPosition:
                 raise ValueError("another version")
             position = cls(**values)
             if not all(isinstance(n, int) for n in (position.batch, position.records, position.now_ns)):
-                raise ValueError("no numbers")
+                raise ValueError("not numbers")
         except (ValueError, TypeError, KeyError, AttributeError) as error:
             raise OffsetMissing(
                 "the stored publishing position can't be read",
@@ -95,14 +97,14 @@ class PublishPosition:
 
 
 class PositionsTopic:
-    """The topic of positions of one connector.
+    """The positions topic of one connector.
 
     Args:
-        settings: Of the clients.
+        settings: Client settings.
         topic: Its name.
         connector: The connector's name.
-        replication: Copies of a new topic; -1: as the brokers have it.
-        build: Makes consumers; by default librdkafka's.
+        replication: Replication factor of a new topic; -1 for the brokers' default.
+        build: Builds consumers; librdkafka's by default.
     """
 
     def __init__(
@@ -122,10 +124,13 @@ class PositionsTopic:
         self._call_seconds = max(5.0, min(_CALL_SECONDS, settings.retry_seconds))
 
     def make(self, slices: int) -> None:
-        """Make the topic, or add the partitions that it lacks.
+        """Create the topic, or add missing partitions.
+
+        Args:
+            slices: The number of partitions.
 
         Raises:
-            ConfigurationError: It can't be made or added to, or is not compacted.
+            ConfigurationError: It can't be created or extended, or is not compacted.
             BrokersAway: The brokers don't answer.
         """
         from confluent_kafka import KafkaException, TopicCollection
@@ -134,67 +139,69 @@ class PositionsTopic:
         last = LastError()
         admin = client_of(AdminClient, self.settings.of_admin(), last)
 
-        def answer(asked: Mapping[Any, Any], doing: str, right: str, passing: Sequence[str] = ()) -> Any:
-            """Return what brokers answer to one question, None for an error that may be passed over."""
-            (told,) = asked.values()
+        def result(futures: Mapping[Any, Any], doing: str, right: str, ignored: Sequence[str] = ()) -> Any:
+            """Return the result of one call, None for an ignored error."""
+            (future,) = futures.values()
             try:
-                return told.result(_CALL_SECONDS + _GRACE_SECONDS)
+                return future.result(_CALL_SECONDS + _GRACE_SECONDS)
             except KafkaException as error:
-                if error.args[0].name() in passing:
+                if error.args[0].name() in ignored:
                     return None
                 right = f"{right} on topic {self.topic}"
                 raise error_of(error.args[0], f"{doing} {self.topic}", last.error, right=right) from None
 
         named = TopicCollection([self.topic])
         found = admin.describe_topics(named, request_timeout=self._call_seconds)
-        described = answer(found, "asking for topic", "DESCRIBE", NOT_THERE)
+        described = result(found, "describing topic", "DESCRIBE", NOT_THERE)
         if described is None:
             config = {"cleanup.policy": "compact", "retention.ms": "-1"}
             new = NewTopic(self.topic, slices, self.replication, config=config)
-            made = admin.create_topics([new], request_timeout=_CALL_SECONDS)
-            answer(made, "making topic", "CREATE", ("TOPIC_ALREADY_EXISTS",))  # another run was faster
+            created = admin.create_topics([new], request_timeout=_CALL_SECONDS)
+            result(created, "creating topic", "CREATE", ("TOPIC_ALREADY_EXISTS",))  # another run was faster
             return
         resource = ConfigResource(ResourceType.TOPIC, self.topic)
-        told = admin.describe_configs([resource], request_timeout=_CALL_SECONDS)
-        settings = answer(told, "asking for settings of topic", "DESCRIBE_CONFIGS")
+        configs = admin.describe_configs([resource], request_timeout=_CALL_SECONDS)
+        settings = result(configs, "reading settings of topic", "DESCRIBE_CONFIGS")
         policy = settings["cleanup.policy"].value
         if policy != "compact":
             raise ConfigurationError(
-                f"topic {self.topic} must keep its newest positions for good",
+                f"topic {self.topic} must be compacted, to keep the newest positions",
                 expected="cleanup.policy compact",
                 found=str(policy),
                 remedy="alter the topic, or name another one with publish.kafka.positions_topic",
             )
         if len(described.partitions) < slices:
             more = admin.create_partitions([NewPartitions(self.topic, slices)], request_timeout=_CALL_SECONDS)
-            answer(more, f"making {slices} partitions of topic", "ALTER")
+            result(more, f"creating {slices} partitions of topic", "ALTER")
 
     def read_all(self) -> list[PublishPosition]:
-        """Return the newest committed position of each slice, in their order; empty if there are none.
+        """Return the newest committed position of each slice, in order; empty if there are none.
 
         Raises:
-            BrokersAway: As :meth:`read`.
+            BrokersAway: As in :meth:`read`.
             OffsetMissing: A position can't be read, or is missing.
-            ConfigurationError: The login or a right is wrong.
+            ConfigurationError: The login or a permission is invalid.
         """
         return self.all_slices(self.read)
 
     def least(self) -> PublishPosition | None:
-        """Return the position of the slice that is least far, None for none.
+        """Return the position of the slice that is furthest behind, None for none.
 
         Raises:
-            CdcError: As :meth:`read_all`.
+            CdcError: As in :meth:`read_all`.
         """
         return min(self.read_all(), key=lambda position: (position.batch, position.records), default=None)
 
     def all_slices(self, read: Callable[[int], PublishPosition | None]) -> list[PublishPosition]:
         """Collect the positions of all slices.
 
-        How many there are is what slice 0 says; what others say of that may be of a change that was broken
-        off.
+        Slice 0 has the number of slices; other slices may have the number of a change that was interrupted.
 
         Args:
-            read: Reads that of a slice.
+            read: Reads the position of a slice.
+
+        Returns:
+            One position per slice; empty if slice 0 has none.
 
         Raises:
             OffsetMissing: One is missing.
@@ -209,7 +216,7 @@ class PositionsTopic:
                 raise OffsetMissing(
                     f"the publishing position of slice {number} of {self.connector} is missing",
                     expected=f"one for each of {first.slices} slices in topic {self.topic}",
-                    remedy="airflow cdc offsets publish --batch N begins at a batch anew",
+                    remedy="publish again from a batch with airflow cdc offsets publish --batch N",
                 )
             found.append(position)
         return found
@@ -217,63 +224,65 @@ class PositionsTopic:
     def read(self, number: int = 0, *, must_exist: bool = False) -> PublishPosition | None:
         """Return the newest committed position of a slice, None for none.
 
-        It is the last word if the slice's producer has called ``init_transactions`` before.
+        It is final if the slice's producer has called ``init_transactions`` before.
 
         Args:
-            number: Of the slice.
-            must_exist: Whether the partition was made: one that a broker doesn't know is no answer then, as
-                it may have restarted, or not have heard of it. Else it has no position.
+            number: Number of the slice.
+            must_exist: Whether the partition was created. Then a broker that doesn't know it is retried,
+                since it may have restarted or lack the newest metadata. Otherwise there is no position.
 
         Raises:
             BrokersAway: The brokers don't answer, don't know a partition that must exist, or another
-                transaction holds its end open.
+                transaction at its end is open.
             OffsetMissing: The newest position can't be read.
-            ConfigurationError: The login or a right is wrong.
+            ConfigurationError: The login or a permission is invalid.
         """
         from confluent_kafka import Consumer, KafkaException
 
         last = LastError()
         group = f"{self.topic}.reader.{uuid.uuid4()}"
         build = self._build or Consumer
-        # A consumer that reads committed records alone is told the end of these, not the partition's.
-        looker = client_of(build, self.settings.of_consumer(group, "read_uncommitted"), last)
+        # With read_committed, a consumer gets the end of the committed records, not that of the partition.
+        end_reader = client_of(build, self.settings.of_consumer(group, "read_uncommitted"), last)
         reader = client_of(build, self.settings.of_consumer(group), last)
-        deadline = time.monotonic() + min(_MADE_SECONDS, self._call_seconds)
+        deadline = time.monotonic() + min(_PROPAGATION_SECONDS, self._call_seconds)
         try:
             while True:
                 try:
-                    return self._read(looker, reader, number)
+                    return self._read(end_reader, reader, number)
                 except KafkaException as error:
-                    told = error.args[0]
-                    if told.name() not in _UNKNOWN:
-                        looker.poll(0)  # what connections report comes by then
+                    cause = error.args[0]
+                    if cause.name() not in _UNKNOWN:
+                        end_reader.poll(0)  # serves errors of the connections
                         right = f"READ on topic {self.topic}"
-                        raise error_of(told, f"reading topic {self.topic}", last.error, right=right) from None
+                        raise error_of(
+                            cause, f"reading topic {self.topic}", last.error, right=right
+                        ) from None
                     if not must_exist:
                         return None
                     if time.monotonic() > deadline:
                         raise BrokersAway(
                             f"the brokers don't know partition {number} of topic {self.topic}",
-                            expected="it, as it was made: without it nobody knows where publishing stands",
-                            found=f"{told.name()}: {told.str()}",
+                            expected="the partition, which was created: without it the position is unknown",
+                            found=f"{cause.name()}: {cause.str()}",
                         ) from None
                     time.sleep(0.2)
         finally:
-            looker.close()
+            end_reader.close()
             reader.close()
 
-    def _read(self, looker: Any, reader: Any, number: int) -> PublishPosition | None:
-        """Look for the newest position from the end of the partition on, ever further back."""
+    def _read(self, end_reader: Any, reader: Any, number: int) -> PublishPosition | None:
+        """Search the newest position backwards from the end of the partition."""
         from confluent_kafka import KafkaException, TopicPartition
 
         partition = TopicPartition(self.topic, number)
         try:
-            low, high = looker.get_watermark_offsets(partition, timeout=self._call_seconds)
+            low, high = end_reader.get_watermark_offsets(partition, timeout=self._call_seconds)
         except KafkaException as error:
             if error.args[0].name() in _UNKNOWN:
-                self._require_seen(looker)
+                self._require_permission(end_reader)
             raise
-        back = _FIRST_LOOK
+        back = _TAIL_OFFSETS
         while True:
             start = max(low, high - back)
             found = self._newest(reader, number, start, high)
@@ -281,13 +290,13 @@ class PositionsTopic:
                 return found
             back *= 16
 
-    def _require_seen(self, looker: Any) -> None:
-        """Raise the client's error where the topic may not be seen: librdkafka takes it for unknown then."""
+    def _require_permission(self, end_reader: Any) -> None:
+        """Raise an error without permission on the topic: librdkafka reports it as unknown then."""
         from confluent_kafka import KafkaException
 
-        told = looker.list_topics(self.topic, self._call_seconds).topics[self.topic].error
-        if told is not None and told.name() == NOT_ALLOWED:
-            raise KafkaException(told)
+        error = end_reader.list_topics(self.topic, self._call_seconds).topics[self.topic].error
+        if error is not None and error.name() == NOT_ALLOWED:
+            raise KafkaException(error)
 
     def _newest(self, reader: Any, number: int, start: int, high: int) -> PublishPosition | None:
         """Read committed records from an offset to the end."""
@@ -308,11 +317,11 @@ class PositionsTopic:
                     raise KafkaException(error)
                 if error is None and message.key() == key and message.value() is not None:
                     newest = message.value()
-                # What was there when we began is read: at the end, or where somebody goes on to write.
+                # All records up to the initial end are read, also if a producer is still writing.
                 if message.offset() >= high or (error is None and message.offset() == high - 1):
                     return PublishPosition.from_json(newest) if newest is not None else None
         raise BrokersAway(
             f"the end of topic {self.topic} can't be read",
             expected=f"committed records up to offset {high} of partition {number}",
-            remedy="a transaction of another producer is open there, or a broker is away; try again",
+            remedy="a transaction of another producer is open there, or a broker is unavailable; try again",
         )

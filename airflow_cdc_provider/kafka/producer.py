@@ -1,12 +1,12 @@
-"""The producer: records of one slice, and the position after them, to topics: all of them or none.
+"""The producer: sends records of one slice and the position after them, atomically with transactions.
 
-Records come as Arrow batches with the columns ``topic``, ``partition``, ``timestamp``, ``bare``, ``key``,
-``value`` and ``headers`` (see ``events.encoder``). Null keys and values stay null; a null partition is chosen
-by the hash of the key as Java's clients do (murmur2), so that what Kafka Connect wrote before and what is
-written here of one key share a partition; a null timestamp is the moment of sending.
+Records are Arrow batches with the columns ``topic``, ``partition``, ``timestamp``, ``bare``, ``key``,
+``value`` and ``headers`` (see ``events.encoder``). Null keys and values stay null. For a null partition, the
+key's hash decides as in Java's clients (murmur2), so that records of one key go to the same partition as
+those that Kafka Connect wrote before. A null timestamp is the time of sending.
 
-With a transactional id each call of :meth:`RecordProducer.publish` is a transaction. Without one the position
-follows when the brokers have acknowledged the records, so that a killed run sends some again.
+With a transactional id each call of :meth:`RecordProducer.publish` is a transaction. Without one, the
+position is sent after the brokers have acknowledged the records, so a killed run sends some records again.
 """
 
 from __future__ import annotations
@@ -30,9 +30,9 @@ from airflow_cdc_provider.kafka.errors import (
     LastError,
     client_of,
     error_of,
-    refused_by,
+    rejection_of,
     require_library,
-    served,
+    serve_callbacks,
 )
 from airflow_cdc_provider.kafka.positions import PositionsTopic, PublishPosition
 from airflow_cdc_provider.kafka.settings import ClientSettings
@@ -43,15 +43,15 @@ if TYPE_CHECKING:
     from confluent_kafka import KafkaError, Message
 
 Headers = Sequence[tuple[str, str]]
-"""Names and values that all data records of a run have."""
+"""Names and values of headers of all data records of a run."""
 
 _POLL_EVERY: Final = 2_000
 _CALL_SECONDS: Final = 2.0
-"""After which a call to the coordinator is asked how it goes, and resumed."""
+"""Timeout of one attempt of a call to the coordinator, which is then resumed."""
 _TOPIC_SECONDS: Final = 5.0
-"""How long a topic may take that was made just now, by us or by a broker that was asked for it."""
+"""How long to wait for a topic that this provider or a broker has just created."""
 _NAMED_TOPICS: Final = 3
-"""So many topics an error names."""
+"""Maximum number of topics that an error names."""
 _NOT_YET: Final = (*NOT_THERE, "LEADER_NOT_AVAILABLE")
 
 
@@ -59,12 +59,12 @@ class RecordProducer:
     """Sends records of one slice.
 
     Args:
-        settings: Of the client.
-        positions: Where positions go; the topic is there.
-        slice_number: Which slice's they are.
-        transactional_id: Of the slice; empty for delivery at least once.
-        build: Makes the client; by default librdkafka's.
-        topics: Makes topics that are missing; None: brokers or people do.
+        settings: Client settings.
+        positions: The positions topic, which exists.
+        slice_number: The slice.
+        transactional_id: Transactional id of the slice; empty for at-least-once delivery.
+        build: Builds the client; librdkafka's producer by default.
+        topics: Creates missing topics; None leaves this to brokers or users.
     """
 
     def __init__(
@@ -95,21 +95,21 @@ class RecordProducer:
         self._client = self._new_client()
 
     def take_over(self, *, read: bool = True) -> PublishPosition | None:
-        """Fence whoever held the transactional id before; what that one left open is aborted.
+        """Fence the previous producer with this transactional id; its open transaction is aborted.
 
-        The partition of positions was made before.
+        The partition of the positions topic must exist.
 
         Args:
-            read: Whether to read the position; not where another one is to be stored whatever it is.
+            read: Whether to read the position; False if it will be replaced in any case.
 
         Returns:
-            The position that is stored, None for none, or if it wasn't read. Nobody else can change it any
-            more, but who takes over in their turn.
+            The stored position, None for none or if it wasn't read. It can only change when another producer
+            takes over.
 
         Raises:
             BrokersAway: The brokers don't answer.
             OffsetMissing: The position can't be read.
-            ConfigurationError: A login, right or setting is wrong.
+            ConfigurationError: A login, permission or setting is invalid.
         """
         if self._transactional:
             doing = f"taking over transactional id {self._transactional_id}"
@@ -122,12 +122,12 @@ class RecordProducer:
         """Send records and the position after them.
 
         Raises:
-            RecordsRefused: The broker won't take one; nothing of these was published, without a transaction
-                some may have been. The producer can be asked again.
-            CommitConflict: Another producer took over; nothing of these was published.
-            BrokersAway: The brokers don't answer. It isn't known whether the transaction is committed:
-                close the producer, and read the position with a new one.
-            ConfigurationError: A right or a setting is wrong.
+            RecordsRefused: The broker rejects a record. None of the records was published; without a
+                transaction, some may have been. The producer can be used again.
+            CommitConflict: Another producer took over; none of the records was published.
+            BrokersAway: The brokers don't answer. It is unknown whether the transaction is committed: close
+                the producer, and read the position with a new one.
+            ConfigurationError: A permission or a setting is invalid.
         """
         if self._spoilt:
             self._renew()
@@ -157,12 +157,12 @@ class RecordProducer:
         self._stored = position
 
     def send(self, records: Sequence[pa.RecordBatch], headers: Headers = ()) -> None:
-        """Send records that no position tells of, by a producer without a transactional id.
+        """Send records without a position, with a producer without a transactional id.
 
         Raises:
-            RecordsRefused: The broker won't take one; others may have been sent.
+            RecordsRefused: The broker rejects a record; others may have been sent.
             BrokersAway: The brokers don't answer.
-            ConfigurationError: A right or a setting is wrong.
+            ConfigurationError: A permission or a setting is invalid.
         """
         self._failed.clear()
         self._require_topics(records)
@@ -171,9 +171,9 @@ class RecordProducer:
         self._flush()
 
     def close(self) -> None:
-        """End it; what wasn't committed is gone.
+        """Close the producer; uncommitted records are dropped.
 
-        A client whose error is fatal tells it here once more: it was raised by the call that met it.
+        A fatal error is reported here again and suppressed: an earlier call raised it.
         """
         self._client.purge()
         with suppress(CdcError):
@@ -186,7 +186,7 @@ class RecordProducer:
         return client_of(self._build or Producer, {**values, "on_delivery": self._delivered}, self._last)
 
     def _renew(self) -> None:
-        """Go on with a new client after one whose numbering of records a refusal has broken.
+        """Replace a client whose sequence numbers are broken after a rejected record.
 
         Raises:
             CommitConflict: Another producer has published in between.
@@ -199,18 +199,18 @@ class RecordProducer:
                 "another producer published in between",
                 expected=f"position {before}",
                 found=f"position {self._stored}",
-                remedy="let only one run publish at a time",
+                remedy="run only one publisher at a time",
             )
         self._spoilt = False
 
     def _send(self, batch: pa.RecordBatch, headers: Headers) -> None:
-        """Hand records to the client, no faster than it gets rid of them."""
+        """Enqueue records in the client; waits while its queue is full."""
         common = [(name, value.encode()) for name, value in headers]
         for number, (topic, partition, timestamp, bare, key, value, own) in enumerate(_rows(batch)):
-            shown: Sequence[tuple[str, bytes]] = () if bare else common
+            all_headers: Sequence[tuple[str, bytes]] = () if bare else common
             if own:
-                shown = [*shown, *_own_headers(own)]
-            self._produce(topic, value, key, partition, timestamp, shown)
+                all_headers = [*all_headers, *_own_headers(own)]
+            self._produce(topic, value, key, partition, timestamp, all_headers)
             if number % _POLL_EVERY == 0:
                 self._serve(self._client.poll, 0)
                 self._raise_failed()
@@ -232,27 +232,27 @@ class RecordProducer:
                     topic, value, key, partition, timestamp=timestamp, headers=headers or None
                 )
                 return
-            except BufferError:  # full: the brokers are slow, or away until the messages' time is over
+            except BufferError:  # full: the brokers are slow, or unavailable until messages time out
                 self._serve(self._client.poll, 0.1)
                 self._raise_failed()
             except KafkaException as error:
                 if error.args[0].name() == FATAL:
                     self._serve(self._client.poll, FATAL_SECONDS)
-                refused = refused_by(error.args[0], topic)
-                raise refused or self._error(error.args[0]) from None
+                rejection = rejection_of(error.args[0], topic)
+                raise rejection or self._error(error.args[0]) from None
 
     def _flush(self) -> None:
-        """Wait until the brokers have acknowledged or refused everything; messages' own time bounds it."""
+        """Wait until the brokers have acknowledged or rejected all records, or their timeout expires."""
         while self._serve(self._client.flush, 0.5):
             self._raise_failed()
             if self._transactional:
-                self._require_going_on()
+                self._require_open_transaction()
         self._raise_failed()
 
-    def _require_going_on(self) -> None:
-        """Raise what has ended the transaction; records that wait may not be told of it before their time.
+    def _require_open_transaction(self) -> None:
+        """Raise the error that has ended the transaction, which pending records may report only at timeout.
 
-        None can begin in another one: how this one stands is what the client answers to the try.
+        Beginning a transaction within another one fails; the client's error shows the state of the open one.
         """
         from confluent_kafka import KafkaException
 
@@ -263,11 +263,11 @@ class RecordProducer:
                 raise self._error(error.args[0]) from None
 
     def _serve(self, function: Callable[[float], int], seconds: float) -> int:
-        """Let the client call back, and return what it has left to do."""
-        return served(function, seconds, self._error)
+        """Serve the client's callbacks, and return the result of the call."""
+        return serve_callbacks(function, seconds, self._error)
 
     def _error(self, error: KafkaError, doing: str = "sending records") -> CdcError:
-        """Return our error; it names the right that is missing."""
+        """Convert an error; the result names the missing permission."""
         if error.name() == NOT_ALLOWED:
             return self._not_allowed(error, doing)
         if self._transactional:
@@ -277,43 +277,43 @@ class RecordProducer:
         return error_of(error, doing, self._last.error, right=right)
 
     def _not_allowed(self, error: KafkaError, doing: str) -> CdcError:
-        """Return the refusal by the topic that is not open to us; of a transaction the client names none."""
+        """Return the error of the topic without permission; for a transaction, the client doesn't name it."""
         with suppress(CdcError):
             inspector = TopicInspector(self._settings)
             for topic in self._sending_to:
-                if inspector.facts(topic).may("WRITE") is False and (refused := refused_by(error, topic)):
-                    return refused
+                if inspector.facts(topic).may("WRITE") is False and (rejection := rejection_of(error, topic)):
+                    return rejection
         right = f"WRITE on {', '.join(self._sending_to[:_NAMED_TOPICS])}"
         return error_of(error, doing, self._last.error, right=right)
 
     def _raise_failed(self) -> None:
-        """Raise the error of the first record that could not be delivered; a refusal says most."""
+        """Raise the error of the first undelivered record; rejections take precedence."""
         for topic, error in self._failed:
-            if refused := refused_by(error, topic):
-                raise refused
+            if rejection := rejection_of(error, topic):
+                raise rejection
         if self._failed:
             raise self._error(self._failed[0][1])
 
     def _delivered(self, error: KafkaError | None, message: Message) -> None:
-        # Those of a batch that were purged with the one that failed say nothing of their own.
+        # Records that were purged along with the failed one are not errors themselves.
         if error is not None and error.name() not in ("_PURGE_QUEUE", "_PURGE_INFLIGHT"):
             self._failed.append((message.topic() or "", error))
 
     def _abort(self) -> None:
-        """Leave nothing of the transaction; if that can't be, the next producer of the id does it."""
+        """Abort the transaction; if that fails, the next producer with the id aborts it."""
         from confluent_kafka import KafkaException
 
         if not self._transactional:
-            self._serve(self._client.flush, self._call_seconds)  # late errors are not the next records'
+            self._serve(self._client.flush, self._call_seconds)  # so that late errors don't hit later records
         else:
             try:
                 self._client.abort_transaction(self._call_seconds)
             except KafkaException:
-                return  # brokers are away, or we are fenced: whoever comes next has it aborted
+                return  # brokers are unavailable, or this producer is fenced: the next one aborts it
         self._failed.clear()
 
     def _require_topics(self, records: Sequence[pa.RecordBatch]) -> None:
-        """Make topics that are missing, where that is wanted, and refuse those that are not there then.
+        """Create missing topics if configured, and fail for topics that still don't exist.
 
         The client would wait for them as long as for a broker.
         """
@@ -325,23 +325,23 @@ class RecordProducer:
         if new and self._topics is not None:
             self._topics.make_missing(new)
         for topic in new:
-            # One that didn't come once isn't waited for again.
+            # A topic that was not created in time once isn't waited for again.
             deadline = time.monotonic() + (0.0 if topic in self._missing else _TOPIC_SECONDS)
             while topic not in self._known:
                 try:
-                    told = self._client.list_topics(topic, self._call_seconds).topics[topic].error
+                    failure = self._client.list_topics(topic, self._call_seconds).topics[topic].error
                 except KafkaException as error:
-                    raise error_of(error.args[0], f"asking for topic {topic}", self._last.error) from None
-                if told is None:
+                    raise error_of(error.args[0], f"describing topic {topic}", self._last.error) from None
+                if failure is None:
                     self._known.add(topic)
-                elif time.monotonic() > deadline or told.name() not in _NOT_YET:
+                elif time.monotonic() > deadline or failure.name() not in _NOT_YET:
                     self._missing.add(topic)
-                    raise refused_by(told, topic) or error_of(told, f"asking for topic {topic}")
+                    raise rejection_of(failure, topic) or error_of(failure, f"describing topic {topic}")
                 else:
                     time.sleep(0.2)
 
     def _call(self, function: Callable[..., Any], doing: str) -> None:
-        """Call the coordinator, again while it says that this may help."""
+        """Call the coordinator, and retry while its error is retriable."""
         from confluent_kafka import KafkaException
 
         deadline = time.monotonic() + self._call_seconds
@@ -350,21 +350,21 @@ class RecordProducer:
             try:
                 function(_CALL_SECONDS) if timed else function()
             except KafkaException as error:
-                told = error.args[0]
-                # What connections report comes by then.
-                served(self._client.poll, 0, lambda fatal: self._error(fatal, doing))
-                if told.retriable() and time.monotonic() < deadline and not self._last.is_lasting:
+                cause = error.args[0]
+                # Serves the errors of connections.
+                serve_callbacks(self._client.poll, 0, lambda fatal: self._error(fatal, doing))
+                if cause.retriable() and time.monotonic() < deadline and not self._last.is_lasting:
                     continue
-                if told.txn_requires_abort():
+                if cause.txn_requires_abort():
                     self._abort()
-                raise self._error(told, doing) from None
+                raise self._error(cause, doing) from None
             return
 
 
 def _rows(
     batch: pa.RecordBatch,
 ) -> Iterator[tuple[str, int, int, bool, bytes | None, bytes | None, str]]:
-    """Yield what records are made of; librdkafka takes -1 for any partition and 0 for now."""
+    """Yield the fields of records; for librdkafka, partition -1 is any and timestamp 0 is now."""
     return zip(
         batch["topic"].to_pylist(),
         batch["partition"].fill_null(-1).to_pylist(),

@@ -1,13 +1,13 @@
-"""Schemas in a registry: Confluent's REST interface, as Apicurio, Karapace and Redpanda speak it too.
+"""Client of schema registries with Confluent's REST interface (Apicurio, Karapace and Redpanda have it too).
 
 The registry's address, login and TLS come from an Airflow connection of type ``http``: host, port and schema,
 login and password for basic authentication, and in the extra
 
-* ``path``: what follows host and port, for example ``/apis/ccompat/v7``;
-* settings of confluent-kafka's ``SchemaRegistryClient``, whose names have a dot (``ssl.ca.location``,
-  ``bearer.auth.credentials.source``, ``bearer.auth.token`` ...), or are ``timeout`` (seconds) or ``proxy``.
+* ``path``: the path after host and port, for example ``/apis/ccompat/v7``;
+* settings of confluent-kafka's ``SchemaRegistryClient``: names with a dot (``ssl.ca.location``,
+  ``bearer.auth.credentials.source``, ``bearer.auth.token`` ...), ``timeout`` (seconds) and ``proxy``.
 
-Nothing of it is ever shown, nor goes into the declaration.
+None of them is ever logged, nor part of the declaration.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from airflow_cdc_provider.exceptions import ConfigurationError, TransientError
 log = logging.getLogger(__name__)
 
 Subjects = Literal["topic", "record", "topic_record"]
-"""What a subject is named by: ``<topic>-value``, ``<record>`` or ``<topic>-<record>``."""
+"""Subject name strategy: ``<topic>-value``, ``<record>`` or ``<topic>-<record>``."""
 
 _TIMEOUT_SECONDS: Final = 10
 _PLAIN_SETTINGS: Final = frozenset({"timeout", "proxy"})
@@ -34,19 +34,19 @@ _INCOMPATIBLE: Final = 409
 _UNPROCESSABLE: Final = 422
 _NOT_FOUND: Final = 404
 _NO_SUCH_SCHEMA: Final = (40401, 40402, 40403)
-"""Codes of the subject, version or schema that isn't there, told from an address that isn't a registry's."""
+"""Codes of a missing subject, version or schema; other 404 answers are not from a registry."""
 _FIRST_WAITS_SECONDS: Final = (0.2, 0.5, 1.0)
 _WAIT_SECONDS: Final = 2.0
-"""How long to wait at first, and then each time, before a registry is asked again."""
+"""Waits before the first retries, and before each later one."""
 _MOST_WAITED_SECONDS: Final = 30.0
-"""For all ids together that aren't there: whatever messages name, reading goes on."""
+"""Maximum wait for all unknown ids together, so that invalid messages don't block reading."""
 _MOST_REFERENCES: Final = 200
 _NO_SUCH_RIGHT: Final = (401, 403)
 _LATER: Final = frozenset({408, 425, 429})
 
 
-class Described(Protocol):
-    """A schema in use, as the encoder tells it."""
+class EventSchema(Protocol):
+    """A schema of records, as the encoder describes it."""
 
     @property
     def topic(self) -> str:
@@ -54,7 +54,7 @@ class Described(Protocol):
 
     @property
     def side(self) -> Literal["key", "value"]:
-        """Which part of them it describes."""
+        """The part of the records that it describes."""
 
     @property
     def record(self) -> str:
@@ -71,14 +71,14 @@ class Described(Protocol):
 
 @dataclass(frozen=True)
 class RegistrySettings:
-    """Where a registry is and how schemas are kept in it.
+    """Address of a registry, and how schemas are registered.
 
     Args:
-        client: Settings of confluent-kafka's client, the address among them. They hold secrets.
-        key_subjects: What subjects of keys are named by.
-        value_subjects: Likewise of values.
-        auto_register: Whether schemas that the registry doesn't have are registered.
-        normalize: Whether the registry brings schemas into its normal form first.
+        client: Settings of confluent-kafka's client, including the address. They contain secrets.
+        key_subjects: Subject name strategy of keys.
+        value_subjects: Subject name strategy of values.
+        auto_register: Whether to register schemas that the registry doesn't have.
+        normalize: Whether the registry normalizes schemas first.
     """
 
     client: Mapping[str, Any] = field(repr=False)
@@ -89,7 +89,7 @@ class RegistrySettings:
 
     @property
     def address(self) -> str:
-        """Host and port, for people."""
+        """Host and port, for messages."""
         return urlsplit(str(self.client["url"])).netloc.rpartition("@")[2]
 
 
@@ -101,16 +101,16 @@ def client_settings(connection: Mapping[str, Any], url: str = "") -> dict[str, A
         url: The registry's address, instead of the connection's.
 
     Raises:
-        ConfigurationError: No address, or the extra has what the client doesn't know.
+        ConfigurationError: The address is missing, or the extra has unknown settings.
     """
     extra = dict(connection.get("extra") or {})
     path = str(extra.pop("path", ""))
     unknown = sorted(name for name in extra if "." not in name and name not in _PLAIN_SETTINGS)
     if unknown or "basic.auth.user.info" in extra:
         raise ConfigurationError(
-            "the registry's connection has an extra that says nothing here",
-            expected="path, timeout, proxy, or settings of confluent-kafka's SchemaRegistryClient but "
-            "basic.auth.user.info, for which login and password stand",
+            "the registry's connection has unknown settings in its extra",
+            expected="path, timeout, proxy, or settings of confluent-kafka's SchemaRegistryClient except "
+            "basic.auth.user.info, which is set by login and password",
             found=", ".join(unknown) or "basic.auth.user.info",
         )
     settings: dict[str, Any] = {"timeout": _TIMEOUT_SECONDS, **extra}
@@ -124,7 +124,7 @@ def _address(connection: Mapping[str, Any], path: str) -> str:
     host = str(connection.get("host") or "")
     if not host:
         raise ConfigurationError(
-            "it isn't known where the registry is",
+            "the address of the registry is unknown",
             expected="a host in the Airflow connection that option registry.connection names, or option "
             "registry.url",
         )
@@ -135,12 +135,12 @@ def _address(connection: Mapping[str, Any], path: str) -> str:
 
 @dataclass(frozen=True)
 class RegisteredSchema:
-    """A schema that a registry has.
+    """A schema in a registry.
 
     Args:
         type: ``AVRO``, ``PROTOBUF`` or ``JSON``.
         text: The schema.
-        references: Names and texts of schemas that it needs, each after what it needs itself.
+        references: Names and texts of referenced schemas, each after those that it refers to.
     """
 
     type: str
@@ -149,27 +149,27 @@ class RegisteredSchema:
 
 
 @dataclass(frozen=True)
-class Wanted:
-    """A schema that is looked for by its id, for messages."""
+class SchemaId:
+    """A schema that is looked up by id, for messages."""
 
     id: int
 
     def __str__(self) -> str:
-        """Name it."""
+        """Return its description."""
         return f"schema {self.id}"
 
 
 class RegistryAway(TransientError):
-    """The registry doesn't answer, or has trouble of its own."""
+    """The registry doesn't answer, or reports an error of its own."""
 
 
 @dataclass(frozen=True)
 class Patience:
-    """How long a registry is asked again for the schemas of ids.
+    """How long lookups of schemas by id are retried.
 
     Args:
-        unknown_seconds: An id that it doesn't have: a copy that only reads may hear of it later.
-        away_seconds: When it doesn't answer.
+        unknown_seconds: Retries for an unknown id: a read-only replica may receive it later.
+        away_seconds: Retries while the registry doesn't answer.
     """
 
     unknown_seconds: float = 6.0
@@ -177,14 +177,14 @@ class Patience:
 
 
 class Registry:
-    """Gives schemas their ids, by registering them or looking them up; and ids their schemas.
+    """Returns the ids of schemas, by registering them or looking them up, and the schemas of ids.
 
-    It may go to other processes, where it connects anew. Not for several threads at once.
+    It can be pickled to other processes, which connect again. Not thread-safe.
 
     Args:
-        settings: Where it is, and how it is used.
-        sleep: Waits for so many seconds.
-        patience: How long it is asked again.
+        settings: Address and use of the registry.
+        sleep: Waits for a number of seconds.
+        patience: How long lookups are retried.
     """
 
     def __init__(
@@ -201,38 +201,40 @@ class Registry:
         self._ids: dict[tuple[str, str, str], int] = {}
         self._schemas: dict[int, RegisteredSchema | None] = {}
 
-    def schema_id(self, schema: Described) -> int:
-        """Return a schema's id; the registry is asked once for each schema and subject.
+    def schema_id(self, schema: EventSchema) -> int:
+        """Return a schema's id; cached for each schema and subject.
 
         Args:
             schema: The schema.
 
+        Returns:
+            The id.
+
         Raises:
-            ConfigurationError: The registry refuses it, as incompatible or wrong; or doesn't have it and
-                ``auto_register`` is off; or refuses us. Its own words are shown.
-            RegistryAway: It doesn't answer, or has trouble of its own.
+            ConfigurationError: The registry rejects it as incompatible or invalid, doesn't have it while
+                ``auto_register`` is off, or denies access. The message contains its reason.
+            RegistryAway: It doesn't answer, or reports an error of its own.
         """
         subject = self.subject(schema)
         name = (subject, schema.type, schema.text)
         if name not in self._ids:
-            self._ids[name] = self._ask(subject, schema)
+            self._ids[name] = self._register_or_look_up(subject, schema)
         return self._ids[name]
 
     def schema_of(self, schema_id: int) -> RegisteredSchema | None:
-        """Return the schema that an id was given to; the registry is asked once for each id that it has.
+        """Return the schema of an id; cached for each id that the registry has.
 
-        One that it doesn't have is asked for again for a while: a copy that only reads may not have heard of
-        it yet.
+        Lookups of an unknown id are retried for a while: a read-only replica may not have received it yet.
 
         Args:
-            schema_id: As it stands before a message's bytes.
+            schema_id: The id in a message's header.
 
         Returns:
             The schema with those that it refers to; None if the registry has no such id.
 
         Raises:
-            ConfigurationError: The registry refuses us, or answers otherwise than it should.
-            RegistryAway: It didn't answer for as long as it is waited for, or had trouble of its own.
+            ConfigurationError: The registry denies access, or is not a registry.
+            RegistryAway: It didn't answer within the retry timeout, or reported an error of its own.
         """
         if schema_id not in self._schemas:
             found = self._answered(schema_id)
@@ -247,7 +249,7 @@ class Registry:
         return self._schemas[schema_id]
 
     def _answered(self, schema_id: int) -> RegisteredSchema | None:
-        """Look an id up, again while the registry doesn't answer."""
+        """Look up an id, and retry while the registry doesn't answer."""
         waits = _waits(self.patience.away_seconds)
         while True:
             try:
@@ -256,14 +258,13 @@ class Registry:
                 wait = next(waits, None)
                 if wait is None:
                     raise
-                log.warning("the registry is waited for: %s", error)
+                log.warning("waiting for the registry: %s", error)
                 self._sleep(wait)
 
     def _look_up(self, schema_id: int) -> RegisteredSchema | None:
         from confluent_kafka.schema_registry.error import SchemaRegistryError
 
-        asked = Wanted(schema_id)
-        with self._errors("", asked):
+        with self._errors("", SchemaId(schema_id)):
             client = self._connected()
             try:
                 found = client.get_schema(schema_id)
@@ -278,7 +279,7 @@ class Registry:
             return RegisteredSchema(found.schema_type or "AVRO", found.schema_str, tuple(references.items()))
 
     def _add_references(self, client: Any, references: Any, found: dict[str, str]) -> None:
-        """Add what a schema refers to, each after what it refers to itself."""
+        """Add the references of a schema, each after its own references."""
         for one in references:
             if one.name in found or len(found) >= _MOST_REFERENCES:
                 continue
@@ -288,11 +289,11 @@ class Registry:
             del found[one.name]
             found[one.name] = own.schema_str
 
-    def subject(self, schema: Described) -> str:
-        """Return the subject that a schema is kept under.
+    def subject(self, schema: EventSchema) -> str:
+        """Return the subject of a schema.
 
         Raises:
-            ConfigurationError: Subjects are named by records, and it describes none.
+            ConfigurationError: The strategy needs a record name, and the schema has none.
         """
         settings = self.settings
         strategy = settings.key_subjects if schema.side == "key" else settings.value_subjects
@@ -300,13 +301,13 @@ class Registry:
             return f"{schema.topic}-{schema.side}"
         if not schema.record:
             raise ConfigurationError(
-                f"the {schema.side} of topic {schema.topic} is no record that a subject could be named by",
+                f"the {schema.side} of topic {schema.topic} is no record with a name for the subject",
                 expected=f"publish.registry.{schema.side}_subjects: topic",
                 found=strategy,
             )
         return schema.record if strategy == "record" else f"{schema.topic}-{schema.record}"
 
-    def _ask(self, subject: str, schema: Described) -> int:
+    def _register_or_look_up(self, subject: str, schema: EventSchema) -> int:
         from confluent_kafka.schema_registry import Schema
 
         known = Schema(schema.text, schema.type)
@@ -324,18 +325,18 @@ class Registry:
             try:
                 self._client = SchemaRegistryClient(dict(self.settings.client))
             except (ValueError, TypeError, OSError) as error:
-                # Its words are of names and types of settings, or of a file; never of a secret's value.
+                # The message has names and types of settings, or a file, but never a secret's value.
                 names = ", ".join(sorted(set(self.settings.client) - {"timeout"}))
                 raise ConfigurationError(
-                    "the registry's connection is wrong",
-                    expected="settings that confluent-kafka's SchemaRegistryClient takes",
+                    "the registry's connection is invalid",
+                    expected="settings that confluent-kafka's SchemaRegistryClient accepts",
                     found=f"{type(error).__name__} with {names}",
                 ) from None
         return self._client
 
     @contextmanager
-    def _errors(self, subject: str, schema: Described | Wanted) -> Iterator[None]:
-        """Turn what the client raises into errors that say what to do."""
+    def _errors(self, subject: str, schema: EventSchema | SchemaId) -> Iterator[None]:
+        """Convert the client's exceptions to this provider's errors."""
         from confluent_kafka.schema_registry.common._httpx_compat import httpx
         from confluent_kafka.schema_registry.error import OAuthTokenError, SchemaRegistryError
 
@@ -343,38 +344,38 @@ class Registry:
         try:
             yield
         except SchemaRegistryError as error:
-            raise _of_status(error, where, subject, schema) from error
+            raise _status_error(error, where, subject, schema) from error
         except httpx.TransportError as error:
             raise RegistryAway(
                 f"{where} doesn't answer",
                 found=f"{type(error).__name__}: {error}",
-                remedy="nothing is lost; see whether it runs, and whether the connection has its address",
+                remedy="nothing is lost; check that it runs, and the address in the connection",
             ) from error
         except OAuthTokenError as error:
-            refused = error.status_code is not None and error.status_code < 500
-            kind: Callable[..., Exception] = ConfigurationError if refused else RegistryAway
-            raise kind(f"no token was given for {where}", found=f"HTTP {error.status_code}") from None
+            denied = error.status_code is not None and error.status_code < 500
+            kind: Callable[..., Exception] = ConfigurationError if denied else RegistryAway
+            raise kind(f"no token was issued for {where}", found=f"HTTP {error.status_code}") from None
         except (
             ValueError,
             KeyError,
-            TypeError,  # what the client fails with where an answer has no body
+            TypeError,  # raised by the client for an answer without body
             AttributeError,
-            httpx.RequestError,  # redirects without end, a body in no known coding
+            httpx.RequestError,  # too many redirects, unknown content encoding
             httpx.InvalidURL,
         ) as error:
             raise ConfigurationError(
-                f"{where} answers otherwise than Confluent's REST interface",
+                f"{where} doesn't answer like Confluent's REST interface",
                 found=type(error).__name__,
-                remedy="look at its address; Apicurio's interface is under /apis/ccompat/v7",
+                remedy="check its address; Apicurio's interface is under /apis/ccompat/v7",
             ) from error
 
     def __getstate__(self) -> dict[str, Any]:
-        """Leave the connection behind."""
+        """Return the state without the connection."""
         return {**self.__dict__, "_client": None}
 
 
 def _waits(seconds: float) -> Iterator[float]:
-    """Yield how long to wait before each further try, so much in all."""
+    """Yield the wait before each retry, up to a total."""
     left = seconds
     for wait in chain(_FIRST_WAITS_SECONDS, repeat(_WAIT_SECONDS)):
         if left <= 0:
@@ -383,37 +384,37 @@ def _waits(seconds: float) -> Iterator[float]:
         left -= wait
 
 
-def _of_status(error: Any, where: str, subject: str, schema: Described | Wanted) -> Exception:
+def _status_error(error: Any, where: str, subject: str, schema: EventSchema | SchemaId) -> Exception:
     status, reason = error.http_status_code, str(error.error_message)
-    what = str(schema) if isinstance(schema, Wanted) else f"the {schema.side} of topic {schema.topic}"
+    what = str(schema) if isinstance(schema, SchemaId) else f"the {schema.side} of topic {schema.topic}"
     if status >= 500 or status in _LATER:
-        return RegistryAway(f"{where} has trouble", found=f"HTTP {status}: {reason}")
+        return RegistryAway(f"{where} reports an error", found=f"HTTP {status}: {reason}")
     if status in _NO_SUCH_RIGHT:
         return ConfigurationError(
-            f"{where} refuses us",
+            f"{where} denies access",
             found=f"HTTP {status}: {reason}",
-            remedy="look at login and password, or the token, of the registry's connection",
+            remedy="check login and password, or the token, of the registry's connection",
         )
     if status == _INCOMPATIBLE:
         return ConfigurationError(
-            f"{where} refuses the schema of {what}: it is incompatible with what subject {subject} has",
+            f"{where} rejects the schema of {what}: it is incompatible with those of subject {subject}",
             found=reason,
-            remedy="nothing was sent. Give the subject a compatibility level that allows the change, or name "
-            "the topic anew",
+            remedy="nothing was sent. Set a compatibility level of the subject that allows the change, or "
+            "use another topic name",
         )
     if status == _UNPROCESSABLE:
-        return ConfigurationError(f"{where} refuses the schema of {what}", found=reason)
-    if status == _NOT_FOUND and isinstance(schema, Wanted):
+        return ConfigurationError(f"{where} rejects the schema of {what}", found=reason)
+    if status == _NOT_FOUND and isinstance(schema, SchemaId):
         return ConfigurationError(
-            f"{where} doesn't know how to give {what}",
+            f"{where} has no endpoint for {what}",
             found=f"HTTP {status}: {reason}",
-            remedy="look at its address; Apicurio's interface is under /apis/ccompat/v7",
+            remedy="check its address; Apicurio's interface is under /apis/ccompat/v7",
         )
     if status == _NOT_FOUND:
         return ConfigurationError(
             f"{where} doesn't have the schema of {what} under subject {subject}",
             found=reason,
-            remedy="register it, which airflow cdc events shows with publish.schemas, or set "
+            remedy="register it (airflow cdc events prints it with publish.schemas), or set "
             "publish.registry.auto_register",
         )
-    return ConfigurationError(f"{where} refuses a request", found=f"HTTP {status}: {reason}")
+    return ConfigurationError(f"{where} rejects a request", found=f"HTTP {status}: {reason}")

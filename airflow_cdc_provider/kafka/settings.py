@@ -1,8 +1,8 @@
-"""Settings of clients: those of the Airflow connection, those of the declaration, and ours.
+"""Client settings: those of the Airflow connection, of the declaration, and of this provider.
 
-The broker, its login and its TLS stand in the connection alone (stock type ``kafka``, whose extra is
-librdkafka's ``config_dict``). What a declaration passes through are tuning settings: a name that carries a
-secret, or that leads somewhere else, is refused there. All names are librdkafka's.
+The brokers, the login and TLS are only set in the connection (type ``kafka`` of Airflow's Kafka provider,
+whose extra is librdkafka's ``config_dict``). A declaration contains tuning settings only: names that carry a
+secret or that refer to other brokers are rejected there. All names are librdkafka's.
 """
 
 from __future__ import annotations
@@ -22,12 +22,12 @@ _OF_CONNECTION: Final = re.compile(
     r"|.*(password|secret|token|credential).*"
 )
 _CODE: Final = re.compile(r".*_cb|on_.*|plugin\..*|.*\.(engine|provider)s?[._].*")
-"""Settings that name code to be run; a connection must not."""
+"""Settings that refer to code; they are not allowed in a connection."""
 _OF_CONSUMERS: Final = re.compile(
     r"group\..*|auto\.offset\.reset|enable\.auto\..*|auto\.commit\..*|session\.timeout\.ms|heartbeat\..*"
     r"|max\.poll\..*|partition\.assignment\..*|isolation\.level|fetch\..*|enable\.partition\.eof|queued\..*"
 )
-"""Settings that a connection may have for other DAGs' consumers, and producers don't know."""
+"""Consumer settings, which a connection may have for other DAGs; producers don't accept them."""
 _OURS: Final = (
     "transactional.id",
     "enable.idempotence",
@@ -48,26 +48,26 @@ _DEFAULTS: Final[Mapping[str, Setting]] = {
 
 
 def belongs_to_connection(name: str) -> bool:
-    """Tell whether a setting says where the broker is or how to log in, or carries a secret."""
+    """Return whether a setting contains a broker address, a login or a secret."""
     return _OF_CONNECTION.fullmatch(name) is not None
 
 
 def wrong_tuning(values: Mapping[str, Any]) -> str:
-    """Tell what was expected instead of a declaration's settings; an empty text if they are fine."""
+    """Return what is expected instead of a declaration's settings; an empty text if they are valid."""
     for name, value in values.items():
         if belongs_to_connection(name):
-            return f"settings without secrets: {name} belongs into the connection's extra"
+            return f"settings without secrets: {name} belongs in the connection's extra"
         if name in _OURS:
-            return f"settings but {name}, which delivery decides"
+            return f"settings other than {name}, which the delivery guarantee determines"
         if _CODE.fullmatch(name):
-            return f"settings that name no code ({name})"
+            return f"settings that don't refer to code ({name})"
         if not isinstance(value, (str, int, float, bool)):
-            return f"a text, number or flag for {name}"
+            return f"a text, number or boolean for {name}"
     return ""
 
 
 def wrong_topic(name: str) -> str:
-    """Tell what was expected instead of a topic's name; an empty text for a fine one, or none."""
+    """Return what is expected instead of a topic's name; an empty text if it is valid or empty."""
     if not name or re.fullmatch(r"[A-Za-z0-9._-]{1,249}", name):
         return ""
     return "letters, digits, . _ and -, at most 249"
@@ -75,14 +75,14 @@ def wrong_topic(name: str) -> str:
 
 @dataclass(frozen=True)
 class ClientSettings:
-    """What clients of one connector are built with.
+    """Client settings of one connector.
 
     Args:
-        connection: Librdkafka's settings of the Airflow connection; shown nowhere.
+        connection: Librdkafka's settings of the Airflow connection; never logged.
         producer: Tuning of producers.
         consumer: Tuning of consumers.
-        retry_interval_seconds: The longest time from one try to reach a broker to the next.
-        retry_seconds: How long brokers that don't answer are waited for.
+        retry_interval_seconds: Maximum time between attempts to reach a broker.
+        retry_seconds: How long to retry while brokers don't answer.
     """
 
     connection: Mapping[str, Any] = field(repr=False)
@@ -92,10 +92,10 @@ class ClientSettings:
     retry_seconds: float = 300.0
 
     def __post_init__(self) -> None:
-        """Refuse a connection that leads nowhere, or that names code."""
+        """Reject a connection without brokers, or with settings that refer to code."""
         if not self.connection.get(SERVERS):
             raise ConfigurationError(
-                "the Kafka connection names no broker",
+                "the Kafka connection has no brokers",
                 expected=f"{SERVERS} in its extra",
                 remedy='airflow connections add ID --conn-type kafka --conn-extra \'{"bootstrap.servers": '
                 '"host:9092"}\'',
@@ -103,17 +103,17 @@ class ClientSettings:
         for name in self.connection:
             if _CODE.fullmatch(name):
                 raise ConfigurationError(
-                    f"the Kafka connection names code: {name}",
-                    expected="settings of librdkafka without call-backs and plug-ins",
+                    f"the Kafka connection refers to code: {name}",
+                    expected="settings of librdkafka without callbacks and plugins",
                 )
 
     @property
     def servers(self) -> str:
-        """The brokers, for messages."""
+        """The broker addresses, for messages."""
         return str(self.connection[SERVERS])
 
     def of_producer(self, transactional_id: str = "") -> dict[str, Any]:
-        """Return what a producer is built with: idempotent, and transactional if it has an id."""
+        """Return the settings of a producer: idempotent, and transactional if it has an id."""
         own = {name: value for name, value in self.connection.items() if not _OF_CONSUMERS.fullmatch(name)}
         values: dict[str, Any] = {**self._pace(), **_DEFAULTS, **own, **self.producer}
         values |= {"enable.idempotence": True, "delivery.report.only.error": True}
@@ -124,7 +124,7 @@ class ClientSettings:
         return values
 
     def of_consumer(self, group: str, isolation: str = "read_committed") -> dict[str, Any]:
-        """Return what a consumer is built with that is given its partitions and commits nothing."""
+        """Return the settings of a consumer that is assigned its partitions and commits nothing."""
         values = {**self._pace(), **self.connection, **self.consumer}
         values |= {
             "group.id": group,
@@ -135,7 +135,7 @@ class ClientSettings:
         return values
 
     def of_admin(self) -> dict[str, Any]:
-        """Return what an administrator's client is built with."""
+        """Return the settings of an admin client."""
         own = {name: value for name, value in self.connection.items() if not _OF_CONSUMERS.fullmatch(name)}
         return {**self._pace(), **own}
 

@@ -1,17 +1,17 @@
 """Signals from a topic, as Debezium's channel ``kafka`` reads them.
 
-A message's key is the topic prefix of the connector that is meant, its value a signal as one JSON object.
-The topic has one partition, which keeps the order of signals. Messages for others are passed over and
-counted; one that is no signal becomes a ``NoSignal`` that names its topic and offset.
+A message's key is the topic prefix of the target connector, its value a signal as one JSON object. The topic
+has one partition, which keeps the order of signals. Messages for other connectors are skipped and counted. An
+invalid signal becomes a ``NoSignal`` that names its topic and offset.
 
-Where it stands is a *place*, which is committed in the lake together with what was asked for::
+The position is committed in the lake together with the requests that were received::
 
-    {"topic": "shop-signal", "id": "...", "made": 0, "offset": 12, "passed_over": 3}
+    {"topic": "shop-signal", "id": "...", "recreated": 0, "offset": 12, "passed_over": 3}
 
-``offset`` is that of the next message, ``id`` what the broker calls the topic, ``made`` how often it was made
-anew, or cut, meanwhile, ``passed_over`` how many messages were for others. After that the offset is
-committed to the consumer group as well, so that Kafka's tools show the lag. The group's offset is asked for
-once: by a connector that has no place yet, as one that Debezium ran before.
+``offset`` is that of the next message, ``id`` the broker's topic id, ``recreated`` how often the topic was
+re-created or truncated meanwhile, ``passed_over`` how many messages were for other connectors. Then the
+offset is also committed to the consumer group, so that Kafka's tools show the lag. The group's offset is read
+only once, by a connector that has no position yet, such as one that was migrated from Debezium.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from typing import TYPE_CHECKING, Any, Final, Protocol
 from airflow_cdc_provider.exceptions import CdcError, ConfigurationError, TransientError
 from airflow_cdc_provider.kafka.errors import (
     NO_GROUP,
-    PASSING,
+    TRANSIENT,
     LastError,
     client_of,
     error_of,
@@ -46,28 +46,28 @@ log = logging.getLogger("airflow_cdc_provider.signals")
 _AT_ONCE: Final = 500
 _CALL_SECONDS: Final = 5.0
 _CATCH_UP_SECONDS: Final = 30.0
-"""How long the first look of a job reads towards the topic's end at most."""
+"""Maximum time for which the first poll of a job reads towards the topic's end."""
 _BREATH_SECONDS: Final = 0.05
 _PAUSE_SECONDS: Final = 60.0
-"""How long a topic that can't be opened is let alone: nothing is captured while it is tried."""
+"""Pause between attempts to open a topic: capture waits during an attempt."""
 _STORE_AFTER: Final = 1_000
-"""After so many messages for others the place is worth a commit of its own."""
+"""Number of messages for other connectors after which the position is committed."""
 _MOVING: Final = (
     "NOT_COORDINATOR",
     "COORDINATOR_LOAD_IN_PROGRESS",
     "COORDINATOR_NOT_AVAILABLE",
     "_TIMED_OUT",
 )
-"""What a coordinator that is found soon reports, or who looks for it."""
-_LOOK_SECONDS: Final = 1.0
-"""After which it is looked what became of a question to the coordinator, and asked again."""
+"""Transient errors of the coordinator or of its lookup."""
+_COMMITTED_SECONDS: Final = 1.0
+"""Timeout of one attempt to read the committed offset."""
 _SESSION_MS: Final = 6_000
-"""There is no session; but so long a client that ends waits for a commit that brokers don't answer."""
+"""No session is used, but a closing client waits this long for a commit that brokers don't answer."""
 _TO_THE_END: Final = ("latest", "largest", "end")
 
 
 class Topics(Protocol):
-    """What tells of topics: :class:`~airflow_cdc_provider.kafka.partitions.ClusterTopics`."""
+    """Source of topic metadata: :class:`~airflow_cdc_provider.kafka.partitions.ClusterTopics`."""
 
     def topics(self, patterns: Sequence[str]) -> Mapping[str, Topic]:
         """Find topics by anchored regular expressions."""
@@ -76,14 +76,14 @@ class Topics(Protocol):
 
 @dataclass(frozen=True)
 class SignalTopic:
-    """Where signals of one connector come from.
+    """Settings of one connector's signal topic.
 
     Args:
-        client: Settings of clients.
+        client: Client settings.
         topic: The topic.
-        key: Key of the messages that are for it: its topic prefix.
+        key: Key of the connector's messages: its topic prefix.
         group_id: The consumer group.
-        poll_timeout_seconds: How long one poll waits.
+        poll_timeout_seconds: Timeout of one poll.
     """
 
     client: ClientSettings
@@ -94,66 +94,66 @@ class SignalTopic:
 
 
 @dataclass(frozen=True)
-class _Place:
+class _Position:
     """See the module."""
 
     topic: str
     id: str
-    made: int
+    recreated: int
     offset: int
     passed_over: int = 0
 
 
 class TopicChannel:
-    """Reads signals from a topic; connects when it is first asked for some.
+    """Reads signals from a topic; connects on first use.
 
     Args:
-        wanted: Where they come from.
-        topics: Tells of the topic; by default the brokers.
-        build: Makes the consumer; by default librdkafka's.
-        clock: Gives seconds that only grow.
+        settings: The signal topic.
+        topics: Source of topic metadata; the brokers by default.
+        build: Builds the consumer; librdkafka's by default.
+        clock: Returns monotonic seconds.
     """
 
     name = KAFKA
 
     def __init__(
         self,
-        wanted: SignalTopic,
+        settings: SignalTopic,
         topics: Topics | None = None,
         build: Callable[[dict[str, Any]], Any] | None = None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        self._wanted = wanted
-        self._key = wanted.key.encode()
-        hurried = replace(wanted.client, retry_seconds=min(_CALL_SECONDS, wanted.client.retry_seconds))
+        self._settings = settings
+        self._key = settings.key.encode()
+        hurried = replace(settings.client, retry_seconds=min(_CALL_SECONDS, settings.client.retry_seconds))
         self._topics = topics or ClusterTopics(hurried)
         self._build = build
         self._clock = clock
         self._consumer: Any = None
         self._last = LastError()
-        self._told_to_begin = False
+        self._resumed = False
         self._stored: Mapping[str, Any] | None = None
-        self._at: _Place | None = None
+        self._at: _Position | None = None
         self._group_offset = -1
         self._arrived: list[Arrived] = []
-        self._trouble: CdcError | None = None
-        self._again_at = 0.0
+        self._open_error: CdcError | None = None
+        self._retry_at = 0.0
 
     def resume(self, place: Mapping[str, Any] | None) -> None:
-        """Go on at the place that is committed; what was read behind another one is forgotten."""
-        if self._told_to_begin and place == self._stored:
+        """Resume at the committed position; signals read after another position are dropped."""
+        if self._resumed and place == self._stored:
             return
         self.close()
-        self._told_to_begin = True
+        self._resumed = True
         self._stored = place
-        self._at = _Place(**place) if place else None
+        self._at = _Position(**place) if place else None
         self._arrived = []
 
     @property
     def place(self) -> Mapping[str, Any] | None:
-        """Where to go on, if all that :meth:`receive` returned is committed.
+        """The position after all signals that :meth:`receive` returned.
 
-        It stays the committed one while there is little behind it but messages for others.
+        It doesn't change while only few messages for other connectors follow.
         """
         if self._at is None:
             return self._stored
@@ -163,58 +163,61 @@ class TopicChannel:
         return at if self._at.offset - self._stored["offset"] >= _STORE_AFTER else self._stored
 
     def receive(self) -> Sequence[Arrived]:
-        """Poll once; at the first time until the end that the topic has then.
+        """Poll once; the first call reads to the present end of the topic.
+
+        Returns:
+            The signals that were not acknowledged yet.
 
         Raises:
-            ChannelRefused: The topic has several partitions, or librdkafka refuses the settings.
-            CdcError: There is no such topic, or the brokers don't answer or don't let us in. A topic that
+            ChannelRefused: The topic has several partitions, or librdkafka rejects the settings.
+            CdcError: The topic doesn't exist, the brokers don't answer, or they deny access. A topic that
                 could not be opened is tried again after a minute.
         """
-        if not self._told_to_begin:
+        if not self._resumed:
             return ()
-        if self._trouble is not None and self._clock() < self._again_at:
+        if self._open_error is not None and self._clock() < self._retry_at:
             if self._arrived:
                 return tuple(self._arrived)
-            raise self._trouble.with_traceback(None)
+            raise self._open_error.with_traceback(None)
         if self._consumer is not None:
-            self._look()
+            self._poll_or_close()
         if self._consumer is None:
             try:
                 self._open()
-                self._trouble = None
+                self._open_error = None
             except CdcError as error:
                 self.close()
-                self._trouble, self._again_at = error, self._clock() + _PAUSE_SECONDS
+                self._open_error, self._retry_at = error, self._clock() + _PAUSE_SECONDS
                 raise
         if not self._arrived:
             self._commit_to_group()
         return tuple(self._arrived)
 
     def done(self) -> None:
-        """Let go of what :meth:`receive` returned: it and the place are committed."""
+        """Acknowledge the signals that :meth:`receive` returned: they are committed, with the position."""
         self._stored = self.place
         self._arrived = []
         self._commit_to_group()
 
     def close(self) -> None:
-        """End the connection; what was read is kept."""
+        """Close the connection; signals that were read are kept."""
         if self._consumer is not None:
             self._consumer.close()
             self._consumer = None
 
-    def _look(self) -> None:
-        """Poll once. After trouble the topic is opened anew: it may have been cut or made anew meanwhile."""
+    def _poll_or_close(self) -> None:
+        """Poll once. After an error, the topic is opened again: it may have been truncated or re-created."""
         try:
-            trouble = self._poll()
+            transient = self._poll()
         except CdcError:
             self.close()
             raise
-        if trouble is not None or self._last.error is not None:
+        if transient is not None or self._last.error is not None:
             self.close()
 
     def _open(self) -> None:
         """Find the topic and read it up to its end."""
-        topic = self._wanted.topic
+        topic = self._settings.topic
         doing = f"reading signals of topic {topic}"
         self._consumer = self._new_consumer()
         from confluent_kafka import KafkaException, TopicPartition
@@ -222,7 +225,7 @@ class TopicChannel:
         described = self._described()
         try:
             low, high = self._consumer.get_watermark_offsets(TopicPartition(topic, 0), timeout=_CALL_SECONDS)
-            at = self._begin(described.id, low, high)
+            at = self._start(described.id, low, high)
         except KafkaException as error:
             raise self._error(error.args[0]) from None
         self._last.accepted()
@@ -230,9 +233,9 @@ class TopicChannel:
         self._consumer.assign([TopicPartition(topic, 0, at.offset)])
         deadline = self._clock() + _CATCH_UP_SECONDS
         while at.offset < high:
-            trouble = self._poll(until=high)
+            transient = self._poll(until=high)
             if self._clock() > deadline:
-                raise self._error(trouble) if trouble else TransientError(f"{doing} takes long")
+                raise self._error(transient) if transient else TransientError(f"{doing} takes too long")
             if at is self._at:
                 time.sleep(_BREATH_SECONDS)
             at = self._at
@@ -243,8 +246,8 @@ class TopicChannel:
             from confluent_kafka import Consumer
 
             self._last = LastError()
-            client = self._wanted.client
-            config = {"session.timeout.ms": _SESSION_MS, **client.of_consumer(self._wanted.group_id)}
+            client = self._settings.client
+            config = {"session.timeout.ms": _SESSION_MS, **client.of_consumer(self._settings.group_id)}
             config |= {"auto.offset.reset": "error", "on_commit": self._committed}
             return client_of(self._build or Consumer, config, self._last)
         except ConfigurationError as error:
@@ -253,102 +256,101 @@ class TopicChannel:
             ) from None
 
     def _described(self) -> Topic:
-        topic = self._wanted.topic
+        topic = self._settings.topic
         described = self._topics.topics([re.escape(topic)]).get(topic)
         if described is None:
             raise TransientError(
                 f"there is no topic {topic} for signals",
-                expected="a topic of one partition, and the right to describe and to read it",
-                remedy="make it; signals are read from then on",
+                expected="a topic with one partition, and permission to describe and to read it",
+                remedy="create it; signals are read from then on",
             )
         if len(described.partitions) != 1:
             raise ChannelRefused(
                 f"topic {topic} can't keep the order of signals",
                 expected="one partition",
                 found=str(len(described.partitions)),
-                remedy="make a topic with one partition, and name it in signals.kafka.topic",
+                remedy="create a topic with one partition, and set it in signals.kafka.topic",
             )
         return described
 
-    def _begin(self, identity: str, low: int, high: int) -> _Place:
-        """Return where to begin, and tell what is missing before that."""
-        at, topic = self._at, self._wanted.topic
+    def _start(self, identity: str, low: int, high: int) -> _Position:
+        """Return the start position, and report messages that were missed before it."""
+        at, topic = self._at, self._settings.topic
         if at is None or at.topic != topic:
-            return _Place(topic, identity, 0, self._first(low, high))
+            return _Position(topic, identity, 0, self._first(low, high))
         other = bool(at.id and identity and at.id != identity)
         if other or (at.offset > high and not (at.id and identity)):
-            self._miss(at, f"topic {topic} was made anew: signals are read from its begin")
-            return replace(at, id=identity, made=at.made + 1, offset=low)
+            self._miss(at, f"topic {topic} was re-created: signals are read from its start")
+            return replace(at, id=identity, recreated=at.recreated + 1, offset=low)
         if at.offset > high:
             self._miss(at, f"topic {topic} ends at offset {high}, before what was read: its brokers lost it")
-            return replace(at, made=at.made + 1, offset=high)
+            return replace(at, recreated=at.recreated + 1, offset=high)
         if at.offset < low:
             self._miss(
                 at,
-                f"messages {at.offset} to {low - 1} of topic {topic} were gone before they were read: "
-                "retention took them; lengthen retention.ms, or let runs follow each other sooner",
+                f"messages {at.offset} to {low - 1} of topic {topic} were deleted before they were read: "
+                "retention removed them; increase retention.ms, or run more often",
             )
             return replace(at, offset=low)
         return replace(at, id=identity or at.id)
 
     def _first(self, low: int, high: int) -> int:
-        """Return where a connector begins that has no place: behind what its group has read."""
+        """Return the start offset of a connector without position: the committed offset of its group."""
         group_offset = self._of_group()
         if low <= group_offset <= high:
             return group_offset
-        to_the_end = str(self._wanted.client.consumer.get("auto.offset.reset", "")) in _TO_THE_END
+        to_the_end = str(self._settings.client.consumer.get("auto.offset.reset", "")) in _TO_THE_END
         return high if to_the_end else low
 
     def _of_group(self) -> int:
-        """Return the group's offset, negative for none."""
+        """Return the group's committed offset, negative for none."""
         from confluent_kafka import KafkaException, TopicPartition
 
-        asked = [TopicPartition(self._wanted.topic, 0)]
+        partitions = [TopicPartition(self._settings.topic, 0)]
         deadline = self._clock() + _CALL_SECONDS
         while True:
             try:
-                (group,) = self._consumer.committed(asked, timeout=_LOOK_SECONDS)
+                (group,) = self._consumer.committed(partitions, timeout=_COMMITTED_SECONDS)
             except KafkaException as error:
-                # That the group may not be asked for is told by another way, and the call only times out.
+                # A missing permission on the group is reported by a poll, while the call only times out.
                 for message in self._consumer.consume(_AT_ONCE, 0):
-                    told = message.error()
-                    if told is not None and told.name() == NO_GROUP:
-                        raise KafkaException(told) from None
+                    reported = message.error()
+                    if reported is not None and reported.name() == NO_GROUP:
+                        raise KafkaException(reported) from None
                 if error.args[0].name() not in _MOVING or self._clock() > deadline:
                     raise
                 time.sleep(_BREATH_SECONDS)
             else:
                 return int(group.offset)
 
-    def _miss(self, at: _Place, reason: str) -> None:
-        self._arrived.append(NoSignal(f"{at.topic}/0/{at.offset}.{at.made}-missed", self.name, reason))
+    def _miss(self, at: _Position, reason: str) -> None:
+        self._arrived.append(NoSignal(f"{at.topic}/0/{at.offset}.{at.recreated}-missed", self.name, reason))
 
     def _poll(self, until: int | None = None) -> KafkaError | None:
-        """Take what came; return what is wrong if it may pass by itself, and raise it if it won't."""
-        trouble: KafkaError | None = None
+        """Process the received messages; return a transient error, and raise a lasting one."""
+        transient: KafkaError | None = None
         found: list[Message] = []
         end = -1
-        for message in self._consumer.consume(_AT_ONCE, self._wanted.poll_timeout_seconds):
+        for message in self._consumer.consume(_AT_ONCE, self._settings.poll_timeout_seconds):
             error = message.error()
             if error is None:
                 found.append(message)
             elif error.name() == "_PARTITION_EOF":
                 end = message.offset()
             else:
-                trouble = error
+                transient = error
         self._take(found)
-        if (
-            self._at is not None and until is not None and end >= until
-        ):  # behind the last message there may be marks of transactions
+        # After the last message there may be transaction markers.
+        if self._at is not None and until is not None and end >= until:
             self._at = replace(self._at, offset=max(self._at.offset, end))
-        if trouble is not None and trouble.name() not in PASSING:
-            raise self._error(trouble)
-        return trouble
+        if transient is not None and transient.name() not in TRANSIENT:
+            raise self._error(transient)
+        return transient
 
-    def _error(self, trouble: KafkaError) -> CdcError:
-        topic, group = self._wanted.topic, self._wanted.group_id
-        right = f"READ on group {group}" if trouble.name() == NO_GROUP else f"READ on topic {topic}"
-        return error_of(trouble, f"reading signals of topic {topic}", self._last.error, right=right)
+    def _error(self, transient: KafkaError) -> CdcError:
+        topic, group = self._settings.topic, self._settings.group_id
+        right = f"READ on group {group}" if transient.name() == NO_GROUP else f"READ on topic {topic}"
+        return error_of(transient, f"reading signals of topic {topic}", self._last.error, right=right)
 
     def _take(self, messages: Iterable[Message]) -> None:
         for message in messages:
@@ -364,15 +366,15 @@ class TopicChannel:
                 at = replace(at, passed_over=at.passed_over + 1)
             self._at = at
 
-    def _read(self, value: bytes, at: _Place, offset: int) -> Arrived:
-        own = f"{at.topic}/0/{offset}" + (f".{at.made}" if at.made else "")
+    def _read(self, value: bytes, at: _Position, offset: int) -> Arrived:
+        own = f"{at.topic}/0/{offset}" + (f".{at.recreated}" if at.recreated else "")
         read = signal_of_text(value.decode(errors="replace"), self.name, otherwise=own)
         if isinstance(read, NoSignal):
             return replace(read, reason=f"topic {at.topic}, offset {offset}: {read.reason}")
         return read
 
     def _commit_to_group(self) -> None:
-        """Show Kafka's tools how far signals are read; nothing depends on it."""
+        """Commit the offset to the group, only to show the lag in Kafka's tools."""
         from confluent_kafka import KafkaException, TopicPartition
 
         at = self._at
@@ -385,11 +387,11 @@ class TopicChannel:
         self._group_offset = at.offset
 
     def _committed(self, error: KafkaError | None, partitions: Sequence[object]) -> None:
-        """Take note of what became of a commit to the group; librdkafka's ``on_commit``."""
+        """Log a failed commit to the group; librdkafka's ``on_commit``."""
         if error is not None:
             log.warning(
                 "the offset of topic %s can't be committed to group %s, so its lag is not shown: %s",
-                self._wanted.topic,
-                self._wanted.group_id,
+                self._settings.topic,
+                self._settings.group_id,
                 error.str(),
             )

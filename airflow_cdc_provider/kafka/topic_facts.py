@@ -1,7 +1,7 @@
-"""What a cluster tells of a topic to who checks a declaration: whether it is there, and what may be done.
+"""Description of a topic for checks of a declaration: whether it exists, and the user's permissions.
 
-Nothing is made or changed: whether a topic that is missing could be made is asked by a request that the
-brokers validate and don't carry out.
+Nothing is created or changed: a request that the brokers only validate shows whether a missing topic could be
+created.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from airflow_cdc_provider.kafka.settings import ClientSettings
 
 _CALL_SECONDS: Final = 10.0
 _GRACE_SECONDS: Final = 5.0
-"""How much later than the client itself we give a call up: its error says why."""
+"""Extra timeout on top of the client's own, so that the client's error with its reason comes first."""
 _NOT_ALLOWED: Final = ("TOPIC_AUTHORIZATION_FAILED", "CLUSTER_AUTHORIZATION_FAILED")
 _REFUSALS: Final = (
     *_NOT_ALLOWED,
@@ -26,20 +26,20 @@ _REFUSALS: Final = (
     "INVALID_CONFIG",
     "INVALID_REQUEST",
 )
-"""Why a topic can't be made; anything else is trouble of the brokers, which says nothing of the topic."""
+"""Reasons why a topic can't be created; other errors are failures of the brokers, not of the topic."""
 _POLICY: Final = "cleanup.policy"
 
 
 @dataclass(frozen=True)
 class TopicFacts:
-    """What is known of a topic.
+    """Description of a topic.
 
     Args:
         topic: Its name.
-        partitions: How many it has; None if it isn't there, or may not be seen.
-        policy: Its ``cleanup.policy``; None where settings may not be looked at.
-        operations: What the user may do with it, by Kafka's names; None where brokers don't say.
-        refusal: Why a topic that isn't there can't be made, or one can't be looked at; empty if it can.
+        partitions: Number of partitions; None if it doesn't exist, or without permission to describe it.
+        policy: Its ``cleanup.policy``; None without permission to read settings.
+        operations: Operations that the user may perform, by Kafka's names; None if brokers don't report them.
+        refusal: Why a missing topic can't be created, or a topic can't be described; empty if it can.
     """
 
     topic: str
@@ -50,20 +50,20 @@ class TopicFacts:
 
     @property
     def compacts(self) -> bool:
-        """Whether older records of a key are let go."""
+        """Whether the topic is compacted: older records of a key are deleted."""
         return self.policy is not None and "compact" in self.policy
 
     def may(self, operation: str) -> bool | None:
-        """Tell whether the user may do something with it; None where that isn't known."""
+        """Return whether the user may perform an operation; None if unknown."""
         return None if self.operations is None else operation in self.operations
 
 
 class TopicInspector:
-    """Asks brokers about topics.
+    """Describes topics.
 
     Args:
-        settings: Of the client.
-        build: Makes the client; by default librdkafka's.
+        settings: Client settings.
+        build: Builds the client; librdkafka's admin client by default.
     """
 
     def __init__(
@@ -76,29 +76,34 @@ class TopicInspector:
         self._client = client_of(build or AdminClient, settings.of_admin(), self._last)
 
     def facts(self, topic: str, partitions: int = -1) -> TopicFacts:
-        """Return what is known of a topic.
+        """Describe a topic.
 
         Args:
             topic: Its name.
-            partitions: How many it would be made with; -1: as the brokers have it.
+            partitions: Number of partitions if it were created; -1 for the brokers' default.
+
+        Returns:
+            The description.
 
         Raises:
-            ConfigurationError: The login is wrong.
+            ConfigurationError: The login is invalid.
             BrokersAway: The brokers don't answer.
         """
         from confluent_kafka import TopicCollection
 
-        asked = self._client.describe_topics(
+        futures = self._client.describe_topics(
             TopicCollection([topic]), include_authorized_operations=True, request_timeout=_CALL_SECONDS
         )
-        told, failure = self._result(asked[topic], f"asking for topic {topic}", (*NOT_THERE, *_NOT_ALLOWED))
-        if told is None:
+        described, failure = self._result(
+            futures[topic], f"describing topic {topic}", (*NOT_THERE, *_NOT_ALLOWED)
+        )
+        if described is None:
             refusal = failure if not failure.startswith(NOT_THERE) else self._refusal(topic, partitions)
             return TopicFacts(topic, refusal=refusal)
-        operations = told.authorized_operations
+        operations = described.authorized_operations
         return TopicFacts(
             topic,
-            len(told.partitions),
+            len(described.partitions),
             self._policy(topic),
             frozenset(one.name for one in operations) if operations else None,
         )
@@ -107,28 +112,28 @@ class TopicInspector:
         from confluent_kafka.admin import ConfigResource, ResourceType
 
         resource = ConfigResource(ResourceType.TOPIC, topic)
-        (asked,) = self._client.describe_configs([resource], request_timeout=_CALL_SECONDS).values()
-        told, _ = self._result(asked, f"asking for settings of topic {topic}", _NOT_ALLOWED)
-        return None if told is None else str(told[_POLICY].value)
+        (future,) = self._client.describe_configs([resource], request_timeout=_CALL_SECONDS).values()
+        settings, _ = self._result(future, f"reading settings of topic {topic}", _NOT_ALLOWED)
+        return None if settings is None else str(settings[_POLICY].value)
 
     def _refusal(self, topic: str, partitions: int) -> str:
-        """Return why a topic couldn't be made; nothing is made."""
+        """Return why a topic can't be created; only validates the request."""
         from confluent_kafka.admin import NewTopic
 
-        asked = self._client.create_topics(
+        futures = self._client.create_topics(
             [NewTopic(topic, partitions, -1)], validate_only=True, request_timeout=_CALL_SECONDS
         )
-        _, refusal = self._result(asked[topic], f"asking whether topic {topic} can be made", _REFUSALS)
+        _, refusal = self._result(futures[topic], f"validating the creation of topic {topic}", _REFUSALS)
         return refusal
 
-    def _result(self, told: Any, doing: str, passing: tuple[str, ...]) -> tuple[Any, str]:
-        """Return what a call gave; or None and why, where it failed by an error that is an answer."""
+    def _result(self, future: Any, doing: str, accepted: tuple[str, ...]) -> tuple[Any, str]:
+        """Return the result of a call and an empty text; or None and the reason for an accepted error."""
         from confluent_kafka import KafkaException
 
         try:
-            return told.result(_CALL_SECONDS + _GRACE_SECONDS), ""
+            return future.result(_CALL_SECONDS + _GRACE_SECONDS), ""
         except KafkaException as error:
             name = error.args[0].name()
-            if name in passing:
+            if name in accepted:
                 return None, f"{name}: {error.args[0].str()}"
             raise error_of(error.args[0], doing, self._last.error) from None

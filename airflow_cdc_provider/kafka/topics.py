@@ -1,9 +1,8 @@
-"""Topics made by rule before their first record, and those that are there with something else.
+"""Creation of topics by rule before their first record, and warnings about existing topics that differ.
 
-Rules are asked in turn, the first one that matches a name decides, and the last one matches every name: what
-Kafka Connect's ``topic.creation`` groups say. What is to be made is planned from values alone (:func:`plan`);
-:class:`TopicMaker` asks the brokers what is there, and makes the rest. A topic that is there is never
-changed: what it has otherwise is told in the log, once in a process.
+The first rule that matches a name decides, and the last one matches every name, like Kafka Connect's
+``topic.creation`` groups. :func:`plan` is a pure function; :class:`TopicMaker` describes the existing topics
+and creates the missing ones. An existing topic is never changed: differences are logged, once per process.
 """
 
 from __future__ import annotations
@@ -32,7 +31,7 @@ log = logging.getLogger(__name__)
 
 _CALL_SECONDS: Final = 30.0
 _GRACE_SECONDS: Final = 5.0
-"""How much later than the client itself we give a call up: its error says why."""
+"""Extra timeout on top of the client's own, so that the client's error with its reason comes first."""
 _NOT_ALLOWED: Final = ("TOPIC_AUTHORIZATION_FAILED", "CLUSTER_AUTHORIZATION_FAILED")
 _WRONG_RULE: Final = (
     "INVALID_PARTITIONS",
@@ -45,14 +44,14 @@ _WRONG_RULE: Final = (
 
 @dataclass(frozen=True)
 class TopicRule:
-    """What topics are made with, of some names.
+    """Properties of new topics whose names match.
 
     Args:
-        name: What messages call it.
-        include: Regular expressions of whole names.
-        exclude: Likewise, of names that it isn't for all the same.
-        partitions: How many; -1: as the brokers have it.
-        replication: Copies of each; -1: as the brokers have it.
+        name: Its name in messages.
+        include: Anchored regular expressions of topic names.
+        exclude: Anchored regular expressions of names to exclude from these.
+        partitions: Number of partitions; -1 for the brokers' default.
+        replication: Replication factor; -1 for the brokers' default.
         settings: Settings of the topics.
     """
 
@@ -64,7 +63,7 @@ class TopicRule:
     settings: Mapping[str, Setting] = field(default_factory=dict)
 
     def matches(self, topic: str) -> bool:
-        """Tell whether it is for a topic."""
+        """Return whether it applies to a topic."""
         return any(re.fullmatch(pattern, topic) for pattern in self.include) and not any(
             re.fullmatch(pattern, topic) for pattern in self.exclude
         )
@@ -79,12 +78,12 @@ class TopicRule:
 
 @dataclass(frozen=True)
 class TopicFound:
-    """A topic that is there.
+    """An existing topic.
 
     Args:
-        partitions: How many it has.
-        replication: Copies of the first.
-        settings: Its settings, those of brokers among them; None where they may not be looked at.
+        partitions: Number of partitions.
+        replication: Number of replicas of the first.
+        settings: Its settings, including those of the brokers; None without permission to read them.
     """
 
     partitions: int
@@ -94,11 +93,11 @@ class TopicFound:
 
 @dataclass(frozen=True)
 class TopicPlan:
-    """What becomes of topics that are needed.
+    """Topics to create, and differences of existing ones.
 
     Args:
-        missing: Those to be made, and by which rule.
-        differences: A sentence about each one that is there with something else than its rule says.
+        missing: Topics to create, with their rules.
+        differences: A message for each existing topic that differs from its rule.
     """
 
     missing: Mapping[str, TopicRule]
@@ -110,56 +109,59 @@ def rule_of(topic: str, rules: Sequence[TopicRule]) -> TopicRule:
     return next((rule for rule in rules if rule.matches(topic)), rules[-1])
 
 
-def plan(wanted: Iterable[str], found: Mapping[str, TopicFound], rules: Sequence[TopicRule]) -> TopicPlan:
-    """Decide what is to be made.
+def plan(required: Iterable[str], found: Mapping[str, TopicFound], rules: Sequence[TopicRule]) -> TopicPlan:
+    """Decide which topics to create.
 
     Args:
-        wanted: Names of topics that records are for.
-        found: Those of them that are there.
-        rules: In the order in which they are asked; at least one.
+        required: Names of the records' topics.
+        found: Those of them that exist.
+        rules: In the order of their precedence; at least one.
+
+    Returns:
+        The plan.
     """
     missing: dict[str, TopicRule] = {}
     differences: list[str] = []
-    for topic in sorted(set(wanted)):
+    for topic in sorted(set(required)):
         rule = rule_of(topic, rules)
         if topic not in found:
             missing[topic] = rule
-        elif told := _differences(found[topic], rule):
-            differences.append(f"topic {topic} is left as it is: {told} ({rule.name})")
+        elif difference := _differences(found[topic], rule):
+            differences.append(f"topic {topic} is not changed: {difference} ({rule.name})")
     return TopicPlan(missing, tuple(differences))
 
 
 def _differences(found: TopicFound, rule: TopicRule) -> str:
-    """Say what a topic has, and its rule otherwise; an empty text for nothing."""
+    """Describe the differences of a topic from its rule; an empty text for none."""
     pairs = [
-        (name, str(has), str(says))
-        for name, has, says in (
+        (name, str(actual), str(declared))
+        for name, actual, declared in (
             ("partitions", found.partitions, rule.partitions),
             ("replication", found.replication, rule.replication),
         )
-        if says != -1
+        if declared != -1
     ]
     if found.settings is not None:
-        pairs += [(name, found.settings.get(name, ""), says) for name, says in rule.texts().items()]
+        pairs += [(name, found.settings.get(name, ""), declared) for name, declared in rule.texts().items()]
     return ", ".join(
-        f"{name} {has or 'unknown'} where the declaration says {says}"
-        for name, has, says in pairs
-        if _parts(has) != _parts(says)
+        f"{name} {actual or 'unknown'} where the declaration says {declared}"
+        for name, actual, declared in pairs
+        if _parts(actual) != _parts(declared)
     )
 
 
 def _parts(value: str) -> list[str]:
-    """Split a setting that may be a list, whose order says nothing: ``compact,delete``."""
+    """Split a setting that may be a list in any order, such as ``compact,delete``."""
     return sorted(part.strip() for part in value.split(","))
 
 
 class TopicMaker:
-    """Makes topics that are missing.
+    """Creates missing topics.
 
     Args:
-        settings: Of the client.
-        rules: In the order in which they are asked; at least one.
-        build: Makes the client; by default librdkafka's.
+        settings: Client settings.
+        rules: In the order of their precedence; at least one.
+        build: Builds the client; librdkafka's admin client by default.
     """
 
     def __init__(
@@ -176,28 +178,29 @@ class TopicMaker:
         self._seconds = max(1.0, min(_CALL_SECONDS, settings.retry_seconds))
         self._opened: Any = None
 
-    def make_missing(self, wanted: Iterable[str]) -> tuple[str, ...]:
-        """Make what is missing of some topics; what is there otherwise is told.
+    def make_missing(self, required: Iterable[str]) -> tuple[str, ...]:
+        """Create the missing topics, and log differences of existing ones.
 
         Returns:
-            The names of those that were made.
+            The names of the topics that were created.
 
         Raises:
-            RecordsRefused: A topic is missing, and may not be made or looked at; or it can have no such name.
-            ConfigurationError: Its rule is wrong, or a login is.
+            RecordsRefused: A topic is missing without permission to describe or create it, or its name is
+                invalid.
+            ConfigurationError: Its rule or a login is invalid.
             BrokersAway: The brokers don't answer.
         """
-        names = sorted(set(wanted))
-        if "" in names:  # which the client takes for a fault of ours
+        names = sorted(set(required))
+        if "" in names:  # which the client reports as a programming error
             raise RecordsRefused("", "a topic without a name", whole_topic=True, remedy=NAMES)
-        found = self._look(names)
+        found = self._describe(names)
         planned = plan(names, found, self._rules)
         for text in planned.differences:
-            _tell(text)
-        made = self._make(planned.missing)
-        if made:
-            log.info("topics were made: %s", ", ".join(made))
-        return made
+            _warn_once(text)
+        created = self._create(planned.missing)
+        if created:
+            log.info("created topics: %s", ", ".join(created))
+        return created
 
     @property
     def _client(self) -> Any:
@@ -207,22 +210,22 @@ class TopicMaker:
             self._opened = client_of(self._build or AdminClient, self._settings.of_admin(), self._last)
         return self._opened
 
-    def _look(self, names: Sequence[str]) -> dict[str, TopicFound]:
-        """Ask for topics by name; unlike a producer's question this one makes none."""
+    def _describe(self, names: Sequence[str]) -> dict[str, TopicFound]:
+        """Describe topics by name; unlike a producer's request, this one never creates them."""
         from confluent_kafka import TopicCollection
 
         if not names:
             return {}
-        asked = self._client.describe_topics(TopicCollection(list(names)), request_timeout=self._seconds)
+        futures = self._client.describe_topics(TopicCollection(list(names)), request_timeout=self._seconds)
         found: dict[str, TopicFound] = {}
-        for topic, told in asked.items():
-            described = self._result(told, f"asking for topic {topic}", topic, passing=NOT_THERE)
+        for topic, future in futures.items():
+            described = self._result(future, f"describing topic {topic}", topic, ignored=NOT_THERE)
             if described is not None:
                 partitions = described.partitions
-                copies = len(partitions[0].replicas) if partitions else 0
-                found[topic] = TopicFound(len(partitions), copies)
-        described_too = [topic for topic in found if rule_of(topic, self._rules).settings]
-        for topic, values in self._settings_of(described_too).items():
+                replicas = len(partitions[0].replicas) if partitions else 0
+                found[topic] = TopicFound(len(partitions), replicas)
+        with_settings = [topic for topic in found if rule_of(topic, self._rules).settings]
+        for topic, values in self._settings_of(with_settings).items():
             found[topic] = TopicFound(found[topic].partitions, found[topic].replication, values)
         return found
 
@@ -233,15 +236,15 @@ class TopicMaker:
             return {}
         resources = [ConfigResource(ResourceType.TOPIC, topic) for topic in names]
         settings: dict[str, dict[str, str]] = {}
-        told = self._client.describe_configs(resources, request_timeout=self._seconds)
-        for resource, future in told.items():
-            doing = f"asking for settings of topic {resource.name}"
-            values = self._result(future, doing, resource.name, passing=_NOT_ALLOWED)
+        futures = self._client.describe_configs(resources, request_timeout=self._seconds)
+        for resource, future in futures.items():
+            doing = f"reading settings of topic {resource.name}"
+            values = self._result(future, doing, resource.name, ignored=_NOT_ALLOWED)
             if values is not None:
                 settings[resource.name] = {name: str(entry.value) for name, entry in values.items()}
         return settings
 
-    def _make(self, missing: Mapping[str, TopicRule]) -> tuple[str, ...]:
+    def _create(self, missing: Mapping[str, TopicRule]) -> tuple[str, ...]:
         from confluent_kafka import KafkaException
         from confluent_kafka.admin import NewTopic
 
@@ -251,25 +254,25 @@ class TopicMaker:
             NewTopic(topic, rule.partitions, rule.replication, config=rule.texts())
             for topic, rule in missing.items()
         ]
-        made: list[str] = []
+        created: list[str] = []
         failures: list[CdcError] = []
-        for topic, told in self._client.create_topics(new, request_timeout=self._seconds).items():
+        for topic, future in self._client.create_topics(new, request_timeout=self._seconds).items():
             try:
-                told.result(self._seconds + _GRACE_SECONDS)
+                future.result(self._seconds + _GRACE_SECONDS)
             except KafkaException as error:
                 if error.args[0].name() != "TOPIC_ALREADY_EXISTS":  # another run was faster
-                    failures.append(self._not_made(topic, missing[topic], error.args[0]))
+                    failures.append(self._creation_error(topic, missing[topic], error.args[0]))
                 continue
-            made.append(topic)
+            created.append(topic)
         if failures:
             raise failures[0]
-        return tuple(made)
+        return tuple(created)
 
-    def _not_made(self, topic: str, rule: TopicRule, error: Any) -> CdcError:
+    def _creation_error(self, topic: str, rule: TopicRule, error: Any) -> CdcError:
         text = f"{error.name()}: {error.str()}"
         if error.name() in _WRONG_RULE:
             return ConfigurationError(
-                f"topic {topic} can't be made",
+                f"topic {topic} can't be created",
                 expected=f"partitions, replication and settings that the brokers accept ({rule.name})",
                 found=text,
                 remedy="correct publish.topics",
@@ -281,35 +284,35 @@ class TopicMaker:
                 topic,
                 text,
                 whole_topic=True,
-                remedy="the topic is missing and can't be made: make it, or give the connection's user the "
-                f"right CREATE on topic {topic}; publish.topics.create: false leaves it to the brokers",
+                remedy="the topic is missing and can't be created: create it, or grant the connection's user "
+                f"CREATE on topic {topic}; publish.topics.create: false leaves it to the brokers",
             )
-        return error_of(error, f"making topic {topic}", self._last.error)
+        return error_of(error, f"creating topic {topic}", self._last.error)
 
-    def _result(self, told: Any, doing: str, topic: str, *, passing: Sequence[str]) -> Any:
-        """Return what a call gave, None where it failed by an error that may be passed over."""
+    def _result(self, future: Any, doing: str, topic: str, *, ignored: Sequence[str]) -> Any:
+        """Return the result of a call, None for an ignored error."""
         from confluent_kafka import KafkaException
 
         try:
-            return told.result(self._seconds + _GRACE_SECONDS)
+            return future.result(self._seconds + _GRACE_SECONDS)
         except KafkaException as error:
             name = error.args[0].name()
-            if name in passing:
+            if name in ignored:
                 return None
             if name in _NOT_ALLOWED or name == WRONG_NAME:
-                may = (
-                    f"give the connection's user the right DESCRIBE on topic {topic}, which WRITE implies; "
-                    "and CREATE where it is missing"
+                grant = (
+                    f"grant the connection's user DESCRIBE on topic {topic}, which WRITE implies; and CREATE "
+                    "if it is missing"
                 )
                 raise RecordsRefused(
                     topic,
                     f"{name}: {error.args[0].str()}",
                     whole_topic=True,
-                    remedy=NAMES if name == WRONG_NAME else may,
+                    remedy=NAMES if name == WRONG_NAME else grant,
                 ) from None
             raise error_of(error.args[0], doing, self._last.error) from None
 
 
 @cache
-def _tell(text: str) -> None:
+def _warn_once(text: str) -> None:
     log.warning("%s", text)

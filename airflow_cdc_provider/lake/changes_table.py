@@ -1,8 +1,8 @@
 """The changes table: every captured change of a connector, in numbered batches that carry their offset.
 
 One commit is one batch: the changes, and one row of kind ``offset`` whose payload is the offset's JSON text.
-The commit's properties say the same, so that a run resumes by reading metadata only. A commit is a
-compare-and-set on the state from which it was derived: of two runs that read the same offset, one gets in.
+The commit's properties hold the offset too, so that a run resumes by reading metadata only. A commit is a
+compare-and-set on the state from which it was derived: of two runs that read the same offset, one commits.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ OFFSET = "cdc.offset"
 COMMITTED_AT = "cdc.committed_at"
 
 LASTING: Final = (record.SCHEMA, record.QUARANTINE)
-"""Kinds that outlive their batches: what tells how to read others, and what could not be read so far."""
+"""Kinds that are kept when their batches expire: schemas, and records that could not be decoded so far."""
 
 _OFFSET_PROPERTY_BYTES = 8192
 _SPARK_TYPES = "batch bigint, " + record.SPARK_DDL
@@ -38,15 +38,15 @@ _SPARK_TYPES = "batch bigint, " + record.SPARK_DDL
 
 @dataclass(frozen=True)
 class ChangesState:
-    """What the next batch is based on.
+    """The state that the next batch is based on.
 
     Args:
         head: The table's head.
         batch: Number of the newest batch, 0 before the first.
-        offset: The offset that it reached, None before the first.
+        offset: The offset after that batch, None before the first.
         appended: Changes that the commit added; 0 for a state that was read.
-        committed_at: When it was committed, epoch seconds by the clock of the job that did; None before the
-            first, and for a commit that doesn't say.
+        committed_at: Commit time in epoch seconds, by the clock of the job that committed; None before the
+            first batch, and for a commit that doesn't record it.
     """
 
     head: Head
@@ -58,19 +58,19 @@ class ChangesState:
 
 @dataclass(frozen=True)
 class OriginChanges:
-    """What came of one origin.
+    """Counts and latencies of one origin's changes.
 
     Args:
         origin: The origin.
-        changes: Changes.
-        quarantined: Records that were set apart.
-        latency_seconds: The greatest time from the write of one to its capture, None where it isn't known.
-        latency_p50_seconds: Half of them took no longer.
-        latency_p99_seconds: 99 of 100 took no longer.
-        latency_p95_seconds: 95 of 100 took no longer.
-        latency_min_seconds: The least time.
-        latency_average_seconds: The mean.
-        last_transaction: Id of the transaction of the last change that has one, empty for none.
+        changes: Number of changes.
+        quarantined: Number of quarantined records.
+        latency_seconds: Maximum latency from a write to its capture, None if unknown.
+        latency_p50_seconds: Median latency.
+        latency_p99_seconds: 99th percentile of the latency.
+        latency_p95_seconds: 95th percentile of the latency.
+        latency_min_seconds: Minimum latency.
+        latency_average_seconds: Mean latency.
+        last_transaction: Transaction id of the last change that has one, empty for none.
     """
 
     origin: str
@@ -86,7 +86,7 @@ class OriginChanges:
 
 
 def join_origins(some: Sequence[OriginChanges], others: Sequence[OriginChanges]) -> list[OriginChanges]:
-    """Add up what came of origins, the others later; of quantiles the greater ones are taken."""
+    """Merge the counts of two periods, ``others`` being the later; the greater percentiles are taken."""
     found = {one.origin: one for one in some}
     for other in others:
         known = found.get(other.origin)
@@ -125,15 +125,15 @@ def _mean(one: OriginChanges, other: OriginChanges) -> float | None:
 
 @dataclass(frozen=True)
 class PendingChanges:
-    """How many changes of one table and kind wait, for deciding on a merge.
+    """Number of pending changes of one table and kind, for deciding on a merge.
 
     Args:
-        source_table: The table, None for what concerns no table.
+        source_table: The table, None for records that belong to no table.
         kind: Their kind.
         count: Their number.
         captured_at: When the oldest of them was captured.
         through_batch: The newest batch that has one.
-        origins: Their number by feed, of those that tell theirs.
+        origins: Their number by origin, where the records have one.
     """
 
     source_table: str | None
@@ -145,7 +145,7 @@ class PendingChanges:
 
 
 class Names(Protocol):
-    """What names a changes table; a connector does."""
+    """Names of a changes table; a connector has them."""
 
     @property
     def changes_table(self) -> str:
@@ -163,7 +163,7 @@ class ChangesTable:
 
     Args:
         lake: The lake.
-        connector: The declaration; it names the table.
+        connector: The connector's declaration, which names the table.
     """
 
     def __init__(self, lake: Lake, connector: Names) -> None:
@@ -173,7 +173,7 @@ class ChangesTable:
         self.table = lake.table(self.name, CHANGES)
 
     def create(self) -> None:
-        """Create the table, and its namespace, unless they are there."""
+        """Create the table and its namespace if they don't exist."""
         from pyspark.sql.types import StructType
 
         self.lake.create_namespace(self.namespace)
@@ -206,21 +206,21 @@ class ChangesTable:
         extra_rows: Sequence[Mapping[str, Any]] = (),
         delete: str | None = None,
     ) -> ChangesState:
-        """Commit one batch with the offset that it reaches.
+        """Commit one batch with the offset after it.
 
         Args:
             rows: Changes in the columns of :data:`~airflow_cdc_provider.changes.record.CHANGE_SCHEMA`.
             offset: The offset after them.
-            state: What :meth:`state` or the previous call returned.
-            extra_rows: Further changes made on the driver, by column name; absent columns are null.
-            delete: Rows that this condition in SQL holds for go in the same commit.
+            state: The state that :meth:`state` or the previous call returned.
+            extra_rows: Further changes built on the driver, by column name; absent columns are null.
+            delete: SQL predicate of rows to delete in the same commit.
 
         Returns:
             The state after the commit.
 
         Raises:
-            CommitConflict: Another run committed after ``state``; nothing of this batch is left.
-            CommitStateUnknown: Call :meth:`state` to see what happened.
+            CommitConflict: Another run committed after ``state``; nothing of this batch was committed.
+            CommitStateUnknown: The outcome is unknown; call :meth:`state` to find out.
         """
         if state.head.snapshot is None:
             self.create()
@@ -243,17 +243,17 @@ class ChangesTable:
         return ChangesState(head, batch, dict(offset), appended, now.timestamp())
 
     def lasting(self, kind: str) -> DataFrame:
-        """Read all rows of a kind that stays: see :data:`LASTING`."""
+        """Read all rows of a kind in :data:`LASTING`."""
         from pyspark.sql import functions
 
         return self.table.read(self.table.head()).where(functions.col("kind") == kind)
 
     def land(self, rows: DataFrame, state: ChangesState) -> ChangesState:
-        """Commit what was read again from all rows in quarantine, in their place, as a batch of its own.
+        """Replace all quarantined rows with the result of reading them again, as a separate batch.
 
         Args:
             rows: Changes, and rows that stay in quarantine, in the columns of ``CHANGE_SCHEMA``.
-            state: What :meth:`state` or the previous call returned.
+            state: The state that :meth:`state` or the previous call returned.
 
         Raises:
             CommitConflict: Another run committed after ``state``; nothing has changed.
@@ -264,7 +264,7 @@ class ChangesTable:
         )
 
     def set_offset(self, offset: Mapping[str, Any], state: ChangesState) -> ChangesState:
-        """Commit a batch that holds nothing but an offset."""
+        """Commit a batch that holds only an offset."""
         return self.append_batch(None, offset, state)
 
     def pending(
@@ -277,9 +277,9 @@ class ChangesTable:
         """Read the changes of a range of batches, all from one snapshot of the table.
 
         Args:
-            after_batch: Batches up to this one are left out.
-            through_batch: The last batch.
-            tables: Only these tables; None for all, and for what concerns no table.
+            after_batch: The last batch before the range.
+            through_batch: The last batch of the range.
+            tables: Only these tables; None for all, and for records that belong to no table.
             kinds: Only these kinds; None for all but offsets.
         """
         from pyspark.sql import functions
@@ -295,8 +295,8 @@ class ChangesTable:
         """Count pending changes per table and kind; reads four narrow columns.
 
         Args:
-            after: Batches up to this one are left out.
-            through: The last batch; None for the newest.
+            after: The last batch before the range.
+            through: The last batch of the range; None for the newest.
         """
         from pyspark.sql import functions
 
@@ -331,10 +331,10 @@ class ChangesTable:
         """Count changes and quarantined records per origin; reads seven narrow columns.
 
         Args:
-            after: Batches up to this one are left out.
-            through: The last batch.
-            latencies: Whether to tell how long changes took to be captured.
-            per_table: Whether the tables stand for origins of which each has thousands.
+            after: The last batch before the range.
+            through: The last batch of the range.
+            latencies: Whether to compute capture latencies.
+            per_table: Whether to group by table instead, for sources with thousands of origins per table.
         """
         from pyspark.sql import functions
 
@@ -374,13 +374,13 @@ class ChangesTable:
         ]
 
     def expire(self, through_batch: int, older_than: datetime) -> int:
-        """Remove batches that every consumer has passed and that are old enough, but for what lasts.
+        """Remove old batches that every consumer has merged, except for the kinds in :data:`LASTING`.
 
-        Removing them is maintenance: a capture that runs at the same time goes on. The newest batch stays.
+        The removal is maintenance: a concurrent capture is not disturbed. The newest batch is kept.
 
         Args:
             through_batch: The newest batch that all consumers have merged.
-            older_than: Batches committed at or after this moment stay.
+            older_than: Batches committed at or after this time are kept.
 
         Returns:
             The newest batch removed, 0 for none.
@@ -400,11 +400,11 @@ class ChangesTable:
         return int(newest)
 
     def maintain(self, *, through_batch: int, retain_seconds: int) -> MaintenanceReport:
-        """Expire batches and snapshots. Files stay as they are: batches are short-lived, their files few.
+        """Expire batches and snapshots. Files are not compacted: batches are short-lived and have few files.
 
         Args:
             through_batch: The newest batch that all consumers have merged.
-            retain_seconds: Age at which batches and snapshots go.
+            retain_seconds: Age at which batches and snapshots expire.
         """
         self.expire(through_batch, datetime.now(UTC) - timedelta(seconds=retain_seconds))
         return self.table.maintain(retain_seconds=retain_seconds, compact=False)
@@ -426,7 +426,7 @@ class ChangesTable:
                 f"{self.name} holds changes without an offset",
                 expected=f"one row of kind offset in its newest batch, {newest}",
                 found=str(len(found)),
-                remedy="set one with: airflow cdc offsets set, or drop the table to begin anew",
+                remedy="set one with: airflow cdc offsets set, or drop the table to start over",
             )
         committed_at = found[0]["captured_us"] / 1_000_000
         return ChangesState(
@@ -450,7 +450,7 @@ def _moment(microseconds: int | None) -> datetime | None:
 
 
 def _latencies(row: Any) -> dict[str, float | None]:
-    """Return what was measured of an origin's latencies, in seconds."""
+    """Return an origin's latencies in seconds."""
     p50, p99, p95 = row["percentiles_us"] or (None, None, None)
     microseconds = {
         "": row["latency_us"],

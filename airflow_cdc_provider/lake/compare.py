@@ -1,8 +1,8 @@
-"""Comparing two tables of rows, column by column and to any depth, without a Python object per row.
+"""Comparing two tables of rows by column, to any nesting depth, without a Python object per row.
 
-Rows are matched by key, then each column is compared where both sides have the row. Null equals null, a float
-equals one with the same bits (so NaN equals NaN, and 0.0 is not -0.0), lists and maps are equal if their
-elements are, in order.
+Rows are matched by key; each column is compared if both sides have the row. Null equals null, a float equals
+one with the same bits (so NaN equals NaN, and 0.0 is not -0.0), and lists and maps are equal if their
+elements are equal, in order.
 """
 
 from __future__ import annotations
@@ -22,16 +22,16 @@ Flags = npt.NDArray[np.bool_]
 
 @dataclass(frozen=True)
 class Comparison:
-    """What a comparison found.
+    """The result of a comparison.
 
     Args:
         equal: Rows that are the same on both sides.
         only_left: Rows whose key only the left side has.
-        only_right: Likewise the right side.
+        only_right: Rows whose key only the right side has.
         different: Rows on both sides that differ.
-        samples: Some of the differences: ``key`` (hexadecimal where binary), and ``only`` or ``columns``.
-        untold: Rows on both sides that are the same as far as one side tells them, which doesn't tell all.
-        not_compared: Rows of which one side doesn't tell what became of them.
+        samples: Some of the differences: ``key`` (hexadecimal if binary), and ``only`` or ``columns``.
+        untold: Rows on both sides that are equal in all values that one side reports, which are not all.
+        not_compared: Rows whose present state one side doesn't report.
     """
 
     equal: int
@@ -49,13 +49,16 @@ def compare_tables(left: pa.Table, right: pa.Table, key: str) -> Comparison:
     Args:
         left: One side; its keys are unique.
         right: The other side, likewise.
-        key: The column that names a row, of a type that Arrow can look up (binary, string, integer).
+        key: The column that identifies a row, of a type that Arrow can look up (binary, string, integer).
+
+    Returns:
+        Counts and samples of the differences.
     """
     left_keys, right_keys = _one(left[key]), _one(right[key])
-    place = pc.index_in(left_keys, value_set=right_keys)
-    both = _flags(place.is_valid())
+    index = pc.index_in(left_keys, value_set=right_keys)
+    both = _flags(index.is_valid())
     matched_left = left.filter(pa.array(both))
-    matched_right = right.take(place.filter(pa.array(both)))
+    matched_right = right.take(index.filter(pa.array(both)))
     names = [name for name in left.column_names if name != key]
     same = {name: values_equal(_one(matched_left[name]), _one(matched_right[name])) for name in names}
     equal = np.logical_and.reduce(list(same.values())) if names else np.ones(int(both.sum()), np.bool_)
@@ -82,7 +85,7 @@ def compare_tables(left: pa.Table, right: pa.Table, key: str) -> Comparison:
 
 
 def values_equal(left: pa.Array, right: pa.Array) -> Flags:
-    """Tell for each row whether two arrays of one type and length hold the same value."""
+    """Return for each row whether two arrays of one type and length hold the same value."""
     left_valid, right_valid = _flags(left.is_valid()), _flags(right.is_valid())
     both = left_valid & right_valid
     equal = left_valid == right_valid

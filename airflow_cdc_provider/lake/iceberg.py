@@ -1,13 +1,13 @@
-"""Iceberg tables as :mod:`airflow_cdc_provider.lake.table` wants them.
+"""Iceberg tables: the implementation of :mod:`airflow_cdc_provider.lake.table`.
 
-A commit is made on a branch of unique name, cut at the snapshot that its content was derived from, and takes
-effect by fast-forwarding ``main``. That step also removes the branch and moves the tag :data:`HEAD_TAG` to
-the commit, in one change of the table's metadata. So exactly one of two racing writers gets in, a killed
-writer leaves at most a branch (which maintenance removes), and expiry never takes the newest commit's
-properties. Snapshots of operation ``replace`` (compaction) and those that carry :data:`MAINTENANCE` keep the
-rows that writers derive theirs from: a commit is cut again from them and repeated.
+A commit is written to a branch with a unique name, created at the snapshot that its content was derived from,
+and takes effect by fast-forwarding ``main``. That step also removes the branch and moves the tag
+:data:`HEAD_TAG` to the commit, in one change of the table's metadata. So exactly one of two racing writers
+commits, a killed writer leaves at most a branch (which maintenance removes), and expiry never removes the
+newest commit's properties. Snapshots of operation ``replace`` (compaction) and those with the property
+:data:`MAINTENANCE` keep the rows that commits are derived from: a commit is repeated on a new branch there.
 
-Metadata are read and changed through Iceberg's own Java API, in milliseconds; Spark runs what touches rows.
+Metadata is read and changed through Iceberg's Java API, in milliseconds; Spark only reads and writes rows.
 """
 
 from __future__ import annotations
@@ -46,16 +46,16 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 HEAD_TAG = "cdc_head"
-"""Tag on the newest commit of ours: keeps its snapshot, and so its properties, from expiry."""
+"""Tag of this provider's newest commit: keeps its snapshot, and so its properties, from expiry."""
 
 MAINTENANCE = "cdc.maintenance"
-"""Property of snapshots that are ours but no writer's commit; its value says what was done."""
+"""Property of this provider's maintenance snapshots; its value names the operation."""
 
 BRANCH_PREFIX = "cdc_w_"
-"""Leads the names of commit branches: prefix, epoch second, ``_``, random hexadecimal digits."""
+"""Prefix of the names of commit branches; epoch second, ``_`` and random hexadecimal digits follow."""
 
 _ATTEMPTS = 20
-_PROPERTY = re.compile(r"cdc\.[a-z0-9_.-]+")  # Spark makes the names of write options lower-case
+_PROPERTY = re.compile(r"cdc\.[a-z0-9_.-]+")  # Spark converts the names of write options to lower case
 _log = logging.getLogger(__name__)
 
 
@@ -86,25 +86,25 @@ class IcebergLake:
         return IcebergTable(self, name, layout)
 
     def create_namespace(self, name: str) -> None:
-        """Create a namespace unless it is there; several processes may do so at once."""
+        """Create a namespace if it doesn't exist; several processes may do so concurrently."""
         namespace = quote(self.catalog, *name.split("."))
         try:
             self.spark.sql(f"CREATE NAMESPACE IF NOT EXISTS {namespace}")
         except Exception:
-            # A JDBC catalog looks first and inserts then, so "if not exists" fails for the second of two.
+            # A JDBC catalog checks before it inserts, so "if not exists" fails for the second of two.
             if not self.spark.catalog.databaseExists(namespace):
                 raise
 
     @property
     def java_catalog(self) -> Any:
-        """Iceberg's own catalog object, made once."""
+        """Iceberg's catalog object, created once."""
         if self._java_catalog is None:
             spark3 = java_class(self.spark, "org.apache.iceberg.spark.Spark3Util")
             self._java_catalog = spark3.loadIcebergCatalog(self.spark._jsparkSession, self.catalog)
         return self._java_catalog
 
     def local_folder(self, location: str) -> str | None:
-        """Return the path whose lock must be held to commit; None where the catalog itself is atomic."""
+        """Return the path whose lock must be held to commit; None if the catalog is atomic."""
         if self.java_catalog.getClass().getSimpleName() != "HadoopCatalog":
             return None
         url = urlparse(location)
@@ -112,7 +112,7 @@ class IcebergLake:
 
 
 class IcebergTable:
-    """One Iceberg table. Several processes may use one; several threads take an object each.
+    """One Iceberg table. Several processes may use it; each thread needs its own object.
 
     Args:
         lake: Its catalog.
@@ -130,11 +130,11 @@ class IcebergTable:
         self._lock_folder: str | None = None
 
     def exists(self) -> bool:
-        """Tell whether the table is there."""
+        """Return whether the table exists."""
         return bool(self.lake.java_catalog.tableExists(self._identifier))
 
     def create(self, schema: StructType, *, partition_by: Sequence[str] = ()) -> None:
-        """Create the table with an empty first snapshot; a table that is there already is left alone."""
+        """Create the table with an empty first snapshot if it doesn't exist."""
         if not self.exists():
             warehouse = self.spark.conf.get(f"spark.sql.catalog.{self.lake.catalog}.warehouse", "")
             folder = self.lake.local_folder(warehouse)
@@ -146,7 +146,7 @@ class IcebergTable:
             self._begin()
 
     def empty(self) -> bool:
-        """Tell from metadata alone whether it has no rows; False where they don't tell."""
+        """Return whether the metadata show that it has no rows; False if they don't."""
         current = self.load().currentSnapshot()
         return current is None or current.summary().getOrDefault("total-records", "") == "0"
 
@@ -159,11 +159,14 @@ class IcebergTable:
         return to_spark_schema(self.spark, self.load().schema())
 
     def evolve(self, schema: StructType, drift: Drift = NO_DRIFT) -> list[str]:
-        """Fit the columns to ``schema``. No snapshot is made: the head remains what it is.
+        """Evolve the columns to ``schema``. No snapshot is created, so the head doesn't change.
 
         Args:
-            schema: The columns wanted; new ones are added, and those whose type grew are widened.
-            drift: What became of the others.
+            schema: The target schema: new columns are added, columns with a wider type are widened.
+            drift: Which other columns are renamed, replaced or dropped.
+
+        Returns:
+            Descriptions of the changes.
         """
         with self.exclusive():
             return self.retry(
@@ -171,7 +174,7 @@ class IcebergTable:
             )
 
     def head(self) -> Head:
-        """Return what a following commit is based on."""
+        """Return the head that the next commit is based on."""
         table = self.load()
         current = table.currentSnapshot()
         if current is None:
@@ -179,9 +182,9 @@ class IcebergTable:
         return Head(str(current.snapshotId()), self._newest_properties(table, current))
 
     def read(self, head: Head | None = None) -> DataFrame:
-        """Read all rows, at a head or now, in the table's present columns.
+        """Read all rows, at a head or the newest, in the table's present columns.
 
-        Columns that were renamed since an older head are found by their ids, fields of structs by name.
+        Columns that were renamed since an older head are matched by id, fields of structs by name.
         """
         from pyspark.sql import functions
 
@@ -193,11 +196,13 @@ class IcebergTable:
         if snapshot is None or snapshot.schemaId() == table.schema().schemaId():
             return rows
         if snapshot.snapshotId() == table.currentSnapshot().snapshotId():
-            # Only this way of reading goes by ids at any depth. What another writer adds meanwhile does no
-            # harm: a commit on this head is then refused.
+            # Only this way of reading matches by id at any depth. Rows of a concurrent writer do no harm: a
+            # commit on this head is rejected then.
             return self.spark.table(self.sql_name)
-        then = table.schemas().get(snapshot.schemaId())
-        names = [(field.name(), then.findColumnName(field.fieldId())) for field in table.schema().columns()]
+        at_head = table.schemas().get(snapshot.schemaId())
+        names = [
+            (field.name(), at_head.findColumnName(field.fieldId())) for field in table.schema().columns()
+        ]
         kept = [functions.col(quote(old)).alias(new) for new, old in names if old is not None]
         return rows.select(*kept).to(to_spark_schema(self.spark, table.schema()))
 
@@ -212,14 +217,14 @@ class IcebergTable:
     ) -> Head:
         """Delete and append as one atomic step; see :class:`~airflow_cdc_provider.lake.table.LakeTable`.
 
-        The frames are evaluated once, and again if maintenance comes between; the keys must be deterministic.
-        A dot in the column of ``delete_keys`` leads into a struct unless a column has that very name.
+        The frames are evaluated once, and again after concurrent maintenance; the keys must be deterministic.
+        A dot in the column of ``delete_keys`` refers to a struct field unless a column has that name.
         """
         for name in properties:
             if not _PROPERTY.fullmatch(name) or name == MAINTENANCE:
                 raise ConfigurationError(
-                    "a commit's property has a wrong name",
-                    expected="cdc. and then lower-case letters, digits, _ . and -",
+                    "invalid name of a commit property",
+                    expected="cdc. followed by lower-case letters, digits, _ . and -",
                     found=repr(name),
                 )
         with self.exclusive():
@@ -230,10 +235,10 @@ class IcebergTable:
                 if tip is not None:
                     added = int(tip.summary().getOrDefault("added-records", "0"))
                     return Head(str(tip.snapshotId()), dict(properties), added)
-        raise CommitConflict(f"{self.name} was changed {_ATTEMPTS} times while one commit was tried")
+        raise CommitConflict(f"{self.name} was changed concurrently in {_ATTEMPTS} attempts to commit")
 
     def append(self, rows: DataFrame) -> None:
-        """Add rows blindly. When another writer comes first, only Iceberg's commit is repeated."""
+        """Add rows without a base. If another writer commits first, only Iceberg's commit is repeated."""
         with self.exclusive():
             try:
                 self.retry(lambda: rows.writeTo(self.sql_name).append())
@@ -243,12 +248,12 @@ class IcebergTable:
                 raise
 
     def discard(self, column: str, through: int, *, sparing: tuple[str, Sequence[str]]) -> None:
-        """Remove whole partitions as maintenance: other writers' commits go on as if nothing had happened.
+        """Delete whole partitions as maintenance, without a conflict for concurrent writers.
 
         Args:
             column: A column by which the table is partitioned, untransformed.
-            through: Partitions up to this value go,
-            sparing: but not those that have one of some values in another such column.
+            through: Partitions up to this value are deleted,
+            sparing: except those with one of the given values in another such column.
         """
         spared, values = sparing
 
@@ -263,12 +268,15 @@ class IcebergTable:
             self.retry(delete)
 
     def maintain(self, *, retain_seconds: int, compact: bool = True) -> MaintenanceReport:
-        """Compact small files, expire snapshots, and remove the branches that dead writers left.
+        """Compact small files, expire snapshots, and remove the branches of dead writers.
 
         Args:
-            retain_seconds: Age at which snapshots expire. A commit that takes longer than this may end in
-                ``CommitConflict``, because what happened since its base can't be told any more.
-            compact: False leaves files as they are.
+            retain_seconds: Age at which snapshots expire. A commit that takes longer may end in
+                ``CommitConflict``, because the snapshots since its base have expired.
+            compact: Whether to rewrite files.
+
+        Returns:
+            Counts.
         """
         with self.exclusive():
             return iceberg_maintenance.maintain(
@@ -279,7 +287,7 @@ class IcebergTable:
         """Load the table's metadata, as Iceberg's Java object.
 
         Raises:
-            ConfigurationError: There is no such table, or it has another layout.
+            ConfigurationError: The table doesn't exist, or has another layout.
         """
         try:
             table = self.lake.java_catalog.loadTable(self._identifier)
@@ -292,7 +300,7 @@ class IcebergTable:
         return table
 
     def retry(self, change: Callable[[], T]) -> T:
-        """Make a change of metadata, again while other changes come first."""
+        """Change the metadata, and retry while other changes are committed first."""
         for attempt in range(1, _ATTEMPTS):
             try:
                 return change()
@@ -303,7 +311,7 @@ class IcebergTable:
         return change()
 
     def remove_branch(self, branch: str) -> None:
-        """Remove a branch if it is there."""
+        """Remove a branch if it exists."""
 
         def remove() -> None:
             table = self.load()
@@ -314,7 +322,7 @@ class IcebergTable:
 
     @contextlib.contextmanager
     def exclusive(self) -> Iterator[None]:
-        """Take turns with other processes where the catalog can't tell winners from losers."""
+        """Lock out other processes if the catalog can't detect conflicts itself."""
         if self._lock_folder is None:
             folder = self.lake.local_folder(self.load().location())
             self._lock_folder = "" if folder is None else f"{folder}/metadata"
@@ -330,8 +338,8 @@ class IcebergTable:
             "write.update.mode": "merge-on-read",
             "write.merge.mode": "merge-on-read",
             "write.distribution-mode": "none",  # a batch is one partition: hash would put it into one task
-            "write.delete.distribution-mode": "none",  # hash would gather the deletes of a merge in one task
-            "write.spark.fanout.enabled": "true",  # and this spares sorting by it
+            "write.delete.distribution-mode": "none",  # hash would put the deletes of a merge into one task
+            "write.spark.fanout.enabled": "true",  # avoids sorting by partition
             "write.parquet.compression-codec": "zstd",
             "write.metadata.delete-after-commit.enabled": "true",
             "write.metadata.previous-versions-max": "20",
@@ -348,7 +356,7 @@ class IcebergTable:
         )
 
     def _begin(self) -> Any:
-        """Load the table, with an empty first snapshot from which branches can be cut."""
+        """Load the table, with an empty first snapshot at which branches can be created."""
         table = self.load()
         if table.currentSnapshot() is None:
             table.newFastAppend().set(MAINTENANCE, "create").commit()
@@ -361,18 +369,17 @@ class IcebergTable:
             if ours and MAINTENANCE not in ours:
                 return ours
             oldest = snapshot
-        tagged = table.snapshot(
-            HEAD_TAG
-        )  # between it and main all has expired, or main was rolled back behind it
+        # All snapshots between the tag and main have expired, or main was rolled back to one before it.
+        tagged = table.snapshot(HEAD_TAG)
         if tagged is not None and tagged.sequenceNumber() < oldest.sequenceNumber():
             return own_properties(self.spark, tagged)
         return {}
 
     def _require_only_maintenance(self, table: Any, base: Head) -> None:
-        """Raise CommitConflict unless the table holds just the rows that it held at ``base``."""
-        wanted = None if base.snapshot is None else int(base.snapshot)
+        """Raise CommitConflict unless the table has exactly the rows of ``base``."""
+        base_id = None if base.snapshot is None else int(base.snapshot)
         for snapshot in lineage(table, table.currentSnapshot()):
-            if snapshot.snapshotId() == wanted:
+            if snapshot.snapshotId() == base_id:
                 return
             if snapshot.operation() != "replace" and MAINTENANCE not in own_properties(self.spark, snapshot):
                 raise CommitConflict(
@@ -380,9 +387,8 @@ class IcebergTable:
                     expected=f"nothing after snapshot {base.snapshot}",
                     found=f"snapshot {snapshot.snapshotId()} ({snapshot.operation()})",
                 )
-            if (
-                snapshot.parentId() == wanted
-            ):  # base has expired, or is None: the time before the first snapshot
+            # The base has expired, or is None: the state before the first snapshot.
+            if snapshot.parentId() == base_id:
                 return
         raise CommitConflict(f"{self.name} does not descend from snapshot {base.snapshot} any more")
 
@@ -394,7 +400,7 @@ class IcebergTable:
         delete_keys: tuple[str, DataFrame] | None,
         properties: Mapping[str, str],
     ) -> Any:
-        """Commit on top of main as ``table`` shows it; None if main, or the branch, did not stay."""
+        """Commit on top of main as of ``table``; None if main moved or the branch was removed."""
         root = table.currentSnapshot().snapshotId()
         branch = f"{BRANCH_PREFIX}{int(time.time())}_{uuid.uuid4().hex[:12]}"
         published = False
@@ -412,7 +418,7 @@ class IcebergTable:
             published = self._publish(table, branch, root, tip.snapshotId())
             return tip if published else None
         except Exception as error:
-            if java_error(error, "CommitFailedException"):  # other changes of metadata came first, many times
+            if java_error(error, "CommitFailedException"):  # many concurrent metadata changes
                 return None
             raise
         finally:
@@ -433,7 +439,7 @@ class IcebergTable:
             column, keys = delete_keys
             path = quote(column) if column in self.schema().names else quote(*column.split("."))
             view = f"cdc_keys_{uuid.uuid4().hex}"
-            keys.hint("broadcast").createTempView(view)  # else the whole table would be shuffled
+            keys.hint("broadcast").createTempView(view)  # otherwise the whole table would be shuffled
             try:
                 select = f"SELECT {quote(keys.columns[0])} FROM {view}"
                 self.spark.sql(f"DELETE FROM {target} WHERE {path} IN ({select})")
@@ -453,12 +459,12 @@ class IcebergTable:
         table.refresh()
 
     def _publish(self, table: Any, branch: str, root: int, tip: int) -> bool:
-        """Fast-forward main to a branch's tip; False if main has moved or the branch is gone."""
+        """Fast-forward main to a branch's tip; False if main moved or the branch was removed."""
         for attempt in range(1, _ATTEMPTS):
             try:
                 self._fast_forward(table, branch, tip)
                 return True
-            except Exception as error:  # noqa: BLE001  # the table tells how it ended, whatever was raised
+            except Exception as error:  # noqa: BLE001  # the outcome is read from the table, whatever was raised
                 outcome = self._outcome(table, branch, root, tip, error)
                 if outcome is not None:
                     return outcome
@@ -471,13 +477,13 @@ class IcebergTable:
         (update.replaceTag(HEAD_TAG, tip) if tagged else update.createTag(HEAD_TAG, tip)).commit()
 
     def _outcome(self, table: Any, branch: str, root: int, tip: int, error: Exception) -> bool | None:
-        """Tell how a failed publishing ended: True for done, False for lost, None for not yet."""
+        """Return how a failed fast-forward ended: True for committed, False for lost, None for pending."""
         definite = java_error(
             error, "CommitFailedException", "IllegalArgumentException", "ValidationException"
         )
         try:
             if not definite:
-                self.remove_branch(branch)  # a late answer to the call that failed must not publish it
+                self.remove_branch(branch)  # so that the failed call can't take effect late
             table.refresh()
         except Exception as unreadable:
             raise self._unknown(tip, error) from unreadable
@@ -495,14 +501,14 @@ class IcebergTable:
         return CommitStateUnknown(
             f"snapshot {tip} of {self.name} may have been committed",
             found=f"{type(error).__name__} ({str(error).partition(chr(10))[0][:200]})",
-            remedy="read the table's head before going on",
+            remedy="read the table's head before continuing",
         )
 
     def _drop_branch(self, branch: str) -> None:
         try:
             self.remove_branch(branch)
-        except Exception:  # noqa: BLE001  # maintenance removes it later; what ended the commit matters more
-            _log.warning("branch %s of %s is left behind", branch, self.name, exc_info=True)
+        except Exception:  # noqa: BLE001  # maintenance removes it later; the commit's own error matters more
+            _log.warning("branch %s of %s could not be removed", branch, self.name, exc_info=True)
 
 
 def _pause(attempt: int) -> None:

@@ -1,17 +1,17 @@
-"""The rows in which two snapshots of an Iceberg table differ, by the files that they don't share.
+"""The rows in which two snapshots of an Iceberg table differ, found by the files that they don't share.
 
-A data file with the same deletes in both snapshots has the same rows in both and is not read. Of the others:
+A data file with the same deletes in both snapshots has the same rows in both and is not read. The others are:
 
-* a file that only one of them has: its rows there;
-* a file that both have, with other deletes: the rows that one of them marks as deleted and the other doesn't;
-  of format 3, whose staged files don't show that mark to Spark, its rows in each of them.
+* a file that only one snapshot has: its rows there are read;
+* a file that both have with different deletes: the rows that only one of them marks as deleted are read. In
+  format 3, Spark can't read that mark in staged files; there the file's rows are read in each snapshot.
 
-So what is read is in proportion to the files that changed. Their list costs a look at the metadata of all
-files, which is made on the driver. Rows that a compaction moved from one file to another are on both sides:
-:mod:`.row_changes` leaves them out. Position deletes (format 2) and deletion vectors (format 3) are both
-read by Iceberg itself, which is handed its own scan tasks, as its compaction hands them to Spark.
+So the work is in proportion to the files that changed. To list these, the driver reads the metadata of all
+files. Rows that a compaction moved to another file are on both sides; :mod:`.row_changes` drops them. Iceberg
+reads position deletes (format 2) and deletion vectors (format 3) itself: it gets its own scan tasks, as its
+compaction passes them to Spark.
 
-A snapshot from which a difference is to be taken later must not expire: :func:`pin` keeps it by a tag.
+The base snapshot of a later difference must not expire: :func:`pin` keeps it with a tag.
 """
 
 from __future__ import annotations
@@ -31,46 +31,46 @@ if TYPE_CHECKING:
     from airflow_cdc_provider.lake.iceberg import IcebergTable
 
 PIN_PREFIX: Final = "cdc_pin_"
-"""Leads the names of tags that keep snapshots; the snapshot's number follows."""
+"""Prefix of the names of tags that keep snapshots; the snapshot id follows."""
 
-_SHOWS_DELETED: Final = 2
-"""The newest format of which Spark can ask for deleted rows of staged files: row lineage hides the column."""
+_SELECTS_DELETED: Final = 2
+"""The newest format in which Spark can select deleted rows of staged files: row lineage hides the column."""
 
-_PLACE: Final = ("_file", "_pos")
-"""Iceberg's metadata columns that name a row of a file."""
+_ROW_POSITION: Final = ("_file", "_pos")
+"""Iceberg's metadata columns that identify a row of a file."""
 
 
 @dataclass(frozen=True)
 class Difference:
     """Rows of files that two snapshots don't share, in the table's present columns.
 
-    Both may hold a row that was only moved. Neither holds a row twice that the snapshots hold once.
+    Both frames have a row that was only moved. Neither has a row twice that the snapshots have once.
 
     Args:
-        gone: Rows of the earlier snapshot.
-        new: Rows of the later one.
-        files: How many data files are read for them.
+        removed: Rows of the earlier snapshot.
+        added: Rows of the later snapshot.
+        files: Number of data files that are read.
     """
 
-    gone: DataFrame
-    new: DataFrame
+    removed: DataFrame
+    added: DataFrame
     files: int
 
 
 def table_id(table: IcebergTable) -> str:
-    """Return what names a table for as long as it lives; one that is made anew has another."""
+    """Return the UUID of a table; a table that is dropped and re-created gets another one."""
     return str(table.load().uuid())
 
 
 def has_snapshot(table: IcebergTable, snapshot: str) -> bool:
-    """Tell whether a snapshot hasn't expired."""
+    """Return whether a snapshot has not expired."""
     return table.load().snapshot(int(snapshot)) is not None
 
 
 def newest_of_same_rows(table: IcebergTable, snapshot: str) -> str:
-    """Return the newest snapshot that only compaction led to from a certain one, or itself.
+    """Return the newest snapshot with the same rows: only compactions came after the given snapshot.
 
-    A difference from there reads none of the files that were compacted.
+    A difference from there doesn't read the files that were compacted.
     """
     loaded = table.load()
     newest = None
@@ -87,12 +87,12 @@ def newest_of_same_rows(table: IcebergTable, snapshot: str) -> str:
 
 
 def pin(table: IcebergTable, snapshot: str, keep: Collection[str] | None = None) -> None:
-    """Keep a snapshot, and all files that it needs, from expiry, and let go of others that were kept.
+    """Keep a snapshot and all its files from expiry, and release other pinned snapshots.
 
     Args:
         table: The table.
         snapshot: The snapshot.
-        keep: Those that stay, too; None for all.
+        keep: Other snapshots that stay pinned; None for all.
     """
     name = f"{PIN_PREFIX}{snapshot}"
 
@@ -111,12 +111,12 @@ def pin(table: IcebergTable, snapshot: str, keep: Collection[str] | None = None)
 
 
 def release(table: IcebergTable, before: str | None) -> None:
-    """Let go of snapshots that were pinned.
+    """Release pinned snapshots.
 
     Args:
         table: The table.
-        before: Only of those that are older than this one, None for all. Who takes a difference pins its
-            newer snapshot before it can say so.
+        before: Release only snapshots older than this one, None for all: a publisher pins the newer snapshot
+            of a difference before it stores its position.
     """
 
     def change() -> None:
@@ -147,7 +147,7 @@ def difference(table: IcebergTable, since: str, until: str) -> Iterator[Differen
 
     Args:
         table: The table.
-        since: The earlier snapshot; it must be there.
+        since: The earlier snapshot; it must not have expired.
         until: The later one.
 
     Yields:
@@ -160,31 +160,31 @@ def difference(table: IcebergTable, since: str, until: str) -> Iterator[Differen
     kept = earlier.keys() & later.keys()
     staged = _Staged(table, loaded)
     try:
-        gone = [staged.rows([task for file, task in earlier.items() if file not in kept])]
-        new = [staged.rows([task for file, task in later.items() if file not in kept])]
-        then, now = [earlier[file] for file in kept], [later[file] for file in kept]
-        if int(loaded.operations().current().formatVersion()) > _SHOWS_DELETED:
-            gone.append(staged.rows(then))
-            new.append(staged.rows(now))
+        removed = [staged.rows([task for file, task in earlier.items() if file not in kept])]
+        added = [staged.rows([task for file, task in later.items() if file not in kept])]
+        old, new = [earlier[file] for file in kept], [later[file] for file in kept]
+        if int(loaded.operations().current().formatVersion()) > _SELECTS_DELETED:
+            removed.append(staged.rows(old))
+            added.append(staged.rows(new))
         else:
-            deleted_then, deleted_now = staged.deleted(then), staged.deleted(now)
-            gone.append(_less(deleted_now, deleted_then))
-            # Deletes are only ever added, but by who makes an older snapshot the newest.
+            deleted_in_old, deleted_in_new = staged.deleted(old), staged.deleted(new)
+            removed.append(_anti_join(deleted_in_new, deleted_in_old))
+            # Deletes are only removed by a rollback to an older snapshot.
             if not any(found.snapshotId() == int(since) for found in lineage(loaded, after)):
-                new.append(_less(deleted_then, deleted_now))
-        yield Difference(_together(gone), _together(new), len(earlier.keys() | later.keys()))
+                added.append(_anti_join(deleted_in_old, deleted_in_new))
+        yield Difference(_union(removed), _union(added), len(earlier.keys() | later.keys()))
     finally:
         staged.clear()
 
 
 def _touched(table: IcebergTable, loaded: Any, before: Any, after: Any) -> set[str] | None:
-    """Return the places of data files that aren't the same in both snapshots; None where all may be.
+    """Return the locations of data files that differ between the snapshots; None if all may differ.
 
-    Manifests never change, so that only those are read that one of the snapshots has.
+    Manifests never change, so only those are read that one of the snapshots has.
     """
-    found = {place for place, _ in _apart(table, loaded, before, after, deletes=False)}
+    found = {location for location, _ in _symmetric_difference(table, loaded, before, after, deletes=False)}
     names = java_class(table.spark, "org.apache.iceberg.util.ContentFileUtil")
-    for delete in _apart(table, loaded, before, after, deletes=True).values():
+    for delete in _symmetric_difference(table, loaded, before, after, deletes=True).values():
         location = names.referencedDataFileLocation(delete)
         if location is None:  # it has deletes of several files
             return None
@@ -192,10 +192,10 @@ def _touched(table: IcebergTable, loaded: Any, before: Any, after: Any) -> set[s
     return found
 
 
-def _apart(
+def _symmetric_difference(
     table: IcebergTable, loaded: Any, before: Any, after: Any, *, deletes: bool
 ) -> dict[tuple[str, int], Any]:
-    """Return the data files, or those with deletes, that only one of two snapshots has, by their places."""
+    """Return the data files, or delete files, that only one of two snapshots has, by location and offset."""
     io, specs = loaded.io(), loaded.specs()
     manifest_files = java_class(table.spark, "org.apache.iceberg.ManifestFiles")
     read = manifest_files.readDeleteManifest if deletes else manifest_files.read
@@ -210,22 +210,20 @@ def _apart(
             reader = read(own[path], io, specs)
             try:
                 for file in _each(reader):
-                    # A file may hold the deletion vectors of several data files, each at a place of its own.
+                    # A file may hold the deletion vectors of several data files at different offsets.
                     offset = file.contentOffset() if deletes else None
                     found[str(file.location()), offset or 0] = file
             finally:
                 reader.close()
         return found
 
-    then, now = manifests(before), manifests(after)
-    earlier, later = files(then, now), files(now, then)
-    return {
-        place: file for place, file in {**earlier, **later}.items() if (place in earlier) != (place in later)
-    }
+    old, new = manifests(before), manifests(after)
+    earlier, later = files(old, new), files(new, old)
+    return {key: file for key, file in {**earlier, **later}.items() if (key in earlier) != (key in later)}
 
 
 def _tasks(loaded: Any, snapshot: str, touched: set[str] | None) -> dict[str, Any]:
-    """Return Iceberg's scan tasks of some data files in a snapshot, by their places; of all for None."""
+    """Return Iceberg's scan tasks of data files in a snapshot, by location; of all files for None."""
     found: dict[str, Any] = {}
     if touched is not None and not touched:
         return found
@@ -241,14 +239,14 @@ def _tasks(loaded: Any, snapshot: str, touched: set[str] | None) -> dict[str, An
 
 
 def _each(found: Any) -> Iterator[Any]:
-    """Yield what a Java iterable has that is no collection."""
+    """Yield the elements of a Java iterable that is not a collection."""
     iterator = found.iterator()
     while iterator.hasNext():
         yield iterator.next()
 
 
 class _Staged:
-    """Scan tasks that are handed to Spark, as Iceberg's own compaction does it.
+    """Scan tasks that are passed to Spark, as Iceberg's own compaction does.
 
     Args:
         table: The table.
@@ -267,12 +265,12 @@ class _Staged:
         return self._frame(tasks).select(*self._columns)
 
     def deleted(self, tasks: list[Any]) -> DataFrame:
-        """Return the rows of files that are marked as deleted there, with the columns of :data:`_PLACE`."""
+        """Return the rows of files that are marked as deleted, with the columns of :data:`_ROW_POSITION`."""
         marked = [task for task in tasks if not task.deletes().isEmpty()]
-        return self._frame(marked).where("_deleted").select(*self._columns, *_PLACE)
+        return self._frame(marked).where("_deleted").select(*self._columns, *_ROW_POSITION)
 
     def clear(self) -> None:
-        """Forget all tasks."""
+        """Release all tasks."""
         for name in self._names:
             self._sets.removeTasks(self._loaded, name)
             self._tables.remove(name)
@@ -283,8 +281,8 @@ class _Staged:
 
     def _frame(self, tasks: list[Any]) -> DataFrame:
         if not tasks:
-            nothing = self._table.spark.table(self._table.sql_name).where("false")
-            return nothing.select("*", *_PLACE, "_deleted")
+            empty = self._table.spark.table(self._table.sql_name).where("false")
+            return empty.select("*", *_ROW_POSITION, "_deleted")
         name = uuid.uuid4().hex
         self._names.append(name)
         self._tables.add(name, self._loaded)
@@ -292,10 +290,10 @@ class _Staged:
         return self._table.spark.read.format("iceberg").load(name)
 
 
-def _less(rows: DataFrame, others: DataFrame) -> DataFrame:
-    """Return rows that aren't at the places of others."""
-    return rows.join(others.select(*_PLACE), list(_PLACE), "left_anti").drop(*_PLACE)
+def _anti_join(rows: DataFrame, others: DataFrame) -> DataFrame:
+    """Return rows at positions that others don't have."""
+    return rows.join(others.select(*_ROW_POSITION), list(_ROW_POSITION), "left_anti").drop(*_ROW_POSITION)
 
 
-def _together(frames: list[DataFrame]) -> DataFrame:
+def _union(frames: list[DataFrame]) -> DataFrame:
     return reduce(lambda one, other: one.unionByName(other), frames)

@@ -1,6 +1,6 @@
-"""Iceberg's Java API as seen from Python: names, snapshots, errors and schemas.
+"""Access to Iceberg's Java API from Python: names, snapshots, errors and schemas.
 
-Everything here goes through py4j and costs about a millisecond; no Spark job is started.
+All calls go through py4j and take about a millisecond; none starts a Spark job.
 """
 
 from __future__ import annotations
@@ -28,20 +28,19 @@ def quote(*parts: str) -> str:
 def java_class(spark: SparkSession, name: str) -> Any:
     """Return a class, for its static methods and constructors.
 
-    At each dot of ``spark._jvm.org.apache...`` py4j asks the JVM whether that name is a class; the JVM looks
-    through all of Spark's jars then.
+    ``spark._jvm.org.apache...`` would make the JVM search all of Spark's jars for a class at each dot.
     """
     return JavaClass(name, spark._jvm._gateway_client)
 
 
 def call_static(spark: SparkSession, class_name: str, method: str, *arguments: Any) -> Any:
-    """Call a static method that shares its name with a method of instances: py4j finds only these by name."""
+    """Call a static method that has the name of an instance method, which py4j would find instead."""
     call = JavaMember(method, None, STATIC_PREFIX + class_name, spark._jvm._gateway_client)
     return call(*arguments)
 
 
 def lineage(table: Any, snapshot: Any) -> Iterator[Any]:
-    """Yield a snapshot and its ancestors, newest first, as far as they have not expired."""
+    """Yield a snapshot and its unexpired ancestors, newest first."""
     while snapshot is not None:
         yield snapshot
         parent = snapshot.parentId()
@@ -55,7 +54,7 @@ def own_properties(spark: SparkSession, snapshot: Any) -> dict[str, str]:
 
 
 def java_error(error: BaseException, *names: str) -> bool:
-    """Tell whether an exception of one of these Java classes (simple names) is the error or a cause of it."""
+    """Return whether the error or a cause of it has one of these Java classes (simple names)."""
     throwable = error.java_exception if isinstance(error, Py4JJavaError) else getattr(error, "_origin", None)
     while throwable is not None:
         if throwable.getClass().getSimpleName() in names:
@@ -65,7 +64,7 @@ def java_error(error: BaseException, *names: str) -> bool:
 
 
 def to_spark_schema(spark: SparkSession, java_schema: Any) -> StructType:
-    """Turn an Iceberg schema into Spark's."""
+    """Convert an Iceberg schema to a Spark schema."""
     from pyspark.sql.types import StructType
 
     converted = java_class(spark, _SCHEMA_UTIL).convert(java_schema)
@@ -73,6 +72,6 @@ def to_spark_schema(spark: SparkSession, java_schema: Any) -> StructType:
 
 
 def to_java_schema(spark: SparkSession, schema: StructType) -> Any:
-    """Turn a Spark schema into Iceberg's."""
+    """Convert a Spark schema to an Iceberg schema."""
     java_struct = java_class(spark, "org.apache.spark.sql.types.DataType").fromJson(schema.json())
     return java_class(spark, _SCHEMA_UTIL).convert(java_struct)

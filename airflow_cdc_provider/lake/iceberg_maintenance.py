@@ -1,7 +1,7 @@
-"""Maintenance of an Iceberg table: compaction, expiry, and what dead writers left.
+"""Maintenance of an Iceberg table: compaction, expiry, and removal of branches that dead writers left.
 
-None of it changes rows, so commits that are under way go on (see :mod:`airflow_cdc_provider.lake.iceberg`).
-Where a writer changes what is being compacted, the writer wins and compaction waits for the next turn.
+None of it changes rows, so concurrent commits succeed (see :mod:`airflow_cdc_provider.lake.iceberg`). If a
+writer changes files that are being compacted, the writer wins and the compaction is skipped this time.
 """
 
 from __future__ import annotations
@@ -16,13 +16,13 @@ from airflow_cdc_provider.lake.iceberg_java import java_error
 from airflow_cdc_provider.lake.table import Lake, MaintenanceReport
 
 DEAD_BRANCH_SECONDS = 3600
-"""Age at which a commit's branch is a dead writer's."""
+"""Age at which the writer of a commit branch is considered dead."""
 
 _log = logging.getLogger(__name__)
 
 
 class Maintainable(Protocol):
-    """What maintenance needs of an :class:`~airflow_cdc_provider.lake.iceberg.IcebergTable`."""
+    """The part of :class:`~airflow_cdc_provider.lake.iceberg.IcebergTable` that maintenance uses."""
 
     name: str
 
@@ -36,24 +36,27 @@ class Maintainable(Protocol):
         ...
 
     def retry(self, change: Callable[[], int]) -> int:
-        """Make a change of metadata, again while other changes come first."""
+        """Change the metadata, and retry while other changes are committed first."""
         ...
 
     def remove_branch(self, branch: str) -> None:
-        """Remove a branch if it is there."""
+        """Remove a branch if it exists."""
         ...
 
 
 def maintain(
     table: Maintainable, *, retain_seconds: int, compact: bool, branch_prefix: str
 ) -> MaintenanceReport:
-    """Compact, expire and tidy up.
+    """Compact, expire and remove dead branches.
 
     Args:
         table: The table.
-        retain_seconds: Age at which snapshots expire; the tagged one and the newest of each branch stay.
+        retain_seconds: Age at which snapshots expire; the tagged one and the newest of each branch are kept.
         compact: Whether files are rewritten.
-        branch_prefix: Leads the names of commit branches, followed by the epoch second of their making.
+        branch_prefix: Prefix of the names of commit branches; the epoch second of their creation follows.
+
+    Returns:
+        Counts.
     """
     remove_dead_branches(table, branch_prefix)
     rewritten = rewrite(table) if compact else 0
@@ -72,7 +75,7 @@ def rewrite(table: Maintainable) -> int:
 def expire(table: Maintainable, retain_seconds: int) -> int:
     """Expire old snapshots and delete the files that only they used; return how many snapshots.
 
-    By Iceberg's Java API: the Spark procedure costs over a second of CPU even where there is nothing to do.
+    Uses Iceberg's Java API: the Spark procedure takes over a second of CPU even if there is nothing to do.
     """
     older_than_ms = int((time.time() - retain_seconds) * 1000)
 
@@ -91,24 +94,24 @@ def _count_snapshots(loaded: Any) -> int:
 
 
 def remove_dead_branches(table: Maintainable, prefix: str) -> list[str]:
-    """Remove the branches of writers that ended before they were done."""
+    """Remove the branches of writers that ended before they committed."""
     now = time.time()
     ours = re.compile(re.escape(prefix) + r"(\d+)_\w+")
     found = ((name, ours.fullmatch(name)) for name in table.load().refs())
-    dead = [name for name, made in found if made and now - int(made[1]) > DEAD_BRANCH_SECONDS]
+    dead = [name for name, match in found if match and now - int(match[1]) > DEAD_BRANCH_SECONDS]
     for name in dead:
         table.remove_branch(name)
     return dead
 
 
 def _call(table: Maintainable, procedure: str, arguments: str = "") -> Any:
-    """Run one of Iceberg's procedures; None where a writer came first."""
+    """Run one of Iceberg's procedures; None if a concurrent writer committed first."""
     more = f", {arguments}" if arguments else ""
     statement = f"CALL `{table.lake.catalog}`.system.{procedure}(table => '{table.name}'{more})"
     try:
         return table.lake.spark.sql(statement).first()
     except Exception as error:
         if java_error(error, "CommitFailedException", "ValidationException"):
-            _log.info("%s of %s gave way to a writer", procedure, table.name)
+            _log.info("%s of %s skipped: a concurrent writer committed first", procedure, table.name)
             return None
         raise

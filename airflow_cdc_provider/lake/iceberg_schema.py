@@ -1,10 +1,10 @@
-"""Schema evolution of Iceberg tables, by metadata alone: no row is rewritten.
+"""Schema evolution of Iceberg tables by metadata changes only: no row is rewritten.
 
-Allowed, at any depth: a new column or struct field, ``int`` to ``bigint``, ``float`` to ``double``, a
-decimal's greater precision at the same scale. A column with a narrower type stays as it is: values still fit.
-What a name can't tell, a drift does (:mod:`airflow_cdc_provider.changes.drift`): columns are renamed, which
-keeps their values, dropped, or replaced by another one of the same name, whose values begin empty. Anything
-else is refused before the table is touched.
+Allowed, at any depth: a new column or struct field, ``int`` to ``bigint``, ``float`` to ``double``, a greater
+decimal precision at the same scale. A column whose source type became narrower keeps its type: values still
+fit. A drift (:mod:`airflow_cdc_provider.changes.drift`) describes changes that names don't show: columns are
+renamed with their values, dropped, or replaced by another column of the same name, which starts empty. Any
+other change is rejected before the table is changed.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Addition:
-    """A new column ``name`` under ``parent`` (empty at the top), right behind ``after`` (empty: first)."""
+    """A new column ``name`` under ``parent`` (empty at the top), right after ``after`` (empty: first)."""
 
     parent: str
     name: str
@@ -37,7 +37,7 @@ class Addition:
 
 @dataclass(frozen=True)
 class Widening:
-    """A column at ``path`` whose type grows."""
+    """A column at ``path`` whose type is widened."""
 
     path: str
     old: DataType
@@ -49,7 +49,7 @@ class Widening:
 
 @dataclass(frozen=True)
 class Removal:
-    """A column that goes, with its values."""
+    """A column that is dropped, with its values."""
 
     path: str
 
@@ -59,7 +59,7 @@ class Removal:
 
 @dataclass(frozen=True)
 class Renaming:
-    """A column or field at ``path`` that is called ``name`` from now on."""
+    """A column or field at ``path`` that is renamed to ``name``."""
 
     path: str
     name: str
@@ -72,32 +72,32 @@ Change = Addition | Widening | Removal | Renaming
 
 
 def evolve(spark: SparkSession, table: Any, schema: StructType, table_name: str, drift: Drift) -> list[str]:
-    """Change a table's columns in one step of metadata; in two, where one gets a name that another gives up.
+    """Change a table's columns in one metadata commit, or in two if a column gets a name that another had.
 
-    Killed between the two, it finds the rest the next time.
+    After a kill between the two, the next call makes the remaining changes.
 
     Args:
         spark: The session.
         table: Iceberg's table.
-        schema: The columns wanted.
+        schema: The target schema.
         table_name: For messages.
-        drift: What their names don't tell.
+        drift: Changes that names don't show.
 
     Returns:
-        The changes in words.
+        Descriptions of the changes.
 
     Raises:
-        ConfigurationError: A type changed in a way that Iceberg can't follow.
+        ConfigurationError: A type changed in a way that Iceberg doesn't support.
     """
-    wanted = to_spark_schema(spark, to_java_schema(spark, schema))  # in Iceberg's types: tinyint is int
-    changes = list(difference(to_spark_schema(spark, table.schema()), wanted, table_name, drift))
-    given_up = {change.path for change in changes if isinstance(change, Renaming)}
+    target = to_spark_schema(spark, to_java_schema(spark, schema))  # in Iceberg's types: tinyint is int
+    changes = list(difference(to_spark_schema(spark, table.schema()), target, table_name, drift))
+    released = {change.path for change in changes if isinstance(change, Renaming)}
     first: list[Change] = []
-    if any(isinstance(c, Addition) and join(c.parent, c.name) in given_up for c in changes):
+    if any(isinstance(c, Addition) and join(c.parent, c.name) in released for c in changes):
         first = [c for c in changes if isinstance(c, (Removal, Renaming))]
         _commit(spark, table, first)
         table.refresh()
-        changes = list(difference(to_spark_schema(spark, table.schema()), wanted, table_name, drift))
+        changes = list(difference(to_spark_schema(spark, table.schema()), target, table_name, drift))
     if changes:
         _commit(spark, table, changes)
     return [str(change) for change in (*first, *changes)]
@@ -123,10 +123,10 @@ def _commit(spark: SparkSession, table: Any, changes: Iterable[Change]) -> None:
 
 
 def difference(have: StructType, want: StructType, table_name: str, drift: Drift) -> Iterator[Change]:
-    """Yield what makes ``have`` hold the values of ``want``, removals first.
+    """Yield the changes that evolve ``have`` to hold the values of ``want``, removals first.
 
     Raises:
-        ConfigurationError: Nothing does.
+        ConfigurationError: Iceberg doesn't support the change.
     """
     names = want.fieldNames()
     known: dict[str, StructField] = dict(zip(names[: drift.keys], have.fields, strict=False))
@@ -161,10 +161,10 @@ def _field_difference(
         if old is None:
             yield Addition(path, field.name, field.dataType, after)
         else:
-            place = join(path, old.name)
+            old_path = join(path, old.name)
             if old.name != field.name:
-                yield Renaming(place, field.name)
-            yield from _type_difference(old.dataType, field.dataType, table_name, place, drift)
+                yield Renaming(old_path, field.name)
+            yield from _type_difference(old.dataType, field.dataType, table_name, old_path, drift)
         after = old.name if old else field.name
 
 
@@ -195,7 +195,7 @@ def _type_difference(
 
 
 def _holds(wide: DataType, narrow: DataType) -> bool:
-    """Tell whether Iceberg can promote ``narrow`` to ``wide``."""
+    """Return whether Iceberg can promote ``narrow`` to ``wide``."""
     from pyspark.sql.types import DecimalType, DoubleType, FloatType, IntegerType, LongType
 
     if isinstance(wide, DecimalType) and isinstance(narrow, DecimalType):
@@ -205,11 +205,11 @@ def _holds(wide: DataType, narrow: DataType) -> bool:
 
 
 def join(parent: str, name: str) -> str:
-    """Join a path and a name, as Iceberg spells nested columns."""
+    """Join a path and a name in Iceberg's notation of nested columns."""
     return f"{parent}.{name}" if parent else name
 
 
-def _java_type(spark: SparkSession, wanted: DataType) -> Any:
+def _java_type(spark: SparkSession, data_type: DataType) -> Any:
     from pyspark.sql.types import StructField, StructType
 
-    return to_java_schema(spark, StructType([StructField("c", wanted)])).columns()[0].type()
+    return to_java_schema(spark, StructType([StructField("c", data_type)])).columns()[0].type()

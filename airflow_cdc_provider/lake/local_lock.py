@@ -1,9 +1,9 @@
-"""Turns between processes on one machine, for catalogs on a local file system.
+"""Mutual exclusion of processes on one machine, for catalogs on a local file system.
 
 An Iceberg Hadoop catalog commits by renaming a file to the next version's name. HDFS refuses to rename onto
-an existing file, so one of two writers fails; a local file system replaces it, so both believe that they
-committed and one commit is gone. There, and only there, this package's writers lock a folder. Other programs'
-writers don't: such a catalog is for tests and demonstrations.
+an existing file, so one of two writers fails. A local file system replaces the file, so both renames succeed
+and one commit is lost. For this case only, this package's writers lock a folder. Writers of other programs
+don't: such a catalog is for tests and demonstrations.
 """
 
 from __future__ import annotations

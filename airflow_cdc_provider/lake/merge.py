@@ -1,9 +1,9 @@
 """Merging pending contributions into a mirror: read the touched rows, reconcile, rewrite them.
 
-The touched rows of mirror and side table are found by a broadcast semi-join with the pending keys, so the
-target is never shuffled; one kernel (:mod:`airflow_cdc_provider.lake.merge_kernel`) reconciles all three
-inputs; the outcome is one delete by row id and one append, committed together with the batch that was
-reached.
+A broadcast semi-join with the pending keys finds the affected rows of mirror and tombstone table, so the
+target is never shuffled. One kernel (:mod:`airflow_cdc_provider.lake.merge_kernel`) reconciles all three
+inputs. The outcome is one delete by row id and one append, committed together with the number of the last
+merged batch.
 """
 
 from __future__ import annotations
@@ -22,19 +22,19 @@ from airflow_cdc_provider.changes.fence import Fence, newest_generation
 from airflow_cdc_provider.changes.static_columns import StaticColumns
 from airflow_cdc_provider.changes.worker import map_in_arrow
 from airflow_cdc_provider.exceptions import CommitConflict
-from airflow_cdc_provider.lake.doubts import unseen_among
+from airflow_cdc_provider.lake.doubts import find_keys_not_in_snapshot
 from airflow_cdc_provider.lake.merge_kernel import (
-    COPIES,
     DOUBT,
+    DUPLICATES,
     FROM_MIRROR,
-    FROM_SIDE,
-    FROM_STATICS,
+    FROM_STATIC_COLUMNS,
+    FROM_TOMBSTONES,
     LIVE,
     PENDING,
     REMOVE,
-    SIDE,
+    REMOVE_STATIC,
     STATICS,
-    UNSTATIC,
+    TOMBSTONE,
     MergeKernel,
 )
 from airflow_cdc_provider.lake.mirror import (
@@ -60,7 +60,7 @@ _BROADCAST_KEYS = 5_000_000
 
 
 class RowShape(Protocol):
-    """What a merge must know of a source's rows; every codec is one."""
+    """How a source's rows compete and how they are projected; every codec implements it."""
 
     @property
     def model(self) -> str:
@@ -74,7 +74,7 @@ class RowShape(Protocol):
 
     @property
     def static_columns(self) -> StaticColumns | None:
-        """Its static columns; None for a source that knows no such."""
+        """Its static columns; None for a source that has no such concept."""
         ...
 
     def mirror_schema(self) -> pa.Schema:
@@ -82,23 +82,23 @@ class RowShape(Protocol):
         ...
 
     def project(self, rows: pa.RecordBatch) -> pa.RecordBatch:
-        """Show live rows as those columns."""
+        """Project live rows to those columns."""
         ...
 
 
 @runtime_checkable
 class KeepsState(Protocol):
-    """What a row-level source's rows add whose native states the mirror keeps beside what it shows."""
+    """A row-level source whose native states the mirror stores in addition to the columns."""
 
     @property
     def keeps_state(self) -> bool:
-        """Whether it keeps them: further columns can be made of them, and patches applied to them."""
+        """Whether the states are stored, so that columns can be added later and patches applied."""
         ...
 
 
 @runtime_checkable
 class AppliesPatches(Protocol):
-    """What a row-level source's rows add of which changes may tell only what became of them."""
+    """A row-level source whose changes may describe a modification instead of the whole row."""
 
     def patch(self, states: pa.Array, patches: pa.Array, offsets: Any) -> pa.Array:
         """Apply patches (see :data:`~airflow_cdc_provider.lake.reconcile.Patch`)."""
@@ -107,25 +107,24 @@ class AppliesPatches(Protocol):
 
 @dataclass(frozen=True)
 class MergePlan:
-    """What one merge is to reach.
+    """Input and target of one merge.
 
     Args:
         base: The mirror's state from which the rest was derived.
         through: Last batch of the changes table that the contributions come from.
-        fences: All fences of the table up to there.
+        fences: All fences of the table up to that batch.
         memory: The source's memory of the table.
-        now_seconds: The moment at which expiry is judged.
-        pending_rows: About how many contributions there are, to size the shuffle.
-        purge_before_seconds: Tombstones older than this may be forgotten; None keeps all.
-        unseen_before_us: A replacing snapshot is among the contributions: rows that were not read since then
-            are to be read again. 0 for none.
-        reread: The contributions hold a second reading of what was in doubt then; None if they hold none.
-        unread: Keys that were in doubt then and could not be read.
+        now_seconds: Epoch second at which expiry is judged.
+        pending_rows: Approximate number of contributions, to size the shuffle.
+        purge_before_seconds: Tombstones older than this may be purged; None keeps all.
+        unseen_before_us: Start of a replacing snapshot that is among the contributions: rows not read since
+            then must be read again. 0 for none.
+        reread: Identifies the unresolved keys whose second reading is among the contributions; None for none.
+        unread: Those of the keys that could not be read.
         column_ids: See :class:`~airflow_cdc_provider.lake.merge_kernel.MergeKernel`.
-        revisit: SQL predicate over the mirror's rows: those whose keys are merged though nothing pends for
-            them; empty for none.
-        revisit_statics: Likewise over the rows of its table of statics.
-        offset: The source's offset that batch ``through`` reached; None where it isn't known.
+        revisit: SQL predicate of mirror rows to merge although they have no pending changes; empty for none.
+        revisit_statics: The same for rows of the static columns table.
+        offset: The source's offset after batch ``through``; None if unknown.
     """
 
     base: MirrorState
@@ -146,19 +145,26 @@ class MergePlan:
 
 @dataclass(frozen=True)
 class MergeCounts:
-    """What a merge did to a mirror.
+    """Counts of one merge.
 
-    ``rows`` are the mirror's own; ``written`` and ``removed`` count rows of its table of statics too.
-    ``doubts`` counts the keys that must be read again at the source; ``unsettled`` tells whether there may be
-    any, with those that a replacing snapshot didn't see, which are found only when they are read. ``copies``
-    counts those among its ``row_changes`` that say just what another one says; both are of cell-level sources
-    alone.
+    Args:
+        rows: Rows of the mirror.
+        written: Rows written, including those of the static columns table.
+        removed: Rows removed, including those of the static columns table.
+        tombstones: Rows appended to the tombstone table.
+        doubts: Number of keys that must be read again at the source.
+        unsettled: Whether such keys may exist, including those that a replacing snapshot did not read, which
+            are only found when they are read again.
+        swept: Whether expired rows were removed.
+        seconds: Duration.
+        row_changes: Changes of rows; cell-level sources only.
+        copies: How many of them are replica duplicates.
     """
 
     rows: int = 0
     written: int = 0
     removed: int = 0
-    remembered: int = 0
+    tombstones: int = 0
     doubts: int = 0
     unsettled: bool = False
     swept: bool = False
@@ -174,21 +180,24 @@ def merge(
     contributions: DataFrame | None,
     plan: MergePlan,
 ) -> MergeCounts:
-    """Merge contributions of one table into its mirror, in one commit; one more before it for its statics.
+    """Merge contributions of one table into its mirror in one commit, after one of its static columns table.
 
     Args:
         spark: The session.
-        mirror: A mirror that :meth:`Mirror.prepare` has made fit.
-        shape: How its rows compete and show.
-        contributions: Frame of ``CONTRIBUTION_SCHEMA``, best persisted; None for an expiry sweep alone.
-        plan: What is to be reached.
+        mirror: A mirror that was prepared with :meth:`Mirror.prepare`.
+        shape: How its rows compete and how they are projected.
+        contributions: Frame of ``CONTRIBUTION_SCHEMA``, best persisted; None for an expiry sweep only.
+        plan: Input and target of the merge.
+
+    Returns:
+        Counts.
 
     Raises:
-        CommitConflict: Another writer merged after the plan's base; the mirror is as that one left it.
+        CommitConflict: Another writer merged after the plan's base; this merge did not change the mirror.
     """
     started = time.monotonic()
     state = plan.base
-    _require_no_later_statics(mirror, plan)
+    _require_no_later_static_columns(mirror, plan)
     sweep = state.expires_next is not None and state.expires_next <= plan.now_seconds
     fences = RowFences.of(plan.fences, shape)
     generation = newest_generation(plan.fences)
@@ -207,77 +216,79 @@ def merge(
         purge_before_seconds=plan.purge_before_seconds,
         through=plan.through,
         column_ids=plan.column_ids,
-        statics_apart=state.statics is not None,
-        rewrite_statics=state.statics_ahead,
+        statics_apart=state.static_columns is not None,
+        rewrite_static_columns=state.static_columns_ahead,
         keeps_state=isinstance(shape, KeepsState) and shape.keeps_state,
         patch=shape.patch if isinstance(shape, AppliesPatches) else None,
         rewrite=bool(plan.revisit) and shape.model == "row",
     )
     outcome = _reconciled(spark, mirror, state, contributions, kernel, plan, sweep=sweep)
     try:
-        counts, expiries, found = _count(outcome)
-        if counts.get(SIDE) or counts.get(DOUBT):
-            mirror.side.append(outcome.where(f"_cdc_kind IN ({SIDE}, {DOUBT})").select("_cdc_side.*"))
-        gone = None
+        counts, expiries, duplicates = _count(outcome)
+        if counts.get(TOMBSTONE) or counts.get(DOUBT):
+            mirror.side.append(
+                outcome.where(f"_cdc_kind IN ({TOMBSTONE}, {DOUBT})").select("_cdc_tombstone.*")
+            )
+        fenced = None
         if raised and state.merged_through >= 0:
             earlier = f"{CDC_COLUMN}.generation < {generation}"
-            gone = fences.predicate(CDC_COLUMN) if shape.model == "row" else earlier
-        settled = plan.reread == state.asked
-        known = 0 if settled else state.doubts
-        in_doubt = known + counts.get(DOUBT, 0)
+            fenced = fences.predicate(CDC_COLUMN) if shape.model == "row" else earlier
+        resolved = plan.reread == state.asked
+        earlier_unresolved = 0 if resolved else state.doubts
+        unresolved = earlier_unresolved + counts.get(DOUBT, 0)
         unseen_before_us = plan.unseen_before_us
         if unseen_before_us and state.merged_through < 0:
             rows = outcome.where(f"_cdc_kind IN ({LIVE}, {STATICS})").selectExpr(
                 f"{CDC_COLUMN}.key", f"if(_cdc_kind = {LIVE}, {CDC_COLUMN}.state, null) state"
             )
-            side = outcome.where(f"_cdc_kind = {SIDE}").select("_cdc_side.*")
-            if unseen_among(rows, side, unseen_before_us).isEmpty():
+            side = outcome.where(f"_cdc_kind = {TOMBSTONE}").select("_cdc_tombstone.*")
+            if find_keys_not_in_snapshot(rows, side, unseen_before_us).isEmpty():
                 unseen_before_us = 0
         written, removed = counts.get(LIVE, 0), counts.get(REMOVE, 0)
-        reached = replace(
+        merged = replace(
             state,
             merged_through=plan.through,
             offset=plan.offset,
             fences=tuple(plan.fences),
             memory=plan.memory,
             next_expiry=_earliest(expiries.get(LIVE), _later_expiry(mirror.table, state, plan, sweep=sweep)),
-            doubts=in_doubt,
-            doubts_since=state.doubts_since if known else plan.through,
-            unseen_before_us=max(unseen_before_us, 0 if settled else state.unseen_before_us),
-            rows=None if gone else mirror.row_count(state) + written - removed,
+            doubts=unresolved,
+            unresolved_since=state.unresolved_since if earlier_unresolved else plan.through,
+            unseen_before_us=max(unseen_before_us, 0 if resolved else state.unseen_before_us),
+            rows=None if fenced else mirror.row_count(state) + written - removed,
         )
-        own = kernel.columns
-        if state.statics is not None:
-            own, apart = mirror.layout(own, shape.static_columns)
-            commit = _commit_statics(
+        row_columns = kernel.columns
+        if state.static_columns is not None:
+            row_columns, partition_columns = mirror.layout(row_columns, shape.static_columns)
+            commit = _commit_static_columns(
                 mirror,
-                state.statics,
+                state.static_columns,
                 plan,
-                _changes(outcome, counts, apart, STATICS, UNSTATIC),
-                gone=gone,
+                _changes(outcome, counts, partition_columns, STATICS, REMOVE_STATIC),
+                fenced=fenced,
                 expiry=expiries.get(STATICS),
                 sweep=sweep,
             )
-            reached = replace(reached, statics_commit=commit)
+            merged = replace(merged, static_columns_commit=commit)
         head = mirror.table.commit(
             state.head,
-            **_changes(outcome, counts, own, LIVE, REMOVE),
-            delete=gone,
-            properties=reached.properties(),
+            **_changes(outcome, counts, row_columns, LIVE, REMOVE),
+            delete=fenced,
+            properties=merged.properties(),
         )
     finally:
         outcome.unpersist()
     return MergeCounts(
-        rows=mirror.row_count(replace(reached, head=head)),
+        rows=mirror.row_count(replace(merged, head=head)),
         written=written + counts.get(STATICS, 0),
-        removed=removed + counts.get(UNSTATIC, 0),
-        remembered=counts.get(SIDE, 0),
-        doubts=in_doubt,
-        unsettled=in_doubt > 0 or reached.unseen_before_us > 0,
+        removed=removed + counts.get(REMOVE_STATIC, 0),
+        tombstones=counts.get(TOMBSTONE, 0),
+        doubts=unresolved,
+        unsettled=unresolved > 0 or merged.unseen_before_us > 0,
         swept=sweep,
         seconds=time.monotonic() - started,
-        row_changes=found.row_changes,
-        copies=found.copies,
+        row_changes=duplicates.row_changes,
+        copies=duplicates.duplicates,
     )
 
 
@@ -302,23 +313,23 @@ def _reconciled(
         *names, f"cast({PENDING} as tinyint) _from", "cast(null as bigint) _expires_at"
     )
     if state.merged_through >= 0:
-        shown = {FROM_MIRROR: mirror.rows(state)}
-        if state.statics is not None:
-            shown[FROM_STATICS] = mirror.static_rows(state.statics)
-        keys = _touched(mirror, plan, pending, shown, sweep=sweep)
-        if plan.pending_rows <= _BROADCAST_KEYS and not _statics_are_lost(state):
+        stored = {FROM_MIRROR: mirror.rows(state)}
+        if state.static_columns is not None:
+            stored[FROM_STATIC_COLUMNS] = mirror.static_rows(state.static_columns)
+        keys = _affected_keys(mirror, plan, pending, stored, sweep=sweep)
+        if plan.pending_rows <= _BROADCAST_KEYS and not _static_columns_are_lost(state):
             keys = f.broadcast(keys)
-        for place, rows in shown.items():
+        for source, rows in stored.items():
             union = union.unionByName(
                 rows.join(keys, "key", "left_semi").selectExpr(
-                    *names, f"cast({place} as tinyint) _from", "expires_at _expires_at"
+                    *names, f"cast({source} as tinyint) _from", "expires_at _expires_at"
                 )
             )
         if not mirror.side.empty():
             kept = mirror.remembered().join(keys, "key", "left_semi")
             union = union.unionByName(
                 kept.selectExpr(
-                    *names, f"cast({FROM_SIDE} as tinyint) _from", "cast(null as bigint) _expires_at"
+                    *names, f"cast({FROM_TOMBSTONES} as tinyint) _from", "cast(null as bigint) _expires_at"
                 )
             )
     cores = spark.sparkContext.defaultParallelism
@@ -330,79 +341,80 @@ def _reconciled(
     return merged.persist()
 
 
-def _require_no_later_statics(mirror: Mirror, plan: MergePlan) -> None:
-    """Refuse to replace statics that a merge of later batches has written, though it isn't done yet."""
-    statics = plan.base.statics
-    if statics is not None and statics.merged_through > plan.through:
+def _require_no_later_static_columns(mirror: Mirror, plan: MergePlan) -> None:
+    """Refuse to replace static columns that an incomplete merge of later batches has written."""
+    static_columns = plan.base.static_columns
+    if static_columns is not None and static_columns.merged_through > plan.through:
         raise CommitConflict(
-            f"another merge writes to {mirror.statics.name}",
+            f"another merge writes to {mirror.static_columns.name}",
             expected=f"nothing of batches after {plan.through}",
-            found=f"a commit through batch {statics.merged_through}",
+            found=f"a commit through batch {static_columns.merged_through}",
         )
 
 
-def _commit_statics(
+def _commit_static_columns(
     mirror: Mirror,
     before: StaticsState,
     plan: MergePlan,
     changes: Mapping[str, Any],
     *,
-    gone: str | None,
+    fenced: str | None,
     expiry: int | None,
     sweep: bool,
 ) -> str:
-    """Commit to the table of statics what a merge is about to commit to the mirror.
+    """Commit a merge's static columns, just before its commit to the mirror.
 
-    Also if nothing changes: a merge of fewer batches that runs beside this one must not commit after it.
+    A merge without changes of static columns commits too, so that a concurrent merge of fewer batches can't
+    commit after it.
 
     Args:
         mirror: The mirror.
-        before: The state of its table of statics from which the changes were derived.
-        plan: Of the merge.
+        before: The state of its static columns table from which the changes were derived.
+        plan: The merge's plan.
         changes: ``append`` and ``delete_keys``.
-        gone: Predicate of the rows that a fence removes.
-        expiry: When the first of the rows that are written expires.
-        sweep: Rows that are due to expire were looked at.
+        fenced: Predicate of the rows that a fence removes.
+        expiry: Earliest expiry of the written rows.
+        sweep: Whether rows that are due to expire were read.
 
     Returns:
-        The commit's name.
+        The commit's id.
     """
     if plan.base.merged_through < 0:
-        # Its rows were not read, and those that are there were left by a first merge that was killed.
-        gone = None if mirror.statics.empty() else "true"
-    reached = StaticsState(
+        # Its rows were not read; existing ones were left by a first merge that was killed.
+        fenced = None if mirror.static_columns.empty() else "true"
+    merged = StaticsState(
         before.head,
         commit=uuid.uuid4().hex,
         merged_through=plan.through,
-        next_expiry=_earliest(expiry, _later_expiry(mirror.statics, before, plan, sweep=sweep)),
+        next_expiry=_earliest(expiry, _later_expiry(mirror.static_columns, before, plan, sweep=sweep)),
     )
-    mirror.statics.commit(before.head, **changes, delete=gone, properties=reached.properties())
-    return reached.commit
+    mirror.static_columns.commit(before.head, **changes, delete=fenced, properties=merged.properties())
+    return merged.commit
 
 
-def _statics_are_lost(state: MirrorState) -> bool:
-    """Tell whether the table of statics is new while the side table may have statics already."""
-    return state.statics is not None and state.statics.merged_through < 0
+def _static_columns_are_lost(state: MirrorState) -> bool:
+    """Return whether the static columns table is new while the tombstone table may have static columns."""
+    return state.static_columns is not None and state.static_columns.merged_through < 0
 
 
-def _touched(
-    mirror: Mirror, plan: MergePlan, pending: DataFrame, shown: Mapping[int, DataFrame], *, sweep: bool
+def _affected_keys(
+    mirror: Mirror, plan: MergePlan, pending: DataFrame, stored: Mapping[int, DataFrame], *, sweep: bool
 ) -> DataFrame:
     """Return the keys whose rows are read: one column, with repetitions.
 
-    A semi-join doesn't mind them, and sorting them out would be a shuffle.
+    Repetitions don't matter to a semi-join, and removing them would need a shuffle.
     """
     state = plan.base
     keys = pending.select("key")
     if sweep:
-        for rows in shown.values():
+        for rows in stored.values():
             keys = keys.union(rows.where(f"expires_at <= {plan.now_seconds}").select("key"))
     if plan.revisit:
         keys = keys.union(mirror.table.read(state.head).where(plan.revisit).select(f"{CDC_COLUMN}.key"))
-    if plan.revisit_statics and state.statics is not None:
-        visited = mirror.statics.read(state.statics.head).where(plan.revisit_statics)
-        keys = keys.union(visited.select(f"{CDC_COLUMN}.key"))
-    if _statics_are_lost(state):
+    if plan.revisit_statics and state.static_columns is not None:
+        static_rows = mirror.static_columns.read(state.static_columns.head).where(plan.revisit_statics)
+        keys = keys.union(static_rows.select(f"{CDC_COLUMN}.key"))
+    if _static_columns_are_lost(state):
         keys = keys.union(mirror.remembered().where(f"scope = {STATIC}").select("key"))
     return keys
 
@@ -410,7 +422,7 @@ def _touched(
 def _changes(
     outcome: DataFrame, counts: Mapping[int, int], columns: Iterable[pa.Field], written: int, removed: int
 ) -> dict[str, Any]:
-    """Return what one of the tables is to be told by its commit: ``append`` and ``delete_keys``."""
+    """Return the arguments of one table's commit: ``append`` and ``delete_keys``."""
     names = _quoted([column.name for column in columns])
     rows = outcome.where(f"_cdc_kind = {written}").select(*names, CDC_COLUMN)
     ids = outcome.where(f"_cdc_kind = {removed}").select(f"{CDC_COLUMN}.id")
@@ -421,9 +433,9 @@ def _changes(
 
 
 def _count(outcome: DataFrame) -> tuple[dict[int, int], dict[int, int], Copies]:
-    """Materialise the outcome: rows and earliest expiry per kind, and copies."""
+    """Materialise the outcome: rows and earliest expiry per kind, and replica duplicates."""
     counted = [
-        f"sum(if(_cdc_kind = {COPIES}, {CDC_COLUMN}.{name}, 0)) {name}"
+        f"sum(if(_cdc_kind = {DUPLICATES}, {CDC_COLUMN}.{name}, 0)) {name}"
         for name in ("generation", "expires_at")
     ]
     rows = (
@@ -433,9 +445,9 @@ def _count(outcome: DataFrame) -> tuple[dict[int, int], dict[int, int], Copies]:
     )
     counts = {int(row["_cdc_kind"]): int(row["n"]) for row in rows}
     expiries = {int(row["_cdc_kind"]): int(row["earliest"]) for row in rows if row["earliest"] is not None}
-    found = next((row for row in rows if row["_cdc_kind"] == COPIES), None)
-    copies = Copies() if found is None else Copies(int(found["generation"]), int(found["expires_at"]))
-    return counts, expiries, copies
+    found = next((row for row in rows if row["_cdc_kind"] == DUPLICATES), None)
+    duplicates = Copies() if found is None else Copies(int(found["generation"]), int(found["expires_at"]))
+    return counts, expiries, duplicates
 
 
 def _expressions(*texts: str) -> list[Column]:
@@ -447,7 +459,7 @@ def _expressions(*texts: str) -> list[Column]:
 def _later_expiry(
     table: LakeTable, state: MirrorState | StaticsState, plan: MergePlan, *, sweep: bool
 ) -> int | None:
-    """Return a second before which none of a table's rows that stay can expire."""
+    """Return a second before which none of a table's remaining rows can expire."""
     if not sweep:
         return state.next_expiry
     rows = table.read(state.head).where(f"{CDC_COLUMN}.expires_at > {plan.now_seconds}")

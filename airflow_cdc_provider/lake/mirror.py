@@ -1,20 +1,20 @@
-"""The mirror: a lake table that equals ``SELECT *`` at the source, and the side table that keeps the rest.
+"""The mirror: a lake table that equals ``SELECT *`` at the source, and its tombstone table.
 
 A mirror has the source's columns and one trailing struct ``_cdc``::
 
     _cdc struct<id binary, key binary, clustering binary, generation bigint, version binary, state binary,
                 expires_at bigint>
 
-``id`` names the row (see :func:`row_ids`), ``state`` is the cell row of cell-level sources, null for the
-others, whose ``version`` is enough. Only live rows are in it, so any engine's plain SELECT is right. The side
-table (``<mirror>__side``) has the columns of a contribution and is only appended to: deletions, statics and
-the states of rows that don't live. Its content is commutative, so it is written before the mirror and a crash
-between the two is harmless.
+``id`` identifies the row (see :func:`row_ids`). ``state`` is the cell row of cell-level sources; it is null
+for the others, whose ``version`` is enough. A mirror holds live rows only, so a plain SELECT of any engine is
+right. The tombstone table (``<mirror>__side``) has the columns of a contribution and is only appended to. It
+holds what a live row can't: deletions, static columns and the states of rows that aren't live. Its content is
+commutative, so it is written before the mirror, and a crash between the two is harmless.
 
-A mirror shows static columns in each row of their partition, or, if ``lake.statics`` says so, in a table of
-their own (``<mirror>__statics``): partition key, static columns and ``_cdc``, one row for each partition of
-which a static column has a value. It is committed just before the mirror. A merge that ends between the two
-leaves it ahead: both commits bear a common name by which the next merge sees that, and redoes it.
+A mirror shows static columns in each row of their partition or, with ``lake.statics: table``, in a separate
+table (``<mirror>__statics``): partition key, static columns and ``_cdc``, one row for each partition in which
+a static column has a value. That table is committed just before the mirror. A merge that ends between the two
+commits leaves it ahead; both commits carry a common id, by which the next merge detects that and repeats it.
 """
 
 from __future__ import annotations
@@ -57,35 +57,35 @@ MERGED_THROUGH = "cdc.batch"
 FENCES = "cdc.fences"
 MEMORY = "cdc.memory"
 NEXT_EXPIRY = "cdc.next-expiry"
-DOUBTS = "cdc.doubts"
-DOUBTS_SINCE = "cdc.doubts-since"
-UNSEEN_BEFORE = "cdc.unseen-before"
+UNRESOLVED_KEYS = "cdc.unresolved-keys"
+UNRESOLVED_SINCE = "cdc.unresolved-since"
+SNAPSHOT_STARTED = "cdc.snapshot-started"
 ROWS = "cdc.rows"
 OFFSET = "cdc.offset"
-STATICS = "cdc.statics"
+STATIC_COLUMNS = "cdc.static-columns"
 
 _STATIC_ONLY = b"\xff"
-"""Stands for the clustering of a row that shows only statics; no clustering begins with this byte."""
+"""Takes the place of the clustering in a row of static columns only; no clustering begins with this byte."""
 
 
 class Asked(NamedTuple):
-    """What a mirror had in doubt when its keys were read again; fields of :class:`MirrorState`."""
+    """The unresolved keys of a mirror when they were read again; fields of :class:`MirrorState`."""
 
     merged_through: int
     doubts: int
-    doubts_since: int
+    unresolved_since: int
     unseen_before_us: int
 
 
 @dataclass(frozen=True)
 class StaticsState:
-    """What the newest commit of a mirror's table of statics says.
+    """Properties of the newest commit of a mirror's static columns table.
 
     Args:
         head: Base of the next commit.
-        commit: Names this commit, and the mirror's commit of the same merge. Empty before the first merge.
-        merged_through: Last batch of the changes table that is in it, -1 for none.
-        next_expiry: No static row expires before this second (epoch), None for never.
+        commit: Id shared by this commit and the mirror's commit of the same merge; empty before the first.
+        merged_through: Last batch of the changes table that was merged, -1 for none.
+        next_expiry: No static row expires before this epoch second, None for never.
     """
 
     head: Head
@@ -97,7 +97,7 @@ class StaticsState:
         """Return the commit properties that :meth:`Mirror.statics_state` reads back."""
         found = {MERGED_THROUGH: str(self.merged_through)}
         if self.commit:
-            found[STATICS] = self.commit
+            found[STATIC_COLUMNS] = self.commit
         if self.next_expiry is not None:
             found[NEXT_EXPIRY] = str(self.next_expiry)
         return found
@@ -105,23 +105,23 @@ class StaticsState:
 
 @dataclass(frozen=True)
 class MirrorState:
-    """What a mirror's newest commit says.
+    """Properties of a mirror's newest commit.
 
     Args:
         head: Base of the next commit.
-        merged_through: Last batch of the changes table that is in it, -1 for none.
+        merged_through: Last batch of the changes table that was merged, -1 for none.
         fences: Fences of the table.
         memory: The source's memory of the table (see ``Source.remember``), None before the first merge.
-        next_expiry: No row expires before this second (epoch), None for never.
-        doubts: How many keys must be read again at the source, some perhaps counted twice. They stand in the
-            side table (:meth:`Mirror.doubtful_keys`).
-        doubts_since: The batch of the first merge that told one of them.
-        unseen_before_us: A replacing snapshot was merged: rows that were not read since then, by the source's
-            clock in us, must be read again too. 0 for none.
-        rows: How many rows the mirror has; None where a fence removed some, so that they must be counted.
-        offset: The source's offset up to which all its changes are in it, None before the first merge.
-        statics: Of its table of statics, None if it has none.
-        statics_commit: Names the commit of its table of statics that belongs to this one.
+        next_expiry: No row expires before this epoch second, None for never.
+        doubts: Number of keys that must be read again at the source; a key may be counted twice. They are
+            stored in the tombstone table (:meth:`Mirror.doubtful_keys`).
+        unresolved_since: The batch of the first merge that reported one of them.
+        unseen_before_us: Start of a replacing snapshot that was merged, by the source's clock in us: rows not
+            read since then must be read again too. 0 for none.
+        rows: Number of rows in the mirror; None after a fence removed some, so that they must be counted.
+        offset: The source's offset up to which all changes were merged, None before the first merge.
+        static_columns: State of its static columns table, None if it has none.
+        static_columns_commit: Id of the commit of its static columns table that belongs to this one.
     """
 
     head: Head
@@ -130,28 +130,28 @@ class MirrorState:
     memory: Mapping[str, Any] | None = None
     next_expiry: int | None = None
     doubts: int = 0
-    doubts_since: int = 0
+    unresolved_since: int = 0
     unseen_before_us: int = 0
     rows: int | None = None
     offset: Mapping[str, Any] | None = None
-    statics: StaticsState | None = None
-    statics_commit: str = ""
+    static_columns: StaticsState | None = None
+    static_columns_commit: str = ""
 
     @property
-    def statics_ahead(self) -> bool:
-        """Whether the table of statics holds what a merge wrote that didn't come to its end."""
-        return self.statics is not None and self.statics.commit != self.statics_commit
+    def static_columns_ahead(self) -> bool:
+        """Whether the static columns table holds the commit of a merge that did not complete."""
+        return self.static_columns is not None and self.static_columns.commit != self.static_columns_commit
 
     @property
     def expires_next(self) -> int | None:
-        """The second (epoch) before which nothing of mirror and statics expires, None for never."""
-        expiries = (self.next_expiry, self.statics.next_expiry if self.statics else None)
+        """Epoch second before which nothing in mirror and static columns table expires, None for never."""
+        expiries = (self.next_expiry, self.static_columns.next_expiry if self.static_columns else None)
         return min((s for s in expiries if s is not None), default=None)
 
     @property
     def asked(self) -> Asked:
-        """What is in doubt; equal for two states between which no merge told or settled anything."""
-        return Asked(self.merged_through, self.doubts, self.doubts_since, self.unseen_before_us)
+        """The unresolved keys; equal for two states if no merge between them reported or resolved any."""
+        return Asked(self.merged_through, self.doubts, self.unresolved_since, self.unseen_before_us)
 
     def properties(self) -> dict[str, str]:
         """Return the commit properties that :meth:`Mirror.state` reads back."""
@@ -161,27 +161,27 @@ class MirrorState:
         if self.next_expiry is not None:
             found[NEXT_EXPIRY] = str(self.next_expiry)
         if self.doubts:
-            found[DOUBTS] = str(self.doubts)
-            found[DOUBTS_SINCE] = str(self.doubts_since)
+            found[UNRESOLVED_KEYS] = str(self.doubts)
+            found[UNRESOLVED_SINCE] = str(self.unresolved_since)
         if self.unseen_before_us:
-            found[UNSEEN_BEFORE] = str(self.unseen_before_us)
+            found[SNAPSHOT_STARTED] = str(self.unseen_before_us)
         if self.rows is not None:
             found[ROWS] = str(self.rows)
         if self.offset is not None:
             found[OFFSET] = json.dumps(self.offset, sort_keys=True)
-        if self.statics_commit:
-            found[STATICS] = self.statics_commit
+        if self.static_columns_commit:
+            found[STATIC_COLUMNS] = self.static_columns_commit
         return found
 
 
 @dataclass
 class Mirror:
-    """A mirror in a lake, with its side table and, perhaps, its table of statics.
+    """A mirror in a lake, with its tombstone table and, optionally, its static columns table.
 
     Args:
         lake: The lake.
         name: The mirror's ``namespace.table``.
-        statics_apart: Static columns are shown in a table of their own.
+        statics_apart: Whether static columns have a separate table.
     """
 
     lake: Lake
@@ -189,105 +189,114 @@ class Mirror:
     statics_apart: bool = False
 
     def __post_init__(self) -> None:
-        """Find the tables; none need exist."""
+        """Look up the tables; none need exist."""
         self.table = self.lake.table(self.name, MIRROR)
         self.side = self.lake.table(f"{self.name}__side", TOMBSTONES)
-        self.statics = self.lake.table(f"{self.name}__statics", STATIC_COLUMNS)
+        self.static_columns = self.lake.table(f"{self.name}__statics", STATIC_COLUMNS)
 
     def tables(self) -> list[LakeTable]:
-        """List the tables that there are."""
+        """List the tables that exist."""
         tables = [self.table, self.side]
-        return [*tables, self.statics] if self.statics_apart and self.statics.exists() else tables
+        return (
+            [*tables, self.static_columns] if self.statics_apart and self.static_columns.exists() else tables
+        )
 
-    def layout(self, columns: pa.Schema, statics: StaticColumns | None) -> tuple[pa.Schema, pa.Schema]:
-        """Part a table's columns among mirror and table of statics.
+    def layout(self, columns: pa.Schema, static_columns: StaticColumns | None) -> tuple[pa.Schema, pa.Schema]:
+        """Split a source table's columns between mirror and static columns table.
 
         Args:
             columns: The codec's ``mirror_schema()``.
-            statics: Its ``static_columns``.
+            static_columns: Its ``static_columns``.
 
         Returns:
-            The columns of the mirror and of the table of statics, both without ``_cdc``; none of the latter
-            if it isn't needed. A table of statics stays when the last static column was dropped.
+            The columns of the mirror and of the static columns table, both without ``_cdc``; the second
+            schema is empty if there is no such table. The table is kept when the last static column was
+            dropped.
         """
-        if not self.statics_apart or statics is None or not (statics.names or self.statics.exists()):
+        if (
+            not self.statics_apart
+            or static_columns is None
+            or not (static_columns.names or self.static_columns.exists())
+        ):
             return columns, pa.schema([])
-        return statics.of_rows(columns), statics.of_partitions(columns)
+        return static_columns.of_rows(columns), static_columns.of_partitions(columns)
 
-    def require_layout(self, statics: StaticColumns | None, replaced: frozenset[str] = frozenset()) -> None:
-        """Refuse a mirror that was made when ``lake.statics`` said otherwise.
+    def require_layout(
+        self, static_columns: StaticColumns | None, replaced: frozenset[str] = frozenset()
+    ) -> None:
+        """Check that the mirror was created with the present value of ``lake.statics``.
 
         Args:
-            statics: The codec's ``static_columns``.
-            replaced: Columns of other ones' names, which the mirror may have had.
+            static_columns: The codec's ``static_columns``.
+            replaced: Columns that replace dropped ones of the same name, which the mirror may still have.
 
         Raises:
-            ConfigurationError: It was; says what to do.
+            ConfigurationError: The mirror was created with the other value.
         """
-        if statics is None or not statics.names or not self.table.exists():
+        if static_columns is None or not static_columns.names or not self.table.exists():
             return
-        apart = self.statics.exists()
-        within = not apart and (set(statics.names) - replaced) & set(self.table.schema().names)
-        if (within and self.statics_apart) or (apart and not self.statics_apart):
-            wanted, found = ("table", "rows") if self.statics_apart else ("rows", "table")
+        has_table = self.static_columns.exists()
+        in_rows = not has_table and (set(static_columns.names) - replaced) & set(self.table.schema().names)
+        if (in_rows and self.statics_apart) or (has_table and not self.statics_apart):
+            expected, found = ("table", "rows") if self.statics_apart else ("rows", "table")
             raise ConfigurationError(
-                f"the mirror {self.name} was made with lake.statics: {found}",
-                expected=f"a mirror made with lake.statics: {wanted}",
-                found=f"static columns {', '.join(statics.names)} in "
-                f"{'its rows' if within else f'the table {self.statics.name}'}",
+                f"the mirror {self.name} was created with lake.statics: {found}",
+                expected=f"a mirror created with lake.statics: {expected}",
+                found=f"static columns {', '.join(static_columns.names)} in "
+                f"{'its rows' if in_rows else f'the table {self.static_columns.name}'}",
                 remedy=f"set lake.statics to {found}; or drop {self.name} and take a new snapshot of its "
                 "source table",
             )
 
-    def create(self, columns: pa.Schema, statics: StaticColumns | None = None) -> None:
-        """Create its tables unless they are there.
+    def create(self, columns: pa.Schema, static_columns: StaticColumns | None = None) -> None:
+        """Create its tables if they don't exist.
 
-        What stands beside a mirror that was dropped goes: its states name columns by ids that only the mirror
-        knew.
+        The other tables of a mirror that was dropped are dropped too: their states refer to columns by ids
+        that only the mirror recorded.
 
         Args:
             columns: The codec's ``mirror_schema()``.
-            statics: Its ``static_columns``.
+            static_columns: Its ``static_columns``.
 
         Raises:
-            ConfigurationError: A column is named like ``_cdc``.
+            ConfigurationError: A column's name begins with ``_cdc``.
         """
-        if taken := [name for name in columns.names if name.startswith(CDC_COLUMN)]:
+        if reserved := [name for name in columns.names if name.startswith(CDC_COLUMN)]:
             raise ConfigurationError(
-                f"the source of {self.name} has a column {taken[0]}",
-                expected=f"no name that begins with {CDC_COLUMN}: they are the mirror's own",
+                f"the source of {self.name} has a column {reserved[0]}",
+                expected=f"no name that begins with {CDC_COLUMN}, which is reserved",
                 remedy="exclude the table, or rename the column",
             )
-        # Looked at first: another job makes the mirror before them.
-        left_behind = [table for table in (self.side, self.statics) if table.exists()]
-        own, apart = self.layout(columns, statics)
+        # Listed first, because a concurrent job creates the mirror before them.
+        left_behind = [table for table in (self.side, self.static_columns) if table.exists()]
+        row_columns, partition_columns = self.layout(columns, static_columns)
         if not self.table.exists():
             for table in left_behind:
                 table.drop()
-            self.table.create(spark_schema(mirror_arrow_schema(own)))
+            self.table.create(spark_schema(mirror_arrow_schema(row_columns)))
         if not self.side.exists():
             self.side.create(spark_schema(CONTRIBUTION_SCHEMA))
-        if len(apart):
-            self.statics.create(spark_schema(mirror_arrow_schema(apart)))
+        if len(partition_columns):
+            self.static_columns.create(spark_schema(mirror_arrow_schema(partition_columns)))
 
     def reserve(self, state: MirrorState, memory: Mapping[str, Any] | None, *, clear: bool) -> MirrorState:
-        """Commit what must hold before columns change and anything is written beside the mirror.
+        """Commit the source's memory before columns change and before the tombstone table is written.
 
-        What it says of batches, fences and rows stays, so a run that is killed after it is done again whole.
+        The recorded batch and fences don't change, so a run that is killed afterwards is repeated as a whole.
 
         Args:
-            state: From :meth:`state`.
-            memory: The memory from now on, None to keep the one it has.
-            clear: Take all rows out: the table that they are of is gone.
+            state: The state that :meth:`state` returned.
+            memory: The new memory, None to keep the present one.
+            clear: Delete all rows, because their source table was dropped.
 
         Returns:
-            The state as of the commit; the given one if there was nothing to do.
+            The state after the commit; the given one if there was nothing to do.
 
         Raises:
             CommitConflict: Another writer merged after the state.
         """
         if clear:
-            state = self._clear_statics(state)
+            state = self._clear_static_columns(state)
         clear = clear and not self.table.empty()
         if memory is None and not clear:
             return state
@@ -299,54 +308,54 @@ class Mirror:
             reserved, head=self.table.commit(state.head, delete=delete, properties=reserved.properties())
         )
 
-    def _clear_statics(self, state: MirrorState) -> MirrorState:
-        """Take all rows out of the table of statics; which is ahead then until a merge comes to its end."""
-        if state.statics is None or self.statics.empty():
+    def _clear_static_columns(self, state: MirrorState) -> MirrorState:
+        """Delete all rows of the static columns table, which is ahead then until a merge completes."""
+        if state.static_columns is None or self.static_columns.empty():
             return state
-        cleared = replace(state.statics, commit="", next_expiry=None)
-        head = self.statics.commit(cleared.head, delete="true", properties=cleared.properties())
-        return replace(state, statics=replace(cleared, head=head))
+        cleared = replace(state.static_columns, commit="", next_expiry=None)
+        head = self.static_columns.commit(cleared.head, delete="true", properties=cleared.properties())
+        return replace(state, static_columns=replace(cleared, head=head))
 
     def prepare(
-        self, columns: pa.Schema, drift: Drift = NO_DRIFT, statics: StaticColumns | None = None
+        self, columns: pa.Schema, drift: Drift = NO_DRIFT, static_columns: StaticColumns | None = None
     ) -> list[str]:
-        """Create its tables, or fit them to the source's present columns.
+        """Create its tables, or evolve them to the source's present columns.
 
         Args:
             columns: The codec's ``mirror_schema()``.
-            drift: What became of the columns that the mirror has.
-            statics: The codec's ``static_columns``.
+            drift: How the columns that the mirror has changed at the source.
+            static_columns: The codec's ``static_columns``.
 
         Returns:
-            What was changed in an existing mirror, in words.
+            Descriptions of the changes to an existing mirror.
 
         Raises:
-            ConfigurationError: A column is named like ``_cdc``, or its type changed beyond widening.
+            ConfigurationError: A column's name begins with ``_cdc``, or its type changed beyond widening.
         """
-        self.create(columns, statics)
-        own, apart = self.layout(columns, statics)
-        changes = self.table.evolve(spark_schema(mirror_arrow_schema(own)), drift)
-        if len(apart) and statics is not None:
-            of_key = replace(drift, keys=min(drift.keys, len(statics.key)))
-            found = self.statics.evolve(spark_schema(mirror_arrow_schema(apart)), of_key)
-            changes += [f"{change} in its table of statics" for change in found]
+        self.create(columns, static_columns)
+        row_columns, partition_columns = self.layout(columns, static_columns)
+        changes = self.table.evolve(spark_schema(mirror_arrow_schema(row_columns)), drift)
+        if len(partition_columns) and static_columns is not None:
+            of_key = replace(drift, keys=min(drift.keys, len(static_columns.key)))
+            found = self.static_columns.evolve(spark_schema(mirror_arrow_schema(partition_columns)), of_key)
+            changes += [f"{change} in its static columns table" for change in found]
         return changes
 
     def statics_state(self) -> StaticsState | None:
-        """Read the newest commit's properties of the table of statics; None if there is no such table."""
-        if not self.statics_apart or not self.statics.exists():
+        """Read the newest commit's properties of the static columns table; None if there is no such table."""
+        if not self.statics_apart or not self.static_columns.exists():
             return None
-        head = self.statics.head()
+        head = self.static_columns.head()
         expiry = head.properties.get(NEXT_EXPIRY)
         return StaticsState(
             head=head,
-            commit=head.properties.get(STATICS, ""),
+            commit=head.properties.get(STATIC_COLUMNS, ""),
             merged_through=int(head.properties.get(MERGED_THROUGH, "-1")),
             next_expiry=None if expiry is None else int(expiry),
         )
 
     def state(self) -> MirrorState:
-        """Read the properties of the newest commits of mirror and table of statics."""
+        """Read the newest commit properties of the mirror and of its static columns table."""
         if not self.table.exists():
             return MirrorState(Head(None))
         head = self.table.head()
@@ -359,62 +368,66 @@ class Mirror:
             fences=fences_from_json(found.get(FENCES, "[]")),
             memory=None if memory is None else json.loads(memory),
             next_expiry=None if expiry is None else int(expiry),
-            doubts=int(found.get(DOUBTS, "0")),
-            doubts_since=int(found.get(DOUBTS_SINCE, "0")),
-            unseen_before_us=int(found.get(UNSEEN_BEFORE, "0")),
+            doubts=int(found.get(UNRESOLVED_KEYS, "0")),
+            unresolved_since=int(found.get(UNRESOLVED_SINCE, "0")),
+            unseen_before_us=int(found.get(SNAPSHOT_STARTED, "0")),
             rows=None if rows is None else int(rows),
             offset=None if offset is None else json.loads(offset),
-            statics=self.statics_state(),
-            statics_commit=found.get(STATICS, ""),
+            static_columns=self.statics_state(),
+            static_columns_commit=found.get(STATIC_COLUMNS, ""),
         )
 
     def rows(self, state: MirrorState) -> DataFrame:
         """Return the mirror's rows as contributions, as of a state, with the column ``expires_at``.
 
-        The row of a partition in which only statics live has neither ``clustering`` nor ``state``.
+        The row of a partition that has only static columns has neither ``clustering`` nor ``state``.
         """
         return _as_contributions(self.table.read(state.head))
 
-    def static_rows(self, statics: StaticsState) -> DataFrame:
-        """Return the rows of the table of statics likewise.
+    def static_rows(self, static_columns: StaticsState) -> DataFrame:
+        """Return the rows of the static columns table as contributions.
 
-        They have no ``clustering``; their ``state`` is that of the statics.
+        They have no ``clustering``; their ``state`` is that of the static columns.
         """
-        return _as_contributions(self.statics.read(statics.head))
+        return _as_contributions(self.static_columns.read(static_columns.head))
 
     def remembered(self) -> DataFrame:
-        """Return what the side table has for reconciliation, as of now: all but doubts.
+        """Return the present content of the tombstone table for reconciliation: all but unresolved keys.
 
-        Of the snapshot that is the newest now: where Spark reads a table as it is at any time, it makes each
-        frame anew that it keeps of it when the table is appended to, as merges do, under another plan. Nobody
-        could let go of that one, and it fails when the files are gone that it was made of.
+        The frame reads the newest snapshot by id. If it read the table itself, Spark would recompute a cached
+        frame under a new plan whenever a merge appends. That frame could not be unpersisted, and it would
+        fail once the files it was computed from are deleted.
         """
         return self.side.read(self.side.head()).where(f"scope <> {DOUBT}")
 
     def doubtful_keys(self, state: MirrorState) -> DataFrame:
-        """Return the keys in doubt as of a state: one column ``key``, with repetitions."""
-        return self.side.read().where(f"scope = {DOUBT} AND generation >= {state.doubts_since}").select("key")
+        """Return the unresolved keys as of a state: one column ``key``, with repetitions."""
+        return (
+            self.side.read()
+            .where(f"scope = {DOUBT} AND generation >= {state.unresolved_since}")
+            .select("key")
+        )
 
     def forget_settled(self, state: MirrorState) -> bool:
-        """Remove doubts that are settled from the side table; returns whether there were any.
+        """Remove resolved keys from the tombstone table; returns whether there were any.
 
         Raises:
-            CommitConflict: A merge came between; nothing is removed.
+            CommitConflict: A concurrent merge committed; nothing is removed.
         """
-        # A merge that is under way has told its own already: of the batch that is merged, or of later ones.
-        through = (state.doubts_since if state.doubts else state.merged_through) - 1
-        settled = f"scope = {DOUBT} AND generation <= {through}"
+        # A concurrent merge has written its keys already, with the merged batch or a later one.
+        through = (state.unresolved_since if state.doubts else state.merged_through) - 1
+        resolved = f"scope = {DOUBT} AND generation <= {through}"
         head = self.side.head()
-        if self.side.read(head).where(settled).isEmpty():
+        if self.side.read(head).where(resolved).isEmpty():
             return False
-        self.side.commit(head, delete=settled, properties={})
+        self.side.commit(head, delete=resolved, properties={})
         return True
 
     def row_count(self, state: MirrorState) -> int:
         """Count the mirror's rows as of a state; 0 before the first merge.
 
         Args:
-            state: From :meth:`state`; mostly it knows, else the rows are read.
+            state: The state that :meth:`state` returned. The rows are only read if it has no count.
         """
         if state.merged_through < 0:
             return 0
@@ -444,14 +457,14 @@ def spark_schema(schema: pa.Schema) -> StructType:
     """Translate an Arrow schema to Spark's, all fields nullable."""
     from pyspark.sql.pandas.types import from_arrow_schema
 
-    told = pa.schema([field.with_type(_with_metadata(field.type)) for field in schema])
-    return from_arrow_schema(told, prefer_timestamp_ntz=True)
+    annotated = pa.schema([field.with_type(_with_metadata(field.type)) for field in schema])
+    return from_arrow_schema(annotated, prefer_timestamp_ntz=True)
 
 
 def _with_metadata(kind: pa.DataType) -> pa.DataType:
-    """Give fields of structs some metadata, as those of Debezium's geometries, ``wkb`` and ``srid``.
+    """Add metadata to fields of structs, such as ``wkb`` and ``srid`` of Debezium's geometries.
 
-    Spark 4.1 looks for its own geometries there, and fails where a field of these names has none.
+    Spark 4.1 looks for its own geometry types there, and fails if a field of these names has no metadata.
     """
     if pa.types.is_struct(kind):
         return pa.struct([one.with_type(_with_metadata(one.type)).with_metadata(_PLAIN) for one in kind])
@@ -466,15 +479,15 @@ _PLAIN = {"type": "plain"}
 
 
 ID_KEY_BEGINS = 4
-"""Where the key stands in an id; it is the rest of it where rows have no clustering."""
+"""Offset of the key in an id; it is the rest of the id if rows have no clustering."""
 
 
 def row_ids(keys: pa.Array, clusterings: pa.Array) -> pa.Array:
-    """Name rows: four bytes of key length, the key, the clustering.
+    """Build row ids: four bytes of key length, the key, the clustering.
 
     Args:
         keys: Binary, no nulls.
-        clusterings: Binary; null for the row of a partition in which only statics live.
+        clusterings: Binary; null for the row of a partition that has only static columns.
 
     Returns:
         Binary array of the same length; equal ids are equal rows.
@@ -486,7 +499,7 @@ def row_ids(keys: pa.Array, clusterings: pa.Array) -> pa.Array:
 
 
 def fingerprints(columns: Sequence[pa.Array]) -> pa.Array:
-    """Join binary and integer columns to one binary per row; equal rows give equal bytes and only they do."""
+    """Join binary and integer columns to one binary per row; two are equal if and only if the rows are."""
     parts: list[pa.Array] = []
     for column in columns:
         if pa.types.is_binary(column.type):

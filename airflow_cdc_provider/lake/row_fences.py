@@ -1,8 +1,8 @@
-"""What fences make invalid of row-level sources: contributions and rows up to a position of their own feed.
+"""Fences of row-level sources: they invalidate contributions and rows up to a position in their feed.
 
-A row that was merged before a fence was known has an older generation than it should, so its version decides,
-which is a place in its feed. Sources with one feed compare all rows with its last fence. Where there are
-several (shards), positions of one say nothing of another's rows: keys then begin with what names their feed.
+A row that was merged before a fence was known has too low a generation, so its version decides, which is a
+position in its feed. Sources with one feed compare all rows with its last fence. With several feeds (shards),
+positions of different feeds can't be compared: keys then begin with a prefix that identifies their feed.
 """
 
 from __future__ import annotations
@@ -19,10 +19,10 @@ from airflow_cdc_provider.changes.fence import Fence
 
 @runtime_checkable
 class HasFeeds(Protocol):
-    """What a row-level codec adds whose source has several feeds."""
+    """A row-level codec whose source has several feeds."""
 
     def key_prefix(self, origin: str) -> bytes:
-        """Return what the keys of all rows of a feed begin with, and no others."""
+        """Return the prefix that the keys of all rows of a feed have, and no others."""
         ...
 
 
@@ -31,14 +31,14 @@ class RowFences:
     """The last fence of each feed.
 
     Args:
-        last: What the feed's keys begin with (empty: all keys) and the fence's position.
+        last: The prefix of each feed's keys (empty: all keys) and the fence's position.
     """
 
     last: tuple[tuple[bytes, bytes], ...] = ()
 
     @classmethod
     def of(cls, fences: Sequence[Fence], shape: object) -> RowFences:
-        """Take the fences of a table; ``shape`` is its codec."""
+        """Build them from the fences of a table; ``shape`` is its codec."""
         last: dict[bytes, bytes] = {}
         for fence in fences:
             prefix = shape.key_prefix(fence.origin) if fence.origin and isinstance(shape, HasFeeds) else b""
@@ -46,12 +46,12 @@ class RowFences:
         return cls(tuple(sorted(last.items())))
 
     def above(self, other: RowFences) -> bool:
-        """Tell whether any feed has a later fence than there."""
+        """Return whether any feed has a later fence than in ``other``."""
         known = dict(other.last)
         return any(position > known.get(prefix, b"") for prefix, position in self.last)
 
     def filter(self, contributions: pa.Table) -> pa.Table:
-        """Leave out what doesn't count: versions up to the fence of their feed."""
+        """Drop invalid contributions: those with versions up to the fence of their feed."""
         for prefix, position in self.last:
             late = pc.greater(contributions["version"], pa.scalar(position, pa.binary()))
             if prefix:
@@ -60,7 +60,7 @@ class RowFences:
         return contributions
 
     def predicate(self, cdc: str) -> str:
-        """Return SQL that finds the rows that don't count, by their column ``_cdc``."""
+        """Return a SQL predicate of the invalid rows, by their column ``_cdc``."""
         parts = []
         for prefix, position in self.last:
             part = f"{cdc}.version <= X'{position.hex()}'"
@@ -71,4 +71,4 @@ class RowFences:
 
 
 NO_FENCES = RowFences()
-"""Everything counts."""
+"""No row is invalid."""

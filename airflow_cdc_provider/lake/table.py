@@ -1,8 +1,8 @@
-"""What a table format must do: the few operations that the changes table and the mirrors are made of.
+"""The interface of a table format: the few operations that the changes table and the mirrors need.
 
-Every commit is a compare-and-set: it names the head from which its content was derived and takes effect only
-if no other writer's data came between. Maintenance that keeps the data (compaction, expiry) does not count as
-another writer: the commit is cut again and repeated.
+Every commit is a compare-and-set: it names the head from which its content was derived, and takes effect only
+if no other writer committed data since. Maintenance that keeps the data (compaction, expiry) does not count
+as another writer: the commit is rebased on it and repeated.
 """
 
 from __future__ import annotations
@@ -25,8 +25,8 @@ class Head:
     """The state of a table that a commit is based on.
 
     Args:
-        snapshot: The format's own name of the newest snapshot, None for a table without one.
-        properties: Properties (``cdc.*``) of the newest commit of ours; maintenance commits carry none.
+        snapshot: The format's id of the newest snapshot, None for a table without one.
+        properties: Properties (``cdc.*``) of this provider's newest commit; maintenance commits have none.
         added_rows: Rows that this commit appended; 0 for a head that was read.
     """
 
@@ -37,7 +37,7 @@ class Head:
 
 @dataclass(frozen=True)
 class MaintenanceReport:
-    """What maintenance did: files rewritten, snapshots expired."""
+    """Result of maintenance: number of files rewritten and of snapshots expired."""
 
     rewritten_files: int
     expired_snapshots: int
@@ -55,20 +55,20 @@ class LakeTable(Protocol):
     sql_name: str
 
     def exists(self) -> bool:
-        """Tell whether the table is there."""
+        """Return whether the table exists."""
         ...
 
     def create(self, schema: StructType, *, partition_by: Sequence[str] = ()) -> None:
-        """Create the table; a table that is there already is left alone.
+        """Create the table if it doesn't exist.
 
         Args:
             schema: Its columns.
-            partition_by: Columns or transforms in the words of Spark's ``PARTITIONED BY``.
+            partition_by: Columns or transforms in the syntax of Spark's ``PARTITIONED BY``.
         """
         ...
 
     def empty(self) -> bool:
-        """Tell from metadata alone whether it has no rows; False where they don't tell."""
+        """Return whether the metadata show that it has no rows; False if they don't."""
         ...
 
     def drop(self) -> None:
@@ -80,26 +80,26 @@ class LakeTable(Protocol):
         ...
 
     def evolve(self, schema: StructType, drift: Drift = NO_DRIFT) -> list[str]:
-        """Fit the columns to what is wanted.
+        """Evolve the columns to a schema.
 
         Args:
-            schema: Columns that are new in it are added, those whose type grew are widened.
-            drift: Which others are renamed, replaced or dropped.
+            schema: The target schema: new columns are added, columns with a wider type are widened.
+            drift: Which other columns are renamed, replaced or dropped.
 
         Returns:
-            What was changed, in words; empty for nothing.
+            Descriptions of the changes; empty for none.
 
         Raises:
-            ConfigurationError: A column's type changed in a way that the format can't follow.
+            ConfigurationError: A column's type changed in a way that the format doesn't support.
         """
         ...
 
     def head(self) -> Head:
-        """Return what a following commit is based on."""
+        """Return the head that the next commit is based on."""
         ...
 
     def read(self, head: Head | None = None) -> DataFrame:
-        """Read all rows, at a head or now."""
+        """Read all rows, at a head or the newest."""
         ...
 
     def commit(
@@ -116,36 +116,42 @@ class LakeTable(Protocol):
         Args:
             base: The head that the content was derived from.
             append: Rows to add.
-            delete: SQL predicate of rows to remove first.
-            delete_keys: Column and a one-column frame of values: rows whose column is among them go first.
+            delete: SQL predicate of rows to delete first.
+            delete_keys: Column and a one-column frame of values: rows with one of them are deleted first.
             properties: ``cdc.*`` properties of the commit.
 
+        Returns:
+            The head after the commit.
+
         Raises:
-            CommitConflict: Another writer committed after ``base``; nothing of this commit is left.
-            CommitStateUnknown: The outcome can't be told.
+            CommitConflict: Another writer committed after ``base``; this commit had no effect.
+            CommitStateUnknown: The outcome is unknown.
         """
         ...
 
     def append(self, rows: DataFrame) -> None:
-        """Add rows blindly, for tables whose content is commutative. Atomic, not a compare-and-set."""
+        """Add rows without a base, for tables whose content is commutative. Atomic, not a compare-and-set."""
         ...
 
     def discard(self, column: str, through: int, *, sparing: tuple[str, Sequence[str]]) -> None:
-        """Remove whole partitions as maintenance: other writers' commits go on as if nothing had happened.
+        """Delete whole partitions as maintenance, without a conflict for concurrent writers.
 
         Args:
             column: The column by which the table is partitioned, untransformed.
-            through: Partitions up to this value go,
-            sparing: but not those that have one of some values in another such column.
+            through: Partitions up to this value are deleted,
+            sparing: except those with one of the given values in another such column.
         """
         ...
 
     def maintain(self, *, retain_seconds: int, compact: bool = True) -> MaintenanceReport:
-        """Compact small files and expire old snapshots; :meth:`head` still finds our newest commit.
+        """Compact small files and expire old snapshots; :meth:`head` still finds the newest commit.
 
         Args:
-            retain_seconds: Age from which a snapshot may go.
-            compact: False leaves files as they are.
+            retain_seconds: Age from which a snapshot may expire.
+            compact: Whether to rewrite files.
+
+        Returns:
+            Counts.
         """
         ...
 
@@ -174,5 +180,5 @@ class Lake(Protocol):
         ...
 
     def create_namespace(self, name: str) -> None:
-        """Create a namespace unless it is there."""
+        """Create a namespace if it doesn't exist."""
         ...

@@ -1,4 +1,4 @@
-"""Link to a connector's assets in Airflow's own pages, where offset, lag and counts stand."""
+"""Link to a connector's assets in Airflow's UI, which show offset, lag and counts."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ if TYPE_CHECKING:
 
 
 class ConnectorAssetsLink(BaseOperatorLink):
-    """Leads from a task to the assets of its connector."""
+    """Links a task to the assets of its connector."""
 
     name = "CDC connector"
 
     def get_link(self, operator: BaseOperator, *, ti_key: TaskInstanceKey) -> str:
-        """Return the address of the asset list for the connector; empty if its declaration is wrong."""
+        """Return the URL of the asset list for the connector; empty if its declaration is invalid."""
         try:
             connector = to_connector(operator.connector)  # type: ignore[attr-defined]
         except CdcError:

@@ -1,6 +1,6 @@
-"""Notifications: what a capture tells whoever waits for it, in Debezium's form; knows no database.
+"""Notifications of a capture, in Debezium's format, independent of the database.
 
-A :class:`~.notification.Notification` says one thing, such as that a snapshot has begun. The sentences that
-there are stand in :mod:`.snapshots`; :class:`~.notifier.Notifier` gives each to all channels
-(:mod:`.channels`) that the declaration names. What a channel does with it can't stop a capture.
+A :class:`~.notification.Notification` reports one event, such as the start of a snapshot. :mod:`.snapshots`
+defines the notifications of snapshots; :class:`~.notifier.Notifier` sends each to all channels
+(:mod:`.channels`) of the declaration. A failing channel can't stop a capture.
 """

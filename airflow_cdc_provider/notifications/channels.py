@@ -1,7 +1,7 @@
-"""Where notifications go.
+"""Channels of notifications.
 
-A channel is an object with a name and two methods (:class:`Channel`). Here stand those that need nothing but
-Python; what keeps notifications in the lake is :mod:`airflow_cdc_provider.jobs.channels.notification_table`.
+A channel has a name and two methods (:class:`Channel`). This module has those that only need Python; the
+notification table of the lake is in :mod:`airflow_cdc_provider.jobs.channels.notification_table`.
 """
 
 from __future__ import annotations
@@ -18,33 +18,33 @@ from airflow_cdc_provider.notifications.notification import Notification
 log = logging.getLogger("airflow_cdc_provider.notifications")
 
 Callback = Callable[[dict[str, Any]], object]
-"""A user's function: gets a notification's value (see :meth:`.notification.Notification.value`)."""
+"""A user's function; takes a :meth:`.notification.Notification.value`."""
 
 
 class Channel(Protocol):
-    """Takes notifications, one after the other, from one thread. What it raises is logged and counted."""
+    """Receives notifications in sequence, from one thread. Its exceptions are logged and counted."""
 
     name: str
 
     @property
     def waiting(self) -> int:
-        """How many were taken and are not delivered; 0 of a channel that delivers at once."""
+        """The number of undelivered notifications; 0 for a channel that delivers immediately."""
         ...
 
     def send(self, notification: Notification) -> None:
-        """Take a notification: deliver it now, or with the next :meth:`flush`."""
+        """Deliver a notification now, or with the next :meth:`flush`."""
         ...
 
     def flush(self) -> None:
-        """Deliver what waits. It is called when a snapshot has ended, and at the end of the job.
+        """Deliver buffered notifications. It is called at the end of each snapshot and of the job.
 
-        If it raises, what waited is given up.
+        If it raises, the buffered notifications are discarded.
         """
         ...
 
 
 class _AtOnce:
-    """A channel where nothing waits."""
+    """A channel without a buffer."""
 
     waiting = 0
 
@@ -63,7 +63,7 @@ class LogChannel(_AtOnce):
 
 
 class FileChannel(_AtOnce):
-    """Appends a line of JSON per notification to a file, which somebody else follows.
+    """Appends a line of JSON per notification to a file, which another program follows.
 
     Args:
         path: The file; its folder must exist.
@@ -81,7 +81,7 @@ class FileChannel(_AtOnce):
 
 
 class CallbackChannel(_AtOnce):
-    """Calls a user's function with each notification, in the job's driver, while the capture waits for it.
+    """Calls a user's function with each notification, in the job's driver; the capture waits for it.
 
     Args:
         function: The function.
@@ -97,26 +97,26 @@ class CallbackChannel(_AtOnce):
         self._function(notification.value())
 
     @classmethod
-    def load(cls, place: str) -> CallbackChannel:
+    def load(cls, path: str) -> CallbackChannel:
         """Load the function.
 
         Args:
-            place: ``package.module:function``.
+            path: Its import path, ``package.module:function``.
 
         Raises:
-            ConfigurationError: There is none.
+            ConfigurationError: The function can't be imported.
         """
-        module, _, name = place.partition(":")
+        module, _, name = path.partition(":")
         try:
             function = getattr(importlib.import_module(module), name) if module and name else None
         except (ImportError, AttributeError) as error:
             raise ConfigurationError(
-                f"the function of notifications can't be loaded: {error}",
-                expected="package.module:function that the driver's Python finds",
-                found=place,
+                f"the notification function can't be loaded: {error}",
+                expected="package.module:function that the driver's Python can import",
+                found=path,
             ) from error
         if not callable(function):
             raise ConfigurationError(
-                "the function of notifications is none", expected="package.module:function", found=place
+                "the notification function isn't callable", expected="package.module:function", found=path
             )
         return cls(function)

@@ -1,8 +1,8 @@
-"""One notification, and its text as Debezium's JsonConverter writes it.
+"""A notification, and its JSON as Debezium's JsonConverter writes it.
 
 Key ``{"id"}``, value ``{"id", "type", "aggregate_type", "additional_data", "timestamp"}``. The members of
-``additional_data`` come in the order of the ``java.util.HashMap`` that Debezium keeps them in, so texts can
-be compared byte for byte; for readers the order says nothing.
+``additional_data`` are in the order of Debezium's ``java.util.HashMap``, so texts can be compared byte for
+byte; the order has no meaning for readers.
 """
 
 from __future__ import annotations
@@ -15,14 +15,14 @@ from typing import Any
 
 @dataclass(frozen=True)
 class Notification:
-    """One notification.
+    """A notification.
 
     Args:
-        id: A random UUID; of an incremental snapshot the id of the signal that asked for it.
-        type: What happened, such as ``STARTED``.
-        aggregate_type: Of what: ``Initial Snapshot`` or ``Incremental Snapshot``.
-        additional_data: More of it, by name.
-        timestamp_ms: When, ms since 1970.
+        id: A random UUID; for an incremental snapshot the id of the signal that requested it.
+        type: The event, such as ``STARTED``.
+        aggregate_type: Its subject: ``Initial Snapshot`` or ``Incremental Snapshot``.
+        additional_data: Further data, by name.
+        timestamp_ms: Time of the event, ms since 1970.
     """
 
     id: str
@@ -46,12 +46,12 @@ class Notification:
         }
 
     def to_json(self) -> str:
-        """Write the value."""
+        """Return the value as JSON."""
         return json.dumps(self.value(), separators=(",", ":"), ensure_ascii=False)
 
     @classmethod
     def from_json(cls, text: str | bytes) -> Notification:
-        """Read what :meth:`to_json` wrote."""
+        """Read the result of :meth:`to_json`."""
         value = json.loads(text)
         return cls(
             value["id"],
@@ -63,9 +63,9 @@ class Notification:
 
 
 def in_java_order(data: Mapping[str, str]) -> dict[str, str]:
-    """Order members as a HashMap does that was made of all but the last of them and got that one then.
+    """Order members as a Java HashMap: a copy of one with all members but the last, which was put later.
 
-    Those of one bucket stand in the order in which they came.
+    Members of one bucket are in insertion order.
     """
     copied = max(len(data) - 1, 0)
     buckets = 16

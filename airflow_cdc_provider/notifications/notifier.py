@@ -1,4 +1,4 @@
-"""Gives notifications to channels; a channel that fails is told of, and never stops the capture."""
+"""Sends notifications to channels; a channel's failure is logged, and never stops the capture."""
 
 from __future__ import annotations
 
@@ -16,27 +16,27 @@ class Notifier:
     """All channels of a connector. Use it from one thread.
 
     Args:
-        channels: Where notifications go; none: nowhere.
+        channels: The channels; may be empty.
     """
 
     def __init__(self, channels: Iterable[Channel] = ()) -> None:
         self._channels = tuple(channels)
         self.sent = 0
-        """Notifications so far."""
+        """The number of notifications so far."""
         self.failed: Counter[str] = Counter()
-        """Those that a channel could not take, by the channel's name."""
+        """The number of notifications that failed, by the channel's name."""
 
     def send(self, notification: Notification) -> None:
-        """Give a notification to each channel."""
+        """Send a notification to each channel."""
         self.sent += 1
         for channel in self._channels:
             try:
                 channel.send(notification)
-            except Exception as error:  # noqa: BLE001  # whatever a channel does, the capture goes on
+            except Exception as error:  # noqa: BLE001  # no failure of a channel stops the capture
                 self._note(channel, 1, f"{notification.type} of {notification.aggregate_type}", error)
 
     def flush(self) -> None:
-        """Have channels that gather notifications deliver them."""
+        """Flush the channels' buffers."""
         for channel in self._channels:
             waiting = channel.waiting
             try:

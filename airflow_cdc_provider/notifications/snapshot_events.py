@@ -1,7 +1,7 @@
-"""What happens to snapshots that were asked for, for whoever tells others: notifications, metrics, people.
+"""Events of requested snapshots, for notifications, metrics and logs.
 
-A job tells each happening (``JobContext.happened``) once the commit that makes it true is done,
-so nothing is told that a killed job takes back; one that is killed right then tells it never.
+A job records each event (``JobContext.happened``) after the commit that it reports, so that no event of a
+killed job is reported that wasn't committed. A job that is killed right after the commit doesn't report it.
 """
 
 from __future__ import annotations
@@ -13,28 +13,28 @@ Happening = Literal[
     "started", "in_progress", "paused", "resumed", "table_scanned", "completed", "aborted", "skipped"
 ]
 ScanStatus = Literal["", "EMPTY", "NO_PRIMARY_KEY", "SKIPPED", "SQL_EXCEPTION", "SUCCEEDED", "UNKNOWN_SCHEMA"]
-"""How the scan of a table ended, in Debezium's words; empty where none ended."""
+"""Outcome of a table's scan, in Debezium's words; empty if no scan ended."""
 
 
 @dataclass(frozen=True)
 class SnapshotEvent:
-    """One happening.
+    """An event of a snapshot.
 
     Args:
-        kind: What happened. ``started``, ``completed`` and ``aborted`` are of a whole request,
-            ``in_progress`` and ``table_scanned`` of one table.
-        snapshot: What kind of snapshot it is.
-        request_id: Id of the signal that asked for it.
-        table: Of one table: which; in ``in_progress`` the one that is read next.
-        tables: Those of the request that are not read to their end.
-        chunk: Number of the chunk, or of the group of chunks, that was committed; it counts up.
-        chunk_from: First key of it, as text: for MongoDB the ``_id`` as Extended JSON. Empty where unknown.
-        chunk_to: Where the next one begins, empty after the last.
+        kind: The kind of event. ``started``, ``completed`` and ``aborted`` refer to a whole request,
+            ``in_progress`` and ``table_scanned`` to one table.
+        snapshot: The kind of snapshot.
+        request_id: Id of the signal that requested it.
+        table: The table; in ``in_progress`` the one that is read next.
+        tables: The request's tables whose scan isn't complete.
+        chunk: Ascending number of the chunk, or of the group of chunks, that was committed.
+        chunk_from: Its first key, as text: for MongoDB the ``_id`` as Extended JSON. Empty if unknown.
+        chunk_to: First key of the next chunk; empty after the last.
         maximum_key: The key up to which the table is read.
-        rows: Of ``in_progress``: rows of the chunk; of ``table_scanned``: rows of the table.
-        status: Of ``table_scanned``: how it ended.
-        reason: Of ``aborted`` and ``skipped``: why.
-        at_us: When, µs since 1970.
+        rows: For ``in_progress`` the rows of the chunk; for ``table_scanned`` the rows of the table.
+        status: For ``table_scanned`` the outcome.
+        reason: For ``aborted`` and ``skipped`` the reason.
+        at_us: Time of the event, µs since 1970.
     """
 
     kind: Happening

@@ -1,7 +1,7 @@
-"""What is told of snapshots: Debezium's notifications of initial and of incremental ones.
+"""Notifications of snapshots: Debezium's, of initial and of incremental ones.
 
-An initial snapshot's (also a blocking one's) ids are random UUIDs; those of an incremental one all bear the
-id of the signal that asked for it.
+The ids of an initial or blocking snapshot's notifications are random UUIDs; those of an incremental one are
+the id of the signal that requested it.
 
 ==========================  ==============================================================================
 ``STARTED``                 incremental: ``data_collections``
@@ -9,8 +9,8 @@ id of the signal that asked for it.
                             ``maximum_key``, ``last_processed_key`` too
 ``TABLE_SCAN_COMPLETED``    ``scanned_collection``, ``status``, ``total_rows_scanned``; incremental:
                             ``data_collections`` too
-``COMPLETED``, ``ABORTED``  an incremental one that was aborted for some tables: ``data_collections``
-``SKIPPED``                 initial: none is due
+``COMPLETED``, ``ABORTED``  incremental, aborted for some tables: ``data_collections``
+``SKIPPED``                 initial: no snapshot is due
 ``PAUSED``, ``RESUMED``     incremental: ``data_collections``
 ==========================  ==============================================================================
 
@@ -41,13 +41,13 @@ def now_ms() -> int:
 
 
 class InitialSnapshot:
-    """Tells of the snapshots that a job takes in full.
+    """Notifies of the full snapshots of a job.
 
     Args:
-        notifier: Who is told.
+        notifier: Sends the notifications.
         connector_name: The topic prefix.
-        row_counts: Tell ``total_rows_scanned`` too, which Debezium leaves out here.
-        clock: Gives the time, ms since 1970.
+        row_counts: Include ``total_rows_scanned``, which Debezium omits here.
+        clock: Returns the time, ms since 1970.
     """
 
     def __init__(
@@ -65,35 +65,35 @@ class InitialSnapshot:
         self._silent = True
 
     def started(self) -> None:
-        """Tell that one has begun, or goes on."""
+        """Notify that a snapshot has started, or resumes."""
         self._send("STARTED")
 
     def in_progress(self, table: str) -> None:
-        """Tell that the reading of a table begins."""
+        """Notify that the scan of a table starts."""
         self._send("IN_PROGRESS", current_collection_in_progress=table)
 
     def table_completed(self, table: str, rows: int | None) -> None:
-        """Tell that a table is read to its end.
+        """Notify that the scan of a table is complete.
 
         Args:
             table: The table.
-            rows: Its rows that this job read, None if that isn't known.
+            rows: The number of its rows that this job read; None if unknown.
         """
         counts = {} if rows is None or not self._row_counts else {"total_rows_scanned": str(rows)}
         self._send("TABLE_SCAN_COMPLETED", scanned_collection=table, status=SUCCEEDED, **counts)
 
     def completed(self) -> None:
-        """Tell that all tables are read."""
+        """Notify that all tables are complete."""
         self._send("COMPLETED")
         self._notifier.flush()
 
     def aborted(self) -> None:
-        """Tell that it ended before all was read: it failed, or the job was asked to stop."""
+        """Notify that the snapshot ended before it was complete: it failed, or the job was stopped."""
         self._send("ABORTED")
         self._notifier.flush()
 
     def skipped(self) -> None:
-        """Tell that none is due; once in a job, and only if it has taken none."""
+        """Notify that no snapshot is due; once per job, and only if it has taken none."""
         if self._silent:
             self._send("SKIPPED")
             self._notifier.flush()
@@ -112,10 +112,10 @@ class InitialSnapshot:
 
 
 def incremental_notification(event: SnapshotEvent, connector_name: str) -> Notification | None:
-    """Say what became of an incremental snapshot; None of another one, which :class:`InitialSnapshot` tells.
+    """Return the notification of an incremental snapshot's event; None for other snapshots' events.
 
     Args:
-        event: What became of it.
+        event: The event.
         connector_name: The topic prefix.
     """
     if event.snapshot != "incremental":

@@ -1,4 +1,4 @@
-"""The operator that switches change data capture of Cassandra's tables, without Spark."""
+"""Operator that enables or disables CDC of Cassandra tables, without Spark."""
 
 from __future__ import annotations
 
@@ -22,18 +22,18 @@ if TYPE_CHECKING:
 
 
 class CassandraTableCdcOperator(BaseOperator):
-    """Switches ``cdc`` of tables on or off, and alters only those where it is not so yet.
+    """Enables or disables ``cdc`` of tables; tables that already have the value aren't altered.
 
-    A table is altered once all nodes agree on the schema, and the task ends when all nodes that are up know
-    it. XCom: ``changed`` and ``unchanged``, each a list of tables, and ``cdc``.
+    A table is altered once all nodes agree on the schema. The task ends when all live nodes have the new
+    schema. XCom: ``changed`` and ``unchanged``, each a list of tables, and ``cdc``.
 
     Args:
         connector: The connector, its declaration as a mapping, or the path of its YAML file (templated).
-        enabled: Whether ``cdc`` is to be on (templated).
-        tables: Tables as a declaration names them: regular expressions on ``keyspace.table``, anchored; a
-            list, or text with commas or a JSON list (templated). Default: the connector's own ``tables``;
-            one that names none is refused. Its ``exclude_tables`` are left out in any case.
-        source_conn_id: Connection of the cluster in place of the declared one (templated). Its role needs
+        enabled: The value of ``cdc`` to set (templated).
+        tables: Anchored regular expressions of ``keyspace.table``, as in a declaration: a list, or
+            comma-separated text or a JSON list (templated). Default: the connector's ``tables``; a connector
+            without any is refused. Its ``exclude_tables`` are always excluded.
+        source_conn_id: Connection of the cluster instead of the declared one (templated). Its role needs
             ``ALTER`` on the tables.
 
     Example::
@@ -62,12 +62,12 @@ class CassandraTableCdcOperator(BaseOperator):
         self.source_conn_id = source_conn_id
 
     def execute(self, context: Context) -> dict[str, Any]:
-        """Switch once.
+        """Alter the tables.
 
         Raises:
-            AirflowFailException: A pattern names no table, a table can't be captured, or the role may not
-                alter it. Tables altered before stay so.
-            CdcError: What a retry may get over: nodes that don't answer, or don't agree on the schema.
+            AirflowFailException: A pattern matches no table, a table can't be captured, or the role lacks
+                ``ALTER``. Tables that are already altered stay altered.
+            CdcError: A retry may help: nodes don't answer, or don't agree on the schema.
         """
         try:
             return self._switch()
@@ -82,30 +82,30 @@ class CassandraTableCdcOperator(BaseOperator):
             patterns = to_tables(self.tables)
             if not patterns and connector.tables == EVERY_TABLE:
                 raise ConfigurationError(
-                    f"connector {connector.name} names no tables, and cdc of all would be switched",
+                    f"connector {connector.name} selects all tables, and cdc of all would be altered",
                     expected="tables, of the operator or of the connector",
-                    remedy="name them, or their keyspaces as shop\\..*; the operator's '.*' means all",
+                    remedy="name tables, or keyspaces as shop\\..*; '.*' as the operator's tables means all",
                 )
             tables = hook.matching_tables(patterns or connector.tables, connector.exclude_tables)
             done = hook.switch_cdc(tables, enabled=enabled)
         finally:
             hook.close()
         word = "on" if enabled else "off"
-        self.log.info("cdc switched %s: %s", word, ", ".join(done.changed) or "nowhere")
-        self.log.info("cdc was %s already: %s", word, ", ".join(done.unchanged) or "nowhere")
+        self.log.info("cdc switched %s: %s", word, ", ".join(done.changed) or "none")
+        self.log.info("cdc was %s already: %s", word, ", ".join(done.unchanged) or "none")
         return {"cdc": enabled, "changed": list(done.changed), "unchanged": list(done.unchanged)}
 
 
 def cassandra_hook(connector: Connector, conn_id: str | None) -> CassandraCdcHook:
-    """Return the hook of a connector whose source is Cassandra.
+    """Return the hook of a connector with a Cassandra source.
 
     Raises:
-        ConfigurationError: Its source is another, or there is no connection.
+        ConfigurationError: The connector has another source, or no connection.
     """
     hook = hook_for(connector, conn_id) if connector.type == "cassandra" else None
     if not isinstance(hook, CassandraCdcHook):
         raise ConfigurationError(
-            f"connector {connector.name} has no tables of Cassandra",
+            f"connector {connector.name} has no Cassandra tables",
             expected="source.type cassandra",
             found=connector.type,
         )

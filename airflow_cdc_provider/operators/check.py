@@ -1,4 +1,4 @@
-"""The operator that looks at everything that capture needs, without Spark."""
+"""Operator that verifies the source's prerequisites, without Spark."""
 
 from __future__ import annotations
 
@@ -17,14 +17,14 @@ if TYPE_CHECKING:
 
 
 class CdcCheckOperator(BaseOperator):
-    """Checks a connector's source: reachable, permissions, CDC turned on, retention.
+    """Verifies a connector's source: connectivity, permissions, CDC enabled, retention.
 
-    Warnings are logged; errors fail the task at once, all of them in one text. XCom: ``ok``, ``warning``,
-    ``error``, each a list of texts.
+    Warnings are logged; errors fail the task without retries, all in one message. XCom: ``ok``, ``warning``,
+    ``error``, each a list of messages.
 
     Args:
         connector: The connector, its declaration as a mapping, or the path of its YAML file (templated).
-        source_conn_id: Connection of the source in place of the declared one (templated).
+        source_conn_id: Connection of the source instead of the declared one (templated).
     """
 
     template_fields: Sequence[str] = ("connector", "source_conn_id")
@@ -38,10 +38,10 @@ class CdcCheckOperator(BaseOperator):
         self.source_conn_id = source_conn_id
 
     def execute(self, context: Context) -> dict[str, list[str]]:
-        """Check once.
+        """Run the checks.
 
         Raises:
-            AirflowFailException: Something must be changed; the text names it and the remedy.
+            AirflowFailException: A prerequisite is missing; the message names it and the remedy.
         """
         try:
             return self._check()

@@ -1,4 +1,4 @@
-"""Files that a job appends lines to while its task waits for it, followed in a thread."""
+"""Follows a file in a thread, to which a job appends lines while its task waits."""
 
 from __future__ import annotations
 
@@ -15,15 +15,15 @@ _POLL_SECONDS: Final = 1.0
 
 
 @contextmanager
-def following(path: Path, take: Callable[[Sequence[bytes]], None]) -> Iterator[None]:
+def following(path: Path, on_lines: Callable[[Sequence[bytes]], None]) -> Iterator[None]:
     """Follow a file until the block ends.
 
     Args:
         path: The file; it need not exist yet, or ever.
-        take: Gets the lines that are new, once a second at most, and once more at the end. It is called in
-            another thread; what it raises is logged, and the job goes on.
+        on_lines: Receives new lines, at most once a second, and a last time at the end. It runs in another
+            thread; its exceptions are logged, and the job continues.
     """
-    follower = _Follower(path, take)
+    follower = _Follower(path, on_lines)
     ended = threading.Event()
     thread = threading.Thread(target=follower.follow, args=(ended,), daemon=True)
     thread.start()
@@ -35,21 +35,21 @@ def following(path: Path, take: Callable[[Sequence[bytes]], None]) -> Iterator[N
 
 
 class _Follower:
-    def __init__(self, path: Path, take: Callable[[Sequence[bytes]], None]) -> None:
+    def __init__(self, path: Path, on_lines: Callable[[Sequence[bytes]], None]) -> None:
         self._path = path
-        self._take = take
+        self._on_lines = on_lines
         self._at = 0
 
     def follow(self, ended: threading.Event) -> None:
-        """Look once a second, and once more at the end."""
+        """Poll once a second, and a last time at the end."""
         last = False
         while not last:
             last = ended.wait(_POLL_SECONDS)
             try:
                 if lines := self._new_lines():
-                    self._take(lines)
-            except Exception as error:  # noqa: BLE001  # the job goes on, whatever becomes of what it tells
-                log.warning("What the job tells in %s can't be passed on: %s", self._path.name, error)
+                    self._on_lines(lines)
+            except Exception as error:  # noqa: BLE001  # the job continues even if its lines can't be processed
+                log.warning("Lines of %s can't be processed: %s", self._path.name, error)
 
     def _new_lines(self) -> list[bytes]:
         try:

@@ -1,7 +1,8 @@
-"""The operator that tells, in one task and without Spark, how a connector is.
+"""Operator that reports a connector's health in one task, without Spark.
 
-It looks at the reader, which is the continuous application or the last run, and at a session with the source:
-is it alive, where does it stand, how old is its last commit; does the server answer, and how fast.
+It checks the reader, which is the continuous application or the last run: whether it is alive, its position,
+the age of its last commit. It also checks a session with the source: whether the server answers, and how
+fast.
 """
 
 from __future__ import annotations
@@ -35,32 +36,32 @@ _STREAMS_ROUND_SECONDS: Final = 900.0
 
 
 @dataclass(frozen=True)
-class _Seen:
-    """What was seen of a reader or a session, and what is wrong with it."""
+class _Observed:
+    """Numbers and problems of a reader or a session."""
 
     numbers: Mapping[str, Any]
     problems: Sequence[CdcError] = ()
 
 
 class CdcHealthOperator(BaseOperator):
-    """Reports how a connector's reader and its session with the source are; fails where one is not well.
+    """Reports the health of a connector's reader and its session with the source; fails if one is unhealthy.
 
-    XCom, also of a task that fails: ``ok``; ``problems``, a text each; ``reader``: ``kind`` (``stream`` or
+    XCom, also of a failed task: ``ok``; ``problems``, a list of messages; ``reader``: ``kind`` (``stream`` or
     ``runs``), ``status``, ``offset``, ``committed_at`` and ``commit_age_seconds`` of the newest commit,
     ``told_at`` and ``silent_seconds``, lag and counts; ``session``: ``server``, ``requests``, ``errors``,
-    times of the answers, and of Cassandra ``nodes`` and ``nodes_down``.
+    response times, and for Cassandra ``nodes`` and ``nodes_down``.
 
     Args:
         connector: The connector, its declaration as a mapping, or the path of its YAML file (templated).
-        reader: Whom to look at: ``stream``, ``runs``, or ``auto`` for the one that told of itself last.
-        max_silent_seconds: How long ago the reader may have told of itself: a stream after each round, a run
-            when it ends. None: 900 for a stream, any time for runs.
-        max_commit_age_seconds: How old the newest commit may be; None for any age. A source without changes
-            has no commits.
-        max_lag_seconds: The greatest lag told; None for any.
-        max_response_seconds: The slowest answer of the server; None for any.
-        probes: How often to ask the server.
-        source_conn_id: Connection of the source in place of the declared one (templated).
+        reader: The reader to check: ``stream``, ``runs``, or ``auto`` for the one with the latest report.
+        max_silent_seconds: The longest allowed time since the reader's last report. A stream reports after
+            each round, a run when it ends. None: 900 for a stream, no limit for runs.
+        max_commit_age_seconds: The greatest allowed age of the newest commit; None for no limit. A source
+            without changes has no commits.
+        max_lag_seconds: The greatest allowed lag; None for no limit.
+        max_response_seconds: The greatest allowed response time of the server; None for no limit.
+        probes: The number of requests to the server.
+        source_conn_id: Connection of the source instead of the declared one (templated).
         work_folder: As for the operator that started the stream (templated).
         kwargs: As for ``BaseOperator``.
 
@@ -100,11 +101,11 @@ class CdcHealthOperator(BaseOperator):
         self.work_folder = work_folder
 
     def execute(self, context: Context) -> dict[str, Any]:
-        """Look once.
+        """Check once.
 
         Raises:
-            AirflowFailException: A person must change something; the text names all that is wrong.
-            CdcError: What may pass.
+            AirflowFailException: A configuration change is required; the message lists all problems.
+            CdcError: The problem may be temporary.
         """
         try:
             return self._look(context)
@@ -114,7 +115,9 @@ class CdcHealthOperator(BaseOperator):
     def _look(self, context: Context) -> dict[str, Any]:
         connector = to_connector(self.connector)
         if self.probes < 1:
-            raise ConfigurationError("option probes is wrong", expected="at least 1", found=str(self.probes))
+            raise ConfigurationError(
+                "invalid value for option probes", expected="at least 1", found=str(self.probes)
+            )
         reader, session = self._look_at_reader(context, connector), self._look_at_session(connector)
         problems = [*reader.problems, *session.problems]
         report = {
@@ -129,45 +132,45 @@ class CdcHealthOperator(BaseOperator):
             return report
         if self.do_xcom_push:
             context["ti"].xcom_push("return_value", report)  # a failed task returns nothing
-        raise _together(connector, problems)
+        raise _combined(connector, problems)
 
-    def _look_at_reader(self, context: Context, connector: Connector) -> _Seen:
-        wanted = one_of("reader", self.reader, _READERS)
+    def _look_at_reader(self, context: Context, connector: Connector) -> _Observed:
+        kind = one_of("reader", self.reader, _READERS)
         folder = stream_folder(self.work_folder, connector.name)
         silent_at_most = self.max_silent_seconds or _STREAMS_ROUND_SECONDS
         health = folder.health(silent_at_most)
         run = last_run(context, connector)
         run_at = datetime.fromisoformat(run["at"]).timestamp() if run else 0.0
-        if wanted == "auto":
+        if kind == "auto":
             newer = float(health.state.get("heartbeat_at", 0.0)) > run_at
-            wanted = "stream" if health.alive or (health.state and newer) else "runs"
-        told, status, told_at = run, _status(run), run_at or None
-        problems = self._problems_of(connector, run, run_at) if wanted == "runs" else []
-        if wanted == "stream":
-            told, status, told_at = health.state, health.status, health.state.get("heartbeat_at")
+            kind = "stream" if health.alive or (health.state and newer) else "runs"
+        state, status, told_at = run, _status(run), run_at or None
+        problems = self._problems_of(connector, run, run_at) if kind == "runs" else []
+        if kind == "stream":
+            state, status, told_at = health.state, health.status, health.state.get("heartbeat_at")
             failure = folder.failure(health)
             problems = [failure] if failure else []
         names = ("stage", "rounds", "batch", "batches", "changes", "lag_seconds", "lag_bytes", "error")
-        committed_at = told.get("committed_at")
+        committed_at = state.get("committed_at")
         numbers = {
-            "kind": wanted,
+            "kind": kind,
             "status": status,
             "told_at": told_at,
             "silent_seconds": None if told_at is None else _since(told_at),
-            "offset": told.get("offset"),
+            "offset": state.get("offset"),
             "committed_at": committed_at,
             "commit_age_seconds": None if committed_at is None else _since(committed_at),
-            **{name: told[name] for name in names if told.get(name) not in (None, "")},
+            **{name: state[name] for name in names if state.get(name) not in (None, "")},
         }
-        return _Seen(numbers, [*problems, *self._beyond_limits(connector, numbers)])
+        return _Observed(numbers, [*problems, *self._beyond_limits(connector, numbers)])
 
     def _problems_of(self, connector: Connector, run: Mapping[str, Any], run_at: float) -> list[CdcError]:
         if not run:
             return [
                 TransientError(
-                    f"nothing is known of connector {connector.name}",
+                    f"connector {connector.name} has no state in Airflow",
                     expected="a run that has ended, or a stream",
-                    remedy="run its DAG; if it has run, look whether it names the same connector",
+                    remedy="run its DAG; if it has run, check that it names the same connector",
                 )
             ]
         problems: list[CdcError] = []
@@ -176,10 +179,10 @@ class CdcHealthOperator(BaseOperator):
         if self.max_silent_seconds is not None and _since(run_at) > self.max_silent_seconds:
             problems.append(
                 TransientError(
-                    f"no run of connector {connector.name} has ended lately",
+                    f"no run of connector {connector.name} has ended recently",
                     expected=f"one within {self.max_silent_seconds:.0f} s",
                     found=f"the last one {_since(run_at):.0f} s ago",
-                    remedy="look whether its DAG is paused, or its runs are stuck",
+                    remedy="check whether its DAG is paused, or its runs are stuck",
                 )
             )
         return problems
@@ -194,7 +197,7 @@ class CdcHealthOperator(BaseOperator):
                     f"the last commit of connector {connector.name} is too old",
                     expected=f"one within {oldest:.0f} s",
                     found="none" if age is None else f"the last one {age:.0f} s ago",
-                    remedy="if the source has had changes, look at the log of its last run",
+                    remedy="if the source has changes, read the log of its last run",
                 )
             )
         if self.max_lag_seconds is not None and (lag or 0) > self.max_lag_seconds:
@@ -207,20 +210,20 @@ class CdcHealthOperator(BaseOperator):
             )
         return problems
 
-    def _look_at_session(self, connector: Connector) -> _Seen:
+    def _look_at_session(self, connector: Connector) -> _Observed:
         try:
             numbers = hook_for(connector, self.source_conn_id).session_state(self.probes)
         except CdcError as error:
-            return _Seen({"error": str(error)}, [error])
+            return _Observed({"error": str(error)}, [error])
         slowest = numbers["max_seconds"]
         if self.max_response_seconds is None or slowest <= self.max_response_seconds:
-            return _Seen(numbers)
+            return _Observed(numbers)
         slow = TransientError(
             f"the source of connector {connector.name} answers slowly",
-            expected=f"an answer within {self.max_response_seconds:g} s",
+            expected=f"a response within {self.max_response_seconds:g} s",
             found=f"{slowest:.3f} s",
         )
-        return _Seen(numbers, [slow])
+        return _Observed(numbers, [slow])
 
 
 def _status(run: Mapping[str, Any]) -> str:
@@ -233,10 +236,10 @@ def _since(moment: float) -> float:
     return round(max(time.time() - moment, 0.0), 3)
 
 
-def _together(connector: Connector, problems: Sequence[CdcError]) -> CdcError:
-    """Return one error for all problems; its class is that of the gravest."""
+def _combined(connector: Connector, problems: Sequence[CdcError]) -> CdcError:
+    """Return one error for all problems, of the most severe one's class."""
     if len(problems) == 1:
         return problems[0]
     gravest = next((one for one in problems if isinstance(one, PERMANENT)), problems[0])
     texts = [str(one).removeprefix(f"[CDC-{one.code}] ") for one in problems]
-    return type(gravest)(f"connector {connector.name} is not well", found="; ".join(texts))
+    return type(gravest)(f"connector {connector.name} is unhealthy", found="; ".join(texts))

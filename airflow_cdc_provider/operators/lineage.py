@@ -1,13 +1,13 @@
-"""Lineage of a run: which tables it read and which it wrote, in OpenLineage's names.
+"""Lineage of a run: the tables that it read and wrote, by OpenLineage's naming.
 
-A table of the source is ``<type>://<host>:<port>`` and ``keyspace.table`` or ``database.collection``; of
-several contact points the first one names it. A table of the lake is its catalog and ``namespace.table``. The
-catalog is the one that the declaration's ``catalog_options`` tell: its ``uri`` (``thrift`` becomes ``hive``),
-else its ``warehouse``; ``iceberg://<catalog>`` where they stand in Spark's own configuration. No name has a
-login.
+A source table has the namespace ``<type>://<host>:<port>``, of the first contact point, and the name
+``keyspace.table`` or ``database.collection``. A lake table has its catalog as namespace, and the name
+``namespace.table``. The catalog is the declaration's ``catalog_options.uri`` (``thrift`` becomes ``hive``),
+else its ``warehouse``; ``iceberg://<catalog>`` if the catalog is part of Spark's own configuration. No name
+contains a login.
 
-Airflow's OpenLineage provider asks an operator by ``get_openlineage_facets_on_complete`` when its task has
-ended, well or not. Only then this module needs it.
+Airflow's OpenLineage provider calls an operator's ``get_openlineage_facets_on_complete`` when its task has
+ended, successfully or not. Only then does this module need the provider.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ class Dataset:
     Args:
         namespace: The server or the catalog.
         name: The table there.
-        rows: How many rows were written to it; None for one that was read.
+        rows: The number of rows written to it; None for a table that was read.
     """
 
     namespace: str
@@ -42,7 +42,7 @@ class Dataset:
 
 @dataclass(frozen=True)
 class Lineage:
-    """What a run read and wrote."""
+    """The tables that a run read and wrote."""
 
     inputs: tuple[Dataset, ...] = ()
     outputs: tuple[Dataset, ...] = ()
@@ -56,13 +56,14 @@ def lineage_of(
     captures: bool,
     changes_mirrors: bool,
 ) -> Lineage:
-    """Return what a stage read and wrote.
+    """Return the tables that a stage read and wrote.
 
     Args:
         connector: Its connector.
-        connection: The source's connection, empty if there is none.
-        result: What it did; a table that failed is left out.
-        captures: Whether it reads the source's tables and appends to the changes table; else it reads that.
+        connection: The source's connection; empty if there is none.
+        result: Its result; failed tables are omitted.
+        captures: Whether it reads the source's tables and appends to the changes table; else it reads the
+            changes table.
         changes_mirrors: Whether it writes mirrors.
     """
     source, lake = source_namespace(connector, connection), catalog_namespace(connector)
@@ -81,7 +82,7 @@ def lineage_of(
 
 
 def source_namespace(connector: Connector, connection: Mapping[str, Any]) -> str:
-    """Return the source's namespace; that of a recording is named by its connector."""
+    """Return the source's namespace; a recording has its connector's name."""
     extra = connection.get("extra", {})
     if brokers := str(extra.get("bootstrap.servers") or ""):
         return f"kafka://{brokers.partition(',')[0].strip()}"
@@ -98,19 +99,19 @@ def source_namespace(connector: Connector, connection: Mapping[str, Any]) -> str
 def catalog_namespace(connector: Connector) -> str:
     """Return the namespace of the lake's tables."""
     options = connector.lake.catalog_options
-    place = options.get("uri") or options.get("warehouse")
-    if not place:
+    address = options.get("uri") or options.get("warehouse")
+    if not address:
         return f"iceberg://{connector.lake.catalog}"
-    parts = urlsplit(place.removeprefix("jdbc:"))
+    parts = urlsplit(address.removeprefix("jdbc:"))
     scheme = _SCHEMES.get(parts.scheme, parts.scheme)
-    return f"{scheme}://{_authority(place)}{parts.path}".rstrip("/")
+    return f"{scheme}://{_authority(address)}{parts.path}".rstrip("/")
 
 
 def as_openlineage(lineage: Lineage) -> Any:
-    """Return a lineage as what Airflow's OpenLineage provider takes.
+    """Return a lineage in the form of Airflow's OpenLineage provider.
 
     Raises:
-        ImportError: The provider isn't installed; then nobody asks.
+        ImportError: The provider isn't installed, so it doesn't call this.
     """
     from airflow.providers.common.compat.openlineage.facet import (
         InputDataset,
@@ -132,8 +133,8 @@ def as_openlineage(lineage: Lineage) -> Any:
     )
 
 
-def _authority(place: str) -> str:
-    """Return hosts and ports without a login, of an address or of hosts alone."""
-    if "://" not in place:
-        return "" if place.startswith("/") else place
-    return urlsplit(place.removeprefix("jdbc:")).netloc.rpartition("@")[2]
+def _authority(address: str) -> str:
+    """Return hosts and ports without a login, from an address or a list of hosts."""
+    if "://" not in address:
+        return "" if address.startswith("/") else address
+    return urlsplit(address.removeprefix("jdbc:")).netloc.rpartition("@")[2]

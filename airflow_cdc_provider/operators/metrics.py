@@ -1,4 +1,4 @@
-"""Metrics ``cdc.*`` of a job's result; what each means: ``docs/operations.md``."""
+"""Emits a job's result as metrics ``cdc.*``; ``docs/operations.md`` describes each."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Final
 
 from airflow.providers.common.compat.sdk import Stats
 
-from airflow_cdc_provider.hooks.commit_log_offset import reached
+from airflow_cdc_provider.hooks.commit_log_offset import read_positions
 from airflow_cdc_provider.hooks.debezium_gauges import emit_debeziums
 from airflow_cdc_provider.jobs.metrics.debezium import metrics_of
 
@@ -39,14 +39,14 @@ _TABLE_COUNTS: Final = (
 
 
 def emit_metrics(connector: Connector, stage: str, result: JobResult) -> None:
-    """Emit the metrics ``cdc.*`` of a result, with the connector's tags and, if there is one, table."""
+    """Emit the metrics ``cdc.*`` of a result, tagged with the connector and, where it applies, the table."""
     tags = connector.tags
     if result.lag_seconds is not None:
         Stats.gauge("cdc.lag_seconds", result.lag_seconds, tags=tags)
     if result.lag_bytes is not None:
         Stats.gauge("cdc.lag_bytes", result.lag_bytes, tags=tags)
     if connector.type == "cassandra" and result.offset:
-        for host, (segment, position) in reached(result.offset).items():
+        for host, (segment, position) in read_positions(result.offset).items():
             Stats.gauge("cdc.commit_log.segment", segment, tags={**tags, "host": host})
             if position is not None:
                 Stats.gauge("cdc.commit_log.position", position, tags={**tags, "host": host})
@@ -81,7 +81,7 @@ def _emit_published(published: PublishResult, tags: Mapping[str, str]) -> None:
 
 
 def emit_failure(connector: Connector, result: JobResult) -> None:
-    """Emit what a job tells that failed: how far its snapshot came, and what it could not commit."""
+    """Emit a failed job's metrics: the progress of its snapshot, and the batches that it couldn't commit."""
     if result.snapshot is not None:
         emit_snapshot(connector, result.snapshot)
         emit_debeziums(connector, metrics_of(result))
@@ -91,7 +91,7 @@ def emit_failure(connector: Connector, result: JobResult) -> None:
 
 
 def emit_snapshot(connector: Connector, shot: SnapshotResult) -> None:
-    """Emit how far a snapshot came."""
+    """Emit a snapshot's progress."""
     tags = connector.tags
     numbers = {
         "tables": shot.tables,
@@ -108,7 +108,7 @@ def emit_snapshot(connector: Connector, shot: SnapshotResult) -> None:
 
 
 def emit_health(connector: Connector, report: Mapping[str, Any]) -> None:
-    """Emit whether a connector's reader and session are well, how old its last commit is, and how fast."""
+    """Emit a connector's health: reader and session, the age of the last commit, response times."""
     tags = connector.tags
     Stats.gauge("cdc.health.ok", int(report["ok"]), tags=tags)
     numbers = {
@@ -122,12 +122,12 @@ def emit_health(connector: Connector, report: Mapping[str, Any]) -> None:
 
 
 def emit_rows(connector: Connector, table: str, rows: int) -> None:
-    """Emit how many rows a snapshot has read of a table."""
+    """Emit the number of a table's rows that a snapshot has read."""
     Stats.gauge("cdc.snapshot.rows", rows, tags={**connector.tags, "table": table})
 
 
 def emit_notification(connector: Connector, notification: Notification) -> None:
-    """Count a notification, by what happened and of what: ``initial`` or ``incremental`` snapshots."""
+    """Count a notification, by its type and its aggregate: ``initial`` or ``incremental`` snapshot."""
     aggregate = notification.aggregate_type.partition(" ")[0].lower()
     tags = {**connector.tags, "type": notification.type, "aggregate": aggregate}
     Stats.incr("cdc.notifications", 1, tags=tags)

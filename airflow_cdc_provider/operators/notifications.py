@@ -1,7 +1,7 @@
-"""Notifications of a job, told to Airflow while it runs: channel ``airflow``.
+"""Forwards a running job's notifications to Airflow: channel ``airflow``.
 
-The job appends them to a file; each becomes a line of the task's log and counts as ``cdc.notifications``, and
-all so far go to whoever asked for them.
+The job appends them to a file. Each is logged by the task and counted as ``cdc.notifications``, and a
+callback receives all so far.
 """
 
 from __future__ import annotations
@@ -25,22 +25,22 @@ log = logging.getLogger(__name__)
 def following_notifications(
     path: Path, connector: Connector, push: Callable[[list[dict[str, Any]]], None] | None
 ) -> AbstractContextManager[None]:
-    """Follow a job's file of notifications until the block ends, and tell what it says.
+    """Follow a job's notification file until the block ends, and forward its notifications.
 
     Args:
         path: The file; it need not exist yet, or ever.
-        connector: Whose they are.
-        push: Gets all so far, once a second at most; None for nobody.
+        connector: The job's connector.
+        push: Receives all notifications so far, at most once a second; None for no callback.
     """
-    told: list[dict[str, Any]] = []
+    values: list[dict[str, Any]] = []
 
     def take(lines: Sequence[bytes]) -> None:
         for line in lines:
             notification = Notification.from_json(line)
-            told.append(notification.value())
+            values.append(notification.value())
             emit_notification(connector, notification)
             log.info("%s: %s %s", connector.name, notification.aggregate_type, line.decode())
         if push is not None:
-            push(list(told))
+            push(list(values))
 
     return following(path, take)

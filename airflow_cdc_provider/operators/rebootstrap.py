@@ -1,7 +1,7 @@
-"""The operator for a capture that was stopped for so long that catching up is no way out any more.
+"""Operator that restarts a capture that was stopped for too long to catch up.
 
-``cdc_raw`` is full, writes to captured tables are refused, or their segments are gone. What is in the log is
-given up, and the tables are read anew.
+``cdc_raw`` is full, writes to captured tables are refused, or their segments were deleted. The operator
+discards the log, and the next sync takes new snapshots of the tables.
 """
 
 from __future__ import annotations
@@ -30,30 +30,29 @@ if TYPE_CHECKING:
 
 
 class CassandraRebootstrapOperator(SparkStageOperator):
-    """Gives up what is in the log and makes the next sync read the tables anew.
+    """Discards the commit log and makes the next sync take new snapshots of the tables.
 
-    In this order: ``cdc`` of the connector's captured tables is switched off, from when on the node takes
-    their writes whatever room there is; finished segments are removed; the stored position and the finished
-    snapshots are forgotten; ``cdc`` is switched on again. The sync after it takes new snapshots, which hold
-    what was written meanwhile, and captures from there on.
+    The steps are: disable ``cdc`` of the connector's captured tables, so that nodes accept their writes even
+    if ``cdc_raw`` is full; remove finished segments; reset the stored position and the completed snapshots;
+    enable ``cdc`` again. The next sync takes new snapshots, which include all writes in between, and captures
+    from there.
 
-    Before anything is switched it looks whether the rest can be done: Spark, folders, who else needs the
-    segments. Every step can be repeated: a task that failed or was killed in between goes on at its next
-    try, or when it is triggered again, with the tables that it had found captured at first. Until it ends
-    well they may stand with ``cdc`` off, as each run's findings tell.
+    Before the first step it verifies that the others can succeed: Spark, folders, other users of the
+    segments. Every step is idempotent: a task that failed or was killed continues at its next try, or when it
+    is triggered again, with the tables that were captured at first. Until it succeeds their ``cdc`` may be
+    off; each run's findings report that.
 
-    XCom: as of :class:`~airflow_cdc_provider.operators.stages.CdcOffsetsOperator`, and ``rebootstrapped``,
+    XCom: as for :class:`~airflow_cdc_provider.operators.stages.CdcOffsetsOperator`, and ``rebootstrapped``,
     the tables, and ``segments_removed`` and ``bytes_removed``.
 
     Args:
-        cdc_raw: Folders with segments to remove beside the connector's own ``source.cdc_raw``: where that is
-            a landing area, the nodes' ``cdc_raw`` as far as this task sees them; a list, or text with commas
-            (templated). Nodes that it doesn't see are freed by their transfer or shipper.
+        cdc_raw: Further folders with segments to remove, in addition to ``source.cdc_raw``. If that is a
+            landing area, name the nodes' ``cdc_raw`` that this task can access: a list, or comma-separated
+            text (templated). Other nodes' ``cdc_raw`` is freed by their transfer or shipper.
         clear_segments: Remove finished segments (templated). Refused while other tables of the cluster are
-            captured: the segments hold their changes too.
+            captured, because the segments have their changes too.
         kwargs: As for :class:`~airflow_cdc_provider.operators.spark_stage.SparkStageOperator`. With
-            ``tables``, names of some, only these are switched and read anew, the position stays, and
-            ``clear_segments`` must be false.
+            ``tables``, only these are restarted, the position is kept, and ``clear_segments`` must be false.
 
     Example::
 
@@ -90,21 +89,21 @@ class CassandraRebootstrapOperator(SparkStageOperator):
             tables = self._captured(connector, hook, notes, clear=clear)
             self._switch_off(hook, tables)
             removed = self._remove_segments(folders)
-            told = super()._run(context)
+            summary = super()._run(context)
             hook.switch_cdc(tables, enabled=True)
-            self.log.info("cdc is on: %s; the next sync reads them anew", ", ".join(tables))
+            self.log.info("cdc is on: %s; the next sync takes new snapshots of them", ", ".join(tables))
         finally:
             hook.close()
         notes.remove()
         return {
-            **told,
+            **summary,
             "rebootstrapped": tables,
             "segments_removed": removed[0],
             "bytes_removed": removed[1],
         }
 
     def _switch_off(self, hook: CassandraCdcHook, tables: Sequence[str]) -> None:
-        """Switch ``cdc`` off for all or none: so far nothing is given up."""
+        """Disable ``cdc`` for all tables or none: nothing is discarded yet."""
         try:
             hook.switch_cdc(tables, enabled=False)
         except ConfigurationError:
@@ -115,35 +114,35 @@ class CassandraRebootstrapOperator(SparkStageOperator):
     def _captured(
         self, connector: Connector, hook: CassandraCdcHook, notes: RunFolder, *, clear: bool
     ) -> list[str]:
-        """Return the tables to switch off and on; from now on a later try finds them in the notes."""
+        """Return the tables to restart, and store them for later tries."""
         if connector.snapshot.mode == "never":
             raise ConfigurationError(
-                "nothing would read the tables anew",
+                "no new snapshots would be taken",
                 expected="another snapshot.mode, such as initial",
                 found="never",
                 remedy="change it, or do it by hand with CdcOffsetsOperator and CdcSnapshotOperator",
             )
         file = notes.path / "tables.json"
-        wanted = set(to_tables(self.tables))
-        if wanted and clear:
+        requested = set(to_tables(self.tables))
+        if requested and clear:
             raise ConfigurationError(
-                "segments hold the changes of all tables",
+                "segments have the changes of all tables",
                 expected="clear_segments false, or no tables",
-                found=", ".join(sorted(wanted)),
+                found=", ".join(sorted(requested)),
             )
         captured = set(hook.captured_tables())
         if file.exists():
             tables = set(json.loads(file.read_text())) & set(hook.matching_tables([".*"]))
         else:
             tables = {table for table in captured if connector.selects(table)}
-            if wanted:
-                if missing := sorted(wanted - tables):
+            if requested:
+                if missing := sorted(requested - tables):
                     raise ConfigurationError(
                         f"{', '.join(missing)} is not captured",
                         expected=", ".join(sorted(tables))
                         or "a table that the connector selects, with cdc = true",
                     )
-                tables = wanted
+                tables = requested
         if not tables:
             raise ConfigurationError(
                 f"connector {connector.name} captures no table",
@@ -152,7 +151,7 @@ class CassandraRebootstrapOperator(SparkStageOperator):
             )
         if clear and (others := sorted(captured - tables)):
             raise ConfigurationError(
-                "segments hold changes of tables that are not this connector's",
+                "segments have changes of tables that aren't this connector's",
                 expected="clear_segments false, and a transfer that frees cdc_raw",
                 found=f"cdc = true of {', '.join(others[:10])}",
             )
@@ -160,7 +159,7 @@ class CassandraRebootstrapOperator(SparkStageOperator):
         return sorted(tables)
 
     def _segment_folders(self, connector: Connector) -> list[WholeSegments]:
-        """Return the folders whose segments are to be removed; each can be read and written to."""
+        """Return the folders whose segments will be removed; each is readable and writable."""
         assert isinstance(connector.source, CassandraOptions)
         found = []
         for folder in filter(None, dict.fromkeys([connector.source.cdc_raw, *to_tables(self.cdc_raw)])):
@@ -168,14 +167,14 @@ class CassandraRebootstrapOperator(SparkStageOperator):
                 if not os.access(path, os.W_OK):
                     raise ConfigurationError(
                         f"segments in {path} can't be removed",
-                        expected="a folder that the task may write to",
-                        remedy="mount it so, or set clear_segments to false and free it on the node",
+                        expected="a folder that the task can write to",
+                        remedy="mount it writable, or set clear_segments to false and free it on the node",
                     )
                 found.append(WholeSegments(FolderStore(path), host or connector.source.node))
         return found
 
     def _remove_segments(self, folders: Sequence[WholeSegments]) -> tuple[int, int]:
-        """Remove finished segments; one that grows holds little, and the node may still write to it."""
+        """Remove finished segments; the node may still write to a growing one."""
         count = size = 0
         for segments in folders:
             for segment in segments.segments():
@@ -184,5 +183,5 @@ class CassandraRebootstrapOperator(SparkStageOperator):
                     count += 1
                     size += segment.size_bytes
         if folders:
-            self.log.warning("%d finished segments were removed unread, %d MiB", count, size >> 20)
+            self.log.warning("Removed %d finished segments without reading them, %d MiB", count, size >> 20)
         return count, size

@@ -1,6 +1,6 @@
-"""The folder in which an operator and its Spark application exchange files.
+"""The folder through which an operator and its Spark application exchange files.
 
-It lies in the work folder (``[cdc] work_folder``) that Airflow's workers and Spark's driver both see, is
+It is in the work folder (``[cdc] work_folder``), which Airflow's workers and Spark's driver share, is
 readable by its owner only, and has the same path at every try of a task, so that a retry that reconnects to a
 running application finds its result.
 
@@ -9,7 +9,7 @@ running application finds its result.
 ``connection.json``      the source's connection, mode 0600, removed when the job has ended
 ``result.json``          the :class:`~airflow_cdc_provider.jobs.spec.JobResult`
 ``snapshot_rows.jsonl``  rows read of each table while a snapshot runs
-``notifications.jsonl``  notifications for Airflow, one a line
+``notifications.jsonl``  notifications for Airflow, one per line
 =======================  =================================================================
 """
 
@@ -41,11 +41,11 @@ class RunFolder:
         """Create the folder.
 
         Args:
-            work_folder: The work folder, None for the configured one.
-            parts: Names below it; characters that a path may not take are replaced.
+            work_folder: The work folder; None for the configured one.
+            parts: Names of subfolders; characters that are invalid in a path are replaced.
 
         Raises:
-            ConfigurationError: It can't be written to.
+            ConfigurationError: The folder isn't writable.
             TransientError: The disk is full.
         """
         path = configured_work_folder(work_folder).joinpath(*map(safe_name, parts))
@@ -57,27 +57,27 @@ class RunFolder:
 
     @property
     def spec_path(self) -> Path:
-        """Where the spec is."""
+        """Path of the spec."""
         return self.path / "spec.json"
 
     @property
     def result_path(self) -> Path:
-        """Where the job writes its result."""
+        """Path of the job's result."""
         return self.path / "result.json"
 
     @property
     def rows_path(self) -> Path:
-        """Where the job tells how many rows a snapshot has read."""
+        """Path of the file with the number of rows that a snapshot has read."""
         return self.path / SNAPSHOT_ROWS
 
     @property
     def notifications_path(self) -> Path:
-        """Where the job tells its notifications to Airflow."""
+        """Path of the file with the job's notifications for Airflow."""
         return self.path / NOTIFICATIONS
 
     @property
     def connection_path(self) -> Path:
-        """Where the connection is while the job runs."""
+        """Path of the connection's values while the job runs."""
         return self.path / "connection.json"
 
     def write_spec(self, spec: JobSpec) -> None:
@@ -89,22 +89,22 @@ class RunFolder:
         write_private(self.connection_path, json.dumps(values))
         return ConnectionRef(file=str(self.connection_path))
 
-    def forget_connection(self) -> None:
+    def remove_connection(self) -> None:
         """Remove the connection's values."""
         with contextlib.suppress(OSError):
             self.connection_path.unlink()
 
     def discard_result(self) -> None:
-        """Remove what an earlier try told, so that it can't be taken for this one's."""
+        """Remove the files of an earlier try, so that they aren't read as this one's."""
         self.result_path.unlink(missing_ok=True)
         self.rows_path.unlink(missing_ok=True)
         self.notifications_path.unlink(missing_ok=True)
 
     def read_result(self) -> JobResult | None:
-        """Read the job's result, None if it wrote none.
+        """Return the job's result; None if it wrote none.
 
         Raises:
-            ConfigurationError: It is no result of this version.
+            ConfigurationError: The file isn't a result of this version.
         """
         try:
             return JobResult.read(str(self.result_path))
@@ -112,21 +112,21 @@ class RunFolder:
             return None
         except (ValueError, TypeError) as error:
             raise ConfigurationError(
-                f"{self.result_path} is no job result of this version",
+                f"{self.result_path} is not a job result of this version",
                 found=str(error),
                 remedy="use the same package version in Airflow and on Spark's driver",
             ) from error
 
     def remove(self) -> None:
-        """Remove the folder with all in it."""
+        """Remove the folder and its content."""
         shutil.rmtree(self.path, ignore_errors=True)
 
 
 def write_private(path: Path, text: str) -> None:
-    """Write a file whole or not at all, readable by its owner only.
+    """Write a file atomically, readable by its owner only.
 
     Raises:
-        ConfigurationError: It can't be written.
+        ConfigurationError: The file can't be written.
         TransientError: The disk is full.
     """
     temporary = path.with_name(path.name + ".part")
@@ -145,13 +145,13 @@ def write_private(path: Path, text: str) -> None:
 
 
 def unwritable(folder: Path, error: OSError) -> CdcError:
-    """Return the error for a folder that can't be written to."""
+    """Return the error for a folder that isn't writable."""
     reason = error.strerror or str(error)
     if error.errno in (errno.ENOSPC, errno.EDQUOT):
         return TransientError(
             f"the disk of folder {folder} is full",
             found=reason,
-            remedy="free space there, or set [cdc] work_folder to a folder with some",
+            remedy="free space there, or set [cdc] work_folder to a folder with free space",
         )
     return ConfigurationError(
         f"folder {folder} can't be written to",

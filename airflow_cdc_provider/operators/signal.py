@@ -1,4 +1,4 @@
-r"""The operator that tells a running connector what to do: signals, put where its job looks for them.
+r"""Operator that sends a signal to a connector.
 
 Example::
 
@@ -34,11 +34,10 @@ if TYPE_CHECKING:
 
 
 class CdcSignalOperator(BaseOperator):
-    """Hands a signal to a connector, whether its stream runs now or its next sync comes later.
+    """Sends a signal to a connector, for its running stream or its next sync.
 
-    The task ends when the signal lies in the work folder; the connector's next round takes it in.
-    ``airflow cdc status`` tells what became of it. A retry hands over the same signal, which is followed
-    once.
+    The task ends when the signal is stored in the work folder; the connector's next round reads it. ``airflow
+    cdc status`` reports its outcome. A retry sends the same signal, which is executed once.
 
     XCom: the signal's id.
 
@@ -47,10 +46,10 @@ class CdcSignalOperator(BaseOperator):
         signal: ``execute-snapshot``, ``stop-snapshot``, ``pause-snapshot``, ``resume-snapshot`` or ``log``
             (templated).
         data: The signal's data, a mapping or its JSON (templated).
-        tables: Tables for ``data-collections`` in place of those in ``data``: a list, or text with commas or
-            a JSON list (templated).
-        signal_id: The signal's id (templated); default: one of this task in this run.
-        work_folder: What the connector's operators have (templated); default ``[cdc] work_folder``.
+        tables: Tables for ``data-collections`` instead of those in ``data``: a list, or comma-separated text
+            or a JSON list (templated).
+        signal_id: The signal's id (templated); default: an id of this task in this run.
+        work_folder: The work folder of the connector's operators (templated); default ``[cdc] work_folder``.
     """
 
     template_fields: Sequence[str] = ("connector", "signal", "data", "tables", "signal_id", "work_folder")
@@ -78,10 +77,10 @@ class CdcSignalOperator(BaseOperator):
         self.work_folder = work_folder
 
     def execute(self, context: Context) -> str:
-        """Hand it over.
+        """Send the signal.
 
         Raises:
-            AirflowFailException: The signal can't be followed, or the work folder can't be written to.
+            AirflowFailException: The signal is invalid, or the work folder isn't writable.
         """
         run, instance = context["dag_run"], context["ti"]
         own = f"{run.dag_id}.{instance.task_id}.{instance.map_index}.{run.run_id}"
@@ -111,26 +110,26 @@ def send_signal(
     tables: Sequence[str] = (),
     identity: str = "",
 ) -> str:
-    """Put a signal where the connector's jobs look for it.
+    """Store a signal for the connector's jobs.
 
     Args:
         connector: The declaration.
-        work_folder: The work folder, None for the configured one.
+        work_folder: The work folder; None for the configured one.
         signal: Its type.
         data: Its data.
-        tables: ``data-collections``, in place of those in ``data``.
-        identity: Its id, by default one of its own.
+        tables: ``data-collections``, instead of those in ``data``.
+        identity: Its id; by default a generated one.
 
     Returns:
         Its id.
 
     Raises:
-        ConfigurationError: It can't be followed, or the folder can't be written to.
+        ConfigurationError: The signal is invalid, or the folder isn't writable.
     """
     one_of("signal", signal, TYPES)
     if names.AIRFLOW not in connector.signals.channels:
         raise ConfigurationError(
-            f"connector {connector.name} does not listen to Airflow",
+            f"connector {connector.name} doesn't accept signals from Airflow",
             expected=f"{names.AIRFLOW} among signals.channels",
             found=", ".join(connector.signals.channels) or "none",
         )
@@ -144,5 +143,5 @@ def send_signal(
         elif signal == STOP:
             read_stop(data)
     except Unclear as error:
-        raise ConfigurationError(f"the signal {signal} can't be followed", found=str(error)) from error
+        raise ConfigurationError(f"invalid signal {signal}", found=str(error)) from error
     return send(signals_folder(work_folder, connector.name), signal, data, identity)

@@ -1,8 +1,8 @@
-"""Rows that a snapshot has read, told to Airflow while it runs.
+"""Reports a running snapshot's progress to Airflow.
 
-The job appends lines to a file (:mod:`airflow_cdc_provider.jobs.metrics.scanned`); each becomes the gauge
-``cdc.snapshot.rows`` of its table, and what they add up to goes to whoever asked for it. After each commit of
-the job a line tells how far the snapshot came, which becomes the other gauges ``cdc.snapshot.*``.
+The job appends lines to a file (:mod:`airflow_cdc_provider.jobs.metrics.scanned`). Each becomes the gauge
+``cdc.snapshot.rows`` of its table, and a callback receives the rows of all tables. After each commit of the
+job a line has the snapshot's progress, which becomes the other gauges ``cdc.snapshot.*``.
 """
 
 from __future__ import annotations
@@ -24,23 +24,23 @@ Push = Callable[[Mapping[str, int]], None]
 
 
 def following_rows(path: Path, connector: Connector, push: Push | None) -> AbstractContextManager[None]:
-    """Follow a job's file of rows until the block ends, and tell what it says.
+    """Follow a job's row file until the block ends, and report its progress.
 
     Args:
         path: The file; it need not exist yet, or ever.
-        connector: Whose tables they are.
-        push: Gets the rows read of all tables so far, once a second at most; None for nobody.
+        connector: The job's connector.
+        push: Receives the rows read of each table so far, at most once a second; None for no callback.
     """
     total: dict[str, int] = {}
 
     def take(lines: Sequence[bytes]) -> None:
         for line in lines:
-            told = json.loads(line)
-            if "snapshot" in told:
-                emit_snapshot(connector, SnapshotResult(**told["snapshot"]))
+            record = json.loads(line)
+            if "snapshot" in record:
+                emit_snapshot(connector, SnapshotResult(**record["snapshot"]))
                 continue
-            table, rows = str(told["table"]), int(told["rows"])
-            total.pop(table, None)  # the last told stand last
+            table, rows = str(record["table"]), int(record["rows"])
+            total.pop(table, None)  # the most recent tables come last
             total[table] = rows
             emit_rows(connector, table, rows)
         if push is not None:

@@ -1,4 +1,4 @@
-"""The ``spark-submit`` process on this machine: what it needs, and how to end it with all below it."""
+"""The ``spark-submit`` process on this machine: its prerequisites, and ending it with its children."""
 
 from __future__ import annotations
 
@@ -16,15 +16,15 @@ _NAMES_AN_ERROR: Final = re.compile(r"(?:Exception in thread.*|Caused by: .*|[\w
 
 
 def check_submit(binary: str, variables: Mapping[str, Any], path: str) -> None:
-    """Refuse to start what can't start.
+    """Check that the program and Java are installed.
 
     Args:
-        binary: Name of the program that submits.
-        variables: Environment that the task sets for it.
-        path: Where it is searched, unless that environment has a PATH.
+        binary: Name of the submitting program.
+        variables: Environment variables that the task sets for it.
+        path: Search path, unless these variables have a PATH.
 
     Raises:
-        ConfigurationError: There is no such program, or no Java for it.
+        ConfigurationError: The program or Java is missing.
     """
     path = str(variables.get("PATH") or path)
     if shutil.which(binary, path=path) is None:
@@ -39,7 +39,7 @@ def check_submit(binary: str, variables: Mapping[str, Any], path: str) -> None:
         raise ConfigurationError(
             "there is no Java on this worker",
             expected="Java 17 or later, which Spark needs",
-            found=f"JAVA_HOME={home}, where bin/java is no program"
+            found=f"JAVA_HOME={home}, where bin/java isn't executable"
             if home
             else "no java on PATH, no JAVA_HOME",
             remedy="install a JRE (Debian: apt-get install openjdk-17-jre-headless), or correct JAVA_HOME",
@@ -47,21 +47,21 @@ def check_submit(binary: str, variables: Mapping[str, Any], path: str) -> None:
 
 
 def search_path() -> str:
-    """Return PATH, led by this Python's own folder, where pip puts ``spark-submit``."""
+    """Return PATH, with this Python's own folder first, where pip installs ``spark-submit``."""
     return os.pathsep.join([str(Path(sys.executable).parent), os.environ.get("PATH", os.defpath)])
 
 
 def short_lived_java() -> str:
-    """Return what ``JDK_JAVA_OPTIONS`` is for a program that ends after minutes.
+    """Return ``JDK_JAVA_OPTIONS`` for a program that ends after minutes.
 
-    The optimising compiler would take a quarter of a run's CPU time and more, and hardly repay it. What the
-    environment says of Java follows, and so wins.
+    The optimising compiler would use a quarter of a run's CPU time or more, for little benefit. The
+    environment's own options follow, and so take precedence.
     """
     return f"-XX:TieredStopAtLevel=1 {os.environ.get('JDK_JAVA_OPTIONS', '')}".strip()
 
 
 def process_tree(pid: int) -> list[Any]:
-    """List a process and all below it, so that they can be killed when it has gone."""
+    """List a process and its descendants, so that they can be killed after it has ended."""
     import psutil  # type: ignore[import-untyped]  # comes with Airflow
 
     try:
@@ -82,7 +82,7 @@ def kill(process: Any) -> None:
 
 
 def last_word(output: str) -> str:
-    """Return the line that says most about an end: the last that names an error, else the last of all."""
+    """Return the most informative line: the last one that names an error, else the last one."""
     lines = [line.strip() for line in output.splitlines() if line.strip()]
     named = [line for line in lines if _NAMES_AN_ERROR.match(line)]
     return (named or lines or ["no output"])[-1][:500]

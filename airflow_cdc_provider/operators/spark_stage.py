@@ -1,15 +1,16 @@
-"""The base of all operators that run a stage of a connector as a Spark application.
+"""Base of all operators that run a stage of a connector as a Spark application.
 
-It writes a job spec and, beside it and readable by its owner only, the source's connection; submits
-``jobs/application.py`` by :class:`SparkSubmitOperator`; reads the result file; and tells Airflow: XCom, asset
-events, asset state, metrics, and the right class of error.
+It writes a job spec and, in a separate file readable by its owner only, the source's connection; submits
+``jobs/application.py`` by :class:`SparkSubmitOperator`; reads the result file; and reports the result to
+Airflow: XCom, asset events, asset state, metrics, and the error's class.
 
-What it guarantees:
+Guarantees:
 
 * No secret reaches the command line, Spark's configuration, a log, XCom or an error text.
-* A task that is killed takes its application with it (client and local mode: the process tree; cluster mode:
-  as ``SparkSubmitOperator`` does).
-* Clearing a task runs the stage again. A retry after a lost worker reconnects where Spark's cluster mode can.
+* Killing a task stops its application (client and local mode: the process tree; cluster mode: as
+    ``SparkSubmitOperator`` does).
+* Clearing a task runs the stage again. After a lost worker a retry reconnects if Spark's cluster mode
+    supports it.
 * A Spark connection that does not exist is an error (``SparkSubmitOperator`` would fall back to YARN).
 """
 
@@ -59,11 +60,11 @@ if TYPE_CHECKING:
 APPLICATION: Final = str(Path(__file__).parents[1] / "jobs" / "application.py")
 _LARGEST_OFFSET_CHARACTERS: Final = 32_000
 _MOST_SHOWN: Final = 400
-"""Of nodes and of tables in XCom."""
+"""The maximum number of nodes and of tables in XCom."""
 SNAPSHOT_ROWS_KEY: Final = "snapshot_rows"
-"""XCom's key of the rows read of each table while a snapshot runs."""
+"""XCom key of the rows read of each table while a snapshot runs."""
 NOTIFICATIONS_KEY: Final = "notifications"
-"""XCom's key of the notifications that a job gave to channel ``airflow``."""
+"""XCom key of the notifications that a job sent to channel ``airflow``."""
 
 
 class SparkStageOperator(SparkSubmitOperator):
@@ -71,22 +72,22 @@ class SparkStageOperator(SparkSubmitOperator):
 
     Args:
         connector: The connector, its declaration as a mapping, or the path of its YAML file (templated).
-        tables: Only these tables: a list, or text with commas or a JSON list (templated); empty for all that
-            the declaration selects.
-        source_conn_id: Connection of the source in place of the declared one (templated).
-        spark_conn_id: Connection of type ``spark``: where the application runs.
-        work_folder: Where spec and result are exchanged (templated); default ``[cdc] work_folder``.
-        keep_run_folder: Keep spec and result after success too; the connection's values are always removed.
-        jars: Jars for driver and executors, with commas (templated); default ``[cdc] spark_jars``.
+        tables: Only these tables: a list, or comma-separated text or a JSON list (templated); empty for all
+            that the declaration selects.
+        source_conn_id: Connection of the source instead of the declared one (templated).
+        spark_conn_id: Connection of type ``spark``, which defines where the application runs.
+        work_folder: Folder of spec and result (templated); default ``[cdc] work_folder``.
+        keep_run_folder: Keep spec and result after success; the connection's values are always removed.
+        jars: Jars for driver and executors, comma-separated (templated); default ``[cdc] spark_jars``.
         name: The application's name (templated); default ``cdc-<stage>-<connector>-<dag>-<run>``.
-        application: What to submit (templated); default: this package's application.
+        application: The application to submit (templated); default: this package's application.
         kwargs: As for ``SparkSubmitOperator``: ``conf``, ``packages``, ``driver_memory``, ``deploy_mode`` ...
     """
 
     stage: ClassVar[Stage]
     captures: ClassVar[bool] = False
-    """Whether the stage appends to the changes table, so that its asset gets an event. The others only look
-    at its state: a DAG that merges may be scheduled on the asset without starting itself again."""
+    """Whether the stage appends to the changes table, so that its asset gets an event. Other stages only read
+    its state: a DAG that merges may be scheduled on the asset without triggering itself."""
     changes_mirrors: ClassVar[bool] = False
     """Whether the stage writes mirrors, so that tables get asset events."""
 
@@ -115,12 +116,12 @@ class SparkStageOperator(SparkSubmitOperator):
         application: str | None = None,
         **kwargs: Any,
     ) -> None:
-        declared = _if_known(connector)
+        declared = _parse_unless_templated(connector)
         if declared is not None:
             for side, assets in self._assets(declared).items():
                 kwargs[side] = [*(kwargs.get(side) or ()), *assets]
         super().__init__(conn_id=spark_conn_id, jars=jars, **kwargs)
-        # Not given, they stay None, which the page of rendered templates leaves out.
+        # Without a value they stay None, which the page of rendered templates omits.
         self.name = name  # type: ignore[assignment]
         self.application = application  # type: ignore[assignment]
         self.connector = connector
@@ -130,7 +131,7 @@ class SparkStageOperator(SparkSubmitOperator):
         self.work_folder = work_folder
         self.keep_run_folder = keep_run_folder
         self._lineage = Lineage()
-        self._told = True  # of a declaration that can't be read there is no state
+        self._reported = True  # an invalid declaration has no state to store
 
     @cached_property
     def source_hook(self) -> CdcHook:
@@ -138,36 +139,36 @@ class SparkStageOperator(SparkSubmitOperator):
         return hook_for(to_connector(self.connector), self.source_conn_id)
 
     def options(self) -> Mapping[str, Any]:
-        """Return the stage's options, after templates were rendered.
+        """Return the stage's options; called after templates are rendered.
 
         Raises:
-            ConfigurationError: One is wrong.
+            ConfigurationError: An option is invalid.
         """
         return {}
 
     def accepts(self, result: JobResult) -> bool:
-        """Tell whether a result that is not ok is good enough for this task."""
+        """Return whether the task succeeds with a result that isn't ok."""
         return False
 
     def execute(self, context: Context) -> Any:
         """Run the stage.
 
         Returns:
-            What XCom keeps: counts, offset, lag, per table.
+            The XCom value: counts, offset, lag, per table.
 
         Raises:
-            AirflowFailException: A person must change something.
-            CdcError: What a retry may get over.
+            AirflowFailException: A configuration change is required.
+            CdcError: A retry may help.
         """
         try:
             return self._run(context)
         except CdcError as error:
-            if not self._told:
+            if not self._reported:
                 store_failure(context, to_connector(self.connector), self.stage, error)
             raise for_airflow(error) from None
 
     def submit_job(self, context: Context) -> str | None:
-        """Submit in cluster mode; an earlier try's result is not this one's."""
+        """Submit in cluster mode, after removing an earlier try's result."""
         self._folder.discard_result()
         return super().submit_job(context)
 
@@ -180,16 +181,16 @@ class SparkStageOperator(SparkSubmitOperator):
             kill(one)
 
     def get_openlineage_facets_on_complete(self, task_instance: Any) -> Any:
-        """Return the tables that the run read and wrote; Airflow's OpenLineage provider asks for them.
+        """Return the tables that the run read and wrote, for Airflow's OpenLineage provider.
 
         Args:
-            task_instance: The one that has ended; what it did is known here.
+            task_instance: The ended task instance; unused.
         """
         del task_instance
         return as_openlineage(self._lineage)
 
     def announce(self, context: Context, connector: Connector, result: JobResult) -> None:
-        """Emit metrics, asset events and the copy of the state."""
+        """Emit metrics and asset events, and store the copy of the state."""
         emit_metrics(connector, self.stage, result)
         store_result(context, connector, self.stage, result)
         events: Any = context.get("outlet_events")
@@ -212,7 +213,7 @@ class SparkStageOperator(SparkSubmitOperator):
 
     def _run(self, context: Context) -> dict[str, Any]:
         connector = to_connector(self.connector)
-        self._told = False
+        self._reported = False
         self._check_spark()
         run, instance = context["dag_run"], context["ti"]
         self._folder = RunFolder.open(
@@ -237,10 +238,10 @@ class SparkStageOperator(SparkSubmitOperator):
                 super().execute(context)
         except CdcError:
             raise
-        except Exception as error:  # noqa: BLE001  # the job's own result says more; judged below
+        except Exception as error:  # noqa: BLE001  # the job's own result is more specific; evaluated below
             failure = error
         finally:
-            self._folder.forget_connection()
+            self._folder.remove_connection()
         result = self._judge(self._folder.read_result(), failure, secrets)
         result = replace(
             result,
@@ -257,13 +258,13 @@ class SparkStageOperator(SparkSubmitOperator):
                 changes_mirrors=self.changes_mirrors,
             )
             self.announce(context, connector, result)
-            self._told = True
+            self._reported = True
         else:
             emit_failure(connector, result)
-        self._forget_submission(context)
+        self._clear_submission(context)
         if not result.ok and not self.accepts(result):
             if result.tables and self.do_xcom_push:
-                # What was done for the other tables; a failed task returns nothing.
+                # The results of the other tables; a failed task returns nothing.
                 context["ti"].xcom_push("return_value", summary(connector, self.stage, result))
             raise error_of(result.error_code, result.error)
         if not self.keep_run_folder:
@@ -273,7 +274,7 @@ class SparkStageOperator(SparkSubmitOperator):
         return summary(connector, self.stage, result)
 
     def _rows_to_xcom(self, context: Context) -> Callable[[Mapping[str, int]], None] | None:
-        """Return what puts the rows read of each table into XCom while a snapshot runs."""
+        """Return a callback that pushes the rows read of each table to XCom while a snapshot runs."""
         if not self.do_xcom_push:
             return None
 
@@ -283,10 +284,10 @@ class SparkStageOperator(SparkSubmitOperator):
         return push
 
     def _notifications_to_xcom(self, context: Context) -> Callable[[list[dict[str, Any]]], None] | None:
-        """Return what puts the job's notifications into XCom as they come."""
+        """Return a callback that pushes the job's notifications to XCom as they arrive."""
         if not self.do_xcom_push:
             return None
-        return lambda told: context["ti"].xcom_push(NOTIFICATIONS_KEY, told[-_MOST_SHOWN:])
+        return lambda values: context["ti"].xcom_push(NOTIFICATIONS_KEY, values[-_MOST_SHOWN:])
 
     def _write_job(self, connector: Connector) -> dict[str, Any]:
         values: dict[str, Any] = {}
@@ -309,7 +310,7 @@ class SparkStageOperator(SparkSubmitOperator):
         return values
 
     def _job_options(self, connector: Connector) -> dict[str, Any]:
-        """Return the stage's options, with what all stages that capture need."""
+        """Return the stage's options, with those that all capturing stages need."""
         if self.stage not in ("sync", "capture", "stream"):
             return dict(self.options())
         return {**self.options(), "signals_path": str(signals_folder(self.work_folder, connector.name))}
@@ -321,7 +322,7 @@ class SparkStageOperator(SparkSubmitOperator):
         self.jars = self.jars or conf.get("cdc", "spark_jars", fallback="") or None
         if not self._runs_here():
             return
-        # Driver (and with a local master its workers) use this Python; spark-submit may lie beside it only.
+        # The driver, and with a local master its workers, use this Python; spark-submit may be next to it.
         settings = dict(self.conf or {})
         local = self._spark_master().startswith("local")
         settings.setdefault("spark.pyspark.driver.python", sys.executable)
@@ -357,7 +358,7 @@ class SparkStageOperator(SparkSubmitOperator):
         return bool(mode == "client")
 
     def _starts_with_our_environment(self) -> bool:
-        """Tell whether ``env_vars`` reach the submitting process; YARN and Kubernetes get them instead."""
+        """Return whether ``env_vars`` apply to the submitting process, not to YARN or Kubernetes."""
         managed = ("yarn", "k8s")
         connection = self._spark_connection
         return self._runs_here() and not (
@@ -368,8 +369,8 @@ class SparkStageOperator(SparkSubmitOperator):
         store: Any = context.get("task_state_store")
         return store is not None and bool(self.durable) and store.get(self.external_id_key) is not None
 
-    def _forget_submission(self, context: Context) -> None:
-        # A cleared task would find the ended application's id and not run again.
+    def _clear_submission(self, context: Context) -> None:
+        # Otherwise a cleared task would find the ended application's id and not run.
         store: Any = context.get("task_state_store")
         if store is not None:
             store.delete(self.external_id_key)
@@ -388,7 +389,7 @@ class SparkStageOperator(SparkSubmitOperator):
             raise CdcError(
                 "the Spark application failed",
                 found=redact(last_word(str(failure)), secrets),
-                remedy="its whole output stands above in this log",
+                remedy="its whole output is above in this log",
             )
         raise ConfigurationError(
             "the Spark application ended without a result",
@@ -406,7 +407,7 @@ class SparkStageOperator(SparkSubmitOperator):
 
 
 def summary(connector: Connector, stage: str, result: JobResult) -> dict[str, Any]:
-    """Return what XCom keeps of a result: small and JSON."""
+    """Return a result's XCom value: small and JSON."""
     return {
         "connector": connector.name,
         "stage": stage,
@@ -429,7 +430,7 @@ def summary(connector: Connector, stage: str, result: JobResult) -> dict[str, An
 
 
 def short(metrics: Mapping[str, Metrics]) -> dict[str, dict[str, Any]]:
-    """Return metrics with no more than the first tables of lists and mappings."""
+    """Return metrics with long lists and mappings truncated."""
 
     def cut(value: Any) -> Any:
         if isinstance(value, Mapping):
@@ -446,8 +447,8 @@ def _snapshot_numbers(shot: SnapshotResult | None) -> dict[str, Any] | None:
     return {**asdict(shot), **states, "rows_by_table": dict(list(shot.rows_by_table.items())[:_MOST_SHOWN])}
 
 
-def _if_known(connector: ConnectorLike) -> Connector | None:
-    """Return the connector if it can be read when the DAG is parsed, None while its path is a template."""
+def _parse_unless_templated(connector: ConnectorLike) -> Connector | None:
+    """Return the connector if it can be read when the DAG is parsed; None if its path is a template."""
     if isinstance(connector, str) and "{{" in connector:
         return None
     return to_connector(connector)

@@ -1,7 +1,7 @@
 """One operator per stage: sync, capture, merge, snapshot, verify, publish, maintain, offsets.
 
-``CdcSyncOperator`` is the usual one: it snapshots what is new, captures to the head and merges, in one Spark
-application. The others run a part of it, or look after what it made.
+``CdcSyncOperator`` is the usual one: it takes snapshots of new tables, captures to the head and merges, in
+one Spark application. The others run parts of it, or maintain its tables.
 
 Example::
 
@@ -19,7 +19,7 @@ from airflow_cdc_provider.jobs.spec import NEXT, JobResult
 from airflow_cdc_provider.operators.spark_stage import SparkStageOperator
 
 DIFFERENT: Final = "DIFFERENT"
-"""Error code of a comparison that found differences."""
+"""Error code of a comparison with differences."""
 _ACTIONS: Final = ("show", "set", "reset", "forget", "adopt", "publish")
 _MODES: Final = ("replace", "add")
 
@@ -28,7 +28,7 @@ class CdcSyncOperator(SparkStageOperator):
     """Brings the mirrors to the source's head: snapshot of new tables, capture, merge.
 
     Args:
-        force_merge: Merge all pending changes, whatever the declaration's merge options say (templated).
+        force_merge: Merge all pending changes, regardless of the declaration's merge options (templated).
         kwargs: As for :class:`~airflow_cdc_provider.operators.spark_stage.SparkStageOperator`.
     """
 
@@ -47,10 +47,10 @@ class CdcSyncOperator(SparkStageOperator):
 
 
 class CdcCaptureOperator(SparkStageOperator):
-    """Appends the source's new changes to the changes table, up to its head, and merges nothing.
+    """Appends the source's new changes to the changes table, up to its head, without merging.
 
     Args:
-        batch_bytes: Native bytes of one commit, about; default of the job.
+        batch_bytes: Approximate native bytes of one commit; None for the job's default.
         kwargs: As for :class:`~airflow_cdc_provider.operators.spark_stage.SparkStageOperator`.
     """
 
@@ -70,7 +70,7 @@ class CdcMergeOperator(SparkStageOperator):
     """Merges captured changes into the mirrors.
 
     Args:
-        force_merge: Merge all pending changes, whatever the declaration's merge options say (templated).
+        force_merge: Merge all pending changes, regardless of the declaration's merge options (templated).
         kwargs: As for :class:`~airflow_cdc_provider.operators.spark_stage.SparkStageOperator`.
     """
 
@@ -88,12 +88,12 @@ class CdcMergeOperator(SparkStageOperator):
 
 
 class CdcSnapshotOperator(SparkStageOperator):
-    """Reads tables in full once more.
+    """Takes new snapshots of tables.
 
     Args:
         tables: The tables (templated); at least one.
-        mode: ``replace``: rows that the source no longer has leave the mirror, where the source's snapshots
-            allow it; ``add``: nothing leaves it (templated).
+        mode: ``replace``: rows that the source no longer has are deleted from the mirror, if the source's
+            snapshots allow it; ``add``: no row is deleted (templated).
         kwargs: As for :class:`~airflow_cdc_provider.operators.spark_stage.SparkStageOperator`.
 
     Example::
@@ -116,7 +116,7 @@ class CdcSnapshotOperator(SparkStageOperator):
         """Return ``mode``."""
         if not to_tables(self.tables):
             raise ConfigurationError(
-                "no table to snapshot is named",
+                "no table is named for the snapshot",
                 expected="tables with at least one keyspace.table or database.collection",
                 remedy="trigger the DAG with a table",
             )
@@ -124,12 +124,12 @@ class CdcSnapshotOperator(SparkStageOperator):
 
 
 class CdcVerifyOperator(SparkStageOperator):
-    """Compares mirrors with the source, row by row; what is written meanwhile differs too.
+    """Compares mirrors with the source, row by row; concurrent writes count as differences.
 
-    XCom shows ``differences`` per table. Repair what differs by :class:`CdcSnapshotOperator`.
+    XCom has ``differences`` per table. Repair them with :class:`CdcSnapshotOperator`.
 
     Args:
-        max_differences: Fail when more rows than this differ; None only reports.
+        max_differences: Fail if more rows than this differ; None only reports.
         kwargs: As for :class:`~airflow_cdc_provider.operators.spark_stage.SparkStageOperator`.
     """
 
@@ -140,39 +140,39 @@ class CdcVerifyOperator(SparkStageOperator):
         self.max_differences = max_differences
 
     def accepts(self, result: JobResult) -> bool:
-        """Accept what differs by no more than is allowed."""
+        """Accept a result with at most ``max_differences``."""
         return few_differences(result, self.max_differences)
 
 
 class CdcPublishOperator(SparkStageOperator):
-    """Publishes the events of what is captured and not published yet to Kafka.
+    """Publishes the events of captured changes that aren't published yet to Kafka.
 
-    ``CdcSyncOperator`` and streams of a connector with ``publish.kafka.connection`` do so at their end: this
-    one is for a schedule of its own, after :class:`CdcCaptureOperator`. Give its DAG ``max_active_runs=1``:
-    of two that publish at once the first is fenced and fails.
+    With ``publish.kafka.connection`` a connector's ``CdcSyncOperator`` and its stream publish too. This
+    operator is for a separate schedule, after :class:`CdcCaptureOperator`. Give its DAG
+    ``max_active_runs=1``: if two tasks publish at once, the first is fenced and fails.
     """
 
     stage = "publish"
 
 
 class CdcMaintainOperator(SparkStageOperator):
-    """Looks after the tables: lets go of merged batches, compacts files, expires snapshots."""
+    """Maintains the tables: deletes merged batches, compacts files, expires snapshots."""
 
     stage = "maintain"
 
 
 class CdcOffsetsOperator(SparkStageOperator):
-    """Shows, sets, resets or takes over where a connector resumes, or forgets a feed that is gone.
+    """Shows, sets, resets or adopts a connector's offset, or removes an origin from it.
 
     Args:
-        action: ``show``; ``set`` to ``offset``; ``reset``: capture begins as at a first run, or, with
-            ``tables``, only their snapshots are taken again; ``forget``: take ``origin`` out; ``adopt``: go
-            on with what is stored under another connection, scope or topic prefix; ``publish``: let the next
-            run publish from ``batch`` on (templated).
+        action: ``show``; ``set`` to ``offset``; ``reset``: capture starts as in a first run, or, with
+            ``tables``, only their snapshots are taken again; ``forget``: remove ``origin``; ``adopt``: take
+            over the offset stored under another connection, scope or topic prefix; ``publish``: the next run
+            publishes from ``batch`` (templated).
         offset: The source's offset as a mapping or as JSON, for ``set`` (templated).
-        origin: Host id of a node that is gone for good, for ``forget`` (templated).
-        batch: Batch of the changes table, for ``publish``: its number, or ``next`` for the one that the next
-            capture makes (templated).
+        origin: Host id of a permanently removed node, for ``forget`` (templated).
+        batch: Batch of the changes table, for ``publish``: its number, or ``next`` for the batch of the next
+            capture (templated).
         kwargs: As for :class:`~airflow_cdc_provider.operators.spark_stage.SparkStageOperator`.
     """
 
@@ -201,7 +201,7 @@ class CdcOffsetsOperator(SparkStageOperator):
         self.batch = batch
 
     def options(self) -> Mapping[str, Any]:
-        """Return ``action`` and what it needs."""
+        """Return ``action`` and its arguments."""
         action = one_of("action", self.action, _ACTIONS)
         if action == "forget":
             return {"action": action, "origin": self.origin}
@@ -223,11 +223,11 @@ class CdcOffsetsOperator(SparkStageOperator):
 
 
 def few_differences(result: JobResult, most: int | None) -> bool:
-    """Tell whether a comparison is good enough.
+    """Return whether a comparison has few enough differences.
 
     Args:
         result: Its result.
-        most: How many rows may differ; None for any number.
+        most: The maximum number of different rows; None for no limit.
     """
     if result.error_code != DIFFERENT:
         return False

@@ -1,9 +1,9 @@
-"""The operator that keeps a connector's continuous application running.
+"""Operator that keeps a connector's continuous application running.
 
-The application is a process of its own that outlives the task: detached on this worker's machine (client and
-local mode; use a worker that stays, not a pod), or on the cluster. A task starts it or, if it runs, adopts
-it; there is one per connector, by its folder's lock. Airflow then watches it, best deferred, without a worker
-slot.
+The application is a separate process that outlives the task: detached on this worker's machine (client and
+local mode; use a permanent worker, not a pod), or on the cluster. A task starts it or adopts the running one.
+A lock on its folder ensures that there is one per connector. Airflow then monitors it, preferably deferred,
+without a worker slot.
 """
 
 from __future__ import annotations
@@ -39,24 +39,24 @@ _LOG_TAIL_BYTES = 4000
 
 
 class CdcStreamOperator(SparkStageOperator):
-    """Starts or adopts the continuous application of a connector, and watches it.
+    """Starts or adopts the continuous application of a connector, and monitors it.
 
-    An application that runs with another declaration is stopped and started anew. Killing the task leaves it
+    An application that runs with another declaration is stopped and restarted. Killing the task leaves it
     running unless ``stop_on_kill``; a later run adopts it.
 
     XCom: ``adopted``, ``status``, ``pid``, ``host``, ``started_at`` and its counts.
 
     Args:
-        commit_interval_seconds: From the begin of one round to the next: each round is a commit.
-        max_runtime_seconds: The application ends well after this time; the next run starts a new one.
-        wait: Watch it until it ends. Without, the task ends when the application has told of itself once,
-            and a :class:`~airflow_cdc_provider.sensors.stream.CdcStreamHealthSensor` may watch.
-        max_lag_seconds: Fail the task when the lag is greater; None for any.
-        heartbeat_timeout_seconds: How long it may be without a word: longer than its longest round.
-        start_timeout_seconds: How long its start may take, a cluster's queue included.
+        commit_interval_seconds: Time from the start of one round to the next: each round is a commit.
+        max_runtime_seconds: The application stops normally after this time; the next run starts a new one.
+        wait: Monitor it until it ends. If false, the task ends after the application's first heartbeat, and a
+            :class:`~airflow_cdc_provider.sensors.stream.CdcStreamHealthSensor` can monitor it.
+        max_lag_seconds: Fail the task if the lag is greater; None for no limit.
+        heartbeat_timeout_seconds: The longest allowed time between heartbeats: longer than its longest round.
+        start_timeout_seconds: The longest allowed start, including a cluster's queue.
         stop_on_kill: Stop the application when a user kills this task.
-        deferrable: Watch in the triggerer; default ``[operators] default_deferrable``.
-        poll_seconds: Pause between looks.
+        deferrable: Monitor in the triggerer; default ``[operators] default_deferrable``.
+        poll_seconds: Pause between checks.
         kwargs: As for :class:`~airflow_cdc_provider.operators.spark_stage.SparkStageOperator`.
     """
 
@@ -99,11 +99,11 @@ class CdcStreamOperator(SparkStageOperator):
         }
 
     def execute(self, context: Context) -> Any:
-        """Start or adopt the application, then watch it.
+        """Start or adopt the application, then monitor it.
 
         Raises:
-            AirflowFailException: A person must change something.
-            CdcError: The application failed, is gone, silent or behind; a retry starts or adopts it.
+            AirflowFailException: A configuration change is required.
+            CdcError: The application failed, is dead, silent or behind; a retry starts or adopts it.
         """
         try:
             adopted = self._start_or_adopt(to_connector(self.connector))
@@ -118,7 +118,7 @@ class CdcStreamOperator(SparkStageOperator):
     def execute_complete(
         self, context: Context, event: Mapping[str, Any] | None = None, adopted: bool = False
     ) -> Any:
-        """Take the trigger's event."""
+        """Handle the trigger's event."""
         if event is None:
             raise TransientError("the trigger ended without an event")
         if event["status"] == "error":
@@ -127,7 +127,7 @@ class CdcStreamOperator(SparkStageOperator):
         return {"adopted": adopted, **event["value"]}
 
     def on_kill(self) -> None:
-        """Stop the application, if that was asked for."""
+        """Stop the application if ``stop_on_kill``."""
         self._killed = True
         if self.stop_on_kill:
             self._stream_folder().request_stop()
@@ -136,11 +136,11 @@ class CdcStreamOperator(SparkStageOperator):
         self._check_spark()
         folder = self._stream_folder()
         self._folder = RunFolder.open(self.work_folder, connector.name, "stream")
-        with _only_one(folder, self.start_timeout_seconds):
+        with _exclusive(folder, self.start_timeout_seconds):
             health = self._health()
-            wanted = self._spec(connector)
+            spec = self._spec(connector)
             if health.alive:
-                if _same(folder, wanted):
+                if _same(folder, spec):
                     self.log.info(
                         "Adopting the continuous application of %s: %s", connector.name, health.numbers()
                     )
@@ -157,7 +157,7 @@ class CdcStreamOperator(SparkStageOperator):
         secrets = self._write_job(connector)
         self._fill_submit(connector)
         if not self._runs_here():
-            # The submitting process need not stay: the application's state file tells of it.
+            # The submitting process needn't wait: the application's state file reports its status.
             self.conf = {
                 "spark.yarn.submit.waitAppCompletion": "false",
                 "spark.kubernetes.submission.waitAppCompletion": "false",
@@ -186,11 +186,11 @@ class CdcStreamOperator(SparkStageOperator):
             "Started the continuous application of %s; its log is %s", connector.name, folder.log_path
         )
         try:
-            self._await_word(folder, process, secrets)
+            self._await_heartbeat(folder, process, secrets)
         finally:
-            self._folder.forget_connection()
+            self._folder.remove_connection()
 
-    def _await_word(
+    def _await_heartbeat(
         self, folder: StreamFolder, process: subprocess.Popen[bytes], secrets: Mapping[str, Any]
     ) -> None:
         deadline = time.monotonic() + self.start_timeout_seconds
@@ -199,12 +199,14 @@ class CdcStreamOperator(SparkStageOperator):
                 result = self._folder.read_result()
                 if result is not None and not result.ok:
                     raise error_of(result.error_code, redact(result.error, secrets))
-                raise error_of("", redact(f"the application ended at its start: {_tail(folder)}", secrets))
+                raise error_of(
+                    "", redact(f"the application ended during its start: {_tail(folder)}", secrets)
+                )
             if time.monotonic() > deadline or self._killed:
                 for one in process_tree(process.pid):
                     kill(one)
                 raise TransientError(
-                    "the continuous application has not told of itself",
+                    "the continuous application sent no heartbeat",
                     expected=f"file {folder.state_path} within {self.start_timeout_seconds:.0f} s",
                     found=_tail(folder),
                 )
@@ -216,7 +218,7 @@ class CdcStreamOperator(SparkStageOperator):
         while self._health().alive:
             if time.monotonic() > deadline:
                 raise TransientError(
-                    "the continuous application does not stop", found=str(self._health().numbers())
+                    "the continuous application doesn't stop", found=str(self._health().numbers())
                 )
             time.sleep(0.5)
 
@@ -262,8 +264,8 @@ class CdcStreamOperator(SparkStageOperator):
 
 
 @contextlib.contextmanager
-def _only_one(folder: StreamFolder, patience_seconds: float) -> Iterator[None]:
-    """Hold the folder's lock, which ends with this process at the latest."""
+def _exclusive(folder: StreamFolder, patience_seconds: float) -> Iterator[None]:
+    """Hold the folder's lock, which is released at the latest when this process ends."""
     deadline = time.monotonic() + patience_seconds
     with (folder.path / "lock").open("w") as lock:
         while True:
@@ -272,17 +274,19 @@ def _only_one(folder: StreamFolder, patience_seconds: float) -> Iterator[None]:
                 break
             except BlockingIOError:
                 if time.monotonic() > deadline:
-                    raise TransientError(f"another task starts the application in {folder.path}") from None
+                    raise TransientError(
+                        f"another task is starting the application in {folder.path}"
+                    ) from None
                 time.sleep(0.2)
         yield
 
 
-def _same(folder: StreamFolder, wanted: Mapping[str, Any]) -> bool:
+def _same(folder: StreamFolder, spec: Mapping[str, Any]) -> bool:
     try:
         running = JobSpec.from_json(folder.spec_path.read_text())
     except (OSError, ValueError, CdcError):
         return False
-    return running.connector == wanted["connector"] and running.options == wanted["options"]
+    return running.connector == spec["connector"] and running.options == spec["options"]
 
 
 def _tail(folder: StreamFolder) -> str:

@@ -1,6 +1,6 @@
-"""Operators on a connector's topics: made, sent to once more, and compared with mirrors.
+"""Operators on a connector's topics: create them, replay events, compare them with mirrors.
 
-Publishing itself is a stage of its own, or the last step of a sync: :mod:`.stages`.
+Publishing itself is a separate stage, or the last step of a sync: :mod:`.stages`.
 
 Example::
 
@@ -34,18 +34,17 @@ if TYPE_CHECKING:
 
 
 class CdcCreateTopicsOperator(BaseOperator):
-    """Makes the topics of a connector's tables that are missing, without Spark: before the first publishing.
+    """Creates the missing topics of a connector's tables, without Spark, before the first publishing.
 
-    Publishing makes a topic before its first record anyhow; this is for consumers that must find all topics,
-    and for connectors with ``publish.topics.create: false`` whose topics are to be made by one task with the
-    right to. Topics that transforms route events to aren't known before. Those that are there stay as they
-    are; what they have otherwise than declared is logged. XCom: ``made`` and ``there``, lists of topics.
+    Publishing creates a topic before its first record anyway. Use this for consumers that need all topics to
+    exist, and for connectors with ``publish.topics.create: false`` whose topics one task with the permission
+    creates. Topics to which transforms route events aren't known in advance. Existing topics aren't altered;
+    differences from the declaration are logged. XCom: ``made`` and ``there``, lists of topics.
 
     Args:
         connector: The connector, its declaration as a mapping, or the path of its YAML file (templated).
-        source_conn_id: Connection of the source, which is asked for its tables, in place of the declared one
-            (templated).
-        kafka_conn_id: Connection of the brokers in place of the declared one (templated).
+        source_conn_id: Connection of the source, to list its tables, instead of the declared one (templated).
+        kafka_conn_id: Connection of the brokers instead of the declared one (templated).
     """
 
     template_fields: Sequence[str] = ("connector", "source_conn_id", "kafka_conn_id")
@@ -67,25 +66,25 @@ class CdcCreateTopicsOperator(BaseOperator):
         self.kafka_conn_id = kafka_conn_id
 
     def execute(self, context: Context) -> dict[str, list[str]]:
-        """Make them.
+        """Create the topics.
 
         Raises:
-            AirflowFailException: A person must change something.
-            CdcError: What a retry may get over.
+            AirflowFailException: A configuration change is required.
+            CdcError: A retry may help.
         """
         try:
             created = create_missing(to_connector(self.connector), self.source_conn_id, self.kafka_conn_id)
         except CdcError as error:
             raise for_airflow(error) from None
         for topic in created["made"]:
-            self.log.info("topic %s was made", topic)
+            self.log.info("Created topic %s", topic)
         return created
 
 
 def create_missing(
     connector: Connector, source_conn_id: str | None = None, kafka_conn_id: str | None = None
 ) -> dict[str, list[str]]:
-    """Ask the source for its tables, and make their topics.
+    """List the source's tables, and create their topics.
 
     Args:
         connector: The declaration.
@@ -96,7 +95,7 @@ def create_missing(
         ``made`` and ``there``.
 
     Raises:
-        ConfigurationError: The connector publishes nothing, or something must be changed by a person.
+        ConfigurationError: The connector publishes nothing, or a configuration change is required.
         TransientError: The source or the brokers don't answer.
     """
     from airflow_cdc_provider.jobs.topics.rules import create_topics
@@ -117,20 +116,19 @@ def create_missing(
 
 
 class CdcReplayOperator(SparkStageOperator):
-    """Publishes the events of a range of batches once more, to their topics or to others.
+    """Publishes the events of a range of batches again, to their topics or to others.
 
-    Where publishing stands isn't touched. A try that failed is gone on with by the next one; a task that is
-    cleared after it succeeded sends all again. XCom's ``replayed`` tells batches, records and transactions.
+    The position of publishing isn't changed. After a failure the next try continues; a task that is cleared
+    after it succeeded sends all events again. XCom's ``replayed`` has batches, records and transactions.
 
     Args:
-        first_batch: The first batch of the changes table; default: the oldest that is kept (templated).
-        last_batch: The last one; default: the last that is published, with another prefix the newest
+        first_batch: The first batch of the changes table; default: the oldest retained one (templated).
+        last_batch: The last batch; default: the last published one, with another prefix the newest one
             (templated).
-        since: Instead of numbers: batches committed from this time on, ISO 8601 (templated).
-        until: Likewise: up to this time (templated).
-        topic_prefix: Topics begin with this in place of the connector's prefix; empty: the same topics
-            (templated).
-        request: Names the request; default: dag, run and task (templated).
+        since: Instead of numbers: batches committed at or after this time, ISO 8601 (templated).
+        until: Instead of numbers: batches committed up to this time (templated).
+        topic_prefix: Prefix of the topics instead of the connector's; empty for the same topics (templated).
+        request: Id of the request; default: DAG, run and task (templated).
         kwargs: As for :class:`~airflow_cdc_provider.operators.spark_stage.SparkStageOperator`.
     """
 
@@ -165,7 +163,7 @@ class CdcReplayOperator(SparkStageOperator):
         self.request = request
 
     def options(self) -> Mapping[str, Any]:
-        """Return the range, the prefix and the request's name."""
+        """Return the range, the prefix and the request's id."""
         numbers = {name: to_number(name, getattr(self, name)) for name in ("first_batch", "last_batch")}
         chosen = {name: int(number) for name, number in numbers.items() if number is not None}
         texts = {name: getattr(self, name) for name in ("since", "until", "topic_prefix", "request")}
@@ -175,14 +173,14 @@ class CdcReplayOperator(SparkStageOperator):
 class CdcCompareTopicsOperator(SparkStageOperator):
     """Compares topics with mirrors: the last event of each key with the mirror's row, in both directions.
 
-    Run it when all that is captured is merged and published, and nothing else writes to the topics. XCom
-    shows ``differences`` per table, the log some keys. No value is shown.
+    Run it when all captured changes are merged and published, and nothing else writes to the topics. XCom has
+    ``differences`` per table, the log some keys. No value is shown.
 
     Args:
-        max_differences: Fail when more rows than this differ; None only reports.
-        topic_prefix: Topics begin with this in place of the connector's prefix: those of another connector
-            beside this one, or of a replay (templated).
-        topics: By table, the topics that have its events, where they aren't named as the declaration says
+        max_differences: Fail if more rows than this differ; None only reports.
+        topic_prefix: Prefix of the topics instead of the connector's: that of a parallel connector, or of a
+            replay (templated).
+        topics: By table, the topics with its events, if their names differ from the declaration's
             (templated).
         kwargs: As for :class:`~airflow_cdc_provider.operators.spark_stage.SparkStageOperator`.
     """
@@ -204,7 +202,7 @@ class CdcCompareTopicsOperator(SparkStageOperator):
         self.topics = topics
 
     def options(self) -> Mapping[str, Any]:
-        """Return where the events are."""
+        """Return the prefix and the topics."""
         topics = to_mapping("topics", self.topics)
         return {
             **({"topic_prefix": self.topic_prefix} if self.topic_prefix else {}),
@@ -212,5 +210,5 @@ class CdcCompareTopicsOperator(SparkStageOperator):
         }
 
     def accepts(self, result: JobResult) -> bool:
-        """Accept what differs by no more than is allowed."""
+        """Accept a result with at most ``max_differences``."""
         return few_differences(result, self.max_differences)

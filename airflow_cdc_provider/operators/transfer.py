@@ -1,4 +1,4 @@
-"""The operator that brings a Cassandra node's segments to where Spark can read them."""
+"""Operator that copies a Cassandra node's commit-log segments to a folder that Spark can read."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from airflow.providers.common.compat.sdk import BaseOperator, Stats
 
 from airflow_cdc_provider.assets import changes_asset
 from airflow_cdc_provider.exceptions import CdcError, ConfigurationError, PositionLost, TransientError
-from airflow_cdc_provider.hooks.commit_log_offset import is_passed
+from airflow_cdc_provider.hooks.commit_log_offset import is_captured
 from airflow_cdc_provider.hooks.failures import for_airflow
 from airflow_cdc_provider.hooks.parameters import one_of, to_flag, to_mapping, to_number
 from airflow_cdc_provider.hooks.source import ConnectorLike, to_connector
@@ -46,41 +46,41 @@ _LAYOUTS: Final = ("whole", "chunks")
 
 
 class CommitLogTransferOperator(BaseOperator):
-    """Brings a node's new and grown segments to ``<landing>/<host id>`` and clears away those captured.
+    """Copies a node's new and grown segments to ``<landing>/<host id>``, and disposes of captured ones.
 
-    A reader of the landing folder never sees half a segment, nor an idx ahead of its data; a killed run is
-    made good by the next. Segments that can't be brought go to ``<landing>/errors/<host id>`` with the reason
-    and don't keep the others.
+    A reader of the landing folder never sees a partial segment, nor an idx ahead of its data. The next run
+    completes a killed one. Segments that can't be copied are moved to ``<landing>/errors/<host id>`` with the
+    reason, and don't block the others.
 
     XCom: ``copied``, ``copied_bytes``, ``unchanged``, ``vanished``, ``deleted``, ``archived``, ``errors``,
     ``failed``, ``lost``; the same are metrics ``cdc.transfer.*``.
 
     Args:
         connector: The connector, its declaration as a mapping, or the path of its YAML file (templated).
-        cdc_raw: Where the segments are (templated): the node's ``cdc_raw``, as a folder of the worker, or of
-            the node, with ``ssh_conn_id``; or ``s3://bucket/prefix``, where ``cdc-shipper`` puts them, a
-            folder per host id; None where something else brings them, to clear away only.
-        layout: ``whole``, or ``chunks`` where ``cdc-shipper`` puts chunks into a folder, below it one per
+        cdc_raw: Source of the segments (templated): the node's ``cdc_raw``, as a folder of the worker, or of
+            the node with ``ssh_conn_id``; or ``s3://bucket/prefix``, to which ``cdc-shipper`` writes, with a
+            folder per host id; None if another program copies them, to dispose of captured ones only.
+        layout: ``whole``, or ``chunks`` if ``cdc-shipper`` writes chunks to a folder, with a subfolder per
             host id; ``s3://`` always has chunks.
-        host_id: The node's host id, as ``SELECT host_id FROM system.local`` shows it (templated).
+        host_id: The node's host id, as returned by ``SELECT host_id FROM system.local`` (templated).
         landing: The landing folder (templated); default: the connector's ``cdc_raw``.
         ssh_conn_id: Connection of type ``ssh`` or ``sftp`` through which ``cdc_raw`` is reached.
-        aws_conn_id: Connection of type ``aws`` for ``s3://``; default: what boto3 finds by itself.
-        after_transfer: ``delete`` frees room in ``cdc_raw`` as soon as a finished segment's copy stands;
+        aws_conn_id: Connection of type ``aws`` for ``s3://``; default: boto3's own credentials.
+        after_transfer: ``delete`` frees space in ``cdc_raw`` as soon as a finished segment is copied;
             ``keep``.
-        after_commit: What becomes of segments that were captured to their end, at both ends: ``delete``,
-            ``archive`` (the landing copy moves to ``<archive>/<host id>``) or ``keep``.
+        after_commit: What to do with segments that were captured to their end, at both ends: ``delete``,
+            ``archive`` (move the landing copy to ``<archive>/<host id>``) or ``keep``.
         archive: The archive folder (templated), for ``archive``.
-        offset: The offset that tells what was captured, as a mapping or JSON (templated), for example a
-            sync's XCom; default: the copy in the connector's asset state.
+        offset: The offset of capture, as a mapping or JSON (templated), for example a sync's XCom; default:
+            the copy in the connector's asset state.
         transfer_class: Dotted path of a subclass of
-            :class:`~airflow_cdc_provider.transfer.disposal.CommitLogTransfer`, which takes captured segments
-            over and hears of errors.
+            :class:`~airflow_cdc_provider.transfer.disposal.CommitLogTransfer`, which receives captured
+            segments and errors.
         transfer_options: Its keyword arguments.
-        retry_errors: Bring the segments of the errors folder as they are, for capture to read what is sound
-            (templated).
-        parallel: Segments brought at once.
-        max_bytes_per_second: Bandwidth, all of them together (templated); None or 0 for no limit.
+        retry_errors: Copy the segments of the errors folder unchanged, so that capture reads their intact
+            part (templated).
+        parallel: The number of segments copied at once.
+        max_bytes_per_second: Total bandwidth (templated); None or 0 for no limit.
     """
 
     template_fields: Sequence[str] = (
@@ -142,9 +142,10 @@ class CommitLogTransferOperator(BaseOperator):
         """Transfer once.
 
         Raises:
-            AirflowFailException: A folder, a connection or an option is wrong; or the node dropped segments
-                before they were brought, so that changes are lost.
-            CdcError: What a retry may get over: a full disk, a lost connection, another transfer of the node.
+            AirflowFailException: A folder, a connection or an option is invalid; or the node dropped segments
+                before they were copied, so that changes are lost.
+            CdcError: A retry may help: the disk is full, the connection was lost, or another transfer of the
+                node runs.
         """
         try:
             return self._transfer(context)
@@ -160,48 +161,48 @@ class CommitLogTransferOperator(BaseOperator):
         self._refuse_contradictions()
         if self.after_transfer == self.after_commit == "keep":
             self.log.warning(
-                "Nothing clears %s away: both after_transfer and after_commit are keep. When it is full, "
-                "Cassandra refuses writes to tables with CDC",
+                "Segments in %s are never removed: both after_transfer and after_commit are keep. "
+                "When it is full, Cassandra refuses writes to tables with CDC",
                 self.cdc_raw or landing,
             )
         with ExitStack() as opened:
             source = self._source(landing, opened)
             counts = self._run(context, connector, landing, source)
-        self._tell(connector, counts)
+        self._report(connector, counts)
         if counts.lost:
             raise PositionLost(
-                f"node {self.host_id} dropped {counts.lost} segments before their ends were brought",
-                expected="cdc_block_writes: true, or transfers often enough",
-                found=f"what is left of them, in {Path(landing, ERRORS, self.host_id)}",
+                f"node {self.host_id} dropped {counts.lost} segments before they were completely copied",
+                expected="cdc_block_writes: true, or more frequent transfers",
+                found=f"their remainders, in {Path(landing, ERRORS, self.host_id)}",
                 remedy="reset the offset and sync, which takes new snapshots: airflow cdc offsets reset",
             )
         if counts.failed:
             raise TransientError(
-                f"{counts.failed} segments of node {self.host_id} were not brought or taken over",
-                found="the reasons, above in this log",
-                remedy="the next try goes on with them",
+                f"{counts.failed} segments of node {self.host_id} were not copied or handed over",
+                found="the reasons above in this log",
+                remedy="the next try continues with them",
             )
         return dict(vars(counts))
 
     def _refuse_contradictions(self) -> None:
-        """Refuse arguments that would do nothing: who gives an archive doesn't want segments deleted."""
+        """Refuse arguments that would have no effect: an archive contradicts deleting segments."""
         if self.after_commit == "archive" and not self.archive:
-            raise ConfigurationError("the archive folder is not known", expected="archive")
+            raise ConfigurationError("the archive folder is missing", expected="archive")
         if self.archive and self.after_commit != "archive":
             raise ConfigurationError(
-                "nothing would go to the archive",
+                "no segment would be archived",
                 expected="after_commit archive",
                 found=f"archive {self.archive} and after_commit {self.after_commit}",
             )
         if not self.cdc_raw and to_flag("retry_errors", self.retry_errors):
             raise ConfigurationError(
-                "retry_errors needs the place that segments come from",
+                "retry_errors needs the source of the segments",
                 expected="cdc_raw",
-                remedy="without it captured segments are cleared away, and nothing is brought",
+                remedy="without cdc_raw the task only disposes of captured segments",
             )
         if self.ssh_conn_id and (self.cdc_raw or _S3).startswith(_S3):
             raise ConfigurationError(
-                "ssh_conn_id leads to a folder", expected="a folder as cdc_raw", found=repr(self.cdc_raw)
+                "ssh_conn_id requires a folder", expected="a folder as cdc_raw", found=repr(self.cdc_raw)
             )
 
     def _landing(self, connector: Connector) -> str:
@@ -214,15 +215,15 @@ class CommitLogTransferOperator(BaseOperator):
         landing = self.landing or connector.source.cdc_raw
         if not landing or not self.host_id:
             raise ConfigurationError(
-                "the landing folder is not known", expected="landing, or option source.cdc_raw; and host_id"
+                "the landing folder is missing", expected="landing, or option source.cdc_raw; and host_id"
             )
         require_host_id(self.host_id)
         if landing.startswith(_S3):
             raise ConfigurationError(
                 "a bucket can't be the landing folder",
-                expected="a folder that Spark's executors see",
+                expected="a folder that Spark's executors can read",
                 found=landing,
-                remedy="name the bucket as cdc_raw; segments are brought from it to the landing folder",
+                remedy="name the bucket as cdc_raw; segments are copied from it to the landing folder",
             )
         return landing
 
@@ -262,7 +263,7 @@ class CommitLogTransferOperator(BaseOperator):
             target=self._segments(landing),
             after_transfer=self.after_transfer,
             after_commit=self.after_commit,
-            passed=lambda segment: is_passed(segment, offset),
+            is_captured=lambda segment: is_captured(segment, offset),
             archive=self._segments(self.archive) if self.archive else None,
             errors=self._segments(str(Path(landing, ERRORS))),
             retry_errors=to_flag("retry_errors", self.retry_errors),
@@ -280,7 +281,7 @@ class CommitLogTransferOperator(BaseOperator):
     def _segments(self, folder: str) -> WholeSegments:
         return WholeSegments(FolderStore(Path(folder, self.host_id)), self.host_id)
 
-    def _tell(self, connector: Connector, counts: TransferCounts) -> None:
+    def _report(self, connector: Connector, counts: TransferCounts) -> None:
         tags = {**connector.tags, "host": self.host_id}
         for name, count in vars(counts).items():
             Stats.incr(f"cdc.transfer.{name}", count, tags=tags)

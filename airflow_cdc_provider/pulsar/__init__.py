@@ -1,6 +1,6 @@
-"""What knows a Pulsar broker: its protocol, connections, and producers whose messages it stores once.
+"""Access to Pulsar: its protocol, connections, and producers with deduplicated messages.
 
-Knows nothing of sources and of events: records come as Arrow batches with the columns that :mod:`.producer`
-names. Pulsar's own client for Python isn't used: it can't mark a message's key as encoded in base64, which
-readers of KeyValue schemas need (``docs/design/publishing.md``).
+Independent of sources and events: records are Arrow batches with the columns documented in :mod:`.producer`.
+Pulsar's Python client isn't used: it can't mark a message's key as base64-encoded, which readers of KeyValue
+schemas need (``docs/design/publishing.md``).
 """

@@ -1,7 +1,7 @@
-"""Connections to brokers: one socket each, a greeting, questions and their answers.
+"""Connections to brokers: one socket each, with a handshake, requests and responses.
 
-A connection lives as long as records are sent: nothing is kept open while events are made, so a broker's
-pings are answered while somebody waits for an answer, and at no other time.
+A connection is only open while records are sent, not while events are built. So a broker's pings are only
+answered while a response is awaited.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ _RECEIVE_BYTES: Final = 1 << 16
 _LARGEST_COMMAND: Final = 64 << 20
 
 Command = tuple[int, dict[int, int | bytes]]
-"""Its type, and its fields."""
+"""Type and fields of a command."""
 
 
 class Connection:
@@ -31,12 +31,12 @@ class Connection:
 
     Args:
         address: The broker.
-        settings: Login, TLS, patience.
-        proxied: Behind a proxy: the broker that is meant, ``host:port``.
+        settings: Login, TLS, timeouts.
+        proxied: Behind a proxy: the target broker, ``host:port``.
 
     Raises:
         BrokersAway: It doesn't answer.
-        ConfigurationError: The login or TLS is wrong.
+        ConfigurationError: The login or TLS is invalid.
     """
 
     def __init__(self, address: Address, settings: ClientSettings, proxied: str = "") -> None:
@@ -61,7 +61,7 @@ class Connection:
             raise
 
     def close(self) -> None:
-        """End it."""
+        """Close the connection."""
         with suppress(OSError):
             self._socket.close()
 
@@ -69,19 +69,19 @@ class Connection:
         """Send frames.
 
         Raises:
-            BrokersAway: The connection is gone.
+            BrokersAway: The connection is lost.
         """
         try:
             self._socket.settimeout(self._settings.timeout_seconds)
             self._socket.sendall(frames)
         except OSError as error:
-            raise BrokersAway(f"broker {self.address} went away", found=str(error)) from None
+            raise BrokersAway(f"connection to broker {self.address} lost", found=str(error)) from None
 
     def receive(self) -> Command:
-        """Return the next command that isn't about the connection itself.
+        """Return the next command other than those that maintain the connection.
 
         Raises:
-            BrokersAway: None came in time, the connection is gone, or what came is no command.
+            BrokersAway: None arrived in time, the connection is lost, or the data is no command.
         """
         deadline = time.monotonic() + self._settings.timeout_seconds
         while True:
@@ -89,34 +89,37 @@ class Connection:
             if kind == wire.PING:
                 self.send(wire.command(wire.PONG, {}))
             elif kind == wire.AUTH_CHALLENGE:
-                # A token that is renewed is the next job's: this one shows what it has.
-                shown = wire.message({1: "token", 2: self._settings.token})
-                self.send(wire.command(wire.AUTH_RESPONSE, {2: shown, 3: wire.PROTOCOL_VERSION}))
+                # A renewed token is used by the next job; this one sends the token that it has.
+                response = wire.message({1: "token", 2: self._settings.token})
+                self.send(wire.command(wire.AUTH_RESPONSE, {2: response, 3: wire.PROTOCOL_VERSION}))
             elif kind != wire.PONG:
                 return kind, fields
 
-    def ask(
-        self, kind: int, fields: dict[int, wire.Value], request_field: int, wanted: int, doing: str
+    def request(
+        self, kind: int, fields: dict[int, wire.Value], request_field: int, response: int, doing: str
     ) -> dict[int, int | bytes]:
-        """Send a command and return what answers it. No message may wait for its receipt.
+        """Send a request and return its response. No message may be waiting for a receipt.
 
         Args:
-            kind: Its type.
-            fields: Its fields, but the request's number.
-            request_field: The number of the field of that.
-            wanted: The type of its answer.
-            doing: What fails if it fails, in words.
+            kind: Type of the request.
+            fields: Its fields, except the request id.
+            request_field: Number of the field for the request id.
+            response: Type of the response.
+            doing: The operation, for error messages.
+
+        Returns:
+            The fields of the response.
 
         Raises:
-            CdcError: The broker refuses it, or doesn't answer.
+            CdcError: The broker rejects it, or doesn't answer.
         """
         self._requests += 1
         self.send(wire.command(kind, {**fields, request_field: self._requests}))
         answer, found = self.receive()
         if answer == wire.ERROR:
             raise error_of(_number(found, 2), _text(found, 3), doing)
-        if answer != wanted:
-            raise BrokersAway(f"{doing} failed", expected=f"command {wanted}", found=f"command {answer}")
+        if answer != response:
+            raise BrokersAway(f"{doing} failed", expected=f"command {response}", found=f"command {answer}")
         return found
 
     def _next(self, deadline: float) -> Command:
@@ -124,7 +127,7 @@ class Connection:
             if len(self._received) >= 4:
                 size = struct.unpack_from(">I", self._received)[0]
                 if size > _LARGEST_COMMAND:
-                    raise BrokersAway(f"what {self.address} sends is no command of Pulsar")
+                    raise BrokersAway(f"{self.address} sent an invalid Pulsar command")
                 if len(self._received) >= 4 + size:
                     frame = bytes(self._received[4 : 4 + size])
                     del self._received[: 4 + size]
@@ -141,9 +144,9 @@ class Connection:
             except TimeoutError:
                 continue
             except OSError as error:
-                raise BrokersAway(f"broker {self.address} went away", found=str(error)) from None
+                raise BrokersAway(f"connection to broker {self.address} lost", found=str(error)) from None
             if not data:
-                raise BrokersAway(f"broker {self.address} went away", found="it closed the connection")
+                raise BrokersAway(f"connection to broker {self.address} lost", found="it was closed")
             self._received += data
 
     def _command(self, frame: bytes) -> Command:
@@ -156,16 +159,14 @@ class Connection:
                 raise ValueError("no type")
             return kind, wire.read_message(body)
         except (struct.error, ValueError, KeyError) as error:
-            raise BrokersAway(
-                f"what {self.address} sends is no command of Pulsar", found=str(error)
-            ) from None
+            raise BrokersAway(f"{self.address} sent an invalid Pulsar command", found=str(error)) from None
 
 
 class Brokers:
-    """Finds the broker of each topic, and keeps a connection to each.
+    """Looks up the broker of each topic, and keeps a connection to each.
 
     Args:
-        settings: Of the client.
+        settings: Client settings.
     """
 
     def __init__(self, settings: ClientSettings) -> None:
@@ -174,20 +175,20 @@ class Brokers:
         self._open: dict[tuple[Address, str], Connection] = {}
 
     def close(self) -> None:
-        """End all connections."""
+        """Close all connections."""
         for connection in self._open.values():
             connection.close()
         self._open.clear()
 
     def partitions(self, topic: str) -> int:
-        """Return how many partitions a topic has, 0 for one that isn't partitioned.
+        """Return the number of a topic's partitions, 0 if it isn't partitioned.
 
         Raises:
-            CdcError: The broker refuses to tell, or doesn't answer.
+            CdcError: The broker rejects the request, or doesn't answer.
         """
-        doing = f"asking for topic {topic}"
+        doing = f"describing topic {topic}"
         first = self._to(self._first)
-        found = first.ask(wire.PARTITIONS, {1: topic}, 2, wire.PARTITIONS_RESPONSE, doing)
+        found = first.request(wire.PARTITIONS, {1: topic}, 2, wire.PARTITIONS_RESPONSE, doing)
         if _number(found, 3) == 1:
             raise error_of(_number(found, 4), _text(found, 5), doing)
         return _number(found, 1)
@@ -196,12 +197,13 @@ class Brokers:
         """Return a connection to the broker that serves a topic.
 
         Raises:
-            CdcError: As :meth:`partitions`.
+            CdcError: As in :meth:`partitions`.
         """
-        doing = f"looking for the broker of topic {topic}"
-        asked, authoritative = self._to(self._first), 0
+        doing = f"looking up the broker of topic {topic}"
+        connection, authoritative = self._to(self._first), 0
         for _ in range(_REDIRECTS):
-            found = asked.ask(wire.LOOKUP, {1: topic, 3: authoritative}, 2, wire.LOOKUP_RESPONSE, doing)
+            fields: dict[int, wire.Value] = {1: topic, 3: authoritative}
+            found = connection.request(wire.LOOKUP, fields, 2, wire.LOOKUP_RESPONSE, doing)
             answer = _number(found, 3)
             if answer == 2:
                 raise error_of(_number(found, 6), _text(found, 7), doing)
@@ -213,12 +215,12 @@ class Brokers:
                     remedy="correct service_url in the connection's extra",
                 )
             address = Address.of(url)
-            behind = str(address) if _number(found, 8) else ""
-            asked = self._to(self._first if behind else address, behind)
+            proxied = str(address) if _number(found, 8) else ""
+            connection = self._to(self._first if proxied else address, proxied)
             if answer == 1:
-                return asked
+                return connection
             authoritative = _number(found, 5)
-        raise BrokersAway(f"{doing} failed", found="brokers that send to each other")
+        raise BrokersAway(f"{doing} failed", found="too many redirects between brokers")
 
     def _to(self, address: Address, proxied: str = "") -> Connection:
         key = address, proxied

@@ -1,7 +1,7 @@
-"""What brokers report, as our errors: by number, never by text.
+"""Conversion of brokers' errors to this provider's errors, by number and never by text.
 
-``ConfigurationError``  a login, a right, a topic or its schema is wrong
-``CommitConflict``      another producer has the name now
+``ConfigurationError``  a login, a permission, a topic or its schema is invalid
+``CommitConflict``      another producer uses the name now
 :class:`BrokersAway`    anything else: brokers that don't answer, topics that move
 """
 
@@ -33,28 +33,31 @@ _NAMES: Final = {
 }
 _LASTING: Final = {
     3: "correct the token in the connection's password, or its TLS",
-    4: "give the connection's role the right to produce in the namespace",
+    4: "grant the connection's role permission to produce in the namespace",
     10: "use a broker of Pulsar 2.10 or later",
-    11: "make the topic, or allow its making (allowAutoTopicCreation)",
-    15: "the topic was ended; publish to another namespace or prefix",
+    11: "create the topic, or allow its creation (allowAutoTopicCreation)",
+    15: "the topic was terminated; publish to another namespace or prefix",
     17: "correct publish.pulsar.topic_prefix",
-    18: "the topic's schema can't become the table's: alter the namespace's compatibility strategy, or "
-    "publish to another prefix",
-    22: "the broker's or namespace's policy forbids it",
+    18: "the table's schema is incompatible with the topic's: change the namespace's compatibility strategy, "
+    "or publish to another prefix",
+    22: "a policy of the broker or the namespace forbids it",
 }
 
 
 class BrokersAway(TransientError):
-    """The brokers don't answer, or not now."""
+    """The brokers don't answer, or are not available now."""
 
 
 def error_of(number: int, text: str, doing: str) -> CdcError:
-    """Return our error.
+    """Convert a broker's error.
 
     Args:
-        number: The broker's ``ServerError``.
-        text: What it says.
-        doing: What failed, in words.
+        number: The ``ServerError`` code.
+        text: Its message.
+        doing: The operation that failed, for the message.
+
+    Returns:
+        The provider's error.
     """
     found = f"{_NAMES.get(number, f'error {number}')}: {text}"
     if number in _LASTING:
@@ -63,6 +66,6 @@ def error_of(number: int, text: str, doing: str) -> CdcError:
         return CommitConflict(
             f"{doing} failed: another producer took over",
             found=found,
-            remedy="let only one run publish at a time",
+            remedy="run only one publisher at a time",
         )
     return BrokersAway(f"{doing} failed", found=found)

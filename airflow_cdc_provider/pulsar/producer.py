@@ -1,17 +1,18 @@
-"""The producer: records to topics as KeyValue messages, each stored once by its sequence id.
+"""The producer: sends records as KeyValue messages, each of which is stored once by its sequence id.
 
-Records come as Arrow batches with the columns ``topic``, ``key``, ``value`` (null for a deletion),
+Records are Arrow batches with the columns ``topic``, ``key``, ``value`` (null for a deletion),
 ``headers`` (members of a JSON list of name and JSON text), ``key_schema``, ``value_schema`` (Avro) and
 ``sequence``.
 
-**Once.** ``sequence`` grows from record to record and is the same whenever a record is made. A broker with
-deduplication keeps, per topic and name of a producer, the highest one that it has stored, and drops what
-isn't higher. All records are sent in their order, so what is stored of a topic is always a beginning of its
-sequence: also when a producer is killed, and when one that was believed dead goes on beside the next. So
-sending again what was sent in part completes it. Messages are not batched: the broker judges a batch as one.
+**Deduplication.** ``sequence`` increases from record to record and is the same each time a record is built. A
+broker with deduplication keeps the highest stored sequence id per topic and producer name, and drops messages
+with lower or equal ids. All records are sent in order, so the stored messages of a topic are always a prefix
+of its sequence, also after a producer was killed, or if a producer that was considered dead is still sending.
+So sending again completes a sequence that was sent in part. Messages are not batched, because the broker
+deduplicates a batch as a whole.
 
-Without deduplication what is sent again is stored again; :attr:`PulsarProducer.undeduplicated` names the
-topics.
+Without deduplication, records that are sent again are stored again; :attr:`PulsarProducer.undeduplicated`
+contains these topics.
 """
 
 from __future__ import annotations
@@ -32,10 +33,10 @@ from airflow_cdc_provider.pulsar.errors import BrokersAway, error_of
 from airflow_cdc_provider.pulsar.settings import ClientSettings
 
 _IN_FLIGHT: Final = 4_000
-"""Messages of a topic that are sent before the first of them is acknowledged."""
+"""Maximum number of unacknowledged messages of a topic."""
 _SENT_TOGETHER_BYTES: Final = 256 << 10
 _METADATA_BYTES: Final = 10 << 10
-"""What brokers leave for a message's metadata beside its largest size."""
+"""Space that brokers reserve for a message's metadata within the maximum size."""
 
 
 @dataclass
@@ -43,15 +44,15 @@ class _Open:
     """A producer on one topic.
 
     Args:
-        connection: To the topic's broker.
-        number: Its id there.
+        connection: Connection to the topic's broker.
+        number: The producer's id there.
         schema: The schemas that it was opened with.
-        schema_version: What the broker calls them.
-        stored: The highest sequence id that the broker knew when it was opened, -1 for none.
-        sent: The last that was sent since, -1 for none.
-        unanswered: Sequence ids that wait for receipts.
-        frames: What isn't sent yet.
-        frames_bytes: How much that is.
+        schema_version: The broker's version of them.
+        stored: The highest sequence id that the broker had stored when it was opened, -1 for none.
+        sent: The last sequence id that was sent since, -1 for none.
+        unanswered: Sequence ids without receipts.
+        frames: Frames to send.
+        frames_bytes: Their size.
     """
 
     connection: Connection
@@ -69,12 +70,12 @@ class PulsarProducer:
     """Sends records under one name.
 
     Args:
-        settings: Of the client.
-        name: The producer's name, which no other may have.
+        settings: Client settings.
+        name: The producer's name, which must be unique.
         namespace: ``tenant/namespace`` of topics.
 
     Attributes:
-        undeduplicated: Topics in which the broker doesn't recognize what it has stored.
+        undeduplicated: Topics without deduplication.
     """
 
     def __init__(self, settings: ClientSettings, name: str, namespace: str) -> None:
@@ -88,13 +89,13 @@ class PulsarProducer:
         """Send records, and return when all are stored.
 
         Args:
-            batches: In the order of ``sequence``.
+            batches: Batches in the order of ``sequence``.
 
         Raises:
-            BrokersAway: Brokers don't answer; some records may be stored: send the same again.
-            ConfigurationError: The login, a right, a topic or a schema is wrong, or a record is too large;
-                those before it are stored, none behind it in its topic is.
-            CommitConflict: Another producer has the name.
+            BrokersAway: Brokers don't answer; some records may be stored: send all of them again.
+            ConfigurationError: The login, a permission, a topic or a schema is invalid, or a record is too
+                large; the records before it are stored, later ones of its topic are not.
+            CommitConflict: Another producer uses the name.
         """
         session = _Session(self._settings, self._name)
         try:
@@ -102,7 +103,9 @@ class PulsarProducer:
                 for topic, schema, sent in _messages(batch):
                     session.add(self._lead + topic, schema, sent)
             session.finish()
-            self.undeduplicated |= {topic for topic in session.topics - self._known if session.forgets(topic)}
+            self.undeduplicated |= {
+                topic for topic in session.topics - self._known if session.lacks_deduplication(topic)
+            }
             self._known |= session.topics
         finally:
             session.close()
@@ -120,21 +123,21 @@ class _Session:
 
     @property
     def topics(self) -> set[str]:
-        """Topics, partitions by themselves, that something was sent to."""
+        """Topics, or their partitions, to which messages were sent."""
         return {topic for topic, producer in self._open.items() if producer.sent >= 0}
 
     def close(self) -> None:
-        """End all connections, and with them the producers."""
+        """Close all connections, and with them the producers."""
         self._brokers.close()
 
     def add(self, topic: str, schema: tuple[str, str], sent: wire.Message) -> None:
-        """Take a message; it is sent when enough of them wait."""
+        """Enqueue a message; messages are sent in larger frames."""
         if topic not in self._partitions:
-            self.finish()  # else receipts would come before the answer
+            self.finish()  # otherwise receipts would arrive before the response
             self._partitions[topic] = self._brokers.partitions(topic)
         if count := self._partitions[topic]:
             topic = f"{topic}-partition-{partition_of(sent.key or '', count)}"
-        # What the broker knows already is sent, too: it may have taken it in and not stored it yet.
+        # Messages that the broker has received are sent again, because it may not have stored them yet.
         producer = self._producer(topic, schema)
         size = len(sent.value or b"") + len(sent.key or "") + len(sent.properties)
         if size > producer.connection.max_message_bytes - _METADATA_BYTES:
@@ -156,15 +159,15 @@ class _Session:
                 self._receipt(producer.connection)
 
     def finish(self) -> None:
-        """Send what waits, and wait until all is stored."""
+        """Send enqueued messages, and wait until all are stored."""
         for producer in self._open.values():
             self._flush(producer)
         for producer in self._open.values():
             while producer.unanswered:
                 self._receipt(producer.connection)
 
-    def forgets(self, topic: str) -> bool:
-        """Tell whether the broker doesn't know any more what it has stored of a topic a moment ago."""
+    def lacks_deduplication(self, topic: str) -> bool:
+        """Return whether the broker doesn't report the sequence id that it has just stored for a topic."""
         producer = self._open[topic]
         self._end(producer, topic)
         return self._begin(topic, producer.schema).stored < producer.sent
@@ -174,8 +177,8 @@ class _Session:
         if producer is not None and producer.schema == schema:
             return producer
         before = -1
-        self.finish()  # else receipts would come before the answer
-        if producer is not None:  # the table has another schema from here on
+        self.finish()  # otherwise receipts would arrive before the response
+        if producer is not None:  # the table's schema changed
             self._end(producer, topic)
             before = producer.sent
         self._open[topic] = self._begin(topic, schema)
@@ -194,7 +197,7 @@ class _Session:
             9: 1,
         }
         doing = f"opening a producer on topic {topic}"
-        found = connection.ask(wire.PRODUCER, fields, 3, wire.PRODUCER_SUCCESS, doing)
+        found = connection.request(wire.PRODUCER, fields, 3, wire.PRODUCER_SUCCESS, doing)
         last, version = found.get(3, (1 << 64) - 1), found.get(4, b"")
         assert isinstance(last, int)
         assert isinstance(version, bytes)
@@ -203,7 +206,7 @@ class _Session:
     @staticmethod
     def _end(producer: _Open, topic: str) -> None:
         doing = f"closing the producer on topic {topic}"
-        producer.connection.ask(wire.CLOSE_PRODUCER, {1: producer.number}, 2, wire.SUCCESS, doing)
+        producer.connection.request(wire.CLOSE_PRODUCER, {1: producer.number}, 2, wire.SUCCESS, doing)
 
     @staticmethod
     def _flush(producer: _Open) -> None:
@@ -212,7 +215,7 @@ class _Session:
             producer.frames, producer.frames_bytes = [], 0
 
     def _receipt(self, connection: Connection) -> None:
-        """Wait for one message to be stored; receipts of a topic come in order."""
+        """Wait for one receipt; receipts of a topic arrive in order."""
         kind, found = connection.receive()
         producer = next(
             (p for p in self._open.values() if p.connection is connection and p.number == found.get(1)), None
@@ -228,7 +231,7 @@ class _Session:
             raise error_of(number, text.decode(errors="replace"), "sending a record")
         else:
             raise BrokersAway(
-                "a topic moves to another broker", found=f"command {kind} of {connection.address}"
+                "a topic moved to another broker", found=f"command {kind} of {connection.address}"
             )
 
 
@@ -255,6 +258,6 @@ def _messages(batch: pa.RecordBatch) -> Iterator[tuple[str, tuple[str, str], wir
 
 
 def _properties(members: str) -> dict[str, str]:
-    """Return a message's properties: of a header that is a JSON text its content."""
+    """Return a message's properties; for a header that is a JSON string, its content."""
     found = {name: json.loads(text) for name, text in json.loads(f"[{members}]") if text is not None}
     return {name: value if isinstance(value, str) else json.dumps(value) for name, value in found.items()}

@@ -1,4 +1,4 @@
-"""How a broker is reached: the values of an Airflow connection, checked."""
+"""Client settings from the values of an Airflow connection, validated."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ from airflow_cdc_provider.exceptions import ConfigurationError
 _URL: Final = re.compile(r"(pulsar|pulsar\+ssl)://([A-Za-z0-9._-]+|\[[0-9a-fA-F:]+\])(?::(\d{1,5}))?/?")
 _PORTS: Final = {"pulsar": 6650, "pulsar+ssl": 6651}
 KNOWN: Final = ("service_url", "token", "tls_ca_file", "tls_certificate_file", "tls_key_file")
-"""What a connection's extra may have."""
+"""Valid settings of a connection's extra."""
 
 
 @dataclass(frozen=True)
 class Address:
-    """One broker, or what stands before brokers."""
+    """Address of a broker or a proxy."""
 
     host: str
     port: int
@@ -28,12 +28,12 @@ class Address:
         """Read a service URL.
 
         Raises:
-            ConfigurationError: It is none.
+            ConfigurationError: It is invalid.
         """
         found = _URL.fullmatch(url)
         if not found:
             raise ConfigurationError(
-                "the Pulsar connection leads nowhere",
+                "the Pulsar connection has no valid service_url",
                 expected="service_url in its extra: pulsar://host:6650, or pulsar+ssl://host:6651",
                 remedy='airflow connections add ID --conn-type generic --conn-extra \'{"service_url": '
                 '"pulsar://host:6650"}\'',
@@ -42,21 +42,21 @@ class Address:
         return cls(host.strip("[]"), int(port or _PORTS[scheme]), scheme == "pulsar+ssl")
 
     def __str__(self) -> str:
-        """Show host and port."""
+        """Return host and port."""
         return f"{self.host}:{self.port}"
 
 
 @dataclass(frozen=True)
 class ClientSettings:
-    """What a client is built with.
+    """Client settings.
 
     Args:
-        service_url: Where to ask first.
-        token: Shown to brokers as ``AuthenticationToken``; empty for none; shown nowhere else.
-        tls_ca_file: Certificates of authorities; empty: the system's.
-        tls_certificate_file: The client's certificate, for brokers that want one.
+        service_url: Address of the first broker or proxy.
+        token: Token of ``AuthenticationToken``; empty for none; never logged.
+        tls_ca_file: CA certificates; empty for the system's.
+        tls_certificate_file: The client's certificate, if brokers require one.
         tls_key_file: Its key.
-        timeout_seconds: How long an answer is waited for.
+        timeout_seconds: Timeout of a response.
     """
 
     service_url: str
@@ -68,15 +68,16 @@ class ClientSettings:
 
     @classmethod
     def of_connection(cls, values: Mapping[str, Any], timeout_seconds: float = 30.0) -> ClientSettings:
-        """Check a connection's values.
+        """Build settings from a connection's values.
 
         Raises:
-            ConfigurationError: It leads nowhere, or has what nobody knows.
+            ConfigurationError: The address is invalid, or a setting is unknown.
         """
         unknown = sorted(set(values) - set(KNOWN))
         if unknown:
             raise ConfigurationError(
-                f"the Pulsar connection's extra has {unknown[0]}", expected=f"some of {', '.join(KNOWN)}"
+                f"the Pulsar connection's extra has an unknown setting: {unknown[0]}",
+                expected=f"some of {', '.join(KNOWN)}",
             )
         found = {name: str(value) for name, value in values.items()}
         Address.of(found.get("service_url", ""))

@@ -1,15 +1,15 @@
-"""Pulsar's binary protocol, as far as producers speak it: commands, messages and schemas as bytes.
+"""Pulsar's binary protocol, as far as producers need it: commands, messages and schemas as bytes.
 
-A frame of a command, and that of a command with a message behind it; numbers have the highest byte first::
+The frames of a command, and of a command with a message; numbers are big-endian::
 
     total size 4 | command size 4 | command
     total size 4 | command size 4 | command | metadata size 4 | metadata | payload
 
-Commands and metadata are Protobuf messages. Their fields are few, so they are written by number, as the
-protocol (``PulsarApi.proto``, version 19) numbers them. Messages have no checksum, which brokers take as
-such: TCP has one, and the broker makes its own for what it stores.
+Commands and metadata are Protobuf messages. They have few fields, which are written by their numbers in the
+protocol (``PulsarApi.proto``, version 19). Messages have no checksum, which brokers accept: TCP has one, and
+the broker computes its own for stored messages.
 
-A KeyValue schema is ``size 4 | key's schema | size 4 | value's schema``; its properties say what these are.
+A KeyValue schema is ``size 4 | key's schema | size 4 | value's schema``; its properties describe both.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from typing import Final
 
 PROTOCOL_VERSION: Final = 19
 KEY_VALUE: Final = 15
-"""Number of the type of schemas that KeyValue schemas have."""
+"""Number of the schema type KeyValue."""
 
 CONNECT: Final = 2
 CONNECTED: Final = 3
@@ -44,11 +44,11 @@ AUTH_RESPONSE: Final = 37
 
 Value = int | str | bytes
 Fields = Mapping[int, Value]
-"""Values of a Protobuf message by the numbers of their fields; a message in it is its bytes."""
+"""Values of a Protobuf message by field number; a nested message is given as its bytes."""
 
 
 def message(fields: Fields) -> bytes:
-    """Write a Protobuf message whose values are numbers from 0, texts or bytes."""
+    """Write a Protobuf message of non-negative numbers, texts and bytes."""
     written = bytearray()
     for number, value in fields.items():
         if isinstance(value, int):
@@ -63,7 +63,7 @@ def message(fields: Fields) -> bytes:
 
 
 def varint(number: int) -> bytes:
-    """Write a number from 0 in groups of seven bits, the lowest first."""
+    """Write a non-negative number in groups of seven bits, the lowest first."""
     if number < 128:
         return bytes((number,))
     written = bytearray()
@@ -78,7 +78,7 @@ def read_message(data: bytes) -> dict[int, int | bytes]:
     """Read a Protobuf message: numbers and bytes by field, the last of each.
 
     Raises:
-        ValueError: It is none.
+        ValueError: It is invalid.
     """
     fields: dict[int, int | bytes] = {}
     at = 0
@@ -95,7 +95,7 @@ def read_message(data: bytes) -> dict[int, int | bytes]:
         else:
             raise ValueError(f"a field of kind {kind}")
         if at + size > len(data):
-            raise ValueError("a field that ends behind the message")
+            raise ValueError("a field that ends after the message")
         fields[number] = data[at : at + size]
         at += size
     return fields
@@ -114,7 +114,7 @@ def _read_varint(data: bytes, at: int) -> tuple[int, int]:
 
 
 def signed(number: int) -> int:
-    """Return a number of a field that may be negative."""
+    """Convert the unsigned number of a field to a signed one."""
     return number - (1 << 64) if number >= 1 << 63 else number
 
 
@@ -125,7 +125,7 @@ def command(kind: int, fields: Fields) -> bytes:
 
 
 def _command_body(kind: int, fields: Fields) -> bytes:
-    # The number of a command's type is that of the field that holds it.
+    # The number of a command's type is also that of its field.
     return message({1: kind, kind: message(fields)})
 
 
@@ -134,11 +134,11 @@ class Message:
     """One message.
 
     Args:
-        sequence: Its number, by which the broker knows it again.
-        key: In base64, None for none.
-        value: None for a deletion.
-        properties: Written as :func:`properties` does.
-        published_ms: Time, ms since 1970.
+        sequence: Its sequence id, by which the broker deduplicates.
+        key: Key in base64, None for none.
+        value: Value, None for a deletion.
+        properties: Encoded as by :func:`properties`.
+        published_ms: Publish time, ms since 1970.
     """
 
     sequence: int
@@ -159,7 +159,7 @@ def send(producer: int, name: str, schema_version: bytes, sent: Message) -> byte
     Args:
         producer: The producer's id on this connection.
         name: Its name.
-        schema_version: Of the topic's schema, as the broker told it.
+        schema_version: Version of the topic's schema, as returned by the broker.
         sent: The message.
     """
     fields: dict[int, Value] = {1: name, 2: sent.sequence, 3: sent.published_ms}
@@ -181,15 +181,15 @@ def send(producer: int, name: str, schema_version: bytes, sent: Message) -> byte
 
 
 def key_value_schema(name: str, key: str, value: str) -> bytes:
-    """Write the schema of pairs of Avro records whose key is the message's key (``SEPARATED``).
+    """Write the KeyValue schema of two Avro records; the key is the message's key (``SEPARATED``).
 
     Args:
         name: Name of both records.
         key: Avro schema of keys.
-        value: That of values.
+        value: Avro schema of values.
     """
     data = b"".join(struct.pack(">I", len(part)) + part for part in (key.encode(), value.encode()))
-    told = {
+    schema_properties = {
         "key.schema.name": name,
         "key.schema.type": "AVRO",
         "key.schema.properties": "{}",
@@ -198,5 +198,5 @@ def key_value_schema(name: str, key: str, value: str) -> bytes:
         "value.schema.properties": "{}",
         "kv.encoding.type": "SEPARATED",
     }
-    pairs = b"".join(message({5: message({1: key, 2: text})}) for key, text in told.items())
+    pairs = b"".join(message({5: message({1: key, 2: text})}) for key, text in schema_properties.items())
     return message({1: "KeyValue", 3: data, 4: KEY_VALUE}) + pairs

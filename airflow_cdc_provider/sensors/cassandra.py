@@ -1,8 +1,8 @@
-"""Sensors on a Cassandra node's ``cdc_raw`` folder.
+"""Sensors of a Cassandra node's ``cdc_raw`` folder.
 
-They list folders, so the worker (plain) or the triggerer (deferred) must see them: on the node itself,
-mounted, or as the landing folder that
-:class:`~airflow_cdc_provider.operators.transfer.CommitLogTransferOperator` fills.
+They list folders, so the worker, or the triggerer if deferred, must have access to them: on the node itself,
+mounted, or as the landing folder of
+:class:`~airflow_cdc_provider.operators.transfer.CommitLogTransferOperator`.
 """
 
 from __future__ import annotations
@@ -42,28 +42,28 @@ _GAUGES: Final = (
 
 
 class CdcRawSpaceSensor(ObservingSensor):
-    """Waits until ``cdc_raw`` is fuller than a limit, or will soon be: time to capture before writes fail.
+    """Waits until ``cdc_raw`` exceeds a limit, or soon will: time to capture before writes fail.
 
     XCom: ``used_bytes``, ``total_bytes``, ``used_ratio``, ``bytes_per_second``, ``seconds_to_full``,
-    ``segments``, ``oldest_seconds``, ``host`` of the node beyond a limit; with ``connector`` also
+    ``segments``, ``oldest_seconds``, ``host`` of the node that exceeds a limit; with ``connector`` also
     ``unread_segments`` and ``oldest_unread_seconds``. The same numbers are gauges ``cdc.cdc_raw.*``.
 
     Args:
-        cdc_raw: A node's ``cdc_raw``, or a folder with one per node (templated); default: what
-            ``cassandra_yaml`` says.
-        cassandra_yaml: Path of a node's ``cassandra.yaml`` to read folder and room from (templated).
-        total_space_bytes: What a node allows; default: what ``cassandra_yaml`` says, else Cassandra's own
-            rule, the lesser of 4096 MiB and an eighth of the volume.
-        max_used_ratio: Done at this part of the room (templated); None for no such limit.
-        max_used_bytes: Done at this number of bytes (templated); None for no such limit.
-        min_seconds_to_full: Done when it will be full in less than this, at the rate of the last quarter of
-            an hour (templated); None for no such limit.
-        connector: The connector whose stored offset tells which segments were captured, its declaration as a
-            mapping, or the path of its YAML file (templated); None leaves that unknown.
-        host_id: The node whose segments lie directly in the folder, as the offset calls it (templated);
+        cdc_raw: A node's ``cdc_raw``, or a folder with one per node (templated); default: that of
+            ``cassandra_yaml``.
+        cassandra_yaml: Path of a node's ``cassandra.yaml``, which has the folder and the limit (templated).
+        total_space_bytes: A node's limit; default: that of ``cassandra_yaml``, else Cassandra's default, the
+            lesser of 4096 MiB and an eighth of the volume.
+        max_used_ratio: Succeed at this fraction of the limit (templated); None to ignore it.
+        max_used_bytes: Succeed at this number of bytes (templated); None to ignore it.
+        min_seconds_to_full: Succeed if it will be full in less than this, at the rate of the last 15 minutes
+            (templated); None to ignore it.
+        connector: The connector whose stored offset defines which segments were captured, its declaration as
+            a mapping, or the path of its YAML file (templated); None if unknown.
+        host_id: Host id in the offset of the node whose segments are directly in the folder (templated);
             default: the connector's ``source.node``.
-        max_unread_seconds: Done when the oldest segment that was not captured to its end is older than this
-            (templated); needs ``connector``; None for no such limit.
+        max_unread_seconds: Succeed if the oldest segment that wasn't captured to its end is older than this
+            (templated); needs ``connector``; None to ignore it.
         kwargs: As for :class:`~airflow_cdc_provider.sensors.observing.ObservingSensor`.
     """
 
@@ -105,7 +105,7 @@ class CdcRawSpaceSensor(ObservingSensor):
         self.max_unread_seconds = max_unread_seconds
 
     def trigger(self, context: Context) -> CdcRawSpaceTrigger:
-        """Return the trigger, never faster than the node's own checks."""
+        """Return the trigger; it polls no more often than the node's own checks."""
         from airflow_cdc_provider.triggers.cdc_raw import CdcRawSpaceTrigger
 
         folder, total, at_least = self.cdc_raw, self.total_space_bytes, 0.0
@@ -113,23 +113,21 @@ class CdcRawSpaceSensor(ObservingSensor):
             node = NodeSettings.read(self.cassandra_yaml)
             if not node.enabled:
                 raise ConfigurationError(
-                    f"{self.cassandra_yaml} does not turn CDC on", expected="cdc_enabled: true"
+                    f"{self.cassandra_yaml} doesn't enable CDC", expected="cdc_enabled: true"
                 )
             folder, total = folder or node.cdc_raw, total or node.total_bytes
             at_least = node.check_interval_seconds
         if not folder:
             raise ConfigurationError(
-                "the cdc_raw folder is not known",
+                "the cdc_raw folder is missing",
                 expected="cdc_raw, or cassandra_yaml with cdc_raw_directory",
             )
         limits = ("max_used_ratio", "max_used_bytes", "min_seconds_to_full", "max_unread_seconds")
         if all(getattr(self, limit) is None for limit in limits):
-            raise ConfigurationError("there is no limit to wait for", expected=" or ".join(limits))
+            raise ConfigurationError("no limit is set", expected=" or ".join(limits))
         connector = None if self.connector is None else _cassandra(self.connector)
         if connector is None and self.max_unread_seconds is not None:
-            raise ConfigurationError(
-                "max_unread_seconds needs the offset that tells what was captured", expected="connector"
-            )
+            raise ConfigurationError("max_unread_seconds needs the offset of capture", expected="connector")
         source = connector.source if connector else None
         declared = source.node if isinstance(source, CassandraOptions) else ""
         return CdcRawSpaceTrigger(
@@ -145,7 +143,7 @@ class CdcRawSpaceSensor(ObservingSensor):
         )
 
     def given(self, context: Context) -> Given:
-        """Read the stored offset, if a connector is given."""
+        """Return the stored offset, if a connector is given."""
         from airflow_cdc_provider.triggers.observing import Given
 
         if self.connector is None:
@@ -168,8 +166,8 @@ class CdcRawNewSegmentsSensor(ObservingSensor):
 
     Args:
         connector: The connector, its declaration as a mapping, or the path of its YAML file (templated).
-        cdc_raw: Folder to look at in place of the connector's (templated).
-        completed_only: Wait for segments that the node has finished.
+        cdc_raw: Folder to check instead of the connector's (templated).
+        completed_only: Only count segments that the node has finished.
         kwargs: As for :class:`~airflow_cdc_provider.sensors.observing.ObservingSensor`.
     """
 
@@ -201,7 +199,7 @@ class CdcRawNewSegmentsSensor(ObservingSensor):
         folder = self.cdc_raw or options.cdc_raw
         if not folder:
             raise ConfigurationError(
-                f"connector {connector.name} names no folder with segments", expected="option source.cdc_raw"
+                f"connector {connector.name} has no segment folder", expected="option source.cdc_raw"
             )
         return CdcRawNewSegmentsTrigger(
             cdc_raw=folder,
@@ -212,7 +210,7 @@ class CdcRawNewSegmentsSensor(ObservingSensor):
         )
 
     def given(self, context: Context) -> Given:
-        """Read the stored offset."""
+        """Return the stored offset."""
         from airflow_cdc_provider.triggers.observing import Given
 
         return Given(offset=stored_offset(context, _cassandra(self.connector)))

@@ -1,4 +1,4 @@
-"""What sensors on a database's feed of changes have in common, whichever database it is."""
+"""Base of sensors of a database's change feed, for all databases."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 
 class FeedSensor(ObservingSensor):
-    """Looks at a feed after the connector's stored offset.
+    """Checks a feed for changes after the connector's stored offset.
 
     Args:
         connector: The connector, its declaration as a mapping, or the path of its YAML file (templated).
@@ -32,11 +32,11 @@ class FeedSensor(ObservingSensor):
     template_fields_renderers: ClassVar[dict[str, str]] = {"connector": "json"}
     operator_extra_links = (ConnectorAssetsLink(),)
     source_type: ClassVar[str]
-    """The sources that have such a feed."""
+    """Type of the sources with this feed."""
     feed_name: ClassVar[str]
-    """What the database calls it."""
-    goes_on_after_loss: ClassVar[bool] = False
-    """Whether the feed itself goes on after what is lost."""
+    """The database's name of the feed."""
+    continues_after_loss: ClassVar[bool] = False
+    """Whether the feed itself continues after lost changes."""
 
     def __init__(self, *, connector: ConnectorLike, **kwargs: Any) -> None:
         super().__init__(**with_state(connector, kwargs))
@@ -45,11 +45,11 @@ class FeedSensor(ObservingSensor):
     @property
     @abstractmethod
     def own_conn_id(self) -> str | None:
-        """Connection in place of the declared one."""
+        """Connection to use instead of the declared one."""
 
     @abstractmethod
     def feed(self, connector: Connector) -> dict[str, Any]:
-        """Return what of the database is looked at: arguments of its ``Feed``."""
+        """Return the arguments of the database's ``Feed``."""
 
     def given(self, context: Context) -> Given:
         """Look up the connection and the stored offset."""
@@ -68,7 +68,7 @@ class FeedSensor(ObservingSensor):
         """Return the connector.
 
         Raises:
-            ConfigurationError: It is of another source.
+            ConfigurationError: The connector has another source.
         """
         connector = to_connector(self.connector)
         if connector.type != self.source_type:
@@ -79,8 +79,8 @@ class FeedSensor(ObservingSensor):
             )
         return connector
 
-    def question(self) -> dict[str, Any]:
-        """Return the arguments that triggers on the feed share."""
+    def trigger_arguments(self) -> dict[str, Any]:
+        """Return the arguments that all triggers of the feed share."""
         connector = self.own_connector()
         return {
             "source_conn_id": hook_for(connector, self.own_conn_id).source_conn_id,
@@ -89,7 +89,7 @@ class FeedSensor(ObservingSensor):
                 **self.feed(connector),
                 "tables": list(connector.tables),
                 "exclude_tables": list(connector.exclude_tables),
-                "mends_loss": connector.when_lost(hole=self.goes_on_after_loss) != "fail",
+                "mends_loss": connector.when_lost(hole=self.continues_after_loss) != "fail",
             },
             "poll_seconds": self.poke_interval,
         }

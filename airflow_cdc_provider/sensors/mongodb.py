@@ -1,4 +1,4 @@
-"""Sensors on a MongoDB deployment's change stream. Each look takes one event at most, never the data."""
+"""Sensors of a MongoDB deployment's change stream. Each check reads one event at most, never bulk data."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 
 class _ChangeStreamSensor(FeedSensor):
-    """Looks at the change stream after the connector's stored offset."""
+    """Checks the change stream after the connector's stored offset."""
 
     template_fields: Sequence[str] = ("connector", "mongo_conn_id")
     source_type = "mongodb"
@@ -30,11 +30,11 @@ class _ChangeStreamSensor(FeedSensor):
 
     @property
     def own_conn_id(self) -> str | None:
-        """Connection in place of the declared one."""
+        """Connection to use instead of the declared one."""
         return self.mongo_conn_id
 
     def feed(self, connector: Connector) -> dict[str, Any]:
-        """Return what is looked at."""
+        """Return the scope and the target of the stream."""
         options = connector.source
         assert isinstance(options, MongodbOptions)
         return {
@@ -44,7 +44,7 @@ class _ChangeStreamSensor(FeedSensor):
         }
 
     def seen(self, value: Mapping[str, Any]) -> None:
-        """Emit the lag, and how far the oplog reaches back."""
+        """Emit the lag, and the oplog's window."""
         super().seen(value)
         if value.get("window_seconds") is not None:
             window, tags = value["window_seconds"], self.own_connector().tags
@@ -54,13 +54,13 @@ class _ChangeStreamSensor(FeedSensor):
 class MongodbNewsSensor(_ChangeStreamSensor):
     """Waits until there are changes after the connector's stored offset, or until there is no offset yet.
 
-    XCom: ``news``, ``lag_seconds`` (age of the oldest change), ``table`` (where it is), ``window_seconds``
-    (how far the offset is ahead of the oplog's begin), ``lost`` (whether the oplog no longer reaches back to
-    it; the sensor fails then, unless the connector's runs make it good by themselves).
+    XCom: ``news``, ``lag_seconds`` (age of the oldest change), ``table`` (its collection), ``window_seconds``
+    (time from the oplog's first entry to the offset), ``lost`` (whether the oplog no longer reaches back to
+    the offset; the sensor fails then, unless the connector's runs recover automatically).
 
     Args:
         connector: The connector, its declaration as a mapping, or the path of its YAML file (templated).
-        mongo_conn_id: Connection in place of the declared one (templated).
+        mongo_conn_id: Connection to use instead of the declared one (templated).
         kwargs: As for :class:`~airflow_cdc_provider.sensors.observing.ObservingSensor`.
     """
 
@@ -71,18 +71,18 @@ class MongodbNewsSensor(_ChangeStreamSensor):
         """Return the trigger."""
         from airflow_cdc_provider.triggers.mongodb import MongodbNewsTrigger
 
-        return MongodbNewsTrigger(**self.question())
+        return MongodbNewsTrigger(**self.trigger_arguments())
 
 
 class MongodbLagSensor(_ChangeStreamSensor):
-    """Waits until the oldest change not captured is at most some seconds old.
+    """Waits until the oldest uncaptured change is at most ``max_lag_seconds`` old.
 
     XCom: as for :class:`MongodbNewsSensor`.
 
     Args:
         connector: The connector, its declaration as a mapping, or the path of its YAML file (templated).
-        max_lag_seconds: The greatest age allowed.
-        mongo_conn_id: Connection in place of the declared one (templated).
+        max_lag_seconds: The greatest allowed age.
+        mongo_conn_id: Connection to use instead of the declared one (templated).
         kwargs: As for :class:`~airflow_cdc_provider.sensors.observing.ObservingSensor`.
     """
 
@@ -94,4 +94,4 @@ class MongodbLagSensor(_ChangeStreamSensor):
         """Return the trigger."""
         from airflow_cdc_provider.triggers.mongodb import MongodbLagTrigger
 
-        return MongodbLagTrigger(max_lag_seconds=self.max_lag_seconds, **self.question())
+        return MongodbLagTrigger(max_lag_seconds=self.max_lag_seconds, **self.trigger_arguments())

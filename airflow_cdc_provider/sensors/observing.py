@@ -1,7 +1,7 @@
-"""The base of our sensors: plain and deferred they look with the same trigger, and so behave alike.
+"""Base of our sensors: plain and deferred they use the same trigger, and so behave the same.
 
-In both ways a server that does not answer is waited out until the sensor's ``timeout``, and what a person
-must change fails the task at once.
+In both modes they keep polling a server that doesn't answer until the sensor's ``timeout``, and an error that
+requires a configuration change fails the task without retries.
 """
 
 from __future__ import annotations
@@ -53,23 +53,23 @@ class ObservingSensor(BaseSensorOperator):
 
     @abstractmethod
     def trigger(self, context: Context) -> ObservingTrigger:
-        """Return what to wait with, after templates were rendered.
+        """Return the trigger; called after templates are rendered.
 
         Raises:
-            ConfigurationError: An argument is wrong.
+            ConfigurationError: An argument is invalid.
         """
 
     def given(self, context: Context) -> Given:
-        """Look up what the trigger's observation needs."""
+        """Return the inputs of the trigger's observation."""
         from airflow_cdc_provider.triggers.observing import Given
 
         return Given()
 
     def seen(self, value: Mapping[str, Any]) -> None:
-        """Take note of an observation, for example as metrics."""
+        """Handle an observation, for example emit metrics."""
 
     def poke(self, context: Context) -> PokeReturnValue:
-        """Look once."""
+        """Observe once."""
         try:
             found = asyncio.run(self.trigger(context).observe(self.given(context)))
         except TransientError as error:
@@ -81,7 +81,7 @@ class ObservingSensor(BaseSensorOperator):
         return PokeReturnValue(found.done, found.value)
 
     def execute(self, context: Context) -> Any:
-        """Wait; deferred after a first look that did not find it."""
+        """Wait; defer after a first unsuccessful observation."""
         if not self.deferrable:
             return super().execute(context)
         first = self._first_look(context)
@@ -95,11 +95,11 @@ class ObservingSensor(BaseSensorOperator):
         return None
 
     def execute_complete(self, context: Context, event: Mapping[str, Any] | None = None) -> Any:
-        """Take the trigger's event.
+        """Handle the trigger's event.
 
         Raises:
-            AirflowFailException: A person must change something.
-            CdcError: What a retry may get over.
+            AirflowFailException: A configuration change is required.
+            CdcError: A retry may help.
         """
         if event is None:
             raise TransientError("the trigger ended without an event")
@@ -109,7 +109,7 @@ class ObservingSensor(BaseSensorOperator):
         return event["value"]
 
     def _first_look(self, context: Context) -> PokeReturnValue:
-        """Look as the plain sensor's loop does, minding soft_fail, never_fail and silent_fail."""
+        """Observe as the plain sensor's loop does, honouring soft_fail, never_fail and silent_fail."""
         try:
             return self.poke(context)
         except AirflowFailException as error:
@@ -126,7 +126,7 @@ class ObservingSensor(BaseSensorOperator):
 
 
 def with_state(connector: ConnectorLike, kwargs: dict[str, Any]) -> dict[str, Any]:
-    """Add the connector's changes asset to a task's inlets: its state store holds the stored offset."""
+    """Add the connector's changes asset to a task's inlets: its state store has the stored offset."""
     if isinstance(connector, str) and "{{" in connector:
         return kwargs
     inlets = [*(kwargs.get("inlets") or ()), changes_asset(to_connector(connector))]

@@ -1,4 +1,4 @@
-"""Sensors on how far a ScyllaDB cluster's logs are read, and on their streams. No look reads a log."""
+"""Sensors of the lag and the streams of a ScyllaDB cluster's logs. No check reads a log."""
 
 from __future__ import annotations
 
@@ -19,12 +19,12 @@ if TYPE_CHECKING:
 
 
 class _LogSensor(FeedSensor):
-    """Looks at the cluster's logs beside the connector's stored offset."""
+    """Compares the cluster's logs with the connector's stored offset."""
 
     template_fields: Sequence[str] = ("connector", "scylla_conn_id")
     source_type = "scylla"
     feed_name = "log of ScyllaDB"
-    goes_on_after_loss = True
+    continues_after_loss = True
 
     def __init__(self, *, scylla_conn_id: str | None = None, **kwargs: Any) -> None:
         super().__init__(**kwargs)
@@ -32,7 +32,7 @@ class _LogSensor(FeedSensor):
 
     @property
     def own_conn_id(self) -> str | None:
-        """Connection in place of the declared one."""
+        """Connection to use instead of the declared one."""
         return self.scylla_conn_id
 
     @property
@@ -43,27 +43,27 @@ class _LogSensor(FeedSensor):
         return options
 
     def feed(self, connector: Connector) -> dict[str, Any]:
-        """Return what is looked at."""
+        """Return the system keyspaces to query."""
         advanced = self.options.advanced
         names = ("distributed_keyspace", "system_keyspace", "schema_keyspace")
         return {name: getattr(advanced, name) for name in names}
 
 
 class ScyllaLagSensor(_LogSensor):
-    """Waits until each group of streams of each table is read to at most some seconds behind the clock.
+    """Waits until no group of streams of any table is more than ``max_lag_seconds`` behind the clock.
 
-    The group that is the furthest behind decides; the clock is that of the node whose clock is the slowest.
+    The lag is that of the group that is furthest behind, by the clock of the node with the slowest clock.
 
     XCom: ``lag_seconds`` (of that group; null before the first capture), ``table`` (its table), ``tables``
-    (by table ``seconds`` of its furthest group; ``group``, its name, empty where all stand alike; ``ahead``,
-    seconds of the groups that stand further ahead; ``generation``, from when the streams work that are read,
-    ms since 1970), ``lost`` (tables whose logs have expired behind the offset; the sensor fails then, unless
-    the connector's runs make it good by themselves).
+    (by table ``seconds``, the lag of its slowest group; ``group``, that group's name, empty if all groups are
+    at the same position; ``ahead``, the lag of the groups that are further ahead; ``generation``, the start
+    of the streams that are read, ms since 1970), ``lost`` (tables whose logs have expired past the offset;
+    the sensor fails then, unless the connector's runs recover automatically).
 
     Args:
         connector: The connector, its declaration as a mapping, or the path of its YAML file (templated).
-        max_lag_seconds: The most seconds allowed, more than ``source.confidence_window_seconds``.
-        scylla_conn_id: Connection in place of the declared one (templated).
+        max_lag_seconds: The greatest allowed lag, more than ``source.confidence_window_seconds``.
+        scylla_conn_id: Connection to use instead of the declared one (templated).
         kwargs: As for :class:`~airflow_cdc_provider.sensors.observing.ObservingSensor`.
     """
 
@@ -82,7 +82,7 @@ class ScyllaLagSensor(_LogSensor):
         """Return the trigger.
 
         Raises:
-            ConfigurationError: No capture can come so near.
+            ConfigurationError: No capture can reach this lag.
         """
         from airflow_cdc_provider.triggers.scylla import ScyllaLagTrigger
 
@@ -90,26 +90,26 @@ class ScyllaLagSensor(_LogSensor):
         if self.max_lag_seconds <= least:
             raise ConfigurationError(
                 "max_lag_seconds is too small",
-                expected=f"more than source.confidence_window_seconds, {least:g}: no log is read nearer to "
-                "the clock",
+                expected=f"more than source.confidence_window_seconds, {least:g}: logs are read up to that "
+                "far behind the clock",
                 found=f"{self.max_lag_seconds:g}",
             )
-        return ScyllaLagTrigger(max_lag_seconds=self.max_lag_seconds, **self.question())
+        return ScyllaLagTrigger(max_lag_seconds=self.max_lag_seconds, **self.trigger_arguments())
 
 
 class ScyllaGenerationSensor(_LogSensor):
-    """Waits until there are streams that the capture hasn't gone over to.
+    """Waits until there are streams that the capture hasn't switched to.
 
-    With vnodes that is a new generation, because a node has joined or gone; with tablets a new stream set of
-    a table, because its tablets were split or merged. It may be announced before it begins. Runs go over by
-    themselves. Before the first capture there is nothing to go over from: the sensor waits.
+    With vnodes that is a new generation, because a node joined or left; with tablets a new stream set of a
+    table, because its tablets were split or merged. It may be announced before it starts. Runs switch
+    automatically. Before the first capture the sensor waits.
 
-    XCom: ``changed`` (the tables with such streams), ``tables`` (by table ``generation``, from when the
-    streams work that are read, and ``newest``, from when the newest ones do, ms since 1970).
+    XCom: ``changed`` (the tables with such streams), ``tables`` (by table ``generation``, the start of the
+    streams that are read, and ``newest``, the start of the newest ones, ms since 1970).
 
     Args:
         connector: The connector, its declaration as a mapping, or the path of its YAML file (templated).
-        scylla_conn_id: Connection in place of the declared one (templated).
+        scylla_conn_id: Connection to use instead of the declared one (templated).
         kwargs: As for :class:`~airflow_cdc_provider.sensors.observing.ObservingSensor`.
     """
 
@@ -120,4 +120,4 @@ class ScyllaGenerationSensor(_LogSensor):
         """Return the trigger."""
         from airflow_cdc_provider.triggers.scylla import ScyllaGenerationTrigger
 
-        return ScyllaGenerationTrigger(**self.question())
+        return ScyllaGenerationTrigger(**self.trigger_arguments())

@@ -1,4 +1,4 @@
-"""Sensor on the snapshots of a connector's tables, for all sources."""
+"""Sensor of the snapshots of a connector's tables, for all sources."""
 
 from __future__ import annotations
 
@@ -21,19 +21,20 @@ if TYPE_CHECKING:
 
 
 class CdcSnapshotSensor(ObservingSensor):
-    """Waits until tables of a connector are read in full, whichever run or DAG reads them.
+    """Waits until the snapshots of a connector's tables are complete, whichever run or DAG takes them.
 
-    It asks no database: runs of the connector store in Airflow, when they end, which snapshots are done. So a
-    continuous application's are seen when it ends. A snapshot that lost changes have outdated isn't done.
+    It queries no database: when a run of the connector ends, it stores in Airflow which snapshots are
+    complete. Those of a continuous application are therefore visible when it ends. A snapshot that is
+    outdated by lost changes isn't complete.
 
     XCom: ``done`` and ``left``, lists of tables.
 
     Args:
         connector: The connector, its declaration as a mapping, or the path of its YAML file (templated).
-        tables: Only these tables: a list, or text with commas or a JSON list (templated); empty for all that
-            its runs take snapshots of.
-        since: Only snapshots that began at this time or later count: a time, or text in ISO 8601 such as
-            ``{{ dag_run.start_date }}`` (templated). None for any.
+        tables: Only these tables: a list, or comma-separated text or a JSON list (templated); empty for all
+            tables of which its runs take snapshots.
+        since: Only count snapshots that started at or after this time: a time, or ISO 8601 text such as ``{{
+            dag_run.start_date }}`` (templated). None for all.
         kwargs: As for :class:`~airflow_cdc_provider.sensors.observing.ObservingSensor`.
     """
 
@@ -56,7 +57,7 @@ class CdcSnapshotSensor(ObservingSensor):
         self.since = since
 
     def given(self, context: Context) -> Given:
-        """Look up what the connector's runs told of snapshots."""
+        """Return what the connector's runs reported about snapshots."""
         from airflow_cdc_provider.triggers.observing import Given
 
         return Given(snapshots=stored_snapshots(context, to_connector(self.connector)))
@@ -89,6 +90,6 @@ def _epoch_seconds(moment: datetime | str | None) -> float | None:
             moment = datetime.fromisoformat(moment)
         except ValueError:
             raise ConfigurationError(
-                "argument since is no time", expected="2026-11-23T07:00:00+00:00", found=str(moment)
+                "invalid value for since", expected="2026-11-23T07:00:00+00:00", found=str(moment)
             ) from None
     return (moment if moment.tzinfo else moment.replace(tzinfo=UTC)).timestamp()

@@ -1,4 +1,4 @@
-"""Sensor on the health of a connector's continuous application."""
+"""Sensor of the health of a connector's continuous application."""
 
 from __future__ import annotations
 
@@ -21,18 +21,17 @@ if TYPE_CHECKING:
 
 
 class CdcStreamHealthSensor(ObservingSensor):
-    """Watches a continuous application: done when it has ended well, or when it was watched long enough.
+    """Monitors a continuous application; succeeds when it stops normally, or after ``watch_seconds``.
 
-    It fails when the application failed, is gone, is silent or is too far behind; a retry watches again.
+    It fails if the application failed, is dead, is silent or is too far behind; a retry monitors it again.
 
     Args:
         connector: The connector, its declaration as a mapping, or the path of its YAML file (templated).
-        watch_seconds: Done after this time (templated); None to watch until the application ends.
-        max_lag_seconds: The greatest lag allowed; None for any.
-        heartbeat_timeout_seconds: How long the application may be without a word: longer than its longest
-            round.
-        stop_on_kill: Stop the application when a user kills this task while it waits.
-        work_folder: As for the operator that started it (templated).
+        watch_seconds: Succeed after this time (templated); None to monitor it until the application ends.
+        max_lag_seconds: The greatest allowed lag; None for no limit.
+        heartbeat_timeout_seconds: The longest allowed time between heartbeats: longer than the longest round.
+        stop_on_kill: Stop the application if a user kills the waiting task.
+        work_folder: The work folder of the operator that started it (templated).
         kwargs: As for :class:`~airflow_cdc_provider.sensors.observing.ObservingSensor`.
     """
 
@@ -81,7 +80,7 @@ class CdcStreamHealthSensor(ObservingSensor):
         )
 
     def on_kill(self) -> None:
-        """Stop the application, if that was asked for."""
+        """Stop the application if ``stop_on_kill``."""
         if self.stop_on_kill:
             stream_folder(self.work_folder, to_connector(self.connector).name).request_stop()
 

@@ -1,4 +1,4 @@
-"""Sensors on topics: how far publishing is behind capture, and a consumer group behind the topics' ends."""
+"""Sensors of topics: the lag of publishing behind capture, and of consumer groups behind topics."""
 
 from __future__ import annotations
 
@@ -24,11 +24,11 @@ if TYPE_CHECKING:
 
 
 class _TopicSensor(ObservingSensor):
-    """Asks the brokers of a connector.
+    """Queries the brokers of a connector.
 
     Args:
         connector: The connector, its declaration as a mapping, or the path of its YAML file (templated).
-        kafka_conn_id: Connection in place of the declared one (templated).
+        kafka_conn_id: Connection to use instead of the declared one (templated).
         kwargs: As for :class:`~airflow_cdc_provider.sensors.observing.ObservingSensor`.
     """
 
@@ -53,8 +53,8 @@ class _TopicSensor(ObservingSensor):
 
         return Given(kafka_values(self._conn_id(to_connector(self.connector))))
 
-    def question(self, connector: Connector) -> dict[str, Any]:
-        """Return the arguments that triggers on topics share."""
+    def trigger_arguments(self, connector: Connector) -> dict[str, Any]:
+        """Return the arguments that all triggers of topics share."""
         return {
             "kafka_conn_id": self._conn_id(connector),
             "consumer": dict(connector.publish.kafka.consumer),
@@ -72,20 +72,22 @@ class _TopicSensor(ObservingSensor):
 
 
 class CdcPublishLagSensor(_TopicSensor):
-    """Waits until what is captured is published, but for so many batches or seconds.
+    """Waits until captured changes are published, except for a number of batches or seconds.
 
-    What is captured is known from the connector's runs, where publishing stands from the topic of positions.
-    A continuous application publishes what it captures itself; its runs tell nothing before they end.
+    The connector's runs report the captured batches, the positions topic has the position of publishing. A
+    continuous application publishes its own captured changes; it reports batches only when it ends.
 
-    XCom: ``batch`` (all up to this one are published), ``newest_batch``, ``pending_batches``,
-    ``lag_seconds`` (how long ago the oldest of these was committed; 0 for none). The last three are null
-    before the first capture; the sensor waits then.
+    XCom: ``batch`` (all up to this one are published), ``newest_batch``, ``pending_batches``, ``lag_seconds``
+    (time since the oldest of these was committed; 0 for none). The last three are null before the first
+    capture; the sensor waits then.
 
     Args:
         connector: The connector, its declaration as a mapping, or the path of its YAML file (templated).
-        max_batches: The most batches that may wait; default 0, or any number with ``max_lag_seconds``.
-        max_lag_seconds: The greatest age of the oldest of them; default: any. Both given, both must hold.
-        kafka_conn_id: Connection in place of the declared one (templated).
+        max_batches: The maximum number of unpublished batches; default 0, or no limit with
+            ``max_lag_seconds``.
+        max_lag_seconds: The greatest allowed age of the oldest one; default: no limit. With both, both must
+            hold.
+        kafka_conn_id: Connection to use instead of the declared one (templated).
         kwargs: As for :class:`~airflow_cdc_provider.sensors.observing.ObservingSensor`.
     """
 
@@ -99,7 +101,7 @@ class CdcPublishLagSensor(_TopicSensor):
         self.max_lag_seconds = max_lag_seconds
 
     def given(self, context: Context) -> Given:
-        """Look up the connection, and the batches that runs told."""
+        """Look up the connection, and the batches that runs reported."""
         from airflow_cdc_provider.triggers.observing import Given
 
         found = super().given(context)
@@ -117,7 +119,7 @@ class CdcPublishLagSensor(_TopicSensor):
             positions_topic=kafka.positions_topic or f"{connector.topic_prefix}.cdc-positions",
             max_batches=most,
             max_lag_seconds=self.max_lag_seconds,
-            **self.question(connector),
+            **self.trigger_arguments(connector),
         )
 
     def seen(self, value: Mapping[str, Any]) -> None:
@@ -129,22 +131,22 @@ class CdcPublishLagSensor(_TopicSensor):
 
 
 class CdcConsumerLagSensor(_TopicSensor):
-    """Waits until a consumer group has at most so many messages to read in a connector's topics.
+    """Waits until a consumer group's lag in a connector's topics is at most ``max_lag`` messages.
 
-    Messages are counted that are committed (``read_committed``).
+    Only committed messages count (``read_committed``).
 
     XCom: ``lag`` (messages; null while the group has committed nothing), ``topics`` (the same by topic).
 
     Args:
         group_id: The group's ``group.id`` (templated).
         connector: The connector, its declaration as a mapping, or the path of its YAML file (templated).
-        max_lag: The most messages that may wait (templated).
-        topics: Anchored regular expressions of topics, all of which count (templated). Default: those with
-            the connector's prefix of which the group has committed something.
-        wait_for_begin: Whether a group that has committed no offset yet is waited for, and topics that aren't
-            there fail the task; False: nothing is to be read then. A gate before what publishes needs False:
-            it would wait for a group that waits for it.
-        kafka_conn_id: Connection in place of the declared one (templated).
+        max_lag: The greatest allowed number of unread messages (templated).
+        topics: Anchored regular expressions of topics, all of which count (templated). Default: topics with
+            the connector's prefix for which the group has committed an offset.
+        wait_for_begin: Whether to wait for a group that has committed no offset yet, and to fail if topics
+            don't exist; False: the lag is 0 then. Use False for a sensor before a publishing task: the group
+            waits for that task.
+        kafka_conn_id: Connection to use instead of the declared one (templated).
         kwargs: As for :class:`~airflow_cdc_provider.sensors.observing.ObservingSensor`.
     """
 
@@ -169,7 +171,7 @@ class CdcConsumerLagSensor(_TopicSensor):
         """Return the trigger.
 
         Raises:
-            ConfigurationError: The connector's topics can't be told by their prefix, or an argument is wrong.
+            ConfigurationError: The connector's topics don't share a prefix, or an argument is invalid.
         """
         from airflow_cdc_provider.hooks.topic_lag import topics_of_prefix
         from airflow_cdc_provider.triggers.topics import ConsumerLagTrigger
@@ -179,8 +181,8 @@ class CdcConsumerLagSensor(_TopicSensor):
         chosen = to_tables(self.topics)
         if not chosen and (publish.topic_pattern or publish.topic_naming):
             raise ConfigurationError(
-                f"the topics of connector {connector.name} don't all begin with its prefix",
-                expected="topics, expressions of their names",
+                f"the topics of connector {connector.name} don't all start with its prefix",
+                expected="topics, regular expressions of their names",
             )
         own = publish.kafka.positions_topic or f"{connector.topic_prefix}.cdc-positions"
         return ConsumerLagTrigger(
@@ -190,7 +192,7 @@ class CdcConsumerLagSensor(_TopicSensor):
             without=() if chosen else (own,),
             max_lag=int(to_number("max_lag", self.max_lag) or 0),
             wait_for_begin=self.wait_for_begin,
-            **self.question(connector),
+            **self.trigger_arguments(connector),
         )
 
     def seen(self, value: Mapping[str, Any]) -> None:

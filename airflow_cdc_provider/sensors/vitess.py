@@ -1,4 +1,4 @@
-"""Sensors on a Vitess keyspace's changes and shards. Each look takes one change at most, never the data."""
+"""Sensors of a Vitess keyspace's changes and shards. Each check reads one change at most, never bulk data."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 
 class _VStreamSensor(FeedSensor):
-    """Looks at the stream after the connector's stored offset."""
+    """Checks the stream after the connector's stored offset."""
 
     template_fields: Sequence[str] = ("connector", "vitess_conn_id")
     source_type = "vitess"
@@ -34,11 +34,11 @@ class _VStreamSensor(FeedSensor):
 
     @property
     def own_conn_id(self) -> str | None:
-        """Connection in place of the declared one."""
+        """Connection to use instead of the declared one."""
         return self.vitess_conn_id
 
     def feed(self, connector: Connector) -> dict[str, Any]:
-        """Return what is looked at."""
+        """Return the keyspace, shards and tablets of the stream."""
         options = connector.source
         assert isinstance(options, VitessOptions)
         return {
@@ -50,7 +50,7 @@ class _VStreamSensor(FeedSensor):
         }
 
     def seen(self, value: Mapping[str, Any]) -> None:
-        """Emit the lag, and by how many transactions each shard is behind."""
+        """Emit the lag, and the number of transactions that each shard is behind."""
         super().seen(value)
         tags = self.own_connector().tags
         for shard, transactions in (value.get("shards") or {}).items():
@@ -62,14 +62,14 @@ class _VStreamSensor(FeedSensor):
 class VitessNewsSensor(_VStreamSensor):
     """Waits until there are changes after the connector's stored offset, or until there is no offset yet.
 
-    XCom: ``news``, ``lag_seconds`` (age of the oldest change), ``table`` (where it is), ``shards`` (how many
-    transactions each shard has after the offset), ``resharding`` (shards that are turning into others, or
-    that others turn into), ``lost`` (whether the source no longer has what follows the offset; the sensor
-    fails then, unless the connector's runs make it good by themselves).
+    XCom: ``news``, ``lag_seconds`` (age of the oldest change), ``table`` (its table), ``shards`` (the number
+    of transactions of each shard after the offset), ``resharding`` (source and target shards of a reshard in
+    progress), ``lost`` (whether the source no longer has the changes after the offset; the sensor fails then,
+    unless the connector's runs recover automatically).
 
     Args:
         connector: The connector, its declaration as a mapping, or the path of its YAML file (templated).
-        vitess_conn_id: Connection in place of the declared one (templated).
+        vitess_conn_id: Connection to use instead of the declared one (templated).
         kwargs: As for :class:`~airflow_cdc_provider.sensors.observing.ObservingSensor`.
     """
 
@@ -80,18 +80,18 @@ class VitessNewsSensor(_VStreamSensor):
         """Return the trigger."""
         from airflow_cdc_provider.triggers.vitess import VitessNewsTrigger
 
-        return VitessNewsTrigger(**self.question())
+        return VitessNewsTrigger(**self.trigger_arguments())
 
 
 class VitessLagSensor(_VStreamSensor):
-    """Waits until the oldest change not captured is at most some seconds old, in all shards.
+    """Waits until the oldest uncaptured change of all shards is at most ``max_lag_seconds`` old.
 
     XCom: as for :class:`VitessNewsSensor`.
 
     Args:
         connector: The connector, its declaration as a mapping, or the path of its YAML file (templated).
-        max_lag_seconds: The greatest age allowed.
-        vitess_conn_id: Connection in place of the declared one (templated).
+        max_lag_seconds: The greatest allowed age.
+        vitess_conn_id: Connection to use instead of the declared one (templated).
         kwargs: As for :class:`~airflow_cdc_provider.sensors.observing.ObservingSensor`.
     """
 
@@ -103,22 +103,21 @@ class VitessLagSensor(_VStreamSensor):
         """Return the trigger."""
         from airflow_cdc_provider.triggers.vitess import VitessLagTrigger
 
-        return VitessLagTrigger(max_lag_seconds=self.max_lag_seconds, **self.question())
+        return VitessLagTrigger(max_lag_seconds=self.max_lag_seconds, **self.trigger_arguments())
 
 
 class VitessReshardSensor(_VStreamSensor):
-    """Waits until no reshard is under way and the capture has gone over to the shards that serve.
+    """Waits until no reshard is in progress and the capture has switched to the serving shards.
 
-    So what compares or copies whole tables doesn't meet rows that stand in two shards, and the old shards may
-    be deleted. Before the first capture there is nothing to go over.
+    Then no row is in two shards, so whole tables can be compared or copied, and the old shards may be
+    deleted. Before the first capture only the reshard counts.
 
-    XCom: ``resharding`` (shards that have tablets and share keys: those that are split or merged, and what
-    they become), ``serving`` (the shards that serve), ``missing`` (those of them that the stored offset has
-    no place of).
+    XCom: ``resharding`` (shards that have tablets and share keys: the source and the target shards),
+    ``serving`` (the serving shards), ``missing`` (serving shards without a position in the stored offset).
 
     Args:
         connector: The connector, its declaration as a mapping, or the path of its YAML file (templated).
-        vitess_conn_id: Connection in place of the declared one (templated).
+        vitess_conn_id: Connection to use instead of the declared one (templated).
         kwargs: As for :class:`~airflow_cdc_provider.sensors.observing.ObservingSensor`.
     """
 
@@ -129,4 +128,4 @@ class VitessReshardSensor(_VStreamSensor):
         """Return the trigger."""
         from airflow_cdc_provider.triggers.vitess import VitessReshardTrigger
 
-        return VitessReshardTrigger(**self.question())
+        return VitessReshardTrigger(**self.trigger_arguments())

@@ -1,1 +1,1 @@
-"""Signals: what a running connector is asked to do, whichever way the wish reaches it. Knows no database."""
+"""Signals: requests to a running connector, independent of their channel and of the database."""

@@ -1,16 +1,16 @@
-"""Channels: the ways by which signals reach a job.
+"""Channels through which signals reach a job.
 
-A channel is asked for what arrived, again and again while the job runs, always by one thread. What it gave is
-committed in the lake before :meth:`Channel.done` tells it so; if the job dies in between, the channel gives
-the same again, with the same ids, and nothing is done twice.
+While it runs, a job polls each channel repeatedly, always from one thread. It commits the received signals to
+the lake before it calls :meth:`Channel.done`. If the job dies in between, the channel returns the same
+signals again, with the same ids, and none is executed twice.
 
-Four come with the package. ``file`` and ``airflow`` are here (:mod:`.files`), ``kafka`` stands where brokers
-are known and is handed in; ``source``, documents or rows in a table of the captured database, arrives with
-the changes themselves and needs no channel object. Others are named as ``package.module:Class`` and built
-with their settings.
+The package has four channels. ``file`` and ``airflow`` are defined here (:mod:`.files`); ``kafka`` is defined
+in the Kafka package and passed in; ``source``, documents or rows in a table of the captured database, arrives
+with the changes themselves and needs no channel object. Others are named as ``package.module:Class`` and
+built with their settings.
 
-A channel that can't take back what it gave, as a topic, says at which place it stands
-(:class:`KeepsPlace`): that is committed together with what it gave.
+A channel whose signals can't be deleted, such as a topic, has a position (:class:`KeepsPlace`), which is
+committed together with the signals.
 """
 
 from __future__ import annotations
@@ -28,56 +28,56 @@ from airflow_cdc_provider.signals.signal import Arrived
 
 
 class ChannelRefused(ConfigurationError):
-    """A channel can never be read as it is declared: the job ends."""
+    """A channel can't be read with its configuration: the job fails."""
 
 
 @runtime_checkable
 class Channel(Protocol):
-    """A way by which signals come."""
+    """A source of signals."""
 
     name: str
 
     def receive(self) -> Sequence[Arrived]:
-        """Return what arrived and is not done yet, oldest first, empty for nothing. Returns at once.
+        """Return the signals that arrived and aren't done yet, oldest first. Doesn't block.
 
         Raises:
-            ChannelRefused: It never can be read.
-            CdcError: It can't be read now; the job tells that and asks again later.
+            ChannelRefused: The channel can't be read with its configuration.
+            CdcError: The channel can't be read now; the job logs that and polls again later.
         """
         ...
 
     def done(self) -> None:
-        """Let go of all that the last :meth:`receive` returned: it is committed."""
+        """Delete the signals that the last :meth:`receive` returned: they are committed."""
         ...
 
     def close(self) -> None:
-        """End what it holds open."""
+        """Release the channel's resources."""
         ...
 
 
 @runtime_checkable
 class KeepsPlace(Protocol):
-    """A channel that goes on where it is told to, in place of letting go of what it gave."""
+    """A channel that resumes at a given position, instead of deleting signals."""
 
     @property
     def place(self) -> Mapping[str, Any] | None:
-        """Where to go on if all that ``receive`` returned is committed, as JSON; None before it has one."""
+        """The position after all signals that ``receive`` returned, as JSON; None before the first one."""
         ...
 
     def resume(self, place: Mapping[str, Any] | None) -> None:
-        """Go on at a committed place, None for none; called before each time that signals are taken in."""
+        """Resume at a committed position, None if there is none; called before each poll."""
         ...
 
 
 @dataclass(frozen=True)
 class ChannelPlaces:
-    """Where the channels of one connector are.
+    """Locations and settings of one connector's channels.
 
     Args:
-        folder: What Airflow hands over signals in; None where the job was started without one.
-        file: The file of channel ``file``; a relative path lies beside that folder.
-        connector: The connector's name, which channels of a user's own get.
-        settings: What channels of a user's own get besides.
+        folder: The folder of Airflow's signals; None if the job was started without one.
+        file: The file of channel ``file``; a relative path is relative to that folder's parent.
+        connector: The connector's name, for custom channels.
+        settings: Further settings of custom channels.
     """
 
     folder: Path | None
@@ -87,36 +87,36 @@ class ChannelPlaces:
 
 
 def open_channels(
-    names: Sequence[str], places: ChannelPlaces, makers: Mapping[str, Callable[[], Channel]] | None = None
+    names: Sequence[str], context: ChannelPlaces, builders: Mapping[str, Callable[[], Channel]] | None = None
 ) -> list[Channel]:
-    """Open the channels that a declaration names, but ``source``.
+    """Open the channels that a declaration names, except ``source``.
 
     Args:
         names: Their names.
-        places: Where they are.
-        makers: What makes those by name that need more than Python.
+        context: Their locations and settings.
+        builders: Builders, by name, of the channels with further dependencies.
 
     Raises:
-        ConfigurationError: One can't be built.
+        ConfigurationError: A channel can't be built.
     """
     opened: list[Channel] = []
     for name in names:
-        if makers and name in makers:
-            opened.append(makers[name]())
+        if builders and name in builders:
+            opened.append(builders[name]())
         elif name == FILE:
-            beside = places.folder.parent if places.folder is not None else Path()
-            opened.append(FileChannel(beside / places.file))
-        elif name == AIRFLOW and places.folder is not None:
-            opened.append(FolderChannel(places.folder))
+            parent = context.folder.parent if context.folder is not None else Path()
+            opened.append(FileChannel(parent / context.file))
+        elif name == AIRFLOW and context.folder is not None:
+            opened.append(FolderChannel(context.folder))
         elif ":" in name:
-            opened.append(_build(name, places))
+            opened.append(_build(name, context))
     return opened
 
 
-def _build(name: str, places: ChannelPlaces) -> Channel:
+def _build(name: str, context: ChannelPlaces) -> Channel:
     module, _, attribute = name.partition(":")
     try:
-        built = getattr(importlib.import_module(module), attribute)(places.connector, dict(places.settings))
+        built = getattr(importlib.import_module(module), attribute)(context.connector, dict(context.settings))
     except (ImportError, AttributeError, TypeError) as error:
         raise ConfigurationError(
             f"the signal channel {name} can't be built",
@@ -125,6 +125,6 @@ def _build(name: str, places: ChannelPlaces) -> Channel:
         ) from error
     if not isinstance(built, Channel):
         raise ConfigurationError(
-            f"{name} is no signal channel", expected="name, receive(), done() and close()"
+            f"{name} is not a signal channel", expected="name, receive(), done() and close()"
         )
     return built

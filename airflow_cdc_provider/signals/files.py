@@ -1,13 +1,13 @@
-"""Signals in files: one file that anybody appends lines to, and a folder with a file for each signal.
+"""Signals in files: one file to which any program appends lines, and a folder with a file per signal.
 
-``file`` is Debezium's: one JSON object a line, and the file is emptied when it is read. It is taken by
-renaming it first, so that a line written meanwhile goes into a new file (a writer should open, append and
-close; one that keeps the file open writes into what was taken, which is read once more before it goes). What
-was taken stays under its new name until the signals are committed, so a job that dies loses none and, as its
-lines have the same ids again, does none twice.
+``file`` is Debezium's: one JSON object per line, and the file is emptied when it is read. The channel renames
+it first, so that a line written meanwhile goes to a new file. (A writer should open, append and close; one
+that keeps the file open writes to the renamed file, which is read again before it is deleted.) The renamed
+file stays until its signals are committed. So a job that dies loses none, and executes none twice, because
+the lines have the same ids again.
 
-``airflow`` is what operators and the command line write: a file of its own for each signal, whole or not
-there at all, named so that names sort by time.
+``airflow`` is written by operators and the command line: a file per signal, written atomically, with names
+that sort by time.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from airflow_cdc_provider.exceptions import ConfigurationError, TransientError
 from airflow_cdc_provider.signals.signal import Arrived, signal_of_text
 
 _LARGEST_BYTES: Final = 1 << 20
-"""A signal has a few hundred; a larger file is no file of signals."""
+"""A signal has a few hundred; a larger file isn't a signal file."""
 _TAKEN: Final = ".taken-"
 
 
@@ -34,7 +34,7 @@ class FileChannel:
     """Lines of one file.
 
     Args:
-        path: The file. It need not exist; its folder must once there is one.
+        path: The file; it need not exist.
     """
 
     name = "file"
@@ -44,11 +44,11 @@ class FileChannel:
         self._read: dict[Path, int] = {}
 
     def receive(self) -> Sequence[Arrived]:
-        """Take the file and read what was taken and not committed, with what it had before.
+        """Rename the file, and read all renamed files that aren't committed.
 
         Raises:
-            TransientError: It can't be read now.
-            ConfigurationError: It has more than 1 MiB.
+            TransientError: The file can't be read now.
+            ConfigurationError: The file is larger than 1 MiB.
         """
         try:
             with contextlib.suppress(FileNotFoundError):
@@ -68,7 +68,7 @@ class FileChannel:
         return arrived
 
     def done(self) -> None:
-        """Remove what was read, unless somebody went on writing to it: then it is read again."""
+        """Remove the files that were read, except those that a program appended to: they are read again."""
         for taken, size in self._read.items():
             with contextlib.suppress(FileNotFoundError):
                 if taken.stat().st_size == size:
@@ -76,7 +76,7 @@ class FileChannel:
         self._read = {}
 
     def close(self) -> None:
-        """Hold nothing open."""
+        """Do nothing: no file is open."""
 
     def _taken(self) -> list[Path]:
         if not self._path.parent.is_dir():
@@ -85,7 +85,7 @@ class FileChannel:
 
 
 class FolderChannel:
-    """A folder with one file for each signal.
+    """A folder with one file per signal.
 
     Args:
         folder: The folder; it need not exist.
@@ -98,11 +98,11 @@ class FolderChannel:
         self._read: list[Path] = []
 
     def receive(self) -> Sequence[Arrived]:
-        """Read all files that are there.
+        """Read all files of the folder.
 
         Raises:
-            TransientError: One can't be read now.
-            ConfigurationError: One has more than 1 MiB.
+            TransientError: A file can't be read now.
+            ConfigurationError: A file is larger than 1 MiB.
         """
         try:
             self._read = sorted(self._folder.glob("*.json")) if self._folder.is_dir() else []
@@ -120,23 +120,23 @@ class FolderChannel:
         self._read = []
 
     def close(self) -> None:
-        """Hold nothing open."""
+        """Do nothing: no file is open."""
 
 
 def send(folder: Path, kind: str, data: Mapping[str, Any], identity: str = "") -> str:
-    """Put a signal into a folder that a :class:`FolderChannel` reads.
+    """Write a signal to a folder that a :class:`FolderChannel` reads.
 
     Args:
         folder: The folder; it is created.
         kind: The signal's type.
         data: Its data.
-        identity: Its id, by default one of its own.
+        identity: Its id; by default a generated one.
 
     Returns:
         Its id.
 
     Raises:
-        ConfigurationError: The folder can't be written to.
+        ConfigurationError: The folder isn't writable.
     """
     stamp = _stamp()
     identity = identity or stamp
@@ -154,8 +154,8 @@ def send(folder: Path, kind: str, data: Mapping[str, Any], identity: str = "") -
         with contextlib.suppress(OSError):
             temporary.unlink(missing_ok=True)
         raise ConfigurationError(
-            f"no signal can be put into {folder}",
-            expected="a folder that this process may write to and the connector's job may read",
+            f"can't write a signal to {folder}",
+            expected="a folder that this process can write to and the connector's job can read",
             found=error.strerror or str(error),
             remedy="change its owner or mode, or set [cdc] work_folder to another one",
         ) from error
@@ -173,7 +173,7 @@ def _read(path: Path) -> bytes:
 
 
 def _stamp() -> str:
-    """Return a name that no other one equals and that sorts by time."""
+    """Return a unique name that sorts by time."""
     return f"{time.time_ns():020d}-{uuid.uuid4().hex[:8]}"
 
 

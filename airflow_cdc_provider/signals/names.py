@@ -1,4 +1,4 @@
-"""Names of channels, as a declaration has them. Light: read by DAG files."""
+"""Names of channels in a declaration. Has no dependencies: DAG files import it."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ OWN: Final = (SOURCE, KAFKA, FILE, AIRFLOW)
 
 
 def check_names(names: Sequence[str]) -> str:
-    """Return what is expected, if one of the names is no channel; else an empty text."""
+    """Return the expected names, if one of the names isn't a channel; else an empty text."""
     for name in names:
         if name == "jmx":
-            return "airflow in place of jmx: no process of ours listens to JMX"
+            return "airflow instead of jmx: there is no JMX channel"
         module, _, attribute = name.partition(":")
         if name not in OWN and not (module.replace(".", "").isidentifier() and attribute.isidentifier()):
-            return f"some of {', '.join(OWN)}, or package.module:Class of your own ({name!r})"
+            return f"some of {', '.join(OWN)}, or a custom package.module:Class ({name!r})"
     return ""

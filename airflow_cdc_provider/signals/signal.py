@@ -1,20 +1,20 @@
-r"""What a signal is, and how its text is read.
+r"""Signals, and reading them from text.
 
-A signal has an ``id``, a ``type`` and ``data``, as Debezium's have::
+A signal has an ``id``, a ``type`` and ``data``, as in Debezium::
 
     {"id": "again-1", "type": "execute-snapshot",
      "data": {"type": "incremental", "data-collections": ["shop\\.orders"]}}
 
 ========================  ===================================================================================
-``execute-snapshot``      copy tables: ``data-collections``, ``type``, ``additional-conditions``
-``stop-snapshot``         end the incremental snapshot, or its ``data-collections``: ``type: incremental``
-``pause-snapshot``        stop after what is being read
-``resume-snapshot``       go on from there
+``execute-snapshot``      snapshot of tables: ``data-collections``, ``type``, ``additional-conditions``
+``stop-snapshot``         stop the incremental snapshot, or its ``data-collections``: ``type: incremental``
+``pause-snapshot``        pause after the current chunk
+``resume-snapshot``       resume
 ``log``                   write ``message`` to the log, with the offset in place of ``{}``
 ========================  ===================================================================================
 
-Whoever can write to a channel may send anything, so nothing here raises for what it reads: what is no signal
-becomes a :class:`NoSignal`, which is logged and kept for the record, and capture goes on.
+Channels may contain arbitrary content, so no function here raises for what it reads: content that isn't a
+signal becomes a :class:`NoSignal`, which is logged and recorded, and capture continues.
 """
 
 from __future__ import annotations
@@ -30,23 +30,23 @@ PAUSE: Final = "pause-snapshot"
 RESUME: Final = "resume-snapshot"
 LOG: Final = "log"
 TYPES: Final = (EXECUTE, STOP, PAUSE, RESUME, LOG)
-"""All that can be asked for."""
+"""All types of signals."""
 
 WINDOW_MARKS: Final = ("snapshot-window-open", "snapshot-window-close")
-"""Types of documents that snapshots themselves write to a signal collection; they ask for nothing."""
+"""Types of documents that snapshots themselves write to a signal collection; they request nothing."""
 
 _SHOWN_CHARACTERS: Final = 120
 
 
 @dataclass(frozen=True)
 class Signal:
-    """What somebody asks for.
+    """A signal.
 
     Args:
-        id: Names it; the same id again is the same signal.
+        id: Its id; another signal with the same id is the same signal.
         type: One of :data:`TYPES`.
-        data: What it says besides.
-        channel: How it came.
+        data: Its arguments.
+        channel: Name of the channel that received it.
     """
 
     id: str
@@ -57,12 +57,12 @@ class Signal:
 
 @dataclass(frozen=True)
 class NoSignal:
-    """What a channel brought and nobody understands.
+    """Content of a channel that isn't a valid signal.
 
     Args:
-        id: As far as it has one.
-        channel: How it came.
-        reason: What is wrong with it.
+        id: Its id, if it has one, else a generated one.
+        channel: Name of the channel that received it.
+        reason: Why it is invalid.
     """
 
     id: str
@@ -71,36 +71,36 @@ class NoSignal:
 
 
 Arrived = Signal | NoSignal
-"""What a channel brings."""
+"""What a channel receives."""
 
 
 def signal_of(given: object, channel: str, *, otherwise: str) -> Arrived:
     """Read a signal from a mapping with ``id``, ``type`` and ``data``.
 
     Args:
-        given: What a channel has.
-        channel: Its name.
-        otherwise: Its id, if it has none.
+        given: The mapping.
+        channel: Name of the channel.
+        otherwise: The id of a signal that has none.
     """
     if not isinstance(given, Mapping):
-        return NoSignal(otherwise, channel, f"it is no JSON object: {_shown(given)}")
+        return NoSignal(otherwise, channel, f"it is not a JSON object: {_shown(given)}")
     identity = given.get("id")
-    # Half a surrogate pair, which JSON can spell out, would break whatever stores or tells the id.
+    # A lone surrogate, which JSON can contain, would break storing and logging the id.
     name = otherwise if identity in (None, "") else str(identity).encode(errors="replace").decode()
     return signal_from(name, given.get("type"), given.get("data"), channel)
 
 
 def signal_from(identity: str, kind: object, data: object, channel: str) -> Arrived:
-    """Read a signal from its three parts; ``data`` may be a mapping or its JSON text, or nothing."""
+    """Read a signal from its three parts; ``data`` may be a mapping, its JSON text, or empty."""
     if not isinstance(kind, str) or kind not in TYPES:
-        return NoSignal(identity, channel, f"its type is {_shown(kind)}, none of {', '.join(TYPES)}")
+        return NoSignal(identity, channel, f"its type is {_shown(kind)}, not one of {', '.join(TYPES)}")
     if isinstance(data, str):
         try:
             data = json.loads(data) if data.strip() else None
         except (ValueError, RecursionError) as error:
-            return NoSignal(identity, channel, f"its data are no JSON: {error}")
+            return NoSignal(identity, channel, f"its data is not JSON: {error}")
     if data is not None and not isinstance(data, Mapping):
-        return NoSignal(identity, channel, f"its data are no JSON object: {_shown(data)}")
+        return NoSignal(identity, channel, f"its data is not a JSON object: {_shown(data)}")
     return Signal(identity, kind, data or {}, channel)
 
 
@@ -109,7 +109,7 @@ def signal_of_text(text: str, channel: str, *, otherwise: str) -> Arrived:
     try:
         given = json.loads(text)
     except (ValueError, RecursionError) as error:
-        return NoSignal(otherwise, channel, f"it is no JSON: {error}")
+        return NoSignal(otherwise, channel, f"it is not JSON: {error}")
     return signal_of(given, channel, otherwise=otherwise)
 
 

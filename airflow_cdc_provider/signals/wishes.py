@@ -1,4 +1,4 @@
-"""What signals about snapshots say in their data: which tables, how, and which rows of them."""
+"""Data of signals about snapshots: the tables, the kind of snapshot, and the rows."""
 
 from __future__ import annotations
 
@@ -15,45 +15,45 @@ _QUOTED_PART: Final = re.compile(r'"((?:[^"]|"")+)"')
 
 
 class Unclear(ValueError):
-    """A signal's data can't be followed; its text says why."""
+    """A signal's data is invalid; the message has the reason."""
 
 
 @dataclass(frozen=True)
 class Names:
-    """Tables by their names: regular expressions on the whole name, or names with each part in quotes."""
+    """Tables by name: anchored regular expressions, or names with each part in quotes."""
 
     patterns: tuple[str, ...] = ()
 
     @classmethod
     def read(cls, given: object) -> Names:
-        """Read ``data-collections``: a list, or one text with commas.
+        """Read ``data-collections``: a list, or comma-separated text.
 
         Raises:
-            Unclear: It is something else, or holds no regular expression.
+            Unclear: The value is neither, or has an invalid regular expression.
         """
         if isinstance(given, str):
             given = [part.strip() for part in given.split(",")]
         if given is None:
             given = []
         if not isinstance(given, Sequence) or not all(isinstance(one, str) for one in given):
-            raise Unclear(f"data-collections is no list of names: {given!r}"[:200])
+            raise Unclear(f"data-collections is not a list of names: {given!r}"[:200])
         patterns = tuple(one for one in given if one)
         for pattern in patterns:
             _require_expression(pattern)
         return cls(patterns)
 
     def take(self, name: str) -> bool:
-        """Tell whether a table is meant."""
-        return any(is_meant(pattern, name) for pattern in self.patterns)
+        """Return whether a table is selected."""
+        return any(matches(pattern, name) for pattern in self.patterns)
 
 
 @dataclass(frozen=True)
 class Condition:
-    """Which rows of some tables are wanted.
+    """A filter of the rows of some tables.
 
     Args:
         tables: A regular expression, or a name in quotes.
-        filter: In the source's own language: for MongoDB a query as JSON.
+        filter: Filter in the source's query language: for MongoDB a query as JSON.
     """
 
     tables: str
@@ -61,13 +61,13 @@ class Condition:
 
 
 @dataclass(frozen=True)
-class SnapshotWish:
+class SnapshotPayload:
     """The data of ``execute-snapshot``.
 
     Args:
-        kind: Beside the stream, or in its place.
-        names: Which tables.
-        conditions: The first one that means a table holds for it.
+        kind: ``incremental``, while the stream continues, or ``blocking``, which pauses it.
+        names: The tables.
+        conditions: Filters; the first one that matches a table applies to it.
     """
 
     kind: SnapshotKind
@@ -75,33 +75,33 @@ class SnapshotWish:
     conditions: tuple[Condition, ...] = ()
 
     def filter_of(self, table: str) -> str:
-        """Return the filter of a table, empty for all rows."""
-        return next((c.filter for c in self.conditions if is_meant(c.tables, table)), "")
+        """Return the filter of a table; empty for all rows."""
+        return next((c.filter for c in self.conditions if matches(c.tables, table)), "")
 
 
-def read_execute(data: Mapping[str, Any]) -> SnapshotWish:
+def read_execute(data: Mapping[str, Any]) -> SnapshotPayload:
     """Read the data of ``execute-snapshot``.
 
     Raises:
-        Unclear: They can't be followed.
+        Unclear: The data is invalid.
     """
     if data.get("surrogate-key"):
-        raise Unclear("surrogate-key isn't offered: chunks go by the primary key")
+        raise Unclear("surrogate-key isn't supported: chunks are split by the primary key")
     given = data.get("type") or "incremental"
     kind = _KINDS.get(str(given).lower())
     if kind is None:
-        raise Unclear(f"its snapshot is {given!r}, neither incremental nor blocking")
+        raise Unclear(f"its snapshot type is {given!r}, neither incremental nor blocking")
     names = Names.read(data.get("data-collections"))
     if not names.patterns:
-        raise Unclear("data-collections names no table, so there is nothing to do")
-    return SnapshotWish(kind, names, _conditions(data.get("additional-conditions")))
+        raise Unclear("data-collections names no table")
+    return SnapshotPayload(kind, names, _conditions(data.get("additional-conditions")))
 
 
 def read_stop(data: Mapping[str, Any]) -> Names | None:
-    """Read the data of ``stop-snapshot``: which tables to leave out, None for all.
+    """Read the data of ``stop-snapshot``: the tables to stop, None for all.
 
     Raises:
-        Unclear: They can't be followed.
+        Unclear: The data is invalid.
     """
     given = data.get("type")
     if str(given or "").lower() != "incremental":
@@ -110,8 +110,8 @@ def read_stop(data: Mapping[str, Any]) -> Names | None:
     return names if names.patterns else None
 
 
-def is_meant(pattern: str, name: str) -> bool:
-    """Tell whether an entry of ``data-collections`` means a table."""
+def matches(pattern: str, name: str) -> bool:
+    """Return whether an entry of ``data-collections`` matches a table."""
     if _QUOTED.fullmatch(pattern):
         return name == ".".join(part.replace('""', '"') for part in _QUOTED_PART.findall(pattern))
     return re.fullmatch(pattern, name) is not None
@@ -121,15 +121,15 @@ def _conditions(given: object) -> tuple[Condition, ...]:
     if given is None:
         return ()
     if not isinstance(given, Sequence) or isinstance(given, str):
-        raise Unclear("additional-conditions is no list")
+        raise Unclear("additional-conditions is not a list")
     found = []
     for one in given:
         tables = one.get("data-collection") if isinstance(one, Mapping) else None
-        wanted = one.get("filter") if isinstance(one, Mapping) else None
-        if not isinstance(tables, str) or not tables or not wanted:
+        row_filter = one.get("filter") if isinstance(one, Mapping) else None
+        if not isinstance(tables, str) or not tables or not row_filter:
             raise Unclear("an entry of additional-conditions lacks data-collection or filter")
         _require_expression(tables)
-        found.append(Condition(tables, wanted if isinstance(wanted, str) else json.dumps(wanted)))
+        found.append(Condition(tables, row_filter if isinstance(row_filter, str) else json.dumps(row_filter)))
     return tuple(found)
 
 
@@ -137,4 +137,4 @@ def _require_expression(pattern: str) -> None:
     try:
         re.compile(pattern)
     except re.error as error:
-        raise Unclear(f"{pattern!r} is no regular expression: {error}") from None
+        raise Unclear(f"{pattern!r} is not a regular expression: {error}") from None

@@ -1,7 +1,7 @@
-"""What a source, its reader or its codec may add to the contract of :mod:`.base`.
+"""Optional capabilities of a source, its reader or its codec, in addition to :mod:`.base`.
 
-Each is a protocol of its own. Jobs ask with ``isinstance`` and do without where there is none, so a new
-source begins with :class:`.base.Source` alone.
+Each capability is a protocol. Jobs test for it with ``isinstance`` and work without it, so a new source only
+has to implement :class:`.base.Source`.
 """
 
 from __future__ import annotations
@@ -17,149 +17,154 @@ from airflow_cdc_provider.sources.base import ChunkPlan, Codec, Offset, Snapshot
 from airflow_cdc_provider.sources.stream_numbers import StreamNumbers
 
 PassedOver = Counter[tuple[str, str]]
-"""How much was met that becomes no record, by origin and why."""
+"""Number of skipped updates or messages, by origin and reason."""
 
 
 @runtime_checkable
 class ReadsSeveral(Protocol):
-    """What a reader adds that would else connect once for each partition."""
+    """A reader that can read several partitions over one connection."""
 
     def read_several(self, parts: Iterable[Any]) -> Iterator[pa.RecordBatch]:
-        """Read partitions one after the other, over one connection."""
+        """Read partitions in sequence, over one connection."""
         ...
 
 
 @runtime_checkable
 class CountsPassedOver(Protocol):
-    """What a reader adds that meets more than it yields."""
+    """A reader that counts what it skips."""
 
-    def read_counting(self, part: Any, passed_over: PassedOver) -> Iterator[pa.RecordBatch]:
-        """Read one partition; add what becomes no record, once it is read to its end."""
+    def read_counting(self, part: Any, skipped: PassedOver) -> Iterator[pa.RecordBatch]:
+        """Read one partition; add the skipped updates to ``skipped`` when the partition is exhausted."""
         ...
 
 
 ReadingCounts = Counter[str]
-"""What tasks did to read: ``wait_us`` for the server, ``parse_us``, ``convert_us``; ``events``, ``bytes`` and
-``disconnects`` of streams of their own; and of all that they read ``creates``, ``updates``, ``deletes``,
-``filtered``, ``broken`` and ``transactions``, as :class:`.stream_numbers.StreamNumbers` has them. A source
-whose tables keep a pace of their own has ``events <table>`` and ``bytes <table>`` beside."""
+"""Metrics of the tasks that read a batch.
+
+``wait_us`` is the time spent waiting for the server, ``parse_us`` and ``convert_us`` the processing time.
+Tasks with streams of their own add ``events``, ``bytes`` and ``disconnects``. ``creates``, ``updates``,
+``deletes``, ``filtered``, ``broken`` and ``transactions`` are those of
+:class:`.stream_numbers.StreamNumbers`. A source that paces each table separately adds ``events <table>`` and
+``bytes <table>``.
+"""
 
 
 @runtime_checkable
 class TellsReading(Protocol):
-    """What a reader adds that tells where its time goes."""
+    """A reader that reports metrics of its reads."""
 
     def read_telling(self, part: Any, counts: ReadingCounts) -> Iterator[pa.RecordBatch]:
-        """Read one partition; add what was done for it, once it is read to its end."""
+        """Read one partition; add its metrics to ``counts`` when the partition is exhausted."""
         ...
 
 
 @runtime_checkable
 class HearsReading(Protocol):
-    """What a source adds whose next batch follows from what the last one held."""
+    """A source that adapts its next batch to the metrics of the last one."""
 
     def heard(self, reading: ReadingCounts) -> None:
-        """Take in what tasks told of a batch that is committed."""
+        """Process the metrics of a committed batch."""
         ...
 
 
 @runtime_checkable
 class NamesRows(Protocol):
-    """What a reader of snapshots adds that can name a row for people."""
+    """A snapshot reader that can describe a row in readable form."""
 
     def row_in_words(self, rows: pa.RecordBatch) -> str:
-        """Say which row the last one of a batch is, in a line of at most 1000 characters."""
+        """Describe the last row of a batch in a line of at most 1000 characters."""
         ...
 
 
 @runtime_checkable
 class InheritsRows(Protocol):
-    """What a codec adds whose rows keep the names of feeds that others have taken the place of."""
+    """A codec whose row keys contain names of feeds that other feeds have replaced."""
 
     def families(self, keys: pa.Array) -> pa.Array | None:
-        """Return keys that are equal for a row under all of those names; None if no feed has an heir."""
+        """Return keys that are the same for a row under all feed names; None if no feed was replaced."""
         ...
 
 
 @runtime_checkable
 class CountsDisconnects(Protocol):
-    """What a reader of snapshots adds that gets over lost connections."""
+    """A snapshot reader that reconnects after lost connections."""
 
     def counting(self, lost: Callable[[int], None]) -> Callable[[Any], Iterator[pa.RecordBatch]]:
-        """Return a reader that calls a picklable function with 1 for each connection that it loses."""
+        """Return a reader that calls the picklable function ``lost`` with 1 for each lost connection."""
         ...
 
 
 @runtime_checkable
 class CountsStreams(Protocol):
-    """What a source adds that listens to a server's stream."""
+    """A source that reads a server's stream and reports its metrics."""
 
     def stream_numbers(self) -> Mapping[str, StreamNumbers]:
-        """Tell, per origin, what this process met on its stream so far."""
+        """Return the metrics of this process' streams so far, per origin."""
         ...
 
 
 @runtime_checkable
 class HasManyFeeds(Protocol):
-    """What a source adds whose tables each come by thousands of ordered feeds: numbers are told per table."""
+    """A source with thousands of ordered feeds per table: metrics are reported per table."""
 
     many_feeds: bool
 
 
 @runtime_checkable
 class HearsStop(Protocol):
-    """A source that may wait long for its server, and less long when the job is asked to stop."""
+    """A source that may wait long for its server and can be cancelled while it waits."""
 
     def stop_when(self, stopping: Callable[[], bool]) -> None:
-        """Take what tells whether a clean stop was asked for."""
+        """Set the function that returns whether a clean stop was requested."""
         ...
 
 
 @runtime_checkable
 class SnapshotsFromOffset(Protocol):
-    """What a source adds whose snapshots are placed by where its feed stands."""
+    """A source whose snapshots are aligned with the position of its feed."""
 
     def stand_at(self, offset: Offset) -> None:
-        """Take in the stored offset; called before a snapshot is planned."""
+        """Set the stored offset; called before a snapshot is planned."""
         ...
 
 
 @runtime_checkable
 class LearnsSchemas(Protocol):
-    """What a source adds whose changes can only be told apart by schemas, which it may no longer have.
+    """A source whose changes can only be decoded with a schema history, which the source itself may not have.
 
-    Its reader sets apart what no schema explains (kind ``quarantine``) and hands on the schema's own changes
-    (kind ``schema``). Both stay in the changes table: the ones until they can be read, the others for good.
+    Its reader quarantines changes that match no known schema (kind ``quarantine``) and emits schema changes
+    (kind ``schema``). Both are stored in the changes table: quarantined changes until they can be read,
+    schemas for good.
     """
 
     def learn(self, records: pa.Table) -> None:
-        """Take in all records of kind ``schema`` that there are; others are passed over."""
+        """Load all records of kind ``schema``; records of other kinds are skipped."""
         ...
 
     def schema_records(self) -> Iterator[Mapping[str, Any]]:
-        """Make records of what the source's schema is now and was not when it was last recorded."""
+        """Yield records of the schema changes since the schema was last recorded."""
         ...
 
     def resumed_at(self, table: str) -> int:
-        """Return when capture of a table was switched on again after a pause, µs since 1970; 0 for never.
+        """Return when capture of a table was re-enabled after a pause, µs since 1970; 0 for never.
 
-        What was written during the pause only a snapshot shows.
+        Only a snapshot contains the changes that were written during the pause.
         """
         ...
 
     def schema_findings(self) -> list[str]:
-        """Tell what of the schema keeps mirrors from following, in words."""
+        """Return messages about parts of the schema that keep mirrors from being updated."""
         ...
 
     def may_land(self, reason: str) -> bool:
-        """Tell whether a record in quarantine for a reason (its code) may be read by a better schema."""
+        """Return whether more schemas may make records readable that were quarantined for a reason code."""
         ...
 
     def quarantine_reader(self) -> Callable[[pa.RecordBatch], Iterator[pa.RecordBatch]]:
-        """Return the picklable function that reads records of kind ``quarantine`` again.
+        """Return the picklable function that retries records of kind ``quarantine``.
 
-        It yields what they hold by the schemas that are known now: changes, and again records of kind
-        ``quarantine`` for what still can't be read.
+        It decodes them with the schemas that are known now and yields changes, and records of kind
+        ``quarantine`` for those that still can't be read.
         """
         ...
 
@@ -173,107 +178,107 @@ FIELD_COUNTS: Final = pa.schema(
         pa.field("whole", pa.bool_()),
     ]
 )
-"""Fields of documents: name, type by the source's number, how often, at which place at the least; and whether
-the batch tells of all that there are."""
+"""Fields of documents: name, the source's number of the type, number of occurrences, lowest index in a
+document; and whether the batch lists all fields."""
 
 
 @runtime_checkable
 class RevisitsRows(Protocol):
-    """What a codec adds that may show rows anew for which nothing pends."""
+    """A codec that may require rows without pending changes to be rewritten."""
 
     @property
     def revisit(self) -> str:
-        """SQL predicate of the mirror's rows that are to be written again with it, empty for none."""
+        """SQL predicate of the mirror's rows that must be rewritten, empty for none."""
         ...
 
 
 @runtime_checkable
 class LearnsColumns(RevisitsRows, Protocol):
-    """What a codec adds whose columns follow from the rows themselves."""
+    """A codec that infers columns from the rows."""
 
     @property
     def learns_columns(self) -> bool:
-        """Whether this table's do."""
+        """Whether the columns of this table are inferred."""
         ...
 
     def tally(self, contributions: pa.RecordBatch) -> pa.RecordBatch:
-        """Tell what contributions have, as a batch of :data:`FIELD_COUNTS`. Runs on executors."""
+        """Count the fields of contributions, as a batch of :data:`FIELD_COUNTS`. Runs on executors."""
         ...
 
     def learn(self, counts: pa.Table) -> Codec:
-        """Return the codec that shows them too; the same one if it does."""
+        """Return a codec that has columns for the counted fields; the same one if nothing changes."""
         ...
 
     def findings(self) -> list[str]:
-        """Tell what columns can't hold, in words."""
+        """Return messages about values that don't fit their columns."""
         ...
 
 
 @runtime_checkable
 class ReadsInBatches(Protocol):
-    """What a source adds that has tables without a feed of changes."""
+    """A source with tables that have no change feed and are polled in batches."""
 
     def in_batches(self, table: str) -> bool:
-        """Tell whether a table is read at each run; a snapshot of it is never done for good."""
+        """Return whether a table is polled at each run; its snapshot is never finished for good."""
         ...
 
     def plan_batch(self, table: str, where: str | None, reached: str) -> SnapshotPlan:
-        """Plan the next reading of such a table: all of it, or what came since the one before.
+        """Plan the next read of a polled table: all of it, or what was added since the last read.
 
         Args:
             table: The table.
             where: A filter in the source's own language.
-            reached: What the plan before said; empty to read all.
+            reached: ``SnapshotPlan.reached`` of the last plan; empty to read all.
         """
         ...
 
     @property
     def batch_seconds(self) -> float:
-        """How long after the begin of one reading the next one may begin."""
+        """Minimum time between the starts of two reads, in seconds."""
         ...
 
 
 @runtime_checkable
 class FindsGaps(Protocol):
-    """What a source adds whose database may drop changes before they are read, and goes on."""
+    """A source whose database may drop changes before they are read; capture continues after the gap."""
 
     def gaps(self, offset: Offset | None) -> tuple[Sequence[str], Offset]:
-        """Tell what was lost after an offset.
+        """Return what was lost after an offset.
 
         Returns:
-            A text per gap, and the offset that takes what is lost for read. Only a snapshot shows it now.
+            A message per gap, and the offset after the gaps. Only a snapshot can restore the lost changes.
         """
         ...
 
 
 @runtime_checkable
 class FeedIsWhole(Protocol):
-    """What a source adds whose feed has all that there is: no table is ever read beside it."""
+    """A source whose feed is complete, so that tables are never read directly."""
 
     @property
     def feed_is_whole(self) -> bool:
-        """Whether it has."""
+        """Whether the feed is complete."""
         ...
 
 
 @runtime_checkable
 class RenamesTables(Protocol):
-    """What a source adds whose tables may take others' names, with rows that no event tells of.
+    """A source whose tables can be renamed to a captured name, with rows that have no events.
 
-    Its reader makes a record of kind ``signal`` of such a table, behind the fence that ended what was there.
-    Changes of tables that are gone can be decoded, up to what ended them.
+    Its reader emits a record of kind ``signal`` for such a table, after the fence of the table that it
+    replaces. Changes of dropped tables can be decoded up to the drop.
     """
 
     def arrival(self, payload: bytes) -> str:
-        """Say in words, by the payload of such a record, how the rows came."""
+        """Describe how the rows arrived, given the payload of such a record."""
         ...
 
 
 @runtime_checkable
 class Rereads(Protocol):
-    """What a source adds that can leave a merge in doubt.
+    """A source whose merges may leave unresolved keys, which are then read again.
 
-    A SELECT hides tombstones; an update without its document may be of one that isn't known.
+    A SELECT doesn't return tombstones; an update without its document may belong to an unknown document.
     """
 
     def codec(self, table: str, memory: Mapping[str, Any] | None = None) -> Codec:
@@ -281,7 +286,7 @@ class Rereads(Protocol):
         ...
 
     def read_keys(self, table: str, keys: Sequence[bytes]) -> Iterator[pa.RecordBatch]:
-        """Read all rows of some keys again, as snapshot changes. Runs on the driver: doubts are few.
+        """Read all rows of some keys again, as snapshot changes. Runs on the driver: unresolved keys are few.
 
         Yields:
             Batches of one key each, in the order of the keys.
@@ -289,23 +294,23 @@ class Rereads(Protocol):
         ...
 
     def state_payload(self, codec: Codec, state: bytes) -> bytes:
-        """Return the payload of a snapshot change that contributes just this state."""
+        """Return the payload of a snapshot change that contributes exactly this state."""
         ...
 
 
 @runtime_checkable
 class ReadsChunks(Protocol):
-    """What a source adds that reads a table in the order of its key, a chunk at a time.
+    """A source that reads a table in key order, a chunk at a time.
 
-    Without it a snapshot beside the stream reads the ranges of :meth:`Source.plan_snapshot`. Keys are the
-    source's own, as text that can be stored.
+    Without it, an incremental snapshot reads the ranges of :meth:`Source.plan_snapshot`. Keys are in the
+    source's own format, as text that can be stored.
     """
 
     def maximum_key(self, table: str, where: str) -> str:
         """Return the largest key of a table now, empty if it has no rows.
 
         Raises:
-            ConfigurationError: The filter is wrong, or the table can't be read.
+            ConfigurationError: The filter is invalid, or the table can't be read.
         """
         ...
 
@@ -322,52 +327,52 @@ class ReadsChunks(Protocol):
         chunk_size: int,
         number: int,
     ) -> ChunkPlan:
-        """Cut the next chunks off a table.
+        """Plan the next chunks of a table.
 
-        What is read shows all changes up to ``position`` and, if it shows later ones, then such as the feed
-        is still to tell: no change stands before it that is newer.
+        The chunks contain all changes up to ``position``. They may contain later changes, which the feed
+        delivers again after them: no newer change precedes a chunk in the feed.
 
         Args:
             table: The table.
             where: A filter in the source's own language, empty for none.
-            start: ``next`` of the plan before, empty for the first one.
-            maximum: From :meth:`maximum_key`; rows beyond it are left to the feed.
-            position: The offset that is committed.
-            parts: How many ranges.
-            chunks: Chunks of each.
-            chunk_size: Rows of a chunk, counted before the filter; so many are asked for at a time.
-            number: Counts the plans of a connector up.
+            start: ``next`` of the previous plan, empty for the first one.
+            maximum: From :meth:`maximum_key`; rows beyond it come from the feed.
+            position: The committed offset.
+            parts: Number of ranges.
+            chunks: Number of chunks per range.
+            chunk_size: Rows per chunk before the filter is applied; also the number of rows per request.
+            number: Sequence number of the connector's plan.
         """
         ...
 
     def show_key(self, key: str) -> str:
-        """Show a key for people, empty for an empty one."""
+        """Format a key for display; empty for an empty key."""
         ...
 
 
 @runtime_checkable
 class CarriesSignals(Protocol):
-    """What a source adds in whose feed signals may stand: rows of one table."""
+    """A source whose feed may contain signals, as rows of one table."""
 
     def signals_of(self, payloads: Sequence[bytes]) -> Sequence[Arrived]:
-        """Read signals from the payloads of changes of that table, in the order of the feed."""
+        """Parse signals from the payloads of changes of that table, in the order of the feed."""
         ...
 
 
 @runtime_checkable
 class WritesMarks(Protocol):
-    """What a source adds that can write marks around chunks into its feed."""
+    """A source that can write watermarks around chunks into its feed."""
 
     def write_marks(self, table: str, chunks: Sequence[str], strategy: str, *, opening: bool) -> None:
-        """Mark that chunks begin, or that they end.
+        """Write the opening or closing watermarks of chunks.
 
         Args:
-            table: Where marks are written.
+            table: The table that gets the watermarks.
             chunks: Names of the chunks.
             strategy: ``insert_insert`` or ``insert_delete``.
-            opening: Whether they begin.
+            opening: Whether these are opening watermarks.
 
         Raises:
-            ConfigurationError: The user may not write there.
+            ConfigurationError: The user has no write permission on the table.
         """
         ...

@@ -1,15 +1,15 @@
-"""The contract of a source: how a database's changes are found, read and decoded.
+"""The interface of a source: how a database's changes are discovered, read and decoded.
 
-A source is built on the driver from its options and the connection's values. The capture job calls, in this
-order and again for every run::
+The driver builds a source from its options and the connection's values. Every run of the capture job calls,
+in this order::
 
     check() -> head() -> plan(start, head, limit) -> read(partition) on executors -> ... -> plan(...)
 
-Everything that :meth:`Source.plan` and :meth:`Source.plan_snapshot` return is data: it can be pickled, stored
-and read again, and the same partition always yields the same changes. :meth:`Source.codec` gives what decodes
-them, without I/O, on executors and offline alike.
+:meth:`Source.plan` and :meth:`Source.plan_snapshot` return plain data: it can be pickled and stored, and the
+same partition always yields the same changes. :meth:`Source.codec` returns the decoder, which does no I/O and
+works on executors and offline.
 
-What only some sources can do stands in :mod:`.abilities`.
+Optional capabilities of a source are protocols in :mod:`.abilities`.
 """
 
 from __future__ import annotations
@@ -26,8 +26,8 @@ from airflow_cdc_provider.changes.static_columns import StaticColumns
 from airflow_cdc_provider.sources.planned_ranges import PlannedRanges
 
 Offset = Mapping[str, Any]
-"""What a run resumes from: origin -> position, in the source's own JSON. ``json.dumps(o, sort_keys=True)`` is
-its text; a format number under ``"v"`` comes first in each origin's value."""
+"""Where a run resumes: origin -> position, in the source's own JSON. ``json.dumps(o, sort_keys=True)`` is its
+text; each origin's value has a format number under ``"v"``."""
 
 
 @dataclass(frozen=True)
@@ -35,9 +35,10 @@ class Finding:
     """One result of :meth:`Source.check`.
 
     Args:
-        level: ``ok``, ``warning`` (capture works, something should be looked at) or ``error`` (it can't
-        work). subject: What was looked at, in a few words. message: What was found. remedy: What to do, empty
-        for ``ok``.
+        level: ``ok``, ``warning`` (capture works, but needs attention) or ``error`` (capture can't work).
+        subject: What was checked, in a few words.
+        message: The result of the check.
+        remedy: What to do; empty for ``ok``.
     """
 
     level: Literal["ok", "warning", "error"]
@@ -48,12 +49,12 @@ class Finding:
 
 @dataclass(frozen=True)
 class ReadLimit:
-    """How much one batch may take; a source ends a batch at the first limit it meets.
+    """The size limits of one batch; a source ends a batch at the first limit that it reaches.
 
     Args:
-        bytes: Native bytes, about.
-        changes: Number of changes, about, where the source can tell before reading.
-        tasks: How many tasks read a batch at once. A source may cut it into so many partitions.
+        bytes: Approximate size in the source's native encoding.
+        changes: Approximate number of changes, for sources that know it before reading.
+        tasks: How many tasks read a batch in parallel: the most partitions that a source splits it into.
     """
 
     bytes: int = 256 * 1024 * 1024
@@ -63,13 +64,13 @@ class ReadLimit:
 
 @dataclass(frozen=True)
 class SegmentCounts:
-    """How a batch meets the segments of one feed.
+    """The segments of one feed, as seen by a batch.
 
     Args:
-        waiting: Segments with changes before the head that no batch before this one has read.
-        taken: Those of them that it reads from.
-        read: Those of them that it reads to their end, or up to the head while they grow.
-        kept: Segments that were read to their end before it, or aren't wanted, and are still there.
+        waiting: Segments with changes before the head that no earlier batch has read.
+        taken: The pending segments that this batch reads from.
+        read: The pending segments that this batch reads to their end, or up to the head if they still grow.
+        kept: Segments that an earlier batch read to their end or that aren't selected, and that still exist.
     """
 
     waiting: int = 0
@@ -84,10 +85,11 @@ class Plan:
 
     Args:
         end: The offset after the batch; stored in the same commit as its data.
-        partitions: What :meth:`Source.read` is called with, each on some executor, each perhaps more than
-        once. at_head: Whether ``end`` is the head that was asked for. records: Change records that the
-        source made itself while it planned, by column name; they belong to the batch.
-        segments: Per origin, of sources that read segments.
+        partitions: Arguments for the function of :meth:`Source.reader`. Executors read each of them at least
+            once, and again after a failure.
+        at_head: Whether ``end`` is the requested head.
+        records: Change records that the source created during planning, by column name; part of the batch.
+        segments: Segment counts per origin, for sources that read segments.
     """
 
     end: Offset
@@ -102,10 +104,11 @@ class Lag:
     """How far an offset is behind the source.
 
     Args:
-        seconds: Age of the oldest change not captured, None where the source can't tell.
-        bytes: Bytes not captured, None likewise.
-        details: Per origin, for people; ``file``, ``position``, ``segments`` and ``kept`` are told of
-        sources that read segments. remarks: What of it somebody should look at.
+        seconds: Age of the oldest uncaptured change, None if the source doesn't know it.
+        bytes: Uncaptured bytes, None if unknown.
+        details: Human-readable details per origin. Sources that read segments report ``file``, ``position``,
+            ``segments`` and ``kept``.
+        remarks: Messages that need an operator's attention.
     """
 
     seconds: float | None
@@ -116,21 +119,21 @@ class Lag:
 
 @dataclass(frozen=True)
 class SnapshotPlan:
-    """A snapshot of one table, in ranges that are read in parallel and each resumable.
+    """A snapshot of one table, split into ranges that are read in parallel and resumed separately.
 
     Args:
         table: The table.
-        ranges: What :meth:`Source.read_snapshot` is called with.
-        position: Where the source's feed stood when the plan was made: a replacing snapshot fences here.
-        origin: The feed of that position, empty where a snapshot can't replace (cell-level sources).
-        estimated_rows: For progress, None if unknown.
-        read_after_us: Cell-level sources: what is read bears a time of reading after this, µs by the source's
-            clock, and nothing that is there is missed, so what a mirror has from before and the snapshot
-            doesn't show must be read again. 0 where it may miss something.
-        reached: What the next reading of a table in batches goes on from
+        ranges: Arguments for the function of :meth:`Source.snapshot_reader`.
+        position: The position of the source's feed at planning: a replacing snapshot's fence.
+        origin: The feed of that position, empty if a snapshot can't replace rows (cell-level sources).
+        estimated_rows: Estimate for the progress display, None if unknown.
+        read_after_us: For cell-level sources: every row has a read time after this, µs by the source's clock,
+            and the snapshot is complete, so older rows of the mirror that it doesn't contain must be read
+            again. 0 if the snapshot may be incomplete.
+        reached: The position at which the next read of a polled table resumes
             (:meth:`.abilities.ReadsInBatches.plan_batch`).
-        partial: Whether it reads only a part of what there is, and so never replaces.
-        others: Further feeds that the table's rows come by, each with its position: it fences them too.
+        partial: Whether it reads only a part of the table and so never replaces rows.
+        others: Positions of further feeds with rows of the table; the snapshot fences them too.
     """
 
     table: str
@@ -146,12 +149,12 @@ class SnapshotPlan:
 
 @dataclass(frozen=True)
 class ChunkPlan:
-    """The next chunks of a table that is copied beside the stream.
+    """The next chunks of an incremental snapshot of a table.
 
     Args:
-        ranges: What :meth:`Source.snapshot_reader` reads, in order of the key.
-        next: Where the chunks after them begin, for the next plan.
-        done: Whether they are the last ones.
+        ranges: Arguments for the function of :meth:`Source.snapshot_reader`, in key order.
+        next: The start of the following chunks, for the next plan.
+        done: Whether these are the last chunks.
     """
 
     ranges: Sequence[Any]
@@ -161,13 +164,13 @@ class ChunkPlan:
 
 @dataclass(frozen=True)
 class Decoded:
-    """What a codec makes of a batch of changes of one table.
+    """The decoded changes of one table.
 
     Args:
         contributions: Batch of :data:`~airflow_cdc_provider.changes.contribution.CONTRIBUTION_SCHEMA`.
-        undecodable: Row numbers of the input that were left out.
-        reasons: One text per such row, each leading with a code.
-        rows: Per contribution the row of the input that it is of, if the source tells.
+        undecodable: Indexes of the input rows that could not be decoded.
+        reasons: A text per undecodable row, which begins with a code.
+        rows: Per contribution the index of its input row; empty if the source doesn't report it.
     """
 
     contributions: pa.RecordBatch
@@ -177,10 +180,10 @@ class Decoded:
 
 
 class Codec(Protocol):
-    """Decodes the changes of one table and shows its rows. Picklable, without I/O or connections.
+    """Decodes the changes of one table and projects its rows. Picklable, without I/O or connections.
 
-    ``model`` tells how contributions compete: ``row`` (greatest version wins whole) or ``cell`` (each cell by
-    its write time, under the rule set named by ``rules``).
+    ``model`` is how conflicting contributions are resolved: ``row`` (the row with the greatest version wins)
+    or ``cell`` (each cell by its write time, under the rule set ``rules``).
     """
 
     table: str
@@ -189,27 +192,27 @@ class Codec(Protocol):
 
     @property
     def drift(self) -> Drift:
-        """What became of the table since the memory was taken."""
+        """Schema changes of the table since the memory was stored."""
         ...
 
     @property
     def created_us(self) -> int:
-        """When the table was created, in us since 1970; 0 where its source doesn't tell."""
+        """When the table was created, in us since 1970; 0 if the source doesn't report it."""
         ...
 
     @property
     def column_ids(self) -> frozenset[int] | None:
-        """Ids of the columns in states; None where no column has gone, or where states name none."""
+        """Ids of the columns in states; None if no column was dropped, or if states have no column ids."""
         ...
 
     @property
     def static_columns(self) -> StaticColumns | None:
-        """The table's static columns; None where its source knows no such."""
+        """The table's static columns; None if the source has no such concept."""
         ...
 
     @property
     def lived_by(self) -> tuple[str, ...] | None:
-        """The columns that keep rows alive as they did at the last merge; None if that are all there were."""
+        """The columns that kept rows alive at the last merge and still do; None if that is all of them."""
         ...
 
     def decode(self, changes: pa.RecordBatch, fences: Sequence[Fence]) -> Decoded:
@@ -222,20 +225,20 @@ class Codec(Protocol):
         ...
 
     def mirror_schema(self) -> pa.Schema:
-        """Return the columns that a mirror shows without ``_cdc``: the source's names, lake types."""
+        """Return the mirror's columns without ``_cdc``: the source's names, lake types."""
         ...
 
     def project(self, rows: pa.RecordBatch) -> pa.RecordBatch:
-        """Show live rows (``LIVE_ROW_SCHEMA``) as the mirror's columns, one row each, in the same order."""
+        """Project live rows (``LIVE_ROW_SCHEMA``) to the mirror's columns, one per row, in the same order."""
         ...
 
     def to_json(self, rows: pa.RecordBatch) -> Iterator[str]:
-        """Show live rows as the database's own JSON: ``SELECT JSON *``, canonical Extended JSON."""
+        """Yield live rows as the database's own JSON: ``SELECT JSON *``, canonical Extended JSON."""
         ...
 
 
 class Source(Protocol):
-    """A database whose changes are captured. Built per job; :meth:`close` ends it.
+    """A database whose changes are captured. Built once per job; :meth:`close` releases its connections.
 
     Attributes:
         type: The source's name in declarations.
@@ -246,86 +249,86 @@ class Source(Protocol):
     planned_ranges: PlannedRanges
 
     def check(self) -> list[Finding]:
-        """Look at everything that capture needs; never raises for what it finds."""
+        """Verify the prerequisites of capture. Problems are returned as findings, not raised."""
         ...
 
     def tables(self) -> list[str]:
-        """List the tables that the declaration selects, sorted."""
+        """Return the tables that the declaration selects, sorted."""
         ...
 
     def codec(self, table: str, memory: Mapping[str, Any] | None = None) -> Codec:
-        """Return the decoder of a table by its present schema.
+        """Return the decoder of a table for its current schema.
 
         Args:
             table: A name from :meth:`tables`.
-            memory: What :meth:`remember` gave for this table when its mirror was last written: it keeps what
-                must not change under stored states (column ids). None for a new mirror.
+            memory: The result of :meth:`remember` for this table when its mirror was last written: it
+                preserves what must not change under stored states (column ids). None for a new mirror.
 
         Raises:
-            SchemaUnknown: The source doesn't know the table.
+            SchemaUnknown: The source has no such table.
         """
         ...
 
     def remember(self, codec: Codec) -> Mapping[str, Any]:
-        """Return the JSON that the mirror keeps for the next :meth:`codec` call."""
+        """Return the JSON that the mirror stores for the next :meth:`codec` call."""
         ...
 
     def reserve(self, codec: Codec, memory: Mapping[str, Any] | None) -> Mapping[str, Any] | None:
-        """Return the memory that the mirror must keep before anything that a codec made is written.
+        """Return the memory that the mirror must store before output of a codec is written.
 
-        With it the next :meth:`codec` call, should this merge not come to its end, can't contradict what was
-        written, beside the mirror or by fitting its columns.
+        With it, the next :meth:`codec` call is consistent with what an unfinished merge has written: rows in
+        other tables, or changes of the mirror's columns.
 
         Args:
             codec: From :meth:`codec`.
-            memory: The mirror's, from which the codec was made.
+            memory: The mirror's, from which the codec was built.
 
         Returns:
-            The memory; None if the given one will do.
+            The memory; None if the given one suffices.
         """
         ...
 
     def start(self) -> Offset | None:
-        """Return where a new connector begins to capture, with snapshots or not; None: the earliest place.
+        """Return where a new connector starts to capture, with or without snapshots; None: the earliest.
 
-        A source whose history can't be read cheaply begins at its head: what came before is in the snapshots.
+        A source whose history is expensive to read starts at its head: the snapshots cover everything before.
         """
         ...
 
     def after_loss(self) -> Offset | None:
-        """Return where capture goes on when the data after its offset are gone; None: the earliest place."""
+        """Return where capture resumes if the data after its offset are lost; None: the earliest position."""
         ...
 
     def head(self) -> Offset:
-        """Return the place up to which changes exist now."""
+        """Return the position up to which changes exist now."""
         ...
 
     def earliest(self) -> Offset:
-        """Return the first place from which capture could start."""
+        """Return the first position from which capture can start."""
         ...
 
     def lag(self, offset: Offset | None) -> Lag:
-        """Tell how far an offset is behind the head."""
+        """Return how far an offset is behind the head."""
         ...
 
     def validate_offset(self, offset: Offset) -> None:
-        """Refuse an offset of a wrong form, given by a person.
+        """Validate the format of an offset that an operator supplies.
 
         Raises:
-            ConfigurationError: With what is expected.
+            ConfigurationError: The offset is invalid.
         """
         ...
 
     def plan(self, start: Offset | None, head: Offset, limit: ReadLimit) -> Plan:
-        """Cut the next batch.
+        """Plan the next batch.
 
         Args:
-            start: The stored offset, None to begin at the earliest place.
-            head: Where to stop, from :meth:`head`.
-            limit: Its size.
+            start: The stored offset, None to start at the earliest position.
+            head: Where to stop; from :meth:`head`.
+            limit: The size of the batch.
 
         Raises:
-            PositionLost: The data after ``start`` are gone.
+            PositionLost: The source no longer has the data after ``start``.
         """
         ...
 
@@ -334,7 +337,7 @@ class Source(Protocol):
         ...
 
     def plan_snapshot(self, table: str, where: str | None = None) -> SnapshotPlan:
-        """Cut a table into ranges; ``where`` is a filter in the source's own language."""
+        """Split a table into ranges; ``where`` is a filter in the source's own language."""
         ...
 
     def snapshot_reader(self) -> Callable[[Any], Iterator[pa.RecordBatch]]:
@@ -342,9 +345,9 @@ class Source(Protocol):
         ...
 
     def row_count(self, table: str) -> int | None:
-        """Count the table's rows now where that is cheap enough, for progress and quick checks."""
+        """Return the number of rows if it is cheap to count, for progress and quick checks; else None."""
         ...
 
     def close(self) -> None:
-        """End connections."""
+        """Close connections."""
         ...

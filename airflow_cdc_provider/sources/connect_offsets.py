@@ -1,16 +1,16 @@
-"""Offsets that Kafka Connect, or Debezium Engine and Server, have stored, whichever connector they are of.
+"""Offsets stored by Kafka Connect, Debezium Engine or Debezium Server, for any connector.
 
-They come in four forms::
+There are four formats::
 
     {"offsets": [{"partition": P, "offset": O}, ...]}     GET /connectors/NAME/offsets of Connect's REST API
-    ["NAME", P] O                                         a line per record of the topic connect-offsets
-    O                                                     one offset alone
+    ["NAME", P] O                                         one line per record of the topic connect-offsets
+    O                                                     a single offset
     aced0005...                                           the file of FileOffsetBackingStore: a Java HashMap,
                                                           keys and values byte arrays with JSON as above
 
-P tells whose the offset is and O where that one stands; both are JSON objects, perhaps with their schema
-(``{"schema": ..., "payload": ...}``). Of several records with one key the last counts; a null takes a key
-away. The first form is also what ``PATCH /connectors/NAME/offsets`` takes.
+P is the source partition and O the offset; both are JSON objects, optionally wrapped with their schema
+(``{"schema": ..., "payload": ...}``). The last record of a key wins; a null deletes the key.
+``PATCH /connectors/NAME/offsets`` accepts the first format.
 """
 
 from __future__ import annotations
@@ -28,11 +28,11 @@ _JAVA: Final = b"\xac\xed\x00\x05"
 
 
 def is_stored_by_connect(content: bytes, members: Iterable[str]) -> bool:
-    """Tell whether a file holds offsets in one of the forms, and not one of ours.
+    """Return whether a file contains offsets in one of these formats rather than ours.
 
     Args:
         content: The file's bytes.
-        members: Names that tell an offset alone.
+        members: Member names that identify a single offset.
     """
     if content.startswith(_JAVA):
         return True
@@ -50,13 +50,13 @@ def read_stored(content: bytes, database: str) -> list[Stored]:
 
     Args:
         content: The file's bytes.
-        database: What the connector reads, for messages.
+        database: Name of the connector's database, for error messages.
 
     Returns:
-        Partition and offset of each; an offset alone has an empty partition.
+        Pairs of partition and offset; a single offset has an empty partition.
 
     Raises:
-        ConfigurationError: It has none of the forms.
+        ConfigurationError: The file has none of the formats.
     """
     try:
         if content.startswith(_JAVA):
@@ -66,8 +66,8 @@ def read_stored(content: bytes, database: str) -> list[Stored]:
         found = {json.dumps(key, sort_keys=True): _stored(key, value) for key, value in pairs}
     except (ValueError, TypeError, AttributeError, LookupError) as error:
         raise ConfigurationError(
-            f"this is no offset of Debezium's connector for {database}",
-            expected="what GET /connectors/NAME/offsets gives, records of connect-offsets with keys, or "
+            f"not a valid offset of Debezium's connector for {database}",
+            expected="the response of GET /connectors/NAME/offsets, records of connect-offsets with keys, or "
             "the file of offset.storage.file.filename",
             found=str(error)[:200],
         ) from None
@@ -75,13 +75,13 @@ def read_stored(content: bytes, database: str) -> list[Stored]:
 
 
 def to_rest(offsets: Iterable[Stored]) -> str:
-    """Write offsets as ``PATCH /connectors/NAME/offsets`` of Connect's REST API takes them."""
+    """Format offsets for ``PATCH /connectors/NAME/offsets`` of Connect's REST API."""
     entries = [{"partition": dict(partition), "offset": dict(offset)} for partition, offset in offsets]
     return json.dumps({"offsets": entries}, indent=2)
 
 
 def _stored(key: Any, value: Any) -> Stored | None:
-    """Make an offset of a record; None if the record takes it away."""
+    """Return the offset of a record; None if the record deletes it."""
     partition = _payload(key)
     if isinstance(partition, list):
         partition = partition[-1]
@@ -94,13 +94,13 @@ def _payload(value: Any) -> Any:
 
 
 def _pairs(text: str) -> Iterator[tuple[Any, Any]]:
-    """Give partitions and offsets of the forms in JSON."""
+    """Yield partitions and offsets of the JSON formats."""
     decoder = json.JSONDecoder()
     at = len(text) - len(text.lstrip())
     first, end = decoder.raw_decode(text, at)
     if isinstance(first, dict):
         if text[end:].strip():
-            raise ValueError("something follows the first object")
+            raise ValueError("unexpected text after the first object")
         entries = first.get("offsets", [first])
         for entry in entries:
             yield (entry["partition"], entry["offset"]) if "partition" in entry else ({}, entry)
@@ -112,29 +112,29 @@ def _pairs(text: str) -> Iterator[tuple[Any, Any]]:
 
 
 def _java_map(content: bytes) -> Iterator[tuple[bytes, bytes]]:
-    """Give keys and values of a serialised ``HashMap<byte[], byte[]>`` (Java Object Serialization, ch. 6).
+    """Yield keys and values of a serialized ``HashMap<byte[], byte[]>`` (Java Object Serialization, ch. 6).
 
-    After the class description of HashMap with its two fields stand their values, a block with capacity and
-    size, then keys and values in turn: arrays of bytes (TC_ARRAY), the first with its class description, the
-    others with a reference to it.
+    The class description of HashMap with its two fields is followed by their values, a block with capacity
+    and size, then alternating keys and values: byte arrays (TC_ARRAY), the first with its class description,
+    the others with a reference to it.
     """
     body = content.index(b"\x77\x08") + 2  # TC_BLOCKDATA of eight bytes
     count = int.from_bytes(content[body + 4 : body + 8], "big")
     at = body + 8
     values: list[bytes] = []
     for _ in range(2 * count):
-        if content[at] == 0x70:  # TC_NULL, a value that was taken away
+        if content[at] == 0x70:  # TC_NULL, a deleted value
             values.append(b"null")
             at += 1
             continue
         if content[at] != 0x75:
-            raise ValueError(f"no array of bytes at byte {at}")
+            raise ValueError(f"not a byte array at byte {at}")
         if content[at + 1] == 0x72:  # TC_CLASSDESC
             at = content.index(b"\x78\x70", at) + 2
         elif content[at + 1] == 0x71:  # TC_REFERENCE
             at += 6
         else:
-            raise ValueError(f"no class of an array at byte {at}")
+            raise ValueError(f"no array class at byte {at}")
         size = int.from_bytes(content[at : at + 4], "big")
         values.append(content[at + 4 : at + 4 + size])
         at += 4 + size

@@ -1,7 +1,8 @@
-"""Converters of one's own: functions that show chosen columns of events in another way than the default.
+"""Custom converters: functions that replace the default representation of selected event columns.
 
-A function gets a column as the default mapping shows it, as an Arrow array, and its settings, and returns an
-array of the same length; it may be of another type, but the same for every batch, an empty one too::
+A function receives a column as the default mapping represents it, as an Arrow array, and its settings. It
+returns an array of the same length. The type may differ from the input's, but must be the same for every
+batch, including an empty one::
 
     def cents(column: pa.Array, settings: Mapping[str, Any]) -> pa.Array:
         return pc.multiply(column, settings["factor"]).cast(pa.int64())
@@ -27,9 +28,9 @@ class Converter:
 
     Args:
         name: Its name in the declaration.
-        function: Does it.
-        settings: What the declaration says beside ``type`` and ``columns``. ``schema_name`` names the Connect
-            schema of what it returns.
+        function: The function to call.
+        settings: The declaration's entries other than ``type`` and ``columns``. ``schema_name`` is the name
+            of the Connect schema of the result.
     """
 
     name: str
@@ -37,27 +38,28 @@ class Converter:
     settings: Mapping[str, Any]
 
     def field(self, field: pa.Field) -> pa.Field:
-        """Return what becomes of a field."""
-        made = self.array(pa.array([], field.type))
+        """Return the converted field."""
+        converted = self.array(pa.array([], field.type))
         schema_name = str(self.settings.get("schema_name", ""))
         return pa.field(
-            field.name, made.type, metadata={CONNECT_NAME: schema_name.encode()} if schema_name else None
+            field.name, converted.type, metadata={CONNECT_NAME: schema_name.encode()} if schema_name else None
         )
 
     def array(self, column: pa.Array) -> pa.Array:
-        """Return what becomes of values.
+        """Return the converted values.
 
         Raises:
-            ConfigurationError: The function returned something else than a column of the same length.
+            ConfigurationError: The function returned something other than an array of the same length.
         """
-        made = self.function(column, self.settings)
-        if not isinstance(made, pa.Array) or len(made) != len(column):
+        converted = self.function(column, self.settings)
+        if not isinstance(converted, pa.Array) or len(converted) != len(column):
             raise ConfigurationError(
                 f"converter {self.name} doesn't return a column",
                 expected=f"an Arrow array of {len(column)} values",
-                found=f"{type(made).__name__}, {len(made) if isinstance(made, pa.Array) else 'no'} values",
+                found=f"{type(converted).__name__}, "
+                f"{len(converted) if isinstance(converted, pa.Array) else 'no'} values",
             )
-        return made
+        return converted
 
 
 def load_converters(declared: Mapping[str, Mapping[str, Any]]) -> list[tuple[str, Converter]]:
@@ -68,30 +70,30 @@ def load_converters(declared: Mapping[str, Mapping[str, Any]]) -> list[tuple[str
             ``keyspace.table.column``), and settings for the function.
 
     Returns:
-        Pattern of columns and converter, in the order of the declaration.
+        Pairs of column pattern and converter, in the order of the declaration.
 
     Raises:
-        ConfigurationError: A function can't be loaded, or a pattern is none.
+        ConfigurationError: A function can't be loaded, or a pattern is invalid.
     """
     return [(_pattern(name, values), _load(name, values)) for name, values in declared.items()]
 
 
 def require_columns(converters: Sequence[tuple[str, Converter]], columns: Iterable[str]) -> None:
-    """Refuse converters that show no column: one that hides values would hide none.
+    """Reject converters that match no column: one that masks values would mask none.
 
     Args:
         converters: What :func:`load_converters` returned.
         columns: All captured columns, as ``keyspace.table.column``.
 
     Raises:
-        ConfigurationError: A pattern fits none of them.
+        ConfigurationError: A pattern matches none of them.
     """
     known = list(columns)
     for pattern, converter in converters:
         if known and not any(re.fullmatch(pattern, column) for column in known):
             raise ConfigurationError(
-                f"converter {converter.name} fits no captured column",
-                expected="an expression that fits keyspace.table.column as a whole",
+                f"converter {converter.name} matches no captured column",
+                expected="an expression that matches the whole of keyspace.table.column",
                 found=repr(pattern),
             )
 
@@ -101,9 +103,13 @@ def _pattern(name: str, values: Mapping[str, Any]) -> str:
     try:
         re.compile(pattern)
     except re.error as error:
-        raise ConfigurationError(f"the columns of converter {name} are no expression: {error}") from error
+        raise ConfigurationError(
+            f"the columns of converter {name} are not a valid expression: {error}"
+        ) from error
     if not pattern:
-        raise ConfigurationError(f"converter {name} has no columns", expected="an expression of their names")
+        raise ConfigurationError(
+            f"converter {name} has no columns", expected="an expression that matches their names"
+        )
     return pattern
 
 

@@ -1,4 +1,4 @@
-"""Pauses between attempts to reach a server."""
+"""Backoff between attempts to connect to a server."""
 
 from __future__ import annotations
 
@@ -7,20 +7,20 @@ from itertools import repeat
 from typing import Final, Protocol
 
 NO_LIMIT: Final = -1
-"""As ``connect_attempts``: a server is tried until it answers."""
+"""As ``connect_attempts``: retry until the server answers."""
 
 
 class Attempts(Protocol):
-    """How often a server is tried: options that every source with a server has."""
+    """The retry options that every source with a server has."""
 
     @property
     def connect_attempts(self) -> int:
-        """How many failed attempts are followed by another one; :data:`NO_LIMIT` for all."""
+        """The number of retries; :data:`NO_LIMIT` for unlimited ones."""
         ...
 
     @property
     def connect_pause_seconds(self) -> float:
-        """The pause after the first."""
+        """The pause after the first failed attempt."""
         ...
 
     @property
@@ -30,7 +30,7 @@ class Attempts(Protocol):
 
 
 def pauses(attempts: Attempts) -> Iterator[float]:
-    """Give the pauses in seconds after failed attempts to reach a server; one more follows the last pause."""
+    """Yield the pause in seconds before each retry of a connection."""
     pause = attempts.connect_pause_seconds
     unlimited = attempts.connect_attempts == NO_LIMIT
     for _ in repeat(None) if unlimited else range(attempts.connect_attempts):

@@ -1,4 +1,4 @@
-"""What a source that listens to a server's stream counts. Light: DAG files' side reads it too."""
+"""Metrics of a source that reads a server's stream. Has no heavy imports: DAG files import it too."""
 
 from __future__ import annotations
 
@@ -11,38 +11,37 @@ _GREATEST: Final = ("last_event_at", "last_empty_reply_at", "behind_seconds")
 
 @dataclass
 class StreamNumbers:
-    """What a process met on one stream since it began.
+    """The metrics of one stream since the process started.
 
     Args:
         connected: Whether the stream is open now.
-        disconnects: Connections that were lost, and attempts to make one that failed.
-        journals: Journals of reshards that came, one for each shard that took part.
-        elections: Changes of the primary, seen when connecting anew. A stream of a secondary can't tell.
-        replies: Replies of the server.
-        empty_replies: Those without events.
-        events: Events that came, those of the same event's parts counted each.
-        bytes: Of these.
-        waited_seconds: How long it waited for the server.
-        parsed_seconds: How long it looked for the places of events.
-        last_event_at: When the last reply with events came, epoch seconds; None before the first.
-        last_empty_reply_at: When the last one without events came.
-        position: The place that it has reached, by name.
-        behind_seconds: Age of the last event when it came, by the server's clock of its commit; None before
-            the first.
-        last_event: The last event that came, in words; empty before the first.
-        last_transaction: The id of the last transaction that was captured; empty before the first.
+        disconnects: Lost connections and failed connection attempts.
+        journals: Received journals of reshardings, one for each participating shard.
+        elections: Changes of the primary, detected on reconnection; not detected by a stream of a secondary.
+        replies: Responses of the server.
+        empty_replies: Responses without events.
+        events: Received events; the parts of a split event are counted separately.
+        bytes: Bytes of these events.
+        waited_seconds: Time spent waiting for the server.
+        parsed_seconds: Time spent parsing event boundaries.
+        last_event_at: When the last response with events arrived, epoch seconds; None before the first.
+        last_empty_reply_at: When the last response without events arrived.
+        position: The current position, by name.
+        behind_seconds: Age of the last event on arrival, by the server's commit time; None before the first.
+        last_event: Description of the last received event; empty before the first.
+        last_transaction: The id of the last captured transaction; empty before the first.
         creates: Captured events that created a row.
-        updates: Those that changed or replaced one.
-        deletes: Those that deleted one.
-        filtered: Events of rows that the server sent and the declaration doesn't select.
-        broken: Events that could not be read and were set apart.
-        transactions: Transactions with captured events; a stream gives them when they are committed.
-        queue_events_limit: Most events that may wait to be worked on; 0 for no such limit.
-        queue_bytes_limit: Most bytes of such, about.
-        queue_events: Events that wait now.
-        queue_bytes: Bytes of them.
-        queue_events_max: The most events that waited so far.
-        queue_bytes_max: The most bytes.
+        updates: Captured events that changed or replaced a row.
+        deletes: Captured events that deleted a row.
+        filtered: Received events of rows that the declaration doesn't select.
+        broken: Unreadable events that were quarantined.
+        transactions: Transactions with captured events; a stream emits them on commit.
+        queue_events_limit: Maximum number of buffered events; 0 for no limit.
+        queue_bytes_limit: Approximate maximum of buffered bytes.
+        queue_events: Events in the buffer now.
+        queue_bytes: Bytes in the buffer now.
+        queue_events_max: Maximum number of buffered events so far.
+        queue_bytes_max: Maximum of buffered bytes so far.
     """
 
     connected: bool = False
@@ -76,12 +75,12 @@ class StreamNumbers:
 
 
 def added(numbers: Sequence[StreamNumbers]) -> StreamNumbers:
-    """Return the numbers of several streams as those of one."""
+    """Combine the metrics of several streams."""
     total: dict[str, Any] = {}
     for one in fields(StreamNumbers):
         values = [getattr(number, one.name) for number in numbers]
         if one.name == "position":
-            total[one.name] = {name: place for value in values for name, place in value.items()}
+            total[one.name] = {name: position for value in values for name, position in value.items()}
         elif one.name == "connected":
             total[one.name] = any(values)
         elif one.name in _GREATEST:

@@ -1,14 +1,14 @@
-"""Segments in chunks, for a store in which a file can only be put as a whole, such as a bucket.
+"""Segments in chunks, for a store that only writes whole files, such as a bucket.
 
 A segment's durable part is a sequence of immutable files ``CommitLog-7-12.log.<from>-<to>`` (file offsets;
-each ends where a section ends), and the manifest ``CommitLog-7-12.json``, which is put after the chunks that
-it names::
+each ends at the end of a section), and the manifest ``CommitLog-7-12.json``, which is written after its
+chunks::
 
     {"format": 1, "index": "<text of the idx>", "size_bytes": 65536, "position": 65000,
      "chunks": [{"from": 0, "to": 65536, "sha256": "..."}], "lost": false}
 
-A reader who starts with the manifest sees whole sections only, and can tell that each byte is the one that
-left the node. A chunk that no manifest names is what a killed writer left; the next one removes it.
+A reader that starts with the manifest only sees whole sections, and can verify each byte. A chunk that no
+manifest names was left by a killed writer; the next writer removes it.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ _CHUNK: Final = re.compile(r"CommitLog-\d+-\d+\.log\.\d+-\d+")
 
 @dataclass(frozen=True)
 class Chunk:
-    """One chunk: the file offsets between which it lies, and its SHA-256 in hexadecimal."""
+    """One chunk: its file offsets, and its SHA-256 in hexadecimal."""
 
     begin: int
     end: int
@@ -44,13 +44,13 @@ class Chunk:
 
 @dataclass(frozen=True)
 class Manifest:
-    """What stands of a segment.
+    """The stored part of a segment.
 
     Args:
-        index: Text of the idx, None where the segment has none (Cassandra 3.11).
+        index: Text of the idx; None if the segment has none (Cassandra 3.11).
         position: Logical position at the end of the last chunk.
-        chunks: From the segment's beginning on, without a gap.
-        lost: Whether the node dropped the segment before its end was shipped.
+        chunks: The chunks from the segment's start, without a gap.
+        lost: Whether the node dropped the segment before it was completely shipped.
     """
 
     index: str | None = None
@@ -60,11 +60,11 @@ class Manifest:
 
     @property
     def size_bytes(self) -> int:
-        """Up to where the segment stands."""
+        """The size of the stored part."""
         return self.chunks[-1].end if self.chunks else 0
 
     def to_json(self) -> str:
-        """Write it."""
+        """Return the manifest as JSON."""
         chunks = [{"from": chunk.begin, "to": chunk.end, "sha256": chunk.sha256} for chunk in self.chunks]
         return json.dumps(
             {
@@ -79,10 +79,10 @@ class Manifest:
 
     @classmethod
     def from_json(cls, name: str, text: bytes) -> Manifest:
-        """Read it.
+        """Read a manifest.
 
         Raises:
-            CorruptInput: It is of another form, or has a gap.
+            CorruptInput: The manifest is invalid, or has a gap.
         """
         try:
             values: dict[str, Any] = json.loads(text)
@@ -90,15 +90,15 @@ class Manifest:
             ends = [0, *(chunk.end for chunk in chunks)]
             sound = values["format"] == _FORMAT and [chunk.begin for chunk in chunks] == ends[:-1]
             manifest = cls(values["index"], values["position"], chunks, bool(values.get("lost")))
-            # Offsets become names of files: nothing but a number may stand there.
+            # Offsets become file names: they must be numbers.
             sound = sound and all(type(number) is int for number in (*ends, manifest.position))
             sound = sound and (manifest.index is None or isinstance(manifest.index, str))
         except (ValueError, KeyError, TypeError) as error:
             raise CorruptInput(
-                f"{name} is no manifest", found=text[:80].decode("ascii", "replace")
+                f"{name} is not a manifest", found=text[:80].decode("ascii", "replace")
             ) from error
         if not sound:
-            raise CorruptInput(f"{name} is no manifest of format {_FORMAT} without a gap")
+            raise CorruptInput(f"{name} is not a manifest of format {_FORMAT} without a gap")
         return manifest
 
 
@@ -106,9 +106,9 @@ class ChunkedSegments:
     """Source and target of segments in chunks.
 
     Args:
-        store: Where they lie.
+        store: Their store.
         host: The node's host id.
-        chunk_bytes: Size from which on a chunk is closed at the next end of a section.
+        chunk_bytes: Minimum size after which a chunk ends at the next end of a section.
     """
 
     def __init__(self, store: Store, host: str, chunk_bytes: int = DEFAULT_CHUNK_BYTES) -> None:
@@ -126,17 +126,17 @@ class ChunkedSegments:
         return sorted(found, key=lambda segment: segment.id)
 
     def landed(self) -> dict[str, Segment]:
-        """Return the segments by name; clear away chunks that no manifest names."""
+        """Return the segments by name; remove chunks that no manifest names."""
         segments = self.segments()
         self._clear_orphans(segments)
         return {segment.name: segment for segment in segments}
 
     def durable_bytes(self, segment: Segment) -> int:
-        """Return how far it stands here: whole sections were shipped."""
+        """Return the size of the stored part, which consists of whole sections."""
         return self._manifest(segment).size_bytes
 
     def read(self, segment: Segment, begin: int, end: int) -> Iterator[bytes]:
-        """Yield a segment's bytes, each chunk only once it has proved to be what left the node."""
+        """Yield a segment's bytes, each chunk after verifying its checksum."""
         for chunk in self._manifest(segment).chunks:
             if chunk.end <= begin or chunk.begin >= end:
                 continue
@@ -146,14 +146,14 @@ class ChunkedSegments:
             except FileNotFoundError:
                 if any(item.name == _manifest_name(segment) for item in self.store.items()):
                     raise CorruptInput(
-                        f"chunk {name} is missing", expected="it, as its manifest says"
+                        f"chunk {name} is missing", expected="the chunk, which its manifest names"
                     ) from None
                 raise Vanished(segment.name) from None
             if hashlib.sha256(data).hexdigest() != chunk.sha256:
                 raise CorruptInput(
-                    f"chunk {name} isn't what left the node",
+                    f"chunk {name} differs from what was shipped",
                     expected=f"{chunk.end - chunk.begin} bytes with SHA-256 {chunk.sha256}",
-                    found=f"{len(data)} bytes of another",
+                    found=f"{len(data)} bytes with another SHA-256",
                 )
             yield data[max(begin - chunk.begin, 0) : end - chunk.begin]
 
@@ -165,11 +165,11 @@ class ChunkedSegments:
             self.store.remove(_chunk_name(segment, chunk.begin, chunk.end))
 
     def bring(self, segment: Segment, source: Source, end: int, passing: Passing) -> None:
-        """Put what a segment has grown by as chunks, then the manifest."""
+        """Write the new part of a segment as chunks, then the manifest."""
         known = self._growing(segment, end)
         chunks = list(known.chunks)
         position = known.position
-        for begin, mark in self._cut(segment, source, known, end):
+        for begin, mark in self._split(segment, source, known, end):
             size = mark.offset - begin
             data = b"".join(whole(segment, passing(source.read(segment, begin, mark.offset)), size))
             self.store.write(_chunk_name(segment, begin, mark.offset), [data])
@@ -180,7 +180,7 @@ class ChunkedSegments:
         self.store.write(_manifest_name(segment), [manifest.to_json().encode()])
 
     def give_up(self, segment: Segment) -> bool:
-        """Say in the manifest that no more of a segment will come; of a broken manifest nothing is kept."""
+        """Mark a segment as lost in its manifest; a corrupt manifest is replaced."""
         try:
             known = self._manifest(segment)
         except CorruptInput:
@@ -190,7 +190,7 @@ class ChunkedSegments:
         return True
 
     def _growing(self, segment: Segment, end: int) -> Manifest:
-        """Return what stands of a growing segment; nothing where it has to be shipped anew."""
+        """Return the stored part of a growing segment; empty if it must be shipped again from the start."""
         try:
             known = self._manifest(segment)
         except CorruptInput:
@@ -199,7 +199,7 @@ class ChunkedSegments:
         return Manifest() if finished or known.size_bytes > end else known
 
     def _segment(self, version: int, number: int, modified: float) -> Segment:
-        """Read one manifest. A broken one makes a segment that seems to grow; who brings it hears of it."""
+        """Read one manifest. A corrupt one gives a segment that seems to grow; copying it raises."""
         bare = Segment(self.host, number, version, Index(0, False, ""), 0, modified)
         try:
             manifest = self._manifest(bare)
@@ -208,8 +208,10 @@ class ChunkedSegments:
         index = Index.parse(manifest.index) if manifest.index is not None else None
         return Segment(self.host, number, version, index, manifest.size_bytes, modified, manifest.lost)
 
-    def _cut(self, segment: Segment, source: Source, known: Manifest, end: int) -> Iterator[tuple[int, Mark]]:
-        """Yield begin and end of each new chunk."""
+    def _split(
+        self, segment: Segment, source: Source, known: Manifest, end: int
+    ) -> Iterator[tuple[int, Mark]]:
+        """Yield start and end of each new chunk."""
 
         def read(begin: int, stop: int) -> bytes:
             return b"".join(source.read(segment, begin, stop))
@@ -237,7 +239,7 @@ class ChunkedSegments:
             try:
                 named |= {_chunk_name(segment, c.begin, c.end) for c in self._manifest(segment).chunks}
             except CorruptInput:
-                return  # it can't be told which chunks are its own
+                return  # its chunks are unknown
         for item in self.store.items():
             if _CHUNK.fullmatch(item.name) and item.name not in named:
                 self.store.remove(item.name)

@@ -1,4 +1,4 @@
-"""What becomes of segments that were captured, and of those that can't be: a class of the user's own."""
+"""Custom handling of captured segments, and of those that can't be captured: a class of the user."""
 
 from __future__ import annotations
 
@@ -10,41 +10,42 @@ from airflow_cdc_provider.exceptions import ConfigurationError
 
 
 class CommitLogTransfer:
-    """Base of classes that take segments over, for example to cold storage.
+    """Base of classes that receive segments, for example for cold storage.
 
-    A subclass is named by its dotted path. It is made once per transfer, with the options that the operator
-    was given as keyword arguments. Its methods are called one at a time, may be called again for the same
-    segment after a kill, and see complete files of the landing area or of its errors folder.
+    A subclass is named by its dotted path. It is instantiated once per transfer, with the operator's
+    ``transfer_options`` as keyword arguments. Its methods are called one at a time, may be called again for
+    the same segment after a kill, and receive complete files of the landing area or of its errors folder.
     """
 
     def on_success(self, log: Path, index: Path | None) -> None:
-        """Take over a segment that was captured to its end; it is removed when this returns.
+        """Handle a segment that was captured to its end; it is removed when this returns.
 
         Args:
             log: The segment.
             index: Its idx, None for Cassandra 3.11.
 
         Raises:
-            Exception: The segment stays, and is offered again by the next transfer.
+            Exception: The segment is kept, and the next transfer calls this again.
         """
 
     def on_error(self, log: Path | None, reason: str) -> None:
-        """Take note of a segment that was set apart.
+        """Handle a segment that was quarantined.
 
         Args:
-            log: The segment in the errors folder, None where its bytes could not be had.
-            reason: What is wrong with it.
+            log: The segment in the errors folder; None if it couldn't be read.
+            reason: The reason.
 
         Raises:
-            Exception: It is logged and counted as failed; the segment stays set apart and isn't told again.
+            Exception: It is logged and counted as failed; the segment stays quarantined, and this isn't
+                called again.
         """
 
 
 def load_transfer(path: str, options: dict[str, Any]) -> CommitLogTransfer:
-    """Make the object of a class that is named by its dotted path.
+    """Instantiate a class by its dotted path.
 
     Raises:
-        ConfigurationError: There is no such class, it is of another kind, or it takes other options.
+        ConfigurationError: The class can't be imported, isn't a subclass, or has other options.
     """
     module, _, name = path.rpartition(".")
     try:
@@ -58,13 +59,13 @@ def load_transfer(path: str, options: dict[str, Any]) -> CommitLogTransfer:
         ) from error
     if not (isinstance(cls, type) and issubclass(cls, CommitLogTransfer)):
         raise ConfigurationError(
-            f"transfer_class {path} is of another kind",
+            f"transfer_class {path} has the wrong type",
             expected=f"a subclass of {CommitLogTransfer.__name__}",
         )
     try:
-        made: CommitLogTransfer = cls(**options)
+        instance: CommitLogTransfer = cls(**options)
     except TypeError as error:
         raise ConfigurationError(
-            f"transfer_class {path} can't be made with its transfer_options", found=str(error)
+            f"transfer_class {path} doesn't accept its transfer_options", found=str(error)
         ) from error
-    return made
+    return instance

@@ -1,4 +1,4 @@
-"""The folder of a landing area for segments that a transfer set apart, and the notes that tell why."""
+"""A landing area's folder of quarantined segments, and the notes with the reasons."""
 
 from __future__ import annotations
 
@@ -11,22 +11,22 @@ from airflow_cdc_provider.transfer.segments import Segment
 from airflow_cdc_provider.transfer.stores import Store
 
 ERRORS: Final = "errors"
-"""The folder's name; below it are folders by host id."""
+"""The folder's name; it has subfolders by host id."""
 
 NOTE_SUFFIX: Final = ".reason.json"
-"""Follows a segment's name."""
+"""Suffix of a note's name after the segment's."""
 
 _log = logging.getLogger(__name__)
 
 
 def write_note(errors: Store, segment: Segment, reason: str, *, lost: bool) -> None:
-    """Write beside a segment why it was set apart.
+    """Write the reason for which a segment was quarantined.
 
     Args:
         errors: The node's folder of errors.
-        segment: The segment; it may be there, or not.
-        reason: For people.
-        lost: Whether changes are gone for good: capture then reads the tables anew.
+        segment: The segment; it need not be in the folder.
+        reason: The reason, as text.
+        lost: Whether changes are lost: capture then takes new snapshots of the tables.
     """
     note = {
         "segment": segment.name,
@@ -39,17 +39,17 @@ def write_note(errors: Store, segment: Segment, reason: str, *, lost: bool) -> N
 
 
 def tells_loss(errors: Store, name: str) -> bool:
-    """Tell whether the note beside a segment says that changes are gone for good.
+    """Return whether the note of a segment reports lost changes.
 
     Args:
         errors: The node's folder of errors.
-        name: The segment's.
+        name: The segment's name.
     """
     try:
         note = json.loads(b"".join(errors.read(name + NOTE_SUFFIX)))
     except FileNotFoundError:
         return False
     except ValueError:
-        _log.warning("%s%s is no note of a transfer", name, NOTE_SUFFIX)
+        _log.warning("%s%s is not a note of a transfer", name, NOTE_SUFFIX)
         return False
     return isinstance(note, dict) and bool(note.get("lost"))

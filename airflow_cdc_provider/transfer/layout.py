@@ -1,4 +1,4 @@
-"""What a transfer asks of the place that segments come from, and of the one that they go to."""
+"""Interfaces of the source and the target of a transfer."""
 
 from __future__ import annotations
 
@@ -9,12 +9,12 @@ from airflow_cdc_provider.transfer.segments import Segment
 from airflow_cdc_provider.transfer.stores import Store
 
 
-class Vanished(Exception):  # no error: the node makes room
-    """A segment went away while it was read."""
+class Vanished(Exception):  # not an error: the node frees space
+    """A segment was deleted while it was read."""
 
 
 class Source(Protocol):
-    """Where segments come from."""
+    """Source of segments."""
 
     store: Store
 
@@ -22,54 +22,53 @@ class Source(Protocol):
         """List segments, by number."""
 
     def durable_bytes(self, segment: Segment) -> int:
-        """Return how many bytes from the segment's beginning will never change again.
+        """Return the number of bytes from the segment's start that will never change again.
 
         Raises:
-            CorruptInput: The segment's header is broken.
-            Vanished: It is gone.
+            CorruptInput: The segment's header is corrupt.
+            Vanished: The segment was deleted.
         """
 
     def read(self, segment: Segment, begin: int, end: int) -> Iterator[bytes]:
         """Yield the segment's bytes between two file offsets.
 
         Raises:
-            CorruptInput: They aren't what was shipped.
-            Vanished: It is gone.
+            CorruptInput: They differ from what was shipped.
+            Vanished: The segment was deleted.
         """
 
     def remove(self, segment: Segment) -> None:
-        """Remove a segment, so that killed in between it looks like one that has nothing to read."""
+        """Remove a segment. If it is killed in between, the segment looks like one without changes."""
 
 
 class Target(Protocol):
-    """Where segments go to."""
+    """Target of segments."""
 
     store: Store
 
     def landed(self) -> dict[str, Segment]:
-        """Return what stands there, by the segment's name."""
+        """Return the stored segments by name."""
 
     def give_up(self, segment: Segment) -> bool:
-        """Note that the rest of a segment that stands here in part will never come.
+        """Record that the rest of a partially stored segment is lost.
 
         Returns:
-            Whether whoever reads from here will see it; else the stump has to be set apart.
+            Whether readers of the target see that; else the partial segment must be quarantined.
         """
 
     def bring(self, segment: Segment, source: Source, end: int, passing: Passing) -> None:
-        """Bring a segment's bytes up to a file offset, and then the idx that speaks of them.
+        """Copy a segment's bytes up to a file offset, and then its idx.
 
-        A reader sees what stood there before, or what stands there afterwards, and never an idx ahead of its
-        data.
+        A reader sees the state before or after, and never an idx ahead of its data.
 
         Raises:
-            CorruptInput: What arrived isn't what was sent; nothing of it can be seen.
-            Vanished: The segment is gone.
+            CorruptInput: The copy differs from what was sent; readers don't see it.
+            Vanished: The segment was deleted.
         """
 
 
 class Passing(Protocol):
-    """Sees all bytes that travel; may hold them up."""
+    """Passes all copied bytes through; may throttle them."""
 
     def __call__(self, pieces: Iterable[bytes]) -> Iterator[bytes]:
-        """Hand pieces on."""
+        """Pass pieces through."""

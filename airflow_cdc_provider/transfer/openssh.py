@@ -1,7 +1,7 @@
-"""A folder behind SSH, by the system's ``sftp`` program, with the keys and hosts of its configuration.
+"""A folder behind SSH, through the system's ``sftp`` program, with its configured keys and hosts.
 
-Each call is one run of the program, in batch mode: it never asks. Runs share one connection, which closes
-when it was idle for a minute (``ControlPersist``). A file is put under a temporary name, synced, read back,
+Each call runs the program once, in batch mode: it never prompts. Runs share one connection, which closes
+after a minute without use (``ControlPersist``). A file is written under a temporary name, synced, read back,
 and renamed over the old one.
 """
 
@@ -36,17 +36,18 @@ class OpenSshStore:
 
     Args:
         destination: ``user@host``, as ``sftp`` takes it.
-        folder: The folder there, absolute; it and its parent are made if they are missing.
+        folder: The absolute folder; it and its parent are created if they are missing.
         options: Further options of ``sftp``, for example ``["-P", "2222", "-i", "/etc/cdc/key"]``.
 
     Raises:
-        ConfigurationError: The folder's name has a meaning in commands of ``sftp``, as a space has.
+        ConfigurationError: The folder's name has characters that are special in commands of ``sftp``, such as
+            a space.
     """
 
     def __init__(self, destination: str, folder: str, options: Sequence[str] = ()) -> None:
         if _FOLDER.fullmatch(folder) is None:
             raise ConfigurationError(
-                "this folder can't be named in a command of sftp",
+                "invalid folder for sftp",
                 expected="an absolute path of letters, digits and _ . , : @ % + = ~ -",
                 found=repr(folder),
             )
@@ -54,7 +55,7 @@ class OpenSshStore:
         self.folder = PurePosixPath(folder)
         self._sockets = tempfile.TemporaryDirectory(prefix="cdc-ssh-")
         self.options = (
-            *options,  # the first that names an option wins
+            *options,  # the first value of an option takes precedence
             "-oControlMaster=auto",
             f"-oControlPath={self._sockets.name}/%C",
             "-oControlPersist=60",
@@ -63,15 +64,15 @@ class OpenSshStore:
         )
 
     def exclusive(self) -> AbstractContextManager[None]:
-        """Keep nobody out: one shipper writes for one node."""
+        """Do nothing: there is one shipper per node."""
         return nullcontext()
 
     def items(self) -> list[Item]:
-        """List whole files; when they were written is not known exactly."""
+        """List complete files; their modification times are approximate."""
         return [item for item in self._all() if not item.name.startswith(".")]
 
     def read(self, name: str, begin: int = 0, end: int | None = None) -> Iterator[bytes]:
-        """Fetch a file as a whole, and yield the bytes that are wanted."""
+        """Download a file, and yield the requested bytes."""
         if not any(item.name == name for item in self._all()):
             raise FileNotFoundError(name)
         with tempfile.TemporaryDirectory() as here:
@@ -79,7 +80,7 @@ class OpenSshStore:
             yield from FolderStore(Path(here)).read("file", begin, end)
 
     def write(self, name: str, pieces: Iterable[bytes]) -> None:
-        """Put a file there."""
+        """Write a file."""
         temporary = partial_name(name)
         with tempfile.TemporaryDirectory() as here:
             sent = hashlib.sha256()
@@ -104,7 +105,7 @@ class OpenSshStore:
         self._run(f"-rm {self.folder / name}")
 
     def sweep(self) -> None:
-        """Remove what killed writers left."""
+        """Remove temporary files of killed writers."""
         leftovers = [f"-rm {self.folder / item.name}" for item in self._all() if is_partial(item.name)]
         if leftovers:
             self._run(*leftovers)
@@ -118,11 +119,11 @@ class OpenSshStore:
         return f"-mkdir {self.folder.parent}", f"-mkdir {self.folder}"
 
     def _run(self, *commands: str) -> str:
-        """Run commands; those that begin with ``-`` may fail.
+        """Run commands; those that start with ``-`` may fail.
 
         Raises:
-            TransientError: The machine can't be reached, or a command failed.
-            ConfigurationError: There is no such program.
+            TransientError: The host can't be reached, or a command failed.
+            ConfigurationError: The program is missing.
         """
         command = ["sftp", "-q", "-b", "-", "-oBatchMode=yes", *self.options, self.destination]
         try:

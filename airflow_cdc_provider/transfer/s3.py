@@ -1,6 +1,6 @@
-"""A prefix of an S3 bucket, or of any store that speaks S3. It can put, and neither rename nor append.
+"""A prefix of an S3 bucket, or of any S3-compatible store. It can neither rename nor append.
 
-The store itself checks the SHA-256 of what it is given before it shows it.
+The store verifies the SHA-256 of each object before the object becomes visible.
 """
 
 from __future__ import annotations
@@ -31,11 +31,11 @@ def split_s3_url(url: str) -> tuple[str, str]:
     """Return bucket and prefix of ``s3://bucket/prefix``.
 
     Raises:
-        ConfigurationError: It is no such URL.
+        ConfigurationError: The URL has another form.
     """
     bucket, _, prefix = url.removeprefix("s3://").partition("/")
     if not url.startswith("s3://") or not bucket:
-        raise ConfigurationError("this is no URL of a bucket", expected="s3://bucket/prefix", found=url)
+        raise ConfigurationError("invalid bucket URL", expected="s3://bucket/prefix", found=url)
     return bucket, prefix.strip("/")
 
 
@@ -45,7 +45,7 @@ class S3Store:
     Args:
         client: boto3's client, ``boto3.client("s3")``; threads may share it.
         bucket: The bucket.
-        prefix: Keys begin with it and a slash.
+        prefix: Prefix of the keys, without the slash.
     """
 
     def __init__(self, client: Any, bucket: str, prefix: str) -> None:
@@ -54,7 +54,7 @@ class S3Store:
         self.prefix = f"{prefix}/" if prefix else ""
 
     def exclusive(self) -> AbstractContextManager[None]:
-        """Keep nobody out: one shipper writes for one node."""
+        """Do nothing: there is one shipper per node."""
         return nullcontext()
 
     def items(self) -> list[Item]:
@@ -71,13 +71,13 @@ class S3Store:
         """Yield an object's bytes."""
         if end is not None and end <= begin:
             return
-        wanted = {} if begin == 0 and end is None else {"Range": _range(begin, end)}
+        byte_range = {} if begin == 0 and end is None else {"Range": _range(begin, end)}
         with self._errors():
-            answer = self.client.get_object(Bucket=self.bucket, Key=self.prefix + name, **wanted)
+            answer = self.client.get_object(Bucket=self.bucket, Key=self.prefix + name, **byte_range)
             yield from answer["Body"].iter_chunks(PIECE_BYTES)
 
     def write(self, name: str, pieces: Iterable[bytes]) -> None:
-        """Put an object there, in one request, which the store takes as a whole or not at all."""
+        """Write an object in one atomic request."""
         data = b"".join(pieces)
         checksum = base64.b64encode(hashlib.sha256(data).digest()).decode()
         with self._errors():
@@ -91,31 +91,33 @@ class S3Store:
             self.client.delete_object(Bucket=self.bucket, Key=self.prefix + name)
 
     def sweep(self) -> None:
-        """Do nothing: what a killed writer began is never seen."""
+        """Do nothing: incomplete objects of killed writers aren't visible."""
 
     @contextmanager
     def _errors(self) -> Iterator[None]:
         from botocore.exceptions import BotoCoreError, ClientError, NoCredentialsError
 
-        place = f"s3://{self.bucket}/{self.prefix}"
+        url = f"s3://{self.bucket}/{self.prefix}"
         try:
             yield
         except ClientError as error:
             code = str(error.response.get("Error", {}).get("Code", ""))
             if code in _MISSING:
-                raise FileNotFoundError(place) from None
+                raise FileNotFoundError(url) from None
             if code in _REFUSALS:
                 raise ConfigurationError(
-                    f"{place} refuses us", found=code, remedy="correct the bucket, its policy or the keys"
+                    f"access to {url} is denied",
+                    found=code,
+                    remedy="correct the bucket, its policy or the keys",
                 ) from None
-            raise TransientError(f"{place} failed", found=code) from None
+            raise TransientError(f"{url} failed", found=code) from None
         except NoCredentialsError:
             raise ConfigurationError(
-                f"there are no credentials for {place}",
-                remedy="name them in the Airflow connection, or as boto3 finds them",
+                f"there are no credentials for {url}",
+                remedy="set them in the Airflow connection, or where boto3 looks for them",
             ) from None
         except BotoCoreError as error:
-            raise TransientError(f"{place} can't be reached", found=type(error).__name__) from None
+            raise TransientError(f"{url} can't be reached", found=type(error).__name__) from None
 
 
 def _range(begin: int, end: int | None) -> str:

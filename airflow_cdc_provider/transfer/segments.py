@@ -1,7 +1,7 @@
-"""What a commit-log segment and its idx file are called, and what they say (reference §1, §15).
+"""Names and metadata of commit-log segments and their idx files (reference §1, §15).
 
 Cassandra 4.0 and later links each segment into ``cdc_raw`` when it is created and writes
-``CommitLog-<version>-<id>_cdc.idx`` (the end of what is durable, then ``COMPLETED``) beside it; 3.11 (segment
+``CommitLog-<version>-<id>_cdc.idx`` (the durable position, then ``COMPLETED``) next to it; 3.11 (segment
 version 6) moves whole segments there and writes no idx.
 """
 
@@ -21,12 +21,12 @@ _LAST_VERSION_WITHOUT_INDEX: Final = 6
 
 @dataclass(frozen=True, order=True)
 class Index:
-    """An idx file: how far a segment is durable.
+    """An idx file: the durable position of a segment.
 
     Args:
         end: Logical position; entries that end at or before it are durable.
-        completed: The segment will not grow.
-        text: As it was read.
+        completed: Whether the segment is complete.
+        text: The file's text.
     """
 
     end: int
@@ -35,7 +35,7 @@ class Index:
 
     @classmethod
     def parse(cls, text: str) -> Index | None:
-        """Read an idx file's text; None if it is half-written, as the node rewrites it in place."""
+        """Parse an idx file's text; None if it is half-written, because the node rewrites it in place."""
         match = _INDEX.fullmatch(text)
         if match is None or (match.group(2) is None and text.endswith("\n")):
             return None
@@ -44,16 +44,16 @@ class Index:
 
 @dataclass(frozen=True)
 class Segment:
-    """A segment and what its idx says.
+    """A segment and its idx.
 
     Args:
-        host: The node's host id, empty where the folder doesn't name it.
-        id: The segment's number; greater is later on one node.
-        version: Of the format.
+        host: The node's host id; empty if the folder doesn't name it.
+        id: The segment's number; it ascends on each node.
+        version: Version of the format.
         index: None while the segment has no changes of CDC tables, and always for 3.11.
-        size_bytes: Of the segment's file.
+        size_bytes: Size of the segment's file.
         modified: Epoch seconds of its last write.
-        lost: The node dropped it before its end was shipped; this is a stump.
+        lost: Whether the node dropped it before it was completely shipped, so that it is partial.
     """
 
     host: str
@@ -66,41 +66,41 @@ class Segment:
 
     @property
     def name(self) -> str:
-        """Name of its file."""
+        """The segment's file name."""
         return f"CommitLog-{self.version}-{self.id}.log"
 
     @property
     def index_name(self) -> str:
-        """Name of its idx file."""
+        """The idx file's name."""
         return f"CommitLog-{self.version}-{self.id}_cdc.idx"
 
     @property
     def complete(self) -> bool:
-        """Whether the node has finished it and there is something to read."""
+        """Whether the node has finished the segment, and it has changes."""
         return self.version <= _LAST_VERSION_WITHOUT_INDEX or (
             self.index is not None and self.index.completed
         )
 
     @property
     def readable(self) -> bool:
-        """Whether it holds durable changes."""
+        """Whether the segment has durable changes."""
         return self.version <= _LAST_VERSION_WITHOUT_INDEX or self.index is not None
 
 
 def require_host_id(host_id: str) -> str:
-    """Return a host id that can be the name of a folder, in a path, a URL and a command of ``sftp``.
+    """Return a host id that is valid as a folder name in a path, a URL and a command of ``sftp``.
 
     Raises:
-        ConfigurationError: It would lead elsewhere.
+        ConfigurationError: It has other characters.
     """
     if _HOST_ID.fullmatch(host_id) is None:
         raise ConfigurationError(
-            "host_id is wrong", expected="what SELECT host_id FROM system.local shows", found=repr(host_id)
+            "invalid host_id", expected="the result of SELECT host_id FROM system.local", found=repr(host_id)
         )
     return host_id
 
 
 def segment_number(name: str) -> tuple[int, int] | None:
-    """Return version and id of a segment's file name, None if it is no segment's."""
+    """Return version and id of a segment's file name; None for other names."""
     match = _LOG.fullmatch(name)
     return (int(match.group(1)), int(match.group(2))) if match else None

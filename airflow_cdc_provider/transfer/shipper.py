@@ -1,12 +1,12 @@
-"""``cdc-shipper``: the program that ships a node's segments from the node itself.
+"""``cdc-shipper``: the program that runs on a node and ships its segments.
 
-For sites where nothing may log in to database nodes. It needs Python 3.9 or later, the system's ``sftp``
+It is for sites that don't allow logins to database nodes. It needs Python 3.9 or later, the system's ``sftp``
 program for ``sftp://``, and boto3 for ``s3://``; ``make shipper`` builds it as one file::
 
     python3 cdc-shipper.pyz --config /etc/cdc-shipper.ini
 
-It does what :class:`~airflow_cdc_provider.transfer.transfer.Transfer` does, every few seconds. It keeps no
-state but what lies in source and target, so it can be killed and started at any time.
+It runs a :class:`~airflow_cdc_provider.transfer.transfer.Transfer` every few seconds. It has no state except
+the files of source and target, so it can be killed and restarted at any time.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ from airflow_cdc_provider.transfer.transfer import Transfer, TransferCounts
 from airflow_cdc_provider.transfer.whole import WholeSegments
 
 NEARLY_FULL: Final = 0.8
-"""Part of the room in cdc_raw from which on each round warns."""
+"""Used fraction of cdc_raw from which each round logs a warning."""
 
 _EXIT_WRONG: Final = 2
 _MIB: Final = 1 << 20
@@ -65,7 +65,7 @@ _log = logging.getLogger("cdc-shipper")
 
 @dataclass(frozen=True)
 class Settings:
-    """What the configuration file says; see ``packaging/shipper/cdc-shipper.ini`` for each option."""
+    """The configuration file's options; see ``packaging/shipper/cdc-shipper.ini``."""
 
     cdc_raw: Path
     host_id: str
@@ -86,7 +86,7 @@ class Settings:
         """Read a configuration file.
 
         Raises:
-            ConfigurationError: It is missing or wrong; the message names the option.
+            ConfigurationError: The file is missing or invalid; the message names the option.
         """
         parser = configparser.ConfigParser(interpolation=None)
         try:
@@ -121,32 +121,32 @@ class Settings:
                 s3=dict(parser["s3"]) if "s3" in parser else {},
             )
         except ValueError as error:
-            raise ConfigurationError(f"a value in {path} is wrong", found=str(error)) from error
+            raise ConfigurationError(f"invalid value in {path}", found=str(error)) from error
 
 
-def _layout(target: str, wanted: str) -> str:
+def _layout(target: str, declared: str) -> str:
     possible = ("chunks",) if target.startswith("s3://") else ("whole", "chunks")
-    if wanted and wanted not in possible:
+    if declared and declared not in possible:
         raise ConfigurationError(
-            f"layout {wanted} is not possible", expected=f"{' or '.join(possible)} for {target}"
+            f"layout {declared} is not possible", expected=f"{' or '.join(possible)} for {target}"
         )
-    return wanted or possible[0]
+    return declared or possible[0]
 
 
 class Shipper:
-    """Ships one node's segments, again and again.
+    """Ships one node's segments repeatedly.
 
     Args:
-        settings: What to ship, and where to.
+        settings: The source, the target and their options.
 
     Raises:
-        ConfigurationError: The target's address is wrong, or boto3 is missing.
+        ConfigurationError: The target's address is invalid, or boto3 is missing.
     """
 
     def __init__(self, settings: Settings) -> None:
         self.settings = settings
         store = target_store(settings)
-        if not isinstance(store, FolderStore):  # where each look costs a request
+        if not isinstance(store, FolderStore):  # where each listing is a request
             store = RememberingStore(store)
         self._target = (
             ChunkedSegments(store, settings.host_id, settings.chunk_bytes)
@@ -161,11 +161,11 @@ class Shipper:
         )
 
     def ship(self) -> TransferCounts:
-        """Ship once what is new.
+        """Ship all new segments once.
 
         Raises:
             TransientError: The target can't be reached.
-            ConfigurationError: The target refuses us, or cdc_raw can't be read.
+            ConfigurationError: The target denies access, or cdc_raw can't be read.
         """
         settings = self.settings
         try:
@@ -194,10 +194,10 @@ class Shipper:
         ).run()
 
     def run(self, stop: threading.Event) -> None:
-        """Ship until told to stop; what a next try may get over is logged and tried again.
+        """Ship until ``stop`` is set; transient errors are logged and retried.
 
         Raises:
-            ConfigurationError: A person must change something.
+            ConfigurationError: A configuration change is required.
         """
         while not stop.is_set():
             try:
@@ -213,7 +213,7 @@ class Shipper:
 
 
 def target_store(settings: Settings) -> Store:
-    """Return the store that a target's address names, and in it the node's folder.
+    """Return the store of the node's folder at the target's address.
 
     Raises:
         ConfigurationError: The address is wrong, or boto3 is missing.
@@ -230,7 +230,7 @@ def target_store(settings: Settings) -> Store:
         options = (*port, *settings.ssh_options)
         return OpenSshStore(login + address.hostname, f"{address.path}/{settings.host_id}", options)
     raise ConfigurationError(
-        "the target's address is wrong",
+        "invalid address of the target",
         expected="a folder, sftp://user@host/folder or s3://bucket/prefix",
         found=settings.target,
     )
@@ -251,22 +251,22 @@ def _s3_client(options: dict[str, str]) -> object:
 
 @contextmanager
 def _alone(config: Path) -> Iterator[None]:
-    """Let no second shipper run with the same configuration file; the kernel forgets those that ended."""
+    """Lock the configuration file against a second shipper; the kernel releases the locks of ended ones."""
     with config.open() as file:
         try:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
-            raise ConfigurationError(f"a shipper with {config} runs already") from None
+            raise ConfigurationError(f"a shipper with {config} is already running") from None
         yield
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run the program; return its exit code."""
+    """Run the program and return its exit code."""
     parser = argparse.ArgumentParser(
         prog="cdc-shipper", description="Ship a Cassandra node's commit-log segments from its cdc_raw."
     )
     parser.add_argument("--config", type=Path, required=True, help="configuration file")
-    parser.add_argument("--once", action="store_true", help="ship what is there, and end")
+    parser.add_argument("--once", action="store_true", help="ship all new segments once, then exit")
     given = parser.parse_args(arguments)
     logging.basicConfig(level=logging.INFO, format="%(levelname)s %(message)s", stream=sys.stdout)
     stop = threading.Event()
@@ -288,7 +288,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except CdcError as error:
         _log.error("%s", error)
         return 1
-    except OSError as error:  # of --once: a folder that can't be written to, a full disk
+    except OSError as error:  # with --once: a folder isn't writable, or a disk is full
         _log.error("%s: %s", error.filename, error.strerror)
         return 1
     return 0

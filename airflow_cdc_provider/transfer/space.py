@@ -1,8 +1,8 @@
-"""How full ``cdc_raw`` is, how fast it fills, and when it will be full.
+"""Measures how full ``cdc_raw`` is, how fast it fills, and when it will be full.
 
 Cassandra refuses writes to tables with CDC (or drops the oldest segments, with ``cdc_block_writes: false``)
-when a new segment would bring ``cdc_raw`` above ``cdc_total_space``: one segment before it is full. Live
-segments are linked there from the moment they are made, so they count too. (Both seen, on 5.0.9.)
+when a new segment would exceed ``cdc_total_space``: one segment before it is full. Live segments are linked
+there when they are created, so they count too. (Both observed on 5.0.9.)
 """
 
 from __future__ import annotations
@@ -19,26 +19,26 @@ from airflow_cdc_provider.transfer.stores import FolderStore
 from airflow_cdc_provider.transfer.whole import WholeSegments
 
 RATE_WINDOW_SECONDS: Final = 900.0
-"""The rate is that of segments finished within this time."""
+"""The rate is computed from segments finished within this time."""
 
 _LARGEST_DEFAULT_BYTES: Final = 4096 << 20
 
 
 @dataclass(frozen=True)
 class Space:
-    """Room taken in one node's ``cdc_raw``.
+    """Space used in one node's ``cdc_raw``.
 
     Args:
-        used_bytes: Taken by segments, live ones too, and idx files.
-        total_bytes: What the node allows (``cdc_total_space``).
+        used_bytes: Size of all segments, including live ones, and idx files.
+        total_bytes: The node's limit (``cdc_total_space``).
         segments: Number of segments.
-        segment_bytes: Size of the largest: the node takes a new one only while there is room for it.
-        oldest_seconds: Age of the oldest segment, None if there is none.
-        bytes_per_second: How fast segments with changes of CDC tables came lately, None with less than two.
-        unread_segments: Segments with changes that were not captured to their end, None where it isn't known
-            which were.
-        oldest_unread_seconds: Age of the oldest of them, None if there is none or it isn't known.
-        host: The node's host id, empty where the folder doesn't name it.
+        segment_bytes: Size of the largest segment: the node only creates a new one if it fits.
+        oldest_seconds: Age of the oldest segment; None if there is none.
+        bytes_per_second: Recent rate of segments with changes of CDC tables; None with fewer than two.
+        unread_segments: The number of segments with changes that weren't captured to their end; None if
+            unknown.
+        oldest_unread_seconds: Age of the oldest of them; None if there is none or it is unknown.
+        host: The node's host id; empty if the folder doesn't name it.
     """
 
     used_bytes: int
@@ -53,22 +53,22 @@ class Space:
 
     @property
     def used_ratio(self) -> float:
-        """Part of the room that is taken."""
+        """Used fraction of the limit."""
         return self.used_bytes / self.total_bytes if self.total_bytes else 0.0
 
     @property
     def left_bytes(self) -> int:
-        """What may still come before there is no room for one more segment; negative when there is none."""
+        """Bytes until one more segment doesn't fit; negative if it already doesn't."""
         return self.total_bytes - self.used_bytes - self.segment_bytes
 
     @property
     def full(self) -> bool:
-        """Whether the node makes no further segment for changes."""
+        """Whether the node creates no further segment for changes."""
         return self.left_bytes < 0
 
     @property
     def seconds_to_full(self) -> float | None:
-        """When there is no room, if segments keep coming as they do; None if none come."""
+        """Time until it is full, at the current rate of segments; None without a rate."""
         if not self.bytes_per_second:
             return None
         return max(self.left_bytes, 0) / self.bytes_per_second
@@ -93,15 +93,14 @@ def measure(
 
     Args:
         folder: The node's ``cdc_raw``.
-        total_bytes: What the node allows; None for Cassandra's own rule, see :func:`default_total_bytes`.
+        total_bytes: The node's limit; None for Cassandra's default, see :func:`default_total_bytes`.
         host: The node's host id.
-        unread: Tells of a segment whether it holds changes that were not captured; None where that isn't
-            known.
+        unread: Returns whether a segment has uncaptured changes; None if that is unknown.
 
     Raises:
         OSError: The folder can't be read.
     """
-    os.listdir(folder)  # one that is missing isn't empty
+    os.listdir(folder)  # a missing folder isn't an empty one
     store = FolderStore(folder)
     segments = WholeSegments(store, host).segments()
     now = time.time()
@@ -124,15 +123,15 @@ def _oldest_seconds(segments: Sequence[Segment], now: float) -> float | None:
 
 
 def bytes_per_second(segments: Sequence[Segment], now: float) -> float | None:
-    """Return how fast segments with changes come, by when they were last written.
+    """Return the rate of segments with changes, by their modification times.
 
     Args:
-        segments: All of one node.
+        segments: All segments of one node.
         now: The time, in epoch seconds.
 
     Returns:
         Bytes of those finished in the last :data:`RATE_WINDOW_SECONDS` per second of it (or per second since
-        the oldest one, if that is less); None with less than two.
+        the oldest one, if that is less); None with fewer than two.
     """
     ordered = sorted((s for s in segments if s.readable), key=lambda segment: segment.modified)
     if len(ordered) < 2:
@@ -143,7 +142,7 @@ def bytes_per_second(segments: Sequence[Segment], now: float) -> float | None:
 
 
 def default_total_bytes(folder: Path) -> int:
-    """Return the room that Cassandra allows where nothing is configured.
+    """Return Cassandra's default of ``cdc_total_space``.
 
     It is the lesser of 4096 MiB and an eighth of the volume.
     """

@@ -1,6 +1,6 @@
-"""Where files lie: a flat folder of them, in which a name stands for a whole file or for none.
+"""Stores: flat folders of files, each of which is complete or doesn't exist.
 
-:class:`FolderStore` is a folder of this machine, or one that is mounted. The others are beside this module:
+:class:`FolderStore` is a local or mounted folder. The others are in further modules:
 :mod:`~airflow_cdc_provider.transfer.openssh` and :mod:`~airflow_cdc_provider.transfer.sftp` (folders behind
 SSH, by the system's program or by paramiko), :mod:`~airflow_cdc_provider.transfer.s3`.
 """
@@ -20,14 +20,14 @@ from typing import Final, NamedTuple, Protocol
 from airflow_cdc_provider.exceptions import CorruptInput, TransientError
 
 PIECE_BYTES: Final = 1024 * 1024
-"""How much is read at once."""
+"""Bytes read at once."""
 
 PARTIAL: Final = ".part"
-"""How the temporary name ends under which a file is written; it begins with a dot."""
+"""Suffix of a file's temporary name, which starts with a dot."""
 
 
 class Item(NamedTuple):
-    """A file: its name, its length in bytes, and when it was last written, in epoch seconds."""
+    """A file: its name, its size in bytes, and its modification time in epoch seconds."""
 
     name: str
     size_bytes: int
@@ -38,58 +38,58 @@ class Store(Protocol):
     """A folder of files. Used by several threads at once."""
 
     def exclusive(self) -> AbstractContextManager[None]:
-        """Keep other transfers out, where that can be done.
+        """Lock out other transfers, if the store supports it.
 
         Raises:
-            TransientError: Another one is there.
+            TransientError: Another transfer has the lock.
         """
 
     def items(self) -> list[Item]:
-        """List whole files. A folder that isn't there is empty.
+        """List complete files. A missing folder is empty.
 
         Raises:
-            TransientError: It can't be reached.
+            TransientError: The store can't be reached.
         """
 
     def read(self, name: str, begin: int = 0, end: int | None = None) -> Iterator[bytes]:
         """Yield a file's bytes between two offsets, fewer at its end.
 
         Raises:
-            FileNotFoundError: It is gone, at the latest when its first bytes are asked for.
+            FileNotFoundError: The file doesn't exist; raised at the latest when the first bytes are read.
         """
 
     def write(self, name: str, pieces: Iterable[bytes]) -> None:
-        """Put a file there: at any moment, also when killed, the name is the old file, or the whole new one.
+        """Write a file atomically: at any moment, also if killed, the name is the old or the new file.
 
         Raises:
-            CorruptInput: What was written reads back differently; the name is as it was.
+            CorruptInput: The written file reads back differently; the old one is kept.
         """
 
     def remove(self, name: str) -> None:
-        """Remove a file; one that isn't there is fine."""
+        """Remove a file, if it exists."""
 
     def sweep(self) -> None:
-        """Remove what writers left that were killed. Only for who is the only writer."""
+        """Remove temporary files of killed writers. Only for the sole writer."""
 
 
 def partial_name(name: str) -> str:
-    """Return the temporary name under which a file is written.
+    """Return the temporary name of a file that is being written.
 
-    It names the process too, so that a writer which lost its lock can't spoil the file of another.
+    It includes the process, so that a writer that lost its lock can't overwrite another writer's file.
     """
     return f".{name}.{os.getpid()}-{threading.get_ident()}{PARTIAL}"
 
 
 def is_partial(name: str) -> bool:
-    """Tell whether a name is a temporary one."""
+    """Return whether a name is a temporary one."""
     return name.startswith(".") and name.endswith(PARTIAL)
 
 
 class FolderStore:
-    """A folder of this machine. Temporary file, checksum, fsync, rename, fsync of the folder.
+    """A local folder. Writes: temporary file, checksum, fsync, rename, fsync of the folder.
 
     Args:
-        path: The folder; made when it is first written to.
+        path: The folder; created by the first write.
     """
 
     def __init__(self, path: Path) -> None:
@@ -97,7 +97,7 @@ class FolderStore:
 
     @contextlib.contextmanager
     def exclusive(self) -> Iterator[None]:
-        """Keep other transfers out; the kernel lets them in again when this process ends."""
+        """Lock out other transfers; the kernel releases the lock when this process ends."""
         self.path.mkdir(parents=True, exist_ok=True)
         with (self.path / ".transfer.lock").open("w") as lock:
             try:
@@ -107,7 +107,7 @@ class FolderStore:
             yield
 
     def items(self) -> list[Item]:
-        """List files; those that vanish meanwhile are left out."""
+        """List files; those that are deleted meanwhile are omitted."""
         found: list[Item] = []
         try:
             entries = list(os.scandir(self.path))
@@ -133,7 +133,7 @@ class FolderStore:
                 yield piece
 
     def write(self, name: str, pieces: Iterable[bytes]) -> None:
-        """Put a file there."""
+        """Write a file."""
         self.path.mkdir(parents=True, exist_ok=True)
         temporary = self.path / partial_name(name)
         try:
@@ -155,7 +155,7 @@ class FolderStore:
         (self.path / name).unlink(missing_ok=True)
 
     def sweep(self) -> None:
-        """Remove what killed writers left."""
+        """Remove temporary files of killed writers."""
         for leftover in self.path.glob(f".*{PARTIAL}"):
             leftover.unlink(missing_ok=True)
 
@@ -168,7 +168,7 @@ class FolderStore:
 
 
 class RememberingStore:
-    """A store whose small files are read once. For who is the only writer of them.
+    """A store that caches small files. Only for the sole writer.
 
     Args:
         store: The store.
@@ -181,11 +181,11 @@ class RememberingStore:
         self._known: dict[str, bytes] = {}
 
     def exclusive(self) -> AbstractContextManager[None]:
-        """Keep other transfers out, where that can be done."""
+        """Lock out other transfers, if the store supports it."""
         return self._store.exclusive()
 
     def items(self) -> list[Item]:
-        """List whole files, and forget those that are gone or have another length."""
+        """List complete files, and evict deleted and changed ones from the cache."""
         items = self._store.items()
         sizes = {item.name: item.size_bytes for item in items}
         for name in [name for name, data in self._known.items() if sizes.get(name) != len(data)]:
@@ -193,7 +193,7 @@ class RememberingStore:
         return items
 
     def read(self, name: str, begin: int = 0, end: int | None = None) -> Iterator[bytes]:
-        """Yield a file's bytes; those of a small one that is read as a whole are remembered."""
+        """Yield a file's bytes; a small file that is read completely is cached."""
         known = self._known.get(name)
         if known is not None:
             yield known[begin:end]
@@ -205,7 +205,7 @@ class RememberingStore:
             yield data
 
     def write(self, name: str, pieces: Iterable[bytes]) -> None:
-        """Put a file there; a large one is never held as a whole."""
+        """Write a file; a large one is never kept in memory."""
         self._known.pop(name, None)
         begin = bytearray()
 
@@ -224,7 +224,7 @@ class RememberingStore:
         self._store.remove(name)
 
     def sweep(self) -> None:
-        """Remove what killed writers left."""
+        """Remove temporary files of killed writers."""
         self._store.sweep()
 
     def _remember(self, name: str, data: bytes) -> None:
@@ -233,12 +233,12 @@ class RememberingStore:
 
 
 def require_equal(what: str, sent: bytes, back: Iterable[bytes]) -> None:
-    """Compare what was written with what it reads back as.
+    """Compare written with re-read bytes.
 
     Args:
         what: The file, for the message.
-        sent: SHA-256 of what was written.
-        back: What is read back.
+        sent: SHA-256 of the written bytes.
+        back: The re-read bytes.
 
     Raises:
         CorruptInput: They differ.

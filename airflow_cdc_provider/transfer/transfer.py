@@ -1,7 +1,7 @@
-"""One transfer: new and grown segments from a source to a target, and what was captured cleared away.
+"""One transfer: copies new and grown segments from a source to a target, and disposes of captured ones.
 
-Every step can be repeated, and nothing is kept but what lies in source and target: a transfer that was killed
-is made good by the next one. Segments are brought in parallel; one that fails doesn't keep the others.
+Every step is idempotent, and there is no state except the files of source and target: the next transfer
+completes a killed one. Segments are copied in parallel; a failed one doesn't block the others.
 """
 
 from __future__ import annotations
@@ -26,17 +26,19 @@ AfterTransfer = Literal["keep", "delete"]
 AFTER_COMMIT: Final = ("keep", "delete", "archive")
 AFTER_TRANSFER: Final = ("keep", "delete")
 
-_DROPPED: Final = "the node dropped it to make room before its end was brought (cdc_block_writes: false)"
+_DROPPED: Final = (
+    "the node dropped it to free space before it was completely copied (cdc_block_writes: false)"
+)
 
 _log = logging.getLogger(__name__)
 
 
 @dataclass
 class TransferCounts:
-    """What a transfer did.
+    """Counts of a transfer.
 
-    ``errors`` are segments set apart, ``failed`` those that a next try may bring, and ``lost`` those that the
-    node dropped before their end was brought.
+    ``errors`` are quarantined segments, ``failed`` those that the next try may copy, and ``lost`` those that
+    the node dropped before they were completely copied.
     """
 
     copied: int = 0
@@ -51,36 +53,37 @@ class TransferCounts:
 
 
 def never(segment: Segment) -> bool:
-    """Tell of no segment that it was captured."""
+    """Return that no segment was captured."""
     del segment
     return False
 
 
 @dataclass(frozen=True)
 class Transfer:
-    """Brings one node's segments from a source to a target.
+    """Copies one node's segments from a source to a target.
 
     Args:
-        source: Where they come from; None to clear away at the target only.
-        target: Where they go to.
-        after_transfer: ``delete`` frees finished segments at the source once they stand at the target.
-        after_commit: What becomes of captured segments, at both ends.
-        passed: Tells whether the connector's stored offset calls a segment read to its end, or not wanted.
-        archive: Where captured segments go to, for ``archive``.
-        errors: Where segments go to that can't be brought; they and the reason are kept there.
-        retry_errors: Bring the segments of ``errors`` to the target as they are; capture then reads what is
-            sound of them, and sets the rest apart.
-        transfer_class: Takes captured segments over, and hears of errors. Needs a target of whole segments
-            in a folder.
-        parallel: Segments brought at once.
-        pace: Counts and holds up what travels.
+        source: The source; None to only dispose of captured segments of the target.
+        target: The target.
+        after_transfer: ``delete`` removes finished segments from the source once the target has them.
+        after_commit: What to do with captured segments, at both ends.
+        is_captured: Returns whether the connector's stored offset counts a segment as captured to its end, or
+            as skipped.
+        archive: Target of captured segments, for ``archive``.
+        errors: Target of segments that can't be copied, and of the reasons.
+        retry_errors: Copy the segments of ``errors`` to the target unchanged; capture then reads their intact
+            part, and quarantines the rest.
+        transfer_class: Receives captured segments and errors. Requires a target of whole segments in a
+            folder.
+        parallel: The number of segments copied at once.
+        pace: Counts and throttles the copied bytes.
     """
 
     source: Source | None
     target: Target
     after_transfer: AfterTransfer = "keep"
     after_commit: AfterCommit = "keep"
-    passed: Callable[[Segment], bool] = never
+    is_captured: Callable[[Segment], bool] = never
     archive: WholeSegments | None = None
     errors: WholeSegments | None = None
     retry_errors: bool = False
@@ -92,16 +95,16 @@ class Transfer:
         """Transfer once.
 
         Raises:
-            TransientError: Another transfer of this node runs, or a store can't be reached.
-            ConfigurationError: A store refuses us.
-            OSError: A folder can't be written to.
+            TransientError: Another transfer of this node is running, or a store can't be reached.
+            ConfigurationError: A store denies access.
+            OSError: A folder isn't writable.
         """
         counts = TransferCounts()
         if self.source is not None:
             with self.target.store.exclusive():
-                for place in (self.target, self.errors, self.archive):
-                    if place is not None:
-                        place.store.sweep()
+                for directory in (self.target, self.errors, self.archive):
+                    if directory is not None:
+                        directory.store.sweep()
                 if self.retry_errors and self.errors is not None:
                     self._bring_errors(self.errors, counts)
                 self._bring_all(self.source, counts)
@@ -112,79 +115,82 @@ class Transfer:
 
     def _bring_all(self, source: Source, counts: TransferCounts) -> None:
         landed = self.target.landed()
-        apart = self.errors.landed() if self.errors is not None else {}
+        quarantined = self.errors.landed() if self.errors is not None else {}
         listed = source.segments()
-        wanted = []
+        to_copy = []
         for segment in listed:
             here = landed.get(segment.name)
-            if (segment.complete or segment.lost) and self.passed(segment):
+            if (segment.complete or segment.lost) and self.is_captured(segment):
                 if self.after_commit != "keep":
                     source.remove(segment)
                     counts.deleted += 1
             elif not segment.readable:
-                # No changes yet; or we were killed while removing it, and the copy stands.
+                # No changes yet; or an earlier transfer was killed while removing it, after the copy.
                 if here is not None and here.complete and self.after_transfer == "delete":
                     source.remove(segment)
             elif here is not None and (here.index == segment.index or (segment.lost and here.complete)):
-                counts.unchanged += 1  # of a lost one a finished copy was brought from the errors folder
+                counts.unchanged += 1  # a lost one may have a finished copy from the errors folder
                 self._free(source, segment, counts)
-            elif segment.name in apart and apart[segment.name].index == segment.index:
+            elif segment.name in quarantined and quarantined[segment.name].index == segment.index:
                 self._free(source, segment, counts)
             else:
-                wanted.append(segment)
-        self.pace.expect(len(wanted))
+                to_copy.append(segment)
+        self.pace.expect(len(to_copy))
         with ThreadPoolExecutor(max(self.parallel, 1), "transfer") as threads:
-            outcomes = threads.map(lambda segment: (segment, self._bring(source, segment)), wanted)
+            outcomes = threads.map(lambda segment: (segment, self._bring(source, segment)), to_copy)
             for segment, outcome in outcomes:
                 self._settle(source, segment, outcome, counts)
-        for stump in self._stumps(listed, landed):
-            here = landed.get(stump.name)
-            if stump.name not in apart or here is not None:  # both: we were killed while giving it up
-                self._give_up(source, stump, counts)
+        for lost in self._lost_segments(listed, landed):
+            here = landed.get(lost.name)
+            if (
+                lost.name not in quarantined or here is not None
+            ):  # both: a transfer was killed while giving it up
+                self._give_up(source, lost, counts)
 
-    def _stumps(self, listed: Sequence[Segment], landed: Mapping[str, Segment]) -> list[Segment]:
-        """Find segments that the node dropped to make room, read or not (``cdc_block_writes: false``).
+    def _lost_segments(self, listed: Sequence[Segment], landed: Mapping[str, Segment]) -> list[Segment]:
+        """Find segments that the node dropped to free space, read or not (``cdc_block_writes: false``).
 
-        Only finished segments are removed by a transfer, and a node finishes one before it fills the next. So
-        what still grew when it was last seen, and is gone while later ones are there, has lost its end.
+        A transfer only removes finished segments, and a node finishes one before it fills the next. So a
+        segment that was still growing when it was last listed, and is missing while later ones exist, has
+        lost its end.
         """
         names = {segment.name for segment in listed}
         newest = max((segment.id for segment in listed), default=0)
-        gone = [
+        dropped = [
             segment
             for segment in landed.values()
             if segment.index is not None
-            and not (segment.complete or segment.lost or self.passed(segment))
+            and not (segment.complete or segment.lost or self.is_captured(segment))
             and segment.name not in names
             and segment.id < newest
         ]
         return [
-            *gone,
+            *dropped,
             *(segment for segment in listed if segment.lost and not self._retried(segment, landed)),
         ]
 
-    def _retried(self, stump: Segment, landed: Mapping[str, Segment]) -> bool:
-        """Tell whether capture reads, or has read, what there is of a stump."""
-        here = landed.get(stump.name)
-        return self.passed(stump) or (here is not None and here.complete)
+    def _retried(self, lost: Segment, landed: Mapping[str, Segment]) -> bool:
+        """Return whether capture reads, or has read, the stored part of a lost segment."""
+        here = landed.get(lost.name)
+        return self.is_captured(lost) or (here is not None and here.complete)
 
-    def _give_up(self, source: Source, stump: Segment, counts: TransferCounts) -> None:
-        _log.error("segment %s is lost: %s", stump.name, _DROPPED)
+    def _give_up(self, source: Source, lost: Segment, counts: TransferCounts) -> None:
+        _log.error("segment %s is lost: %s", lost.name, _DROPPED)
         counts.lost += 1
-        if self.target.give_up(stump) or self.errors is None:
+        if self.target.give_up(lost) or self.errors is None:
             return
-        here = self.target.landed().get(stump.name)
+        here = self.target.landed().get(lost.name)
         if here is not None and isinstance(self.target, WholeSegments):
             self.errors.bring(here, self.target, here.size_bytes, self.pace)
-            self._note(stump, _DROPPED, counts)
+            self._note(lost, _DROPPED, counts)
             self.target.remove(here)
         else:
-            self._note(stump, _DROPPED, counts)
-        if stump.lost and self.after_transfer == "delete":
-            source.remove(stump)
+            self._note(lost, _DROPPED, counts)
+        if lost.lost and self.after_transfer == "delete":
+            source.remove(lost)
 
     def _bring(self, source: Source, segment: Segment) -> CdcError | Vanished | None:
-        """Bring one segment; return what kept it."""
+        """Copy one segment; return the error, if any."""
         try:
             self.target.bring(segment, source, source.durable_bytes(segment), self.pace)
         except ConfigurationError:
@@ -204,21 +210,21 @@ class Transfer:
             counts.vanished += 1
         elif isinstance(outcome, CorruptInput):
             counts.errors += 1
-            self._set_apart(source, segment, outcome, counts)
+            self._quarantine(source, segment, outcome, counts)
         else:
             counts.failed += 1
-            _log.warning("segment %s was not brought, the next transfer will try: %s", segment.name, outcome)
+            _log.warning("segment %s was not copied, the next transfer will retry: %s", segment.name, outcome)
 
     def _free(self, source: Source, segment: Segment, counts: TransferCounts) -> None:
         if segment.complete and self.after_transfer == "delete":
             source.remove(segment)
             counts.deleted += 1
 
-    def _set_apart(
+    def _quarantine(
         self, source: Source, segment: Segment, error: CorruptInput, counts: TransferCounts
     ) -> None:
-        """Keep a segment that can't be brought, and why; a growing one may still mend."""
-        _log.error("segment %s is set apart: %s", segment.name, error)
+        """Store a segment that can't be copied, and the reason; a growing one may still recover."""
+        _log.error("segment %s is quarantined: %s", segment.name, error)
         if self.errors is None:
             return
         copy = None
@@ -227,13 +233,13 @@ class Transfer:
                 self.errors.bring(segment, source, segment.size_bytes, self.pace)
                 copy = self.errors.store.path / segment.name
             except (CorruptInput, Vanished) as unreadable:
-                _log.error("nor can its bytes be kept: %s", unreadable)
+                _log.error("its bytes can't be stored either: %s", unreadable)
         self._note(segment, str(error), counts)
         if copy is not None:
             self._free(source, segment, counts)
 
     def _note(self, segment: Segment, reason: str, counts: TransferCounts) -> None:
-        """Write beside a segment that was set apart why it was, and tell the user's class."""
+        """Write the reason for which a segment was quarantined, and call the user's class."""
         if self.errors is None:
             return
         write_note(self.errors.store, segment, reason, lost=reason == _DROPPED)
@@ -241,16 +247,16 @@ class Transfer:
             kept = isinstance(self.errors.store, FolderStore) and self.errors.store.path / segment.name
             try:
                 self.transfer_class.on_error(kept if kept and kept.exists() else None, reason)
-            except Exception:  # noqa: BLE001  # the user's own class: the other segments don't wait for it
+            except Exception:  # noqa: BLE001  # an error of the user's class must not block other segments
                 _log.exception("%s failed on %s", type(self.transfer_class).__name__, segment.name)
                 counts.failed += 1
 
     def _bring_errors(self, errors: WholeSegments, counts: TransferCounts) -> None:
         for segment in errors.segments():
-            if self.passed(segment):
-                # Capture wouldn't read it there, and what is captured is cleared away: this is the only copy.
+            if self.is_captured(segment):
+                # The target removes captured segments without reading them: this is the only copy.
                 _log.warning(
-                    "segment %s stays in the errors folder: it lies before the stored offset", segment.name
+                    "segment %s stays in the errors folder: it is before the stored offset", segment.name
                 )
                 continue
             self.target.bring(_finished(segment), errors, segment.size_bytes, self.pace)
@@ -263,7 +269,7 @@ class Transfer:
         if not isinstance(self.target, WholeSegments):
             return
         for segment in self.target.segments():
-            if (segment.complete or not segment.readable) and self.passed(segment):
+            if (segment.complete or not segment.readable) and self.is_captured(segment):
                 self._dispose(self.target, segment, counts)
 
     def _dispose(self, target: WholeSegments, segment: Segment, counts: TransferCounts) -> None:
@@ -275,7 +281,7 @@ class Transfer:
                 index = target.store.path / segment.index_name if segment.index is not None else None
                 try:
                     self.transfer_class.on_success(target.store.path / segment.name, index)
-                except Exception:  # noqa: BLE001  # the user's own class: whatever it raises keeps the segment
+                except Exception:  # noqa: BLE001  # any error of the user's class keeps the segment
                     _log.exception("%s failed on %s", type(self.transfer_class).__name__, segment.name)
                     counts.failed += 1
                     return
@@ -284,7 +290,7 @@ class Transfer:
 
 
 def _finished(segment: Segment) -> Segment:
-    """Say of a stump that there is no more of it, so that capture reads it to its end."""
+    """Mark a lost segment as finished, so that capture reads it to its end."""
     if segment.index is None or segment.complete:
         return segment
     end = segment.index.end

@@ -1,7 +1,7 @@
-"""Segments as they lie in ``cdc_raw`` and in the landing area: whole files, each beside its idx.
+"""Segments as in ``cdc_raw`` and in the landing area: whole files, each with its idx.
 
-A reader reads the idx first and the segment up to it. So a segment is put in place before the idx that speaks
-of it, and the idx goes first when a segment goes.
+A reader reads the idx first, and the segment up to its position. So a segment is written before its idx, and
+removed after it.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ class WholeSegments:
     """Source and target of whole segments.
 
     Args:
-        store: Where they lie.
+        store: Their store.
         host: The node's host id.
     """
 
@@ -34,9 +34,9 @@ class WholeSegments:
         self.host = host
 
     def segments(self) -> list[Segment]:
-        """List segments with what their idx files say, by number.
+        """List segments with their idx files, by number.
 
-        Sizes are looked up after the idx files were read: a segment is never shorter than its idx says.
+        Sizes are read after the idx files, so a segment is never shorter than its idx's position.
         """
         names = {item.name for item in self.store.items()}
         found = []
@@ -57,7 +57,7 @@ class WholeSegments:
         return {segment.name: segment for segment in self.segments()}
 
     def durable_bytes(self, segment: Segment) -> int:
-        """Return how far a segment may be shipped."""
+        """Return the number of bytes of a segment that may be copied."""
 
         def read(begin: int, end: int) -> bytes:
             return b"".join(self.read(segment, begin, end))
@@ -73,9 +73,9 @@ class WholeSegments:
         except PermissionError as error:
             raise ConfigurationError(
                 f"{segment.name} can't be read",
-                expected="a file that this user may read",
+                expected="a file that this user can read",
                 found=error.strerror or "",
-                remedy="let Cassandra's umask leave that right to its group, and join it: docs/transfer.md",
+                remedy="set Cassandra's umask to allow its group to read, and join it: docs/transfer.md",
             ) from error
 
     def remove(self, segment: Segment) -> None:
@@ -84,9 +84,9 @@ class WholeSegments:
         self.store.remove(segment.name)
 
     def bring(self, segment: Segment, source: Source, end: int, passing: Passing) -> None:
-        """Bring a segment, then its idx.
+        """Copy a segment, then its idx.
 
-        What a folder of this machine already has of a growing segment is sound, and is copied from there.
+        The part of a growing segment that a local target already has is intact, and is reused.
         """
         begin = self._sound_bytes(segment, end)
         sent = passing(source.read(segment, begin, end))
@@ -96,12 +96,12 @@ class WholeSegments:
             self.store.write(segment.index_name, [segment.index.text.encode()])
 
     def give_up(self, segment: Segment) -> bool:
-        """Do nothing: nobody reads from here but capture, and it can't tell a stump from what grows."""
+        """Do nothing: only capture reads from here, and it can't distinguish lost from growing segments."""
         del segment
         return False
 
     def _sound_bytes(self, segment: Segment, end: int) -> int:
-        """Return how many bytes of a growing segment stand here: all, if an earlier transfer brought them."""
+        """Return the number of stored bytes of a growing segment, which an earlier transfer copied."""
         if not isinstance(self.store, FolderStore):
             return 0
         index = self._index(segment.index_name, (segment.index_name,))
@@ -114,7 +114,7 @@ class WholeSegments:
         return size if size <= end else 0
 
     def _index(self, name: str, names: Container[str]) -> Index | None:
-        """Read an idx file, again while the node is writing it; None if it is gone or stays unreadable."""
+        """Read an idx file, with retries while the node writes it; None if it is missing or unreadable."""
         if name not in names:
             return None
         deadline = time.monotonic() + _PATIENCE_SECONDS
@@ -129,10 +129,10 @@ class WholeSegments:
 
 
 def whole(segment: Segment, pieces: Iterable[bytes], size: int) -> Iterator[bytes]:
-    """Hand pieces on, and see to it that they are as many bytes as they should be.
+    """Pass pieces through, and verify their total size.
 
     Raises:
-        CorruptInput: They are fewer.
+        CorruptInput: The size differs.
     """
     found = 0
     for piece in pieces:

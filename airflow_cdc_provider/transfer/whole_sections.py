@@ -1,14 +1,14 @@
-"""How much of a growing segment may travel: whole sections, as far as its idx calls them durable.
+"""How much of a growing segment may be copied: whole sections, up to the durable position of its idx.
 
-Right after a segment's header, and then at the end of each section, stands a marker (reference §2, §3)::
+A marker follows a segment's header, and then each section (reference §2, §3)::
 
     header    i32 version, i64 id, u16 N, N bytes of JSON, u32 CRC-32
     marker    i32 file offset of the next marker, u32 CRC-32 over the segment id and this marker's offset
 
-The idx file names a *logical* position, which counts plain bytes. In a compressed or encrypted segment it
-isn't a file offset; the plain length of each section stands right after its marker.
+The idx file has a *logical* position, which counts plain bytes. In a compressed or encrypted segment it isn't
+a file offset; the plain length of each section follows its marker.
 
-Bytes before a durable marker never change again, so they can be shipped once and for all.
+Bytes before a durable marker never change again, so they are copied once.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ _CRC_BYTES: Final = 4
 
 
 class Mark(NamedTuple):
-    """A place between two sections: its file offset, and its logical position."""
+    """A boundary between two sections: its file offset, and its logical position."""
 
     offset: int
     position: int
@@ -49,7 +49,7 @@ def read_header(read: Read, segment: Segment) -> Header:
     """Read a segment's header.
 
     Raises:
-        CorruptInput: Its checksum is wrong, or it is the header of another segment.
+        CorruptInput: The checksum doesn't match, or it is the header of another segment.
     """
     fixed = read(0, _FIXED.size)
     if len(fixed) == _FIXED.size:
@@ -66,39 +66,41 @@ def read_header(read: Read, segment: Segment) -> Header:
             options = json.loads(rest[:length] or b"{}")
             plain = not (options.get("compressionClass") or options.get("encCipher"))
             return Header(_FIXED.size + length + _CRC_BYTES, plain)
-    raise CorruptInput(f"the header of {segment.name} is broken", expected="one whose checksum is right")
+    raise CorruptInput(
+        f"the header of {segment.name} is corrupt", expected="a header with a matching checksum"
+    )
 
 
 def durable_end(read: Read, segment: Segment) -> int:
-    """Return the file offset up to which a segment may travel: as far as its idx says, to the byte.
+    """Return the file offset up to which a segment may be copied, from the position of its idx.
 
     Raises:
-        CorruptInput: The header is broken, or the segment ends before its idx says.
+        CorruptInput: The header is corrupt, or the segment ends before its idx's position.
     """
     header = read_header(read, segment)
     if segment.complete:
         return segment.size_bytes
-    said = segment.index.end if segment.index is not None else 0
-    last = Mark(said, said) if header.plain else max(durable_marks(read, segment), default=Mark(0, 0))
-    if last.offset > segment.size_bytes or last.position < said:
+    durable = segment.index.end if segment.index is not None else 0
+    last = Mark(durable, durable) if header.plain else max(durable_marks(read, segment), default=Mark(0, 0))
+    if last.offset > segment.size_bytes or last.position < durable:
         raise CorruptInput(
-            f"{segment.name} ends before its idx says",
-            expected=f"position {said}",
+            f"{segment.name} ends before the position of its idx",
+            expected=f"position {durable}",
             found=f"{min(last.position, segment.size_bytes)}",
         )
     return last.offset
 
 
 def durable_marks(read: Read, segment: Segment, after: Mark | None = None) -> Iterator[Mark]:
-    """Yield the ends of the sections that are durable, in order.
+    """Yield the ends of the durable sections, in order.
 
     Args:
         read: Reads the segment.
-        segment: The segment. Of a finished one the last mark is the end of its file.
-        after: The mark to go on from, one that was yielded before.
+        segment: The segment. The last mark of a finished one is the end of its file.
+        after: The mark to resume from, one that was yielded before.
 
     Raises:
-        CorruptInput: The header is broken.
+        CorruptInput: The header is corrupt.
     """
     header = read_header(read, segment)
     mark = after or Mark(header.length, header.length)
@@ -115,7 +117,7 @@ def durable_marks(read: Read, segment: Segment, after: Mark | None = None) -> It
 
 
 def _next(read: Read, segment: Segment, header: Header, mark: Mark) -> Mark | None:
-    """Return the mark after one; None where the chain ends, in order or not: capture tells which."""
+    """Return the next mark; None at the end of the chain, regular or not: capture distinguishes them."""
     data = read(mark.offset, mark.offset + _MARKER.size + _LENGTH_BYTES)
     if len(data) < _MARKER.size:
         return None

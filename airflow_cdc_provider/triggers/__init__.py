@@ -1,1 +1,1 @@
-"""Triggers: what a deferred sensor or operator waits with."""
+"""Triggers of deferred sensors and operators."""

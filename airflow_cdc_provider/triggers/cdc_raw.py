@@ -1,11 +1,11 @@
-"""Triggers on a Cassandra node's ``cdc_raw`` folder, which the triggerer must see."""
+"""Triggers of a Cassandra node's ``cdc_raw`` folder, to which the triggerer must have access."""
 
 from __future__ import annotations
 
 import asyncio
 
 from airflow_cdc_provider.hooks.cdc_raw import list_segments, measure_nodes
-from airflow_cdc_provider.hooks.commit_log_offset import is_news
+from airflow_cdc_provider.hooks.commit_log_offset import has_new_changes
 from airflow_cdc_provider.hooks.state import stored_offset_async
 from airflow_cdc_provider.transfer.segments import Segment
 from airflow_cdc_provider.transfer.space import Space
@@ -13,20 +13,21 @@ from airflow_cdc_provider.triggers.observing import Given, Observation, Observin
 
 
 class CdcRawSpaceTrigger(ObservingTrigger):
-    """Fires when ``cdc_raw`` is fuller than a limit, or will soon be full.
+    """Fires when ``cdc_raw`` exceeds a limit, or will soon be full.
 
     Args:
         cdc_raw: A node's ``cdc_raw``, or a folder with one per node.
-        total_space_bytes: What a node allows; None for Cassandra's default.
-        max_used_ratio: Fire at this part of it, None for no limit.
-        max_used_bytes: Fire at this number of bytes, None for no limit.
-        min_seconds_to_full: Fire when it will be full in less than this, at the rate at which segments came
-            lately; None for no limit.
-        max_unread_seconds: Fire when the oldest segment that was not captured to its end is older than this;
-            None for no limit.
-        connector: Name of the connector whose stored offset tells what was captured; empty for none.
-        node: Host id of the node whose segments lie directly in ``cdc_raw``.
-        poll_seconds: Pause between looks.
+        total_space_bytes: A node's limit; None for Cassandra's default.
+        max_used_ratio: Fire at this fraction of the limit; None to ignore it.
+        max_used_bytes: Fire at this number of bytes; None to ignore it.
+        min_seconds_to_full: Fire if it will be full in less than this, at the recent rate of segments; None
+            to ignore it.
+        max_unread_seconds: Fire if the oldest segment that wasn't captured to its end is older than this;
+            None to ignore it.
+        connector: Name of the connector whose stored offset defines which segments were captured; empty for
+            none.
+        node: Host id of the node whose segments are directly in ``cdc_raw``.
+        poll_seconds: Pause between observations.
     """
 
     def __init__(
@@ -63,14 +64,14 @@ class CdcRawSpaceTrigger(ObservingTrigger):
         self.node = node
 
     async def given(self) -> Given:
-        """Read the stored offset, if a connector is given."""
+        """Return the stored offset, if a connector is given."""
         return Given(offset=await stored_offset_async(self.connector)) if self.connector else Given()
 
     async def observe(self, given: Given) -> Observation:
-        """Measure each node; tell of one beyond a limit, else of the fullest."""
+        """Measure each node; return one that exceeds a limit, else the fullest."""
 
         def unread(segment: Segment) -> bool:
-            return is_news(segment, given.offset)
+            return has_new_changes(segment, given.offset)
 
         known = unread if self.connector else None
         nodes = await asyncio.to_thread(measure_nodes, self.cdc_raw, self.total_space_bytes, self.node, known)
@@ -92,10 +93,10 @@ class CdcRawNewSegmentsTrigger(ObservingTrigger):
 
     Args:
         cdc_raw: A node's segments, or a folder with one folder per node.
-        connector: Name of the connector whose stored offset counts.
-        node: Host id of the node whose segments lie directly in ``cdc_raw``.
-        completed_only: Count segments only once the node has finished them.
-        poll_seconds: Pause between looks.
+        connector: Name of the connector whose stored offset is compared.
+        node: Host id of the node whose segments are directly in ``cdc_raw``.
+        completed_only: Only count segments that the node has finished.
+        poll_seconds: Pause between observations.
     """
 
     def __init__(
@@ -120,16 +121,16 @@ class CdcRawNewSegmentsTrigger(ObservingTrigger):
         self.completed_only = completed_only
 
     async def given(self) -> Given:
-        """Read the stored offset."""
+        """Return the stored offset."""
         return Given(offset=await stored_offset_async(self.connector))
 
     async def observe(self, given: Given) -> Observation:
-        """List what is new."""
+        """Count the segments with new changes."""
         segments = await asyncio.to_thread(list_segments, self.cdc_raw, self.node)
         news = [
             segment
             for segment in segments
-            if is_news(segment, given.offset) and (segment.complete or not self.completed_only)
+            if has_new_changes(segment, given.offset) and (segment.complete or not self.completed_only)
         ]
         hosts: dict[str, int] = {}
         for segment in news:

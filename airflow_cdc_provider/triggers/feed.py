@@ -1,4 +1,4 @@
-"""Triggers on what a database's feed has after a connector's stored offset, whichever database it is."""
+"""Base of triggers of a database's change feed after a connector's stored offset, for all databases."""
 
 from __future__ import annotations
 
@@ -13,33 +13,33 @@ if TYPE_CHECKING:
     from airflow_cdc_provider.hooks.source import CdcHook
 
 
-class TellsLag(Protocol):
-    """What a look at a feed tells; all of it goes to XCom."""
+class LagReport(Protocol):
+    """Result of a check of a feed; XCom has all its fields."""
 
     @property
     def lag_seconds(self) -> float | None:
-        """Age of the oldest change that isn't captured; None if it isn't known."""
+        """Age of the oldest uncaptured change; None if unknown."""
         ...
 
 
-class Pending(TellsLag, Protocol):
-    """What a look tells that finds changes."""
+class Pending(LagReport, Protocol):
+    """Result of a check for new changes."""
 
     @property
     def news(self) -> bool:
-        """Whether there are changes after the stored offset, or no offset yet."""
+        """Whether there are changes after the stored offset, or there is no offset yet."""
         ...
 
 
 class FeedTrigger(ObservingTrigger):
-    """Looks at a feed after the stored offset.
+    """Checks a feed for changes after the stored offset.
 
     Args:
         source_conn_id: The database's connection.
-        connector: Name of the connector whose stored offset counts.
-        feed: What of the database is looked at: arguments of its ``Feed``.
-        poll_seconds: Pause between looks.
-        question: The subclass's arguments.
+        connector: Name of the connector whose stored offset is used.
+        feed: Arguments of the database's ``Feed``.
+        poll_seconds: Pause between observations.
+        arguments: The subclass's arguments.
     """
 
     def __init__(
@@ -49,14 +49,14 @@ class FeedTrigger(ObservingTrigger):
         connector: str,
         feed: Mapping[str, Any],
         poll_seconds: float,
-        **question: Any,
+        **arguments: Any,
     ) -> None:
         super().__init__(
             poll_seconds=poll_seconds,
             source_conn_id=source_conn_id,
             connector=connector,
             feed=dict(feed),
-            **question,
+            **arguments,
         )
         self.source_conn_id = source_conn_id
         self.connector = connector
@@ -67,8 +67,8 @@ class FeedTrigger(ObservingTrigger):
         """Return the hook of the connection."""
 
     @abstractmethod
-    async def look(self, given: Given) -> TellsLag:
-        """Look once."""
+    async def look(self, given: Given) -> LagReport:
+        """Check once."""
 
     async def given(self) -> Given:
         """Look up the connection and the stored offset."""
@@ -78,30 +78,30 @@ class FeedTrigger(ObservingTrigger):
 class NewsTrigger(FeedTrigger):
     """Fires when there are changes after the stored offset. Arguments as for :class:`FeedTrigger`."""
 
-    def __init__(self, *, poll_seconds: float = 10.0, **looked_at: Any) -> None:
-        super().__init__(poll_seconds=poll_seconds, **looked_at)
+    def __init__(self, *, poll_seconds: float = 10.0, **arguments: Any) -> None:
+        super().__init__(poll_seconds=poll_seconds, **arguments)
 
     @abstractmethod
     async def look(self, given: Given) -> Pending:
-        """Look once."""
+        """Check once."""
 
     async def observe(self, given: Given) -> Observation:
-        """Look for the first change."""
+        """Check for the first new change."""
         pending = await self.look(given)
         return Observation(pending.news, dict(vars(pending)))
 
 
 class LagTrigger(FeedTrigger):
-    """Fires when the oldest change not captured is young enough.
+    """Fires when the oldest uncaptured change is at most ``max_lag_seconds`` old.
 
     Args:
-        max_lag_seconds: The greatest age allowed.
-        poll_seconds: Pause between looks.
-        looked_at: Further arguments as for :class:`FeedTrigger`.
+        max_lag_seconds: The greatest allowed age.
+        poll_seconds: Pause between observations.
+        arguments: Further arguments, as for :class:`FeedTrigger`.
     """
 
-    def __init__(self, *, max_lag_seconds: float, poll_seconds: float = 30.0, **looked_at: Any) -> None:
-        super().__init__(poll_seconds=poll_seconds, max_lag_seconds=max_lag_seconds, **looked_at)
+    def __init__(self, *, max_lag_seconds: float, poll_seconds: float = 30.0, **arguments: Any) -> None:
+        super().__init__(poll_seconds=poll_seconds, max_lag_seconds=max_lag_seconds, **arguments)
         self.max_lag_seconds = max_lag_seconds
 
     async def observe(self, given: Given) -> Observation:

@@ -1,4 +1,4 @@
-"""Triggers on a MongoDB deployment's change stream."""
+"""Triggers of a MongoDB deployment's change stream."""
 
 from __future__ import annotations
 
@@ -11,14 +11,14 @@ from airflow_cdc_provider.triggers.observing import Given
 
 
 class _ChangeStreamTrigger(FeedTrigger):
-    """Looks at the change stream; ``feed`` are arguments of :class:`.mongodb_feed.Feed`."""
+    """Checks the change stream; ``feed`` has the arguments of :class:`.mongodb_feed.Feed`."""
 
     def hook(self) -> MongodbCdcHook:
         return MongodbCdcHook(self.source_conn_id)
 
     async def look(self, given: Given) -> Pending:
         feed = Feed(**self.feed)
-        # The first call imports the driver and kernels, which takes a second: not on the event loop.
+        # The first call imports the driver and kernels, which would block the event loop for a second.
         client = await asyncio.to_thread(async_client, dict(given.connection), feed.authentication_class)
         async with client:
             return await look(client, feed, given.offset)
@@ -29,4 +29,4 @@ class MongodbNewsTrigger(_ChangeStreamTrigger, NewsTrigger):
 
 
 class MongodbLagTrigger(_ChangeStreamTrigger, LagTrigger):
-    """Fires when the oldest change not captured is young enough; see :class:`.feed.LagTrigger`."""
+    """Fires when the oldest uncaptured change is young enough; see :class:`.feed.LagTrigger`."""

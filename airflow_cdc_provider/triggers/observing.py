@@ -1,7 +1,7 @@
-"""The base of our triggers: look at something again and again until it is as wanted.
+"""Base of our triggers: observe repeatedly until a condition holds.
 
-A trigger's :meth:`~ObservingTrigger.observe` is also what the plain sensor calls at each poke, so that plain
-and deferred sensors can't differ in what they see.
+The plain sensor also calls a trigger's :meth:`~ObservingTrigger.observe` at each poke, so that plain and
+deferred sensors have the same result.
 """
 
 from __future__ import annotations
@@ -20,10 +20,10 @@ from airflow_cdc_provider.exceptions import CdcError, TransientError
 
 @dataclass(frozen=True)
 class Observation:
-    """What was seen.
+    """Result of an observation.
 
     Args:
-        done: Whether it is as wanted.
+        done: Whether the condition holds.
         value: Numbers for XCom, JSON.
     """
 
@@ -33,14 +33,14 @@ class Observation:
 
 @dataclass(frozen=True)
 class Given:
-    """What an observation needs from Airflow, looked up afresh before each.
+    """Inputs of an observation from Airflow, looked up before each one.
 
     Args:
         connection: Values of the source's connection.
-        offset: The stored offset, None before the first run.
-        snapshots: What runs told of snapshots (:mod:`airflow_cdc_provider.hooks.state`), None before the
+        offset: The stored offset; None before the first run.
+        snapshots: The snapshots that runs reported (:mod:`airflow_cdc_provider.hooks.state`); None before the
             first.
-        batches: Which batches runs told, likewise.
+        batches: The batches that runs reported; None before the first.
     """
 
     connection: Mapping[str, Any] = field(default_factory=dict)
@@ -52,42 +52,42 @@ class Given:
 class ObservingTrigger(BaseTrigger):
     """Observes every ``poll_seconds`` and fires once.
 
-    The event is ``{"status": "done", "value": ...}`` or ``{"status": "error", "code": ..., "text": ...}``. A
-    :class:`~airflow_cdc_provider.exceptions.TransientError` is logged and waited out.
+    The event is ``{"status": "done", "value": ...}`` or ``{"status": "error", "code": ..., "text": ...}``.
+    After a :class:`~airflow_cdc_provider.exceptions.TransientError`, which is logged, it observes again.
 
     Args:
-        poll_seconds: Pause between observations, give or take a tenth.
-        question: The subclass's arguments; JSON, no secrets.
+        poll_seconds: Pause between observations, plus or minus 10 %.
+        arguments: The subclass's arguments; JSON, no secrets.
     """
 
-    def __init__(self, *, poll_seconds: float, **question: Any) -> None:
+    def __init__(self, *, poll_seconds: float, **arguments: Any) -> None:
         super().__init__()  # type: ignore[no-untyped-call]  # Airflow leaves it untyped
         self.poll_seconds = poll_seconds
-        self.question = question
+        self.arguments = arguments
 
     @abstractmethod
     async def observe(self, given: Given) -> Observation:
-        """Look once.
+        """Observe once.
 
         Args:
-            given: What :meth:`given` gave.
+            given: The result of :meth:`given`.
 
         Raises:
-            TransientError: Look again later.
-            CdcError: Looking again is of no use.
+            TransientError: The observation can be repeated later.
+            CdcError: Repeating the observation doesn't help.
         """
 
     async def given(self) -> Given:
-        """Look up what :meth:`observe` needs."""
+        """Return the inputs of :meth:`observe`."""
         return Given()
 
     def serialize(self) -> tuple[str, dict[str, Any]]:
         """Return class path and arguments."""
         own = type(self)
-        return f"{own.__module__}.{own.__qualname__}", {"poll_seconds": self.poll_seconds, **self.question}
+        return f"{own.__module__}.{own.__qualname__}", {"poll_seconds": self.poll_seconds, **self.arguments}
 
     async def run(self) -> AsyncIterator[TriggerEvent]:
-        """Observe until it is as wanted."""
+        """Observe until the condition holds."""
         while True:
             try:
                 seen = await self.observe(await self.given())

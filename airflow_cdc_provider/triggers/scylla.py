@@ -1,4 +1,4 @@
-"""Triggers on the logs of a ScyllaDB cluster: how far they are read, and whether their streams changed."""
+"""Triggers of the logs of a ScyllaDB cluster: their lag, and changes of their streams."""
 
 from __future__ import annotations
 
@@ -25,40 +25,40 @@ _Found = TypeVar("_Found", GroupLags, StreamChanges)
 
 
 class _LogTrigger(FeedTrigger):
-    """Looks at a cluster's logs; ``feed`` are arguments of :class:`.scylla_feed.Feed`."""
+    """Checks a cluster's logs; ``feed`` has the arguments of :class:`.scylla_feed.Feed`."""
 
     def hook(self) -> ScyllaCdcHook:
         return ScyllaCdcHook(self.source_conn_id)
 
     async def look(self, given: Given) -> GroupLags:
-        return await self._asked(look_at_lags, given)
+        return await self._check(look_at_lags, given)
 
-    async def _asked(
-        self, question: Callable[[Session, Feed, Mapping[str, Any] | None], _Found], given: Given
+    async def _check(
+        self, check: Callable[[Session, Feed, Mapping[str, Any] | None], _Found], given: Given
     ) -> _Found:
-        """Ask in a thread: the driver's calls block."""
-        return await asyncio.to_thread(self._ask, question, given)
+        """Run a check in a thread: the driver's calls block."""
+        return await asyncio.to_thread(self._check_blocking, check, given)
 
-    def _ask(
-        self, question: Callable[[Session, Feed, Mapping[str, Any] | None], _Found], given: Given
+    def _check_blocking(
+        self, check: Callable[[Session, Feed, Mapping[str, Any] | None], _Found], given: Given
     ) -> _Found:
         from airflow_cdc_provider.sources.cql.driver.connect import open_session
 
         session = open_session(given.connection, timeout_seconds=_ANSWER_SECONDS)
         try:
-            return question(session, Feed(**self.feed), given.offset)
+            return check(session, Feed(**self.feed), given.offset)
         finally:
             session.cluster.shutdown()
 
 
 class ScyllaLagTrigger(_LogTrigger, LagTrigger):
-    """Fires when every group of streams is read nearly to the clock; see :class:`.feed.LagTrigger`."""
+    """Fires when no group of streams is too far behind the clock; see :class:`.feed.LagTrigger`."""
 
 
 class ScyllaGenerationTrigger(_LogTrigger):
-    """Fires when a table has streams that the capture hasn't gone over to."""
+    """Fires when a table has streams that the capture hasn't switched to."""
 
     async def observe(self, given: Given) -> Observation:
-        """Compare the streams of the stored offset with those that there are."""
-        found = await self._asked(look_at_streams, given)
+        """Compare the streams of the stored offset with the existing ones."""
+        found = await self._check(look_at_streams, given)
         return Observation(bool(found.changed), dict(vars(found)))

@@ -1,4 +1,4 @@
-"""Trigger on the snapshots of a connector's tables, by what its runs stored in Airflow."""
+"""Trigger of the snapshots of a connector's tables, as its runs stored them in Airflow."""
 
 from __future__ import annotations
 
@@ -10,13 +10,13 @@ from airflow_cdc_provider.triggers.observing import Given, Observation, Observin
 
 
 class SnapshotsDoneTrigger(ObservingTrigger):
-    """Fires when tables are read in full.
+    """Fires when the snapshots of tables are complete.
 
     Args:
         connector: Name of the connector.
-        tables: The tables; none: all that its runs take snapshots of.
-        since: Only snapshots that began at this time or later count, epoch seconds; None for any.
-        poll_seconds: Pause between looks.
+        tables: The tables; empty for all tables of which its runs take snapshots.
+        since: Only count snapshots that started at or after this time, epoch seconds; None for all.
+        poll_seconds: Pause between observations.
     """
 
     def __init__(
@@ -33,19 +33,19 @@ class SnapshotsDoneTrigger(ObservingTrigger):
         self.since = since
 
     async def given(self) -> Given:
-        """Look up what the connector's runs told of snapshots."""
+        """Return the snapshots that the connector's runs reported."""
         return Given(snapshots=await stored_snapshots_async(self.connector))
 
     async def observe(self, given: Given) -> Observation:
-        """Tell which tables are read in full."""
-        told = given.snapshots or {}
-        known: Mapping[str, Any] = told.get("tables", {})
-        wanted = self.tables or tuple(sorted(known))
-        done = [table for table in wanted if table in known and self._counts(known[table])]
-        left = [table for table in wanted if table not in done]
-        # Tables whose turn hasn't come aren't told by name yet.
-        begun = told.get("remaining") == 0 or bool(self.tables)
-        return Observation(begun and not left, {"done": done, "left": left})
+        """Compare the requested tables with the complete snapshots."""
+        reported = given.snapshots or {}
+        known: Mapping[str, Any] = reported.get("tables", {})
+        selected = self.tables or tuple(sorted(known))
+        done = [table for table in selected if table in known and self._counts(known[table])]
+        left = [table for table in selected if table not in done]
+        # Tables whose snapshots haven't started aren't reported by name yet.
+        started = reported.get("remaining") == 0 or bool(self.tables)
+        return Observation(started and not left, {"done": done, "left": left})
 
     def _counts(self, snapshot: Mapping[str, Any]) -> bool:
         return bool(snapshot["done"]) and (self.since is None or float(snapshot["began_at"]) >= self.since)

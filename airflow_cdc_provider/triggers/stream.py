@@ -1,4 +1,4 @@
-"""Trigger on the health of a continuous application, whose folder the triggerer must see."""
+"""Trigger of the health of a continuous application, to whose folder the triggerer must have access."""
 
 from __future__ import annotations
 
@@ -11,15 +11,15 @@ from airflow_cdc_provider.triggers.observing import Given, Observation, Observin
 
 
 class StreamHealthTrigger(ObservingTrigger):
-    """Fires when a continuous application has ended well or was watched long enough; errors when it ails.
+    """Fires when a continuous application stops normally or after ``watch_until``; errors if it is unhealthy.
 
     Args:
         folder: Its folder.
-        heartbeat_timeout_seconds: How long it may be without a word.
-        max_lag_seconds: The greatest lag allowed, None for any.
-        watch_until: Epoch seconds after which watching ends, None for its whole life.
-        stop_on_kill: Stop the application when a user kills the waiting task.
-        poll_seconds: Pause between looks.
+        heartbeat_timeout_seconds: The longest allowed time between heartbeats.
+        max_lag_seconds: The greatest allowed lag; None for no limit.
+        watch_until: Epoch seconds at which monitoring ends; None for the application's whole life.
+        stop_on_kill: Stop the application if a user kills the waiting task.
+        poll_seconds: Pause between observations.
     """
 
     def __init__(
@@ -47,11 +47,11 @@ class StreamHealthTrigger(ObservingTrigger):
         self.stop_on_kill = stop_on_kill
 
     async def observe(self, given: Given) -> Observation:
-        """Look at the state file."""
+        """Read the application's state file."""
         return await asyncio.to_thread(self._look)
 
     async def on_kill(self) -> None:
-        """Stop the application, if that was asked for."""
+        """Stop the application if ``stop_on_kill``."""
         if self.stop_on_kill:
             await asyncio.to_thread(StreamFolder(Path(self.folder)).request_stop)
 

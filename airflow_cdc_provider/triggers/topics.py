@@ -1,4 +1,4 @@
-"""Triggers on topics: how far publishing is behind capture, and a consumer group behind the topics' ends."""
+"""Triggers of topics: the lag of publishing behind capture, and of consumer groups behind topics."""
 
 from __future__ import annotations
 
@@ -16,47 +16,47 @@ from airflow_cdc_provider.triggers.observing import Given, Observation, Observin
 
 
 class _TopicTrigger(ObservingTrigger):
-    """Asks brokers.
+    """Queries brokers.
 
     Args:
-        kafka_conn_id: Their connection.
-        consumer: Tuning of consumers.
-        poll_seconds: Pause between looks.
-        question: The subclass's arguments.
+        kafka_conn_id: The brokers' connection.
+        consumer: Settings of consumers.
+        poll_seconds: Pause between observations.
+        arguments: The subclass's arguments.
     """
 
     def __init__(
-        self, *, kafka_conn_id: str, consumer: Mapping[str, Any], poll_seconds: float = 30.0, **question: Any
+        self, *, kafka_conn_id: str, consumer: Mapping[str, Any], poll_seconds: float = 30.0, **arguments: Any
     ) -> None:
         super().__init__(
-            poll_seconds=poll_seconds, kafka_conn_id=kafka_conn_id, consumer=dict(consumer), **question
+            poll_seconds=poll_seconds, kafka_conn_id=kafka_conn_id, consumer=dict(consumer), **arguments
         )
         self.kafka_conn_id = kafka_conn_id
         self.consumer = dict(consumer)
 
     @abstractmethod
     def look(self, settings: ClientSettings, given: Given) -> Observation:
-        """Look once; may block."""
+        """Check once; may block."""
 
     async def given(self) -> Given:
         """Look up the connection."""
         return Given(await kafka_values_async(self.kafka_conn_id))
 
     async def observe(self, given: Given) -> Observation:
-        """Ask in a thread: the library's calls block."""
+        """Check in a thread: the library's calls block."""
         settings = ClientSettings(given.connection, consumer=self.consumer, retry_seconds=30.0)
         return await asyncio.to_thread(self.look, settings, given)
 
 
 class PublishLagTrigger(_TopicTrigger):
-    """Fires when publishing is near to capture.
+    """Fires when publishing is close enough to capture.
 
     Args:
         connector: Name of the connector.
-        positions_topic: Topic of its positions.
-        max_batches: The most batches that may wait; None for any number.
-        max_lag_seconds: The greatest age of the oldest of them; None for any.
-        asked: Further arguments as for other triggers on topics.
+        positions_topic: The topic of its positions.
+        max_batches: The maximum number of unpublished batches; None for no limit.
+        max_lag_seconds: The greatest allowed age of the oldest one; None for no limit.
+        arguments: Further arguments, as for all triggers of topics.
     """
 
     def __init__(
@@ -66,14 +66,14 @@ class PublishLagTrigger(_TopicTrigger):
         positions_topic: str,
         max_batches: int | None,
         max_lag_seconds: float | None,
-        **asked: Any,
+        **arguments: Any,
     ) -> None:
         super().__init__(
             connector=connector,
             positions_topic=positions_topic,
             max_batches=max_batches,
             max_lag_seconds=max_lag_seconds,
-            **asked,
+            **arguments,
         )
         self.connector = connector
         self.positions_topic = positions_topic
@@ -81,7 +81,7 @@ class PublishLagTrigger(_TopicTrigger):
         self.max_lag_seconds = max_lag_seconds
 
     async def given(self) -> Given:
-        """Look up the connection, and the batches that runs told."""
+        """Look up the connection, and the batches that runs reported."""
         found = await super().given()
         return Given(found.connection, batches=await stored_batches_async(self.connector))
 
@@ -98,16 +98,16 @@ class PublishLagTrigger(_TopicTrigger):
 
 
 class ConsumerLagTrigger(_TopicTrigger):
-    """Fires when a consumer group is near to the ends of topics.
+    """Fires when a consumer group is close enough to the ends of topics.
 
     Args:
         group_id: The group.
         topics: Anchored regular expressions of topics.
-        every_topic: Whether topics count of which the group has committed nothing.
-        without: Names of topics that don't count.
-        max_lag: The most messages that may wait.
-        wait_for_begin: Whether a group is waited for that has committed nothing.
-        asked: Further arguments as for other triggers on topics.
+        every_topic: Whether to include topics for which the group has committed no offset.
+        without: Names of excluded topics.
+        max_lag: The greatest allowed number of unread messages.
+        wait_for_begin: Whether to wait for a group that has committed no offset.
+        arguments: Further arguments, as for all triggers of topics.
     """
 
     def __init__(
@@ -119,7 +119,7 @@ class ConsumerLagTrigger(_TopicTrigger):
         without: Sequence[str],
         max_lag: int,
         wait_for_begin: bool,
-        **asked: Any,
+        **arguments: Any,
     ) -> None:
         super().__init__(
             group_id=group_id,
@@ -128,7 +128,7 @@ class ConsumerLagTrigger(_TopicTrigger):
             without=list(without),
             max_lag=max_lag,
             wait_for_begin=wait_for_begin,
-            **asked,
+            **arguments,
         )
         self.group_id = group_id
         self.topics = tuple(topics)

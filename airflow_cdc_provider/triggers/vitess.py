@@ -1,4 +1,4 @@
-"""Triggers on the changes of a Vitess keyspace."""
+"""Triggers of the changes of a Vitess keyspace."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from airflow_cdc_provider.triggers.observing import Given, Observation
 
 
 class _VStreamTrigger(FeedTrigger):
-    """Looks at a keyspace's stream; ``feed`` are arguments of :class:`.vitess_feed.Feed`."""
+    """Checks a keyspace's stream; ``feed`` has the arguments of :class:`.vitess_feed.Feed`."""
 
     def hook(self) -> VitessCdcHook:
         return VitessCdcHook(self.source_conn_id)
@@ -29,14 +29,14 @@ class VitessNewsTrigger(_VStreamTrigger, NewsTrigger):
 
 
 class VitessLagTrigger(_VStreamTrigger, LagTrigger):
-    """Fires when the oldest change not captured is young enough; see :class:`.feed.LagTrigger`."""
+    """Fires when the oldest uncaptured change is young enough; see :class:`.feed.LagTrigger`."""
 
 
 class VitessReshardTrigger(_VStreamTrigger):
-    """Fires when no reshard is under way and the stored offset has a place of each shard that serves."""
+    """Fires when no reshard is in progress and the stored offset has a position of each serving shard."""
 
     async def observe(self, given: Given) -> Observation:
-        """Look which shards have tablets, which of them serve, and which the offset has."""
+        """Compare the shards with tablets, the serving shards and the offset's shards."""
         return await asyncio.to_thread(self._observe_blocking, given)
 
     def _observe_blocking(self, given: Given) -> Observation:

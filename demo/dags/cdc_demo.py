@@ -21,7 +21,7 @@ for name in ("shop", "store"):
     with DAG(f"verify_{name}", schedule=None, max_active_runs=1, tags=["cdc"]):
         CdcVerifyOperator(task_id="verify", connector=connector, max_differences=0)
 
-    # Trigger asks which table to read in full again.
+    # The Trigger form has the table of which to take a new snapshot.
     with DAG(
         f"snapshot_{name}", schedule=None, max_active_runs=1, params=snapshot_params(connector), tags=["cdc"]
     ):

@@ -34,7 +34,7 @@ class BaseTable:
         self.partitions.clear()
 
     def select(self, now: int) -> list[Shown]:
-        """Return all rows at a second; a partition of which only statics live is one without clustering."""
+        """Return all rows at a second; a partition with only static columns is one row without clustering."""
         return [row for key in sorted(self.partitions) for row in self._rows(self.partitions[key], now)]
 
     def live_elements(
@@ -61,7 +61,9 @@ class BaseTable:
         names = [column.name for column in self.table.partition]
         key: Shown = dict(zip(names, partition.key, strict=True))
         static, deletion = partition.static, partition.deletion
-        statics = {c.name: show(c.type, static, c.name, deletion, now) for c in self.table.statics}
+        static_columns = {
+            c.name: show(c.type, static, c.name, deletion, now) for c in self.table.static_columns
+        }
         found = False
         for place, row in partition.in_order():
             deletion = partition.deletion_at(place)
@@ -70,14 +72,14 @@ class BaseTable:
                 names = [column.name for column in self.table.clustering]
                 clustering: Shown = dict(zip(names, row.clustering, strict=True))
                 regular = {c.name: show(c.type, row, c.name, deletion, now) for c in self.table.regular}
-                yield {**key, **clustering, **statics, **regular}
-        if not found and any(value is not None for value in statics.values()):
+                yield {**key, **clustering, **static_columns, **regular}
+        if not found and any(value is not None for value in static_columns.values()):
             names = [column.name for column in (*self.table.clustering, *self.table.regular)]
-            yield {**key, **statics, **dict.fromkeys(names)}
+            yield {**key, **static_columns, **dict.fromkeys(names)}
 
 
 def row_lives(row: Row, above: int | None, now: int) -> bool:
-    """Tell whether a SELECT shows a row.
+    """Return whether a SELECT returns a row.
 
     Args:
         row: The row.

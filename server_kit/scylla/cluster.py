@@ -115,7 +115,7 @@ class ImitatedScylla:
         vnodes: Vnodes of each node.
         shards: Shards of each node.
         names: Keyspaces of the server's own tables.
-        release: What ``system.versions`` and its features tell.
+        release: The release in ``system.versions``, and its features.
         seed: Of the random bits of ids and of tokens.
         clock_us: The cluster's clock, in us since 1970.
     """
@@ -186,7 +186,7 @@ class ImitatedScylla:
         return self.tables[table.name]
 
     def alter_cdc(self, table: str, **options: Any) -> Table:
-        """Change options of a table's log. Switched off it stays, with what is in it; on again it goes on."""
+        """Change options of a table's log. A disabled log keeps its rows; when enabled again it continues."""
         base = self.tables[table]
         altered = base.table.with_cdc(**options)
         if altered.cdc.enabled and not base.table.cdc.enabled:
@@ -213,7 +213,7 @@ class ImitatedScylla:
                 kind = logged.cql(self.keyspace)
                 self.session.execute(f'ALTER TABLE {self.keyspace}.{base.table.log_name} ADD "{name}" {kind}')
         if static:
-            altered = replace(base.table, statics=(*base.table.statics, column))
+            altered = replace(base.table, static_columns=(*base.table.static_columns, column))
         else:
             altered = replace(base.table, regular=(*base.table.regular, column))
         self._change(base, altered)
@@ -226,9 +226,9 @@ class ImitatedScylla:
         if base.table.cdc.enabled:
             for logged, _ in log_columns_of(base.table.column(name)):
                 self.session.execute(f'ALTER TABLE {self.keyspace}.{base.table.log_name} DROP "{logged}"')
-        statics = tuple(c for c in base.table.statics if c.name != name)
+        static_columns = tuple(c for c in base.table.static_columns if c.name != name)
         regular = tuple(c for c in base.table.regular if c.name != name)
-        altered = replace(base.table, statics=statics, regular=regular)
+        altered = replace(base.table, static_columns=static_columns, regular=regular)
         for partition in base.partitions.values():
             for row in (partition.static, *partition.rows.values()):
                 row.cells.pop(name, None)
@@ -243,7 +243,7 @@ class ImitatedScylla:
         self._show_truncation(table)
 
     def truncate_log(self, table: str) -> None:
-        """Truncate the log of a table: what is in it and nobody has read is lost."""
+        """Truncate the log of a table: its unread rows are lost."""
         name = self.tables[table].table.log_name
         self.session.execute(f"TRUNCATE {self.keyspace}.{name}")
         self._show_truncation(name)
@@ -385,8 +385,8 @@ class ImitatedScylla:
             for change in changes_of(mutation, images):
                 self._check_timestamp(base.table, change.time, now_us)
                 stream = self.stream_for(base.table, mutation.key, change.time)
-                made_up = log_time(change.time, self._chance)
-                logged.append(LoggedChange(base.table, mutation.key, stream, made_up, change))
+                synthetic_time = log_time(change.time, self._chance)
+                logged.append(LoggedChange(base.table, mutation.key, stream, synthetic_time, change))
         return logged
 
     def _check_timestamp(self, table: Table, time_us: int, now_us: int) -> None:

@@ -113,7 +113,7 @@ class Generation:
     def stream_for(self, token: int) -> bytes:
         """Return the stream of partitions with a token: its vnode's, and there its shard's."""
         at = bisect.bisect_left([vnode.end for vnode in self.vnodes], token)
-        vnode = self.vnodes[at % len(self.vnodes)]  # beyond the last end the ring goes on with the first
+        vnode = self.vnodes[at % len(self.vnodes)]  # beyond the last end the ring continues with the first
         return vnode.streams[shard_of(token, len(vnode.streams), vnode.ignored_bits)]
 
 
@@ -173,7 +173,7 @@ def tablet_ends(tablets: int) -> list[int]:
 
 
 def resized(present: StreamSet, time_ms: int, tablets: int, chance: random.Random) -> StreamSet:
-    """Split or merge tablets: all of them get streams anew, as tablets double or halve together."""
+    """Split or merge tablets: all of them get new streams, as tablets double or halve together."""
     if len(present.streams) == tablets:
         raise InvalidRequest(f"expected another number of tablets than {tablets}")
     return make_stream_set(time_ms, tablets, chance)

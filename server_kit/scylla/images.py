@@ -127,8 +127,8 @@ def read_images(base: BaseTable, mutation: Partition, now: int) -> Images:
         return images
     everything = options.postimage or options.preimage is Preimage.FULL
     if mutation.static.written:
-        statics = set(mutation.static.columns)
-        columns = [c for c in table.statics if everything or c.name in statics]
+        static_columns = set(mutation.static.columns)
+        columns = [c for c in table.static_columns if everything or c.name in static_columns]
         images.static = _values(columns, present.static, present.deletion, now)
     rows = dict(mutation.in_order())
     if rows or alone:

@@ -72,7 +72,7 @@ class _Part:
 class _Moment:
     """All that a mutation does at one timestamp, by kind."""
 
-    statics: list[_Part] = field(default_factory=list)
+    static_columns: list[_Part] = field(default_factory=list)
     inserts: list[_Part] = field(default_factory=list)
     updates: list[_Part] = field(default_factory=list)
     row_deletes: list[tuple[bytes, ...]] = field(default_factory=list)
@@ -109,7 +109,7 @@ class _Log:
         return self.mutation.table
 
     def whole(self) -> list[Change]:
-        """Log a mutation of one timestamp as it stands, in the order in which the server goes through it.
+        """Log a mutation of one timestamp unchanged, in the order of the server.
 
         That order is static row, rows in clustering order (each its cells, then its deletion), ranges,
         partition (scylla source, cdc/change_visitor.hh).
@@ -142,7 +142,7 @@ class _Log:
             if moment.partition_delete and _deletes_its_row(self.mutation):
                 touched[()] = {c.name for c in self.table.regular}
             self._preimages(touched)
-            for part in moment.statics:
+            for part in moment.static_columns:
                 self._static(part)
             for part in (*moment.inserts, *moment.updates):
                 self._row(part)
@@ -185,13 +185,15 @@ class _Log:
         if state is None:
             return
         row = LogRow(operation, clustering or ())
-        for column in self.table.statics if clustering is None else self.table.regular:
+        for column in self.table.static_columns if clustering is None else self.table.regular:
             if columns is not None and column.name not in columns:
                 continue
             value = state.get(column.name)
             if value is not None:
                 row.values[column.name] = value
-            elif operation == PREIMAGE:  # null before, or just not shown? In a preimage the flag tells.
+            elif (
+                operation == PREIMAGE
+            ):  # null before, or just omitted? In a preimage the flag distinguishes them.
                 row.deleted.add(column.name)
         self.rows.append(row)
 
@@ -309,7 +311,7 @@ def _moments(mutation: Partition) -> dict[int, _Moment]:
         return found.setdefault(time, _Moment())
 
     for (time, _), part in sorted(_parts(mutation.static, None).items()):
-        at(time).statics.append(part)
+        at(time).static_columns.append(part)
     for _, row in mutation.in_order():
         for (time, _), part in sorted(_parts(row, row.clustering).items()):
             if not part.marker:
@@ -331,7 +333,7 @@ def _moments(mutation: Partition) -> dict[int, _Moment]:
 
 
 def _must_split(mutation: Partition) -> bool:
-    """Tell whether a mutation has more than one timestamp, TTL or kind of change.
+    """Return whether a mutation has more than one timestamp, TTL or kind of change.
 
     The server goes through it once and stops where it must split (scylla source, cdc/split.cc,
     ``should_split_visitor``). It isn't strict: rows inserted and rows updated may stay together, and so may a
@@ -375,8 +377,8 @@ def _touched(mutation: Partition) -> dict[tuple[bytes, ...] | None, set[str]]:
 
 def _touched_at(moment: _Moment, table: Table) -> dict[tuple[bytes, ...] | None, set[str]]:
     found: dict[tuple[bytes, ...] | None, set[str]] = {}
-    if statics := set().union(*(part.columns for part in moment.statics)):
-        found[None] = statics
+    if static_columns := set().union(*(part.columns for part in moment.static_columns)):
+        found[None] = static_columns
     rows: dict[Position, tuple[tuple[bytes, ...], set[str]]] = {}
     for clustering in moment.row_deletes:
         rows[table.position(clustering)] = (clustering, {c.name for c in table.regular})
@@ -388,5 +390,5 @@ def _touched_at(moment: _Moment, table: Table) -> dict[tuple[bytes, ...] | None,
 
 
 def _deletes_its_row(mutation: Partition) -> bool:
-    """Tell whether a partition's deletion has a preimage: that of its only row."""
+    """Return whether a partition's deletion has a preimage: that of its only row."""
     return mutation.table.cdc.preimage_of_partition_deletes and not mutation.table.clustering

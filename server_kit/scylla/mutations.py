@@ -247,7 +247,7 @@ class _Writer:
             return
         start, end = Bound(prefix, BEFORE), Bound(prefix, AFTER)
         if low or high:
-            # Ranges stand in clustering order: in a descending column the high limit is the start.
+            # Ranges are in clustering order: in a descending column the high limit is the start.
             descending = self.table.clustering[len(prefix)].name in self.table.descending
             first, last = (high, low) if descending else (low, high)
             if first:

@@ -33,7 +33,7 @@ class Cell(NamedTuple):
     expires: int = 0
 
     def rank(self) -> tuple[int, bool, bool, int, int, bytes]:
-        """Order versions of one cell; the greatest stands.
+        """Order versions of one cell; the greatest wins.
 
         At equal timestamps a tombstone beats a live cell, a cell with TTL one without, then the later expiry,
         the shorter TTL, the greater value by unsigned bytes (scylla source, ``compare_atomic_cell_for_merge``
@@ -42,7 +42,7 @@ class Cell(NamedTuple):
         return (self.time, self.value is None, self.ttl > 0, self.expires, -self.ttl, self.value or b"")
 
     def live(self, now: int) -> bool:
-        """Tell whether it has a value at a second. An expired cell goes on hiding older ones."""
+        """Return whether it has a value at a second. An expired cell continues to shadow older ones."""
         return self.value is not None and (not self.ttl or now < self.expires)
 
 
@@ -58,7 +58,7 @@ class Marker(NamedTuple):
         return (self.time, self.ttl > 0, self.expires, -self.ttl)
 
     def live(self, now: int) -> bool:
-        """Tell whether it counts at a second."""
+        """Return whether it counts at a second."""
         return not self.ttl or now < self.expires
 
 
@@ -190,7 +190,7 @@ class Partition:
             yield place, self.rows[place]
 
     def place_of(self, bound: Bound) -> Position:
-        """Return where a bound stands among the rows."""
+        """Return the position of a bound among the rows."""
         return self.table.position(bound.prefix, bound.edge)
 
     def deletion_at(self, place: Position) -> int | None:

@@ -1,4 +1,4 @@
-"""The tables of the imitation, as CQL: bases, their logs, and the server's own tables that readers ask.
+"""The tables of the imitation, as CQL: bases, their logs, and the server's own tables that readers query.
 
 ScyllaDB's own tables stand in its system keyspaces. Cassandra lets nobody create tables there, so they get
 keyspaces of other names (:class:`SystemKeyspaces`).
@@ -18,7 +18,7 @@ BLOB, BOOLEAN = CqlType("blob"), CqlType("boolean")
 
 @dataclass(frozen=True)
 class SystemKeyspaces:
-    """Names of the keyspaces that stand for the server's own ones.
+    """Names of the keyspaces that replace the server's own ones.
 
     Args:
         distributed: For ``system_distributed``.
@@ -34,7 +34,7 @@ class SystemKeyspaces:
 def create_base(table: Table) -> str:
     """Create a base table; the option ``cdc`` is left out, as Cassandra has another one of that name."""
     columns = [*map(_defined(table), (*table.partition, *table.clustering, *table.regular))]
-    columns += [f"{_defined(table)(column)} static" for column in table.statics]
+    columns += [f"{_defined(table)(column)} static" for column in table.static_columns]
     key = f"({', '.join(column.name for column in table.partition)})"
     key = ", ".join([key, *(column.name for column in table.clustering)])
     order = ", ".join(
@@ -59,7 +59,7 @@ def log_columns(table: Table) -> list[tuple[str, CqlType]]:
         (META + "end_of_batch", BOOLEAN),
     ]
     found += [(column.name, column.type) for column in (*table.partition, *table.clustering)]
-    for column in (*table.statics, *table.regular):
+    for column in (*table.static_columns, *table.regular):
         found += log_columns_of(column)
     return found
 
@@ -109,9 +109,9 @@ def create_log(table: Table) -> str:
 
 
 def create_system_tables(names: SystemKeyspaces) -> list[str]:
-    """Create what a reader asks of the server itself.
+    """Create the server's own tables that a reader queries.
 
-    Two tell of generations with vnodes, two of streams with tablets (there they are virtual tables), the
+    Two have the generations with vnodes, two the streams with tablets (there they are virtual tables), the
     others of releases, features, truncations, and options of tables and keyspaces.
     """
     return [

@@ -73,7 +73,7 @@ Assignment = SetWhole | AddElements | PrependElements | RemoveElements | SetElem
 
 @dataclass(frozen=True)
 class Insert:
-    """``INSERT``; of statics alone if ``clustering`` is None.
+    """``INSERT``; of static columns only if ``clustering`` is None.
 
     Args:
         key: Values of the partition key.
@@ -92,7 +92,7 @@ class Insert:
 
 @dataclass(frozen=True)
 class Update:
-    """``UPDATE``; of statics alone if ``clustering`` is None."""
+    """``UPDATE``; of static columns only if ``clustering`` is None."""
 
     key: Key
     clustering: Key | None

@@ -32,7 +32,7 @@ class SystemTables:
     names: SystemKeyspaces
 
     def show_server(self, release: str, features: str, chance: random.Random) -> None:
-        """Tell the release and the features of the one node that there seems to be."""
+        """Write the release and the features of the only visible node."""
         self._write(
             f"INSERT INTO {self.names.system}.versions (key, version, build_mode) "
             "VALUES ('local', %s, 'release')",
@@ -47,7 +47,7 @@ class SystemTables:
         )
 
     def show_keyspace(self, keyspace: str, tablets: int) -> None:
-        """Tell whether a keyspace has tablets: then their first number isn't null."""
+        """Write whether a keyspace has tablets: then their initial number isn't null."""
         self._write(
             f"INSERT INTO {self.names.schema}.scylla_keyspaces (keyspace_name, initial_tablets) "
             "VALUES (%s, %s)",
@@ -56,7 +56,7 @@ class SystemTables:
         )
 
     def show_options(self, table: Table) -> None:
-        """Tell the option ``cdc`` of a table."""
+        """Write the option ``cdc`` of a table."""
         self._write(
             f"INSERT INTO {self.names.schema}.scylla_tables (keyspace_name, table_name, cdc) "
             "VALUES (%s, %s, %s)",
@@ -66,14 +66,14 @@ class SystemTables:
         )
 
     def forget_table(self, keyspace: str, table: str) -> None:
-        """Tell nothing of a table that is gone."""
+        """Remove the rows of a dropped table."""
         where = "WHERE keyspace_name = %s AND table_name = %s"
         self._write(f"DELETE FROM {self.names.schema}.scylla_tables {where}", keyspace, table)
         for name in ("cdc_timestamps", "cdc_streams"):
             self._write(f"DELETE FROM {self.names.system}.{name} {where}", keyspace, table)
 
     def show_truncation(self, table_id: uuid.UUID, time_ms: int) -> None:
-        """Tell when a table was truncated, as each node does for itself (``save_truncation_record``)."""
+        """Write when a table was truncated, as each node does (``save_truncation_record``)."""
         self._write(
             f"INSERT INTO {self.names.system}.truncated (table_uuid, shard, position, segment_id, "
             "truncated_at) VALUES (%s, 0, 0, 0, %s)",
@@ -114,7 +114,7 @@ class SystemTables:
             self.session.execute(f"DROP TABLE {self.names.distributed}.{name}")
 
     def show_streams(self, table: Table, before: StreamSet | None, streams: StreamSet) -> None:
-        """Tell the streams of a table with tablets from a moment on, and what changed then."""
+        """Write the streams of a table with tablets from a time on, and their differences."""
         closed, opened = difference(before, streams) if before else ([], [])
         for state, ids in ((IN_USE, streams.streams), (CLOSED, closed), (OPENED, opened)):
             for stream in ids:

@@ -115,7 +115,7 @@ class Table:
         name: Its name.
         partition: Columns of the partition key.
         clustering: Columns of the clustering key, may be none.
-        statics: Static columns.
+        static_columns: Static columns.
         regular: All others.
         descending: Names of clustering columns in descending order.
         cdc: How its changes are logged.
@@ -125,7 +125,7 @@ class Table:
     name: str
     partition: tuple[Column, ...]
     clustering: tuple[Column, ...] = ()
-    statics: tuple[Column, ...] = ()
+    static_columns: tuple[Column, ...] = ()
     regular: tuple[Column, ...] = ()
     descending: frozenset[str] = frozenset()
     cdc: CdcOptions = field(default_factory=CdcOptions)
@@ -142,14 +142,14 @@ class Table:
 
     def column(self, name: str) -> Column:
         """Find a column that is in no key."""
-        for column in (*self.statics, *self.regular):
+        for column in (*self.static_columns, *self.regular):
             if column.name == name:
                 return column
         raise InvalidRequest(f"table {self.full_name}: expected a column, found {name!r}")
 
     def is_static(self, name: str) -> bool:
-        """Tell whether a column is static."""
-        return any(column.name == name for column in self.statics)
+        """Return whether a column is static."""
+        return any(column.name == name for column in self.static_columns)
 
     def with_cdc(self, **options: Any) -> Table:
         """Return it with other options of its log."""

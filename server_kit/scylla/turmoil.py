@@ -53,7 +53,9 @@ class Turmoil:
         """Create a table and write to it from now on."""
         base = self.cluster.create_table(table)
         # Places of lists are drawn before the statement: no element may expire in between.
-        lists = any(c.type.multi_cell and c.type.name == "list" for c in (*table.statics, *table.regular))
+        lists = any(
+            c.type.multi_cell and c.type.name == "list" for c in (*table.static_columns, *table.regular)
+        )
         self._workloads.append(Workload(self.chance, base, short_ttls=self.short_ttls and not lists))
 
     def run(self, requests: int) -> None:

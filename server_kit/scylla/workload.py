@@ -80,13 +80,13 @@ def draw_table(
         return chance.choice([scalar(), frozen, chance.choice(loose)])
 
     clustering = tuple(Column(f"c{n}", key()) for n in range(chance.choice([0, 1, 1, 2, 3])))
-    statics = chance.randrange(3) if clustering else 0
+    static_columns = chance.randrange(3) if clustering else 0
     return Table(
         keyspace,
         name,
         tuple(Column(f"p{n}", key()) for n in range(chance.choice([1, 1, 2]))),
         clustering,
-        tuple(Column(f"s{n}", any_type()) for n in range(statics)),
+        tuple(Column(f"s{n}", any_type()) for n in range(static_columns)),
         tuple(Column(f"v{n}", any_type()) for n in range(chance.choice([0, 1, 2, 4, 6]))),
         frozenset(c.name for c in clustering if chance.random() < 0.4),
         cdc or CdcOptions(),
@@ -141,7 +141,7 @@ class Workload:
             *[lambda: self._insert(key, clustering)] * 3,
             lambda: self._delete(key, clustering, now),
         ]
-        if self.table.regular or self.table.statics:
+        if self.table.regular or self.table.static_columns:
             writers += [lambda: self._update(key, clustering, now)] * 4
         return self.chance.choice(writers)()
 
@@ -169,18 +169,20 @@ class Workload:
         return self.chance.choice(pool)
 
     def _insert(self, key: tuple[bytes, ...], clustering: tuple[bytes, ...]) -> Insert:
-        chosen = [c for c in (*self.table.regular, *self.table.statics) if self.chance.random() < 0.6]
-        if self.table.statics and self.chance.random() < 0.1:
-            statics = {c.name: self._value(c) for c in self.table.statics}
-            return Insert(key, None, statics, self.timestamps(), self._ttl())
+        chosen = [c for c in (*self.table.regular, *self.table.static_columns) if self.chance.random() < 0.6]
+        if self.table.static_columns and self.chance.random() < 0.1:
+            static_columns = {c.name: self._value(c) for c in self.table.static_columns}
+            return Insert(key, None, static_columns, self.timestamps(), self._ttl())
         values = {column.name: self._value(column) for column in chosen}
         return Insert(key, clustering, values, self.timestamps(), self._ttl())
 
     def _update(self, key: tuple[bytes, ...], clustering: tuple[bytes, ...], now: int) -> Update:
-        statics = bool(self.table.statics) and (not self.table.regular or self.chance.random() < 0.3)
-        columns = self.table.statics if statics else self.table.regular
+        static_columns = bool(self.table.static_columns) and (
+            not self.table.regular or self.chance.random() < 0.3
+        )
+        columns = self.table.static_columns if static_columns else self.table.regular
         chosen = self.chance.sample(columns, self.chance.randrange(1, len(columns) + 1))
-        row = None if statics else clustering
+        row = None if static_columns else clustering
         assignments = tuple(self._assignment(key, row, column, now) for column in chosen)
         return Update(key, row, assignments, self.timestamps(), self._ttl())
 

@@ -66,34 +66,34 @@ class Airflow:
                 pytest.fail(f"{dag_id} took over {timeout_seconds:.0f} s:\n{path.read_text()[-6000:]}")
         log = path.read_text()
         try:
-            told = json.loads(log.strip().splitlines()[-1])
+            result = json.loads(log.strip().splitlines()[-1])
         except (IndexError, ValueError):
-            pytest.fail(f"{dag_id} told nothing:\n{log[-6000:]}")
-        return Outcome(told, log)
+            pytest.fail(f"{dag_id} printed no result:\n{log[-6000:]}")
+        return Outcome(result, log)
 
 
 @dataclass
 class Outcome:
     """What came of a run."""
 
-    told: dict[str, Any]
+    result: dict[str, Any]
     log: str
 
     @property
     def state(self) -> str:
-        return str(self.told["state"]).rpartition(".")[2].lower()
+        return str(self.result["state"]).rpartition(".")[2].lower()
 
     def value(self, task_id: str) -> Any:
         """Return a task's XCom."""
-        return self.told["xcoms"].get(f"{task_id}.return_value")
+        return self.result["xcoms"].get(f"{task_id}.return_value")
 
     def events(self) -> dict[str, Any]:
         """Return the extra of each asset event, by the asset's name."""
-        return dict(self.told["events"])
+        return dict(self.result["events"])
 
     def succeeded(self) -> Outcome:
         """Fail the test, with the log's end, unless the run succeeded."""
-        assert self.state == "success", f"{self.told}\n{self.log[-8000:]}"
+        assert self.state == "success", f"{self.result}\n{self.log[-8000:]}"
         return self
 
 

@@ -86,4 +86,4 @@ def test_a_connection_of_airflows_database_is_found(airflow: Airflow, cdc: Run, 
     declared.write_text(f"name: kept\nsource: {{type: mongodb, conn_id: {name}}}\n")
     done = cdc("check", connector=str(declared.with_suffix("")))
     assert done.returncode == 1
-    assert "the server doesn't answer" in done.stdout, done.stdout + done.stderr[-3000:]
+    assert "the server doesn't respond" in done.stdout, done.stdout + done.stderr[-3000:]

@@ -38,16 +38,16 @@ def test_news_start_a_sync_and_then_the_lag_is_small(airflow: Airflow, synced: O
 
 
 @pytest.mark.long
-def test_a_table_is_read_again_on_request(airflow: Airflow, synced: Outcome) -> None:
-    outcome = airflow.run("snapshot_on_request", table="store.customers", mode="replace").succeeded()
+def test_a_table_is_read_again_on_demand(airflow: Airflow, synced: Outcome) -> None:
+    outcome = airflow.run("snapshot_on_demand", table="store.customers", mode="replace").succeeded()
     assert list(outcome.value("snapshot")["tables"]) == ["store.customers"]
     assert outcome.value("verify")["tables"]["store.customers"]["note"] == "equal"
 
 
 def test_a_table_that_is_not_there_is_refused_by_the_form(airflow: Airflow, store: Any) -> None:
-    outcome = airflow.run("snapshot_on_request", table="store.nothing", mode="replace")
+    outcome = airflow.run("snapshot_on_demand", table="store.nothing", mode="replace")
     assert outcome.state == "refused"
-    assert "'store.nothing' is not one of ['store.orders', 'store.customers']" in outcome.told["error"]
+    assert "'store.nothing' is not one of ['store.orders', 'store.customers']" in outcome.result["error"]
 
 
 @pytest.mark.long
@@ -66,7 +66,7 @@ def test_a_signal_is_followed_by_the_next_run_of_the_connector(airflow: Airflow,
 
 
 @pytest.mark.long
-def test_stages_run_apart(airflow: Airflow, store: Any, synced: Outcome) -> None:
+def test_stages_run_separately(airflow: Airflow, store: Any, synced: Outcome) -> None:
     store["orders"].update_one({"_id": 1}, {"$set": {"amount": -1}})
     captured = airflow.run("capture_often").succeeded()
     assert captured.value("capture")["changes"] >= 1
@@ -95,7 +95,7 @@ def test_a_continuous_application_is_started_adopted_and_watched(airflow: Airflo
     assert json.loads(state.read_text())["status"] == "stopped"
 
 
-def test_events_are_published_at_once_and_apart_behind_a_gate(
+def test_events_are_published_at_once_and_separately_behind_a_sensor(
     airflow: Airflow, store: Any, topics: KafkaServer
 ) -> None:
     outcome = airflow.run("publish_events").succeeded()
@@ -109,7 +109,7 @@ def test_events_are_published_at_once_and_apart_behind_a_gate(
     assert seen["batch"] == seen["newest_batch"] > 0, "the runs' batches reached the sensor"
     assert (seen["pending_batches"], seen["lag_seconds"]) == (0, 0)
 
-    gated = airflow.run("publish_apart").succeeded()
+    gated = airflow.run("publish_separately").succeeded()
     assert gated.value("read") == {"lag": 0, "topics": {}}, "nobody has read yet, and the gate is open"
     assert gated.value("publish")["published"]["records"] == 0
 
@@ -137,7 +137,7 @@ def test_a_vitess_keyspace_is_synced_and_a_table_read_again(
     assert not list(airflow.work.rglob("connection.json"))
 
 
-def test_a_scylla_keyspace_is_synced_and_a_joining_node_is_told(
+def test_a_scylla_keyspace_is_synced_and_a_joining_node_is_reported(
     airflow: Airflow, scylla_shop: ImitatedScylla
 ) -> None:
     outcome = airflow.run("sync_scylla").succeeded()
@@ -152,7 +152,7 @@ def test_a_scylla_keyspace_is_synced_and_a_joining_node_is_told(
     assert sorted(outcome.value("near")["tables"]) == tables, "the stored offset reached the sensor"
     joins_ms = scylla_shop.generations.sets[-1].time_ms
     assert outcome.value("moved")["tables"][tables[0]]["newest"] == joins_ms
-    assert sorted(outcome.value("tell")) == tables
+    assert sorted(outcome.value("report")) == tables
     assert not list(airflow.work.rglob("connection.json"))
 
 
@@ -208,11 +208,11 @@ def test_a_cdc_raw_that_will_soon_be_full_is_brought_away(
 
 
 @pytest.mark.long
-def test_a_capture_is_begun_anew_on_request(airflow: Airflow, shop: Any, landed: Callable[[], None]) -> None:
+def test_a_capture_is_restarted_on_demand(airflow: Airflow, shop: Any, landed: Callable[[], None]) -> None:
     landed()
     airflow.run("scheduled_sync").succeeded()
     # The server is shared: segments may hold changes of other tests' tables.
     outcome = airflow.run("rebootstrap_cassandra", clear_segments=False).succeeded()
     assert outcome.value("again")["rebootstrapped"] == ["shop.customers", "shop.orders"]
     snapshot = outcome.value("sync")["snapshot"]
-    assert snapshot["rows_by_table"]["shop.orders"] >= 50, "read anew"
+    assert snapshot["rows_by_table"]["shop.orders"] >= 50, "a new snapshot"

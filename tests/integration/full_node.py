@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from airflow_cdc_provider.hooks.commit_log_offset import is_passed
+from airflow_cdc_provider.hooks.commit_log_offset import is_captured
 from airflow_cdc_provider.transfer.space import Space, measure
 from airflow_cdc_provider.transfer.stores import FolderStore
 from airflow_cdc_provider.transfer.transfer import Transfer, TransferCounts
@@ -76,7 +76,7 @@ class FullNode:
             WholeSegments(FolderStore(landing), host),
             after_transfer="delete",
             after_commit="delete",
-            passed=lambda segment: is_passed(segment, offset),
+            passed=lambda segment: is_captured(segment, offset),
             errors=WholeSegments(FolderStore(errors), host),
             parallel=2,
         ).run()

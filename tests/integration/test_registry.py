@@ -209,11 +209,11 @@ def test_readers_refuse_ids_that_nobody_gave(client: SchemaRegistryClient, topic
 
 def test_a_wrong_schema_is_refused_with_the_reason(registry_server: RegistryServer, topic: str) -> None:
     schema = TopicSchema(topic, "value", "", "AVRO", '{"type":"record"}')
-    with pytest.raises(ConfigurationError, match="refuses the schema of the value of topic"):
+    with pytest.raises(ConfigurationError, match="rejects the schema of the value of topic"):
         Registry(settings_of(registry_server)).schema_id(schema)
 
 
-def test_an_address_that_is_no_registry_is_told(registry_server: RegistryServer, topic: str) -> None:
+def test_an_address_without_a_registry_is_reported(registry_server: RegistryServer, topic: str) -> None:
     wrong = RegistrySettings({"url": registry_server.url.replace("/apis/ccompat/v7", "/no/such")})
     with pytest.raises(ConfigurationError):
         Registry(wrong).schema_id(TopicSchema(topic, "value", "", "AVRO", '"string"'))
@@ -316,15 +316,15 @@ def troubled() -> Iterator[HTTPServer]:
 @pytest.mark.parametrize(
     ("status", "kind", "words"),
     [
-        (500, TransientError, "has trouble: found HTTP 500"),
-        (429, TransientError, "has trouble: found HTTP 429"),
-        (401, ConfigurationError, "refuses us"),
-        (403, ConfigurationError, "refuses us"),
-        (422, ConfigurationError, "refuses the schema"),
-        (200, ConfigurationError, "answers otherwise"),
+        (500, TransientError, "reports an error: found HTTP 500"),
+        (429, TransientError, "reports an error: found HTTP 429"),
+        (401, ConfigurationError, "denies access"),
+        (403, ConfigurationError, "denies access"),
+        (422, ConfigurationError, "rejects the schema"),
+        (200, ConfigurationError, "doesn.t answer like"),
     ],
 )
-def test_answers_tell_what_to_do(
+def test_errors_of_the_registry_have_a_remedy(
     troubled: HTTPServer, status: int, kind: type[Exception], words: str
 ) -> None:
     url = f"http://127.0.0.1:{troubled.server_port}/{status}"

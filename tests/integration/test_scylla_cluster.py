@@ -78,14 +78,14 @@ def test_the_driver_reads_log_rows_with_their_types(cluster: ImitatedScylla, ite
     (row,) = cluster.session.execute(
         f'SELECT "cdc$stream_id" AS stream, "cdc$time" AS moment, "cdc$batch_seq_no" AS number, '
         f'"cdc$operation" AS op, "cdc$ttl" AS ttl, "cdc$end_of_batch" AS last, shop, sku, qty, tags, '
-        f'"cdc$deleted_qty" AS no_qty, "cdc$deleted_elements_tags" AS gone, TTL(sku) AS left '
+        f'"cdc$deleted_qty" AS no_qty, "cdc$deleted_elements_tags" AS removed, TTL(sku) AS left '
         f"FROM {item.keyspace}.{item.log_name}"
     )
     assert len(row.stream) == 16
     assert isinstance(row.moment, uuid.UUID)
     assert abs(time_us(row.moment.bytes) / SECOND_US - time.time()) < 5
     assert (row.number, row.op, row.ttl, row.last) == (0, 1, None, True)
-    assert (row.shop, row.sku, row.qty, row.no_qty, row.tags, row.gone) == (
+    assert (row.shop, row.sku, row.qty, row.no_qty, row.tags, row.removed) == (
         7,
         1,
         None,
@@ -186,7 +186,7 @@ def test_switched_off_nothing_is_logged_and_the_log_stays(cluster: ImitatedScyll
     assert [row.sku for row in log_of(cluster, item)] == [1, 3]
 
 
-def test_options_and_releases_are_told(cluster: ImitatedScylla, item: Table) -> None:
+def test_options_and_releases_are_reported(cluster: ImitatedScylla, item: Table) -> None:
     (row,) = cluster.session.execute(f"SELECT * FROM {cluster.names.schema}.scylla_tables")
     assert (row.table_name, row.cdc["enabled"], row.cdc["delta"], row.cdc["ttl"]) == (
         "item",
@@ -248,7 +248,7 @@ def test_columns_come_and_go_in_table_and_log(cluster: ImitatedScylla, item: Tab
     }
 
 
-def test_tablets_tell_streams_of_each_table_and_what_a_split_changes(
+def test_tablets_have_streams_per_table_which_change_with_a_split(
     cassandra_session: Any, keyspace: str
 ) -> None:
     cluster = ImitatedScylla(cassandra_session, keyspace, tablets=2, names=names_in(keyspace))

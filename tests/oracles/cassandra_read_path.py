@@ -94,7 +94,7 @@ class Reading:
         return end if end not in (0, 0xFFFFFFFF) and end * 1_000_000 > self.time else NEVER
 
     def lived(self) -> bool:
-        """Tell whether the known liveness lived at the reading."""
+        """Return whether the known liveness was live at the reading."""
         return self.known is not None and (self.known.ttl == 0 or self.end() != NEVER)
 
 
@@ -266,19 +266,19 @@ def _stronger(deletion: Deletion | None, other: Deletion | None) -> bool:
 def visible(contributions: Iterable[Contribution], now: int, rules: str = "4.0") -> dict[Any, Any]:
     """Return the rows that a SELECT shows: (key, clustering) -> cells of the row and of the static row.
 
-    A cell is (column, path) -> value. A partition of which only statics live has the clustering None.
+    A cell is (column, path) -> value. A partition with only static cells has the clustering None.
     """
     shown: dict[Any, Any] = {}
     for key, partition in _partitions(contributions, 0).items():
-        _, statics = _visible_row(partition.static, max(partition.deletions, default=None), now, rules)
+        _, static_cells = _visible_row(partition.static, max(partition.deletions, default=None), now, rules)
         alive = False
         for clustering, versions in partition.rows.items():
             exists, cells = _visible_row(versions, partition.above(clustering), now, rules)
             if exists or cells:
-                shown[key, clustering] = (cells, statics)
+                shown[key, clustering] = (cells, static_cells)
                 alive = True
-        if statics and not alive:
-            shown[key, None] = ({}, statics)
+        if static_cells and not alive:
+            shown[key, None] = ({}, static_cells)
     return shown
 
 
@@ -319,12 +319,12 @@ class Kept:
     Args:
         live: (key, clustering) -> (state, static state, expires at, generation).
         side: (key, scope, clustering, clustering_end) -> (state, generation).
-        doubtful: Keys in doubt.
+        unresolved_keys: Keys that must be read again.
     """
 
     live: Mapping[tuple[bytes, bytes | None], tuple[bytes | None, bytes | None, int | None, int]]
     side: Mapping[tuple[bytes, int, bytes, bytes | None], tuple[bytes, int]]
-    doubtful: frozenset[bytes]
+    unresolved_keys: frozenset[bytes]
 
 
 def kept(
@@ -338,7 +338,7 @@ def kept(
     horizon = -NEVER if purge_before is None else purge_before
     live: dict[Any, Any] = {}
     side: dict[Any, Any] = {}
-    doubtful = set()
+    unresolved_keys = set()
     for key, partition in _partitions(contributions, min_generation).items():
         generation = partition.generation
         whole = max(partition.deletions, default=None)
@@ -347,9 +347,9 @@ def kept(
         for low, high, deletion in _disjoint(partition.ranges, whole):
             if deletion[1] >= horizon:
                 side[key, RANGE_DELETION, low, high] = (write(Row(deletion=deletion)), generation)
-        static, doubt = _keep_row(partition.static, whole, now, rules, horizon, static=True)
-        if doubt:
-            doubtful.add(key)
+        static, unresolved = _keep_row(partition.static, whole, now, rules, horizon, static=True)
+        if unresolved:
+            unresolved_keys.add(key)
         static_state = None
         if static:
             side[key, STATIC, b"", None] = (write(static, static=True), generation)
@@ -357,9 +357,11 @@ def kept(
                 static_state = write(static, static=True)
         alive = False
         for clustering, versions in partition.rows.items():
-            row, doubt = _keep_row(versions, partition.above(clustering), now, rules, horizon, static=False)
-            if doubt:
-                doubtful.add(key)
+            row, unresolved = _keep_row(
+                versions, partition.above(clustering), now, rules, horizon, static=False
+            )
+            if unresolved:
+                unresolved_keys.add(key)
             marker = row.liveness
             exists = isinstance(marker, Reading) or (marker is not None and marker.live(now))
             if exists or any(c.live(now) for c in row.cells):
@@ -370,7 +372,7 @@ def kept(
                 side[key, ROW, clustering, None] = (write(row), generation)
         if static_state and not alive:
             live[key, None] = (None, static_state, _expiry(Row(), now, static_state), generation)
-    return Kept(live, side, frozenset(doubtful))
+    return Kept(live, side, frozenset(unresolved_keys))
 
 
 def _expiry(row: Row, now: int, static_state: bytes | None) -> int | None:
@@ -419,7 +421,7 @@ def _keep_row(
         if not _covered(covers[place], cell.time):
             left.append(cell.at(now))
 
-    doubt = _in_doubt(versions, winners, covers, marker, found_time, now)
+    unresolved = _is_unresolved(versions, winners, covers, marker, found_time, now)
     cell_lives = any(c.live(now) for c in left)
     ended = isinstance(marker, Reading) and marker.end() <= now
     hidden = (places or active is not None) and not (isinstance(marker, Reading) and marker.lived())
@@ -431,10 +433,10 @@ def _keep_row(
         own = None
     left = [c for c in left if c.live(now) or c.end >= horizon]
     clustering = max((v.clustering for v in versions), default=b"")
-    return Row(marker, own, clustering if marker or own or left else b"", tuple(left)), doubt
+    return Row(marker, own, clustering if marker or own or left else b"", tuple(left)), unresolved
 
 
-def _in_doubt(
+def _is_unresolved(
     versions: list[Row],
     winners: Mapping[tuple[int, int, bytes], Cell],
     covers: Mapping[tuple[int, int, bytes], Deletion | None],

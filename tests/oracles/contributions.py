@@ -34,7 +34,7 @@ def as_table(contributions: Iterable[Contribution]) -> pa.Table:
 
 
 def fed_back(result: Reconciled) -> pa.Table:
-    """What a later merge reads of a former one: the mirror's rows as contributions, and the side table."""
+    """What a later merge reads from an earlier one: the mirror's rows as contributions, and tombstones."""
     rows = result.live.filter(pa.compute.is_valid(result.live["state"]))
     count = rows.num_rows
     mirror = {
@@ -101,7 +101,7 @@ def cells(draw: st.DrawFn, uncertain: bool) -> Cell:
     path = draw(st.none() | PATHS)
     column = draw(SIMPLE_COLUMNS if path is None else COMPLEX_COLUMNS)
     time = draw(TIMES)
-    doubt = uncertain and path is not None and draw(st.booleans())
+    is_uncertain = uncertain and path is not None and draw(st.booleans())
     match draw(st.sampled_from(["plain", "plain", "expiring", "tombstone", "column"])):
         case "expiring":
             return Cell(
@@ -112,13 +112,13 @@ def cells(draw: st.DrawFn, uncertain: bool) -> Cell:
                 expiring=True,
                 ttl=draw(TTLS),
                 end=draw(SECONDS),
-                uncertain=doubt,
+                uncertain=is_uncertain,
             )
         case "tombstone":
             return Cell(column, time, path=path, tombstone=True, end=draw(SECONDS))
         case "column" if path is not None:
             return Cell(column, time, complex_deletion=True, end=draw(SECONDS))
-    return Cell(column, time, draw(VALUES), path, uncertain=doubt)
+    return Cell(column, time, draw(VALUES), path, uncertain=is_uncertain)
 
 
 @st.composite

@@ -1,7 +1,7 @@
-"""What MongoDB's server makes of an update, in plain Python: its document diff, as change events tell it.
+"""MongoDB's document diff in plain Python, as in the update descriptions of change events.
 
 Written after ``document_diff_calculator.cpp`` (how a difference is found) and
-``change_stream_document_diff_parser.cpp`` (in which order an event tells it) of server 6.0.
+``change_stream_document_diff_parser.cpp`` (the order in an event) of server 6.0.
 """
 
 from __future__ import annotations
@@ -14,9 +14,9 @@ import bson
 
 def update_description(before: Mapping[str, Any], after: Mapping[str, Any]) -> dict[str, Any]:
     """Describe how a document became another one, as an update by a pipeline does."""
-    told: dict[str, Any] = {"updatedFields": {}, "removedFields": [], "truncatedArrays": []}
-    _documents(before, after, "", told)
-    return told
+    description: dict[str, Any] = {"updatedFields": {}, "removedFields": [], "truncatedArrays": []}
+    _documents(before, after, "", description)
+    return description
 
 
 def _equal(left: Any, right: Any) -> bool:
@@ -24,9 +24,9 @@ def _equal(left: Any, right: Any) -> bool:
 
 
 def hides_a_move(before: Any, after: Any) -> bool:
-    """Tell whether a member went to the end of its document with the value that it had.
+    """Return whether a member moved to the end of its document with its value unchanged.
 
-    A description names it among the updated ones, and doesn't say whether it keeps its place.
+    A description has it as an updated member, without its position.
     """
     if not isinstance(before, Mapping):
         return any(_goes_in(b, a) and hides_a_move(b, a) for b, a in zip(before, after, strict=False))
@@ -38,7 +38,7 @@ def hides_a_move(before: Any, after: Any) -> bool:
 
 
 class _Parts(NamedTuple):
-    """Names of members by what became of them."""
+    """Names of members by kind of change."""
 
     updated: list[str]
     removed: list[str]
@@ -64,14 +64,16 @@ def _parts(before: Mapping[str, Any], after: Mapping[str, Any]) -> _Parts:
     return _Parts(updated, removed + old[at:], new[there:], inner)
 
 
-def _documents(before: Mapping[str, Any], after: Mapping[str, Any], place: str, told: dict[str, Any]) -> None:
+def _documents(
+    before: Mapping[str, Any], after: Mapping[str, Any], path: str, description: dict[str, Any]
+) -> None:
     """Compare two documents: what is removed, then what is updated, then what is new, then what is inside."""
     parts = _parts(before, after)
-    told["removedFields"] += [place + name for name in parts.removed if name not in parts.inserted]
+    description["removedFields"] += [path + name for name in parts.removed if name not in parts.inserted]
     for name in (*parts.updated, *parts.inserted):
-        told["updatedFields"][place + name] = after[name]
+        description["updatedFields"][path + name] = after[name]
     for name in parts.inner:
-        _inside(before[name], after[name], place + name, told)
+        _inside(before[name], after[name], path + name, description)
 
 
 def _goes_in(before: Any, after: Any) -> bool:
@@ -79,22 +81,22 @@ def _goes_in(before: Any, after: Any) -> bool:
     return (both or (isinstance(before, list) and isinstance(after, list))) and bool(before) and bool(after)
 
 
-def _inside(before: Any, after: Any, place: str, told: dict[str, Any]) -> None:
+def _inside(before: Any, after: Any, path: str, description: dict[str, Any]) -> None:
     if isinstance(before, Mapping):
-        _documents(before, after, f"{place}.", told)
+        _documents(before, after, f"{path}.", description)
     else:
-        _arrays(before, after, place, told)
+        _arrays(before, after, path, description)
 
 
-def _arrays(before: Sequence[Any], after: Sequence[Any], place: str, told: dict[str, Any]) -> None:
+def _arrays(before: Sequence[Any], after: Sequence[Any], path: str, description: dict[str, Any]) -> None:
     if len(after) < len(before):
-        told["truncatedArrays"].append({"field": place, "newSize": len(after)})
+        description["truncatedArrays"].append({"field": path, "newSize": len(after)})
     for number, value in enumerate(after):
-        where = f"{place}.{number}"
+        where = f"{path}.{number}"
         if number >= len(before):
-            told["updatedFields"][where] = value
+            description["updatedFields"][where] = value
         elif not _equal(before[number], value):
             if _goes_in(before[number], value):
-                _inside(before[number], value, where, told)
+                _inside(before[number], value, where, description)
             else:
-                told["updatedFields"][where] = value
+                description["updatedFields"][where] = value

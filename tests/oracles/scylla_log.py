@@ -70,7 +70,7 @@ class Replay:
                 partition.ranges = [
                     Range(start, Bound(tuple(prefix), AFTER if operation == 7 else BEFORE), time)
                 ]
-            case 0 | 9:  # images are read without isolation: what changed stands in the other rows
+            case 0 | 9:  # images are read without isolation: the other rows have the changes
                 pass
             case _:
                 raise AssertionError(operation)
@@ -82,7 +82,7 @@ class Replay:
         expires = time // 1_000_000 + ttl if ttl else 0
         if inserted:
             written.marker = Marker(time, ttl, expires)
-        for column in self.table.statics if static else self.table.regular:
+        for column in self.table.static_columns if static else self.table.regular:
             name, kind = column.name, column.type
             value, deleted = row[name], row[f"cdc$deleted_{name}"]
             if not kind.multi_cell:

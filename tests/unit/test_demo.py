@@ -1,4 +1,4 @@
-"""The demo tells a wrong mirror from a right one."""
+"""The demo distinguishes a wrong mirror from a right one."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ def test_equal_mirror_has_no_differences() -> None:
         ([{"id": 1, "a": "x"}, {"id": 2, "a": None}, {"id": 2, "a": None}], "1 rows twice"),
     ],
 )
-def test_each_kind_of_difference_is_told(mirror: list[dict[str, Any]], word: str) -> None:
+def test_each_kind_of_difference_is_reported(mirror: list[dict[str, Any]], word: str) -> None:
     (text,) = compare_cassandra(SOURCE, "k.t", mirror).differences
     assert word in text
 

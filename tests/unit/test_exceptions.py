@@ -14,10 +14,15 @@ from airflow_cdc_provider.exceptions import (
 
 
 def test_message_says_what_was_expected_what_was_found_and_the_remedy() -> None:
-    error = ConfigurationError("option x is wrong", expected="a number", found="'a'", remedy="Set x to 1")
+    error = ConfigurationError(
+        "invalid value for option x", expected="a number", found="'a'", remedy="Set x to 1"
+    )
 
-    assert str(error) == "[CDC-CONFIGURATION] option x is wrong: expected a number, found 'a'. Set x to 1"
-    assert (error.message, error.expected, error.found) == ("option x is wrong", "a number", "'a'")
+    assert (
+        str(error)
+        == "[CDC-CONFIGURATION] invalid value for option x: expected a number, found 'a'. Set x to 1"
+    )
+    assert (error.message, error.expected, error.found) == ("invalid value for option x", "a number", "'a'")
 
 
 @pytest.mark.parametrize("cls", [ConfigurationError, PositionLost, TransientError])

@@ -6,44 +6,64 @@ import re
 
 import pytest
 
-from tools.features import CoverageCollector, render, status
+from tools.features import CoverageCollector, Proof, render, status
 
 pytest_plugins = ["pytester"]
-LEDGER = {"CAS-A-01": "first", "MDB-B-01": "either | or"}
+LEDGER = {
+    "CAS-A-01": {"feature": "first", "must": "It holds."},
+    "MDB-B-01": {"feature": "either | or", "must": "It holds."},
+}
+UNIT, REAL, LONG = Proof("tests/a.py::test_u"), Proof("tests/a.py::test_r", real=True), Proof("t", True, True)
 
 
-def test_feature_without_test_is_not_yet() -> None:
-    page = render(LEDGER, {"CAS-A-01": ["tests/test_a.py::test_x"]}, {})
-    assert "| CAS-A-01 | first | works | `tests/test_a.py::test_x` |" in page
+def test_the_page_shows_each_row_with_its_status_and_tests() -> None:
+    page = render(LEDGER, {"CAS-A-01": [REAL, UNIT]}, {})
+    assert "| CAS-A-01 | first | works | `tests/a.py::test_r`<br>`tests/a.py::test_u` (unit) |" in page
     assert r"| MDB-B-01 | either \| or | not yet |  |" in page
-    assert "| Cassandra | 1 | 0 | 0 | 0 | 0 | 1 |" in page
+    assert "| Cassandra | 1 | 0 | 0 | 0 | 0 | 0 | 0 | 1 |" in page
 
 
-def test_what_is_tested_on_an_imitation_alone_is_said_to_be() -> None:
-    page = render({"SCY-A-01": "first", "SCY-A-02": "second"}, {"SCY-A-01": ["tests/test_a.py::test_x"]}, {})
-
-    assert "| SCY-A-01 | first | by imitation | `tests/test_a.py::test_x` |" in page
-    assert "| SCY-A-02 | second | not yet |  |" in page
-    assert "| ScyllaDB | 0 | 0 | 1 | 0 | 1 | 2 |" in page
+@pytest.mark.parametrize(
+    ("feature", "proofs", "note", "expected"),
+    [
+        ("CAS-A-01", [], {}, "not yet"),
+        ("CAS-A-01", [UNIT], {}, "unit tests"),
+        ("CAS-A-01", [UNIT, LONG], {}, "long tests"),
+        ("CAS-A-01", [UNIT, LONG, REAL], {}, "works"),
+        ("SCY-A-01", [UNIT], {}, "unit tests"),
+        ("SCY-A-01", [REAL], {}, "by imitation"),
+        ("SCY-A-01", [LONG], {}, "long tests"),
+        ("MDB-B-01", [REAL], {"by_imitation": "why"}, "by imitation"),
+        ("MDB-B-01", [UNIT], {"by_recording": "why"}, "by recording"),
+        ("MDB-B-01", [], {"not_applicable": "why"}, "not applicable"),
+    ],
+)
+def test_the_status_follows_from_what_the_tests_reach(
+    feature: str, proofs: list[Proof], note: dict[str, str], expected: str
+) -> None:
+    assert status(feature, proofs, note)[0] == expected
 
 
 def test_note_that_contradicts_the_tests_is_refused() -> None:
     with pytest.raises(ValueError, match="noted as not applicable, but t covers it"):
-        status("CAS-A-01", ["t"], {"not_applicable": "why"})
+        status("CAS-A-01", [LONG], {"not_applicable": "why"})
     with pytest.raises(ValueError, match="no test covers it"):
         status("CAS-A-01", [], {"by_recording": "why"})
     with pytest.raises(ValueError, match="with a reason"):
         status("CAS-A-01", [], {"not_applicable": ""})
+    with pytest.raises(ValueError, match="with a reason"):
+        status("CAS-A-01", [], {"works": "really"})
     with pytest.raises(ValueError, match="unknown features: XXX"):
         render(LEDGER, {}, {"XXX": {"not_applicable": "why"}})
 
 
 def test_marks_are_read_by_collection_alone(pytester: pytest.Pytester) -> None:
-    pytester.makeini("[pytest]\nmarkers = covers(*ids)")
+    pytester.makeini("[pytest]\nmarkers = covers(*ids)\n recorded")
     pytester.makepyfile(
         """
         import pytest
 
+        @pytest.mark.recorded
         @pytest.mark.covers("CAS-A-01", "MDB-B-01")
         @pytest.mark.parametrize("n", [1, 2])
         def test_x(n):
@@ -52,8 +72,9 @@ def test_marks_are_read_by_collection_alone(pytester: pytest.Pytester) -> None:
     )
     collector = CoverageCollector()
     pytester.inline_run("--collect-only", plugins=[collector])
-    (proof,) = collector.tests["MDB-B-01"]
-    assert re.fullmatch(r"test_marks\w+\.py::test_x", proof)
+    (proof,) = collector.proofs["MDB-B-01"]
+    assert re.fullmatch(r"test_marks\w+\.py::test_x", proof.test)
+    assert (proof.real, proof.long) == (True, False)
 
 
 def test_mark_with_an_unknown_id_stops_the_session(pytester: pytest.Pytester) -> None:

@@ -34,10 +34,10 @@ def test_a_reference_to_nothing_names_the_option_and_the_place(tmp_path: Path) -
         ("${env:NOT_THERE}", "environment variable NOT_THERE"),
         (f"${{file:{tmp_path}/none}}", f"file {tmp_path}/none"),
     ):
-        with pytest.raises(ConfigurationError) as told:
+        with pytest.raises(ConfigurationError) as failed:
             resolve_secret(reference, OPTION)
-        assert f"the secret of option {OPTION} is missing" in str(told.value)
-        assert place in str(told.value)
+        assert f"the secret of option {OPTION} is missing" in str(failed.value)
+        assert place in str(failed.value)
 
 
 def secret_file(folder: Path, mode: int, owner: int | None = None) -> str:
@@ -68,9 +68,9 @@ def test_a_file_that_its_owner_alone_may_read_is_private(tmp_path: Path, mode: i
 def test_a_file_that_others_may_read_or_change_is_refused_without_showing_it(
     tmp_path: Path, mode: int, why: str
 ) -> None:
-    with pytest.raises(ConfigurationError, match=f"{why}: .* found mode 0{mode:o}") as told:
+    with pytest.raises(ConfigurationError, match=f"{why}: .* found mode 0{mode:o}") as failed:
         resolve_secret(secret_file(tmp_path, mode), OPTION)
-    assert "hush" not in str(told.value)
+    assert "hush" not in str(failed.value)
 
 
 needs_root = pytest.mark.skipif(os.geteuid() != 0, reason="only root can give a file to another user")

@@ -102,7 +102,7 @@ class Cluster:
         return [json.loads(line) for chunk in lines for line in text_of(chunk).splitlines()]
 
     def is_free(self, host_id: str) -> bool:
-        """Tell whether a node's cdc_raw has room again."""
+        """Return whether a node's cdc_raw has space again."""
         return not any(self.cdc_raw(host_id).iterdir())
 
 

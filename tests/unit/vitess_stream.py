@@ -1,4 +1,4 @@
-"""VStreams made of messages: what VTGate would send for some transactions."""
+"""Builders of VStreams: messages that VTGate would send for some transactions."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ class Stream:
 
     Args:
         keyspace: Its name.
-        shards: The shards that VGTIDs tell of.
+        shards: The shards in VGTIDs.
     """
 
     def __init__(self, keyspace: str = "shop", shards: Sequence[str] = ("0",)) -> None:
@@ -45,7 +45,7 @@ class Stream:
         self._commits = 0
 
     def fields(self, table: str, *columns: dict[str, Any], shard: str = "0", texts: bool = True) -> Stream:
-        """Tell what a table looks like."""
+        """Add the fields of a table."""
         event = self._event("FIELD", shard).field_event
         event.table_name, event.keyspace, event.shard = f"{self.keyspace}.{table}", self.keyspace, shard
         event.enum_set_string_values = texts

@@ -1,1 +1,1 @@
-"""Envelopes: per source, the form of keys and values that its readers know."""
+"""Envelopes: the format of keys and values of each source."""

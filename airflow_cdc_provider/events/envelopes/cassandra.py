@@ -1,7 +1,7 @@
-"""Debezium's envelope of Cassandra events: the cells of one row, as an update has them.
+"""Debezium's envelope of Cassandra events, with the changed cells of one row.
 
-Fields, names and order as Debezium 3.4 for Cassandra 5 writes them (``tests/fixtures/cassandra``); by choice
-with the source block that its documents show, which DataStax's repeat under another namespace.
+Fields, names and order are those of Debezium 3.4 for Cassandra 5 (``tests/fixtures/cassandra``); optionally
+with the source block of its documentation, which DataStax's documentation uses under another namespace.
 """
 
 from __future__ import annotations
@@ -76,19 +76,19 @@ _COMMON_OPERATIONS: Final = {"i": "c", "u": "u", "d": "d", "r": "t"}
 
 @dataclass(frozen=True)
 class EnvelopeOptions:
-    """What an envelope takes from the connector and the moment.
+    """Options of the envelope.
 
     Args:
-        topics: How topics are named; its prefix is ``source.name`` and in the names of schemas.
-        version: Text of ``source.version``.
-        cluster: The cluster's name.
-        tombstones: Whether a record without value follows each row or partition deletion.
-        now_ns: When the events are built, ns since 1970.
-        namespace: Leads the names of keys' and values' schemas.
-        source: Which source block.
+        topics: Topic names; the prefix is also ``source.name`` and part of schema names.
+        version: Value of ``source.version``.
+        cluster: Name of the cluster.
+        tombstones: Whether a tombstone follows each row or partition deletion.
+        now_ns: Current time, ns since 1970.
+        namespace: Prefix of schema names.
+        source: Variant of the source block.
         common_operations: Whether operations are c, u, d, t instead of i, u, d, r.
-        excluded: Columns of this table to leave out of values, each as the path to it.
-        index: Whether a header numbers the events of one change.
+        excluded: Paths of columns of this table to exclude from values.
+        index: Whether a header has the event's index within its change.
         deletion_in_key: Whether deletions list key columns only, with the time of the deletion.
     """
 
@@ -106,17 +106,17 @@ class EnvelopeOptions:
 
 
 def build(events: pa.RecordBatch, keyspace: str, table: str, options: EnvelopeOptions) -> Envelope:
-    """Put decoded events of one table into their envelope.
+    """Build the envelope of decoded events of one table.
 
     Args:
-        events: Columns as :mod:`airflow_cdc_provider.sources.cassandra.debezium.events` describes them; with
-            a column ``before``, of the type of ``after``, values have it too; with ``node`` a header.
-        keyspace: The table's keyspace.
-        table: Its name.
-        options: The rest.
+        events: Columns of :mod:`airflow_cdc_provider.sources.cassandra.debezium.events`; optionally
+            ``before``, of the type of ``after``, and ``node``, which becomes a header.
+        keyspace: Keyspace of the table.
+        table: Name of the table.
+        options: Options of the envelope.
 
     Raises:
-        ConfigurationError: A column to leave out isn't there.
+        ConfigurationError: An excluded column doesn't exist.
     """
     count = events.num_rows
     name = f"{options.namespace}.{options.topics.prefix}.{keyspace}.{table}"
@@ -143,8 +143,8 @@ def build(events: pa.RecordBatch, keyspace: str, table: str, options: EnvelopeOp
     op = events["op"]
     if options.common_operations:
         codes = op.dictionary_encode()
-        shown = pa.array([_COMMON_OPERATIONS[code] for code in codes.dictionary.to_pylist()], pa.utf8())
-        op = shown.take(codes.indices)
+        result = pa.array([_COMMON_OPERATIONS[code] for code in codes.dictionary.to_pylist()], pa.utf8())
+        op = result.take(codes.indices)
     value = pa.StructArray.from_arrays(
         [
             pa.repeat(options.now_ns // 1_000_000, count),
@@ -170,7 +170,7 @@ def build(events: pa.RecordBatch, keyspace: str, table: str, options: EnvelopeOp
 
 
 def event_index(row: pa.Array) -> pa.Array:
-    """Number the events of each change, as texts."""
+    """Return the index of each event within its change, as text."""
     rows = row.to_numpy(zero_copy_only=False)
     places = np.arange(len(rows))
     new = np.concatenate([[True], rows[1:] != rows[:-1]])[: len(rows)]
@@ -205,31 +205,31 @@ def _source(
 
 
 def _cells(events: pa.RecordBatch, options: EnvelopeOptions) -> list[pa.Array]:
-    """Return the cells as the options want them."""
+    """Return the cells according to the options."""
     cells = _without(events, options.excluded)
     if not options.deletion_in_key:
         return cells
     deletes = pc.equal(events["op"], "d")
     keys = len(events.schema.field("key").type)
-    # All columns have the time of the deletion; a table of nothing but keys has that of the update.
+    # All columns have the deletion time; a table with only key columns has the update time.
     times = cells[keys].field(1) if len(cells) > keys else events["ts_us"]
     times = pc.coalesce(times, events["ts_us"])
-    shown = []
+    result = []
     for number, cell in enumerate(cells):
         if number < keys:
             value, time, present = cell.flatten()
             parts = [value, pc.if_else(deletes, times, time), present]
-            shown.append(pa.StructArray.from_arrays(parts, fields=list(cell.type), mask=cell.is_null()))
+            result.append(pa.StructArray.from_arrays(parts, fields=list(cell.type), mask=cell.is_null()))
         else:
-            shown.append(pc.if_else(deletes, pa.scalar(None, cell.type), cell))
-    return shown
+            result.append(pc.if_else(deletes, pa.scalar(None, cell.type), cell))
+    return result
 
 
 def _without(events: pa.RecordBatch, excluded: Sequence[tuple[str, ...]]) -> list[pa.Array]:
-    """Return the cells without what is excluded.
+    """Return the cells without excluded columns.
 
-    As in Debezium's events a deletion lists excluded columns too, which have no value there; key columns,
-    which have one, are left out of it as well.
+    As in Debezium, a deletion includes excluded columns, which have no value, but not excluded key columns,
+    which have one.
     """
     after = events["after"]
     names = [f.name for f in after.type]
@@ -240,7 +240,7 @@ def _without(events: pa.RecordBatch, excluded: Sequence[tuple[str, ...]]) -> lis
         cell = cells.get(column)
         if cell is None:
             raise ConfigurationError(
-                f"there is no column {column} to leave out", expected=f"one of {', '.join(names)}"
+                f"excluded column {column} doesn't exist", expected=f"one of {', '.join(names)}"
             )
         if path:
             parts = [_without_field(cell.field(0), path, column), *(cell.field(i) for i in range(1, 3))]
@@ -253,7 +253,7 @@ def _without(events: pa.RecordBatch, excluded: Sequence[tuple[str, ...]]) -> lis
 
 
 def _before(events: pa.RecordBatch, excluded: Sequence[tuple[str, ...]]) -> pa.StructArray:
-    """Return the rows that were there before, without what is excluded."""
+    """Return the previous rows without excluded columns."""
     before = events["before"]
     cells = {f.name: before.field(at) for at, f in enumerate(before.type)}
     for column, *path in excluded:
@@ -267,13 +267,13 @@ def _before(events: pa.RecordBatch, excluded: Sequence[tuple[str, ...]]) -> pa.S
 
 
 def _without_field(value: pa.Array, path: Sequence[str], where: str) -> pa.Array:
-    """Make a field of a struct, or of one inside it, null."""
+    """Set a field of a struct, or a nested field, to null."""
     name, *rest = path
     fields = list(value.type) if pa.types.is_struct(value.type) else []
     names = [f.name for f in fields]
     if name not in names:
         raise ConfigurationError(
-            f"there is no field {where}.{name} to leave out", expected=f"one of {', '.join(names) or 'none'}"
+            f"excluded field {where}.{name} doesn't exist", expected=f"one of {', '.join(names) or 'none'}"
         )
     parts = value.flatten()
     at = names.index(name)

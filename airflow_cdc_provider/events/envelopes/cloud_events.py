@@ -1,10 +1,10 @@
-"""Events as CloudEvents 1.0 in JSON (structured mode), as Debezium's CloudEventsConverter writes them.
+"""CloudEvents 1.0 in JSON (structured mode), like Debezium's CloudEventsConverter.
 
 Members, in order: ``id``, ``source`` (``/debezium/<connector>/<topic prefix>``), ``specversion``, ``type``,
 ``time`` (RFC 3339, of the change), ``datacontenttype``; then extension attributes: the operation, each field
-of the source block and of the transaction under ``iodebezium...`` (letters and digits alone; numbers of 64
-bits as text, which CloudEvents hasn't got otherwise); then ``data`` with the document before and after and
-what an update says. With schemas ``data`` is ``{"schema", "payload"}``; the event itself never has one.
+of the source block and of the transaction under ``iodebezium...`` (only letters and digits; 64-bit integers
+as text, because CloudEvents lacks them); then ``data`` with the document before and after and the update
+description. With schemas ``data`` is ``{"schema", "payload"}``; the event itself never has a schema.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ _PREFIX: Final = "iodebezium"
 
 @dataclass(frozen=True)
 class _Member:
-    """One attribute: its name, schema and a value per event."""
+    """An attribute: name, schema and one value per event."""
 
     name: str
     schema: ConnectSchema
@@ -48,22 +48,21 @@ def wrap(
     schemas: bool,
     id_parts: Mapping[str, pa.Array] | None = None,
 ) -> Envelope:
-    """Make CloudEvents of events in Debezium's envelope.
+    """Convert events in Debezium's envelope to CloudEvents.
 
     Args:
-        envelope: The events; none without value.
-        id_fields: What an event's id is made of: names in the id, with the fields of the source block whose
-            values they stand for.
-        schemas: Whether ``data`` has its schema beside it.
-        id_parts: What else an event's id is made of: texts or numbers per event by their names in it.
+        envelope: The events, which all have values.
+        id_fields: Parts of the event ID: names in the ID and fields of the source block.
+        schemas: Whether ``data`` includes its schema.
+        id_parts: Further parts of the event ID: texts or numbers per event by name.
 
     Returns:
-        The same records with texts as values. Keys, tombstones and headers stay as they are.
+        The same records with text values. Keys, tombstones and headers are unchanged.
     """
     value, schema = envelope.value, envelope.destinations[0].value
     fields = dict(schema.fields)
-    told = [(name, value.field("source").field(field)) for name, field in id_fields]
-    members = list(_attributes(value, fields, [*told, *(id_parts or {}).items()]))
+    id_values = [(name, value.field("source").field(field)) for name, field in id_fields]
+    members = list(_attributes(value, fields, [*id_values, *(id_parts or {}).items()]))
     head = to_json(
         struct("", *((member.name, member.schema) for member in members)),
         pa.StructArray.from_arrays([m.values for m in members], [m.name for m in members]),
@@ -86,7 +85,7 @@ def wrap(
 def _attributes(
     value: pa.StructArray, fields: dict[str, ConnectSchema], id_parts: Sequence[tuple[str, pa.Array]]
 ) -> Iterator[_Member]:
-    """Give the attributes in order."""
+    """Yield the attributes in order."""
     count = len(value)
     source = value.field("source")
 
@@ -94,8 +93,8 @@ def _attributes(
         return _Member(name, STRING, pa.repeat(text, count))
 
     parts: list[pa.Array | str] = []
-    for name, told in id_parts:
-        parts += [f"{';' if parts else ''}{name}:", told.cast(pa.large_utf8()).fill_null("")]
+    for name, id_values in id_parts:
+        parts += [f"{';' if parts else ''}{name}:", id_values.cast(pa.large_utf8()).fill_null("")]
     yield _Member("id", STRING, join(*parts))
     connector = source.field("connector").cast(pa.large_utf8())
     yield _Member(
@@ -120,7 +119,7 @@ def _attributes(
 
 
 def _extension(name: str, schema: ConnectSchema, values: pa.Array) -> _Member:
-    """Make an extension attribute of a field: CloudEvents knows texts, booleans and numbers of 32 bits."""
+    """Convert a field to an extension attribute: CloudEvents has text, booleans and 32-bit integers."""
     name = _PREFIX + re.sub(r"[^A-Za-z0-9]", "", name)
     if schema.type == "int64":
         values = values.cast(pa.large_utf8())

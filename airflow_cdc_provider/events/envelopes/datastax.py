@@ -1,8 +1,8 @@
-"""DataStax's form of Cassandra events: the key, and the whole row after the change or nothing if it is gone.
+"""DataStax's format of Cassandra events: the key, and the row after the change or null if it is deleted.
 
-Names, types and order as the connector of DataStax's CDC for Apache Cassandra 2.3 writes them to its data
-topic; the message property ``writetime`` is a header. A change of a whole partition has null clustering
-columns in its key, and in JSON only the static columns in its value.
+Names, types and order are those of the data topic of DataStax CDC for Apache Cassandra 2.3; the message
+property ``writetime`` is a header. A change of a partition has null clustering columns in its key, and in
+JSON only static columns in its value.
 """
 
 from __future__ import annotations
@@ -24,15 +24,15 @@ from airflow_cdc_provider.exceptions import ConfigurationError
 
 @dataclass(frozen=True)
 class EnvelopeOptions:
-    """What an envelope takes from the connector.
+    """Options of the envelope.
 
     Args:
-        topics: How topics are named.
+        topics: Topic names.
         json: Whether values are written as JSON.
-        key_in_value: Whether values hold the key columns, and ``{}`` stands for a row that is gone.
-        excluded: Columns of this table to leave out of values.
-        static: Its static columns.
-        index: Whether a header numbers the events of one change.
+        key_in_value: Whether values include key columns, and deleted rows are ``{}``.
+        excluded: Columns of this table to exclude from values.
+        static: Static columns of this table.
+        index: Whether a header has the event's index within its change.
     """
 
     topics: TopicNaming
@@ -44,25 +44,25 @@ class EnvelopeOptions:
 
 
 def build(states: pa.RecordBatch, keyspace: str, table: str, options: EnvelopeOptions) -> Envelope:
-    """Put states of rows of one table into their envelope.
+    """Build the envelope of row states of one table.
 
     Args:
-        states: ``key`` and ``value`` as :mod:`airflow_cdc_provider.sources.cassandra.datastax.rows` describes
-            them; ``written_at`` (us); ``index`` (text); ``of_partition``, which must be equal in all rows;
-            with ``node`` they have a header more.
-        keyspace: The table's keyspace.
-        table: Its name.
-        options: The rest.
+        states: ``key`` and ``value`` of :mod:`airflow_cdc_provider.sources.cassandra.datastax.rows`;
+            ``written_at`` (us); ``index`` (text); ``of_partition``, which must be equal in all rows;
+            optionally ``node``, which becomes a header.
+        keyspace: Keyspace of the table.
+        table: Name of the table.
+        options: Options of the envelope.
 
     Raises:
-        ConfigurationError: A column to leave out isn't there.
+        ConfigurationError: An excluded column doesn't exist.
     """
     key, value = states["key"], states["value"]
     names = [f.name for f in value.type]
     for column in options.excluded:
         if column not in (*names, *(f.name for f in key.type)):
             raise ConfigurationError(
-                f"there is no column {column} to leave out", expected=f"one of {', '.join(names)}"
+                f"excluded column {column} doesn't exist", expected=f"one of {', '.join(names)}"
             )
     chosen = [name for name in names if name not in options.excluded]
     if options.json and states.num_rows and states["of_partition"][0].as_py():
@@ -103,7 +103,7 @@ def _chosen(rows: pa.StructArray, names: Sequence[str]) -> pa.StructArray:
 
 
 def _connect(name: str, kind: pa.StructType) -> ConnectSchema:
-    """Return the schema of a struct for JSON, where a user-defined type has no member for a null field."""
+    """Return the schema of a struct for JSON, in which user-defined types omit null fields."""
     fields = tuple((f.name, _as_json(schema_of(f), f)) for f in kind)
     return ConnectSchema("struct", name=name, fields=fields)
 

@@ -25,8 +25,8 @@ from airflow_cdc_provider.events.json_converter import quote
 from airflow_cdc_provider.events.topics import TopicNaming
 from airflow_cdc_provider.events.transforms.pieces import Piece
 
-TOKEN_HEADER: Final = "cdc.token"  # noqa: S105  a place in a stream
-"""Header: the resume token of the change event, the same whenever it is read."""
+TOKEN_HEADER: Final = "cdc.token"  # noqa: S105  a stream position
+"""Header: the resume token of the change event, equal for duplicates."""
 
 _JSON: Final = ConnectSchema("string", optional=True, name="io.debezium.data.Json", version=1)
 _CHANGES: Final = "io.debezium.connector.mongodb.changestream"
@@ -78,17 +78,17 @@ VALUE_SCHEMA: Final = struct(
 
 @dataclass(frozen=True)
 class EnvelopeOptions:
-    """What an envelope takes from the connector and the moment.
+    """Options of the envelope.
 
     Args:
-        topics: How topics are named; its prefix is ``source.name``.
-        version: Text of ``source.version``.
-        tombstones: Whether a record without value follows each delete.
-        now_ns: When the events are built, ns since 1970.
-        last_of_snapshot: Whether the batch's last row ends the whole snapshot.
-        transactions: Per event its field ``transaction``; by default all are null.
-        times: Whether ``ts_us`` and ``ts_ns`` stand beside ``ts_ms``.
-        incremental: Whether reads are of an incremental snapshot.
+        topics: Topic names; the prefix is also ``source.name``.
+        version: Value of ``source.version``.
+        tombstones: Whether a tombstone follows each delete.
+        now_ns: Current time, ns since 1970.
+        last_of_snapshot: Whether the batch's last row is the last row of the snapshot.
+        transactions: Field ``transaction`` of each event; null by default.
+        times: Whether to add ``ts_us`` and ``ts_ns`` to ``ts_ms``.
+        incremental: Whether reads are part of an incremental snapshot.
     """
 
     topics: TopicNaming
@@ -102,12 +102,13 @@ class EnvelopeOptions:
 
 
 def build(events: pa.RecordBatch, options: EnvelopeOptions) -> Envelope:
-    """Put decoded events into their envelope.
+    """Build the envelope of decoded events.
 
     Args:
-        events: Columns as :mod:`airflow_cdc_provider.sources.mongodb.events` describes them; ``token``, where
-            it is, becomes a header.
-        options: The rest.
+        events: Columns of :mod:`airflow_cdc_provider.sources.mongodb.events`; the optional ``token`` becomes
+            a
+            header.
+        options: Options of the envelope.
     """
     count = events.num_rows
     value_schema = _with_times(VALUE_SCHEMA) if options.times else VALUE_SCHEMA
@@ -172,16 +173,16 @@ def build(events: pa.RecordBatch, options: EnvelopeOptions) -> Envelope:
 
 
 def build_documents(events: pa.RecordBatch, envelope: Envelope, *, tombstones: bool) -> Piece:
-    """Show documents as they are after the change, without an envelope.
+    """Convert events to the documents after the change, without an envelope.
 
     Args:
-        events: What the envelope was made of. Updates without a document give no record.
-        envelope: The events in their envelope.
-        tombstones: Whether deletes give a record without value; else they give none.
+        events: Decoded events. Updates without a document have no record.
+        envelope: Envelope of the events.
+        tombstones: Whether deletes have tombstones; otherwise they have no record.
     """
     deletes = pc.equal(events["op"], "d").to_numpy(zero_copy_only=False)
-    shown = events["after"].is_valid().to_numpy(zero_copy_only=False) & ~deletes
-    rows = np.flatnonzero(shown | deletes if tombstones else shown)
+    has_document = events["after"].is_valid().to_numpy(zero_copy_only=False) & ~deletes
+    rows = np.flatnonzero(has_document | deletes if tombstones else has_document)
     index = pa.array(rows)
     destinations = [replace(d, value=OPTIONAL_STRING) for d in envelope.destinations]
     documents = pc.if_else(pa.array(deletes), pa.scalar(None, pa.utf8()), events["after"])
@@ -212,16 +213,16 @@ SCHEMA_VALUE: Final = struct(
     ("event", replace(_JSON, optional=False)),
     version=1,
 )
-"""Debezium has no such records for MongoDB: members are called as in those of its other connectors."""
+"""Debezium has no such records for MongoDB: members are named as in its other connectors."""
 
 
 def build_schema_changes(changes: pa.RecordBatch, topic: str, options: EnvelopeOptions) -> Envelope:
-    """Put schema changes into their envelope; they have no headers.
+    """Build the envelope of schema changes, without headers.
 
     Args:
-        changes: Columns as :mod:`airflow_cdc_provider.sources.mongodb.schema_changes` describes them.
-        topic: Their topic.
-        options: As for :func:`build`.
+        changes: Columns of :mod:`airflow_cdc_provider.sources.mongodb.schema_changes`.
+        topic: Topic of schema changes.
+        options: Options of the envelope.
     """
     count = changes.num_rows
     known_ms = changes["source_ms"]

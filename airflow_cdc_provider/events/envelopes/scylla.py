@@ -1,21 +1,21 @@
-"""The envelope of ScyllaDB's source connector (2.0): its two forms, legacy and advanced.
+"""Envelope of ScyllaDB's source connector (2.0) in its formats legacy and advanced.
 
 ====================== ======================================== =======================================
 what                   legacy                                   advanced
 ====================== ======================================== =======================================
-columns in no key      struct with one field ``value``; null    plain values
-                       where the change says nothing
-collections, tuples,   left out (``all_types`` shows them)      shown
+non-key columns        struct with one field ``value``; null    plain values
+                       if unchanged
+collections, tuples,   omitted unless ``all_types`` is set      included
 user-defined types
-before                 none, or preimages; of a delete the key  as ``before`` asks
-after                  what the change set                      as ``after`` asks
-key                    Kafka key, before, after                 as ``key_places`` asks
+before                 none, or preimages; key of a delete      according to ``before``
+after                  columns set by the change                according to ``after``
+key                    Kafka key, before, after                 according to ``key_placement``
 order in the key       all columns by name                      partition key before clustering, by name
 ====================== ======================================== =======================================
 
-Where the advanced form differs from the connector's on purpose: without postimages ``after`` has what the
-change set (there it is null, though the connector's page shows it), a change without a preimage isn't
-dropped, and all of a change that is of one row is one event.
+Intentional differences of format advanced from the connector: without postimages, ``after`` has the columns
+set by the change (null in the connector, despite its documentation); changes without a preimage are not
+dropped; and a change has one event per row.
 """
 
 from __future__ import annotations
@@ -48,8 +48,8 @@ from airflow_cdc_provider.events.topics import TopicNaming
 Form = Literal["legacy", "advanced"]
 Images = Literal["none", "full", "only-updated"]
 
-KEY_PLACES: Final = ("kafka-key", "payload-after", "payload-before", "payload-key", "kafka-headers")
-"""Where columns of keys can stand."""
+KEY_PLACEMENTS: Final = ("kafka-key", "payload-after", "payload-before", "payload-key", "kafka-headers")
+"""Possible locations of key columns."""
 
 _CELL: Final = "value"
 _SOURCE_NAME: Final = "com.scylladb.cdc.debezium.connector"
@@ -82,27 +82,30 @@ _DETAILS: Final = (
 
 @dataclass(frozen=True)
 class EnvelopeOptions:
-    """What an envelope takes from the connector and the moment.
+    """Options of the envelope.
 
     Args:
-        topics: How topics are named; its prefix is ``source.name`` and in the names of schemas.
-        version: Text of ``source.version``.
-        tombstones: Whether a record without value follows each delete that has a key.
-        now_ns: When the events are built, ns since 1970.
-        form: Which form.
-        before: Of the advanced form: which columns of preimages ``before`` shows.
-        after: Likewise, of postimages.
-        preimages: Of the legacy form: whether ``before`` shows preimages.
-        key_places: Of the advanced form: where the key's columns stand, some of :data:`KEY_PLACES`.
-        key_field: The field that holds them with ``payload-key``.
-        all_types: Of the legacy form: whether collections, tuples and user-defined types are shown.
-        flat_cells: Of the legacy form: whether values stand without the struct around them.
-        collection_changes: Whether a field ``collections`` tells what was added to collections that aren't
-            frozen, what was removed, and whether they were replaced.
-        details: Whether the source block tells stream, time, number, TTL, whether the server's expiry service
-            made the change, and which of before and after is an image.
-        static_keys: Keys of events of static columns: ``partition``: of the partition key alone; ``null``:
-            with null clustering columns, as the connector's are.
+        topics: Topic names; the prefix is also ``source.name`` and part of schema names.
+        version: Value of ``source.version``.
+        tombstones: Whether a tombstone follows each delete with a key.
+        now_ns: Current time, ns since 1970.
+        form: Event format.
+        before: Format advanced: columns of preimages in ``before``.
+        after: Format advanced: columns of postimages in ``after``.
+        preimages: Format legacy: whether ``before`` has preimages.
+        key_placement: Format advanced: locations of key columns, from :data:`KEY_PLACEMENTS`.
+        key_field: Field of the key columns for ``payload-key``.
+        all_types: Format legacy: whether collections, tuples and user-defined types are included.
+        flat_cells: Format legacy: whether values are written without structs.
+        collection_changes: Whether field ``collections`` has additions and removals of non-frozen
+            collections, and
+            whether they were replaced.
+        details: Whether the source block has stream, time, number, TTL, whether the server's expiry service
+            made
+            the change, and whether before and after are images.
+        static_keys: Keys of events of static columns: ``partition``: only the partition key; ``null``: with
+            null
+            clustering columns, like the connector.
     """
 
     topics: TopicNaming
@@ -113,7 +116,7 @@ class EnvelopeOptions:
     before: Images = "none"
     after: Images = "none"
     preimages: bool = False
-    key_places: Sequence[str] = KEY_PLACES[:3]
+    key_placement: Sequence[str] = KEY_PLACEMENTS[:3]
     key_field: str = "key"
     all_types: bool = False
     flat_cells: bool = False
@@ -123,7 +126,7 @@ class EnvelopeOptions:
 
 
 def schema_lead(prefix: str, keyspace: str, table: str) -> str:
-    """Return what begins the names of all schemas of a table."""
+    """Return the prefix of schema names of a table."""
     return f"{prefix}.{keyspace}.{table}."
 
 
@@ -134,15 +137,15 @@ def build(
     partition: Sequence[str],
     options: EnvelopeOptions,
 ) -> Envelope:
-    """Put decoded events of one table into their envelope.
+    """Build the envelope of decoded events of one table.
 
     Args:
-        events: Columns as :mod:`airflow_cdc_provider.sources.scylla.events` describes them; all or none of
-            them of static columns.
-        keyspace: The table's keyspace.
-        table: Its name.
+        events: Columns of :mod:`airflow_cdc_provider.sources.scylla.events`; either all or none are events of
+            static columns.
+        keyspace: Keyspace of the table.
+        table: Name of the table.
         partition: Names of its partition key columns.
-        options: The rest.
+        options: Options of the envelope.
     """
     shape = _Shape(events, schema_lead(options.topics.prefix, keyspace, table), partition, options)
     count = events.num_rows
@@ -170,7 +173,7 @@ def build(
     names = [name for name, _, _ in fields]
     schemas = [(name, schema) for name, schema, _ in fields]
     value = pa.StructArray.from_arrays([values for _, _, values in fields], names)
-    value_schema = struct(f"{shape.lead}Envelope", *schemas)
+    value_schema = struct(f"{shape.prefix}Envelope", *schemas)
     topic = options.topics.topic(keyspace, table)
     tombstones = deletes if options.tombstones and shape.has("kafka-key") else np.zeros(count, np.bool_)
     return Envelope(
@@ -184,12 +187,11 @@ def build(
 
 
 def rows_of(envelope: Envelope, *, cells: bool = False) -> tuple[pa.StructArray, pa.StructArray]:
-    """Return the rows before and after of an envelope, for transforms that make rows of events.
+    """Return the rows before and after of an envelope, for unwrapping.
 
     Args:
         envelope: The envelope.
-        cells: Whether values keep the structs around them. Without them what isn't known and what is null
-            look alike.
+        cells: Whether values keep their structs, which distinguish unknown from null values.
     """
     schemas = dict(envelope.destinations[0].value.fields)
     names = [name for name, _ in envelope.destinations[0].value.fields]
@@ -201,7 +203,7 @@ def rows_of(envelope: Envelope, *, cells: bool = False) -> tuple[pa.StructArray,
 
 
 def _named(rows: pa.StructArray, schema: ConnectSchema, *, cells: bool) -> pa.StructArray:
-    """Take structs around values away, or name them as the schema does."""
+    """Remove the structs of values, or name them according to the schema."""
     fields, arrays = [], []
     for own, (_, member), values in zip(rows.type, schema.fields, rows.flatten(), strict=True):
         if member.name.endswith(".Cell") and cells:
@@ -219,10 +221,10 @@ def _named(rows: pa.StructArray, schema: ConnectSchema, *, cells: bool) -> pa.St
 
 @dataclass(frozen=True, eq=False)
 class _Shape:
-    """The parts of an envelope that the form decides about."""
+    """Parts of an envelope that depend on the format."""
 
     events: pa.RecordBatch
-    lead: str
+    prefix: str
     partition: Sequence[str]
     options: EnvelopeOptions
 
@@ -231,94 +233,96 @@ class _Shape:
         return self.options.form == "legacy"
 
     def has(self, place: str) -> bool:
-        """Tell whether the key's columns stand in a place; the legacy form has no choice."""
-        return place in (KEY_PLACES[:3] if self.legacy else self.options.key_places)
+        """Return whether key columns are in a location, which is fixed in format legacy."""
+        return place in (KEY_PLACEMENTS[:3] if self.legacy else self.options.key_placement)
 
     def before(self, deletes: Any) -> tuple[pa.StructArray, pa.Array]:
-        """Return the rows before, and which of them are images."""
+        """Return the rows before, and which of them are preimages."""
         images = self.events["before"]
         known = images.is_valid()
         if self.legacy:
-            wanted = known if self.options.preimages else pc.and_(known, False)
-            keys_only = pc.and_(pa.array(deletes), pc.invert(wanted))
-            cells = self._cells(images, "before_known", wanted)
-            return self._row("Before", cells, pc.or_(wanted, keys_only)), wanted
+            selected = known if self.options.preimages else pc.and_(known, False)
+            keys_only = pc.and_(pa.array(deletes), pc.invert(selected))
+            cells = self._cells(images, "before_known", selected)
+            return self._row("Before", cells, pc.or_(selected, keys_only)), selected
         mode = self.options.before
-        wanted = known if mode != "none" else pc.and_(known, False)
+        selected = known if mode != "none" else pc.and_(known, False)
         if mode == "full":
             cells = self._completed(images)
         elif mode == "only-updated":
             cells = self._only_modified(images)
         else:
             cells = _fields(images)
-        return self._row("Before", cells, wanted), wanted
+        return self._row("Before", cells, selected), selected
 
     def after(self, deletes: Any) -> tuple[pa.StructArray, pa.Array]:
-        """Return the rows after, likewise."""
+        """Return the rows after, and which of them are postimages."""
         there = pa.array(~deletes)
-        told = self.events["set"]
+        values_set = self.events["set"]
         if self.legacy:
-            return self._row("After", self._cells(told, "modified", there), there), pc.and_(there, False)
+            return self._row("After", self._cells(values_set, "modified", there), there), pc.and_(
+                there, False
+            )
         mode = self.options.after
         images = self.events["after"]
         image = images.is_valid() if mode != "none" else pc.and_(there, False)
-        shown = self._only_modified(images) if mode == "only-updated" else _fields(images)
+        included = self._only_modified(images) if mode == "only-updated" else _fields(images)
         cells = {
             name: pc.if_else(image, values, own)
-            for (name, values), own in zip(shown.items(), _fields(told).values(), strict=True)
+            for (name, values), own in zip(included.items(), _fields(values_set).values(), strict=True)
         }
         return self._row("After", cells, there), pc.and_(image, there)
 
     def row_schema(self, name: str) -> ConnectSchema:
-        """Return the schema of rows before or after."""
+        """Return the schema of rows in before or after."""
         fields = [*self._key_fields(f"payload-{name.lower()}"), *self._cell_fields()]
         members = []
         for own in sorted(fields, key=lambda f: f.name):
             schema = schema_of(own)
             if self._in_struct(own.name):
-                schema = struct(f"{self.lead}{own.name}.Cell", (_CELL, schema), optional=True)
+                schema = struct(f"{self.prefix}{own.name}.Cell", (_CELL, schema), optional=True)
             members.append((own.name, schema))
-        return struct(f"{self.lead}{name}", *members, optional=True)
+        return struct(f"{self.prefix}{name}", *members, optional=True)
 
     def collections_schema(self) -> ConnectSchema:
-        """Return the schema of what changed in collections."""
+        """Return the schema of collection changes."""
         members = []
         for own in self.events.schema.field("collections").type:
             parts = [(part.name, schema_of(part)) for part in own.type]
             parts[-1] = ("replaced", BOOLEAN)
-            members.append((own.name, struct(f"{self.lead}{own.name}.Changes", *parts, optional=True)))
-        return struct(f"{self.lead}Collections", *members)
+            members.append((own.name, struct(f"{self.prefix}{own.name}.Changes", *parts, optional=True)))
+        return struct(f"{self.prefix}Collections", *members)
 
     def key_schema(self) -> ConnectSchema:
-        """Return the schema of keys of rows."""
-        return struct(f"{self.lead}Key", *((f.name, schema_of(f)) for f in self._shown_key()))
+        """Return the schema of row keys."""
+        return struct(f"{self.prefix}Key", *((f.name, schema_of(f)) for f in self._shown_key()))
 
     def key(self) -> pa.StructArray:
         """Return the keys."""
         return _chosen(self.events["key"], [f.name for f in self._shown_key()])
 
     def record_key_schema(self) -> ConnectSchema:
-        """Return the schema of the records' keys: those of static columns may have less than a row's."""
+        """Return the schema of record keys, which for static columns may be a subset of row keys."""
         schema = self.key_schema()
         if not self._partition_only:
             return schema
         fields = tuple((name, member) for name, member in schema.fields if name in self.partition)
-        return replace(schema, name=f"{self.lead}PartitionKey", fields=fields)
+        return replace(schema, name=f"{self.prefix}PartitionKey", fields=fields)
 
     def record_key(self) -> pa.StructArray:
-        """Return the records' keys, null where they are to have none."""
+        """Return the record keys, null for records without a key."""
         names = [name for name, _ in self.record_key_schema().fields]
         key = _chosen(self.events["key"], names)
         return key if self.has("kafka-key") else pa.nulls(len(key), key.type)
 
     def headers(self) -> Mapping[str, pa.Array]:
-        """Return the key's columns as headers of text."""
+        """Return the key columns as text headers."""
         found = {}
         for own in self.events.schema.field("key").type:
-            lead = "pk." if own.name in self.partition else "ck."
+            prefix = "pk." if own.name in self.partition else "ck."
             values = self.events["key"].field(own.name)
             binary = pa.types.is_binary(own.type)
-            found[lead + own.name] = base64(values) if binary else quote(_texts(values))
+            found[prefix + own.name] = base64(values) if binary else quote(_texts(values))
         return found
 
     @property
@@ -342,7 +346,7 @@ class _Shape:
         return not self.legacy or self.options.all_types or not pa.types.is_nested(own.type)
 
     def _in_struct(self, name: str) -> bool:
-        """Tell whether values of a column stand in structs of their own."""
+        """Return whether values of a column are structs."""
         keys = {f.name for f in self.events.schema.field("key").type}
         return self.legacy and not self.options.flat_cells and name not in keys
 
@@ -351,8 +355,8 @@ class _Shape:
         columns = {f.name: (f, keys.field(f.name)) for f in self._key_fields(f"payload-{name.lower()}")}
         for own in self._cell_fields():
             values = cells[own.name]
-            shown = own if values.type == own.type else pa.field(own.name, values.type)
-            columns[own.name] = shown, values
+            included = own if values.type == own.type else pa.field(own.name, values.type)
+            columns[own.name] = included, values
         names = sorted(columns)
         if not names:
             absent = np.packbits(there.to_numpy(zero_copy_only=False), bitorder="little")
@@ -360,21 +364,21 @@ class _Shape:
         fields, arrays = [columns[n][0] for n in names], [columns[n][1] for n in names]
         return pa.StructArray.from_arrays(arrays, fields=fields, mask=pc.invert(there))
 
-    def _cells(self, rows: pa.StructArray, flags: str, wanted: pa.Array) -> dict[str, pa.Array]:
-        """Put values into structs, null where the rows say nothing of them."""
-        told = self.events[flags]
+    def _cells(self, rows: pa.StructArray, flags: str, selected: pa.Array) -> dict[str, pa.Array]:
+        """Wrap values in structs, null for unchanged columns."""
+        values_set = self.events[flags]
         cells = {}
         for (name, values), own in zip(_fields(rows).items(), rows.type, strict=True):
-            says = pc.and_(told.field(name), wanted)
+            is_set = pc.and_(values_set.field(name), selected)
             if self._in_struct(name):
                 inner = own.with_name(_CELL)
-                cells[name] = pa.StructArray.from_arrays([values], fields=[inner], mask=pc.invert(says))
+                cells[name] = pa.StructArray.from_arrays([values], fields=[inner], mask=pc.invert(is_set))
             else:
-                cells[name] = pc.if_else(says, values, pa.scalar(None, values.type))
+                cells[name] = pc.if_else(is_set, values, pa.scalar(None, values.type))
         return cells
 
     def _only_modified(self, images: pa.StructArray) -> dict[str, pa.Array]:
-        """Show of updates the columns that they say something of."""
+        """Keep only updated columns of updates."""
         updates = pc.equal(self.events["op"], "u")
         modified = self.events["modified"]
         return {
@@ -385,7 +389,7 @@ class _Shape:
         }
 
     def _completed(self, images: pa.StructArray) -> dict[str, pa.Array]:
-        """Show preimages with what they leave out: columns that didn't change are in the postimage."""
+        """Complete preimages with unchanged columns from the postimage."""
         post = self.events["after"]
         later = _fields(post)
         cells = {}
@@ -431,12 +435,12 @@ def _source(
 
 
 def _fields(rows: pa.StructArray) -> dict[str, pa.Array]:
-    """Return the columns of rows, null where the row is."""
+    """Return the columns of rows, null for null rows."""
     return dict(zip((f.name for f in rows.type), rows.flatten(), strict=True))
 
 
 def _chosen(rows: pa.StructArray, names: Sequence[str]) -> pa.StructArray:
-    """Choose columns of rows, none of which is null."""
+    """Select columns of non-null rows."""
     if not names:
         return pa.Array.from_buffers(pa.struct([]), len(rows), [None])
     fields = [rows.type.field(name) for name in names]
@@ -444,7 +448,7 @@ def _chosen(rows: pa.StructArray, names: Sequence[str]) -> pa.StructArray:
 
 
 def _texts(values: pa.Array) -> pa.Array:
-    """Write values of keys as text; nested ones as they are printed."""
+    """Write key values as text, nested ones in their printed form."""
     if pa.types.is_nested(values.type):
         return pa.array([None if value is None else str(value) for value in values.to_pylist()], pa.utf8())
     return values.cast(pa.utf8())

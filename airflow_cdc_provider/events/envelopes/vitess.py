@@ -26,9 +26,9 @@ from airflow_cdc_provider.events.heartbeats import KEY_SCHEMA as HEARTBEAT_KEY
 from airflow_cdc_provider.events.json_converter import to_json
 
 NEW_KEY_HEADER: Final = "__debezium.newkey"
-"""Header of a delete that is half of a change of keys: the key that the row gets."""
+"""Header of the delete event of a key change: the new key."""
 OLD_KEY_HEADER: Final = "__debezium.oldkey"
-"""Header of the create: the key that the row had."""
+"""Header of the create event of a key change: the old key."""
 
 SOURCE: Final = struct(
     "io.debezium.connector.vitess.Source",
@@ -63,7 +63,7 @@ ORDERED_TRANSACTION: Final = replace(
         ),
     ),
 )
-"""The field ``transaction`` with what orders the transactions of a shard."""
+"""Field ``transaction`` with epoch and rank, which order the transactions of a shard."""
 
 HEARTBEAT_VALUE: Final = struct(
     "io.debezium.connector.vitess.Heartbeat", ("vgtid", STRING), ("ts_ms", INT64), version=1
@@ -72,14 +72,14 @@ HEARTBEAT_VALUE: Final = struct(
 
 @dataclass(frozen=True)
 class EnvelopeOptions:
-    """What an envelope takes from the connector and the moment.
+    """Options of the envelope.
 
     Args:
-        name: Text of ``source.name``.
-        version: Text of ``source.version``.
-        tombstones: Whether a record without value follows each delete.
-        now_ns: When the events are built, ns since 1970.
-        ordered: Whether transactions tell their epoch and rank.
+        name: Value of ``source.name``.
+        version: Value of ``source.version``.
+        tombstones: Whether a tombstone follows each delete.
+        now_ns: Current time, ns since 1970.
+        ordered: Whether transactions have epoch and rank.
     """
 
     name: str
@@ -91,13 +91,13 @@ class EnvelopeOptions:
 
 @dataclass(frozen=True)
 class Shape:
-    """A table whose events have one form.
+    """A table with one schema.
 
     Args:
-        keyspace: Its keyspace.
-        table: Its name.
-        topic: Where its events go.
-        key: Fields of keys, none for a table without a key; Connect's names as metadata.
+        keyspace: Keyspace of the table.
+        table: Name of the table.
+        topic: Topic of its events.
+        key: Fields of keys, none for a table without a key; Connect names as metadata.
         value: Fields of rows.
     """
 
@@ -109,14 +109,13 @@ class Shape:
 
 
 def build(events: pa.RecordBatch, shape: Shape, options: EnvelopeOptions) -> Envelope:
-    """Put decoded events of one table into their envelope.
+    """Build the envelope of decoded events of one table.
 
     Args:
-        events: Columns as :class:`airflow_cdc_provider.sources.vitess.events.TableEvents` describes them, and
-            ``vgtid``: the place that a reader has reached with the event. ``transaction``, where it is, is
-            the field of that name.
-        shape: What rows and keys are.
-        options: The rest.
+        events: Columns of :class:`airflow_cdc_provider.sources.vitess.events.TableEvents`, and ``vgtid``, the
+            position after the event; optionally the field ``transaction``.
+        shape: Schema of rows and keys.
+        options: Options of the envelope.
     """
     count = events.num_rows
     topic = shape.topic
@@ -179,18 +178,18 @@ SCHEMA_VALUE: Final = struct(
     ),
     version=1,
 )
-"""As Debezium's relational connectors have it, but for what the table looks like: its next row tells that."""
+"""Format of Debezium's relational connectors without the table structure, which the next row shows."""
 
 
 def build_schema_changes(statements: pa.RecordBatch, topic: str, options: EnvelopeOptions) -> Envelope:
-    """Put DDL statements into their envelope; they have no headers.
+    """Build the envelope of DDL statements, without headers.
 
     Args:
-        statements: Columns ``keyspace``, ``table`` (``<unknown>`` where the statement doesn't tell one),
-            ``type`` (CREATE, ALTER, DROP ...; null where it isn't known), ``statement``, ``shard``,
+        statements: Columns ``keyspace``, ``table`` (``<unknown>`` if the statement has none), ``type``
+            (CREATE, ALTER, DROP ...; null if unknown), ``statement``, ``shard``,
             ``seconds`` and ``vgtid``.
-        topic: Their topic.
-        options: As for :func:`build`.
+        topic: Topic of schema changes.
+        options: Options of the envelope.
     """
     count = statements.num_rows
     known = statements["type"].is_valid()
@@ -221,12 +220,12 @@ def build_schema_changes(statements: pa.RecordBatch, topic: str, options: Envelo
 
 
 def build_heartbeats(vgtids: pa.Array, topic: str, options: EnvelopeOptions) -> Envelope:
-    """Make heartbeats: of partition 0, without headers.
+    """Build heartbeat records, for partition 0 and without headers.
 
     Args:
-        vgtids: Of each, the VGTID that was reached, as text.
-        topic: Their topic.
-        options: As for :func:`build`.
+        vgtids: VGTID of each heartbeat, as text.
+        topic: Topic of heartbeats.
+        options: Options of the envelope.
     """
     count = len(vgtids)
     return Envelope(

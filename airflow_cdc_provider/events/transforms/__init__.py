@@ -1,7 +1,6 @@
-"""Transforms: events in their envelope to other records, as columns, before they are encoded.
+"""Transforms of events between envelope and encoder, on Arrow columns.
 
-A transform takes an envelope and gives pieces (:class:`.pieces.Piece`): envelopes of some of its rows each,
-with what sorts their records. Rows of which a value has a schema of its own come grouped, one group per
-schema (:class:`.pieces.Rows`), so that the work per row is Arrow's. No source is known here: the connectors'
-jobs bring rows in.
+A transform takes an envelope and returns pieces (:class:`.pieces.Piece`): envelopes of subsets of its rows,
+with sort keys of their records. Rows with individual schemas are grouped by schema (:class:`.pieces.Rows`),
+so that Arrow processes whole groups. This package doesn't depend on a source.
 """

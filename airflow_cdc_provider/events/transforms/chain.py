@@ -1,9 +1,9 @@
-"""The chain: transforms in the order of the declaration, between envelopes and the encoder.
+"""Chain of transforms in declaration order, between envelopes and the encoder.
 
-What Kafka Connect calls a record is here a row of a piece's columns; a transform takes and gives pieces, and
-no row becomes a Python object. Before the first transform, tombstones become records of their own, as they
-are in Connect: a predicate can tell them from what they follow. Where a predicate chooses some rows of a
-piece the piece is split; the encoder puts all records back into the order of their rows.
+A record of Kafka Connect is a row of a piece's columns; transforms take and return pieces, without Python
+objects per row. Before the first transform, tombstones become separate records, as in Connect, so that
+predicates can select them. If a predicate selects some rows of a piece, the piece is split; the encoder
+restores the order of rows.
 """
 
 from __future__ import annotations
@@ -36,12 +36,11 @@ _TIMESTAMP: Final = ConnectSchema("int64", name="org.apache.kafka.connect.data.T
 
 @dataclass(frozen=True)
 class Chain:
-    """Transforms to be applied one after the other.
+    """Transforms that are applied in order.
 
     Args:
-        transforms: Their options.
-        lenient: Whether a field that an expression names and a record doesn't have is null: documents have no
-            fixed fields.
+        transforms: Options of the transforms.
+        lenient: Whether missing fields are null in expressions, because documents have no fixed fields.
     """
 
     transforms: Sequence[given.Transform]
@@ -51,13 +50,13 @@ class Chain:
         """Transform records.
 
         Args:
-            pieces: The records; rows that have tombstones are in one piece only.
+        pieces: The records; rows with tombstones are in one piece only.
 
         Returns:
-            Records of the same rows, as far as they are kept.
+            The transformed records.
 
         Raises:
-            ConfigurationError: A transform doesn't fit the records; the message tells which.
+            ConfigurationError: A transform fails for the records; the message names it.
         """
         if not self.transforms:
             return list(pieces)
@@ -68,7 +67,7 @@ class Chain:
         return found
 
     def _told(self, place: str, transform: given.Transform, piece: Piece) -> list[Piece]:
-        """Apply a transform; what fails tells which one it is, and of which topics records are."""
+        """Apply a transform; errors name the transform and the topics."""
         try:
             return self._applied(transform, piece)
         except ConfigurationError as error:
@@ -91,7 +90,7 @@ class Chain:
         return [rest, *_STEPS[transform.type](self, transform, some_rows(piece, np.flatnonzero(chosen)))]
 
     def _chosen(self, when: given.When, envelope: Envelope) -> np.ndarray:
-        """Tell which records a transform is for."""
+        """Return which records a predicate selects."""
         chosen = np.ones(len(envelope.key), np.bool_)
         if when == given.When():
             return chosen
@@ -116,17 +115,17 @@ class Chain:
         return found.fill_null(False).to_numpy(zero_copy_only=False)
 
     def _filter(self, options: given.FilterOptions, piece: Piece) -> list[Piece]:
-        asked, kept = _asked(options.tombstones, piece.envelope)
-        if asked.all():
+        evaluated, kept = _to_evaluate(options.tombstones, piece.envelope)
+        if evaluated.all():
             return [some_rows(piece, np.flatnonzero(self._holds(options.condition, piece.envelope)))]
-        part = some_rows(piece, np.flatnonzero(asked))
-        kept[asked] = self._holds(options.condition, part.envelope) if len(part.rows) else False
+        part = some_rows(piece, np.flatnonzero(evaluated))
+        kept[evaluated] = self._holds(options.condition, part.envelope) if len(part.rows) else False
         return [some_rows(piece, np.flatnonzero(kept))]
 
     def _route(self, options: given.RouteOptions, piece: Piece) -> list[Piece]:
-        asked, kept = _asked(options.tombstones, piece.envelope)
-        rest = some_rows(piece, np.flatnonzero(~asked & kept))
-        part = some_rows(piece, np.flatnonzero(asked))
+        evaluated, kept = _to_evaluate(options.tombstones, piece.envelope)
+        rest = some_rows(piece, np.flatnonzero(~evaluated & kept))
+        part = some_rows(piece, np.flatnonzero(evaluated))
         if not len(part.rows):
             return [rest]
         topics = text(parse_expression(options.topic, "text"), Scope(part.envelope, self.lenient))
@@ -143,8 +142,8 @@ class Chain:
             if topic:
                 physical = destination.topic
                 if options.key_field_regex:
-                    told = replaced(options.key_field_regex, options.key_field_replacement, physical)
-                    physical = physical if told is None else told
+                    identifier = replaced(options.key_field_regex, options.key_field_replacement, physical)
+                    physical = physical if identifier is None else identifier
                 part = replace(
                     part,
                     envelope=record_steps.logical_table(
@@ -159,7 +158,7 @@ class Chain:
         return found
 
     def _unwrap(self, options: given.UnwrapStepOptions, piece: Piece) -> list[Piece]:
-        """Make rows; what has no envelope stays, tombstones are the affair of ``deletes``."""
+        """Unwrap envelopes; other records are kept, tombstones are handled by ``deletes``."""
         if not record_steps.is_envelope(piece.envelope):
             return [piece]
         there = np.flatnonzero(~_without_value(piece.envelope))
@@ -178,14 +177,14 @@ class Chain:
             pc.equal(part.envelope.value.field("op"), "d").fill_null(False).to_numpy(zero_copy_only=False)
         )
         documents = []
-        for name, wanted in (("after", ~deleted), ("before", deleted)):
+        for name, selected in (("after", ~deleted), ("before", deleted)):
             side = value.member(name)
             if side is None or side.schema.type != "struct" or pa.types.is_null(side.values.type):
                 continue
-            rows = np.flatnonzero(wanted & side.values.is_valid().to_numpy(zero_copy_only=False))
+            rows = np.flatnonzero(selected & side.values.is_valid().to_numpy(zero_copy_only=False))
             if len(rows):
                 documents.append((side.schema, Rows(rows, side.values.take(pa.array(rows)))))
-        made = unwrap(
+        unwrapped = unwrap(
             part.envelope,
             [Rows(np.arange(len(there)), part.envelope.key)],
             [rows for _, rows in documents],
@@ -193,13 +192,13 @@ class Chain:
         )
         return [
             replace(new, rows=part.rows[new.rows], turn=max(new.turn, part.turn), field_names="")
-            for new in (self._with_schemas(one, part.envelope, documents) for one in made)
+            for new in (self._with_schemas(one, part.envelope, documents) for one in unwrapped)
         ]
 
     def _with_schemas(
         self, new: Piece, old: Envelope, documents: Sequence[tuple[ConnectSchema, Rows]]
     ) -> Piece:
-        """Give rows the schemas that they have in their envelope."""
+        """Restore the schemas that rows have in their envelope."""
         (destination,) = new.envelope.destinations
         values = new.envelope.value
         origin = old.destinations[int(old.destination[new.rows[0]])]
@@ -207,7 +206,7 @@ class Chain:
         value = destination.value
         if value is not origin.value:
             fields = tuple((name, known.get(name, schema)) for name, schema in value.fields)
-            if _DELETED in dict(fields):  # a text, in what is made of rows
+            if _DELETED in dict(fields):  # text in unwrapped rows
                 marked = at_path(Column(replace(value, fields=fields), values), _DELETED, _as_text)
                 fields, values = marked.schema.fields, marked.values
             inner = dict(origin.value.fields).get("after", value)
@@ -231,7 +230,7 @@ def _only_destination(piece: Piece, number: int) -> Piece:
 
 
 def some_rows(piece: Piece, rows: np.ndarray) -> Piece:
-    """Keep some records of a piece, given by their numbers."""
+    """Select records of a piece by index."""
     if len(rows) == len(piece.rows):
         return piece
     index, envelope = pa.array(rows), piece.envelope
@@ -252,7 +251,7 @@ def some_rows(piece: Piece, rows: np.ndarray) -> Piece:
 
 
 def _tombstones_apart(piece: Piece) -> list[Piece]:
-    """Make records of the tombstones that follow events."""
+    """Convert tombstones that follow events to records."""
     envelope = piece.envelope
     followed = np.flatnonzero(envelope.tombstone)
     if not len(followed):
@@ -272,8 +271,8 @@ def _without_value(envelope: Envelope) -> np.ndarray:
     return envelope.value.is_null().to_numpy(zero_copy_only=False)
 
 
-def _asked(tombstones: str, envelope: Envelope) -> tuple[np.ndarray, np.ndarray]:
-    """Tell which records an expression is asked about, and which of all are kept before it answers."""
+def _to_evaluate(tombstones: str, envelope: Envelope) -> tuple[np.ndarray, np.ndarray]:
+    """Return the records to evaluate an expression for, and the records kept without evaluation."""
     if tombstones == "evaluate":
         everything = np.ones(len(envelope.key), np.bool_)
         return everything, everything.copy()
@@ -285,12 +284,12 @@ Step = Callable[[Chain, Any, Piece], list[Piece]]
 
 
 def _of_fields(change: Callable[[Any, Column], Column]) -> Step:
-    """Make a step of what changes columns of keys or values."""
+    """Create a step from a function on key or value columns."""
 
     def step(chain: Chain, options: Any, piece: Piece) -> list[Piece]:
         side: Side = options.target
         column = piece.envelope.key if side == "key" else piece.envelope.value
-        if column.null_count == len(column):  # what has no value has no fields either
+        if column.null_count == len(column):  # null values have no fields
             return [piece]
         envelope = reshaped(piece.envelope, side, lambda one: change(options, one))
         return [replace(piece, envelope=envelope)]
@@ -299,7 +298,7 @@ def _of_fields(change: Callable[[Any, Column], Column]) -> Step:
 
 
 def _of_records(change: Callable[[Any, Envelope], Envelope]) -> Step:
-    """Make a step of what changes envelopes."""
+    """Create a step from a function on envelopes."""
 
     def step(chain: Chain, options: Any, piece: Piece) -> list[Piece]:
         return [replace(piece, envelope=change(options, piece.envelope))]
@@ -308,7 +307,7 @@ def _of_records(change: Callable[[Any, Envelope], Envelope]) -> Step:
 
 
 def _of_values(change: Callable[[Any, Envelope], Envelope]) -> Step:
-    """Make a step of what reads values; records without one pass as they are."""
+    """Create a step from a function that reads values; tombstones pass unchanged."""
 
     def step(chain: Chain, options: Any, piece: Piece) -> list[Piece]:
         missing = _without_value(piece.envelope)
@@ -344,7 +343,7 @@ def _insert_field(chain: Chain, options: given.InsertFieldOptions, piece: Piece)
     partition = pa.nulls(count, pa.int32()) if envelope.partition is None else envelope.partition
     timestamp = pa.nulls(count, pa.int64()) if envelope.timestamp is None else envelope.timestamp
     static = pa.repeat(pa.scalar(options.static_value, pa.utf8()), count)
-    wanted = (
+    candidates = (
         (options.topic_field, ConnectSchema("string"), topics),
         (options.partition_field, ConnectSchema("int32"), partition),
         (options.timestamp_field, _TIMESTAMP, timestamp),
@@ -356,7 +355,7 @@ def _insert_field(chain: Chain, options: given.InsertFieldOptions, piece: Piece)
 
     added = [
         (name.rstrip("!?"), make(replace(schema, optional=not name.endswith("!")), values))
-        for name, schema, values in wanted
+        for name, schema, values in candidates
         if name
     ]
     changed = reshaped(envelope, options.target, lambda column: field_steps.with_fields(column, added))

@@ -1,4 +1,4 @@
-"""Keys and values while transforms work on them: a schema and its column, changed together."""
+"""Keys and values during transformation: a schema and its column."""
 
 from __future__ import annotations
 
@@ -29,11 +29,11 @@ _ARROW: Final[Mapping[str, pa.DataType]] = {
 
 @dataclass(frozen=True)
 class Column:
-    """Keys, values or a field of them.
+    """Keys, values or one of their fields.
 
     Args:
-        schema: What they are.
-        values: A row each. An Arrow column of type null goes with any schema.
+        schema: Schema of the column.
+        values: One value per row. An Arrow column of type null is valid for any schema.
     """
 
     schema: ConnectSchema
@@ -41,13 +41,13 @@ class Column:
 
     @classmethod
     def of(cls, envelope: Envelope, side: str) -> Column:
-        """Take keys or values; names of schemas are those of the first destination."""
+        """Return keys or values, with the schema of the first destination."""
         if side == "key":
             return cls(envelope.destinations[0].key, envelope.key)
         return cls(envelope.destinations[0].value, envelope.value)
 
     def members(self) -> list[tuple[str, Column]]:
-        """Return the fields of a struct, as they are where the struct is null."""
+        """Return the fields of a struct; undefined for null structs."""
         if pa.types.is_null(self.values.type):
             return [(name, Column(schema, pa.nulls(len(self.values)))) for name, schema in self.schema.fields]
         return [
@@ -56,7 +56,7 @@ class Column:
         ]
 
     def member(self, name: str) -> Column | None:
-        """Return a field of a struct, null where the struct is; None if there isn't one."""
+        """Return a field of a struct, null for null structs; None if it doesn't exist."""
         names = [known for known, _ in self.schema.fields]
         if name not in names:
             return None
@@ -67,15 +67,17 @@ class Column:
         return Column(schema, self.values.flatten()[number])
 
     def with_members(self, members: Sequence[tuple[str, Column]]) -> Column:
-        """Return the struct with other fields; it stays null where it is.
+        """Return the struct with other fields; nulls stay null.
 
         Raises:
-            ConfigurationError: Two fields have one name.
+            ConfigurationError: Two fields have the same name.
         """
         names = [name for name, _ in members]
         if len(set(names)) < len(names):
             twice = next(name for name in names if names.count(name) > 1)
-            raise ConfigurationError(f"a transform makes two fields {twice}", remedy="rename one of them")
+            raise ConfigurationError(
+                f"a transform creates duplicate field {twice}", remedy="rename one of them"
+            )
         schema = replace(self.schema, fields=tuple((name, column.schema) for name, column in members))
         return Column(schema, self._struct(members))
 
@@ -91,11 +93,11 @@ class Column:
         )
 
     def without_options(self) -> Column:
-        """Return it with a schema that is neither optional nor has a default, as most of Connect's give."""
+        """Return it with a required schema without default, the result of most Connect transforms."""
         return Column(replace(self.schema, optional=False, default=None), self.values)
 
     def is_struct(self) -> bool:
-        """Tell whether it has fields."""
+        """Return whether it is a struct."""
         return self.schema.type == "struct"
 
 
@@ -107,16 +109,17 @@ def reshaped(envelope: Envelope, side: Side, change: Change) -> Envelope:
 
     Args:
         envelope: The records; destinations' schemas differ in names only.
-        side: What is changed.
-        change: Gives another column of the same length. It is asked once per destination, with all rows for
-            the first and none for the others.
+        side: Whether to change keys or values.
+        change: Returns another column of the same length. Called once per destination, with all rows for
+            the first
+            and none for the others.
 
     Raises:
-        ConfigurationError: Values are texts that hold the whole event.
+        ConfigurationError: Values are text with the whole event.
     """
     if side == "value" and envelope.verbatim:
         raise ConfigurationError(
-            "values that are texts have no fields for a transform to change",
+            "values that are text have no fields to transform",
             expected="publish.envelope: debezium, or publish.unwrap",
         )
     column = Column.of(envelope, side)
@@ -137,14 +140,14 @@ def reshaped(envelope: Envelope, side: Side, change: Change) -> Envelope:
 
 
 def at_path(column: Column, path: str, change: Callable[[Column], Column | None]) -> Column:
-    """Change a field given by its name, or by the names that lead to it with dots between.
+    """Change a field by name or dotted path.
 
-    A path that leads nowhere says nothing: other topics' records may have it.
+    Missing fields are ignored, because records of other topics may have them.
 
     Args:
         column: A struct.
         path: The field.
-        change: Gives another column for it, or None to take it out.
+        change: Returns another column, or None to remove the field.
     """
     if not column.is_struct():
         return column
@@ -168,7 +171,7 @@ def at_path(column: Column, path: str, change: Callable[[Column], Column | None]
 
 
 def typed(column: Column) -> pa.Array:
-    """Return a column's values in an Arrow type of their own, also if all of them are null."""
+    """Return a column's values in their Arrow type, even if all are null."""
     if pa.types.is_null(column.values.type) and column.schema.type in _ARROW:
         return column.values.cast(_ARROW[column.schema.type])
     return column.values

@@ -1,7 +1,7 @@
-"""Evaluates expressions over records as columns: Arrow's kernels, one call per operation, no row touched.
+"""Evaluation of expressions on record columns, with one Arrow kernel call per operation.
 
-Whole numbers are 64 bits wide, others doubles, texts of Arrow's large form; so the types of a batch's columns
-can't change what an expression means.
+Integers have 64 bits, other numbers are doubles, text is Arrow's large string, so results don't depend on the
+types of a batch's columns.
 """
 
 from __future__ import annotations
@@ -43,11 +43,11 @@ _NUMBER: Final = r"^[+-]?([0-9]+(\.[0-9]*)?|\.[0-9]+)([eE][+-]?[0-9]{1,3})?$"
 
 @dataclass(frozen=True)
 class Scope:
-    """Records that an expression is evaluated over.
+    """Records to evaluate an expression on.
 
     Args:
         envelope: The records.
-        lenient: Whether a field that there isn't is null: documents have no fixed fields.
+        lenient: Whether missing fields are null, because documents have no fixed fields.
     """
 
     envelope: Envelope
@@ -55,21 +55,21 @@ class Scope:
 
     @property
     def count(self) -> int:
-        """How many records there are."""
+        """Number of records."""
         return len(self.envelope.key)
 
 
 def condition(expression: Expression, scope: Scope) -> pa.BooleanArray:
-    """Tell of which records a condition holds; null where that is unknown.
+    """Return for which records a condition is true; null if unknown.
 
     Raises:
-        ConfigurationError: A field doesn't exist or has another type than the expression needs.
+        ConfigurationError: A field doesn't exist or has a type that the expression doesn't support.
     """
     return _whole(_Evaluator(expression, scope).of(expression.node, "boolean"), scope.count, pa.bool_())
 
 
 def text(expression: Expression, scope: Scope) -> pa.LargeStringArray:
-    """Return the text that an expression gives for each record.
+    """Return the text result of an expression for each record.
 
     Raises:
         ConfigurationError: As for :func:`condition`.
@@ -89,12 +89,12 @@ class _Evaluator:
         self._scope = scope
 
     def of(self, node: Node, kind: Kind) -> Any:
-        """Return a node's values, array or scalar, and see that they have a type."""
+        """Return a node's values, array or scalar, and check their type."""
         found = self._values(node)
-        told = _kind_of(found.type)
-        if kind != "any" and told not in (kind, "null"):
-            raise self._error(node.where, f"a {kind}", told)
-        return found.cast(_NULLS[kind]) if told == "null" and kind != "any" else found
+        actual = _kind_of(found.type)
+        if kind != "any" and actual not in (kind, "null"):
+            raise self._error(node.where, f"a {kind}", actual)
+        return found.cast(_NULLS[kind]) if actual == "null" and kind != "any" else found
 
     def _values(self, node: Node) -> Any:
         if isinstance(node, Constant):
@@ -190,7 +190,7 @@ class _Evaluator:
             looked_up = pc.add(_double(found), 0.0) if doubles else found  # 0 and -0 are equal
             inside = pc.is_in(looked_up, value_set=pa.array(values, kind))
             inside = pc.if_else(pc.is_valid(found), inside, pa.scalar(None, pa.bool_()))
-        if len(known) < len(others):  # a null among them: what isn't found may be it
+        if len(known) < len(others):  # with a null among them, missing values are unknown
             inside = pc.if_else(inside, inside, pa.scalar(None, pa.bool_()))
         return inside
 
@@ -208,7 +208,7 @@ class _Evaluator:
         return pc.coalesce(*self._alike(node, [self.of(argument, "any") for argument in node.arguments]))
 
     def _alike(self, node: Operation, found: list[Any]) -> list[Any]:
-        """Give values one type."""
+        """Convert values to a common type."""
         kinds = {_kind_of(value.type) for value in found} - {"null"}
         if len(kinds) > 1 or "struct" in kinds:
             raise self._error(node.where, "values of one type", " and ".join(sorted(kinds)))
@@ -221,7 +221,7 @@ class _Evaluator:
         return pc.binary_join_element_wise(*texts, pa.scalar("", _TEXT))
 
     def _do_substring(self, node: Operation) -> Any:
-        """Cut a text as SQL does: characters are numbered from 1, and what is outside isn't there."""
+        """Return a substring with SQL semantics: positions start at 1, positions outside are ignored."""
         texts = self.of(node.arguments[0], "text")
         bounds = node.arguments[1:]
         if not all(isinstance(bound, Constant) and isinstance(bound.value, int) for bound in bounds):
@@ -284,8 +284,8 @@ class _Evaluator:
                 plain_texts(envelope.headers[node.path[0]]) if node.path[0] in envelope.headers else _NOTHING
             )
         if node.root in ("partition", "timestamp"):
-            told = envelope.partition if node.root == "partition" else envelope.timestamp
-            return pa.scalar(None, pa.int64()) if told is None else told.cast(pa.int64())
+            actual = envelope.partition if node.root == "partition" else envelope.timestamp
+            return pa.scalar(None, pa.int64()) if actual is None else actual.cast(pa.int64())
         column = Column.of(envelope, node.root)
         rest = node.path
         while rest:
@@ -338,7 +338,7 @@ def _kind_of(kind: pa.DataType) -> str:
 
 
 def _wide(column: Column) -> pa.Array:
-    """Return a field's values in the type that expressions count with."""
+    """Return a field's values in the types of expressions."""
     values = column.values
     if pa.types.is_integer(values.type):
         return values.cast(pa.int64())
@@ -353,7 +353,7 @@ def _wide(column: Column) -> pa.Array:
 
 
 def plain_texts(texts: pa.Array) -> pa.Array:
-    """Return what JSON texts of headers say, as text; texts with escapes are few and read one by one."""
+    """Decode JSON headers to text; the few texts with escapes are decoded one by one."""
     texts = texts.cast(_TEXT)
     quoted = pc.starts_with(texts, '"')
     inner = pc.utf8_slice_codeunits(texts, 1, -1)
@@ -370,12 +370,12 @@ def plain_texts(texts: pa.Array) -> pa.Array:
 
 
 def _double(numbers: Any) -> Any:
-    """Return doubles, of whole numbers that have more digits the nearest ones."""
+    """Convert to doubles, rounding large integers."""
     return pc.cast(numbers, pa.float64(), safe=False)
 
 
 def _of_one_width(one: Any, other: Any) -> tuple[Any, Any]:
-    """Make doubles of both numbers if one is."""
+    """Convert both numbers to double if one is."""
     if one.type != other.type and pa.float64() in (one.type, other.type):
         return _double(one), _double(other)
     return one, other
@@ -391,7 +391,7 @@ def _divide(one: Any, other: Any) -> Any:
 
 
 def _modulo(one: Any, other: Any) -> Any:
-    """Return the remainder that has the dividend's sign, as SQL and C have it."""
+    """Return the remainder with the sign of the dividend, as in SQL and C."""
     divisor = pc.if_else(pc.equal(other, 0), pa.scalar(None, other.type), other)
     quotient = pc.divide(one, divisor)
     if pa.types.is_floating(quotient.type):
@@ -446,4 +446,4 @@ _PLAIN: Final[Mapping[str, tuple[tuple[Kind, ...], Callable[..., Any]]]] = {
     "modulo": (("number", "number"), _arithmetic(_modulo)),
     "negate": (("number",), pc.negate_checked),
 }
-"""Types of arguments, and what does it."""
+"""Argument types and implementation by function."""

@@ -1,24 +1,24 @@
-"""Expressions of filters, routes and predicates: a small part of SQL, read and checked, never run as code.
+"""Expressions of filters, routes and predicates: a small SQL subset that is parsed, never executed as code.
 
 =================  =====================================================================================
 names              ``value.after.status``, ``key.id``, ``topic``, ``partition``, ``timestamp`` (ms),
-                   ``headers['name']``; a name that is no word stands in double quotes
+                   ``headers['name']``; other names in double quotes
 literals           ``'text'``, ``12``, ``1.5``, ``true``, ``false``, ``null``
 comparison         ``= <> != < <= > >=``, ``is [not] distinct from``, ``[not] between``, ``[not] in (...)``,
                    ``is [not] null``, ``is [not] true``, ``is [not] false``
 logic              ``and``, ``or``, ``not``
 text               ``||``, ``[not] like``, ``[not] ilike``, ``rlike`` (a part of the text matches)
-numbers            ``+ - * / %``; ``/`` makes a double; null where the divisor is 0
+numbers            ``+ - * / %``; ``/`` returns a double; division by 0 returns null
 choice             ``case when ... then ... else ... end``, ``if``, ``coalesce``, ``nullif``
 functions          ``length``, ``lower``, ``upper``, ``trim``, ``substring``, ``starts_with``, ``ends_with``,
                    ``contains``, ``replace``, ``regexp_replace``, ``concat``, ``abs``, ``matches`` (the whole
                    text matches), ``cast(x as bigint | double | text | boolean)``
 =================  =====================================================================================
 
-Null is SQL's: what is compared with it is neither true nor false. Regular expressions are RE2's, which
-takes time linear in the text. What else SQL has (subqueries, columns by number, functions that ask the
-clock) is refused when the declaration is read; so is a literal of a type that can't be compared. sqlglot
-parses; what is evaluated is the tree made here, which has nothing but the operations named above.
+Null has SQL semantics: comparisons with null are neither true nor false. Regular expressions are RE2, with
+linear time. Other SQL (subqueries, columns by number, functions of the current time) is rejected when the
+declaration is loaded, as are comparisons of incompatible types. sqlglot parses; this module converts its
+output to a tree that has only the operations above.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ MAX_PATTERN: Final = 1_000
 
 
 def wrong_expression(text: str, kind: Kind) -> str:
-    """Tell what is wrong with an expression that is to give a type; empty if nothing is."""
+    """Return the error of an expression with an expected type; empty if it is valid."""
     try:
         parse_expression(text, kind)
     except ConfigurationError as error:
@@ -60,14 +60,15 @@ def wrong_expression(text: str, kind: Kind) -> str:
 
 @lru_cache(maxsize=256)
 def parse_expression(text: str, kind: Kind) -> Expression:
-    """Read an expression and check it as far as that goes without a record.
+    """Parse an expression and check it as far as possible without records.
 
     Args:
         text: The expression.
-        kind: What it is to give.
+        kind: Expected type of the result.
 
     Raises:
-        ConfigurationError: It isn't one, is too large, or its types don't fit; the message shows the place.
+        ConfigurationError: It is invalid, too large, or has incompatible types; the message shows the
+            position.
     """
     import sqlglot
     from sqlglot.errors import SqlglotError
@@ -76,7 +77,9 @@ def parse_expression(text: str, kind: Kind) -> Expression:
         raise ConfigurationError(
             "an expression is too long", expected=f"{MAX_CHARACTERS} characters", found=str(len(text))
         )
-    _LOG.setLevel(logging.ERROR)  # sqlglot warns of what it keeps as text; here that is refused
+    _LOG.setLevel(
+        logging.ERROR
+    )  # sqlglot only warns of statements that it keeps as text; they are rejected here
     try:
         found = sqlglot.parse(text)
     except SqlglotError as error:
@@ -124,7 +127,7 @@ _FUNCTIONS: Final[Mapping[str, tuple[str, tuple[Kind, ...], int, Kind]]] = {
     "ILike": ("ilike", ("text", "text"), 2, "boolean"),
     "RegexpLike": ("rlike", ("text", "text"), 2, "boolean"),
 }
-"""By sqlglot's class: our name, types of arguments, how many must be there, type of the result."""
+"""Functions by sqlglot class: name, argument types, number of required arguments, result type."""
 _ARGUMENTS: Final[Mapping[str, tuple[str, ...]]] = {
     "Substring": ("this", "start", "length"),
     "Replace": ("this", "expression", "replacement"),
@@ -151,7 +154,7 @@ _CASTS: Final[Mapping[str, tuple[str, Kind]]] = {
 _NUMBER: Final = re.compile(r"(\d+(\.\d*)?|\.\d+)([eE][+-]?\d+)?", re.ASCII)
 _LOG: Final = logging.getLogger("sqlglot")
 _HARMLESS: Final = frozenset({"safe", "typed", "coalesce", "offset", "_type"})
-"""Arguments of sqlglot's classes that say how a dialect behaves, not what was written."""
+"""Arguments of sqlglot classes for dialects, which are not part of the expression."""
 _PATTERNED: Final = frozenset(
     {
         "like",
@@ -165,11 +168,11 @@ _PATTERNED: Final = frozenset(
         "contains",
     }
 )
-"""Operations whose second argument must be a literal: it is compiled once for all rows."""
+"""Operations whose second argument must be a literal, which is compiled once."""
 
 
 class _Reader:
-    """Turns sqlglot's tree into ours, and refuses what we don't have.
+    """Converts sqlglot's tree to ours, and rejects unsupported operations.
 
     Args:
         text: The expression.
@@ -205,10 +208,14 @@ class _Reader:
         names = _ARGUMENTS.get(type(found).__name__, ("this", "expression"))
         self._only(found, *names, "negate")
         given = [found.args[n] for n in names if found.args.get(n) is not None]
-        made = self._made(name, self._all(given, depth), kinds, least, result, found)
-        return Operation("not", (made,), "boolean", made.where) if found.args.get("negate") else made
+        operation = self._operation(name, self._all(given, depth), kinds, least, result, found)
+        return (
+            Operation("not", (operation,), "boolean", operation.where)
+            if found.args.get("negate")
+            else operation
+        )
 
-    def _made(
+    def _operation(
         self,
         name: str,
         arguments: tuple[Node, ...],
@@ -245,7 +252,7 @@ class _Reader:
         return kinds.pop() if kinds else "any"
 
     def _logic(self, found: exp.Expression, depth: int) -> Node:
-        """Read ``a and b and c``, which sqlglot nests, as one."""
+        """Flatten ``a and b and c``, which sqlglot nests."""
         kind, parts, rest = type(found), [], found
         while isinstance(rest, kind):
             self._only(rest, "this", "expression")
@@ -343,18 +350,18 @@ class _Reader:
     def _cast(self, found: exp.Expression, depth: int) -> Node:
         self._only(found, "this", "to")
         target = found.args["to"]
-        wanted = getattr(target.this, "name", str(target.this))
-        if wanted not in _CASTS or target.expressions:
+        type_name = getattr(target.this, "name", str(target.this))
+        if type_name not in _CASTS or target.expressions:
             self._fail(found, "cast as bigint, double, text or boolean", str(target))
         (node,) = self._all([found.this], depth)
-        name, kind = _CASTS[wanted]
+        name, kind = _CASTS[type_name]
         return Operation("cast_" + name, (node,), kind, self._where(found))
 
     def _anonymous(self, found: exp.Expression, depth: int) -> Node:
         if str(found.this).lower() != "matches":
             self._refuse(found)
         nodes = self._all(found.expressions, depth)
-        return self._made("matches", nodes, ("text", "text"), 2, "boolean", found)
+        return self._operation("matches", nodes, ("text", "text"), 2, "boolean", found)
 
     def _literal(self, found: exp.Expression, depth: int) -> Node:
         where = self._where(found)
@@ -431,7 +438,7 @@ class _Reader:
     }
 
     def _only(self, found: exp.Expression, *names: str) -> None:
-        """Refuse a part in which more is said than is read."""
+        """Reject a node with unsupported arguments."""
         for name, given in found.args.items():
             if name not in names and name not in _HARMLESS and given not in (None, False, []):
                 self._refuse(found)
@@ -439,11 +446,11 @@ class _Reader:
     def _refuse(self, found: exp.Expression) -> NoReturn:
         self._fail(found, "what the language of expressions has", found.sql()[:80])
 
-    def _fail(self, found: exp.Expression, expected: str, told: str) -> NoReturn:
+    def _fail(self, found: exp.Expression, expected: str, actual: str) -> NoReturn:
         raise ConfigurationError(
             f"the expression {_short(self._text)} is wrong at {self._where(found)}",
             expected=expected,
-            found=told,
+            found=actual,
         )
 
     def _where(self, found: exp.Expression) -> str:

@@ -1,4 +1,4 @@
-"""The tree of an expression: all that can be evaluated."""
+"""Expression tree."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ ROOTS: Final[Mapping[str, Kind]] = {
     "timestamp": "number",
     "headers": "text",
 }
-"""What a name may begin with, and what it is if nothing follows."""
+"""Roots of references, and their types without a path."""
 
 
 @dataclass(frozen=True)
@@ -24,8 +24,8 @@ class Constant:
     """A literal.
 
     Args:
-        value: Null, truth value, whole number of 64 bits, floating-point number or text.
-        where: Its place, for messages.
+        value: Null, boolean, 64-bit integer, floating-point number or text.
+        where: Its position, for messages.
     """
 
     value: bool | int | float | str | None
@@ -33,7 +33,7 @@ class Constant:
 
     @property
     def kind(self) -> Kind:
-        """Its type."""
+        """Type of the literal."""
         if self.value is None:
             return "null"
         if isinstance(self.value, bool):
@@ -43,12 +43,12 @@ class Constant:
 
 @dataclass(frozen=True)
 class Reference:
-    """A part of the record.
+    """A reference to a part of the record.
 
     Args:
         root: One of :data:`ROOTS`.
-        path: Names of fields below it; of a header its name.
-        where: Its place, for messages.
+        path: Names of nested fields, or name of a header.
+        where: Its position, for messages.
     """
 
     root: str
@@ -57,7 +57,7 @@ class Reference:
 
     @property
     def kind(self) -> Kind:
-        """Its type as far as it is known without a record."""
+        """Type, as far as known without a record."""
         return "any" if self.path and self.root != "headers" else ROOTS[self.root]
 
 
@@ -66,10 +66,10 @@ class Operation:
     """An operation.
 
     Args:
-        name: Which.
-        arguments: Of what.
-        kind: Type of its result.
-        where: Its place, for messages.
+        name: Name of the operation.
+        arguments: Operands.
+        kind: Type of the result.
+        where: Its position, for messages.
     """
 
     name: str
@@ -86,15 +86,15 @@ class Expression:
     """A checked expression.
 
     Args:
-        text: As it was written.
-        node: What it says.
+        text: Source text.
+        node: Root of the tree.
     """
 
     text: str
     node: Node
 
     def references(self) -> Iterator[Reference]:
-        """Yield the parts of the record that it names."""
+        """Yield its references to parts of the record."""
         open_nodes = [self.node]
         while open_nodes:
             node = open_nodes.pop()

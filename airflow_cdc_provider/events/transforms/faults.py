@@ -1,9 +1,9 @@
-"""Records that can't be made as the declaration asks, set apart from those that can.
+"""Isolation of records that can't be transformed or encoded, for the dead-letter table.
 
-A text that is no number where one is to be cast, fields whose names Avro would not tell apart, a list with a
-null in Protobuf: one such record fails all that are made with it, and again in each run. Where such records
-are to be set apart, those that can be made are found by halves. The others are kept as they were before all
-transforms, in JSON, each with its reason: whoever publishes keeps them, and never sends them.
+A cast of non-numeric text, field names that collide in Avro, or an array with a null in Protobuf fails the
+whole batch, in each run. With dead letters enabled, faulty records are batches by bisection. They are kept in
+JSON as before all transforms, each with its reason; the publisher stores them as dead letters and never sends
+them.
 """
 
 from __future__ import annotations
@@ -22,38 +22,37 @@ from airflow_cdc_provider.events.transforms.pieces import Piece
 from airflow_cdc_provider.exceptions import ConfigurationError
 
 MOST_FAULTS: Final = 1000
-"""Of the records that are made at once. With more the declaration is wrong, not the records."""
+"""Maximum per batch; more faults indicate an error in the declaration, not in records."""
 
-Make = Callable[[Sequence[Piece]], pa.RecordBatch]
+Encode = Callable[[Sequence[Piece]], pa.RecordBatch]
 """Transforms and encodes pieces."""
 
 
 def made_with_faults(
-    pieces: Sequence[Piece], make: Make, converters: Converters, registrar: Answering | None = None
+    pieces: Sequence[Piece], encode_some: Encode, converters: Converters, registrar: Answering | None = None
 ) -> pa.RecordBatch:
-    """Make records, one in place of each row that can't be made.
+    """Encode records, with one faulty record for each row that can't be encoded.
 
     Args:
         pieces: The records.
-        make: Makes them, each time of some.
-        converters: How they are written.
-        registrar: Through which ``make`` asks for ids of schemas: what the registry refuses is no fault of
-            a record.
+        encode_some: Transforms and encodes a subset of the records.
+        converters: Converters of keys and values.
+        registrar: Registrar of ``encode_some``; a rejection by the registry is not a fault of a record.
 
     Returns:
-        Batch of ``converters.record_schema``, by rows.
+        Batch of ``converters.record_schema``, in row order.
 
     Raises:
-        ConfigurationError: The registry refuses a schema; or more than :data:`MOST_FAULTS` rows can't be
-            made.
+        ConfigurationError: The registry rejects a schema; or more than :data:`MOST_FAULTS` rows can't be
+            encoded.
     """
-    found: list[pa.RecordBatch] = []
+    batches: list[pa.RecordBatch] = []
     faults = 0
 
     def add(some: Sequence[Piece]) -> None:
         nonlocal faults
         try:
-            found.append(make(some))
+            batches.append(encode_some(some))
             return
         except ConfigurationError as error:
             if registrar is not None and registrar.refusal is error:
@@ -62,33 +61,33 @@ def made_with_faults(
                 faults += 1
                 if faults > MOST_FAULTS:
                     raise
-                found.append(_shown(some[0], converters, error))
+                batches.append(_faulty_record(some[0], converters, error))
                 return
         for part in _halves(some):
             add(part)
 
     if pieces:
         add(sorted(pieces, key=lambda piece: piece.turn))
-    if not found:
-        return make([])
-    rows = np.concatenate([batch["row"].to_numpy() for batch in found])
-    return found[0] if len(found) == 1 else in_order(found, rows)
+    if not batches:
+        return encode_some([])
+    rows = np.concatenate([batch["row"].to_numpy() for batch in batches])
+    return batches[0] if len(batches) == 1 else in_order(batches, rows)
 
 
 @dataclass
 class Answering:
-    """A registrar that knows what it was refused.
+    """A registrar that records its last error.
 
     Args:
-        registrar: The one that asks.
-        refusal: The last error that it raised.
+        registrar: The wrapped registrar.
+        refusal: The last exception that it raised.
     """
 
     registrar: Registrar
     refusal: ConfigurationError | None = None
 
     def schema_id(self, schema: TopicSchema) -> int:
-        """Return the id that readers find a schema by."""
+        """Return the ID of a schema."""
         try:
             return self.registrar.schema_id(schema)
         except ConfigurationError as error:
@@ -97,7 +96,7 @@ class Answering:
 
 
 def _halves(pieces: Sequence[Piece]) -> list[list[Piece]]:
-    """Part pieces, or the rows of the only one."""
+    """Split the pieces, or the rows of a single piece."""
     if len(pieces) > 1:
         return [[piece] for piece in pieces]
     (piece,) = pieces
@@ -106,12 +105,12 @@ def _halves(pieces: Sequence[Piece]) -> list[list[Piece]]:
     return [[some_rows(piece, numbers[:half])], [some_rows(piece, numbers[half:])]]
 
 
-def _shown(piece: Piece, converters: Converters, error: ConfigurationError) -> pa.RecordBatch:
-    """Return the only record of a piece as it was before transforms, in JSON, without its tombstone."""
+def _faulty_record(piece: Piece, converters: Converters, error: ConfigurationError) -> pa.RecordBatch:
+    """Return the single record of a piece in JSON, as before transforms and without its tombstone."""
     envelope = replace(piece.envelope, tombstone=np.zeros(1, np.bool_))
-    shown = encode(envelope, Converters())
+    encoded = encode(envelope, Converters())
     schema = converters.record_schema
-    values = {name: shown[name] for name in shown.schema.names} | {
+    values = {name: encoded[name] for name in encoded.schema.names} | {
         "row": pa.array(piece.rows, pa.int64()),
         "fault": pa.array([str(error)], pa.large_utf8()),
     }

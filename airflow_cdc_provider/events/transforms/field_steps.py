@@ -1,8 +1,7 @@
-"""What transforms do to fields of keys and values: each a function from column to column.
+"""Transforms of fields of keys and values, as functions from column to column.
 
-Schemas change as Kafka Connect 4.3's own transforms change them: those that build a struct anew give it name,
-version and parameters of the old one, but neither ``optional`` nor a default; a field that gets another type
-loses its name.
+Schemas change as in Kafka Connect 4.3: a rebuilt struct keeps name, version and parameters, but neither
+``optional`` nor default; a field with a new type loses its schema name.
 """
 
 from __future__ import annotations
@@ -43,13 +42,13 @@ _UNITS: Final[Mapping[str, tuple[int, int]]] = {
     "microseconds": (1, 1000),
     "nanoseconds": (1, 1_000_000),
 }
-"""What a number is multiplied by, and then divided by, to be milliseconds."""
+"""Multiplier and divisor for the conversion to milliseconds."""
 
 
 def chosen_fields(
     column: Column, include: Sequence[str], exclude: Sequence[str], renames: Mapping[str, str]
 ) -> Column:
-    """Keep, leave out and rename fields (ReplaceField); paths lead into structs."""
+    """Include, exclude and rename fields (ReplaceField); supports paths."""
     if not column.is_struct():
         return column
     members = [
@@ -82,10 +81,10 @@ def _renamed(column: Column, path: str, new: str) -> Column:
 
 
 def masked(column: Column, fields: Sequence[str], replacement: str) -> Column:
-    """Put what says nothing, or a replacement, in the place of fields' values (MaskField); null stays null.
+    """Replace fields with an empty value or a replacement (MaskField); nulls stay null.
 
     Raises:
-        ConfigurationError: A field is of a type that can't be masked so.
+        ConfigurationError: A field's type can't be masked with this replacement.
     """
     for path in fields:
         column = at_path(column, path, lambda field: _hidden(field, replacement))
@@ -100,13 +99,13 @@ def _hidden(column: Column, replacement: str) -> Column:
         if kind != "string":
             if kind not in ("int8", "int16", "int32", "int64", "float", "double"):
                 raise ConfigurationError(
-                    "a field that isn't a number or a text can't get a replacement", found=f"type {kind}"
+                    "only numbers and text can be masked with a replacement", found=f"type {kind}"
                 )
             try:
                 value = pa.scalar(replacement).cast(values.type)
             except pa.ArrowInvalid:
                 raise ConfigurationError(
-                    "the replacement of a mask is no number that its field can hold",
+                    "the replacement of a mask is not a valid number for its field",
                     expected=kind,
                     found=repr(replacement),
                 ) from None
@@ -118,14 +117,14 @@ def _hidden(column: Column, replacement: str) -> Column:
     nothing: Mapping[str, Any] = {"string": "", "boolean": False}
     if kind == "struct" or (kind == "bytes" and column.schema.name != _DECIMAL):
         raise ConfigurationError(
-            f"a field of type {kind} can't be masked", remedy="leave it out by a transform of type fields"
+            f"a field of type {kind} can't be masked", remedy="exclude it with a transform of type fields"
         )
     value = b"\x00" if kind == "bytes" else nothing.get(kind, 0)
     return Column(column.schema, _constant(column, values, value))
 
 
 def _empties(values: pa.Array) -> pa.Array:
-    """Return lists or maps without elements, null where these are."""
+    """Return empty arrays or maps; nulls stay null."""
     kind, count = values.type, len(values)
     validity = values.is_valid().buffers()[1] if values.null_count else None
     offsets = pa.py_buffer(np.zeros(count + 1, np.int32))
@@ -134,7 +133,7 @@ def _empties(values: pa.Array) -> pa.Array:
 
 
 def _constant(column: Column, values: pa.Array, value: Any) -> pa.Array:
-    """Put a value in the place of others; null has none, unless the schema has a default for it."""
+    """Replace values; nulls stay null, unless the schema has a default."""
     scalar = value.cast(values.type) if isinstance(value, pa.Scalar) else pa.scalar(value, values.type)
     if column.schema.default is not None:
         return pa.repeat(scalar, len(values))
@@ -142,7 +141,7 @@ def _constant(column: Column, values: pa.Array, value: Any) -> pa.Array:
 
 
 def truncated(column: Column, fields: Sequence[str], length: int) -> Column:
-    """Cut texts; other fields stay as they are (column.truncate.to.N.chars)."""
+    """Truncate strings; other fields are unchanged (column.truncate.to.N.chars)."""
 
     def cut(field: Column) -> Column:
         if field.schema.type != "string":
@@ -157,18 +156,18 @@ def truncated(column: Column, fields: Sequence[str], length: int) -> Column:
 def hashed(
     column: Column, fields: Sequence[str], algorithm: str, salt: bytes, *, as_java: bool, length: int
 ) -> Column:
-    """Put digests in the place of texts (column.mask.hash.v2.ALGORITHM.with.salt.SALT).
+    """Replace strings with their hash (column.mask.hash.v2.ALGORITHM.with.salt.SALT).
 
     Raises:
-        ConfigurationError: A field is no text.
+        ConfigurationError: A field is not a string.
     """
 
     def hide(field: Column) -> Column:
         if field.schema.type != "string":
             raise ConfigurationError(
-                "a field that is no text can't be hashed",
+                "only strings can be hashed",
                 found=f"type {field.schema.type}",
-                remedy="give it type string first, by a transform of type cast",
+                remedy="cast it to string first with a transform of type cast",
             )
         found = digests(algorithm, salt, typed(field), as_java=as_java, length=length)
         return Column(field.schema, found)
@@ -179,10 +178,10 @@ def hashed(
 
 
 def cast_fields(column: Column, fields: Mapping[str, str], to: str) -> Column:
-    """Give fields, or the whole, other types (Cast), by the rules of Java's conversions.
+    """Cast fields, or the whole value or key (Cast), with Java's conversion rules.
 
     Raises:
-        ConfigurationError: A field is of a type that can't be cast, or a text is no number.
+        ConfigurationError: A field's type can't be cast, or a text is not a number.
     """
     if to:
         return _cast(column, to, keeps_name=True)
@@ -203,7 +202,7 @@ def _cast(column: Column, to: str, *, keeps_name: bool = False) -> Column:
         or old.name == _DECIMAL
     ):
         raise ConfigurationError(
-            f"a field of type {old.type} can't be cast", expected="text, number or truth value"
+            f"a field of type {old.type} can't be cast", expected="text, number or boolean"
         )
     if old.default is not None:
         plain = Column(replace(old, default=None), pa.array([old.default], typed(column).type))
@@ -242,7 +241,7 @@ def _as_text(column: Column, values: pa.Array) -> pa.Array:
 
 
 def _as_java_date(name: str, values: pa.Array) -> pa.Array:
-    """Write dates as Connect's ``Values`` does: the form goes by the value, not by the type."""
+    """Write dates like Connect's ``Values``: the format depends on the value, not on the type."""
     numbers = values.cast(pa.int64())
     millis = pc.multiply(numbers, _DAY_MS) if name == _DATE else numbers
     whole_days = pc.equal(millis, pc.multiply(pc.divide(millis, _DAY_MS), _DAY_MS))
@@ -262,13 +261,13 @@ def _of_text(values: pa.Array, to: str, arrow: pa.DataType) -> pa.Array:
         return pc.utf8_ltrim(values, characters="+").cast(arrow)
     except pa.ArrowInvalid:
         raise ConfigurationError(
-            f"a text that a transform is to cast is no {to}",
-            remedy="choose the records by when, or let the field be a text",
+            f"a text can't be cast to {to}",
+            remedy="select records with when, or don't cast the field",
         ) from None
 
 
 def _truncated(values: pa.Array) -> pa.Array:
-    """Return whole parts as Java's ``(long)`` does: what is too large is the largest, NaN is 0."""
+    """Return integer parts like Java's ``(long)``: saturating, NaN is 0."""
     return _whole(values, np.int64)
 
 
@@ -283,7 +282,7 @@ def _whole(values: pa.Array, kind: Any) -> pa.Array:
 
 
 def _wrapped(values: pa.Array, arrow: pa.DataType) -> pa.Array:
-    """Return whole numbers of a width; of those that don't fit the low bits stay, as in Java."""
+    """Narrow integers to a width, keeping the low bits, as in Java."""
     if pa.types.is_floating(values.type):
         values = _whole(values, np.int64 if arrow == pa.int64() else np.int32)
     missing = values.is_null().to_numpy(zero_copy_only=False)
@@ -292,10 +291,10 @@ def _wrapped(values: pa.Array, arrow: pa.DataType) -> pa.Array:
 
 
 def converted_time(column: Column, field: str, to: str, form: str, precision: str) -> Column:
-    """Show a time in another form (TimestampConverter).
+    """Convert a timestamp (TimestampConverter).
 
     Raises:
-        ConfigurationError: The field is no time, or a text is not of the format.
+        ConfigurationError: The field is not a time, or a text doesn't match the format.
     """
 
     def convert(one: Column) -> Column:
@@ -332,28 +331,30 @@ def _millis(column: Column, form: str, precision: str) -> pa.Array:
         return pc.multiply(values.cast(pa.int64()), _DAY_MS)
     if kind == "string":
         if not form:
-            raise ConfigurationError("a text is to be read as a time", expected="option format")
+            raise ConfigurationError(
+                "text can't be parsed as a time without a format", expected="option format"
+            )
         return read(form, values)
     if kind == "int64":
         times, per = _UNITS[precision]
         return pc.multiply(values, times) if times > 1 else _toward_zero(values, per)
     raise ConfigurationError(
-        "a field that is no time can't be converted to one",
-        expected="a whole number of 64 bits, a text, or Connect's Date, Time or Timestamp",
+        "the field can't be converted to a time",
+        expected="a 64-bit integer, a string, or Connect's Date, Time or Timestamp",
         found=f"type {kind}" + (f" {name}" if name else ""),
     )
 
 
 def _toward_zero(numbers: pa.Array, divisor: int) -> pa.Array:
-    """Divide whole numbers as Java's ``TimeUnit`` does."""
+    """Divide integers like Java's ``TimeUnit``."""
     return pc.divide(numbers, pa.scalar(divisor, pa.int64())) if divisor > 1 else numbers
 
 
 def flattened(column: Column, delimiter: str) -> Column:
-    """Make fields of structs fields of their parents (Flatten).
+    """Flatten nested structs (Flatten).
 
     Raises:
-        ConfigurationError: A field is a map, or two fields would have one name.
+        ConfigurationError: A field is a map, or two fields would have the same name.
     """
     if not column.is_struct():
         return column
@@ -368,7 +369,7 @@ def _flat(column: Column, prefix: str, delimiter: str, optional: bool) -> list[t
         assert member is not None
         loose = optional or member.schema.optional
         if member.schema.type == "map":
-            raise ConfigurationError(f"the map {full} can't be flattened", remedy="leave it out first")
+            raise ConfigurationError(f"the map {full} can't be flattened", remedy="exclude it first")
         if member.schema.type == "struct":
             found += _flat(member, full, delimiter, loose)
         else:
@@ -377,30 +378,30 @@ def _flat(column: Column, prefix: str, delimiter: str, optional: bool) -> list[t
 
 
 def hoisted(column: Column, field: str) -> Column:
-    """Put the whole into a field of a struct (HoistField); null stays null."""
+    """Wrap the value or key in a struct (HoistField); nulls stay null."""
     schema = ConnectSchema("struct", fields=((field, column.schema),))
     missing = column.values.is_null() if column.values.null_count else None
     return Column(schema, pa.StructArray.from_arrays([typed(column)], [field], mask=missing))
 
 
 def extracted(column: Column, field: str) -> Column:
-    """Put a field in the place of the whole (ExtractField).
+    """Replace the value or key with a field (ExtractField).
 
     Raises:
-        ConfigurationError: There is no such field.
+        ConfigurationError: The field doesn't exist.
     """
     found = find(column, field)
     if found is None:
         raise ConfigurationError(
-            f"there is no field {field} to extract",
+            f"field {field} doesn't exist",
             expected=f"one of {', '.join(name for name, _ in column.schema.fields)}",
-            remedy="correct it, or choose the topics that have it by when.topic",
+            remedy="correct it, or select topics that have it with when.topic",
         )
     return found
 
 
 def find(column: Column, path: str) -> Column | None:
-    """Return the field that a path leads to; None if there isn't one."""
+    """Return the field of a path; None if it doesn't exist."""
     whole = column.member(path)
     if whole is not None:
         return whole
@@ -410,7 +411,7 @@ def find(column: Column, path: str) -> Column | None:
 
 
 def named_schema(column: Column, name: str, version: int | None) -> Column:
-    """Name the schema (SetSchemaMetadata)."""
+    """Set name and version of the schema (SetSchemaMetadata)."""
     schema = column.schema
     return Column(
         replace(schema, name=name or schema.name, version=schema.version if version is None else version),
@@ -423,7 +424,7 @@ def with_fields(column: Column, added: Sequence[tuple[str, Callable[[int], Colum
 
     Args:
         column: The struct.
-        added: Names, and what makes a column of so many rows.
+        added: Names, and functions that build a column with a number of rows.
     """
     count = len(column.values)
     members = [*column.members(), *((name, make(count)) for name, make in added)]

@@ -1,4 +1,4 @@
-"""Fields of values taken out, or texts put in their place: RemoveField and ReplaceFieldValue of Debezium."""
+"""Removal and replacement of fields, like Debezium's RemoveField and ReplaceFieldValue."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ from airflow_cdc_provider.events.encoder import Envelope
 
 
 def change_fields(envelope: Envelope, removed: Sequence[str], replaced: Mapping[str, str]) -> Envelope:
-    """Take fields out of values, and put texts in the place of others.
+    """Remove fields from values, and replace text fields.
 
     Args:
         envelope: Records whose values are structs.
-        removed: Paths of fields, with dots between names; one that isn't there says nothing.
-        replaced: Texts by path; a field that is no text stays as it is, and null stays null.
+        removed: Dotted paths of fields; missing fields are ignored.
+        replaced: Replacement texts by path; fields of other types and nulls are unchanged.
     """
     value = envelope.value
     schemas = [destination.value for destination in envelope.destinations]
@@ -71,7 +71,7 @@ def _replaced(column: pa.Array, schema: ConnectSchema, parts: Sequence[str], tex
 
 
 def _struct(column: pa.Array, fields: Sequence[tuple[str, pa.Array]]) -> pa.Array:
-    """Make a struct that is null where another is."""
+    """Build a struct that is null where another is."""
     if not fields:
         return pa.nulls(len(column), pa.struct([]))
     return pa.StructArray.from_arrays(

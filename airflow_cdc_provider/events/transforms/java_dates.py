@@ -1,8 +1,8 @@
-"""Times written and read as Java's ``SimpleDateFormat`` does it in UTC, column by column.
+"""Formatting and parsing of times like Java's ``SimpleDateFormat`` in UTC, column by column.
 
-Letters: ``y M d H h m s S a X Z z``; names of months and days are not among them, as they depend on a locale.
-Reading is as lenient as Java's: ``13`` is the first month of the next year, and text after what the format
-describes is passed over.
+Letters: ``y M d H h m s S a X Z z``; names of months and days are not supported, because they depend on the
+    locale.
+Parsing is as lenient as in Java: ``13`` is the first month of the next year, and trailing text is ignored.
 """
 
 from __future__ import annotations
@@ -40,11 +40,11 @@ def parts_of(pattern: str) -> list[tuple[str, str]]:
 
 
 def written(pattern: str, millis: pa.Array) -> pa.LargeStringArray:
-    """Write times.
+    """Format times.
 
     Args:
         pattern: The format.
-        millis: Milliseconds since 1970 (int64); null stays null.
+        millis: Milliseconds since 1970 (int64); nulls stay null.
     """
     moments = millis.cast(pa.timestamp("ms"))
     pieces: list[pa.Array | str] = []
@@ -90,17 +90,17 @@ def _digits(numbers: pa.Array, width: int) -> pa.Array:
 
 
 def read(pattern: str, texts: pa.Array) -> pa.Int64Array:
-    """Read times.
+    """Parse times.
 
     Args:
         pattern: The format.
-        texts: The texts; null stays null.
+        texts: The texts; nulls stay null.
 
     Returns:
         Milliseconds since 1970.
 
     Raises:
-        ConfigurationError: A text is not of the format.
+        ConfigurationError: A text doesn't match the format.
     """
     names, expression = _expression(pattern)
     texts = texts.cast(_TEXT)
@@ -139,7 +139,7 @@ def read(pattern: str, texts: pa.Array) -> pa.Int64Array:
 
 
 def _expression(pattern: str) -> tuple[list[str], str]:
-    """Return the parts that a format has, and RE2's expression that finds them."""
+    """Return the parts of a format, and the RE2 expression that matches them."""
     names: list[str] = []
     pieces = ["^"]
     parts = parts_of(pattern)
@@ -170,13 +170,13 @@ def _number(found: pa.Array, name: str) -> np.ndarray:
 
 
 def _near(years: np.ndarray, now_year: int) -> np.ndarray:
-    """Put years of two digits between 80 years before now and 20 after, as Java does."""
+    """Map two-digit years to the range from 80 years ago to 20 years ahead, as Java does."""
     start = now_year - _TWO_DIGIT_WINDOW_YEARS
     return np.where(years < 100, start + (years - start) % 100, years)
 
 
 def _offset(texts: pa.Array) -> np.ndarray:
-    """Return offsets from UTC in milliseconds; of ``Z`` and names it is none."""
+    """Return UTC offsets in milliseconds; none for ``Z`` and names."""
     distinct = texts.dictionary_encode()
     known = []
     for text in distinct.dictionary.to_pylist():

@@ -1,7 +1,7 @@
-"""Java's regular expressions and replacements, as settings of Kafka Connect and Debezium hold them.
+"""Java regular expressions and replacements in settings of Kafka Connect and Debezium.
 
-They are for names of topics, which are few and short. Named groups are written ``(?<name>...)`` there; a
-replacement has ``$1`` and ``${name}``, and a backslash before what is meant as it is.
+They apply to topic names, which are few and short. Named groups are ``(?<name>...)``; replacements have
+``$1`` and ``${name}``, and a backslash before literal characters.
 """
 
 from __future__ import annotations
@@ -19,13 +19,13 @@ def java_pattern(pattern: str) -> re.Pattern[str]:
     """Compile an expression.
 
     Raises:
-        re.error: It isn't one, or has what Python's expressions don't know.
+        re.error: It is invalid, or not supported by Python.
     """
     return re.compile(re.sub(r"\(\?<(?![=!])", "(?P<", pattern))
 
 
 def wrong_pattern(value: str) -> str:
-    """Tell what was expected if an expression can't be compiled; empty if it can."""
+    """Return what is expected if an expression is invalid; empty if it is valid."""
     try:
         java_pattern(value)
     except re.error as error:
@@ -34,13 +34,13 @@ def wrong_pattern(value: str) -> str:
 
 
 def wrong_replacement(value: str) -> str:
-    """Tell what was expected if a replacement is none; empty if it is one."""
+    """Return what is expected if a replacement is invalid; empty if it is valid."""
     rest = _REFERENCE.sub("", value)
     return "text with $1 or ${group}, and \\$ for a dollar" if "$" in rest or rest.endswith("\\") else ""
 
 
 def replaced(pattern: str, replacement: str, text: str) -> str | None:
-    """Do as Connect's routers: where a text matches as a whole, put the replacement for the first match.
+    """Replace the first match if the whole text matches, like Connect's routers.
 
     Returns:
         The new text; None if the text doesn't match.

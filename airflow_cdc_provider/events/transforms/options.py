@@ -1,6 +1,7 @@
-"""Options of transforms, a class per type: what ``publish.transforms`` lists. Light: read by DAG files.
+"""Options of transforms in ``publish.transforms``, one class per type.
 
-Each has ``type``, by which its class is found, and ``when``, which chooses the records that it is for.
+Each has ``type``, which selects the class, and ``when``, which selects records. Imports little: read when DAG
+files are parsed.
 """
 
 from __future__ import annotations
@@ -19,10 +20,10 @@ from airflow_cdc_provider.exceptions import ConfigurationError, joined
 from airflow_cdc_provider.options import option, parse
 from airflow_cdc_provider.secrets import is_reference
 
-_ON: Final = "Whether it changes the record's value or its key"
+_ON: Final = "Apply to the value or the key of the record"
 _TOMBSTONES: Final = (
-    "What becomes of records without value: keep: they pass as they are; drop; evaluate: the expression is "
-    "asked, and value.x is null in it (null.handling.mode)"
+    "Handling of tombstones (null.handling.mode). keep: pass unchanged; drop; evaluate: evaluate the "
+    "expression, with value.x null"
 )
 CAST_TYPES: Final = ("int8", "int16", "int32", "int64", "float32", "float64", "boolean", "string")
 _DATE_PARTS: Final = re.compile(r"'(?:[^']|'')*'|([A-Za-z])\1*|[^A-Za-z']+")
@@ -39,12 +40,12 @@ def _optional_expression(value: str) -> str:
 
 def _names(values: tuple[str, ...]) -> str:
     if not values or not all(values) or len(set(values)) < len(values):
-        return "at least one name, none twice and none empty"
+        return "at least one name, without duplicates or empty names"
     return ""
 
 
 def _name(value: str) -> str:
-    return "" if value else "a name"
+    return "" if value else "a non-empty name"
 
 
 def _new_names(values: Mapping[str, str]) -> str:
@@ -52,8 +53,8 @@ def _new_names(values: Mapping[str, str]) -> str:
 
 
 def _casts(values: Mapping[str, str]) -> str:
-    wrong = [kind for kind in values.values() if kind not in CAST_TYPES]
-    return f"types of {', '.join(CAST_TYPES)} ({wrong[0]!r})" if wrong else ""
+    invalid = [kind for kind in values.values() if kind not in CAST_TYPES]
+    return f"types of {', '.join(CAST_TYPES)} ({invalid[0]!r})" if invalid else ""
 
 
 def _cast(value: str) -> str:
@@ -84,57 +85,53 @@ def _date_format(value: str) -> str:
 def _salt(value: str) -> str:
     if is_reference(value):
         return ""
-    return "${env:NAME} or ${file:PATH}, where the salt is: in the declaration all would see it"
+    return "${env:NAME} or ${file:PATH}: the salt must not be in the declaration"
 
 
 def _algorithm(value: str) -> str:
     import hashlib
 
     known = value.replace("-", "").lower() in hashlib.algorithms_available
-    return "" if known else "an algorithm of hashes, as SHA-256"
+    return "" if known else "a hash algorithm, such as SHA-256"
 
 
 @dataclass(frozen=True, kw_only=True)
 class When:
-    """Which records a transform is for: those that meet all that is given, or with ``negate`` all others."""
+    """Predicate: selects records that match all options, or with ``negate`` all others."""
 
-    topic: str = option(
-        "Regular expression on the whole name of the topic (TopicNameMatches)", "", check=_pattern
-    )
-    tombstone: bool | None = option("Records without value, or those with one (RecordIsTombstone)", None)
-    header: str = option("Records that have this header (HasHeaderKey)", "")
-    condition: str = option("An expression", "", check=_optional_expression)
-    negate: bool = option("The other records", False)
+    topic: str = option("Anchored regular expression on the topic (TopicNameMatches)", "", check=_pattern)
+    tombstone: bool | None = option("Tombstones, or records with a value (RecordIsTombstone)", None)
+    header: str = option("Records with this header (HasHeaderKey)", "")
+    condition: str = option("Boolean expression", "", check=_optional_expression)
+    negate: bool = option("Invert the selection", False)
 
 
 @dataclass(frozen=True, kw_only=True)
 class FilterOptions:
-    """Keeps records for which a condition holds."""
+    """Keeps records that match a condition."""
 
     type: Literal["filter"] = option("filter")
-    condition: str = option("An expression", check=partial(_expression, "boolean"))
+    condition: str = option("Boolean expression", check=partial(_expression, "boolean"))
     tombstones: Literal["keep", "drop", "evaluate"] = option(_TOMBSTONES, "keep")
-    when: When = option("For which records", When)
+    when: When = option("Predicate that selects records", When)
 
 
 @dataclass(frozen=True, kw_only=True)
 class DropOptions:
-    """Drops the records that it is for."""
+    """Drops the selected records."""
 
     type: Literal["drop"] = option("drop")
-    when: When = option("For which records", When)
+    when: When = option("Predicate that selects records", When)
 
 
 @dataclass(frozen=True, kw_only=True)
 class RouteOptions:
-    """Sends records to the topic that an expression gives."""
+    """Routes records to the topic that an expression returns."""
 
     type: Literal["route"] = option("route")
-    topic: str = option(
-        "An expression that gives a text; null: the topic stays", check=partial(_expression, "text")
-    )
+    topic: str = option("String expression; null keeps the topic", check=partial(_expression, "text"))
     tombstones: Literal["keep", "drop", "evaluate"] = option(_TOMBSTONES, "keep")
-    when: When = option("For which records", When)
+    when: When = option("Predicate that selects records", When)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -142,241 +139,241 @@ class RenameTopicOptions:
     """Renames topics by a regular expression."""
 
     type: Literal["rename_topic"] = option("rename_topic")
-    regex: str = option("On the whole name", check=_needed_pattern)
-    replacement: str = option("The new name, with $1 or ${group}", check=wrong_replacement)
-    when: When = option("For which records", When)
+    regex: str = option("Anchored regular expression on the topic", check=_needed_pattern)
+    replacement: str = option("New topic, with $1 or ${group}", check=wrong_replacement)
+    when: When = option("Predicate that selects records", When)
 
 
 @dataclass(frozen=True, kw_only=True)
 class LogicalTableOptions:
-    """Sends tables to one topic, whose keys then tell from which of them a record is."""
+    """Routes several tables to one topic, and adds the table to keys."""
 
     type: Literal["logical_table"] = option("logical_table")
-    topic_regex: str = option("On the whole name of the topic", check=_needed_pattern)
-    topic_replacement: str = option("The new name, with $1 or ${group}", check=wrong_replacement)
-    unique_keys: bool = option("Keys get a field that tells the table (key.enforce.uniqueness)", True)
-    key_field_name: str = option("That field", "__dbz__physicalTableIdentifier", check=_name)
+    topic_regex: str = option("Anchored regular expression on the topic", check=_needed_pattern)
+    topic_replacement: str = option("New topic, with $1 or ${group}", check=wrong_replacement)
+    unique_keys: bool = option("Add a field with the table to keys (key.enforce.uniqueness)", True)
+    key_field_name: str = option("Name of that field", "__dbz__physicalTableIdentifier", check=_name)
     key_field_regex: str = option(
-        "On the whole name of the old topic; default: all of it", "", check=_pattern
+        "Anchored regular expression on the original topic; default: the whole topic", "", check=_pattern
     )
-    key_field_replacement: str = option("What the field holds then", "", check=wrong_replacement)
+    key_field_replacement: str = option(
+        "Value of the field, with $1 or ${group}", "", check=wrong_replacement
+    )
     schema_names: Literal["none", "avro", "avro_unicode"] = option(
-        "How names of schemas are made fit for Avro", "none"
+        "Adjustment of schema names for Avro", "none"
     )
-    when: When = option("For which records", When)
+    when: When = option("Predicate that selects records", When)
 
 
 @dataclass(frozen=True, kw_only=True)
 class FieldsOptions:
-    """Keeps, leaves out and renames fields."""
+    """Includes, excludes and renames fields."""
 
     type: Literal["fields"] = option("fields")
     target: Literal["value", "key"] = option(_ON, "value")
-    include: tuple[str, ...] = option("Fields to keep; default: all", ())
-    exclude: tuple[str, ...] = option("Fields to leave out, or paths of them (after.password)", ())
-    renames: Mapping[str, str] = option("New names by old names, or by paths of them", {}, check=_new_names)
-    when: When = option("For which records", When)
+    include: tuple[str, ...] = option("Fields to include; default: all", ())
+    exclude: tuple[str, ...] = option("Fields to exclude, or their paths (after.password)", ())
+    renames: Mapping[str, str] = option("New names by field or path", {}, check=_new_names)
+    when: When = option("Predicate that selects records", When)
 
 
 @dataclass(frozen=True, kw_only=True)
 class MaskOptions:
-    """Puts the empty value of their type, or another, into fields."""
+    """Replaces fields with the empty value of their type, or another value."""
 
     type: Literal["mask"] = option("mask")
     target: Literal["value", "key"] = option(_ON, "value")
-    fields: tuple[str, ...] = option("The fields, or paths of them (after.email)", check=_names)
-    replacement: str = option("What is put in; default: empty text, 0, false, empty list", "")
-    when: When = option("For which records", When)
+    fields: tuple[str, ...] = option("Fields, or their paths (after.email)", check=_names)
+    replacement: str = option("Replacement; default: empty string, 0, false, empty array", "")
+    when: When = option("Predicate that selects records", When)
 
 
 @dataclass(frozen=True, kw_only=True)
 class TruncateOptions:
-    """Cuts texts."""
+    """Truncates strings."""
 
     type: Literal["truncate"] = option("truncate")
     target: Literal["value", "key"] = option(_ON, "value")
-    fields: tuple[str, ...] = option("The fields, or paths of them (after.note)", check=_names)
-    length: int = option("Characters that stay", minimum=0)
-    when: When = option("For which records", When)
+    fields: tuple[str, ...] = option("Fields, or their paths (after.note)", check=_names)
+    length: int = option("Number of characters to keep", minimum=0)
+    when: When = option("Predicate that selects records", When)
 
 
 @dataclass(frozen=True, kw_only=True)
 class HashOptions:
-    """Puts the digest of salt and text into fields."""
+    """Replaces strings with a salted hash."""
 
     type: Literal["hash"] = option("hash")
     target: Literal["value", "key"] = option(_ON, "value")
-    fields: tuple[str, ...] = option("The fields, or paths of them (after.email)", check=_names)
-    algorithm: str = option("As SHA-256", "SHA-256", check=_algorithm)
+    fields: tuple[str, ...] = option("Fields, or their paths (after.email)", check=_names)
+    algorithm: str = option("Hash algorithm, such as SHA-256", "SHA-256", check=_algorithm)
     salt: str = option(
-        "Where the salt is: ${env:NAME} or ${file:PATH}, for who makes the events", check=_salt, secret=True
+        "Reference to the salt, resolved where events are built: ${env:NAME} or ${file:PATH}",
+        check=_salt,
+        secret=True,
     )
-    version: Literal["v2", "v1"] = option(
-        "v2: of the text's UTF-8; v1: as Debezium's first version hashes", "v2"
-    )
-    length: int = option("Characters of the digest in hexadecimal that stay; 0: all", 0, minimum=0)
-    when: When = option("For which records", When)
+    version: Literal["v2", "v1"] = option("v2: hash of the UTF-8 bytes; v1: Debezium's first version", "v2")
+    length: int = option("Number of hexadecimal characters to keep; 0: all", 0, minimum=0)
+    when: When = option("Predicate that selects records", When)
 
 
 @dataclass(frozen=True, kw_only=True)
 class CastOptions:
-    """Gives fields, or the whole value or key, other types."""
+    """Casts fields, or the whole value or key."""
 
     type: Literal["cast"] = option("cast")
     target: Literal["value", "key"] = option(_ON, "value")
-    fields: Mapping[str, str] = option("Types by fields, or by paths of them", {}, check=_casts)
-    to: str = option("Type of the whole value or key instead", "", check=_cast)
-    when: When = option("For which records", When)
+    fields: Mapping[str, str] = option("Types by field or path", {}, check=_casts)
+    to: str = option("Type of the whole value or key", "", check=_cast)
+    when: When = option("Predicate that selects records", When)
 
 
 @dataclass(frozen=True, kw_only=True)
 class TimestampOptions:
-    """Shows a field's time in another form."""
+    """Converts the format of a timestamp."""
 
     type: Literal["timestamp"] = option("timestamp")
     target: Literal["value", "key"] = option(_ON, "value")
-    field: str = option("The field, or a path of it; default: the whole value or key", "")
-    to: Literal["string", "unix", "Date", "Time", "Timestamp"] = option("The form")
-    format: str = option("Of texts: as SimpleDateFormat writes them, in UTC", "", check=_date_format)
+    field: str = option("Field or path; default: the whole value or key", "")
+    to: Literal["string", "unix", "Date", "Time", "Timestamp"] = option("Target format")
+    format: str = option("Format of strings, as in SimpleDateFormat, in UTC", "", check=_date_format)
     precision: Literal["seconds", "milliseconds", "microseconds", "nanoseconds"] = option(
-        "Of whole numbers (unix.precision)", "milliseconds"
+        "Precision of integers (unix.precision)", "milliseconds"
     )
-    when: When = option("For which records", When)
+    when: When = option("Predicate that selects records", When)
 
 
 @dataclass(frozen=True, kw_only=True)
 class InsertFieldOptions:
-    """Adds fields that tell of the record."""
+    """Adds fields with metadata of the record."""
 
     type: Literal["insert_field"] = option("insert_field")
     target: Literal["value", "key"] = option(_ON, "value")
-    topic_field: str = option("Field for the topic; with ! behind it, it is not optional", "")
-    partition_field: str = option("Field for the partition, likewise", "")
-    timestamp_field: str = option("Field for the record's time, likewise", "")
-    static_field: str = option("Field for static_value, likewise", "")
-    static_value: str = option("A text", "")
-    when: When = option("For which records", When)
+    topic_field: str = option("Field for the topic; append ! for a required field", "")
+    partition_field: str = option("Field for the partition, optionally with !", "")
+    timestamp_field: str = option("Field for the record timestamp, optionally with !", "")
+    static_field: str = option("Field for static_value, optionally with !", "")
+    static_value: str = option("Constant value", "")
+    when: When = option("Predicate that selects records", When)
 
 
 @dataclass(frozen=True, kw_only=True)
 class InsertHeaderOptions:
-    """Adds a header, or replaces it."""
+    """Adds or replaces a header."""
 
     type: Literal["insert_header"] = option("insert_header")
-    header: str = option("Its name", check=_name)
-    value: str = option("Its value; a number, true and false are no texts")
-    when: When = option("For which records", When)
+    header: str = option("Name of the header", check=_name)
+    value: str = option("Value; numbers and booleans keep their type")
+    when: When = option("Predicate that selects records", When)
 
 
 @dataclass(frozen=True, kw_only=True)
 class DropHeadersOptions:
-    """Leaves out headers."""
+    """Drops headers."""
 
     type: Literal["drop_headers"] = option("drop_headers")
-    headers: tuple[str, ...] = option("Their names", check=_names)
-    when: When = option("For which records", When)
+    headers: tuple[str, ...] = option("Names of headers", check=_names)
+    when: When = option("Predicate that selects records", When)
 
 
 @dataclass(frozen=True, kw_only=True)
 class HeaderToValueOptions:
-    """Makes fields of headers."""
+    """Copies or moves headers to fields."""
 
     type: Literal["header_to_value"] = option("header_to_value")
-    headers: tuple[str, ...] = option("Their names", check=_names)
-    fields: tuple[str, ...] = option("Names of fields, or paths of them, in the same order", check=_names)
-    operation: Literal["move", "copy"] = option("Whether the headers go or stay")
-    when: When = option("For which records", When)
+    headers: tuple[str, ...] = option("Names of headers", check=_names)
+    fields: tuple[str, ...] = option("Names or paths of fields, in the same order", check=_names)
+    operation: Literal["move", "copy"] = option("Remove or keep the headers")
+    when: When = option("Predicate that selects records", When)
 
 
 @dataclass(frozen=True, kw_only=True)
 class ValueToHeaderOptions:
-    """Makes headers of fields."""
+    """Copies or moves fields to headers."""
 
     type: Literal["value_to_header"] = option("value_to_header")
-    target: Literal["value", "key"] = option("Whether the fields are the value's or the key's", "value")
-    fields: tuple[str, ...] = option("Their names", check=_names)
-    headers: tuple[str, ...] = option("Names of headers in the same order", check=_names)
-    operation: Literal["move", "copy"] = option("Whether the fields go or stay")
-    when: When = option("For which records", When)
+    target: Literal["value", "key"] = option("Read fields of the value or the key", "value")
+    fields: tuple[str, ...] = option("Names of fields", check=_names)
+    headers: tuple[str, ...] = option("Names of headers, in the same order", check=_names)
+    operation: Literal["move", "copy"] = option("Remove or keep the fields")
+    when: When = option("Predicate that selects records", When)
 
 
 @dataclass(frozen=True, kw_only=True)
 class HoistOptions:
-    """Puts the value or key into a field."""
+    """Wraps the value or key in a struct with one field."""
 
     type: Literal["hoist"] = option("hoist")
     target: Literal["value", "key"] = option(_ON, "value")
-    field: str = option("The field", check=_name)
-    when: When = option("For which records", When)
+    field: str = option("Name of the field", check=_name)
+    when: When = option("Predicate that selects records", When)
 
 
 @dataclass(frozen=True, kw_only=True)
 class ExtractOptions:
-    """Puts a field in the place of the value or key."""
+    """Replaces the value or key with one of its fields."""
 
     type: Literal["extract"] = option("extract")
     target: Literal["value", "key"] = option(_ON, "value")
-    field: str = option("The field, or a path of it", check=_name)
-    when: When = option("For which records", When)
+    field: str = option("Field or path", check=_name)
+    when: When = option("Predicate that selects records", When)
 
 
 @dataclass(frozen=True, kw_only=True)
 class ValueToKeyOptions:
-    """Makes the key of fields of the value."""
+    """Replaces the key with fields of the value."""
 
     type: Literal["value_to_key"] = option("value_to_key")
-    fields: tuple[str, ...] = option("Their names", check=_names)
-    when: When = option("For which records", When)
+    fields: tuple[str, ...] = option("Names of fields", check=_names)
+    when: When = option("Predicate that selects records", When)
 
 
 @dataclass(frozen=True, kw_only=True)
 class FlattenOptions:
-    """Makes fields of structs fields of their parents."""
+    """Flattens nested structs."""
 
     type: Literal["flatten"] = option("flatten")
     target: Literal["value", "key"] = option(_ON, "value")
-    delimiter: str = option("Stands between the names", ".")
-    when: When = option("For which records", When)
+    delimiter: str = option("Delimiter between field names", ".")
+    when: When = option("Predicate that selects records", When)
 
 
 @dataclass(frozen=True, kw_only=True)
 class SchemaOptions:
-    """Names the schema of the value or key."""
+    """Sets name and version of the schema of the value or key."""
 
     type: Literal["schema"] = option("schema")
     target: Literal["value", "key"] = option(_ON, "value")
-    name: str = option("Its name; default: as it is", "")
-    version: int | None = option("Its version; default: as it is", None)
-    when: When = option("For which records", When)
+    name: str = option("Schema name; default: unchanged", "")
+    version: int | None = option("Schema version; default: unchanged", None)
+    when: When = option("Predicate that selects records", When)
 
 
 @dataclass(frozen=True, kw_only=True)
 class PartitionOptions:
-    """Chooses partitions by fields of the value."""
+    """Sets the partition from fields of the value."""
 
     type: Literal["partition"] = option("partition")
     fields: tuple[str, ...] = option(
-        "Paths of fields; change.x is after.x, and before.x of a delete", check=_names
+        "Paths of fields; change.x is after.x, or before.x for deletes", check=_names
     )
-    partitions: int = option("Partitions of the topic", minimum=1)
-    when: When = option("For which records", When)
+    partitions: int = option("Number of partitions of the topic", minimum=1)
+    when: When = option("Predicate that selects records", When)
 
 
 @dataclass(frozen=True, kw_only=True)
 class UnwrapStepOptions:
-    """Makes plain rows of events in an envelope with rows."""
+    """Unwraps envelopes to plain rows."""
 
     type: Literal["unwrap"] = option("unwrap")
     deletes: Literal["drop", "tombstone", "delete-to-tombstone", "rewrite", "rewrite-with-tombstone"] = (
-        option("What becomes of deletes, as in publish.unwrap", "tombstone")
+        option("Handling of deletes, as in publish.unwrap", "tombstone")
     )
-    add_fields: tuple[str, ...] = option(
-        "Fields of the envelope that rows have too: op, source.ts_ms ...", ()
-    )
-    add_fields_prefix: str = option("Leads their names", "__")
-    add_headers: tuple[str, ...] = option("Likewise, for headers", ())
-    add_headers_prefix: str = option("Leads their names", "__")
-    when: When = option("For which records", When)
+    add_fields: tuple[str, ...] = option("Envelope fields to add to rows: op, source.ts_ms ...", ())
+    add_fields_prefix: str = option("Prefix of their names", "__")
+    add_headers: tuple[str, ...] = option("Envelope fields to add as headers", ())
+    add_headers_prefix: str = option("Prefix of their names", "__")
+    when: When = option("Predicate that selects records", When)
 
 
 Transform = (
@@ -409,7 +406,7 @@ TRANSFORMS: Final[Mapping[str, type[Any]]] = {
     next(f for f in dataclasses.fields(cls) if f.name == "type").metadata["doc"]: cls
     for cls in Transform.__args__
 }
-"""Options by the name of their type."""
+"""Option classes by type."""
 
 _NEEDS_ONE: Final[Mapping[str, tuple[str, ...]]] = {
     "fields": ("include", "exclude", "renames"),
@@ -420,52 +417,58 @@ _NEEDS_ONE: Final[Mapping[str, tuple[str, ...]]] = {
 
 
 def read_transforms(given: Any) -> Any:
-    """Make options of a list of plain data; anything else is returned as it is.
+    """Parse a list of transforms; anything else is returned unchanged.
 
     Raises:
-        ConfigurationError: Names each wrong option by its place.
+        ConfigurationError: Names each invalid option by its path.
     """
     if not isinstance(given, (list, tuple)):
         return given
-    made, problems = [], []
-    for number, one in enumerate(given):
-        place = f"publish.transforms[{number}]"
+    parsed, problems = [], []
+    for index, item in enumerate(given):
+        path = f"publish.transforms[{index}]"
         try:
-            made.append(_read(one, place))
+            parsed.append(_read(item, path))
         except ConfigurationError as error:
             problems.append(error)
     if problems:
         raise joined(problems)
-    return tuple(made)
+    return tuple(parsed)
 
 
-def _read(one: Any, place: str) -> Any:
-    if dataclasses.is_dataclass(one):
-        return one
-    name = str(one.get("type", "")) if isinstance(one, Mapping) else ""
+def _read(item: Any, path: str) -> Any:
+    if dataclasses.is_dataclass(item):
+        return item
+    name = str(item.get("type", "")) if isinstance(item, Mapping) else ""
     if name not in TRANSFORMS:
         raise ConfigurationError(
-            f"option {place}.type is wrong", expected=f"one of {', '.join(TRANSFORMS)}", found=repr(name)
+            f"invalid value for option {path}.type",
+            expected=f"one of {', '.join(TRANSFORMS)}",
+            found=repr(name),
         )
-    made = parse(TRANSFORMS[name], one, place)
+    parsed = parse(TRANSFORMS[name], item, path)
     needed = _NEEDS_ONE.get(name, ())
-    if needed and all(getattr(made, field) in ("", (), {}, None) for field in needed):
-        raise ConfigurationError(f"option {place} says nothing", expected=f"{' or '.join(needed)}")
-    _refuse_halves(made, place)
-    return made
+    if needed and all(getattr(parsed, field) in ("", (), {}, None) for field in needed):
+        raise ConfigurationError(f"option {path} has no effect", expected=f"{' or '.join(needed)}")
+    _validate_combination(parsed, path)
+    return parsed
 
 
-def _refuse_halves(made: Any, place: str) -> None:
-    """Refuse options that only make sense together."""
-    if isinstance(made, (HeaderToValueOptions, ValueToHeaderOptions)) and len(made.fields) != len(
-        made.headers
+def _validate_combination(parsed: Any, path: str) -> None:
+    """Validate combinations of options."""
+    if isinstance(parsed, (HeaderToValueOptions, ValueToHeaderOptions)) and len(parsed.fields) != len(
+        parsed.headers
     ):
-        raise ConfigurationError(f"option {place} is wrong", expected="as many fields as headers")
-    if isinstance(made, CastOptions) and made.to and made.fields:
-        raise ConfigurationError(f"option {place} is wrong", expected="fields, or to")
-    if isinstance(made, TimestampOptions) and made.to == "string" and not made.format:
-        raise ConfigurationError(f"option {place}.format is missing", expected="the form of the text")
-    if isinstance(made, LogicalTableOptions) and made.key_field_regex and not made.key_field_replacement:
+        raise ConfigurationError(f"invalid value for option {path}", expected="as many fields as headers")
+    if isinstance(parsed, CastOptions) and parsed.to and parsed.fields:
+        raise ConfigurationError(f"invalid value for option {path}", expected="fields, or to")
+    if isinstance(parsed, TimestampOptions) and parsed.to == "string" and not parsed.format:
+        raise ConfigurationError(f"option {path}.format is missing", expected="the format of the string")
+    if (
+        isinstance(parsed, LogicalTableOptions)
+        and parsed.key_field_regex
+        and not parsed.key_field_replacement
+    ):
         raise ConfigurationError(
-            f"option {place}.key_field_replacement is missing", expected="what the field holds"
+            f"option {path}.key_field_replacement is missing", expected="the value of the field"
         )

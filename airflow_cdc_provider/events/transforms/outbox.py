@@ -1,8 +1,7 @@
-"""Rows of an outbox as the events that they hold, as Debezium's EventRouter and MongoEventRouter do it.
+"""Outbox routing, like Debezium's EventRouter and MongoEventRouter.
 
-A row's fields say which topic its event goes to, under which key, and with which value; header ``id`` tells
-the event's id. Only inserts (and rows of snapshots) are events: deletes clean the outbox up, updates are not
-meant to happen.
+Fields of a row determine topic, key and value of its event; header ``id`` is the event ID. Only inserts (and
+snapshot rows) are events: deletes clean up the outbox, updates are not expected.
 """
 
 from __future__ import annotations
@@ -24,18 +23,18 @@ from airflow_cdc_provider.events.transforms.pieces import Piece, Rows, named
 
 _PAYLOAD: Final = "payload"
 _ROW: Final = "io.debezium.data.Json"
-"""What the schema of a document is called that its events' schemas are named after."""
+"""Schema name of documents, from which event schema names are derived."""
 _INTEGERS: Final = (pa.int8(), pa.int16(), pa.int32(), pa.int64())
 
 
 @dataclass(frozen=True)
 class Placed:
-    """A field that goes elsewhere than into key and payload.
+    """An additional field outside of key and payload.
 
     Args:
         field: Its name.
         place: ``header``, ``envelope`` or ``partition``.
-        name: What it is called there.
+        name: Name of the field there.
     """
 
     field: str
@@ -51,20 +50,20 @@ class Placed:
 
 @dataclass(frozen=True)
 class Routing:
-    """Which field of a row is what.
+    """Fields of outbox rows.
 
     Args:
-        event_id: The event's id.
-        event_key: The record's key.
-        event_timestamp: The record's time; empty: when the record is made.
-        payload: The record's value.
-        schema_version: Version of the value's schema; empty: it has none.
-        route_by: What the topic is named by.
-        placed: Further fields.
-        ignore_missing: Whether a row may lack a further field.
-        topic_regex: Expression on the whole of ``route_by``, with Java's names of groups.
+        event_id: Field of the event ID.
+        event_key: Field of the record key.
+        event_timestamp: Field of the record timestamp; empty: current time.
+        payload: Field of the record value.
+        schema_version: Field of the value's schema version; empty: none.
+        route_by: Field that determines the topic.
+        placed: Additional fields.
+        ignore_missing: Whether rows may lack additional fields.
+        topic_regex: Anchored regular expression on ``route_by``, with Java's group names.
         topic_replacement: The topic, with ``${group}``.
-        tombstone_on_empty: Whether an event without payload is a record without value.
+        tombstone_on_empty: Whether an event without payload is written as a tombstone.
     """
 
     event_id: str = "_id"
@@ -81,7 +80,7 @@ class Routing:
 
     @property
     def fields(self) -> list[str]:
-        """Names of all fields that are read, but the payload's."""
+        """Names of all fields except the payload."""
         names = [self.event_id, self.event_key, self.event_timestamp, self.schema_version, self.route_by]
         return [name for name in dict.fromkeys([*names, *(p.field for p in self.placed)]) if name]
 
@@ -106,16 +105,16 @@ class Routing:
 def route(
     rows: Sequence[Rows], routing: Routing, headers: dict[str, pa.Array], now_ms: int
 ) -> tuple[list[Piece], dict[int, str]]:
-    """Turn rows into their events.
+    """Convert rows to events.
 
     Args:
-        rows: Inserted rows, by schema, with the fields that the routing names.
-        routing: Which field is what.
-        headers: Headers of all rows by name: JSON texts.
-        now_ms: When records are made, ms since 1970.
+        rows: Inserted rows by schema, with the fields in ``routing``.
+        routing: Fields of outbox rows.
+        headers: Headers of all rows by name, as JSON.
+        now_ms: Current time, ms since 1970.
 
     Returns:
-        The records, and why rows have none.
+        The records, and the reasons for rows without a record.
     """
     pieces: list[Piece] = []
     reasons: dict[int, str] = {}
@@ -140,7 +139,7 @@ def route(
 
 
 def _fault(columns: dict[str, tuple[pa.Field, pa.Array]], routing: Routing) -> str:
-    """Say what rows of a schema lack to be events."""
+    """Return the required fields that rows of a schema lack."""
     needed = [routing.event_id, routing.payload, routing.route_by]
     needed += [name for name in (routing.event_timestamp, routing.schema_version) if name]
     if not routing.ignore_missing:
@@ -176,7 +175,7 @@ def _records(
     headers: dict[str, pa.Array],
     now_ms: int,
 ) -> list[Piece]:
-    """Make the records of rows of one schema that go to one topic."""
+    """Build the records of rows with one schema and topic."""
     count = len(part.rows)
     columns = {f.name: (f, part.values.field(n)) for n, f in enumerate(part.values.type)}
     key_schema, key = STRING, pa.nulls(count, pa.utf8())
@@ -187,11 +186,11 @@ def _records(
     enveloped = [p for p in routing.placed if p.place == "envelope"]
     schema, value = payload_schema, payload
     if enveloped:
-        lead, _, last = _ROW.rpartition(".")
+        prefix, _, last = _ROW.rpartition(".")
         inner = [(p.name, *_column(columns, p.field)) for p in present if p.place == "envelope"]
         schema = ConnectSchema(
             "struct",
-            name=f"{lead}.{routed}.{last}",
+            name=f"{prefix}.{routed}.{last}",
             version=version if version >= 0 else None,
             fields=((_PAYLOAD, payload_schema), *((name, of_field) for name, of_field, _ in inner)),
         )
@@ -236,7 +235,7 @@ def _records(
 
 
 def _column(columns: dict[str, tuple[pa.Field, pa.Array]], name: str) -> tuple[ConnectSchema, pa.Array]:
-    """Return schema and values of a field of the row."""
+    """Return schema and values of a row's field."""
     field, array = columns[name]
     if pa.types.is_null(field.type):
         return OPTIONAL_STRING, array.cast(pa.utf8())
@@ -244,7 +243,7 @@ def _column(columns: dict[str, tuple[pa.Field, pa.Array]], name: str) -> tuple[C
 
 
 def _is_empty(payload: pa.Array) -> np.ndarray:
-    """Tell which payloads are null or text of nothing but space."""
+    """Return which payloads are null or blank."""
     empty = payload.is_null().to_numpy(zero_copy_only=False)
     if pa.types.is_string(payload.type):
         blank = pc.equal(pc.utf8_trim_whitespace(payload), "").fill_null(True)

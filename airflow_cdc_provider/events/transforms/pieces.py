@@ -1,4 +1,4 @@
-"""What transforms take and give: rows of one schema, envelopes of some rows."""
+"""Input and output of transforms: rows of one schema, and envelopes of subsets of rows."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ class Rows(NamedTuple):
     """Rows whose values have one schema.
 
     Args:
-        rows: Their numbers in the envelope.
-        values: Their values; metadata of fields as :func:`.connect.schema_of` reads them.
+        rows: Indexes of the rows in the envelope.
+        values: Their values; with field metadata for :func:`.connect.schema_of`.
     """
 
     rows: np.ndarray
@@ -33,13 +33,13 @@ AFTER: Final = 2
 
 @dataclass(frozen=True)
 class Piece:
-    """Records of some rows.
+    """Records of a subset of rows.
 
     Args:
         envelope: The records.
-        rows: Per record, the row that it comes from.
-        turn: Records of one row are sorted by it: :data:`BEFORE`, :data:`OWN`, :data:`AFTER`.
-        field_names: How names of fields are made fit for Avro, if otherwise than those of all records.
+        rows: Per record, index of its row.
+        turn: Sort key of records of the same row: :data:`BEFORE`, :data:`OWN`, :data:`AFTER`.
+        field_names: Adjustment of field names for Avro, if different from the converters'.
     """
 
     envelope: Envelope
@@ -49,7 +49,7 @@ class Piece:
 
 
 def encode_pieces(pieces: Sequence[Piece], converters: Converters) -> pa.RecordBatch:
-    """Encode pieces; records come in the order of their rows, and ``row`` is the row's number."""
+    """Encode pieces; records are in row order, and ``row`` is the row's index."""
     batches, places = [], []
     for piece in pieces:
         own_names = replace(converters, field_names=piece.field_names) if piece.field_names else converters
@@ -63,7 +63,7 @@ def encode_pieces(pieces: Sequence[Piece], converters: Converters) -> pa.RecordB
 
 
 def group_of(groups: Sequence[Rows], count: int) -> np.ndarray:
-    """Return per row the number of its group, -1 for none; and its place in it is that of its number."""
+    """Return the group of each row, -1 for none, and its index within the group."""
     of_row = np.full(count, -1, np.int64)
     for number, group in enumerate(groups):
         of_row[group.rows] = number
@@ -71,25 +71,25 @@ def group_of(groups: Sequence[Rows], count: int) -> np.ndarray:
 
 
 def taken(group: Rows, rows: np.ndarray) -> pa.StructArray:
-    """Take rows of a group, whose numbers rise."""
+    """Take rows of a group by ascending index."""
     if len(rows) == len(group.rows):
         return group.values
     return group.values.take(pa.array(np.searchsorted(group.rows, rows)))
 
 
 def named_schema(fields: Sequence[pa.Field], name: str) -> ConnectSchema:
-    """Return the schema of a struct; structs inside have names after their places.
+    """Return the schema of a struct; nested structs are named by path.
 
     Args:
         fields: The struct's fields.
-        name: Its name; empty for none, also for those inside.
+        name: Its name; empty for unnamed structs, including nested ones.
     """
     members = tuple((f.name, named(schema_of(f), f"{name}.{f.name}" if name else "")) for f in fields)
     return ConnectSchema("struct", name=name, fields=members)
 
 
 def named(schema: ConnectSchema, name: str) -> ConnectSchema:
-    """Name structs without a name after their places; a list's elements have the list's."""
+    """Name unnamed structs by path; elements of arrays have the path of the array."""
     if schema.type == "array" and schema.items:
         return replace(schema, items=named(schema.items, name))
     if schema.type != "struct" or schema.name:
@@ -99,7 +99,7 @@ def named(schema: ConnectSchema, name: str) -> ConnectSchema:
 
 
 def rows_of(groups: Sequence[Rows], numbers: np.ndarray) -> list[Rows]:
-    """Keep rows of groups that are among some numbers, which rise."""
+    """Keep rows of groups by ascending index."""
     kept = []
     for group in groups:
         rows = group.rows[np.isin(group.rows, numbers)]

@@ -1,4 +1,4 @@
-"""What transforms do to whole records: their topics, headers, keys and partitions."""
+"""Transforms of topics, headers, keys and partitions of records."""
 
 from __future__ import annotations
 
@@ -25,15 +25,15 @@ from airflow_cdc_provider.events.transforms.java_patterns import replaced
 from airflow_cdc_provider.exceptions import ConfigurationError
 
 ENVELOPE: Final = ".Envelope"
-"""How names of schemas end whose values are Debezium's envelopes."""
+"""Suffixes of schema names of Debezium's envelopes."""
 
 
 def routed(envelope: Envelope, topics: pa.Array) -> Envelope:
-    """Send records to topics.
+    """Route records to topics.
 
     Args:
         envelope: The records.
-        topics: The topic of each; null: it stays.
+        topics: Topic of each record; null keeps its topic.
     """
     codes = topics.dictionary_encode()
     names = [topic_name(name) for name in codes.dictionary.to_pylist()]
@@ -61,7 +61,7 @@ def renamed_topics(envelope: Envelope, regex: str, replacement: str) -> Envelope
 
 def _some(topic: str) -> str:
     if not topic:
-        raise ConfigurationError("a transform gives a topic an empty name", remedy="correct its replacement")
+        raise ConfigurationError("a transform returns an empty topic name", remedy="correct its replacement")
     return topic
 
 
@@ -73,21 +73,24 @@ def logical_table(
     key_field: str,
     adjustment: Adjustment,
 ) -> Envelope:
-    """Send a table's records to a topic that others share (ByLogicalTableRouter).
+    """Route records of a table to a shared topic (ByLogicalTableRouter).
 
     Args:
         envelope: Records of one destination.
         new_topic: The topic.
-        physical: What tells the table.
-        key_field: Field of the key that tells it; empty for none.
-        adjustment: How names of schemas are made fit for Avro.
+        physical: Identifier of the table.
+        key_field: Field of the key for the identifier; empty for none.
+        adjustment: Adjustment of schema names for Avro.
     """
 
     def rename_key(column: Column) -> Column:
         if not column.is_struct():
             raise ConfigurationError(
-                "a key without fields can't tell the table that it is of",
-                remedy="make it a struct first, by a transform of type hoist, or set unique_keys: false",
+                "the table can't be added to a key without fields",
+                remedy="convert it to a struct first with "
+                "a transform of "
+                "type hoist, or set "
+                "unique_keys: false",
             )
         if key_field:
             count = len(column.values)
@@ -116,12 +119,12 @@ def logical_table(
 
 
 def is_envelope(envelope: Envelope) -> bool:
-    """Tell whether values are Debezium's envelopes, by the name of their schema as Debezium does."""
+    """Return whether values are Debezium's envelopes, by schema name like Debezium."""
     return envelope.destinations[0].value.name.endswith(ENVELOPE)
 
 
 def with_header(envelope: Envelope, name: str, literal: str) -> Envelope:
-    """Add a header, or put it in the place of one of its name (InsertHeader)."""
+    """Add or replace a header (InsertHeader)."""
     text = (
         literal
         if re.fullmatch(r"true|false|-?(0|[1-9]\d{0,17})(\.\d+)?", literal)
@@ -132,14 +135,14 @@ def with_header(envelope: Envelope, name: str, literal: str) -> Envelope:
 
 
 def without_headers(envelope: Envelope, names: Sequence[str]) -> Envelope:
-    """Leave out headers (DropHeaders)."""
+    """Drop headers (DropHeaders)."""
     return replace(envelope, headers={name: t for name, t in envelope.headers.items() if name not in names})
 
 
 def header_to_value(
     envelope: Envelope, headers: Sequence[str], fields: Sequence[str], *, move: bool
 ) -> Envelope:
-    """Make fields of headers (HeaderToValue); those that no record has give none."""
+    """Copy or move headers to fields (HeaderToValue); headers that no record has are ignored."""
     found = [
         (field, _header_column(name, envelope.headers[name]))
         for name, field in zip(headers, fields, strict=True)
@@ -166,31 +169,29 @@ def _with_field(column: Column, path: str, new: Column) -> Column:
     parent, _, name = path.rpartition(".")
     if parent:
         if find(column, parent) is None:
-            raise ConfigurationError(
-                f"there is no field {parent} to put a header into", remedy="correct the path"
-            )
+            raise ConfigurationError(f"field {parent} for a header doesn't exist", remedy="correct the path")
         return at_path(column, parent, lambda struct: _with_field(struct, name, new)).without_options()
     if not column.is_struct():
         raise ConfigurationError(
-            "a header can't become a field of a value that has none", found=column.schema.type
+            "a header can't be added to a value without fields", found=column.schema.type
         )
     return column.with_members([*column.members(), (name, new)]).without_options()
 
 
 def _header_column(name: str, texts: pa.Array) -> Column:
-    """Return a header's values in the type that their JSON texts tell."""
+    """Return a header's values in the type of their JSON."""
     texts = texts.cast(pa.large_utf8())
-    told = texts.filter(pc.not_equal(texts, "null").fill_null(False))
+    non_null = texts.filter(pc.not_equal(texts, "null").fill_null(False))
     kinds = {
-        "text": bool(pc.any(pc.starts_with(told, '"')).as_py()),
-        "truth": bool(pc.any(pc.is_in(told, pa.array(["true", "false"], pa.large_utf8()))).as_py()),
-        "other": bool(pc.any(pc.match_substring_regex(told, r"^[\[{]")).as_py()),
+        "text": bool(pc.any(pc.starts_with(non_null, '"')).as_py()),
+        "truth": bool(pc.any(pc.is_in(non_null, pa.array(["true", "false"], pa.large_utf8()))).as_py()),
+        "other": bool(pc.any(pc.match_substring_regex(non_null, r"^[\[{]")).as_py()),
     }
     if kinds["other"] or sum(kinds.values()) > 1:
         raise ConfigurationError(
-            f"header {name} has values of several types, or with parts", expected="one type"
+            f"header {name} has values of several types, or nested values", expected="one type"
         )
-    optional = len(told) < len(texts)
+    optional = len(non_null) < len(texts)
     if kinds["text"]:
         from airflow_cdc_provider.events.transforms.evaluate import plain_texts
 
@@ -198,7 +199,7 @@ def _header_column(name: str, texts: pa.Array) -> Column:
     kept = pc.if_else(pc.equal(texts, "null"), pa.scalar(None, pa.large_utf8()), texts)
     if kinds["truth"]:
         return Column(ConnectSchema("boolean", optional=optional), pc.equal(kept, "true"))
-    if pc.any(pc.match_substring_regex(told, r"[.eE]")).as_py():
+    if pc.any(pc.match_substring_regex(non_null, r"[.eE]")).as_py():
         return Column(ConnectSchema("double", optional=optional), kept.cast(pa.float64()))
     return Column(replace(INT64, optional=optional), kept.cast(pa.int64()))
 
@@ -206,10 +207,10 @@ def _header_column(name: str, texts: pa.Array) -> Column:
 def value_to_header(
     envelope: Envelope, side: str, fields: Sequence[str], headers: Sequence[str], *, move: bool
 ) -> Envelope:
-    """Make headers of fields (HeaderFrom).
+    """Copy or move fields to headers (HeaderFrom).
 
     Raises:
-        ConfigurationError: There is no such field.
+        ConfigurationError: The field doesn't exist.
     """
     column = Column.of(envelope, side)
     added = dict(envelope.headers)
@@ -217,8 +218,8 @@ def value_to_header(
         found = find(column, field)
         if found is None:
             raise ConfigurationError(
-                f"there is no field {field} to make header {header} of",
-                remedy="correct it, or choose the topics that have it by when.topic",
+                f"field {field} for header {header} doesn't exist",
+                remedy="correct it, or select topics that have it with when.topic",
             )
         added[header] = to_json(found.schema, typed(found))
     changed = replace(envelope, headers=added)
@@ -227,36 +228,36 @@ def value_to_header(
 
     def without(one: Column) -> Column:
         for field in fields:
-            one = at_path(one, field, lambda gone: None)
+            one = at_path(one, field, lambda _: None)
         return one.without_options()
 
     return reshaped(changed, "key" if side == "key" else "value", without)
 
 
 def value_to_key(envelope: Envelope, fields: Sequence[str]) -> Envelope:
-    """Make the key of fields of the value (ValueToKey).
+    """Build the key from fields of the value (ValueToKey).
 
     Raises:
-        ConfigurationError: There is no such field; or a record has no value, and so would keep the old key,
-            under which compaction doesn't find what it is to remove.
+        ConfigurationError: A field doesn't exist; or a record is a tombstone, which would keep the old key,
+            so compaction would not remove records with the new key.
     """
     column = Column.of(envelope, "value")
     if envelope.value.null_count:
         raise ConfigurationError(
-            "a record without value has no fields to make its key of",
+            "a tombstone has no fields for the key",
             found=f"topic {envelope.destinations[0].topic}",
-            remedy="drop tombstones before, by type drop and when.tombstone: true; or let them keep their "
-            "keys, by when.tombstone: false",
+            remedy="drop tombstones before with type drop and when.tombstone: true; or keep their keys with "
+            "when.tombstone: false",
         )
     if envelope.verbatim:
-        raise ConfigurationError("values that are texts have no fields to make a key of")
+        raise ConfigurationError("values that are text have no fields for a key")
     members = []
     for field in fields:
         found = find(column, field)
         if found is None:
             raise ConfigurationError(
-                f"there is no field {field} to make the key of",
-                remedy="correct it, or choose the topics that have it by when.topic",
+                f"field {field} for the key doesn't exist",
+                remedy="correct it, or select topics that have it with when.topic",
             )
         members.append((field, found))
     schema = ConnectSchema("struct", fields=tuple((name, member.schema) for name, member in members))
@@ -266,7 +267,7 @@ def value_to_key(envelope: Envelope, fields: Sequence[str]) -> Envelope:
 
 
 def partitioned(envelope: Envelope, fields: Sequence[str], partitions: int) -> Envelope:
-    """Choose partitions by Java's hashes of fields (PartitionRouting); it stays where all are null."""
+    """Set partitions by Java's hash of fields (PartitionRouting); unchanged if all are null."""
     if not is_envelope(envelope):
         return envelope
     value = Column.of(envelope, "value")
@@ -276,14 +277,14 @@ def partitioned(envelope: Envelope, fields: Sequence[str], partitions: int) -> E
     deleted = pc.equal(codes, "d").fill_null(False).to_numpy(zero_copy_only=False)
     total, known = np.zeros(count, np.int64), np.zeros(count, np.bool_)
     for path in fields:
-        for lead, wanted in _places(path, deleted):
-            found = find(value, lead)
+        for field_path, selected in _places(path, deleted):
+            found = find(value, field_path)
             if found is not None:
-                hashes, there = _java_hashes(lead, found)
-                total += np.where(there & wanted, hashes, 0)
-                known |= there & wanted
-    apart = pc.is_in(codes, pa.array(["t", "m"], codes.type)).to_numpy(zero_copy_only=False)
-    known &= ~apart
+                hashes, there = _java_hashes(field_path, found)
+                total += np.where(there & selected, hashes, 0)
+                known |= there & selected
+    excluded = pc.is_in(codes, pa.array(["t", "m"], codes.type)).to_numpy(zero_copy_only=False)
+    known &= ~excluded
     normal = total & 0x7FFFFFFF
     normal[normal == 0x7FFFFFFF] = 0
     old = pa.nulls(count, pa.int32()) if envelope.partition is None else envelope.partition
@@ -292,7 +293,7 @@ def partitioned(envelope: Envelope, fields: Sequence[str], partitions: int) -> E
 
 
 def _places(path: str, deleted: np.ndarray) -> list[tuple[str, np.ndarray]]:
-    """Return where a field is, and for which records it is there."""
+    """Return the fields of a path, and for which records each exists."""
     head, dot, rest = path.partition(".")
     if head != "change" or not dot:
         return [(path, np.ones(len(deleted), np.bool_))]
@@ -309,7 +310,7 @@ def _java_hashes(path: str, column: Column) -> tuple[np.ndarray, np.ndarray]:
         return hashes, there
     if kind not in ("boolean", "int8", "int16", "int32", "int64", "double", "float"):
         raise ConfigurationError(
-            f"field {path} can't choose a partition", expected="a plain value", found=kind
+            f"field {path} can't determine a partition", expected="a plain value", found=kind
         )
     if kind == "boolean":
         truth = values.fill_null(False).to_numpy(zero_copy_only=False)
@@ -331,7 +332,7 @@ def _java_hashes(path: str, column: Column) -> tuple[np.ndarray, np.ndarray]:
 def _hash_texts(
     data: np.ndarray, starts: np.ndarray, ends: np.ndarray, valid: np.ndarray, out: np.ndarray
 ) -> None:
-    """Hash texts as ``String.hashCode`` does: over UTF-16 units; four bytes are two."""
+    """Hash texts like ``String.hashCode``, over UTF-16 units; four-byte characters have two."""
     for row in range(len(starts)):
         code = 0
         i = starts[row]

@@ -1,4 +1,4 @@
-"""Which transforms fit what a source's values are: told when the declaration is read."""
+"""Validation of transforms against the shape of a source's values, when the declaration is loaded."""
 
 from __future__ import annotations
 
@@ -11,25 +11,25 @@ from airflow_cdc_provider.events.transforms.options import FilterOptions, RouteO
 from airflow_cdc_provider.exceptions import ConfigurationError
 
 Shape = Literal["text", "documents", "cells", "avro", "rows"]
-"""What values are.
+"""Shape of values.
 
-``text``       texts that hold the whole event
-``documents``  envelopes whose ``before`` and ``after`` are JSON texts
-``cells``      envelopes of Cassandra, whose rows are structs of cells
-``avro``       structs with Avro schemas of their own
+``text``       text with the whole event
+``documents``  envelopes whose ``before`` and ``after`` are JSON text
+``cells``      Cassandra's envelopes, whose rows are structs of cells
+``avro``       structs with explicit Avro schemas
 ``rows``       structs
 """
 
 
-def refuse_impossible(transforms: Sequence[Any], shape: Shape) -> None:
-    """Refuse transforms that look into what has no fields.
+def validate_transforms(transforms: Sequence[Any], shape: Shape) -> None:
+    """Reject transforms that access fields of values without fields.
 
     Args:
-        transforms: The options.
-        shape: What values are.
+        transforms: Options of the transforms.
+        shape: Shape of the values.
 
     Raises:
-        ConfigurationError: Names the first.
+        ConfigurationError: Names the first one.
     """
     if shape == "rows":
         return
@@ -40,21 +40,21 @@ def refuse_impossible(transforms: Sequence[Any], shape: Shape) -> None:
         )
         if shape in ("text", "avro") and (touches or one.type == "logical_table"):
             raise ConfigurationError(
-                f"option {place} changes fields of a value that has none here",
+                f"option {place} changes fields, but values have no fields",
                 found=f"type {one.type}",
-                expected="one of topics, headers or keys, or another publish.envelope",
+                expected="a transform of topics, headers or keys, or another publish.envelope",
             )
         if shape == "documents" and one.type in ("unwrap", "partition"):
             raise ConfigurationError(
-                f"option {place} looks into documents, which are JSON texts here",
+                f"option {place} accesses fields of documents, which are JSON text",
                 found=f"type {one.type}",
                 remedy="set publish.unwrap.enabled, which comes before publish.transforms",
             )
         if shape == "cells" and one.type in ("unwrap", "partition"):
             raise ConfigurationError(
-                f"option {place} is for envelopes with rows, and Cassandra's have cells",
+                f"option {place} requires envelopes with rows, but Cassandra's have cells",
                 found=f"type {one.type}",
-                remedy="take the row out by type extract, field after; or use publish.envelope: datastax",
+                remedy="extract the row with type extract, field after; or use publish.envelope: datastax",
             )
         for text, kind in _expressions(one):
             for reference in parse_expression(text, kind).references():
@@ -63,8 +63,8 @@ def refuse_impossible(transforms: Sequence[Any], shape: Shape) -> None:
                 looks_into = reference.path[0] in ("before", "after") and len(reference.path) > 1
                 if shape == "text" or (shape == "documents" and looks_into):
                     raise ConfigurationError(
-                        f"an expression of {place} looks into a text at {reference.where}",
-                        remedy="set publish.unwrap.enabled, which shows documents by their fields",
+                        f"an expression of {place} accesses fields of text at {reference.where}",
+                        remedy="set publish.unwrap.enabled, which converts documents to fields",
                     )
 
 
@@ -82,7 +82,7 @@ _OF_SIDES: Final = (
     "flatten",
     "schema",
 )
-"""Types that have a target."""
+"""Types with option target."""
 _OF_VALUES: Final = ("header_to_value", "value_to_key", "partition", "unwrap")
 """Types that read or change fields of values."""
 

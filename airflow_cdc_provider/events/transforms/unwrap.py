@@ -1,7 +1,6 @@
-"""Events as plain rows: what Debezium's ExtractNewRecordState and ExtractNewDocumentState make of them.
+"""Unwrapping of events to rows, like Debezium's ExtractNewRecordState and ExtractNewDocumentState.
 
-The value is the row (or document) after the change with its own fields, without an envelope around it. What
-becomes of deletes is a choice:
+The value is the row (or document) after the change, without an envelope. Deletes are configurable:
 
 ====================== =================================== =========================================
 ``deletes``            record of the delete                tombstone after it
@@ -44,18 +43,18 @@ _TRANSACTION: Final = ("id", "total_order", "data_collection_order")
 
 @dataclass(frozen=True)
 class Unwrapping:
-    """How events become rows.
+    """Options of unwrapping.
 
     Args:
-        deletes: What becomes of deletes; see above.
-        rewrite_id: Give a rewritten delete that has no row before it the key's ``id`` as ``_id``.
-        flatten: Structs become fields of their parents, named by both.
-        delimiter: What stands between the names.
-        add_fields: Fields of the envelope to add, as they stand in the configuration.
-        add_fields_prefix: Leads their names.
-        add_headers: Likewise, to add as headers.
-        add_headers_prefix: Leads their names.
-        field_names: How names of fields are made fit for Avro.
+        deletes: Handling of deletes; see above.
+        rewrite_id: Whether rewritten deletes without a previous row get the key's ``id`` as ``_id``.
+        flatten: Whether structs are flattened into their parents.
+        delimiter: Delimiter in the names of flattened fields.
+        add_fields: Envelope fields to add, in the format of the option.
+        add_fields_prefix: Prefix of their names.
+        add_headers: Envelope fields to add as headers.
+        add_headers_prefix: Prefix of their names.
+        field_names: Adjustment of field names for Avro.
     """
 
     deletes: Deletes = "tombstone"
@@ -72,16 +71,16 @@ class Unwrapping:
 def unwrap(
     envelope: Envelope, keys: Sequence[Rows], documents: Sequence[Rows], options: Unwrapping
 ) -> list[Piece]:
-    """Turn events into rows.
+    """Convert events to rows.
 
     Args:
         envelope: The events, with fields ``op`` and ``source`` in their values.
-        keys: Keys as they are shown, by schema; of every row.
-        documents: Rows after the change, by schema. A delete may have the row before it here.
-        options: The choices.
+        keys: Keys of all rows, by schema.
+        documents: Rows after the change, by schema; for a delete optionally the previous row.
+        options: The options.
 
     Raises:
-        ConfigurationError: The envelope has no field that is to be added.
+        ConfigurationError: A field to add doesn't exist in the envelope.
     """
     count = len(envelope.key)
     deleted = pc.equal(_field(envelope, "op")[1], "d").to_numpy(zero_copy_only=False)
@@ -122,11 +121,11 @@ class _Columns:
 
     @classmethod
     def of(cls, values: pa.StructArray) -> _Columns:
-        """Take a struct apart; it is not null."""
+        """Split a non-null struct into its fields."""
         return cls(list(values.type), [values.field(n) for n in range(values.type.num_fields)])
 
     def add(self, field: pa.Field, array: pa.Array) -> None:
-        """Add a field, or replace the one of that name."""
+        """Add or replace a field."""
         names = [f.name for f in self.fields]
         if field.name in names:
             place = names.index(field.name)
@@ -136,7 +135,7 @@ class _Columns:
             self.arrays.append(array)
 
     def flat(self, delimiter: str) -> _Columns:
-        """Take the structs among them apart, as deep as they go; those in lists stay."""
+        """Flatten structs recursively, except in arrays."""
         found = _Columns([], [])
         for field, array in zip(self.fields, self.arrays, strict=True):
             if not pa.types.is_struct(field.type):
@@ -149,14 +148,14 @@ class _Columns:
         return found
 
     def struct(self, count: int) -> pa.StructArray:
-        """Put them into a struct."""
+        """Combine them to a struct."""
         if not self.fields:
             return pa.Array.from_buffers(pa.struct([]), count, [None])
         return pa.StructArray.from_arrays(self.arrays, fields=self.fields)
 
 
 def _alike(kinds: np.ndarray, rows: np.ndarray) -> Iterator[np.ndarray]:
-    """Yield rows that agree in all of their kinds."""
+    """Yield groups of rows with equal kinds."""
     if not len(rows):
         return
     _, which = np.unique(kinds[:, rows], axis=1, return_inverse=True)
@@ -261,7 +260,7 @@ def _reference(envelope: Envelope, text: str, prefix: str) -> tuple[str, Connect
             names = [name for name, _ in schema.fields]
             if field in names:
                 place = names.index(field)
-                # Through flatten the values of a null struct are null too.
+                # flatten also sets values of null structs to null.
                 values = array if pa.types.is_null(array.type) else array.flatten()[place]
                 found = schema.fields[place][1], values
         except KeyError:

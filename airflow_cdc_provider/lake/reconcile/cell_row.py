@@ -1,8 +1,8 @@
-"""Reading, checking and comparing cell rows in place: the byte kernels under :mod:`.cells`.
+"""Reading, checking and comparing cell rows in place: the byte kernels used by :mod:`.cells`.
 
-The layout is :mod:`airflow_cdc_provider.changes.cells`. A cell row is named by where it starts and ends in
-one array of bytes, a cell by where it starts, so nothing is unpacked. :func:`check_cell_rows` walks every
-length once; all other kernels rely on it and never look at bytes that it hasn't passed.
+The layout is documented in :mod:`airflow_cdc_provider.changes.cells`. A cell row is identified by its start
+and end in one array of bytes, a cell by its start, so nothing is unpacked. :func:`check_cell_rows` walks
+every length once; all other kernels rely on it and never read bytes that it hasn't checked.
 
 One rule set decides which version of a cell wins (``docs/formats/cassandra-commit-log.md``, section 16, rule
 3; ``docs/design/scylla.md``, *Ties*). All are total orders, so any order of merging gives the same winner:
@@ -14,9 +14,10 @@ One rule set decides which version of a cell wins (``docs/formats/cassandra-comm
 scylla  as 4.0, but after the expiry the shorter TTL, then the value
 ======= ===============================================================================================
 
-An expired cell counts by its expiry, without TTL and value: two that these told apart while they lived are
-the same now, whenever they are merged. A write time that is a lower bound wins over an equal exact one before
-values (of ScyllaDB, TTLs) are looked at. TTL settles what is left, which no reader of the database can see.
+An expired cell competes by its expiry, without TTL and value: two cells that differed only in these while
+they were live are the same once expired, whenever they are merged. A write time that is a lower bound wins
+over an equal exact one before values (ScyllaDB: TTLs) are compared. TTL decides the remaining ties, which no
+reader of the database can observe.
 """
 
 from __future__ import annotations
@@ -60,7 +61,7 @@ FAULTS: Final = (
     "clustering ends after the state",
     "cell ends after the state",
     "unknown cell flags",
-    "path or value where there can be none",
+    "path or value not allowed here",
     "cells out of order",
     "bytes after the last cell",
 )
@@ -73,7 +74,7 @@ _CELL_FLAGS = CELL_TOMBSTONE | CELL_EXPIRING | CELL_PATH | CELL_COMPLEX_DELETION
 def read_u16(data: Bytes, at: Int) -> Int:
     """Read two bytes.
 
-    Bytes spelled out one by one are one move to LLVM; unsigned indexes spare the check for negative ones.
+    LLVM turns bytes written out one by one into one move; unsigned indexes avoid the check for negative ones.
     """
     i = np.uint64(at)
     return np.int64(data[i]) | (np.int64(data[i + np.uint64(1)]) << np.int64(8))
@@ -81,7 +82,7 @@ def read_u16(data: Bytes, at: Int) -> Int:
 
 @walker
 def read_u32(data: Bytes, at: Int) -> Int:
-    """Read four bytes as a signed 64-bit number that isn't negative."""
+    """Read four bytes as a non-negative 64-bit number."""
     i = np.uint64(at)
     return (
         np.int64(data[i])
@@ -131,7 +132,7 @@ def copy_bytes(source: Bytes, start: Int, target: Bytes, at: Int, length: Int) -
 
 @walker
 def compare_bytes(left: Bytes, a: Int, a_length: Int, right: Bytes, b: Int, b_length: Int) -> Int:
-    """Compare two runs of unsigned bytes: -1, 0 or 1. Of two that agree the longer is greater."""
+    """Compare two runs of unsigned bytes: -1, 0 or 1. A prefix is less than the longer run."""
     i = np.uint64(a)
     j = np.uint64(b)
     both = min(a_length, b_length)
@@ -186,7 +187,7 @@ def row_flags(data: Bytes, row: Int) -> Int:
 
 @walker
 def first_cell(data: Bytes, row: Int) -> Int:
-    """Return where the cells of a row begin."""
+    """Return the offset of the first cell of a row."""
     return row + ROW_HEADER_BYTES + read_u32(data, row + 40)
 
 
@@ -242,13 +243,13 @@ def value_length(data: Bytes, cell: Int) -> Int:
 
 @walker
 def next_cell(data: Bytes, cell: Int) -> Int:
-    """Return where the cell after this one begins."""
+    """Return the offset of the next cell."""
     return cell + CELL_HEADER_BYTES + path_length(data, cell) + value_length(data, cell)
 
 
 @walker
 def is_expired(data: Bytes, cell: Int, now_seconds: Int) -> bool:
-    """Tell whether an expiring cell has run out; one that a former merge found so stays so."""
+    """Return whether an expiring cell has expired, now or when an earlier merge marked it."""
     flags = cell_flags(data, cell)
     return (flags & CELL_EXPIRING) != 0 and (
         (flags & CELL_TOMBSTONE) != 0 or cell_end_time(data, cell) <= now_seconds
@@ -257,15 +258,15 @@ def is_expired(data: Bytes, cell: Int, now_seconds: Int) -> bool:
 
 @walker
 def is_live(data: Bytes, cell: Int, now_seconds: Int) -> bool:
-    """Tell whether a reader of the database sees this cell."""
+    """Return whether the database returns this cell to readers."""
     if cell_flags(data, cell) & (CELL_TOMBSTONE | CELL_COMPLEX_DELETION):
         return False
     return not is_expired(data, cell, now_seconds)
 
 
 @walker
-def compare_cell_places(data: Bytes, a: Int, b: Int) -> Int:
-    """Compare which cell two versions belong to: column, complex deletion first, path."""
+def compare_cell_keys(data: Bytes, a: Int, b: Int) -> Int:
+    """Compare the cells that two versions belong to: by column, complex deletion first, then path."""
     order = order_of(cell_column(data, a), cell_column(data, b))
     if order != 0:
         return order
@@ -296,7 +297,7 @@ def compare_values(data: Bytes, a: Int, b: Int, now_seconds: Int, rules: Int) ->
 
 @walker
 def compare_versions(data: Bytes, a: Int, b: Int, now_seconds: Int, rules: Int) -> Int:
-    """Compare two versions of one cell: positive if ``a`` wins, 0 if they can't be told apart."""
+    """Compare two versions of one cell: positive if ``a`` wins, 0 if they are equal."""
     order = order_of(cell_time(data, a), cell_time(data, b))
     if order != 0:
         return order
@@ -345,17 +346,17 @@ def compare_versions(data: Bytes, a: Int, b: Int, now_seconds: Int, rules: Int) 
 def check_cell_rows(
     data: Bytes, starts: Numbers, ends: Numbers, cells: Numbers, contents: Bytes
 ) -> tuple[Int, Int]:
-    """Walk every length of every cell row.
+    """Check every length of every cell row.
 
     Args:
-        data: All cell rows, one after another.
-        starts: Where each begins.
-        ends: Where each ends; inside ``data``.
+        data: All cell rows, concatenated.
+        starts: Start of each.
+        ends: End of each, within ``data``.
         cells: Filled with the number of cells of each.
-        contents: Filled with ``HOLDS_*`` bits of each.
+        contents: Filled with the ``HOLDS_*`` bits of each.
 
     Returns:
-        The number of the first broken row and its place in :data:`FAULTS`; (-1, 0) if there is none.
+        The number of the first invalid row and its index in :data:`FAULTS`; (-1, 0) if all are valid.
     """
     for number in range(len(starts)):
         fault, count, holds = _check(data, starts[number], ends[number])
@@ -394,7 +395,7 @@ def _check(data: Bytes, row: Int, end: Int) -> tuple[Int, Int, Int]:
                 return 6, 0, 0
         elif (flags & CELL_PATH) == 0 and path_length(data, at) > 0:
             return 6, 0, 0
-        if before >= 0 and compare_cell_places(data, before, at) >= 0:
+        if before >= 0 and compare_cell_keys(data, before, at) >= 0:
             return 7, 0, 0
         if flags & CELL_UNCERTAIN:
             holds |= HOLDS_UNCERTAIN_CELL

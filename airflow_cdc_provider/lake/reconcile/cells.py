@@ -1,24 +1,25 @@
 """Cell-level reconciliation: the read path of Cassandra and ScyllaDB over contributions, as one Arrow kernel.
 
 ``docs/formats/cassandra-commit-log.md``, section 16: every cell by its write time and the database's tie
-rules, row liveness, deletions of rows, ranges, partitions and collections, expiry, statics. What comes out
-can be fed in again with whatever arrives next: merging in any order, in any portions and any number of times
-ends the same (under 3.11's rules at one moment, since there expiry decides ties).
+rules, row liveness, deletions of rows, ranges, partitions and collections, expiry, static columns. The output
+can be merged again with whatever arrives next: the result doesn't depend on order, batching or repetition
+(under 3.11's rules only at one and the same moment, since there expiry decides ties).
 
-For that, what a reader of the database doesn't see is kept:
+Therefore some data is kept that the database doesn't return to readers:
 
-- a tombstone, a covering deletion: what is older must not come back. ``purge_before_seconds`` ends this;
-- an expired cell: it stays with write time and expiry, flagged both ``CELL_TOMBSTONE`` and ``CELL_EXPIRING``,
-  without TTL and value. As the tombstone that a compaction makes of it, it would win ties that it loses as an
-  expiring cell, and the outcome would depend on when it was merged;
-- an expired row liveness, likewise.
+- a tombstone or covering deletion, so that older data is not resurrected, until ``purge_before_seconds``;
+- an expired cell with write time and expiry, flagged both ``CELL_TOMBSTONE`` and ``CELL_EXPIRING``, without
+  TTL and value. As the tombstone that a compaction writes for it, it would win ties that it loses as an
+  expiring cell, and the result would depend on the time of the merge;
+- an expired row liveness, for the same reason.
 
-A row's own deletion, its collections' deletions and its dead cells are in its ``state``; deletions of
-partitions and ranges are on the side only, ranges cut to be disjoint. A deletion that a stronger one makes
-useless is gone.
+A row's deletion, the deletions of its collections and its dead cells are in its ``state``. Deletions of
+partitions and ranges are in the tombstone table only, with ranges split to be disjoint. A deletion that a
+stronger one covers is dropped.
 
-A row in state ``ROW_UNCERTAIN`` without ``ROW_LIVENESS`` has the time of its reading, in us, in place of the
-liveness' write time, and beside it the greatest known liveness: what is older is in doubt (:mod:`.doubts`).
+A row with ``ROW_UNCERTAIN`` and without ``ROW_LIVENESS`` has the time of its reading, in us, instead of the
+liveness' write time, and the greatest known liveness next to it. Older data may be unresolved
+(:mod:`.unresolved`).
 """
 
 from __future__ import annotations
@@ -46,7 +47,6 @@ from airflow_cdc_provider.lake.reconcile.cell_row import (
     RULES_SCYLLA,
     check_cell_rows,
 )
-from airflow_cdc_provider.lake.reconcile.copies import NO_CHANGES, count_copies
 from airflow_cdc_provider.lake.reconcile.flat import (
     flat,
     large_binary,
@@ -62,6 +62,7 @@ from airflow_cdc_provider.lake.reconcile.partition import (
     reconcile_partitions,
 )
 from airflow_cdc_provider.lake.reconcile.reconciled import Reconciled
+from airflow_cdc_provider.lake.reconcile.replica_duplicates import NO_CHANGES, count_duplicates
 from airflow_cdc_provider.lake.reconcile.shapes import Batch, Numbers, Outcome, Settings
 
 RULES: Final = {"4.0": RULES_4_0, "3.11": RULES_3_11, "scylla": RULES_SCYLLA}
@@ -80,24 +81,24 @@ def reconcile_cells(
     """Reconcile cell-level contributions of one table.
 
     Args:
-        contributions: ``CONTRIBUTION_SCHEMA``, in any order, with any copies. For each key that occurs, all
-            that is known of it: pending changes, the mirror's rows (as scope ``ROW``), the side table.
+        contributions: ``CONTRIBUTION_SCHEMA``, in any order, with any duplicates. For each key, all that is
+            known of it: pending changes, the mirror's rows (as scope ``ROW``), the tombstone table.
         now_seconds: Epoch second at which expiry is judged.
         rules: Tie rules: Cassandra's ``4.0`` (and later) or ``3.11``, or ``scylla``.
-        min_generation: The table's generation: contributions of a lower one don't count. What comes out bears
-            the highest generation that its key had.
-        purge_before_seconds: Tombstones and expired data of before this epoch second are forgotten. Only safe
-            when nothing older than they are can arrive any more; None keeps all.
-        statics_apart: Give statics once per partition, not with each of its rows.
-        pending: Which of the contributions are new: copies are counted among them, but for rows that were
-            read by a SELECT, and for what doesn't count. None: none is counted.
+        min_generation: The table's generation: contributions of a lower one are ignored. Output rows have the
+            highest generation of their key.
+        purge_before_seconds: Tombstones and expired data older than this epoch second are purged. Only safe
+            if nothing older can arrive any more; None keeps all.
+        statics_apart: Return static columns once per partition, not with each of its rows.
+        pending: Which of the contributions are new: replica duplicates are counted among them, except for
+            rows read by a SELECT and ignored contributions. None counts nothing.
 
     Returns:
-        What lives and what the side table must hold, ordered by key (in an order of its own) and clustering.
-        The mirror's rows and the side table's rows of these keys are to be replaced by it.
+        The live rows and the rows of the tombstone table, ordered by key (in an internal order) and
+        clustering. They replace the rows of these keys in the mirror and in the tombstone table.
 
     Raises:
-        CorruptInput: A cell row breaks its format, a key or cell row is null, or a scope is unknown.
+        CorruptInput: A cell row is malformed, a key or cell row is null, or a scope is unknown.
     """
     key = one_array(contributions["key"])
     state = one_array(contributions["state"])
@@ -138,20 +139,22 @@ def reconcile_cells(
     )
     outcome = outcome_for(len(state), int(ranges.sum()), int((states.ends - states.starts).sum()))
     reconcile_partitions(batch, order, levels, cells, settings, outcome)
-    live_count, side_count, doubtful_count = (int(n) for n in outcome.counts)
-    live = _live_rows(outcome, live_count, side_count, key, clustering)
-    rows, statics = _parted(live, outcome, live_count) if statics_apart else (live, live.slice(0, 0))
-    copies = NO_CHANGES
+    live_count, tombstone_count, unresolved_count = (int(n) for n in outcome.counts)
+    live = _live_rows(outcome, live_count, tombstone_count, key, clustering)
+    rows, static_columns = (
+        _split_static_columns(live, outcome, live_count) if statics_apart else (live, live.slice(0, 0))
+    )
+    duplicates = NO_CHANGES
     if pending is not None:
         new = numbers(one_array(pending.cast(pa.uint8()))) == 1
         changes = new & (contents & HOLDS_UNCERTAIN_ROW == 0)
-        copies = count_copies(states, batch.clustering_end, batch.scope, changes, order, levels)
+        duplicates = count_duplicates(states, batch.clustering_end, batch.scope, changes, order, levels)
     return Reconciled(
         live=rows,
-        statics=statics,
-        copies=copies,
-        side=_side_rows(outcome, side_count, key, clustering, clustering_end),
-        doubtful_keys=key.take(pa.array(outcome.doubtful[:doubtful_count])).cast(pa.binary()),
+        static_columns=static_columns,
+        replica_duplicates=duplicates,
+        side=_tombstone_rows(outcome, tombstone_count, key, clustering, clustering_end),
+        doubtful_keys=key.take(pa.array(outcome.unresolved[:unresolved_count])).cast(pa.binary()),
     )
 
 
@@ -174,7 +177,7 @@ def _is_range(clustering: Any, clustering_end: Any) -> Any:
     return numbers(pc.less(clustering.fill_null(b""), clustering_end).fill_null(True).cast(pa.uint8())) == 1
 
 
-def _live_rows(outcome: Outcome, count: int, side_count: int, key: Any, clustering: Any) -> pa.Table:
+def _live_rows(outcome: Outcome, count: int, tombstone_count: int, key: Any, clustering: Any) -> pa.Table:
     state = large_binary(outcome.live[: outcome.live_at[count]], outcome.live_at[: count + 1])
     member = outcome.live_member[:count]
     static_only = state.is_null().to_numpy(zero_copy_only=False)
@@ -186,15 +189,17 @@ def _live_rows(outcome: Outcome, count: int, side_count: int, key: Any, clusteri
             "generation": pa.array(outcome.live_generation[:count]),
             "version": pa.nulls(count, pa.binary()),
             "state": state,
-            "static_state": _side_states(outcome, side_count).take(_or_null(outcome.live_static[:count])),
+            "static_state": _tombstone_states(outcome, tombstone_count).take(
+                _or_null(outcome.live_static[:count])
+            ),
             "expires_at": _expiry(expires),
         },
         LIVE_ROW_SCHEMA,
     )
 
 
-def _parted(live: pa.Table, outcome: Outcome, count: int) -> tuple[pa.Table, pa.Table]:
-    """Return rows without statics, and the statics of each partition that has some; both expire alone."""
+def _split_static_columns(live: pa.Table, outcome: Outcome, count: int) -> tuple[pa.Table, pa.Table]:
+    """Return rows without static columns, and the static columns of each partition that has some."""
     states = pc.is_valid(live["state"])
     rows = {
         **_columns(live),
@@ -203,13 +208,13 @@ def _parted(live: pa.Table, outcome: Outcome, count: int) -> tuple[pa.Table, pa.
     }
     numbers, first = np.unique(outcome.live_static[:count], return_index=True)
     chosen = first[numbers != NONE]
-    statics = {
+    static_columns = {
         **_columns(live.take(pa.array(chosen))),
         "clustering": pa.nulls(len(chosen), pa.binary()),
         "state": pa.nulls(len(chosen), pa.binary()),
         "expires_at": _expiry(outcome.live_static_expires[:count][chosen]),
     }
-    return to_table(rows, LIVE_ROW_SCHEMA).filter(states), to_table(statics, LIVE_ROW_SCHEMA)
+    return to_table(rows, LIVE_ROW_SCHEMA).filter(states), to_table(static_columns, LIVE_ROW_SCHEMA)
 
 
 def _columns(table: pa.Table) -> dict[str, Any]:
@@ -220,26 +225,26 @@ def _expiry(seconds: Numbers) -> Any:
     return pa.array(seconds, mask=seconds == NEVER)
 
 
-def _side_rows(outcome: Outcome, count: int, key: Any, clustering: Any, clustering_end: Any) -> pa.Table:
+def _tombstone_rows(outcome: Outcome, count: int, key: Any, clustering: Any, clustering_end: Any) -> pa.Table:
     bounds = pa.concat_arrays([clustering.fill_null(b""), clustering_end])
     return to_table(
         {
-            "key": key.take(pa.array(outcome.side_member[:count])),
-            "scope": pa.array(outcome.side_scope[:count].view(np.int8)),
-            "clustering": bounds.take(_or_null(outcome.side_start[:count])).fill_null(b""),
-            "clustering_end": bounds.take(_or_null(outcome.side_end[:count])),
-            "generation": pa.array(outcome.side_generation[:count]),
+            "key": key.take(pa.array(outcome.tombstone_member[:count])),
+            "scope": pa.array(outcome.tombstone_scope[:count].view(np.int8)),
+            "clustering": bounds.take(_or_null(outcome.tombstone_start[:count])).fill_null(b""),
+            "clustering_end": bounds.take(_or_null(outcome.tombstone_end[:count])),
+            "generation": pa.array(outcome.tombstone_generation[:count]),
             "version": pa.nulls(count, pa.binary()),
             "op": pa.array(np.zeros(count, np.int8)),
-            "state": _side_states(outcome, count),
+            "state": _tombstone_states(outcome, count),
         },
         CONTRIBUTION_SCHEMA,
     )
 
 
-def _side_states(outcome: Outcome, count: int) -> Any:
-    return large_binary(outcome.side[: outcome.side_at[count]], outcome.side_at[: count + 1])
+def _tombstone_states(outcome: Outcome, count: int) -> Any:
+    return large_binary(outcome.tombstones[: outcome.tombstone_at[count]], outcome.tombstone_at[: count + 1])
 
 
-def _or_null(places: Numbers) -> Any:
-    return pa.array(places, mask=places == NONE)
+def _or_null(indexes: Numbers) -> Any:
+    return pa.array(indexes, mask=indexes == NONE)

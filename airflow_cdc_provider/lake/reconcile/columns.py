@@ -1,7 +1,7 @@
-"""Cells of columns that are gone: stored states keep them, but nothing lives by them any more.
+"""Cells of dropped columns: stored states keep them, but they no longer keep a row alive.
 
-A row that was written by UPDATE alone lives by its cells. When its last ones are of a column that is dropped,
-the database shows it no more.
+A row that was only written by UPDATE is live as long as it has live cells. If its last cells belong to a
+dropped column, the database no longer returns the row.
 """
 
 from __future__ import annotations
@@ -32,17 +32,17 @@ _CELL_COUNT_AT: Final = 44
 
 
 def only_columns(states: Any, known: AbstractSet[int]) -> Any:
-    """Leave cells of other columns out of cell rows.
+    """Remove cells of other columns from cell rows.
 
     Args:
-        states: Cell rows as an Arrow column; nulls stay.
-        known: Ids of the columns that there are.
+        states: Cell rows as an Arrow column; nulls stay null.
+        known: Ids of the existing columns.
 
     Returns:
-        The column as large binary; the given one if it has no such cell.
+        The column as large binary; the given one if no cell was removed.
 
     Raises:
-        CorruptInput: A cell row breaks its format.
+        CorruptInput: A cell row is malformed.
     """
     column = one_array(states)
     rows = flat(column)

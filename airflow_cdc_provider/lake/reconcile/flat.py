@@ -16,7 +16,7 @@ _MOST_BYTES: Final = 2**31 - 1
 
 
 def one_array(column: pa.ChunkedArray | pa.Array, type_: pa.DataType | None = None) -> Any:
-    """Return a column as one array without chunks; binary ones get 64-bit offsets, so that any size fits."""
+    """Return a column as one array without chunks; binary columns get 64-bit offsets, to fit any size."""
     if pa.types.is_binary(column.type):
         column = column.cast(pa.large_binary())
     elif type_ is not None and column.type != type_:
@@ -39,7 +39,7 @@ def flat(array: Any) -> Flat:
 
 
 def _read_only(array: npt.NDArray[Any]) -> npt.NDArray[Any]:
-    # Kernels are compiled per type, and being writable is part of it: one kind, one compilation.
+    # Kernels are compiled per type, and the type includes whether an array is writable.
     array.flags.writeable = False
     return array
 
@@ -50,10 +50,10 @@ def numbers(array: Any) -> npt.NDArray[Any]:
 
 
 def reject_nulls(column: str, array: Any) -> None:
-    """Refuse a column that holds a null where none is possible.
+    """Check that a column has no nulls.
 
     Raises:
-        CorruptInput: With the first row that has one.
+        CorruptInput: It has one; the error names the first row.
     """
     if array.null_count:
         row = int(array.is_null().index(True).as_py())
@@ -61,7 +61,7 @@ def reject_nulls(column: str, array: Any) -> None:
 
 
 def large_binary(data: Bytes, offsets: Numbers) -> Any:
-    """Make an Arrow array of flat arrays; an empty value becomes null."""
+    """Build an Arrow array from flat arrays; an empty value becomes null."""
     lengths_positive = offsets[1:] > offsets[:-1]
     validity = None
     if not lengths_positive.all():
@@ -72,18 +72,18 @@ def large_binary(data: Bytes, offsets: Numbers) -> Any:
 
 
 def to_table(columns: dict[str, Any], schema: pa.Schema) -> pa.Table:
-    """Make a table of a schema; binary columns larger than Arrow's 32-bit offsets allow get chunks."""
+    """Build a table of a schema; binary columns too large for Arrow's 32-bit offsets are chunked."""
     fitted = []
     for field in schema:
         column = columns[field.name]
         if pa.types.is_large_binary(column.type) and pa.types.is_binary(field.type):
-            column = pa.chunked_array(_cut(column), field.type)
+            column = pa.chunked_array(_chunks(column), field.type)
         fitted.append(column)
     return pa.table(fitted, schema=schema)
 
 
-def _cut(array: Any) -> list[Any]:
+def _chunks(array: Any) -> list[Any]:
     if len(array) < 2 or int(array.nbytes) <= _MOST_BYTES:
         return [array.cast(pa.binary())]
     half = len(array) // 2
-    return _cut(array.slice(0, half)) + _cut(array.slice(half))
+    return _chunks(array.slice(0, half)) + _chunks(array.slice(half))

@@ -1,7 +1,7 @@
-"""Bringing contributions to one order: by key, then what they speak of, then clustering.
+"""Sorting contributions: by key, then scope, then clustering.
 
-Keys are ordered by a 64-bit hash (what matters is that equal ones meet), and by their bytes where hashes are
-equal. Inside a key come its deletion, its static row, its range deletions by start, its rows by clustering.
+Keys are ordered by a 64-bit hash, since equal keys only need to be adjacent, and by their bytes if hashes are
+equal. Within a key come its deletion, its static row, its range deletions by start, its rows by clustering.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ _RANKS = np.empty(4, np.uint64)
 _RANKS[[PARTITION_DELETION, STATIC, RANGE_DELETION, ROW]] = (0, 1, 2, 3)
 _SHORT_RUN: Final = 12
 _LONG_RUN: Final = 100
-"""Where sorting everything by two numbers beats sorting each key's contributions by their bytes."""
+"""Run length above which sorting all by two numbers is faster than sorting each key's rows by bytes."""
 
 
 def order_contributions(
@@ -40,12 +40,12 @@ def order_contributions(
         key: Their keys.
         clustering: Their clusterings.
         scope: Their scopes, each one of the four.
-        chosen: Numbers of those that count.
-        hash_bits: How many bits of the hash to use; fewer only make it slower.
+        chosen: Numbers of the contributions to order.
+        hash_bits: Number of hash bits to use; fewer only make it slower.
 
     Returns:
-        Numbers of the chosen ones in order, and for each whether it begins a new key (``NEW_KEY``), a new
-        row of the same key (``NEW_ROW``) or goes on with the same (``SAME_ROW``).
+        Numbers of the chosen ones in order, and for each whether it begins a new key (``NEW_KEY``), begins a
+        new row of the same key (``NEW_ROW``) or belongs to the same row (``SAME_ROW``).
     """
     hashes = np.empty(len(chosen), np.uint64)
     ranks = np.empty(len(chosen), np.uint64)
@@ -67,9 +67,9 @@ def _longest_run(hashes: Hashes) -> int:
 
 @walker
 def _hash_keys(key: Flat, chosen: Numbers, shift: np.uint64, hashes: Hashes) -> None:
-    for place in range(len(chosen)):
-        at = np.uint64(key.starts[chosen[place]])
-        end = np.uint64(key.ends[chosen[place]])
+    for index in range(len(chosen)):
+        at = np.uint64(key.starts[chosen[index]])
+        end = np.uint64(key.ends[chosen[index]])
         value = np.uint64(0x9E3779B97F4A7C15) ^ (end - at)
         while at < end:
             word = np.uint64(0)
@@ -79,16 +79,15 @@ def _hash_keys(key: Flat, chosen: Numbers, shift: np.uint64, hashes: Hashes) -> 
             value ^= value >> np.uint64(32)
             at += np.uint64(8)
         value = value * np.uint64(0xD6E8FEB86659FD93)
-        hashes[place] = (value ^ (value >> np.uint64(29))) >> shift
+        hashes[index] = (value ^ (value >> np.uint64(29))) >> shift
 
 
 @walker
 def _rank_clusterings(clustering: Flat, scope: Bytes, chosen: Numbers, ranks: Hashes) -> None:
-    # Two bits of what it speaks of, then 62 bits of the clustering; of rows, after what all of them begin
-    # with.
+    # Two bits of scope, then 62 bits of the clustering; for rows, without the prefix that all of them share.
     shared = _shared_prefix(clustering, scope, chosen)
-    for place in range(len(chosen)):
-        member = chosen[place]
+    for index in range(len(chosen)):
+        member = chosen[index]
         rank = np.uint64(0)
         if _RANKS[scope[member]] >= _RANKS[RANGE_DELETION]:
             skipped = shared if scope[member] == ROW else np.int64(0)
@@ -98,15 +97,15 @@ def _rank_clusterings(clustering: Flat, scope: Bytes, chosen: Numbers, ranks: Ha
                 rank <<= np.uint64(8)
                 if k < length:
                     rank |= np.uint64(clustering.data[at + np.uint64(k)])
-        ranks[place] = (rank >> np.uint64(2)) | (_RANKS[scope[member]] << np.uint64(62))
+        ranks[index] = (rank >> np.uint64(2)) | (_RANKS[scope[member]] << np.uint64(62))
 
 
 @walker
 def _shared_prefix(clustering: Flat, scope: Bytes, chosen: Numbers) -> Int:
     shared = np.int64(-1)
     at = np.int64(0)
-    for place in range(len(chosen)):
-        member = chosen[place]
+    for index in range(len(chosen)):
+        member = chosen[index]
         if scope[member] != ROW:
             continue
         start = clustering.starts[member]
@@ -139,12 +138,12 @@ def _settle(
             high = _least_key_first(key, ranks, order, low, high)
         _sort(clustering, ranks, order, low, high, spare_ranks, spare_order)
         levels[low] = NEW_KEY
-        for place in range(low + 1, high):
-            same = ranks[place] == ranks[place - 1] and (
-                not _has_clustering(ranks[place])
-                or compare_values_at(clustering, order[place - 1], order[place]) == 0
+        for index in range(low + 1, high):
+            same = ranks[index] == ranks[index - 1] and (
+                not _has_clustering(ranks[index])
+                or compare_values_at(clustering, order[index - 1], order[index]) == 0
             )
-            levels[place] = SAME_ROW if same else NEW_ROW
+            levels[index] = SAME_ROW if same else NEW_ROW
         low = high
 
 
@@ -155,16 +154,16 @@ def _has_clustering(rank: Int) -> bool:
 
 @walker
 def _least_key_first(key: Flat, ranks: Hashes, order: Numbers, low: Int, high: Int) -> Int:
-    # Different keys of one hash: the members of the least key come to the front, the rest has its turn later.
+    # Different keys with one hash: contributions of the least key move to the front, the others follow later.
     least = order[low]
-    for place in range(low + 1, high):
-        if compare_values_at(key, order[place], least) < 0:
-            least = order[place]
+    for index in range(low + 1, high):
+        if compare_values_at(key, order[index], least) < 0:
+            least = order[index]
     end = low
-    for place in range(low, high):
-        if compare_values_at(key, order[place], least) == 0:
-            order[place], order[end] = order[end], order[place]
-            ranks[place], ranks[end] = ranks[end], ranks[place]
+    for index in range(low, high):
+        if compare_values_at(key, order[index], least) == 0:
+            order[index], order[end] = order[end], order[index]
+            ranks[index], ranks[end] = ranks[end], ranks[index]
             end += 1
     return end
 
@@ -181,10 +180,10 @@ def _sort(
 ) -> None:
     # Short runs by insertion, then runs merged two at a time.
     for begin in range(low, high, _SHORT_RUN):
-        for place in range(begin + 1, min(begin + _SHORT_RUN, high)):
-            rank = ranks[place]
-            member = order[place]
-            at = place
+        for index in range(begin + 1, min(begin + _SHORT_RUN, high)):
+            rank = ranks[index]
+            member = order[index]
+            at = index
             while at > begin and _precedes(clustering, rank, member, ranks[at - 1], order[at - 1]):
                 ranks[at] = ranks[at - 1]
                 order[at] = order[at - 1]

@@ -1,4 +1,4 @@
-"""Reconciling partitions one after another: the loop that :mod:`.cells` runs over ordered contributions."""
+"""Reconciliation partition by partition: the loop that :mod:`.cells` runs over ordered contributions."""
 
 from __future__ import annotations
 
@@ -40,15 +40,15 @@ NONE: Final = np.int64(-1)
 
 
 def outcome_for(row_count: int, range_count: int, state_bytes: int) -> Outcome:
-    """Make room for whatever can come of a batch; pages that aren't used cost nothing.
+    """Allocate the largest possible output of a batch; unused pages cost nothing.
 
-    Merging never makes cell rows larger, and n ranges cut each other into fewer than 2n.
+    Merging never makes cell rows larger, and n ranges split each other into fewer than 2n.
     """
 
     def numbers(size: int) -> Numbers:
         return np.empty(size, np.int64)
 
-    side_rows = row_count + range_count
+    tombstone_rows = row_count + range_count
     return Outcome(
         live=np.empty(state_bytes, np.uint8),
         live_at=numbers(row_count + 1),
@@ -57,14 +57,14 @@ def outcome_for(row_count: int, range_count: int, state_bytes: int) -> Outcome:
         live_expires=numbers(row_count),
         live_static_expires=numbers(row_count),
         live_generation=numbers(row_count),
-        side=np.empty(state_bytes + 48 * range_count, np.uint8),
-        side_at=numbers(side_rows + 1),
-        side_scope=np.empty(side_rows, np.uint8),
-        side_member=numbers(side_rows),
-        side_start=numbers(side_rows),
-        side_end=numbers(side_rows),
-        side_generation=numbers(side_rows),
-        doubtful=numbers(row_count),
+        tombstones=np.empty(state_bytes + 48 * range_count, np.uint8),
+        tombstone_at=numbers(tombstone_rows + 1),
+        tombstone_scope=np.empty(tombstone_rows, np.uint8),
+        tombstone_member=numbers(tombstone_rows),
+        tombstone_start=numbers(tombstone_rows),
+        tombstone_end=numbers(tombstone_rows),
+        tombstone_generation=numbers(tombstone_rows),
+        unresolved=numbers(row_count),
         counts=np.zeros(3, np.int64),
     )
 
@@ -76,11 +76,11 @@ def reconcile_partitions(
 
     Args:
         batch: The contributions.
-        order: Numbers of those that count, as :func:`~.order.order_contributions` gives them.
+        order: Numbers of the valid ones, as returned by :func:`~.order.order_contributions`.
         levels: Which of them begin a key or a row.
         cells: Number of cells of each contribution.
-        settings: Moment, horizon and rules.
-        out: Filled.
+        settings: Time, purge limit and rules.
+        out: Filled with the outcome.
     """
     most_cells, most_members = _largest_row(order, levels, cells)
     _reconcile(batch, order, levels, settings, _scratch_for(batch, most_cells, most_members), out)
@@ -94,8 +94,8 @@ def _scratch_for(batch: Batch, most_cells: int, most_members: int) -> Scratch:
         runs=np.empty(most_members + 1, np.int64),
         covered=np.empty(most_cells, np.bool_),
         covering_us=np.empty(most_cells, np.int64),
-        explained=np.empty(most_cells, np.bool_),
-        # Ranges cut each other into fewer than twice as many stretches.
+        confirmed=np.empty(most_cells, np.bool_),
+        # Ranges split each other into fewer than twice as many intervals.
         ranges=Ranges(
             *(np.empty(most_ranges, np.int64) for _ in range(4)),
             *(np.empty(2 * most_ranges, np.int64) for _ in range(4)),
@@ -108,7 +108,7 @@ def _reconcile(
     batch: Batch, order: Numbers, levels: Bytes, settings: Settings, scratch: Scratch, out: Outcome
 ) -> None:
     out.live_at[0] = 0
-    out.side_at[0] = 0
+    out.tombstone_at[0] = 0
     low = np.int64(0)
     while low < len(order):
         high = low + 1
@@ -117,7 +117,7 @@ def _reconcile(
             generation = max(generation, batch.generation[order[high]])
             high += 1
         if _reconcile_partition(batch, order, levels, low, high, generation, settings, scratch, out):
-            out.doubtful[out.counts[2]] = order[low]
+            out.unresolved[out.counts[2]] = order[low]
             out.counts[2] += 1
         low = high
 
@@ -128,11 +128,11 @@ def _largest_row(order: Numbers, levels: Bytes, cells: Numbers) -> tuple[Int, In
     most_members = np.int64(0)
     row_cells = np.int64(0)
     row_members = np.int64(0)
-    for place in range(len(order)):
-        if levels[place] != SAME_ROW:
+    for index in range(len(order)):
+        if levels[index] != SAME_ROW:
             row_cells = np.int64(0)
             row_members = np.int64(0)
-        row_cells += cells[order[place]]
+        row_cells += cells[order[index]]
         row_members += 1
         most_cells = max(most_cells, row_cells)
         most_members = max(most_members, row_members)
@@ -151,77 +151,79 @@ def _reconcile_partition(
     scratch: Scratch,
     out: Outcome,
 ) -> bool:
-    place = low
+    index = low
     partition = no_deletion()
-    while place < high and batch.scope[order[place]] == PARTITION_DELETION:
-        partition = greater_deletion(read_deletion(batch.state, batch.row[order[place]]), partition)
-        place += 1
+    while index < high and batch.scope[order[index]] == PARTITION_DELETION:
+        partition = greater_deletion(read_deletion(batch.state, batch.row[order[index]]), partition)
+        index += 1
     if partition.present and partition.seconds >= settings.purge_seconds:
-        end = write_deletion(out.side, out.side_at[out.counts[1]], partition)
-        _add_side(out, np.int64(PARTITION_DELETION), order[low], NONE, NONE, generation, end)
+        end = write_deletion(out.tombstones, out.tombstone_at[out.counts[1]], partition)
+        _add_tombstone(out, np.int64(PARTITION_DELETION), order[low], NONE, NONE, generation, end)
 
-    begin = place
-    while place < high and batch.scope[order[place]] == STATIC:
-        place += 1
+    begin = index
+    while index < high and batch.scope[order[index]] == STATIC:
+        index += 1
     static = NONE
     static_lives = False
     static_expires = np.int64(NEVER)
-    doubtful = False
-    if place > begin:
-        at = out.side_at[out.counts[1]]
-        end, static_lives, static_expires, doubtful = merge_row(
-            batch, order, begin, place, partition, settings, scratch, out.side, at
+    unresolved = False
+    if index > begin:
+        at = out.tombstone_at[out.counts[1]]
+        end, static_lives, static_expires, unresolved = merge_row(
+            batch, order, begin, index, partition, settings, scratch, out.tombstones, at
         )
         if static_lives:
             static = out.counts[1]
         if end > at:
-            _add_side(out, np.int64(STATIC), order[low], NONE, NONE, generation, end)
+            _add_tombstone(out, np.int64(STATIC), order[low], NONE, NONE, generation, end)
 
-    begin = place
-    while place < high and batch.scope[order[place]] == RANGE_DELETION:
-        place += 1
+    begin = index
+    while index < high and batch.scope[order[index]] == RANGE_DELETION:
+        index += 1
     starts, ends = scratch.ranges.starts, scratch.ranges.ends
     times, seconds = scratch.ranges.times, scratch.ranges.seconds
-    stretches = np.int64(0)
-    if place > begin:
-        stretches = disjoint_ranges(batch, order, begin, place, partition, scratch.ranges)
-    for number in range(stretches):
+    interval_count = np.int64(0)
+    if index > begin:
+        interval_count = disjoint_ranges(batch, order, begin, index, partition, scratch.ranges)
+    for number in range(interval_count):
         if seconds[number] >= settings.purge_seconds:
             end = write_deletion(
-                out.side, out.side_at[out.counts[1]], Deletion(True, times[number], seconds[number])
+                out.tombstones,
+                out.tombstone_at[out.counts[1]],
+                Deletion(True, times[number], seconds[number]),
             )
-            _add_side(
+            _add_tombstone(
                 out, np.int64(RANGE_DELETION), order[low], starts[number], ends[number], generation, end
             )
 
-    stretch = 0
+    interval = 0
     live_before = out.counts[0]
-    while place < high:
-        begin = place
-        place += 1
-        while place < high and levels[place] == SAME_ROW:
-            place += 1
+    while index < high:
+        begin = index
+        index += 1
+        while index < high and levels[index] == SAME_ROW:
+            index += 1
         row = order[begin]
         above = partition
-        while stretch < stretches and compare_bounds(batch, ends[stretch], row) <= 0:
-            stretch += 1
-        if stretch < stretches and compare_bounds(batch, starts[stretch], row) <= 0:
-            above = Deletion(True, times[stretch], seconds[stretch])
+        while interval < interval_count and compare_bounds(batch, ends[interval], row) <= 0:
+            interval += 1
+        if interval < interval_count and compare_bounds(batch, starts[interval], row) <= 0:
+            above = Deletion(True, times[interval], seconds[interval])
         at = out.live_at[out.counts[0]]
-        end, lives, expires, in_doubt = merge_row(
-            batch, order, begin, place, above, settings, scratch, out.live, at
+        end, lives, expires, row_unresolved = merge_row(
+            batch, order, begin, index, above, settings, scratch, out.live, at
         )
-        doubtful = doubtful or in_doubt
+        unresolved = unresolved or row_unresolved
         if lives:
             _add_live(out, row, static, expires, static_expires, generation, end)
         elif end > at:
-            target = out.side_at[out.counts[1]]
-            copy_bytes(out.live, at, out.side, target, end - at)
-            _add_side(out, np.int64(ROW), row, row, NONE, generation, target + end - at)
+            target = out.tombstone_at[out.counts[1]]
+            copy_bytes(out.live, at, out.tombstones, target, end - at)
+            _add_tombstone(out, np.int64(ROW), row, row, NONE, generation, target + end - at)
     if static_lives and out.counts[0] == live_before:
         end = out.live_at[out.counts[0]]
         _add_live(out, order[low], static, np.int64(NEVER), static_expires, generation, end)
-    return doubtful
+    return unresolved
 
 
 @inlined
@@ -239,14 +241,14 @@ def _add_live(
 
 
 @walker
-def _add_side(
+def _add_tombstone(
     out: Outcome, scope: Int, member: Int, start: Int, end_bound: Int, generation: Int, end: Int
 ) -> None:
     number = out.counts[1]
-    out.side_scope[number] = scope
-    out.side_member[number] = member
-    out.side_start[number] = start
-    out.side_end[number] = end_bound if end_bound != OPEN else NONE
-    out.side_generation[number] = generation
-    out.side_at[number + 1] = end
+    out.tombstone_scope[number] = scope
+    out.tombstone_member[number] = member
+    out.tombstone_start[number] = start
+    out.tombstone_end[number] = end_bound if end_bound != OPEN else NONE
+    out.tombstone_generation[number] = generation
+    out.tombstone_at[number + 1] = end
     out.counts[1] = number + 1

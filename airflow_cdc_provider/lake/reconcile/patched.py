@@ -1,12 +1,12 @@
-"""Row-level reconciliation with patches: changes that say what became of a row, not what the row is.
+"""Row-level reconciliation with patches: changes that describe a modification instead of the whole row.
 
-Whole contributions are reconciled first (:mod:`.rows`). Patches that are newer than the winner then change
-its state, in the order of their versions; each once, however many copies there are. A patch that has no row
-to change, or whose row isn't known whole, or that its row refuses, leaves the key in doubt: the row stays as
-it was until the key is read again at the source.
+Whole contributions are reconciled first (:mod:`.rows`). Patches newer than the winner are then applied to its
+state in the order of their versions, each once, however often it occurs. If a patch has no row, its row isn't
+fully known, or it can't be applied, the key is unresolved: the row doesn't change until the key is read again
+at the source.
 
-Commutative and idempotent as all reconciliation is, given that versions tell the order of changes and that a
-whole contribution holds exactly the changes up to its version.
+Commutative and idempotent like all reconciliation, provided that versions give the order of changes and that
+a whole contribution includes exactly the changes up to its version.
 """
 
 from __future__ import annotations
@@ -24,8 +24,8 @@ from airflow_cdc_provider.lake.reconcile.reconciled import Reconciled
 from airflow_cdc_provider.lake.reconcile.rows import reconcile_rows
 
 Patch = Callable[[pa.Array, pa.Array, npt.NDArray[np.int64]], pa.Array]
-"""Applies patches to states: states, patches one row's after the other's, and offsets of each row's; gives
-the states after them, null where one can't be applied."""
+"""Applies patches to states. Arguments are the states, the patches grouped by row, and the offsets of each
+row's patches; returns the new states, null where a patch can't be applied."""
 
 
 def reconcile_patched(
@@ -35,9 +35,12 @@ def reconcile_patched(
 
     Args:
         contributions: As for :func:`~airflow_cdc_provider.lake.reconcile.rows.reconcile_rows`.
-        now_seconds: Not needed here.
+        now_seconds: Unused.
         patch: Applies patches.
-        min_generation: Contributions of a lower generation don't count.
+        min_generation: Contributions of a lower generation are ignored.
+
+    Returns:
+        The winners with patches applied.
 
     Raises:
         CorruptInput: A key or generation is null, or the scope is not ``ROW``.
@@ -58,21 +61,21 @@ def _patched(whole: Reconciled, patches: pa.Table, patch: Patch) -> Reconciled:
         name: pa.concat_arrays([one_array(live[name]), one_array(whole.side[name])])
         for name in ("key", "generation", "version")
     }
-    place = pc.index_in(one_array(patches["key"]), value_set=rows["key"])
+    index = pc.index_in(one_array(patches["key"]), value_set=rows["key"])
     generation, version = one_array(patches["generation"]), one_array(patches["version"])
-    before, known = rows["generation"].take(place), rows["version"].take(place)
+    before, known = rows["generation"].take(index), rows["version"].take(index)
     newer = pc.or_(
         pc.greater(generation, before),
         pc.and_(pc.equal(generation, before), pc.greater(version, known)),
     )
-    outdated = pc.and_(pc.is_valid(place), pc.invert(newer.fill_null(True)))
-    base = pc.less(place, live.num_rows).fill_null(False)  # what stands on the side is deleted
+    outdated = pc.and_(pc.is_valid(index), pc.invert(newer.fill_null(True)))
+    base = pc.less(index, live.num_rows).fill_null(False)  # rows of the tombstone table are deleted
     lost = one_array(patches["key"]).filter(pc.and_(pc.invert(outdated), pc.invert(base)))
     chosen = pc.and_(pc.invert(outdated), base)
-    ordered = _in_order(patches.filter(chosen), place.filter(chosen))
+    ordered = _in_order(patches.filter(chosen), index.filter(chosen))
     if not ordered.num_rows:
         return Reconciled(live, whole.side, pc.unique(lost).cast(pa.binary()))
-    changed, first = np.unique(one_array(ordered["place"]).to_numpy(), return_index=True)
+    changed, first = np.unique(one_array(ordered["index"]).to_numpy(), return_index=True)
     offsets = np.append(first, ordered.num_rows).astype(np.int64)
     states = patch(one_array(live["state"]).take(pa.array(changed)), one_array(ordered["state"]), offsets)
     applied = states.is_valid().to_numpy(zero_copy_only=False)
@@ -88,19 +91,20 @@ def _patched(whole: Reconciled, patches: pa.Table, patch: Patch) -> Reconciled:
     columns = {name: one_array(live[name]) for name in LIVE_ROW_SCHEMA.names}
     for name, values in new.items():
         columns[name] = pa.concat_arrays([columns[name], values]).take(pa.array(source))
-    doubtful = pc.unique(pa.concat_arrays([lost, refused])).cast(pa.binary())
-    return Reconciled(to_table(columns, LIVE_ROW_SCHEMA), whole.side, doubtful)
+    unresolved = pc.unique(pa.concat_arrays([lost, refused])).cast(pa.binary())
+    return Reconciled(to_table(columns, LIVE_ROW_SCHEMA), whole.side, unresolved)
 
 
-def _in_order(patches: pa.Table, place: pa.Array) -> pa.Table:
-    """Sort patches by row and version, and leave out copies."""
-    placed = patches.append_column("place", place)
-    order = [(name, "ascending") for name in ("place", "generation", "version")]
+def _in_order(patches: pa.Table, index: pa.Array) -> pa.Table:
+    """Sort patches by row and version, and drop duplicates."""
+    placed = patches.append_column("index", index)
+    order = [(name, "ascending") for name in ("index", "generation", "version")]
     placed = placed.take(pc.sort_indices(placed, sort_keys=order))
     if placed.num_rows < 2:
         return placed
-    copies = np.ones(placed.num_rows - 1, np.bool_)
+    duplicates = np.ones(placed.num_rows - 1, np.bool_)
     for name, _ in order:
         column = one_array(placed[name])
-        copies &= pc.equal(column.slice(1), column.slice(0, len(column) - 1)).to_numpy(zero_copy_only=False)
-    return placed.filter(pa.array(np.concatenate([[True], ~copies])))
+        same = pc.equal(column.slice(1), column.slice(0, len(column) - 1))
+        duplicates &= same.to_numpy(zero_copy_only=False)
+    return placed.filter(pa.array(np.concatenate([[True], ~duplicates])))

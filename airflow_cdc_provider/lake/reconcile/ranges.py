@@ -1,9 +1,9 @@
-"""Range deletions of one partition, made disjoint: the strongest deletion over each stretch of clusterings.
+"""Disjoint range deletions of one partition: the strongest deletion of each interval of clusterings.
 
-What Cassandra's ``RangeTombstoneList`` holds after all deletions are added. The result doesn't depend on how
-the deletions were cut or ordered, so it can be stored and merged again. A bound is given by number: below
-the number of contributions it is a ``clustering``, from there on a ``clustering_end``; :data:`OPEN` has no
-end.
+This is what Cassandra's ``RangeTombstoneList`` holds after all deletions are added. The result doesn't depend
+on how the deletions were split or ordered, so it can be stored and merged again. A bound is given by number:
+numbers below the number of contributions refer to a ``clustering``, the others to a ``clustering_end``;
+:data:`OPEN` is an open end.
 """
 
 from __future__ import annotations
@@ -52,24 +52,24 @@ def end_of(batch: Batch, member: Int) -> Int:
 def disjoint_ranges(
     batch: Batch, order: Numbers, low: Int, high: Int, partition: Deletion, ranges: Ranges
 ) -> Int:
-    """Make the range deletions ``order[low:high]``, sorted by start, disjoint.
+    """Split the range deletions ``order[low:high]``, sorted by start, into disjoint intervals.
 
     Args:
         batch: The contributions.
         order: Their numbers.
         low: First of the partition's range deletions.
         high: After the last.
-        partition: Deletion of the whole partition; ranges that are no stronger are left out.
-        ranges: Gets the stretches, ascending.
+        partition: Deletion of the whole partition; ranges that are not stronger are dropped.
+        ranges: Filled with the intervals, ascending.
 
     Returns:
-        The number of stretches.
+        The number of intervals.
     """
     members, heap = ranges.members, ranges.heap
     starts, ends, times, seconds = ranges.starts, ranges.ends, ranges.times, ranges.seconds
     count = 0
-    for place in range(low, high):
-        member = order[place]
+    for index in range(low, high):
+        member = order[index]
         deletion = read_deletion(batch.state, batch.row[member])
         if supersedes(deletion.present, deletion.time_us, deletion.seconds, partition):
             members[count] = member
@@ -77,19 +77,19 @@ def disjoint_ranges(
     by_end = ranges.by_end
     _sort_by_end(batch, count, ranges)
     open_count = np.int64(0)
-    begun = np.int64(0)
+    started = np.int64(0)
     ended = np.int64(0)
-    stretches = np.int64(0)
+    interval_count = np.int64(0)
     current = no_deletion()
-    while begun < count or ended < count:
+    while started < count or ended < count:
         point = end_of(batch, by_end[ended])
-        if begun < count and compare_bounds(batch, members[begun], point) < 0:
-            point = members[begun]
+        if started < count and compare_bounds(batch, members[started], point) < 0:
+            point = members[started]
         if point == OPEN:
             break
-        while begun < count and compare_bounds(batch, members[begun], point) == 0:
-            open_count = _push(batch, heap, open_count, members[begun])
-            begun += 1
+        while started < count and compare_bounds(batch, members[started], point) == 0:
+            open_count = _push(batch, heap, open_count, members[started])
+            started += 1
         while ended < count and compare_bounds(batch, end_of(batch, by_end[ended]), point) <= 0:
             ended += 1
         while open_count > 0 and compare_bounds(batch, end_of(batch, heap[0]), point) <= 0:
@@ -98,17 +98,17 @@ def disjoint_ranges(
         if open_count > 0:
             strongest = read_deletion(batch.state, batch.row[heap[0]])
         if current.present and strongest != current:
-            ends[stretches] = point
-            stretches += 1
+            ends[interval_count] = point
+            interval_count += 1
         if strongest.present and strongest != current:
-            starts[stretches] = point
-            times[stretches] = strongest.time_us
-            seconds[stretches] = strongest.seconds
+            starts[interval_count] = point
+            times[interval_count] = strongest.time_us
+            seconds[interval_count] = strongest.seconds
         current = strongest
     if current.present:
-        ends[stretches] = OPEN
-        stretches += 1
-    return stretches
+        ends[interval_count] = OPEN
+        interval_count += 1
+    return interval_count
 
 
 @walker

@@ -1,4 +1,4 @@
-"""What a reconciliation gives."""
+"""The result of a reconciliation."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Any
 import pyarrow as pa
 
 from airflow_cdc_provider.changes.contribution import LIVE_ROW_SCHEMA
-from airflow_cdc_provider.lake.reconcile.copies import NO_CHANGES, Copies
+from airflow_cdc_provider.lake.reconcile.replica_duplicates import NO_CHANGES, Copies
 
 
 def _no_keys() -> Any:
@@ -17,22 +17,22 @@ def _no_keys() -> Any:
 
 @dataclass(frozen=True)
 class Reconciled:
-    """The state of all keys that were given.
+    """The state of all keys that occur in the contributions.
 
     Args:
-        live: ``LIVE_ROW_SCHEMA``: every row that lives. If statics were asked for apart, without them, and
-            without rows of partitions of which only statics live.
-        side: ``CONTRIBUTION_SCHEMA``: all that the side table must hold for these keys so that a later
+        live: ``LIVE_ROW_SCHEMA``: every live row. If static columns are returned separately, without them,
+            and without rows of partitions that have only static columns.
+        side: ``CONTRIBUTION_SCHEMA``: the rows of the tombstone table for these keys, with which a later
             reconciliation of ``live``, ``side`` and new contributions is exact.
-        doubtful_keys: Binary keys whose state the data can't decide, each once: to be read again at the
-            source.
-        statics: ``LIVE_ROW_SCHEMA``, if asked for apart: the statics of every partition that has some, with
-            null ``clustering`` and ``state``. Else empty.
-        copies: How many changes of rows were given, and how many of them were copies.
+        doubtful_keys: Binary keys whose state the data can't decide, each once; they must be read again at
+            the source.
+        static_columns: ``LIVE_ROW_SCHEMA``, if returned separately: the static columns of every partition
+            that has some, with null ``clustering`` and ``state``. Else empty.
+        replica_duplicates: Number of changes of rows, and of replica duplicates among them.
     """
 
     live: pa.Table
     side: pa.Table
     doubtful_keys: Any = field(default_factory=_no_keys)
-    statics: pa.Table = field(default_factory=LIVE_ROW_SCHEMA.empty_table)
-    copies: Copies = NO_CHANGES
+    static_columns: pa.Table = field(default_factory=LIVE_ROW_SCHEMA.empty_table)
+    replica_duplicates: Copies = NO_CHANGES

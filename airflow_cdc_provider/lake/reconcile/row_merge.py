@@ -1,21 +1,21 @@
-"""Merging all cell rows that contribute to one row: the kernel at the heart of :mod:`.cells`.
+"""Merging all cell rows that contribute to one row: the central kernel of :mod:`.cells`.
 
-Four steps, each over references to cells (where a cell starts) and none over copies:
+The four steps work on references to cells (their offsets) and copy nothing:
 
-1. the header: greatest row deletion, greatest liveness;
-2. the cells: each contribution's cells are sorted already, so runs are merged two at a time until one is
-   left, keeping the winner of each cell;
-3. what deletions cover goes, and of the rest it is told what lives;
-4. what remains is written as one cell row.
+1. find the greatest row deletion and the greatest liveness of the headers; 2. merge the cells: each
+contribution's cells are sorted already, so runs are merged in pairs until one remains,
+   keeping the winner of each cell;
+3. drop what deletions cover, and determine what is live;
+4. write the remainder as one cell row.
 
-A row known from a SELECT only (``ROW_UNCERTAIN``) has an unknown liveness at the time of reading, which
-stands in the place of the liveness' write time. It competes there with the known ones by time: a later known
-one settles it, a later deletion ends it, and until then the row lives. The greatest known liveness before the
-reading stays beside it: should the row live by that one alone, it ends when that one expires.
+A row known only from a SELECT (``ROW_UNCERTAIN``) has an unknown liveness with the time of the reading as its
+write time. It competes with the known ones by time: a later known liveness replaces it, a later deletion
+removes it, and until then the row is live. The greatest known liveness before the reading is stored too: if
+it is the only one, the row ends when it expires.
 
 A row that lives by its liveness alone (``ROW_STRICT``) is dead without one, whatever cells it has. Its cells
-stay, so that a later liveness shows them; they are forgotten with its last deletion or liveness, as by a
-compaction.
+are kept, so that a later liveness makes them visible again; they are purged with its last deletion or
+liveness, as by a compaction.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ from airflow_cdc_provider.lake.reconcile.cell_row import (
     cell_flags,
     cell_time,
     compare_bytes,
-    compare_cell_places,
+    compare_cell_keys,
     compare_versions,
     copy_bytes,
     first_cell,
@@ -68,8 +68,6 @@ from airflow_cdc_provider.lake.reconcile.cell_row import (
     write_i64,
     write_u32,
 )
-from airflow_cdc_provider.lake.reconcile.doubts import doubtful_cells
-from airflow_cdc_provider.lake.reconcile.made_up import drop_explained
 from airflow_cdc_provider.lake.reconcile.shapes import (
     Batch,
     Bytes,
@@ -80,6 +78,8 @@ from airflow_cdc_provider.lake.reconcile.shapes import (
     Scratch,
     Settings,
 )
+from airflow_cdc_provider.lake.reconcile.synthetic_list_paths import drop_confirmed
+from airflow_cdc_provider.lake.reconcile.unresolved import has_unresolved_cells
 
 EXPIRED_LIVENESS_TTL: Final = 2147483647
 """TTL of a liveness that Cassandra's views write as a tombstone; it never lives."""
@@ -87,19 +87,19 @@ EXPIRED_LIVENESS_TTL: Final = 2147483647
 
 @walker
 def no_liveness() -> Liveness:
-    """Return the liveness of a row that has none."""
+    """Return the value for no liveness."""
     return Liveness(np.int64(0), np.int64(0), np.int64(0), np.int64(NEVER))
 
 
 @walker
 def no_deletion() -> Deletion:
-    """Return the deletion of what isn't deleted."""
+    """Return the value for no deletion."""
     return Deletion(False, np.int64(0), np.int64(0))
 
 
 @walker
 def supersedes(present: bool, time_us: Int, seconds: Int, other: Deletion) -> bool:
-    """Tell whether a deletion is stronger than another one (section 16, rule 1)."""
+    """Return whether a deletion is stronger than another one (section 16, rule 1)."""
     return present and (
         not other.present or time_us > other.time_us or (time_us == other.time_us and seconds > other.seconds)
     )
@@ -121,7 +121,7 @@ def greater_deletion(a: Deletion, b: Deletion) -> Deletion:
 
 @walker
 def covers(deletion: Deletion, time_us: Int) -> bool:
-    """Tell whether a deletion removes what was written at a time."""
+    """Return whether a deletion covers data written at a time."""
     return deletion.present and time_us <= deletion.time_us
 
 
@@ -135,7 +135,7 @@ def write_header(
     clustering_length: Int,
     cells: Int,
 ) -> None:
-    """Write the 48 bytes that begin a cell row; fields without meaning are written the same way always."""
+    """Write the 48-byte header of a cell row; unused fields get a fixed value."""
     out[np.uint64(at)] = np.uint8(FORMAT)
     out[np.uint64(at + 1)] = np.uint8(flags)
     out[np.uint64(at + 2)] = np.uint8(0)
@@ -151,7 +151,7 @@ def write_header(
 
 @walker
 def write_deletion(out: Bytes, at: Int, deletion: Deletion) -> Int:
-    """Write a cell row that is only a deletion; returns its end."""
+    """Write a cell row with only a deletion, and return its end."""
     write_header(out, at, np.int64(ROW_DELETION), no_liveness(), deletion, np.int64(0), np.int64(0))
     return at + ROW_HEADER_BYTES
 
@@ -168,7 +168,7 @@ def merge_row(
     out: Bytes,
     at: Int,
 ) -> tuple[Int, bool, Int, bool]:
-    """Merge the cell rows ``order[low:high]`` of one row, or one static row, and write what remains.
+    """Merge the cell rows ``order[low:high]`` of one row, or one static row, and write the result.
 
     Args:
         batch: The contributions (:class:`~airflow_cdc_provider.lake.reconcile.shapes.Batch`).
@@ -176,22 +176,22 @@ def merge_row(
         low: First of the row's.
         high: After the last of them.
         above: The deletion of the partition and of ranges over this row; it isn't written.
-        settings: Moment, horizon and rules.
-        scratch: Working room.
-        out: Where to write.
-        at: From where.
+        settings: Time, purge limit and rules.
+        scratch: Scratch buffers.
+        out: Output buffer.
+        at: Offset to write at.
 
     Returns:
-        End of what was written (``at`` for nothing), whether the row lives, the second of its next expiry
-        (NEVER for none), and whether the data leave its state in doubt.
+        End of the written bytes (``at`` for none), whether the row is live, the second of its next expiry
+        (NEVER for none), and whether the row is unresolved.
     """
     data = batch.state
     static = batch.scope[order[low]] == STATIC
     own = no_deletion()
     strict = np.int64(0)
-    for place in range(low, high):
-        own = greater_deletion(read_deletion(data, batch.row[order[place]]), own)
-        strict |= row_flags(data, batch.row[order[place]]) & ROW_STRICT
+    for index in range(low, high):
+        own = greater_deletion(read_deletion(data, batch.row[order[index]]), own)
+        strict |= row_flags(data, batch.row[order[index]]) & ROW_STRICT
     kept = supersedes(own.present, own.time_us, own.seconds, above)
     active = own if kept else above
 
@@ -207,28 +207,28 @@ def merge_row(
     count = _merge_cells(batch, order, low, high, settings, scratch)
 
     contents = 0
-    for place in range(low, high):
-        contents |= batch.contents[order[place]]
-    doubtful = False
+    for index in range(low, high):
+        contents |= batch.contents[order[index]]
+    unresolved = False
     if contents & (HOLDS_UNCERTAIN_ROW | HOLDS_UNCERTAIN_CELL):
-        doubtful = doubtful_cells(
+        unresolved = has_unresolved_cells(
             batch, order, low, high, cells, count, active, found, uncertain, settings, scratch
         )
 
     if contents & HOLDS_UNCERTAIN_CELL:
-        count = drop_explained(batch, order, low, high, cells, count)
+        count = drop_confirmed(batch, order, low, high, cells, count)
 
     had_cells = count > 0
     count, cell_lives, expires_at = _keep_uncovered(data, cells, count, active, settings.now_seconds)
-    forgets = settings.purge_seconds
+    purge_before = settings.purge_seconds
     if uncertain and not static and not strict:
         ends = _known_end(liveness)
         if not cell_lives:
             ended = liveness.expires != NEVER and liveness.ttl == NEVER_LIVED
             hidden = (had_cells or active.present or ended) and not _lives_without_cells(liveness)
-            doubtful = doubtful or hidden or ends <= settings.now_seconds
-            if doubtful:
-                forgets = np.int64(-NEVER)
+            unresolved = unresolved or hidden or ends <= settings.now_seconds
+            if unresolved:
+                purge_before = np.int64(-NEVER)
         if settings.now_seconds < ends:
             expires_at = min(expires_at, ends)
 
@@ -239,37 +239,39 @@ def merge_row(
         elif liveness.ttl != EXPIRED_LIVENESS_TTL and settings.now_seconds < liveness.expires:
             row_lives = True
             expires_at = min(expires_at, liveness.expires)
-        elif liveness.expires < forgets:
+        elif liveness.expires < purge_before:
             liveness = no_liveness()
     if uncertain and strict:
-        row_lives, liveness, expires_at = _strictly_read(liveness, settings.now_seconds, forgets, expires_at)
-    if kept and own.seconds < forgets:
+        row_lives, liveness, expires_at = _strictly_read(
+            liveness, settings.now_seconds, purge_before, expires_at
+        )
+    if kept and own.seconds < purge_before:
         kept = False
-    if strict and not row_lives and liveness.flag == 0 and not kept and forgets != -NEVER:
-        return at, False, np.int64(NEVER), doubtful
+    if strict and not row_lives and liveness.flag == 0 and not kept and purge_before != -NEVER:
+        return at, False, np.int64(NEVER), unresolved
 
     named = _namer(data, batch.row, order, low, high)
     clustering_length = read_u32(data, named + 40)
     copy_bytes(data, named + ROW_HEADER_BYTES, out, at + ROW_HEADER_BYTES, clustering_length)
     end = at + ROW_HEADER_BYTES + clustering_length
-    end, written = _write_cells(data, cells, count, settings.now_seconds, forgets, out, end)
+    end, written = _write_cells(data, cells, count, settings.now_seconds, purge_before, out, end)
     flags = liveness.flag | (ROW_DELETION if kept else 0) | (ROW_STATIC if static else 0) | strict
     if written == 0 and (flags & ~(ROW_STATIC | ROW_STRICT)) == 0:
-        return at, False, np.int64(NEVER), doubtful
+        return at, False, np.int64(NEVER), unresolved
     remaining = Deletion(kept, own.time_us, own.seconds)
     write_header(out, at, flags, liveness, remaining, clustering_length, written)
-    return end, (cell_lives and not strict) or (row_lives and not static), expires_at, doubtful
+    return end, (cell_lives and not strict) or (row_lives and not static), expires_at, unresolved
 
 
 @inlined
 def _greatest_liveness(data: Bytes, rows: Numbers, order: Numbers, low: Int, high: Int) -> Liveness:
     best = no_liveness()
-    for place in range(low, high):
-        row = rows[order[place]]
+    for index in range(low, high):
+        row = rows[order[index]]
         flags = row_flags(data, row)
         if flags & ROW_LIVENESS:
             ttl = read_i32(data, row + 4)
-            # Without a TTL an expiry means nothing, whatever its bytes.
+            # Without a TTL the expiry is unused, whatever its bytes.
             expires = np.int64(NEVER) if ttl == 0 else read_i64(data, row + 16)
             found = Liveness(np.int64(ROW_LIVENESS), read_i64(data, row + 8), ttl, expires)
         elif flags & ROW_UNCERTAIN:
@@ -285,11 +287,11 @@ def _greatest_liveness(data: Bytes, rows: Numbers, order: Numbers, low: Int, hig
 def _with_known(
     data: Bytes, rows: Numbers, order: Numbers, low: Int, high: Int, reading: Liveness, active: Deletion
 ) -> Liveness:
-    """Return the liveness of a reading together with the greatest known one, none if that is deleted."""
+    """Return the liveness of a reading with the greatest known one, if that isn't deleted."""
     end = np.int64(0)
     time_us = np.int64(NEVER)
-    for place in range(low, high):
-        row = rows[order[place]]
+    for index in range(low, high):
+        row = rows[order[index]]
         flags = row_flags(data, row)
         if flags & ROW_LIVENESS:
             ttl = read_i32(data, row + 4)
@@ -313,7 +315,7 @@ def _with_known(
 
 @walker
 def _known_end(reading: Liveness) -> Int:
-    """Return the second at which a row that was read may end; NEVER if what is known doesn't tell."""
+    """Return the second at which a row that was read may expire; NEVER if unknown."""
     end = reading.ttl
     if end in (0, NEVER_LIVED) or end * 1_000_000 <= reading.time_us:
         return np.int64(NEVER)
@@ -322,26 +324,26 @@ def _known_end(reading: Liveness) -> Int:
 
 @walker
 def _strictly_read(
-    reading: Liveness, now_seconds: Int, forgets: Int, expires_at: Int
+    reading: Liveness, now_seconds: Int, purge_before: Int, expires_at: Int
 ) -> tuple[bool, Liveness, Int]:
-    """Tell of a row that was read whether its liveness lives, what stays of that, and the next expiry.
+    """Return whether the liveness of a row that was read is live, the liveness to keep, and the next expiry.
 
-    The known liveness is all there was: the reading has told it, or a later change.
+    The known liveness is the only one: the reading returned it, or a later change wrote it.
     """
     end = reading.ttl
     if reading.expires == NEVER or end == NEVER_LIVED:
-        forgotten = reading.expires == NEVER or reading.time_us < forgets * 1_000_000
-        return False, no_liveness() if forgotten and forgets != -NEVER else reading, expires_at
+        is_purged = reading.expires == NEVER or reading.time_us < purge_before * 1_000_000
+        return False, no_liveness() if is_purged and purge_before != -NEVER else reading, expires_at
     if end == 0:
         return True, reading, expires_at
     if now_seconds < end:
         return True, reading, min(expires_at, end)
-    return False, no_liveness() if end < forgets else reading, expires_at
+    return False, no_liveness() if end < purge_before else reading, expires_at
 
 
 @walker
 def _lives_without_cells(reading: Liveness) -> bool:
-    """Tell whether a known liveness, which no known deletion covers, shows that the row has one still."""
+    """Return whether a known liveness, covered by no known deletion, keeps the row alive."""
     return reading.expires != NEVER and (reading.ttl == 0 or _known_end(reading) != NEVER)
 
 
@@ -371,9 +373,9 @@ def _merge_cells(
     target = scratch.spare
     runs = scratch.runs
     filled = np.int64(0)
-    for place in range(low, high):
-        runs[place - low] = filled
-        row = batch.row[order[place]]
+    for index in range(low, high):
+        runs[index - low] = filled
+        row = batch.row[order[index]]
         cell = first_cell(data, row)
         for _ in range(cell_count(data, row)):
             source[filled] = cell
@@ -416,7 +418,7 @@ def _merge_two(
     i = begin
     j = middle
     while i < middle and j < end:
-        order = compare_cell_places(data, source[i], source[j])
+        order = compare_cell_keys(data, source[i], source[j])
         if order < 0:
             target[filled] = source[i]
             i += 1
@@ -470,13 +472,13 @@ def _keep_uncovered(
 
 @inlined
 def _write_cells(
-    data: Bytes, cells: Numbers, count: Int, now_seconds: Int, forgets: Int, out: Bytes, end: Int
+    data: Bytes, cells: Numbers, count: Int, now_seconds: Int, purge_before: Int, out: Bytes, end: Int
 ) -> tuple[Int, Int]:
     written = np.int64(0)
     for number in range(count):
         cell = cells[number]
         expired = is_expired(data, cell, now_seconds)
-        if not is_live(data, cell, now_seconds) and cell_end_time(data, cell) < forgets:
+        if not is_live(data, cell, now_seconds) and cell_end_time(data, cell) < purge_before:
             continue
         length = CELL_HEADER_BYTES + path_length(data, cell)
         if expired:
@@ -494,11 +496,10 @@ def _write_cells(
 
 @inlined
 def _namer(data: Bytes, rows: Numbers, order: Numbers, low: Int, high: Int) -> Int:
-    # Clusterings that are equal to the database can differ in bytes (decimal 1.0, 1.00): the greatest is
-    # shown.
+    # Clusterings that the database considers equal can differ in bytes (decimal 1.0, 1.00): use the greatest.
     best = rows[order[low]]
-    for place in range(low + 1, high):
-        row = rows[order[place]]
+    for index in range(low + 1, high):
+        row = rows[order[index]]
         order_of_names = compare_bytes(
             data,
             row + ROW_HEADER_BYTES,

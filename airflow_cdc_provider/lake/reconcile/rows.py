@@ -1,4 +1,4 @@
-"""Row-level reconciliation: of all contributions to a row the greatest (generation, version) wins whole."""
+"""Row-level reconciliation: the contribution with the greatest (generation, version) wins as a whole."""
 
 from __future__ import annotations
 
@@ -26,15 +26,16 @@ def reconcile_rows(contributions: pa.Table, now_seconds: int, *, min_generation:
     """Reconcile row-level contributions of one table.
 
     Args:
-        contributions: ``CONTRIBUTION_SCHEMA``, all of scope ``ROW``, in any order, with any copies. For each
-            key that occurs, all that is known of it: pending changes, the mirror's rows, the side table.
-        now_seconds: Not needed here; the same call serves cell-level sources.
-        min_generation: The table's generation: contributions of a lower one don't count.
+        contributions: ``CONTRIBUTION_SCHEMA``, all of scope ``ROW``, in any order, with any duplicates. For
+            each key, all that is known of it: pending changes, the mirror's rows, the tombstone table.
+        now_seconds: Unused; the signature is that of cell-level sources.
+        min_generation: The table's generation: contributions of a lower one are ignored.
 
     Returns:
-        The winners: upserts live, deletes are on the side; ordered by key (in an order of its own). Of equal
-        versions a delete wins, then the lesser state, so that copies and order can't matter; a null state is
-        the least, so a row read without its state stays what it is when a copy of it arrives.
+        The winners: upserts are live, deletes go to the tombstone table; ordered by key (in an internal
+        order). Among equal versions a delete wins, then the lesser state, so that duplicates and order don't
+        matter. A null state is the least, so a row read without its state doesn't change when a duplicate of
+        it arrives.
 
     Raises:
         CorruptInput: A key or generation is null, or the scope is not ``ROW``.
@@ -49,7 +50,7 @@ def reconcile_rows(contributions: pa.Table, now_seconds: int, *, min_generation:
     if (scopes != ROW).any():
         row = int((scopes != ROW).argmax())
         raise CorruptInput(
-            f"Contribution {row} is not about a row", expected="scope 0", found=str(int(scopes[row]))
+            f"Contribution {row} has an invalid scope", expected="scope 0", found=str(int(scopes[row]))
         )
     clustering = one_array(contributions["clustering"])
     version = one_array(contributions["version"])
@@ -94,9 +95,9 @@ def _winners(
 ) -> Numbers:
     winners = np.empty(len(order), np.int64)
     count = 0
-    for place in range(len(order)):
-        member = order[place]
-        if levels[place] != SAME_ROW:
+    for index in range(len(order)):
+        member = order[index]
+        if levels[index] != SAME_ROW:
             winners[count] = member
             count += 1
             continue

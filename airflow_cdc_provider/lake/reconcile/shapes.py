@@ -1,4 +1,4 @@
-"""The tuples of arrays and numbers that pass between kernels."""
+"""Named tuples of arrays and numbers that kernels take and return."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ Numbers = npt.NDArray[np.int64]
 Flags = npt.NDArray[np.bool_]
 Hashes = npt.NDArray[np.uint64]
 Int = Any
-"""A number in a kernel. Numba sees int64; mypy would see int and NumPy's scalars, which don't mix."""
+"""A number in a kernel. Numba infers int64; mypy would infer int and NumPy scalars, which don't mix."""
 
 
 class Flat(NamedTuple):
@@ -24,11 +24,11 @@ class Flat(NamedTuple):
 
 
 class Batch(NamedTuple):
-    """Contributions as flat arrays, each with a number.
+    """Contributions as flat arrays, numbered from 0.
 
     Args:
         state: All cell rows, checked.
-        row: Where each begins.
+        row: Start of each.
         contents: ``HOLDS_*`` bits of each.
         scope: Its scope.
         generation: Its generation.
@@ -48,11 +48,11 @@ class Batch(NamedTuple):
 
 
 class Settings(NamedTuple):
-    """What a merge is judged by.
+    """Parameters of a merge.
 
     Args:
-        now_seconds: The moment at which expiry is judged.
-        purge_seconds: Tombstones and expired cells of before this second go.
+        now_seconds: Epoch second at which expiry is judged.
+        purge_seconds: Tombstones and expired cells older than this second are purged.
         rules: ``RULES_*``.
     """
 
@@ -62,15 +62,15 @@ class Settings(NamedTuple):
 
 
 class Ranges(NamedTuple):
-    """Room for the range deletions of one partition.
+    """Buffers for the range deletions of one partition.
 
     Args:
-        members: Those that count, by start.
+        members: The effective ones, by start.
         by_end: The same by end.
-        spare: Room to sort them in.
+        spare: Buffer for sorting.
         heap: Those that are open at a point, the strongest first.
-        starts: Where each stretch of what they delete begins (a bound by number).
-        ends: Where it ends.
+        starts: Start of each disjoint interval (a bound by number).
+        ends: End of each interval.
         times: Write time of its deletion.
         seconds: Local deletion time.
     """
@@ -86,15 +86,15 @@ class Ranges(NamedTuple):
 
 
 class Scratch(NamedTuple):
-    """Room to work in, for the largest row and the largest partition.
+    """Scratch buffers, sized for the largest row and the largest partition.
 
     Args:
         cells: References to cells.
         spare: The same.
-        runs: Where the cells of each contribution begin.
+        runs: Start of the cells of each contribution.
         covered: Per cell, whether a deletion covers it.
         covering_us: Write time of that deletion.
-        explained: Per cell, whether a SELECT showed it.
+        confirmed: Per cell, whether a SELECT returned it.
         ranges: For range deletions.
     """
 
@@ -103,12 +103,12 @@ class Scratch(NamedTuple):
     runs: Numbers
     covered: Flags
     covering_us: Numbers
-    explained: Flags
+    confirmed: Flags
     ranges: Ranges
 
 
 class Deletion(NamedTuple):
-    """A deletion; without ``present`` the rest is meaningless."""
+    """A deletion; without ``present`` the other fields are unused."""
 
     present: Any
     time_us: Int
@@ -118,8 +118,8 @@ class Deletion(NamedTuple):
 class Liveness(NamedTuple):
     """The liveness of a row; ``flag`` is ROW_LIVENESS, ROW_UNCERTAIN or 0 for none.
 
-    With ROW_UNCERTAIN, ``time_us`` is that of the reading, ``expires`` the write time of the greatest known
-    liveness before it, and ``ttl`` the end of that one in epoch seconds, as in a cell row's header.
+    With ROW_UNCERTAIN, ``time_us`` is the time of the reading, ``expires`` the write time of the greatest
+    known liveness before it, and ``ttl`` its expiry in epoch seconds, as in a cell row's header.
     """
 
     flag: Int
@@ -129,25 +129,25 @@ class Liveness(NamedTuple):
 
 
 class Outcome(NamedTuple):
-    """Room for what comes of a batch; ``counts`` tells how much was used.
+    """Output buffers of a batch; ``counts`` holds how much of them is used.
 
     Args:
         live: Cell rows of live rows.
-        live_at: Where each begins and the last ends; an empty one is a partition of which only statics live.
+        live_at: Start of each and end of the last; an empty one is a partition with only static columns.
         live_member: A contribution that has the row's key and clustering.
-        live_static: Number of the partition's static row on the side, NONE for none.
-        live_expires: Next second at which something of the row expires, NEVER for none.
-        live_static_expires: Likewise of the partition's static row.
+        live_static: Number of the partition's static row in the tombstone table, NONE for none.
+        live_expires: Next second at which data of the row expires, NEVER for none.
+        live_static_expires: The same for the partition's static row.
         live_generation: Its generation.
-        side: Cell rows of the side table.
-        side_at: Where each begins and the last ends.
-        side_scope: Scope of each.
-        side_member: A contribution that has its key.
-        side_start: Bound that is its clustering, NONE for an empty one.
-        side_end: Bound that is its clustering_end, NONE for none.
-        side_generation: Its generation.
-        doubtful: A contribution that has the key, for each doubtful key.
-        counts: Numbers of live rows, side rows, doubtful keys.
+        tombstones: Cell rows of the tombstone table.
+        tombstone_at: Start of each and end of the last.
+        tombstone_scope: Scope of each.
+        tombstone_member: A contribution that has its key.
+        tombstone_start: Bound that is its clustering, NONE for an empty one.
+        tombstone_end: Bound that is its clustering_end, NONE for none.
+        tombstone_generation: Its generation.
+        unresolved: A contribution that has the key, for each unresolved key.
+        counts: Numbers of live rows, tombstones, unresolved keys.
     """
 
     live: Bytes
@@ -157,12 +157,12 @@ class Outcome(NamedTuple):
     live_expires: Numbers
     live_static_expires: Numbers
     live_generation: Numbers
-    side: Bytes
-    side_at: Numbers
-    side_scope: Bytes
-    side_member: Numbers
-    side_start: Numbers
-    side_end: Numbers
-    side_generation: Numbers
-    doubtful: Numbers
+    tombstones: Bytes
+    tombstone_at: Numbers
+    tombstone_scope: Bytes
+    tombstone_member: Numbers
+    tombstone_start: Numbers
+    tombstone_end: Numbers
+    tombstone_generation: Numbers
+    unresolved: Numbers
     counts: Numbers

@@ -1,1 +1,1 @@
-"""Topics that hold Debezium's events already, of any of its connectors, as a source of mirrors."""
+"""A source that reads existing topics with events of any Debezium connector into mirrors."""

@@ -1,18 +1,18 @@
-"""Avro's binary encoding to JSON, value by value as a writer's schema says: a kernel.
+"""A kernel that converts Avro's binary encoding to JSON according to a writer's schema.
 
 Layout (Avro 1.12, "Binary encoding")::
 
     int, long       zigzag varint            float, double   4, 8 bytes, little-endian
     boolean         one byte, 0 or 1         fixed           its bytes
-    bytes, string   length (long), bytes     enum            place of the symbol (int)
-    record          its fields in order      union           place of the member (long), value
+    bytes, string   length (long), bytes     enum            index of the symbol (int)
+    record          its fields in order      union           index of the branch (long), value
     array, map      blocks: count (long), items; a negative count is followed by the block's size in
                     bytes; a block of 0 ends it
 
-What is guaranteed: no read outside a message and no write outside the output, whatever the bytes say; a
-message that ends too early or too late, or holds what its schema doesn't allow, is *broken* and leaves
-nothing. The JSON is Kafka's JsonConverter's: bytes in base64, NaN and the infinities as text, maps whose keys
-are no strings as pairs. Whether strings are UTF-8 is left to who reads the JSON.
+Guarantees: no read outside a message and no write outside the output, for any input. A message that is too
+short or too long, or doesn't match its schema, is *broken* and yields no output. The JSON has the format of
+Kafka's JsonConverter: bytes in base64, NaN and the infinities as text, maps with non-string keys as pairs.
+Readers of the JSON must check that strings are UTF-8.
 """
 
 from __future__ import annotations
@@ -52,44 +52,44 @@ DOUBLE: Final = 5
 BYTES: Final = 6
 STRING: Final = 7
 FIXED: Final = 8
-"""Argument: how many bytes."""
+"""Argument: number of bytes."""
 ENUM: Final = 9
-"""Edges: its symbols, as texts."""
+"""Edges: its symbols as text."""
 RECORD: Final = 10
-"""Argument: what is written behind its fields."""
+"""Argument: the byte to write after its fields."""
 ARRAY: Final = 11
 MAP: Final = 12
 NULLABLE: Final = 13
-"""A union of null and one other; argument: the place of null."""
+"""A union of null and one other branch; argument: the index of null."""
 CHOICE: Final = 14
-"""Another union: an object with a member for each of its members but null, of which one has a value."""
+"""Any other union: an object with a member per non-null branch, of which one has a value."""
 
 
 _MOST_EMPTY: Final = 1000
-"""So many elements a block may have that take no bytes."""
+"""Maximum number of zero-byte elements in a block."""
 
 
 def avro_to_json(program: Program, data: Bytes, starts: Ints, ends: Ints) -> tuple[pa.Array, Any]:
-    """Write messages as JSON.
+    """Convert messages to JSON.
 
     Args:
-        program: Compiled from their writer's schema.
-        data: The buffer that they stand in.
-        starts: Where each begins, -1 for none.
-        ends: Where each ends.
+        program: Compiled from the writer's schema.
+        data: The buffer with the messages.
+        starts: Start of each message, -1 for none.
+        ends: End of each message.
 
     Returns:
-        Binary; null where there is none or it is broken; and which ones are broken.
+        Binary array, null for a missing or broken message; and which messages are broken.
 
     Raises:
-        OverflowError: They become too much for one batch.
+        OverflowError: The JSON is too large for one batch.
     """
     return write_growing(_write, program, data, starts, ends, (DEEPEST + 1, 3), 1)
 
 
 @walker
 def read_long(data: Any, at: Any, end: Any) -> Any:
-    """Read a zigzag varint; return it and the place after it, which is -1 if it is broken."""
+    """Read a zigzag varint; return it and the offset after it, or offset -1 if it is broken."""
     value = np.uint64(0)
     for i in range(10):
         if at >= end:
@@ -108,12 +108,13 @@ def read_long(data: Any, at: Any, end: Any) -> Any:
 def _put_scalar(
     kind: Any, argument: Any, data: npt.NDArray[Any], at: Any, end: Any, out: npt.NDArray[Any], to: Any
 ) -> Any:
-    """Write a value that has no others inside it.
+    """Write a scalar value.
 
     Returns:
-        The place after it in the data, -1 if it is broken, -2 if there is no room for it; and in the output.
+        The offset after it in the data, -1 if it is broken, -2 if the output is full; and the offset in the
+        output.
     """
-    room = len(out) - to
+    capacity = len(out) - to
     if kind == NULL:
         return at, put_null(out, to)
     if kind == BOOLEAN:
@@ -144,10 +145,10 @@ def _put_scalar(
     if at < 0 or length < 0 or length > end - at:
         return np.int64(-1), to
     if kind == STRING:
-        if room < 6 * length + SPARE and room < quoted_length(data, at, at + length) + SPARE:
+        if capacity < 6 * length + SPARE and capacity < quoted_length(data, at, at + length) + SPARE:
             return np.int64(-2), to
         return at + length, put_quoted(data, at, at + length, out, to)
-    if room < 4 * (length // 3) + SPARE:
+    if capacity < 4 * (length // 3) + SPARE:
         return np.int64(-2), to
     out[to] = 0x22
     to = np.int64(write_base64(data, at, at + length, out, to + 1))
@@ -170,7 +171,7 @@ def _write(
     wrong: npt.NDArray[Any],
     first: int,
 ) -> int:
-    """Write messages from one on; return the one that found no room, or how many there are."""
+    """Write messages from ``first`` on; return the first that didn't fit, or the number of messages."""
     for row in range(first, len(starts)):
         to = offsets[row]
         at = starts[row]
@@ -178,8 +179,8 @@ def _write(
         if at < 0:
             continue
         limit = to + most_of(ends[row] - at, texts)
-        room = out[: min(limit, len(out))]
-        at, to = _put_message(data, at, ends[row], nodes, edges, texts, stack, room, to)
+        output = out[: min(limit, len(out))]
+        at, to = _put_message(data, at, ends[row], nodes, edges, texts, stack, output, to)
         if at == -2:
             if limit > len(out):
                 return row
@@ -203,10 +204,9 @@ def _put_message(
     out: npt.NDArray[Any],
     to: Any,
 ) -> Any:
-    """Write one message; return as :func:`_put_scalar` does.
+    """Write one message; return the same as :func:`_put_scalar`.
 
-    The stack holds what is open: its node, the edge that is being read, and how many elements of its block
-    are to come.
+    A stack entry has an open node, its current edge, and the number of remaining elements in its block.
     """
     depth = 0
     node = np.int64(len(nodes) - 1)
@@ -215,28 +215,28 @@ def _put_message(
             return np.int64(-2), to
         kind = nodes[node, 0]
         if kind in (NULLABLE, CHOICE):
-            place, at = read_long(data, at, end)
-            if at < 0 or place < 0 or place >= nodes[node, 3]:
+            branch, at = read_long(data, at, end)
+            if at < 0 or branch < 0 or branch >= nodes[node, 3]:
                 return np.int64(-1), to
-            child = edges[nodes[node, 2] + place, 0]
+            child = edges[nodes[node, 2] + branch, 0]
             if child < 0:
                 to = put_null(out, to)
             elif kind == NULLABLE:
                 node = child
                 continue
             else:
-                stack[depth, 0], stack[depth, 1] = node, place
+                stack[depth, 0], stack[depth, 1] = node, branch
                 depth += 1
-                to = _put_others(nodes, edges, texts, node, 0, place, out, to)
+                to = _put_others(nodes, edges, texts, node, 0, branch, out, to)
                 if to < 0:
                     return np.int64(-2), to
                 node = child
                 continue
         elif kind == ENUM:
-            place, at = read_long(data, at, end)
-            if at < 0 or place < 0 or place >= nodes[node, 3]:
+            branch, at = read_long(data, at, end)
+            if at < 0 or branch < 0 or branch >= nodes[node, 3]:
                 return np.int64(-1), to
-            to = _put_lead(edges, texts, nodes[node, 2] + place, out, to)
+            to = _put_lead(edges, texts, nodes[node, 2] + branch, out, to)
             if to < 0:
                 return np.int64(-2), to
         elif kind == RECORD and nodes[node, 3] > 0:
@@ -259,7 +259,7 @@ def _put_message(
             at, to = _put_scalar(kind, nodes[node, 1], data, at, end, out, to)
             if at < 0:
                 return at, to
-        # A value is complete, or a list was opened: go on with what it stands in.
+        # A value is complete, or a list was opened: continue with the enclosing node.
         node = np.int64(-1)
         while depth > 0 and node < 0:
             if len(out) - to < SPARE:
@@ -280,8 +280,8 @@ def _put_message(
                     to += 1
                     depth -= 1
             elif kind == CHOICE:
-                place = stack[depth - 1, 1]
-                to = _put_others(nodes, edges, texts, owner, place + 1, nodes[owner, 3], out, to)
+                branch = stack[depth - 1, 1]
+                to = _put_others(nodes, edges, texts, owner, branch + 1, nodes[owner, 3], out, to)
                 if to < 0 or len(out) - to < SPARE:
                     return np.int64(-2), to
                 out[to] = 0x7D
@@ -294,7 +294,7 @@ def _put_message(
                     if at >= 0 and left < 0:
                         left = -left
                         _, at = read_long(data, at, end)
-                    # Elements that take no bytes could be as many as anybody likes.
+                    # The number of zero-byte elements isn't limited by the message size.
                     if at < 0 or left < 0 or left > max(end - at, _MOST_EMPTY):
                         return np.int64(-1), to
                     if left == 0:
@@ -320,7 +320,7 @@ def _put_message(
 
 @walker
 def _put_lead(edges: Any, texts: Any, edge: Any, out: Any, to: Any) -> Any:
-    """Write what stands before a part; return -1 if there is no room."""
+    """Write the lead of a part; return -1 if the output is full."""
     start, length = edges[edge, 1], edges[edge, 2] - edges[edge, 1]
     if len(out) - to < length + SPARE:
         return np.int64(-1)
@@ -331,15 +331,15 @@ def _put_lead(edges: Any, texts: Any, edge: Any, out: Any, to: Any) -> Any:
 def _put_others(
     nodes: Any, edges: Any, texts: Any, node: Any, first: Any, last: Any, out: Any, to: Any
 ) -> Any:
-    """Write members of a choice that have no value, and the lead of the one behind them."""
+    """Write null members of a choice, and the lead of the member after them."""
     count = nodes[node, 3]
-    for place in range(first, min(last + 1, count)):
-        edge = nodes[node, 2] + place
+    for branch in range(first, min(last + 1, count)):
+        edge = nodes[node, 2] + branch
         if edges[edge, 0] < 0:
             continue
         to = _put_lead(edges, texts, edge, out, to)
         if to < 0:
             return to
-        if place < last:
+        if branch < last:
             to = put_null(out, to)
     return to

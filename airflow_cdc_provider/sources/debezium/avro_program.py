@@ -1,9 +1,9 @@
-"""Avro schemas compiled: to a program for the kernel, and to the schema that Connect sees.
+"""Compiles Avro schemas to a program for the kernel and to the Connect schema.
 
-The rules are those of Confluent's AvroConverter (its class ``AvroData``): ``connect.name``,
-``connect.parameters``, ``connect.version`` and ``connect.type`` say what a value is for Connect, a logical
-type where they don't. Beyond it, logical types of writers other than Connect get the columns that they mean:
-micro- and nanoseconds are Debezium's own types, not plain numbers.
+The rules are those of Confluent's AvroConverter (class ``AvroData``): ``connect.name``,
+``connect.parameters``, ``connect.version`` and ``connect.type`` define a value's Connect type, else its
+logical type does. In addition, logical types of writers other than Connect are supported: micro- and
+nanoseconds map to Debezium's types, not to plain integers.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from typing import Any, Final
 from airflow_cdc_provider.sources.debezium import avro_json as kinds
 from airflow_cdc_provider.sources.debezium.connect_schema import DECIMAL
 from airflow_cdc_provider.sources.debezium.json_program import (
-    Made,
+    CompiledNode,
     Part,
     Program,
     ProgramBuilder,
@@ -49,7 +49,7 @@ _LOGICAL: Final[Mapping[tuple[str, str], str]] = {
 _UNION: Final = "io.confluent.connect.avro.Union"
 _ENTRY: Final = "MapEntry"
 _LOGICAL_DECIMAL: Final = "cdc.decimal"
-"""Says of a loaded schema that it is a decimal: what fastavro doesn't know, it doesn't judge."""
+"""Marks a decimal in a loaded schema under a name that fastavro doesn't validate."""
 _DEEPEST_TEXT: Final = 400
 
 
@@ -58,13 +58,13 @@ def compile_avro(text: str, references: Sequence[str] = ()) -> tuple[Program, Ma
 
     Args:
         text: The schema.
-        references: Schemas that define names which it uses, each after what it uses itself.
+        references: Schemas that define names that it uses, in order of dependency.
 
     Returns:
-        The program, and the schema as Connect's JSON converter would write it.
+        The program, and the schema in the format of Connect's JSON converter.
 
     Raises:
-        ValueError: It is no schema of Avro, or none that has columns: it nests in itself, or is too large.
+        ValueError: It isn't a valid Avro schema, or has no columns: it is recursive, or too large.
     """
     from fastavro.schema import SchemaParseException, UnknownType, parse_schema
 
@@ -74,27 +74,27 @@ def compile_avro(text: str, references: Sequence[str] = ()) -> tuple[Program, Ma
             parse_schema(_loaded(one), known)
         parsed = parse_schema(_loaded(text), known)
     except (SchemaParseException, UnknownType, KeyError, TypeError, AttributeError, RecursionError) as error:
-        raise ValueError(f"no schema of Avro: {type(error).__name__} {error}"[:300]) from None
+        raise ValueError(f"not a valid Avro schema: {type(error).__name__} {error}"[:300]) from None
     compiler = _Compiler(known)
-    made = compiler.any(parsed)
-    return compiler.builder.done(), made.schema
+    compiled = compiler.any(parsed)
+    return compiler.builder.done(), compiled.schema
 
 
 def _loaded(text: str) -> Any:
-    """Read JSON that doesn't nest too deep for what walks it."""
+    """Load JSON after checking its nesting depth."""
     deep = most = 0
     for character in text:
         deep += (character in "[{") - (character in "]}")
         most = max(most, deep)
     if most > _DEEPEST_TEXT:
-        raise ValueError(f"a schema's text deeper than {_DEEPEST_TEXT}")
+        raise ValueError(f"a schema's text nested deeper than {_DEEPEST_TEXT}")
     schema = json.loads(text)
     _hide_decimals(schema)
     return schema
 
 
 def _hide_decimals(schema: Any) -> None:
-    """Keep decimals from fastavro, which refuses scales above the precision, and negative ones."""
+    """Hide decimals from fastavro, which rejects scales above the precision, and negative ones."""
     if isinstance(schema, list):
         for one in schema:
             _hide_decimals(one)
@@ -107,15 +107,15 @@ def _hide_decimals(schema: Any) -> None:
 
 
 class _Compiler:
-    """Compiles what one schema uses; each record once."""
+    """Compiles a schema and the types that it uses; each record once."""
 
     def __init__(self, known: Mapping[str, Any]) -> None:
         self.builder = ProgramBuilder()
         self._known = known
-        self._made: dict[str, Made | None] = {}
+        self._compiled_records: dict[str, CompiledNode | None] = {}
 
-    def any(self, schema: Any) -> Made:
-        """Compile a schema and what stands inside it."""
+    def any(self, schema: Any) -> CompiledNode:
+        """Compile a schema and its nested schemas."""
         if isinstance(schema, list):
             return self._union(schema)
         if isinstance(schema, str):
@@ -137,30 +137,30 @@ class _Compiler:
         if kind == "null":
             return self.builder.add(kinds.NULL, {**connect("string"), "optional": True})
         if kind not in _PRIMITIVES:
-            raise ValueError(f"a schema of Avro of type {str(kind)[:100]}")
+            raise ValueError(f"unsupported Avro type {str(kind)[:100]}")
         number, plain = _PRIMITIVES[kind]
         shown = self._connect(str(schema.get("connect.type") or plain), schema)
         return self.builder.add(number, shown, int(schema.get("size", 0)))
 
-    def _record(self, schema: Mapping[str, Any]) -> Made:
+    def _record(self, schema: Mapping[str, Any]) -> CompiledNode:
         name = schema["name"]
-        if name in self._made:
-            made = self._made[name]
-            if made is None:
-                raise ValueError(f"record {name} stands inside itself")
-            return made
-        self._made[name] = None
+        if name in self._compiled_records:
+            compiled = self._compiled_records[name]
+            if compiled is None:
+                raise ValueError(f"record {name} is recursive")
+            return compiled
+        self._compiled_records[name] = None
         fields = [(one["name"], self.any(one["type"])) for one in schema["fields"]]
         leads = member_leads([field for field, _ in fields])
         shown = self._connect(
-            "struct", schema, name, fields=[as_field(made.schema, field) for field, made in fields]
+            "struct", schema, name, fields=[as_field(compiled.schema, field) for field, compiled in fields]
         )
-        parts = [Part(made, lead) for (_, made), lead in zip(fields, leads, strict=True)]
-        made = self.builder.add(kinds.RECORD, shown, ord("}"), parts)
-        self._made[name] = made
-        return made
+        parts = [Part(compiled, lead) for (_, compiled), lead in zip(fields, leads, strict=True)]
+        compiled = self.builder.add(kinds.RECORD, shown, ord("}"), parts)
+        self._compiled_records[name] = compiled
+        return compiled
 
-    def _array(self, schema: Mapping[str, Any]) -> Made:
+    def _array(self, schema: Mapping[str, Any]) -> CompiledNode:
         items = schema["items"]
         if isinstance(items, str):
             items = self._known.get(items, items)
@@ -174,17 +174,21 @@ class _Compiler:
             kinds.ARRAY, self._connect("array", schema, items=inside.schema), 0, [Part(inside, b"")]
         )
 
-    def _union(self, members: Sequence[Any]) -> Made:
-        made = [None if _is_null(one) else self.any(one) for one in members]
-        others = [one for one in made if one is not None]
-        optional = len(others) < len(made)
+    def _union(self, members: Sequence[Any]) -> CompiledNode:
+        compiled = [None if _is_null(one) else self.any(one) for one in members]
+        others = [one for one in compiled if one is not None]
+        optional = len(others) < len(compiled)
         if len(others) == 1:
             shown = {**others[0].schema, "optional": optional or others[0].schema["optional"]}
             if not optional:
                 return self.builder.add(kinds.NULLABLE, shown, 0, [Part(others[0], b"")])
-            return self.builder.add(kinds.NULLABLE, shown, made.index(None), [Part(one, b"") for one in made])
+            return self.builder.add(
+                kinds.NULLABLE, shown, compiled.index(None), [Part(one, b"") for one in compiled]
+            )
         full = [
-            _full_name(one, self._known) for one, own in zip(members, made, strict=True) if own is not None
+            _full_name(one, self._known)
+            for one, own in zip(members, compiled, strict=True)
+            if own is not None
         ]
         names = _branches(full)
         leads = iter(member_leads(names))
@@ -192,13 +196,13 @@ class _Compiler:
             as_field({**one.schema, "optional": True}, name) for one, name in zip(others, names, strict=True)
         ]
         shown = {**connect("struct", _UNION, fields=fields), "optional": optional}
-        parts = [Part(one, b"" if one is None else next(leads)) for one in made]
+        parts = [Part(one, b"" if one is None else next(leads)) for one in compiled]
         return self.builder.add(kinds.CHOICE, shown, 0, parts)
 
     def _connect(
         self, kind: str, schema: Mapping[str, Any], record: str = "", **inside: Any
     ) -> dict[str, Any]:
-        """Return Connect's schema of one of Avro's, by its properties."""
+        """Return the Connect schema of an Avro schema, from its properties."""
         logical = str(schema.get("logicalType") or "")
         given = schema.get("connect.parameters")
         parameters = dict(given) if isinstance(given, dict) else {}
@@ -225,26 +229,26 @@ def _is_null(schema: Any) -> bool:
 
 
 def _is_entry(schema: Mapping[str, Any]) -> bool:
-    """Tell whether a record is an entry of a map whose keys are no strings."""
+    """Return whether a record is an entry of a map with non-string keys."""
     if schema.get("type") != "record" or [one["name"] for one in schema["fields"]] != ["key", "value"]:
         return False
     return schema.get("connect.internal.type") == _ENTRY or schema["name"].rpartition(".")[2] == _ENTRY
 
 
 def _full_name(schema: Any, known: Mapping[str, Any]) -> str:
-    """Return the name of a union's member: its own, or its type."""
+    """Return the name of a union's branch: its own, or its type."""
     if isinstance(schema, str):
         schema = known.get(schema, {"type": schema})
     return str(schema.get("name") or schema["type"])
 
 
 def _branches(full: Sequence[str]) -> list[str]:
-    """Name the members of a union: by the last parts of their names, by all where these are the same."""
+    """Return names of a union's branches: the last part of each name, or the full name if ambiguous."""
     last = [name.rpartition(".")[2] for name in full]
     names = [
         short if last.count(short) == 1 else name.replace(".", "_")
         for name, short in zip(full, last, strict=True)
     ]
     if len(set(names)) < len(names):
-        raise ValueError(f"a union whose members have the same name: {', '.join(full)}"[:300])
+        raise ValueError(f"a union whose branches have the same name: {', '.join(full)}"[:300])
     return names

@@ -1,4 +1,4 @@
-"""Looking at everything that a capture of topics needs: brokers, topics, how messages are written."""
+"""Prerequisite checks of a capture from topics: brokers, topics, message formats."""
 
 from __future__ import annotations
 
@@ -16,16 +16,16 @@ from airflow_cdc_provider.sources.debezium.reader import SliceReader, TopicSlice
 
 _MOST_SAMPLED: Final = 20
 _LAST: Final = 3
-"""So many offsets at the end of a partition are looked at: a mark of a transaction may be the last one."""
+"""Number of offsets at the end of a partition to sample: the last one may be a transaction marker."""
 
 
 def check_topics(settings: ClientSettings, options: DebeziumOptions, reader: SliceReader) -> list[Finding]:
-    """Look at the topics; never raises for what it finds.
+    """Check the topics. Problems are returned as findings, not raised.
 
     Args:
-        settings: Of clients.
-        options: The source's.
-        reader: Reads as a capture would.
+        settings: Client settings.
+        options: The source's options.
+        reader: The reader that a capture would use.
     """
     selects = reader.selects
     cluster = ClusterTopics(settings, options.isolation)
@@ -57,9 +57,9 @@ def check_topics(settings: ClientSettings, options: DebeziumOptions, reader: Sli
         Finding("ok", "topics", f"{len(topics)} topics, {len(partitions)} partitions, {messages} offsets")
     )
     filled = [one for one in partitions if ends[one] > begins[one]]
-    for place in filled[:_MOST_SAMPLED]:
-        first = max(begins[place], ends[place] - _LAST)
-        findings += _sample(reader, topics[place[0]], MessageRange(*place, first, ends[place]))
+    for partition in filled[:_MOST_SAMPLED]:
+        first = max(begins[partition], ends[partition] - _LAST)
+        findings += _sample(reader, topics[partition[0]], MessageRange(*partition, first, ends[partition]))
     return findings
 
 
@@ -90,13 +90,13 @@ def _sample(reader: SliceReader, topic: Topic, last: MessageRange) -> list[Findi
         "they are framed for a schema registry: set source.value_converter (and key_converter) to avro, "
         "protobuf or json_schema, and source.registry"
         if framed
-        else "such messages are set apart; check source.envelope, key_converter, value_converter and "
+        else "such messages are quarantined; check source.envelope, key_converter, value_converter and "
         "tables_from"
     )
     return [Finding("error" if framed else "warning", where, reasons[-1], remedy)]
 
 
 def _is_framed(reader: SliceReader, last: MessageRange) -> bool:
-    """Tell whether values begin as a registry's converters frame them: a zero byte and an id."""
+    """Return whether values start with the framing of a schema registry: a zero byte and an id."""
     values = [m.value() for some in read_range(reader.settings, last, reader.options.isolation) for m in some]
     return any(value is not None and len(value) > 5 and value[0] == 0 for value in values)

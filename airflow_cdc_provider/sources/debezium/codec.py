@@ -1,10 +1,10 @@
-"""Decoding and showing one table: what the pipeline needs of the source, put together.
+"""The codec of one table: decodes changes and projects rows.
 
-The greatest version wins whole (model ``row``): versions are places in a partition, where all messages of a
-key are. The state of a row is its JSON with the name of the schema that it came with (:mod:`.states`), so a
-later schema can show it anew: mirrors keep the states of their rows.
+The row with the greatest version wins (model ``row``). Versions are positions in a partition, which contains
+all messages of a key. The state of a row is its JSON with the name of its schema (:mod:`.states`). Mirrors
+keep the states of their rows, so a later schema can project them again.
 
-Rows without a schema get columns by what their values are, as documents of MongoDB do
+The columns of rows without a schema are inferred from their values, as for MongoDB documents
 (:mod:`airflow_cdc_provider.sources.mongodb.inferred`).
 """
 
@@ -71,11 +71,11 @@ class DebeziumCodec:
 
     Args:
         table: ``database.table``.
-        rows: What is known of how its rows came.
-        form: How rows stand in values.
+        rows: The recorded schemas of its rows.
+        form: The format of rows in values.
         inferred: Columns of rows without a schema.
-        most_inferred: How many of those there may be.
-        memory: What :meth:`remember` or :meth:`reserve` gave for the mirror; None for a new one.
+        most_inferred: Maximum number of inferred columns.
+        memory: The mirror's result of :meth:`remember` or :meth:`reserve`; None for a new one.
     """
 
     table: str
@@ -101,7 +101,7 @@ class DebeziumCodec:
         inferred = InferredColumns.from_memory(known) if known is not None else InferredColumns()
         taken = {name.lower() for name in rows.columns}
         dropped = {one.name for one in inferred.fields if one.name.lower() in taken}
-        if dropped:  # a schema came that has them
+        if dropped:  # a new schema has these columns
             inferred = replace(
                 inferred,
                 fields=tuple(one for one in inferred.fields if one.name not in dropped),
@@ -112,11 +112,11 @@ class DebeziumCodec:
 
     @cached_property
     def drift(self) -> Drift:
-        """Columns that are others than those of their name in the mirror."""
+        """Columns whose type differs from the mirror's column of the same name."""
         known = _columns(self.memory, "columns") + _columns(self.memory, _PENDING)
         replaced = {
             name
-            for name, kind in self._shown
+            for name, kind in self._column_types
             for old_name, old_kind in known
             if name == old_name and not _fits(old_kind, kind)
         }
@@ -124,37 +124,37 @@ class DebeziumCodec:
 
     @cached_property
     def revisit(self) -> str:
-        """SQL predicate of the mirror's rows that are to be shown anew, empty for none."""
+        """SQL predicate of the mirror's rows that must be rewritten, empty for none."""
         if self.memory is None:
             return ""
         if _PENDING in self.memory or self.drift.replaced or self.inferred.revisit == "all":
             return "true"
         before = dict(_columns(self.memory, "columns"))
-        is_wider = any(name in before and before[name] != kind for name, kind in self._shown)
-        is_new = any(name not in before for name, _ in self._shown)
-        # What found no column before stands in the rest; a wider column may hold more of it.
+        is_wider = any(name in before and before[name] != kind for name, kind in self._column_types)
+        is_new = any(name not in before for name, _ in self._column_types)
+        # Values without a column are in the rest; a new or wider column may hold them.
         return f"`{REST}` IS NOT NULL" if is_wider or is_new or self.inferred.revisit else ""
 
     @property
     def learns_columns(self) -> bool:
-        """Whether rows without a schema are there, whose columns follow from their values."""
+        """Whether there are rows without a schema, whose columns are inferred."""
         return self.rows.plain
 
     def remember(self) -> dict[str, Any]:
-        """Return what the mirror keeps for the next codec, once all its rows show these columns."""
-        found: dict[str, Any] = {"v": MEMORY_FORMAT, "columns": [list(one) for one in self._shown]}
+        """Return the memory for the mirror's next codec, for use after all its rows have these columns."""
+        found: dict[str, Any] = {"v": MEMORY_FORMAT, "columns": [list(one) for one in self._column_types]}
         if self.rows.plain:
             found[_INFERRED] = self.inferred.done().to_memory()
         return found
 
     def reserve(self, memory: Mapping[str, Any] | None) -> dict[str, Any] | None:
-        """Return the memory that must be kept before columns are fitted; None if the given one will do.
+        """Return the memory to store before columns are changed; None if the given one suffices.
 
-        A mirror that was fitted to columns and not merged shows nulls in those that are new. With the memory
-        its next codec shows all rows anew, and infers no other types than this one.
+        A mirror whose columns were changed but not merged has nulls in the new columns. With this memory, its
+        next codec rewrites all rows and infers the same types as this one.
 
         Args:
-            memory: The mirror's, as it is now.
+            memory: The mirror's current memory.
         """
         own = self.remember()["columns"]
         if memory is None and not self.rows.plain:
@@ -170,11 +170,11 @@ class DebeziumCodec:
         return None if reserved == memory else reserved
 
     def decode(self, changes: pa.RecordBatch, fences: Sequence[Fence]) -> Decoded:
-        """Decode changes, each by the schema that it came with."""
+        """Decode changes, each with its own schema."""
         return decode(changes, self.form, self.rows.schemas, fences)
 
     def patch(self, states: pa.Array, patches: pa.Array, offsets: Ints) -> pa.Array:
-        """Fill in what events didn't have (see :func:`.patches.apply_patches`)."""
+        """Fill in values that events don't contain (see :func:`.patches.apply_patches`)."""
         return apply_patches(states, patches, offsets, self.form.placeholder)
 
     def tally(self, contributions: pa.RecordBatch) -> pa.RecordBatch:
@@ -184,18 +184,18 @@ class DebeziumCodec:
         )
         groups, texts = read_states(contributions.column("state").filter(has_row))
         found: list[FieldCount] = []
-        whole = True
+        complete = True
         for name, own in groups:
             if name == NO_SCHEMA:
                 members, _ = rows_of(texts.take(pa.array(own)), self.form.placeholder)
-                whole = whole and len(members.numbered[1]) <= _MOST_NAMES
+                complete = complete and len(members.numbered[1]) <= _MOST_NAMES
                 found = _counts(members)
         columns = [
             [one.path[0] for one in found],
             [one.kind for one in found],
             [one.count for one in found],
             [one.place for one in found],
-            [whole] * len(found),
+            [complete] * len(found),
         ]
         return pa.RecordBatch.from_arrays(
             [pa.array(values, one.type) for values, one in zip(columns, FIELD_COUNTS, strict=True)],
@@ -203,56 +203,59 @@ class DebeziumCodec:
         )
 
     def learn(self, counts: pa.Table) -> DebeziumCodec:
-        """Take in members that :meth:`tally` counted; the same codec if they change nothing."""
+        """Return a codec with columns for the members that :meth:`tally` counted; self if nothing changes."""
         found = [
             FieldCount((row["name"],), row["kind"], row["count"], row["place"]) for row in counts.to_pylist()
         ]
-        whole = all(counts["whole"].to_pylist())
+        complete = all(counts["whole"].to_pylist())
         taken = [REST, "_cdc", *HIDDEN, *self.rows.columns]
-        learned = self.inferred.learn(found, taken, self.most_inferred, whole=whole)
+        learned = self.inferred.learn(found, taken, self.most_inferred, whole=complete)
         return self if learned == self.inferred else replace(self, inferred=learned)
 
     def findings(self) -> list[str]:
-        """Tell of inferred columns whose values are of several kinds, in words."""
+        """Return messages about inferred columns with values of several types."""
         return [
-            f"{one.name} is {one.column.type_name}; values of type {', '.join(one.strays)} stand in {REST}"
+            f"{one.name} is {one.column.type_name}; values of type {', '.join(one.strays)} are stored in "
+            f"{REST}"
             for one in self.inferred.fields
             if one.strays
         ]
 
     def mirror_schema(self) -> pa.Schema:
-        """Return the columns of all schemas, inferred ones, and ``_rest``.
+        """Return the columns of all schemas, the inferred columns, and ``_rest``.
 
         Raises:
-            ConfigurationError: There is none.
+            ConfigurationError: No schema is known.
         """
         return self._schema
 
     def project(self, rows: pa.RecordBatch) -> pa.RecordBatch:
-        """Show live rows as the mirror's columns."""
+        """Project live rows to the mirror's columns."""
         types = {one.name: one.column.type_name for one in self.inferred.fields}
         return projection.project(rows.column("state"), self.rows, self._schema, types, self.form.placeholder)
 
     def to_json(self, rows: pa.RecordBatch) -> Iterator[str]:
-        """Show live rows as the JSON objects that they came as."""
+        """Yield live rows as their original JSON objects."""
         return projection.to_json(rows.column("state"))
 
     @cached_property
     def _schema(self) -> pa.Schema:
         if not self.rows.known:
-            raise ConfigurationError(f"no row of {self.table} was ever seen", expected="an event with a row")
+            raise ConfigurationError(
+                f"no row of {self.table} was captured yet", expected="an event with a row"
+            )
         fields = [pa.field(name, kind) for name, kind in self.rows.columns.items()]
         fields += [pa.field(one.name, one.column.type) for one in self.inferred.fields]
         return pa.schema([*fields, pa.field(REST, pa.string())])
 
     @cached_property
-    def _shown(self) -> tuple[tuple[str, str], ...]:
+    def _column_types(self) -> tuple[tuple[str, str], ...]:
         """Name and lake type of each column."""
         return tuple((one.name, str(one.type)) for one in self._schema if one.name != REST)
 
 
 def _counts(members: Members) -> list[FieldCount]:
-    """Count members by name and kind; whole numbers by their size."""
+    """Count members by name and kind; integers by size."""
     if not len(members.owners):
         return []
     numbers, names = members.numbered
@@ -264,13 +267,13 @@ def _counts(members: Members) -> list[FieldCount]:
         _, misfits = show_plain(members.data, values.only(INTEGER), size)
         kinds[misfits] = wider
     first = np.searchsorted(members.owners, members.owners)
-    places = np.arange(len(numbers)) - first
+    indexes = np.arange(len(numbers)) - first
     pairs, inverse, counts = np.unique(numbers * 256 + kinds, return_inverse=True, return_counts=True)
     least = np.full(len(pairs), len(numbers), np.int64)
-    np.minimum.at(least, inverse, places)
+    np.minimum.at(least, inverse, indexes)
     return [
-        FieldCount((names[pair // 256],), pair % 256, count, place)
-        for pair, count, place in zip(pairs.tolist(), counts.tolist(), least.tolist(), strict=True)
+        FieldCount((names[pair // 256],), pair % 256, count, index)
+        for pair, count, index in zip(pairs.tolist(), counts.tolist(), least.tolist(), strict=True)
         if names[pair // 256] not in HIDDEN
     ]
 
@@ -280,7 +283,7 @@ def _columns(memory: Mapping[str, Any] | None, name: str) -> list[tuple[str, str
 
 
 def _fits(old: str, new: str) -> bool:
-    """Tell whether a lake's column of one type shows values of another where they are, as Iceberg does."""
+    """Return whether a lake column can be promoted to another type in place, as in Iceberg."""
     if old == new or (old, new) in (("int32", "int64"), ("float", "double")):
         return True
     if old.startswith("decimal128(") and new.startswith("decimal128("):

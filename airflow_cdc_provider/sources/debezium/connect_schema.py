@@ -1,7 +1,7 @@
-"""Schemas of Kafka Connect as the JSON converter writes them, and the lake type of each type in them.
+"""Kafka Connect schemas in the JSON converter's format, and their mapping to lake types.
 
-The one place that says which lake type a type has; ``docs/source-debezium.md`` shows its table. Nothing is
-rounded or set to null in silence: a value that its column can't hold exactly stands, as its JSON, in the
+This is the only definition of the type mapping; ``docs/source-debezium.md`` contains its table. No value is
+silently rounded or set to null: a value that its column can't represent exactly is stored as JSON in the
 mirror's column :data:`REST`.
 """
 
@@ -16,12 +16,12 @@ from typing import Any, Final
 import pyarrow as pa
 
 REST: Final = "_rest"
-"""Column of a mirror: what no other column holds, a JSON object; null where there is nothing."""
+"""Column of a mirror with the values that no other column holds, as a JSON object; null for none."""
 
 WIDEST_DECIMAL: Final = 38
 _MOST_DIGITS: Final = (1 << 31) - 1
 NO_SCHEMA: Final = ""
-"""Name of the schema of rows that came without one."""
+"""Schema name of rows without a schema."""
 
 UTC: Final = pa.timestamp("us", tz="UTC")
 LOCAL: Final = pa.timestamp("us")
@@ -38,14 +38,14 @@ MOMENTS: Final[Mapping[str, int]] = {
     _TIME + "MicroTimestamp": 1_000,
     _TIME + "NanoTimestamp": 1,
 }
-"""Local dates and times, with the nanoseconds that one unit of each is."""
+"""Local timestamps, with the nanoseconds per unit."""
 CLOCKS: Final[Mapping[str, int]] = {
     _CONNECT + "Time": 1_000_000,
     _TIME + "Time": 1_000_000,
     _TIME + "MicroTime": 1_000,
     _TIME + "NanoTime": 1,
 }
-"""Times of day, likewise."""
+"""Times of day, with the nanoseconds per unit."""
 
 _PRIMITIVES: Final[Mapping[str, pa.DataType]] = {
     "int8": pa.int32(),
@@ -64,7 +64,7 @@ _PRIMITIVES: Final[Mapping[str, pa.DataType]] = {
 
 @dataclass(frozen=True)
 class TypeRow:
-    """What holds for some types of Connect alike, for people."""
+    """A row of the documented type table."""
 
     names: str
     lake: str
@@ -81,27 +81,27 @@ TYPES: Final = (
         "io.debezium.time.Interval, ZonedTime, IsoDate, IsoTime, IsoTimestamp",
         "string",
     ),
-    TypeRow("bytes; io.debezium.data.Bits", "binary", "Bits: lowest byte first, as Debezium has them"),
+    TypeRow("bytes; io.debezium.data.Bits", "binary", "Bits: lowest byte first, as in Debezium"),
     TypeRow("org.apache.kafka.connect.data.Date, io.debezium.time.Date", "date32"),
     TypeRow(
         "org.apache.kafka.connect.data.Timestamp, io.debezium.time.Timestamp, MicroTimestamp, NanoTimestamp",
         "timestamp without zone (µs)",
-        "nanoseconds are cut off in the column and whole in `_rest`",
+        "nanoseconds are truncated in the column and complete in `_rest`",
     ),
     TypeRow(
         "io.debezium.time.ZonedTimestamp",
         "timestamp (µs, UTC)",
-        "text without a zone counts as UTC, as Vitess' connector writes it",
+        "text without a time zone counts as UTC, as written by Vitess' connector",
     ),
     TypeRow(
         "org.apache.kafka.connect.data.Time, io.debezium.time.Time, MicroTime, NanoTime",
         "int64",
-        "microseconds: MySQL's go from -838:59:59 to 838:59:59",
+        "microseconds; MySQL's range is -838:59:59 to 838:59:59",
     ),
     TypeRow(
         "org.apache.kafka.connect.data.Decimal",
         "decimal(p,s)",
-        "38 digits where the schema tells no precision; string for more. As bytes in base64 or as numbers",
+        "38 digits if the schema has no precision; string for more. Read from base64 bytes or numbers",
     ),
     TypeRow("io.debezium.data.VariableScaleDecimal", "string", "all its digits"),
     TypeRow("struct; io.debezium.data.geometry.Geometry, Geography, Point", "struct", "field by field"),
@@ -112,15 +112,15 @@ TYPES: Final = (
 
 @dataclass(frozen=True)
 class ConnectField:
-    """A type of Connect.
+    """A Connect schema.
 
     Args:
-        name: Of the field that has it; empty for elements.
+        name: Name of its field; empty for elements.
         type: ``int32``, ``struct`` and so on.
-        logical: The schema's name, empty without one.
-        scale: Of a decimal.
-        precision: Of a decimal whose schema tells it, else 0.
-        fields: Of a struct; of an array its elements; of a map keys and values.
+        logical: The schema's name, empty for none.
+        scale: Scale of a decimal.
+        precision: Precision of a decimal, 0 if the schema doesn't have it.
+        fields: Fields of a struct; the element of an array; key and value of a map.
     """
 
     name: str
@@ -132,10 +132,10 @@ class ConnectField:
 
     @classmethod
     def of(cls, schema: Mapping[str, Any]) -> ConnectField:
-        """Read a schema.
+        """Parse a schema.
 
         Raises:
-            ValueError: It is none.
+            ValueError: The schema is invalid.
         """
         if not isinstance(schema, Mapping) or not isinstance(schema.get("type"), str):
             raise ValueError("a schema without a type")
@@ -154,7 +154,7 @@ class ConnectField:
         given = schema.get("parameters") or {}
         scale, precision = int(given.get("scale", 0)), int(given.get("connect.decimal.precision", 0))
         if abs(scale) > _MOST_DIGITS or not 0 <= precision <= _MOST_DIGITS:
-            raise ValueError("a decimal whose scale or precision is no number of Java's")
+            raise ValueError("a decimal whose scale or precision is out of Java's int range")
         return cls(
             str(schema.get("field", "")),
             kind,
@@ -190,7 +190,7 @@ class ConnectField:
             return pa.string()
         if self.type == "struct":
             if not self.fields or clash(one.name for one in self.fields):
-                return pa.string()  # for no lake can hold it
+                return pa.string()  # no lake format supports such a struct
             return pa.struct([pa.field(one.name, one.lake_type) for one in self.fields])
         if self.type == "array":
             return pa.list_(pa.field("element", self.fields[0].lake_type))
@@ -200,28 +200,28 @@ class ConnectField:
 
     @property
     def is_variable_decimal(self) -> bool:
-        """Whether values are decimals that each tell their own scale."""
+        """Whether each value is a decimal with its own scale."""
         return self.logical == VARIABLE_DECIMAL and self.type == "struct"
 
 
 def clash(names: Iterable[str]) -> bool:
-    """Tell whether a struct can't have such fields: one without a name, or two that engines tell as one."""
+    """Return whether a struct can't have such fields: empty names, or names that differ only by case."""
     lower = [name.lower() for name in names]
     return "" in lower or len(set(lower)) < len(lower)
 
 
 def row_schema(schema: Mapping[str, Any], *, unwrapped: bool) -> Mapping[str, Any] | None:
-    """Return the part of a value's schema that describes rows.
+    """Return the part of a value's schema that describes its rows.
 
     Args:
-        schema: As it stands in the message.
+        schema: The schema in the message.
         unwrapped: The value is a row, not an envelope with rows.
 
     Returns:
-        The schema of a struct; None where rows have none, as MongoDB's, which are text.
+        The schema of a struct; None if rows have none, such as MongoDB's rows, which are text.
 
     Raises:
-        ValueError: It is no schema.
+        ValueError: The schema is invalid.
     """
     if not isinstance(schema, Mapping) or schema.get("type") != "struct":
         raise ValueError("a schema of something other than a struct")
@@ -236,9 +236,9 @@ def row_schema(schema: Mapping[str, Any], *, unwrapped: bool) -> Mapping[str, An
 
 
 def name_of(schema: Mapping[str, Any]) -> tuple[str, bytes]:
-    """Return the name of a row's schema, 32 hexadecimal digits, and its text in one form.
+    """Return the name of a row's schema, 32 hexadecimal digits, and its canonical text.
 
-    Rows before and after a change have the same.
+    Rows before and after a change have the same name.
     """
     plain = {name: value for name, value in schema.items() if name not in ("field", "optional", "name")}
     text = json.dumps(plain, sort_keys=True, separators=(",", ":"), ensure_ascii=False).encode()
@@ -246,7 +246,7 @@ def name_of(schema: Mapping[str, Any]) -> tuple[str, bytes]:
 
 
 def type_table() -> str:
-    """Return the table of types as the documentation shows it."""
+    """Return the type table of the documentation."""
     lines = ["| Kafka Connect | lake (Arrow) | notes |", "|---|---|---|"]
     lines += [f"| {row.names} | {row.lake} | {row.note} |" for row in TYPES]
     return "\n".join(lines)

@@ -1,10 +1,10 @@
-"""Decoding: records of one table to contributions.
+"""Decodes records of one table to contributions.
 
-* ``c``, ``u``, ``r`` and events without a known row before put the row after; ``d`` deletes by the message's
-  key, and so does a tombstone.
-* A row that Debezium doesn't have all of (:mod:`.patches`) is a patch. It stands for itself, too, as the
-  oldest of all versions: where nothing else is known of a row, its other columns are.
-* Unwrapped rows (ExtractNewRecordState) put themselves; ``__deleted`` or ``__op: d`` deletes.
+* ``c``, ``u`` and ``r``, with or without a row ``before``, put the row ``after``; ``d`` and a tombstone
+  delete by the message's key.
+* A row with unavailable values (:mod:`.patches`) is a patch. It also contributes itself as the oldest
+  version: if nothing else is known of the row, its available columns are.
+* Unwrapped rows (ExtractNewRecordState) are put; ``__deleted`` or ``__op: d`` deletes.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ from airflow_cdc_provider.sources.debezium.json_members import (
     STRING,
     TRUE,
     Members,
-    Places,
+    ValueSpans,
     members_of,
     read_values,
     spelled,
@@ -48,7 +48,7 @@ from airflow_cdc_provider.sources.debezium.states import unavailable, write_stat
 Mask = npt.NDArray[np.bool_]
 
 OLDEST: Final = b""
-"""Version of what any other contribution to a row outweighs."""
+"""A version that every other contribution of a row supersedes."""
 
 _NOTHING: Final = 0
 _PUT: Final = 1
@@ -61,14 +61,14 @@ _NO_SCHEMA: Final = 7
 _CELLS: Final = 8
 
 _REASONS: Final = {
-    _NO_KEY: "NO-KEY: the message has no key that tells which row it is of; give the table a primary key, "
+    _NO_KEY: "NO-KEY: the message has no key that identifies its row; give the table a primary key, "
     "or message.key.columns in Debezium",
     _NO_ROW: "NO-ROW: the event has no row after the change; MongoDB's connector needs a capture.mode with "
-    "full documents, or the document was gone before it was looked up: then its delete follows",
+    "full documents, or the document was deleted before the lookup: then its delete event follows",
     _NO_ENVELOPE: "NO-ENVELOPE: the value has no op of Debezium's; source.envelope: unwrapped reads rows "
-    "alone",
-    _BROKEN: "BROKEN: the value is no JSON object",
-    _NO_SCHEMA: "NO-SCHEMA: the schema that the row came with isn't recorded",
+    "without envelopes",
+    _BROKEN: "BROKEN: the value is not a JSON object",
+    _NO_SCHEMA: "NO-SCHEMA: the schema of the row isn't recorded",
     _CELLS: "CELLS: rows of Cassandra's connector have only the columns that a statement wrote; capture its "
     "commit logs with source cassandra",
 }
@@ -76,11 +76,11 @@ _REASONS: Final = {
 
 @dataclass(frozen=True)
 class Form:
-    """How rows stand in values.
+    """The format of rows in values.
 
     Args:
         unwrapped: A value is a row, not an envelope.
-        placeholder: How a value that Debezium doesn't have is written.
+        placeholder: The spellings of an unavailable value.
     """
 
     unwrapped: bool = False
@@ -88,74 +88,74 @@ class Form:
 
 
 def of_all_origins(fences: Sequence[Fence], origins: Sequence[str]) -> list[Fence]:
-    """Add fences to those of partitions that a topic didn't have yet: all that they hold came after.
+    """Add fences for later partitions of a topic: all their messages are newer than the fence.
 
     Args:
-        fences: A table's.
-        origins: Partitions of which contributions are.
+        fences: The fences of a table.
+        origins: The partitions of the contributions.
     """
     events = {fence.generation: fence for fence in fences}
-    told = {(fence.generation, fence.origin) for fence in fences}
+    fenced = {(fence.generation, fence.origin) for fence in fences}
     return [
         *fences,
         *(
             replace(fence, origin=origin, position=b"")
             for generation, fence in events.items()
             for origin in origins
-            if fence.origin and (generation, origin) not in told
+            if fence.origin and (generation, origin) not in fenced
         ),
     ]
 
 
 def decode(changes: pa.RecordBatch, form: Form, schemas: Container[str], fences: Sequence[Fence]) -> Decoded:
-    """Decode changes of kind ``change``; rows of other kinds give nothing.
+    """Decode changes of kind ``change``; records of other kinds are skipped.
 
     Args:
         changes: Batch of ``CHANGE_SCHEMA``, all of one table.
-        form: How rows stand in values.
-        schemas: Names of all schemas that are known.
-        fences: The table's.
+        form: The format of rows in values.
+        schemas: Names of all known schemas.
+        fences: The fences of the table.
     """
     payload = changes.column("payload")
     count = len(payload)
-    wanted = pc.equal(changes.column("kind"), CHANGE).fill_null(False).to_numpy(zero_copy_only=False)
+    selected = pc.equal(changes.column("kind"), CHANGE).fill_null(False).to_numpy(zero_copy_only=False)
     tombstone = payload.is_null().to_numpy(zero_copy_only=False)
     data, values = read_values(payload)
     members = members_of(data, values)
-    what, rows = _unwrapped(members, values) if form.unwrapped else _enveloped(members)
-    what[values.kinds != OBJECT] = _BROKEN
-    what[tombstone] = _REMOVE
+    action, rows = _unwrapped(members, values) if form.unwrapped else _enveloped(members)
+    action[values.kinds != OBJECT] = _BROKEN
+    action[tombstone] = _REMOVE
     texts = _texts(data, rows)
-    what[(what == _PUT) & texts.is_null().to_numpy(zero_copy_only=False)] = _NO_ROW
+    action[(action == _PUT) & texts.is_null().to_numpy(zero_copy_only=False)] = _NO_ROW
     names = changes.column("schema_id").fill_null(NO_SCHEMA)
-    what[(what == _PUT) & ~_known(names, schemas)] = _NO_SCHEMA
+    action[(action == _PUT) & ~_known(names, schemas)] = _NO_SCHEMA
     no_key = changes.column("key").is_null().to_numpy(zero_copy_only=False)
-    what[no_key & np.isin(what, (_PUT, _REMOVE))] = _NO_KEY
-    what[~wanted] = _NOTHING
+    action[no_key & np.isin(action, (_PUT, _REMOVE))] = _NO_KEY
+    action[~selected] = _NOTHING
 
-    puts = np.flatnonzero(what == _PUT)
+    puts = np.flatnonzero(action == _PUT)
     documents = texts.take(pa.array(puts))
     _, found = read_values(documents)
     broken = found.kinds != OBJECT
-    what[puts[broken]] = _NO_ROW
+    action[puts[broken]] = _NO_ROW
     puts = puts[~broken]
     documents = documents.filter(pa.array(~broken))
     partial = _partial(documents, form.placeholder)
     states = write_states(names.take(pa.array(puts)), documents)
-    removed = np.flatnonzero(what == _REMOVE)
-    lone = np.flatnonzero(partial)
-    order = np.concatenate([puts, removed, puts[lone]])
+    removed = np.flatnonzero(action == _REMOVE)
+    self_contributing = np.flatnonzero(partial)
+    order = np.concatenate([puts, removed, puts[self_contributing]])
     operations = np.concatenate(
         [
             np.where(partial, PATCH, UPSERT),
             np.full(len(removed), DELETE),
-            np.full(len(lone), UPSERT),
+            np.full(len(self_contributing), UPSERT),
         ]
     ).astype(np.int8)
     chosen = changes.select(["key", "version", "generation", "origin", "position"]).take(pa.array(order))
     versions = chosen.column("version")
-    if len(lone):
-        is_lone = pa.array(np.arange(len(order)) >= len(order) - len(lone))
+    if len(self_contributing):
+        is_lone = pa.array(np.arange(len(order)) >= len(order) - len(self_contributing))
         versions = pc.if_else(is_lone, pa.scalar(OLDEST, pa.binary()), versions)
     contributions = pa.RecordBatch.from_arrays(
         [
@@ -166,18 +166,23 @@ def decode(changes: pa.RecordBatch, form: Form, schemas: Container[str], fences:
             generations(chosen, of_all_origins(fences, pc.unique(chosen.column("origin")).to_pylist())),
             versions,
             pa.array(operations),
-            pa.concat_arrays([states, pa.nulls(len(removed), pa.binary()), states.take(pa.array(lone))]),
+            pa.concat_arrays(
+                [states, pa.nulls(len(removed), pa.binary()), states.take(pa.array(self_contributing))]
+            ),
         ],
         schema=CONTRIBUTION_SCHEMA,
     )
-    left_out = [row for row in range(count) if what[row] >= _NO_KEY] if (what >= _NO_KEY).any() else []
+    undecodable = [row for row in range(count) if action[row] >= _NO_KEY] if (action >= _NO_KEY).any() else []
     return Decoded(
-        contributions, tuple(left_out), tuple(_REASONS[int(what[row])] for row in left_out), order.tolist()
+        contributions,
+        tuple(undecodable),
+        tuple(_REASONS[int(action[row])] for row in undecodable),
+        order.tolist(),
     )
 
 
 def operations_of(members: Members) -> npt.NDArray[np.uint8]:
-    """Return the letter of each envelope's ``op``, 0 where there is none."""
+    """Return the letter of each envelope's ``op``, 0 for none."""
     (op,) = members.find("op")
     letter = (op.kinds == STRING) & (op.ends - op.starts == 3)
     if not letter.any():
@@ -185,25 +190,25 @@ def operations_of(members: Members) -> npt.NDArray[np.uint8]:
     return np.where(letter, members.data[np.where(letter, op.starts + 1, 0)], 0).astype(np.uint8)
 
 
-def _enveloped(members: Members) -> tuple[npt.NDArray[np.int64], Places]:
+def _enveloped(members: Members) -> tuple[npt.NDArray[np.int64], ValueSpans]:
     letters = operations_of(members)
     (after,) = members.find("after")
-    what = np.full(members.count, _NO_ENVELOPE, np.int64)
-    what[np.isin(letters, np.frombuffer(b"cur", np.uint8))] = _PUT
-    what[letters == ord("d")] = _REMOVE
-    what[letters == ord("i")] = _CELLS
-    return what, after
+    action = np.full(members.count, _NO_ENVELOPE, np.int64)
+    action[np.isin(letters, np.frombuffer(b"cur", np.uint8))] = _PUT
+    action[letters == ord("d")] = _REMOVE
+    action[letters == ord("i")] = _CELLS
+    return action, after
 
 
-def _unwrapped(members: Members, values: Places) -> tuple[npt.NDArray[np.int64], Places]:
+def _unwrapped(members: Members, values: ValueSpans) -> tuple[npt.NDArray[np.int64], ValueSpans]:
     deleted, op = members.find("__deleted", "__op")
-    gone = (deleted.kinds == TRUE) | spelled(members.data, deleted, [b'"true"'])
-    gone |= spelled(members.data, op, [b'"d"'])
-    return np.where(gone, _REMOVE, _PUT), values
+    is_deleted = (deleted.kinds == TRUE) | spelled(members.data, deleted, [b'"true"'])
+    is_deleted |= spelled(members.data, op, [b'"d"'])
+    return np.where(is_deleted, _REMOVE, _PUT), values
 
 
-def _texts(data: Bytes, rows: Places) -> pa.Array:
-    """Return rows as JSON; those of MongoDB's connector are text that holds it."""
+def _texts(data: Bytes, rows: ValueSpans) -> pa.Array:
+    """Return rows as JSON; MongoDB's connector writes it as text."""
     objects = rows.only(OBJECT)
     found = span_column(pa.binary(), data, objects.starts, objects.ends)
     if (rows.kinds == STRING).any():
@@ -223,7 +228,7 @@ def _known(names: pa.Array, schemas: Container[str]) -> Mask:
 
 
 def _partial(documents: pa.Array, placeholder: tuple[bytes, ...]) -> Mask:
-    """Tell which rows Debezium doesn't have all of."""
+    """Return which rows have unavailable values."""
     found = np.zeros(len(documents), np.bool_)
     if not placeholder:
         return found

@@ -1,9 +1,9 @@
-"""Keys and values out of messages, whatever converter wrote them: JSON, and the schemas of rows beside it.
+"""Reads keys and values of messages of all converters as JSON, with the schemas of rows.
 
-Everything behind this place reads JSON and schemas of Kafka Connect. What brings a schema's id instead of a
-schema (Confluent's framing) is turned into them here, by a program that is compiled once per id::
+All later stages read JSON and Kafka Connect schemas. Messages with a schema id instead of a schema
+(Confluent's framing) are converted here, by a program that is compiled once per id::
 
-    u8 0 | id, i32 big-endian | the value's bytes; of Protobuf led by the message's place in its file
+    u8 0 | id, i32 big-endian | the value's bytes; for Protobuf, after the message's path in its file
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from airflow_cdc_provider.sources.debezium.json_members import (
     NULL,
     OBJECT,
     Members,
-    Places,
+    ValueSpans,
     members_of,
     read_values,
 )
@@ -39,19 +39,19 @@ UNFRAMED: Final = 2
 BROKEN: Final = 3
 UNKNOWN_ID: Final = 4
 BAD_SCHEMA: Final = 5
-"""Only what is said of rows is wrong: it counts where there is one."""
+"""Only the schema of rows is invalid: a fault only if the message has a row."""
 WRONG_SCHEMA: Final = 6
 LARGE: Final = 7
 FAULTS: Final[Mapping[int, str]] = {
-    NO_JSON: "MALFORMED: the message is no JSON object",
-    UNFRAMED: "NOT-FRAMED: the message doesn't begin with a zero and a schema's id; see source.key_converter "
-    "and value_converter",
-    BROKEN: "MALFORMED: the message's bytes aren't what its schema says",
-    UNKNOWN_ID: "UNKNOWN-SCHEMA: the registry has no schema of the message's id",
-    BAD_SCHEMA: "BAD-SCHEMA: the message's schema is none of Kafka Connect's",
-    WRONG_SCHEMA: "BAD-SCHEMA: the registry's schema is of another converter, or none that has columns",
-    LARGE: f"TOO-LARGE: the message becomes more than {MOST_BYTES >> 20} MiB of JSON, or very much more "
-    "than it is itself",
+    NO_JSON: "MALFORMED: the message is not a JSON object",
+    UNFRAMED: "NOT-FRAMED: the message doesn't start with a zero byte and a schema id; see "
+    "source.key_converter and value_converter",
+    BROKEN: "MALFORMED: the message doesn't match its schema",
+    UNKNOWN_ID: "UNKNOWN-SCHEMA: the registry has no schema with the message's id",
+    BAD_SCHEMA: "BAD-SCHEMA: the message's schema is not a Kafka Connect schema",
+    WRONG_SCHEMA: "BAD-SCHEMA: the registry's schema is of another converter, or has no columns",
+    LARGE: f"TOO-LARGE: the JSON of the message exceeds {MOST_BYTES >> 20} MiB, or is disproportionately "
+    "larger than the message",
 }
 
 WRONG_SCHEMAS: Final = (
@@ -62,7 +62,7 @@ WRONG_SCHEMAS: Final = (
     OverflowError,
     RecursionError,
 )
-"""What the text of a schema from elsewhere may fail with when it is read; all else is a fault of ours."""
+"""Exceptions that parsing an untrusted schema may raise; any other exception is a bug."""
 
 _OF_WRITING: Final = np.array([SOUND, BROKEN, LARGE])
 _HEAD_BYTES: Final = 5
@@ -74,15 +74,15 @@ class Values:
 
     Args:
         data: A buffer.
-        places: Where in it each stands as JSON, without its schema; kind 0 where there is none.
-        faults: What is wrong with each: one of the constants above.
+        spans: The position of each value in it, as JSON without its schema; kind 0 for none.
+        faults: The fault of each value: one of the constants above.
         names: Name of each row's schema, :data:`NO_SCHEMA` for none.
-        schemas: Text of each of these schemas.
-        ids: By which a registry knows the schema of each, -1 for none; None where none has one.
+        schemas: Texts of these schemas.
+        ids: Registry id of each schema, -1 for none; None if no value has one.
     """
 
     data: Bytes
-    places: Places
+    spans: ValueSpans
     faults: Ints
     names: pa.Array
     schemas: Mapping[str, bytes]
@@ -90,16 +90,16 @@ class Values:
 
 
 class Converter(Protocol):
-    """Reads what one of Kafka Connect's converters wrote. Picklable."""
+    """Reads the format of one of Kafka Connect's converters. Picklable."""
 
     def keys(self, written: pa.Array) -> tuple[pa.Array, Ints]:
-        """Write keys in one way, whoever wrote them: binary, null where there is none.
+        """Return keys in a canonical format: binary, null for none.
 
         Returns:
-            The keys, and what is wrong with each.
+            The keys, and the fault of each.
 
         Raises:
-            OverflowError: They are too much to be read together.
+            OverflowError: They are too large to be read together.
         """
 
     def values(self, written: pa.Array, *, unwrapped: bool) -> Values:
@@ -110,36 +110,36 @@ class Converter(Protocol):
             unwrapped: They are rows, not envelopes.
 
         Raises:
-            OverflowError: They are too much to be read together.
+            OverflowError: They are too large to be read together.
         """
 
 
 class TextConverter:
-    """Kafka's StringConverter, for keys: they are taken as they are."""
+    """Kafka's StringConverter, for keys, which are used unchanged."""
 
     def keys(self, written: pa.Array) -> tuple[pa.Array, Ints]:
-        """Take keys as they are."""
+        """Return keys unchanged."""
         return written, np.full(len(written), SOUND, np.int64)
 
     def values(self, written: pa.Array, *, unwrapped: bool) -> Values:
-        """Read text that is JSON."""
+        """Read JSON text."""
         return JsonConverter().values(written, unwrapped=unwrapped)
 
 
 class JsonConverter:
-    """Kafka's JsonConverter, with schemas or without, told by each message."""
+    """Kafka's JsonConverter, with or without schemas, detected per message."""
 
     def keys(self, written: pa.Array) -> tuple[pa.Array, Ints]:
-        """Write keys in one way, with a schema or without."""
+        """Return keys in a canonical format, with or without a schema."""
         data, values = read_values(written)
-        _, bodies = _apart(members_of(data, values), values)
+        _, bodies = _split_schemas(members_of(data, values), values)
         broken = written.is_valid().to_numpy(zero_copy_only=False) & (values.kinds == 0)
         return compact(data, bodies.only_present()), np.where(broken, NO_JSON, SOUND)
 
     def values(self, written: pa.Array, *, unwrapped: bool) -> Values:
-        """Tell schemas and payloads apart."""
+        """Split values into schemas and payloads."""
         data, values = read_values(written)
-        schemas, bodies = _apart(members_of(data, values), values)
+        schemas, bodies = _split_schemas(members_of(data, values), values)
         texts = pc.dictionary_encode(span_column(pa.binary(), data, schemas.starts, schemas.ends))
         named = _Named(unwrapped)
         names = [named.add(text) for text in texts.dictionary.to_pylist()]
@@ -151,13 +151,13 @@ class JsonConverter:
 
 @dataclass(frozen=True, eq=False)
 class Compiled:
-    """What reads the messages of one schema.
+    """A reader of the messages of one schema.
 
     Args:
-        write: Given a buffer, where messages begin behind their head (-1 for none) and where they end, writes
-            JSON: binary, null where there is none or something is wrong with it; and tells what is, by
-            :mod:`.json_writing`'s constants.
-        schema: Connect's schema.
+        write: Converts messages to JSON, given a buffer, their start after the header (-1 for none) and their
+            end. Returns binary, null for a missing or faulty message, and the faults, constants of
+            :mod:`.json_writing`.
+        schema: The Connect schema.
     """
 
     write: Callable[[Bytes, Ints, Ints], tuple[pa.Array, Ints]]
@@ -165,64 +165,64 @@ class Compiled:
 
 
 class Schemas(Protocol):
-    """Compiled schemas by their ids."""
+    """Compiled schemas by id."""
 
     @property
     def have_paths(self) -> bool:
-        """Whether messages tell which of a schema's messages they are (Protobuf)."""
+        """Whether messages contain the path of their type in the schema (Protobuf)."""
 
     def compiled(self, schema_id: int, path: tuple[int, ...] = ()) -> Compiled | int:
-        """Return what reads messages of a schema, or the fault that such messages have.
+        """Return the reader of a schema's messages, or the fault of such messages.
 
         Args:
             schema_id: The schema's id.
-            path: Which of its messages they are.
+            path: Path of the message type in the schema.
 
         Raises:
             TransientError: The registry doesn't answer.
-            ConfigurationError: It refuses us.
+            ConfigurationError: The registry rejects the request.
         """
 
 
 @dataclass
 class FramedConverter:
-    """Converters that keep schemas in a registry: Confluent's of Avro, Protobuf and JSON Schema.
+    """Converters with schemas in a registry: Confluent's converters for Avro, Protobuf and JSON Schema.
 
     Args:
-        schemas: Gives what reads messages of an id.
+        schemas: Returns the reader for an id.
     """
 
     schemas: Schemas
 
     def keys(self, written: pa.Array) -> tuple[pa.Array, Ints]:
-        """Write keys as JSON in one way."""
-        made = self._made(written)
-        data, values = read_values(made.texts)
-        faults = made.faults
+        """Return keys as canonical JSON."""
+        json_messages = self._to_json(written)
+        data, values = read_values(json_messages.texts)
+        faults = json_messages.faults
         faults[(values.kinds == 0) & (faults == SOUND) & _present(written)] = BROKEN
         return compact(data, values.only_present()), faults
 
     def values(self, written: pa.Array, *, unwrapped: bool) -> Values:
-        """Read values by their schemas."""
-        made = self._made(written)
-        data, values = read_values(made.texts)
-        faults = made.faults
+        """Read values with their schemas."""
+        json_messages = self._to_json(written)
+        data, values = read_values(json_messages.texts)
+        faults = json_messages.faults
         faults[(values.kinds == 0) & (faults == SOUND) & _present(written)] = BROKEN
         named = _Named(unwrapped)
-        names = [NO_SCHEMA, *(named.add_schema(schema) for schema in made.schemas)]
-        of_row = pa.array(names, pa.string()).take(pa.array(made.numbers))
+        names = [NO_SCHEMA, *(named.add_schema(schema) for schema in json_messages.schemas)]
+        of_row = pa.array(names, pa.string()).take(pa.array(json_messages.numbers))
         faults[of_row.is_null().to_numpy(zero_copy_only=False) & (faults == SOUND)] = BAD_SCHEMA
-        return Values(data, values, faults, of_row.fill_null(NO_SCHEMA), named.texts, made.ids)
+        return Values(data, values, faults, of_row.fill_null(NO_SCHEMA), named.texts, json_messages.ids)
 
-    def _made(self, written: pa.Array) -> _Made:
-        """Write messages as JSON, those of each schema together."""
+    def _to_json(self, written: pa.Array) -> _JsonMessages:
+        """Convert messages to JSON, grouped by schema."""
         data, starts, ends = binary_buffer(written)
         ids = np.full(len(starts), -1, np.int64)
         faults = np.full(len(starts), SOUND, np.int64)
         _read_heads(data, starts, ends, ids, faults)
         bodies = np.where(ids >= 0, starts + _HEAD_BYTES, -1)
         parts: list[pa.Array] = [pa.nulls(1, pa.binary())]
-        taken, numbers = np.zeros((2, len(starts)), np.int64)
+        rows_of_parts, numbers = np.zeros((2, len(starts)), np.int64)
         schemas: list[Mapping[str, Any]] = []
         count, size = 1, 0
         for schema_id, path, rows in self._groups(data, bodies, ends, ids):
@@ -233,21 +233,21 @@ class FramedConverter:
             texts, wrong = compiled.write(data, bodies[rows], ends[rows])
             size += texts.nbytes
             if size > 2 * MOST_BYTES and len(starts) > 1:
-                raise OverflowError(f"{len(starts)} messages of several schemas are too much JSON together")
+                raise OverflowError(f"the JSON of {len(starts)} messages of several schemas is too large")
             faults[rows] = _OF_WRITING[wrong]
             schemas.append(compiled.schema)
             numbers[rows] = len(schemas)
             parts.append(texts)
-            taken[rows] = np.arange(count, count + len(rows))
+            rows_of_parts[rows] = np.arange(count, count + len(rows))
             count += len(rows)
-        whole = len(parts) == 2 and count == len(starts) + 1
-        texts = parts[1] if whole else pa.concat_arrays(parts).take(pa.array(taken))
-        return _Made(texts, faults, ids, numbers, schemas)
+        is_single_part = len(parts) == 2 and count == len(starts) + 1
+        texts = parts[1] if is_single_part else pa.concat_arrays(parts).take(pa.array(rows_of_parts))
+        return _JsonMessages(texts, faults, ids, numbers, schemas)
 
     def _groups(
         self, data: Bytes, bodies: Ints, ends: Ints, ids: Ints
     ) -> Iterator[tuple[int, tuple[int, ...], Ints]]:
-        """Yield the messages of each schema, with its id; moves their beginnings behind their paths."""
+        """Yield id, path and messages of each schema; advances ``bodies`` past the paths."""
         for schema_id in np.unique(ids[ids >= 0]).tolist():
             rows = np.flatnonzero(ids == schema_id)
             if not self.schemas.have_paths:
@@ -256,19 +256,19 @@ class FramedConverter:
             paths, bodies[rows] = read_paths(data, bodies[rows], ends[rows])
             distinct, inverse = np.unique(paths, axis=0, return_inverse=True)
             for number, path in enumerate(distinct.tolist()):
-                yield schema_id, tuple(place for place in path if place >= 0), rows[inverse == number]
+                yield schema_id, tuple(index for index in path if index >= 0), rows[inverse == number]
 
 
 @dataclass(frozen=True, eq=False)
-class _Made:
+class _JsonMessages:
     """Messages as JSON.
 
     Args:
-        texts: Binary, null where there is none.
-        faults: What is wrong with each.
-        ids: Of their schemas, -1 for none.
-        numbers: Of the schema of each, 0 for none.
-        schemas: Connect's schemas, the first of number 1.
+        texts: Binary, null for none.
+        faults: The fault of each message.
+        ids: Registry ids of their schemas, -1 for none.
+        numbers: Number of each message's schema, 0 for none.
+        schemas: The Connect schemas; the first one has number 1.
     """
 
     texts: pa.Array
@@ -279,21 +279,21 @@ class _Made:
 
 
 class _Named:
-    """Names schemas of rows and keeps their texts."""
+    """Assigns names to schemas of rows and collects their texts."""
 
     def __init__(self, unwrapped: bool) -> None:
         self._unwrapped = unwrapped
         self.texts: dict[str, bytes] = {}
 
     def add(self, text: bytes | None) -> str | None:
-        """Name the schema of a value's rows, None where it is no schema."""
+        """Return the name of the schema of a value's rows, None if it is invalid."""
         try:
             return self.add_schema(json.loads(text or b""))
         except WRONG_SCHEMAS:
             return None
 
     def add_schema(self, schema: Any) -> str | None:
-        """Name the schema of a value's rows, None where it is no schema."""
+        """Return the name of the schema of a value's rows, None if it is invalid."""
         try:
             row = row_schema(schema, unwrapped=self._unwrapped)
             if row is None:
@@ -306,19 +306,19 @@ class _Named:
         return name
 
 
-def _apart(outer: Members, values: Places) -> tuple[Places, Places]:
-    """Tell schema and payload, where the converter writes both."""
+def _split_schemas(outer: Members, values: ValueSpans) -> tuple[ValueSpans, ValueSpans]:
+    """Split messages with schema and payload."""
     schema, payload = outer.find("schema", "payload")
     sizes = np.bincount(outer.owners, minlength=outer.count) if len(outer.owners) else np.zeros(outer.count)
     both = (sizes == 2) & (schema.kinds != 0) & (payload.kinds != 0)
     both &= (schema.kinds == OBJECT) | (schema.kinds == NULL)
-    bodies = Places(
+    bodies = ValueSpans(
         np.where(both, payload.starts, values.starts),
         np.where(both, payload.ends, values.ends),
         np.where(both, payload.kinds, values.kinds),
     )
     nothing = np.full(len(both), -1, np.int64)
-    schemas = Places(
+    schemas = ValueSpans(
         np.where(both, schema.starts, nothing),
         np.where(both, schema.ends, nothing),
         np.where(both, schema.kinds, 0),

@@ -1,10 +1,10 @@
-"""JSON texts walked in place by kernels: what kind of value each is, and where the members of objects stand.
+"""Kernels that scan JSON in place: the kind of each value, and the offsets of object members.
 
-The grammar is RFC 8259's, without mercy: no comments, no trailing commas, no leading zeros, no control
-characters in strings. Text is UTF-8, which the caller has made sure of.
+The grammar is strictly RFC 8259: no comments, no trailing commas, no leading zeros, no control characters in
+strings. The caller must ensure that the text is UTF-8.
 
-What is guaranteed: no read outside a text, whatever its bytes say; what nests deeper than :data:`DEEPEST`
-counts as broken. Of members of one name the last one counts, as in Jackson.
+Guarantees: no read outside a text, for any input; a text nested deeper than :data:`DEEPEST` is broken. The
+last of several members with the same name wins, as in Jackson.
 """
 
 from __future__ import annotations
@@ -25,174 +25,174 @@ from airflow_cdc_provider.changes.names import number_names
 from airflow_cdc_provider.changes.spans import Bytes, Ints, binary_buffer
 
 ABSENT: Final = 0
-"""Kind of what isn't there, and of what is no JSON."""
+"""Kind of a missing value, and of invalid JSON."""
 NULL: Final = 1
 FALSE: Final = 2
 TRUE: Final = 3
 INTEGER: Final = 4
-"""A number without point and exponent."""
+"""A number without decimal point and exponent."""
 NUMBER: Final = 5
-"""Another number."""
+"""Any other number."""
 STRING: Final = 6
 OBJECT: Final = 7
 ARRAY: Final = 8
 
 DEEPEST: Final = 256
-"""How deep objects and arrays may stand in each other."""
+"""Maximum nesting depth of objects and arrays."""
 
-_FIRST_ROOM: Final = 1024
+_INITIAL_CAPACITY: Final = 1024
 
 
 @dataclass(frozen=True, eq=False)
-class Places:
-    """Where values stand in a buffer.
+class ValueSpans:
+    """The positions of values in a buffer.
 
     Args:
-        starts: First byte of each, -1 where there is none.
-        ends: Byte after each, -1 likewise.
-        kinds: What stands there: one of the constants above.
+        starts: Offset of each value's first byte, -1 for none.
+        ends: Offset after each value, -1 for none.
+        kinds: Kind of each value: one of the constants above.
     """
 
     starts: Ints
     ends: Ints
     kinds: Ints
 
-    def take(self, rows: Ints) -> Places:
-        """Return some of them."""
-        return Places(self.starts[rows], self.ends[rows], self.kinds[rows])
+    def take(self, rows: Ints) -> ValueSpans:
+        """Return the values at indexes."""
+        return ValueSpans(self.starts[rows], self.ends[rows], self.kinds[rows])
 
-    def only(self, kind: int) -> Places:
-        """Return those of one kind; all others are absent."""
+    def only(self, kind: int) -> ValueSpans:
+        """Return the values of one kind; all others become absent."""
         return self.only_of(kind)
 
-    def only_of(self, *kinds: int) -> Places:
-        """Return those of some kinds; all others are absent."""
+    def only_of(self, *kinds: int) -> ValueSpans:
+        """Return the values of some kinds; all others become absent."""
         own = np.isin(self.kinds, kinds)
-        return Places(
+        return ValueSpans(
             np.where(own, self.starts, -1), np.where(own, self.ends, -1), np.where(own, self.kinds, ABSENT)
         )
 
-    def only_present(self) -> Places:
-        """Return all but nulls."""
+    def only_present(self) -> ValueSpans:
+        """Return the values without nulls."""
         return self.only_of(FALSE, TRUE, INTEGER, NUMBER, STRING, OBJECT, ARRAY)
 
     @property
     def present(self) -> np.ndarray:
-        """Whether there is a value, other than null."""
+        """Whether there is a non-null value."""
         present: np.ndarray = self.kinds > NULL
         return present
 
 
 @dataclass(frozen=True, eq=False)
 class Members:
-    """The members of objects, one object's after the other's.
+    """The members of objects, ordered by object.
 
     Args:
         data: The buffer.
-        count: How many objects there are.
-        owners: Number of the object that each is of.
-        names: First byte of each name and byte after it, without the quotes, as it is written.
-        values: What each is.
+        count: Number of objects.
+        owners: Index of each member's object.
+        names: Start and end offset of each name as written, without the quotes.
+        values: The values.
     """
 
     data: Bytes
     count: int
     owners: Ints
     names: Ints
-    values: Places
+    values: ValueSpans
 
     @cached_property
     def numbered(self) -> tuple[Ints, list[str]]:
-        """The number of each member's name, and the names. Spelled in two ways it has two numbers."""
+        """The number of each member's name, and the names. Each spelling of a name has its own number."""
         numbers, firsts = number_names(self.data, self.names)
         spelled = [self.data[self.names[0, at] : self.names[1, at]].tobytes() for at in firsts]
         return numbers, [_read_name(name) for name in spelled]
 
     def index(self, names: Sequence[str]) -> Ints:
-        """Find members by name: a row per name, per object the number of the member; -1 for none."""
+        """Find members by name: a row per name with the index of the member per object; -1 for none."""
         numbers, known = self.numbered
-        wanted = {name: row for row, name in enumerate(names)}
-        row_of = np.array([wanted.get(name, -1) for name in known] or [-1], np.int64)
+        row_of_name = {name: row for row, name in enumerate(names)}
+        row_of = np.array([row_of_name.get(name, -1) for name in known] or [-1], np.int64)
         found = np.full((len(names), self.count), -1, np.int64)
         _scatter(row_of[numbers], self.owners, found)
         return found
 
-    def at(self, index: Ints) -> Places:
-        """Return where the values of some members stand; nowhere for -1."""
-        there = index >= 0
+    def at(self, index: Ints) -> ValueSpans:
+        """Return the values of the members at indexes; absent for -1."""
+        present = index >= 0
         if not len(self.owners):
-            return Places(index, index, np.zeros(len(index), np.int64))
+            return ValueSpans(index, index, np.zeros(len(index), np.int64))
         values = self.values
-        return Places(
-            np.where(there, values.starts[index], -1),
-            np.where(there, values.ends[index], -1),
-            np.where(there, values.kinds[index], ABSENT),
+        return ValueSpans(
+            np.where(present, values.starts[index], -1),
+            np.where(present, values.ends[index], -1),
+            np.where(present, values.kinds[index], ABSENT),
         )
 
-    def find(self, *names: str) -> list[Places]:
-        """Find members by name: per name the value of each object."""
+    def find(self, *names: str) -> list[ValueSpans]:
+        """Find members by name: for each name, the value in each object."""
         return [self.at(row) for row in self.index(names)]
 
 
-def read_values(texts: pa.Array) -> tuple[Bytes, Places]:
-    """Look at JSON texts.
+def read_values(texts: pa.Array) -> tuple[Bytes, ValueSpans]:
+    """Scan JSON texts.
 
     Args:
         texts: Binary; null for none.
 
     Returns:
-        A buffer, and where in it each value stands, blanks around it left out. Kind :data:`ABSENT` where
-        there is none, or the text is no JSON.
+        A buffer, and the position of each value in it, without surrounding blanks. The kind is :data:`ABSENT`
+        for none, or for invalid JSON.
     """
     data, starts, ends = binary_buffer(texts)
-    sound = _is_utf8(texts)
-    return data, read_places(data, np.where(sound, starts, -1), ends)
+    valid = _is_utf8(texts)
+    return data, read_places(data, np.where(valid, starts, -1), ends)
 
 
-def read_places(data: Bytes, starts: Ints, ends: Ints) -> Places:
-    """Look at JSON texts in a buffer, as :func:`read_values` does. Their bytes are UTF-8."""
+def read_places(data: Bytes, starts: Ints, ends: Ints) -> ValueSpans:
+    """Scan JSON texts in a buffer, as :func:`read_values` does. Their bytes must be UTF-8."""
     first, last = np.full((2, len(starts)), -1, np.int64)
     kinds = np.zeros(len(starts), np.int64)
     _read(data, starts, ends, first, last, kinds, np.zeros(DEEPEST, np.uint8))
-    return Places(first, last, kinds)
+    return ValueSpans(first, last, kinds)
 
 
-def members_of(data: Bytes, objects: Places) -> Members:
-    """Find the members of objects that :func:`read_values` found; what is no object has none."""
-    room = _FIRST_ROOM
+def members_of(data: Bytes, objects: ValueSpans) -> Members:
+    """Find the members of objects from :func:`read_values`; other values have none."""
+    capacity = _INITIAL_CAPACITY
     starts = objects.only(OBJECT).starts
     stack = np.zeros(DEEPEST, np.uint8)
     while True:
-        found = np.full((6, room), -1, np.int64)
+        found = np.full((6, capacity), -1, np.int64)
         count = _members(data, starts, objects.ends, found, stack)
-        if count <= room:
+        if count <= capacity:
             break
-        room = count
+        capacity = count
     found = found[:, :count]
-    return Members(data, len(starts), found[0], found[1:3].copy(), Places(found[3], found[4], found[5]))
+    return Members(data, len(starts), found[0], found[1:3].copy(), ValueSpans(found[3], found[4], found[5]))
 
 
-def elements_of(data: Bytes, arrays: Places) -> tuple[Ints, Places]:
-    """Find the elements of arrays; what is no array has none.
+def elements_of(data: Bytes, arrays: ValueSpans) -> tuple[Ints, ValueSpans]:
+    """Find the elements of arrays; other values have none.
 
     Returns:
-        Where the elements of each begin among all, and one more; and what they are.
+        The offset of each array's first element, and one more; and the elements.
     """
-    room = _FIRST_ROOM
+    capacity = _INITIAL_CAPACITY
     starts = arrays.only(ARRAY).starts
     stack = np.zeros(DEEPEST, np.uint8)
     offsets = np.zeros(len(starts) + 1, np.int64)
     while True:
-        found = np.full((3, room), -1, np.int64)
+        found = np.full((3, capacity), -1, np.int64)
         count = _elements(data, starts, arrays.ends, found, offsets, stack)
-        if count <= room:
+        if count <= capacity:
             break
-        room = count
-    return offsets, Places(found[0, :count], found[1, :count], found[2, :count])
+        capacity = count
+    return offsets, ValueSpans(found[0, :count], found[1, :count], found[2, :count])
 
 
-def spelled(data: Bytes, values: Places, spellings: Sequence[bytes]) -> np.ndarray:
-    """Tell which values are written in one of some ways."""
+def spelled(data: Bytes, values: ValueSpans, spellings: Sequence[bytes]) -> np.ndarray:
+    """Return which values have one of the spellings."""
     found = np.zeros(len(values.starts), np.bool_)
     for spelling in spellings:
         _is_spelled(data, values.starts, values.ends, np.frombuffer(spelling, np.uint8), found)
@@ -200,13 +200,13 @@ def spelled(data: Bytes, values: Places, spellings: Sequence[bytes]) -> np.ndarr
 
 
 def _read_name(spelling: bytes) -> str:
-    """Read a name. Half of a surrogate pair, which no text of Arrow's may have, becomes U+FFFD."""
+    """Decode a name. An unpaired surrogate, which Arrow strings can't contain, becomes U+FFFD."""
     name: str = json.loads(b'"' + spelling + b'"')
     return name.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
 
 
 def _is_utf8(texts: pa.Array) -> np.ndarray:
-    """Tell which texts are UTF-8."""
+    """Return which texts are UTF-8."""
     try:
         texts.cast(pa.string())
     except pa.ArrowInvalid:
@@ -220,7 +220,7 @@ def _is_utf8(texts: pa.Array) -> np.ndarray:
 
 @walker
 def skip_blank(data: Any, at: Any, end: Any) -> Any:
-    """Return the place of the next byte that is no blank."""
+    """Return the offset of the next non-blank byte."""
     while at < end and (data[at] == 0x20 or data[at] == 0x0A or data[at] == 0x0D or data[at] == 0x09):
         at += 1
     return at
@@ -228,7 +228,7 @@ def skip_blank(data: Any, at: Any, end: Any) -> Any:
 
 @walker
 def skip_string(data: Any, at: Any, end: Any) -> Any:
-    """Return the place after a string, given that of its first quote; -1 if it is broken."""
+    """Return the offset after a string, given that of its first quote; -1 if it is broken."""
     if at >= end or data[at] != 0x22:
         return np.int64(-1)
     at += 1
@@ -258,7 +258,7 @@ def skip_string(data: Any, at: Any, end: Any) -> Any:
 
 @walker
 def hex_digit(byte: Any) -> Any:
-    """Return the value of a hexadecimal digit, -1 for what is none."""
+    """Return the value of a hexadecimal digit, -1 for any other byte."""
     if 0x30 <= byte <= 0x39:
         return np.int64(byte) - 0x30
     lower = np.int64(byte) | 0x20
@@ -276,7 +276,7 @@ def _skip_digits(data: Any, at: Any, end: Any) -> Any:
 
 @walker
 def _skip_number(data: Any, at: Any, end: Any) -> Any:
-    """Return kind and place after a number; kind 0 if it is broken."""
+    """Return the kind of a number and the offset after it; kind 0 if it is broken."""
     kind = np.int64(INTEGER)
     if data[at] == 0x2D:
         at += 1
@@ -309,7 +309,7 @@ def _is_word(data: Any, at: Any, end: Any, a: Any, b: Any, c: Any, d: Any) -> An
 
 @walker
 def _skip_scalar(data: Any, at: Any, end: Any) -> Any:
-    """Return kind and place after a value that is neither object nor array; kind 0 if it is broken."""
+    """Return the kind of a scalar value and the offset after it; kind 0 if it is broken."""
     byte = data[at]
     if byte == 0x22:
         after = skip_string(data, at, end)
@@ -329,7 +329,7 @@ def _skip_scalar(data: Any, at: Any, end: Any) -> Any:
 
 @walker
 def skip_name(data: Any, at: Any, end: Any) -> Any:
-    """Return the place after a member's name and colon, -1 if it is broken."""
+    """Return the offset after a member's name and colon, -1 if it is broken."""
     at = skip_string(data, skip_blank(data, at, end), end)
     if at < 0:
         return at
@@ -341,16 +341,16 @@ def skip_name(data: Any, at: Any, end: Any) -> Any:
 
 @walker
 def skip_value(data: Any, at: Any, end: Any, stack: Any) -> Any:
-    """Return the kind of the value at a place, which is no blank, and the place after it.
+    """Return the kind of the value at an offset, which is not blank, and the offset after it.
 
     Args:
         data: A buffer.
-        at: Where the value begins.
-        end: Where the text ends.
-        stack: Room to remember what is open: as many bytes as values may stand in each other.
+        at: Start of the value.
+        end: End of the text.
+        stack: Scratch space for open values, one byte per nesting level.
 
     Returns:
-        Kind :data:`ABSENT` if it is broken.
+        Kind and offset; kind :data:`ABSENT` if it is broken.
     """
     depth = 0
     outer = np.int64(ABSENT)
@@ -416,7 +416,7 @@ def _read(data: Any, starts: Any, ends: Any, first: Any, last: Any, kinds: Any, 
 
 @walker
 def _members(data: Any, starts: Any, ends: Any, found: Any, stack: Any) -> Any:
-    """Fill in the members of sound objects as far as there is room; return how many there are."""
+    """Fill in the members of valid objects up to the capacity; return the total number."""
     count = np.int64(0)
     for row in range(len(starts)):
         if starts[row] < 0:
@@ -449,7 +449,7 @@ def _members(data: Any, starts: Any, ends: Any, found: Any, stack: Any) -> Any:
 
 @walker
 def _elements(data: Any, starts: Any, ends: Any, found: Any, offsets: Any, stack: Any) -> Any:
-    """Fill in the elements of sound arrays as far as there is room; return how many there are."""
+    """Fill in the elements of valid arrays up to the capacity; return the total number."""
     count = np.int64(0)
     for row in range(len(starts)):
         end = ends[row]

@@ -1,14 +1,14 @@
-"""Programs that turn binary values into JSON: a schema, compiled once, as tables that kernels follow.
+"""Programs that convert binary values to JSON: a schema compiled to tables that kernels interpret.
 
-A node says how a value is read, its edges what stands inside it and what is written before each part::
+A node defines how a value is read; its edges define its parts and the text before each part::
 
-    nodes   kind | argument | first edge | edges          one row per node; the root is the last one
+    nodes   kind | argument | first edge | edges          one row per node; the root is last
     edges   child | start of its lead | end | ...         leads are texts such as {"id": or ,"name":
 
-Behind its lead an edge has what formats need whose parts have numbers: :class:`Part`.
+After its lead an edge has the fields for formats with numbered parts: :class:`Part`.
 
-Nodes may be shared by several parents, but none stands inside itself: a schema that nests in itself has no
-columns, and is refused. :data:`DEEPEST` and :data:`LARGEST` bound what a schema from elsewhere may cost.
+Several parents may share a node, but a node can't contain itself: a recursive schema has no columns and is
+rejected. :data:`DEEPEST` and :data:`LARGEST` limit the cost of an untrusted schema.
 """
 
 from __future__ import annotations
@@ -24,16 +24,16 @@ import numpy.typing as npt
 from airflow_cdc_provider.changes.spans import Bytes
 
 DEEPEST: Final = 64
-"""How deep nodes may stand in each other."""
+"""Maximum nesting depth of nodes."""
 LARGEST: Final = 20_000
-"""How many values a schema may have, each counted as often as it can stand in a row."""
+"""Maximum number of values of a schema, each counted as often as it can occur in a row."""
 
 Table = npt.NDArray[np.int64]
 
 
 @dataclass(frozen=True, eq=False)
 class Program:
-    """What kernels follow: the tables above and the texts of all leads."""
+    """The input of kernels: the tables above and the texts of all leads."""
 
     nodes: Table
     edges: Table
@@ -41,14 +41,14 @@ class Program:
 
 
 @dataclass(frozen=True)
-class Made:
-    """A node with what it is for Connect.
+class CompiledNode:
+    """A compiled node with its Connect schema.
 
     Args:
-        node: Its number.
-        schema: Connect's schema, as the JSON converter writes it.
-        size: How many values it has.
-        depth: How many nodes stand in each other.
+        node: Its index.
+        schema: The Connect schema in the JSON converter's format.
+        size: Number of its values.
+        depth: Nesting depth of its nodes.
     """
 
     node: int
@@ -59,18 +59,18 @@ class Made:
 
 @dataclass(frozen=True)
 class Part:
-    """What stands inside a node.
+    """A part of a node.
 
     Args:
-        made: Its node; None for null, and where there is nothing but the lead.
-        lead: What is written before it.
-        number: By which it is told.
-        repeated: :data:`LIST` or :data:`OBJECT` where there may be several, which make one; else 0.
-        choice: Of which at most one part is there; 0 for none.
-        absent: What is written where it isn't there.
+        child: Its node; None for null, and for a part that is only a lead.
+        lead: The text before it.
+        number: Its field number.
+        repeated: :data:`LIST` or :data:`OBJECT` for a repeated field, whose values are combined; else 0.
+        choice: Number of its choice, of which at most one part is present; 0 for none.
+        absent: The text for a missing part.
     """
 
-    made: Made | None
+    child: CompiledNode | None
     lead: bytes
     number: int = 0
     repeated: int = 0
@@ -106,30 +106,30 @@ class ProgramBuilder:
         schema: Mapping[str, Any],
         argument: int = 0,
         parts: Sequence[Part] = (),
-    ) -> Made:
+    ) -> CompiledNode:
         """Add a node.
 
         Args:
-            kind: What it is, in the words of its format.
-            schema: Connect's schema of it.
-            argument: What the kind wants.
-            parts: What stands inside it.
+            kind: A kind constant of its format.
+            schema: Its Connect schema.
+            argument: The argument of the kind.
+            parts: Its parts.
 
         Raises:
             ValueError: The schema is too large or too deep.
         """
-        inside = [part.made for part in parts if part.made is not None]
-        size = 1 + sum(made.size for made in inside)
-        depth = 1 + max((made.depth for made in inside), default=0)
+        inside = [part.child for part in parts if part.child is not None]
+        size = 1 + sum(child.size for child in inside)
+        depth = 1 + max((child.depth for child in inside), default=0)
         if size > LARGEST or depth > DEEPEST:
             raise ValueError(f"a schema of more than {LARGEST} values, or deeper than {DEEPEST}")
         first = len(self.edges)
         for part in parts:
-            node = part.made.node if part.made is not None else -1
+            node = part.child.node if part.child is not None else -1
             lead, absent = self._text(part.lead), self._text(part.absent)
             self.edges.append((node, *lead, part.number, part.repeated, part.choice, *absent))
         self.nodes.append((kind, argument, first, len(parts)))
-        return Made(len(self.nodes) - 1, schema, size, depth)
+        return CompiledNode(len(self.nodes) - 1, schema, size, depth)
 
     def _text(self, text: bytes) -> tuple[int, int]:
         start = len(self.texts)
@@ -137,7 +137,7 @@ class ProgramBuilder:
         return start, len(self.texts)
 
     def done(self) -> Program:
-        """Return the program; its root is the node that was added last."""
+        """Return the program; its root is the last added node."""
         return Program(
             np.array(self.nodes, np.int64).reshape(-1, 4),
             np.array(self.edges, np.int64).reshape(-1, _EDGE_COLUMNS),
@@ -146,17 +146,17 @@ class ProgramBuilder:
 
 
 def member_leads(names: Sequence[str]) -> list[bytes]:
-    """Return what is written before each member of an object."""
-    return [(b"," if place else b"{") + quoted(name) + b":" for place, name in enumerate(names)]
+    """Return the text before each member of an object."""
+    return [(b"," if index else b"{") + quoted(name) + b":" for index, name in enumerate(names)]
 
 
 def quoted(text: str) -> bytes:
-    """Write a string of JSON."""
+    """Return a JSON string."""
     return json.dumps(text, ensure_ascii=False).encode()
 
 
 def connect(kind: str, name: str = "", **more: Any) -> dict[str, Any]:
-    """Return a schema of Connect as its JSON converter writes it; members without a value are left out."""
+    """Return a Connect schema in the JSON converter's format, without empty members."""
     found: dict[str, Any] = {"type": kind, "optional": False}
     if name:
         found["name"] = name
@@ -164,5 +164,5 @@ def connect(kind: str, name: str = "", **more: Any) -> dict[str, Any]:
 
 
 def as_field(schema: Mapping[str, Any], name: str) -> dict[str, Any]:
-    """Return a schema as that of a struct's field."""
+    """Return a schema as the schema of a struct field."""
     return {**schema, "field": name}

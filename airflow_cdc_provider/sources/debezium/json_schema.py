@@ -1,9 +1,9 @@
-"""JSON Schemas of Confluent's JsonSchemaConverter, as the schemas of Connect that they were made of.
+"""Converts JSON Schemas of Confluent's JsonSchemaConverter back to Connect schemas.
 
-The rules are those of its class ``JsonSchemaData``: ``title`` is the name, ``connect.type``,
-``connect.parameters``, ``connect.version`` and ``connect.index`` say what JSON Schema can't; a union with
-null is optional. What other writers say otherwise (``anyOf``, ``allOf``, values of several types) becomes a
-column of JSON: a struct without fields, as Connect has none.
+The rules are those of its class ``JsonSchemaData``: ``title`` is the name; ``connect.type``,
+``connect.parameters``, ``connect.version`` and ``connect.index`` are what JSON Schema can't express; a union
+with null is optional. Other constructs (``anyOf``, ``allOf``, values of several types) become a JSON column:
+a struct without fields, since Connect has no such type.
 """
 
 from __future__ import annotations
@@ -27,39 +27,39 @@ _KINDS: Final = frozenset(
 
 
 def connect_of_json_schema(text: str) -> Mapping[str, Any]:
-    """Return a JSON Schema as Connect's JSON converter would write its schema.
+    """Return the Connect schema of a JSON Schema, in the format of Connect's JSON converter.
 
     Args:
         text: The schema.
 
     Raises:
-        ValueError: It is none, stands inside itself, or is too large.
+        ValueError: The schema is invalid, recursive, or too large.
     """
     try:
-        whole = json.loads(text)
+        root = json.loads(text)
     except RecursionError:
-        raise ValueError("a schema that nests too deep") from None
-    if not isinstance(whole, dict):
-        raise ValueError("no JSON Schema: not an object")
-    return _Reader(whole).any(whole, 0)
+        raise ValueError("a schema that is nested too deeply") from None
+    if not isinstance(root, dict):
+        raise ValueError("not a JSON Schema: not an object")
+    return _Reader(root).any(root, 0)
 
 
 class _Reader:
-    """Reads the parts of one schema."""
+    """Converts the parts of one schema."""
 
-    def __init__(self, whole: Mapping[str, Any]) -> None:
-        self._whole = whole
+    def __init__(self, root: Mapping[str, Any]) -> None:
+        self._root = root
         self._count = 0
 
     def any(self, schema: Any, depth: int) -> dict[str, Any]:
-        """Read a schema and what stands inside it."""
+        """Convert a schema and its nested schemas."""
         self._count += 1
         if depth > DEEPEST or self._count > LARGEST:
             raise ValueError(f"a schema of more than {LARGEST} values, or deeper than {DEEPEST}")
         if not isinstance(schema, dict):
-            raise ValueError("no JSON Schema: a part is no object")
+            raise ValueError("not a JSON Schema: a part is not an object")
         if isinstance(schema.get("$ref"), str):
-            return self.any(self._referred(schema["$ref"]), depth + 1)
+            return self.any(self._resolve(schema["$ref"]), depth + 1)
         members = schema.get("oneOf")
         if isinstance(members, list) and members:
             return self._union(members, depth)
@@ -70,19 +70,23 @@ class _Reader:
                 return _anything(optional="null" in kind)
             found = self.any({**schema, "type": others[0]}, depth)
             return {**found, "optional": "null" in kind}
-        told = schema.get("connect.type")
-        told = _NUMBERS.get(told, told) if isinstance(told, str) else None
-        if told == "map" or (kind == "object" and "properties" not in schema and told is None):
+        connect_type = schema.get("connect.type")
+        connect_type = _NUMBERS.get(connect_type, connect_type) if isinstance(connect_type, str) else None
+        if connect_type == "map" or (
+            kind == "object" and "properties" not in schema and connect_type is None
+        ):
             return self._map(schema, depth)
         if kind == "object":
             return self._struct(schema, depth)
         if kind == "array" and isinstance(schema.get("items"), dict):
             return self._named("array", schema, items=self.any(schema["items"], depth + 1))
-        plain = told if told in _KINDS else _PLAIN.get(kind) if isinstance(kind, str) else None
+        plain = (
+            connect_type if connect_type in _KINDS else _PLAIN.get(kind) if isinstance(kind, str) else None
+        )
         return self._named(plain, schema) if plain else _anything(optional=kind == "null")
 
-    def _referred(self, reference: str) -> Any:
-        found: Any = self._whole
+    def _resolve(self, reference: str) -> Any:
+        found: Any = self._root
         if not reference.startswith("#"):
             raise ValueError(f"a schema that refers to {reference[:100]}")
         for part in filter(None, reference[1:].split("/")):
@@ -100,9 +104,9 @@ class _Reader:
     def _struct(self, schema: Mapping[str, Any], depth: int) -> dict[str, Any]:
         members = schema.get("properties", {})
         if not isinstance(members, dict):
-            raise ValueError("no JSON Schema: properties are no object")
-        placed = sorted(members.items(), key=lambda one: _place(one[1]))
-        fields = [as_field(self.any(one, depth + 1), name) for name, one in placed]
+            raise ValueError("not a JSON Schema: properties are not an object")
+        ordered = sorted(members.items(), key=lambda one: _index(one[1]))
+        fields = [as_field(self.any(one, depth + 1), name) for name, one in ordered]
         return self._named("struct", schema, fields=fields)
 
     def _map(self, schema: Mapping[str, Any], depth: int) -> dict[str, Any]:
@@ -131,11 +135,11 @@ class _Reader:
         )
 
 
-def _place(schema: Any) -> float:
-    place = schema.get("connect.index") if isinstance(schema, dict) else None
-    if place is None and isinstance(schema, dict) and isinstance(schema.get("oneOf"), list):
-        return min((_place(one) for one in schema["oneOf"]), default=float("inf"))
-    return place if isinstance(place, int) else float("inf")
+def _index(schema: Any) -> float:
+    index = schema.get("connect.index") if isinstance(schema, dict) else None
+    if index is None and isinstance(schema, dict) and isinstance(schema.get("oneOf"), list):
+        return min((_index(one) for one in schema["oneOf"]), default=float("inf"))
+    return index if isinstance(index, int) else float("inf")
 
 
 def _anything(*, optional: bool) -> dict[str, Any]:

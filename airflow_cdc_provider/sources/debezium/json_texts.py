@@ -1,4 +1,4 @@
-"""Strings and bytes of JSON: unescaped, written in one way, and out of base64."""
+"""JSON strings and bytes: unescaping, canonical form, and base64 decoding."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import pyarrow as pa
 
 from airflow_cdc_provider.changes.kernels import walker
 from airflow_cdc_provider.changes.spans import Bytes, Ints, binary_buffer, column_of, span_column
-from airflow_cdc_provider.sources.debezium.json_members import STRING, Places, hex_digit
+from airflow_cdc_provider.sources.debezium.json_members import STRING, ValueSpans, hex_digit
 
 Mask = npt.NDArray[np.bool_]
 
@@ -18,8 +18,8 @@ _HEX: Final = np.frombuffer(b"0123456789abcdef", np.uint8)
 _LARGEST: Final = int(np.iinfo(np.int32).max)
 
 
-def strings(data: Bytes, values: Places) -> pa.Array:
-    """Read strings; null where a value is none. Half of a surrogate pair becomes U+FFFD."""
+def strings(data: Bytes, values: ValueSpans) -> pa.Array:
+    """Decode strings; null for other values. An unpaired surrogate becomes U+FFFD."""
     own = values.only(STRING)
     starts = np.where(own.starts >= 0, own.starts + 1, -1)
     ends = np.where(own.starts >= 0, own.ends - 1, -1)
@@ -33,16 +33,16 @@ def strings(data: Bytes, values: Places) -> pa.Array:
     return column_of(pa.string(), out, offsets.astype(np.int32), starts >= 0)
 
 
-def compact(data: Bytes, values: Places) -> pa.Array:
-    """Write values in one way, whoever wrote them: no blanks, no escapes but those that must be.
+def compact(data: Bytes, values: ValueSpans) -> pa.Array:
+    """Return values in canonical form: no blanks, only mandatory escapes.
 
     Returns:
-        Binary; null where there is no value.
+        Binary; null for a missing value.
     """
     offsets = np.zeros(len(values.starts) + 1, np.int64)
-    # An escape of two bytes (\\b) may take six here.
-    room = np.where(values.starts >= 0, 3 * (values.ends - values.starts), 0).sum()
-    out = np.empty(int(room), np.uint8)
+    # A two-byte escape (\\b) may take six bytes here.
+    capacity = np.where(values.starts >= 0, 3 * (values.ends - values.starts), 0).sum()
+    out = np.empty(int(capacity), np.uint8)
     _compact(data, values.starts, values.ends, offsets, out)
     if offsets[-1] > _LARGEST:
         raise OverflowError(f"{offsets[-1]} bytes of JSON don't fit one Arrow column")
@@ -56,7 +56,7 @@ def from_base64(texts: pa.Array) -> tuple[pa.Array, Mask]:
         texts: Strings.
 
     Returns:
-        Binary, null where there is none or it is no base64; and where it isn't.
+        Binary, null for none or invalid base64; and which texts are invalid.
     """
     data, starts, ends = binary_buffer(texts)
     offsets = np.zeros(len(starts) + 1, np.int64)
@@ -76,7 +76,7 @@ def _offsets(sizes: Ints) -> Ints:
 
 @walker
 def _unit(data: Any, at: Any) -> Any:
-    """Read the four digits of an escape."""
+    """Read the four hexadecimal digits of an escape."""
     value = np.int64(0)
     for i in range(4):
         value = value << 4 | hex_digit(data[at + i])
@@ -85,9 +85,9 @@ def _unit(data: Any, at: Any) -> Any:
 
 @walker
 def _next(data: Any, at: Any, end: Any) -> Any:
-    """Return the next character of a sound string and the place after it.
+    """Return the next character of a valid string and the offset after it.
 
-    A byte that stands for itself comes negative, less one: -1 - byte.
+    An unescaped byte is returned as -1 - byte.
     """
     byte = np.int64(data[at])
     if byte != 0x5C:
@@ -148,7 +148,7 @@ def _put(point: Any, out: Any, at: Any) -> Any:
 
 @walker
 def _measure(data: Any, starts: Any, ends: Any, sizes: Any) -> Any:
-    """Fill in how long strings are without escapes; return whether there is no escape at all."""
+    """Fill in the unescaped lengths of strings; return whether there are no escapes."""
     plain = True
     for row in range(len(starts)):
         at = starts[row]
@@ -183,7 +183,7 @@ def _unescape(data: Any, starts: Any, ends: Any, offsets: Any, out: Any) -> None
 
 @walker
 def _put_escaped(point: Any, out: Any, to: Any) -> Any:
-    """Write a character of a string: escaped if it must be."""
+    """Write a character of a string, escaped if required."""
     if point in (0x22, 0x5C):
         out[to] = 0x5C
         out[to + 1] = point

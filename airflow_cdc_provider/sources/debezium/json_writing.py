@@ -1,7 +1,6 @@
-"""Writing JSON in kernels: numbers, words and strings, as Kafka's JsonConverter shows them.
+"""Kernels that write JSON numbers, literals and strings in the format of Kafka's JsonConverter.
 
-Callers make sure that there is room: :data:`SPARE` bytes for each but a string, which takes what
-:func:`quoted_length` tells.
+Callers must ensure enough capacity: :data:`SPARE` bytes per value, and :func:`quoted_length` for a string.
 """
 
 from __future__ import annotations
@@ -17,17 +16,17 @@ from airflow_cdc_provider.changes.spans import Bytes, Ints, column_of
 from airflow_cdc_provider.sources.debezium.json_program import Program
 
 SPARE: Final = 64
-"""Room that any step but a text may take."""
+"""Capacity for any value except a text."""
 MOST_BYTES: Final = 1 << 28
-"""The most JSON that messages which are read together become; one alone that would be more is too large."""
+"""Maximum JSON size of messages that are read together, and of a single message."""
 BROKEN: Final = 1
 TOO_LARGE: Final = 2
-"""What is wrong with a message; 0 for nothing."""
+"""Faults of a message; 0 for none."""
 
 _MOST_APIECE: Final = 1 << 20
 _MOST_PER_BYTE: Final = 200
-"""What a message may become, and more by so much for each byte that it has. Sound ones stay far below: most
-of what is written are names, once, or behind a tag or mark of null."""
+"""Maximum JSON size of a message: a constant, plus a factor per byte. Valid messages stay far below it: most
+output consists of names, which are written once, or per tag or null marker."""
 
 _HEX: Final = np.frombuffer(b"0123456789abcdef", np.uint8)
 
@@ -41,33 +40,33 @@ def write_growing(
     stack: tuple[int, int],
     slots: int,
 ) -> tuple[pa.Array, Ints]:
-    """Have a kernel write messages as JSON, with more room whenever it finds none.
+    """Convert messages to JSON with a kernel, growing the output as needed.
 
     Args:
         write: The kernel: takes data, starts, ends, nodes, edges, texts, stack, slots, output, offsets,
-            what is wrong and the message to begin with; returns the one that found no room, or how many
-            there are.
-        program: What it follows.
-        data: The buffer that messages stand in.
-        starts: Where each begins, -1 for none.
-        ends: Where each ends.
-        stack: Rows and columns of the stack that it needs.
-        slots: Further numbers that it needs.
+            faults and the first message; returns the first message that didn't fit, or the number of
+            messages.
+        program: The program to run.
+        data: The buffer with the messages.
+        starts: Start of each message, -1 for none.
+        ends: End of each message.
+        stack: Rows and columns of the required stack.
+        slots: Number of further integers that the kernel needs.
 
     Returns:
-        Binary; null where there is none or something is wrong with it; and what is: :data:`BROKEN`,
-        :data:`TOO_LARGE` or 0.
+        Binary array, null for a missing or faulty message; and the faults: :data:`BROKEN`, :data:`TOO_LARGE`
+        or 0.
 
     Raises:
-        OverflowError: They become more than :data:`MOST_BYTES`.
+        OverflowError: The JSON exceeds :data:`MOST_BYTES`.
     """
     count = len(starts)
     offsets = np.zeros(count + 1, np.int64)
     wrong = np.zeros(count, np.int64)
     work = np.zeros(stack, np.int64), np.zeros(slots, np.int64)
     sizes = np.where(starts >= 0, ends - starts, 0)
-    room = int(sizes.sum()) * 3 + len(program.texts) * min(count, 1000) + 4096
-    out = np.empty(min(MOST_BYTES, room), np.uint8)
+    capacity = int(sizes.sum()) * 3 + len(program.texts) * min(count, 1000) + 4096
+    out = np.empty(min(MOST_BYTES, capacity), np.uint8)
     row = 0
     while True:
         tables = program.nodes, program.edges, program.texts
@@ -76,7 +75,7 @@ def write_growing(
             break
         if len(out) >= MOST_BYTES:
             if count > 1:
-                raise OverflowError(f"{count} messages become more than {MOST_BYTES} bytes of JSON")
+                raise OverflowError(f"the JSON of {count} messages exceeds {MOST_BYTES} bytes")
             wrong[row] = TOO_LARGE
             offsets[row + 1] = offsets[row]
             break
@@ -89,7 +88,7 @@ def write_growing(
 
 @walker
 def most_of(size: Any, texts: Any) -> Any:
-    """Return the most bytes that a message may become, so that a small one can't take all memory."""
+    """Return the maximum JSON size of a message, so that a small message can't exhaust memory."""
     return _MOST_APIECE + _MOST_PER_BYTE * size + len(texts)
 
 
@@ -112,7 +111,7 @@ def put_flag(value: Any, out: Any, to: Any) -> Any:
 
 @walker
 def put_integer(value: Any, out: Any, to: Any) -> Any:
-    """Write a whole number of 64 bits."""
+    """Write a 64-bit integer."""
     if value < 0:
         out[to] = 0x2D
         to += 1
@@ -122,7 +121,7 @@ def put_integer(value: Any, out: Any, to: Any) -> Any:
 
 @walker
 def put_unsigned(value: Any, out: Any, to: Any) -> Any:
-    """Write a whole number without sign."""
+    """Write an unsigned integer."""
     count = 1
     rest = value // np.uint64(10)
     while rest != np.uint64(0):
@@ -136,7 +135,7 @@ def put_unsigned(value: Any, out: Any, to: Any) -> Any:
 
 @walker
 def put_special(bits: Any, single: Any, out: Any, to: Any) -> Any:
-    """Write NaN and the infinities, which JSON doesn't have, as text."""
+    """Write NaN and the infinities, which JSON doesn't support, as text."""
     fraction = np.uint64((1 << 23) - 1) if single else np.uint64((1 << 52) - 1)
     sign = np.uint64(31) if single else np.uint64(63)
     out[to] = 0x22
@@ -155,7 +154,7 @@ def put_special(bits: Any, single: Any, out: Any, to: Any) -> Any:
 
 @walker
 def quoted_length(data: Any, start: Any, end: Any) -> Any:
-    """Return how many bytes a string of UTF-8 takes between its quotes."""
+    """Return the escaped length of a UTF-8 string, without quotes."""
     length = end - start
     for at in range(start, end):
         byte = data[at & 0x7FFFFFFFFFFF]
@@ -168,21 +167,21 @@ def quoted_length(data: Any, start: Any, end: Any) -> Any:
 
 @walker
 def put_quoted(data: Any, start: Any, end: Any, out: Any, to: Any) -> Any:
-    """Write bytes of UTF-8 as a string."""
+    """Write UTF-8 bytes as a JSON string."""
     out[to] = 0x22
     to += 1
     for at in range(start, end):
         byte = data[at & 0x7FFFFFFFFFFF]
-        place = to & 0x7FFFFFFFFFFF
+        target = to & 0x7FFFFFFFFFFF
         if byte >= 0x20 and byte not in (0x22, 0x5C):
-            out[place] = byte
+            out[target] = byte
             to += 1
         elif byte >= 0x20:
-            out[place], out[place + 1] = 0x5C, byte
+            out[target], out[target + 1] = 0x5C, byte
             to += 2
         else:
-            out[place], out[place + 1], out[place + 2], out[place + 3] = 0x5C, 0x75, 0x30, 0x30
-            out[place + 4], out[place + 5] = _HEX[byte >> 4], _HEX[byte & 15]
+            out[target], out[target + 1], out[target + 2], out[target + 3] = 0x5C, 0x75, 0x30, 0x30
+            out[target + 4], out[target + 5] = _HEX[byte >> 4], _HEX[byte & 15]
             to += 6
     out[to] = 0x22
     return to + 1

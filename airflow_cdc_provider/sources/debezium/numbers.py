@@ -1,4 +1,4 @@
-"""Numbers and moments that Debezium writes as bytes or text: kernels from their places to Arrow columns."""
+"""Kernels that convert Debezium's numbers and timestamps in bytes or text to Arrow columns."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from airflow_cdc_provider.changes.spans import Bytes, Ints, binary_buffer, colum
 Mask = npt.NDArray[np.bool_]
 
 LARGEST_DECIMAL: Final = 256
-"""Bytes of the largest unscaled value that is written out: 616 digits."""
+"""Bytes of the largest supported unscaled value: 616 digits."""
 FIRST_DAY: Final = -719_162
 """1 January of year 1, in days since 1970."""
 LAST_DAY: Final = 2_932_896
@@ -24,25 +24,25 @@ DAY_US: Final = 86_400_000_000
 _MOST_SCALE: Final = 1000
 _GROUP: Final = 1_000_000_000
 _WORST: Final = 3
-"""Digits that a byte takes at the most."""
+"""Maximum number of digits per byte."""
 
 
 def decimal_texts(unscaled: pa.Array, scales: Ints) -> tuple[pa.Array, Mask]:
-    """Write decimals in plain digits.
+    """Format decimals in plain notation.
 
     Args:
-        unscaled: Big-endian two's complement, as Java's BigInteger has it.
-        scales: Digits behind each one's point; a negative one stands for zeros before it.
+        unscaled: Big-endian two's complement, as in Java's BigInteger.
+        scales: Number of digits after the decimal point; negative for zeros before it.
 
     Returns:
-        Strings, null where there is none or it is too large to be written; and where it is, or is empty.
+        Strings, null for none or an invalid value; and which values are invalid: too large or empty.
     """
     data, starts, ends = binary_buffer(unscaled)
     broken = (starts >= 0) & ((ends - starts > LARGEST_DECIMAL) | (ends == starts))
     broken |= (starts >= 0) & (np.abs(scales) > _MOST_SCALE)
     starts = np.where(broken, -1, starts)
-    room = np.where(starts >= 0, _WORST * (ends - starts) + np.abs(scales) + 3, 0)
-    out = np.empty(int(room.sum()), np.uint8)
+    capacity = np.where(starts >= 0, _WORST * (ends - starts) + np.abs(scales) + 3, 0)
+    out = np.empty(int(capacity.sum()), np.uint8)
     offsets = np.zeros(len(starts) + 1, np.int64)
     scratch = np.zeros(LARGEST_DECIMAL, np.uint8)
     digits = np.zeros(_WORST * LARGEST_DECIMAL + 16, np.uint8)
@@ -51,45 +51,45 @@ def decimal_texts(unscaled: pa.Array, scales: Ints) -> tuple[pa.Array, Mask]:
 
 
 def read_instants(data: Bytes, starts: Ints, ends: Ints) -> tuple[Ints, Mask, Mask]:
-    """Read moments as ISO 8601 has them: ``2024-02-29T12:00:00.5Z``, with a zone or without.
+    """Parse ISO 8601 timestamps: ``2024-02-29T12:00:00.5Z``, with or without a zone.
 
     Args:
         data: A buffer.
-        starts: First byte of each text, negative for none.
-        ends: Byte after each.
+        starts: Start of each text, negative for none.
+        ends: End of each text.
 
     Returns:
-        Microseconds since 1970 in UTC, which are cut off, not rounded; where the text is no moment of the
-        years 1 to 9999; and where something was cut off.
+        Microseconds since 1970 in UTC, truncated, not rounded; which texts are not timestamps of the years 1
+        to 9999; and which values were truncated.
     """
     found = np.zeros(len(starts), np.int64)
     broken = np.zeros(len(starts), np.bool_)
-    cut = np.zeros(len(starts), np.bool_)
-    _read_instants(data, starts, ends, found, broken, cut)
-    return found, broken, cut
+    truncated = np.zeros(len(starts), np.bool_)
+    _read_instants(data, starts, ends, found, broken, truncated)
+    return found, broken, truncated
 
 
 def whole_parts(data: Bytes, starts: Ints, ends: Ints) -> tuple[Ints, Ints, Mask]:
-    """Find the whole number that is next below each number of JSON, by where its point stands.
+    """Find the floor of each JSON number, by the position of its decimal point.
 
     Args:
         data: A buffer.
-        starts: First byte of each number, negative for none.
-        ends: Byte after each.
+        starts: Start of each number, negative for none.
+        ends: End of each number.
 
     Returns:
-        Where the digits before the point end, -1 where there is no point, or an exponent; what is to be added
-        to them, 0 or -1; and where something other than zeros stands behind the point.
+        The end of the digits before the decimal point, -1 without a point or with an exponent; the addend to
+        them for the floor, 0 or -1; and which numbers have non-zero digits after the point.
     """
     found = np.full(len(starts), -1, np.int64)
     below = np.zeros(len(starts), np.int64)
-    cut = np.zeros(len(starts), np.bool_)
-    _find_points(data, starts, ends, found, below, cut)
-    return found, below, cut
+    truncated = np.zeros(len(starts), np.bool_)
+    _find_points(data, starts, ends, found, below, truncated)
+    return found, below, truncated
 
 
 @walker
-def _find_points(data: Any, starts: Any, ends: Any, found: Any, below: Any, cut: Any) -> None:
+def _find_points(data: Any, starts: Any, ends: Any, found: Any, below: Any, truncated: Any) -> None:
     for row in range(len(starts)):
         if starts[row] < 0:
             continue
@@ -106,7 +106,7 @@ def _find_points(data: Any, starts: Any, ends: Any, found: Any, below: Any, cut:
                 rest = True
         if point >= 0:
             found[row] = point
-            cut[row] = rest
+            truncated[row] = rest
             if rest and data[starts[row]] == 0x2D:
                 below[row] = -1
 
@@ -127,7 +127,7 @@ def _write_decimals(
                     byte = (byte ^ 0xFF) + carry
                     carry = byte >> 8
                 scratch[i] = byte & 0xFF
-            # A negative number of all zeros below its sign is its own complement, read without sign.
+            # A negative number with only zeros after its sign is its own complement, read as unsigned.
             count = _to_digits(scratch, size, digits)
             to = _put_number(digits, count, scales[row], negative, out, to)
         offsets[row + 1] = to
@@ -135,7 +135,7 @@ def _write_decimals(
 
 @walker
 def _to_digits(scratch: Any, size: Any, digits: Any) -> Any:
-    """Write a number's digits, the lowest first, without zeros at the end; return how many there are."""
+    """Write a number's digits, lowest first, without leading zeros of the number; return their count."""
     count = np.int64(0)
     first = np.int64(0)
     while first < size:
@@ -163,8 +163,8 @@ def _put_number(digits: Any, count: Any, scale: Any, negative: Any, out: Any, to
     if count <= max(scale, 0):
         out[to] = 0x30
         to += 1
-    for place in range(count - 1, max(scale, 0) - 1, -1):
-        out[to] = digits[place]
+    for digit in range(count - 1, max(scale, 0) - 1, -1):
+        out[to] = digits[digit]
         to += 1
     if scale < 0 and count > 0:
         for _ in range(-scale):
@@ -173,15 +173,15 @@ def _put_number(digits: Any, count: Any, scale: Any, negative: Any, out: Any, to
     if scale > 0:
         out[to] = 0x2E
         to += 1
-        for place in range(scale - 1, -1, -1):
-            out[to] = digits[place] if place < count else 0x30
+        for digit in range(scale - 1, -1, -1):
+            out[to] = digits[digit] if digit < count else 0x30
             to += 1
     return to
 
 
 @walker
 def _number(data: Any, at: Any, end: Any, count: Any) -> Any:
-    """Read a number of so many digits, -1 if there are others."""
+    """Read a number of ``count`` digits, -1 if it has other characters."""
     if end - at < count:
         return np.int64(-1)
     value = np.int64(0)
@@ -195,7 +195,7 @@ def _number(data: Any, at: Any, end: Any, count: Any) -> Any:
 
 @walker
 def _days(year: Any, month: Any, day: Any) -> Any:
-    """Return days since 1970 of a date of the Gregorian calendar; before the first if there is none."""
+    """Return days since 1970 of a Gregorian date; a value before the first day if the date is invalid."""
     leap = (year % 4 == 0 and year % 100 != 0) or year % 400 == 0
     longest = 31
     if month in (4, 6, 9, 11):
@@ -204,14 +204,14 @@ def _days(year: Any, month: Any, day: Any) -> Any:
         longest = 29 if leap else 28
     if year < 1 or month < 1 or month > 12 or day < 1 or day > longest:
         return np.int64(FIRST_DAY - 1)
-    # Years begin in March here, so that the day that may be missing is their last one.
+    # Years start in March here, so that the leap day is their last day.
     shifted = year - 1 if month <= 2 else year
     of_year = (153 * (month - 3 if month > 2 else month + 9) + 2) // 5 + day - 1
     return 365 * shifted + shifted // 4 - shifted // 100 + shifted // 400 + of_year - 719468
 
 
 @walker
-def _read_instants(data: Any, starts: Any, ends: Any, found: Any, broken: Any, cut: Any) -> None:
+def _read_instants(data: Any, starts: Any, ends: Any, found: Any, broken: Any, truncated: Any) -> None:
     for row in range(len(starts)):
         at = starts[row]
         end = ends[row]
@@ -244,7 +244,7 @@ def _read_instants(data: Any, starts: Any, ends: Any, found: Any, broken: Any, c
                 digit = np.int64(data[at]) - 0x30
                 micros += digit * weight
                 if weight == 0 and digit != 0:
-                    cut[row] = True
+                    truncated[row] = True
                 weight //= 10
                 at += 1
         minutes = np.int64(0)
@@ -254,12 +254,12 @@ def _read_instants(data: Any, starts: Any, ends: Any, found: Any, broken: Any, c
             hours = _number(data, at + 1, end, 2)
             rest = _number(data, at + 4, end, 2)
             if hours < 0 or rest < 0 or hours > 18 or rest > 59 or data[at + 3] != 0x3A:
-                cut[row] = False
+                truncated[row] = False
                 continue
             minutes = (hours * 60 + rest) * (1 if data[at] == 0x2B else -1)
             at += 6
         if at != end:
-            cut[row] = False
+            truncated[row] = False
             continue
         seconds = (hour * 60 + minute - minutes) * 60 + second
         found[row] = days * DAY_US + seconds * 1_000_000 + micros

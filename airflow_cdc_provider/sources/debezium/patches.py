@@ -1,7 +1,7 @@
-"""Rows of which an event doesn't tell all: what it doesn't have is taken from the row before.
+"""Rows with unavailable values, which are filled in from the previous row.
 
-PostgreSQL doesn't send large values (TOAST) that a change didn't touch; Oracle likewise with LOBs. Debezium
-puts a placeholder in their stead. Such a row is a patch of the row before it.
+PostgreSQL doesn't send unchanged large values (TOAST), nor does Oracle send unchanged LOBs. Debezium writes a
+placeholder instead. Such a row is a patch of the previous row.
 """
 
 from __future__ import annotations
@@ -21,24 +21,24 @@ from airflow_cdc_provider.sources.debezium.states import HEAD_BYTES, read_states
 def apply_patches(
     states: pa.Array, patches: pa.Array, offsets: Ints, placeholder: tuple[bytes, ...]
 ) -> pa.Array:
-    """Apply patches to states, one row's after the other's.
+    """Apply the patches of each row to its state.
 
     Args:
-        states: One per row.
+        states: One state per row.
         patches: States with placeholders.
-        offsets: Where the patches of each row begin, and one more.
-        placeholder: How what isn't there is written.
+        offsets: Index of each row's first patch, and one more.
+        placeholder: The spellings of an unavailable value.
 
     Returns:
-        The states after them.
+        The patched states.
     """
     counts = np.diff(offsets)
     kind = states.type
     current, patches = states.cast(pa.binary()), patches.cast(pa.binary())
-    for turn in range(int(counts.max(initial=0))):
-        rows = np.flatnonzero(counts > turn)
+    for step in range(int(counts.max(initial=0))):
+        rows = np.flatnonzero(counts > step)
         chosen = pa.array(rows)
-        filled = _filled(current.take(chosen), patches.take(pa.array(offsets[:-1][rows] + turn)), placeholder)
+        filled = _filled(current.take(chosen), patches.take(pa.array(offsets[:-1][rows] + step)), placeholder)
         if len(rows) == len(current):
             current = filled
         else:
@@ -49,14 +49,14 @@ def apply_patches(
 
 
 def _filled(states: pa.Array, patches: pa.Array, placeholder: tuple[bytes, ...]) -> pa.Array:
-    """Fill in what each patch doesn't have from the state before it, where that has it."""
+    """Fill in unavailable values of each patch from the previous state, if it has them."""
     before, _ = rows_of(read_states(states)[1], ())
     after, missing = rows_of(read_states(patches)[1], placeholder)
     data, starts, _ = binary_buffer(patches)
     heads = data[starts[:, None] + np.arange(HEAD_BYTES)].reshape(-1)
     first_of = np.searchsorted(before.owners, np.arange(before.count + 1))
-    room = int(_sizes(states).sum() + _sizes(patches).sum()) + 4 * len(after.owners)
-    out = np.empty(room + (HEAD_BYTES + 2) * len(states), np.uint8)
+    capacity = int(_sizes(states).sum() + _sizes(patches).sum()) + 4 * len(after.owners)
+    out = np.empty(capacity + (HEAD_BYTES + 2) * len(states), np.uint8)
     ends = np.zeros(len(states) + 1, np.int64)
     _fill(
         before.data,

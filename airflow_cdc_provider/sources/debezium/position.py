@@ -1,12 +1,13 @@
-"""Where a capture stands in its topics: per partition the offset of the next message.
+"""The encode_positions of a capture in its topics: the offset of the next message per partition.
 
-An offset of the connector, by origin ``topic/partition``::
+The connector's offset, by origin ``topic/partition``::
 
     {"v": 1, "offset": 1200, "epoch": 0, "topic_id": "..."}
 
-A position in the changes table, which is a row's version too: epoch (u32) and offset (u64), big-endian. All
-messages of a key are in one partition, so their order is that of positions. An epoch begins where that ends:
-a topic that was made anew counts from 0 again, and one that got more partitions has its keys elsewhere.
+A encode_position in the changes table, which is also a row's version: epoch (u32) and offset (u64),
+big-endian. All messages of a key are in one partition, so encode_positions order them. A new epoch starts
+where this no longer holds: the offsets of a re-created topic restart at 0, and added partitions move keys to
+other partitions.
 """
 
 from __future__ import annotations
@@ -26,18 +27,18 @@ from airflow_cdc_provider.sources.base import Offset
 OFFSET_FORMAT: Final = 1
 POSITION_BYTES: Final = 12
 
-BESIDE: Final = b"\x01"
-"""Ends the position of a record that stands behind the message at the same offset."""
+AFTER_MESSAGE: Final = b"\x01"
+"""Suffix of the position of a record that follows the message at the same offset."""
 
 
 @dataclass(frozen=True)
-class Place:
-    """Where a capture stands in one partition.
+class PartitionPosition:
+    """The position of a capture in one partition.
 
     Args:
-        offset: Of the next message.
-        epoch: Of the messages from here on.
-        topic_id: The broker's name of the topic, empty where it tells none.
+        offset: Offset of the next message.
+        epoch: Epoch of the next messages.
+        topic_id: The broker's id of the topic, empty if it reports none.
     """
 
     offset: int
@@ -49,12 +50,12 @@ class Place:
         return {"v": OFFSET_FORMAT, "offset": self.offset, "epoch": self.epoch, "topic_id": self.topic_id}
 
 
-Places = Mapping[str, Place]
-"""Places by origin."""
+Positions = Mapping[str, PartitionPosition]
+"""Positions by origin."""
 
 
 def origin_of(topic: str, partition: int) -> str:
-    """Return the name of a partition."""
+    """Return the origin name of a partition."""
     return f"{topic}/{partition}"
 
 
@@ -64,21 +65,21 @@ def partition_of(origin: str) -> tuple[str, int]:
     return topic, int(number)
 
 
-def to_offset(places: Places) -> Offset:
-    """Return places as an offset of the connector."""
-    return {origin: places[origin].to_json() for origin in sorted(places)}
+def to_offset(positions: Positions) -> Offset:
+    """Return positions as the connector's offset."""
+    return {origin: positions[origin].to_json() for origin in sorted(positions)}
 
 
-def from_offset(offset: Offset) -> dict[str, Place]:
-    """Read an offset.
+def from_offset(offset: Offset) -> dict[str, PartitionPosition]:
+    """Parse an offset.
 
     Raises:
-        ConfigurationError: It has another form.
+        ConfigurationError: The offset is invalid.
     """
-    places = {}
+    positions = {}
     for origin, value in offset.items():
         topic, _, number = origin.rpartition("/")
-        sound = (
+        is_valid = (
             topic
             and number.isdecimal()
             and isinstance(value, Mapping)
@@ -87,22 +88,24 @@ def from_offset(offset: Offset) -> dict[str, Place]:
             and _is_count(value.get("epoch", 0), 32)
             and isinstance(value.get("topic_id", ""), str)
         )
-        if not sound:
+        if not is_valid:
             raise ConfigurationError(
-                f"the offset of {origin!r} has another form",
+                f"invalid offset of {origin!r}",
                 expected='{"topic/partition": {"v": 1, "offset": 0, "epoch": 0, "topic_id": ""}}',
                 found=repr(value)[:200],
             )
-        places[origin] = Place(value["offset"], value.get("epoch", 0), value.get("topic_id", ""))
-    return places
+        positions[origin] = PartitionPosition(
+            value["offset"], value.get("epoch", 0), value.get("topic_id", "")
+        )
+    return positions
 
 
 def _is_count(value: object, bits: int) -> bool:
     return isinstance(value, int) and not isinstance(value, bool) and 0 <= value < 1 << bits
 
 
-def positions(epoch: int, offsets: npt.NDArray[np.int64]) -> pa.Array:
-    """Write the positions of messages."""
+def encode_positions(epoch: int, offsets: npt.NDArray[np.int64]) -> pa.Array:
+    """Encode the positions of messages."""
     out = np.empty((len(offsets), POSITION_BYTES), np.uint8)
     out[:, :4] = np.frombuffer(epoch.to_bytes(4, "big"), np.uint8)
     out[:, 4:] = offsets.astype(">u8").view(np.uint8).reshape(-1, 8)
@@ -110,17 +113,17 @@ def positions(epoch: int, offsets: npt.NDArray[np.int64]) -> pa.Array:
 
 
 def epoch_of(written: bytes) -> int:
-    """Return the epoch of a position."""
+    """Return the epoch of an encoded position."""
     return int.from_bytes(written[:4], "big")
 
 
 def offsets_of(written: pa.Array) -> npt.NDArray[np.int64]:
-    """Return the offsets of messages by their positions."""
+    """Return the offsets in encoded positions."""
     data, starts, _ = binary_buffer(written)
     low = data[starts[:, None] + np.arange(4, POSITION_BYTES)]
     return low.view(">u8").astype(np.int64).ravel()
 
 
-def position(epoch: int, offset: int) -> bytes:
-    """Write the position of one message."""
+def encode_position(epoch: int, offset: int) -> bytes:
+    """Encode the position of one message."""
     return epoch.to_bytes(4, "big") + offset.to_bytes(8, "big")

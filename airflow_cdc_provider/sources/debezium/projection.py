@@ -1,4 +1,4 @@
-"""Showing: states of rows, of whatever schemas, as the columns of a mirror."""
+"""Projects states of rows, of any schemas, to the columns of a mirror."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ from airflow_cdc_provider.changes.kernels import walker
 from airflow_cdc_provider.changes.spans import Bytes, column_of
 from airflow_cdc_provider.exceptions import CorruptInput
 from airflow_cdc_provider.sources.debezium.connect_schema import NO_SCHEMA, REST, ConnectField
-from airflow_cdc_provider.sources.debezium.json_members import NULL, Members, Places, read_values
+from airflow_cdc_provider.sources.debezium.json_members import NULL, Members, ValueSpans, read_values
 from airflow_cdc_provider.sources.debezium.json_texts import compact
 from airflow_cdc_provider.sources.debezium.states import read_states, rows_of
 from airflow_cdc_provider.sources.debezium.tables import HIDDEN, TableRows
-from airflow_cdc_provider.sources.debezium.values import Shown, show, show_plain
+from airflow_cdc_provider.sources.debezium.values import Converted, show, show_plain
 
 Mask = npt.NDArray[np.bool_]
 
@@ -31,7 +31,7 @@ PLAIN_TYPES: Mapping[str, str] = {
     "string": "string",
     "json": "json",
 }
-"""How values of inferred columns are read, by the columns' type; ``decimal(p,s)`` is read as what it is."""
+"""How values of inferred columns are read, by the column's type; ``decimal(p,s)`` is read as such."""
 
 
 def project(
@@ -41,19 +41,19 @@ def project(
     inferred: Mapping[str, str],
     placeholder: tuple[bytes, ...],
 ) -> pa.RecordBatch:
-    """Show states as a mirror's columns.
+    """Project states to a mirror's columns.
 
-    What a column can't hold exactly, and what has no column, stands in ``_rest``.
+    Values that a column can't represent exactly, and values without a column, are stored in ``_rest``.
 
     Args:
         states: From :func:`.states.write_states`.
-        rows: What is known of the table's rows.
-        schema: The mirror's columns, :data:`.connect_schema.REST` the last of them.
-        inferred: Type of each column that no schema tells, as documents' inferred columns have it.
-        placeholder: How what Debezium doesn't have is written.
+        rows: The recorded schemas of the table's rows.
+        schema: The mirror's columns; :data:`.connect_schema.REST` is the last one.
+        inferred: Type of each inferred column.
+        placeholder: The spellings of an unavailable value.
 
     Raises:
-        CorruptInput: A state names a schema that isn't recorded, or holds no JSON object.
+        CorruptInput: A state has an unrecorded schema, or isn't a JSON object.
     """
     groups, texts = read_states(states)
     pieces = [
@@ -63,14 +63,15 @@ def project(
         return pa.RecordBatch.from_arrays([pa.array([], one.type) for one in schema], schema=schema)
     if len(pieces) == 1:
         return pa.RecordBatch.from_arrays(pieces[0], schema=schema)
-    back = pa.array(np.argsort(np.concatenate([own for _, own in groups]), kind="stable"))
+    original_order = pa.array(np.argsort(np.concatenate([own for _, own in groups]), kind="stable"))
     return pa.RecordBatch.from_arrays(
-        [pa.concat_arrays(columns).take(back) for columns in zip(*pieces, strict=True)], schema=schema
+        [pa.concat_arrays(columns).take(original_order) for columns in zip(*pieces, strict=True)],
+        schema=schema,
     )
 
 
 def to_json(states: pa.Array) -> Iterator[str]:
-    """Show states as JSON objects, written in one way."""
+    """Yield states as canonical JSON objects."""
     _, texts = read_states(states)
     data, values = read_values(texts)
     for text in compact(data, values).to_pylist():
@@ -85,112 +86,115 @@ def _group(
     inferred: Mapping[str, str],
     placeholder: tuple[bytes, ...],
 ) -> list[pa.Array]:
-    """Show rows that came with one schema, or with none."""
+    """Project rows of one schema, or without a schema."""
     own = rows.schemas.get(name)
     if own is None and name != NO_SCHEMA:
         raise CorruptInput(
-            f"a row of {rows.table} came with a schema that isn't recorded",
+            f"the schema of a row of {rows.table} isn't recorded",
             found=name,
-            remedy="restore the records of kind schema in the changes table, or read the topic anew",
+            remedy="restore the records of kind schema in the changes table, or read the topic from its "
+            "start again",
         )
     members, _ = rows_of(texts, placeholder)
     if members.count and len(np.unique(members.owners)) < members.count:
         _require_objects(rows.table, texts)
     columns = [column for column in schema if column.name != REST]
     index = members.index([column.name for column in columns])
-    kept = members.values.kinds != NULL
-    shown = []
-    for column, places in zip(columns, index, strict=True):
+    in_rest = members.values.kinds != NULL
+    converted = []
+    for column, indexes in zip(columns, index, strict=True):
         field = own.field(column.name) if own is not None else rows.fields.get(column.name)
-        array, misfits = _shown(
-            members, places, field, inferred.get(column.name, ""), column.type, own is None
+        array, misfits = _convert(
+            members, indexes, field, inferred.get(column.name, ""), column.type, own is None
         )
-        shown.append(array)
-        kept[places[(places >= 0) & ~misfits]] = False
+        converted.append(array)
+        in_rest[indexes[(indexes >= 0) & ~misfits]] = False
     numbers, names = members.numbered
     hidden = np.array([one in HIDDEN for one in names] or [False], np.bool_)
-    kept &= ~hidden[numbers]
-    return [*shown, _rest(members, kept)]
+    in_rest &= ~hidden[numbers]
+    return [*converted, _rest(members, in_rest)]
 
 
-def _shown(
+def _convert(
     members: Members,
-    places: npt.NDArray[np.int64],
+    indexes: npt.NDArray[np.int64],
     field: ConnectField | None,
     inferred: str,
     kind: pa.DataType,
     plain: bool,
-) -> Shown:
-    values = members.at(places)
+) -> Converted:
+    values = members.at(indexes)
     if field is not None:
-        return fitted(*show(members.data, values, field), values, kind)
+        return fit(*show(members.data, values, field), values, kind)
     if plain and inferred:
-        return fitted(*show_plain(members.data, values, PLAIN_TYPES.get(inferred, inferred)), values, kind)
-    return pa.nulls(len(places), kind), values.present
+        return fit(*show_plain(members.data, values, PLAIN_TYPES.get(inferred, inferred)), values, kind)
+    return pa.nulls(len(indexes), kind), values.present
 
 
-def fitted(shown: pa.Array, misfits: Mask, values: Places, kind: pa.DataType) -> Shown:
-    """Show values of one type in a column of another, which a newer schema made it."""
-    if shown.type == kind:
-        return shown, misfits
-    fitting = _fitted(shown, kind)
-    lost = pc.and_(fitting.is_null(), shown.is_valid()).to_numpy(zero_copy_only=False)
+def fit(converted: pa.Array, misfits: Mask, values: ValueSpans, kind: pa.DataType) -> Converted:
+    """Convert values to the column's type, which may come from a newer schema."""
+    if converted.type == kind:
+        return converted, misfits
+    fitting = _cast_or_null(converted, kind)
+    lost = pc.and_(fitting.is_null(), converted.is_valid()).to_numpy(zero_copy_only=False)
     return fitting, misfits | (values.present & lost)
 
 
-def _fitted(shown: pa.Array, kind: pa.DataType) -> pa.Array:
-    """Cast values; null where one has no place in the other type."""
+def _cast_or_null(converted: pa.Array, kind: pa.DataType) -> pa.Array:
+    """Cast values; null if the target type can't represent a value."""
     try:
-        return _cast(shown, kind)
+        return _cast(converted, kind)
     except pa.ArrowNotImplementedError:
-        return pa.nulls(len(shown), kind)
+        return pa.nulls(len(converted), kind)
     except pa.ArrowInvalid:
-        if len(shown) == 1:
+        if len(converted) == 1:
             return pa.nulls(1, kind)
-        half = len(shown) // 2
-        return pa.concat_arrays([_fitted(shown.slice(0, half), kind), _fitted(shown.slice(half), kind)])
+        half = len(converted) // 2
+        return pa.concat_arrays(
+            [_cast_or_null(converted.slice(0, half), kind), _cast_or_null(converted.slice(half), kind)]
+        )
 
 
-def _cast(shown: pa.Array, kind: pa.DataType) -> pa.Array:
+def _cast(converted: pa.Array, kind: pa.DataType) -> pa.Array:
     """Cast values without loss.
 
     Raises:
-        pa.ArrowInvalid: Some have no place there.
+        pa.ArrowInvalid: The target type can't represent some values.
     """
-    if pa.types.is_struct(kind) and pa.types.is_struct(shown.type):
-        known = dict(zip((one.name for one in shown.type), shown.flatten(), strict=True))
+    if pa.types.is_struct(kind) and pa.types.is_struct(converted.type):
+        known = dict(zip((one.name for one in converted.type), converted.flatten(), strict=True))
         if not known.keys() <= {one.name for one in kind}:
-            raise pa.ArrowNotImplementedError("a field has no place")
+            raise pa.ArrowNotImplementedError("the target struct lacks a field")
         children = [
-            _cast(known[one.name], one.type) if one.name in known else pa.nulls(len(shown), one.type)
+            _cast(known[one.name], one.type) if one.name in known else pa.nulls(len(converted), one.type)
             for one in kind
         ]
-        return pa.StructArray.from_arrays(children, fields=list(kind), mask=shown.is_null())
-    if pa.types.is_list(kind) and pa.types.is_list(shown.type):
-        sizes = pc.list_value_length(shown).fill_null(0).to_numpy(zero_copy_only=False)
+        return pa.StructArray.from_arrays(children, fields=list(kind), mask=converted.is_null())
+    if pa.types.is_list(kind) and pa.types.is_list(converted.type):
+        sizes = pc.list_value_length(converted).fill_null(0).to_numpy(zero_copy_only=False)
         offsets = np.concatenate([[0], np.cumsum(sizes)]).astype(np.int32)
-        elements = _cast(shown.flatten(), kind.value_type)
-        return pa.ListArray.from_arrays(pa.array(offsets), elements, type=kind, mask=shown.is_null())
-    if kind == pa.binary() or pa.types.is_binary(shown.type):  # whose bytes a cast would take for text
-        raise pa.ArrowNotImplementedError("bytes are no other values")
-    return pc.cast(shown, kind, safe=True)
+        elements = _cast(converted.flatten(), kind.value_type)
+        return pa.ListArray.from_arrays(pa.array(offsets), elements, type=kind, mask=converted.is_null())
+    if kind == pa.binary() or pa.types.is_binary(converted.type):  # a cast would interpret bytes as text
+        raise pa.ArrowNotImplementedError("bytes can't be cast to other types")
+    return pc.cast(converted, kind, safe=True)
 
 
 def _require_objects(table: str, texts: pa.Array) -> None:
     _, values = read_values(texts)
     if (values.kinds == 0).any():
-        raise CorruptInput(f"a state of a row of {table} is no JSON object")
+        raise CorruptInput(f"a state of a row of {table} is not a JSON object")
 
 
-def _rest(members: Members, kept: Mask) -> pa.Array:
-    """Write members of rows as an object; null where there are none."""
+def _rest(members: Members, in_rest: Mask) -> pa.Array:
+    """Write members of rows as a JSON object; null for none."""
     offsets = np.zeros(members.count + 1, np.int64)
-    some = np.flatnonzero(kept)
+    some = np.flatnonzero(in_rest)
     if not len(some):
         return pa.nulls(members.count, pa.string())
     names, values = members.names[:, some], members.values.take(some)
-    room = int((names[1] - names[0] + values.ends - values.starts + 6).sum())
-    out: Bytes = np.empty(room, np.uint8)
+    capacity = int((names[1] - names[0] + values.ends - values.starts + 6).sum())
+    out: Bytes = np.empty(capacity, np.uint8)
     _write(members.data, members.owners[some], names, values.starts, values.ends, out, offsets)
     texts = column_of(pa.binary(), out[: offsets[-1]].copy(), offsets.astype(np.int32), np.diff(offsets) > 0)
     data, found = read_values(texts)

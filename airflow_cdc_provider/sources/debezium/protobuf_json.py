@@ -1,10 +1,10 @@
-"""Protobuf's binary encoding (:mod:`.protobuf_wire`) to JSON, message by message as a writer's schema says.
+"""A kernel that converts Protobuf's binary encoding (:mod:`.protobuf_wire`) to JSON by a writer's schema.
 
-A message is walked once to find where its fields are, and once more for each list. Of a field that comes
-twice the last one counts, and of a choice (``oneof``) its last field; a message that comes twice would have
-to be merged, which no writer makes use of: it counts as broken.
+A message is scanned once for the offsets of its fields, and once more for each list. The last
+occurrence of a singular field wins, and the last field of a choice (``oneof``). Two occurrences of an
+embedded message would have to be merged, which no writer uses: such a message counts as broken.
 
-What is guaranteed is what :mod:`.avro_json` guarantees.
+The guarantees are those of :mod:`.avro_json`.
 """
 
 from __future__ import annotations
@@ -77,19 +77,19 @@ _MOST_SECONDS: Final = 9_000_000_000_000
 
 
 def protobuf_to_json(program: Program, data: Bytes, starts: Ints, ends: Ints) -> tuple[pa.Array, Any]:
-    """Write messages as JSON.
+    """Convert messages to JSON.
 
     Args:
-        program: Compiled from their writer's schema.
-        data: The buffer that they stand in.
-        starts: Where each begins, -1 for none.
-        ends: Where each ends.
+        program: Compiled from the writer's schema.
+        data: The buffer with the messages.
+        starts: Start of each message, -1 for none.
+        ends: End of each message.
 
     Returns:
-        Binary; null where there is none or it is broken; and which ones are broken.
+        Binary array, null for a missing or broken message; and which messages are broken.
 
     Raises:
-        OverflowError: They become too much for one batch.
+        OverflowError: The JSON is too large for one batch.
     """
     return write_growing(_write, program, data, starts, ends, (DEEPEST + 1, _FRAME), LARGEST + 1)
 
@@ -107,18 +107,18 @@ def _put_scalar(
     out: npt.NDArray[Any],
     to: Any,
 ) -> Any:
-    """Write a value that is no message; return the places after it: -1 if it is broken, -2 without room."""
+    """Write a scalar; return its end in input and output: -1 if it is broken, -2 if the output is full."""
     if kind in (STRING, BYTES):
         size, at = read_varint(data, at, end)
         if at < 0 or size > np.uint64(end - at):
             return np.int64(-1), to
         length = np.int64(size)
-        room = len(out) - to
+        capacity = len(out) - to
         if kind == STRING:
-            if room < 6 * length + SPARE and room < quoted_length(data, at, at + length) + SPARE:
+            if capacity < 6 * length + SPARE and capacity < quoted_length(data, at, at + length) + SPARE:
                 return np.int64(-2), to
             return at + length, put_quoted(data, at, at + length, out, to)
-        if room < 4 * (length // 3) + SPARE:
+        if capacity < 4 * (length // 3) + SPARE:
             return np.int64(-2), to
         return at + length, _put_base64(data, at, at + length, out, to)
     wire = wire_of(kind)
@@ -176,7 +176,7 @@ def _put_base64(data: npt.NDArray[Any], start: Any, end: Any, out: npt.NDArray[A
 
 @walker
 def _put_text(texts: Any, start: Any, end: Any, out: Any, to: Any) -> Any:
-    """Write a text of the program; return -1 if there is no room."""
+    """Write a text of the program; return -1 if the output is full."""
     if len(out) - to < end - start + SPARE:
         return np.int64(-1)
     return copy(texts, start, end - start, out, to)
@@ -184,7 +184,7 @@ def _put_text(texts: Any, start: Any, end: Any, out: Any, to: Any) -> Any:
 
 @walker
 def _number(data: Any, slots: Any, slot: Any, end: Any) -> Any:
-    """Return a number of a message of known form, 0 where it isn't there."""
+    """Return an integer field of a well-known message, 0 if it is missing."""
     if slots[slot] < 0:
         return np.int64(0)
     value, _ = read_varint(data, slots[slot], end)
@@ -196,7 +196,7 @@ def _put_micros(seconds: Any, nanos: Any, out: Any, to: Any) -> Any:
     """Write seconds and nanoseconds as microseconds."""
     micros = seconds * 1_000_000 + nanos // 1000
     rest = nanos % 1000
-    if micros < 0 and rest:  # the digits behind the point count away from zero
+    if micros < 0 and rest:  # the digits after the point count away from zero
         micros += 1
         rest = 1000 - rest
         if micros == 0:
@@ -204,7 +204,7 @@ def _put_micros(seconds: Any, nanos: Any, out: Any, to: Any) -> Any:
             to += 1
     to = put_integer(micros, out, to)
     if rest:
-        # Behind a point, which no column takes for whole: then it stands in the rest.
+        # After a decimal point, so that no column takes it as exact and it is stored in the rest.
         out[to] = 0x2E
         for i in range(3):
             out[to + 3 - i] = 48 + rest % 10
@@ -234,7 +234,7 @@ def _put_known(
     out: npt.NDArray[Any],
     to: Any,
 ) -> Any:
-    """Write a message of a form that Connect has a type for; return -1 if it is broken, -2 without room."""
+    """Write a well-known message with a Connect type; return -1 if it is broken, -2 if the output is full."""
     if kind == DECIMAL:
         if _number(data, slots, base + 2, end) != scale:
             return np.int64(-1)
@@ -272,13 +272,13 @@ def _put_known(
 _NODE: Final = 0
 _END: Final = 1
 _STEP: Final = 2
-"""The field that is being written, -1 before the first one."""
+"""The current field, -1 before the first one."""
 _CURSOR: Final = 3
-"""In a list: where to look for its next element; else -1."""
+"""In a list: the offset to search its next element from; else -1."""
 _PACKED: Final = 4
-"""In a packed value: where it ends; else -1."""
+"""In a packed value: its end; else -1."""
 _BASE: Final = 5
-"""Where the message's slots begin."""
+"""The first slot of the message."""
 _ELEMENTS: Final = 6
 _BEGIN: Final = 7
 _FRAME: Final = 8
@@ -293,7 +293,7 @@ def _open(stack: Any, depth: Any, node: Any, at: Any, end: Any, base: Any) -> No
 
 @walker
 def _next_element(data: Any, frame: Any, number: Any, expected: Any) -> Any:
-    """Return where the next element of a list begins, -1 if there is none. Tags were looked at before."""
+    """Return the offset of the next element of a list, -1 for none. Tags were validated before."""
     end = frame[_END]
     while frame[_CURSOR] < end:
         tag, at = read_varint(data, frame[_CURSOR], end)
@@ -323,7 +323,7 @@ def _put_message(
     out: npt.NDArray[Any],
     to: Any,
 ) -> Any:
-    """Write one message; return the end of its output, -1 if it is broken, -2 if there is no room."""
+    """Write one message; return the end of its output, -1 if it is broken, -2 if the output is full."""
     depth = 0
     _open(stack, 0, np.int64(len(nodes) - 1), at, end, 0)
     while depth >= 0:
@@ -424,14 +424,16 @@ def _write(
     wrong: npt.NDArray[Any],
     first: int,
 ) -> int:
-    """Write messages from one on; return the one that found no room, or how many there are."""
+    """Write messages from ``first`` on; return the first that didn't fit, or the number of messages."""
     for row in range(first, len(starts)):
         offsets[row + 1] = offsets[row]
         if starts[row] < 0:
             continue
         limit = offsets[row] + most_of(ends[row] - starts[row], texts)
-        room = out[: min(limit, len(out))]
-        to = _put_message(data, starts[row], ends[row], nodes, edges, texts, stack, slots, room, offsets[row])
+        output = out[: min(limit, len(out))]
+        to = _put_message(
+            data, starts[row], ends[row], nodes, edges, texts, stack, slots, output, offsets[row]
+        )
         if to == -2:
             if limit > len(out):
                 return row

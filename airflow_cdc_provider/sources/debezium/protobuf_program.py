@@ -1,11 +1,11 @@
-"""Protobuf schemas compiled: to programs for the kernel, and to the schema that Connect sees.
+"""Compiles Protobuf schemas to programs for the kernel and to the Connect schema.
 
-Their text is read by ``protoc`` itself, of the package grpcio-tools, within this process. The rules of types
-are those of Confluent's ProtobufConverter (its class ``ProtobufData``): a field with presence may be null;
+``protoc`` of the package grpcio-tools parses their text, within this process. The type rules are those of
+Confluent's ProtobufConverter (class ``ProtobufData``): a field with presence may be null;
 ``confluent.type.Decimal``, ``google.type.Date``, ``google.type.TimeOfDay`` and ``google.protobuf.Timestamp``
-are Connect's logical types, wrappers the values in them, entries (of ``map``, and Confluent's own messages
-``...Entry``) are maps, enumerations text. Otherwise than there, times keep their microseconds, and the fields
-of a ``oneof`` are fields like others, of which one has a value.
+are Connect's logical types, wrappers become their values, entries (of ``map``, and Confluent's messages
+``...Entry``) become maps, enumerations become text. In contrast to Confluent's converter, times keep their
+microseconds, and the fields of a ``oneof`` are normal fields, of which one has a value.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from airflow_cdc_provider.sources.debezium.connect_schema import DECIMAL, VARIAB
 from airflow_cdc_provider.sources.debezium.json_program import (
     LIST,
     OBJECT,
-    Made,
+    CompiledNode,
     Part,
     Program,
     ProgramBuilder,
@@ -62,13 +62,13 @@ package google.type;
 message TimeOfDay { int32 hours = 1; int32 minutes = 2; int32 seconds = 3; int32 nanos = 4; }
 """,
 }
-"""Files that a registry takes as known to all and hands out with no schema."""
+"""Well-known files that a registry doesn't return as references of a schema."""
 
 _OPTIONS: Final = """syntax = "proto3";
 message Options { Meta field_meta = 1088; }
 message Meta { map<string, string> params = 2; }
 """
-"""How the options of a field look to us."""
+"""Schema to parse the options of a field."""
 _SCALARS: Final[Mapping[int, tuple[int, str, bytes]]] = {
     1: (kinds.DOUBLE, "double", b"0.0"),
     2: (kinds.FLOAT, "float", b"0.0"),
@@ -86,7 +86,7 @@ _SCALARS: Final[Mapping[int, tuple[int, str, bytes]]] = {
     17: (kinds.SINT32, "int32", b"0"),
     18: (kinds.SINT64, "int64", b"0"),
 }
-"""Types as descriptors number them: kind, Connect's type, and what stands for a field that isn't there."""
+"""By type number in descriptors: kind, Connect type, and the default of a missing field."""
 _MESSAGE: Final = 11
 _ENUM: Final = 14
 _REPEATED: Final = 3
@@ -100,7 +100,7 @@ _TIME_FIELDS: Final[Mapping[int, tuple[int, ...]]] = {
     kinds.TIME_OF_DAY: (5, 5, 5, 5),
     kinds.DATE: (5, 5, 5),
 }
-"""Types of their fields, numbered from 1 on: the kernel reads no others."""
+"""Types of their fields, numbered from 1: the kernel supports no others."""
 _DECIMAL: Final = ".confluent.type.Decimal"
 _WRAPPERS: Final = frozenset(
     f".google.protobuf.{name}Value"
@@ -111,17 +111,17 @@ _WRAPPERS: Final = frozenset(
 def parse_protobuf(
     text: str, references: Sequence[tuple[str, str]] = ()
 ) -> Mapping[str, FileDescriptorProto]:
-    """Have ``protoc`` read a schema.
+    """Parse a schema with ``protoc``.
 
     Args:
         text: The schema.
         references: Names and texts of files that it imports.
 
     Returns:
-        Files by their names, the schema's own last.
+        Files by name; the schema's own file is last.
 
     Raises:
-        ValueError: It is no schema of Protobuf.
+        ValueError: It isn't a valid Protobuf schema.
         ConfigurationError: grpcio-tools isn't installed.
     """
     try:
@@ -131,30 +131,30 @@ def parse_protobuf(
         from grpc_tools import protoc
     except ImportError as error:
         raise ConfigurationError(
-            "schemas of Protobuf can't be read: grpcio-tools is not installed",
-            remedy="pip install 'airflow-cdc-provider[protobuf]', on Spark's machines too",
+            "can't compile Protobuf schemas: grpcio-tools is not installed",
+            remedy="pip install 'airflow-cdc-provider[protobuf]', also on the Spark executors",
         ) from error
     with tempfile.TemporaryDirectory(prefix="cdc-protobuf-") as name:
         folder = Path(name)
         for file, content in {**_KNOWN, **dict(references), _FILE: text}.items():
             if not _NAME.fullmatch(file):
                 raise ValueError(f"a schema imports {file!r:.100}")
-            place = folder / file
+            target = folder / file
             try:
-                place.parent.mkdir(parents=True, exist_ok=True)
-                place.write_text(content)
+                target.parent.mkdir(parents=True, exist_ok=True)
+                target.write_text(content)
             except (FileExistsError, NotADirectoryError, IsADirectoryError):
                 raise ValueError(f"a schema imports {file!r:.100} from a file") from None
-        googles = Path(grpc_tools.__file__).parent / "_proto"
-        given = ["protoc", f"-I{folder}", f"-I{googles}", "--include_imports"]
-        if protoc.main([*given, f"--descriptor_set_out={folder / 'files'}", _FILE]) != 0:
+        google_protos = Path(grpc_tools.__file__).parent / "_proto"
+        arguments = ["protoc", f"-I{folder}", f"-I{google_protos}", "--include_imports"]
+        if protoc.main([*arguments, f"--descriptor_set_out={folder / 'files'}", _FILE]) != 0:
             raise ValueError(
-                "no schema of Protobuf: protoc refuses it, and says why in this process's output"
+                "not a valid Protobuf schema: protoc rejects it; this process's output has the reason"
             )
         try:
             found = FileDescriptorSet.FromString((folder / "files").read_bytes())
         except DecodeError as error:
-            raise ValueError(f"no schema of Protobuf: {error}") from None
+            raise ValueError(f"not a valid Protobuf schema: {error}") from None
     return {one.name: one for one in found.file}
 
 
@@ -165,69 +165,69 @@ def compile_protobuf(
 
     Args:
         files: From :func:`parse_protobuf`.
-        path: Place of the message among those of its file, and then of those nested in it.
+        path: Index of the message type in its file, followed by the indexes of nested types.
 
     Returns:
-        The program, and the schema as Connect's JSON converter would write it.
+        The program, and the schema in the format of Connect's JSON converter.
 
     Raises:
-        ValueError: There is no such message, or it has no columns: it nests in itself, or is too large.
+        ValueError: There is no such message type, or it has no columns: it is recursive, or too large.
     """
     own = files[_FILE]
     messages, name = own.message_type, f".{own.package}" if own.package else ""
-    for place in path:
-        if not 0 <= place < len(messages):
+    for index in path:
+        if not 0 <= index < len(messages):
             raise ValueError(f"the schema has no message at {list(path)}")
-        name += "." + messages[place].name
-        messages = messages[place].nested_type
+        name += "." + messages[index].name
+        messages = messages[index].nested_type
     if not path:
-        raise ValueError("the message doesn't tell which one of its schema it is")
+        raise ValueError("the message doesn't specify its type in the schema")
     compiler = _Compiler(files)
-    made = compiler.message(name)
-    return compiler.builder.done(), made.schema
+    compiled = compiler.message(name)
+    return compiler.builder.done(), compiled.schema
 
 
 class _Compiler:
-    """Compiles what one message uses; each message once."""
+    """Compiles a message type and the types that it uses; each type once."""
 
     def __init__(self, files: Mapping[str, FileDescriptorProto]) -> None:
         self.builder = ProgramBuilder()
         self._messages: dict[str, tuple[DescriptorProto, bool]] = {}
         self._enums: dict[str, Any] = {}
-        self._made: dict[str, Made | None] = {}
-        self._entries: dict[str, Made | None] = {}
-        """Entries of maps: such a message may stand alone, too, and is written otherwise then."""
+        self._compiled_messages: dict[str, CompiledNode | None] = {}
+        self._entries: dict[str, CompiledNode | None] = {}
+        """Map entries: such a message may also be used as a plain field, and is then compiled differently."""
         for file in files.values():
-            place = f".{file.package}" if file.package else ""
-            self._enums |= {f"{place}.{one.name}": one for one in file.enum_type}
+            scope = f".{file.package}" if file.package else ""
+            self._enums |= {f"{scope}.{one.name}": one for one in file.enum_type}
             for one in file.message_type:
-                self._add(one, place, has_presence=file.syntax != "proto3")
+                self._add(one, scope, has_presence=file.syntax != "proto3")
 
-    def _add(self, message: DescriptorProto, place: str, *, has_presence: bool) -> None:
-        name = f"{place}.{message.name}"
+    def _add(self, message: DescriptorProto, scope: str, *, has_presence: bool) -> None:
+        name = f"{scope}.{message.name}"
         self._messages[name] = message, has_presence
         self._enums |= {f"{name}.{one.name}": one for one in message.enum_type}
         for one in message.nested_type:
             self._add(one, name, has_presence=has_presence)
 
-    def message(self, name: str) -> Made:
-        """Compile a message and what stands inside it."""
-        if name in self._made:
-            made = self._made[name]
-            if made is None:
-                raise ValueError(f"message {name} stands inside itself")
-            return made
-        self._made[name] = None
-        made = self._message(name, self._messages[name][0])
-        self._made[name] = made
-        return made
+    def message(self, name: str) -> CompiledNode:
+        """Compile a message type and its nested types."""
+        if name in self._compiled_messages:
+            compiled = self._compiled_messages[name]
+            if compiled is None:
+                raise ValueError(f"message {name} is recursive")
+            return compiled
+        self._compiled_messages[name] = None
+        compiled = self._message(name, self._messages[name][0])
+        self._compiled_messages[name] = compiled
+        return compiled
 
-    def _message(self, name: str, message: DescriptorProto) -> Made:
+    def _message(self, name: str, message: DescriptorProto) -> CompiledNode:
         if name in _TIMES:
             kind, plain, logical = _TIMES[name]
             found = [(one.number, one.type, one.label != _REPEATED) for one in message.field]
             if found != [(number, each, True) for number, each in enumerate(_TIME_FIELDS[kind], 1)]:
-                raise ValueError(f"message {name} has other fields than it is known by")
+                raise ValueError(f"message {name} doesn't have the fields of the well-known type")
             parts = [Part(self._scalar(one.type), b"", one.number) for one in message.field]
             return self.builder.add(kind, connect(plain, logical, version=1), 0, parts)
         if name in _WRAPPERS:
@@ -236,13 +236,15 @@ class _Compiler:
             part = Part(inside, b"", 1, absent=_SCALARS[field.type][2])
             return self.builder.add(kinds.MESSAGE, inside.schema, 0, [part])
         leads = member_leads([one.name for one in message.field])
-        made = [self._field(name, one, lead) for one, lead in zip(message.field, leads, strict=True)]
-        fields = [as_field(schema, one.name) for (_, schema), one in zip(made, message.field, strict=True)]
+        compiled = [self._field(name, one, lead) for one, lead in zip(message.field, leads, strict=True)]
+        fields = [
+            as_field(schema, one.name) for (_, schema), one in zip(compiled, message.field, strict=True)
+        ]
         shown = connect("struct", name[1:], fields=fields)
-        return self.builder.add(kinds.MESSAGE, shown, ord("}"), [part for part, _ in made])
+        return self.builder.add(kinds.MESSAGE, shown, ord("}"), [part for part, _ in compiled])
 
     def _field(self, owner: str, field: FieldDescriptorProto, lead: bytes) -> tuple[Part, Mapping[str, Any]]:
-        """Compile a field; return it with Connect's schema."""
+        """Compile a field; return it with its Connect schema."""
         parameters = _parameters(field)
         if field.label == _REPEATED:
             if field.type == _MESSAGE and self._is_entry(field.type_name):
@@ -251,7 +253,7 @@ class _Compiler:
             part = Part(inside, lead, field.number, LIST)
             return part, connect("array", items=inside.schema)
         inside = self._value(field, parameters)
-        told = (
+        has_presence_value = (
             field.type == _MESSAGE
             or self._messages[owner][1]
             or field.proto3_optional
@@ -260,12 +262,12 @@ class _Compiler:
         choice = 0
         if field.HasField("oneof_index") and not field.proto3_optional:
             choice = field.oneof_index + 1
-        absent = b"null" if told else self._default(field)
-        shown = {**inside.schema, "optional": told}
+        absent = b"null" if has_presence_value else self._default(field)
+        shown = {**inside.schema, "optional": has_presence_value}
         return Part(inside, lead, field.number, choice=choice, absent=absent), shown
 
-    def _value(self, field: FieldDescriptorProto, parameters: Mapping[str, str]) -> Made:
-        """Compile a field's values."""
+    def _value(self, field: FieldDescriptorProto, parameters: Mapping[str, str]) -> CompiledNode:
+        """Compile the values of a field."""
         if field.type == _MESSAGE:
             if field.type_name == _DECIMAL:
                 return self._decimal(parameters)
@@ -278,7 +280,7 @@ class _Compiler:
             raise ValueError(f"field {field.name} is a group")
         return self._scalar(field.type, parameters.get("connect.type", ""))
 
-    def _scalar(self, number: int, connect_type: str = "") -> Made:
+    def _scalar(self, number: int, connect_type: str = "") -> CompiledNode:
         kind, plain, _ = _SCALARS[number]
         return self.builder.add(kind, connect(connect_type or plain))
 
@@ -287,24 +289,24 @@ class _Compiler:
             return quoted(self._enums[field.type_name].value[0].name)
         return _SCALARS[field.type][2]
 
-    def _decimal(self, parameters: Mapping[str, str]) -> Made:
-        """Compile a decimal: of the scale that the schema tells, else with its own."""
+    def _decimal(self, parameters: Mapping[str, str]) -> CompiledNode:
+        """Compile a decimal: with the scale in the schema, else with a scale per value."""
         numbers = [self._scalar(12), self._scalar(13), self._scalar(5)]
         if "scale" not in parameters:
             leads, absent = (b'{"value":', b',"precision":', b',"scale":'), (b'""', b"0", b"0")
             parts = [
-                Part(made, lead, number, absent=text)
-                for number, (made, lead, text) in enumerate(zip(numbers, leads, absent, strict=True), 1)
+                Part(compiled, lead, number, absent=text)
+                for number, (compiled, lead, text) in enumerate(zip(numbers, leads, absent, strict=True), 1)
             ]
             fields = [as_field(connect("int32"), "scale"), as_field(connect("bytes"), "value")]
             return self.builder.add(
                 kinds.MESSAGE, connect("struct", VARIABLE_DECIMAL, version=1, fields=fields), ord("}"), parts
             )
-        told = {"scale": parameters["scale"]}
+        decimal_parameters = {"scale": parameters["scale"]}
         if "precision" in parameters:
-            told["connect.decimal.precision"] = parameters["precision"]
-        parts = [Part(made, b"", number) for number, made in enumerate(numbers, 1)]
-        shown = connect("bytes", DECIMAL, version=1, parameters=told)
+            decimal_parameters["connect.decimal.precision"] = parameters["precision"]
+        parts = [Part(compiled, b"", number) for number, compiled in enumerate(numbers, 1)]
+        shown = connect("bytes", DECIMAL, version=1, parameters=decimal_parameters)
         return self.builder.add(kinds.DECIMAL, shown, int(parameters["scale"]), parts)
 
     def _is_entry(self, name: str) -> bool:
@@ -315,7 +317,7 @@ class _Compiler:
         return message.name.endswith("Entry") and numbers == [("key", 1), ("value", 2)]
 
     def _map(self, field: FieldDescriptorProto, lead: bytes) -> tuple[Part, Mapping[str, Any]]:
-        """Compile a map: an object where keys are text, else a list of pairs."""
+        """Compile a map: an object if keys are text, else a list of pairs."""
         key, value = self._messages[field.type_name][0].field
         as_object = key.type == 9
         key_lead, value_lead = (b"", b":") if as_object else (b"[", b",")
@@ -324,17 +326,17 @@ class _Compiler:
             (key_part, key_schema), (value_part, value_schema) = (
                 self._field(field.type_name, one, own) for one, own in ((key, key_lead), (value, value_lead))
             )
-            if as_object:  # no key is null
-                key_part = Part(key_part.made, b"", 1, absent=b'""')
+            if as_object:  # keys are never null
+                key_part = Part(key_part.child, b"", 1, absent=b'""')
             shown = connect("map", keys=key_schema, values=value_schema)
             close = 0 if as_object else ord("]")
             self._entries[field.type_name] = self.builder.add(
                 kinds.MESSAGE, shown, close, [key_part, value_part]
             )
-        made = self._entries[field.type_name]
-        if made is None:
-            raise ValueError(f"message {field.type_name} stands inside itself")
-        return Part(made, lead, field.number, OBJECT if as_object else LIST), made.schema
+        compiled = self._entries[field.type_name]
+        if compiled is None:
+            raise ValueError(f"message {field.type_name} is recursive")
+        return Part(compiled, lead, field.number, OBJECT if as_object else LIST), compiled.schema
 
 
 def _parameters(field: FieldDescriptorProto) -> dict[str, str]:
@@ -346,7 +348,7 @@ def _parameters(field: FieldDescriptorProto) -> dict[str, str]:
 
 @cache
 def _options_class() -> Any:
-    """Return a class that knows the option, whatever else of Protobuf this process has imported."""
+    """Return a class with the option, independent of other Protobuf imports of this process."""
     from google.protobuf import descriptor_pool, message_factory
 
     pool = descriptor_pool.DescriptorPool()

@@ -1,11 +1,11 @@
-"""Protobuf's binary encoding: what a writer's schema calls kinds, and where the fields of a message are.
+"""Protobuf's binary encoding: kinds of values, and the offsets of a message's fields.
 
 Layout (protobuf.dev, "Encoding")::
 
     message   tag, value, tag, value ...     tag: varint of number << 3 | wire type
     wire type 0: varint   1: 8 bytes   2: length as varint, bytes   5: 4 bytes, both little-endian
 
-Fields may come in any order, and numbers of lists packed (one value of wire type 2) or each alone.
+Fields may have any order, and numbers in lists may be packed (one value of wire type 2) or separate.
 """
 
 from __future__ import annotations
@@ -37,15 +37,15 @@ BYTES: Final = 15
 ENUM: Final = 16
 """Edges: its names, by number."""
 MESSAGE: Final = 17
-"""Argument: what is written behind its fields, 0 for nothing."""
+"""Argument: the byte to write after its fields, 0 for none."""
 TIMESTAMP: Final = 18
-"""``google.protobuf.Timestamp``: microseconds, with a fraction where nanoseconds tell more."""
+"""``google.protobuf.Timestamp``: microseconds, with a fraction for remaining nanoseconds."""
 TIME_OF_DAY: Final = 19
-"""``google.type.TimeOfDay``: likewise."""
+"""``google.type.TimeOfDay``: microseconds, with a fraction for remaining nanoseconds."""
 DATE: Final = 20
-"""``google.type.Date``: days since 1970; text where it isn't whole."""
+"""``google.type.Date``: days since 1970; text for an incomplete date."""
 DECIMAL: Final = 21
-"""``confluent.type.Decimal``: its bytes; argument: the scale that all have."""
+"""``confluent.type.Decimal``: its bytes; argument: the common scale."""
 
 VARINT: Final = 0
 EIGHT: Final = 1
@@ -53,15 +53,15 @@ LENGTH: Final = 2
 FOUR: Final = 5
 
 DEEPEST_PATH: Final = 8
-"""How deep a message may be nested in its file."""
+"""Maximum nesting depth of a message type in its file."""
 
 
 def read_paths(data: Bytes, starts: Ints, ends: Ints) -> tuple[npt.NDArray[np.int64], Ints]:
-    """Read which message of its file each is, as Confluent's converter writes it before the bytes.
+    """Read the message type of each message, which Confluent's converter writes before the bytes.
 
     Returns:
-        Per message the places of it and of what it is nested in, outermost first, -1 behind them (all are -1
-        where it is broken); and where the bytes begin.
+        Per message the indexes of its type and of the enclosing types, outermost first, padded with -1 (all
+        are -1 if it is broken); and the start of the bytes.
     """
     paths = np.full((len(starts), DEEPEST_PATH), -1, np.int64)
     bodies = starts.copy()
@@ -71,7 +71,7 @@ def read_paths(data: Bytes, starts: Ints, ends: Ints) -> tuple[npt.NDArray[np.in
 
 @walker
 def read_varint(data: Any, at: Any, end: Any) -> Any:
-    """Read a varint of 64 bits; return it and the place after it, which is -1 if it is broken."""
+    """Read a 64-bit varint; return it and the offset after it, or offset -1 if it is broken."""
     value = np.uint64(0)
     for i in range(10):
         if at >= end:
@@ -86,7 +86,7 @@ def read_varint(data: Any, at: Any, end: Any) -> Any:
 
 @walker
 def unzigzag(value: Any) -> Any:
-    """Return the number that a varint of kind sint32 or sint64 stands for."""
+    """Decode a varint of kind sint32 or sint64."""
     return np.int64(value >> np.uint64(1)) ^ -np.int64(value & np.uint64(1))
 
 
@@ -108,18 +108,18 @@ def _read_paths(data: Any, starts: Any, ends: Any, paths: Any, bodies: Any) -> N
             paths[row, 0] = 0
         for i in range(count):
             raw, at = read_varint(data, at, ends[row])
-            place = unzigzag(raw)
-            if at < 0 or place < 0:
+            index = unzigzag(raw)
+            if at < 0 or index < 0:
                 paths[row, :] = -1
                 break
-            paths[row, i] = place
+            paths[row, i] = index
         if paths[row, 0] >= 0:
             bodies[row] = at
 
 
 @walker
 def skip(data: Any, wire: Any, at: Any, end: Any) -> Any:
-    """Return the place after a value, -1 if it is broken."""
+    """Return the offset after a value, -1 if it is broken."""
     if wire == VARINT:
         _, at = read_varint(data, at, end)
         return at
@@ -146,15 +146,15 @@ def wire_of(kind: Any) -> Any:
 def find_fields(
     data: Any, at: Any, end: Any, nodes: Any, edges: Any, node: Any, slots: Any, base: Any
 ) -> Any:
-    """Fill in where each field of a message begins: of lists the first tag, else the last value; -1 for none.
+    """Fill in the offset of each field: the first tag of lists, else the last value; -1 for none.
 
     Returns:
-        Whether the message is sound.
+        Whether the message is valid.
     """
     first, count = nodes[node, 2], nodes[node, 3]
     for i in range(count):
         slots[base + i] = -1
-    near = np.int64(0)
+    last_index = np.int64(0)
     while at < end:
         tag_at = at
         tag, at = read_varint(data, at, end)
@@ -164,15 +164,15 @@ def find_fields(
         after = skip(data, wire, at, end)
         if after < 0 or number == 0:
             return False
-        # Fields come in order, as a rule: look from the last one on.
+        # Fields are usually in order: search from the last one.
         step = np.int64(-1)
         for i in range(count):
-            place = near + i if near + i < count else near + i - count
-            if edges[first + place, NUMBER] == number:
-                step = place
+            index = last_index + i if last_index + i < count else last_index + i - count
+            if edges[first + index, NUMBER] == number:
+                step = index
                 break
         if step >= 0:
-            near = step
+            last_index = step
             edge = first + step
             kind = nodes[edges[edge, 0], 0]
             expected = wire_of(kind)

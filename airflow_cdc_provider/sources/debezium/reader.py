@@ -1,4 +1,4 @@
-"""Reading slices of partitions on executors: messages in bulk, records out."""
+"""Reads slices of partitions on executors: converts messages to records in bulk."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 _PORTION_BYTES: Final = 32 << 20
 _PORTION_MESSAGES: Final = 10_000
 _NO_TIME: Final = 0
-"""How librdkafka says that a message bears no time."""
+"""librdkafka's type of a message without a timestamp."""
 
 
 @dataclass(frozen=True)
@@ -37,10 +37,10 @@ class TopicSlice:
     """A part of one partition.
 
     Args:
-        range: Its messages.
-        epoch: Of them.
-        partitions: How many the topic has.
-        table: Their table, empty where each event tells its own.
+        range: The range of messages.
+        epoch: The epoch of the messages.
+        partitions: Number of partitions of the topic.
+        table: The table of the messages, empty if each event contains its own.
         captured_us: When the batch was planned, µs since 1970.
     """
 
@@ -56,13 +56,13 @@ class SliceReader:
     """Reads slices; picklable.
 
     Args:
-        settings: Of the consumer.
-        options: The source's.
-        selects: Whether a table is captured.
-        known: Tables with the names of schemas that need no record.
-        registry: Has the schemas of messages that bring their ids alone.
-        takes_envelopes: Whether values that should be rows may be envelopes.
-        build: Makes the consumer; by default librdkafka's.
+        settings: Settings of the consumer.
+        options: The source's options.
+        selects: Returns whether a table is captured.
+        known: Tables and schema names that are already recorded.
+        registry: The schema registry of messages with schema ids.
+        takes_envelopes: Whether unwrapped values may be envelopes.
+        build: Builds the consumer; librdkafka's by default.
     """
 
     settings: ClientSettings
@@ -77,16 +77,16 @@ class SliceReader:
         """Read one slice."""
         return self.read_counting(part, Counter())
 
-    def read_counting(self, part: TopicSlice, passed_over: PassedOver) -> Iterator[pa.RecordBatch]:
-        """Read one slice; add what becomes no record."""
+    def read_counting(self, part: TopicSlice, skipped: PassedOver) -> Iterator[pa.RecordBatch]:
+        """Read one slice; count skipped messages."""
         feed = self.feed(part)
         seen: set[tuple[str, str]] = set()
         found = read_range(self.settings, part.range, self.options.isolation, self.build)
-        for some in _portions(message for messages in found for message in messages):
-            yield from read_parted(_columns(some), feed, seen, passed_over)
+        for portion in _portions(message for messages in found for message in messages):
+            yield from read_parted(_columns(portion), feed, seen, skipped)
 
     def feed(self, part: TopicSlice) -> Feed:
-        """Tell what is to be made of a slice's messages."""
+        """Return how a slice's messages are converted."""
         keys, values = self.converters()
         return Feed(
             part.range.topic,
@@ -97,7 +97,7 @@ class SliceReader:
             table=part.table,
             is_only=part.partitions == 1,
             strict=self.options.advanced.strict,
-            wanted=self.selects,
+            selects=self.selects,
             known=self.known,
             key_converter=keys,
             value_converter=values,
@@ -105,7 +105,7 @@ class SliceReader:
         )
 
     def converters(self) -> tuple[Converter, Converter]:
-        """Make what reads keys, and what reads values."""
+        """Return the converters of keys and values."""
         return self._converter(self.options.key_converter), self._converter(self.options.value_converter)
 
     def _converter(self, name: ConverterName) -> Converter:
@@ -118,61 +118,61 @@ class SliceReader:
 
 
 def read_parted(
-    messages: Messages, feed: Feed, seen: set[tuple[str, str]], passed_over: PassedOver
+    messages: Messages, feed: Feed, seen: set[tuple[str, str]], skipped: PassedOver
 ) -> Iterator[pa.RecordBatch]:
-    """Read messages, in parts where all together are too much for one Arrow batch.
+    """Read messages, split into parts if they don't fit one Arrow batch.
 
     Args:
         messages: In the order of their offsets.
-        feed: What they are of.
+        feed: The feed of the messages.
         seen: As for :func:`~.records.read_messages`.
-        passed_over: Likewise.
+        skipped: As for :func:`~.records.read_messages`.
 
     Yields:
         Batches of ``CHANGE_SCHEMA``.
     """
     try:
-        records = read_messages(messages, feed, seen, passed_over)
+        records = read_messages(messages, feed, seen, skipped)
     except OverflowError:
         half = len(messages.offsets) // 2
         if not half:
             raise
         for part in (messages.slice(0, half), messages.slice(half)):
-            yield from read_parted(part, feed, seen, passed_over)
+            yield from read_parted(part, feed, seen, skipped)
         return
     if records.num_rows:
         yield records
 
 
 def _portions(messages: Iterable[Message]) -> Iterator[list[Message]]:
-    """Put messages together that fit one Arrow batch."""
-    some: list[Message] = []
+    """Group messages into batches that fit one Arrow batch."""
+    portion: list[Message] = []
     size = 0
     for message in messages:
         own = len(message.value() or b"") + len(message.key() or b"")
-        if some and (size + own > _PORTION_BYTES or len(some) == _PORTION_MESSAGES):
-            yield some
-            some, size = [], 0
-        some.append(message)
+        if portion and (size + own > _PORTION_BYTES or len(portion) == _PORTION_MESSAGES):
+            yield portion
+            portion, size = [], 0
+        portion.append(message)
         size += own
-    if some:
-        yield some
+    if portion:
+        yield portion
 
 
-def _columns(some: Sequence[Message]) -> Messages:
-    times = [message.timestamp() for message in some]
+def _columns(portion: Sequence[Message]) -> Messages:
+    times = [message.timestamp() for message in portion]
     return Messages(
-        pa.array([message.key() for message in some], pa.binary()),
-        pa.array([message.value() for message in some], pa.binary()),
-        np.array([message.offset() for message in some], np.int64),
+        pa.array([message.key() for message in portion], pa.binary()),
+        pa.array([message.value() for message in portion], pa.binary()),
+        np.array([message.offset() for message in portion], np.int64),
         np.array([ms if kind != _NO_TIME else -1 for kind, ms in times], np.int64),
     )
 
 
 def table_of(topic: str) -> str:
-    """Return the table that a topic is of: all but its first part, the prefix.
+    """Return the table of a topic: its name without the first part, the prefix.
 
-    A topic of two parts keeps both, one of a single part stands in the database ``topics``.
+    A topic name with two parts keeps both; one with a single part belongs to the database ``topics``.
     """
     parts = topic.split(".")
     if len(parts) > 2:

@@ -1,19 +1,19 @@
-"""Records: from the messages of a partition to the records of the changes table. Pure.
+"""Converts the messages of a partition to records of the changes table. Pure functions without I/O.
 
 ========================================  ============================================================
 message                                   record
 ========================================  ============================================================
-event with a row                          ``change``: the envelope, its schema by name
+event with a row                          ``change``: the envelope, with the name of its schema
 value null                                ``change`` without payload
-``op: t``                                 ``truncate``; of a topic with several partitions ``quarantine``, for
-                                          nothing tells where it stands among the events of the others
-no JSON, or no envelope                   ``quarantine``, with topic, partition and offset
+``op: t``                                 ``truncate``; of a topic with several partitions ``quarantine``,
+                                          because its order relative to events of the others is unknown
+invalid JSON, or no envelope              ``quarantine``, with topic, partition and offset
 heartbeat, transaction, schema change,    none: counted
 logical message (``op: m``)
 ========================================  ============================================================
 
-Beside them stand records of kind ``schema``: of each table and each schema that a row came with and the
-source doesn't know yet.
+In addition, there is a record of kind ``schema`` for each table and each schema of a row that isn't recorded
+yet.
 """
 
 from __future__ import annotations
@@ -43,7 +43,12 @@ from airflow_cdc_provider.sources.debezium.json_members import (
     members_of,
 )
 from airflow_cdc_provider.sources.debezium.json_texts import strings
-from airflow_cdc_provider.sources.debezium.position import BESIDE, origin_of, position, positions
+from airflow_cdc_provider.sources.debezium.position import (
+    AFTER_MESSAGE,
+    encode_position,
+    encode_positions,
+    origin_of,
+)
 from airflow_cdc_provider.sources.debezium.values import show_plain
 
 Ints = npt.NDArray[np.int64]
@@ -59,7 +64,7 @@ _SCHEMA_CHANGE: Final = 3
 _MESSAGE: Final = 4
 _TOMBSTONE: Final = 5
 _OTHER_TABLE: Final = 6
-PASSED_OVER: Final[Mapping[int, str]] = {
+SKIP_REASONS: Final[Mapping[int, str]] = {
     _HEARTBEAT: "heartbeat",
     _TRANSACTION: "transaction",
     _SCHEMA_CHANGE: "schema_change",
@@ -67,7 +72,7 @@ PASSED_OVER: Final[Mapping[int, str]] = {
     _TOMBSTONE: "tombstone",
     _OTHER_TABLE: "unselected",
 }
-"""What becomes no record, by why."""
+"""Names of the reasons for skipped messages."""
 
 _NO_ENVELOPE: Final = 11
 _NO_TABLE: Final = 12
@@ -76,19 +81,18 @@ _LATE_TRUNCATE: Final = 14
 _ENVELOPE: Final = 15
 _FIRST_FAULT: Final = _NO_ENVELOPE
 _OF_CONVERTERS: Final = 20
-"""What is at least this is a fault that a converter told, and so much more than its number there."""
+"""Offset of the faults of converters: this number plus the converter's fault."""
 _REASONS: Final[Mapping[int, str]] = {
     **{_OF_CONVERTERS + fault: reason for fault, reason in converters.FAULTS.items()},
     _NO_ENVELOPE: "NO-ENVELOPE: the value has no op of Debezium's; source.envelope: unwrapped reads rows "
-    "alone",
-    _NO_TABLE: "NO-TABLE: the event doesn't say which table it is of; see source.tables_from",
-    _TRUNCATE: "TRUNCATE: a table was truncated whose topic has several partitions, so nothing tells which "
-    "of their events came before; delete the rows, or give the topic one partition",
-    _LATE_TRUNCATE: "LATE-TRUNCATE: a table was truncated by a message whose schema was known too late: rows "
-    "that are newer may have no other record by now than the mirror, so it is emptied no more; see "
-    "docs/source-debezium.md",
-    _ENVELOPE: "ENVELOPE: the value is an envelope of Debezium's, not a row; source.envelope: debezium reads "
-    "such ones",
+    "without envelopes",
+    _NO_TABLE: "NO-TABLE: the event doesn't contain its table; see source.tables_from",
+    _TRUNCATE: "TRUNCATE: the topic of a truncated table has several partitions, so the order of the "
+    "TRUNCATE and their events is unknown; delete the rows, or use a topic with one partition",
+    _LATE_TRUNCATE: "LATE-TRUNCATE: the schema of a truncate message was found too late: newer rows may "
+    "only be in the mirror by now, so the mirror is not truncated; see docs/source-debezium.md",
+    _ENVELOPE: "ENVELOPE: the value is a Debezium envelope, not a row; source.envelope: debezium reads "
+    "envelopes",
 }
 
 
@@ -97,10 +101,11 @@ class Messages:
     """Messages of one partition.
 
     Args:
-        keys: Binary.
-        values: Binary.
-        offsets: Of each.
-        times_ms: Of each, by who wrote it or the broker, milliseconds since 1970; negative for none.
+        keys: Keys (binary).
+        values: Values (binary).
+        offsets: Offset of each message.
+        times_ms: Timestamp of each message, by producer or broker, milliseconds since 1970; negative for
+            none.
     """
 
     keys: pa.Array
@@ -109,7 +114,7 @@ class Messages:
     times_ms: Ints
 
     def slice(self, start: int, count: int | None = None) -> Messages:
-        """Return some of them, from one on."""
+        """Return ``count`` messages from ``start`` on."""
         end = None if count is None else start + count
         return Messages(
             self.keys.slice(start, count),
@@ -121,23 +126,23 @@ class Messages:
 
 @dataclass(frozen=True)
 class Feed:
-    """The partition that messages are of, and what is to be made of them.
+    """The partition of messages, and how they are converted.
 
     Args:
         topic: Its topic.
         partition: Its number.
-        epoch: Of the messages.
+        epoch: The epoch of the messages.
         captured_us: When they were read, µs since 1970.
         unwrapped: Values are rows, not envelopes.
-        table: The table of all messages; empty where each event tells its own.
+        table: The table of all messages; empty if each event contains its own.
         is_only: Whether the topic has no other partition.
-        strict: Whether what would be set apart is an error.
-        wanted: Whether a table is captured.
-        known: Tables with the names of schemas that need no record.
+        strict: Whether to raise an error instead of quarantining a message.
+        selects: Returns whether a table is captured.
+        known: Tables and schema names that are already recorded.
         key_converter: Reads keys.
         value_converter: Reads values.
-        takes_envelopes: Whether values that should be rows may be envelopes, which somebody else takes apart.
-        is_late: Whether messages that follow these may have been merged, and let go of, before.
+        takes_envelopes: Whether unwrapped values may be envelopes, which the caller unwraps.
+        is_late: Whether later messages may have been merged, and their records deleted, before these.
     """
 
     topic: str
@@ -148,7 +153,7 @@ class Feed:
     table: str
     is_only: bool
     strict: bool
-    wanted: Callable[[str], bool]
+    selects: Callable[[str], bool]
     known: frozenset[tuple[str, str]] = frozenset()
     key_converter: Converter = field(default_factory=JsonConverter)
     value_converter: Converter = field(default_factory=JsonConverter)
@@ -162,25 +167,25 @@ class Feed:
 
 
 def read_messages(
-    messages: Messages, feed: Feed, seen: set[tuple[str, str]], passed_over: PassedOver
+    messages: Messages, feed: Feed, seen: set[tuple[str, str]], skipped: PassedOver
 ) -> pa.RecordBatch:
-    """Make records of messages.
+    """Convert messages to records.
 
     Args:
         messages: In the order of their offsets.
-        feed: What they are of.
-        seen: Tables with the names of schemas that have their record; what gets one is added.
-        passed_over: What becomes no record is counted.
+        feed: The feed of the messages.
+        seen: Recorded tables and schema names; newly recorded ones are added.
+        skipped: Skipped messages are counted here.
 
     Returns:
         Batch of ``CHANGE_SCHEMA``.
 
     Raises:
-        CorruptInput: The source is strict, and something would be set apart.
-        OverflowError: The messages are too much to be read together; nothing is counted.
+        CorruptInput: The source is strict, and a message would be quarantined.
+        OverflowError: The messages are too large to be read together; nothing is counted.
     """
     values = feed.value_converter.values(messages.values, unwrapped=feed.unwrapped)
-    data, bodies, names = values.data, values.places, values.names
+    data, bodies, names = values.data, values.spans, values.names
     members = members_of(data, bodies)
     keys, key_faults = feed.key_converter.keys(messages.keys)
     tables = _tables(members, feed)
@@ -191,57 +196,57 @@ def read_messages(
     keys = pc.if_else(pa.array(bad_keys), messages.keys, keys)
     keyless = keys.is_null().to_numpy(zero_copy_only=False)
 
-    what = _without_row(members, letters, keys, feed)
-    what[tombstones & (nameless | keyless)] = _TOMBSTONE
-    what[~tombstones & (bodies.kinds != OBJECT)] = _OF_CONVERTERS + converters.NO_JSON
-    told = ~tombstones & (values.faults != converters.SOUND) & (values.faults != converters.BAD_SCHEMA)
-    what[told] = _OF_CONVERTERS + values.faults[told]
-    what[bad_keys] = _OF_CONVERTERS + key_faults[bad_keys]
+    outcome = _without_row(members, letters, keys, feed)
+    outcome[tombstones & (nameless | keyless)] = _TOMBSTONE
+    outcome[~tombstones & (bodies.kinds != OBJECT)] = _OF_CONVERTERS + converters.NO_JSON
+    has_fault = ~tombstones & (values.faults != converters.SOUND) & (values.faults != converters.BAD_SCHEMA)
+    outcome[has_fault] = _OF_CONVERTERS + values.faults[has_fault]
+    outcome[bad_keys] = _OF_CONVERTERS + key_faults[bad_keys]
     if not feed.unwrapped:
-        what[(what == _SOUND) & ~tombstones & (letters == 0)] = _NO_ENVELOPE
-    what[(what == _SOUND) & nameless] = _NO_TABLE
-    what[(what == _SOUND) & ~_wanted(tables, feed)] = _OTHER_TABLE
+        outcome[(outcome == _SOUND) & ~tombstones & (letters == 0)] = _NO_ENVELOPE
+    outcome[(outcome == _SOUND) & nameless] = _NO_TABLE
+    outcome[(outcome == _SOUND) & ~_selected(tables, feed)] = _OTHER_TABLE
     of_no_row = ~tombstones & (values.faults == converters.BAD_SCHEMA)
-    what[(what == _SOUND) & of_no_row] = _OF_CONVERTERS + converters.BAD_SCHEMA
-    truncates = (what == _SOUND) & (letters == ord("t"))
+    outcome[(outcome == _SOUND) & of_no_row] = _OF_CONVERTERS + converters.BAD_SCHEMA
+    truncates = (outcome == _SOUND) & (letters == ord("t"))
     if not feed.is_only:
-        what[truncates] = _TRUNCATE
+        outcome[truncates] = _TRUNCATE
     elif feed.is_late:
-        # As the newest truncate it would take rows along that are newer, but stand in the mirror alone.
-        what[truncates] = _LATE_TRUNCATE
-    apart = what >= _FIRST_FAULT
-    if feed.strict and apart.any():
-        first = int(apart.argmax())
-        raise CorruptInput(_reason(first, what, values, messages, feed))
-    for number, why in PASSED_OVER.items():
-        if count := int(np.count_nonzero(what == number)):
-            passed_over[feed.origin, why] += count
+        # As the newest truncate it would delete newer rows that are only in the mirror by now.
+        outcome[truncates] = _LATE_TRUNCATE
+    quarantined = outcome >= _FIRST_FAULT
+    if feed.strict and quarantined.any():
+        first = int(quarantined.argmax())
+        raise CorruptInput(_reason(first, outcome, values, messages, feed))
+    for number, why in SKIP_REASONS.items():
+        if count := int(np.count_nonzero(outcome == number)):
+            skipped[feed.origin, why] += count
 
     starts, ends = (np.where(tombstones, -1, side) for side in (bodies.starts, bodies.ends))
     payload = span_column(pa.binary(), data, starts, ends)
-    kinds = np.select([apart, truncates], [record.QUARANTINE, record.TRUNCATE], record.CHANGE)
-    made = _records(
+    kinds = np.select([quarantined, truncates], [record.QUARANTINE, record.TRUNCATE], record.CHANGE)
+    records = _records(
         feed,
         tables=tables,
         kinds=pa.array(kinds, pa.string()),
         keys=keys,
         messages=messages,
-        moments=_moments(members, messages, feed),
+        timestamps=_timestamps(members, messages, feed),
         transactions=_transactions(members, feed),
-        schema_ids=pc.if_else(pa.array(apart), None, values.names),
-        reasons=_reasons(values, what, messages, feed),
-        payload=pc.if_else(pa.array(apart), messages.values, payload),
-    ).take(pa.array(np.flatnonzero((what == _SOUND) | apart)))
-    rows = np.flatnonzero((what == _SOUND) & ~truncates & ~tombstones)
-    return _joined([made, *_schemas(feed, messages, tables, names, values.schemas, rows, seen)])
+        schema_ids=pc.if_else(pa.array(quarantined), None, values.names),
+        reasons=_reasons(values, outcome, messages, feed),
+        payload=pc.if_else(pa.array(quarantined), messages.values, payload),
+    ).take(pa.array(np.flatnonzero((outcome == _SOUND) | quarantined)))
+    rows = np.flatnonzero((outcome == _SOUND) & ~truncates & ~tombstones)
+    return _concat([records, *_schemas(feed, messages, tables, names, values.schemas, rows, seen)])
 
 
 def _without_row(members: Members, letters: npt.NDArray[np.uint8], keys: pa.Array, feed: Feed) -> Ints:
-    """Tell events that are of no row, and of rows without envelopes those that have one."""
+    """Classify events without a row, and envelopes among unwrapped rows."""
     found = np.full(members.count, _SOUND, np.int64)
     names = ("ts_ms", "vgtid", "status", "event_count", "ddl", "databaseName")
-    there = [places.kinds != ABSENT for places in members.find(*names)]
-    time, vgtid, status, event_count, ddl, database = there
+    present = [spans.kinds != ABSENT for spans in members.find(*names)]
+    time, vgtid, status, event_count, ddl, database = present
     sizes = np.bincount(members.owners, minlength=members.count) if len(members.owners) else found
     none = letters == 0
     heartbeats = none & time & (sizes == 1 + vgtid)
@@ -249,9 +254,9 @@ def _without_row(members: Members, letters: npt.NDArray[np.uint8], keys: pa.Arra
     schema_changes = none & ddl & database
     logical = letters == ord("m")
     if feed.unwrapped:
-        # A row may have columns of such names: more must be there that only such events have.
+        # A row may have columns with these names: require further members that only such events have.
         source, *rest = members.find("source", "id", "data_collections", "tableChanges", "before", "after")
-        row_id, collections, changes, before, after = (places.kinds != ABSENT for places in rest)
+        row_id, collections, changes, before, after = (spans.kinds != ABSENT for spans in rest)
         heartbeats &= pc.match_substring(keys, "serverName").fill_null(False).to_numpy(zero_copy_only=False)
         transactions &= row_id & collections & (sizes == 4 + time)
         schema_changes &= changes & (source.kinds == OBJECT)
@@ -267,13 +272,13 @@ def _without_row(members: Members, letters: npt.NDArray[np.uint8], keys: pa.Arra
 
 
 def _tables(members: Members, feed: Feed) -> pa.Array:
-    """Name the table of each event; null where it doesn't say."""
+    """Return the table of each event; null if the event doesn't contain it."""
     if feed.table:
         return pa.repeat(pa.scalar(feed.table), members.count)
     (source,) = members.find("source")
     inside = members_of(members.data, source)
     names = ("connector", "db", "schema", "keyspace", "keyspace_name", "table", "table_name", "collection")
-    found = [strings(members.data, places) for places in inside.find(*names)]
+    found = [strings(members.data, spans) for spans in inside.find(*names)]
     connector, db, schema, keyspace, keyspace_name, *rest = (_filled(one) for one in found)
     table = pc.coalesce(*rest)
     above = pc.coalesce(schema, keyspace, keyspace_name, db)
@@ -286,16 +291,16 @@ def _filled(texts: pa.Array) -> pa.Array:
     return pc.if_else(pc.equal(texts, ""), pa.scalar(None, pa.string()), texts)
 
 
-def _wanted(tables: pa.Array, feed: Feed) -> Mask:
+def _selected(tables: pa.Array, feed: Feed) -> Mask:
     distinct = pc.dictionary_encode(tables)
-    wanted = np.array([feed.wanted(name) for name in distinct.dictionary.to_pylist()] or [False], np.bool_)
+    selects = np.array([feed.selects(name) for name in distinct.dictionary.to_pylist()] or [False], np.bool_)
     numbers = distinct.indices.fill_null(0).to_numpy(zero_copy_only=False)
-    found: Mask = wanted[numbers]
+    found: Mask = selects[numbers]
     return found
 
 
-def _moments(members: Members, messages: Messages, feed: Feed) -> pa.Array:
-    """Return when each change was committed, µs since 1970: as the event says, else as the message does."""
+def _timestamps(members: Members, messages: Messages, feed: Feed) -> pa.Array:
+    """Return the commit time of each change, µs since 1970: from the event, else from the message."""
     (source,) = members.find("source")
     ts_us, ts_ms = members_of(members.data, source).find("ts_us", "ts_ms")
     times_ms = messages.times_ms
@@ -306,7 +311,7 @@ def _moments(members: Members, messages: Messages, feed: Feed) -> pa.Array:
     millis = show_plain(members.data, ts_ms, "int64")[0]
     sane = pc.less(pc.abs(millis.fill_null(0)), 1 << 50)
     millis = pc.multiply(pc.if_else(sane, millis, None), 1000)
-    # Copies of Vitess tell 0.
+    # Snapshot events of Vitess have 0.
     first = pc.coalesce(
         pc.if_else(pc.greater(micros, 0), micros, None), pc.if_else(pc.greater(millis, 0), millis, None)
     )
@@ -321,21 +326,21 @@ def _transactions(members: Members, feed: Feed) -> pa.Array:
     return strings(members.data, name)
 
 
-def _reasons(values: Values, what: Ints, messages: Messages, feed: Feed) -> pa.Array:
+def _reasons(values: Values, outcome: Ints, messages: Messages, feed: Feed) -> pa.Array:
     """Return why rows are quarantined; null for the others."""
-    reasons = pa.nulls(len(what), pa.string())
-    faulty = what >= _FIRST_FAULT
-    if not faulty.any():
+    reasons = pa.nulls(len(outcome), pa.string())
+    quarantined = outcome >= _FIRST_FAULT
+    if not quarantined.any():
         return reasons
-    found = [_reason(row, what, values, messages, feed) for row in np.flatnonzero(faulty).tolist()]
-    return pc.replace_with_mask(reasons, pa.array(faulty), pa.array(found, pa.string()))
+    found = [_reason(row, outcome, values, messages, feed) for row in np.flatnonzero(quarantined).tolist()]
+    return pc.replace_with_mask(reasons, pa.array(quarantined), pa.array(found, pa.string()))
 
 
-def _reason(row: int, what: Ints, values: Values, messages: Messages, feed: Feed) -> str:
+def _reason(row: int, outcome: Ints, values: Values, messages: Messages, feed: Feed) -> str:
     where = f"topic {feed.topic}, partition {feed.partition}, offset {messages.offsets[row]}"
     if values.ids is not None and values.ids[row] >= 0:
         where += f", schema {values.ids[row]}"
-    return f"{_REASONS[int(what[row])]} ({where})"
+    return f"{_REASONS[int(outcome[row])]} ({where})"
 
 
 def _records(
@@ -345,25 +350,25 @@ def _records(
     kinds: pa.Array,
     keys: pa.Array,
     messages: Messages,
-    moments: pa.Array,
+    timestamps: pa.Array,
     transactions: pa.Array,
     schema_ids: pa.Array,
     reasons: pa.Array,
     payload: pa.Array,
 ) -> pa.RecordBatch:
     count = len(messages.offsets)
-    place = positions(feed.epoch, messages.offsets)
+    position = encode_positions(feed.epoch, messages.offsets)
     moment = CHANGE_SCHEMA.field("committed_at").type
     return pa.RecordBatch.from_arrays(
         [
             tables,
             kinds,
             pa.repeat(pa.scalar(feed.origin), count),
-            place,
+            position,
             pa.repeat(pa.scalar(0, pa.int64()), count),
             keys,
-            place,
-            moments.cast(pa.int64()).cast(moment),
+            position,
+            timestamps.cast(pa.int64()).cast(moment),
             pa.repeat(pa.scalar(feed.captured_us, pa.int64()), count).cast(moment),
             transactions,
             schema_ids,
@@ -384,22 +389,22 @@ def _schemas(
     rows: Ints,
     seen: set[tuple[str, str]],
 ) -> list[pa.RecordBatch]:
-    """Make a record of each schema that is new, behind the first message that has it."""
+    """Build a record of each new schema, after the first message with it."""
     chosen = pa.array(rows)
     both = pa.table({"table": tables.take(chosen), "name": names.take(chosen), "row": chosen})
     first = both.group_by(["table", "name"]).aggregate([("row", "min")]).to_pylist()
-    made = []
+    records = []
     for one in sorted(first, key=lambda found: found["row_min"]):
         pair = (one["table"], one["name"])
         if pair in seen or pair in feed.known:
             continue
         seen.add(pair)
         row = one["row_min"]
-        at = position(feed.epoch, int(messages.offsets[row])) + BESIDE
+        at = encode_position(feed.epoch, int(messages.offsets[row])) + AFTER_MESSAGE
         text = texts.get(one["name"], b"")
         time_ms = int(messages.times_ms[row])
-        made.append(_one(feed, one["table"], record.SCHEMA, feed.origin, at, time_ms, one["name"], text))
-    return made
+        records.append(_one(feed, one["table"], record.SCHEMA, feed.origin, at, time_ms, one["name"], text))
+    return records
 
 
 def _one(
@@ -429,7 +434,7 @@ def _one(
     return pa.RecordBatch.from_pylist([row], schema=CHANGE_SCHEMA)
 
 
-def _joined(batches: Sequence[pa.RecordBatch]) -> pa.RecordBatch:
+def _concat(batches: Sequence[pa.RecordBatch]) -> pa.RecordBatch:
     if len(batches) == 1:
         return batches[0]
     return pa.Table.from_batches(batches).combine_chunks().to_batches()[0]

@@ -1,4 +1,4 @@
-"""Schemas of a registry compiled, each id once: what reads messages that bring an id instead of a schema."""
+"""Compiles schemas of a registry, each id once, to readers of messages with a schema id."""
 
 from __future__ import annotations
 
@@ -30,18 +30,18 @@ Written = Literal["avro", "protobuf", "json_schema"]
 
 
 class Registered(Protocol):
-    """Gives schemas by their ids, as ``kafka.registry.Registry`` does. Picklable."""
+    """Returns schemas by id, as ``kafka.registry.Registry`` does. Picklable."""
 
     def schema_of(self, schema_id: int) -> RegisteredSchema | None:
         """Return a schema, None if there is none."""
 
 
 class RegisteredSchemas:
-    """Compiles schemas of a registry when they are first needed. Picklable: elsewhere it begins anew.
+    """Compiles schemas of a registry on first use. Picklable, without the compiled schemas.
 
     Args:
-        registry: Where they are.
-        written: How messages are written.
+        registry: The schema registry.
+        written: The message format.
     """
 
     def __init__(self, registry: Registered, written: Written) -> None:
@@ -51,15 +51,15 @@ class RegisteredSchemas:
 
     @property
     def have_paths(self) -> bool:
-        """Whether messages tell which of a schema's messages they are."""
+        """Whether messages contain the path of their type in the schema."""
         return self._written == "protobuf"
 
     def compiled(self, schema_id: int, path: tuple[int, ...] = ()) -> Compiled | int:
-        """Return what reads messages of a schema, or the fault that such messages have.
+        """Return the reader of a schema's messages, or the fault of such messages.
 
         Raises:
             TransientError: The registry doesn't answer.
-            ConfigurationError: It refuses us.
+            ConfigurationError: The registry rejects the request.
         """
         if (schema_id, path) not in self._compiled:
             self._compiled[schema_id, path] = self._compile(schema_id, path)
@@ -77,35 +77,35 @@ class RegisteredSchemas:
             return compile_schema(found, path)
         except WRONG_SCHEMAS as error:
             log.warning(
-                "schema %d of the registry can't be read: %s %.300s", schema_id, type(error).__name__, error
+                "can't compile schema %d of the registry: %s %.300s", schema_id, type(error).__name__, error
             )
             return WRONG_SCHEMA
 
     def __getstate__(self) -> dict[str, Any]:
-        """Leave what is compiled behind: it is made again sooner than sent."""
+        """Omit compiled schemas: compiling again is cheaper than sending them."""
         return {**self.__dict__, "_compiled": {}}
 
 
 def _avro(schema: RegisteredSchema, path: tuple[int, ...]) -> Compiled:
-    del path  # a schema of Avro is one message's
-    program, shown = compile_avro(schema.text, [text for _, text in schema.references])
-    return Compiled(partial(avro_to_json, program), shown)
+    del path  # an Avro schema has one message type
+    program, connect_schema = compile_avro(schema.text, [text for _, text in schema.references])
+    return Compiled(partial(avro_to_json, program), connect_schema)
 
 
 def _protobuf(schema: RegisteredSchema, path: tuple[int, ...]) -> Compiled:
-    program, shown = compile_protobuf(_parsed(schema), path)
-    return Compiled(partial(protobuf_to_json, program), shown)
+    program, connect_schema = compile_protobuf(_parsed(schema), path)
+    return Compiled(partial(protobuf_to_json, program), connect_schema)
 
 
 def _json_schema(schema: RegisteredSchema, path: tuple[int, ...]) -> Compiled:
     del path
     if schema.references:
-        raise ValueError("a JSON Schema that refers to others")
-    return Compiled(_as_it_is, connect_of_json_schema(schema.text))
+        raise ValueError("a JSON Schema with references to other schemas")
+    return Compiled(_unchanged, connect_of_json_schema(schema.text))
 
 
-def _as_it_is(data: Bytes, starts: Ints, ends: Ints) -> tuple[pa.Array, Any]:
-    """Take messages as the JSON that they are; whether they are is left to who reads it."""
+def _unchanged(data: Bytes, starts: Ints, ends: Ints) -> tuple[pa.Array, Any]:
+    """Return messages unchanged; the reader checks that they are JSON."""
     return span_column(pa.binary(), data, starts, ends), np.zeros(len(starts), np.int64)
 
 

@@ -1,19 +1,20 @@
-"""Reading messages again that were set apart because the registry had no schema of their id.
+"""Retries messages that were quarantined because the registry had no schema with their id.
 
-Such a record has all that the message had: its place, its time, the value as it was written, and the key, as
-it was written or, where that could be read, as JSON. So it becomes the record that it would have become, at
-the same place in its partition's order: what came of later messages stays newer. One whose id is still
-unknown stays as it is. So do all while the registry doesn't answer, or refuses us: what waits here holds up
-no run.
+Such a record contains the complete message: its position, its time, the original value, and the key, either
+in its original form or, if it could be read, as JSON. A retry therefore produces the record that the message
+would have produced, at the same position in its partition: records of later messages stay newer. A record
+whose id is still unknown is unchanged. So are all records while the registry doesn't answer or rejects
+requests: they never block a run.
 
-The mirror needn't become what it would have been. A newer event that left values out (placeholders) was
-merged with the row before both; the late row loses to it, and with it the values that it alone has.
+The mirror may differ from one without the delay. A newer event with unavailable values (placeholders) was
+merged with the row before both; the late row loses to it, so values that only the late row has are lost.
 
-Nothing waits for ever: while something does, no deletion is forgotten. So what is older than deletions are
-remembered, and whose id the registry still doesn't have, is given up: it stays set apart.
+No record is retried forever, because deletes are retained as long as there is one to retry. A record that is
+older than the retention of deletes, and whose id the registry still doesn't have, is given up: it stays
+quarantined.
 
-A truncate never lands. Of what came after it the mirror may be all that is left, and it would be emptied of
-that too. It stays set apart, for a reason by which nothing waits.
+A truncate is never applied late: later rows may only be in the mirror by now, and would be deleted too. It
+stays quarantined, for a reason that isn't retried.
 """
 
 from __future__ import annotations
@@ -41,22 +42,22 @@ from airflow_cdc_provider.sources.debezium.registered import Registered
 
 log = logging.getLogger(__name__)
 
-AWAITED: Final = "UNKNOWN-SCHEMA"
-"""Code of the reason for which records wait to be read again."""
+UNKNOWN_SCHEMA: Final = "UNKNOWN-SCHEMA"
+"""Code of the reason for which records are retried."""
 _GIVEN_UP: Final = (
-    "SCHEMA-GIVEN-UP: this waited for longer than lake.tombstone_retention_seconds and is read no more"
+    "SCHEMA-GIVEN-UP: no schema was found within lake.tombstone_retention_seconds; no further retries"
 )
 
 
 @dataclass(frozen=True)
-class AwaitingReader:
-    """Reads records of kind ``quarantine`` again. Picklable: in each task it begins anew.
+class UnknownSchemaReader:
+    """Retries records of kind ``quarantine``. Picklable: each task starts with fresh state.
 
     Args:
-        reader: Reads messages; its registry is asked once for each id, and no more when it has failed.
-        partitions: How many partitions topics have.
-        given_up_before_us: What was captured before is given up if its schema isn't known now, µs since 1970;
-            0 for nothing.
+        reader: Reads messages; its registry is queried once per id, and not at all after a failure.
+        partitions: Number of partitions by topic.
+        given_up_before_us: Records captured before this are given up if their schema is still unknown, µs
+            since 1970; 0 for none.
     """
 
     reader: SliceReader
@@ -64,57 +65,57 @@ class AwaitingReader:
     given_up_before_us: int = 0
 
     def __call__(self, records: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
-        """Yield what they hold by the schemas that the registry has now; others as they are."""
-        waits = pc.starts_with(records["reason"], f"{AWAITED}:").fill_null(False)
-        others = records.filter(pc.invert(waits))
+        """Yield the decoded records if the registry has their schemas now; other records unchanged."""
+        is_retried = pc.starts_with(records["reason"], f"{UNKNOWN_SCHEMA}:").fill_null(False)
+        others = records.filter(pc.invert(is_retried))
         if others.num_rows:
             yield others
         if others.num_rows == records.num_rows:
             return
-        awaited = pa.Table.from_batches([records.filter(waits)])
-        awaited = awaited.append_column("epoch", pc.binary_slice(awaited["position"], 0, 4))
-        awaited = awaited.sort_by([("origin", "ascending"), ("position", "ascending")]).combine_chunks()
-        of_epochs = awaited.group_by(["origin", "epoch"], use_threads=False).aggregate([([], "count_all")])
+        retried = pa.Table.from_batches([records.filter(is_retried)])
+        retried = retried.append_column("epoch", pc.binary_slice(retried["position"], 0, 4))
+        retried = retried.sort_by([("origin", "ascending"), ("position", "ascending")]).combine_chunks()
+        of_epochs = retried.group_by(["origin", "epoch"], use_threads=False).aggregate([([], "count_all")])
         seen: set[tuple[str, str]] = set()
         first = 0
         for count in of_epochs["count_all"].to_pylist():
-            some = awaited.slice(first, count).to_batches()[0]
+            of_epoch = retried.slice(first, count).to_batches()[0]
             first += count
-            for made in self._read(some, seen):
-                yield self._without_old(_moments_back(made, some))
+            for decoded in self._read(of_epoch, seen):
+                yield self._give_up_old(_with_capture_times(decoded, of_epoch))
 
-    def _without_old(self, made: pa.RecordBatch) -> pa.RecordBatch:
-        """Give up what has waited for too long; unless the registry failed, which says nothing of an id."""
-        registry = self._asking.registry
-        if isinstance(registry, _AsFarAsItAnswers) and registry.failed:
-            return made
-        old = pc.less(made["captured_at"].cast(pa.int64()), self.given_up_before_us)
-        old = pc.and_(old, pc.equal(made["kind"], QUARANTINE))
+    def _give_up_old(self, decoded: pa.RecordBatch) -> pa.RecordBatch:
+        """Give up records that are too old, unless the registry failed, so that the id may exist."""
+        registry = self._task_reader.registry
+        if isinstance(registry, _RegistryUntilFailure) and registry.failed:
+            return decoded
+        old = pc.less(decoded["captured_at"].cast(pa.int64()), self.given_up_before_us)
+        old = pc.and_(old, pc.equal(decoded["kind"], QUARANTINE))
         name = "reason"
-        told = pc.replace_substring_regex(made[name], f"^{AWAITED}:", f"{_GIVEN_UP}:")
-        reasons = pc.if_else(old, told, made[name])
-        return made.set_column(made.schema.get_field_index(name), made.schema.field(name), reasons)
+        given_up = pc.replace_substring_regex(decoded[name], f"^{UNKNOWN_SCHEMA}:", f"{_GIVEN_UP}:")
+        reasons = pc.if_else(old, given_up, decoded[name])
+        return decoded.set_column(decoded.schema.get_field_index(name), decoded.schema.field(name), reasons)
 
     @cached_property
-    def _asking(self) -> SliceReader:
-        """What reads all that this task is given."""
+    def _task_reader(self) -> SliceReader:
+        """The reader for all records of this task."""
         reader = self.reader
         if reader.registry is not None:
-            reader = replace(reader, registry=_AsFarAsItAnswers(reader.registry))
+            reader = replace(reader, registry=_RegistryUntilFailure(reader.registry))
         return reader
 
     @cached_property
     def _converters(self) -> tuple[Converter, Converter]:
-        """What reads keys and values: schemas are compiled once."""
-        return self._asking.converters()
+        """The converters of keys and values; schemas are compiled once."""
+        return self._task_reader.converters()
 
     def __getstate__(self) -> dict[str, Any]:
-        """Leave behind what a task made: the next one asks anew."""
+        """Omit the state of a task: the next one queries the registry again."""
         return {one.name: getattr(self, one.name) for one in fields(self)}
 
     def _read(self, records: pa.RecordBatch, seen: set[tuple[str, str]]) -> Iterator[pa.RecordBatch]:
-        """Read what waits of one epoch of a partition, in its order."""
-        reader = self._asking
+        """Retry the records of one epoch of a partition, in order."""
+        reader = self._task_reader
         topic, partition = partition_of(records["origin"][0].as_py())
         offsets = offsets_of(records["position"])
         table = table_of(topic) if reader.options.tables_from == "topic" else ""
@@ -128,53 +129,53 @@ class AwaitingReader:
         feed = reader.feed(part)
         keys, values = self._converters
         feed = replace(
-            feed, strict=False, is_late=True, key_converter=_KeysLeft(keys), value_converter=values
+            feed, strict=False, is_late=True, key_converter=_UnreadKeys(keys), value_converter=values
         )
         times_ms = pc.divide(records["committed_at"].cast(pa.int64()), 1000).fill_null(-1)
         messages = Messages(records["key"], records["payload"], offsets, times_ms.to_numpy())
         yield from read_parted(messages, feed, seen, Counter())
 
 
-def _moments_back(made: pa.RecordBatch, records: pa.RecordBatch) -> pa.RecordBatch:
-    """Give records the moments when their messages were captured, which may be many."""
-    positions = pc.binary_slice(made["position"], 0, POSITION_BYTES)
+def _with_capture_times(decoded: pa.RecordBatch, records: pa.RecordBatch) -> pa.RecordBatch:
+    """Restore the capture times of the original messages."""
+    positions = pc.binary_slice(decoded["position"], 0, POSITION_BYTES)
     rows = pc.index_in(positions, value_set=records["position"])
     captured = records["captured_at"].take(rows)
-    # A schema that came with a message without a time is dated by when that was captured.
-    undated = pc.and_(pc.equal(made["kind"], SCHEMA), records["committed_at"].take(rows).is_null())
-    dated = pc.if_else(undated, pc.floor_temporal(captured, unit="millisecond"), made["committed_at"])
-    for name, moments in (("captured_at", captured), ("committed_at", dated)):
-        made = made.set_column(made.schema.get_field_index(name), made.schema.field(name), moments)
-    return made
+    # A schema of a message without a timestamp gets the capture time of the message.
+    undated = pc.and_(pc.equal(decoded["kind"], SCHEMA), records["committed_at"].take(rows).is_null())
+    dated = pc.if_else(undated, pc.floor_temporal(captured, unit="millisecond"), decoded["committed_at"])
+    for name, times in (("captured_at", captured), ("committed_at", dated)):
+        decoded = decoded.set_column(decoded.schema.get_field_index(name), decoded.schema.field(name), times)
+    return decoded
 
 
 @dataclass(frozen=True)
-class _KeysLeft:
-    """Reads the keys that could not be read; those that were are JSON, which never begins with a zero.
+class _UnreadKeys:
+    """Reads keys that were unreadable before; other keys are JSON, which never starts with a zero byte.
 
     Args:
-        converter: Reads them; what keys of text begin with says nothing to it.
+        converter: The key converter; for text keys the first byte is irrelevant.
     """
 
     converter: Converter
 
     def keys(self, written: pa.Array) -> tuple[pa.Array, Ints]:
-        left = pc.equal(pc.binary_slice(written, 0, 1), pa.scalar(b"\0")).fill_null(False)
-        made, faults = self.converter.keys(pc.if_else(left, written, pa.scalar(None, pa.binary())))
-        return pc.if_else(left, made, written), faults
+        unread = pc.equal(pc.binary_slice(written, 0, 1), pa.scalar(b"\0")).fill_null(False)
+        decoded, faults = self.converter.keys(pc.if_else(unread, written, pa.scalar(None, pa.binary())))
+        return pc.if_else(unread, decoded, written), faults
 
     def values(self, written: pa.Array, *, unwrapped: bool) -> Values:
         return self.converter.values(written, unwrapped=unwrapped)
 
 
-class _AsFarAsItAnswers:
-    """A registry that has no schema more as soon as it fails.
+class _RegistryUntilFailure:
+    """A registry that returns no schemas after its first failure.
 
     Args:
         registry: The registry.
 
     Attributes:
-        failed: Whether it did.
+        failed: Whether it has failed.
     """
 
     def __init__(self, registry: Registered) -> None:
@@ -182,12 +183,12 @@ class _AsFarAsItAnswers:
         self.failed = False
 
     def schema_of(self, schema_id: int) -> RegisteredSchema | None:
-        """Return a schema, None if there is none, or it can't be told."""
+        """Return a schema, None if there is none, or after a failure."""
         if self.failed:
             return None
         try:
             return self._registry.schema_of(schema_id)
         except CdcError as error:
-            log.warning("messages whose schemas were unknown wait on: %s", error)
+            log.warning("messages with unknown schemas are not retried: %s", error)
             self.failed = True
             return None

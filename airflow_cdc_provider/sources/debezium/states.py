@@ -1,4 +1,4 @@
-"""What is kept of a row, and what of it was not in the event.
+"""The state of a row, and unavailable values in it.
 
 A state::
 
@@ -23,7 +23,7 @@ from airflow_cdc_provider.sources.debezium.connect_schema import NO_SCHEMA
 from airflow_cdc_provider.sources.debezium.json_members import (
     NULL,
     Members,
-    Places,
+    ValueSpans,
     members_of,
     read_values,
     spelled,
@@ -36,11 +36,11 @@ _FORM: Final = b"\x01"
 
 
 def write_states(names: pa.Array, rows: pa.Array) -> pa.Array:
-    """Write states.
+    """Encode states.
 
     Args:
-        names: Name of each row's schema (32 hexadecimal digits, or empty); strings.
-        rows: JSON objects, binary.
+        names: Schema name of each row (32 hexadecimal digits, or empty); strings.
+        rows: JSON objects; binary.
     """
     distinct = pc.dictionary_encode(names.fill_null(NO_SCHEMA))
     heads = pa.array([_head(name) for name in distinct.dictionary.to_pylist()], pa.binary())
@@ -48,20 +48,20 @@ def write_states(names: pa.Array, rows: pa.Array) -> pa.Array:
 
 
 def read_states(states: pa.Array) -> tuple[list[tuple[str, Ints]], pa.Array]:
-    """Take states apart.
+    """Decode states.
 
     Returns:
-        Per name of a schema the rows that have it, and all rows as JSON.
+        The indexes of rows by schema name, and all rows as JSON.
 
     Raises:
-        CorruptInput: Something else stands there.
+        CorruptInput: A state is malformed.
     """
     if not len(states):
         return [], pa.array([], pa.binary())
     data, starts, ends = binary_buffer(states)
     if (ends - starts < HEAD_BYTES).any() or (data[starts] != _FORM[0]).any():
         raise CorruptInput(
-            "a state of a row of Debezium's events is of another form",
+            "a state of a row of Debezium's events has an unknown format",
             expected=f"{_FORM.hex()}, {NAME_BYTES} bytes and a JSON object",
             remedy="the mirror was written by a newer release of this package; use that one",
         )
@@ -79,10 +79,10 @@ def _head(name: str) -> bytes:
 
 
 def spellings(placeholder: str) -> tuple[bytes, ...]:
-    """Return how Debezium writes a value that it doesn't have, by the kind of column.
+    """Return the spellings of an unavailable value by Debezium, which depend on the column type.
 
-    Text; bytes in base64 and hexadecimal; maps, as objects and as text; lists of text, of bytes and of UUIDs.
-    Other lists have an element for each byte: numbers, booleans, and decimals in all their forms.
+    These are text; bytes in base64 and hexadecimal; maps, as objects and as text; lists of text, bytes and
+    UUIDs. Other lists have an element per byte: numbers, booleans, and decimals in all formats.
     """
     raw = placeholder.encode()
     digest = bytearray(hashlib.md5(raw, usedforsecurity=False).digest())
@@ -121,7 +121,7 @@ def rows_of(texts: pa.Array, placeholder: tuple[bytes, ...]) -> tuple[Members, n
         placeholder: From :func:`spellings`.
 
     Returns:
-        The members, those that Debezium didn't have as null; and which ones these are.
+        The members, with unavailable values as null; and which members are unavailable.
     """
     data, values = read_values(texts)
     members = members_of(data, values)
@@ -133,11 +133,11 @@ def rows_of(texts: pa.Array, placeholder: tuple[bytes, ...]) -> tuple[Members, n
             members.count,
             members.owners,
             members.names,
-            Places(members.values.starts, members.values.ends, kinds),
+            ValueSpans(members.values.starts, members.values.ends, kinds),
         )
     return members, missing
 
 
-def unavailable(data: Bytes, values: Places, placeholder: tuple[bytes, ...]) -> npt.NDArray[np.bool_]:
-    """Tell which values Debezium didn't have."""
+def unavailable(data: Bytes, values: ValueSpans, placeholder: tuple[bytes, ...]) -> npt.NDArray[np.bool_]:
+    """Return which values are unavailable."""
     return spelled(data, values, placeholder)

@@ -1,9 +1,8 @@
-"""A table's rows over time: by which schemas they came, and which columns show them all.
+"""The recorded schemas of a table's rows, and the columns for all of them.
 
-Made of the records of kind ``schema`` that readers hand on: one per table and schema, and one per table that
-has rows without a schema. A column's type is the narrowest that holds all that the schemas say, where there
-is one; else that of the newest schema. Columns stay when a newer schema doesn't have them: rows from before
-it do.
+Built from the records of kind ``schema`` that readers emit: one per table and schema, and one per table with
+rows without a schema. A column has the narrowest type for the values of all schemas if there is one, else the
+type in the newest schema. A column that a newer schema doesn't have is kept, because older rows have it.
 """
 
 from __future__ import annotations
@@ -27,7 +26,7 @@ from airflow_cdc_provider.sources.debezium.connect_schema import (
 )
 
 HIDDEN: Final = frozenset({"__deleted", "__op"})
-"""What ExtractNewRecordState says of a row beside it."""
+"""Members that ExtractNewRecordState adds to a row."""
 
 _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 _TAKEN: Final = (REST, "_cdc")
@@ -35,11 +34,11 @@ _TAKEN: Final = (REST, "_cdc")
 
 @dataclass(frozen=True)
 class TableRows:
-    """How the rows of a table came.
+    """The schemas of a table's rows.
 
     Args:
         table: ``database.table``.
-        schemas: By name, the oldest first.
+        schemas: Schemas by name, oldest first.
         plain: Whether there are rows without a schema.
     """
 
@@ -49,7 +48,7 @@ class TableRows:
 
     @classmethod
     def of(cls, table: str, records: Iterable[Mapping[str, Any]]) -> TableRows:
-        """Read records of kind ``schema``; others, and those of other tables, are passed over."""
+        """Read records of kind ``schema``; records of other kinds and tables are skipped."""
         own = [one for one in records if one["kind"] == SCHEMA and one["source_table"] == table]
         own.sort(key=lambda one: (one["committed_at"] or _EPOCH, bytes(one["position"]), one["origin"]))
         schemas: dict[str, ConnectField] = {}
@@ -60,17 +59,17 @@ class TableRows:
 
     @property
     def known(self) -> bool:
-        """Whether a row was ever seen."""
+        """Whether any row was captured."""
         return self.plain or bool(self.schemas)
 
     @cached_property
     def fields(self) -> dict[str, ConnectField]:
-        """The newest type of each column, in the order of the newest schema; columns that are gone follow."""
+        """The newest type of each column, in the order of the newest schema, followed by dropped columns."""
         found: dict[str, ConnectField] = {}
         names: set[str] = {"", *(name.lower() for name in _TAKEN)}
         for schema in reversed(list(self.schemas.values())):
             for one in schema.fields:
-                # Engines don't tell names apart by case: a second one stands in the rest.
+                # Engines compare names case-insensitively: a second one is stored in the rest.
                 if one.name in HIDDEN or one.name in found or one.name.lower() in names:
                     continue
                 names.add(one.name.lower())
@@ -79,18 +78,18 @@ class TableRows:
 
     @cached_property
     def columns(self) -> dict[str, pa.DataType]:
-        """The columns that schemas give the table, with their lake types."""
+        """The columns of all schemas, with their lake types."""
         found: dict[str, pa.DataType] = {}
         for name in self.fields:
             for schema in self.schemas.values():
                 own = schema.field(name)
                 if own is not None:
-                    found[name] = joined(found[name], own.lake_type) if name in found else own.lake_type
+                    found[name] = unified(found[name], own.lake_type) if name in found else own.lake_type
         return found
 
 
-def joined(old: pa.DataType, new: pa.DataType) -> pa.DataType:
-    """Return the type that holds the values of both; the newer one if there is none."""
+def unified(old: pa.DataType, new: pa.DataType) -> pa.DataType:
+    """Return the type for the values of both types; the newer type if there is none."""
     if old == new:
         return new
     if pa.types.is_integer(old) and pa.types.is_integer(new):
@@ -104,10 +103,10 @@ def joined(old: pa.DataType, new: pa.DataType) -> pa.DataType:
     if pa.types.is_struct(old) and pa.types.is_struct(new):
         types = {one.name: one.type for one in new}
         for one in old:
-            types[one.name] = joined(one.type, types[one.name]) if one.name in types else one.type
+            types[one.name] = unified(one.type, types[one.name]) if one.name in types else one.type
         return new if clash(types) else pa.struct(list(types.items()))
     if pa.types.is_list(old) and pa.types.is_list(new):
-        return pa.list_(pa.field("element", joined(old.value_type, new.value_type)))
+        return pa.list_(pa.field("element", unified(old.value_type, new.value_type)))
     if pa.types.is_map(old) and pa.types.is_map(new):
-        return pa.map_(new.key_type, joined(old.item_type, new.item_type))
+        return pa.map_(new.key_type, unified(old.item_type, new.item_type))
     return new

@@ -1,8 +1,8 @@
-"""Credentials from a class of one's own, for logins that live in no Airflow connection.
+"""Credentials from a custom class, for logins that are not stored in an Airflow connection.
 
-The class is named by ``source.authentication_class``. It is made and asked each time that a process connects,
-so it may give a token that lasts for a while only. What a connection string says itself wins, and so do
-options of the connection's extra; login and password of the connection are replaced.
+``source.authentication_class`` names the class. It is instantiated and called each time a process connects,
+so it may return short-lived tokens. Credentials in the connection string and options in the connection's
+extra take precedence; the connection's login and password are replaced.
 """
 
 from __future__ import annotations
@@ -18,44 +18,46 @@ _ALLOWED: Final = ("username", "password", "authSource", "authMechanism", "authM
 
 
 class AuthenticationProvider(Protocol):
-    """A class that knows how to log in; it is made without arguments."""
+    """A class that provides credentials; it is instantiated without arguments."""
 
     def credentials(self, hosts: str) -> Mapping[str, Any]:
-        """Return how to log in.
+        """Return the login options.
 
         Args:
-            hosts: The servers as the connection names them, without any secret.
+            hosts: The servers as the connection names them, without secrets.
 
         Returns:
-            Of PyMongo's options ``username``, ``password``, ``authSource``, ``authMechanism`` and
-            ``authMechanismProperties`` those that it sets; none to leave all as it is.
+            Any of PyMongo's options ``username``, ``password``, ``authSource``, ``authMechanism`` and
+            ``authMechanismProperties``; an empty mapping keeps the connection's login.
         """
         ...
 
 
-def ask_provider(place: str, hosts: str) -> dict[str, Any]:
-    """Ask a class for credentials.
+def provider_credentials(class_path: str, hosts: str) -> dict[str, Any]:
+    """Return the credentials that a class provides.
 
     Args:
-        place: ``package.module:Class``.
+        class_path: ``package.module:Class``.
         hosts: The servers.
 
     Raises:
-        ConfigurationError: It can't be loaded, fails, or gives other options. The message shows no value.
+        ConfigurationError: The class can't be loaded, fails, or returns other options. The message contains
+            no values.
     """
-    provider = load_plugin(_OPTION, place)
+    provider = load_plugin(_OPTION, class_path)
     try:
-        given = provider().credentials(hosts)
+        credentials = provider().credentials(hosts)
     except CdcError:
         raise
-    except Exception as error:  # noqa: BLE001  # whatever a class of a user's raises
-        # Its text may hold a secret.
-        raise ConfigurationError(f"{_OPTION} {place} failed", found=type(error).__name__) from None
-    if not isinstance(given, Mapping) or not set(given) <= set(_ALLOWED):
-        found = sorted(map(str, given)) if isinstance(given, Mapping) else type(given).__name__
+    except Exception as error:  # noqa: BLE001  # user code may raise anything
+        # The error's text may contain a secret.
+        raise ConfigurationError(f"{_OPTION} {class_path} failed", found=type(error).__name__) from None
+    if not isinstance(credentials, Mapping) or not set(credentials) <= set(_ALLOWED):
+        is_mapping = isinstance(credentials, Mapping)
+        found = sorted(map(str, credentials)) if is_mapping else type(credentials).__name__
         raise ConfigurationError(
-            f"{_OPTION} {place} gives no credentials",
+            f"{_OPTION} {class_path} returned no credentials",
             expected=f"a mapping with some of {', '.join(_ALLOWED)}",
             found=str(found),
         )
-    return dict(given)
+    return dict(credentials)

@@ -1,4 +1,4 @@
-"""BSON walked in place by kernels: validate, find fields, cut batches, copy spans, without Python objects.
+"""Kernels that walk BSON in place: validate, find fields, split batches, without Python objects.
 
 A document (https://bsonspec.org, all little-endian)::
 
@@ -25,9 +25,9 @@ type   name                 value
 13     decimal128           16 bytes, IEEE 754-2008, binary integer significand
 ====== ==================== ======================================================================
 
-What the kernels guarantee: no read outside ``[start, end)``, whatever the bytes say. :func:`validate` looks
-at a document to its leaves; the other kernels check the lengths that they follow and answer "not there" or
-:data:`BROKEN` where these don't fit. UTF-8 is not checked: the server doesn't either.
+The kernels never read outside ``[start, end)``, whatever the bytes are. :func:`validate` checks a document to
+its leaves; the other kernels check the lengths that they follow and return "missing" or :data:`BROKEN` if a
+length is invalid. UTF-8 is not checked, as on the server.
 """
 
 from __future__ import annotations
@@ -65,17 +65,17 @@ MAX_KEY: Final = 0x7F
 MIN_KEY: Final = 0xFF
 
 MAX_DEPTH: Final = 256
-"""Deepest nesting that is read; the server's own limit is 180 for users, 200 inside."""
+"""Maximum nesting depth; the server's own limit is 180 for users, 200 internally."""
 
 BROKEN: Final = -1
-"""Answer of a kernel that met a length which leaves its bounds."""
+"""Result of a kernel for a length that exceeds its bounds."""
 
 _ONES: Final = np.uint64(0x0101010101010101)
 _HIGH_BITS: Final = np.uint64(0x8080808080808080)
 
 FAULTS: Final[Sequence[str]] = (
     "",
-    "the length of a document doesn't fit its place",
+    "the length of a document is wrong",
     "a document doesn't end with a zero byte",
     "a name isn't terminated",
     "a value leaves its document",
@@ -101,8 +101,8 @@ class Spans:
     Args:
         starts: First byte of each.
         ends: Byte after each.
-        stopped_at: Where cutting had to stop because a length can't be followed; the buffer's length
-            otherwise.
+        stopped_at: Offset at which splitting stopped because of an invalid length; otherwise the buffer's
+            length.
     """
 
     starts: Ints
@@ -115,14 +115,14 @@ class Spans:
 
 
 def as_bytes(data: bytes | bytearray | memoryview | Bytes) -> Bytes:
-    """View bytes as the array type that kernels take, without a copy."""
+    """View bytes as the array type of the kernels, without a copy."""
     return data if isinstance(data, np.ndarray) else np.frombuffer(data, dtype=np.uint8)
 
 
 def split_documents(data: Bytes) -> Spans:
-    """Cut concatenated documents by their length prefixes.
+    """Split concatenated documents by their length prefixes.
 
-    Contents are not looked at. A length that is no length ends the cut: what follows can't be located.
+    Contents are not checked. Splitting stops at an invalid length: later documents can't be located.
     """
     ends = np.empty(max(16, len(data) // 64), np.int64)
     count, stopped = _cut_documents(data, 0, 0, ends)
@@ -136,7 +136,7 @@ def split_documents(data: Bytes) -> Spans:
 
 
 def split_array(data: Bytes, start: int, end: int) -> Spans:
-    """Cut an array of documents (``firstBatch``, ``nextBatch``) into its members."""
+    """Split an array of documents (``firstBatch``, ``nextBatch``) into its elements."""
     capacity = max(16, (end - start) // 64)
     while True:
         starts = np.empty(capacity, np.int64)
@@ -154,9 +154,9 @@ def find_in_all(data: Bytes, starts: Ints, ends: Ints, name: bytes) -> tuple[Int
     return kinds, value_starts, value_ends
 
 
-def validate_all(data: Bytes, starts: Ints, ends: Ints, faults: Ints, places: Ints) -> int:
-    """Validate many documents (start -1: none); fill fault number and place, return how many are broken."""
-    return int(_validate_all(data, starts, ends, faults, places, np.empty(MAX_DEPTH, np.int64)))
+def validate_all(data: Bytes, starts: Ints, ends: Ints, faults: Ints, offsets: Ints) -> int:
+    """Validate documents (start -1: none); fill fault numbers and offsets, return the number of faults."""
+    return int(_validate_all(data, starts, ends, faults, offsets, np.empty(MAX_DEPTH, np.int64)))
 
 
 @walker
@@ -185,7 +185,7 @@ def read_u64(data: Any, pos: int) -> Any:
 
 @walker
 def name_end(data: Any, pos: int, end: int) -> Any:
-    """Return the place of the NUL that ends a name (or a regular expression's text), or BROKEN."""
+    """Return the offset of the NUL that ends a name (or a regular expression's text), or BROKEN."""
     at = np.uint64(pos)
     stop = np.uint64(end) if end > pos else at
     while stop - at >= np.uint64(8):
@@ -288,28 +288,28 @@ def _other_end(data: Any, kind: int, pos: int, end: int) -> Any:
 
 @walker
 def is_known_type(kind: int) -> Any:
-    """Tell whether a type byte is one of BSON's."""
+    """Return whether a type byte is valid BSON."""
     return _SIZES[np.uint8(kind)] != _UNKNOWN
 
 
 @walker
 def scope_start(data: Any, pos: int) -> Any:
-    """Return where the document of a code with scope begins; :func:`value_end` has checked the value."""
+    """Return the start of the document of a code with scope; :func:`value_end` has checked the value."""
     return pos + 8 + read_i32(data, pos + 4)
 
 
 @walker
 def validate(data: Any, start: Any, end: Any, stack: Any) -> Any:  # one return per fault
-    """Look at a document to its leaves.
+    """Validate a document to its leaves.
 
     Args:
         data: The buffer.
-        start: Where the document begins.
-        end: Where it must end.
-        stack: Scratch, int64, of length MAX_DEPTH.
+        start: Start of the document.
+        end: Required end of the document.
+        stack: Scratch space, int64, of length MAX_DEPTH.
 
     Returns:
-        Fault number (0 for none) and the place of the fault.
+        Fault number (0 for none) and the offset of the fault.
     """
     if end - start < 5 or read_i32(data, start) != end - start:
         return _LENGTH, start
@@ -354,14 +354,14 @@ def validate(data: Any, start: Any, end: Any, stack: Any) -> Any:  # one return 
 
 
 @walker
-def _validate_all(data: Any, starts: Any, ends: Any, faults: Any, places: Any, stack: Any) -> Any:
+def _validate_all(data: Any, starts: Any, ends: Any, faults: Any, offsets: Any, stack: Any) -> Any:
     broken = 0
     for i in range(len(starts)):
         if starts[i] < 0:
             continue
-        fault, place = validate(data, starts[i], ends[i], stack)
+        fault, offset = validate(data, starts[i], ends[i], stack)
         faults[i] = fault
-        places[i] = place
+        offsets[i] = offset
         if fault != 0:
             broken += 1
     return broken
@@ -373,8 +373,8 @@ def find(data: Any, start: int, end: int, name: Any) -> Any:
 
     Args:
         data: The buffer.
-        start: Where the document begins.
-        end: Where it ends.
+        start: Start of the document.
+        end: End of the document.
         name: The name's bytes.
 
     Returns:
@@ -419,7 +419,7 @@ def _find_in_all(
 
 @walker
 def _cut_documents(data: Any, count: int, pos: int, ends: Any) -> Any:
-    """Fill ends from ``count`` and ``pos`` on; return their number and where it stopped, -1 for no room."""
+    """Fill ends from ``count`` and ``pos`` on; return their number and stop offset, -1 if ends is full."""
     size = len(data)
     while size - pos >= 5:
         length = read_i32(data, pos)

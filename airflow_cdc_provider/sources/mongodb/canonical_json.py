@@ -1,13 +1,13 @@
-"""Canonical Extended JSON v2 (relaxed nowhere), written from BSON bytes by a kernel.
+"""Canonical Extended JSON v2, written from BSON bytes by a kernel.
 
-The text is the one that PyMongo's ``json_util`` prints in its canonical mode, separators ``", "`` and ``":
-"`` included, but made of the bytes, so that what Python's types can't hold stays: members of the same name,
-symbols, DBPointers, undefined, options of regular expressions, the order of a DBRef's members, dates of any
-year. Digits of doubles are the shortest that read back.
+The text equals the output of PyMongo's ``json_util`` in canonical mode, including the separators ``", "`` and
+``": "``. It is written from the bytes, so it also contains what Python's types can't hold: members with the
+same name, symbols, DBPointers, undefined, options of regular expressions, the order of a DBRef's members,
+dates of any year. Doubles have the shortest digits that read back.
 
-Two forms differ in strings only: ``ascii_only`` escapes all outside ASCII as ``json_util`` does; without it
-text stays UTF-8, for columns that people search. A byte that is no UTF-8 (the server doesn't check) shows as
-U+FFFD; :func:`write_values` counts the values in which that happened.
+Two formats differ in strings only: ``ascii_only`` escapes all characters outside ASCII as ``json_util`` does;
+without it text stays UTF-8, for columns that users search. A byte that is not UTF-8 (the server doesn't
+check) is replaced by U+FFFD; :func:`write_values` counts the values with replacements.
 """
 
 from __future__ import annotations
@@ -61,9 +61,9 @@ from airflow_cdc_provider.sources.mongodb.canonical_numbers import (
 )
 from airflow_cdc_provider.sources.mongodb.canonical_strings import put_string
 
-_NO_ROOM: Final = -2
-_ROOM_PER_BYTE: Final = 6
-_ROOM_PER_ELEMENT: Final = 160
+_BUFFER_FULL: Final = -2
+_MAX_PER_BYTE: Final = 6
+_MAX_PER_ELEMENT: Final = 160
 
 
 @dataclass(frozen=True)
@@ -71,8 +71,8 @@ class Texts:
     """Texts of many values.
 
     Args:
-        column: A string array; null where the value isn't there or its bytes are broken.
-        not_utf8: How many values hold bytes that are no UTF-8.
+        column: A string array; null for missing and broken values.
+        not_utf8: Number of values with bytes that are not UTF-8.
     """
 
     column: pa.Array
@@ -84,10 +84,10 @@ def write_values(data: Bytes, kinds: Ints, starts: Ints, ends: Ints, *, ascii_on
 
     Args:
         data: The buffer.
-        kinds: BSON type of each value, 0 for one that isn't there; a document is a value of type 3.
+        kinds: BSON type of each value, 0 for a missing one; a document is a value of type 3.
         starts: First byte of each value.
         ends: Byte after each value.
-        ascii_only: Escape what is outside ASCII.
+        ascii_only: Escape characters outside ASCII.
 
     Raises:
         OverflowError: The texts take 2 GiB or more.
@@ -99,7 +99,7 @@ def write_values(data: Bytes, kinds: Ints, starts: Ints, ends: Ints, *, ascii_on
     out = np.empty(4096 + 3 * int(np.where(kinds > 0, ends - starts, 0).sum()), np.uint8)
     row = _write_all(data, kinds, starts, ends, ascii_only, out, offsets, valid, not_utf8, 0)
     while row < count:
-        missing = _ROOM_PER_BYTE * int(ends[row] - starts[row]) + _ROOM_PER_ELEMENT
+        missing = _MAX_PER_BYTE * int(ends[row] - starts[row]) + _MAX_PER_ELEMENT
         out = np.concatenate([out[: offsets[row]], np.empty(len(out) + missing, np.uint8)])
         row = _write_all(data, kinds, starts, ends, ascii_only, out, offsets, valid, not_utf8, row)
     used = int(offsets[count])
@@ -156,7 +156,7 @@ def _write_all(
     not_utf8: Any,
     first: int,
 ) -> Any:
-    """Write values from ``first`` on; return the row for which the room didn't suffice, or their number."""
+    """Write values from ``first`` on; return the row that didn't fit into ``out``, or the number of rows."""
     stack = np.empty(MAX_DEPTH, np.int64)
     shape = np.empty(MAX_DEPTH, np.uint8)
     bad = np.zeros(1, np.int64)
@@ -168,7 +168,7 @@ def _write_all(
             after = _write_value(
                 data, kinds[row], starts[row], ends[row], ascii_only, out, used, stack, shape, bad
             )
-            if after == _NO_ROOM:
+            if after == _BUFFER_FULL:
                 return row
             if after >= 0:
                 used = after
@@ -200,9 +200,9 @@ def _write_value(
         return BROKEN
     if (
         len(out) - used
-        < _ROOM_PER_BYTE * (end - start if kind not in (DOCUMENT, ARRAY) else 0) + _ROOM_PER_ELEMENT
+        < _MAX_PER_BYTE * (end - start if kind not in (DOCUMENT, ARRAY) else 0) + _MAX_PER_ELEMENT
     ):
-        return _NO_ROOM
+        return _BUFFER_FULL
     if kind not in (DOCUMENT, ARRAY, CODE_WITH_SCOPE):
         return _write_scalar(data, kind, start, end, ascii_only, out, used, bad)
     pos, used = _open(data, kind, start, ascii_only, out, used, bad)
@@ -232,8 +232,8 @@ def _write_value(
             return BROKEN
         nested = inner in (DOCUMENT, ARRAY)
         size = name - pos + (0 if nested else stop - name)
-        if len(out) - used < _ROOM_PER_BYTE * size + _ROOM_PER_ELEMENT:
-            return _NO_ROOM
+        if len(out) - used < _MAX_PER_BYTE * size + _MAX_PER_ELEMENT:
+            return _BUFFER_FULL
         if not first:
             out[used] = 0x2C
             out[used + 1] = 0x20
@@ -266,7 +266,7 @@ def _shape(kind: int) -> Any:
 
 @kernel
 def _open(data: Any, kind: int, start: int, ascii_only: bool, out: Any, used: int, bad: Any) -> Any:
-    """Write what stands before the members; return where the members begin and the bytes used."""
+    """Write the text before the members; return the start of the members and the bytes used."""
     if kind == CODE_WITH_SCOPE:
         inner = scope_start(data, start)
         used = put(_OPEN_CODE, out, used)

@@ -1,4 +1,4 @@
-"""Numbers and bytes as canonical Extended JSON writes them, digit by digit."""
+"""Writes numbers and bytes in the format of canonical Extended JSON."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ _INFINITY: Final = np.frombuffer(b"Infinity", np.uint8)
 
 @kernel
 def put(text: Any, out: Any, used: int) -> Any:
-    """Write bytes as they are; return the bytes used then."""
+    """Write bytes unchanged; return the bytes used."""
     for i in range(len(text)):
         out[used + i] = text[i]
     return used + len(text)
@@ -32,7 +32,7 @@ def put(text: Any, out: Any, used: int) -> Any:
 
 @kernel
 def put_hex(data: Any, start: int, end: int, out: Any, used: int) -> Any:
-    """Write bytes as lower-case hex digits; return the bytes used then."""
+    """Write bytes as lower-case hex digits; return the bytes used."""
     for i in range(start, end):
         out[used] = _HEX[data[i] >> 4]
         out[used + 1] = _HEX[data[i] & 15]
@@ -42,7 +42,7 @@ def put_hex(data: Any, start: int, end: int, out: Any, used: int) -> Any:
 
 @kernel
 def put_unsigned(value: Any, out: Any, used: int) -> Any:
-    """Write a uint64 in decimal; return the bytes used then."""
+    """Write a uint64 in decimal; return the bytes used."""
     length = 1
     rest = value // np.uint64(10)
     while rest > 0:
@@ -56,7 +56,7 @@ def put_unsigned(value: Any, out: Any, used: int) -> Any:
 
 @kernel
 def put_integer(value: Any, out: Any, used: int) -> Any:
-    """Write an int64 in decimal; return the bytes used then."""
+    """Write an int64 in decimal; return the bytes used."""
     size = np.uint64(value)
     if value < 0:
         out[used] = 0x2D
@@ -74,7 +74,7 @@ def _put_zeros(count: int, out: Any, used: int) -> Any:
 
 @kernel
 def put_double(bits: Any, out: Any, used: int) -> Any:
-    """Write a double as Python's ``repr`` does, but ``NaN`` and ``Infinity`` as Extended JSON spells them."""
+    """Write a double in the format of Python's ``repr``, with Extended JSON's ``NaN`` and ``Infinity``."""
     size = bits & ~SIGN_BIT
     if size > INFINITY_BITS:
         return put(_NAN, out, used)
@@ -108,10 +108,10 @@ def put_double(bits: Any, out: Any, used: int) -> Any:
 
 
 @kernel
-def _insert_point(out: Any, start: int, end: int, place: int) -> Any:
-    for i in range(end, start + place, -1):
+def _insert_point(out: Any, start: int, end: int, index: int) -> Any:
+    for i in range(end, start + index, -1):
         out[i] = out[i - 1]
-    out[start + place] = 0x2E
+    out[start + index] = 0x2E
     return end + 1
 
 
@@ -128,7 +128,7 @@ def _lead_with_zeros(out: Any, start: int, end: int, zeros: int) -> Any:
 
 @kernel
 def put_decimal(high: Any, low: Any, out: Any, used: int) -> Any:
-    """Write a decimal128 by the rules of its specification; return the bytes used then."""
+    """Write a decimal128 by the rules of its specification; return the bytes used."""
     kind, negative, high, low, exponent = decimal_parts(high, low)
     if kind not in (FINITE, INFINITE):
         return put(_NAN, out, used)

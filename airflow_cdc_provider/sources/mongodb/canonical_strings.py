@@ -1,4 +1,4 @@
-"""Strings as canonical Extended JSON writes them, quoted and escaped; what is no UTF-8 shows as U+FFFD."""
+"""Writes strings in the format of canonical Extended JSON; bytes that are not UTF-8 become U+FFFD."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ _HEX: Final = np.frombuffer(b"0123456789abcdef", np.uint8)
 
 @kernel
 def code_point(data: Any, pos: int, end: int) -> Any:
-    """Decode one character: its code point and length in bytes; code point -1, length 1 if it is no UTF-8."""
+    """Decode one character: code point and length in bytes; code point -1, length 1 if it is not UTF-8."""
     lead = np.int64(data[pos])
     if lead < 0x80:
         return lead, 1
@@ -69,7 +69,7 @@ def _short_escape(byte: int) -> Any:
 
 @kernel
 def put_string(data: Any, start: int, end: int, ascii_only: bool, out: Any, used: int, bad: Any) -> Any:
-    """Write text in quotes; return the bytes used then. ``bad[0]`` counts bytes that are no UTF-8."""
+    """Write text in quotes; return the bytes used. ``bad[0]`` counts bytes that are not UTF-8."""
     out[used] = 0x22
     used += 1
     pos = start

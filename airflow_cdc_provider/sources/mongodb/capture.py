@@ -1,18 +1,19 @@
-"""Capture: one change stream, read to a head in bounded plans of raw bytes.
+"""Reads one change stream up to the head, in bounded plans of raw bytes.
 
-A change stream is one feed that one server produces on one core, so near the head the driver reads it: it
-asks for raw batches, looks at each event's place only, and hands the bytes on in slices for executors to
-decode (:class:`EventSlice`). Such a plan holds its data. Read again from the same offset, the stream gives
-the same events at the same positions, but for documents that the server looks up. (A backlog is read by
-several streams, on executors: :mod:`.time_slices`.)
+One server produces a change stream on one core, so near the head the driver reads it: it fetches raw batches,
+parses only each event's position, and passes the bytes in slices to executors, which decode them
+(:class:`EventSlice`). Such a plan holds its data. Read again from the same offset, the stream returns the
+same events at the same positions, except for documents that the server looks up. (Several streams on
+executors read a backlog: :mod:`.time_slices`.)
 
-The end of a plan is the place of its last event, or the high-water token that the server sends when nothing
-matched, so quiet periods move the offset too. The plan is at its head when the stream has passed the head's
-cluster time, or has nothing more at that time.
+A plan ends at the position of its last event, or at the high-water token that the server sends when nothing
+matched, so quiet periods advance the offset too. The plan is at the head when the stream has passed the
+head's cluster time, or has nothing more at that time.
 
-A stream of one collection ends with an ``invalidate`` when the collection is dropped or renamed; it is opened
-again after that event. A lost connection or a new primary costs a reopening at the last place, and no event.
-A stream that goes back, to events or tokens of an earlier cluster time than it had reached, is refused.
+A stream of one collection ends with an ``invalidate`` when the collection is dropped or renamed; it is
+reopened after that event. After a lost connection or an election the stream is reopened at the last position
+and no event is lost. A stream that goes back to an earlier cluster time than it had reached raises
+:class:`TransientError`.
 """
 
 from __future__ import annotations
@@ -33,11 +34,11 @@ from airflow_cdc_provider.exceptions import CdcError, ConfigurationError, Positi
 from airflow_cdc_provider.sources.base import Plan, ReadLimit
 from airflow_cdc_provider.sources.mongodb.connection import (
     ConnectionValues,
-    over_elections,
     pinned_client,
+    retry_over_elections,
 )
+from airflow_cdc_provider.sources.mongodb.event_descriptions import describe_event
 from airflow_cdc_provider.sources.mongodb.event_order import EventOrder, time_of
-from airflow_cdc_provider.sources.mongodb.event_words import in_words
 from airflow_cdc_provider.sources.mongodb.guard import require_members
 from airflow_cdc_provider.sources.mongodb.options import MongodbOptions
 from airflow_cdc_provider.sources.mongodb.pipeline import (
@@ -49,8 +50,8 @@ from airflow_cdc_provider.sources.mongodb.pipeline import (
     target,
 )
 from airflow_cdc_provider.sources.mongodb.position import LAST_INDEX, StreamPlace, describe
+from airflow_cdc_provider.sources.mongodb.prefetch import BufferedStats, BufferLimit, Prefetcher
 from airflow_cdc_provider.sources.mongodb.raw_cursor import RawBatch, RawCursor, as_timestamp
-from airflow_cdc_provider.sources.mongodb.read_ahead import ReadAhead, Room, Waiting
 from airflow_cdc_provider.sources.mongodb.selection import Selection
 from airflow_cdc_provider.sources.mongodb.server_errors import EventTooLarge, ServerTimeout, translated
 from airflow_cdc_provider.sources.mongodb.stream_events import Reply, SlicedEvents
@@ -60,19 +61,19 @@ from airflow_cdc_provider.sources.stream_numbers import StreamNumbers
 log = logging.getLogger(__name__)
 
 
-_PLACES_ALONE: Final[Stages] = [{"$project": {"_id": 1}}]
+_TOKENS_ONLY: Final[Stages] = [{"$project": {"_id": 1}}]
 _LOOK_FOR_LARGE_SECONDS: Final = 60.0
 
 
 class ChangeStream:
-    """One change stream. It stays open between plans that follow each other.
+    """One change stream. It stays open between consecutive plans.
 
     Args:
         values: The connection.
         options: The source's options.
-        selection: The captured namespaces, None if only the client knows them.
-        until: Cluster time from which on nothing is wanted, seconds in the upper half; None for no such. What
-            comes in the same reply as an earlier event is given all the same.
+        selection: The captured namespaces; None if the server can't filter by them.
+        until: Cluster time at which reading may stop, seconds in the upper half; None to read on. Later
+            events in the same reply as an earlier one are still returned.
     """
 
     def __init__(
@@ -90,10 +91,10 @@ class ChangeStream:
         self._target = target(options)
         self._client: MongoClient | None = None
         self._pipeline: Stages = []
-        self._told_pipeline = False
+        self._pipeline_logged = False
         self._batch_events = options.advanced.batch_events
-        self._comes_again = False
-        self._cursor: ReadAhead | None = None
+        self._replays = False
+        self._cursor: Prefetcher | None = None
         self._wait_ms = 1
         self._order = EventOrder(options.target)
         self._primary: ObjectId | None = None
@@ -101,48 +102,48 @@ class ChangeStream:
             queue_events_limit=options.advanced.read_ahead_events,
             queue_bytes_limit=options.advanced.read_ahead_bytes,
         )
-        self._waiting = Waiting()
+        self._buffered = BufferedStats()
 
     @property
     def counts(self) -> StreamNumbers:
-        """What the stream met so far."""
-        place = self._order.place
-        position = {} if place is None else {"sec": str(place.seconds), "ord": str(place.increment)}
-        if place is not None and place.token:
-            position["resume_token"] = str(bson.decode(place.token).get("_data", ""))
-        waiting = self._waiting
+        """The stream's counters so far."""
+        position = self._order.position
+        members = {} if position is None else {"sec": str(position.seconds), "ord": str(position.increment)}
+        if position is not None and position.token:
+            members["resume_token"] = str(bson.decode(position.token).get("_data", ""))
+        buffered = self._buffered
         return replace(
             self._counts,
             connected=self._cursor is not None,
-            position=position,
-            last_event=in_words(self._order.newest) if self._order.newest else "",
-            queue_events=waiting.events,
-            queue_bytes=waiting.bytes,
-            queue_events_max=waiting.most_events,
-            queue_bytes_max=waiting.most_bytes,
+            position=members,
+            last_event=describe_event(self._order.newest) if self._order.newest else "",
+            queue_events=buffered.events,
+            queue_bytes=buffered.bytes,
+            queue_events_max=buffered.max_events,
+            queue_bytes_max=buffered.max_bytes,
         )
 
     @property
-    def place(self) -> StreamPlace:
-        """How far the stream has been read."""
-        assert self._order.place is not None
-        return self._order.place
+    def position(self) -> StreamPlace:
+        """The position up to which the stream has been read."""
+        assert self._order.position is not None
+        return self._order.position
 
     def plan(self, start: StreamPlace, head: StreamPlace, limit: ReadLimit) -> Plan:
-        """Read on from a place to the head or the limit, whichever comes first.
+        """Read from a position to the head or the limit, whichever comes first.
 
         Raises:
             PositionLost: The server no longer has the events after ``start``.
-            TransientError: The server can't be reached, or its stream went back; nothing is changed.
+            TransientError: The server is unreachable, or its stream went back; the plan can be repeated.
         """
-        self.go_to(start)
+        self.seek(start)
         try:
-            return self._read_on(head, limit)
+            return self._read_to(head, limit)
         except CdcError:
-            self._leave()  # the cursor is ahead of what was taken
+            self._close_cursor()  # the cursor is ahead of the events that were returned
             raise
 
-    def _read_on(self, head: StreamPlace, limit: ReadLimit) -> Plan:
+    def _read_to(self, head: StreamPlace, limit: ReadLimit) -> Plan:
         collected = SlicedEvents()
         while True:
             reply = self.read()
@@ -150,47 +151,47 @@ class ChangeStream:
                 collected.add(events)
             if self._order.incomplete:
                 continue
-            if self._at(head, reply):
+            if self._is_at(head, reply):
                 at_head = True
                 break
             if collected.total_bytes >= limit.bytes or collected.changes >= limit.changes:
                 at_head = False
                 break
         collected.close()
-        return Plan(self.place.to_offset(), collected.slices, at_head)
+        return Plan(self.position.to_offset(), collected.slices, at_head)
 
-    def go_to(self, place: StreamPlace) -> None:
-        """Read on from a place. A stream that stands there already stays open."""
-        if self._cursor is None or self._order.place != place:
-            self._leave()
-            self._order.place = place
+    def seek(self, position: StreamPlace) -> None:
+        """Continue from a position. A stream that is already there stays open."""
+        if self._cursor is None or self._order.position != position:
+            self._close_cursor()
+            self._order.position = position
         self._wait_ms = 1
 
     def read(self) -> Reply:
-        """Read what the server has next, and move the place.
+        """Read the next reply and advance the position.
 
-        The server waits for news the longer, the more often it had none.
+        Each empty reply makes the server wait longer for new events, up to ``max_await_seconds``.
 
         Raises:
-            PositionLost: The server no longer has the events after the place.
-            TransientError: The server can't be reached, or its stream went back.
+            PositionLost: The server no longer has the events after the position.
+            TransientError: The server is unreachable, or its stream went back.
         """
-        patience_ms = max(int(self._options.advanced.max_await_seconds * 1000), 1)
+        max_wait_ms = max(int(self._options.advanced.max_await_seconds * 1000), 1)
         batch = self._next(self._wait_ms)
         self._count(batch)
         began = time.perf_counter()
         try:
             events = list(self._order.take(batch))
         except CdcError:
-            self._leave()  # what the cursor gave is not taken: it must be given again
+            self._close_cursor()  # the batch was not processed: it must be read again
             raise
         self._counts.parsed_seconds += time.perf_counter() - began
-        took = len(batch.documents)
-        if took:
+        count = len(batch.documents)
+        if count:
             self._counts.behind_seconds = max(time.time() - self._order.last_seconds, 0.0)
-        waited = self._wait_ms >= patience_ms
-        self._wait_ms = 1 if took else min(4 * self._wait_ms, patience_ms)
-        return Reply(events, took, waited)
+        waited = self._wait_ms >= max_wait_ms
+        self._wait_ms = 1 if count else min(4 * self._wait_ms, max_wait_ms)
+        return Reply(events, count, waited)
 
     def _count(self, batch: RawBatch) -> None:
         counts = self._counts
@@ -204,190 +205,194 @@ class ChangeStream:
         counts.bytes += int((batch.documents.ends - batch.documents.starts).sum())
 
     def ended(self, reply: Reply) -> bool:
-        """Tell whether a stream without tokens that tell the time (not MongoDB's own) had nothing to give."""
-        return reply.waited and not reply.took and not time_of(self.place.token)
+        """Return whether a stream with tokens without cluster time (not MongoDB's own) has no more events."""
+        return reply.waited and not reply.count and not time_of(self.position.token)
 
     def token_before(self, time: Timestamp) -> bytes:
-        """Return the token of the place before all events of a cluster time, empty if the server has none.
+        """Return the token of the position before all events of a cluster time, empty if there is none.
 
         Raises:
-            PositionLost: The server no longer has the events from then on.
+            PositionLost: The server no longer has the events since that time.
         """
 
-        def ask() -> bytes:
+        def open_and_read() -> bytes:
             try:
                 cursor = self._open(StreamPlace.before(time), batch_events=1)
             except TransientError:
-                self._leave(lost=True)
+                self._close_cursor(lost=True)
                 raise
             token = cursor.next().resume_token
             cursor.close()
             return token
 
-        return over_elections(ask)
+        return retry_over_elections(open_and_read)
 
-    def open_at(self, place: StreamPlace) -> None:
-        """Try whether the stream can be opened at a place.
+    def open_at(self, position: StreamPlace) -> None:
+        """Verify that the stream can be opened at a position.
 
         Raises:
             PositionLost: The server no longer has the events after it.
-            CdcError: It can't be opened for another reason.
+            CdcError: The stream can't be opened for another reason.
         """
         try:
-            self._try(place)
-        except PositionLost:  # of the pipeline alone?
-            self._try(place, filtered=False)
+            self._probe(position)
+        except PositionLost:  # perhaps only the pipeline hides the token's event
+            self._probe(position, filtered=False)
 
     def accepts(self, time: Timestamp) -> bool:
-        """Tell whether the server still has all events from a cluster time on."""
+        """Return whether the server still has all events since a cluster time."""
         try:
-            # Without a filter the first read ends at once, however much the oplog holds of other namespaces.
-            self._try(StreamPlace.before(time), filtered=False)
+            # Without a filter the first read returns at once, however many other namespaces the oplog has.
+            self._probe(StreamPlace.before(time), filtered=False)
         except PositionLost:
             return False
         return True
 
     def close(self) -> None:
-        """End the stream and its connection."""
-        self._leave()
+        """Close the stream and its connection."""
+        self._close_cursor()
         if self._client is not None:
             self._client.close()
             self._client = None
 
-    def _try(self, place: StreamPlace, *, filtered: bool = True) -> None:
-        cursor = self._open(place, batch_events=1, filtered=filtered)
+    def _probe(self, position: StreamPlace, *, filtered: bool = True) -> None:
+        cursor = self._open(position, batch_events=1, filtered=filtered)
         cursor.next()
-        cursor.next(wait_ms=1)  # a lost place shows with the first read, not with the opening
+        cursor.next(wait_ms=1)  # the server reports a lost position on the first read, not when opening
         cursor.close()
 
-    def _at(self, head: StreamPlace, reply: Reply) -> bool:
-        place = self.place
-        if place.time != head.time:
-            return place.time > head.time or self.ended(reply)
-        return reply.took == 0 or place.index == LAST_INDEX
+    def _is_at(self, head: StreamPlace, reply: Reply) -> bool:
+        position = self.position
+        if position.time != head.time:
+            return position.time > head.time or self.ended(reply)
+        return reply.count == 0 or position.index == LAST_INDEX
 
-    def _leave(self, *, lost: bool = False) -> None:
-        """End the cursor; a lost one is forgotten with its connection, as its server may be gone."""
+    def _close_cursor(self, *, lost: bool = False) -> None:
+        """Close the cursor; a lost one is dropped with its connection, as its server may be down."""
         if self._cursor is not None and not lost:
             self._cursor.close()
         self._cursor = None
-        self._order.left()
+        self._order.drop_fragments()
         if lost and self._client is not None:
             self._client.close()
             self._client = None
 
     def _next(self, wait_ms: int) -> RawBatch:
-        """Return the next batch, opening the stream where it was after whatever ended it."""
+        """Return the next batch; reopen the stream at its position if it has ended."""
         began = time.perf_counter()
         try:
-            return self._next_after_pauses(wait_ms)
+            return self._next_with_retries(wait_ms)
         finally:
             self._counts.waited_seconds += time.perf_counter() - began
 
-    def _next_after_pauses(self, wait_ms: int) -> RawBatch:
-        left = pauses(self._options.advanced)
+    def _next_with_retries(self, wait_ms: int) -> RawBatch:
+        retry_pauses = pauses(self._options.advanced)
         while True:
             try:
                 if self._cursor is None or not self._cursor.alive:
-                    self._leave()
-                    self._cursor = self._open(self.place)
-                    self._cursor.next()  # the first batch is empty; its token is the one given
-                    self._order.opened(self.place, comes_again=self._comes_again)
+                    self._close_cursor()
+                    self._cursor = self._open(self.position)
+                    self._cursor.next()  # the first batch is empty; its token is the start token
+                    self._order.opened(self.position, replays=self._replays)
                 batch = self._cursor.next(wait_ms)
             except TransientError as error:
-                self._leave(lost=True)
+                self._close_cursor(lost=True)
                 self._counts.disconnects += 1
-                pause = next(left, None)
+                pause = next(retry_pauses, None)
                 if pause is None:
                     raise
                 if isinstance(error, ServerTimeout):
                     self._batch_events = max(self._batch_events // 4, 1)
                 log.warning(
-                    "change stream lost, opened again in %.1f s with %d events at a time: %s",
+                    "change stream lost, reopening in %.1f s with %d events per batch: %s",
                     pause,
                     self._batch_events,
                     error,
                 )
                 time.sleep(pause)
             except PositionLost as error:
-                self._leave()
-                self._go_by_time(error)
+                self._close_cursor()
+                self._fall_back_to_time(error)
             except EventTooLarge as error:
-                self._leave()
-                raise self._located(error) from error
+                self._close_cursor()
+                raise self._name_large_event(error) from error
             else:
-                self._comes_again = False
+                self._replays = False
                 self._batch_events = self._options.advanced.batch_events
                 if self._options.stream.pipeline:
-                    wanted = self._options.full_document != "none"
-                    require_members(batch.data, batch.documents, full_document=wanted)
+                    full_document = self._options.full_document != "none"
+                    require_members(batch.data, batch.documents, full_document=full_document)
                 return batch
 
-    def _go_by_time(self, lost: PositionLost) -> None:
-        """Have the stream opened by the place's cluster time alone, if that does.
+    def _fall_back_to_time(self, lost: PositionLost) -> None:
+        """Resume by the position's cluster time instead of its token, if that is possible.
 
-        Nothing is missed by it: the events of that time come again, numbered after those that came before.
+        No event is missed: the server sends the events of that time again, and they are numbered after those
+        that were read before.
 
         Raises:
-            PositionLost: It may not do: the one that was met.
-            ConfigurationError: It is not the place that is lost.
+            PositionLost: Resuming by time is not possible or not enabled: the original error.
+            ConfigurationError: The position is valid, but the pipeline prevents resuming.
         """
-        place = self._order.place
-        assert place is not None
-        opens = self._opens_without_stages(place)
-        if opens and place.token:
-            # The server looks for the token's event behind the filters, which may be others than they were.
-            log.warning("the pipeline hides where the stream stood; it goes on by time: %s", describe(place))
+        position = self._order.position
+        assert position is not None
+        opens = self._opens_without_stages(position)
+        if opens and position.token:
+            # The server looks for the token's event after the filters, which may have changed.
+            log.warning(
+                "the pipeline hides the stored token's event; resuming by time: %s", describe(position)
+            )
         elif opens and self._options.stream.pipeline:
             raise ConfigurationError(
-                "the server can't go on with the stages of source.stream.pipeline",
-                expected="stages that leave the _id of each event as it is",
+                "the server can't resume with the stages of source.stream.pipeline",
+                expected="stages that keep the _id of each event unchanged",
                 found=lost.found,
             ) from lost
-        elif place.token and self._options.stream.resume_by_time:
+        elif position.token and self._options.stream.resume_by_time:
             log.warning(
-                "the stored token of the change stream is lost; going on by time, from %s on, whose events "
-                "may come again: %s",
-                describe(place),
+                "the server refused the stored resume token; resuming by time from %s, whose events may be "
+                "read again: %s",
+                describe(position),
                 lost,
             )
         else:
             raise lost
-        self._order.place = replace(place, token=b"")
-        self._comes_again = True
+        self._order.position = replace(position, token=b"")
+        self._replays = True
 
-    def _opens_without_stages(self, place: StreamPlace) -> bool:
+    def _opens_without_stages(self, position: StreamPlace) -> bool:
         try:
-            self._try(place, filtered=False)
+            self._probe(position, filtered=False)
         except PositionLost:
             return False
         return True
 
-    def _located(self, error: EventTooLarge) -> ConfigurationError:
-        """Say which event is above the server's limit, if that can be found out."""
-        assert self._order.place is not None
-        place = self._order.place
+    def _name_large_event(self, error: EventTooLarge) -> ConfigurationError:
+        """Build an error that names the event above the server's limit, if it can be found."""
+        assert self._order.position is not None
+        position = self._order.position
         found = error.found
         try:
-            if event := self._first_large_event(place):
+            if event := self._first_large_event(position):
                 names = [event.get("ns", {}).get(part, "") for part in ("db", "coll")]
                 found = (
                     f"{event['operationType']} of {'.'.join(filter(None, names))}, {event['bytes']} bytes, "
                     f"at {describe(StreamPlace.after(event['clusterTime']))}"
                 )
         except CdcError as failure:
-            log.warning("the event over 16 MB can't be looked for: %s", failure)
+            log.warning("failed to find the event over 16 MB: %s", failure)
         return ConfigurationError(
-            f"a change event after {describe(place)} is above the server's limit of 16 MB",
+            f"a change event after {describe(position)} is above the server's limit of 16 MB",
             found=found,
-            remedy="source.stream.oversize: split has such events sent in parts (MongoDB 6.0.9 or later), "
-            "skip leaves them out; without pre_images and with full_document: none events are smaller",
+            remedy="source.stream.oversize: split makes the server send such events in fragments (MongoDB "
+            "6.0.9 or later), skip leaves them out; without pre_images and with full_document: none events "
+            "are smaller",
         )
 
-    def _first_large_event(self, place: StreamPlace) -> Mapping[str, Any] | None:
+    def _first_large_event(self, position: StreamPlace) -> Mapping[str, Any] | None:
         stages = large_events(self._options, self._selection)
-        # By time: behind this pipeline's filter the server would not find the token's event.
-        before = StreamPlace(place.time - 1 >> 32, place.time - 1 & LAST_INDEX)
+        # By time: after this pipeline's filter the server would not find the token's event.
+        before = StreamPlace(position.time - 1 >> 32, position.time - 1 & LAST_INDEX)
         cursor = self._run(before, stages[1:], batch_events=1)
         deadline = time.monotonic() + _LOOK_FOR_LARGE_SECONDS
         try:
@@ -401,13 +406,15 @@ class ChangeStream:
         return None
 
     def _open(
-        self, place: StreamPlace, *, batch_events: int | None = None, filtered: bool = True
-    ) -> ReadAhead:
+        self, position: StreamPlace, *, batch_events: int | None = None, filtered: bool = True
+    ) -> Prefetcher:
         self._connect()
-        return self._run(place, self._pipeline[1:] if filtered else _PLACES_ALONE, batch_events=batch_events)
+        return self._run(
+            position, self._pipeline[1:] if filtered else _TOKENS_ONLY, batch_events=batch_events
+        )
 
     def _connect(self) -> None:
-        """Connect to a server, unless there is a connection, and build the pipeline that it can run."""
+        """Connect to a server unless connected, and build the pipeline for its version."""
         if self._client is not None:
             return
         self._client = pinned_client(self._values)
@@ -416,24 +423,24 @@ class ChangeStream:
             version = tuple(self._client.server_info()["versionArray"][:3])
             self._count_election(self._client.admin.command("hello", read_preference=preference))
         self._pipeline = stream_pipeline(self._options, self._selection, split=version >= SPLIT_SINCE)
-        if not self._told_pipeline:
-            self._told_pipeline = True
+        if not self._pipeline_logged:
+            self._pipeline_logged = True
             log.info("change stream of %s: %s", ".".join(map(str, self._target)), self.described)
 
     @property
     def described(self) -> str:
-        """The pipeline as it is sent, but for the place where it starts."""
+        """The pipeline as it is sent, without its start position."""
         return describe_pipeline(self._pipeline)
 
-    def _run(self, place: StreamPlace, stages: Stages, *, batch_events: int | None) -> ReadAhead:
+    def _run(self, position: StreamPlace, stages: Stages, *, batch_events: int | None) -> Prefetcher:
         self._connect()
         assert self._client is not None
         first = dict(self._pipeline[0]["$changeStream"])
-        if place.token:
-            first["startAfter"] = RawBSONDocument(place.token)
+        if position.token:
+            first["startAfter"] = RawBSONDocument(position.token)
         else:
-            again = self._comes_again
-            first["startAtOperationTime"] = as_timestamp(place.time) if again else place.start_time
+            replays = self._replays
+            first["startAtOperationTime"] = as_timestamp(position.time) if replays else position.start_time
         database, aggregate = self._target
         stream = self._options.stream
         command = {
@@ -445,7 +452,7 @@ class ChangeStream:
         }
         if stream.collation:
             command["collation"] = dict(stream.collation)
-        doing = f"the change stream can't be opened after {describe(place)}"
+        doing = f"the change stream can't be opened after {describe(position)}"
         advanced = self._options.advanced
         cursor = RawCursor(
             self._client,
@@ -455,15 +462,15 @@ class ChangeStream:
             doing,
             largest_batch=batch_events or advanced.batch_events,
         )
-        room = Room(
+        buffer_limit = BufferLimit(
             0 if batch_events else advanced.read_ahead_bytes,
             advanced.read_ahead_events,
             advanced.batch_events,
         )
-        return ReadAhead(cursor, room, self._is_last, self._waiting)
+        return Prefetcher(cursor, buffer_limit, self._is_last, self._buffered)
 
     def _count_election(self, hello: Mapping[str, Any]) -> None:
-        primary = hello.get("electionId")  # told by primaries
+        primary = hello.get("electionId")  # set by primaries
         if primary is not None:
             self._counts.elections += self._primary not in (None, primary)
             self._primary = primary

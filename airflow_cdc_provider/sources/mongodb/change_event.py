@@ -1,10 +1,10 @@
-"""Change events: the places and facts that positions, records and contributions are made of.
+"""Reads from change events the members that positions, records and contributions are built from.
 
 A change event is a document (docs/formats/mongodb-events.md; MongoDB manual, "Change Events")::
 
     _id               resume token
     operationType     insert, update, replace, delete; drop, rename, dropDatabase, invalidate; others
-    clusterTime       timestamp: place in the deployment's order; shared by the operations of a transaction
+    clusterTime       timestamp: position in the deployment's order; shared by a transaction's operations
     wallTime          date (6.0)
     ns, to            {db, coll}; ``to`` of a rename
     documentKey       {shard key ..., _id}
@@ -12,8 +12,8 @@ A change event is a document (docs/formats/mongodb-events.md; MongoDB manual, "C
     lsid, txnNumber   of a transaction or a retryable write
     splitEvent        {fragment, of}, in the fragments of an event over 16 MB
 
-:func:`scan` tells the places of events to whoever reads the stream, :func:`read_facts` gives what a change
-record needs, :func:`read_states` the documents; all without Python objects per event.
+:func:`scan` returns the positions of events for reading the stream, :func:`read_facts` the members for change
+records, :func:`read_states` the documents; none of them creates Python objects per event.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ OPERATIONS: Final = (
     "dropDatabase",
     "invalidate",
 )
-"""Operations by their numbers; 0 stands for all others."""
+"""Operations by their numbers; 0 is any other operation."""
 INSERT: Final = 1
 UPDATE: Final = 2
 REPLACE: Final = 3
@@ -78,7 +78,7 @@ _RECORD: Final = Paths(
     ]
 )
 _STATE: Final = Paths([("operationType",), ("fullDocument",), ("updateDescription",)])
-_PLACE: Final = Paths(
+_POSITION: Final = Paths(
     [("operationType",), ("clusterTime",), ("splitEvent", "fragment"), ("splitEvent", "of")]
 )
 
@@ -98,19 +98,19 @@ class Namespaces:
 
 @dataclass(frozen=True)
 class Facts:
-    """What a record needs of each event; arrays have an item per event.
+    """The members of events that records need; arrays have an item per event.
 
     Args:
-        complete: Whether the event is sound at its top level, with an operation and a cluster time.
+        complete: Whether the event is valid at its top level, with an operation and a cluster time.
         operations: Number of the operation in :data:`OPERATIONS`.
-        times: Cluster time, seconds in the upper half; of an event without, that of the one before.
-        indexes: Number among the events of the cluster time.
+        times: Cluster time, seconds in the upper half; for an event without one, that of the previous event.
+        indexes: Index among the events of the cluster time.
         committed_us: Wall time, else the seconds of the cluster time, in us since 1970.
         namespaces: ``ns``.
         renamed_to: ``to``.
         ids: ``documentKey._id``.
-        sessions: ``lsid.id``; only where the event has a ``txnNumber`` too.
-        txn_numbers: That ``txnNumber``.
+        sessions: ``lsid.id``, if the event has a ``txnNumber`` too.
+        txn_numbers: ``txnNumber``, if the event has an ``lsid`` too.
     """
 
     complete: npt.NDArray[np.bool_]
@@ -130,8 +130,8 @@ def read_facts(data: Bytes, spans: Spans, first_index: int) -> Facts:
 
     Args:
         data: The buffer.
-        spans: Where the events stand in it.
-        first_index: Number of the first event among those of its cluster time.
+        spans: Spans of the events in it.
+        first_index: Index of the first event among those of its cluster time.
     """
     found = _RECORD.find(data, spans.starts, spans.ends)
     operation, clock, wall, db, coll, identity, session, txn, to_db, to_coll = (
@@ -157,13 +157,13 @@ def read_facts(data: Bytes, spans: Spans, first_index: int) -> Facts:
 
 
 class States(NamedTuple):
-    """What events say of their documents.
+    """The documents of events.
 
     Args:
         operations: Number of each operation.
-        documents: Places of ``fullDocument``.
-        patches: Places of ``updateDescription``.
-        sound: Whether the event is sound at its top level.
+        documents: Spans of ``fullDocument``.
+        patches: Spans of ``updateDescription``.
+        sound: Whether the event is valid at its top level.
     """
 
     operations: Ints
@@ -186,42 +186,42 @@ def read_states(data: Bytes, starts: Ints, ends: Ints) -> States:
 
 @dataclass(frozen=True)
 class Scan:
-    """What the driver needs of a batch of events before anyone decodes it.
+    """The members of a batch of events that the driver needs, without decoding it.
 
     Args:
-        times: Cluster time of each event, seconds in the upper half; of one without, that of the one before.
-        indexes: Its number among the events of its cluster time.
-        fragments: Which fragment of a split event it is, from 1; 0 for a whole event.
-        fragments_in_all: How many fragments the event has.
-        invalidate: Whether the last one is an ``invalidate``.
+        times: Cluster time of each event, seconds in the upper half; for one without, that of the previous.
+        indexes: Index of each among the events of its cluster time.
+        fragments: Number of the fragment of a split event, from 1; 0 for a complete event.
+        fragment_counts: Number of fragments of the split event.
+        invalidate: Whether the last event is an ``invalidate``.
     """
 
     times: npt.NDArray[np.uint64]
     indexes: Ints
     fragments: Ints
-    fragments_in_all: Ints
+    fragment_counts: Ints
     invalidate: bool
 
 
 def scan(data: Bytes, spans: Spans, last_time: int, last_index: int) -> Scan:
-    """Look at the places of events that follow an event of ``last_time`` and ``last_index`` (-1: of none)."""
-    found = _PLACE.find(data, spans.starts, spans.ends)
+    """Read the positions of events after an event with ``last_time`` and ``last_index`` (-1: no event)."""
+    found = _POSITION.find(data, spans.starts, spans.ends)
     operation, clock, fragment, of = (found.values(row) for row in range(len(found.kinds)))
-    times, indexes, fragments, fragments_in_all = np.zeros((4, len(spans)), np.int64)
+    times, indexes, fragments, fragment_counts = np.zeros((4, len(spans)), np.int64)
     _read_i32s(data, fragment.kinds, fragment.starts, fragments)
-    _read_i32s(data, of.kinds, of.starts, fragments_in_all)
+    _read_i32s(data, of.kinds, of.starts, fragment_counts)
     before = np.uint64(last_time).astype(np.int64)
     _scan(data, clock.kinds, clock.starts, fragments, before, last_index, times, indexes)
     last = operation_numbers(data, Values(operation.kinds[-1:], operation.starts[-1:], operation.ends[-1:]))
     # Seconds of 2038 and later fill the upper bit.
     unsigned = times.view(np.uint64)
-    return Scan(unsigned, indexes, fragments, fragments_in_all, bool((last == INVALIDATE).any()))
+    return Scan(unsigned, indexes, fragments, fragment_counts, bool((last == INVALIDATE).any()))
 
 
 def number_namespaces(data: Bytes, namespaces: Namespaces) -> tuple[list[str], Ints]:
-    """Number namespaces: the distinct names and, per event, which; empty where a part is missing."""
-    places = np.stack([a for v in (namespaces.databases, namespaces.collections) for a in (v.starts, v.ends)])
-    codes, firsts = number_names(data, places)
+    """Return the distinct namespaces and each event's index among them; empty where a part is missing."""
+    bounds = np.stack([a for v in (namespaces.databases, namespaces.collections) for a in (v.starts, v.ends)])
+    codes, firsts = number_names(data, bounds)
     return [namespaces.name(data, row) for row in firsts], codes
 
 

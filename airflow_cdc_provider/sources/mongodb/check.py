@@ -1,4 +1,4 @@
-"""What capture needs of a MongoDB deployment, looked at one by one. Nothing here raises for what it finds."""
+"""Verifies a MongoDB deployment's prerequisites for capture. Problems are findings, not exceptions."""
 
 from __future__ import annotations
 
@@ -22,22 +22,22 @@ from airflow_cdc_provider.sources.mongodb.selection import OWN_DATABASES, Select
 from airflow_cdc_provider.sources.mongodb.server_errors import UNAUTHORIZED, translated
 
 _OLDEST_SERVER: Final = (4, 4)
-_CAPPED_TOLD_SINCE: Final = (6, 0)
+_CAPPED_DELETES_SINCE: Final = (6, 0)
 _IMAGES_SINCE: Final = (6, 0)
 _EXACT_READS_SINCE: Final = (5, 0)
 _SHORT_WINDOW_SECONDS: Final = 3600
-_NAMES_SHOWN: Final = 10
+_MAX_NAMES: Final = 10
 
 
 @dataclass(frozen=True)
 class CollectionFacts:
-    """What ``listCollections`` tells of one selected namespace.
+    """What ``listCollections`` returns for one selected namespace.
 
     Args:
         name: ``database.collection``.
         type: ``collection``, ``view`` or ``timeseries``.
-        capped: Whether old documents go by themselves; None where the user may list names only.
-        images: Whether pre- and post-images are recorded; None likewise.
+        capped: Whether the collection is capped; None if the user may list names only.
+        images: Whether pre- and post-images are recorded; None if the user may list names only.
     """
 
     name: str
@@ -51,11 +51,10 @@ def list_collections(
 ) -> list[CollectionFacts]:
     """List the selected namespaces inside the scope, sorted by name, views and time series included.
 
-    A user without the right to list a database's collections sees those that it has any right on, by name and
-    type alone.
+    A user without the privilege ``listCollections`` gets the authorized collections only, with name and type.
 
     Raises:
-        CdcError: The server can't be reached, or refuses.
+        CdcError: The server is unreachable, or refuses the command.
     """
     found = []
     with translated("collections can't be listed"):
@@ -95,13 +94,13 @@ def check_deployment(
     selects: Callable[[str], bool],
     offset: StreamPlace | None,
 ) -> list[Finding]:
-    """Look at everything, in an order in which the first error tends to explain the others.
+    """Verify all prerequisites, in an order in which the first error usually explains the others.
 
     Args:
         values: The connection.
         options: The source's options.
-        selects: Tells whether a namespace belongs to the capture.
-        offset: The stored place, None if there is none yet.
+        selects: Whether a namespace belongs to the capture.
+        offset: The stored position, None if there is none yet.
     """
     try:
         client = values.client()
@@ -120,53 +119,53 @@ def check_deployment(
 
 def _failed(subject: str, error: CdcError) -> Finding:
     message = ": ".join(part for part in (error.message, error.found) if part)
-    remedy = error.remedy or (f"needed: {error.expected}" if error.expected else "see the server's log")
+    remedy = error.remedy or (f"required: {error.expected}" if error.expected else "see the server's log")
     return Finding("error", subject, message, remedy)
 
 
 def _chosen(values: ConnectionValues, options: MongodbOptions) -> Iterator[Finding]:
-    """Look at the options alone."""
+    """Verify the options, without a server."""
     if options.scope == "deployment" and options.target:
         yield Finding(
             "warning",
             "scope",
-            f"target {options.target} says nothing with scope deployment, which watches all databases",
-            "choose scope database or collection, or leave target out",
+            f"target {options.target} has no effect with scope deployment, which watches all databases",
+            "choose scope database or collection, or remove target",
         )
     if unverified := values.unverified:
         yield Finding(
             "warning",
             "TLS",
-            f"{unverified} is on: whoever answers at the server's address is taken for the server",
-            "leave it out, and name the authority by tlsCAFile",
+            f"{unverified} is on: the server's identity is not verified",
+            "remove it, and set tlsCAFile to the certificate authority",
         )
     if skipped := ", ".join(options.stream.skipped_operations):
         yield Finding(
             "warning",
             "skipped operations",
-            f"the server leaves out changes of kind {skipped}: mirrors lack them",
-            "to leave out events alone, use publish.skipped_operations",
+            f"the server leaves out operations {skipped}: mirrors lack them",
+            "to leave out published events only, use publish.skipped_operations",
         )
 
 
 def _server(client: MongoClient, options: MongodbOptions) -> Iterator[Finding]:
     try:
         limit = options.advanced.validation_timeout_seconds
-        with translated("the MongoDB server can't be used"):
+        with translated("the MongoDB server is not usable"):
             await_server(client)
-        with translated("the MongoDB server can't be used"), timeout(limit):
+        with translated("the MongoDB server is not usable"), timeout(limit):
             hello = client.admin.command("hello")
             version = tuple(client.server_info()["versionArray"][:3])
     except CdcError as error:
         yield _failed("connection", error)
         return
     text = ".".join(str(part) for part in version)
-    yield Finding("ok", "connection", f"MongoDB {text} answers")
+    yield Finding("ok", "connection", f"connected to MongoDB {text}")
     if "setName" not in hello and hello.get("msg") != "isdbgrid":
         yield Finding(
             "error",
             "topology",
-            "the server is a standalone server, which keeps no oplog and has no change streams",
+            "the server is a standalone server, which has no oplog and no change streams",
             "restart it with --replSet and run rs.initiate(): a set of one member is enough",
         )
         return
@@ -175,8 +174,8 @@ def _server(client: MongoClient, options: MongodbOptions) -> Iterator[Finding]:
         yield Finding(
             "error",
             "topology",
-            f"the connection doesn't name its replica set, {name}: it would take any other for it",
-            f"add replicaSet={name} to the connection string, or as replicaSet to the connection's extra",
+            f"the connection doesn't name its replica set, {name}, so it would accept any other set",
+            f"add replicaSet={name} to the connection string, or replicaSet to the connection's extra",
         )
         return
     yield Finding("ok", "topology", f"replica set {name}" if name else "sharded cluster")
@@ -194,15 +193,15 @@ def _server(client: MongoClient, options: MongodbOptions) -> Iterator[Finding]:
         yield Finding(
             "error",
             "version",
-            f"MongoDB {text} can't read collections as of a moment: updates can't be applied to what is read",
-            "use MongoDB 5.0 or later, or another full_document than none",
+            f"MongoDB {text} has no snapshot reads at a cluster time, which full_document: none requires",
+            "use MongoDB 5.0 or later, or a full_document other than none",
         )
     if version < _IMAGES_SINCE and options.stream.expanded_events:
         yield Finding(
             "error",
             "version",
             f"MongoDB {text} has no expanded events",
-            "use MongoDB 6.0 or later, or leave source.stream.expanded_events out",
+            "use MongoDB 6.0 or later, or remove source.stream.expanded_events",
         )
 
 
@@ -221,17 +220,17 @@ def _collections(
         yield Finding(
             "warning",
             "collections",
-            "no collection is selected now",
+            "no existing collection is selected",
             "check the patterns in tables and exclude_tables, and scope and target",
         )
     missing = _missing(selects, facts)
     if missing and captured:
         yield Finding(
-            "warning", "collections", f"not there: {', '.join(missing)}", "check the names in tables"
+            "warning", "collections", f"not found: {', '.join(missing)}", "check the names in tables"
         )
     others = [f for f in facts if f.type != "collection" and not options.in_batches(f.name)]
     if batches := [f for f in facts if options.in_batches(f.name)]:
-        yield Finding("ok", "batches", f"read at each run: {_names(batches)}")
+        yield Finding("ok", "batches", f"read in batches: {_names(batches)}")
         yield from _cursor_indexes(client, options, batches)
     named = [f for f in others if f.name in _literal_names(options, selects)]
     if named:
@@ -239,24 +238,25 @@ def _collections(
             "error",
             "views",
             f"views and time series have no change streams: {_names(named)}",
-            "capture the collections that views are made of; or have views and time series read in full at "
-            "each run: option source.batch",
+            "capture the underlying collections of views; or read views and time series in full at each run: "
+            "option source.batch",
         )
     if left_out := [f for f in others if f not in named]:
         yield Finding(
             "warning",
             "views",
             f"views and time series have no change streams and are left out: {_names(left_out)}",
-            "name their base collections, exclude them, or have them read in full at each run: option "
+            "select their underlying collections, exclude them, or read them in full at each run: option "
             "source.batch",
         )
     capped = [f for f in captured if f.capped]
-    if capped and tuple(client.server_info()["versionArray"][:2]) < _CAPPED_TOLD_SINCE:
+    if capped and tuple(client.server_info()["versionArray"][:2]) < _CAPPED_DELETES_SINCE:
         yield Finding(
             "warning",
             "capped collections",
-            f"what they drop by themselves may give no event, so that mirrors keep it: {_names(capped)}",
-            "take a new snapshot from time to time, or exclude them",
+            f"the server may emit no events when it removes old documents, so mirrors keep them: "
+            f"{_names(capped)}",
+            "take a new snapshot regularly, or exclude them",
         )
     if options.full_document == "post_image" or options.pre_images:
         yield from _images(client, options, captured)
@@ -266,7 +266,7 @@ def _collections(
 def _cursor_indexes(
     client: MongoClient, options: MongodbOptions, batches: Sequence[CollectionFacts]
 ) -> Iterator[Finding]:
-    """Tell of collections that are read by a field without an index; time series keep bounds of their own."""
+    """Report cursor fields without an index; time series need none, as their buckets have bounds."""
     for facts in batches:
         field = options.batch_cursors.get(facts.name)
         if field is None or facts.type != "collection":
@@ -276,13 +276,13 @@ def _cursor_indexes(
             with translated(f"indexes of {facts.name} can't be listed"):
                 leading = {next(iter(index["key"])) for index in client[database][name].list_indexes()}
         except CdcError as error:
-            yield Finding("warning", "batches", str(error), "grant listIndexes, as role read does")
+            yield Finding("warning", "batches", str(error), "grant listIndexes, as the role read does")
             continue
         if field not in leading:
             yield Finding(
                 "warning",
                 "batches",
-                f"{facts.name} is read by {field}, but no index begins with it: each reading sees all of it",
+                f"{facts.name} is read by {field}, but no index starts with it: reads scan all documents",
                 f'db.getCollection("{name}").createIndex({{"{field}": 1}})',
             )
 
@@ -302,8 +302,8 @@ def _images(
         yield Finding(
             "warning",
             "pre- and post-images",
-            f"the user may not see whether they are recorded for {_names(unknown)}",
-            "grant listCollections on the database, or make sure of it: db.getCollectionInfos() as an admin",
+            f"the user may not read whether they are recorded for {_names(unknown)}",
+            "grant listCollections on the database, or verify with db.getCollectionInfos() as an admin",
         )
     without = [f for f in captured if f.images is False]
     if not without and not unknown:
@@ -316,9 +316,7 @@ def _images(
         "pre- and post-images",
         f"not recorded for {_names(without)}: "
         + (
-            "their updates come without a document"
-            if needed
-            else "their changes come without the document before"
+            "their updates have no document" if needed else "their changes have no document before the change"
         ),
         "for each: db.runCommand({collMod: <collection>, changeStreamPreAndPostImages: {enabled: true}})",
     )
@@ -333,9 +331,7 @@ def _readable(client: MongoClient, captured: Sequence[CollectionFacts]) -> Itera
         except errors.OperationFailure as error:
             refused.append((facts, error))
         except errors.PyMongoError as error:
-            yield Finding(
-                "error", "reading", f"{facts.name} can't be read: {type(error).__name__}", "try again"
-            )
+            yield Finding("error", "reading", f"{facts.name} can't be read: {type(error).__name__}", "retry")
             return
     if refused:
         yield Finding(
@@ -360,7 +356,7 @@ def _stream(
         yield Finding("ok", "change stream", f"opens for scope {options.scope}: {stream.described}")
         if offset is not None:
             stream.open_at(offset)
-            yield Finding("ok", "stored offset", f"the stream goes on after {describe(offset)}")
+            yield Finding("ok", "stored offset", f"the stream resumes after {describe(offset)}")
         yield from _window(oldest_time(client, stream.accepts, now), now, offset)
     except PositionLost as error:
         yield _failed("stored offset", error)
@@ -372,14 +368,14 @@ def _stream(
 
 def _window(oldest: Timestamp, now: Timestamp, offset: StreamPlace | None) -> Iterator[Finding]:
     if oldest == BEGIN:
-        yield Finding("ok", "oplog window", "the oplog still has all changes since the replica set began")
+        yield Finding("ok", "oplog window", "the oplog has all changes since the replica set was initiated")
         return
     window = now.time - oldest.time
-    text = f"the oplog reaches back {_duration(window)}"
+    text = f"the oplog covers {_duration(window)}"
     if offset is not None:
-        left = offset.seconds - oldest.time
-        text += f", {_duration(max(left, 0))} beyond the stored offset"
-        short = left < min(_SHORT_WINDOW_SECONDS, window // 4)
+        margin = offset.seconds - oldest.time
+        text += f", {_duration(max(margin, 0))} of it before the stored offset"
+        short = margin < min(_SHORT_WINDOW_SECONDS, window // 4)
     else:
         short = window < _SHORT_WINDOW_SECONDS
     if not short:
@@ -389,8 +385,8 @@ def _window(oldest: Timestamp, now: Timestamp, offset: StreamPlace | None) -> It
         "warning",
         "oplog window",
         text,
-        "capture more often, or keep more: replSetResizeOplog with a larger size or minRetentionHours "
-        "(on a new server the window grows by itself)",
+        "capture more often, or keep more oplog: replSetResizeOplog with a larger size or minRetentionHours "
+        "(the window of a new server grows with time)",
     )
 
 
@@ -403,17 +399,17 @@ def _missing(selects: Callable[[str], bool], facts: Sequence[CollectionFacts]) -
     if not isinstance(selects, Selection):
         return []
     names = {f.name for f in facts}
-    wanted = {name for pattern in selects.tables if (name := literal_name(pattern))}
-    return sorted(wanted - names)
+    required = {name for pattern in selects.tables if (name := literal_name(pattern))}
+    return sorted(required - names)
 
 
 def _literal_names(options: MongodbOptions, selects: Callable[[str], bool]) -> set[str]:
-    """Return the namespaces that the declaration names, as opposed to selects by a pattern."""
+    """Return the namespaces that the declaration names literally, not by a pattern."""
     patterns = selects.tables if isinstance(selects, Selection) else ()
     target = {options.target} if options.scope == "collection" else set()
     return {name for pattern in patterns if (name := literal_name(pattern))} | target
 
 
 def _names(facts: Sequence[CollectionFacts]) -> str:
-    shown = ", ".join(f.name for f in facts[:_NAMES_SHOWN])
-    return shown + (f" and {len(facts) - _NAMES_SHOWN} more" if len(facts) > _NAMES_SHOWN else "")
+    text = ", ".join(f.name for f in facts[:_MAX_NAMES])
+    return text + (f" and {len(facts) - _MAX_NAMES} more" if len(facts) > _MAX_NAMES else "")

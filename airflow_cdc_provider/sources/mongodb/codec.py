@@ -1,16 +1,16 @@
-"""Decoding: change records of one collection to contributions, and live documents to the mirror's columns.
+"""Decodes change records of one collection to contributions, and projects documents to the mirror's columns.
 
-The greatest version wins whole (model ``row``): the state of a row is its document, as BSON.
+The row with the greatest version wins as a whole (model ``row``): its state is the document, as BSON.
 
-* insert, replace and snapshot carry the document; an update carries the one that the server looked up or
-  recorded.
-* An update whose look-up found nothing (``fullDocument: null``) adds nothing: the document was deleted or
-  replaced since, and the change that did it follows.
-* With ``full_document: none`` an update tells what it did (``updateDescription``): a patch, which the merge
-  applies to the document that the mirror keeps (:mod:`.patches`).
-* Another update without a document is reported as undecodable: no post-image was recorded. Its row needs to
-  be read again.
-* A snapshot's record without a payload says that there is no such document.
+* Inserts, replaces and snapshot records contain the document; an update contains the one that the server
+  looked up or recorded.
+* An update whose look-up found nothing (``fullDocument: null``) contributes nothing: the document was deleted
+  or replaced since, and that change follows.
+* With ``full_document: none`` an update has only its ``updateDescription``: a patch, which the merge applies
+  to the document in the mirror (:mod:`.patches`).
+* Any other update without a document is reported as undecodable: no post-image was recorded. Its row must be
+  re-read.
+* A snapshot record without a payload means that the document doesn't exist.
 """
 
 from __future__ import annotations
@@ -44,18 +44,18 @@ from airflow_cdc_provider.sources.mongodb import change_event
 from airflow_cdc_provider.sources.mongodb.bson import DOCUMENT, FAULTS, NULL, find_in_all, validate_all
 from airflow_cdc_provider.sources.mongodb.canonical_json import write_values
 from airflow_cdc_provider.sources.mongodb.change_event import States, read_states
-from airflow_cdc_provider.sources.mongodb.columns import RESERVED, DeclaredColumn, read_placed
+from airflow_cdc_provider.sources.mongodb.columns import RESERVED, DeclaredColumn, read_located
 from airflow_cdc_provider.sources.mongodb.field_tally import FieldCount, tally_fields
 from airflow_cdc_provider.sources.mongodb.inferred import REST, InferredColumns
 from airflow_cdc_provider.sources.mongodb.options import MongodbOptions
 from airflow_cdc_provider.sources.mongodb.patches import apply_patches
-from airflow_cdc_provider.sources.mongodb.rest import places_shown, write_rest
+from airflow_cdc_provider.sources.mongodb.rest import projected_offsets, write_rest
 
 MISFITS: Final = b"cdc.misfits"
-"""Metadata of a projected batch's schema: JSON, column -> values that it couldn't hold exactly."""
+"""Metadata of a projected batch's schema: JSON, column -> number of values it couldn't hold exactly."""
 
 LAKE_TYPE: Final = b"cdc.lake_type"
-"""Metadata of a field whose text the lake should store as another type: ``variant``."""
+"""Metadata of a string field that the lake should store as another type: ``variant``."""
 
 _NOTHING: Final = 0
 _PUT: Final = 1
@@ -65,28 +65,28 @@ _BROKEN: Final = 4
 _NO_DOCUMENT: Final = 5
 _NO_POST_IMAGE: Final = 6
 _NO_KEY: Final = 7
-_TAKEN: Final = (_PUT, _REMOVE, _PATCHED)
+_CONTRIBUTING: Final = (_PUT, _REMOVE, _PATCHED)
 _OPERATIONS: Final = np.array([0, UPSERT, DELETE, PATCH], np.int8)
 _REASONS: Final = {
-    _NO_DOCUMENT: "NO-DOCUMENT: the change carries no document; what an update did is applied with "
-    "full_document: none alone",
-    _NO_POST_IMAGE: "NO-POST-IMAGE: no post-image was recorded; turn on changeStreamPreAndPostImages for the "
+    _NO_DOCUMENT: "NO-DOCUMENT: the change has no document; update descriptions are applied only with "
+    "full_document: none",
+    _NO_POST_IMAGE: "NO-POST-IMAGE: no post-image was recorded; enable changeStreamPreAndPostImages for the "
     "collection, or use full_document: lookup",
-    _NO_KEY: "NO-KEY: the change carries no documentKey._id",
+    _NO_KEY: "NO-KEY: the change has no documentKey._id",
 }
 
 
 @dataclass(eq=False)
 class MongodbCodec:
-    """Decodes one collection. Picklable; no I/O.
+    """The codec of one collection. Picklable; no I/O.
 
     Args:
         table: ``database.collection``.
-        full_document: Where documents of updates come from (option ``full_document``).
-        document_column: How the mirror holds the exact document (option ``document_column``).
+        full_document: Source of the documents of updates (option ``full_document``).
+        document_column: How the mirror stores the exact document (option ``document_column``).
         columns: The collection's declared columns.
-        inferred: What its documents were found to have; None where columns are not inferred.
-        most_inferred: How many inferred columns there may be.
+        inferred: The inferred columns; None if columns are not inferred.
+        most_inferred: Maximum number of inferred columns.
     """
 
     table: str
@@ -104,16 +104,16 @@ class MongodbCodec:
 
     @classmethod
     def of(cls, table: str, options: MongodbOptions, memory: Mapping[str, Any] | None = None) -> MongodbCodec:
-        """Build the codec of a collection by the source's options.
+        """Build the codec of a collection from the source's options.
 
         Args:
             table: ``database.collection``.
-            options: The source's.
-            memory: What :meth:`remember` gave, None for a new mirror.
+            options: The source's options.
+            memory: The result of :meth:`remember`, None for a new mirror.
 
         Raises:
-            ConfigurationError: A declared column is wrong; or columns are inferred and the mirror, made
-                without them, doesn't keep the documents that they are made of.
+            ConfigurationError: A declared column is invalid; or columns are inferred and the mirror was
+                created without them, so it doesn't store the documents that they are built from.
         """
         declared = options.columns.get(table, {})
         columns = tuple(DeclaredColumn.parse(table, name, text) for name, text in declared.items())
@@ -121,19 +121,19 @@ class MongodbCodec:
         if options.infer.includes(table):
             if memory is not None and "fields" not in memory:
                 raise ConfigurationError(
-                    f"the mirror of {table} was made without inferred columns",
-                    expected="a mirror made with them: it keeps each document as BSON",
-                    remedy="drop the mirror and take a new snapshot of the collection; or leave the "
-                    "collection out of source.infer.collections",
+                    f"the mirror of {table} was created without inferred columns",
+                    expected="a mirror created with them, which stores each document as BSON",
+                    remedy="drop the mirror and take a new snapshot of the collection; or remove the "
+                    "collection from source.infer.collections",
                 )
             if memory is None:
                 inferred = InferredColumns(declared=tuple(sorted(declared.items())))
             else:
-                inferred = InferredColumns.from_memory(memory).beside(declared)
-            if taken := [column.name for column in columns if column.name == REST]:
+                inferred = InferredColumns.from_memory(memory).with_declared(declared)
+            if reserved := [column.name for column in columns if column.name == REST]:
                 raise ConfigurationError(
-                    f"option source.columns of {table}, column {taken[0]}: the name is taken",
-                    expected="another name: it holds what inferred columns don't",
+                    f"option source.columns of {table}, column {reserved[0]}: the name is reserved",
+                    expected="a different name: this column stores values that inferred columns can't hold",
                 )
         return cls(
             table,
@@ -145,12 +145,12 @@ class MongodbCodec:
         )
 
     def remember(self) -> dict[str, Any]:
-        """Return what the mirror keeps for the next codec once all its rows show these columns."""
-        return {} if self.inferred is None else self.inferred.done().to_memory()
+        """Return the state to store with the mirror once all its rows have these columns."""
+        return {} if self.inferred is None else self.inferred.applied().to_memory()
 
     @property
     def drift(self) -> Drift:
-        """Inferred columns whose type is another one than before."""
+        """Inferred columns whose type has changed."""
         replaced = self.inferred.replaced if self.inferred is not None else frozenset()
         return Drift(replaced=replaced) if replaced else NO_DRIFT
 
@@ -161,7 +161,7 @@ class MongodbCodec:
 
     @property
     def keeps_state(self) -> bool:
-        """Whether the mirror keeps documents as BSON: to make columns of them, or apply patches to them."""
+        """Whether the mirror stores documents as BSON: to infer columns, or to apply patches."""
         return self.inferred is not None or self.full_document == "none"
 
     def patch(self, states: pa.Array, patches: pa.Array, offsets: Ints) -> pa.Array:
@@ -170,14 +170,14 @@ class MongodbCodec:
 
     @property
     def revisit(self) -> str:
-        """SQL predicate of the mirror's rows that must be written again, empty for none."""
+        """SQL predicate of the mirror's rows to rewrite, empty for none."""
         which = self.inferred.revisit if self.inferred is not None else ""
         return {"": "", "rest": f"`{REST}` IS NOT NULL", "all": "true"}[which]
 
     def tally(self, contributions: pa.RecordBatch) -> pa.RecordBatch:
         """Count the fields of the documents in contributions, as a batch of :data:`FIELD_COUNTS`.
 
-        Of a patch those that it sets count.
+        For a patch, the fields that it sets are counted.
         """
         data, starts, ends = binary_buffer(contributions.column("state"))
         is_patch = pc.equal(contributions.column("op"), PATCH).to_numpy(zero_copy_only=False)
@@ -200,76 +200,79 @@ class MongodbCodec:
         )
 
     def learn(self, counts: pa.Table) -> MongodbCodec:
-        """Take in fields that :meth:`tally` counted; the same codec if they change nothing."""
+        """Return a codec with the fields that :meth:`tally` counted; the same one if nothing changes."""
         if self.inferred is None:
             return self
         found = [
             FieldCount((row["name"],), row["kind"], row["count"], row["place"]) for row in counts.to_pylist()
         ]
-        taken = [*RESERVED, REST, *(column.name for column in self.columns)]
+        reserved = [*RESERVED, REST, *(column.name for column in self.columns)]
         whole = all(counts["whole"].to_pylist())
-        learned = self.inferred.learn(found, taken, self.most_inferred, whole=whole)
+        learned = self.inferred.learn(found, reserved, self.most_inferred, whole=whole)
         return self if learned == self.inferred else replace(self, inferred=learned)
 
     def findings(self) -> list[str]:
-        """Tell of fields whose values are of several families, in words."""
+        """Return a message for each field whose values are of several families."""
         if self.inferred is None:
             return []
         return [
-            f"{one.name} is {one.column.type_name}; values of type {', '.join(one.strays)} stand in {REST}"
+            f"{one.name} is {one.column.type_name}; values of type {', '.join(one.strays)} are in {REST}"
             for one in self.inferred.fields
             if one.strays
         ]
 
     def decode(self, changes: pa.RecordBatch, fences: Sequence[Fence]) -> Decoded:
-        """Decode changes of kind ``change`` and ``snapshot``; rows of other kinds give nothing.
+        """Decode changes of kind ``change`` and ``snapshot``; rows of other kinds are ignored.
 
         Args:
             changes: Batch of ``CHANGE_SCHEMA``, all of this collection.
             fences: The collection's fences.
+
+        Returns:
+            The contributions, and the undecodable rows with reasons.
         """
         data, starts, ends = binary_buffer(changes.column("payload"))
         kind = changes.column("kind")
         is_change = pc.equal(kind, CHANGE).to_numpy(zero_copy_only=False)
         is_snapshot = pc.equal(kind, SNAPSHOT).to_numpy(zero_copy_only=False)
         found = read_states(data, np.where(is_change, starts, -1), np.where(is_change, ends, -1))
-        what = self._what(found)
-        what[~is_change] = _NOTHING
-        what[is_change & ~found.sound] = _BROKEN
-        what[is_snapshot] = np.where(starts >= 0, _PUT, _REMOVE)[is_snapshot]
+        effects = self._effects(found)
+        effects[~is_change] = _NOTHING
+        effects[is_change & ~found.sound] = _BROKEN
+        effects[is_snapshot] = np.where(starts >= 0, _PUT, _REMOVE)[is_snapshot]
         no_key = changes.column("key").is_null().to_numpy(zero_copy_only=False)
-        what[no_key & np.isin(what, _TAKEN)] = _NO_KEY
-        places_of_state = [(is_snapshot, starts, ends)]
-        places_of_state += [
-            (what == _PUT, found.documents.starts, found.documents.ends),
-            (what == _PATCHED, found.patches.starts, found.patches.ends),
+        effects[no_key & np.isin(effects, _CONTRIBUTING)] = _NO_KEY
+        state_spans = [(is_snapshot, starts, ends)]
+        state_spans += [
+            (effects == _PUT, found.documents.starts, found.documents.ends),
+            (effects == _PATCHED, found.patches.starts, found.patches.ends),
         ]
-        has_state = [((what == _PUT) | (what == _PATCHED)) & mask for mask, _, _ in places_of_state]
-        state_starts = np.select(has_state, [first for _, first, _ in places_of_state], -1)
-        state_ends = np.select(has_state, [last for _, _, last in places_of_state], -1)
-        faults, places = np.zeros((2, len(starts)), np.int64)
-        validate_all(data, state_starts, state_ends, faults, places)
-        what[faults != 0] = _BROKEN
-        taken = np.flatnonzero(np.isin(what, _TAKEN))
-        chosen = _only(changes, taken)
+        has_state = [((effects == _PUT) | (effects == _PATCHED)) & mask for mask, _, _ in state_spans]
+        state_starts = np.select(has_state, [first for _, first, _ in state_spans], -1)
+        state_ends = np.select(has_state, [last for _, _, last in state_spans], -1)
+        faults, offsets = np.zeros((2, len(starts)), np.int64)
+        validate_all(data, state_starts, state_ends, faults, offsets)
+        effects[faults != 0] = _BROKEN
+        rows = np.flatnonzero(np.isin(effects, _CONTRIBUTING))
+        chosen = _take_rows(changes, rows)
         contributions = pa.RecordBatch.from_arrays(
             [
                 chosen.column("key"),
-                pa.repeat(pa.scalar(ROW, pa.int8()), len(taken)),
-                pa.repeat(pa.scalar(b"", pa.binary()), len(taken)),
-                pa.nulls(len(taken), pa.binary()),
+                pa.repeat(pa.scalar(ROW, pa.int8()), len(rows)),
+                pa.repeat(pa.scalar(b"", pa.binary()), len(rows)),
+                pa.nulls(len(rows), pa.binary()),
                 generations(chosen, fences),
                 chosen.column("version"),
-                pa.array(_OPERATIONS[what[taken]]),
-                span_column(pa.binary(), data, state_starts[taken], state_ends[taken]),
+                pa.array(_OPERATIONS[effects[rows]]),
+                span_column(pa.binary(), data, state_starts[rows], state_ends[rows]),
             ],
             schema=CONTRIBUTION_SCHEMA,
         )
-        left_out = np.flatnonzero(what >= _BROKEN)
-        whole, where = np.zeros((2, len(left_out)), np.int64)
-        validate_all(data, starts[left_out], ends[left_out], whole, where)
+        left_out = np.flatnonzero(effects >= _BROKEN)
+        faults, offsets = np.zeros((2, len(left_out)), np.int64)
+        validate_all(data, starts[left_out], ends[left_out], faults, offsets)
         reasons = [
-            _reason(int(what[row]), int(whole[n]), int(where[n] - starts[row]))
+            _reason(int(effects[row]), int(faults[n]), int(offsets[n] - starts[row]))
             for n, row in enumerate(left_out)
         ]
         return Decoded(contributions, tuple(int(row) for row in left_out), tuple(reasons))
@@ -295,29 +298,30 @@ class MongodbCodec:
         return (*self.columns, *(one.column for one in inferred))
 
     def project(self, rows: pa.RecordBatch) -> pa.RecordBatch:
-        """Show live rows as the mirror's columns.
+        """Project live rows to the mirror's columns.
 
         Values that their column can't hold exactly are null, and counted in the metadata :data:`MISFITS` of
-        the batch's schema; it is there only if there are some.
+        the batch's schema, which is absent if there are none.
         """
         data, starts, ends = binary_buffer(rows.column("state"))
-        id_places = find_in_all(data, starts, ends, b"_id")
-        ids = write_values(data, *id_places, ascii_only=False)
+        id_spans = find_in_all(data, starts, ends, b"_id")
+        ids = write_values(data, *id_spans, ascii_only=False)
         arrays = [ids.column]
         misfits = {"_id": ids.not_utf8}
         if self.document_column != "none":
             texts = write_values(data, _kinds(starts), starts, ends, ascii_only=False)
             arrays.append(texts.column)
             misfits["document"] = texts.not_utf8
-        shown = [id_places[1]]
-        typed = read_placed(self._typed, data, starts, ends)
+        projected = [id_spans[1]]
+        typed = read_located(self._typed, data, starts, ends)
         for column, (array, count, values) in zip(self._typed, typed, strict=True):
             arrays.append(array)
             misfits[column.name] = count
             if len(column.path) == 1:
-                shown.append(places_shown(values.starts, array.is_valid().to_numpy(zero_copy_only=False)))
+                valid = array.is_valid().to_numpy(zero_copy_only=False)
+                projected.append(projected_offsets(values.starts, valid))
         if self.inferred is not None:
-            rest = write_rest(data, starts, ends, shown)
+            rest = write_rest(data, starts, ends, projected)
             arrays.append(rest.column)
             misfits[REST] = rest.not_utf8
         found = {name: count for name, count in misfits.items() if count}
@@ -325,15 +329,15 @@ class MongodbCodec:
         return pa.RecordBatch.from_arrays(arrays, schema=schema)
 
     def to_json(self, rows: pa.RecordBatch) -> Iterator[str]:
-        """Show live documents as canonical Extended JSON, as ``json_util`` prints it, a text each."""
+        """Yield live documents as canonical Extended JSON in the format of ``json_util``, one text each."""
         data, starts, ends = binary_buffer(rows.column("state"))
         yield from write_values(data, _kinds(starts), starts, ends, ascii_only=True).column.to_pylist()
 
-    def _what(self, found: States) -> Ints:
-        """Decide what each event does to its row."""
+    def _effects(self, found: States) -> Ints:
+        """Return the effect of each event on its row."""
         operation, document_kinds = found.operations, found.documents.kinds
         has_document = document_kinds == DOCUMENT
-        is_told = (found.patches.kinds == DOCUMENT) & (self.full_document == "none")
+        has_patch = (found.patches.kinds == DOCUMENT) & (self.full_document == "none")
         is_update = operation == change_event.UPDATE
         is_whole = (operation == change_event.INSERT) | (operation == change_event.REPLACE)
         missing = _NO_POST_IMAGE if self.full_document == "post_image" else _NOTHING
@@ -341,7 +345,7 @@ class MongodbCodec:
             [
                 operation == change_event.DELETE,
                 (is_update | is_whole) & has_document,
-                is_update & is_told,
+                is_update & has_patch,
                 is_update & (document_kinds == NULL),
                 is_update | is_whole,
             ],
@@ -350,8 +354,8 @@ class MongodbCodec:
         )
 
 
-def _only(changes: pa.RecordBatch, rows: Ints) -> pa.RecordBatch:
-    """Take rows, of the columns that contributions need."""
+def _take_rows(changes: pa.RecordBatch, rows: Ints) -> pa.RecordBatch:
+    """Return rows with the columns that contributions need."""
     columns = changes.select(["key", "version", "generation", "origin", "position"])
     return columns if len(rows) == len(changes) else columns.take(pa.array(rows))
 
@@ -360,7 +364,7 @@ def _kinds(starts: Ints) -> Ints:
     return np.where(starts >= 0, DOCUMENT, 0)
 
 
-def _reason(what: int, fault: int, place: int) -> str:
-    if what == _BROKEN:
-        return f"BROKEN-BSON: {FAULTS[fault] or 'there is no payload'}, at byte {place}"
-    return _REASONS[what]
+def _reason(effect: int, fault: int, offset: int) -> str:
+    if effect == _BROKEN:
+        return f"BROKEN-BSON: {FAULTS[fault] or 'the payload is missing'}, at byte {offset}"
+    return _REASONS[effect]

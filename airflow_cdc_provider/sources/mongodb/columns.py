@@ -1,9 +1,9 @@
 """Declared columns: values at dotted paths as typed Arrow columns, exact or null.
 
-A declaration is ``'dotted.path type'``. A value lands in its column only if the column's type holds it
-exactly; otherwise the column is null there, the value is counted as a misfit, and the mirror's ``document``
-still has it. A missing value, null and undefined are null and no misfit. Of several members with one name the
-last counts. A number in a path is an array's index. What fits which type: docs/types-mongodb.md.
+A declaration is ``'dotted.path type'``. A value is stored in its column only if the column's type holds it
+exactly; otherwise the column is null, the value is counted as a misfit, and the mirror's ``document`` still
+has it. A missing value, null and undefined are null and not misfits. If a name repeats, the last member
+counts. A number in a path is an array index. docs/types-mongodb.md lists which values fit which type.
 
 =============================== ==========================================================================
 type                            holds
@@ -95,8 +95,8 @@ class DeclaredColumn:
 
     Args:
         name: Its name in the mirror.
-        path: Names on the way to the value.
-        type_name: The declared type, without spaces, in small letters.
+        path: Member names that lead to the value.
+        type_name: The declared type, without spaces, in lower case.
     """
 
     name: str
@@ -108,14 +108,16 @@ class DeclaredColumn:
         """Read a declaration.
 
         Raises:
-            ConfigurationError: Names the table, the column and what is wrong.
+            ConfigurationError: Invalid declaration; the message names the table, the column and the problem.
         """
         path, _, type_name = text.strip().partition(" ")
         type_name = re.sub(r"\s", "", type_name).lower()
         column = cls(name, tuple(path.split(".")), type_name)
         where = f"option source.columns of {table}, column {name}"
         if name in RESERVED:
-            raise ConfigurationError(f"{where}: the name is taken", expected=f"none of {', '.join(RESERVED)}")
+            raise ConfigurationError(
+                f"{where}: the name is reserved", expected=f"none of {', '.join(RESERVED)}"
+            )
         if not all(column.path):
             raise ConfigurationError(f"{where} is wrong", expected="'dotted.path type'", found=repr(text))
         if column._decimal is None and type_name not in _INTEGERS and type_name not in _OTHERS:
@@ -147,8 +149,8 @@ class DeclaredColumn:
         return _READERS[self.type_name](values)
 
 
-class PlacedColumn(NamedTuple):
-    """A column with the number of its misfits and the places of all its values."""
+class LocatedColumn(NamedTuple):
+    """A column with the number of its misfits and the spans of all its values."""
 
     array: pa.Array
     misfits: int
@@ -166,28 +168,28 @@ def read_columns(
         starts: First byte of each document, -1 for none.
         ends: Byte after each.
     """
-    return [(column.array, column.misfits) for column in read_placed(columns, data, starts, ends)]
+    return [(column.array, column.misfits) for column in read_located(columns, data, starts, ends)]
 
 
-def read_placed(
+def read_located(
     columns: Sequence[DeclaredColumn], data: Bytes, starts: Ints, ends: Ints
-) -> list[PlacedColumn]:
-    """Read columns as :func:`read_columns` does; also tell where in the buffer their values stand."""
+) -> list[LocatedColumn]:
+    """Read columns as :func:`read_columns` does; return the spans of their values too."""
     if not columns:
         return []
     found = Paths([column.path for column in columns]).find(data, starts, ends)
-    placed = []
+    located = []
     for row, column in enumerate(columns):
         values = found.values(row)
-        placed.append(PlacedColumn(*column._read(_Column(data, values)), values))
-    return placed
+        located.append(LocatedColumn(*column._read(_Column(data, values)), values))
+    return located
 
 
 def read_values(type_name: str, data: Bytes, kinds: Ints, starts: Ints, ends: Ints) -> pa.Array:
-    """Read values that a type is known to hold; null where it doesn't.
+    """Read values as a type; null for values that the type can't hold.
 
     Args:
-        type_name: One of the types above but decimal.
+        type_name: One of the types above except decimal.
         data: The buffer.
         kinds: BSON type of each value, 0 for none.
         starts: First byte of each.
@@ -197,7 +199,7 @@ def read_values(type_name: str, data: Bytes, kinds: Ints, starts: Ints, ends: In
 
 
 class _Column:
-    """The values of one column, before they have its type."""
+    """The values of one column before conversion to its type."""
 
     def __init__(self, data: Bytes, values: Values) -> None:
         self.data = data
@@ -455,18 +457,18 @@ def _write_strings(data: Any, kinds: Any, starts: Any, ends: Any, offsets: Any, 
     for i in range(len(kinds)):
         if not valid[i]:
             continue
-        place = offsets[i]
+        offset = offsets[i]
         if kinds[i] == OBJECT_ID:
-            put_hex(data, starts[i], ends[i], out, place)
+            put_hex(data, starts[i], ends[i], out, offset)
         elif kinds[i] == BINARY:
             first = starts[i] + 5
             for group in range(5):
                 size = 4 if group == 0 else (6 if group == 4 else 2)
                 if group > 0:
-                    out[place] = 0x2D
-                    place += 1
-                place = put_hex(data, first, first + size, out, place)
+                    out[offset] = 0x2D
+                    offset += 1
+                offset = put_hex(data, first, first + size, out, offset)
                 first += size
         else:
-            for j in range(offsets[i + 1] - place):
-                out[place + j] = data[starts[i] + 4 + j]
+            for j in range(offsets[i + 1] - offset):
+                out[offset + j] = data[starts[i] + 4 + j]

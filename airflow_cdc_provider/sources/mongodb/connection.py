@@ -1,10 +1,10 @@
-"""Connections: a client from an Airflow connection's values, and the questions that tell whether it answers.
+"""Clients from an Airflow connection's values, and commands that verify that the server responds.
 
-A connection is what Airflow's ``mongo`` and ``cdc_mongodb`` types hold: host (one, several by comma, or a
-whole ``mongodb://`` string), port, login, password, schema (the database that keeps the user), and in
-``extra`` any option of a MongoDB connection string by its name, besides ``srv`` and ``ssl`` as Airflow's own
-hook has them, and keystores (:mod:`.tls`).
-Login and password never become part of a string, so no error text can show them.
+An Airflow connection of type ``mongo`` or ``cdc_mongodb`` has host (one, several separated by commas, or a
+``mongodb://`` string), port, login, password, schema (the authentication database), and in ``extra`` any
+option of a MongoDB connection string by its name, plus ``srv`` and ``ssl`` as in Airflow's own hook, and
+keystores (:mod:`.tls`).
+Login and password are never put into a connection string, so no error text can show them.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from pymongo.read_preferences import ReadPreference
 from pymongo.uri_parser import parse_uri
 
 from airflow_cdc_provider.exceptions import ConfigurationError, TransientError
-from airflow_cdc_provider.sources.mongodb.authentication import ask_provider
+from airflow_cdc_provider.sources.mongodb.authentication import provider_credentials
 from airflow_cdc_provider.sources.mongodb.options import MongodbAdvanced
 from airflow_cdc_provider.sources.mongodb.server_errors import short_text, translated
 from airflow_cdc_provider.sources.mongodb.tls import pem_options, take_stores
@@ -43,14 +43,14 @@ _TRIES: Final = 5
 
 @dataclass(frozen=True)
 class ConnectionValues:
-    """What a client is made of. Its text shows no secrets.
+    """The parameters of a client. Its ``repr`` contains no secrets.
 
     Args:
-        host: Host, hosts by comma, or a connection string.
+        host: Host, comma-separated hosts, or a connection string.
         options: Options of :class:`pymongo.MongoClient`.
-        credentials: Login and password, where the connection has them.
+        credentials: Login and password, if the connection has them.
         stores: Keystores (see :mod:`.tls`).
-        authentication: A class that gives credentials (see :mod:`.authentication`); empty for none.
+        authentication: A class that provides credentials (see :mod:`.authentication`); empty for none.
     """
 
     host: str = field(repr=False)
@@ -67,16 +67,17 @@ class ConnectionValues:
         heartbeat_seconds: float = 10.0,
         authentication: str = "",
     ) -> ConnectionValues:
-        """Read an Airflow connection's values. What a connection string says itself wins.
+        """Read an Airflow connection's values. Options in a connection string take precedence.
 
         Args:
             connection: The values.
-            connect_timeout_seconds: How long to look for a server.
-            heartbeat_seconds: How often the driver looks at all members.
-            authentication: A class that gives credentials, where the string names no user; empty for none.
+            connect_timeout_seconds: Server selection and connect timeout.
+            heartbeat_seconds: Monitoring interval of the driver.
+            authentication: A class that provides credentials if the connection string names no user; empty
+                for none.
 
         Raises:
-            ConfigurationError: There is no host, or ``extra`` is no JSON object or wrong.
+            ConfigurationError: The host is missing, or ``extra`` is not a valid JSON object.
         """
         extra = _extra(connection.get("extra"))
         stores = take_stores(extra)
@@ -84,7 +85,7 @@ class ConnectionValues:
         if not host:
             raise ConfigurationError(
                 "the MongoDB connection has no host",
-                expected="a host, hosts by comma, or a mongodb:// string",
+                expected="a host, comma-separated hosts, or a mongodb:// string",
             )
         srv = bool(extra.pop("srv", False))
         if "ssl" in extra:
@@ -110,50 +111,54 @@ class ConnectionValues:
                 credentials["password"] = str(password)
             if schema := connection.get("schema"):
                 options.setdefault("authSource", str(schema))
-        said, names_user = _said_by(host)
-        options = {name: value for name, value in options.items() if name.lower() not in said}
+        explicit, names_user = _explicit_options(host)
+        options = {name: value for name, value in options.items() if name.lower() not in explicit}
         if names_user:
             return cls(host, options, {}, stores)
         return cls(host, options, credentials, stores, authentication)
 
     def client(self, **changes: Any) -> MongoClient:
-        """Make a client; it connects with its first command.
+        """Create a client; it connects with its first command.
 
         Raises:
-            ConfigurationError: An option, a keystore or the connection string is wrong, or no credentials
-                are given.
+            ConfigurationError: An option, a keystore or the connection string is invalid, or the
+                authentication class returns no credentials.
         """
-        return self._made(MongoClient, changes)
+        return self._create(MongoClient, changes)
 
     def async_client(self) -> AsyncMongoClient:
-        """Make a client for an event loop, likewise. It reads files: not on the loop itself."""
-        return self._made(AsyncMongoClient, {})
+        """Create an asynchronous client. It reads files, so call this outside of the event loop.
 
-    def _made(self, kind: Callable[..., Client], changes: Mapping[str, Any]) -> Client:
-        doing = "the MongoDB connection is wrong"
+        Raises:
+            ConfigurationError: As of :meth:`client`.
+        """
+        return self._create(AsyncMongoClient, {})
+
+    def _create(self, kind: Callable[..., Client], changes: Mapping[str, Any]) -> Client:
+        message = "the MongoDB connection is invalid"
         if unverified := self.unverified:
             _warn_of(unverified)
         try:
             with pem_options(self.stores) as files:
                 return kind(self.host, **{**self.options, **files, **self._credentials(), **changes})
         except (errors.PyMongoError, TypeError, ValueError) as error:
-            # A badly escaped connection string can put a part of its password into the error's text.
+            # A badly escaped connection string can leak a part of its password into the error's text.
             name = type(error).__name__
             found = name if "@" in self.host else f"{name}: {short_text(error)}"
-            raise ConfigurationError(doing, found=found, remedy="change the Airflow connection") from None
+            raise ConfigurationError(message, found=found, remedy="change the Airflow connection") from None
 
     def _credentials(self) -> dict[str, Any]:
-        """Return how to log in; what the connection's options say of it stays."""
+        """Return the login options, without those that the connection's options set."""
         if not self.authentication:
             return dict(self.credentials)
-        said = {name.lower() for name in self.options} | _said_by(self.host)[0]
-        given = ask_provider(self.authentication, self.host.partition("://")[2].partition("/")[0])
-        own = {name: value for name, value in given.items() if name.lower() not in said}
+        explicit = {name.lower() for name in self.options} | _explicit_options(self.host)[0]
+        provided = provider_credentials(self.authentication, self.host.partition("://")[2].partition("/")[0])
+        own = {name: value for name, value in provided.items() if name.lower() not in explicit}
         return {**({} if "username" in own else self.credentials), **own}
 
     @property
     def unverified(self) -> str:
-        """What of the server's identity isn't verified, by the option's name; empty if all is."""
+        """The option that disables verification of the server's identity; empty if none does."""
         chosen = {name.lower(): value for name, value in self.options.items()}
         chosen |= {name.lower(): value for name, value in parse_qsl(self.host.partition("?")[2])}
         for name in ("tlsInsecure", "tlsAllowInvalidCertificates", "tlsAllowInvalidHostnames"):
@@ -162,42 +167,42 @@ class ConnectionValues:
         return ""
 
 
-def _said_by(host: str) -> tuple[set[str], bool]:
-    """Return the options of a connection string, in small letters, and whether it names a user."""
-    said = {name.lower() for name, _ in parse_qsl(host.partition("?")[2], keep_blank_values=True)}
-    if "ssl" in said:
-        said.add("tls")
+def _explicit_options(host: str) -> tuple[set[str], bool]:
+    """Return the options of a connection string, in lower case, and whether it names a user."""
+    explicit = {name.lower() for name, _ in parse_qsl(host.partition("?")[2], keep_blank_values=True)}
+    if "ssl" in explicit:
+        explicit.add("tls")
     servers = host.partition("://")[2].partition("/")[0].partition("?")[0]
-    return said, "@" in servers
+    return explicit, "@" in servers
 
 
 @cache
 def _warn_of(option: str) -> None:
-    """Warn once in a process."""
-    log.warning("%s is on: whoever answers at the server's address is taken for the server", option)
+    """Warn once per process."""
+    log.warning("%s is on: the server's identity is not verified", option)
 
 
 def _extra(value: Any) -> dict[str, Any]:
     try:
         extra = json.loads(value) if isinstance(value, str) and value else value or {}
     except json.JSONDecodeError as error:
-        raise ConfigurationError("the connection's extra is no JSON") from error
+        raise ConfigurationError("the connection's extra is not valid JSON") from error
     if not isinstance(extra, Mapping):
-        raise ConfigurationError("the connection's extra is wrong", expected="a JSON object")
+        raise ConfigurationError("invalid value for the connection's extra", expected="a JSON object")
     return dict(extra)
 
 
 def pinned_client(values: ConnectionValues) -> MongoClient:
-    """Make a client whose commands all go to one server, as a cursor of several commands needs it.
+    """Create a client that sends all commands to one server, as a cursor with several commands requires.
 
-    Commands to a primary do so anyway. Otherwise one of the servers that the read preference allows is chosen
-    now.
+    With read preference ``primary`` an ordinary client does so. Otherwise one of the servers that the read
+    preference allows is selected now.
 
     Raises:
-        CdcError: No server can be used.
+        CdcError: No server is usable.
     """
     client = values.client()
-    with translated("no MongoDB server can be used"):
+    with translated("no usable MongoDB server"):
         preference = client.read_preference
         hello = _hello(client)
         sharded = hello.get("msg") == "isdbgrid"
@@ -222,59 +227,59 @@ def _any_node(client: MongoClient) -> str:
     return f"{host}:{port}"
 
 
-def reach(
+def await_cluster_time(
     client: MongoClient, advanced: MongodbAdvanced, sleep: Callable[[float], None] = time.sleep
 ) -> Timestamp:
-    """Return the cluster time as soon as a server tells it; pauses between attempts grow.
+    """Return the cluster time once a server responds, with a growing pause between attempts.
 
     Args:
         client: The client.
-        advanced: How often to try, and how long to pause.
-        sleep: Pauses for some seconds.
+        advanced: Number of attempts and pauses.
+        sleep: Sleeps for some seconds.
 
     Raises:
-        TransientError: None did.
-        ConfigurationError: One refuses.
+        TransientError: No server responded.
+        ConfigurationError: A server refused the command.
     """
-    left = pauses(advanced)
+    retry_pauses = pauses(advanced)
     while True:
         try:
             return cluster_time(client)
         except TransientError as error:
-            pause = next(left, None)
+            pause = next(retry_pauses, None)
             if pause is None:
                 raise
-            log.warning("tried again in %.1f s: %s", pause, error)
+            log.warning("retrying in %.1f s: %s", pause, error)
             sleep(pause)
 
 
 def await_server(client: MongoClient) -> None:
-    """Wait for a usable server as long as the client does by itself; ``pymongo.timeout`` takes its place.
+    """Wait for a usable server up to the client's own timeout, or that of ``pymongo.timeout``.
 
     Raises:
-        pymongo.errors.PyMongoError: There is none.
+        pymongo.errors.PyMongoError: No server is usable.
     """
-    client.is_primary  # noqa: B018  # asking selects a server
+    client.is_primary  # noqa: B018  # the attribute access selects a server
 
 
-def over_elections(ask: Callable[[], Answer]) -> Answer:
-    """Ask a server again that hung up or is no primary any more; the client then waits for the next one.
+def retry_over_elections(operation: Callable[[], Answer]) -> Answer:
+    """Retry an operation whose server disconnected or stepped down; the client then selects the next primary.
 
     Raises:
-        TransientError: There is no server in the time that the client waits for one, or they all hang up.
+        TransientError: Server selection timed out, or each attempt failed.
     """
     for _ in range(1, _TRIES):
         try:
-            return ask()
+            return operation()
         except TransientError as error:
             if isinstance(error.__cause__, errors.ServerSelectionTimeoutError):
-                raise  # this one has waited already
-            log.info("asked again: %s", error)
-    return ask()
+                raise  # server selection has waited already
+            log.info("retrying: %s", error)
+    return operation()
 
 
 def _hello(client: MongoClient) -> Mapping[str, Any]:
-    """Ask a server what it is, which needs no right. Before 4.4.2 the command has another name."""
+    """Run ``hello``, which needs no privileges. Before 4.4.2 the command has another name."""
     try:
         return client.admin.command("hello", read_preference=client.read_preference)
     except errors.OperationFailure as error:
@@ -283,23 +288,28 @@ def _hello(client: MongoClient) -> Mapping[str, Any]:
     return client.admin.command("isMaster", read_preference=client.read_preference)
 
 
-def cluster_time(client: MongoClient, doing: str = "the cluster's time can't be read") -> Timestamp:
-    """Return the time of the newest operation that the server knows.
+def cluster_time(client: MongoClient, message: str = "the cluster time can't be read") -> Timestamp:
+    """Return the time of the newest operation of the server.
+
+    Args:
+        client: The client.
+        message: Message of the error if the command fails.
 
     Raises:
-        ConfigurationError: The server is no member of a replica set.
+        ConfigurationError: The server is not a member of a replica set.
+        TransientError: The server doesn't respond.
     """
 
-    def ask() -> Any:
-        with translated(doing):
+    def read() -> Any:
+        with translated(message):
             return _hello(client).get("operationTime")
 
-    now = over_elections(ask)
+    now = retry_over_elections(read)
     if not isinstance(now, Timestamp):
         raise ConfigurationError(
-            "the MongoDB server tells no cluster time",
+            "the MongoDB server reports no cluster time",
             expected="a replica set or a sharded cluster",
-            found="a standalone server, which keeps no oplog",
+            found="a standalone server, which has no oplog",
             remedy="restart it with --replSet and run rs.initiate(): one member is enough",
         )
     return now

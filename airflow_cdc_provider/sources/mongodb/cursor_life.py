@@ -1,8 +1,8 @@
-"""Cursors that rest: a reader may wait for long between two replies, as its rows' consumer lets it.
+"""Keeps idle cursors alive: a slow consumer may pause a reader for long between two replies.
 
-A server ends a cursor that rested for 10 minutes, unless it was opened with ``noCursorTimeout``; and a
-session that wasn't used for 30 minutes, with its cursors, whatever they were opened with. So a thread tells
-the server of the session while its cursor is open.
+A server closes a cursor that was idle for 10 minutes, unless it was opened with ``noCursorTimeout``. It also
+expires a session that was idle for 30 minutes, with all its cursors. So a thread refreshes the session while
+its cursor is open.
 """
 
 from __future__ import annotations
@@ -18,24 +18,24 @@ from airflow_cdc_provider.exceptions import CdcError
 log = logging.getLogger(__name__)
 
 
-class Refreshed(Protocol):
-    """What lives in a session."""
+class Refreshable(Protocol):
+    """An object with a server session."""
 
     def refresh(self) -> None:
-        """Tell the server that the session is in use."""
+        """Refresh the session on the server."""
         ...
 
 
 @contextmanager
-def kept_alive(cursor: Refreshed, every_seconds: float) -> Iterator[None]:
+def kept_alive(cursor: Refreshable, every_seconds: float) -> Iterator[None]:
     """Keep a cursor's session alive inside the ``with``.
 
-    A server that doesn't hear of it is told again at the next turn; what is lost by then, the next read
-    shows.
+    A failed refresh is logged and repeated after the interval. If the session has expired by then, the next
+    read fails.
 
     Args:
         cursor: The cursor.
-        every_seconds: How often.
+        every_seconds: Interval of the refreshes.
     """
     ended = threading.Event()
 

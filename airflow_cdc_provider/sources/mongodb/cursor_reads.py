@@ -1,17 +1,16 @@
-"""Readings by a cursor field: of a view, time series or collection only what is at or beyond the last value.
+"""Incremental reads by a cursor field: documents of a view, time series or collection since the last value.
 
-A reading in full is followed by readings of documents whose field has the greatest value that there was when
-the one before was planned, or a greater one. That value is asked for before the reading begins, so whatever
-comes in between is read at once and once more the next time; so are all documents with just this value, for
-more of them may have come. What is read twice is the same document under the same ``_id``, and the mirror has
-it once.
+After a full read, each read selects the documents whose field is at least the greatest value at the time when
+the previous read was planned. That value is queried before the read begins, so documents that are written in
+between are read now and again in the next read; so are all documents with exactly this value, as more of them
+may have been written. A document that is read twice has the same ``_id``, so the mirror has it once.
 
-Such a reading can't see that a document is gone, nor one whose value is less than the last one's: a value
-that was written late (an overlap of time reads further back), no value at all, or one of another type (a
-query by ``$gte`` compares within a type). All of these the next reading in full brings. When the greatest
-value is of another type than the last one's, or of one that has no order to rely on, the reading is in full.
+Such a read doesn't detect deletions, nor documents whose value is less than the last one: a value that was
+written late (``overlap_seconds`` reads further back), no value at all, or a value of another type (``$gte``
+compares within a type). The next full read covers all of these. If the greatest value has another type than
+the last one, or a type without a reliable order, the read is a full one.
 
-What is kept between readings, as JSON::
+The state that is stored between reads, as JSON::
 
     {"field": "at", "value": Extended JSON, "full_at": s}
 """
@@ -47,60 +46,63 @@ _JSON: Final = json_util.JSONOptions(
 
 @dataclass(frozen=True)
 class CursorField:
-    """How a table is read by a cursor.
+    """The cursor field of a table.
 
     Args:
-        field: The field, dotted where it is nested.
-        overlap_seconds: How far before the last value a reading begins, for times and ObjectIds.
-        full_seconds: How long after the begin of one reading in full the next is due; 0: never again.
+        field: The field, dotted if nested.
+        overlap_seconds: How far before the last value a read starts, for times and ObjectIds.
+        full_seconds: Interval between the starts of full reads; 0: only the first.
     """
 
     field: str
     overlap_seconds: float = 0.0
     full_seconds: float = 0.0
 
-    def query_since(self, reached: str, value: object, now: float) -> Mapping[str, Any] | None:
-        """Return the query of the next reading; None if it is to be in full.
+    def query_since(self, state: str, value: object, now: float) -> Mapping[str, Any] | None:
+        """Return the query of the next read; None for a full read.
 
         Args:
-            reached: What the reading before left, empty for none.
-            value: The greatest value that there is now, from :func:`greatest`.
+            state: The state that the previous read stored, empty for none.
+            value: The current greatest value, from :func:`greatest`.
             now: Epoch seconds.
         """
-        before = json.loads(reached) if reached else {}
-        if before.get("field") != self.field or not is_ordered(value):
+        previous = json.loads(state) if state else {}
+        if previous.get("field") != self.field or not is_ordered(value):
             return None
-        if self.full_seconds and now - before["full_at"] >= self.full_seconds:
+        if self.full_seconds and now - previous["full_at"] >= self.full_seconds:
             return None
-        last = json_util.loads(json.dumps(before["value"]), json_options=_JSON)
+        last = json_util.loads(json.dumps(previous["value"]), json_options=_JSON)
         if not is_ordered(last) or _bracket(last) != _bracket(value):
             return None
         return {self.field: {"$gte": _earlier(last, self.overlap_seconds)}}
 
-    def reached(self, value: object, before: str, now: float, *, full: bool) -> str:
-        """Return what the next reading goes on from, empty if that must be in full.
+    def next_state(self, value: object, state: str, now: float, *, full: bool) -> str:
+        """Return the state for the next read, empty if that must be a full read.
 
         Args:
-            value: The greatest value before this reading.
-            before: What the reading before left.
-            now: Epoch seconds at which this one was planned.
-            full: Whether this one is in full.
+            value: The greatest value before this read.
+            state: The state that the previous read stored.
+            now: Epoch seconds at which this read was planned.
+            full: Whether this is a full read.
         """
         if not is_ordered(value):
             return ""
-        full_at = now if full else json.loads(before)["full_at"]
-        shown = json.loads(json_util.dumps(value, json_options=_JSON))
-        return json.dumps({"field": self.field, "value": shown, "full_at": full_at}, sort_keys=True)
+        full_at = now if full else json.loads(state)["full_at"]
+        extended_json = json.loads(json_util.dumps(value, json_options=_JSON))
+        return json.dumps({"field": self.field, "value": extended_json, "full_at": full_at}, sort_keys=True)
 
 
 def greatest(client: MongoClient, table: str, field: str, where: Mapping[str, Any]) -> object:
-    """Return the greatest value that a field has now, by the server's order; None if there is none.
+    """Return the current greatest value of a field by the server's order; None if there is none.
 
     Args:
-        client: The connection.
+        client: The client.
         table: ``database.collection``.
         field: The field.
-        where: Only of documents that this query selects.
+        where: Query that selects the documents.
+
+    Raises:
+        CdcError: The server is unreachable, or refuses the read.
     """
     database, _, name = table.partition(".")
     concern = ReadConcern("majority")
@@ -117,10 +119,10 @@ def greatest(client: MongoClient, table: str, field: str, where: Mapping[str, An
 
 
 def is_ordered(value: object) -> bool:
-    """Tell whether a value is one that readings can go on from: a number, text, time or ObjectId."""
+    """Return whether reads can continue from a value: a number, text, time or ObjectId."""
     if isinstance(value, bool) or value is None:
         return False
-    if isinstance(value, float) and math.isnan(value):  # nothing compares with it
+    if isinstance(value, float) and math.isnan(value):  # NaN has no order
         return False
     if isinstance(value, Decimal128) and value.to_decimal().is_nan():
         return False
@@ -128,14 +130,14 @@ def is_ordered(value: object) -> bool:
 
 
 def _bracket(value: object) -> type:
-    """Return what values compare with each other."""
+    """Return a representative of the types that compare with each other."""
     if isinstance(value, _NUMBERS):
         return float
     return next(kind for kind in _ORDERED if isinstance(value, kind))
 
 
 def _earlier(value: Any, seconds: float) -> Any:
-    """Return a time some seconds before a value; anything else as it is."""
+    """Return a time some seconds before a value; other values unchanged."""
     if not seconds:
         return value
     if isinstance(value, DatetimeMS):

@@ -1,6 +1,6 @@
-"""Offsets that Debezium's connector for MongoDB has stored, as places of ours.
+"""Converts offsets that Debezium's connector for MongoDB has stored to positions.
 
-The forms of files are :mod:`..connect_offsets`'; of an offset::
+:mod:`..connect_offsets` describes the file formats. An offset::
 
     P = {"server_id": topic.prefix}                       and "replicaSetName" up to Debezium 2.5
     O = {"sec": s, "ord": n, "resume_token": T, ...}      s and n are -1 where only a token is known
@@ -23,21 +23,21 @@ from airflow_cdc_provider.sources.connect_offsets import is_stored_by_connect, r
 from airflow_cdc_provider.sources.mongodb.position import LAST_INDEX, StreamPlace, token_time
 
 INVALIDATION: Final = "internal.mongodb.allow.offset.invalidation"
-"""Debezium's property that allows to give up offsets of single shards."""
+"""Debezium's property that permits invalidating offsets of single shards."""
 
 _WHOLE_CLUSTER: Final = "cluster"
-"""What Debezium calls the replica set of a cluster that it reads as one."""
+"""Debezium's name for the replica set of a cluster that it reads as one."""
 _HIGH_WATER: Final = "82"
 
 
 @dataclass(frozen=True)
 class StoredOffset:
-    """One offset.
+    """One stored offset.
 
     Args:
-        server: ``topic.prefix`` of the connector, empty if it isn't told.
-        replica_set: The replica set that it is of, empty if it is of everything.
-        value: Its members.
+        server: ``topic.prefix`` of the connector, empty if unknown.
+        replica_set: The replica set of the offset, empty for the whole deployment.
+        value: The offset's members.
     """
 
     server: str
@@ -46,7 +46,7 @@ class StoredOffset:
 
 
 def is_debeziums(content: bytes) -> bool:
-    """Tell whether a file holds an offset of Debezium, and not one of ours."""
+    """Return whether a file holds an offset of Debezium and not one of this provider."""
     return is_stored_by_connect(content, ("resume_token", "sec"))
 
 
@@ -54,7 +54,7 @@ def read_offsets(content: bytes) -> list[StoredOffset]:
     """Read all offsets of a file.
 
     Raises:
-        ConfigurationError: It has none of the forms.
+        ConfigurationError: The file has none of the known formats.
     """
     return [
         StoredOffset(str(partition.get("server_id", "")), str(partition.get("replicaSetName", "")), offset)
@@ -69,52 +69,52 @@ def place_of(
     shards: Callable[[], Sequence[str] | None],
     allow_invalidation: bool,
 ) -> StreamPlace | None:
-    """Choose the place to go on after.
+    """Return the position after which to resume.
 
     Args:
         offsets: From :func:`read_offsets`.
-        topic_prefix: Whose offset it is, where there are those of several.
-        shards: Gives the names of the deployment's shards, None if they are unknown; asked only for offsets
-            of single shards that may be given up.
-        allow_invalidation: Whether offsets of single shards may be given up for the oldest one's time.
+        topic_prefix: Selects the connector if there are offsets of several.
+        shards: Returns the names of the deployment's shards, None if they are unknown; called only for
+            offsets of single shards that may be invalidated.
+        allow_invalidation: Whether offsets of single shards may be replaced by the oldest one's time.
 
     Returns:
-        The place; None if it is unknown and an initial snapshot must be taken, as a shard has no offset.
+        The position; None if a shard has no offset, so that an initial snapshot must be taken.
 
     Raises:
-        ConfigurationError: There is no offset for this connector, it holds no place, or offsets of single
-            shards are not to be given up.
+        ConfigurationError: There is no offset of this connector, the offset has no position, or offsets of
+            single shards must not be invalidated.
     """
     own = _of_server(offsets, topic_prefix)
     whole = [o for o in own if o.replica_set in ("", _WHOLE_CLUSTER)] or (own if len(own) == 1 else [])
     if whole:
-        return _place(sorted(whole, key=lambda o: o.replica_set)[0].value)
+        return _position(sorted(whole, key=lambda o: o.replica_set)[0].value)
     if not allow_invalidation:
         raise ConfigurationError(
-            "these offsets are of single shards, which one stream of all of them can't go on from",
-            expected=f"{INVALIDATION}, here --allow-offset-invalidation, to go on from the oldest one's time",
+            "these are offsets of single shards, from which one stream of all shards can't resume",
+            expected=f"{INVALIDATION}, here --allow-offset-invalidation, to resume from the oldest time",
             found=", ".join(sorted(o.replica_set for o in own)),
         )
     if set(shards() or ()) - {o.replica_set for o in own}:
         return None
-    oldest = min((_place(o.value) for o in own), key=lambda place: place.time)
+    oldest = min((_position(o.value) for o in own), key=lambda position: position.time)
     if not oldest.token:
         return oldest
-    before = oldest.time - 1  # a shard's token says nothing to the router
+    before = oldest.time - 1  # the router doesn't accept a shard's token
     return StreamPlace(before >> 32, before & LAST_INDEX)
 
 
 def remarks(offsets: Sequence[StoredOffset]) -> list[str]:
-    """Tell what of Debezium's work was unfinished, in sentences for people."""
-    told = []
+    """Return a message for each of Debezium's snapshots that was not finished."""
+    unfinished = []
     if any(o.value.get("initsync") for o in offsets):
-        told.append(
+        unfinished.append(
             "Debezium's initial snapshot was not finished: take one, by snapshot.mode initial or "
             "CdcSnapshotOperator"
         )
     if any(o.value.get("incremental_snapshot_collections") for o in offsets):
-        told.append("Debezium's incremental snapshot was not finished: read its collections again")
-    return told
+        unfinished.append("Debezium's incremental snapshot was not finished: re-read its collections")
+    return unfinished
 
 
 def _of_server(offsets: Sequence[StoredOffset], topic_prefix: str) -> list[StoredOffset]:
@@ -124,13 +124,13 @@ def _of_server(offsets: Sequence[StoredOffset], topic_prefix: str) -> list[Store
         raise ConfigurationError(
             "there is no offset of this connector",
             expected=f"one whose server_id is {topic_prefix}, the topic prefix",
-            found=", ".join(servers) or "none at all",
-            remedy="without one, an initial snapshot begins (snapshot.mode)",
+            found=", ".join(servers) or "no offsets",
+            remedy="without one, capture starts with an initial snapshot (snapshot.mode)",
         )
     return own
 
 
-def _place(value: Mapping[str, Any]) -> StreamPlace:
+def _position(value: Mapping[str, Any]) -> StreamPlace:
     token = _token(value.get("resume_token"))
     seconds, increment = value.get("sec"), value.get("ord")
     known = token_time(bson.decode(token)) if token else 0
@@ -140,14 +140,14 @@ def _place(value: Mapping[str, Any]) -> StreamPlace:
         time = known
     if not time:
         raise ConfigurationError(
-            "this offset of Debezium holds no place",
-            expected="sec and ord, or a resume_token that tells a time",
+            "the Debezium offset has no position",
+            expected="sec and ord, or a resume_token with a cluster time",
             found=", ".join(sorted(value)),
         )
     if not token:  # Debezium starts at that time, not after it
         time -= 1
         return StreamPlace(time >> 32, time & LAST_INDEX)
-    # Which of its time's events it is isn't known; those that follow get greater numbers.
+    # The event's index within its cluster time is unknown; later events get greater indexes.
     return StreamPlace(time >> 32, time & LAST_INDEX, 0, token)
 
 
@@ -161,7 +161,7 @@ def _token(text: Any) -> bytes:
         bson.decode(token)
     except (binascii.Error, TypeError, ValueError, BSONError) as error:
         raise ConfigurationError(
-            "resume_token of this offset is wrong",
+            "invalid resume_token in the Debezium offset",
             expected="BSON in base64, or hexadecimal digits",
             found=str(error)[:200],
         ) from None

@@ -1,4 +1,4 @@
-"""Change events counted by what they are, whole batches at once."""
+"""Counts change events by operation, one batch at a time."""
 
 from __future__ import annotations
 
@@ -22,18 +22,18 @@ def count_events(
     captured: npt.NDArray[np.bool_],
     of_rows: npt.NDArray[np.bool_],
 ) -> None:
-    """Add up events.
+    """Count events.
 
-    ``creates``, ``updates`` (replaces too) and ``deletes`` are of captured collections, ``filtered`` of
-    others, ``broken`` can't be read. ``transactions`` counts where one begins: one that the batch before has
-    begun does not have its first event here, as events of a cluster time are numbered from 0 on.
+    ``creates``, ``updates`` (including replaces) and ``deletes`` are changes of captured collections,
+    ``filtered`` of others, and ``broken`` events can't be parsed. ``transactions`` counts starts of
+    transactions: the first event of one that started in the previous batch has an index above 0.
 
     Args:
-        counts: Gets them.
+        counts: The counters to add to.
         data: The buffer.
-        facts: Of all events, in stream order.
-        captured: Which of them are changes of rows of captured collections.
-        of_rows: Which are changes of rows.
+        facts: The facts of all events, in stream order.
+        captured: Which events are changes of rows of captured collections.
+        of_rows: Which events are changes of rows.
     """
     kinds = np.bincount(facts.operations[captured], minlength=len(change_event.OPERATIONS))
     counts["creates"] += int(kinds[change_event.INSERT])
@@ -44,7 +44,7 @@ def count_events(
     inside = np.flatnonzero(captured & (facts.sessions.kinds > 0))
     if not len(inside):
         return
-    # A session runs one transaction at a time, and each has a number and a cluster time of its own.
+    # A session runs one transaction at a time, and each has its own number and cluster time.
     uuids = data[facts.sessions.starts[inside][:, None] + np.arange(_UUID_BYTES)]
     same = np.zeros(len(inside), np.bool_)
     same[1:] = (

@@ -1,9 +1,9 @@
-"""What a stream's replies become: whole events, numbered and in order, and the place behind them.
+"""Turns a stream's replies into complete, indexed events, checks their order and tracks the position.
 
-Events come with cluster times alone. Their numbers among those of one cluster time are counted, from the last
-event that came; a stream that was opened by a time and not behind a token begins with events that had come
-before, which are passed over. Fragments of a large event are kept until it is whole, and the place moves with
-whole events only.
+Events have cluster times only. Their indexes within one cluster time are counted from the previous event; a
+stream that was opened by a time and not after a token starts with events that were read before, which are
+skipped. Fragments of a large event are buffered until it is complete, and the position advances with complete
+events only.
 """
 
 from __future__ import annotations
@@ -33,18 +33,19 @@ _NO_EVENT: Final = (0, -1)
 
 
 class EventOrder:
-    """Takes the replies of one change stream after the other.
+    """Processes the replies of one change stream in sequence.
 
     Args:
         target: What the stream watches, for the log.
 
     Attributes:
-        place: Behind the last whole event, or where nothing more is to come before; None before it is set.
-        newest: The last event, or fragment of one, that came.
+        position: After the last complete event, or the latest position before which no event follows; None
+            until it is set.
+        newest: The last event, or fragment of one, that was received.
     """
 
     def __init__(self, target: str) -> None:
-        self.place: StreamPlace | None = None
+        self.position: StreamPlace | None = None
         self.newest = b""
         self._target = target
         self._fragments: list[bytes] = []
@@ -53,7 +54,7 @@ class EventOrder:
 
     @property
     def incomplete(self) -> bool:
-        """Whether the rest of an event is still to come."""
+        """Whether fragments of an event are still missing."""
         return bool(self._fragments)
 
     @property
@@ -62,36 +63,36 @@ class EventOrder:
         return self._last_event[0] >> 32
 
     @property
-    def _reached(self) -> StreamPlace:
-        assert self.place is not None
-        return self.place
+    def _current(self) -> StreamPlace:
+        assert self.position is not None
+        return self.position
 
-    def left(self) -> None:
-        """Forget fragments: the stream that is opened next gives them again."""
+    def drop_fragments(self) -> None:
+        """Drop fragments: the stream that is opened next returns them again."""
         self._fragments = []
 
-    def opened(self, place: StreamPlace, *, comes_again: bool) -> None:
-        """Count on from where a stream was opened.
+    def opened(self, position: StreamPlace, *, replays: bool) -> None:
+        """Reset the index counters for a stream that was opened at a position.
 
         Args:
-            place: Where.
-            comes_again: Whether it was opened by a time whose events had come before.
+            position: The position.
+            replays: Whether the stream replays events of its first cluster time that were read before.
         """
         self._last_event = self._skip_through = _NO_EVENT
-        if place.index == LAST_INDEX:
+        if position.index == LAST_INDEX:
             return
-        if place.token or comes_again:
-            self._last_event = (place.time, place.index)
-        else:  # the stream begins with all events of that time
-            self._skip_through = (place.time, place.index)
+        if position.token or replays:
+            self._last_event = (position.time, position.index)
+        else:  # the stream starts with all events of that time
+            self._skip_through = (position.time, position.index)
 
     def take(self, batch: RawBatch) -> Iterator[Events]:
-        """Give a batch's whole events and move the place.
+        """Yield a batch's complete events and advance the position.
 
         Raises:
-            TransientError: The stream went back, or lacks a fragment.
+            TransientError: The stream went back, or a fragment is missing.
         """
-        place = self._reached
+        position = self._current
         spans = batch.documents
         count = len(spans)
         if spans.stopped_at != len(batch.data) and count == 0 and not batch.resume_token:
@@ -102,51 +103,51 @@ class EventOrder:
             self.newest = batch.data[spans.starts[-1] : spans.ends[-1]].tobytes()
             self._last_event = (int(found.times[-1]), int(found.indexes[-1]))
             if found.fragments.any() or self._fragments:
-                yield from self._whole(batch, found)
+                yield from self._complete_events(batch, found)
                 return
             first = self._skipped(found)
             if first < count:
                 yield Events(batch.data, spans, found.times, found.indexes).part(first, count)
                 last_time, index = self._last_event
-                place = StreamPlace(last_time >> 32, last_time & 0xFFFF_FFFF, index, batch.resume_token)
+                position = StreamPlace(last_time >> 32, last_time & 0xFFFF_FFFF, index, batch.resume_token)
             if found.invalidate:
                 log.warning(
-                    "the change stream of %s ended with its collection and goes on after it",
+                    "the change stream of %s was invalidated by a drop or rename; resuming after it",
                     self._target,
                 )
         newest = time_of(batch.resume_token)
-        if newest > place.time:
-            place = StreamPlace(newest >> 32, newest & 0xFFFF_FFFF, LAST_INDEX, batch.resume_token)
+        if newest > position.time:
+            position = StreamPlace(newest >> 32, newest & 0xFFFF_FFFF, LAST_INDEX, batch.resume_token)
         elif batch.resume_token and not count and self._skip_through == _NO_EVENT:
-            if newest and newest < place.time:
-                raise _went_back(place, newest)
-            place = replace(place, token=batch.resume_token)
-        self.place = place
+            if newest and newest < position.time:
+                raise _went_back(position, newest)
+            position = replace(position, token=batch.resume_token)
+        self.position = position
 
     def _require_order(self, found: Scan) -> None:
-        place = self._reached
+        position = self._current
         first = int(found.times[0])
-        if first < place.time:
-            raise _went_back(place, first)
+        if first < position.time:
+            raise _went_back(position, first)
         back = np.flatnonzero(found.times[1:] < found.times[:-1])
         if len(back):
             before = int(found.times[back[0]])
-            reached = StreamPlace(before >> 32, before & 0xFFFF_FFFF)
-            raise _went_back(reached, int(found.times[back[0] + 1]))
+            previous = StreamPlace(before >> 32, before & 0xFFFF_FFFF)
+            raise _went_back(previous, int(found.times[back[0] + 1]))
 
     def _skipped(self, found: Scan) -> int:
-        """Count the events at the beginning that a start by time and index has passed already."""
+        """Return the number of leading events that were read before a start by time and index."""
         skip_time, skip_index = self._skip_through
         if skip_index < 0:
             return 0
-        beyond = (found.times != skip_time) | (found.indexes > skip_index)
-        if not beyond.any():
-            return len(beyond)
+        is_new = (found.times != skip_time) | (found.indexes > skip_index)
+        if not is_new.any():
+            return len(is_new)
         self._skip_through = _NO_EVENT
-        return int(np.argmax(beyond))
+        return int(np.argmax(is_new))
 
-    def _whole(self, batch: RawBatch, found: Scan) -> Iterator[Events]:
-        """Give events one by one, joining fragments; the place moves with whole events only."""
+    def _complete_events(self, batch: RawBatch, found: Scan) -> Iterator[Events]:
+        """Yield events one by one, joining fragments; the position advances with complete events only."""
         data = batch.data
         spans = batch.documents
         _, token_starts, token_ends = find_in_all(data, spans.starts, spans.ends, _TOKEN)
@@ -159,31 +160,31 @@ class EventOrder:
                         "a fragment of a large change event is missing",
                         expected=f"fragment {len(self._fragments) + 1}",
                         found=f"fragment {fragment}",
-                        remedy="run again: the stream starts at the last whole event",
+                        remedy="run again: the stream resumes after the last complete event",
                     )
                 self._fragments.append(event.tobytes())
-                if fragment < int(found.fragments_in_all[row]):
+                if fragment < int(found.fragment_counts[row]):
                     continue
                 event = as_bytes(join_fragments(self._fragments))
                 self._fragments = []
-            moment = int(found.times[row]) or int(_event_time(event))
+            time = int(found.times[row]) or int(_event_time(event))
             index = int(found.indexes[row])
             skip_time, skip_index = self._skip_through
-            if moment == skip_time and index <= skip_index:
+            if time == skip_time and index <= skip_index:
                 continue
             whole = Spans(np.array([0]), np.array([len(event)]), len(event))
-            yield Events(event, whole, np.array([moment], np.uint64), np.array([index]))
+            yield Events(event, whole, np.array([time], np.uint64), np.array([index]))
             token = data[token_starts[row] : token_ends[row]].tobytes()
-            self.place = StreamPlace(moment >> 32, moment & 0xFFFF_FFFF, index, token)
+            self.position = StreamPlace(time >> 32, time & 0xFFFF_FFFF, index, token)
 
 
-def _went_back(place: StreamPlace, time: int) -> TransientError:
+def _went_back(position: StreamPlace, time: int) -> TransientError:
     return TransientError(
         "the change stream went back",
-        expected=f"nothing before {describe(place)}, which it had reached",
+        expected=f"no events before {describe(position)}, which was already read",
         found=describe(StreamPlace(time >> 32, time & 0xFFFF_FFFF)),
-        remedy="run again; if it stays so, the deployment was restored from a backup or is another one: "
-        "reset the offset and take a new snapshot",
+        remedy="run again; if the error persists, the deployment was restored from a backup or is another "
+        "one: reset the offset and take a new snapshot",
     )
 
 
@@ -192,7 +193,7 @@ def _event_time(event: Bytes) -> int:
 
 
 def time_of(token: bytes) -> int:
-    """Read the cluster time from a resume token's BSON, 0 if it has none that can be told."""
+    """Return the cluster time of a resume token's BSON, 0 if it has none."""
     try:
         return token_time(bson.decode(token)) if token else 0
     except BSONError:

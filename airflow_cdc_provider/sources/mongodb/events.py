@@ -1,9 +1,9 @@
-"""Change events and snapshot documents as Arrow columns: what an envelope is made of, without the envelope.
+"""Decodes change events and snapshot documents to Arrow columns, from which envelopes are built.
 
-Works on raw bytes (see :mod:`airflow_cdc_provider.sources.mongodb.bson`): one kernel finds the places
-of the members that count, :mod:`airflow_cdc_provider.sources.mongodb.extended_json` writes their texts. Which
-server events give a row, and where a row's members come from: ``docs/formats/mongodb-events.md``, sections
-2 to 6.
+Works on raw bytes (see :mod:`airflow_cdc_provider.sources.mongodb.bson`): one kernel finds the offsets of the
+relevant members, :mod:`airflow_cdc_provider.sources.mongodb.extended_json` writes their texts.
+``docs/formats/mongodb-events.md``, sections 2 to 6, describes which server events result in a row, and the
+origin of each column.
 """
 
 from __future__ import annotations
@@ -68,14 +68,14 @@ EVENT_SCHEMA: Final = pa.schema(
 )
 """Columns of decoded events, one row per data event.
 
-``row``                 its row in the input.
+``row``                 row number in the input.
 ``op``                  ``r``, ``c``, ``u`` or ``d``.
-``id``                  Extended JSON of ``_id`` alone, profile KEY; ``null`` if there is none.
+``id``                  Extended JSON of the ``_id`` value, profile KEY; ``null`` if there is none.
 ``before``, ``after``   whole documents, profile DOCUMENT.
 ``update_description``  of updates: removed paths, set paths and values (profile UPDATED), truncated arrays.
 ``source_ms``           the server's wall clock, else the second of the cluster time; null for snapshot reads.
 ``ord``                 increment of the cluster time, -1 without one.
-``lsid``, ``txn_number``  of events in a transaction or a retryable write; servers tell both or none.
+``lsid``, ``txn_number``  of events in a transaction or a retryable write; servers send both or none.
 ``wall_ms``             the server's wall clock, null if unknown or 0.
 """
 
@@ -94,20 +94,20 @@ RAW_COLUMNS: Final = (
     pa.field("after_bson", pa.large_binary()),
     pa.field("updated_bson", pa.large_binary()),
 )
-"""Further columns for transforms, on request, in BSON: ``{id: key}``, documents, ``updatedFields``."""
+"""Optional columns for transforms, in BSON: ``{id: key}``, documents, ``updatedFields``."""
 
 
 @dataclass(frozen=True)
 class EventForm:
-    """How decoded events show what they hold.
+    """Format of decoded events.
 
     Args:
-        json: Form of documents, a name in :data:`JSON_FORMS`. Keys are relaxed always, ``lsid`` strict.
-        document_key: Keys are the whole ``documentKey`` (shard key and ``_id``) instead of ``_id`` alone.
+        json: Format of documents, a name in :data:`JSON_FORMS`. Keys are always relaxed, ``lsid`` strict.
+        document_key: Keys are the whole ``documentKey`` (shard key and ``_id``) instead of ``_id`` only.
         shard_key: Paths of the shard key of the collection that a snapshot reads.
-        rules: Fields that are left out or renamed, but in keys.
-        raw: Whether there are :data:`RAW_COLUMNS`.
-        tokens: Whether there is a column ``token``: the resume token, null for rows of snapshots.
+        rules: Fields to leave out or rename, except in keys.
+        raw: Whether to add :data:`RAW_COLUMNS`.
+        tokens: Whether to add a column ``token``: the resume token, null for rows of snapshots.
     """
 
     json: str = "legacy"
@@ -126,12 +126,12 @@ class EventForm:
 
 @dataclass(frozen=True)
 class MongodbEvents:
-    """What became of raw events.
+    """The result of decoding raw events.
 
     Args:
         events: Batch of :data:`EVENT_SCHEMA`, in the order of the input.
-        undecodable: Input rows left out: they are broken, or can't be shown.
-        reasons: A text for each of them.
+        undecodable: Input rows that are left out: they are broken, or can't be rendered.
+        reasons: The reason for each of them.
     """
 
     events: pa.RecordBatch
@@ -149,10 +149,13 @@ def decode_stream(
     """Decode raw change events.
 
     Args:
-        payloads: Change event documents (binary). Those that change no document (drop ...) give no row.
-        full_document: Where an update's whole document comes from; ``none`` leaves it out always.
-        pre_images: Whether the document before the change is shown where the event has it.
-        form: How events show what they hold.
+        payloads: Change event documents (binary). Those that change no document (drop ...) result in no row.
+        full_document: Source of an update's full document; ``none`` always leaves it out.
+        pre_images: Whether to include the document before the change if the event has it.
+        form: Format of the events.
+
+    Returns:
+        The decoded events, and the undecodable rows.
     """
     data, starts, ends, _ = binary_slices(payloads)
     count = len(starts)
@@ -177,26 +180,28 @@ def decode_stream(
 
     databases = strings(data, kinds[:, _DATABASE], first[:, _DATABASE], last[:, _DATABASE])
     collections = strings(data, kinds[:, _COLLECTION], first[:, _COLLECTION], last[:, _COLLECTION])
-    shown = _Shown(form, data, databases, collections)
+    rendered = _Rendered(form, data, databases, collections)
     id_slot = _KEY if form.document_key else _ID
     columns: dict[str, pa.Array] = {
-        "id": shown.value(kinds[:, id_slot], first[:, id_slot], last[:, id_slot], KEY),
-        "before": shown.document("before_bson", kinds[:, _BEFORE], first[:, _BEFORE], last[:, _BEFORE]),
-        "after": shown.document("after_bson", kinds[:, _FULL], first[:, _FULL], last[:, _FULL]),
-        "updated": shown.updated("updated_bson", kinds[:, _UPDATED], first[:, _UPDATED], last[:, _UPDATED]),
-        "lsid": shown.value(kinds[:, _LSID], first[:, _LSID], last[:, _LSID], DOCUMENT),
+        "id": rendered.value(kinds[:, id_slot], first[:, id_slot], last[:, id_slot], KEY),
+        "before": rendered.document("before_bson", kinds[:, _BEFORE], first[:, _BEFORE], last[:, _BEFORE]),
+        "after": rendered.document("after_bson", kinds[:, _FULL], first[:, _FULL], last[:, _FULL]),
+        "updated": rendered.updated(
+            "updated_bson", kinds[:, _UPDATED], first[:, _UPDATED], last[:, _UPDATED]
+        ),
+        "lsid": rendered.value(kinds[:, _LSID], first[:, _LSID], last[:, _LSID], DOCUMENT),
     }
-    lists = (form.rules, shown.masks)
+    lists = (form.rules, rendered.masks)
     removed, bad = removed_fields(data, kinds[:, _REMOVED], first[:, _REMOVED], last[:, _REMOVED], *lists)
-    shown.damaged |= bad
+    rendered.damaged |= bad
     truncated, bad = truncated_arrays(
         data, kinds[:, _TRUNCATED], first[:, _TRUNCATED], last[:, _TRUNCATED], *lists
     )
-    shown.damaged |= bad
+    rendered.damaged |= bad
     if form.tokens:
         columns["token"] = strings(data, kinds[:, _TOKEN], first[:, _TOKEN], last[:, _TOKEN]).cast(pa.utf8())
     if form.raw:
-        shown.raw["id_bson"] = values_as_documents(
+        rendered.raw["id_bson"] = values_as_documents(
             data, kinds[:, id_slot], first[:, id_slot], last[:, id_slot], b"id"
         )
 
@@ -220,10 +225,10 @@ def decode_stream(
         "ord": pa.array(np.where(kinds[:, _CLUSTER] == 17, increments, -1).astype(np.int32)),
         "txn_number": pa.array(numbers(data, numbered, first[:, _TXN], 8), mask=~numbered),
         "wall_ms": pa.array(wall, mask=~wall_known),
-        **shown.raw,
+        **rendered.raw,
     }
     batch = pa.record_batch([columns[f.name] for f in form.schema], schema=form.schema)
-    return _told(
+    return _build_result(
         batch,
         {
             **dict.fromkeys(
@@ -232,12 +237,12 @@ def decode_stream(
             ),
             **{
                 int(rows[row]): reason
-                for row, reason in shown.reasons(
+                for row, reason in rendered.reasons(
                     "the change event is broken BSON or lacks ns or documentKey"
                 ).items()
             },
         },
-        shown,
+        rendered,
     )
 
 
@@ -252,11 +257,14 @@ def decode_snapshot(
 
     Args:
         documents: Whole documents (binary), in the order of reading.
-        database: Where they come from.
-        collection: Likewise.
-        form: How events show what they hold.
-        versions: Of rows that were read beside the stream: the versions of their records, which are the place
-            of the stream at which they stand (:mod:`.position`). They tell it as changes do.
+        database: Their database.
+        collection: Their collection.
+        form: Format of the events.
+        versions: For rows of incremental snapshots: the versions of their records, which are their positions
+            in the stream (:mod:`.position`). Events contain them as changes do.
+
+    Returns:
+        The decoded events, and the undecodable rows.
     """
     data, starts, ends, _ = binary_slices(documents)
     count = len(starts)
@@ -266,16 +274,16 @@ def decode_snapshot(
     ops = np.zeros(count, np.int8)
     _scan_documents(data, starts, ends, kinds, first, last, ops)
     whole = np.where(ops > 0, 3, 0).astype(np.uint8)
-    shown = _Shown(form, data, pa.repeat(database, count), pa.repeat(collection, count))
-    shown.damaged |= ops <= 0
-    after = shown.document("after_bson", whole, starts, ends)
+    rendered = _Rendered(form, data, pa.repeat(database, count), pa.repeat(collection, count))
+    rendered.damaged |= ops <= 0
+    after = rendered.document("after_bson", whole, starts, ends)
     key_data = data
     if form.document_key:
         key_data, kinds, first, last = shard_keys(data, whole, starts, ends, form.shard_key)
     ids, status = render(key_data, kinds, first, last, KEY)
-    shown.damaged |= status == BROKEN
+    rendered.damaged |= status == BROKEN
     if form.raw:
-        shown.raw["id_bson"] = values_as_documents(key_data, kinds, first, last, b"id")
+        rendered.raw["id_bson"] = values_as_documents(key_data, kinds, first, last, b"id")
     nothing = pa.nulls(count)
     columns = {
         "row": pa.array(np.arange(count)),
@@ -285,15 +293,15 @@ def decode_snapshot(
         "id": pc.fill_null(ids, "null"),
         "after": after,
         **_moments(versions, count),
-        **shown.raw,
+        **rendered.raw,
     }
     schema = form.schema
     batch = pa.record_batch([columns.get(f.name, nothing).cast(f.type) for f in schema], schema=schema)
-    return _told(batch, shown.reasons("the document is broken BSON"), shown)
+    return _build_result(batch, rendered.reasons("the document is broken BSON"), rendered)
 
 
 def _moments(versions: pa.Array | None, count: int) -> dict[str, pa.Array]:
-    """Return the time and its increment of rows of a snapshot, as far as they have one."""
+    """Return the columns with cluster time and increment of snapshot rows, as far as known."""
     if versions is None:
         return {"ord": pa.repeat(pa.scalar(-1, pa.int32()), count)}
     data, starts, _, _ = binary_slices(versions)
@@ -304,14 +312,14 @@ def _moments(versions: pa.Array | None, count: int) -> dict[str, pa.Array]:
     }
 
 
-class _Shown:
-    """Texts of values and documents, and what becomes of rows that can't be shown.
+class _Rendered:
+    """Renders values and documents, and tracks the rows that can't be rendered.
 
     Args:
-        form: How events show what they hold.
-        data: Bytes that hold all values.
-        databases: Of each row.
-        collections: Of each row.
+        form: Format of the events.
+        data: The buffer.
+        databases: Database of each row.
+        collections: Collection of each row.
     """
 
     def __init__(self, form: EventForm, data: np.ndarray, databases: pa.Array, collections: pa.Array) -> None:
@@ -323,17 +331,17 @@ class _Shown:
         self.raw: dict[str, pa.Array] = {}
 
     def value(self, kinds: np.ndarray, first: np.ndarray, last: np.ndarray, profile: int) -> pa.Array:
-        """Write values as they are."""
+        """Render values unchanged."""
         text, status = render(self._data, kinds, first, last, profile)
         self.damaged |= status == BROKEN
         return text
 
     def document(self, raw: str, kinds: np.ndarray, first: np.ndarray, last: np.ndarray) -> pa.Array:
-        """Write whole documents, after rules; where transforms want it, keep them as raw column too."""
+        """Render whole documents after applying the rules; store them as raw column too if requested."""
         return self._ruled(raw, kinds, first, last, JSON_FORMS[self._form.json][0], dotted=False)
 
     def updated(self, raw: str, kinds: np.ndarray, first: np.ndarray, last: np.ndarray) -> pa.Array:
-        """Do the same for documents whose names are paths."""
+        """Render documents whose member names are paths, likewise."""
         return self._ruled(raw, kinds, first, last, JSON_FORMS[self._form.json][1], dotted=True)
 
     def _ruled(
@@ -359,7 +367,7 @@ class _Shown:
         return text
 
     @property
-    def unshown(self) -> np.ndarray:
+    def left_out(self) -> np.ndarray:
         """Rows that are left out (bool)."""
         return self.damaged | (self._clashes >= 0)
 
@@ -367,35 +375,35 @@ class _Shown:
         """Return why rows are left out, by row."""
         return {
             int(row): broken if self.damaged[row] else self._form.rules.reason(int(self._clashes[row]))
-            for row in np.flatnonzero(self.unshown)
+            for row in np.flatnonzero(self.left_out)
         }
 
 
-def _told(batch: pa.RecordBatch, reasons: Mapping[int, str], shown: _Shown) -> MongodbEvents:
+def _build_result(batch: pa.RecordBatch, reasons: Mapping[int, str], rendered: _Rendered) -> MongodbEvents:
     left_out = sorted(reasons)
-    kept = batch.filter(pa.array(~shown.unshown)) if shown.unshown.any() else batch
+    kept = batch.filter(pa.array(~rendered.left_out)) if rendered.left_out.any() else batch
     return MongodbEvents(kept, tuple(left_out), tuple(reasons[row] for row in left_out))
 
 
 def split_documents(
     data: np.ndarray, *, change_events: bool
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
-    """Cut concatenated BSON documents apart and step over what is no document.
+    """Split concatenated BSON documents and skip bytes that are not a document.
 
-    After a broken place, reading goes on where a whole document begins that is followed by another one or by
-    the end, or that is a change event by its members. So a document inside a broken one is not taken for one
-    of the row; of other documents than change events, one between two broken places may be lost with them.
+    After broken bytes, reading continues at the next valid document that is followed by another one or by the
+    end, or that has the members of a change event. So a document nested in a broken one is not mistaken for a
+    top-level one; a document between two broken sections may be lost with them unless it is a change event.
 
     Args:
         data: The bytes (``uint8``).
         change_events: Whether they are change events.
 
     Returns:
-        Starts and ends of the documents, starts and ends of the broken places (``int64``).
+        Starts and ends of the documents, starts and ends of the broken sections (``int64``).
     """
-    room = len(data) // 3 + 2  # a broken place of one byte and a document of five can alternate
-    starts = np.empty(room, np.int64)
-    ends = np.empty(room, np.int64)
+    capacity = len(data) // 3 + 2  # a broken section of one byte and a document of five can alternate
+    starts = np.empty(capacity, np.int64)
+    ends = np.empty(capacity, np.int64)
     kept, lost = _split(np.ascontiguousarray(data, np.uint8), starts, ends, change_events)
     return starts[:kept], ends[:kept], starts[len(starts) - lost :][::-1], ends[len(ends) - lost :][::-1]
 
@@ -448,7 +456,7 @@ _KEPT: Final = tuple(
         (_TXN, "txnNumber"),
     )
 )
-"""Slots of members that are kept as they are, and their numbers among the names above."""
+"""Slots of members that are stored unchanged, and their indexes in the names above."""
 _O_INSERT: Final = as_name("insert")
 _O_UPDATE: Final = as_name("update")
 _O_REPLACE: Final = as_name("replace")
@@ -471,7 +479,7 @@ def _scan(
     for row in range(len(starts)):
         start, end = starts[row], ends[row]
         ops[row] = _OP_BROKEN
-        if _whole(data, start, end, stack) != end:
+        if _valid_end(data, start, end, stack) != end:
             continue
         find_members(data, start, end, _TOP_NAMES, _TOP_ENDS, top_kinds, top_first, top_last)
         if top_kinds[_T_OPERATION] != 2:
@@ -523,7 +531,7 @@ def _scan_documents(
     """Find ``_id`` of each document."""
     stack = np.empty(MAX_DEPTH, np.int64)
     for row in range(len(starts)):
-        if _whole(data, starts[row], ends[row], stack) == ends[row]:
+        if _valid_end(data, starts[row], ends[row], stack) == ends[row]:
             found = find_member(data, starts[row], ends[row], _N_ID)
             if found[0] >= 0:
                 ops[row] = _OP_INSERT
@@ -532,8 +540,8 @@ def _scan_documents(
 
 
 @kernel
-def _whole(data: np.ndarray, start: int, limit: int, stack: np.ndarray) -> int:
-    """Return where a document ends that is whole to its leaves; -1 for any other."""
+def _valid_end(data: np.ndarray, start: int, limit: int, stack: np.ndarray) -> int:
+    """Return the end of a document that is valid to its leaves; -1 for any other."""
     end = value_end(data, BSON_DOCUMENT, start, limit)
     if end < 0 or validate(data, start, end, stack)[0] != 0:
         return -1
@@ -542,12 +550,12 @@ def _whole(data: np.ndarray, start: int, limit: int, stack: np.ndarray) -> int:
 
 @kernel
 def _split(data: np.ndarray, starts: np.ndarray, ends: np.ndarray, change_events: bool) -> tuple[int, int]:
-    """Fill documents from the front, broken places from the back; return how many of each."""
+    """Fill documents from the front, broken sections from the back; return the number of each."""
     stack = np.empty(MAX_DEPTH, np.int64)
     size = len(data)
     at, kept, lost = 0, 0, 0
     while at < size:
-        end = _whole(data, at, size, stack)
+        end = _valid_end(data, at, size, stack)
         if end >= 0:
             starts[kept], ends[kept] = at, end
             kept += 1
@@ -556,9 +564,9 @@ def _split(data: np.ndarray, starts: np.ndarray, ends: np.ndarray, change_events
         broken = at
         at += 1
         while at < size:
-            end = _whole(data, at, size, stack)
+            end = _valid_end(data, at, size, stack)
             if end >= 0:
-                if end == size or _whole(data, end, size, stack) >= 0:
+                if end == size or _valid_end(data, end, size, stack) >= 0:
                     break
                 named = (
                     find_member(data, at, end, _N_OPERATION)[0] == 2

@@ -1,4 +1,4 @@
-"""MongoDB's Extended JSON from raw BSON bytes, as the Java driver writes it, in four profiles.
+"""MongoDB's Extended JSON from raw BSON bytes, in the format of the Java driver, in four profiles.
 
 ========== ============================================================= =========================
 profile    form                                                          separator of members
@@ -9,15 +9,15 @@ UPDATED    version 2, relaxed: updatedFields                             ``, ``
 CANONICAL  version 2, canonical                                          ``,``
 ========== ============================================================= =========================
 
-After a member name stand a colon and one space, also inside the wrappers. Source of the rules:
-``docs/formats/mongodb-events.md``, section 6. One kernel walks the bytes in place with a stack of its own;
-a document becomes no Python object. The layout it walks (little-endian)::
+A colon and one space follow a member name, also inside the wrappers. Source of the rules:
+``docs/formats/mongodb-events.md``, section 6. One kernel walks the bytes in place with its own stack, without
+Python objects. The layout it walks (little-endian)::
 
     document   i32 length, elements, 00
     element    u8 type, name, 00, value      (bsonspec.org; sizes by type in value_end)
 
-Every length is checked against the value around it; a value that breaks its format gives :data:`BROKEN` for
-its row and leaves the others alone. Text that is no UTF-8 is shown with U+FFFD, as the driver does.
+Every length is checked against the enclosing value; an invalid value results in :data:`BROKEN` for its row
+and doesn't affect the others. Bytes that are not UTF-8 are replaced by U+FFFD, as in the driver.
 """
 
 from __future__ import annotations
@@ -48,19 +48,19 @@ DONE: Final = 1
 BROKEN: Final = 2
 
 MAX_DEPTH: Final = 1000
-"""Levels of nesting that are followed; the server stores 200."""
+"""Maximum nesting depth; the server stores 200."""
 
 _GROWTH: Final = 16
-"""No element's text is longer than this many times its bytes: an empty regular expression's 4 give 60."""
-_ROOM: Final = 64
+"""Maximum ratio of an element's text to its bytes: the 4 bytes of an empty regular expression become 60."""
+_SLACK: Final = 64
 
 
 @cache
 def _escaped_units() -> np.ndarray:
     r"""Return per UTF-16 unit whether it is written as ``\uxxxx``.
 
-    Kept are the general categories that the driver lists. Unicode 14 and 15 (Python 3.11 and 3.12, JDK 21)
-    agree on all of the BMP here.
+    Characters of the general categories that the driver lists are not escaped. Unicode 14 and 15 (Python 3.11
+    and 3.12, JDK 21) agree on them for the whole BMP.
     """
     kept = {"Lu", "Ll", "Lt", "Lo", "Nd", "Nl", "No", "Zs"}
     kept |= {"Pc", "Pd", "Ps", "Pe", "Pi", "Pf", "Po", "Sm", "Sc", "Sk", "So"}
@@ -73,20 +73,20 @@ def render(
     """Write values as Extended JSON.
 
     Args:
-        data: Bytes (``uint8``) that hold all values.
+        data: The buffer (``uint8``).
         kinds: BSON type of each value (``uint8``; 3 for a document), 0 for none.
-        starts: Where each value begins in ``data`` (``int64``).
-        ends: Where the surroundings of each value end (``int64``): it must not reach beyond.
+        starts: Start of each value in ``data`` (``int64``).
+        ends: End of the enclosing bytes (``int64``), which the value must not exceed.
         profile: One of the four above.
 
     Returns:
-        The texts, null where there is no value or a broken one; and :data:`ABSENT`, :data:`DONE` or
-        :data:`BROKEN` per row (``uint8``).
+        The texts, null for missing and broken values; and :data:`ABSENT`, :data:`DONE` or :data:`BROKEN` per
+        row (``uint8``).
     """
     count = len(kinds)
     data = np.ascontiguousarray(data, np.uint8)
     sizes = np.where(kinds != 0, np.maximum(ends - starts, 0), 0)
-    largest = int(sizes.max(initial=0)) * _GROWTH + _ROOM
+    largest = int(sizes.max(initial=0)) * _GROWTH + _SLACK
     out = np.empty(2 * int(sizes.sum()) + largest, np.uint8)
     offsets = np.zeros(count + 1, np.int64)
     status = np.zeros(count, np.uint8)
@@ -116,7 +116,7 @@ _PRIME: Final = np.uint64(1099511628211)
 
 @kernel
 def _same(data: np.ndarray, a: int, b: int) -> bool:
-    """Compare two names that end with zero."""
+    """Compare two NUL-terminated names."""
     while data[a] == data[b]:
         if data[a] == 0:
             return True
@@ -127,7 +127,7 @@ def _same(data: np.ndarray, a: int, b: int) -> bool:
 
 @kernel
 def may_repeat(data: np.ndarray, start: int, end: int) -> bool:
-    """Tell whether two names of a document have one hash; false for a broken one, which shows later."""
+    """Return whether two names of a document have the same hash; false for a broken one, detected later."""
     hashes = np.empty(32, np.uint64)
     count = 0
     at = start + 4
@@ -167,7 +167,7 @@ def may_repeat(data: np.ndarray, start: int, end: int) -> bool:
 
 @kernel
 def last_of_name(data: np.ndarray, name: int, start: int, end: int) -> int:
-    """Return the last element with this name, or -1 if an earlier one than ``name`` has it already."""
+    """Return the last element with this name, or -1 if an element before ``name`` has it."""
     at = start + 4
     last = name - 1
     while at < end - 1:
@@ -195,7 +195,7 @@ def _value(
 ) -> int:
     """Write one value of any type; return -1 if it is broken.
 
-    ``frames`` is the stack: per level begin and end of the document, next element, kind, whether names may
+    ``frames`` is the stack: per level start and end of the document, next element, kind, whether names may
     repeat, elements written.
     """
     depth = 0
@@ -277,7 +277,7 @@ def _render(
     at: int,
     escaped: np.ndarray,
 ) -> tuple[int, int]:
-    """Write rows from ``row`` on until the room may not do for the next; return that row and the place."""
+    """Write rows from ``row`` on while the next one surely fits; return the next row and the offset."""
     frames = np.zeros((MAX_DEPTH, 6), np.int64)
     while row < len(kinds):
         if kinds[row] == 0:
@@ -285,7 +285,7 @@ def _render(
         elif starts[row] < 0 or ends[row] > len(data) or starts[row] > ends[row]:
             status[row] = BROKEN
         else:
-            if at + (ends[row] - starts[row]) * _GROWTH + _ROOM > len(out):
+            if at + (ends[row] - starts[row]) * _GROWTH + _SLACK > len(out):
                 return row, at
             end = _value(data, kinds[row], starts[row], ends[row], profile, out, at, escaped, frames)
             status[row] = BROKEN if end < 0 else DONE

@@ -1,8 +1,8 @@
 """Text of single BSON values in Extended JSON.
 
-:mod:`airflow_cdc_provider.sources.mongodb.extended_json` describes the profiles and puts values together.
-Kernels write to ``out`` at a place and return where the text ends; whoever calls them has checked the value's
-bounds and the room.
+:mod:`airflow_cdc_provider.sources.mongodb.extended_json` describes the profiles and combines the values.
+Kernels write to ``out`` at an offset and return the end of the text; the caller must check the value's bounds
+and the capacity of ``out``.
 """
 
 from __future__ import annotations
@@ -73,7 +73,7 @@ _POWERS: Final = np.array([10**n for n in range(20)], np.uint64)
 
 @kernel
 def put(out: np.ndarray, at: int, text: np.ndarray) -> int:
-    """Write bytes as they are."""
+    """Write bytes unchanged."""
     at &= OFFSET
     for i in range(len(text)):
         out[at + i] = text[i]
@@ -108,10 +108,10 @@ def _integer(out: np.ndarray, at: int, value: int) -> int:
     count = 1
     while count < len(_POWERS) and magnitude >= _POWERS[count]:
         count += 1
-    place = at + count
+    index = at + count
     while True:
-        place -= 1
-        out[place] = np.uint8(magnitude % np.uint64(10)) + np.uint8(48)
+        index -= 1
+        out[index] = np.uint8(magnitude % np.uint64(10)) + np.uint8(48)
         magnitude //= np.uint64(10)
         if magnitude == np.uint64(0):
             break
@@ -136,7 +136,7 @@ def _unit(out: np.ndarray, at: int, unit: int) -> int:
 
 @kernel
 def _code_point(data: np.ndarray, at: int, end: int) -> tuple[int, int]:
-    """Decode one character of UTF-8; a broken one is U+FFFD, as long as Java's decoder takes it."""
+    """Decode one UTF-8 character; an invalid one is U+FFFD, with the length that Java's decoder consumes."""
     first = int(data[at])
     if first < 0x80:
         return first, 1
@@ -168,10 +168,9 @@ def _code_point(data: np.ndarray, at: int, end: int) -> tuple[int, int]:
 
 @kernel
 def _is_plain(word: np.uint64) -> bool:
-    """Tell whether eight bytes stand in JSON as they are: ASCII, no control, quote, backslash or DEL.
+    """Return whether eight bytes need no escaping in JSON: ASCII, no control, quote, backslash or DEL.
 
-    Each term sets a byte's high bit for what is not plain; a carry from one byte to the next comes only from
-    a byte that has set it.
+    Each term sets the high bit of bytes that need escaping; only such a byte can carry into the next one.
     """
     quotes, backslashes = word ^ _QUOTES, word ^ _BACKSLASHES
     controls = (word - _BLANKS) & ~word
@@ -246,7 +245,7 @@ def write_characters(
 
 @kernel
 def _options(data: np.ndarray, start: int, end: int, out: np.ndarray, at: int, escaped: np.ndarray) -> int:
-    """Write a regular expression's options, sorted as the Java driver sorts them: by UTF-16 unit."""
+    """Write a regular expression's options, sorted by UTF-16 unit as in the Java driver."""
     units = np.empty(end - start, np.int64)
     count = 0
     while start < end:
@@ -323,7 +322,7 @@ def _date(out: np.ndarray, at: int, ms: int, profile: int) -> int:
 
 @kernel
 def _decimal128(data: np.ndarray, start: int, out: np.ndarray, at: int) -> int:
-    """Write an IEEE 754 decimal as ``org.bson.types.Decimal128`` does."""
+    """Write an IEEE 754 decimal in the format of ``org.bson.types.Decimal128``."""
     low, high = read_u64(data, start), read_u64(data, start + 8)
     top = int(high >> np.uint64(58)) & 31
     negative = high >> np.uint64(63) != np.uint64(0)
@@ -417,7 +416,7 @@ def write_scalar(
     profile: int,
     escaped: np.ndarray,
 ) -> int:
-    """Write a value that holds no others; its bounds are known to be right."""
+    """Write a scalar value; the caller has checked its bounds."""
     spaced = profile == UPDATED
     if kind == 1:
         return _double(data, start, out, at, profile)

@@ -1,8 +1,8 @@
-"""Paths of fields that events leave out or rename. Light: read by DAG files.
+"""Paths of fields that events leave out or rename. Imports no driver: read by DAG files.
 
-An entry is ``database.collection.field[.nested]``, for a renaming with ``:new_name`` behind it. In database
-and collection ``*`` stands for any text; their case doesn't matter, as in Debezium. A path goes through
-documents and through arrays of documents, not through arrays inside arrays.
+An entry is ``database.collection.field[.nested]``, followed by ``:new_name`` for a rename. In database and
+collection ``*`` matches any text; they are case-insensitive, as in Debezium. A path traverses documents and
+arrays of documents, but not arrays inside arrays.
 """
 
 from __future__ import annotations
@@ -17,12 +17,12 @@ _SMALLEST: Final = 3
 
 @dataclass(frozen=True)
 class FieldRule:
-    """What becomes of one field.
+    """A rule for one field.
 
     Args:
-        namespace: Database and collection, in which ``*`` stands for any text.
-        path: Names on the way to the field.
-        new_name: Takes the place of the last one; empty: the field is left out.
+        namespace: Database and collection, in which ``*`` matches any text.
+        path: Member names that lead to the field.
+        new_name: Replaces the last name of the path; empty: the field is left out.
     """
 
     namespace: str
@@ -30,11 +30,11 @@ class FieldRule:
     new_name: str = ""
 
     def __str__(self) -> str:
-        """Return the entry that it was made of."""
+        """Return the rule's entry."""
         return ".".join([self.namespace, *self.path]) + (f":{self.new_name}" if self.new_name else "")
 
     def applies(self, database: str, collection: str) -> bool:
-        """Tell whether it is about a collection."""
+        """Return whether the rule applies to a collection."""
         pattern = r"\.".join(
             ".*".join(map(re.escape, part.split("*"))) for part in self.namespace.split(".", 1)
         )
@@ -42,9 +42,9 @@ class FieldRule:
 
 
 def field_rules(exclude: Iterable[str], rename: Iterable[str]) -> tuple[FieldRule, ...]:
-    """Read entries that :func:`wrong_exclusion` and :func:`wrong_renaming` find nothing wrong with.
+    """Parse entries that :func:`wrong_exclusion` and :func:`wrong_renaming` have validated.
 
-    Exclusions come first, as Debezium applies them.
+    Exclusions come first, in the order in which Debezium applies them.
     """
     rules = [_rule(entry, "") for entry in exclude]
     for entry in rename:

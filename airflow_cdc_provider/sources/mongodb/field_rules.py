@@ -1,19 +1,19 @@
-"""Leaving out and renaming fields in raw BSON, without decoding it.
+"""Leaves out and renames fields in raw BSON, without decoding it.
 
-A rule (:class:`.field_paths.FieldRule`) is applied to three forms:
+A rule (:class:`.field_paths.FieldRule`) is applied in three out_offsets:
 
-* whole documents: the path goes through documents and arrays of documents; what stands before and after the
-  field is copied as it is, and the lengths of the documents around it are written anew;
-* ``updatedFields``, whose names are dotted paths: a name that is the path or goes on after it is left out or
-  renamed, and where a name is the path's beginning the rest of it is followed inside the value. An array's
-  indexes in a name don't count (``a.0.b`` is ``a.b``), but two in a row stand for an array in an array;
+* whole documents: the path is followed through documents and arrays of documents; the bytes before and after
+  the field are copied, and the lengths of the enclosing documents are updated;
+* ``updatedFields``, whose names are dotted paths: a name that equals the path or extends it is left out or
+  renamed; if a name is a prefix of the path, the rest of the path is followed inside the value. Array indexes
+  in a name are ignored (``a.0.b`` is ``a.b``), but two in a row denote an array in an array;
 * ``removedFields`` and the fields of ``truncatedArrays``: names as above.
 
-A renamed field moves to the end of its document, as in Debezium. A document that has the new name already
-can't be shown: its row is told.
+A renamed field moves to the end of its document, as in Debezium. A document that already has the new name
+can't be rendered: its row is reported.
 
-Two things differ from Debezium 3.6: a name that goes on after an excluded path is left out of removedFields
-too, and of several names that begin the path all values are looked into, not the first alone.
+Two differences from Debezium 3.6: a name that extends an excluded path is left out of removedFields too, and
+if several names are prefixes of the path, the values of all of them are searched, not only the first one.
 """
 
 from __future__ import annotations
@@ -37,18 +37,18 @@ Bits = np.ndarray
 _CLASH: Final = -1
 _BROKEN: Final = -2
 _MAX_PARTS: Final = 256
-"""Parts of a dotted name that are looked at; the server nests no deeper than 200."""
+"""Maximum number of parts of a dotted name; the server nests no deeper than 200."""
 
 
 @dataclass(frozen=True)
 class Rewritten:
-    """Documents after rules.
+    """Documents after applying rules.
 
     Args:
-        data: Bytes that hold all of them.
-        starts: Where each begins.
-        ends: Where each ends.
-        clashes: Per row the number of the rule whose new name was taken already, -1 for none.
+        data: The buffer.
+        starts: Start of each document.
+        ends: End of each document.
+        clashes: Per row the number of the rule whose new name already exists, -1 for none.
     """
 
     data: np.ndarray
@@ -58,18 +58,18 @@ class Rewritten:
 
 
 class FieldRules:
-    """Rules in the order in which they are applied."""
+    """Rules, in the order in which they are applied."""
 
     def __init__(self, rules: Sequence[FieldRule]) -> None:
         self._rules = tuple(rules)
         self._compiled = [_Compiled(rule) for rule in rules]
 
     def __bool__(self) -> bool:
-        """Tell whether there are any."""
+        """Return whether there are any rules."""
         return bool(self._rules)
 
     def masks(self, databases: pa.Array, collections: pa.Array) -> list[Bits]:
-        """Return per rule which rows are of a collection that it is about (bool)."""
+        """Return per rule the rows of collections to which it applies (bool)."""
         names = pc.binary_join_element_wise(databases, collections, "\0").dictionary_encode()
         pairs = [name.split("\0") for name in names.dictionary.to_pylist()]
         codes = names.indices.to_numpy(zero_copy_only=False)
@@ -88,11 +88,11 @@ class FieldRules:
         """Apply the rules to documents.
 
         Args:
-            data: Bytes that hold all documents, which are known to be whole.
+            data: The buffer; all documents must be valid.
             present: Whether a row has a document.
-            starts: Where each begins.
-            ends: Where each ends.
-            masks: What :meth:`masks` gave.
+            starts: Start of each document.
+            ends: End of each document.
+            masks: The result of :meth:`masks`.
             dotted: Whether names are dotted paths, as in ``updatedFields``.
         """
         clashes = np.full(len(present), -1, np.int64)
@@ -113,8 +113,8 @@ class FieldRules:
         """Apply the rules to dotted paths.
 
         Args:
-            paths: Text; none is null.
-            masks: Per rule, which paths it is about.
+            paths: Strings without nulls.
+            masks: Per rule, the paths to which it applies.
 
         Returns:
             The paths, and which of them are kept.
@@ -127,12 +127,12 @@ class FieldRules:
         return paths, kept
 
     def reason(self, number: int) -> str:
-        """Say why a row can't be shown whose clash has this number."""
-        return f"publish.mongodb.rename_fields: {self._rules[number]}: the document has that name already"
+        """Return why a row with this clash can't be rendered."""
+        return f"publish.mongodb.rename_fields: {self._rules[number]}: the document already has this name"
 
 
 class _Compiled:
-    """One rule as its kernels take it."""
+    """One rule in the format of the kernels."""
 
     def __init__(self, rule: FieldRule) -> None:
         parts = [part.encode() for part in rule.path]
@@ -141,16 +141,16 @@ class _Compiled:
         self._new = np.frombuffer(rule.new_name.encode(), np.uint8)
         self._frames = np.zeros((2 * len(parts) + 2, _COLUMNS), np.int64)
 
-    def _room(self, sizes: np.ndarray) -> np.ndarray:
-        """Bytes that documents may take afterwards: each of their members can get the new name."""
+    def _capacity(self, sizes: np.ndarray) -> np.ndarray:
+        """Maximum bytes of the rewritten documents: each of their members can get the new name."""
         return sizes + (sizes // _SMALLEST_MEMBER + 1) * len(self._new) + 8
 
     def rewrite(
         self, data: np.ndarray, starts: np.ndarray, ends: np.ndarray, chosen: Bits, *, dotted: bool
     ) -> tuple[np.ndarray, np.ndarray, np.ndarray, Bits]:
         sizes = ends - starts
-        rooms = np.where(chosen, self._room(sizes), sizes)
-        largest = int(rooms.max(initial=0))
+        capacities = np.where(chosen, self._capacity(sizes), sizes)
+        largest = int(capacities.max(initial=0))
         out = np.empty(int(sizes.sum()) + largest + 64, np.uint8)
         offsets = np.zeros(len(starts) + 1, np.int64)
         clashed = np.zeros(len(starts), np.bool_)
@@ -158,7 +158,7 @@ class _Compiled:
         arguments = (self._names, self._offsets, self._new, self._frames, _parts(), dotted)
         while row < len(starts):
             row, at = _rewrite_rows(
-                data, starts, ends, chosen, rooms, *arguments, out, offsets, clashed, row, at
+                data, starts, ends, chosen, capacities, *arguments, out, offsets, clashed, row, at
             )
             if row < len(starts):
                 grown = np.empty(2 * len(out) + largest, np.uint8)
@@ -180,7 +180,7 @@ class _Compiled:
 # Columns of a frame: a document or array that is being copied.
 _NEXT: Final = 0
 _END: Final = 1
-_PLACE: Final = 2
+_OUT_START: Final = 2
 _NODE: Final = 3
 _IN_ARRAY: Final = 4
 _KIND: Final = 5
@@ -193,7 +193,7 @@ _SMALLEST_MEMBER: Final = 2
 
 
 def _parts() -> np.ndarray:
-    """Return scratch for the parts of a dotted name: start, end, whether the part is a number."""
+    """Return scratch space for the parts of a dotted name: start, end, whether the part is a number."""
     return np.zeros((_MAX_PARTS, 3), np.int64)
 
 
@@ -210,10 +210,10 @@ def _is_text(data: Any, start: Any, end: Any, text: Any) -> Any:
 
 @walker
 def _open(frames: Any, depth: Any, start: Any, end: Any, node: Any, in_array: Any, at: Any) -> Any:
-    """Begin to copy a document or array to ``at``; return the place after its length."""
+    """Begin to copy a document or array to ``at``; return the offset after its length."""
     frames[depth, _NEXT] = start + 4
     frames[depth, _END] = end
-    frames[depth, _PLACE] = at
+    frames[depth, _OUT_START] = at
     frames[depth, _NODE] = node
     frames[depth, _IN_ARRAY] = in_array
     frames[depth, _KIND] = 0
@@ -238,7 +238,7 @@ def _rewrite_document(
     """Copy a document, or an array of documents, and apply the path from its node ``first`` on.
 
     Returns:
-        The place after it in ``out``, or a negative fault.
+        The offset after it in ``out``, or a negative fault.
     """
     last = len(offsets) - 2
     renames = len(new) > 0
@@ -260,7 +260,7 @@ def _rewrite_document(
                 )
             out[at] = 0
             at += 1
-            store_little32(out, frames[top, _PLACE], at - frames[top, _PLACE])
+            store_little32(out, frames[top, _OUT_START], at - frames[top, _OUT_START])
             depth -= 1
             continue
         kind = np.int64(data[np.uint64(pos)])
@@ -298,7 +298,7 @@ def _rewrite_document(
 
 @walker
 def _split_name(data: Any, start: Any, end: Any, parts: Any) -> Any:
-    """Split a dotted name; return how many parts there are, at most as many as there is room for."""
+    """Split a dotted name; return the number of parts, at most the capacity of ``parts``."""
     count = np.int64(0)
     begin = start
     number = end > start
@@ -322,10 +322,10 @@ def _split_name(data: Any, start: Any, end: Any, parts: Any) -> Any:
 def _compare_parts(
     data: Any, parts: Any, count: Any, names: Any, offsets: Any, without_numbers: Any
 ) -> tuple[Any, Any]:
-    """Compare the parts of a name with the path, with an array's indexes or without.
+    """Compare the parts of a name with the path, with or without array indexes.
 
     Returns:
-        How many of the path's nodes agree, -1 if one doesn't; and which part agreed with the last of them.
+        The number of matching nodes of the path, -1 for a mismatch; and the part that matched the last node.
     """
     nodes = len(offsets) - 1
     agreed = np.int64(0)
@@ -344,11 +344,11 @@ def _compare_parts(
 
 @walker
 def _match(data: Any, start: Any, end: Any, names: Any, offsets: Any, parts: Any) -> tuple[Any, Any, Any]:
-    """Look how a dotted name stands to the path.
+    """Match a dotted name against the path.
 
     Returns:
-        How many nodes of the path it holds, -1 if it is another; where the part of the last of them begins,
-        and where it ends.
+        The number of matching nodes of the path, -1 for a mismatch; start and end of the part that matched
+        the last node.
     """
     count = _split_name(data, start, end, parts)
     # Indexes may be left out, unless the name is one, or goes through an array in an array.
@@ -361,9 +361,9 @@ def _match(data: Any, start: Any, end: Any, names: Any, offsets: Any, parts: Any
     if strip:
         agreed, where = _compare_parts(data, parts, count, names, offsets, True)
     if agreed < len(offsets) - 1:
-        exactly, place = _compare_parts(data, parts, count, names, offsets, False)
+        exactly, last = _compare_parts(data, parts, count, names, offsets, False)
         if exactly > agreed:
-            agreed, where = exactly, place
+            agreed, where = exactly, last
     return agreed, parts[where, 0], parts[where, 1]
 
 
@@ -380,10 +380,10 @@ def _rewrite_dotted(
     out: Any,
     at: Any,
 ) -> Any:
-    """Do as :func:`_rewrite_document` for a document whose names are dotted paths."""
+    """Rewrite like :func:`_rewrite_document` a document whose names are dotted paths."""
     nodes = len(offsets) - 1
     renames = len(new) > 0
-    place = at
+    document_start = at
     at += 4
     limit = end - 1
     for turn in range(2 if renames else 1):  # renamed members follow the others
@@ -422,13 +422,13 @@ def _rewrite_dotted(
             pos = after
     out[at] = 0
     at += 1
-    store_little32(out, place, at - place)
+    store_little32(out, document_start, at - document_start)
     return at
 
 
 @walker
 def _has_member(data: Any, start: Any, end: Any, name: Any, name_start: Any, name_stop: Any) -> Any:
-    """Tell whether a sound document has a member with a name."""
+    """Return whether a valid document has a member with a name."""
     size = name_stop - name_start
     pos = start + 4
     limit = end - 1
@@ -450,7 +450,7 @@ def _rewrite_rows(
     starts: Any,
     ends: Any,
     chosen: Any,
-    rooms: Any,
+    capacities: Any,
     names: Any,
     offsets: Any,
     new: Any,
@@ -458,14 +458,14 @@ def _rewrite_rows(
     parts: Any,
     dotted: Any,
     out: Any,
-    places: Any,
+    out_offsets: Any,
     clashed: Any,
     row: Any,
     at: Any,
 ) -> Any:
-    """Write rows from ``row`` on until the room may not do for the next; return that row and the place."""
+    """Write rows from ``row`` on while the next one surely fits; return the next row and the offset."""
     while row < len(starts):
-        if at + rooms[row] > len(out):
+        if at + capacities[row] > len(out):
             return row, at
         stop = np.int64(_BROKEN)
         if chosen[row]:
@@ -483,7 +483,7 @@ def _rewrite_rows(
         if stop < 0:
             stop = np.int64(copy(data, starts[row], ends[row] - starts[row], out, at))
         at = stop
-        places[row + 1] = at
+        out_offsets[row + 1] = at
         row += 1
     return row, at
 
@@ -499,7 +499,7 @@ def _rename_paths(
     new: Any,
     parts: Any,
     out: Any,
-    places: Any,
+    out_offsets: Any,
     kept: Any,
 ) -> None:
     at = np.int64(0)
@@ -519,4 +519,4 @@ def _rename_paths(
             at = copy(data, begin, end - begin, out, at)
             if agreed == nodes:
                 kept[row] = False
-        places[row + 1] = at
+        out_offsets[row + 1] = at

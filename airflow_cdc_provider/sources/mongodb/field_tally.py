@@ -1,8 +1,8 @@
-"""What fields documents have: each name with each type, how often, and at which place.
+"""Counts the fields of documents: each name with each type, its frequency and its first index.
 
-One walk over the bytes; the work in Python is per distinct field, not per document. Fields of documents in
-documents are told as far as asked for; those of documents in arrays are not. A binary UUID (subtype 4, 16
-bytes) counts as a type of its own, since columns treat it so.
+Kernels walk over the bytes once; the work in Python is per distinct field, not per document. Fields of nested
+documents are counted up to a depth; those of documents in arrays are not. A binary UUID (subtype 4, 16 bytes)
+counts as a separate type, as in columns.
 """
 
 from __future__ import annotations
@@ -18,10 +18,10 @@ from airflow_cdc_provider.changes.spans import Bytes, Ints
 from airflow_cdc_provider.sources.mongodb.bson import BINARY, DOCUMENT, name_end, value_end
 
 UUID: Final = 0x20
-"""Stands for a binary UUID. BSON has no such type."""
+"""Type number of a binary UUID. BSON has no such type."""
 
 MOST_FIELDS: Final = 20_000
-"""So many different fields and types are told apart. Documents that are used as maps can have more."""
+"""Maximum number of distinct fields and types. Documents that are used as maps can have more."""
 
 _FIRST_CAPACITY: Final = 256
 
@@ -31,10 +31,10 @@ class FieldCount:
     """One field with one type.
 
     Args:
-        path: Names on the way to it. Bytes that are no UTF-8 show as U+FFFD.
+        path: Member names that lead to it. Bytes that are not UTF-8 are replaced by U+FFFD.
         kind: BSON type, or :data:`UUID`.
-        count: How many documents have it; of several members of one name each counts.
-        place: The least number of members before it in its document.
+        count: Number of documents with the field; members with a repeated name count each.
+        place: Smallest index of the field in its documents.
     """
 
     path: tuple[str, ...]
@@ -45,11 +45,11 @@ class FieldCount:
 
 @dataclass(frozen=True)
 class FieldTally:
-    """What documents have.
+    """The fields of documents.
 
     Args:
         fields: Each field with each of its types, in the order of their first appearance.
-        whole: Whether these are all; else there were more than :data:`MOST_FIELDS`.
+        whole: Whether all fields are included; False if there are more than :data:`MOST_FIELDS`.
     """
 
     fields: Sequence[FieldCount]
@@ -61,9 +61,9 @@ def tally_fields(data: Bytes, starts: Ints, ends: Ints, *, depth: int = 1) -> Fi
 
     Args:
         data: The buffer.
-        starts: First byte of each document, -1 for none. Broken ones count up to the fault.
+        starts: First byte of each document, -1 for none. Broken ones are counted up to the fault.
         ends: Byte after each.
-        depth: 1: a document's own fields; 2: also those of documents in it; and so on.
+        depth: 1: top-level fields; 2: also fields of nested documents; and so on.
     """
     capacity = _FIRST_CAPACITY
     while True:
@@ -81,7 +81,7 @@ def tally_fields(data: Bytes, starts: Ints, ends: Ints, *, depth: int = 1) -> Fi
     fields = [
         FieldCount(path, int(kind), int(count), int(place))
         for path, (kind, count, place) in zip(
-            paths, table[:distinct, [_KIND, _COUNT, _PLACE]].tolist(), strict=True
+            paths, table[:distinct, [_KIND, _COUNT, _INDEX]].tolist(), strict=True
         )
     ]
     return FieldTally(fields, bool(whole))
@@ -93,7 +93,7 @@ _NAME: Final = 1
 _SIZE: Final = 2
 _KIND: Final = 3
 _COUNT: Final = 4
-_PLACE: Final = 5
+_INDEX: Final = 5
 _COLUMNS: Final = 6
 
 # Columns of a frame: a document that is being walked.
@@ -104,7 +104,7 @@ _MEMBERS: Final = 2
 
 @walker
 def _tally(data: Any, starts: Any, ends: Any, depth: int, table: Any, slots: Any, frames: Any) -> Any:
-    """Fill the table; return how many of its rows are used, and whether all had room."""
+    """Fill the table; return the number of its rows that are used, and whether all fields fit."""
     used = np.int64(0)
     whole = True
     for row in range(len(starts)):
@@ -138,13 +138,13 @@ def _tally(data: Any, starts: Any, ends: Any, depth: int, table: Any, slots: Any
                 table[used, _NAME] = pos + 1
                 table[used, _SIZE] = stop - pos - 1
                 table[used, _KIND] = kind
-                table[used, _PLACE] = frames[level, _MEMBERS]
+                table[used, _INDEX] = frames[level, _MEMBERS]
                 used += 1
             if field < 0:
                 whole = False
             else:
                 table[field, _COUNT] += 1
-                table[field, _PLACE] = min(table[field, _PLACE], frames[level, _MEMBERS])
+                table[field, _INDEX] = min(table[field, _INDEX], frames[level, _MEMBERS])
             frames[level, _MEMBERS] += 1
             if kind == DOCUMENT and level + 1 < depth and field >= 0:
                 level += 1
@@ -159,7 +159,7 @@ def _tally(data: Any, starts: Any, ends: Any, depth: int, table: Any, slots: Any
 
 @walker
 def _field(data: Any, start: int, stop: int, owner: int, kind: int, table: Any, slots: Any) -> Any:
-    """Return the row of a field, -1 if it has none yet, and its slot."""
+    """Return the row of a field, -1 for a new field, and its slot."""
     prime = np.uint64(1099511628211)
     digest = (np.uint64(14695981039346656037) ^ np.uint64(owner + 1)) * prime
     digest = (digest ^ np.uint64(kind)) * prime

@@ -1,4 +1,4 @@
-"""Change events over 16 MB, which the server sends in fragments (``$changeStreamSplitLargeEvent``)."""
+"""Joins change events over 16 MB, which the server sends in fragments (``$changeStreamSplitLargeEvent``)."""
 
 from __future__ import annotations
 
@@ -19,13 +19,13 @@ def join_fragments(fragments: list[bytes]) -> bytes:
     for fragment in fragments:
         data = as_bytes(fragment)
         whole = np.array([0]), np.array([len(data)])
-        cuts = []
+        removed = []
         for name in (_TOKEN, _SPLIT):
             _, starts, ends = find_in_all(data, *whole, name)
-            cuts.append((int(starts[0]) - len(name) - 2, int(ends[0])))
-        token = fragment[slice(*cuts[0])]
+            removed.append((int(starts[0]) - len(name) - 2, int(ends[0])))
+        token = fragment[slice(*removed[0])]
         at = 4
-        for start, end in sorted(cuts):
+        for start, end in sorted(removed):
             fields.append(fragment[at:start])
             at = end
         fields.append(fragment[at:-1])

@@ -1,9 +1,9 @@
-"""Watching what a user's own stages leave of change events, so that they can't break a capture unseen.
+"""Validates the output of custom stages, so that they can't break a capture unnoticed.
 
-MongoDB itself refuses stages that touch an event's ``_id``. Of the other members that capture needs, a look
-at the stages (:mod:`.stages`) finds what is plainly taken away; what depends on data shows here, in the first
-event that lacks something. Splitting comes after the user's stages, so the parts of a split event aren't
-looked at: the next whole event of the collection tells the same.
+MongoDB itself refuses stages that change an event's ``_id``. For the other required members, :mod:`.stages`
+detects stages that certainly remove them; removals that depend on data are detected here, at the first event
+without a required member. Splitting comes after the custom stages, so fragments of a split event are not
+validated; the next complete event of the collection is.
 """
 
 from __future__ import annotations
@@ -39,15 +39,15 @@ Flags = npt.NDArray[np.bool_]
 
 
 def require_members(data: Bytes, spans: Spans, *, full_document: bool) -> None:
-    """Refuse events that lack what capture needs.
+    """Verify that events have the members that capture requires.
 
     Args:
         data: The buffer.
-        spans: Where the events stand in it.
-        full_document: Whether updates are to carry a document, or null.
+        spans: Spans of the events in it.
+        full_document: Whether updates must have a document, or null.
 
     Raises:
-        ConfigurationError: Names the first such event by its operation and namespace, and what it lacks.
+        ConfigurationError: A member is missing; the message names the first such event and the member.
     """
     found = _MEMBERS.find(data, spans.starts, spans.ends)
     operation, clock, database, collection, key, document, identity, fragment = (
@@ -78,8 +78,8 @@ def require_members(data: Bytes, spans: Spans, *, full_document: bool) -> None:
         names = [part.text(data, row) for part in (database, collection)]
         kind = OPERATIONS[int(numbers[row])] or "?"
         raise ConfigurationError(
-            "a stage of source.stream.pipeline takes away what capture needs",
+            "a stage of source.stream.pipeline removes a member that capture requires",
             expected=f"{member} as MongoDB sends it",
             found=f"event {kind} of {'.'.join(filter(None, names)) or '?'} without it",
-            remedy="keep it in $project, $unset and $replaceRoot, or filter such events by $match",
+            remedy="keep it in $project, $unset and $replaceRoot, or filter out such events with $match",
         )

@@ -1,7 +1,8 @@
-"""Canonical bytes of an ``_id``: equal exactly when MongoDB's ``_id`` index takes two values for one.
+"""Canonical keys of ``_id`` values, equal exactly if MongoDB's ``_id`` index finds the values equal.
 
 The index compares numbers by value whatever their type, symbols as strings, documents member by member in
-their order, and arrays without their names; all else by type and bytes. The key is built accordingly::
+their order, and arrays without their names; all other values by type and bytes. The key is built
+accordingly::
 
     key      = u8 tag | payload
     document = 03 | (tag | name | 00 | payload) ... | 00
@@ -11,8 +12,8 @@ A tag is the BSON type. A number's tag is the first of double (01), int64 (12), 
 value exactly: ``1``, ``1.0`` and ``NumberDecimal("1.00")`` have one key, and so have 0.0 and -0.0, and all
 NaNs. Payload of 01 and 12: 8 bytes; of 13: sign, i32 exponent and 16-byte coefficient without trailing zeros;
 of a
-symbol: a string's. Other payloads are the value's BSON bytes, which tell their own length. Keys are equal or
-not; their order means nothing.
+symbol: a string's. Other payloads are the value's BSON bytes, which include their length. Keys can be tested
+for equality only; their order has no meaning.
 """
 
 from __future__ import annotations
@@ -63,7 +64,7 @@ def canonical_keys(data: Bytes, kinds: Ints, starts: Ints, ends: Ints) -> tuple[
 
     Args:
         data: The buffer.
-        kinds: BSON type of each value, 0 for a value that isn't there: its key is empty.
+        kinds: BSON type of each value, 0 for a missing value, whose key is empty.
         starts: First byte of each value.
         ends: Byte after each value.
 
@@ -98,10 +99,10 @@ def _keys(
 def append_key(
     data: Any, kind: int, start: int, end: int, out: Any, used: int, stack: Any, in_array: Any
 ) -> Any:
-    """Append the key of one value; return the bytes used then, or BROKEN.
+    """Append the key of one value; return the bytes used, or BROKEN.
 
-    ``out`` must have room for twice the value and 32 bytes more; ``stack`` and ``in_array`` are scratch of
-    length MAX_DEPTH.
+    ``out`` must have a capacity of twice the value plus 32 bytes; ``stack`` and ``in_array`` are scratch
+    space of length MAX_DEPTH.
     """
     if value_end(data, kind, start, end) != end:
         return BROKEN

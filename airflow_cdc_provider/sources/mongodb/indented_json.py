@@ -1,4 +1,4 @@
-"""Extended JSON over several lines, as the Java driver's ``indent`` writes it: two spaces a level."""
+"""Indents Extended JSON as the Java driver's ``indent`` does: two spaces per level."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from airflow_cdc_provider.changes.text_kernels import binary_slices, text_array
 
 
 def indented(texts: pa.Array) -> pa.Array:
-    """Break the lines of JSON that has none, without space after commas; null stays null."""
+    """Indent single-line JSON, without spaces after commas; null stays null."""
     data, starts, ends, valid = binary_slices(texts)
     offsets = np.zeros(len(starts) + 1, np.int64)
     _write(data, starts, ends, valid, np.empty(0, np.uint8), offsets)
@@ -28,7 +28,7 @@ def _write(
     out: np.ndarray,
     offsets: np.ndarray,
 ) -> None:
-    """Write the texts, or without room for any only measure them."""
+    """Write the texts; with an empty ``out`` only measure them."""
     writes = len(out) > 0
     at = 0
     for row in range(len(starts)):

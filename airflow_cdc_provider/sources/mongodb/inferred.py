@@ -1,6 +1,6 @@
-"""Inferred columns: what fields documents turn out to have, as columns of a mirror that grows with them.
+"""Inferred columns: the top-level fields of documents as columns of a mirror, which evolves with them.
 
-Each top-level field gets a column of its own name, with a type by the BSON types that were seen in it:
+Each top-level field gets a column of the same name, with a type for the BSON types of its values:
 
 =========== ========================================== ====================================================
 family      BSON types                                 column
@@ -14,14 +14,14 @@ date        date                                       timestamp
 any         all others, documents and arrays too       string: canonical Extended JSON
 =========== ========================================== ====================================================
 
-The family is that of most of the values in the first batch that has some, and stays. A value that its column
-doesn't hold exactly stands in the column :data:`REST`, under its field's name: values of other families,
-numbers that the type can't hold, and fields without a column (names that not every engine takes, more fields
-than are allowed). So each value is in its column or in the rest.
+The family is that of the majority of values in the first batch with the field, and never changes. A value
+that its column can't hold exactly is stored in the column :data:`REST`, under its field's name: values of
+other families, numbers that the type can't hold, and fields without a column (names that some engines reject,
+more fields than the limit). So each value is in its column or in the rest.
 
-A type only grows. ``int`` to ``bigint`` is a change of metadata; any other growth replaces the column and
-writes all rows anew from the documents that the mirror keeps as BSON. So a mirror shows what it would show if
-all its documents had been known from the beginning, but for the choice of a family.
+Types are only widened. ``int`` to ``bigint`` is a change of metadata; any other widening replaces the column
+and rewrites all rows from the documents that the mirror stores as BSON. So, except for the choice of
+families, a mirror is the same as if all its documents had been known from the start.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ from airflow_cdc_provider.sources.mongodb.columns import DeclaredColumn
 from airflow_cdc_provider.sources.mongodb.field_tally import UUID, FieldCount
 
 REST: Final = "_rest"
-"""Column of what no other column holds: a document in canonical Extended JSON, null for nothing."""
+"""Column for the remaining values: a document in canonical Extended JSON, null if there are none."""
 
 TYPE_NAMES: Final[Mapping[int, str]] = {
     bson.DOUBLE: "double",
@@ -62,10 +62,10 @@ TYPE_NAMES: Final[Mapping[int, str]] = {
     bson.MIN_KEY: "minKey",
     bson.MAX_KEY: "maxKey",
 }
-"""MongoDB's own names of types, as ``$type`` takes them; and ``uuid``."""
+"""MongoDB's own type names, as for ``$type``, plus ``uuid``."""
 
 NOTHING: Final = frozenset({"null", "undefined"})
-"""Types of values that any column shows as null."""
+"""Types whose values are null in any column."""
 
 Family = Literal["boolean", "number", "text", "binary", "date", "any"]
 
@@ -77,7 +77,7 @@ _FAMILIES: Final[Mapping[Family, Sequence[str]]] = {
     "binary": ("binData",),
 }
 _OTHERS: Final[Family] = "any"
-_HELD_TOO: Final[Mapping[Family, Sequence[str]]] = {"binary": ("uuid", "objectId")}
+_ALSO_HELD: Final[Mapping[Family, Sequence[str]]] = {"binary": ("uuid", "objectId")}
 _COLUMNS: Final[Mapping[Family, str]] = {
     "text": "string",
     "date": "timestamp",
@@ -90,18 +90,18 @@ _NAME: Final = re.compile(r"(?!(?i:_cdc))[\w$@#-]([\w$@# -]{0,126}[\w$@#-])?")
 
 
 def family_of(type_name: str) -> Family:
-    """Return the family that values of a type belong to."""
+    """Return the family of a type."""
     return next((family for family, types in _FAMILIES.items() if type_name in types), _OTHERS)
 
 
 @dataclass(frozen=True)
 class InferredField:
-    """A field that has a column.
+    """A field with a column.
 
     Args:
-        name: Of the field and of the column.
-        family: Which values the column is for.
-        types: Names of all BSON types that were seen, sorted.
+        name: Name of the field and of the column.
+        family: The column's family of types.
+        types: Names of all BSON types of the field's values, sorted.
     """
 
     name: str
@@ -119,23 +119,23 @@ class InferredField:
 
     @property
     def strays(self) -> tuple[str, ...]:
-        """Types that were seen and belong to another family: their values stand in the rest."""
+        """Types of values that belong to another family: these values are stored in the rest."""
         if self.family == _OTHERS:
             return ()
-        held = {*_FAMILIES[self.family], *_HELD_TOO.get(self.family, ()), *NOTHING}
+        held = {*_FAMILIES[self.family], *_ALSO_HELD.get(self.family, ()), *NOTHING}
         return tuple(name for name in self.types if name not in held)
 
 
 @dataclass(frozen=True)
 class InferredColumns:
-    """The fields of a collection that have columns, and what a mirror must still do to show them.
+    """The fields of a collection with columns, and pending changes of the mirror.
 
     Args:
-        fields: In the order of the columns.
-        left_out: Fields were seen that found no room.
-        replaced: Columns whose type changed beyond widening: they begin anew.
-        revisit: Which rows must be written again: none, those with something in the rest, or all.
-        declared: The columns that stand beside them: name and declaration.
+        fields: The fields, in the order of the columns.
+        left_out: Whether fields have no column because of the limit.
+        replaced: Columns whose type changed beyond widening: they are re-created.
+        revisit: Which rows to rewrite: none, those with values in the rest, or all.
+        declared: The declared columns in addition to these: name and declaration.
     """
 
     fields: tuple[InferredField, ...] = ()
@@ -146,7 +146,7 @@ class InferredColumns:
 
     @classmethod
     def from_memory(cls, memory: Mapping[str, Any]) -> InferredColumns:
-        """Read what :meth:`to_memory` gave."""
+        """Create from the result of :meth:`to_memory`."""
         return cls(
             tuple(InferredField(name, family, tuple(types)) for name, family, types in memory["fields"]),
             memory["left_out"],
@@ -156,7 +156,7 @@ class InferredColumns:
         )
 
     def to_memory(self) -> dict[str, Any]:
-        """Return it as plain data."""
+        """Return the columns as JSON-serializable data."""
         found: dict[str, Any] = {
             "v": 1,
             "fields": [[one.name, one.family, list(one.types)] for one in self.fields],
@@ -169,15 +169,15 @@ class InferredColumns:
             found["revisit"] = self.revisit
         return found
 
-    def done(self) -> InferredColumns:
-        """Return what is left when all rows show these columns."""
+    def applied(self) -> InferredColumns:
+        """Return the columns without pending changes, for when all rows have them."""
         return replace(self, replaced=frozenset(), revisit="")
 
-    def beside(self, declared: Mapping[str, str]) -> InferredColumns:
-        """Return these columns beside others that are declared now: those take their names.
+    def with_declared(self, declared: Mapping[str, str]) -> InferredColumns:
+        """Return these columns for a new set of declared columns, which take precedence over equal names.
 
-        What was declared otherwise, or is no more, begins anew; a field that was shown by it stands in the
-        rest until a change next has it.
+        Columns whose declaration changed or was removed are re-created; a field of such a column is stored in
+        the rest until the next change with that field.
         """
         now = tuple(sorted(declared.items()))
         if now == self.declared:
@@ -195,24 +195,24 @@ class InferredColumns:
         )
 
     def learn(
-        self, found: Iterable[FieldCount], taken: Collection[str], most: int, *, whole: bool = True
+        self, found: Iterable[FieldCount], reserved: Collection[str], most: int, *, whole: bool = True
     ) -> InferredColumns:
-        """Take in fields of further documents.
+        """Return the columns extended by the fields of further documents.
 
         Args:
-            found: Their top-level fields; several counts of one are added up.
-            taken: Names that columns must not have, whatever their case.
-            most: How many columns there may be.
-            whole: Whether there are no further fields.
+            found: Their top-level fields; several counts of one field are summed.
+            reserved: Names that columns must not have, in any case.
+            most: Maximum number of columns.
+            whole: Whether ``found`` has all fields.
         """
         counts: dict[str, dict[str, int]] = {}
-        places: dict[str, int] = {}
+        first_indexes: dict[str, int] = {}
         for one in found:
             (name,) = one.path
             of_type = counts.setdefault(name, {})
             type_name = TYPE_NAMES[one.kind]
             of_type[type_name] = of_type.get(type_name, 0) + one.count
-            places[name] = min(places.get(name, one.place), one.place)
+            first_indexes[name] = min(first_indexes.get(name, one.place), one.place)
         known = {one.name: one for one in self.fields}
         fields, replaced = [], set(self.replaced)
         for old in self.fields:
@@ -221,10 +221,10 @@ class InferredColumns:
             if before != after and (before, after) != ("int", "bigint"):
                 replaced.add(old.name)
             fields.append(new)
-        used = {name.lower() for name in (*taken, *known)}
+        used = {name.lower() for name in (*reserved, *known)}
         left_out = self.left_out or not whole
-        for name in sorted(counts.keys() - known.keys(), key=lambda name: (places[name], name)):
-            family = _family_of_most(counts[name])
+        for name in sorted(counts.keys() - known.keys(), key=lambda name: (first_indexes[name], name)):
+            family = _majority_family(counts[name])
             if family is None:
                 continue
             if name.lower() in used or not _NAME.fullmatch(name):
@@ -244,8 +244,8 @@ class InferredColumns:
         )
 
 
-def _family_of_most(counts: Mapping[str, int]) -> Family | None:
-    """Return the family of most values; of as many the first of the table, None if there are only nulls."""
+def _majority_family(counts: Mapping[str, int]) -> Family | None:
+    """Return the family of most values; the first one in the table on a tie, None if all values are null."""
     sums: dict[Family, int] = {}
     for type_name, count in counts.items():
         if type_name not in NOTHING:

@@ -1,6 +1,6 @@
-"""Members of documents found by name, and their simplest values as columns.
+"""Finds members of documents by name, and reads simple values as columns.
 
-The documents are known to be sound to their leaves, or a kernel says that they are not.
+The documents must be valid to their leaves, unless a kernel's docstring says how it reports broken ones.
 """
 
 from __future__ import annotations
@@ -17,13 +17,13 @@ from airflow_cdc_provider.sources.mongodb.bson import name_end, read_i32, read_u
 
 
 def as_name(text: str) -> np.ndarray:
-    """Return a name as :func:`find_member` takes it."""
+    """Return a name in the format of :func:`find_member`."""
     return np.frombuffer(text.encode() + b"\0", np.uint8)
 
 
 @kernel
 def equals(data: np.ndarray, at: int, end: int, name: np.ndarray) -> bool:
-    """Compare a name or text that ends with zero."""
+    """Compare a NUL-terminated name or text."""
     if end - at != len(name):
         return False
     same = True
@@ -34,7 +34,7 @@ def equals(data: np.ndarray, at: int, end: int, name: np.ndarray) -> bool:
 
 @kernel
 def find_member(data: np.ndarray, start: int, end: int, name: np.ndarray) -> tuple[int, int, int]:
-    """Find a member of a document: its type (0: none, -1: broken), where its value starts and ends."""
+    """Find a member of a document: its type (0: none, -1: broken), start and end of its value."""
     at = start + 4
     while at < end - 1:
         kind = int(data[at])
@@ -51,7 +51,7 @@ def find_member(data: np.ndarray, start: int, end: int, name: np.ndarray) -> tup
 
 
 def as_names(texts: Sequence[str]) -> tuple[np.ndarray, np.ndarray]:
-    """Return names as :func:`find_members` takes them: one after the other, and where each ends."""
+    """Return names in the format of :func:`find_members`: concatenated, and the end of each."""
     encoded = [text.encode() for text in texts]
     return np.frombuffer(b"".join(encoded), np.uint8), np.cumsum([len(name) for name in encoded])
 
@@ -67,17 +67,17 @@ def find_members(
     first: np.ndarray,
     last: np.ndarray,
 ) -> None:
-    """Find several members of a sound document in one walk; of several with one name, the first.
+    """Find several members of a valid document in one walk; of several with one name, the first.
 
     Args:
         data: The buffer.
-        start: Where the document begins.
-        end: Where it ends.
-        names: From :func:`as_names`.
-        name_ends: Likewise.
-        kinds: Gets the types, 0 for no such member.
-        first: Gets where values start.
-        last: Gets where they end.
+        start: Start of the document.
+        end: End of the document.
+        names: Names from :func:`as_names`.
+        name_ends: Their ends from :func:`as_names`.
+        kinds: Output: types, 0 for no such member.
+        first: Output: starts of the values.
+        last: Output: ends of the values.
     """
     kinds[:] = 0
     at = start + 4
@@ -100,20 +100,20 @@ def find_members(
 def keep_member(
     kinds: np.ndarray, first: np.ndarray, last: np.ndarray, slot: int, found: tuple[int, int, int]
 ) -> None:
-    """Note a member; null counts as none."""
+    """Store a member in a slot; null counts as missing."""
     if found[0] not in (0, -1, 10):
         kinds[slot], first[slot], last[slot] = found[0], found[1], found[2]
 
 
 def strings(data: np.ndarray, kinds: np.ndarray, first: np.ndarray, last: np.ndarray) -> pa.Array:
-    """Read strings; null where there is no string."""
+    """Read strings; null for values that are not strings."""
     valid = kinds == 2
     return gather_text(data, first + 4, last - 1, valid)
 
 
 @kernel
 def numbers(data: np.ndarray, valid: np.ndarray, first: np.ndarray, width: int) -> np.ndarray:
-    """Read numbers of 4 or 8 bytes; those of 4 as unsigned's bits in a signed number."""
+    """Read integers of 4 or 8 bytes; those of 4 are sign-extended."""
     values = np.zeros(len(valid), np.int64)
     for row in range(len(valid)):
         if valid[row]:

@@ -1,8 +1,8 @@
-"""Numbers of BSON as decimal digits and as exact values: kernels for doubles and decimal128.
+"""Converts BSON numbers to decimal digits and exact values: kernels for doubles and decimal128.
 
-* :func:`shortest_digits`: the shortest decimal that reads back to a double, as ``repr`` gives it. Algorithm:
-  Schubfach (R. Giulietti, "The Schubfach way to render doubles", 2020); its table of powers of ten is built
-  here with Python's integers.
+* :func:`shortest_digits`: the shortest decimal that reads back to a double, as in ``repr``. Algorithm:
+  Schubfach (R. Giulietti, "The Schubfach way to render doubles", 2020); its table of powers of ten is
+  computed with Python's integers.
 * decimal128 as sign, 113-bit coefficient (two 64-bit halves) and exponent. Layout (IEEE 754-2008, binary
   integer significand), high half::
 
@@ -138,7 +138,7 @@ def _strip_zeros(digits: Any, exponent: Any) -> Any:
 
 @walker
 def decimal_parts(high: Any, low: Any) -> Any:
-    """Take a decimal128 apart.
+    """Split a decimal128 into its parts.
 
     Returns:
         Class (FINITE, INFINITE, NOT_A_NUMBER), negative or not, coefficient's high and low half, exponent.
@@ -176,7 +176,7 @@ def divide_128(high: Any, low: Any, divisor: Any) -> Any:
 
 @walker
 def reduced_decimal(high: Any, low: Any, exponent: Any) -> Any:
-    """Take the trailing decimal zeros out of a coefficient other than 0."""
+    """Remove the trailing decimal zeros of a coefficient other than 0."""
     ten = np.uint64(10)
     while True:
         next_high, next_low, rest = divide_128(high, low, ten)
@@ -189,7 +189,7 @@ def reduced_decimal(high: Any, low: Any, exponent: Any) -> Any:
 
 @walker
 def decimal_as_double(high: Any, low: Any, exponent: Any) -> Any:
-    """Find the double that equals coefficient * 10^exponent exactly.
+    """Return the double that equals coefficient * 10^exponent exactly.
 
     Args:
         high: High half of a coefficient other than 0.
@@ -229,7 +229,7 @@ def decimal_as_double(high: Any, low: Any, exponent: Any) -> Any:
 
 @walker
 def integer_as_double(value: Any) -> Any:
-    """Find the double that equals an int64 exactly: whether there is one, and its bits."""
+    """Return the double that equals an int64 exactly: whether there is one, and its bits."""
     if value == 0:
         return True, np.uint64(0)
     sign = SIGN_BIT if value < 0 else np.uint64(0)
@@ -248,7 +248,7 @@ def integer_as_double(value: Any) -> Any:
 
 @walker
 def double_as_integer(bits: Any) -> Any:
-    """Find the int64 that equals a double exactly: whether there is one, and its value."""
+    """Return the int64 that equals a double exactly: whether there is one, and its value."""
     fraction = bits & _FRACTION
     biased = np.int64((bits >> np.uint64(52)) & np.uint64(0x7FF))
     negative = (bits >> np.uint64(63)) == 1
@@ -273,7 +273,7 @@ def double_as_integer(bits: Any) -> Any:
 
 @walker
 def scaled_decimal(high: Any, low: Any, exponent: Any, scale: int) -> Any:
-    """Write coefficient * 10^exponent as a whole number of units of 10^-scale.
+    """Convert coefficient * 10^exponent to an integer of units of 10^-scale.
 
     Returns:
         Whether that is exact and below 10^38, and the number's high and low half.

@@ -1,4 +1,4 @@
-"""How far back the server's oplog reaches."""
+"""Finds the oldest time in the server's oplog."""
 
 from __future__ import annotations
 
@@ -13,16 +13,16 @@ BEGIN: Final = Timestamp(1, 1)
 
 
 def oldest_time(client: MongoClient, accepts: Callable[[Timestamp], bool], now: Timestamp) -> Timestamp:
-    """Find the first cluster time from which the server can still stream.
+    """Return the first cluster time from which the server can still stream.
 
-    ``serverStatus`` tells it to users that may ask. For others, and for sharded clusters, times are tried:
-    back from now in doubling steps, then by halving, to the second. A set that never dropped anything from
-    its oplog takes any time; then it is :data:`BEGIN`.
+    ``serverStatus`` reports it to users with the privilege. For other users, and for sharded clusters, it is
+    searched: back from now in doubling steps, then by bisection, to the second. A set that never truncated
+    its oplog accepts any time; the result is then :data:`BEGIN`.
 
     Args:
-        client: A connection.
-        accepts: Tells whether a stream can start at a time.
-        now: The cluster time.
+        client: The client.
+        accepts: Whether a stream can start at a time.
+        now: The current cluster time.
     """
     if (known := _oldest_by_status(client)) is not None:
         return known

@@ -1,8 +1,8 @@
-"""Where a path of an update leads in the document that it changes.
+"""Resolves the paths of an update in the document that it changes.
 
-A path is read by the document: in an array a component is an index, in a document a name. A name may have
-dots itself (``{"a.b": 1}``, server 5.0). ``disambiguatedPaths``, from 6.1 on, tells the components of such; a
-path that a document leaves two ways to read without them, or none, leads nowhere.
+The document determines how a path is read: in an array a component is an index, in a document a name. A name
+may contain dots (``{"a.b": 1}``, server 5.0). ``disambiguatedPaths``, from 6.1 on, has the components of such
+paths; without it, a path that is ambiguous in the document, or doesn't match it, can't be resolved.
 """
 
 from __future__ import annotations
@@ -25,9 +25,9 @@ from airflow_cdc_provider.sources.mongodb.bson import (
 )
 
 LARGEST_INDEX: Final = 16 * 1024 * 1024
-"""More elements than any document can have."""
+"""A bound that exceeds the number of elements of any document."""
 
-# What find_target tells of a place in a document.
+# Columns of a target, which find_target fills.
 FOUND: Final = 0
 IN_ARRAY: Final = 1
 DEPTH: Final = 2
@@ -40,12 +40,12 @@ INDEX: Final = 8
 ELEMENTS: Final = 9
 TARGET: Final = 10
 
-# Columns of a path: where a component begins and ends in the update's bytes, and its index.
+# Columns of a path: start and end of a component in the update's bytes, and its index.
 _BEGIN: Final = 0
 _END: Final = 1
 _NUMBER: Final = 2
 _A_NAME: Final = -1
-"""In place of an index: the component is a name."""
+"""Used instead of an index: the component is a name."""
 _EITHER: Final = -2
 """The component is a name in a document and an index in an array."""
 
@@ -63,12 +63,12 @@ def find_target(
     path: Any,
     target: Any,
 ) -> Any:
-    """Find the member that a path names, or the place where it would be added.
+    """Find the member that a path names, or the offset at which it would be added.
 
-    Fills ``stack`` with where the documents and arrays on the way begin, and ``target``.
+    Fills ``stack`` with the starts of the enclosing documents and arrays, and ``target``.
 
     Returns:
-        Whether there is exactly one way to read the path.
+        Whether the path is unambiguous.
     """
     count = _read_path(patch, start, end, known, known_end, path)
     if count <= 0:
@@ -84,28 +84,28 @@ def find_target(
             index = _index(patch, path, step)
             if index < 0:
                 return False
-            taken = step
+            matched = step
             target[INDEX] = index
             target[NAME], target[NAME_END] = path[step, _BEGIN], path[step, _END]
             kind = find_element(out, stack[depth], index, target)
         else:
-            taken, kind = _find_member(out, stack[depth], patch, path, step, count, target)
-            if taken < 0:
+            matched, kind = _find_member(out, stack[depth], patch, path, step, count, target)
+            if matched < 0:
                 return False
-        if taken == count - 1:
+        if matched == count - 1:
             return True
         if kind not in (DOCUMENT, ARRAY):
             return False
         depth += 1
         stack[depth] = target[VALUE]
         in_array = kind == ARRAY
-        step = taken + 1
+        step = matched + 1
     return False
 
 
 @walker
 def _read_path(patch: Any, start: int, end: int, known: int, known_end: int, path: Any) -> Any:
-    """Cut a path into components; return how many, or 0 if that can't be done."""
+    """Split a path into components; return their number, or 0 if the path is invalid."""
     if known >= 0:
         pos = known + 4
         while pos < known_end - 1:
@@ -133,7 +133,7 @@ def _read_path(patch: Any, start: int, end: int, known: int, known_end: int, pat
 
 @walker
 def _read_components(patch: Any, start: int, end: int, path: Any) -> Any:
-    """Read the components of a path that the server gives one by one."""
+    """Read the components of a path from ``disambiguatedPaths``."""
     count = 0
     pos = start + 4
     while pos < end - 1:
@@ -160,7 +160,7 @@ def _read_components(patch: Any, start: int, end: int, path: Any) -> Any:
 
 @walker
 def _index(patch: Any, path: Any, step: int) -> Any:
-    """Return a component as an index, -1 if it is none."""
+    """Return a component as an index, -1 if it is not an index."""
     if path[step, _NUMBER] != _EITHER:
         return path[step, _NUMBER]
     start, end = path[step, _BEGIN], path[step, _END]
@@ -201,15 +201,15 @@ def find_element(out: Any, start: int, index: int, target: Any) -> Any:
 
 @walker
 def _find_member(out: Any, start: int, patch: Any, path: Any, step: int, count: int, target: Any) -> Any:
-    """Find the member of a document to which a path leads from a component on.
+    """Find the member of a document that a path names from a component on.
 
     Returns:
-        The last component that its name takes, and its type. The last one of all and 0 if the path names a
-        new member; -1 if it can be read in several ways, or in none.
+        The last component in the member's name, and the member's type. The path's last component and 0 if the
+        path names a new member; -1 if it is ambiguous or doesn't match.
     """
     limit = start + load_little32(out, start) - 1
     pos = start + 4
-    taken = -1
+    matched = -1
     kind = np.int64(0)
     plain = path[step, _NUMBER] != _EITHER
     if path[step, _NUMBER] >= 0:
@@ -227,28 +227,28 @@ def _find_member(out: Any, start: int, patch: Any, path: Any, step: int, count: 
                 break
             if last < count - 1 and out[pos] not in (DOCUMENT, ARRAY):
                 break
-            if taken >= 0:
+            if matched >= 0:
                 return -1, kind
-            taken = last
+            matched = last
             kind = np.int64(out[pos])
             target[ELEMENT] = pos
             target[VALUE] = stop + 1
             target[VALUE_END] = after
             break
         pos = after
-    target[FOUND] = taken >= 0
+    target[FOUND] = matched >= 0
     target[NAME] = path[step, _BEGIN]
-    if taken < 0:
-        # A path through a document that isn't there: the server would have told of that document. So it is
-        # one new name with dots.
+    if matched < 0:
+        # For a path through a missing document the server would have reported that document, so this is a
+        # single new name with dots.
         if plain and step < count - 1:
             return -1, kind
-        taken = count - 1
-    target[NAME_END] = path[taken, _END]
-    return taken, kind
+        matched = count - 1
+    target[NAME_END] = path[matched, _END]
+    return matched, kind
 
 
 @walker
 def same_text(data: Any, start: int, end: int, other: int, other_end: int) -> Any:
-    """Tell whether two spans of the same bytes hold the same."""
+    """Return whether two spans of a buffer have equal bytes."""
     return end - start == other_end - other and same(data, start, data, other, end - start)

@@ -1,20 +1,21 @@
-"""Updates without a document, applied to the document that they change, byte by byte as the server does it.
+"""Applies updates without a document to the document that they change, byte for byte as the server does.
 
-What an update did is the event's ``updateDescription``::
+The event's ``updateDescription`` describes an update::
 
-    updatedFields       {path: value ...}             set, replaced, or put at the end
+    updatedFields       {path: value ...}             set, replaced, or appended
     removedFields       [path ...]
     truncatedArrays     [{field: path, newSize: int32} ...]
-    disambiguatedPaths  {path: [name or index ...]}   from 6.1 on, of paths that could be read in several ways
+    disambiguatedPaths  {path: [name or index ...]}   from 6.1 on, for ambiguous paths
 
-A field that is there keeps its place; a new one goes to the end of its document. A pipeline may move a field
-to the end, and the server tells of it as of an update. It is known by standing after a new field of the same
-document. One that is told with the value that it had may have been moved, or set once more (``$push`` with
-``$slice``): such an update is refused. One that was moved with another value, and no new field before it,
-keeps its place here: its value is right, the order of members is not.
+An existing field keeps its position; a new one is appended to its document. An update with a pipeline may
+move a field to the end, which the server reports like any update. A move is detected if the field follows a
+new field of the same document. A field with an unchanged value may have been moved, or set again (``$push``
+with
+``$slice``): such an update is refused. A field that was moved with a different value, without a new field
+before it, keeps its position here: its value is right, the order of members is not.
 
-Where a path leads, the document says (:mod:`.patch_targets`). Where it can be read in two ways, or none, the
-update is refused, as it is where the document can't be the one that it changed. Nothing is guessed.
+The document determines how a path is read (:mod:`.patch_targets`). If the path is ambiguous or doesn't match,
+or the document can't be the one that was updated, the update is refused. Nothing is guessed.
 """
 
 from __future__ import annotations
@@ -62,7 +63,7 @@ from airflow_cdc_provider.sources.mongodb.patch_targets import (
 _SMALLEST: Final = 5
 """Bytes of a document without members."""
 _REFUSED: Final = -1
-_NO_ROOM: Final = -2
+_BUFFER_FULL: Final = -2
 
 
 def _name(text: str) -> npt.NDArray[np.uint8]:
@@ -81,13 +82,13 @@ def apply_patches(documents: pa.Array, patches: pa.Array, offsets: Ints) -> pa.A
     """Apply updates to documents.
 
     Args:
-        documents: Documents (binary), null for none. To one that isn't as long as it says nothing is applied.
-        patches: Sound ``updateDescription`` documents (binary), those of one document after each other in the
-            order in which they happened.
-        offsets: Which are whose: of document ``n`` those from ``offsets[n]`` to before ``offsets[n + 1]``.
+        documents: Documents (binary), null for none. Documents with a wrong length are refused.
+        patches: Valid ``updateDescription`` documents (binary), grouped by document, in the order of the
+            changes.
+        offsets: Document ``n`` has the patches from ``offsets[n]`` to before ``offsets[n + 1]``.
 
     Returns:
-        The documents after them (large binary); null where one of them can't be applied.
+        The updated documents (large binary); null if a patch can't be applied.
     """
     data, starts, ends, valid = binary_slices(documents)
     starts = np.where(valid, starts, -1)
@@ -136,7 +137,7 @@ def _apply_all(
     target: Any,
     row: int,
 ) -> Any:
-    """Apply from one row on; return the row for which there is no room, or how many there are."""
+    """Apply patches from one row on; return the row that didn't fit into ``out``, or the number of rows."""
     while row < len(starts):
         begin = out_offsets[row]
         size = np.int64(_REFUSED)
@@ -145,7 +146,7 @@ def _apply_all(
                 return row
             copy_bytes(data, starts[row], ends[row], out, begin)
             size = ends[row] - starts[row]
-            # All that is within a document is measured against this length.
+            # All lengths inside a document are checked against this length.
             if size < _SMALLEST or load_little32(out, begin) != size:
                 size = np.int64(_REFUSED)
         for patch in range(offsets[row], offsets[row + 1]):
@@ -154,7 +155,7 @@ def _apply_all(
             size = _apply(
                 out, begin, size, patches, patch_starts[patch], patch_ends[patch], stack, path, target
             )
-        if size == _NO_ROOM:
+        if size == _BUFFER_FULL:
             return row
         applied[row] = size >= 0
         out_offsets[row + 1] = begin + max(size, 0)
@@ -166,10 +167,10 @@ def _apply_all(
 def _apply(
     out: Any, begin: int, size: int, patch: Any, start: int, end: int, stack: Any, path: Any, target: Any
 ) -> Any:
-    """Apply one update to the document at ``begin``, the last thing in ``out``.
+    """Apply one update to the document at ``begin``, the last one in ``out``.
 
     Returns:
-        Its size then; or what kept it from being applied, and the document is of no use.
+        Its new size; or why the update can't be applied, which leaves the document invalid.
     """
     kind, known, known_end = find(patch, start, end, _KNOWN_PATHS)
     if kind != DOCUMENT:
@@ -222,7 +223,7 @@ def _apply(
     if kind != DOCUMENT:
         return size
     pos = first + 4
-    added = np.int64(-1)  # the last new field: where its path begins, and where that of its document ends
+    added = np.int64(-1)  # the last new field: start of its path, end of its document's path
     added_parent = np.int64(-1)
     while pos < last - 1:
         stop = name_end(patch, pos + 1, last - 1)
@@ -306,7 +307,7 @@ def _set(
     stack: Any,
     target: Any,
 ) -> Any:
-    """Set what a target names to a value of the update; ``follows``: it comes after a new one beside it."""
+    """Set a target to a value of the update; ``follows``: it comes after a new field of the same document."""
     depth = target[DEPTH]
     length = end - start
     value = target[VALUE]
@@ -329,7 +330,7 @@ def _set(
         for number in range(first, index):
             added += _digits(number) + 2
             if added > len(out):
-                return np.int64(_NO_ROOM if index <= LARGEST_INDEX else _REFUSED)
+                return np.int64(_BUFFER_FULL if index <= LARGEST_INDEX else _REFUSED)
         size = _resize(out, begin, size, at, at, at + added, stack, depth)
         if size < 0:
             return size
@@ -362,7 +363,7 @@ def _digits(number: int) -> Any:
 
 @walker
 def _put_number(out: Any, at: int, number: int) -> Any:
-    """Write a number in decimal digits and a zero; return the place after it."""
+    """Write a number in decimal digits and a NUL; return the offset after it."""
     count = _digits(number)
     for i in range(count):
         out[at + count - 1 - i] = 48 + number % 10
@@ -375,20 +376,20 @@ def _put_number(out: Any, at: int, number: int) -> Any:
 def _resize(
     out: Any, begin: int, size: int, start: int, end: int, new_end: int, stack: Any, depth: int
 ) -> Any:
-    """Give the bytes from ``start`` to ``end`` the room up to ``new_end``; what they hold then is undefined.
+    """Resize the bytes from ``start`` to ``end`` so that they end at ``new_end``; their content is undefined.
 
     Returns:
-        The document's size then, or that there is no room; its documents and arrays on the way have theirs.
+        The document's new size, or _BUFFER_FULL; the lengths of enclosing documents and arrays are updated.
     """
     grown = new_end - end
     if begin + size + grown > len(out):
-        return np.int64(_NO_ROOM)
+        return np.int64(_BUFFER_FULL)
     if grown > 0:
-        for place in range(begin + size - 1, end - 1, -1):
-            out[np.uint64(place + grown)] = out[np.uint64(place)]
+        for index in range(begin + size - 1, end - 1, -1):
+            out[np.uint64(index + grown)] = out[np.uint64(index)]
     elif grown < 0:
-        for place in range(end, begin + size):
-            out[np.uint64(place + grown)] = out[np.uint64(place)]
+        for index in range(end, begin + size):
+            out[np.uint64(index + grown)] = out[np.uint64(index)]
     if grown != 0:
         for level in range(depth + 1):
             store_little32(out, stack[level], load_little32(out, stack[level]) + grown)

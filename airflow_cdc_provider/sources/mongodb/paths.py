@@ -1,8 +1,8 @@
-"""Values at many dotted paths, found in one walk over each document.
+"""Finds the values at many dotted paths in one walk over each document.
 
 The paths are compiled to a tree of names, numbered depth first. The walk compares each member's name with the
-children of the tree's node that it stands at, goes into a document or array only if a path does, and passes
-over everything else by its length.
+children of the current node, descends into a document or array only if a path does, and skips everything else
+by its length.
 """
 
 from __future__ import annotations
@@ -23,14 +23,14 @@ Path = tuple[str, ...]
 
 @dataclass(frozen=True)
 class Values:
-    """Places of one value in each document: BSON type (0: not there), first byte and byte after."""
+    """Spans of one value in each document: BSON type (0: missing), first byte and byte after."""
 
     kinds: Ints
     starts: Ints
     ends: Ints
 
     def text(self, data: Bytes, row: int) -> str:
-        """Read the string of one document, empty if there is none."""
+        """Return the string of one document, empty if it is missing."""
         if self.kinds[row] != STRING:
             return ""
         return data[self.starts[row] + 4 : self.ends[row] - 1].tobytes().decode(errors="replace")
@@ -41,10 +41,10 @@ class Found:
     """Values of many paths: matrices with a row per path and a column per document.
 
     Args:
-        kinds: BSON type, 0 where there is no value.
-        starts: First byte, 0 where there is no value.
+        kinds: BSON type, 0 for a missing value.
+        starts: First byte, 0 for a missing value.
         ends: Byte after.
-        sound: Whether a document's members follow each other to its end, as far as the walk went in.
+        sound: Whether a document is valid, as far as the walk descended.
     """
 
     kinds: npt.NDArray[np.uint8]
@@ -53,23 +53,23 @@ class Found:
     sound: npt.NDArray[np.bool_]
 
     def values(self, row: int) -> Values:
-        """Take one path's values."""
+        """Return one path's values."""
         return Values(*(a[row].astype(np.int64) for a in (self.kinds, self.starts, self.ends)))
 
 
 @dataclass
 class _Node:
-    """A name on the way, with the number of the path that ends here, or -1."""
+    """A name in the tree, with the number of the path that ends here, or -1."""
 
     path: int = -1
     children: dict[str, _Node] = field(default_factory=dict)
 
 
 class Paths:
-    """Compiled paths. Of several members with one name the last counts; a number is an array's index.
+    """Compiled paths. If a name repeats, the last member counts; a number is an array index.
 
     Args:
-        paths: Names on the way to each value; none of them empty.
+        paths: Member names that lead to each value; no path is empty.
     """
 
     def __init__(self, paths: Sequence[Path]) -> None:
@@ -191,13 +191,13 @@ def _walk(
 
 @walker
 def _child(data: Any, start: int, size: int, names: Any, nodes: Any, node: Any) -> Any:
-    """Return the node with a name among a node and those beside it, -1 for none."""
+    """Return the node with a name among a node and its next siblings, -1 for none."""
     while node >= 0:
         if nodes[node, _SIZE] == size:
-            place = nodes[node, _NAME]
+            name_start = nodes[node, _NAME]
             same = True
             for i in range(size):
-                if data[np.uint64(start + i)] != names[np.uint64(place + i)]:
+                if data[np.uint64(start + i)] != names[np.uint64(name_start + i)]:
                     same = False
                     break
             if same:
@@ -208,7 +208,7 @@ def _child(data: Any, start: int, size: int, names: Any, nodes: Any, node: Any) 
 
 @walker
 def _forget(nodes: Any, node: int, kinds: Any, row: int) -> None:
-    """Forget what an earlier member of the same name gave for the paths below."""
+    """Reset the values that an earlier member with the same name set for the paths below."""
     for other in range(node + 1, nodes[node, _END]):
         if nodes[other, _PATH] >= 0:
             kinds[nodes[other, _PATH], row] = 0

@@ -1,15 +1,15 @@
-"""What is asked of the server: the change stream's pipeline, but for the place where it starts.
+"""Builds the change stream's pipeline, without its start position.
 
 Its stages, in this order::
 
     $changeStream                   scope, documents, expanded events
     $match by size                  oversize: skip
-    $match by namespace and kind    the built-in filter      } pipeline_order says which is first,
-    the user's own stages                                    } or that there is no built-in one
+    $match by namespace and kind    the built-in filter      } pipeline_order determines their order,
+    custom stages                                            } or omits the built-in filter
     $unset of updateDescription     update_descriptions: false
     $changeStreamSplitLargeEvent    oversize: split, on servers that have it
 
-The server applies a filter on namespaces that comes first to the oplog, before it makes events of it.
+If the filter on namespaces comes first, the server applies it to the oplog, before it creates events.
 """
 
 from __future__ import annotations
@@ -23,12 +23,12 @@ from bson.errors import BSONError
 
 from airflow_cdc_provider.exceptions import ConfigurationError
 from airflow_cdc_provider.sources.mongodb.options import MongodbOptions, MongodbStream
-from airflow_cdc_provider.sources.mongodb.selection import Selection, event_filter, passing
+from airflow_cdc_provider.sources.mongodb.selection import Selection, always_passing, event_filter
 
 Stages = list[dict[str, Any]]
 
 LARGEST_EVENT: Final = 16 * 1024 * 1024 - 16 * 1024
-"""Bytes of an event's parts together above which the event may not fit into the server's 16 MiB."""
+"""Total bytes of an event's parts above which the event may exceed the server's limit of 16 MiB."""
 
 SPLIT_SINCE: Final = (6, 0, 9)
 """First version with ``$changeStreamSplitLargeEvent``."""
@@ -48,12 +48,12 @@ def stream_pipeline(options: MongodbOptions, selection: Selection | None, *, spl
     """Build a change stream's pipeline.
 
     Args:
-        options: What to watch and what events carry.
-        selection: The captured namespaces, None if only the client knows them.
+        options: The source's options.
+        selection: The captured namespaces; None if the server can't filter by them.
         split: Whether the server can split events over 16 MB.
 
     Raises:
-        ConfigurationError: A value in the user's stages is no Extended JSON.
+        ConfigurationError: A value in the custom stages is not valid Extended JSON.
     """
     stream = options.stream
     stages: Stages = [{"$changeStream": _change_stream(options)}]
@@ -68,34 +68,36 @@ def stream_pipeline(options: MongodbOptions, selection: Selection | None, *, spl
 
 
 def large_events(options: MongodbOptions, selection: Selection | None) -> Stages:
-    """Build the pipeline that shows of events over 16 MB, and of no others, what and how large they are."""
-    shown = {"ns": 1, "operationType": 1, "clusterTime": 1, "bytes": _event_size(options.stream)}
+    """Build a pipeline that returns namespace, operation, time and size of events over 16 MB only."""
+    projection = {"ns": 1, "operationType": 1, "clusterTime": 1, "bytes": _event_size(options.stream)}
     return [
         {"$changeStream": _change_stream(options)},
         *_chosen(options, selection),
-        {"$project": shown},
+        {"$project": projection},
         {"$match": {"bytes": {"$gt": LARGEST_EVENT}}},
     ]
 
 
 def user_stages(stages: Sequence[Mapping[str, Any]], name: str) -> Stages:
-    """Return a user's stages with what Extended JSON stands for.
+    """Return custom stages with their Extended JSON decoded.
 
     Args:
         stages: The stages.
-        name: The option that has them.
+        name: Name of their option.
 
     Raises:
-        ConfigurationError: A value is no Extended JSON.
+        ConfigurationError: A value is not valid Extended JSON.
     """
     try:
         return [dict(json_util.loads(json.dumps(stage))) for stage in stages]
     except (ValueError, TypeError, BSONError) as error:
-        raise ConfigurationError(f"option {name} is no Extended JSON", found=str(error)[:200]) from None
+        raise ConfigurationError(
+            f"option {name} is not valid Extended JSON", found=str(error)[:200]
+        ) from None
 
 
 def describe_pipeline(stages: Stages) -> str:
-    """Write a pipeline as one line of Extended JSON."""
+    """Return a pipeline as one line of Extended JSON."""
     return json_util.dumps(stages, json_options=json_util.RELAXED_JSON_OPTIONS)
 
 
@@ -115,10 +117,10 @@ def _change_stream(options: MongodbOptions) -> dict[str, Any]:
 
 
 def _chosen(options: MongodbOptions, selection: Selection | None) -> Stages:
-    """Return the built-in filter and the user's stages in the order that is asked for."""
+    """Return the built-in filter and the custom stages in the configured order."""
     stream = options.stream
     stages = user_stages(options.stream.pipeline, "source.stream.pipeline")
-    own = [_sparing(stage, passing(selection)) for stage in stages]
+    own = [_exempt_always_passing(stage, always_passing(selection)) for stage in stages]
     if stream.pipeline_order == "user_only":
         return own
     skipped = [kind for operation in stream.skipped_operations for kind in _KINDS[operation]]
@@ -133,8 +135,8 @@ def _chosen(options: MongodbOptions, selection: Selection | None) -> Stages:
     return [built_in, *own] if stream.pipeline_order == "internal_first" else [*own, built_in]
 
 
-def _sparing(stage: dict[str, Any], always: Stages) -> dict[str, Any]:
-    """Let drops, renames, the end of a stream, and signals pass a filter: it means other documents."""
+def _exempt_always_passing(stage: dict[str, Any], always: Stages) -> dict[str, Any]:
+    """Let drops, renames, invalidates and signals pass a custom filter, which is about documents."""
     if "$match" not in stage:
         return stage
     return {"$match": {"$or": [*always, stage["$match"]]}}
@@ -145,12 +147,12 @@ def _small_enough(stream: MongodbStream) -> dict[str, Any]:
         {"$lte": [_size(f"${name}"), stream.skip_over_bytes]}
         for name in ("fullDocument", "fullDocumentBeforeChange")
     ]
-    # Two documents below the limit can make an event that no reply holds.
+    # Two documents below the limit can still result in an event that exceeds a reply.
     return {"$and": [*documents, {"$lte": [_event_size(stream), LARGEST_EVENT]}]}
 
 
 def _event_size(stream: MongodbStream) -> dict[str, Any]:
-    """Build the expression of an event's size; the token holds the key once more, in hexadecimal."""
+    """Build the expression of an event's size; the token contains the key again, in hexadecimal."""
     parts = ["fullDocument", "fullDocumentBeforeChange", *["documentKey"] * 3]
     if stream.update_descriptions:
         parts.append("updateDescription")

@@ -1,18 +1,18 @@
-"""Places in a change stream: positions, versions and offsets.
+"""Positions in a change stream, and their encodings as positions of records, versions and offsets.
 
-A deployment orders its changes by cluster time (seconds, increment); the operations of a transaction share
-one, so the number of the event among those of its cluster time, as the stream gives them, completes the
+A deployment orders its changes by cluster time (seconds, increment). The operations of a transaction share
+one, so the index of the event among those of its cluster time, in the order of the stream, completes the
 order::
 
     position = u32 seconds | u32 increment | u32 index       big-endian, 12 bytes; a version is the same
 
-An index of 2^32 - 1 stands behind all events of a cluster time: the version of a snapshot row is the cluster
-time before its read began, with that index. A change that the read may have missed is later, so it wins; one
-that the read did see besides gives the same row again.
+An index of 2^32 - 1 is after all events of a cluster time: the version of a snapshot row is the cluster time
+before its read began, with that index. A change that the read may have missed is later, so it wins; a change
+that the read did see results in the same row.
 
 An offset is ``{"stream": {"v": 1, "token": ..., "t": ..., "i": ..., "index": ...}}``. ``token`` is the resume
-token's BSON in base64; capture goes on after it. Without a token (a snapshot's begin, a person's choice) it
-goes on after the first ``index + 1`` events of cluster time ``t``, ``i``.
+token's BSON in base64; capture resumes after it. Without a token (the start of a snapshot, a manually set
+offset) it resumes after the first ``index + 1`` events of cluster time ``t``, ``i``.
 """
 
 from __future__ import annotations
@@ -40,12 +40,12 @@ _U32: Final = 1 << 32
 
 @dataclass(frozen=True, order=True)
 class StreamPlace:
-    """A place right after an event, or after all events of a cluster time.
+    """A position right after an event, or after all events of a cluster time.
 
     Args:
-        seconds: Of the cluster time.
-        increment: Of the cluster time.
-        index: Number of the event among those of its cluster time; LAST_INDEX for all of them.
+        seconds: Seconds of the cluster time.
+        increment: Increment of the cluster time.
+        index: Index of the event among those of its cluster time; LAST_INDEX for all of them.
         token: Resume token's BSON; empty if only the time is known.
     """
 
@@ -56,12 +56,12 @@ class StreamPlace:
 
     @classmethod
     def after(cls, time: Timestamp) -> StreamPlace:
-        """Return the place after all events of a cluster time."""
+        """Return the position after all events of a cluster time."""
         return cls(time.time, time.inc)
 
     @classmethod
     def before(cls, time: Timestamp) -> StreamPlace:
-        """Return the place before all events of a cluster time."""
+        """Return the position before all events of a cluster time."""
         last = (time.time << 32 | time.inc) - 1
         return cls(last >> 32, last & (_U32 - 1))
 
@@ -71,18 +71,18 @@ class StreamPlace:
         return self.seconds << 32 | self.increment
 
     @property
-    def position(self) -> bytes:
-        """The position of the event, or of the end of its cluster time."""
+    def encoded(self) -> bytes:
+        """The position as sortable bytes."""
         return self.time.to_bytes(8, "big") + self.index.to_bytes(4, "big")
 
     @property
     def start_time(self) -> Timestamp:
-        """The first cluster time that is not passed completely."""
+        """The first cluster time of which events may follow."""
         following = self.time + 1 if self.index == LAST_INDEX else self.time
         return Timestamp(following >> 32, following & (_U32 - 1))
 
     def to_offset(self) -> dict[str, Any]:
-        """Write the place as an offset."""
+        """Return the position as an offset."""
         return {
             ORIGIN: {
                 "v": _FORMAT,
@@ -98,7 +98,7 @@ class StreamPlace:
         """Read an offset.
 
         Raises:
-            ConfigurationError: It has another form.
+            ConfigurationError: Not a valid offset.
         """
         value = offset.get(ORIGIN)
         if set(offset) != {ORIGIN} or not isinstance(value, Mapping) or value.get("v") != _FORMAT:
@@ -113,15 +113,16 @@ class StreamPlace:
             if token:
                 bson.decode(token)
         except (binascii.Error, TypeError, ValueError, BSONError) as error:
-            raise _wrong("a token that is no BSON document in base64") from error
+            raise _wrong("a token that is not a BSON document in base64") from error
         seconds, increment, index = numbers
         return cls(seconds, increment, index, token)
 
 
 def token_time(token: Mapping[str, Any]) -> int:
-    """Read the cluster time from a resume token, seconds in the upper half; 0 if it tells none.
+    """Return the cluster time of a resume token, seconds in the upper half; 0 if it has none.
 
-    ``_data`` is a KeyString in hexadecimal; it begins with 82, a timestamp's mark, and the time, big-endian.
+    ``_data`` is a KeyString in hexadecimal; it starts with 82, the type of a timestamp, and the time,
+    big-endian.
     """
     text = token.get("_data")
     if not isinstance(text, str) or len(text) < 18 or not text.startswith("82"):
@@ -134,14 +135,14 @@ def token_time(token: Mapping[str, Any]) -> int:
 
 def _wrong(found: str) -> ConfigurationError:
     return ConfigurationError(
-        "this is no offset of a MongoDB source",
+        "not a valid MongoDB offset",
         expected='{"stream": {"v": 1, "token": base64 or "", "t": seconds, "i": increment, "index": number}}'
         ", numbers from 0 to 4294967295",
         found=found,
     )
 
 
-def describe(place: StreamPlace) -> str:
-    """Name a place for people."""
-    moment = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(place.seconds))
-    return f"cluster time {place.seconds}:{place.increment} ({moment})"
+def describe(position: StreamPlace) -> str:
+    """Return a position as readable text."""
+    date = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(position.seconds))
+    return f"cluster time {position.seconds}:{position.increment} ({date})"

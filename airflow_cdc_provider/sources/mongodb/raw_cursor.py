@@ -1,7 +1,7 @@
-"""Cursors whose replies stay bytes.
+"""Cursors that return raw reply bytes.
 
-:class:`RawCursor` runs commands itself to get at the reply's bytes: PyMongo's own raw batches make a Python
-object of every document.
+:class:`RawCursor` runs commands itself to access the reply's bytes: PyMongo's own raw batches create a Python
+object for every document.
 """
 
 from __future__ import annotations
@@ -43,9 +43,9 @@ class RawBatch:
 
     Args:
         data: The reply's bytes.
-        documents: Where its documents stand.
+        documents: Spans of its documents.
         resume_token: BSON of the newest token of a change stream, else empty.
-        operation_time: The server's time of the reply, None if it told none.
+        operation_time: The server's time of the reply, None if the reply has none.
     """
 
     data: Bytes
@@ -55,16 +55,18 @@ class RawBatch:
 
 
 class RawCursor:
-    """A server cursor whose replies stay bytes. It lives on one server, in one session of its own.
+    """A server cursor that returns raw reply bytes. It is bound to one server and has its own session.
 
     Args:
         client: Connected to the one server (see :func:`.connection.pinned_client`).
-        database: Where the command runs.
+        database: Database of the command.
         command: ``aggregate`` or ``find`` with all its options.
-        batch_size: Documents asked for at a time.
-        doing: For errors: what it reads.
-        largest_batch: Up to how many documents are asked for at a time: with each reply twice as many as for
-            the one before; 0: always ``batch_size``.
+        batch_size: Documents per reply.
+        message: Message of errors.
+        largest_batch: Maximum batch size, which doubles with each reply; 0: always ``batch_size``.
+
+    Raises:
+        CdcError: The command failed.
     """
 
     def __init__(
@@ -73,33 +75,33 @@ class RawCursor:
         database: str,
         command: Mapping[str, Any],
         batch_size: int,
-        doing: str,
+        message: str,
         *,
         largest_batch: int = 0,
     ) -> None:
         self._database = client[database]
         self._batch_size = batch_size
         self._largest_batch = max(batch_size, largest_batch)
-        self._doing = doing
+        self._message = message
         self._cursor_id = 0
         self._collection = ""
-        with translated(doing):
+        with translated(message):
             self._session: ClientSession = client.start_session(causal_consistency=False)
             self._first: RawBatch | None = self._run(dict(command), b"firstBatch")
 
     @property
     def alive(self) -> bool:
-        """Whether the server has more to give."""
+        """Whether the cursor may return more replies."""
         return self._first is not None or self._cursor_id != 0
 
     def next(self, wait_ms: int | None = None) -> RawBatch:
         """Return the next reply.
 
         Args:
-            wait_ms: How long a change stream may wait for news; None for cursors that don't wait.
+            wait_ms: How long a change stream may wait for new events; None for other cursors.
 
         Raises:
-            CdcError: By what the caller must do; after it the cursor is of no use.
+            CdcError: The command failed; the cursor can't be used any more.
         """
         if self._first is not None:
             first, self._first = self._first, None
@@ -108,22 +110,22 @@ class RawCursor:
         command["batchSize"] = self._batch_size
         if wait_ms is not None:
             command["maxTimeMS"] = wait_ms
-        with translated(self._doing):
+        with translated(self._message):
             batch = self._run(command, b"nextBatch")
         self._batch_size = min(2 * self._batch_size, self._largest_batch)
         return batch
 
     def refresh(self) -> None:
-        """Tell the server that the cursor's session is still in use; also from another thread.
+        """Refresh the cursor's session on the server. Thread-safe.
 
         Raises:
-            CdcError: It didn't hear it.
+            CdcError: The command failed.
         """
-        with translated(self._doing):
+        with translated(self._message):
             self._database.client.admin.command("refreshSessions", [self._session.session_id])
 
     def close(self) -> None:
-        """End the cursor on the server; failures to do so don't matter, it ends by itself."""
+        """Close the cursor on the server; failures are ignored, as the server expires it."""
         if self._cursor_id:
             command = {"killCursors": self._collection, "cursors": [self._cursor_id]}
             self._cursor_id = 0
@@ -144,7 +146,7 @@ class RawCursor:
         data = as_bytes(raw)
         kind, start, end = _member(data, 0, len(data), b"cursor")
         if kind != DOCUMENT:
-            raise ConfigurationError(self._doing, expected="a reply with a cursor")
+            raise ConfigurationError(self._message, expected="a reply with a cursor")
         self._cursor_id = _integer(data, start, end, b"id")
         namespace = _text(data, start, end, b"ns")
         self._collection = namespace.partition(".")[2]
@@ -153,12 +155,12 @@ class RawCursor:
         token_kind, token_start, token_end = _member(data, start, end, b"postBatchResumeToken")
         token = raw[token_start:token_end] if token_kind == DOCUMENT else b""
         kind, time_start, _ = _member(data, 0, len(data), b"operationTime")
-        moment = as_timestamp(int(read_u64(data, time_start))) if kind == TIMESTAMP else None
-        return RawBatch(data, documents, bytes(token), moment)
+        time = as_timestamp(int(read_u64(data, time_start))) if kind == TIMESTAMP else None
+        return RawBatch(data, documents, bytes(token), time)
 
 
 def as_timestamp(value: int) -> Timestamp:
-    """Make a timestamp of its 64 bits, seconds in the upper half."""
+    """Return a timestamp from its 64 bits, seconds in the upper half."""
     return Timestamp(value >> 32, value & 0xFFFF_FFFF)
 
 

@@ -1,4 +1,4 @@
-"""Values taken out of documents as documents of their own, in raw BSON."""
+"""Extracts values of documents as separate documents, in raw BSON."""
 
 from __future__ import annotations
 
@@ -21,15 +21,15 @@ def values_as_documents(
     """Copy values to a column of documents.
 
     Args:
-        data: Bytes that hold all values.
+        data: The buffer.
         kinds: BSON type of each, 0 for none.
-        starts: Where each begins.
-        ends: Where each ends.
-        name: The document's one member, which holds the value, or null where there is none; without it values
+        starts: Start of each value.
+        ends: End of each value.
+        name: The document's only member, which has the value, or null for a missing value; without it, values
             must be documents.
 
     Returns:
-        ``large_binary``; without a name null where there is no value.
+        ``large_binary``; without a name, null for a missing value.
     """
     kinds = np.where((kinds == 0) & bool(name), NULL, kinds).astype(np.uint8)
     valid = kinds != 0
@@ -44,17 +44,17 @@ def values_as_documents(
 def shard_keys(
     data: np.ndarray, kinds: np.ndarray, starts: np.ndarray, ends: np.ndarray, shard_key: Sequence[str]
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
-    """Make of documents what change events call their ``documentKey``: shard key and ``_id``.
+    """Build the ``documentKey`` of documents, as in change events: shard key and ``_id``.
 
     Args:
-        data: Bytes that hold all documents.
-        kinds: 3 where there is a document (``uint8``).
-        starts: Where each begins.
-        ends: Where each ends.
-        shard_key: Dotted paths of the shard key's fields. One that a document lacks is left out of its key.
+        data: The buffer.
+        kinds: 3 for a document (``uint8``).
+        starts: Start of each document.
+        ends: End of each document.
+        shard_key: Dotted paths of the shard key's fields. Missing fields are left out of the key.
 
     Returns:
-        The bytes that hold the keys; type, start and end of each.
+        The buffer of the keys; type, start and end of each.
     """
     names = dict.fromkeys([*shard_key, "_id"])
     starts = np.where(kinds == DOCUMENT, starts, -1)
@@ -63,10 +63,10 @@ def shard_keys(
 
 
 def chosen_members(documents: pa.Array, names: Sequence[str]) -> pa.Array:
-    """Return documents with some of their members alone, in this order; null stays null.
+    """Return documents with only the named members, in this order; null stays null.
 
     Args:
-        documents: Sound documents (binary).
+        documents: Valid documents (binary).
         names: The members' names.
     """
     data, starts, ends, valid = binary_slices(documents)
@@ -76,18 +76,18 @@ def chosen_members(documents: pa.Array, names: Sequence[str]) -> pa.Array:
 
 
 def member_of(documents: pa.Array, name: str) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
-    """Find a member of documents (binary): the bytes, and type, start and end of its values in them."""
+    """Find a member of documents (binary): the buffer, and type, start and end of its values in it."""
     data, starts, ends, valid = binary_slices(documents)
     found = Paths([(name,)]).find(data, np.where(valid, starts, -1), ends).values(0)
     return data, found.kinds.astype(np.uint8), found.starts, found.ends
 
 
 def with_id(documents: pa.Array, keys: pa.Array) -> pa.Array:
-    """Return documents with an ``_id`` at their end, unless they have one; null stays null.
+    """Return documents with an ``_id`` appended unless they have one; null stays null.
 
     Args:
-        documents: Sound documents (binary).
-        keys: Per document ``{id: value}``, as :func:`values_as_documents` makes it.
+        documents: Valid documents (binary).
+        keys: Per document ``{id: value}``, from :func:`values_as_documents`.
     """
     data, starts, ends, valid = binary_slices(documents)
     _, kinds, _, _ = member_of(documents, "_id")
@@ -105,7 +105,7 @@ def with_id(documents: pa.Array, keys: pa.Array) -> pa.Array:
 def _chosen(
     data: np.ndarray, starts: np.ndarray, ends: np.ndarray, members: Sequence[tuple[str, tuple[str, ...]]]
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Write documents of chosen values; a start of -1 stands for none."""
+    """Write documents of chosen values; a start of -1 means no value."""
     found = Paths([path for _, path in members]).find(data, starts, ends)
     texts = [name.encode() for name, _ in members]
     bounds = np.cumsum([0, *map(len, texts)]).astype(np.int64)
@@ -178,8 +178,8 @@ def _write_with_id(
         at = copy(data, starts[row], size, out, at)
         if adds[row]:
             store_little32(out, offsets[row], offsets[row + 1] - offsets[row])
-            place = at - 1  # over the zero that ended the document
-            out[place] = keys[key_starts[row] + 4]
-            out[place + 1] = 95
+            element = at - 1  # overwrites the NUL that ended the document
+            out[element] = keys[key_starts[row] + 4]
+            out[element + 1] = 95
             # "id", its zero, the value and the zero that ends the key
-            copy(keys, key_starts[row] + 5, key_ends[row] - key_starts[row] - 5, out, place + 2)
+            copy(keys, key_starts[row] + 5, key_ends[row] - key_starts[row] - 5, out, element + 2)

@@ -1,11 +1,11 @@
-"""Change records of a MongoDB source: made of change events, and of a snapshot's documents.
+"""Change records of a MongoDB source, built from change events and from snapshot documents.
 
-One event gives one record, positioned by cluster time and index (:mod:`.position`). A rename gives two more
-for its new name: an end of what was there, and a signal that all of its rows came without events. An event
-that is broken at its top level becomes a record of kind ``quarantine`` at its place in the stream, with the
-reason as its ``reason``; the events beside it are not affected. (What is broken inside its document,
-decoding finds.) ``dropDatabase`` follows the drops of its collections, and ``invalidate`` what caused it, so
-these two change nothing; they are kept as kind ``schema`` without a table.
+One event results in one record, positioned by cluster time and index (:mod:`.position`). A rename results in
+two more for its new name: a drop of the previous rows, and a signal that all of its rows arrived without
+events. An event that is broken at its top level becomes a record of kind ``quarantine`` at its position in
+the stream, with the reason as its ``reason``; other events are not affected. (Decoding detects documents
+that are broken inside.) ``dropDatabase`` follows the drops of its collections, and ``invalidate`` the event
+that caused it, so these two change nothing; they are stored with kind ``schema`` without a table.
 """
 
 from __future__ import annotations
@@ -52,18 +52,18 @@ log = logging.getLogger(__name__)
 _OF_ROWS: Final = (change_event.INSERT, change_event.UPDATE, change_event.REPLACE, change_event.DELETE)
 _OF_COLLECTIONS: Final = (change_event.DROP, change_event.RENAME)
 _KINDS: Final = (CHANGE, DROP, SCHEMA, QUARANTINE)
-_INCOMPLETE: Final = "it has no cluster time or operation"
+_INCOMPLETE: Final = "the cluster time or the operation is missing"
 _NO_ID: Final = "NO-KEY: the document has no _id"
 _TIMESTAMP: Final = CHANGE_SCHEMA.field("committed_at").type
 
 
 @dataclass(frozen=True)
 class EventSlice:
-    """Change events in stream order, as a partition carries them: concatenated BSON and what positions need.
+    """Change events of a partition in stream order: concatenated BSON and the start of their positions.
 
     Args:
         events: The documents.
-        first_index: Number of the first event among those of its cluster time.
+        first_index: Index of the first event among those of its cluster time.
         captured_us: When they were read, in us since 1970.
     """
 
@@ -84,7 +84,7 @@ def _read_slice(
 ) -> Iterator[pa.RecordBatch]:
     data = np.frombuffer(part.events, np.uint8)
     spans = split_documents(data)
-    if spans.stopped_at != len(data):  # what a length can't tell apart is one broken event
+    if spans.stopped_at != len(data):  # the rest, which can't be split by lengths, is one broken event
         spans = Spans(np.append(spans.starts, spans.stopped_at), np.append(spans.ends, len(data)), len(data))
     yield read_events(
         data,
@@ -107,22 +107,22 @@ def read_events(
     strict: bool = False,
     counts: Counter[str] | None = None,
 ) -> pa.RecordBatch:
-    """Turn events into change records.
+    """Convert events to change records.
 
     Args:
         data: The buffer.
-        spans: Where the events stand in it, in stream order.
-        first_index: Number of the first event among those of its cluster time.
+        spans: Spans of the events in it, in stream order.
+        first_index: Index of the first event among those of its cluster time.
         captured_us: When they were read, in us since 1970.
-        selects: Tells whether a namespace belongs to the capture; asked once for each.
+        selects: Whether a namespace belongs to the capture; called once for each.
         strict: Fail on a broken event.
-        counts: Gets how many events there are, by kind (see :func:`.event_counts.count_events`).
+        counts: Counters of events by kind to add to (see :func:`.event_counts.count_events`).
 
     Returns:
         Records of selected namespaces, in the same order.
 
     Raises:
-        CorruptInput: With ``strict``: the first broken event, its place and what is wrong.
+        CorruptInput: With ``strict``: the first broken event, its offset and the fault.
     """
     facts = read_facts(data, spans, first_index)
     _report(data, spans, facts, strict)
@@ -165,32 +165,32 @@ def read_events(
 def snapshot_records(
     data: Bytes, spans: Spans, *, table: str, time: int, number: int, first_row: int, captured_us: int
 ) -> pa.RecordBatch:
-    """Turn documents of a snapshot into records.
+    """Convert snapshot documents to records.
 
     Args:
         data: The buffer.
-        spans: Where the documents stand in it.
+        spans: Spans of the documents in it.
         table: Their namespace.
         time: Cluster time before their read began, seconds in the upper half.
-        number: Of the range among those of the snapshot.
+        number: Number of the range in the snapshot.
         first_row: Number of the first document in the range.
         captured_us: When they were read, in us since 1970.
     """
     count = len(spans)
     kinds, starts, ends = find_in_all(data, spans.starts, spans.ends, b"_id")
     version = positions(np.full(count, time, np.int64), np.full(count, LAST_INDEX, np.int64))
-    place = np.empty((count, 20), np.uint8)
-    place[:, :12] = version
-    place[:, 12:16] = np.frombuffer(number.to_bytes(4, "big"), np.uint8)
+    position = np.empty((count, 20), np.uint8)
+    position[:, :12] = version
+    position[:, 12:16] = np.frombuffer(number.to_bytes(4, "big"), np.uint8)
     ordinals = np.arange(first_row, first_row + count, dtype=np.int64)
-    place[:, 16:] = ordinals.astype(">u4").view(np.uint8).reshape(-1, 4)
+    position[:, 16:] = ordinals.astype(">u4").view(np.uint8).reshape(-1, 4)
     whole = kinds > 0
     return pa.RecordBatch.from_arrays(
         [
             pa.repeat(pa.scalar(table), count),
             pc.if_else(pa.array(whole), SNAPSHOT, QUARANTINE),
             pa.repeat(pa.scalar(ORIGIN), count),
-            fixed_width_binary(place),
+            fixed_width_binary(position),
             pa.repeat(pa.scalar(0, pa.int64()), count),
             column_of(pa.binary(), *canonical_keys(data, kinds, starts, ends), whole),
             fixed_width_binary(version),
@@ -207,7 +207,7 @@ def snapshot_records(
 
 
 def is_captured(namespace: str, selects: Callable[[str], bool]) -> bool:
-    """Tell whether a namespace is selected and none of the server's own."""
+    """Return whether a namespace is selected and not one of the server's own."""
     database, _, collection = namespace.partition(".")
     return (
         database not in OWN_DATABASES
@@ -218,7 +218,7 @@ def is_captured(namespace: str, selects: Callable[[str], bool]) -> bool:
 
 
 def positions(times: Ints, indexes: Ints) -> npt.NDArray[np.uint8]:
-    """Write positions, 12 bytes each: seconds, increment, index, big-endian."""
+    """Return positions, 12 bytes each: seconds, increment, index, big-endian."""
     out = np.empty((len(times), 12), np.uint8)
     out[:, :8] = times.astype(">u8").view(np.uint8).reshape(-1, 8)
     out[:, 8:] = indexes.astype(">u4").view(np.uint8).reshape(-1, 4)
@@ -228,45 +228,45 @@ def positions(times: Ints, indexes: Ints) -> npt.NDArray[np.uint8]:
 def _named(
     codes: npt.NDArray[Any], names: Sequence[str], has: npt.NDArray[np.bool_] | None = None
 ) -> pa.Array:
-    """Make a text column of numbers of names, null where ``has`` says so."""
+    """Return a string column for indexes of names, null where ``has`` is false."""
     indexes = pa.array(codes, mask=None if has is None else ~has)
     return pa.DictionaryArray.from_arrays(indexes, pa.array(names, pa.string())).cast(pa.string())
 
 
 def _report(data: Bytes, spans: Spans, facts: Facts, strict: bool) -> None:
-    """Say which events are broken; with ``strict``, look at all of them to their leaves and fail."""
-    looked_at = np.arange(len(spans)) if strict else np.flatnonzero(~facts.complete)
-    if not len(looked_at):
+    """Log broken events; with ``strict``, validate all events to their leaves and fail."""
+    checked = np.arange(len(spans)) if strict else np.flatnonzero(~facts.complete)
+    if not len(checked):
         return
-    faults, places = np.zeros((2, len(looked_at)), np.int64)
-    validate_all(data, spans.starts[looked_at], spans.ends[looked_at], faults, places)
-    broken = np.flatnonzero((faults != 0) | ~facts.complete[looked_at])
+    faults, offsets = np.zeros((2, len(checked)), np.int64)
+    validate_all(data, spans.starts[checked], spans.ends[checked], faults, offsets)
+    broken = np.flatnonzero((faults != 0) | ~facts.complete[checked])
     if not len(broken):
         return
     first = int(broken[0])
-    event = int(looked_at[first])
+    event = int(checked[first])
     text = FAULTS[int(faults[first])] or _INCOMPLETE
-    where = f"event {event} at byte {int(spans.starts[event])}, fault at byte {int(places[first])}: {text}"
+    where = f"event {event} at byte {int(spans.starts[event])}, fault at byte {int(offsets[first])}: {text}"
     if strict:
         raise CorruptInput(
             "a change event is broken",
             found=where,
-            remedy="without the option advanced.strict it is set apart and the rest goes on",
+            remedy="without the option advanced.strict it is quarantined and capture continues",
         )
-    log.warning("%d of %d change events are set apart; the first: %s", len(broken), len(spans), where)
+    log.warning("%d of %d change events are quarantined; the first: %s", len(broken), len(spans), where)
 
 
 def _reasons(data: Bytes, spans: Spans, facts: Facts, rows: Ints) -> pa.Array:
-    """Say of broken events why they are set apart; the code leads each text."""
+    """Return why broken events are quarantined; each reason starts with its code."""
     broken = np.flatnonzero(~facts.complete[rows])
     if not len(broken):
         return pa.nulls(len(rows), pa.string())
     events = rows[broken]
-    faults, places = np.zeros((2, len(events)), np.int64)
-    validate_all(data, spans.starts[events], spans.ends[events], faults, places)
+    faults, offsets = np.zeros((2, len(events)), np.int64)
+    validate_all(data, spans.starts[events], spans.ends[events], faults, offsets)
     texts: list[str | None] = [None] * len(rows)
-    for row, event, fault, place in zip(broken, events, faults, places, strict=True):
-        at = f", at byte {int(place) - int(spans.starts[event])}"
+    for row, event, fault, offset in zip(broken, events, faults, offsets, strict=True):
+        at = f", at byte {int(offset) - int(spans.starts[event])}"
         texts[row] = f"BROKEN-EVENT: {FAULTS[int(fault)] + at if fault else _INCOMPLETE}"
     return pa.array(texts, pa.string())
 
@@ -281,7 +281,7 @@ def _with_targets(
     captured_us: int,
     selects: Callable[[str], bool],
 ) -> pa.RecordBatch:
-    """Add what renames do to their targets, each right after its event, at its position and one byte more."""
+    """Add the records of rename targets, each right after its event, at its position plus one byte."""
     batches = []
     done = 0
     for event in renames:
@@ -291,7 +291,7 @@ def _with_targets(
         at = int(np.searchsorted(rows, event, side="right"))
         batches.append(records.slice(done, at - done))
         done = at
-        place = positions(facts.times[event : event + 1], facts.indexes[event : event + 1]).tobytes()
+        position = positions(facts.times[event : event + 1], facts.indexes[event : event + 1]).tobytes()
         common = {
             "source_table": name,
             "origin": ORIGIN,
@@ -300,9 +300,9 @@ def _with_targets(
             "captured_at": captured_us,
             "payload": data[spans.starts[event] : spans.ends[event]].tobytes(),
         }
-        ended = {**common, "kind": DROP, "position": place + b"\x01"}
-        arrived = {**common, "kind": SIGNAL, "position": place + b"\x02"}
-        batches.append(pa.RecordBatch.from_pylist([ended, arrived], schema=CHANGE_SCHEMA))
+        drop = {**common, "kind": DROP, "position": position + b"\x01"}
+        arrival = {**common, "kind": SIGNAL, "position": position + b"\x02"}
+        batches.append(pa.RecordBatch.from_pylist([drop, arrival], schema=CHANGE_SCHEMA))
     batches.append(records.slice(done))
     return pa.concat_batches(batches)
 

@@ -1,7 +1,7 @@
-"""Documents read again by their keys, as of one cluster time.
+"""Re-reads documents by their keys, at one cluster time.
 
-A key tells an ``_id`` up to what the server's index takes for the same, so a value made of it finds the one
-document that there is. One that isn't there any more is told too: its record has no payload.
+A key identifies an ``_id`` up to equality in the server's index, so a value built from it finds the document.
+A deleted document is reported too: its record has no payload.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from airflow_cdc_provider.sources.mongodb.snapshot import read_concern
 
 _KEYS_AT_ONCE: Final = 1000
 REREAD_NUMBER: Final = 2**32 - 1
-"""Stands in positions for the number of a snapshot's range; no snapshot has so many."""
+"""Takes the place of a snapshot range's number in positions; no snapshot has so many ranges."""
 
 _LARGEST_EXPONENT: Final = 6111
 
@@ -36,36 +36,34 @@ _LARGEST_EXPONENT: Final = 6111
 def read_keys(
     client: MongoClient, table: str, keys: Sequence[bytes], *, exact: bool, comment: str
 ) -> Iterator[pa.RecordBatch]:
-    """Read documents of a collection again.
+    """Re-read documents of a collection.
 
     Args:
         client: Connected to one server.
         table: ``database.collection``.
         keys: Canonical keys (:mod:`.identity`).
-        exact: Read as of one moment, not of it or later.
-        comment: Names the cursor at the server.
+        exact: Whether to read at exactly one cluster time, not at it or later.
+        comment: Comment that identifies the cursor on the server.
 
     Yields:
-        A batch of one record for each key, in their order: the document, or none.
+        A batch of one record for each key, in their order: the document, or no payload.
 
     Raises:
-        CdcError: The server can't be reached, or refuses.
+        CdcError: The server is unreachable, or refuses the read.
     """
     database, _, collection = table.partition(".")
     done = 0
     for first in range(0, len(keys), _KEYS_AT_ONCE):
-        some = keys[first : first + _KEYS_AT_ONCE]
+        batch = keys[first : first + _KEYS_AT_ONCE]
         now = cluster_time(client)
         at = (now.time << 32) | now.inc
         command = {
             "find": collection,
-            "filter": RawBSONDocument(_among([id_of_key(key) for key in some])),
+            "filter": RawBSONDocument(_id_filter([id_of_key(key) for key in batch])),
             "readConcern": read_concern(at, exact=exact),
             "comment": comment,
         }
-        cursor = RawCursor(
-            client, database, command, _KEYS_AT_ONCE, f"documents of {table} can't be read again"
-        )
+        cursor = RawCursor(client, database, command, _KEYS_AT_ONCE, f"documents of {table} can't be re-read")
         found: dict[bytes, pa.RecordBatch] = {}
         while cursor.alive:
             reply = cursor.next()
@@ -81,12 +79,12 @@ def read_keys(
             done += len(records)
             found |= {key: records.slice(n, 1) for n, key in enumerate(records.column("key").to_pylist())}
         cursor.close()
-        for number, key in enumerate(some):
-            yield found[key] if key in found else _gone(table, key, at, done + number)
-        done += len(some)
+        for number, key in enumerate(batch):
+            yield found[key] if key in found else _deleted(table, key, at, done + number)
+        done += len(batch)
 
 
-def _gone(table: str, key: bytes, at: int, number: int) -> pa.RecordBatch:
+def _deleted(table: str, key: bytes, at: int, number: int) -> pa.RecordBatch:
     version = positions(np.array([at]), np.array([LAST_INDEX])).tobytes()
     row = {
         "source_table": table,
@@ -101,8 +99,8 @@ def _gone(table: str, key: bytes, at: int, number: int) -> pa.RecordBatch:
     return pa.RecordBatch.from_pylist([row], schema=CHANGE_SCHEMA)
 
 
-def _among(ids: Sequence[bytes]) -> bytes:
-    """Write ``{_id: {$in: [...]}}`` of documents ``{_id: value}``."""
+def _id_filter(ids: Sequence[bytes]) -> bytes:
+    """Return ``{_id: {$in: [...]}}`` for documents ``{_id: value}``."""
     members = bytearray()
     for number, document in enumerate(ids):
         value = document[9:-1]
@@ -112,19 +110,19 @@ def _among(ids: Sequence[bytes]) -> bytes:
 
 
 def id_of_key(key: bytes) -> bytes:
-    """Return BSON of ``{_id: value}`` with a value that the server's index takes for that of a key.
+    """Return BSON of ``{_id: value}`` with a value that the server's index treats as equal to a key's.
 
     Raises:
-        CorruptInput: It is no key.
+        CorruptInput: Not a valid key.
     """
     value, end = _value(key, key[0], 1)
     if end != len(key):
-        raise CorruptInput("this is no key of a document", found=key.hex())
+        raise CorruptInput("not a valid document key", found=key.hex())
     return _document(key[:1] + b"_id\0" + value)
 
 
 def _value(key: bytes, kind: int, at: int) -> tuple[bytes, int]:
-    """Read a value of a type from its place in a key; return its BSON and the place after it."""
+    """Read a value of a type at an offset of a key; return its BSON and the offset after it."""
     if kind in (bson.DOUBLE, bson.INT64):
         return key[at : at + 8][::-1], at + 8
     if kind == bson.DECIMAL128:
@@ -138,7 +136,7 @@ def _value(key: bytes, kind: int, at: int) -> tuple[bytes, int]:
         return struct.pack("<i", 4 + len(value)) + value, end
     end = value_end(as_bytes(key), kind, at, len(key))
     if end < 0:
-        raise CorruptInput("this is no key of a document", found=key.hex())
+        raise CorruptInput("not a valid document key", found=key.hex())
     return key[at:end], int(end)
 
 
@@ -159,7 +157,7 @@ def _members(key: bytes, at: int, *, named: bool) -> tuple[bytes, int]:
 
 
 def _decimal(payload: bytes) -> bytes:
-    """Write a finite decimal: sign, exponent and coefficient, as the key has them, in its own form."""
+    """Encode a finite decimal from the sign, exponent and coefficient in a key."""
     negative, exponent = payload[0], int.from_bytes(payload[1:5], "little", signed=True)
     coefficient = int.from_bytes(payload[5:21], "big")
     while exponent > _LARGEST_EXPONENT:

@@ -1,4 +1,4 @@
-"""What no column of a mirror shows of a document: its other members, as a document of their own."""
+"""Writes the remaining members of documents, which no column of a mirror holds, for the column ``_rest``."""
 
 from __future__ import annotations
 
@@ -18,23 +18,23 @@ _EMPTY: Final = 5
 """Bytes of a document without members."""
 
 
-def write_rest(data: Bytes, starts: Ints, ends: Ints, shown: Sequence[Ints]) -> Texts:
-    """Write the members of documents that nothing shows, as canonical Extended JSON.
+def write_rest(data: Bytes, starts: Ints, ends: Ints, projected: Sequence[Ints]) -> Texts:
+    """Write the members of documents that no column holds, as canonical Extended JSON.
 
-    Members keep their order. Null and undefined are left out: a column shows them as what they are.
+    Members keep their order. Null and undefined are left out: they are null in any column.
 
     Args:
         data: The buffer.
         starts: First byte of each document, -1 for none.
         ends: Byte after each.
-        shown: Per column, where in the buffer the value begins that it shows of each document; -1 for none.
+        projected: Per column, offset of the value that it holds of each document; -1 for none.
 
     Returns:
-        A text each; null where nothing is left.
+        A text per document; null if no members remain.
     """
     marks = np.zeros(len(data) + 1, np.bool_)
-    for places in shown:
-        marks[places[places >= 0]] = True
+    for offsets in projected:
+        marks[offsets[offsets >= 0]] = True
     out = np.empty(int(np.where(starts >= 0, ends - starts, 0).sum()), np.uint8)
     offsets = np.zeros(len(starts) + 1, np.int64)
     _copy_others(data, starts, ends, marks, out, offsets)
@@ -42,8 +42,8 @@ def write_rest(data: Bytes, starts: Ints, ends: Ints, shown: Sequence[Ints]) -> 
     return write_values(out, kinds, offsets[:-1], offsets[1:], ascii_only=False)
 
 
-def places_shown(starts: npt.NDArray[Any], valid: npt.NDArray[np.bool_]) -> Ints:
-    """Return where values begin that a column shows, -1 for those that it doesn't."""
+def projected_offsets(starts: npt.NDArray[Any], valid: npt.NDArray[np.bool_]) -> Ints:
+    """Return the offsets of values that a column holds, -1 for those that it doesn't."""
     return np.where(valid, starts.astype(np.int64), -1)
 
 

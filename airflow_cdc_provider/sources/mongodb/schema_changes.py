@@ -1,12 +1,12 @@
-"""Change events that are of collections and databases, not of documents.
+"""Decodes schema changes: change events of collections and databases, not of documents.
 
 They are ``create``, ``drop``, ``rename``, ``dropDatabase``, ``modify``, ``createIndexes``, ``dropIndexes``,
-``shardCollection``, ``reshardCollection``, ``refineCollectionShardKey``, ``invalidate``, and what later
-servers may add.
+``shardCollection``, ``reshardCollection``, ``refineCollectionShardKey``, ``invalidate``, and types that later
+servers add.
 
-The server sends ``drop``, ``rename``, ``dropDatabase`` and ``invalidate`` always, the others with
-``showExpandedEvents`` (6.0). They are few; they are found among the events of documents by whole batches, and
-read one by one.
+The server always sends ``drop``, ``rename``, ``dropDatabase`` and ``invalidate``; the others require
+``showExpandedEvents`` (6.0). They are rare: they are selected from whole batches by kernels and decoded one
+by one.
 """
 
 from __future__ import annotations
@@ -41,9 +41,9 @@ SCHEMA: Final = pa.schema(
 )
 """Columns of schema changes, one row each.
 
-``row``         its row in the input.
-``database``    where it happened; empty of an ``invalidate``, which names none.
-``collection``  likewise; null of what is of a whole database.
+``row``         row number in the input.
+``database``    the database; empty for an ``invalidate``, which names none.
+``collection``  the collection; null for changes of a whole database.
 ``type``        the event's ``operationType``.
 ``event``       the event as the server sent it, as Extended JSON.
 ``source_ms``   the server's wall clock, else the second of the cluster time.
@@ -60,11 +60,14 @@ def decode_schema_changes(
     """Find schema changes among raw change events.
 
     Args:
-        payloads: Change event documents (binary), in stream order. Broken ones give no row.
-        captured: Tells whether a collection, given by database and name, is captured. What is of another one
-            gives no row; a rename counts as both its collections', what is of a whole database always but
-            for the server's own.
-        json: Form of the events, a name in :data:`.events.JSON_FORMS`.
+        payloads: Change event documents (binary), in stream order. Broken ones are skipped.
+        captured: Whether a collection, given by database and name, is captured. Changes of other collections
+            are skipped; a rename belongs to both its collections. Changes of whole databases are always
+            included, except for the server's own databases.
+        json: Format of the events, a name in :data:`.events.JSON_FORMS`.
+
+    Returns:
+        Batch of :data:`SCHEMA`.
     """
     data, starts, ends, _ = binary_slices(payloads)
     facts = read_facts(data, Spans(starts, ends, len(data)), 0)
@@ -90,7 +93,7 @@ def decode_schema_changes(
 
 
 def _members(event: bytes) -> Mapping[str, Any]:
-    """Return the members of an event that say what it is of."""
+    """Return the members of an event that identify its operation and namespaces."""
     raw = RawBSONDocument(event)
     found = {name: raw[name] for name in ("operationType", "ns", "to") if name in raw}
     return {

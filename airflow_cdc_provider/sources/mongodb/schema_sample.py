@@ -1,6 +1,6 @@
-"""What a sample of a collection tells of its fields, and the columns that follow: schema discovery.
+"""Schema discovery: samples a collection and derives columns from the fields of the sample.
 
-The server draws the documents (``$sample``) and is given a limit of time; what it has sent by then counts.
+The server samples the documents (``$sample``) within a time limit; the documents received by then are used.
 """
 
 from __future__ import annotations
@@ -23,13 +23,13 @@ _MOST_COLUMNS: Final = 10_000
 
 @dataclass(frozen=True)
 class SchemaSample:
-    """What was found.
+    """The result of sampling.
 
     Args:
         table: ``database.collection``, or a view.
-        documents: How many were looked at.
-        complete: Whether these are all that were asked for, or all that there are; else the time was up.
-        fields: Their fields, by path and type; counts of several batches are added up.
+        documents: Number of documents in the sample.
+        complete: Whether the sample has the requested size, or all documents; False after a timeout.
+        fields: Their fields, by path and type; counts of several batches are summed.
     """
 
     table: str
@@ -39,17 +39,17 @@ class SchemaSample:
 
 
 def sample_schema(client: MongoClient, table: str, *, size: int, seconds: float, depth: int) -> SchemaSample:
-    """Look at a sample of a collection.
+    """Sample a collection.
 
     Args:
-        client: Of the deployment.
+        client: A client of the deployment.
         table: ``database.collection``, or a view.
-        size: How many documents, at the most.
-        seconds: How long it may take, about.
-        depth: 1: documents' own fields; 2: also those of documents in them; and so on.
+        size: Maximum number of documents.
+        seconds: Approximate time limit.
+        depth: 1: top-level fields; 2: also fields of nested documents; and so on.
 
     Raises:
-        CdcError: The server can't be reached, or refuses.
+        CdcError: The server is unreachable, or refuses the command.
     """
     database, _, collection = table.partition(".")
     deadline = time.monotonic() + seconds
@@ -74,26 +74,26 @@ def sample_schema(client: MongoClient, table: str, *, size: int, seconds: float,
         cursor.close()
     except ServerTimeout:
         complete = False
-    return SchemaSample(table, documents, complete, _added(tallies))
+    return SchemaSample(table, documents, complete, _sum_counts(tallies))
 
 
-def _added(tallies: Sequence[FieldTally]) -> list[FieldCount]:
+def _sum_counts(tallies: Sequence[FieldTally]) -> list[FieldCount]:
     found: dict[tuple[tuple[str, ...], int], FieldCount] = {}
     for tally in tallies:
         for one in tally.fields:
             before = found.get((one.path, one.kind))
-            count, place = (0, one.place) if before is None else (before.count, min(before.place, one.place))
-            found[one.path, one.kind] = FieldCount(one.path, one.kind, count + one.count, place)
+            count, index = (0, one.place) if before is None else (before.count, min(before.place, one.place))
+            found[one.path, one.kind] = FieldCount(one.path, one.kind, count + one.count, index)
     return list(found.values())
 
 
 def describe(sample: SchemaSample) -> Iterator[str]:
-    """Write the columns of a sample as lines of YAML: the declaration's ``source.columns`` of one collection.
+    """Yield the columns of a sample as lines of YAML: the option ``source.columns`` of one collection.
 
-    A comment tells what was seen; ``conflict`` leads the types whose values the column can't hold.
+    A comment lists the types in the sample; ``conflict`` precedes types whose values the column can't hold.
     """
-    told = "" if sample.complete else "; the time was up"
-    yield f"# {sample.table}: {sample.documents} documents{told}"
+    incomplete = "" if sample.complete else "; the time limit was reached"
+    yield f"# {sample.table}: {sample.documents} documents{incomplete}"
     fields = [one for one in sample.fields if one.path != ("_id",)]
     if not fields:
         yield f"{_quoted(sample.table)}: {{}}"
@@ -101,7 +101,7 @@ def describe(sample: SchemaSample) -> Iterator[str]:
     yield f"{_quoted(sample.table)}:"
     for path, field, counts in _columns(fields, ()):
         if not all(path) or any(set(name) & {".", " "} for name in path):
-            yield f"  # {_quoted('.'.join(path))} can't be written as a path; it stands in the document"
+            yield f"  # {_quoted('.'.join(path))} can't be written as a path; see the column document"
             continue
         seen = ", ".join(f"{name} {count}" for name, count in sorted(counts.items(), key=lambda c: -c[1]))
         strays = ", ".join(field.strays)
@@ -113,9 +113,9 @@ def describe(sample: SchemaSample) -> Iterator[str]:
 def _columns(
     fields: Sequence[FieldCount], owner: tuple[str, ...]
 ) -> Iterator[tuple[tuple[str, ...], InferredField, dict[str, int]]]:
-    """Yield the columns of the members of one document, those of a document after it."""
+    """Yield the columns of the members of one document; those of a nested document follow it."""
     own = [one for one in fields if one.path[:-1] == owner]
-    names = sorted({one.path[-1] for one in own}, key=lambda n: (_place(own, n), n))
+    names = sorted({one.path[-1] for one in own}, key=lambda n: (_first_index(own, n), n))
     for name in names:
         counts: dict[str, int] = {}
         for one in own:
@@ -127,7 +127,7 @@ def _columns(
         yield from _columns(fields, (*owner, name))
 
 
-def _place(fields: Sequence[FieldCount], name: str) -> int:
+def _first_index(fields: Sequence[FieldCount], name: str) -> int:
     return min(one.place for one in fields if one.path[-1] == name)
 
 
@@ -135,5 +135,5 @@ _ONLY_NULL: Final = InferredField("v", "any", ("null",))
 
 
 def _quoted(text: str) -> str:
-    """Write a text as YAML's single-quoted scalar."""
+    """Return a text as a single-quoted YAML scalar."""
     return "'" + text.replace("'", "''") + "'"

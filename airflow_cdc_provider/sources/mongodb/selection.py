@@ -1,16 +1,16 @@
-r"""Which namespaces are captured, and the same as a filter that the server applies before it sends.
+r"""Selects the captured namespaces, and translates the selection to a filter on the server.
 
-The declaration's patterns are Python's regular expressions, anchored, on ``database.collection``. The server
-has PCRE. A pattern goes to the server only if it is made of parts that mean the same in both (literals,
-``\.``, ``.``, character classes, groups, quantifiers); with any other pattern the server sends all, and the
-client chooses. The client always chooses again, so the server's filter saves work and never decides.
+The declaration's patterns are Python regular expressions, anchored, on ``database.collection``. The server
+uses PCRE. A pattern is sent to the server only if its parts mean the same in both dialects (literals, ``\.``,
+``.``, character classes, groups, quantifiers); with any other pattern the server sends all namespaces. The
+client always filters again, so the server's filter is only an optimization.
 
-Groups without regard to case, ``(?i:...)``, which imported Debezium lists have, go to the server with both
-cases of each letter written out: the two dialects differ in what else equals an ASCII letter (Python lets
-a dotless one be an ``i``, PCRE doesn't).
+Case-insensitive groups, ``(?i:...)``, which imported Debezium lists contain, are sent with both cases of each
+letter written out: the two dialects differ in which other characters equal an ASCII letter (in Python a
+dotless i matches ``i``, in PCRE it doesn't).
 
-Where the database's part of a pattern can be told from the collection's, the filter is on ``ns.db`` and
-``ns.coll``, which the server applies to the oplog before it makes events of it.
+If the database's part of a pattern can be separated from the collection's, the filter is on ``ns.db`` and
+``ns.coll``, which the server applies to the oplog before it creates events.
 """
 
 from __future__ import annotations
@@ -40,12 +40,12 @@ _DATABASE_PART: Final = re.compile(
 )
 _PARTS: Final = re.compile(r"\((?:\?(?:i?:|=))?|\[[^]]*\]|\\.|.", re.DOTALL)
 _LIKE_ASCII: Final = [chr(code) for code in range(128)] + ["\u0130", "\u0131", "\u017f", "\u212a"]
-"""All characters that an expression of ASCII characters can match in Python without regard to case."""
+"""All characters that a case-insensitive expression of ASCII characters can match in Python."""
 OWN_DATABASES: Final = ("admin", "config", "local")
-"""Databases of the server itself, never captured."""
+"""The server's own databases, which are never captured."""
 _OF_ROWS: Final = ("insert", "update", "replace", "delete")
 OF_COLLECTIONS: Final = ("drop", "rename", "dropDatabase", "invalidate")
-"""Operations that end what a mirror holds, and the stream of one collection."""
+"""Operations that empty a mirror, and invalidate the stream of one collection."""
 EXPANDED: Final = (
     "create",
     "createIndexes",
@@ -55,17 +55,17 @@ EXPANDED: Final = (
     "reshardCollection",
     "refineCollectionShardKey",
 )
-"""Operations that a server tells of with ``showExpandedEvents``."""
+"""Operations that a server sends with ``showExpandedEvents``."""
 
 
 @dataclass(frozen=True)
 class Selection:
-    """The namespaces of a capture; calling it with one tells whether it belongs.
+    """The captured namespaces, as a predicate.
 
     Args:
         tables: Regular expressions, anchored, on ``database.collection``.
-        exclude_tables: Likewise, what to leave out.
-        signals: The one namespace that is captured in any case, empty for none.
+        exclude_tables: Regular expressions of namespaces to leave out.
+        signals: The signal collection, which is always captured; empty for none.
     """
 
     tables: tuple[str, ...] = (".*",)
@@ -73,11 +73,11 @@ class Selection:
     signals: str = ""
 
     def __call__(self, namespace: str) -> bool:
-        """Tell whether a namespace belongs to the capture."""
+        """Return whether a namespace is captured."""
         return (bool(namespace) and namespace == self.signals) or self.names(namespace)
 
     def names(self, namespace: str) -> bool:
-        """Tell whether the patterns take a namespace, so that it is a table with a mirror."""
+        """Return whether the patterns select a namespace, so that it is a table with a mirror."""
         return any(re.fullmatch(p, namespace) for p in self.tables) and not any(
             re.fullmatch(p, namespace) for p in self.exclude_tables
         )
@@ -92,14 +92,14 @@ def event_filter(
 ) -> dict[str, Any]:
     """Build the ``$match`` of a change stream.
 
-    Changes of rows pass if their namespace is selected; drops, renames and the end of a stream always pass.
+    Changes of rows pass if their namespace is selected; drops, renames and invalidates always pass.
 
     Args:
-        selection: The patterns, None if only the client knows what is selected.
+        selection: The patterns; None if the server can't filter by them.
         skipped: Operations on rows that are left out.
-        expanded: Whether what else is done to selected collections passes too.
-        collated: Whether the stream has a collation. It may take other names for those of a pattern, so names
-            are then excluded by the client alone.
+        expanded: Whether expanded events of selected collections pass too.
+        collated: Whether the stream has a collation. A collation may match names that a pattern doesn't, so
+            only the client excludes names then.
     """
     own = {"$not": {"$regex": rf"\A(?:{'|'.join(OWN_DATABASES)})\z"}}
     conditions: list[Mapping[str, Any]] = [{"ns.db": own if collated else {"$nin": list(OWN_DATABASES)}}]
@@ -113,11 +113,11 @@ def event_filter(
     if expanded:
         kinds += EXPANDED
     of_rows = {"operationType": {"$in": kinds}, "$and": conditions}
-    return {"$or": [of_rows, *passing(selection)]}
+    return {"$or": [of_rows, *always_passing(selection)]}
 
 
-def passing(selection: Selection | None) -> list[dict[str, Any]]:
-    """Return filters of what no choice of rows may leave out: what ends collections, and signals."""
+def always_passing(selection: Selection | None) -> list[dict[str, Any]]:
+    """Return filters of events that must always pass: drops, renames, invalidates, and signals."""
     always: list[dict[str, Any]] = [{"operationType": {"$in": list(OF_COLLECTIONS)}}]
     if selection is not None and selection.signals:
         database, _, collection = selection.signals.partition(".")
@@ -126,12 +126,12 @@ def passing(selection: Selection | None) -> list[dict[str, Any]]:
 
 
 def server_applies(pattern: str) -> bool:
-    """Tell whether the server can filter by a pattern, so that it needs not send what isn't selected."""
+    """Return whether the server can filter by a pattern, so that it sends selected namespaces only."""
     return _one(pattern) is not None
 
 
 def literal_name(pattern: str) -> str:
-    """Return the one namespace that a pattern without wildcards stands for, empty for other patterns."""
+    """Return the namespace that a pattern without wildcards matches, empty for other patterns."""
     return _plain(pattern) if "\\." in pattern and _LITERAL.fullmatch(pattern) else ""
 
 
@@ -156,7 +156,7 @@ def _any_of(patterns: Sequence[str]) -> dict[str, Any] | None:
 
 
 def _one(pattern: str) -> dict[str, Any] | None:
-    """Build the filter of one pattern, None if it can't go to the server."""
+    """Build the filter of one pattern, None if it can't be sent to the server."""
     written = _cases_written_out(pattern) if _PORTABLE.fullmatch(pattern) else None
     if written is None:
         return None
@@ -171,9 +171,9 @@ def _one(pattern: str) -> dict[str, Any] | None:
 
 
 def _cases_written_out(pattern: str) -> str | None:
-    """Write a portable pattern without ``(?i:...)``; None if a letter in such a group isn't ASCII.
+    """Return a portable pattern without ``(?i:...)``; None if a letter in such a group isn't ASCII.
 
-    Groups that change nothing are left out, since they would hide where the database's part ends.
+    Redundant groups are removed, since they would hide the end of the database's part.
     """
     parts = _PARTS.findall(pattern)
     written: list[str] = []
@@ -202,7 +202,7 @@ def _cases_written_out(pattern: str) -> str | None:
 
 @cache
 def _both_cases(part: str) -> str:
-    """Write a letter or a class as the class of all characters that it matches without regard to case."""
+    """Return a class of all characters that a letter or a class matches case-insensitively."""
     if not part.isalpha() and not part.startswith("["):
         return part
     negated = part.startswith("[^")

@@ -1,4 +1,4 @@
-"""The server's and the driver's errors, by what the caller must do about them."""
+"""Translates the server's and the driver's errors to the provider's exceptions."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ from pymongo import errors
 from airflow_cdc_provider.exceptions import CdcError, ConfigurationError, PositionLost, TransientError
 
 UNAUTHORIZED: Final = 13
-"""The server's code for a missing right."""
+"""The server's error code for a missing privilege."""
 _AUTHENTICATION: Final = (18, 8000)
 LOST: Final = (136, 260, 280, 286)
-"""A cursor that the log has overtaken; a token that isn't taken, isn't found; a log that begins later."""
+"""Error codes: capped position lost, invalid resume token, change stream fatal error, history lost."""
 _BAD_TOKEN: Final = 50811
 _OVERSIZE: Final = 10334
 _TIMED_OUT: Final = (50, 89, 202, 262)
@@ -50,64 +50,67 @@ _TRANSIENT: Final = frozenset(
 
 
 class ServerTimeout(TransientError):
-    """The server, or the way to it, took longer than is allowed; less work at a time may do."""
+    """The server or the network exceeded a timeout; a smaller batch size may help."""
 
 
 class EventTooLarge(ConfigurationError):
-    """A change event is above the server's limit of 16 MB; trying again meets the same one."""
+    """A change event is above the server's limit of 16 MB; a retry fails at the same event."""
 
 
 @contextmanager
-def translated(doing: str) -> Iterator[None]:
-    """Turn PyMongo's errors into ours by what the caller must do.
+def translated(message: str) -> Iterator[None]:
+    """Translate PyMongo's errors to the provider's exceptions.
 
     Args:
-        doing: What was tried, as the beginning of the message.
+        message: Start of the error message.
+
+    Raises:
+        CdcError: The translated error.
     """
     try:
         yield
     except errors.OperationFailure as error:
-        raise _by_code(doing, error) from error
+        raise _by_code(message, error) from error
     except (errors.ConfigurationError, errors.InvalidName) as error:
         raise ConfigurationError(
-            doing, found=short_text(error), remedy="change the Airflow connection"
+            message, found=short_text(error), remedy="change the Airflow connection"
         ) from error
     except errors.PyMongoError as error:
         kind = ServerTimeout if isinstance(error, errors.NetworkTimeout) else TransientError
         raise kind(
-            f"{doing}: the server doesn't answer",
+            f"{message}: the server doesn't respond",
             found=short_text(error),
-            remedy="check host, port, TLS and that the server runs, then run again",
+            remedy="check host, port, TLS and that the server is running, then run again",
         ) from error
 
 
-def _by_code(doing: str, error: errors.OperationFailure) -> CdcError:
+def _by_code(message: str, error: errors.OperationFailure) -> CdcError:
     found = f"error {error.code}: {short_text(error)}"
     if error.code in LOST:
-        return PositionLost(doing, found=found, remedy="take a new snapshot, or start from a later place")
+        return PositionLost(message, found=found, remedy="take a new snapshot, or set a later offset")
     if error.code in _TIMED_OUT:
-        return ServerTimeout(doing, found=found)
+        return ServerTimeout(message, found=found)
     if error.code == UNAUTHORIZED:
         return ConfigurationError(
-            doing,
-            expected="a user with find and changeStream on what the scope watches: role readAnyDatabase for "
+            message,
+            expected="a user with find and changeStream on the scope: role readAnyDatabase for "
             "scope deployment, role read on the database for scope database, both actions on the collection "
             "for scope collection",
             found=found,
         )
     if error.code in _AUTHENTICATION:
         return ConfigurationError(
-            doing, found=found, remedy="check login, password, authSource and authMechanism"
+            message, found=found, remedy="check login, password, authSource and authMechanism"
         )
     if error.code == _OVERSIZE:
-        return EventTooLarge(f"{doing}: a change event has more than 16 MB", found=found)
+        return EventTooLarge(f"{message}: a change event exceeds 16 MB", found=found)
     if error.code == _BAD_TOKEN:
         return ConfigurationError(
-            doing, found=found, remedy="the stored token isn't one of this server: set the offset"
+            message, found=found, remedy="the stored token is not valid on this server: set the offset"
         )
     transient = error.code in _TRANSIENT or error.has_error_label("ResumableChangeStreamError")
     kind = TransientError if transient else ConfigurationError
-    return kind(doing, found=found)
+    return kind(message, found=found)
 
 
 def short_text(error: Exception) -> str:

@@ -1,15 +1,15 @@
-"""Documents as typed Arrow structs: what a document's own values say of its schema.
+"""Converts documents to typed Arrow structs, with a schema derived from each document's own values.
 
-A collection has no schema, each document has one. Documents of one shape (the same names and types in the
-same order, to the leaves) become one struct column, so the work per document is the kernels' and the work per
-shape is Python's. A kernel writes each document's shape as bytes, equal exactly for equal shapes::
+A collection has no schema, but each document has a shape. Documents of one shape (the same names and types in
+the same order, to the leaves) become one struct column, so kernels do the work per document and Python the
+work per shape. A kernel writes each document's shape as bytes, equal exactly for equal shapes::
 
     document  (type | name | 00 | inner)* 00
-    array     (type | inner)* 00         an element like the one before it is left out, unless by_position
+    array     (type | inner)* 00         an element like the previous one is left out, unless by_position
     inner     of documents and arrays; other types have none
 
-Types: ``docs/types-mongodb.md``, events that are unwrapped. What Arrow has no type for (minKey, maxKey,
-DBPointer, code with scope) is its Extended JSON as text; ``undefined`` is no member at all.
+Types: ``docs/types-mongodb.md``, unwrapped events. Values without an Arrow type (minKey, maxKey, DBPointer,
+code with scope) become Extended JSON text; ``undefined`` members are omitted.
 """
 
 from __future__ import annotations
@@ -75,8 +75,8 @@ class TypedDocuments:
     """Documents of one shape.
 
     Args:
-        rows: Their numbers in the input.
-        documents: Themselves; a field's metadata say what its type doesn't (see ``connect.schema_of``).
+        rows: Their row numbers in the input.
+        documents: The structs; a field's metadata has Connect's semantic type (see ``connect.schema_of``).
     """
 
     rows: np.ndarray
@@ -84,15 +84,15 @@ class TypedDocuments:
 
 
 def typed_documents(documents: pa.Array, *, by_position: bool) -> tuple[list[TypedDocuments], dict[int, str]]:
-    """Turn documents into structs, shape by shape.
+    """Convert documents to structs, shape by shape.
 
     Args:
-        documents: Sound documents (binary, null for none).
+        documents: Valid documents (binary, null for none).
         by_position: An array becomes a struct with fields ``_0``, ``_1`` ...; else a list, whose elements
-            must be of one type. Documents in one list may lack fields that others have.
+            must be of one type. Documents in one list may have different fields.
 
     Returns:
-        The structs, and why rows have none.
+        The structs, and the reasons of rows without one.
     """
     data, starts, ends, valid = binary_slices(documents)
     shapes, sound = _shapes_of(data, starts, ends, valid, by_position=by_position)
@@ -119,8 +119,8 @@ class _Shape:
 
     Args:
         kind: BSON type.
-        members: Of a document: its members; of an array by position: its elements.
-        item: Of a list: the type of its elements.
+        members: Members of a document; elements of an array by position.
+        item: Type of the elements of a list.
     """
 
     kind: int
@@ -128,7 +128,7 @@ class _Shape:
     item: _Shape | None = None
 
     def field(self, name: str) -> pa.Field:
-        """Return the Arrow field of such a value."""
+        """Return the Arrow field of a value of this shape."""
         metadata = {DATE: _INSTANT, TIMESTAMP: _INSTANT, REGEX: _REGEX}.get(self.kind)
         return pa.field(name, self.type, metadata=metadata)
 
@@ -144,7 +144,7 @@ class _Shape:
         return _TYPES.get(self.kind, pa.utf8())
 
     def read(self, data: np.ndarray, kinds: np.ndarray, starts: np.ndarray, ends: np.ndarray) -> pa.Array:
-        """Read values; null where there is none of this type."""
+        """Read values; null for missing values and values of other types."""
         kinds = kinds.astype(np.uint8)
         valid = kinds == self.kind
         if self.item is not None:
@@ -219,7 +219,7 @@ def _read_scalars(
 
 
 def _sorted_options(texts: pa.Array) -> pa.Array:
-    """Sort the letters of each, as the Java driver does; there are few different ones."""
+    """Sort the letters of each text, as the Java driver does; there are few distinct ones."""
     distinct = texts.dictionary_encode()
     in_order = [
         "".join(sorted(text, key=lambda c: c.encode("utf-16-be"))) for text in distinct.dictionary.to_pylist()
@@ -229,7 +229,7 @@ def _sorted_options(texts: pa.Array) -> pa.Array:
 
 @kernel
 def _pattern_ends(data: np.ndarray, valid: np.ndarray, starts: np.ndarray, ends: np.ndarray) -> np.ndarray:
-    """Return where the first of the two texts of each regular expression ends."""
+    """Return the end of the pattern of each regular expression."""
     found = np.zeros(len(valid), np.int64)
     for row in range(len(valid)):
         if valid[row]:
@@ -241,42 +241,42 @@ def _read_shape(text: bytes, *, by_position: bool) -> _Shape:
     """Read a document's shape.
 
     Raises:
-        CorruptInput: It has none that a struct could have.
+        CorruptInput: The shape can't be converted to a struct.
     """
     shape, _ = _read_members(text, 0, (), by_position=by_position)
     return shape
 
 
-def _read_members(text: bytes, at: int, place: tuple[str, ...], *, by_position: bool) -> tuple[_Shape, int]:
+def _read_members(text: bytes, at: int, path: tuple[str, ...], *, by_position: bool) -> tuple[_Shape, int]:
     members: dict[str, _Shape] = {}
     while text[at]:
         end = text.index(0, at + 1)
         try:
             name = text[at + 1 : end].decode()
         except UnicodeDecodeError:
-            raise CorruptInput(f"a name in {'.'.join(place) or 'the document'} is no UTF-8") from None
-        members[name], at = _read_value(text, text[at], end + 1, (*place, name), by_position=by_position)
+            raise CorruptInput(f"a name in {'.'.join(path) or 'the document'} is not UTF-8") from None
+        members[name], at = _read_value(text, text[at], end + 1, (*path, name), by_position=by_position)
     return _Shape(DOCUMENT, members), at + 1
 
 
 def _read_value(
-    text: bytes, kind: int, at: int, place: tuple[str, ...], *, by_position: bool
+    text: bytes, kind: int, at: int, path: tuple[str, ...], *, by_position: bool
 ) -> tuple[_Shape, int]:
     if kind == DOCUMENT:
-        return _read_members(text, at, place, by_position=by_position)
+        return _read_members(text, at, path, by_position=by_position)
     if kind != ARRAY:
         return _Shape(kind), at
     found: list[_Shape] = []
     while text[at]:
-        shape, at = _read_value(text, text[at], at + 1, place, by_position=by_position)
+        shape, at = _read_value(text, text[at], at + 1, path, by_position=by_position)
         found.append(shape)
     if by_position:
         return _Shape(ARRAY, {f"_{n}": shape for n, shape in enumerate(found)}), at + 1
-    return _Shape(ARRAY, item=_united(found, place)), at + 1
+    return _Shape(ARRAY, item=_united(found, path)), at + 1
 
 
-def _united(shapes: Sequence[_Shape], place: tuple[str, ...]) -> _Shape:
-    """Return the type that holds values of all these; null fits any."""
+def _united(shapes: Sequence[_Shape], path: tuple[str, ...]) -> _Shape:
+    """Return the common type of these shapes; null is compatible with any type."""
     some = [shape for shape in shapes if shape.kind not in (NULL, UNDEFINED)]
     kinds = {shape.kind for shape in some}
     if not some:
@@ -286,16 +286,16 @@ def _united(shapes: Sequence[_Shape], place: tuple[str, ...]) -> _Shape:
         return _Shape(
             DOCUMENT,
             {
-                name: _united([m[name] for s in some if name in (m := s.members or {})], (*place, name))
+                name: _united([m[name] for s in some if name in (m := s.members or {})], (*path, name))
                 for name in names
             },
         )
     if kinds == {ARRAY}:
         items = [shape.item for shape in some if shape.item is not None]
-        return _Shape(ARRAY, item=_united(items, place))
+        return _Shape(ARRAY, item=_united(items, path))
     if len(kinds) > 1:
         raise CorruptInput(
-            f"array {'.'.join(place)} holds values of different types",
+            f"array {'.'.join(path)} has values of different types",
             remedy="set publish.unwrap.array_encoding: document",
         )
     return some[0]
@@ -304,7 +304,7 @@ def _united(shapes: Sequence[_Shape], place: tuple[str, ...]) -> _Shape:
 def _shapes_of(
     data: np.ndarray, starts: np.ndarray, ends: np.ndarray, valid: np.ndarray, *, by_position: bool
 ) -> tuple[pa.Array, np.ndarray]:
-    """Write the shape of each document; null for none or one that can't be told."""
+    """Write the shape of each document; null for a missing or unsupported document."""
     sizes = np.where(valid, ends - starts, 0)
     out = np.empty(int(sizes.sum()), np.uint8)
     offsets = np.zeros(len(starts) + 1, np.int64)
@@ -360,7 +360,7 @@ def _begin(data: np.ndarray, frames: np.ndarray, depth: int, start: int, end: in
 def _write_shape(
     data: np.ndarray, start: int, end: int, by_position: bool, frames: np.ndarray, out: np.ndarray, at: int
 ) -> int:
-    """Write a document's shape, which takes no more room than the document; return -1 if it can't be told."""
+    """Write a document's shape, which is no longer than the document; return -1 if it is unsupported."""
     _begin(data, frames, 0, start, end, False)
     depth = 1
     while depth > 0:

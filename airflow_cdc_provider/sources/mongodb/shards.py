@@ -1,4 +1,4 @@
-"""The shards of a cluster: asked for only where offsets that Debezium stored per shard are to be joined."""
+"""Reads the shards of a cluster, which are needed only to merge offsets that Debezium stored per shard."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ def shard_names(client: MongoClient) -> list[str] | None:
     """Read the names of the shards from ``config.shards``.
 
     Returns:
-        The names; none of a replica set. None where the user may not read them, which is warned of.
+        The names; an empty list for a replica set. None, with a warning, if the user may not read them.
 
     Raises:
-        CdcError: The deployment can't be asked.
+        CdcError: The server is unreachable.
     """
     with translated("the cluster's shards can't be read"):
         try:
@@ -27,7 +27,7 @@ def shard_names(client: MongoClient) -> list[str] | None:
             if error.code != UNAUTHORIZED:
                 raise
     log.warning(
-        "the user may not read config.shards: that each shard has an offset is taken for granted. To make "
-        "sure, grant find on it"
+        "the user may not read config.shards, so it is assumed that each shard has an offset. To verify it, "
+        "grant find on config.shards"
     )
     return None

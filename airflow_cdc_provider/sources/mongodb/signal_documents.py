@@ -1,9 +1,9 @@
-"""Signals as documents: read from the inserts of a collection, and the marks that snapshots write to it.
+"""Reads signals from the inserts of a collection, and writes the watermarks of snapshots to it.
 
-A signal is an inserted document of exactly three members, read by their position: its id (``_id``, of any
-type; an ObjectId as its hexadecimal digits, other types but strings as Extended JSON), its type, its data (a
-document or JSON text). Marks are ``{_id: "<chunk>-open", type: "snapshot-window-open", payload: ""}`` and the
-same with ``close``.
+A signal is an inserted document of exactly three members, identified by their order: its id (``_id``, of any
+type; an ObjectId as its hexadecimal digits, other types except strings as Extended JSON), its type, its data
+(a document or JSON text). Watermarks are ``{_id: "<chunk>-open", type: "snapshot-window-open", payload: ""}``
+and the same with ``close``.
 """
 
 from __future__ import annotations
@@ -26,16 +26,19 @@ _MEMBERS: Final = 3
 
 
 def signals_of(events: Iterable[bytes]) -> list[Arrived]:
-    """Read what change events of a signal collection ask for; only inserts do.
+    """Read signals from change events of a signal collection; only inserts are signals.
 
     Args:
         events: The events' BSON, in the order of the stream.
+
+    Returns:
+        The signals, and inserts that are not valid signals.
     """
     arrived = []
     for event in events:
         try:
             change = bson.decode(event)
-        except BSONError:  # a broken event is set apart by the capture, and told there
+        except BSONError:  # the capture quarantines and reports broken events
             continue
         if change.get("operationType") == "insert" and (found := _signal(change["fullDocument"])):
             arrived.append(found)
@@ -69,24 +72,24 @@ def write_marks(
     *,
     opening: bool,
 ) -> None:
-    """Write or remove the marks of chunks.
+    """Write or remove the watermarks of chunks.
 
     Args:
-        client: The deployment.
+        client: A client of the deployment.
         collection: ``database.collection`` of signals.
         chunks: Names of the chunks.
-        strategy: ``insert_insert`` or ``insert_delete``: whether the end of a chunk is a document of its own,
-            or the end of the one that opened it.
-        opening: Whether the chunks begin.
+        strategy: ``insert_insert`` or ``insert_delete``: whether a chunk's end is marked by a second
+            document, or by deleting the first one.
+        opening: Whether to mark the start of the chunks; otherwise their end.
 
     Raises:
-        ConfigurationError: The user may not write there.
-        TransientError: The server doesn't answer.
+        ConfigurationError: The user may not write to the collection.
+        TransientError: The server doesn't respond.
     """
     database, _, name = collection.partition(".")
     marked = client[database][name]
     try:
-        with translated(f"marks can't be written to {collection}"):
+        with translated(f"watermarks can't be written to {collection}"):
             if opening or strategy == "insert_insert":
                 side = "open" if opening else "close"
                 marked.insert_many(
@@ -102,8 +105,8 @@ def write_marks(
         if not isinstance(cause, errors.OperationFailure) or cause.code != UNAUTHORIZED:
             raise
         raise ConfigurationError(
-            f"the user may not write marks of snapshots to {collection}",
+            f"the user may not write watermarks of snapshots to {collection}",
             expected=f"the actions insert and remove on {collection}, as snapshot.incremental.watermarks: "
-            f"{strategy} asks for",
-            remedy="grant them, or set watermarks: none, which needs no right to write",
+            f"{strategy} requires",
+            remedy="grant them, or set watermarks: none, which requires no write privileges",
         ) from error

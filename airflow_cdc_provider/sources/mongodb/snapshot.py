@@ -1,22 +1,22 @@
-"""Snapshots: a collection cut into ``_id`` ranges that are read in parallel, as raw batches.
+"""Snapshots: a collection split into ``_id`` ranges that are read in parallel, as raw batches.
 
-Ranges are bounded by ``min`` and ``max`` on the ``_id`` index, which know the one order over all BSON types;
-``$gt`` and ``$lt`` compare within a type only and would pass over the others. The boundaries are every n-th
-``_id``, found by walking the index, so a range has its share of the documents whatever the types and gaps.
-The first range has no lower bound and the last no upper one: together they hold everything, also what is
-inserted meanwhile. (With ``min`` alone the server leaves out an ``_id`` of maxKey, so the last range asks for
-that one by itself.)
+Ranges are bounded by ``min`` and ``max`` on the ``_id`` index, which has one order over all BSON types;
+``$gt`` and ``$lt`` compare within a type only and would skip the others. The boundaries are every n-th
+``_id``, found by walking the index, so ranges have equal numbers of documents whatever the types and gaps.
+The first range has no lower bound and the last no upper one, so the ranges cover the whole collection,
+including concurrent inserts. (With ``min`` alone the server leaves out an ``_id`` of maxKey, so the last
+range reads it with a separate query.)
 
-Each read asks for data no older than the cluster time taken just before it, majority-committed, and gives its
-rows that time as version. The read may see later states; those come again as changes, with the same or a
-later content and a greater version. Where updates come without documents (``full_document: none``) the read
-is of that very cluster time, for what is applied to a document must be just what it lacks. The server keeps
-past states for some minutes (``minSnapshotHistoryWindowInSeconds``); a read that takes longer goes on as of a
-later time.
+Each read requests majority-committed data no older than the cluster time taken just before it, and uses that
+time as the version of its rows. The read may see later states; those are also captured as changes, with the
+same or a later content and a greater version. If updates have no documents (``full_document: none``), the
+read is at exactly that cluster time, so that each document lacks exactly the updates that are applied to it.
+The server keeps past states for some minutes (``minSnapshotHistoryWindowInSeconds``); a read that takes
+longer continues at a later time.
 
-A range that is interrupted goes on after its last ``_id``.
+An interrupted range resumes after its last ``_id``.
 
-Chunks of a snapshot beside the stream are ranges too, read at an exact cluster time where the server can
+Chunks of an incremental snapshot are ranges too, read at an exact cluster time if the server supports it
 (:mod:`.chunks`).
 """
 
@@ -48,7 +48,7 @@ from airflow_cdc_provider.sources.mongodb.connection import (
     pinned_client,
 )
 from airflow_cdc_provider.sources.mongodb.cursor_life import kept_alive
-from airflow_cdc_provider.sources.mongodb.event_words import row_in_words
+from airflow_cdc_provider.sources.mongodb.event_descriptions import row_in_words
 from airflow_cdc_provider.sources.mongodb.identity import canonical_keys
 from airflow_cdc_provider.sources.mongodb.options import MongodbAdvanced, MongodbOptions
 from airflow_cdc_provider.sources.mongodb.position import LAST_INDEX, ORIGIN, StreamPlace
@@ -60,7 +60,7 @@ from airflow_cdc_provider.sources.pauses import pauses
 log = logging.getLogger(__name__)
 
 _NO_HISTORY: Final = (72, 239, 246)
-"""An option that isn't known, a snapshot that is too old, one that isn't there: read concern ``snapshot``."""
+"""Errors of read concern ``snapshot``: unknown option, snapshot too old, snapshot unavailable."""
 _LARGEST_RANGE: Final = 1_000_000
 _SMALLEST_RANGE: Final = 1_000
 
@@ -71,14 +71,14 @@ class SnapshotRange:
 
     Args:
         table: ``database.collection``.
-        number: Of the range, from 0.
+        number: Number of the range, from 0.
         lower: BSON of ``{_id: first}``, inclusive; empty for none.
         upper: BSON of ``{_id: end}``, exclusive; empty for none.
         where: Filter as Extended JSON, empty for none.
-        begun_at: Cluster time of the plan, which each read must have reached.
-        at: Cluster time at which it is read, exactly, as long as the server can; 0: as it is then.
-        last: BSON of ``{_id: last}``, read as well although it is not below ``upper``; empty for none.
-        batch: Documents asked for at a time; 0: as the options say.
+        planned_at: Cluster time of the plan; no read is older.
+        at: Exact cluster time of the read, as long as the server keeps it; 0: the time of the read.
+        last: BSON of ``{_id: last}``, read too although it is not below ``upper``; empty for none.
+        batch: Documents per reply; 0: the option ``fetch_size``.
     """
 
     table: str
@@ -86,7 +86,7 @@ class SnapshotRange:
     lower: bytes
     upper: bytes
     where: str
-    begun_at: int
+    planned_at: int
     at: int = 0
     last: bytes = b""
     batch: int = 0
@@ -96,41 +96,43 @@ def parse_filter(where: str | None) -> Mapping[str, Any]:
     """Read a filter in Extended JSON.
 
     Raises:
-        ConfigurationError: It is no JSON object.
+        ConfigurationError: Not a JSON object.
     """
     try:
         query = json_util.loads(where) if where else {}
     except (ValueError, TypeError, BSONError) as error:
-        raise ConfigurationError("the snapshot's filter is no Extended JSON", found=str(error)) from error
+        raise ConfigurationError(
+            "the snapshot filter is not valid Extended JSON", found=str(error)
+        ) from error
     if not isinstance(query, dict):
         raise ConfigurationError(
-            "the snapshot's filter is wrong", expected='a query such as {"status": "open"}', found=where or ""
+            "invalid snapshot filter", expected='a query such as {"status": "open"}', found=where or ""
         )
     return query
 
 
 def plan_snapshot(client: MongoClient, table: str, where: str | None, ranges_at_least: int) -> SnapshotPlan:
-    """Cut a collection into ranges of equal numbers of documents.
+    """Split a collection into ranges of equal numbers of documents.
 
     Raises:
-        ConfigurationError: The filter is wrong, or ``table`` is no collection.
+        ConfigurationError: The filter is invalid, or ``table`` is not a collection.
     """
     parse_filter(where)
-    begun = cluster_time(client)
+    now = cluster_time(client)
     database, _, collection = table.partition(".")
     with translated(f"{table} can't be counted"):
         rows = client[database][collection].estimated_document_count()
     ranges = max(min(ranges_at_least, rows // _SMALLEST_RANGE), -(-rows // _LARGEST_RANGE), 1)
     bounds = [b"", *_boundaries(client, database, collection, rows, ranges), b""]
-    at = (begun.time << 32) | begun.inc
+    at = (now.time << 32) | now.inc
     return SnapshotPlan(
         table=table,
         ranges=tuple(
             SnapshotRange(table, number, lower, upper, where or "", at)
             for number, (lower, upper) in enumerate(pairwise(bounds))
         ),
-        # Behind all events that the reads see, but before the rows of a read at the same cluster time.
-        position=StreamPlace(begun.time, begun.inc, LAST_INDEX - 1).position,
+        # After all events that the reads see, but before the rows of a read at the same cluster time.
+        position=StreamPlace(now.time, now.inc, LAST_INDEX - 1).encoded,
         origin=ORIGIN,
         estimated_rows=rows,
     )
@@ -139,7 +141,7 @@ def plan_snapshot(client: MongoClient, table: str, where: str | None, ranges_at_
 def _boundaries(
     client: MongoClient, database: str, collection: str, rows: int, ranges: int
 ) -> Iterator[bytes]:
-    """Give the BSON of every n-th ``{_id}``."""
+    """Yield the BSON of every n-th ``{_id}``."""
     step = rows // ranges
     at = b""
     for _ in range(ranges - 1):
@@ -153,7 +155,9 @@ def _boundaries(
         }
         if at:
             command["min"] = RawBSONDocument(at)
-        cursor = RawCursor(client, database, command, 1, f"{database}.{collection} can't be cut into ranges")
+        cursor = RawCursor(
+            client, database, command, 1, f"{database}.{collection} can't be split into ranges"
+        )
         batch = cursor.next()
         cursor.close()
         if not len(batch.documents):
@@ -164,7 +168,7 @@ def _boundaries(
 
 @dataclass(frozen=True)
 class _Progress:
-    """How far a range has been read: its last document's ``{_id}`` and key, and the documents so far."""
+    """Progress of a range: the last document's ``{_id}`` and key, and the number of documents so far."""
 
     last: bytes = b""
     key: bytes = b""
@@ -172,7 +176,7 @@ class _Progress:
 
 
 def range_reader(values: ConnectionValues, options: MongodbOptions) -> RangeReader:
-    """Return what reads ranges. It holds the connection's values; its text doesn't show them."""
+    """Return a range reader. Its ``repr`` doesn't contain the connection's values."""
     exact = options.full_document == "none"
     return RangeReader(values, options.advanced, options.stream.comment, exact)
 
@@ -184,8 +188,9 @@ class RangeReader:
     Args:
         values: The connection.
         advanced: Options of the source.
-        comment: Begins the comment that names its cursors.
-        lost: Called with 1 for each connection that is lost; None for nobody.
+        comment: Prefix of the comment that identifies its cursors.
+        exact: Whether to read at exactly one cluster time.
+        lost: Called with 1 for each lost connection; None for no callback.
     """
 
     values: ConnectionValues = field(repr=False)
@@ -199,40 +204,40 @@ class RangeReader:
         return _read_range(self, part)
 
     def counting(self, lost: Callable[[int], None]) -> RangeReader:
-        """Return one that tells of the connections that it loses."""
+        """Return a reader that reports lost connections to a callback."""
         return replace(self, lost=lost)
 
     def row_in_words(self, rows: pa.RecordBatch) -> str:
-        """Say which document the last one of a batch is."""
+        """Describe the last document of a batch."""
         last = rows.slice(rows.num_rows - 1)
         return row_in_words(last["source_table"][0].as_py(), last["payload"][0].as_py())
 
 
 def _read_range(reader: RangeReader, part: SnapshotRange) -> Iterator[pa.RecordBatch]:
     progress = _Progress()
-    left = pauses(reader.advanced)
+    retry_pauses = pauses(reader.advanced)
     while True:
         client = pinned_client(reader.values)
         try:
-            for batch, reached in _read_on(client, part, progress, reader):
-                progress = reached
-                left = pauses(reader.advanced)
+            for batch, updated in _read_from(client, part, progress, reader):
+                progress = updated
+                retry_pauses = pauses(reader.advanced)
                 yield batch
             return
         except (ConfigurationError, TransientError) as error:
-            if part.at and history_gone(error):
-                log.info("range %d of %s is read as it is now: %s", part.number, part.table, error)
+            if part.at and history_expired(error):
+                log.info("reading range %d of %s at the current time: %s", part.number, part.table, error)
                 part = replace(part, at=0)
                 continue
             if isinstance(error, ConfigurationError):
                 raise
             if reader.lost is not None:
                 reader.lost(1)
-            pause = next(left, None)
+            pause = next(retry_pauses, None)
             if pause is None:
                 raise
             log.warning(
-                "range %d of %s interrupted after %d rows, goes on: %s",
+                "range %d of %s interrupted after %d rows, resuming: %s",
                 part.number,
                 part.table,
                 progress.rows,
@@ -243,16 +248,16 @@ def _read_range(reader: RangeReader, part: SnapshotRange) -> Iterator[pa.RecordB
             client.close()
 
 
-def _read_on(
+def _read_from(
     client: MongoClient, part: SnapshotRange, progress: _Progress, reader: RangeReader
 ) -> Iterator[tuple[pa.RecordBatch, _Progress]]:
-    """Read a range from where it stands; give each batch with the progress after it."""
+    """Read a range from its progress on; yield each batch with the progress after it."""
     at = part.at
     if not at:
         now = cluster_time(client)
-        at = max((now.time << 32) | now.inc, part.begun_at)
+        at = max((now.time << 32) | now.inc, part.planned_at)
     size = part.batch or reader.advanced.fetch_size
-    for command in _finds(part, progress.last or part.lower, at, reader):
+    for command in _find_commands(part, progress.last or part.lower, at, reader):
         cursor = RawCursor(
             client,
             part.table.partition(".")[0],
@@ -264,7 +269,7 @@ def _read_on(
         with kept_alive(cursor, every) if reader.advanced.no_cursor_timeout else nullcontext():
             while cursor.alive:
                 reply = cursor.next()
-                spans = _without_repeated(reply, progress)
+                spans = _skip_repeated(reply, progress)
                 if not len(spans):
                     continue
                 records = snapshot_records(
@@ -276,12 +281,14 @@ def _read_on(
                     first_row=progress.rows,
                     captured_us=time.time_ns() // 1000,
                 )
-                progress = _after(reply, spans, progress)
+                progress = _advance(reply, spans, progress)
                 yield records, progress
         cursor.close()
 
 
-def _finds(part: SnapshotRange, lower: bytes, at: int, reader: RangeReader) -> Iterator[dict[str, Any]]:
+def _find_commands(
+    part: SnapshotRange, lower: bytes, at: int, reader: RangeReader
+) -> Iterator[dict[str, Any]]:
     query = parse_filter(part.where)
     command: dict[str, Any] = {
         "find": part.table.partition(".")[2],
@@ -300,21 +307,21 @@ def _finds(part: SnapshotRange, lower: bytes, at: int, reader: RangeReader) -> I
     if not part.upper or lower != part.upper:
         yield command | bounds
     if part.last:
-        # {_id: value} with its name, which is as long, changed to {$eq: value}: no value is taken apart.
+        # {_id: value} becomes {$eq: value}: the names have the same length, so the value is not parsed.
         equal = RawBSONDocument(part.last[:5] + b"$eq" + part.last[8:])
         yield command | {"filter": {"$and": [query, {"_id": equal}]}}
     if lower and not part.upper:
         yield command | {"filter": {"$and": [query, {"_id": MaxKey()}]}}
 
 
-def history_gone(error: CdcError) -> bool:
-    """Tell whether the server can't read at the cluster time that was asked for."""
+def history_expired(error: CdcError) -> bool:
+    """Return whether the server can't read at the requested cluster time."""
     cause = error.__cause__
     return isinstance(cause, OperationFailure) and cause.code in _NO_HISTORY
 
 
 def read_concern(at: int, *, exact: bool) -> dict[str, Any]:
-    """Return what asks for majority-committed data of a cluster time: as of it exactly, or of it or later."""
+    """Return the read concern for majority-committed data at exactly a cluster time, or at it or later."""
     time = Timestamp(at >> 32, at & 0xFFFF_FFFF)
     return (
         {"level": "snapshot", "atClusterTime": time}
@@ -323,8 +330,8 @@ def read_concern(at: int, *, exact: bool) -> dict[str, Any]:
     )
 
 
-def _without_repeated(reply: RawBatch, progress: _Progress) -> Spans:
-    """Leave out the document that an interrupted range begins with again."""
+def _skip_repeated(reply: RawBatch, progress: _Progress) -> Spans:
+    """Leave out the document with which a resumed range repeats."""
     spans = reply.documents
     if not progress.key or not len(spans):
         return spans
@@ -333,7 +340,7 @@ def _without_repeated(reply: RawBatch, progress: _Progress) -> Spans:
     return Spans(spans.starts[first:], spans.ends[first:], spans.stopped_at)
 
 
-def _after(reply: RawBatch, spans: Spans, progress: _Progress) -> _Progress:
+def _advance(reply: RawBatch, spans: Spans, progress: _Progress) -> _Progress:
     key, element = _identity(reply, Spans(spans.starts[-1:], spans.ends[-1:], 0))
     return _Progress(element, key, progress.rows + len(spans))
 

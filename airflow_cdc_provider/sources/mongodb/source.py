@@ -23,21 +23,20 @@ from airflow_cdc_provider.sources.base import (
     ReadLimit,
     SnapshotPlan,
 )
-from airflow_cdc_provider.sources.mongodb.backlog import Backlog, BatchTaken
+from airflow_cdc_provider.sources.mongodb.backlog import Backlog, BatchStats
 from airflow_cdc_provider.sources.mongodb.capture import ChangeStream
 from airflow_cdc_provider.sources.mongodb.check import check_deployment, list_collections
 from airflow_cdc_provider.sources.mongodb.chunks import maximum_key, plan_chunks, show_key
 from airflow_cdc_provider.sources.mongodb.codec import MongodbCodec
 from airflow_cdc_provider.sources.mongodb.connection import (
     ConnectionValues,
+    await_cluster_time,
     cluster_time,
     pinned_client,
-    reach,
 )
 from airflow_cdc_provider.sources.mongodb.cursor_reads import CursorField
-from airflow_cdc_provider.sources.mongodb.event_words import renamed_from
+from airflow_cdc_provider.sources.mongodb.event_descriptions import renamed_from
 from airflow_cdc_provider.sources.mongodb.inferred import InferredColumns
-from airflow_cdc_provider.sources.mongodb.moments import parse_moment
 from airflow_cdc_provider.sources.mongodb.oplog import oldest_time
 from airflow_cdc_provider.sources.mongodb.options import MongodbOptions
 from airflow_cdc_provider.sources.mongodb.position import LAST_INDEX, ORIGIN, StreamPlace, describe
@@ -47,6 +46,7 @@ from airflow_cdc_provider.sources.mongodb.selection import Selection
 from airflow_cdc_provider.sources.mongodb.server_errors import translated
 from airflow_cdc_provider.sources.mongodb.signal_documents import signals_of, write_marks
 from airflow_cdc_provider.sources.mongodb.snapshot import SnapshotRange, plan_snapshot, range_reader
+from airflow_cdc_provider.sources.mongodb.start_times import parse_start_time
 from airflow_cdc_provider.sources.mongodb.time_slices import ChangeReader, TimeSlice
 from airflow_cdc_provider.sources.mongodb.whole_reads import (
     NotInBatches,
@@ -61,19 +61,19 @@ from airflow_cdc_provider.sources.stream_numbers import StreamNumbers
 log = logging.getLogger(__name__)
 
 _AHEAD_SECONDS: Final = 60
-"""Less than that a secondary may be behind what a primary gave."""
+"""A secondary may lag its primary by less than this."""
 
 
 class MongodbSource:
     """A MongoDB deployment: a replica set or a sharded cluster.
 
-    Connections are made when first needed, so decoding works without any.
+    It connects on first use, so decoding needs no connection.
 
     Args:
         options: The source's options.
         connection: Values of the Airflow connection: host, port, login, password, schema, extra.
-        selects: Tells whether ``database.collection`` belongs to the capture. A :class:`Selection` also makes
-            the server filter; with another callable the server sends the changes of all namespaces.
+        selects: Whether ``database.collection`` belongs to the capture. A :class:`Selection` is also applied
+            as a filter on the server; with another callable the server sends the changes of all namespaces.
     """
 
     type = "mongodb"
@@ -85,8 +85,8 @@ class MongodbSource:
         self._options = options
         self._connection = connection
         self._selects = selects
-        self._client_made: MongoClient | None = None
-        self._stream_made: ChangeStream | None = None
+        self._cached_client: MongoClient | None = None
+        self._cached_stream: ChangeStream | None = None
         self._backlog = Backlog(options.advanced, lambda: self._client)
 
     @property
@@ -101,185 +101,184 @@ class MongodbSource:
 
     @property
     def _client(self) -> MongoClient:
-        if self._client_made is None:
+        if self._cached_client is None:
             client = self._values.client()
             try:
-                reach(client, self._options.advanced)
+                await_cluster_time(client, self._options.advanced)
             except CdcError:
                 client.close()
                 raise
-            self._client_made = client
-        return self._client_made
+            self._cached_client = client
+        return self._cached_client
 
     @property
     def _stream(self) -> ChangeStream:
-        if self._stream_made is None:
+        if self._cached_stream is None:
             selection = self._selects if isinstance(self._selects, Selection) else None
-            self._stream_made = ChangeStream(self._values, self._options, selection)
-        return self._stream_made
+            self._cached_stream = ChangeStream(self._values, self._options, selection)
+        return self._cached_stream
 
     def check(self, offset: Offset | None = None) -> list[Finding]:
-        """Look at server, permissions, collections, images and oplog; with an offset, whether it holds."""
-        place = StreamPlace.from_offset(offset) if offset is not None else None
-        return check_deployment(self._values, self._options, self._selects, place)
+        """Verify server, permissions, collections, images and oplog, and that a stored offset is valid."""
+        position = StreamPlace.from_offset(offset) if offset is not None else None
+        return check_deployment(self._values, self._options, self._selects, position)
 
     def tables(self) -> list[str]:
-        """List the selected collections, sorted; views and time series if they are read in batches."""
+        """List the selected collections, sorted, and the views and time series that are read in batches."""
         facts = list_collections(self._client, self._options, self._selects)
         named = self._selects.names if isinstance(self._selects, Selection) else self._selects
         found = [f for f in facts if named(f.name)]
         return [f.name for f in found if f.type == "collection" or self.in_batches(f.name)]
 
     def in_batches(self, table: str) -> bool:
-        """Tell whether a table is read at each run, and not streamed."""
+        """Return whether each run reads the table in full instead of streaming it."""
         return self._options.in_batches(table)
 
     @property
     def batch_seconds(self) -> float:
-        """How long after the begin of one reading of such a table the next one may begin."""
+        """Minimum seconds between the starts of two reads of such a table."""
         return self._options.batch_seconds
 
     def codec(self, table: str, memory: Mapping[str, Any] | None = None) -> Codec:
-        """Return the decoder of a collection. It needs no schema, so dropped collections have one too.
+        """Return the codec of a collection. It needs no schema, so a dropped collection has one too.
 
         Raises:
-            SchemaUnknown: ``table`` is no ``database.collection``.
+            SchemaUnknown: ``table`` is not a ``database.collection``.
             ConfigurationError: See :meth:`MongodbCodec.of`.
         """
         if not all(table.partition(".")):
-            raise SchemaUnknown("this is no collection", expected="database.collection", found=table)
+            raise SchemaUnknown("not a collection name", expected="database.collection", found=table)
         return MongodbCodec.of(table, self._options, memory)
 
     def remember(self, codec: Codec) -> Mapping[str, Any]:
-        """Return what the mirror keeps: its inferred columns."""
+        """Return the state to store with the mirror: its inferred columns."""
         assert isinstance(codec, MongodbCodec)
         return codec.remember()
 
     def reserve(self, codec: Codec, memory: Mapping[str, Any] | None) -> Mapping[str, Any] | None:
-        """Return inferred columns that are other ones than the mirror's: a type that was chosen stays."""
+        """Return the inferred columns if they differ from the mirror's, so that a chosen type is kept."""
         assert isinstance(codec, MongodbCodec)
         if codec.inferred is None or codec.inferred == InferredColumns(declared=codec.inferred.declared):
             return None
-        wanted = codec.inferred.to_memory()
-        return None if wanted == memory else wanted
+        inferred = codec.inferred.to_memory()
+        return None if inferred == memory else inferred
 
     def start(self) -> Offset:
-        """Return the present head, for what came before is in the snapshots; or the place of ``start_at``.
+        """Return the offset of ``start_at``, or the current head: snapshots cover everything before it.
 
         Raises:
-            ConfigurationError: The server has no changes of that moment any more, or not yet.
+            ConfigurationError: The oplog no longer covers ``start_at``, or it is in the future.
         """
-        chosen = parse_moment(self._options.start_at)
+        chosen = parse_start_time(self._options.start_at)
         if not chosen:
             return self.head()
-        moment, now = as_timestamp(chosen), reach(self._client, self._options.advanced)
+        time, now = as_timestamp(chosen), await_cluster_time(self._client, self._options.advanced)
         before = StreamPlace(chosen - 1 >> 32, chosen - 1 & LAST_INDEX)
-        wanted = f"{self._options.start_at}, {describe(StreamPlace.after(moment))}"
-        if moment > now:
+        requested = f"{self._options.start_at}, {describe(StreamPlace.after(time))}"
+        if time > now:
             raise ConfigurationError(
                 "source.start_at is in the future",
-                expected=f"a moment up to {describe(StreamPlace.after(now))}",
-                found=wanted,
+                expected=f"a time up to {describe(StreamPlace.after(now))}",
+                found=requested,
             )
-        if not self._stream.accepts(moment):
+        if not self._stream.accepts(time):
             raise ConfigurationError(
                 "the oplog begins after source.start_at",
-                expected=f"a moment after {describe(self._earliest())}",
-                found=wanted,
-                remedy="choose a later one, or leave it out: a snapshot has what came before",
+                expected=f"a time after {describe(self._earliest())}",
+                found=requested,
+                remedy="choose a later time, or remove the option: a snapshot covers earlier changes",
             )
-        log.info("%s: the first capture begins at %s", self._options.scope, wanted)
+        log.info("%s: the first capture starts at %s", self._options.scope, requested)
         return before.to_offset()
 
     def after_loss(self) -> Offset:
-        """Return the present head: what came before is lost, or in the snapshots that follow."""
+        """Return the current head: earlier changes are lost, or covered by the snapshots that follow."""
         return self.head()
 
     def head(self) -> Offset:
-        """Return the place after all changes of the present cluster time."""
-        return StreamPlace.after(reach(self._client, self._options.advanced)).to_offset()
+        """Return the offset after all changes of the current cluster time."""
+        return StreamPlace.after(await_cluster_time(self._client, self._options.advanced)).to_offset()
 
     def earliest(self) -> Offset:
-        """Return the place before the first change that the oplog still has."""
+        """Return the offset before the first change in the oplog."""
         return self._earliest().to_offset()
 
     def lag(self, offset: Offset | None) -> Lag:
-        """Tell how many seconds of cluster time an offset is behind; bytes can't be told."""
+        """Return how many seconds of cluster time an offset is behind the head; bytes are unknown."""
         head = StreamPlace.after(cluster_time(self._client))
-        place = StreamPlace.from_offset(offset) if offset is not None else self._earliest()
-        seconds = float(max(head.seconds - place.seconds, 0)) if place.time < head.time else 0.0
-        ahead = place.seconds - head.seconds
+        position = StreamPlace.from_offset(offset) if offset is not None else self._earliest()
+        seconds = float(max(head.seconds - position.seconds, 0)) if position.time < head.time else 0.0
+        ahead = position.seconds - head.seconds
         remarks = []
         if ahead > _AHEAD_SECONDS:
             remarks.append(
-                f"the stored offset, {describe(place)}, is {ahead} s ahead of the deployment, so nothing is "
-                "captured until it gets there: it was restored from a backup, or the connection leads to "
-                "another one. Reset the offset and take a new snapshot"
+                f"the stored offset, {describe(position)}, is {ahead} s ahead of the deployment, so nothing "
+                "is captured until the deployment gets there: it was restored from a backup, or the "
+                "connection points to another deployment. Reset the offset and take a new snapshot"
             )
-        details = {"stream": {"offset": describe(place), "head": describe(head)}}
+        details = {"stream": {"offset": describe(position), "head": describe(head)}}
         return Lag(seconds, None, details, remarks)
 
     def validate_offset(self, offset: Offset) -> None:
-        """Refuse an offset of a wrong form.
+        """Validate the format of an offset.
 
         Raises:
-            ConfigurationError: With what is expected.
+            ConfigurationError: Not a valid MongoDB offset; the message states the expected format.
         """
         StreamPlace.from_offset(offset)
 
     def plan(self, start: Offset | None, head: Offset, limit: ReadLimit) -> Plan:
-        """Take the next batch: events that the stream gives, or slices of a backlog for executors to read.
+        """Plan the next batch: events read from the stream, or slices of a backlog for executors to read.
 
-        A batch of slices never is the last one before the head.
+        A batch of slices is never the last one before the head.
 
         Raises:
-            PositionLost: The oplog no longer reaches back to ``start``; the message names the earliest time
-                left.
-            TransientError: The server can't be reached.
+            PositionLost: The oplog no longer reaches back to ``start``; the message names its earliest time.
+            TransientError: The server is unreachable.
         """
-        place = StreamPlace.from_offset(start) if start is not None else self._earliest()
+        position = StreamPlace.from_offset(start) if start is not None else self._earliest()
         stop = StreamPlace.from_offset(head)
         try:
-            if cuts := self._backlog.cuts(place, stop, limit):
-                return self._sliced(place, cuts)
+            if ends := self._backlog.slice_ends(position, stop, limit):
+                return self._plan_slices(position, ends)
             began, before = time.monotonic(), self._stream.counts
-            plan = self._stream.plan(place, stop, self._backlog.one_stream_limit(place, stop, limit))
+            plan = self._stream.plan(position, stop, self._backlog.one_stream_limit(position, stop, limit))
         except PositionLost as error:
-            raise self._explained(error, place) from error
+            raise self._explain_loss(error, position) from error
         after = self._stream.counts
-        taken = BatchTaken(
-            span=self._stream.place.time - place.time,
+        batch = BatchStats(
+            span=self._stream.position.time - position.time,
             bytes=after.bytes - before.bytes,
             changes=after.events - before.events,
             seconds=time.monotonic() - began,
             at_head=plan.at_head,
         )
-        self._backlog.was_read(taken, limit)
+        self._backlog.record_batch(batch, limit)
         return plan
 
     def stream_numbers(self) -> Mapping[str, StreamNumbers]:
-        """Tell what the one stream met so far; those of slices are not counted."""
-        return {ORIGIN: self._stream_made.counts} if self._stream_made is not None else {}
+        """Return the counters of the driver's stream; the streams of slices are not counted."""
+        return {ORIGIN: self._cached_stream.counts} if self._cached_stream is not None else {}
 
-    def _sliced(self, start: StreamPlace, cuts: Sequence[int]) -> Plan:
-        """Make a plan of slices that executors read."""
+    def _plan_slices(self, start: StreamPlace, ends: Sequence[int]) -> Plan:
+        """Build a plan of slices that executors read."""
         now_us = time.time_ns() // 1000
-        after = [start, *(StreamPlace.before(as_timestamp(cut)) for cut in cuts[:-1])]
-        slices = [TimeSlice(place, cut, now_us) for place, cut in zip(after, cuts, strict=True)]
-        last = as_timestamp(cuts[-1])
+        starts = [start, *(StreamPlace.before(as_timestamp(end)) for end in ends[:-1])]
+        slices = [TimeSlice(first, until, now_us) for first, until in zip(starts, ends, strict=True)]
+        last = as_timestamp(ends[-1])
         end = replace(StreamPlace.before(last), token=self._stream.token_before(last))
-        self._stream.go_to(end)
+        self._stream.seek(end)
         log.info(
-            "a backlog up to %s is read by %d change streams: after %s, then from %s",
+            "reading the backlog up to %s with %d change streams: after %s, then from %s",
             describe(end),
             len(slices),
             describe(start),
-            ", ".join(f"{cut >> 32}:{cut & 0xFFFF_FFFF}" for cut in cuts[:-1]),
+            ", ".join(f"{time >> 32}:{time & 0xFFFF_FFFF}" for time in ends[:-1]),
         )
         return Plan(end.to_offset(), slices, at_head=False)
 
     def reader(self) -> Callable[[Any], Iterator[pa.RecordBatch]]:
-        """Return the picklable function that turns partitions into records."""
+        """Return the picklable function that converts partitions to records."""
         values = self._values if self._connection else None
         selects = self._selects
         if self._options.batch:
@@ -287,7 +286,7 @@ class MongodbSource:
         return ChangeReader(values, self._options, selects)
 
     def plan_snapshot(self, table: str, where: str | None = None) -> SnapshotPlan:
-        """Cut a collection into ``_id`` ranges.
+        """Split a collection into ``_id`` ranges.
 
         Args:
             table: ``database.collection``.
@@ -298,7 +297,7 @@ class MongodbSource:
         return plan_snapshot(self._client, table, where, self._options.advanced.ranges_per_snapshot)
 
     def plan_batch(self, table: str, where: str | None, reached: str) -> SnapshotPlan:
-        """Plan the next reading of a table in batches, by its cursor field where it has one."""
+        """Plan the next batch read of a table, by its cursor field if it has one."""
         options = self._options
         field = options.batch_cursors.get(table)
         if field is None:
@@ -311,7 +310,7 @@ class MongodbSource:
         return SnapshotReader(self._values, self._options, range_reader(self._values, self._options))
 
     def read_keys(self, table: str, keys: Sequence[bytes]) -> Iterator[pa.RecordBatch]:
-        """Read documents again, a batch each: of one that is gone a record without payload."""
+        """Re-read documents, one batch each; a deleted document yields a record without payload."""
         client = pinned_client(self._values)
         try:
             exact = self._options.full_document == "none"
@@ -321,12 +320,12 @@ class MongodbSource:
             client.close()
 
     def state_payload(self, codec: Codec, state: bytes) -> bytes:
-        """Return the payload of a snapshot change that contributes just this document: itself."""
+        """Return the payload of a snapshot change that contributes exactly this document: its state."""
         del codec
         return state
 
     def maximum_key(self, table: str, where: str) -> str:
-        """Return the largest ``_id`` of a collection, empty if it has none."""
+        """Return the largest ``_id`` of a collection; empty for an empty collection."""
         return maximum_key(self._client, table, where)
 
     def plan_chunks(
@@ -342,15 +341,15 @@ class MongodbSource:
         chunk_size: int,
         number: int,
     ) -> ChunkPlan:
-        """Cut the next chunks off a collection, read at the stream's own place (see :mod:`.chunks`).
+        """Plan the next chunks of a collection, read at the stream's own position (see :mod:`.chunks`).
 
         Raises:
-            ConfigurationError: Copies have stages of their own, which chunks would leave out.
+            ConfigurationError: ``source.copy.pipeline`` is set, which chunks don't apply.
         """
         if self._options.copy.pipeline:
             raise ConfigurationError(
-                "a snapshot beside the stream reads documents as they are: source.copy.pipeline changes them",
-                expected="a signal of type blocking, or CdcSnapshotOperator: these apply it",
+                "an incremental snapshot reads documents unchanged and can't apply source.copy.pipeline",
+                expected="a signal of type blocking, or CdcSnapshotOperator, which apply it",
             )
         return plan_chunks(
             self._client,
@@ -366,11 +365,11 @@ class MongodbSource:
         )
 
     def show_key(self, key: str) -> str:
-        """Show an ``_id`` as Extended JSON."""
+        """Return an ``_id`` as Extended JSON."""
         return show_key(key)
 
     def arrival(self, payload: bytes) -> str:
-        """Say from which name a collection came, by the event of its rename."""
+        """Describe from which name a collection was renamed, given the event of its rename."""
         return f"{renamed_from(payload)} was renamed to it, with all its documents"
 
     def signals_of(self, payloads: Sequence[bytes]) -> Sequence[Arrived]:
@@ -378,18 +377,18 @@ class MongodbSource:
         return signals_of(payloads)
 
     def write_marks(self, table: str, chunks: Sequence[str], strategy: str, *, opening: bool) -> None:
-        """Mark that chunks begin or end, by documents in a collection.
+        """Mark the start or the end of chunks by documents in a collection.
 
         Raises:
-            ConfigurationError: The user may not write there.
-            TransientError: The server doesn't answer.
+            ConfigurationError: The user may not write to it.
+            TransientError: The server doesn't respond.
         """
         write_marks(self._client, table, chunks, strategy, opening=opening)
 
     def row_count(self, table: str) -> int | None:
-        """Count documents by the collection's metadata: immediate, and off only after an unclean stop.
+        """Return the document count in the collection's metadata; off only after an unclean shutdown.
 
-        What is read in batches has no such metadata, or needs none.
+        None for tables that are read in batches: views have no such metadata.
         """
         if self.in_batches(table):
             return None
@@ -398,36 +397,36 @@ class MongodbSource:
             return int(self._client[database][collection].estimated_document_count())
 
     def close(self) -> None:
-        """End connections."""
-        if self._stream_made is not None:
-            self._stream_made.close()
-        if self._client_made is not None:
-            self._client_made.close()
-        self._stream_made = None
-        self._client_made = None
+        """Close all connections."""
+        if self._cached_stream is not None:
+            self._cached_stream.close()
+        if self._cached_client is not None:
+            self._cached_client.close()
+        self._cached_stream = None
+        self._cached_client = None
 
     def _earliest(self) -> StreamPlace:
         oldest = oldest_time(self._client, self._stream.accepts, cluster_time(self._client))
         return StreamPlace.after(as_timestamp(((oldest.time << 32) | oldest.inc) - 1))
 
-    def _explained(self, error: PositionLost, place: StreamPlace) -> PositionLost:
-        """Say what is lost, and how to go on."""
+    def _explain_loss(self, error: PositionLost, position: StreamPlace) -> PositionLost:
+        """Build an error that states what is lost and how to recover."""
         earliest = self._earliest()
-        by_hand = (
-            "To go on: snapshot.mode when_needed, or snapshot.on_lost_position: snapshot, reads the tables "
-            "anew; or by hand, 'airflow cdc offsets reset' and a sync. A larger oplog or more frequent runs "
-            "prevent it"
+        recovery = (
+            "To recover: snapshot.mode when_needed, or snapshot.on_lost_position: snapshot, takes a new "
+            "snapshot of the tables; or manually, 'airflow cdc offsets reset' and a sync. A larger oplog or "
+            "more frequent runs prevent this"
         )
-        if earliest.time <= place.time:
+        if earliest.time <= position.time:
             return PositionLost(
-                "the server can't go on after the stored token",
-                expected=describe(place),
+                "the server can't resume after the stored token",
+                expected=describe(position),
                 found=f"changes since {describe(earliest)}, and {error.found or error.message}",
-                remedy=f"source.stream.resume_by_time goes on by its time. {by_hand}",
+                remedy=f"source.stream.resume_by_time resumes by its cluster time. {recovery}",
             )
         return PositionLost(
             "the oplog no longer has the changes after the stored offset",
-            expected=describe(place),
+            expected=describe(position),
             found=f"changes since {describe(earliest)}",
-            remedy=by_hand,
+            remedy=recovery,
         )

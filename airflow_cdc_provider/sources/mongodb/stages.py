@@ -1,7 +1,6 @@
-"""A user's own stages of the change stream's pipeline: read, and refused where they would break the capture.
+"""Validates custom stages of the change stream's pipeline: stages that would break the capture are refused.
 
-Light: read by DAG files. Whatever a look at the stages can't tell is looked at again in the events themselves
-(:mod:`.guard`).
+Imports no driver: read by DAG files. :mod:`.guard` validates the events for problems that depend on data.
 """
 
 from __future__ import annotations
@@ -24,22 +23,22 @@ ALLOWED: Final = (
     "$replaceWith",
     "$redact",
 )
-"""What MongoDB takes in a change stream's pipeline."""
+"""Stages that MongoDB permits in a change stream's pipeline."""
 
 ALLOWED_IN_COPIES: Final = (*ALLOWED, "$lookup", "$graphLookup", "$sort", "$limit", "$skip", "$sample")
-"""What leaves documents told apart by their ``_id``, and writes nothing."""
+"""Stages that keep documents identifiable by their ``_id``, and write nothing."""
 
 NEEDED: Final = ("_id", "operationType", "clusterTime", "ns", "documentKey")
-"""Members of an event that say where it is in the stream, and which document it is of."""
+"""Members that identify an event's position in the stream and its document."""
 
 _PROTECTED: Final = frozenset({*NEEDED, "ns.db", "ns.coll", "documentKey._id", "fullDocument._id"})
 
 
 def read_stages(value: object) -> object:
-    """Read stages that are written as a text of JSON; return anything else as it is.
+    """Parse stages that are written as JSON text; return other values unchanged.
 
     Raises:
-        ConfigurationError: The text is no JSON.
+        ConfigurationError: The text is not valid JSON.
     """
     if not isinstance(value, str):
         return value
@@ -47,12 +46,12 @@ def read_stages(value: object) -> object:
         return json.loads(value) if value.strip() else []
     except ValueError as error:
         raise ConfigurationError(
-            "option pipeline is no JSON", expected="a list of aggregation stages", found=str(error)
+            "option pipeline is not valid JSON", expected="a list of aggregation stages", found=str(error)
         ) from None
 
 
 def check_stages(stages: Sequence[Stage]) -> str:
-    """Return what was expected if stages can't be used, else an empty text."""
+    """Return what is expected if stages are invalid, else an empty text."""
     try:
         json.dumps(stages)
     except (TypeError, ValueError):
@@ -64,16 +63,16 @@ def check_stages(stages: Sequence[Stage]) -> str:
         if len(names) != 1 or names[0] not in ALLOWED:
             found = ", ".join(names) or "none"
             return f"stages of one operator each, one of {', '.join(ALLOWED)} (stage {number}: {found})"
-        if taken := sorted(set(_taken(names[0], stage[names[0]]))):
+        if removed := sorted(set(_removed_members(names[0], stage[names[0]]))):
             return (
-                f"stages that leave {', '.join(NEEDED)} of each event as they are "
-                f"(stage {number}, {names[0]}, takes or changes {', '.join(taken)})"
+                f"stages that keep {', '.join(NEEDED)} of each event unchanged "
+                f"(stage {number}, {names[0]}, removes or changes {', '.join(removed)})"
             )
     return ""
 
 
 def check_copy_stages(stages: Sequence[Stage]) -> str:
-    """Likewise of stages by which collections are read in full: documents must stay, by their ``_id``."""
+    """Return what is expected if stages of full reads are invalid: they must keep each ``_id``."""
     try:
         json.dumps(stages)
     except (TypeError, ValueError):
@@ -84,13 +83,13 @@ def check_copy_stages(stages: Sequence[Stage]) -> str:
             found = ", ".join(names) or "none"
             allowed = ", ".join(ALLOWED_IN_COPIES)
             return f"stages of one operator each, one of {allowed} (stage {number}: {found})"
-        if "_id" in set(_taken(names[0], stage[names[0]])):
-            return f"stages that leave _id as it is (stage {number}, {names[0]}, takes or changes it)"
+        if "_id" in set(_removed_members(names[0], stage[names[0]])):
+            return f"stages that keep _id unchanged (stage {number}, {names[0]}, removes or changes it)"
     return ""
 
 
-def _taken(operator: str, value: object) -> Iterator[str]:
-    """Name the members that capture needs and that a stage certainly takes away or changes."""
+def _removed_members(operator: str, value: object) -> Iterator[str]:
+    """Yield the required members that a stage certainly removes or changes."""
     if operator == "$unset":
         paths = [value] if isinstance(value, str) else value if isinstance(value, list) else []
         yield from (path for path in paths if _is_needed(path))
@@ -107,9 +106,9 @@ def _taken(operator: str, value: object) -> Iterator[str]:
 
 
 def _projected_away(value: object) -> Iterator[str]:
-    kept = {path: shown for path, shown in _leaves(value) if not _is_zero(shown)}
-    yield from (path for path, shown in _leaves(value) if _is_zero(shown) and _is_needed(path))
-    if any(path != "_id" for path in kept):  # what isn't named goes
+    kept = {path: leaf for path, leaf in _leaves(value) if not _is_zero(leaf)}
+    yield from (path for path, leaf in _leaves(value) if _is_zero(leaf) and _is_needed(path))
+    if any(path != "_id" for path in kept):  # an inclusion removes all other members
         roots = {path.partition(".")[0] for path in kept}
         yield from (name for name in NEEDED if name != "_id" and name not in roots)
 
@@ -119,17 +118,17 @@ def _is_needed(path: object) -> bool:
     return text in _PROTECTED or text.partition(".")[0] in ("_id", "operationType", "clusterTime")
 
 
-def _is_zero(shown: object) -> bool:
-    return shown is False or (isinstance(shown, (int, float)) and shown == 0)
+def _is_zero(leaf: object) -> bool:
+    return leaf is False or (isinstance(leaf, (int, float)) and leaf == 0)
 
 
 def _leaves(value: object, lead: str = "") -> Iterator[tuple[str, object]]:
-    """Give the dotted paths of a projection; an expression is a leaf."""
+    """Yield the dotted paths of a projection with their values; an expression is a leaf."""
     if not isinstance(value, Mapping):
         return
-    for name, shown in value.items():
+    for name, child in value.items():
         path = f"{lead}{name}"
-        if isinstance(shown, Mapping) and shown and not any(inner.startswith("$") for inner in shown):
-            yield from _leaves(shown, f"{path}.")
+        if isinstance(child, Mapping) and child and not any(inner.startswith("$") for inner in child):
+            yield from _leaves(child, f"{path}.")
         else:
-            yield path, shown
+            yield path, child

@@ -1,4 +1,4 @@
-"""What a change stream gave: whole events as raw bytes, and how they are put into slices for executors."""
+"""Complete events of a change stream as raw bytes, and their grouping into slices for executors."""
 
 from __future__ import annotations
 
@@ -20,13 +20,13 @@ SLICE_BYTES: Final = 16 * 1024 * 1024
 
 @dataclass(frozen=True)
 class Events:
-    """Whole events that follow each other in the stream.
+    """Complete, consecutive events of a stream.
 
     Args:
-        data: The buffer that holds them.
-        spans: Where they stand in it.
-        times: Cluster time of each, seconds in the upper half.
-        indexes: Number of each among the events of its cluster time.
+        data: The buffer.
+        spans: Spans of the events in it.
+        times: Cluster time of each event, seconds in the upper half.
+        indexes: Index of each among the events of its cluster time.
     """
 
     data: Bytes
@@ -39,34 +39,34 @@ class Events:
         return len(self.spans)
 
     def part(self, first: int, end: int) -> Events:
-        """Return those from a number to before another."""
+        """Return the events from one index to before another."""
         rows = slice(first, end)
         spans = Spans(self.spans.starts[rows], self.spans.ends[rows], self.spans.stopped_at)
         return Events(self.data, spans, self.times[rows], self.indexes[rows])
 
     def before(self, time: int) -> Events:
-        """Return those of an earlier cluster time."""
+        """Return the events of an earlier cluster time."""
         return self.part(0, int(np.searchsorted(self.times, np.uint64(time))))
 
 
 @dataclass(frozen=True)
 class Reply:
-    """What one look at the stream brought.
+    """The result of one read of the stream.
 
     Args:
-        events: Events that are whole now.
-        took: How many events or fragments of events the server sent.
-        waited: Whether the server waited for news as long as it may.
+        events: The events that are complete now.
+        count: Number of events or fragments of events that the server sent.
+        waited: Whether the server waited for new events as long as it may.
     """
 
     events: Sequence[Events]
-    took: int
+    count: int
     waited: bool
 
 
 @dataclass
 class SlicedEvents:
-    """The events of a plan on their way into slices."""
+    """Groups the events of a plan into slices."""
 
     slices: list[EventSlice] = field(default_factory=list)
     parts: list[bytes] = field(default_factory=list)
@@ -77,7 +77,7 @@ class SlicedEvents:
     changes: int = 0
 
     def add(self, events: Events) -> None:
-        """Take in events; a slice that is large enough is closed."""
+        """Add events; close the slice if it is large enough."""
         if not self.parts:
             self.first_index = int(events.indexes[0])
             self.captured_us = time.time_ns() // 1000
@@ -90,7 +90,7 @@ class SlicedEvents:
             self.close()
 
     def close(self) -> None:
-        """Close the open slice, if it holds anything."""
+        """Close the open slice unless it is empty."""
         if self.parts:
             self.slices.append(EventSlice(b"".join(self.parts), self.first_index, self.captured_us))
             self.parts = []

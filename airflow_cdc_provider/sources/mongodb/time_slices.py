@@ -1,21 +1,21 @@
-"""Slices of cluster time: parts of a backlog that several change streams read at once, on executors.
+"""Slices of cluster time: parts of a backlog that several change streams read in parallel, on executors.
 
-A slice holds all events after a place and before a cluster time::
+A slice has all events after a position and before a cluster time::
 
     start (token, or time) ──► [t0, t1)   [t1, t2)   ...   [tn-1, tn) ──► the offset: before all events of tn
 
-The first one begins where one stream would, with the token; each later one at a cluster time, which it begins
-with. All events of a cluster time, so of a transaction, are in one slice: they are numbered as one stream
-numbers them, and together the slices give what it gives, each event once, in the same order. (Of streams that
-are split by documents the server would have to make all events of each: that costs it as many times as much;
-slices of time cost it a few percent more than one stream.)
+The first slice starts at the token, as a single stream would; each later one at a cluster time, inclusive.
+All events of a cluster time, and so of a transaction, are in one slice: they get the same indexes as in a
+single stream, and the slices together return each event of it once, in the same order. (If streams were split
+by documents, the server would produce all events for each stream, at a multiple of the cost; slices of time
+cost it a few percent more than one stream.)
 
-A slice ends with the first event or token of its end or later. The server sends such a token only when it has
-sent everything before, so nothing is missed; the part of the last reply that is beyond is dropped.
+A slice ends at the first event or token at or after its end. The server sends such a token only after all
+earlier events, so none is missed; events of the last reply after the end are dropped.
 
-Read again, a slice gives the same records, but for documents that the server looks up. A lost connection, a
-new primary, or an ``invalidate`` inside are got over as in one stream (:mod:`.capture`), of which each slice
-is one. Events are handed on reply by reply, so a slice needs the memory of a few replies.
+Read again, a slice returns the same records, except for documents that the server looks up. A slice is an
+ordinary stream (:mod:`.capture`), so it survives a lost connection, an election or an ``invalidate``. Events
+are yielded reply by reply, so a slice needs the memory of a few replies.
 """
 
 from __future__ import annotations
@@ -41,13 +41,13 @@ from airflow_cdc_provider.sources.stream_numbers import StreamNumbers
 
 @dataclass(frozen=True)
 class TimeSlice:
-    """Events that a stream of its own reads.
+    """A slice of events, read by its own change stream.
 
     Args:
-        start: The place after which it begins.
+        start: The position after which it starts.
         until: Cluster time before which it ends, seconds in the upper half.
-        captured_us: When it was planned, in us since 1970: what its records tell as the time of capture, so
-            that they are the same when it is read again.
+        captured_us: When it was planned, in us since 1970: the capture time of its records, so that they are
+            the same when it is read again.
     """
 
     start: StreamPlace
@@ -57,14 +57,14 @@ class TimeSlice:
 
 @dataclass(frozen=True)
 class ChangeReader:
-    """What reads the partitions of a plan: events that came with it, and slices of time. Picklable.
+    """Reads the partitions of a plan: events that the plan holds, and slices of time. Picklable.
 
-    It holds the connection's values; its text doesn't show them.
+    Its ``repr`` doesn't contain the connection's values.
 
     Args:
-        values: The connection, None where events come with the plan only.
+        values: The connection; None if plans hold all their events.
         options: The source's options.
-        selects: Tells whether a namespace belongs to the capture.
+        selects: Whether a namespace belongs to the capture.
     """
 
     values: ConnectionValues | None = field(repr=False)
@@ -80,11 +80,14 @@ class ChangeReader:
 
         Args:
             part: The partition.
-            counts: To add what was done for it.
+            counts: Counters to add to.
+
+        Yields:
+            Change records, reply by reply.
 
         Raises:
             PositionLost: The oplog no longer has the events of a slice.
-            TransientError: The server can't be reached.
+            TransientError: The server is unreachable.
             CorruptInput: With option ``strict``: an event is broken.
         """
         strict = self.options.advanced.strict
@@ -118,11 +121,11 @@ class ChangeReader:
             stream.close()
 
 
-def position_lost(place: StreamPlace, found: str) -> PositionLost:
-    """Return the error of a stream that can't go on after a place."""
+def position_lost(position: StreamPlace, found: str) -> PositionLost:
+    """Return the error of a stream that can't resume after a position."""
     return PositionLost(
         "the oplog no longer has the changes after the stored offset",
-        expected=describe(place),
+        expected=describe(position),
         found=found,
         remedy="take a new snapshot; a larger oplog or more frequent runs prevent it",
     )
@@ -141,11 +144,11 @@ def _us(seconds: float) -> int:
 
 
 def _events(stream: ChangeStream, part: TimeSlice) -> Iterator[Events]:
-    stream.go_to(part.start)
-    while stream.place.time < part.until:
+    stream.seek(part.start)
+    while stream.position.time < part.until:
         reply = stream.read()
         for events in reply.events:
-            if len(inside := events.before(part.until)):
-                yield inside
+            if len(selected := events.before(part.until)):
+                yield selected
         if stream.ended(reply):
             return

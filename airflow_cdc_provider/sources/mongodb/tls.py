@@ -1,20 +1,20 @@
-"""Keystores of Java, and PEM files under the same names, as the PEM files that PyMongo takes.
+"""Converts Java keystores, and PEM files under the same names, to the PEM files that PyMongo reads.
 
-Debezium keeps a client's certificate and those that it trusts in keystores. A connection's extra may name
-them as Debezium's properties do, without their ``mongodb.``:
+Debezium stores the client's certificate and trusted certificates in keystores. A connection's extra may name
+them like Debezium's properties, without the prefix ``mongodb.``:
 
 ==============================  ====================================================================
 ``ssl.keystore``                the client's key and certificate: PKCS12, JKS, or PEM (both in one file);
                                 PyMongo's ``tlsCertificateKeyFile``
 ``ssl.keystore.password``       its password, and its key's; ``tlsCertificateKeyFilePassword``
-``ssl.keystore.type``           ``PKCS12`` by default; what a file is, it says itself
+``ssl.keystore.type``           ``PKCS12`` by default; the format is detected from the file
 ``ssl.truststore``              certificates of servers or authorities: PKCS12, JKS, or PEM; ``tlsCAFile``
 ``ssl.truststore.password``     its password
 ``ssl.truststore.type``         likewise
 ==============================  ====================================================================
 
-Either of them turns TLS on. They are this connection's alone. A key out of a keystore lies in a file for the
-moment in which a client is made, encrypted, readable by this user alone.
+Each of them enables TLS. They apply to this connection only. While a client is created, the key of a keystore
+is in a temporary file, encrypted and readable only by the current user.
 """
 
 from __future__ import annotations
@@ -37,40 +37,40 @@ _OTHERS: Final = {_KEYSTORE: "tlsCertificateKeyFile", _TRUSTSTORE: "tlsCAFile"}
 
 
 def take_stores(extra: MutableMapping[str, Any]) -> dict[str, str]:
-    """Take the module's settings out of a connection's extra.
+    """Remove the keystore settings from a connection's extra and return them.
 
     Raises:
-        ConfigurationError: A type is unknown, a store is named twice, or one has a password but no file.
+        ConfigurationError: A type is unknown, a store is configured twice, or a password has no file.
     """
-    taken: dict[str, str] = {}
+    stores: dict[str, str] = {}
     for store, other in _OTHERS.items():
         settings = {name: str(extra.pop(f"{store}{name}", "") or "") for name in ("", ".password", ".type")}
         kind = settings.pop(".type") or "PKCS12"
         if kind.upper() not in _TYPES:
             raise ConfigurationError(
-                f"{store}.type is wrong",
+                f"invalid value for {store}.type",
                 expected=f"one of {', '.join(_TYPES)}",
                 found=kind,
                 remedy=f"keytool -importkeystore -srckeystore FILE -srcstoretype {kind} "
                 "-destkeystore NEW.p12 -deststoretype PKCS12",
             )
         if settings[""] and any(name.lower() == other.lower() for name in extra):
-            raise ConfigurationError(f"{store} and {other} say the same", remedy="keep one of them")
+            raise ConfigurationError(f"{store} and {other} are both set", remedy="remove one of them")
         if settings[".password"] and not settings[""]:
-            raise ConfigurationError(f"{store}.password is there, and no {store}", expected="its file")
-        taken |= {f"{store}{name}": value for name, value in settings.items() if value}
-    return taken
+            raise ConfigurationError(f"{store}.password is set without {store}", expected="the keystore file")
+        stores |= {f"{store}{name}": value for name, value in settings.items() if value}
+    return stores
 
 
 @contextmanager
 def pem_options(stores: Mapping[str, str]) -> Iterator[dict[str, Any]]:
-    """Give PyMongo's options for stores; the files that they name are there inside the ``with`` alone.
+    """Yield PyMongo's options for keystores; their files exist only inside the ``with``.
 
     Args:
-        stores: What :func:`take_stores` took.
+        stores: The result of :func:`take_stores`.
 
     Raises:
-        ConfigurationError: A store can't be read, or lacks what it is for.
+        ConfigurationError: A keystore can't be read, or has no matching key or certificate.
     """
     if not stores:
         yield {}
@@ -80,7 +80,7 @@ def pem_options(stores: Mapping[str, str]) -> Iterator[dict[str, Any]]:
         if path := stores.get(_KEYSTORE):
             options |= _identity(path, stores.get(f"{_KEYSTORE}.password", ""), Path(folder))
         if path := stores.get(_TRUSTSTORE):
-            options["tlsCAFile"] = _trusted(path, stores.get(f"{_TRUSTSTORE}.password", ""), Path(folder))
+            options["tlsCAFile"] = _truststore(path, stores.get(f"{_TRUSTSTORE}.password", ""), Path(folder))
         yield options
 
 
@@ -93,39 +93,40 @@ def _identity(path: str, password: str, folder: Path) -> dict[str, str]:
     store = read_keystore(path, password, _KEYSTORE)
     if not store.key or not store.chain:
         raise ConfigurationError(
-            f"{_KEYSTORE} {path} holds no private key with its certificate",
-            expected="the client's, as keytool -importkeystore or openssl pkcs12 -export put them there",
+            f"{_KEYSTORE} {path} has no private key with its certificate",
+            expected="the client's key and certificate, as keytool -importkeystore or openssl pkcs12 -export "
+            "store them",
         )
-    word = secrets.token_hex(16)
+    passphrase = secrets.token_hex(16)
     key = form.load_der_private_key(store.key, None).private_bytes(
-        form.Encoding.PEM, form.PrivateFormat.PKCS8, form.BestAvailableEncryption(word.encode())
+        form.Encoding.PEM, form.PrivateFormat.PKCS8, form.BestAvailableEncryption(passphrase.encode())
     )
     file = folder / "identity.pem"
     file.write_bytes(key + _pem(store.chain))
-    return {"tlsCertificateKeyFile": str(file), "tlsCertificateKeyFilePassword": word}
+    return {"tlsCertificateKeyFile": str(file), "tlsCertificateKeyFilePassword": passphrase}
 
 
-def _trusted(path: str, password: str, folder: Path) -> str:
+def _truststore(path: str, password: str, folder: Path) -> str:
     if _is_pem(path, _TRUSTSTORE):
         return path
     store: Keystore = read_keystore(path, password, _TRUSTSTORE)
     certificates = store.trusted or store.chain
     if not certificates:
         raise ConfigurationError(
-            f"{_TRUSTSTORE} {path} holds no certificate",
-            expected="those of the servers, or of the authority that signed them",
+            f"{_TRUSTSTORE} {path} has no certificate",
+            expected="certificates of the servers, or of their certificate authority",
         )
     file = folder / "trusted.pem"
     file.write_bytes(_pem(certificates))
     return str(file)
 
 
-def _is_pem(path: str, what: str) -> bool:
+def _is_pem(path: str, setting: str) -> bool:
     try:
         return b"-----BEGIN " in Path(path).read_bytes()
     except OSError as error:
         raise ConfigurationError(
-            f"{what} {path} can't be read",
+            f"{setting} {path} can't be read",
             expected="a file on each machine that connects: Airflow's workers, Spark's driver and executors",
             found=str(error.strerror),
         ) from error

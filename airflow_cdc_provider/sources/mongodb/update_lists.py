@@ -1,4 +1,4 @@
-"""Lists of an update's description: paths that were removed, arrays that were cut.
+"""Reads the lists of an update's description: removed fields and truncated arrays.
 
 Both are arrays inside a change event::
 
@@ -40,15 +40,15 @@ def removed_fields(
     """Read arrays of paths.
 
     Args:
-        data: Bytes that hold all arrays.
-        kinds: 4 where there is an array (``uint8``).
-        first: Where each begins.
-        last: Where each ends.
-        rules: What of the paths is left out or renamed.
-        masks: Per rule, the rows that it is about.
+        data: The buffer.
+        kinds: 4 for an array (``uint8``).
+        first: Start of each array.
+        last: End of each array.
+        rules: Paths to leave out or rename.
+        masks: Per rule, the rows to which it applies.
 
     Returns:
-        Lists of text, null where there is none or it is empty; and whether a row's array is broken.
+        Lists of strings, null for a missing or empty array; and whether a row's array is broken.
     """
     count = count_elements(data, kinds, first, last)
     offsets, total = list_offsets(count)
@@ -90,7 +90,7 @@ def truncated_arrays(
 def _ruled(
     texts: pa.Array, offsets: np.ndarray, rules: FieldRules, masks: Sequence[np.ndarray]
 ) -> tuple[pa.Array, np.ndarray]:
-    """Apply rules to the paths in lists; those of broken rows are null and stay."""
+    """Apply rules to the paths in lists; null paths of broken rows are kept."""
     rows = np.repeat(np.arange(len(offsets) - 1), np.diff(offsets))
     present = texts.is_valid().to_numpy(zero_copy_only=False)
     return rules.rename(texts.fill_null(""), [mask[rows] & present for mask in masks])
@@ -102,7 +102,7 @@ def _kept_offsets(offsets: np.ndarray, kept: np.ndarray) -> np.ndarray:
 
 
 def list_offsets(count: np.ndarray) -> tuple[np.ndarray, int]:
-    """Return offsets of lists with so many elements, and how many there are in all."""
+    """Return the offsets of lists with these numbers of elements, and the total number."""
     offsets = np.zeros(len(count) + 1, np.int32)
     np.cumsum(np.maximum(count, 0), out=offsets[1:])
     return offsets, int(offsets[-1])
@@ -114,7 +114,7 @@ def _lists(offsets: np.ndarray, values: pa.Array) -> pa.Array:
 
 
 def _rows_of(offsets: np.ndarray, flags: np.ndarray) -> np.ndarray:
-    """Tell which lists have a flagged element."""
+    """Return which lists have a flagged element."""
     before = np.concatenate([[0], np.cumsum(flags)])
     return before[offsets[1:]] != before[offsets[:-1]]
 

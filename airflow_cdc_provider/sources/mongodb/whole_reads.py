@@ -1,9 +1,10 @@
-"""What is read by one aggregation: views, time series and collections at each run, copies with own stages.
+"""Reads by a single aggregation: batch reads of views, time series and collections, and copies with stages.
 
-Neither a view nor a time series has an index on ``_id`` that could bound ranges, and stages of one's own may
-begin with anything, so one task reads all of it. Documents are told apart by ``_id`` as everywhere; those
-without one are set apart. Rows have the cluster time before the read as their version. What a reading in full
-doesn't see goes from the mirror; one by a cursor field (:mod:`.cursor_reads`) adds to it.
+Neither a view nor a time series has an index on ``_id`` that could bound ranges, and custom stages may start
+with anything, so one task reads the whole table. Documents are identified by ``_id`` as everywhere; those
+without one are quarantined. Rows have the cluster time before the read as their version. A full read deletes
+rows that it didn't find from the mirror; a read by a cursor field (:mod:`.cursor_reads`) only adds and
+updates.
 """
 
 from __future__ import annotations
@@ -35,80 +36,80 @@ from airflow_cdc_provider.sources.mongodb.snapshot import (
 
 @dataclass(frozen=True)
 class WholeRead:
-    """All of a view, time series or collection.
+    """A whole view, time series or collection.
 
     Args:
         table: ``database.collection``.
         where: Filter as Extended JSON, empty for none.
-        begun_at: Cluster time of the plan, which the read must have reached.
+        planned_at: Cluster time of the plan; the read is not older.
     """
 
     table: str
     where: str
-    begun_at: int
+    planned_at: int
 
 
 def plan_whole_read(client: MongoClient, table: str, where: str | None) -> SnapshotPlan:
-    """Plan to read all of a view, time series or collection at once.
+    """Plan to read a whole view, time series or collection at once.
 
     Raises:
-        ConfigurationError: The filter is wrong.
+        ConfigurationError: The filter is invalid.
     """
     parse_filter(where)
-    begun = cluster_time(client)
+    now = cluster_time(client)
     return SnapshotPlan(
         table=table,
-        ranges=(WholeRead(table, where or "", (begun.time << 32) | begun.inc),),
-        position=StreamPlace(begun.time, begun.inc, LAST_INDEX - 1).position,
+        ranges=(WholeRead(table, where or "", (now.time << 32) | now.inc),),
+        position=StreamPlace(now.time, now.inc, LAST_INDEX - 1).encoded,
         origin=ORIGIN,
     )
 
 
 def plan_reading(
-    client: MongoClient, table: str, where: str | None, cursor: CursorField, reached: str
+    client: MongoClient, table: str, where: str | None, cursor: CursorField, state: str
 ) -> SnapshotPlan:
-    """Plan to read what came since the last reading, or all of it where that is due.
+    """Plan an incremental read since the previous one, or a full read if that is due.
 
     Args:
-        client: The connection.
+        client: The client.
         table: The table.
         where: Filter as Extended JSON.
-        cursor: The field that readings go by.
-        reached: What the reading before left, empty for one in full.
+        cursor: The cursor field.
+        state: The state that the previous read stored, empty for a full read.
 
     Raises:
-        ConfigurationError: The filter is wrong, or the table can't be read.
+        ConfigurationError: The filter is invalid, or the table can't be read.
     """
     filtered, now = parse_filter(where), time.time()
     value = greatest(client, table, cursor.field, filtered)
-    newer = cursor.query_since(reached, value, now)
+    newer = cursor.query_since(state, value, now)
     if newer is None:
         plan = plan_whole_read(client, table, where)
     else:
         both = {"$and": [filtered, newer]} if filtered else newer
         text = json_util.dumps(both, json_options=json_util.CANONICAL_JSON_OPTIONS)
         plan = plan_whole_read(client, table, text)
-    left = cursor.reached(value, reached, now, full=newer is None)
-    return replace(plan, reached=left, partial=newer is not None)
+    next_state = cursor.next_state(value, state, now, full=newer is None)
+    return replace(plan, reached=next_state, partial=newer is not None)
 
 
 @dataclass(frozen=True)
 class NotInBatches:
-    """Tells whether a namespace belongs to the change stream. Picklable."""
+    """Selects the namespaces that are streamed. Picklable."""
 
     selects: Callable[[str], bool]
     options: MongodbOptions
 
     def __call__(self, table: str) -> bool:
-        """Tell it of ``database.collection``."""
+        """Return whether ``database.collection`` is streamed."""
         return self.selects(table) and not self.options.in_batches(table)
 
 
 @dataclass(frozen=True)
 class SnapshotReader:
-    """Reads ranges of collections, and what is read whole. Picklable.
+    """Reads ranges of collections, and whole tables. Picklable.
 
-    A whole read that is interrupted fails, and its task begins it anew.
+    An interrupted whole read fails, and its task starts over.
     """
 
     values: ConnectionValues = field(repr=False)
@@ -116,11 +117,11 @@ class SnapshotReader:
     read_range: RangeReader
 
     def counting(self, lost: Callable[[int], None]) -> SnapshotReader:
-        """Return one that tells of the connections that it loses in ranges."""
+        """Return a reader that reports lost connections of ranges to a callback."""
         return replace(self, read_range=self.read_range.counting(lost))
 
     def row_in_words(self, rows: pa.RecordBatch) -> str:
-        """Say which document the last one of a batch is."""
+        """Describe the last document of a batch."""
         return self.read_range.row_in_words(rows)
 
     def __call__(self, part: SnapshotRange | WholeRead) -> Iterator[pa.RecordBatch]:
@@ -137,7 +138,7 @@ class SnapshotReader:
     def _read_whole(self, client: MongoClient, part: WholeRead) -> Iterator[pa.RecordBatch]:
         database, _, collection = part.table.partition(".")
         now = cluster_time(client)
-        at = max((now.time << 32) | now.inc, part.begun_at)
+        at = max((now.time << 32) | now.inc, part.planned_at)
         size = self.options.advanced.fetch_size
         query = parse_filter(part.where)
         own = user_stages(self.options.copy.pipeline, "source.copy.pipeline")

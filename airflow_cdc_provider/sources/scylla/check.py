@@ -1,4 +1,4 @@
-"""What is checked of a cluster whose logs and streams can be read: release, level, options of tables."""
+"""Prerequisite checks of a cluster: release, consistency level, streams and table options."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from airflow_cdc_provider.sources.cql.schema import TableSchema
 from airflow_cdc_provider.sources.cql.types import cql_name
 from airflow_cdc_provider.sources.scylla.client_driver import ClientDriver
 from airflow_cdc_provider.sources.scylla.log_options import CdcOption
-from airflow_cdc_provider.sources.scylla.server_tables import rows_if_there
+from airflow_cdc_provider.sources.scylla.server_tables import rows_or_none
 
 if TYPE_CHECKING:
     from cassandra.cluster import Session
@@ -22,17 +22,17 @@ if TYPE_CHECKING:
     from airflow_cdc_provider.sources.scylla.options import ScyllaOptions
 
 _NEED_ALL: Final = ("ANY", "ONE", "TWO", "LOCAL_ONE", "NODE_LOCAL")
-"""Levels that overlap only with writers at ALL."""
+"""Consistency levels that only overlap with writes at ALL."""
 _LOCAL: Final = ("LOCAL_QUORUM", "LOCAL_SERIAL")
 
 
 @dataclass(frozen=True)
 class WantedImages:
-    """What events are to show of rows that change.
+    """The row images that events require.
 
     Args:
-        before: Which option asks for preimages, empty for none.
-        after: Which option asks for postimages, empty for none.
+        before: Name of the option that requires preimages, empty for none.
+        after: Name of the option that requires postimages, empty for none.
     """
 
     before: str = ""
@@ -46,35 +46,35 @@ def check_cluster(
     images: WantedImages,
     selects: Callable[[str], bool],
 ) -> Iterator[Finding]:
-    """Look at a cluster, the tables that are selected, and their streams.
+    """Check a cluster, the selected tables, and their streams.
 
     Args:
         cluster: The cluster.
         options: The declaration's source part.
-        selected: Lists the tables.
-        images: What events are to show.
-        selects: Tells whether the declaration selects a table, which may have no log.
+        selected: Returns the selected tables.
+        images: The images that events require.
+        selects: Returns whether the declaration selects a table, with or without a log.
     """
     try:
         cluster.observe()
         tables = selected()
-        nameless = [table for table in tables if not cluster.timeline(table, lambda: tables).begins_ms]
+        without_streams = [table for table in tables if not cluster.timeline(table, lambda: tables).begins_ms]
         bases = [base for table, base in cluster.schemas.tables.items() if selects(table)]
     except CdcError as error:
         yield Finding("error", "logs", error.message, error.remedy)
         return
-    yield from tell_counters(bases)
+    yield from check_counters(bases)
     if not tables:
         yield Finding(
             "error",
             "tables",
-            "none that the declaration selects has a log",
+            "none of the selected tables has a log",
             "ALTER TABLE ... WITH cdc = {'enabled': true}, or check tables",
         )
         return
     yield Finding("ok", "tables", f"{len(tables)} have a log: {', '.join(tables)}")
-    if nameless:
-        yield Finding("warning", "streams", f"{', '.join(nameless)}: there are no streams yet")
+    if without_streams:
+        yield Finding("warning", "streams", f"{', '.join(without_streams)}: no streams yet")
     yield from check_consistency(options.consistency)
     try:
         release = release_of(cluster.session, options.advanced.system_keyspace)
@@ -82,33 +82,33 @@ def check_cluster(
         yield Finding("error", "release", error.message, error.remedy)
         return
     yield Finding("ok", "release", f"ScyllaDB {release}")
-    yield from ClientDriver.present().findings()
+    yield from ClientDriver.detect().findings()
     logged = {table: cluster.logs[table].option for table in tables if table in cluster.logs}
-    yield from tell_untold(logged, options.advanced.schema_keyspace)
+    yield from check_unreported_options(logged, options.advanced.schema_keyspace)
     yield from check_logs(logged, options.confidence_window_seconds)
     yield from check_images(logged, images)
 
 
 def release_of(session: Session, keyspace: str = "system") -> str:
-    """Return the release of the node that is asked.
+    """Return the release of the connected node.
 
     Args:
         session: To the cluster.
-        keyspace: Keyspace of the table ``versions``; where there is none, the release of Cassandra's protocol
-            is told that the node says it has.
+        keyspace: Keyspace of the table ``versions``. Without that table, the result is the Cassandra release
+            that the node reports.
     """
-    doing = "asking for the release"
+    doing = "reading the release"
     query = f"SELECT version FROM {keyspace}.versions WHERE key = 'local'"
-    for row in rows_if_there(session, query, doing=doing) or ():
+    for row in rows_or_none(session, query, doing=doing) or ():
         if row.version:
             return str(row.version)
     with driver_errors(doing):
         own = session.execute("SELECT release_version FROM system.local").one()
-        return f"that speaks as Cassandra {own.release_version}"
+        return f"that reports Cassandra {own.release_version}"
 
 
 def check_consistency(name: str) -> Iterator[Finding]:
-    """Check that a level exists, and tell what writers must use with it."""
+    """Check that a consistency level exists, and report the level that writers need."""
     try:
         consistency_level(name)
     except ConfigurationError as error:
@@ -119,7 +119,7 @@ def check_consistency(name: str) -> Iterator[Finding]:
         yield Finding(
             "warning",
             "consistency",
-            f"logs are read at {level}: only changes that were written at ALL are sure to be seen",
+            f"logs are read at {level}: only changes that were written at ALL are guaranteed to be read",
             "use QUORUM, with writers at QUORUM",
         )
     elif level in _LOCAL:
@@ -131,32 +131,32 @@ def check_consistency(name: str) -> Iterator[Finding]:
         )
 
 
-def tell_untold(options: Mapping[str, CdcOption], keyspace: str) -> Iterator[Finding]:
-    """Tell of logs whose options the server doesn't tell, as of those that are kept elsewhere.
+def check_unreported_options(options: Mapping[str, CdcOption], keyspace: str) -> Iterator[Finding]:
+    """Report logs whose options the server doesn't report, such as logs that are stored elsewhere.
 
     Args:
-        options: Of each table.
-        keyspace: Where they should be told.
+        options: The option of each table.
+        keyspace: Keyspace of the table that should list them.
     """
-    untold = [table for table, option in options.items() if not option.told]
-    if untold:
+    unreported = [table for table, option in options.items() if not option.reported]
+    if unreported:
         yield Finding(
             "warning",
             "options",
-            f"{keyspace}.scylla_tables doesn't tell how {', '.join(untold)} are logged: a log counts as on "
-            "while its table is there, its rows live as its default_time_to_live says and for ever without "
-            "one, and which images it has isn't known",
-            "of a ScyllaDB, correct source.advanced.schema_keyspace; for logs elsewhere make that table, as "
-            "docs/source-scylla.md says, or leave it at this",
+            f"{keyspace}.scylla_tables doesn't list the CDC options of {', '.join(unreported)}: a log counts "
+            "as enabled while its table exists, its rows expire after its default_time_to_live or never, and "
+            "its images are unknown",
+            "for ScyllaDB, correct source.advanced.schema_keyspace; for logs stored elsewhere, create that "
+            "table as docs/source-scylla.md describes, or ignore this warning",
         )
 
 
 def check_logs(options: Mapping[str, CdcOption], lag_seconds: float) -> Iterator[Finding]:
-    """Check how long tables' logs live, and whether they tell what was written.
+    """Check the retention of tables' logs, and whether they contain the written values.
 
     Args:
-        options: Of each table.
-        lag_seconds: How far reading is behind writing at the least.
+        options: The option of each table.
+        lag_seconds: Minimum delay between a write and its read.
     """
     for table, option in options.items():
         ttl = option.ttl_seconds
@@ -164,46 +164,46 @@ def check_logs(options: Mapping[str, CdcOption], lag_seconds: float) -> Iterator
             yield Finding(
                 "error",
                 table,
-                f"its log lives for {ttl} s, and is read {lag_seconds:g} s after the write at the earliest",
+                f"its log expires after {ttl} s, and is read {lag_seconds:g} s or more after the write",
                 f"ALTER TABLE {cql_name(table)} WITH cdc = {{'enabled': true, 'ttl': 86400}}",
             )
         elif ttl:
-            yield Finding("ok", table, f"its log lives for {ttl} s: the longest pause between two runs")
+            yield Finding("ok", table, f"its log expires after {ttl} s: the longest pause between two runs")
         if option.delta == "keys":
             yield Finding(
                 "warning",
                 table,
-                "its log tells keys alone: a mirror can't follow it, and rows must be read again",
+                "its log contains keys only: a mirror can't be built from it, and rows must be read again",
                 f"ALTER TABLE {cql_name(table)} WITH cdc = {{'enabled': true, 'delta': 'full'}}",
             )
 
 
-def unlogged(base: TableSchema, *, switched_off: bool) -> ConfigurationError:
-    """Make the error that a table is named whose changes aren't logged.
+def not_logged_error(base: TableSchema, *, switched_off: bool) -> ConfigurationError:
+    """Build the error for a table that the declaration names and whose changes aren't logged.
 
     Args:
         base: The table.
-        switched_off: Whether it has a log, which is off.
+        switched_off: Whether it has a disabled log.
     """
     problem = f"the table {base.full_name} is named but its changes aren't logged"
     if base.counter:
         return ConfigurationError(
             problem,
             expected="a table without counters",
-            found="counters, of which ScyllaDB makes no log",
-            remedy="take it out of tables",
+            found="counters, for which ScyllaDB writes no log",
+            remedy="remove it from tables",
         )
     return ConfigurationError(
         problem,
         expected="cdc = {'enabled': true}",
-        found="a log that is switched off" if switched_off else "no log",
-        remedy=f"ALTER TABLE {cql_name(base.full_name)} WITH cdc = {{'enabled': true}}, or take it out of "
+        found="a disabled log" if switched_off else "no log",
+        remedy=f"ALTER TABLE {cql_name(base.full_name)} WITH cdc = {{'enabled': true}}, or remove it from "
         "tables",
     )
 
 
-def tell_counters(selected: Iterable[TableSchema]) -> Iterator[Finding]:
-    """Tell of tables that a pattern selects and that can't be captured, since they count.
+def check_counters(selected: Iterable[TableSchema]) -> Iterator[Finding]:
+    """Report counter tables that a pattern selects and that can't be captured.
 
     Args:
         selected: The selected tables.
@@ -213,24 +213,24 @@ def tell_counters(selected: Iterable[TableSchema]) -> Iterator[Finding]:
         yield Finding(
             "warning",
             "tables",
-            f"{', '.join(counters)}: ScyllaDB makes no log of tables with counters, so they are left out",
+            f"{', '.join(counters)}: ScyllaDB writes no log for tables with counters, so they are skipped",
             "exclude them with a narrower pattern in tables",
         )
 
 
-def check_images(options: Mapping[str, CdcOption], wanted: WantedImages) -> Iterator[Finding]:
-    """Check that tables log the images that events are to show.
+def check_images(options: Mapping[str, CdcOption], required: WantedImages) -> Iterator[Finding]:
+    """Check that tables log the images that events require.
 
     Args:
-        options: Of each table; one that the server doesn't tell says nothing of images.
-        wanted: What events are to show.
+        options: The option of each table; one that the server doesn't report is skipped.
+        required: The images that events require.
     """
-    for image, asked in (("preimage", wanted.before), ("postimage", wanted.after)):
-        lacking = [table for table, o in options.items() if o.told and image not in o.images]
-        for table in lacking if asked else ():
+    for image, required_by in (("preimage", required.before), ("postimage", required.after)):
+        without_image = [table for table, o in options.items() if o.reported and image not in o.images]
+        for table in without_image if required_by else ():
             yield Finding(
                 "error",
                 table,
-                f"{asked} needs {image}s, which its log doesn't have",
+                f"{required_by} needs {image}s, which its log doesn't have",
                 f"ALTER TABLE {cql_name(table)} WITH cdc = {{'enabled': true, '{image}': true}}",
             )

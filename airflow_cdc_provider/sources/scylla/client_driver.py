@@ -1,9 +1,9 @@
-"""Which of the two drivers that share the package ``cassandra`` works here.
+"""Detects which of the two drivers that share the package ``cassandra`` is active.
 
-``scylla-driver`` is a fork of ``cassandra-driver`` with the same modules; it asks the shard with the data.
-Both can be installed in one environment, but not both work: the one that was installed last has written over
-the other's files, and uninstalling either takes files from both. So the modules tell which one it is, and the
-lists of installed packages whether there is another.
+``scylla-driver`` is a shard-aware fork of ``cassandra-driver`` with the same modules. Both can be installed
+in one environment, but only the last one works: it has overwritten the other's files, and uninstalling either
+one removes files of both. The modules identify the active driver, and the package metadata shows whether the
+other one is installed too.
 """
 
 from __future__ import annotations
@@ -22,12 +22,12 @@ _SHARD_AWARE: Final = "scylla-driver"
 
 @dataclass(frozen=True)
 class ClientDriver:
-    """The driver that is imported.
+    """The imported driver.
 
     Args:
-        name: Of its package.
-        version: What its modules say of themselves.
-        installed: Versions of both drivers' packages that are installed, by name.
+        name: Name of its package.
+        version: The version in its modules.
+        installed: Versions of the installed driver packages, by name.
     """
 
     name: str
@@ -35,8 +35,8 @@ class ClientDriver:
     installed: Mapping[str, str]
 
     @classmethod
-    def present(cls) -> ClientDriver:
-        """Look at what is imported and installed."""
+    def detect(cls) -> ClientDriver:
+        """Inspect the imported modules and the installed packages."""
         import cassandra
         import cassandra.cluster
 
@@ -44,8 +44,8 @@ class ClientDriver:
         return cls(name, cassandra.__version__, _installed((d.name, d.version) for d in distributions()))
 
     def findings(self) -> Iterator[Finding]:
-        """Tell of it, and of what is mixed up."""
-        shards = ", which asks the shard that has the data" if self.name == _SHARD_AWARE else ""
+        """Report the driver, and conflicting packages."""
+        shards = ", which is shard-aware" if self.name == _SHARD_AWARE else ""
         yield Finding("ok", "driver", f"{self.name} {self.version}{shards}")
         if len(self.installed) > 1:
             both = ", ".join(f"{name} {version}" for name, version in sorted(self.installed.items()))
@@ -53,7 +53,7 @@ class ClientDriver:
                 "warning",
                 "driver",
                 f"{both} are both installed, into the same files: {self.name} was installed last",
-                f"pip uninstall {_STOCK} {_SHARD_AWARE}, then install the one that is wanted",
+                f"pip uninstall {_STOCK} {_SHARD_AWARE}, then install only the one that you need",
             )
 
 

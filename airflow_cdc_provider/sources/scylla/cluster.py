@@ -1,8 +1,8 @@
-"""What a cluster tells of itself: clocks, schemas, logs, streams, truncations; as of one moment.
+"""A cluster's metadata as of one moment: clocks, schemas, logs, streams, truncations.
 
-A capture first asks the nodes for their clocks (:meth:`Cluster.observe`). What lies before the slowest of
-them, less the confidence window, is read by schemas and streams that are asked for later, so a column or a
-stream that is new there is known.
+A capture first reads the clocks of the nodes (:meth:`Cluster.observe`). Changes before the slowest clock
+minus the confidence window are decoded with schemas and streams that are read afterwards, so every column and
+stream in them is known.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from airflow_cdc_provider.sources.scylla.generations import StreamTables, Timeli
 from airflow_cdc_provider.sources.scylla.log_options import read_log_options
 from airflow_cdc_provider.sources.scylla.log_schema import LoggedTable, log_tables
 from airflow_cdc_provider.sources.scylla.options import ScyllaOptions
-from airflow_cdc_provider.sources.scylla.truncations import Truncation, last_truncations, told_by_nodes
+from airflow_cdc_provider.sources.scylla.truncations import Truncation, last_truncations, read_truncations
 
 if TYPE_CHECKING:
     from cassandra.cluster import Session
@@ -31,7 +31,7 @@ _CLOCK_FRESH_SECONDS: Final = 10.0
 
 
 class Cluster:
-    """A cluster, over one connection that is opened when it is first asked.
+    """A cluster, over one connection that is opened on first use.
 
     Args:
         options: The declaration's source part.
@@ -42,12 +42,12 @@ class Cluster:
         self._options = options
         self._connection = dict(connection)
         self._timelines: Mapping[str, Timeline] = {}
-        self._clock_asked_at = float("-inf")
-        self._streams_asked_at = float("-inf")
+        self._clock_read_at = float("-inf")
+        self._streams_read_at = float("-inf")
         self.now_us = 0
 
     def observe(self) -> None:
-        """Ask the nodes for their clocks, then forget what was known of all else.
+        """Read the clocks of the nodes and invalidate all other cached metadata.
 
         Raises:
             TransientError: No node answers.
@@ -59,12 +59,12 @@ class Cluster:
 
     @property
     def head_us(self) -> int:
-        """Up to when logs may be read as of the last observation: ``confidence`` behind the clocks."""
+        """The time up to which logs may be read, as of :meth:`observe`: clocks minus confidence window."""
         return self.now_us - round(self._options.confidence_window_seconds * SECOND_US)
 
     def settled_us(self) -> int:
-        """Return a time, a few seconds old at most, before which all is settled on all nodes, in us."""
-        if time.monotonic() - self._clock_asked_at > _CLOCK_FRESH_SECONDS:
+        """Return a time in us, at most a few seconds old, before which all nodes have all writes."""
+        if time.monotonic() - self._clock_read_at > _CLOCK_FRESH_SECONDS:
             self._read_clocks()
         return self.head_us
 
@@ -83,35 +83,35 @@ class Cluster:
 
     @cached_property
     def logs(self) -> dict[str, LoggedTable]:
-        """The tables that have a log, whether it is on or off."""
+        """The tables that have a log, enabled or disabled."""
         options = read_log_options(self.session, self._options.advanced.schema_keyspace)
         return log_tables(self.schemas, options)
 
     @cached_property
     def truncations(self) -> dict[str, Truncation]:
-        """The last TRUNCATE of tables, by their ids."""
-        return last_truncations(told_by_nodes(self.session, self._options.advanced.system_keyspace))
+        """The last TRUNCATE of each table, by table id."""
+        return last_truncations(read_truncations(self.session, self._options.advanced.system_keyspace))
 
     def timeline(self, table: str, tables: Callable[[], Sequence[str]]) -> Timeline:
         """Return the stream sets of a table.
 
         Args:
             table: The table.
-            tables: Lists all that are read: what isn't known yet is asked for all of them at once.
+            tables: Returns all tables that are read; missing timelines are read for all of them at once.
         """
         if table not in self._timelines:
-            self._streams_asked_at = time.monotonic()
+            self._streams_read_at = time.monotonic()
             self._timelines = self._stream_tables.timelines(tables())
         return self._timelines[table]
 
-    def forget_streams(self, *, at_once: bool) -> None:
-        """Forget what was known of streams longer than ``generation_poll_seconds`` ago, or at once."""
-        age_seconds = time.monotonic() - self._streams_asked_at
-        if at_once or age_seconds >= self._options.advanced.generation_poll_seconds:
+    def invalidate_streams(self, *, force: bool) -> None:
+        """Invalidate cached streams if they are older than ``generation_poll_seconds``, or with ``force``."""
+        age_seconds = time.monotonic() - self._streams_read_at
+        if force or age_seconds >= self._options.advanced.generation_poll_seconds:
             self._timelines = {}
 
     def close(self) -> None:
-        """End the connection."""
+        """Close the connection."""
         if "session" in self.__dict__:
             self.session.cluster.shutdown()
             del self.__dict__["session"]
@@ -123,4 +123,4 @@ class Cluster:
 
     def _read_clocks(self) -> None:
         self.now_us = slowest_clock_us(self.session)
-        self._clock_asked_at = time.monotonic()
+        self._clock_read_at = time.monotonic()

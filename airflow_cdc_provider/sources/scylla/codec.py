@@ -1,4 +1,4 @@
-"""Decodes the log rows of one table and shows its rows: what executors and the offline commands work with."""
+"""The codec of one table: decodes log rows and projects rows, on executors and in the offline commands."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ class ScyllaCodec(CqlCodec):
     def decode(self, changes: pa.RecordBatch, fences: Sequence[Fence]) -> Decoded:
         """Decode changes of kind ``change`` and ``snapshot`` to contributions.
 
-        Those of another table id are of a table of this name that was dropped: they are passed over.
+        Changes with another table id belong to a dropped table of the same name and are skipped.
         """
         return self._decoder.decode(changes, fences)
 
@@ -50,19 +50,19 @@ def recall_scylla_codec(
     memory: Mapping[str, Any] | None,
     types: LakeTypes | None = None,
 ) -> ScyllaCodec:
-    """Build a codec whose columns have the ids that a mirror remembers.
+    """Build a codec whose columns have the ids that a mirror stores.
 
     Args:
-        schema: The table as it is now.
-        payloads: Schema records of its log by which changes may have to be decoded, by their names.
-        memory: What :meth:`~airflow_cdc_provider.sources.cql.codec.CqlCodec.remember` gave, None for a new
-            mirror.
-        types: Choices of lake types.
+        schema: The current schema of the table.
+        payloads: Schema records of its log that changes may need for decoding, by name.
+        memory: The result of :meth:`~airflow_cdc_provider.sources.cql.codec.CqlCodec.remember`, None for a
+            new mirror.
+        types: Options of lake types.
 
     Raises:
-        CorruptInput: A payload is no schema record.
-        TransientError: The mirror remembers a later state of the table: to follow the schema would drop
-            columns that it doesn't know yet.
+        CorruptInput: A payload is not a schema record.
+        TransientError: The mirror stores a later state of the table: applying this schema would drop columns
+            that are newer than it.
     """
     logs = tuple(LogTable.of(payload) for _, payload in sorted(payloads.items()))
     return recall_codec(partial(ScyllaCodec, logs=logs), schema, memory, RULES, types)

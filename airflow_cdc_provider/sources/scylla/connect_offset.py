@@ -1,20 +1,20 @@
-"""Offsets that the Scylla CDC Source Connector has stored, as positions of ours, and back.
+"""Converts stored offsets of the Scylla CDC Source Connector to positions, and back.
 
-Kafka Connect keeps one per table, generation and vnode; the forms of files are :mod:`..connect_offsets`'.
-All values are texts::
+Kafka Connect stores an offset per table, generation and vnode; :mod:`..connect_offsets` has the file formats.
+All values are strings::
 
     P = {"keyspace_name": k, "table_name": t, "vnode_id": "7", "generation_start": "1700000000000"}   ms
     O = {"window_start": UUID, "window_end": UUID}        times as UUIDs of version 1, the bounds of a query
-        and, if a change of the window was handed on,
+        and, if a change of the window was emitted,
         {"change_id_stream_id": "0x...", "change_id_time": UUID}
 
-``vnode_id`` is the index in the stream's id: that of all streams is 0 with tablets. Everything before
-``window_start`` was handed on. What came of the window itself is read again: the connector skips changes
-by the last one's id, mirrors absorb them.
+``vnode_id`` is the vnode index in the stream's id, which is 0 for all streams of tablets. All changes before
+``window_start`` were emitted. The window itself is read again: the connector skips changes up to the last
+emitted id; for mirrors, reading a change twice has no effect.
 
-Which generation counts is what the connector's own master decides: the first one, of those that haven't
-expired, that isn't read to its end by all its vnodes. A vnode without an offset begins where its
-generation does. Offsets of generations that are read to their end stay in Connect's topic for good.
+The current generation is chosen as the connector's master does: the first unexpired one that not all of its
+vnodes have read to its end. A vnode without an offset starts at the start of its generation. Offsets of
+finished generations stay in Connect's topic.
 """
 
 from __future__ import annotations
@@ -40,18 +40,18 @@ _LEAST_REST: Final = 0x8080808080808080
 _GREATEST_REST: Final = 0x7F7F7F7F7F7F7F7F
 
 Vnodes = Mapping[int, int]
-"""By ``vnode_id`` the first microsecond that wasn't handed on."""
+"""The first microsecond that wasn't emitted, by ``vnode_id``."""
 
 
 @dataclass(frozen=True)
 class StoredOffset:
-    """One offset.
+    """One stored offset.
 
     Args:
         table: ``keyspace.table``.
-        generation_ms: From when its streams work.
-        vnode: Their index.
-        read_to_us: The first microsecond that wasn't handed on.
+        generation_ms: Start of the generation.
+        vnode: Index of the vnode.
+        read_to_us: The first microsecond that wasn't emitted.
     """
 
     table: str
@@ -61,15 +61,15 @@ class StoredOffset:
 
 
 def is_the_connectors(content: bytes) -> bool:
-    """Tell whether a file holds offsets of Kafka Connect, and not one of ours."""
+    """Return whether a file contains offsets of Kafka Connect rather than ours."""
     return is_stored_by_connect(content, ("window_start",))
 
 
 def read_offsets(content: bytes) -> list[StoredOffset]:
-    """Read all offsets of a file; of several with one key the last counts.
+    """Read all offsets of a file; the last one of a key wins.
 
     Raises:
-        ConfigurationError: It has none of the forms, or an offset isn't of this connector.
+        ConfigurationError: The file has none of the formats, or an offset isn't of this connector.
     """
     return [_read(partition, offset) for partition, offset in read_stored(content, "ScyllaDB")]
 
@@ -77,54 +77,54 @@ def read_offsets(content: bytes) -> list[StoredOffset]:
 def positions_of(
     offsets: Sequence[StoredOffset], logs: LogState
 ) -> tuple[dict[str, TablePosition], tuple[str, ...]]:
-    """Choose the positions to go on from.
+    """Determine the positions to resume from.
 
     Args:
         offsets: From :func:`read_offsets`.
-        logs: What the cluster tells of the tables that the declaration selects.
+        logs: State of the logs of the selected tables.
 
     Returns:
-        By table, and what a person should know, in sentences.
+        The positions by table, and remarks for the operator.
 
     Raises:
-        ConfigurationError: No offset is of a selected table, or one is of another cluster.
+        ConfigurationError: No offset belongs to a selected table, or one belongs to another cluster.
     """
     stored: dict[str, dict[int, dict[int, int]]] = defaultdict(lambda: defaultdict(dict))
     for offset in offsets:
         stored[offset.table][offset.generation_ms][offset.vnode] = offset.read_to_us
     if not set(stored) & set(logs.timelines):
         raise ConfigurationError(
-            "there is no offset of a table that the connector selects and that has a log",
+            "no offset belongs to a selected table with a log",
             expected=", ".join(sorted(logs.timelines)) or "a table with a log",
-            found=", ".join(sorted(stored)) or "none at all",
+            found=", ".join(sorted(stored)) or "no offset",
         )
     remarks = [
-        f"{table} has no log or isn't selected: its offsets are left out"
+        f"{table} has no log or isn't selected: its offsets are skipped"
         for table in sorted(set(stored) - set(logs.timelines))
     ]
     found = {}
     for table in sorted(logs.timelines):
         if table not in stored:
-            remarks.append(f"{table} has no offset: its capture begins as at first")
+            remarks.append(f"{table} has no offset: its capture starts as for a new connector")
             continue
-        _refuse_foreign(table, stored[table], logs)
+        _reject_foreign(table, stored[table], logs)
         found[table] = _position(table, stored[table], logs, remarks)
     return found, tuple(remarks)
 
 
 def to_connect(positions: Mapping[str, TablePosition], logs: LogState, window_seconds: float) -> list[Stored]:
-    """Write positions as what the connector stores.
+    """Convert positions to offsets as the connector stores them.
 
-    Generations before a table's are told to be read to their end, else the connector would begin with them.
-    Its windows begin at milliseconds, so it may read what lies in a position's last one again.
+    Generations before a table's current one are marked as read to their end, else the connector would start
+    with them. Its windows start at milliseconds, so it may read the last millisecond before a position again.
 
     Args:
-        positions: By table; those without a log are left out.
-        logs: What the cluster tells of these tables.
-        window_seconds: Width of the window that the connector reads next.
+        positions: Positions by table; tables without a log are skipped.
+        logs: State of the logs of these tables.
+        window_seconds: Width of the connector's next window.
 
     Raises:
-        ConfigurationError: A table's streams aren't known.
+        ConfigurationError: A table's streams are unknown.
     """
     width_ms = max(round(window_seconds * 1000), 1)
     return [
@@ -138,46 +138,46 @@ def to_connect(positions: Mapping[str, TablePosition], logs: LogState, window_se
 def _position(table: str, stored: Mapping[int, Vnodes], logs: LogState, remarks: list[str]) -> TablePosition:
     timeline = logs.timelines[table]
     if not any(begin in timeline.begins_ms for begin in stored):
-        # All that is stored is of streams whose descriptions are gone, as their rows are.
+        # All stored offsets are of streams whose descriptions and rows have expired.
         newest = max(stored)
-        remarks.append(f"the streams of {table} that were read are gone: what followed in them has expired")
+        remarks.append(f"the streams of the offsets of {table} have expired: later changes in them are lost")
         return TablePosition(newest, min(stored[newest].values()))
     generation = _unfinished(stored, timeline, logs.kept_us(table))
     groups, vnodes = timeline.groups(generation), stored.get(generation, {})
     missing = sorted({vnode_index(streams[0]) for streams in groups.values()} - set(vnodes))
     if missing:
         remarks.append(
-            f"{len(missing)} of the vnodes of {table} have no offset in the generation {generation}, so they "
-            f"are read from its begin: {', '.join(map(str, missing[:10]))}{' ...' if missing[10:] else ''}"
+            f"{len(missing)} of the vnodes of {table} have no offset in generation {generation}, so they are "
+            f"read from its start: {', '.join(map(str, missing[:10]))}{' ...' if missing[10:] else ''}"
         )
     if any(other > generation for other in stored):
         remarks.append(
-            f"the generation {generation} of {table} isn't read to its end: it is first, and offsets of "
-            "later ones are left out"
+            f"generation {generation} of {table} isn't read to its end: it is read first, and offsets of "
+            "later generations are skipped"
         )
-    reached = _reached(groups, generation, vnodes)
-    read_to_us = min(reached.values(), default=generation * 1000)
+    read_to = _read_to_of_groups(groups, generation, vnodes)
+    read_to_us = min(read_to.values(), default=generation * 1000)
     return TablePosition(
-        generation, read_to_us, {group: us for group, us in reached.items() if us > read_to_us}
+        generation, read_to_us, {group: us for group, us in read_to.items() if us > read_to_us}
     )
 
 
 def _unfinished(stored: Mapping[int, Vnodes], timeline: Timeline, kept_us: int) -> int:
-    """Return the first generation that may hold what wasn't handed on."""
+    """Return the first generation that may contain changes that weren't emitted."""
     for generation in timeline.begins_ms[:-1]:
         end_ms = timeline.after(generation)
         assert end_ms is not None
         later = any(other > generation for other in stored)
         if end_ms * 1000 < kept_us and (later or generation not in stored):
             continue
-        reached = _reached(timeline.groups(generation), generation, stored.get(generation, {}))
-        if min(reached.values(), default=end_ms * 1000) < end_ms * 1000:
+        read_to = _read_to_of_groups(timeline.groups(generation), generation, stored.get(generation, {}))
+        if min(read_to.values(), default=end_ms * 1000) < end_ms * 1000:
             return generation
     return timeline.begins_ms[-1]
 
 
-def _reached(groups: Groups, generation_ms: int, vnodes: Vnodes) -> dict[str, int]:
-    """Return where each group stands: at the generation's begin without an offset, and never before it."""
+def _read_to_of_groups(groups: Groups, generation_ms: int, vnodes: Vnodes) -> dict[str, int]:
+    """Return the position of each group: not before the generation's start, which is also the default."""
     begin_us = generation_ms * 1000
     return {
         group: max(vnodes.get(vnode_index(streams[0]), begin_us), begin_us)
@@ -185,11 +185,11 @@ def _reached(groups: Groups, generation_ms: int, vnodes: Vnodes) -> dict[str, in
     }
 
 
-def _refuse_foreign(table: str, stored: Mapping[int, Vnodes], logs: LogState) -> None:
-    """Refuse generations that the cluster never had, and times that it hasn't reached.
+def _reject_foreign(table: str, stored: Mapping[int, Vnodes], logs: LogState) -> None:
+    """Reject generations that the cluster never had, and times in its future.
 
-    A generation may be unknown if it is from before all that are known, and all that was read of it has
-    expired: the cluster then has forgotten it.
+    A generation may be unknown if it is older than all known ones and its rows have expired: the cluster then
+    no longer lists it.
     """
     begins = logs.timelines[table].begins_ms
     if foreign := [
@@ -199,18 +199,18 @@ def _refuse_foreign(table: str, stored: Mapping[int, Vnodes], logs: LogState) ->
         and (not begins or begin > begins[0] or max(vnodes.values()) >= logs.kept_us(table))
     ]:
         raise ConfigurationError(
-            f"the offsets of {table} are of a generation that this cluster doesn't know",
-            expected=f"one of {', '.join(map(str, begins)) or 'no generation at all'}",
+            f"the offsets of {table} belong to a generation that this cluster doesn't have",
+            expected=f"one of {', '.join(map(str, begins)) or 'no generation'}",
             found=", ".join(map(str, foreign)),
-            remedy="check that source.conn_id names the cluster that the connector reads",
+            remedy="check that source.conn_id is the cluster that the connector reads",
         )
     furthest_us = max(us for vnodes in stored.values() for us in vnodes.values())
     if furthest_us > logs.now_us:
         raise ConfigurationError(
-            f"an offset of {table} lies in the future",
+            f"an offset of {table} is in the future",
             expected=f"a window_start of up to {logs.now_us // 1000} ms since 1970, the slowest node's clock",
             found=str(furthest_us // 1000),
-            remedy="check that source.conn_id names the cluster that the connector reads, and its clocks",
+            remedy="check that source.conn_id is the cluster that the connector reads, and its clocks",
         )
 
 
@@ -221,32 +221,34 @@ def _entries(table: str, position: TablePosition, logs: LogState, width_ms: int)
         generation = timeline.at(position.read_to_us)
     if generation is None:
         raise ConfigurationError(
-            f"the streams of {table} at its position aren't known", remedy="run a capture first"
+            f"the streams of {table} at its position are unknown", remedy="run a capture first"
         )
     kept_us = logs.kept_us(table)
     for begin, end in zip(timeline.begins_ms, timeline.begins_ms[1:], strict=False):
         if begin < generation and end * 1000 >= kept_us:
-            # The connector asks for a window that begins after the generation's end.
+            # A window that starts after the generation's end marks it as finished.
             done = dict.fromkeys(timeline.groups(begin), end + 1)
-            yield from _written(table, begin, _by_vnode(timeline.groups(begin), done), width_ms)
+            yield from _offsets_of(table, begin, _by_vnode(timeline.groups(begin), done), width_ms)
     ahead = position.ahead if generation == position.generation_ms else {}
-    stands = {
+    group_positions = {
         group: max(position.read_to_us, ahead.get(group, 0), generation * 1000) // 1000
         for group in timeline.groups(generation)
     }
-    yield from _written(table, generation, _by_vnode(timeline.groups(generation), stands), width_ms)
+    yield from _offsets_of(
+        table, generation, _by_vnode(timeline.groups(generation), group_positions), width_ms
+    )
 
 
-def _by_vnode(groups: Groups, stands_ms: Mapping[str, int]) -> dict[int, int]:
-    """Return where each vnode stands: where that of its groups does that is the furthest behind."""
+def _by_vnode(groups: Groups, positions_ms: Mapping[str, int]) -> dict[int, int]:
+    """Return the position of each vnode: that of its group that is furthest behind."""
     found: dict[int, int] = {}
     for group, streams in groups.items():
         vnode = vnode_index(streams[0])
-        found[vnode] = min(found.get(vnode, stands_ms[group]), stands_ms[group])
+        found[vnode] = min(found.get(vnode, positions_ms[group]), positions_ms[group])
     return found
 
 
-def _written(table: str, generation_ms: int, vnodes: Mapping[int, int], width_ms: int) -> Iterator[Stored]:
+def _offsets_of(table: str, generation_ms: int, vnodes: Mapping[int, int], width_ms: int) -> Iterator[Stored]:
     keyspace, _, name = table.partition(".")
     for vnode, begin_ms in sorted(vnodes.items()):
         values = (keyspace, name, str(vnode), str(generation_ms))
@@ -274,25 +276,25 @@ def _read(partition: Mapping[str, Any], offset: Mapping[str, Any]) -> StoredOffs
             _check_stream(offset["change_id_stream_id"])
         return StoredOffset(f"{keyspace}.{name}", int(generation), int(vnode), (start - EPOCH_TICKS) // 10)
     except (KeyError, ValueError, TypeError, AttributeError) as error:
-        told = json.dumps({"partition": dict(partition), "offset": dict(offset)})
+        stored = json.dumps({"partition": dict(partition), "offset": dict(offset)})
         raise ConfigurationError(
-            "this is no offset of ScyllaDB's source connector",
+            "not a valid offset of ScyllaDB's source connector",
             expected=f"a partition of {', '.join(_PARTITION)}, and an offset of window_start and window_end "
             "with UUIDs of version 1",
-            found=f"{told[:300]} ({type(error).__name__}: {error})",
+            found=f"{stored[:300]} ({type(error).__name__}: {error})",
         ) from None
 
 
 def _time(text: str) -> int:
-    """Return the ticks of a time, 100 ns since 1582; only UUIDs of version 1 have any."""
+    """Return the ticks of a time UUID (version 1), 100 ns since 1582."""
     found = uuid.UUID(text)
     if found.int >> 76 & 0xF != _TIME_VERSION:
-        raise ValueError(f"{text} is no UUID of version {_TIME_VERSION}")
+        raise ValueError(f"{text} is not a UUID of version {_TIME_VERSION}")
     if found.time < EPOCH_TICKS:
-        raise ValueError(f"{text} is of a time before 1970")
+        raise ValueError(f"{text} is before 1970")
     return found.time
 
 
 def _check_stream(text: str) -> None:
     if len(bytes.fromhex(text.removeprefix("0x"))) != STREAM_ID_BYTES:
-        raise ValueError(f"{text} is no stream")
+        raise ValueError(f"{text} is not a stream id")

@@ -1,4 +1,4 @@
-"""What a log table looks like, as far as events need it: types of the log and of the base table."""
+"""The schema of a log table for events: types of the log and of the base table."""
 
 from __future__ import annotations
 
@@ -28,9 +28,9 @@ class EventColumn:
     Args:
         name: Its name.
         type: Its type in the base table.
-        value: Number of the log's column that has its value.
-        deleted: Number of the column ``cdc$deleted_``, -1 for columns of the key.
-        removed: Number of the column ``cdc$deleted_elements_``, -1 where there is none.
+        value: Index of the log column with its value.
+        deleted: Index of the column ``cdc$deleted_``, -1 for key columns.
+        removed: Index of the column ``cdc$deleted_elements_``, -1 for none.
     """
 
     name: str
@@ -65,22 +65,22 @@ class EventTable:
         return self.log.clustering
 
     @property
-    def places(self) -> Mapping[str, int]:
-        """Number of each of the log's columns by name."""
-        return self.log.places
+    def indexes(self) -> Mapping[str, int]:
+        """Index of each of the log's columns by name."""
+        return self.log.indexes
 
     @cached_property
     def key(self) -> tuple[EventColumn, ...]:
-        """The columns of the key as the connector sorts them: partition key before clustering, by name."""
+        """The key columns in the connector's order: partition key before clustering key, each by name."""
         return tuple(
-            EventColumn(name, self.base[name], self.places[name])
+            EventColumn(name, self.base[name], self.indexes[name])
             for names in (self.log.partition_key, self.log.clustering)
             for name in sorted(names)
         )
 
     @cached_property
     def cells(self) -> tuple[EventColumn, ...]:
-        """The other columns, by name."""
+        """The non-key columns, by name."""
         return tuple(
             EventColumn(c.name, self.base[c.name], c.value, c.deleted, c.deleted_elements)
             for c in self.log.value_columns
@@ -92,7 +92,7 @@ class EventTable:
 
     @cached_property
     def schema(self) -> TableSchema:
-        """The base table; its columns are numbered, for nothing but this table."""
+        """The base table, with column ids that are only valid within this object."""
         kinds: dict[str, ColumnKind] = dict.fromkeys(self.log.static, "static")
         kinds |= dict.fromkeys(self.log.partition_key, "partition_key")
         kinds |= dict.fromkeys(self.clustering, "clustering")
@@ -113,11 +113,11 @@ def event_table(payload: bytes) -> EventTable:
     """Read the payload of a record of kind ``schema``.
 
     Raises:
-        CorruptInput: It isn't one, or a column that every log has is missing.
-        SchemaUnknown: A type can't be read.
+        CorruptInput: The payload is not a schema record, or a metadata column of the log is missing.
+        SchemaUnknown: A type can't be parsed.
     """
     log = LogTable.of(payload)
-    missing = [n for n in (*META_COLUMNS, *log.partition_key, *log.clustering) if n not in log.places]
+    missing = [n for n in (*META_COLUMNS, *log.partition_key, *log.clustering) if n not in log.indexes]
     if missing:
         raise CorruptInput(f"the log of {log.full_name} has no column {missing[0]}")
     find = _types(log)
@@ -126,11 +126,11 @@ def event_table(payload: bytes) -> EventTable:
 
 
 class LogSchemas:
-    """The schemas of logs as they were recorded: what changes and rows of snapshots are read by.
+    """The recorded schemas of logs, which decode changes and snapshot rows.
 
     Args:
-        recorded: Of each record of kind ``schema`` its table, when it was read (us since 1970) and its
-            payload, in any order.
+        recorded: Table, read time (us since 1970) and payload of each record of kind ``schema``, in any
+            order.
     """
 
     def __init__(self, recorded: Iterable[tuple[str, int, bytes]]) -> None:
@@ -142,10 +142,10 @@ class LogSchemas:
                 self._read_us.setdefault(table, []).append(read_us)
 
     def of_change(self, table: str, schema_id: str) -> EventTable:
-        """Return what a change is read by.
+        """Return the schema of a change.
 
         Raises:
-            CorruptInput: Its schema isn't recorded.
+            CorruptInput: The schema isn't recorded.
         """
         for known in self._recorded.get(table, ()):
             if known.log.schema_id == schema_id:
@@ -155,18 +155,18 @@ class LogSchemas:
     def of_row(
         self, table: str, table_id: str, names: Collection[str], *, static: bool, read_us: int
     ) -> EventTable:
-        """Return what a snapshot's row is read by: it names its columns, not its schema.
+        """Return the schema of a snapshot row, which has column names but no schema id.
 
-        That is the last schema with just these columns that was recorded before the row was read, else the
-        first one after that; where none has them, the last that was recorded. A name that was dropped and
-        taken again within the difference of two clocks can't be mistaken: ScyllaDB has it wait longer.
+        That is the last schema with exactly these columns that was recorded before the row was read, else the
+        first one after that. If no schema has these columns, it is the last one recorded. A column that is
+        dropped and added again can't be confused within the clock skew: ScyllaDB enforces a longer wait.
 
         Args:
             table: The table.
-            table_id: Its id, empty if the row doesn't tell.
-            names: Columns that the row names.
-            static: Whether these are the static ones.
-            read_us: When it was read, us since 1970.
+            table_id: The table's id, empty if the row doesn't have it.
+            names: Names of the row's columns.
+            static: Whether these are static columns.
+            read_us: When the row was read, us since 1970.
 
         Raises:
             CorruptInput: No schema of the table is recorded.
@@ -181,14 +181,14 @@ class LogSchemas:
 
 
 def _types(log: LogTable) -> UdtLookup:
-    """Return what finds user-defined types, which may use each other in any order."""
+    """Return a lookup of user-defined types, which may refer to each other in any order."""
     types: dict[str, CqlType] = {}
 
     def find(name: str) -> CqlType:
         plain = name.removeprefix(f"{log.keyspace}.")
         if plain not in types:
             if plain not in log.types:
-                raise SchemaUnknown(f"there is no type {name}", expected="one that the schema record tells")
+                raise SchemaUnknown(f"there is no type {name}", expected="a type in the schema record")
             inside = tuple(freeze(parse_type(text, find)) for _, text in log.types[plain])
             names = tuple(field for field, _ in log.types[plain])
             types[plain] = CqlType("udt", inside, fields=names, udt=f"{log.keyspace}.{plain}")

@@ -1,7 +1,7 @@
-"""CQL values as ScyllaDB's source connector shows them: Arrow columns, Connect's names as metadata.
+"""CQL values as ScyllaDB's source connector represents them: Arrow columns, Connect names as metadata.
 
-Starting point are the columns of :mod:`airflow_cdc_provider.sources.cql.value_columns`, with timestamps as
-milliseconds. What differs from the lake's types:
+The input are columns of :mod:`airflow_cdc_provider.sources.cql.value_columns`, with timestamps as
+milliseconds. Differences from the lake's types:
 
 =================== ================================================================================
 CQL                 event
@@ -10,14 +10,14 @@ tinyint, smallint   int8, int16
 date                int32 days, ``org.apache.kafka.connect.data.Date``
 timestamp           int64 ms, ``org.apache.kafka.connect.data.Timestamp``
 time                int64 ns
-map                 array of structs ``key``, ``value``, whose name tells both types
-tuple               struct ``field_0``, ``field_1`` ..., likewise
-user-defined type   struct with its own fields; null where no field has a value
+map                 array of structs ``key``, ``value``, named after both types
+tuple               struct ``field_0``, ``field_1`` ..., named after the types
+user-defined type   struct with the type's fields; null if no field has a value
 =================== ================================================================================
 
-A list that isn't frozen is a map by the ids of its cells in the log; events have its values, in the order of
-these ids: by the time of the UUID, then by its other bytes as signed numbers. (The connector compares them as
-Java's ``UUID.compareTo`` does, which puts the elements of long lists into another order.)
+In the log, a non-frozen list is a map keyed by cell ids. Events contain its values in the order of these ids:
+by the time of the UUID, then by its other bytes as signed numbers. (The connector compares them with Java's
+``UUID.compareTo``, which orders the elements of long lists differently.)
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ from airflow_cdc_provider.sources.cql.lake_types import LakeTypes
 from airflow_cdc_provider.sources.cql.schema import CqlType
 
 LAKE: Final = LakeTypes("milliseconds")
-"""How values are shown before they become those of events."""
+"""The representation of values before they are converted to those of events."""
 
 _SCALARS: Final = {**EVENT_SCALARS, "decimal": pa.utf8(), "duration": pa.utf8(), "varint": pa.utf8()}
 _NAMES: Final = {
@@ -47,17 +47,17 @@ _UUID_BYTES: Final = 16
 
 
 def is_scalar(cql_type: CqlType) -> bool:
-    """Tell whether a type is none of collections, tuples and user-defined types."""
+    """Return whether a type is neither a collection, a tuple nor a user-defined type."""
     return not cql_type.parameters
 
 
 def event_field(name: str, cql_type: CqlType, lead: str = "") -> pa.Field:
-    """Return the field that shows values of a type; it may be null.
+    """Return the nullable field for values of a type.
 
     Args:
         name: Its name.
-        cql_type: The type; of columns that aren't frozen as of frozen ones.
-        lead: Begins the names of schemas of structs inside.
+        cql_type: The type; non-frozen types must be passed as frozen ones.
+        lead: Prefix of the names of nested struct schemas.
     """
     named = _NAMES.get(cql_type.name, "")
     if cql_type.name in ("tuple", "udt"):
@@ -66,7 +66,7 @@ def event_field(name: str, cql_type: CqlType, lead: str = "") -> pa.Field:
 
 
 def type_name(cql_type: CqlType) -> str:
-    """Name a type as the connector does in names of schemas."""
+    """Return the connector's name of a type in schema names."""
     if cql_type.name == "udt":
         return "UDT_" + cql_type.udt.partition(".")[2].replace(".", "_").replace("-", "_")
     if cql_type.parameters:
@@ -74,14 +74,14 @@ def type_name(cql_type: CqlType) -> str:
     return cql_type.name.upper()
 
 
-def shown(column: pa.Array, cql_type: CqlType, target: pa.DataType) -> pa.Array:
-    """Show a column as events do.
+def event_array(column: pa.Array, cql_type: CqlType, target: pa.DataType) -> pa.Array:
+    """Convert a column to the representation in events.
 
     Args:
-        column: As :class:`~airflow_cdc_provider.sources.cql.value_columns.ValueColumns` makes it with
-            :data:`LAKE`: whole, not a slice.
+        column: A result of :class:`~airflow_cdc_provider.sources.cql.value_columns.ValueColumns` with
+            :data:`LAKE`; not a slice.
         cql_type: The type of its values.
-        target: The type of the field that :func:`event_field` gives.
+        target: The type of the field from :func:`event_field`.
     """
     inside = cql_type.parameters
     if not inside:
@@ -93,31 +93,31 @@ def shown(column: pa.Array, cql_type: CqlType, target: pa.DataType) -> pa.Array:
             parts = [column.keys, column.items]
         else:
             parts = [column.values.field(0), column.values.field(1)]
-        children = [shown(p, t, f.type) for p, t, f in zip(parts, inside, entry, strict=True)]
+        children = [event_array(p, t, f.type) for p, t, f in zip(parts, inside, entry, strict=True)]
         entries = pa.StructArray.from_arrays(children, fields=list(entry))
         return pa.Array.from_buffers(target, len(column), buffers[:2], children=[entries])
     if pa.types.is_list(column.type):
-        elements = shown(column.values, inside[0], target.value_type)
+        elements = event_array(column.values, inside[0], target.value_type)
         return pa.Array.from_buffers(target, len(column), buffers[:2], children=[elements])
     fields = list(target)
-    children = [shown(column.field(i), t, fields[i].type) for i, t in enumerate(inside)]
+    children = [event_array(column.field(i), t, fields[i].type) for i, t in enumerate(inside)]
     if cql_type.name == "udt":
         empty = np.ones(len(column), np.bool_)
         for child in children:
-            empty &= _says_nothing(child)
+            empty &= _is_empty(child)
         mask = pa.array(empty | column.is_null().to_numpy(zero_copy_only=False))
         return pa.StructArray.from_arrays(children, fields=fields, mask=mask)
     return pa.Array.from_buffers(target, len(column), buffers[:1], children=children)
 
 
 def in_list_order(column: pa.Array) -> pa.Array:
-    """Sort the cells of lists by their ids.
+    """Sort list cells by their ids.
 
     Args:
-        column: Maps whose keys are ids of cells as bytes: whole, not a slice.
+        column: Maps with cell ids as binary keys; not a slice.
 
     Returns:
-        The same; what was in order already is not copied.
+        The sorted column; the input itself if it is sorted already.
     """
     ids = binary_parts(column.keys)
     count = len(ids.valid)
@@ -163,9 +163,9 @@ def _type(cql_type: CqlType, lead: str) -> pa.DataType:
     return _SCALARS[cql_type.name]
 
 
-def _says_nothing(column: pa.Array) -> Any:
-    """Tell which values are null or collections without elements."""
-    nothing = column.is_null()
+def _is_empty(column: pa.Array) -> Any:
+    """Return which values are null or empty collections."""
+    empty = column.is_null()
     if pa.types.is_list(column.type):
-        nothing = pc.or_(nothing, pc.equal(pc.list_value_length(column).fill_null(0), 0))
-    return nothing.to_numpy(zero_copy_only=False)
+        empty = pc.or_(empty, pc.equal(pc.list_value_length(column).fill_null(0), 0))
+    return empty.to_numpy(zero_copy_only=False)

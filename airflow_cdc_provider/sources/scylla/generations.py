@@ -1,11 +1,11 @@
-"""Which streams a table's changes are in, and from when to when.
+"""The CDC streams of a table's log over time.
 
-Streams change: with vnodes all at once when a node joins or goes (a *generation*, the same for all tables),
-with tablets for each table when its tablets are split or merged. Either way there is a set of streams from
-one moment to the next, judged by the timestamps of writes. Within a set a partition has one stream, so what
-one needs for the order of changes of a key is to read one set to its end before the next one.
+Streams change over time. With vnodes, all streams change when a node joins or leaves (a *generation*, the
+same for all tables). With tablets, the streams of a table change when its tablets are split or merged. In
+both cases a set of streams is valid for a period of write timestamps. Within a set, a partition has one
+stream, so reading one set to its end before the next one preserves the order of changes of a key.
 
-The tables read here: ``cdc_generation_timestamps`` and ``cdc_streams_descriptions_v2`` of
+This module reads the tables ``cdc_generation_timestamps`` and ``cdc_streams_descriptions_v2`` of
 ``system_distributed``; ``cdc_timestamps`` and ``cdc_streams`` of ``system``.
 """
 
@@ -20,7 +20,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
 from airflow_cdc_provider.exceptions import ConfigurationError, TransientError
-from airflow_cdc_provider.sources.scylla.server_tables import rows_if_there
+from airflow_cdc_provider.sources.scylla.server_tables import rows_or_none
 from airflow_cdc_provider.sources.scylla.stream_ids import stream_token, vnode_index
 
 if TYPE_CHECKING:
@@ -32,7 +32,7 @@ Groups = Mapping[str, tuple[bytes, ...]]
 """Streams by the name of their group: the index of their vnode, or with tablets the stream's token."""
 
 _IN_USE: Final = 0
-"""``stream_state`` of a stream that works at a timestamp."""
+"""``stream_state`` of a stream that is active at a timestamp."""
 
 
 @dataclass(frozen=True)
@@ -40,8 +40,8 @@ class Timeline:
     """The stream sets of a table.
 
     Args:
-        begins_ms: From when each works, rising.
-        describe: Gives the groups of one of them; asked once of each.
+        begins_ms: Start time of each set, ascending.
+        describe: Returns the groups of a set; called once per set.
     """
 
     begins_ms: tuple[int, ...]
@@ -49,14 +49,14 @@ class Timeline:
     _known: dict[int, Groups] = field(default_factory=dict, repr=False, compare=False)
 
     def at(self, moment_us: int) -> int | None:
-        """Return the set that works at a moment, None before the first."""
-        place = bisect_right(self.begins_ms, moment_us // 1000)
-        return self.begins_ms[place - 1] if place else None
+        """Return the set that is active at a time, None before the first."""
+        index = bisect_right(self.begins_ms, moment_us // 1000)
+        return self.begins_ms[index - 1] if index else None
 
     def after(self, begin_ms: int) -> int | None:
         """Return the set that follows one, None for the last."""
-        place = bisect_right(self.begins_ms, begin_ms)
-        return self.begins_ms[place] if place < len(self.begins_ms) else None
+        index = bisect_right(self.begins_ms, begin_ms)
+        return self.begins_ms[index] if index < len(self.begins_ms) else None
 
     def groups(self, begin_ms: int) -> Groups:
         """Return the streams of a set."""
@@ -66,7 +66,7 @@ class Timeline:
 
 
 def by_vnode(streams: Iterable[bytes]) -> Groups:
-    """Group streams by the index of their vnode, each group in the order of its bytes."""
+    """Group streams by the index of their vnode; groups are sorted by stream id."""
     groups: dict[int, list[bytes]] = defaultdict(list)
     for stream in streams:
         groups[vnode_index(stream)].append(stream)
@@ -74,7 +74,7 @@ def by_vnode(streams: Iterable[bytes]) -> Groups:
 
 
 def by_token(streams: Iterable[bytes]) -> Groups:
-    """Make a group of each stream: those of tablets have no index."""
+    """Group streams by token: streams of tablets have no vnode index."""
     groups: dict[int, list[bytes]] = defaultdict(list)
     for stream in streams:
         groups[stream_token(stream)].append(stream)
@@ -82,10 +82,10 @@ def by_token(streams: Iterable[bytes]) -> Groups:
 
 
 class StreamTables:
-    """Reads them, once for all tables of vnodes.
+    """Reads stream metadata; generations are read once for all vnode tables.
 
-    Those of generations are read at QUORUM where there is more than one node, so a replica that lags can't
-    hide a generation, or streams of one. Those of tablets are each node's own.
+    Generations are read at QUORUM if there is more than one node, so a lagging replica can't hide a
+    generation or its streams. The metadata of tablets is local to each node.
 
     Args:
         session: To the cluster.
@@ -95,58 +95,58 @@ class StreamTables:
     def __init__(self, session: Session, names: ScyllaAdvanced) -> None:
         self._session = session
         self._names = names
-        self._described: dict[int, Groups] = {}
+        self._groups: dict[int, Groups] = {}
 
     def timelines(self, tables: Sequence[str]) -> dict[str, Timeline]:
         """Return the stream sets of tables.
 
         Raises:
-            ConfigurationError: Generations are described as release 4.3 did it.
+            ConfigurationError: Generations are in the format of release 4.3, or there are none.
         """
         times = {table: self._tablet_times(table) for table in tables}
         with_tablets = {table: begins for table, begins in times.items() if begins}
         generations = None
         if len(with_tablets) < len(tables):
             generations = self._generations(tablets=any(begins is not None for begins in times.values()))
-        found = {}
+        timelines = {}
         for table in tables:
             if table in with_tablets:
-                found[table] = Timeline(with_tablets[table], partial(self._tablet_groups, table))
+                timelines[table] = Timeline(with_tablets[table], partial(self._tablet_groups, table))
             else:
                 assert generations is not None
-                found[table] = generations
-        return found
+                timelines[table] = generations
+        return timelines
 
     def _generations(self, *, tablets: bool) -> Timeline:
-        """Return the generations; none yet where tables of tablets are all that there is."""
+        """Return the generations; none if the cluster only has tablet tables."""
         keyspace = self._names.distributed_keyspace
-        rows = self._rows_if_there(
+        rows = self._rows_or_none(
             f"SELECT time FROM {keyspace}.cdc_generation_timestamps WHERE key = 'timestamps'",
             level=self._level,
         )
         if rows is None:
-            self._refuse_old_form(tablets=tablets)
+            self._reject_old_format(tablets=tablets)
         return Timeline(tuple(sorted(_ms(row.time) for row in rows or ())), self._vnode_groups)
 
-    def _refuse_old_form(self, *, tablets: bool) -> None:
+    def _reject_old_format(self, *, tablets: bool) -> None:
         keyspace = self._names.distributed_keyspace
-        old = self._rows_if_there(f"SELECT time FROM {keyspace}.cdc_streams_descriptions LIMIT 1")
+        old = self._rows_or_none(f"SELECT time FROM {keyspace}.cdc_streams_descriptions LIMIT 1")
         if old is None and tablets:
             return
         raise ConfigurationError(
-            "the cluster doesn't tell the generations of its streams",
+            "the cluster does not expose CDC generations",
             expected=f"{keyspace}.cdc_generation_timestamps and {keyspace}.cdc_streams_descriptions_v2, "
-            "which ScyllaDB has from release 4.4 on",
-            found=f"{keyspace}.cdc_streams_descriptions alone, the form of release 4.3"
+            "which exist since ScyllaDB 4.4",
+            found=f"{keyspace}.cdc_streams_descriptions only, the format of release 4.3"
             if old is not None
-            else "neither these nor the form of release 4.3",
-            remedy="upgrade the cluster: its nodes then rewrite the descriptions"
+            else "neither these nor the format of release 4.3",
+            remedy="upgrade the cluster: its nodes then migrate the descriptions"
             if old is not None
-            else "check that this is a cluster of ScyllaDB, and source.advanced.distributed_keyspace",
+            else "check that this is a ScyllaDB cluster, and source.advanced.distributed_keyspace",
         )
 
     def _vnode_groups(self, begin_ms: int) -> Groups:
-        if begin_ms not in self._described:
+        if begin_ms not in self._groups:
             rows = self._rows(
                 f"SELECT streams FROM {self._names.distributed_keyspace}.cdc_streams_descriptions_v2 "
                 "WHERE time = %s",
@@ -154,12 +154,12 @@ class StreamTables:
                 level=self._level,
             )
             groups = by_vnode(stream for row in rows for stream in row.streams)
-            self._described[begin_ms] = _described(groups, begin_ms, "generation")
-        return self._described[begin_ms]
+            self._groups[begin_ms] = _require_streams(groups, begin_ms, "generation")
+        return self._groups[begin_ms]
 
     def _tablet_times(self, table: str) -> tuple[int, ...] | None:
-        """Return from when each set of a table works; None where there is no such table of sets."""
-        rows = self._rows_if_there(
+        """Return the start times of a table's sets; None if the server has no table of them."""
+        rows = self._rows_or_none(
             f'SELECT "timestamp" AS time FROM {self._names.system_keyspace}.cdc_timestamps '
             "WHERE keyspace_name = %s AND table_name = %s",
             tuple(table.split(".", 1)),
@@ -172,41 +172,41 @@ class StreamTables:
             'AND table_name = %s AND "timestamp" = %s AND stream_state = %s',
             (*table.split(".", 1), _moment(begin_ms), _IN_USE),
         )
-        return _described(by_token(row.stream_id for row in rows), begin_ms, f"stream set of {table}")
+        return _require_streams(by_token(row.stream_id for row in rows), begin_ms, f"stream set of {table}")
 
     @property
     def _level(self) -> int:
-        """Consistency level of what is replicated."""
+        """Consistency level for replicated metadata."""
         from cassandra import ConsistencyLevel
 
         alone = len(self._session.cluster.metadata.all_hosts()) == 1
         return int(ConsistencyLevel.ONE if alone else ConsistencyLevel.QUORUM)
 
     def _rows(self, query: str, values: Sequence[Any] = (), level: int | None = None) -> list[Any]:
-        rows = self._rows_if_there(query, values, level)
+        rows = self._rows_or_none(query, values, level)
         if rows is None:
             raise ConfigurationError(
-                "the cluster doesn't tell the streams of change data capture", found=f"no table for: {query}"
+                "the cluster does not expose CDC streams", found=f"no table for: {query}"
             )
         return rows
 
-    def _rows_if_there(
+    def _rows_or_none(
         self, query: str, values: Sequence[Any] = (), level: int | None = None
     ) -> list[Any] | None:
-        doing = "reading the streams of change data capture"
-        return rows_if_there(self._session, query, values, doing=doing, level=level)
+        doing = "reading the CDC streams"
+        return rows_or_none(self._session, query, values, doing=doing, level=level)
 
 
-def _described(groups: Groups, begin_ms: int, what: str) -> Groups:
-    """Refuse a set without streams: its time would be taken for read, and its changes lost."""
+def _require_streams(groups: Groups, begin_ms: int, what: str) -> Groups:
+    """Reject a set without streams: its period would count as read, and its changes would be lost."""
     if groups:
         return groups
     raise TransientError(
-        f"the {what} that begins at {_moment(begin_ms):%Y-%m-%d %H:%M:%S.%f} UTC is announced, but "
-        "its streams aren't described",
+        f"the {what} that starts at {_moment(begin_ms):%Y-%m-%d %H:%M:%S.%f} UTC is announced, but "
+        "has no stream descriptions",
         expected="at least one stream",
         found="none",
-        remedy="run again; if that stays so, look at the repair of the cluster's own tables of streams",
+        remedy="run again; if the error persists, repair the cluster's tables of stream descriptions",
     )
 
 

@@ -1,9 +1,9 @@
-"""How tables are logged: the option ``cdc`` of each, which ScyllaDB tells in ``system_schema.scylla_tables``.
+"""The option ``cdc`` of tables, which ScyllaDB reports in ``system_schema.scylla_tables``.
 
-Log tables that are kept elsewhere, by an imitation on Cassandra for example, may come without
-``scylla_tables``. A log that it doesn't tell of counts as on while its table is there. Its rows live as long
-as the log table's ``default_time_to_live`` says, and for ever without one: a life that is taken for shorter
-than it is would pass over rows that are there. Whether they tell values or keys alone is seen row by row.
+Log tables that are stored elsewhere, such as an emulation on Cassandra, may come without ``scylla_tables``. A
+log that isn't listed there counts as enabled while its table exists. Its rows expire after the log table's
+``default_time_to_live``, or never without one: assuming a shorter lifetime would skip existing rows. Whether
+they contain values or keys only is determined row by row.
 """
 
 from __future__ import annotations
@@ -14,13 +14,13 @@ from typing import TYPE_CHECKING, Final, Self
 
 from airflow_cdc_provider.sources.cql.driver.connect import driver_errors
 from airflow_cdc_provider.sources.scylla.payload import LOG_SUFFIX
-from airflow_cdc_provider.sources.scylla.server_tables import rows_if_there
+from airflow_cdc_provider.sources.scylla.server_tables import rows_or_none
 
 if TYPE_CHECKING:
     from cassandra.cluster import Session
 
-UNTOLD: Final = "untold"
-"""Where nothing tells whether a log is of keys alone."""
+UNREPORTED: Final = "untold"
+"""Value of ``delta`` if it is unknown whether a log contains keys only."""
 
 _DEFAULT_TTL_SECONDS: Final = 86400
 
@@ -31,8 +31,8 @@ class CdcOption:
 
     Args:
         enabled: Whether writes are logged.
-        ttl_seconds: How long log rows live, 0 for ever.
-        delta: ``full`` or ``keys``; :data:`UNTOLD` for a log whose option nothing tells.
+        ttl_seconds: Lifetime of log rows, 0 for unlimited.
+        delta: ``full`` or ``keys``; :data:`UNREPORTED` for a log whose option isn't reported.
         images: Which of ``preimage`` and ``postimage`` are logged.
     """
 
@@ -42,37 +42,37 @@ class CdcOption:
     images: frozenset[str] = frozenset()
 
     @classmethod
-    def read(cls, told: Mapping[str, str] | None) -> Self:
-        """Read the column ``cdc`` of ``scylla_tables``; null is a table that never had a log."""
-        if not told:
+    def read(cls, stored: Mapping[str, str] | None) -> Self:
+        """Read the column ``cdc`` of ``scylla_tables``; null means that the table never had a log."""
+        if not stored:
             return cls(enabled=False)
         return cls(
-            told.get("enabled", "false").lower() == "true",
-            int(told.get("ttl") or _DEFAULT_TTL_SECONDS),
-            told.get("delta", "full"),
-            frozenset(i for i in ("preimage", "postimage") if told.get(i, "false").lower() != "false"),
+            stored.get("enabled", "false").lower() == "true",
+            int(stored.get("ttl") or _DEFAULT_TTL_SECONDS),
+            stored.get("delta", "full"),
+            frozenset(i for i in ("preimage", "postimage") if stored.get(i, "false").lower() != "false"),
         )
 
     @classmethod
-    def untold(cls, ttl_seconds: int = 0) -> Self:
-        """Return the option of a log of which nothing is known but its table."""
-        return cls(True, ttl_seconds, UNTOLD)
+    def unreported(cls, ttl_seconds: int = 0) -> Self:
+        """Return the option of a log that isn't listed in ``scylla_tables``."""
+        return cls(True, ttl_seconds, UNREPORTED)
 
     @property
-    def told(self) -> bool:
-        """Whether the server tells it."""
-        return self.delta != UNTOLD
+    def reported(self) -> bool:
+        """Whether the server reports the option."""
+        return self.delta != UNREPORTED
 
 
 def read_log_options(session: Session, schema_keyspace: str = "system_schema") -> dict[str, CdcOption]:
-    """Read the options of all tables that are told of, or that have a log, by ``keyspace.table``.
+    """Read the options of all tables that are listed or that have a log, by ``keyspace.table``.
 
     Args:
         session: To the cluster.
         schema_keyspace: Keyspace of the table ``scylla_tables``.
 
     Raises:
-        ConfigurationError: The login may not read it.
+        ConfigurationError: The login has no permission to read the tables.
         TransientError: No node answers.
     """
     doing = "reading which tables have a log"
@@ -80,8 +80,10 @@ def read_log_options(session: Session, schema_keyspace: str = "system_schema") -
         tables = session.execute(
             "SELECT keyspace_name, table_name, default_time_to_live FROM system_schema.tables"
         )
-        lives = {f"{r.keyspace_name}.{r.table_name}": int(r.default_time_to_live or 0) for r in tables}
-    found = {base: CdcOption.untold(lives[base + LOG_SUFFIX]) for base in lives if base + LOG_SUFFIX in lives}
+        ttls = {f"{r.keyspace_name}.{r.table_name}": int(r.default_time_to_live or 0) for r in tables}
+    found = {
+        base: CdcOption.unreported(ttls[base + LOG_SUFFIX]) for base in ttls if base + LOG_SUFFIX in ttls
+    }
     query = f"SELECT keyspace_name, table_name, cdc FROM {schema_keyspace}.scylla_tables"
-    told = rows_if_there(session, query, doing=doing) or ()
-    return found | {f"{r.keyspace_name}.{r.table_name}": CdcOption.read(r.cdc) for r in told}
+    listed = rows_or_none(session, query, doing=doing) or ()
+    return found | {f"{r.keyspace_name}.{r.table_name}": CdcOption.read(r.cdc) for r in listed}

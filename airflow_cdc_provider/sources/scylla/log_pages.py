@@ -1,12 +1,12 @@
-"""Pages of a log to changes: where rows end, and which of them are one change.
+"""Splits pages of a log into changes.
 
-A page is rows one after the other, each the values of the query's columns: an int32 length (-1: null) and
-that many bytes. Rows of one stream come in the order of ``cdc$time`` and ``cdc$batch_seq_no``; those of one
-time are one change, whose last row has ``cdc$end_of_batch``. A change may go on in the next page.
+A page is a sequence of rows, each with the values of the query's columns: an int32 length (-1: null) and that
+many bytes. Rows of a stream are ordered by ``cdc$time`` and ``cdc$batch_seq_no``; rows of the same time are
+one change, whose last row has ``cdc$end_of_batch``. A change may continue in the next page.
 
 The payload of a change::
 
-    byte 'L', then per row: u32 little-endian length of the row, the row as the page has it
+    byte 'L', then per row: u32 little-endian length of the row, the row's bytes in the page
 """
 
 from __future__ import annotations
@@ -29,40 +29,40 @@ _LEAST_CODE, _GREATEST_CODE = -4, 9
 class PageChanges(NamedTuple):
     """The changes of a page.
 
-    ``payloads``      Their payloads, one after the other.
-    ``ends``          Where each ends.
-    ``times``         16 bytes each: ``cdc$time`` as bytes whose order is the database's.
-    ``whole``         Whether each one's last row has ``cdc$end_of_batch``.
-    ``unknown_code``  Of each the first code that isn't known, else 0, which is.
-    ``rows``          Rows of each.
+    ``payloads``      The concatenated payloads.
+    ``ends``          The end of each payload.
+    ``times``         16 bytes each: ``cdc$time`` in a byte order that sorts as the database does.
+    ``complete``         Whether the last row of each change has ``cdc$end_of_batch``.
+    ``unknown_code``  The first unknown operation code of each change, else 0.
+    ``rows``          Number of rows of each change.
     """
 
     payloads: npt.NDArray[np.uint8]
     ends: npt.NDArray[np.int64]
     times: npt.NDArray[np.uint8]
-    whole: npt.NDArray[np.bool_]
+    complete: npt.NDArray[np.bool_]
     unknown_code: npt.NDArray[np.int8]
     rows: npt.NDArray[np.int64]
 
 
 class MalformedPage(ValueError):
-    """A page doesn't have the form of the query."""
+    """A page doesn't match the columns of its query."""
 
 
 def page_changes(data: bytes, rows: int, columns: int, *, more: bool) -> tuple[PageChanges, int, int]:
-    """Take a page apart.
+    """Split a page into changes.
 
     Args:
-        data: Its bytes, led by what the page before left.
+        data: Its bytes, preceded by the rest of the previous page.
         rows: Number of rows in it.
         columns: Number of columns of the query.
-        more: Whether another page follows: then the last change is left for it, unless it is whole.
+        more: Whether another page follows: then an incomplete last change is left for it.
 
     Returns:
-        The changes; where in ``data`` begins what is left; and how many rows that is.
+        The changes; the offset of the rest in ``data``; and the number of rows in the rest.
 
     Raises:
-        MalformedPage: It breaks its format.
+        MalformedPage: The page is malformed.
     """
     content = np.frombuffer(data, np.uint8)
     found = PageChanges(
@@ -77,53 +77,53 @@ def page_changes(data: bytes, rows: int, columns: int, *, more: bool) -> tuple[P
     if broken >= 0:
         raise MalformedPage(f"row {broken} of a page")
     size = int(found.ends[count - 1]) if count else 0
-    cut = PageChanges(
+    changes = PageChanges(
         found.payloads[:size],
         found.ends[:count],
         found.times[:count],
-        found.whole[:count],
+        found.complete[:count],
         found.unknown_code[:count],
         found.rows[:count],
     )
-    return cut, int(rest), int(rest_rows)
+    return changes, int(rest), int(rest_rows)
 
 
 @walker
 def _split(data, rows, columns, more, found):  # type: ignore[no-untyped-def]
-    """Fill ``found``; return how many changes, where the rest begins, its rows, a broken row or -1."""
+    """Fill ``found``; return the number of changes, offset and rows of the rest, a malformed row or -1."""
     size = np.int64(len(data))
     at = np.int64(0)
-    count = np.int64(0)  # changes that are ended
+    count = np.int64(0)  # complete changes
     out = np.int64(0)
-    began = np.int64(0)  # where the change begins that isn't ended
-    began_row = np.int64(0)
+    change_start = np.int64(0)  # start of the unfinished change
+    change_row = np.int64(0)
     for row in range(rows):
         start = at
-        fresh = row == began_row
+        fresh = row == change_row
         end_of_batch = False
         code = np.int64(0)
         time_at = np.int64(0)
         for column in range(columns):
             begin, length, after = next_part(data, at, size)
             if after < 0:
-                return count, began, rows - began_row, np.int64(row)
+                return count, change_start, rows - change_row, np.int64(row)
             if column == _TIME:
                 if length != _TIME_BYTES:
-                    return count, began, rows - began_row, np.int64(row)
+                    return count, change_start, rows - change_row, np.int64(row)
                 time_at = begin
             elif column == _OPERATION:
                 if length != 1:
-                    return count, began, rows - began_row, np.int64(row)
+                    return count, change_start, rows - change_row, np.int64(row)
                 code = np.int64(np.int8(data[begin]))
             elif column == _END_OF_BATCH:
                 end_of_batch = length == 1 and data[begin] != 0
             at = after
         if not fresh and not _same_time(data, time_at, found.times, count):
-            # The one before never ended.
+            # The previous change has no end.
             found.ends[count] = out
-            found.rows[count] = row - began_row
+            found.rows[count] = row - change_row
             count += 1
-            began, began_row, fresh = start, np.int64(row), True
+            change_start, change_row, fresh = start, np.int64(row), True
         if fresh:
             _sortable(data, time_at, found.times, count)
             found.payloads[out] = PAYLOAD_TAG
@@ -137,26 +137,26 @@ def _split(data, rows, columns, more, found):  # type: ignore[no-untyped-def]
         ] == 0:
             found.unknown_code[count] = code
         if end_of_batch:
-            found.whole[count] = True
+            found.complete[count] = True
             found.ends[count] = out
-            found.rows[count] = row + 1 - began_row
+            found.rows[count] = row + 1 - change_row
             count += 1
-            began, began_row = at, np.int64(row + 1)
+            change_start, change_row = at, np.int64(row + 1)
     if at != size:
-        return count, began, rows - began_row, np.int64(rows)
-    if began_row < rows and not more:
+        return count, change_start, rows - change_row, np.int64(rows)
+    if change_row < rows and not more:
         found.ends[count] = out
-        found.rows[count] = rows - began_row
+        found.rows[count] = rows - change_row
         count += 1
-        began, began_row = at, np.int64(rows)
-    elif began_row < rows:
+        change_start, change_row = at, np.int64(rows)
+    elif change_row < rows:
         found.unknown_code[count] = 0
-    return count, began, rows - began_row, np.int64(-1)
+    return count, change_start, rows - change_row, np.int64(-1)
 
 
 @walker
 def _sortable(data, at, times, row):  # type: ignore[no-untyped-def]
-    """Write a timeuuid as bytes whose order is the database's."""
+    """Write a timeuuid in a byte order that sorts as the database does."""
     times[row, 0] = data[at + 6] & 0x0F
     times[row, 1] = data[at + 7]
     times[row, 2] = data[at + 4]
@@ -169,7 +169,7 @@ def _sortable(data, at, times, row):  # type: ignore[no-untyped-def]
 
 @walker
 def _same_time(data, at, times, row):  # type: ignore[no-untyped-def]
-    """Tell whether a row's time is that of the change that isn't ended."""
+    """Return whether a row's time is that of the unfinished change."""
     for i in range(8, 16):
         if times[row, i] != data[at + i] ^ 0x80:
             return False

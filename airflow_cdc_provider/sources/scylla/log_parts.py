@@ -1,4 +1,4 @@
-"""What tasks read: windows of groups of streams, divided so that each task has about as many streams."""
+"""The parts that tasks read: windows of stream groups, balanced by number of streams."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ class GroupRead(NamedTuple):
         table: ``keyspace.table`` of the base.
         group: The group's name.
         generation_ms: Its stream set.
-        begin_us: The first microsecond.
-        end_us: The first one after it.
+        begin_us: Start of the window, inclusive.
+        end_us: End of the window, exclusive.
         streams: The streams' ids.
     """
 
@@ -33,11 +33,11 @@ class GroupRead(NamedTuple):
 
 @dataclass(frozen=True)
 class LogPart:
-    """What one task reads.
+    """The part that one task reads.
 
     Args:
         reads: Windows of groups.
-        requests: How many requests it may have in flight.
+        requests: Maximum number of requests in flight.
     """
 
     reads: tuple[GroupRead, ...]
@@ -47,12 +47,12 @@ class LogPart:
 def group_reads(
     table: str, position: TablePosition, window: Window, timeline: Timeline
 ) -> Iterator[GroupRead]:
-    """Yield what is to be read of each group; those that stand beyond the window are left out.
+    """Yield the read of each group; groups with a position beyond the window are skipped.
 
     Args:
         table: The table.
-        position: Where it stands.
-        window: What is read next of it.
+        position: Its position.
+        window: The next window.
         timeline: Its stream sets.
     """
     same = window.generation_ms == position.generation_ms
@@ -63,13 +63,13 @@ def group_reads(
 
 
 def divide(reads: Iterable[GroupRead], tasks: int, requests: int) -> list[LogPart]:
-    """Divide groups among tasks so that each has about as many streams.
+    """Divide groups among tasks so that each has about the same number of streams.
 
     Args:
         reads: The groups.
-        tasks: How many tasks there may be.
-        requests: How many requests may be in flight, all together, at least one; there are no more tasks than
-            that.
+        tasks: Maximum number of tasks.
+        requests: Maximum number of requests in flight of all tasks together, at least one; also limits the
+            number of tasks.
     """
     ordered = sorted(reads, key=lambda read: (-len(read.streams), read.table, read.group))
     parts: list[list[GroupRead]] = [[] for _ in range(max(1, min(tasks, requests, len(ordered))))]

@@ -1,4 +1,4 @@
-"""How far back a table's log reaches: where reading may begin, and what was lost before it was read."""
+"""The retention of a table's log: where reading can start, and which unread changes were lost."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ _SECOND_US: Final = 1_000_000
 
 @dataclass(frozen=True)
 class LogReach:
-    """What there is of one log.
+    """The available range of one log.
 
     Args:
         table: The base table.
         timeline: Its stream sets.
-        ttl_seconds: How long log rows live; 0 for ever.
-        now_us: The time.
-        truncation: The log's own, not the base table's; None for none.
+        ttl_seconds: Lifetime of log rows; 0 for unlimited.
+        now_us: The current time.
+        truncation: The last TRUNCATE of the log itself, not of the base table; None for none.
     """
 
     table: str
@@ -33,44 +33,44 @@ class LogReach:
     truncation: Truncation | None = None
 
     def earliest(self) -> TablePosition:
-        """Return the first time that the log still holds."""
+        """Return the first position that the log still contains."""
         begins_ms = self.timeline.begins_ms
         return self.at(max(begins_ms[0] * 1000 if begins_ms else 0, self._kept_us))
 
-    def begin(self, lookback_seconds: float) -> TablePosition:
-        """Return where a new connector begins: so far back, or at the earliest time with 0."""
-        begin = self.earliest()
+    def start(self, lookback_seconds: float) -> TablePosition:
+        """Return the start position of a new connector: so far back, or the earliest position with 0."""
+        start = self.earliest()
         if lookback_seconds:
-            begin = self.at(max(begin.read_to_us, self.now_us - round(lookback_seconds * _SECOND_US)))
-        return replace(begin, begun_us=self.now_us)
+            start = self.at(max(start.read_to_us, self.now_us - round(lookback_seconds * _SECOND_US)))
+        return replace(start, started_us=self.now_us)
 
     def at(self, moment_us: int) -> TablePosition:
-        """Return a position by its time."""
+        """Return the position at a time."""
         return TablePosition(self.timeline.at(moment_us) or 0, moment_us)
 
     def losses(self, position: TablePosition) -> Iterator[tuple[str, TablePosition]]:
-        """Tell what was lost after a position, each with the position that takes it for read.
+        """Yield a message per loss after a position, with the position after the loss.
 
-        The beginning of a log expires all the time. To a connector that began there, or goes on there after a
-        loss, and has read nothing yet, only what was written since then is lost.
+        The start of a log expires continuously. For a connector that started there, or resumed there after a
+        loss, and has read nothing yet, only changes written since then are lost.
         """
-        begun_us = position.begun_us
-        if max(position.read_to_us, begun_us) < self._kept_us:
+        started_us = position.started_us
+        if max(position.read_to_us, started_us) < self._kept_us:
             text = (
-                f"the log of {self.table} keeps changes for {self.ttl_seconds} s and was read to "
-                f"{moment_text(position.read_to_us)}: those from then to {moment_text(self._kept_us)} have "
-                "expired unread"
+                f"the log of {self.table} keeps changes for {self.ttl_seconds} s and was read up to "
+                f"{moment_text(position.read_to_us)}: changes from then to {moment_text(self._kept_us)} "
+                "expired before they were read"
             )
-            position = replace(self._moved(position, self._kept_us), begun_us=self.now_us)
+            position = replace(self._moved(position, self._kept_us), started_us=self.now_us)
             yield text, position
-        gone = self.truncation
-        known_us = max(position.read_to_us, begun_us)
-        if gone is not None and known_us < gone.first_us <= self.now_us:
+        truncation = self.truncation
+        known_us = max(position.read_to_us, started_us)
+        if truncation is not None and known_us < truncation.first_us <= self.now_us:
             text = (
-                f"the log of {self.table} was truncated at {moment_text(gone.first_us)} and was read to "
-                f"{moment_text(position.read_to_us)}: what was in it from then on is lost unread"
+                f"the log of {self.table} was truncated at {moment_text(truncation.first_us)} and was read "
+                f"up to {moment_text(position.read_to_us)}: its later, unread changes are lost"
             )
-            yield text, replace(self._moved(position, gone.first_us), begun_us=position.begun_us)
+            yield text, replace(self._moved(position, truncation.first_us), started_us=position.started_us)
 
     @property
     def _kept_us(self) -> int:
@@ -84,7 +84,7 @@ class LogReach:
 def all_losses(
     reaches: Mapping[str, LogReach], positions: Mapping[str, TablePosition]
 ) -> tuple[list[str], dict[str, TablePosition]]:
-    """Tell what was lost of all tables, and the positions after it."""
+    """Return messages about the losses of all tables, and the positions after them."""
     after = dict(positions)
     found = []
     for table, reach in reaches.items():
@@ -95,5 +95,5 @@ def all_losses(
 
 
 def moment_text(moment_us: int) -> str:
-    """Show a moment for people."""
+    """Format a time for messages."""
     return f"{datetime.fromtimestamp(moment_us / _SECOND_US, UTC):%Y-%m-%d %H:%M:%S} UTC"

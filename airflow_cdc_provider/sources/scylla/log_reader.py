@@ -1,17 +1,17 @@
-"""Reads windows of logs, a query per stream, and makes change records of the pages.
+"""Reads windows of logs, with a query per stream, and converts the pages to change records.
 
-Several requests are under way at a time (:mod:`.throttle`). What a task reads of one stream stays in order;
-streams are read side by side, those of a group in the order of their bytes.
+Several requests are in flight at a time (:mod:`.throttle`). Changes of a stream stay in order within a task;
+streams are read concurrently, those of a group in the order of their ids.
 
 A record is one change: all log rows of one stream and ``cdc$time``. Its position::
 
     0   u64  the stream set: ms since 1970
-    8   16   cdc$time, as bytes whose order is the database's
+    8   16   cdc$time, in a byte order that sorts as the database does
     24  16   cdc$stream_id
 
-A change whose last row has no ``cdc$end_of_batch`` is read again from all replicas, and never taken in part.
-One with a ``cdc$operation`` that isn't known is set apart: kind ``quarantine``, its payload byte 'Q', 16
-bytes of the schema's name, and the payload that it would have had.
+A change whose last row has no ``cdc$end_of_batch`` is read again from all replicas; a partial change is never
+emitted. A change with an unknown ``cdc$operation`` is quarantined: kind ``quarantine``, with a payload of
+byte 'Q', 16 bytes of the schema's name, and the payload of the change.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ if TYPE_CHECKING:
     from airflow_cdc_provider.sources.cql.driver.raw_results import RawPage
 
 UNKNOWN_OPERATION: Final = "unknown-operation"
-"""Code of the reason for which a change is set apart."""
+"""Code of the reason for which a change is quarantined."""
 QUARANTINE_TAG: Final = b"Q"
 
 _BATCH_CHANGES: Final = 10_000
@@ -56,14 +56,14 @@ _LEAST_FETCH_SIZE: Final = 50
 
 @dataclass(frozen=True)
 class LogReads:
-    """How logs are asked.
+    """How logs are queried.
 
     Args:
         consistency: Consistency level.
-        fetch_size: Rows per page, 0 for the driver's own number.
-        timeout_seconds: How long to wait for one answer.
-        slow_seconds: A request that takes longer is slow.
-        pauses: Between attempts.
+        fetch_size: Rows per page, 0 for the driver's default.
+        timeout_seconds: Timeout of one request.
+        slow_seconds: Duration from which a request is slow.
+        pauses: Backoff between attempts.
     """
 
     consistency: str
@@ -74,7 +74,7 @@ class LogReads:
 
     @classmethod
     def of(cls, options: ScyllaOptions) -> LogReads:
-        """Take it from the declaration."""
+        """Build the settings from the declaration."""
         advanced = options.advanced
         pauses = RetryPauses(
             advanced.retries,
@@ -93,13 +93,13 @@ class LogReads:
 
 @dataclass(frozen=True)
 class LogReader:
-    """Reads parts, on any machine that reaches the cluster. Picklable.
+    """Reads parts, on any machine that can connect to the cluster. Picklable.
 
     Args:
         connection: The Airflow connection's values.
-        reads: How to ask.
-        tables: By name.
-        connect: Opens a session with raw results; None for the driver's own.
+        reads: Query settings.
+        tables: The logged tables by name.
+        connect: Opens a session with raw results; None for the driver's.
     """
 
     connection: Mapping[str, Any] = field(repr=False)
@@ -118,11 +118,11 @@ class LogReader:
         ``events <table>``, ``bytes <table>``.
 
         Raises:
-            TransientError: The cluster doesn't answer, after all attempts; or a log has other columns now.
-            CorruptInput: A change isn't whole, on no replica; or a page is malformed.
+            TransientError: All attempts failed; or the columns of a log have changed.
+            CorruptInput: A change is incomplete on all replicas; or a page is malformed.
         """
         with self._connected() as session:
-            yield from _joined(_PartRead(session, self, part, counts).changes())
+            yield from _coalesced(_PartRead(session, self, part, counts).changes())
 
     @contextmanager
     def _connected(self) -> Iterator[Session]:
@@ -139,7 +139,7 @@ def _connect(connection: Mapping[str, Any], timeout_seconds: float) -> Session:
 
 @dataclass
 class _Stream:
-    """A stream that is being read: where it is, and what the page before left of a change."""
+    """The read state of a stream: paging state, and the unfinished change of the previous page."""
 
     read: GroupRead
     stream: bytes
@@ -150,17 +150,17 @@ class _Stream:
 
 
 @dataclass
-class _Asked:
-    """A request that is under way."""
+class _Request:
+    """A request in flight."""
 
     stream: _Stream
     future: Any
-    asked_at: float
+    sent_at: float
     answered_at: float = 0.0
 
 
 class _PartRead:
-    """One reading of one part, over one connection."""
+    """One read of one part, over one connection."""
 
     def __init__(self, session: Session, reader: LogReader, part: LogPart, counts: ReadingCounts) -> None:
         self._session = session
@@ -179,37 +179,37 @@ class _PartRead:
 
     def changes(self) -> Iterator[pa.RecordBatch]:
         """Yield a batch per page that has changes."""
-        waiting = deque(self._streams)
-        under_way: deque[_Asked] = deque()
-        while waiting or under_way:
-            while waiting and len(under_way) < self._throttle.requests:
-                under_way.append(self._ask(waiting.popleft()))
-            asked = under_way.popleft()
-            result = self._answer(asked)
-            stream = asked.stream
+        pending = deque(self._streams)
+        in_flight: deque[_Request] = deque()
+        while pending or in_flight:
+            while pending and len(in_flight) < self._throttle.requests:
+                in_flight.append(self._send(pending.popleft()))
+            request = in_flight.popleft()
+            result = self._result(request)
+            stream = request.stream
             stream.paging_state = result.paging_state
             rows: list[RawPage] = result.current_rows
-            yield from self._taken(stream, rows[0] if rows else None)
+            yield from self._to_batches(stream, rows[0] if rows else None)
             if stream.paging_state:
-                waiting.appendleft(stream)
+                pending.appendleft(stream)
 
     def _prepare(self, table: LoggedTable) -> Any:
-        """Prepare the query of a log, once its columns are known to be those of the plan."""
+        """Prepare the query of a log after checking that its columns match the plan."""
         with driver_errors(f"reading the log of {table.name}"):
             present = {column[2] for column in self._session.prepare(table.select_all).result_metadata}
             planned = {name for name, _ in table.columns if name != LOG_ROW_TTL}
             if present != planned:
                 raise TransientError(
-                    f"the log of {table.name} has other columns than when this batch was planned",
-                    expected=", ".join(sorted(planned - present)) or "no more than there were",
-                    found=", ".join(sorted(present - planned)) or "fewer",
-                    remedy="run again: the next run reads it by its new schema",
+                    f"the columns of the log of {table.name} have changed since this batch was planned",
+                    expected=", ".join(sorted(planned - present)) or "no further columns",
+                    found=", ".join(sorted(present - planned)) or "missing columns",
+                    remedy="run again: the next run uses the new schema",
                 )
             prepared = self._session.prepare(table.select)
         prepared.consistency_level = consistency_level(self._reader.reads.consistency)
         return prepared
 
-    def _ask(self, stream: _Stream, consistency: str = "") -> _Asked:
+    def _send(self, stream: _Stream, consistency: str = "") -> _Request:
         from cassandra.query import BoundStatement
 
         statement = BoundStatement(self._prepared[stream.read.table], fetch_size=self._fetch_size)
@@ -218,38 +218,38 @@ class _PartRead:
             statement.consistency_level = consistency_level(consistency)
         self._counts["requests"] += 1
         future = self._session.execute_async(statement, paging_state=stream.paging_state)
-        asked = _Asked(stream, future, time.monotonic())
+        request = _Request(stream, future, time.monotonic())
 
         def answered(_: Any) -> None:
-            asked.answered_at = time.monotonic()
+            request.answered_at = time.monotonic()
 
         future.add_callbacks(answered, answered)
-        return asked
+        return request
 
-    def _answer(self, asked: _Asked, consistency: str = "") -> Any:
-        """Wait for an answer, and ask again while the cluster is too busy."""
+    def _result(self, request: _Request, consistency: str = "") -> Any:
+        """Wait for the result, and retry while the cluster is overloaded."""
         pauses = iter(self._reader.reads.pauses)
         while True:
             began = time.monotonic()
             try:
-                with driver_errors(f"reading the log of {asked.stream.read.table}"):
-                    result = asked.future.result()
-                self._throttle.answered(asked.asked_at, asked.answered_at or time.monotonic())
+                with driver_errors(f"reading the log of {request.stream.read.table}"):
+                    result = request.future.result()
+                self._throttle.answered(request.sent_at, request.answered_at or time.monotonic())
                 return result
             except TransientError:
-                self._throttle.overloaded(asked.asked_at, time.monotonic())
+                self._throttle.overloaded(request.sent_at, time.monotonic())
                 pause = next(pauses, None)
                 if pause is None:
                     raise
                 self._counts["retries"] += 1
                 self._fetch_size = max(_LEAST_FETCH_SIZE, self._fetch_size // 2)
                 time.sleep(pause)
-                asked = self._ask(asked.stream, consistency)
+                request = self._send(request.stream, consistency)
             finally:
                 self._counts["wait_us"] += int(1_000_000 * (time.monotonic() - began))
 
-    def _taken(self, stream: _Stream, page: RawPage | None) -> Iterator[pa.RecordBatch]:
-        """Turn a page, and what the one before left, into changes."""
+    def _to_batches(self, stream: _Stream, page: RawPage | None) -> Iterator[pa.RecordBatch]:
+        """Convert a page, and the rest of the previous one, to change records."""
         data = stream.rest + page.data if page else stream.rest
         rows = stream.rest_rows + (page.rows if page else 0)
         if not rows:
@@ -259,12 +259,12 @@ class _PartRead:
             found, at, left = page_changes(data, rows, len(table.columns), more=bool(stream.paging_state))
         except MalformedPage as error:
             raise CorruptInput(
-                f"{error} of the log of {table.name} doesn't have the form of its query",
+                f"{error} of the log of {table.name} doesn't match its query",
                 found=f"stream 0x{stream.stream.hex()}",
             ) from error
         stream.rest, stream.rest_rows = data[at:], left
-        for number in np.flatnonzero(~found.whole).tolist():
-            found = _replaced(found, number, self._again(stream, found.times[number].tobytes()))
+        for number in np.flatnonzero(~found.complete).tolist():
+            found = _replaced(found, number, self._reread(stream, found.times[number].tobytes()))
         if len(found.ends):
             batch = to_records(found, stream.read, stream.stream, table)
             size = int(found.ends[-1])
@@ -273,18 +273,18 @@ class _PartRead:
                 self._counts[f"{name} {table.name}"] += count
             yield batch
 
-    def _again(self, stream: _Stream, sortable: bytes) -> PageChanges:
-        """Read a change that isn't whole from all replicas."""
+    def _reread(self, stream: _Stream, sortable: bytes) -> PageChanges:
+        """Read an incomplete change again, from all replicas."""
         moment = timeuuid(sortable)
-        alone = _Stream(stream.read, stream.stream, (moment, time_after(moment)))
+        single = _Stream(stream.read, stream.stream, (moment, time_after(moment)))
         table = self._reader.tables[stream.read.table]
         data, rows = b"", 0
         while True:
-            result = self._answer(self._ask(alone, "ALL"), "ALL")
+            result = self._result(self._send(single, "ALL"), "ALL")
             for page in result.current_rows:
                 data, rows = data + page.data, rows + page.rows
-            alone.paging_state = result.paging_state
-            if not alone.paging_state:
+            single.paging_state = result.paging_state
+            if not single.paging_state:
                 break
         found, _, _ = page_changes(data, rows, len(table.columns), more=False)
         where = f"stream 0x{stream.stream.hex()}, cdc$time {_uuid_text(moment)}"
@@ -292,12 +292,12 @@ class _PartRead:
             raise TransientError(
                 f"a change of {table.name} expired while it was read", found=where, remedy="run again"
             )
-        if len(found.ends) != 1 or not found.whole[0]:
+        if len(found.ends) != 1 or not found.complete[0]:
             raise CorruptInput(
-                f"a change of {table.name} isn't whole",
-                expected="a last row with cdc$end_of_batch, at consistency level ALL too",
+                f"a change of {table.name} is incomplete",
+                expected="a last row with cdc$end_of_batch, at consistency level ALL",
                 found=f"{rows} rows without, {where}",
-                remedy="its other rows are on no replica that answers: start the nodes that are down, repair "
+                remedy="no available replica has its other rows: start the nodes that are down, repair "
                 "the log table (nodetool repair), or raise source.confidence_window_seconds",
             )
         return found
@@ -309,20 +309,20 @@ def _uuid_text(moment: bytes) -> str:
     return str(UUID(bytes=moment))
 
 
-def _replaced(found: PageChanges, number: int, better: PageChanges) -> PageChanges:
-    """Put a change that was read again in the place of the one that isn't whole."""
+def _replaced(found: PageChanges, number: int, reread: PageChanges) -> PageChanges:
+    """Replace an incomplete change with the complete one."""
     begin = int(found.ends[number - 1]) if number else 0
     end = int(found.ends[number])
-    payloads = np.concatenate([found.payloads[:begin], better.payloads, found.payloads[end:]])
+    payloads = np.concatenate([found.payloads[:begin], reread.payloads, found.payloads[end:]])
     ends = found.ends.copy()
-    ends[number:] += len(better.payloads) - (end - begin)
-    whole, codes, rows = found.whole.copy(), found.unknown_code.copy(), found.rows.copy()
-    whole[number], codes[number], rows[number] = True, better.unknown_code[0], better.rows[0]
-    return PageChanges(payloads, ends, found.times, whole, codes, rows)
+    ends[number:] += len(reread.payloads) - (end - begin)
+    complete, codes, rows = found.complete.copy(), found.unknown_code.copy(), found.rows.copy()
+    complete[number], codes[number], rows[number] = True, reread.unknown_code[0], reread.rows[0]
+    return PageChanges(payloads, ends, found.times, complete, codes, rows)
 
 
 def to_records(found: PageChanges, read: GroupRead, stream: bytes, table: LoggedTable) -> pa.RecordBatch:
-    """Make change records of a stream's changes."""
+    """Convert a stream's changes to change records."""
     count = len(found.ends)
     positions = np.empty((count, 40), np.uint8)
     positions[:, :8] = np.frombuffer(read.generation_ms.to_bytes(8, "big"), np.uint8)
@@ -345,7 +345,7 @@ def to_records(found: PageChanges, read: GroupRead, stream: bytes, table: Logged
         "payload": binary_array(found.payloads, np.concatenate([np.zeros(1, np.int64), found.ends])),
     }
     if found.unknown_code.any():
-        columns |= _set_apart(found, stream, table, columns["payload"])
+        columns |= _quarantined(found, stream, table, columns["payload"])
     arrays = [
         columns[f.name] if f.name in columns else pa.repeat(pa.scalar(constants.get(f.name), f.type), count)
         for f in CHANGE_SCHEMA
@@ -353,10 +353,10 @@ def to_records(found: PageChanges, read: GroupRead, stream: bytes, table: Logged
     return pa.RecordBatch.from_arrays(arrays, schema=CHANGE_SCHEMA)
 
 
-def _set_apart(
+def _quarantined(
     found: PageChanges, stream: bytes, table: LoggedTable, payloads: pa.Array
 ) -> dict[str, pa.Array]:
-    """Return the columns of which changes with unknown codes have others."""
+    """Return the columns that differ for quarantined changes."""
     kinds: list[str] = []
     reasons: list[str | None] = []
     contents: list[bytes] = []
@@ -383,19 +383,19 @@ def _set_apart(
 
 @dataclass(frozen=True)
 class QuarantineReader:
-    """Reads changes again that were set apart. Picklable.
+    """Retries quarantined changes. Picklable.
 
     Args:
-        columns: How many columns the schemas have, by their names.
+        columns: Number of columns of each schema, by its name.
     """
 
     columns: Mapping[str, int]
 
     def __call__(self, records: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
-        """Yield them, as changes where all their codes are known by now."""
-        yield pa.RecordBatch.from_pylist([self._again(r) for r in records.to_pylist()], CHANGE_SCHEMA)
+        """Yield the records, as changes if all their operation codes are known now."""
+        yield pa.RecordBatch.from_pylist([self._reread(r) for r in records.to_pylist()], CHANGE_SCHEMA)
 
-    def _again(self, record: dict[str, Any]) -> dict[str, Any]:
+    def _reread(self, record: dict[str, Any]) -> dict[str, Any]:
         payload: bytes = record["payload"] or b""
         schema_id = payload[1:17].hex()
         if payload[:1] != QUARANTINE_TAG or schema_id not in self.columns:
@@ -416,21 +416,21 @@ def payload_rows(payload: bytes) -> Iterator[bytes]:
         at += 4 + length
 
 
-def _joined(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-    """Join small batches: most pages of most streams have few changes."""
-    held: list[pa.RecordBatch] = []
+def _coalesced(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    """Combine small batches: most pages of most streams have few changes."""
+    buffered: list[pa.RecordBatch] = []
     changes = size = 0
     for batch in batches:
-        held.append(batch)
+        buffered.append(batch)
         changes += batch.num_rows
         size += batch.nbytes
         if changes >= _BATCH_CHANGES or size >= _BATCH_BYTES:
-            yield _one(held)
-            held, changes, size = [], 0, 0
-    if held:
-        yield _one(held)
+            yield _concat(buffered)
+            buffered, changes, size = [], 0, 0
+    if buffered:
+        yield _concat(buffered)
 
 
-def _one(batches: Sequence[pa.RecordBatch]) -> pa.RecordBatch:
+def _concat(batches: Sequence[pa.RecordBatch]) -> pa.RecordBatch:
     joined: pa.RecordBatch = pa.Table.from_batches(batches).combine_chunks().to_batches()[0]
     return joined

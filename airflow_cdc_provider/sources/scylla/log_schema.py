@@ -1,11 +1,11 @@
-"""The schemas of logs: what a log's rows are made of, as a record that decodes them by itself.
+"""The schemas of logs, as self-contained records that decode a log's rows.
 
-A log ``<table>_scylla_cdc_log`` has columns of its own, named ``cdc$...``, and for each column of its base
-table one to three. The query reads them all in an order that the record tells: the log's own, the rest of
-the log row's TTL, then the others by name.
+A log ``<table>_scylla_cdc_log`` has metadata columns, named ``cdc$...``, and one to three columns for each
+column of its base table. The query selects them in the order of the record: the metadata columns, the
+remaining TTL of the log row, then the others by name.
 
-The record is of kind ``schema``, its payload JSON. That of a table whose log is off tells ``"off": true`` and
-explains no change: it tells when capture paused.
+The record has kind ``schema`` and a JSON payload. For a disabled log the payload has ``"off": true`` and
+decodes no change: it records when capture paused.
 """
 
 from __future__ import annotations
@@ -38,13 +38,13 @@ FORMAT: Final = 1
 
 @dataclass(frozen=True)
 class LoggedTable:
-    """A base table and its log as they are now.
+    """A base table and its log, current schema.
 
     Args:
         base: The base table.
-        columns: Names and CQL types of what is read of the log, in that order.
-        option: How it is logged.
-        payload: The schema record's.
+        columns: Names and CQL types of the selected columns of the log, in that order.
+        option: The table's option ``cdc``.
+        payload: Payload of the schema record.
     """
 
     base: TableSchema
@@ -64,16 +64,16 @@ class LoggedTable:
 
     @property
     def select(self) -> str:
-        """The query of a stream's rows in a window, from the first time to before the second."""
-        asked = [f'TTL("{OPERATION}")' if c == LOG_ROW_TTL else f'"{c}"' for c, _ in self.columns]
+        """The query of a stream's rows in a window; the second time is exclusive."""
+        selected = [f'TTL("{OPERATION}")' if c == LOG_ROW_TTL else f'"{c}"' for c, _ in self.columns]
         return (
-            f"SELECT {', '.join(asked)} FROM {self._log_cql} "
+            f"SELECT {', '.join(selected)} FROM {self._log_cql} "
             f'WHERE "{STREAM_ID}" = ? AND "{TIME}" >= ? AND "{TIME}" < ?'
         )
 
     @property
     def select_all(self) -> str:
-        """A query that is prepared to learn which columns the log has."""
+        """A query that is prepared to determine the columns of the log."""
         return f'SELECT * FROM {self._log_cql} WHERE "{STREAM_ID}" = ?'
 
     @property
@@ -82,11 +82,11 @@ class LoggedTable:
 
 
 def log_tables(schemas: Schemas, options: Mapping[str, CdcOption]) -> dict[str, LoggedTable]:
-    """Return all tables that have a log, whether it is on or off, by name.
+    """Return all tables that have a log, enabled or disabled, by name.
 
     Args:
-        schemas: The cluster's.
-        options: By table.
+        schemas: The schemas of the cluster.
+        options: The option ``cdc`` of each table.
     """
     found = {}
     for name, base in schemas.tables.items():
@@ -97,13 +97,13 @@ def log_tables(schemas: Schemas, options: Mapping[str, CdcOption]) -> dict[str, 
         others = sorted(set(types) - set(OWN_COLUMNS))
         columns: list[tuple[str, str]] = [(c, types[c]) for c in OWN_COLUMNS if c in types]
         columns += [(LOG_ROW_TTL, "int"), *((c, types[c]) for c in others)]
-        option = options.get(name) or CdcOption.untold()
+        option = options.get(name) or CdcOption.unreported()
         found[name] = LoggedTable(base, tuple(columns), option, _payload(base, columns, log, option))
     return found
 
 
 def schema_record(table: str, payload: bytes, read_us: int) -> dict[str, Any]:
-    """Make the record of a schema.
+    """Build the record of a schema.
 
     Args:
         table: The base table.
@@ -124,21 +124,21 @@ def schema_record(table: str, payload: bytes, read_us: int) -> dict[str, Any]:
 
 
 def schema_columns(payloads: Mapping[str, bytes]) -> dict[str, int]:
-    """Return how many columns each of some schemas has."""
+    """Return the number of columns of each schema."""
     return {name: len(json.loads(payload)["columns"]) for name, payload in payloads.items()}
 
 
 def off_payload(base: TableSchema) -> bytes:
-    """Write the payload of the record that a table's log is off."""
-    told = {"v": FORMAT, "keyspace": base.keyspace, "table": base.name, "id": base.id, "off": True}
-    return json.dumps(told, sort_keys=True).encode()
+    """Build the payload of the record of a disabled log."""
+    content = {"v": FORMAT, "keyspace": base.keyspace, "table": base.name, "id": base.id, "off": True}
+    return json.dumps(content, sort_keys=True).encode()
 
 
 class LogHistory:
-    """What is recorded of the schemas of logs.
+    """The recorded schemas of logs.
 
     Args:
-        records: Records of kind ``schema``, of any order; others are passed over.
+        records: Records of kind ``schema``, in any order; records of other kinds are skipped.
     """
 
     def __init__(self, records: pa.Table | None = None) -> None:
@@ -150,35 +150,35 @@ class LogHistory:
         columns = [records[name].to_pylist() for name in ("kind", "source_table", "position", "payload")]
         for kind, table, position, payload in zip(*columns, strict=True):
             if kind == SCHEMA:
-                name, told = schema_digest(payload), json.loads(payload)
+                name, content = schema_digest(payload), json.loads(payload)
                 self._seen.setdefault(table, []).append((position, name))
-                self._ids[name] = told["id"]
-                if not told.get("off"):
+                self._ids[name] = content["id"]
+                if not content.get("off"):
                     self.payloads[name] = payload
         for seen in self._seen.values():
             seen.sort()
 
     def latest(self, table: str) -> str:
-        """Return the schema that was recorded last of a table, empty for none."""
+        """Return the name of a table's last recorded schema, empty for none."""
         return self._seen[table][-1][1] if table in self._seen else ""
 
     def payloads_of(self, table: str) -> dict[str, bytes]:
-        """Return the payloads of a table's schemas, by their names."""
+        """Return the payloads of a table's schemas, by name."""
         seen = [schema for _, schema in self._seen.get(table, ())]
         return {schema: self.payloads[schema] for schema in seen if schema in self.payloads}
 
     def captured(self, table: str) -> bool:
-        """Tell whether a table's log was ever on."""
+        """Return whether a table's log was ever enabled."""
         return any(schema in self.payloads for _, schema in self._seen.get(table, ()))
 
     def switched_us(self, table: str) -> tuple[int, int]:
-        """Return since when a table's log is off, and when it was last switched on again; 0 for never."""
+        """Return when a table's log was disabled, and when it was last re-enabled; 0 for never."""
         off_us = on_us = 0
         was_on: bool | None = None
         for position, schema in self._seen.get(table, ()):
             is_on = schema in self.payloads
             at_us = int.from_bytes(position[-8:], "big")
-            if is_on and was_on is False and self._on_before(table, position):
+            if is_on and was_on is False and self._was_enabled_before(table, position):
                 on_us = at_us
             if not is_on and was_on:
                 off_us = at_us
@@ -186,21 +186,21 @@ class LogHistory:
         return (0 if was_on else off_us), on_us
 
     def resumed_us(self, table: str) -> int:
-        """Return since when rows may be there that no log row told of, µs; 0 if there are none.
+        """Return since when rows may exist that the log doesn't contain, µs; 0 if there are none.
 
-        Either the log was off and is on again, or the table was made anew: whether it had a log from its
-        first write on can't be known.
+        Either the log was disabled and re-enabled, or the table was re-created: it is unknown whether the log
+        of a re-created table was enabled before the first write.
         """
-        made_anew = 0
+        recreated_us = 0
         known = ""
         for position, schema in self._seen.get(table, ()):
             if known not in ("", self._ids[schema]):
-                made_anew = int.from_bytes(position[-8:], "big")
+                recreated_us = int.from_bytes(position[-8:], "big")
             known = self._ids[schema]
-        return max(made_anew, self.switched_us(table)[1])
+        return max(recreated_us, self.switched_us(table)[1])
 
     def findings(self, tables: Iterable[str], logs: Mapping[str, LoggedTable]) -> Iterator[str]:
-        """Tell of tables whose log is off, or gone.
+        """Report tables whose log is disabled or dropped.
 
         Args:
             tables: The tables.
@@ -212,26 +212,26 @@ class LogHistory:
                 continue
             off_us, _ = self.switched_us(table)
             moment = datetime.fromtimestamp(off_us / 1_000_000, UTC)
-            since = f", which was seen at {moment:%Y-%m-%d %H:%M:%S} UTC" if off_us else ""
-            state = "is switched off" if log_table is not None else "is gone"
+            since = f", detected at {moment:%Y-%m-%d %H:%M:%S} UTC" if off_us else ""
+            state = "is disabled" if log_table is not None else "was dropped"
             yield (
-                f"the log of {table} {state}{since}: its mirror follows no longer. "
-                f"ALTER TABLE {cql_name(table)} WITH cdc = {{'enabled': true}}, which takes a new snapshot, "
-                "or exclude the table"
+                f"the log of {table} {state}{since}: its mirror is no longer updated. "
+                f"ALTER TABLE {cql_name(table)} WITH cdc = {{'enabled': true}}, which triggers a new "
+                "snapshot, or exclude the table"
             )
 
-    def _on_before(self, table: str, position: bytes) -> bool:
+    def _was_enabled_before(self, table: str, position: bytes) -> bool:
         return any(s in self.payloads for p, s in self._seen[table] if p < position)
 
-    def news(
+    def new_records(
         self, tables: Iterable[LoggedTable], without_log: Iterable[TableSchema], read_us: int
     ) -> Iterator[dict[str, Any]]:
-        """Make records of what tables are now and weren't when they were recorded last.
+        """Yield records of schemas that differ from the last recorded ones.
 
         Args:
-            tables: Those that have a log, which may be off.
-            without_log: Those that have none; of interest if they once had.
-            read_us: When that was read, us since 1970.
+            tables: Tables with a log, enabled or disabled.
+            without_log: Tables without a log; recorded if they once had one.
+            read_us: When the schemas were read, us since 1970.
         """
         payloads = {
             table.name: table.payload if table.option.enabled else off_payload(table.base) for table in tables
@@ -248,8 +248,8 @@ def _payload(
 ) -> bytes:
     udts: dict[str, list[list[str]]] = {}
     for column in (*base.columns, *log.columns):
-        _collect(column.type, udts)
-    told = {
+        _collect_udts(column.type, udts)
+    content = {
         "v": FORMAT,
         "keyspace": base.keyspace,
         "table": base.name,
@@ -263,13 +263,13 @@ def _payload(
         "log_ttl": option.ttl_seconds,
         "delta": option.delta,
     }
-    return json.dumps(told, sort_keys=True).encode()
+    return json.dumps(content, sort_keys=True).encode()
 
 
-def _collect(cql_type: CqlType, udts: dict[str, list[list[str]]]) -> None:
-    """Add the user-defined types that a type needs."""
+def _collect_udts(cql_type: CqlType, udts: dict[str, list[list[str]]]) -> None:
+    """Add the user-defined types that a type refers to."""
     for inside in cql_type.parameters:
-        _collect(inside, udts)
+        _collect_udts(inside, udts)
     if cql_type.name == "udt":
         fields = zip(cql_type.fields, map(to_cql, cql_type.parameters), strict=True)
         udts[cql_type.udt.partition(".")[2]] = [list(field) for field in fields]

@@ -1,4 +1,4 @@
-"""What a cluster tells of its logs without their schemas: clocks, stream sets, how long rows live."""
+"""The state of a cluster's logs without their schemas: clocks, stream sets, retention."""
 
 from __future__ import annotations
 
@@ -18,12 +18,12 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class LogState:
-    """The logs of some tables.
+    """The state of the logs of some tables.
 
     Args:
         now_us: The slowest clock of the nodes, us since 1970.
         timelines: The stream sets of each table.
-        ttl_seconds: How long rows of each table's log live; 0 for ever.
+        ttl_seconds: Lifetime of the rows of each table's log; 0 for unlimited.
     """
 
     now_us: int
@@ -31,21 +31,21 @@ class LogState:
     ttl_seconds: Mapping[str, int]
 
     def kept_us(self, table: str) -> int:
-        """Return the first microsecond whose rows a table's log still has; 0 where they stay."""
+        """Return the first microsecond that a table's log still contains; 0 if rows don't expire."""
         ttl = self.ttl_seconds[table]
         return self.now_us - ttl * 1_000_000 if ttl else 0
 
 
 def look_at_logs(session: Session, names: ScyllaAdvanced, selects: Callable[[str], bool]) -> LogState:
-    """Ask for the logs of the selected tables that have one which isn't switched off.
+    """Read the state of the enabled logs of the selected tables.
 
     Args:
         session: To the cluster.
         names: Keyspaces of the server's own tables.
-        selects: Tells whether a table counts.
+        selects: Returns whether a table is selected.
 
     Raises:
-        ConfigurationError: The login may not read the server's tables.
+        ConfigurationError: The login has no permission to read the server's tables.
         TransientError: No node answers.
     """
     options = read_log_options(session, names.schema_keyspace)

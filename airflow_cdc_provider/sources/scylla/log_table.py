@@ -1,4 +1,4 @@
-"""What a log table's columns are, as a record of kind ``schema`` tells it.
+"""The columns of a log table, read from a record of kind ``schema``.
 
 Its payload is JSON::
 
@@ -8,8 +8,8 @@ Its payload is JSON::
      "base": {name: type of the base's column}, "types": {name of a user-defined type: [[field, type], ...]},
      "log_ttl": seconds, 0 for log rows that stay, "delta": "full" or "keys"}
 
-For the value that a base column has in the log, and for its two marks beside it:
-:class:`LogColumn`. A column that isn't frozen is frozen in the log (reference, section 2).
+:class:`LogColumn` has the log columns of a base column: its value and two deletion flags. A non-frozen column
+is frozen in the log (reference, section 2).
 """
 
 from __future__ import annotations
@@ -21,24 +21,23 @@ from functools import cached_property
 from typing import Any, Final
 
 from airflow_cdc_provider.exceptions import CorruptInput
-from airflow_cdc_provider.sources.scylla.log_options import UNTOLD
+from airflow_cdc_provider.sources.scylla.log_options import UNREPORTED
 from airflow_cdc_provider.sources.scylla.payload import DELETED, DELETED_ELEMENTS, schema_digest
 
 FORMAT: Final = 1
-NOT_THERE: Final = -1
-"""Place of a column that the log doesn't have."""
+MISSING: Final = -1
+"""Index of a column that the log doesn't have."""
 
 
 @dataclass(frozen=True)
 class LogColumn:
-    """Where the log tells of one column of the base that is in no key.
+    """The log columns of one non-key column of the base table.
 
     Args:
         name: Its name.
-        value: Place of the new value among the log's columns.
-        deleted: Place of ``cdc$deleted_<name>``.
-        deleted_elements: Place of ``cdc$deleted_elements_<name>``; :data:`NOT_THERE` for a column that is one
-            cell.
+        value: Index of the log column with the new value.
+        deleted: Index of ``cdc$deleted_<name>``.
+        deleted_elements: Index of ``cdc$deleted_elements_<name>``; :data:`MISSING` for a single-cell column.
     """
 
     name: str
@@ -63,9 +62,9 @@ class LogTable:
         columns: Names and types of the log's columns, in the order of payloads.
         base: Types of the base's columns by name.
         types: Fields of user-defined types.
-        log_ttl: How long log rows live, in seconds; 0 for ever.
-        keys_only: Whether the log tells keys alone (``delta = keys``).
-        untold: Whether nothing tells that.
+        log_ttl: Lifetime of log rows in seconds; 0 for unlimited.
+        keys_only: Whether the log contains keys only (``delta = keys``).
+        unreported: Whether ``delta`` is unknown.
     """
 
     schema_id: str
@@ -81,42 +80,42 @@ class LogTable:
     types: Mapping[str, Any]
     log_ttl: int
     keys_only: bool
-    untold: bool
+    unreported: bool
 
     @classmethod
     def of(cls, payload: bytes) -> LogTable:
         """Read the payload of a record of kind ``schema``.
 
         Raises:
-            CorruptInput: It isn't one.
+            CorruptInput: The payload is not a schema record.
         """
         try:
-            told = json.loads(payload)
-            if told["v"] != FORMAT:
+            content = json.loads(payload)
+            if content["v"] != FORMAT:
                 raise CorruptInput(
-                    "a schema record of a log table has an unknown form",
+                    "a schema record of a log table has an unknown format",
                     expected=str(FORMAT),
-                    found=str(told["v"]),
+                    found=str(content["v"]),
                 )
             return cls(
                 schema_id=schema_digest(payload),
-                keyspace=told["keyspace"],
-                table=told["table"],
-                table_id=str(told["id"]).replace("-", "").lower(),
-                partition_key=tuple(told["partition_key"]),
-                clustering=tuple(name for name, _ in told["clustering"]),
-                descending=frozenset(name for name, order in told["clustering"] if order == "desc"),
-                static=frozenset(told["static"]),
-                columns=tuple((name, kind) for name, kind in told["columns"]),
-                base=told["base"],
-                types=told["types"],
-                log_ttl=int(told["log_ttl"]),
-                keys_only=told["delta"] == "keys",
-                untold=told["delta"] == UNTOLD,
+                keyspace=content["keyspace"],
+                table=content["table"],
+                table_id=str(content["id"]).replace("-", "").lower(),
+                partition_key=tuple(content["partition_key"]),
+                clustering=tuple(name for name, _ in content["clustering"]),
+                descending=frozenset(name for name, order in content["clustering"] if order == "desc"),
+                static=frozenset(content["static"]),
+                columns=tuple((name, kind) for name, kind in content["columns"]),
+                base=content["base"],
+                types=content["types"],
+                log_ttl=int(content["log_ttl"]),
+                keys_only=content["delta"] == "keys",
+                unreported=content["delta"] == UNREPORTED,
             )
         except (KeyError, TypeError, ValueError) as error:
             raise CorruptInput(
-                "a schema record of a log table is broken", found=payload[:200].decode(errors="replace")
+                "a schema record of a log table is malformed", found=payload[:200].decode(errors="replace")
             ) from error
 
     @property
@@ -125,22 +124,22 @@ class LogTable:
         return f"{self.keyspace}.{self.table}"
 
     @cached_property
-    def places(self) -> Mapping[str, int]:
-        """Place of each of the log's columns."""
-        return {name: place for place, (name, _) in enumerate(self.columns)}
+    def indexes(self) -> Mapping[str, int]:
+        """Index of each of the log's columns."""
+        return {name: index for index, (name, _) in enumerate(self.columns)}
 
     @cached_property
     def value_columns(self) -> tuple[LogColumn, ...]:
-        """The base's columns that are in no key, as the log tells of them, by name."""
+        """The log columns of the base table's non-key columns, by name."""
         keys = {*self.partition_key, *self.clustering}
-        places = self.places
+        indexes = self.indexes
         return tuple(
             LogColumn(
                 name,
-                places[name],
-                places.get(DELETED + name, NOT_THERE),
-                places.get(DELETED_ELEMENTS + name, NOT_THERE),
+                indexes[name],
+                indexes.get(DELETED + name, MISSING),
+                indexes.get(DELETED_ELEMENTS + name, MISSING),
             )
             for name in sorted(self.base)
-            if name not in keys and name in places
+            if name not in keys and name in indexes
         )

@@ -1,6 +1,6 @@
-"""What the changes table holds of ScyllaDB: layouts of ``position`` and ``payload``, by kind.
+"""The layouts of ``position`` and ``payload`` in the changes table for ScyllaDB, by kind.
 
-``position`` is big-endian, so memcmp sorts it in the order of reading: by generation, in it by time::
+``position`` is big-endian, so memcmp sorts it in read order: by generation, then by time::
 
     0   u64   generation: ms since 1970 (of tablets: of the set of streams)
     8   u64   ``cdc$time``: the 60 bits of its time
@@ -16,10 +16,10 @@ kind           tag     then
                        row u32 little-endian its length, then per column i32 big-endian length (-1: null) and
                        bytes, as the native protocol has them
 ``snapshot``   ``S``   one row of a SELECT: :mod:`airflow_cdc_provider.sources.cql.snapshot_payload`
-``schema``     ``{``   what the log's columns are: :mod:`.log_table`
+``schema``     ``{``   the columns of the log: :mod:`.log_table`
 ============== ======= =====================================================================================
 
-``schema_id`` of a change is the digest of the schema that names its columns (:func:`schema_digest`).
+``schema_id`` of a change is the digest of its schema record (:func:`schema_digest`).
 """
 
 from __future__ import annotations
@@ -40,28 +40,28 @@ OPERATION: Final = "cdc$operation"
 TTL: Final = "cdc$ttl"
 END_OF_BATCH: Final = "cdc$end_of_batch"
 LOG_ROW_TTL: Final = "ttl(cdc$operation)"
-"""What is left of the log row's own life when it is read, as ``TTL("cdc$operation")`` shows it."""
+"""Remaining TTL of the log row when it is read, from ``TTL("cdc$operation")``."""
 
 LOG_SUFFIX: Final = "_scylla_cdc_log"
-"""After the base table's name in that of its log."""
+"""Suffix of a log's table name, after the base table's name."""
 
 META_COLUMNS: Final = (STREAM_ID, TIME, BATCH_SEQ_NO, OPERATION, TTL, END_OF_BATCH, LOG_ROW_TTL)
-"""What each row of a payload begins with, in this order; the others follow by name."""
+"""The first columns of each row of a payload, in this order; the others follow by name."""
 
 DELETED: Final = "cdc$deleted_"
-"""Before a column's name: true where it was set to null, cleared or overwritten."""
+"""Prefix of a column's name: true if the column was set to null, cleared or overwritten."""
 DELETED_ELEMENTS: Final = "cdc$deleted_elements_"
-"""Before a multi-cell column's name: the elements that were removed."""
+"""Prefix of a multi-cell column's name: the removed elements."""
 
 _POSITION = struct.Struct(">QQ8s16s")
 _FLIP: Final = bytes(byte ^ 0x80 for byte in range(256))
 
 
 class Position(NamedTuple):
-    """A change's place.
+    """The position of a change.
 
     Args:
-        generation_ms: When its generation of streams began.
+        generation_ms: Start of its generation of streams.
         time: ``cdc$time``, 16 bytes.
         stream: Stream id, 16 bytes.
     """
@@ -71,14 +71,14 @@ class Position(NamedTuple):
     stream: bytes
 
     def pack(self) -> bytes:
-        """Write it as the column ``position`` holds it."""
+        """Encode it for the column ``position``."""
         return _POSITION.pack(
             self.generation_ms, time_bits(self.time), self.time[8:].translate(_FLIP), self.stream
         )
 
     @classmethod
     def unpack(cls, data: bytes) -> Position:
-        """Read what :meth:`pack` wrote; the version of the timeuuid is 1."""
+        """Decode the result of :meth:`pack`; the version of the timeuuid is 1."""
         generation_ms, bits, rest, stream = _POSITION.unpack(data)
         low, middle, high = bits & 0xFFFFFFFF, bits >> 32 & 0xFFFF, bits >> 48 | 0x1000
         return cls(generation_ms, struct.pack(">IHH", low, middle, high) + rest.translate(_FLIP), stream)
@@ -91,12 +91,12 @@ def time_bits(timeuuid: bytes) -> int:
 
 
 def time_us(timeuuid: bytes) -> int:
-    """Return the write time that ``cdc$time`` tells, in us since 1970."""
+    """Return the write time in ``cdc$time``, in us since 1970."""
     return (time_bits(timeuuid) - EPOCH_TICKS) // 10
 
 
 def change_payload(rows: Iterable[Sequence[bytes | None]]) -> bytes:
-    """Write the payload of a change.
+    """Encode the payload of a change.
 
     Args:
         rows: Its log rows: per column its native bytes, in the order of the schema record.
@@ -111,5 +111,5 @@ def change_payload(rows: Iterable[Sequence[bytes | None]]) -> bytes:
 
 
 def schema_digest(payload: bytes) -> str:
-    """Return what names a schema record in the changes: the digest of its payload, as 32 hex digits."""
+    """Return the name of a schema record: the digest of its payload, as 32 hex digits."""
     return hashlib.blake2b(payload, digest_size=16).hexdigest()

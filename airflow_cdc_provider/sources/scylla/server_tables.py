@@ -1,4 +1,4 @@
-"""Tables that a server may or may not have, by its release or because the log is kept elsewhere."""
+"""Queries of system tables that may be missing: in some releases, or if the log is stored elsewhere."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ if TYPE_CHECKING:
     from cassandra.cluster import Session
 
 
-def rows_if_there(
+def rows_or_none(
     session: Session, query: str, values: Sequence[Any] = (), *, doing: str, level: int | None = None
 ) -> list[Any] | None:
     """Return a query's rows, None if there is no such table or keyspace.
@@ -20,11 +20,11 @@ def rows_if_there(
         session: To the cluster.
         query: With ``%s`` for values.
         values: Its values.
-        doing: What is being done, for errors.
-        level: The driver's number of a consistency level; None for the session's.
+        doing: Description of the operation, for error messages.
+        level: The driver's number of the consistency level; None for the session's.
 
     Raises:
-        ConfigurationError: The login may not read it.
+        ConfigurationError: The login has no permission to read the table.
         TransientError: No node answers.
     """
     from cassandra import InvalidRequest

@@ -1,9 +1,9 @@
-"""The ScyllaDB source: log tables read in windows of time, and snapshots by token ranges, over CQL.
+"""The ScyllaDB source: reads log tables in time windows, and snapshots by token ranges, over CQL.
 
-Everything is planned on the driver, so there is no barrier between tasks at a change of streams: a window
-never reaches over it. A batch is whole windows, and its offset is in the same commit, so one that was killed
-is read again from its begin. What is read of the log and what a snapshot reads merge in any order; a new
-connector's place in the log is committed before its snapshot begins, so nothing falls between.
+The driver plans all windows, so tasks need no barrier at a change of streams: a window never spans it. A
+batch consists of complete windows and is committed with its offset, so a killed batch is read again from its
+start. Log changes and snapshot rows can be merged in any order. A new connector's log position is committed
+before its snapshot starts, so no change is missed.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from airflow_cdc_provider.sources.cql.snapshots.token_ranges import (
     plan_ranges,
 )
 from airflow_cdc_provider.sources.planned_ranges import PlannedRanges
-from airflow_cdc_provider.sources.scylla.check import WantedImages, check_cluster, unlogged
+from airflow_cdc_provider.sources.scylla.check import WantedImages, check_cluster, not_logged_error
 from airflow_cdc_provider.sources.scylla.cluster import SECOND_US, Cluster
 from airflow_cdc_provider.sources.scylla.generations import Timeline
 from airflow_cdc_provider.sources.scylla.log_parts import GroupRead, divide, group_reads
@@ -43,7 +43,7 @@ from airflow_cdc_provider.sources.scylla.log_schema import LogHistory, schema_co
 from airflow_cdc_provider.sources.scylla.options import ScyllaOptions
 from airflow_cdc_provider.sources.scylla.payload import LOG_SUFFIX
 from airflow_cdc_provider.sources.scylla.position import TablePosition, read_offset, write_offset
-from airflow_cdc_provider.sources.scylla.truncations import fence_record, place_of
+from airflow_cdc_provider.sources.scylla.truncations import fence_record, position_at
 from airflow_cdc_provider.sources.scylla.windows import Pace, Paces, next_window
 
 if TYPE_CHECKING:
@@ -58,9 +58,9 @@ class ScyllaSource:
     Args:
         options: The declaration's source part.
         connection: The Airflow connection's values (:func:`~..cql.driver.connect.open_session`).
-        selects: Tells whether the declaration wants a table.
-        names: Tells whether it spells out a table's name.
-        images: What events are to show of rows that change; tables are checked for it.
+        selects: Returns whether the declaration selects a table.
+        names: Returns whether the declaration contains a table's literal name.
+        images: The row images that events require; checked for each table.
     """
 
     type = "scylla"
@@ -96,18 +96,18 @@ class ScyllaSource:
         return f"ScyllaSource({self.options!r})"
 
     def stop_when(self, stopping: Callable[[], bool]) -> None:
-        """Take what tells whether a clean stop was asked for: it ends the wait between windows."""
+        """Set the function that returns whether a clean stop was requested; it ends waits between windows."""
         self._stopping = stopping
 
     def check(self) -> list[Finding]:
-        """Look at the cluster, the tables and their streams."""
+        """Check the cluster, the tables and their streams."""
         return list(check_cluster(self._cluster, self.options, self.tables, self._images, self._selects))
 
     def tables(self) -> list[str]:
-        """List the selected tables that have a log, or once had it, sorted.
+        """Return the selected tables that have or had a log, sorted.
 
         Raises:
-            ConfigurationError: A table is named that has none.
+            ConfigurationError: The declaration names a table without a log.
         """
         logs = self._cluster.logs
         found = []
@@ -117,11 +117,11 @@ class ScyllaSource:
             if self._history.captured(name) or (name in logs and logs[name].option.enabled):
                 found.append(name)
             elif self._names(name):
-                raise unlogged(base, switched_off=name in logs)
+                raise not_logged_error(base, switched_off=name in logs)
         return sorted(found)
 
     def codec(self, table: str, memory: Mapping[str, Any] | None = None) -> Codec:
-        """Return the decoder of a table by its present schema; it knows the schemas of all log rows.
+        """Return the decoder of a table for its current schema; it has the schemas of all log rows.
 
         Raises:
             SchemaUnknown: There is no such table.
@@ -132,26 +132,26 @@ class ScyllaSource:
         return recall_scylla_codec(self._schema(table), self._payloads(table), memory, types)
 
     def remember(self, codec: Codec) -> Mapping[str, Any]:
-        """Return the JSON with the column ids of a codec."""
+        """Return JSON with the column ids of a codec."""
         return _own(codec).remember()
 
     def reserve(self, codec: Codec, memory: Mapping[str, Any] | None) -> Mapping[str, Any] | None:
-        """Return the memory with the column ids of a codec beside those that it was recalled from."""
+        """Return the memory with the column ids of a codec in addition to those that it was built from."""
         return _own(codec).reserve(memory)
 
     def start(self) -> Offset | None:
-        """Begin at the beginning of the logs, or as far back as the declaration says."""
+        """Return the start of the logs, or the position as far back as the declaration says."""
         self._cluster.observe()
-        return write_offset({table: self._begin(table) for table in self._read_tables()})
+        return write_offset({table: self._start_position(table) for table in self._read_tables()})
 
     def after_loss(self) -> Offset | None:
-        """Begin at the beginning of the logs."""
+        """Return None: the start of the logs."""
         return None
 
     def head(self) -> Offset:
         """Return the time up to which logs may be read: the confidence window behind the slowest clock.
 
-        What lies before it is read by schemas and streams that are asked for after it.
+        Changes before it are decoded with schemas and streams that are read after it.
         """
         self._cluster.observe()
         return write_offset(
@@ -159,37 +159,37 @@ class ScyllaSource:
         )
 
     def earliest(self) -> Offset:
-        """Return the first times that logs still hold."""
+        """Return the first positions that logs still contain."""
         self._cluster.observe()
         return write_offset({table: self._reach(table).earliest() for table in self._read_tables()})
 
     def lag(self, offset: Offset | None) -> Lag:
-        """Tell how far reading is behind the clock, of the table that is the furthest."""
+        """Return how far the table that is furthest behind lags the clock."""
         self._cluster.observe()
         positions = read_offset(offset or {})
         now_us = self._cluster.now_us
         behind = {
-            table: (now_us - positions.get(table, self._begin(table)).read_to_us) / SECOND_US
+            table: (now_us - positions.get(table, self._start_position(table)).read_to_us) / SECOND_US
             for table in self._read_tables()
         }
         details = {table: {"seconds": round(seconds, 3)} for table, seconds in behind.items()}
         return Lag(max(behind.values(), default=0.0), None, details)
 
     def gaps(self, offset: Offset | None) -> tuple[Sequence[str], Offset]:
-        """Tell of tables whose logs expired, or were truncated, before they were read."""
+        """Return losses of tables whose logs expired, or were truncated, before they were read."""
         positions = read_offset(offset or {})
         reaches = {table: self._reach(table) for table in self._read_tables()}
         found, after = all_losses(reaches, positions)
         return found, write_offset(after)
 
     def validate_offset(self, offset: Offset) -> None:
-        """Refuse an offset of another form."""
+        """Validate the format of an offset."""
         read_offset(offset)
 
     def plan(self, start: Offset | None, head: Offset, limit: ReadLimit) -> Plan:
-        """Cut the next batch: of each table the next window, all its streams; and tell of its TRUNCATEs."""
+        """Plan the next batch: the next window of all streams of each table, and fences of TRUNCATEs."""
         self._wait()
-        self._cluster.forget_streams(at_once=self._was_empty)
+        self._cluster.invalidate_streams(force=self._was_empty)
         self._limit = limit
         positions = read_offset(start or {})
         reads: list[GroupRead] = []
@@ -197,8 +197,8 @@ class ScyllaSource:
         self._planned_us = {}
         at_head = True
         for table, stop in read_offset(head).items():
-            position = positions.get(table) or self._begin(table)
-            position, fence = self._truncated(table, position, stop.read_to_us)
+            position = positions.get(table) or self._start_position(table)
+            position, fence = self._new_truncation(table, position, stop.read_to_us)
             records += fence
             positions[table] = position
             timeline = self._timeline(table)
@@ -213,60 +213,60 @@ class ScyllaSource:
         return Plan(end=write_offset(positions), partitions=parts, at_head=at_head, records=records)
 
     def heard(self, reading: ReadingCounts) -> None:
-        """Take in what the last batch held: the next windows are wider or narrower for it."""
+        """Adapt the width of the next windows to the size of the last batch."""
         self._was_empty = not reading["events"]
-        held = {
+        load = {
             table: max(
                 reading[f"events {table}"] / self._limit.changes,
                 reading[f"bytes {table}"] / self._limit.bytes,
             )
             for table in self._planned_us
         }
-        # Requests that were asked again are load that the numbers of changes don't show.
-        self._paces = self._paces.after(self._planned_us, held, crowded=bool(reading["retries"]))
+        # Retried requests are load that the number of changes doesn't show.
+        self._paces = self._paces.after(self._planned_us, load, overloaded=bool(reading["retries"]))
 
     def reader(self) -> LogReader:
-        """Return the function that reads a part; it carries the connection's values."""
+        """Return the function that reads a part; it contains the connection's values."""
         tables = {table: self._cluster.logs[table] for table in self._read_tables()}
         return LogReader(self._connection, LogReads.of(self.options), tables)
 
     def learn(self, records: pa.Table) -> None:
-        """Take in what is recorded of the schemas of logs."""
+        """Load the recorded schemas of logs."""
         self._history = LogHistory(records)
 
     def schema_records(self) -> Iterator[Mapping[str, Any]]:
-        """Make records of logs whose schemas aren't recorded so, or that are switched on or off."""
+        """Yield records of logs whose schemas have changed, or that were enabled or disabled."""
         logs, tables = self._cluster.logs, self.tables()
         logged = [logs[table] for table in tables if table in logs]
         without = [self.schemas.tables[table] for table in tables if table not in logs]
-        yield from self._history.news(logged, without, self._cluster.now_us)
+        yield from self._history.new_records(logged, without, self._cluster.now_us)
 
     def resumed_at(self, table: str) -> int:
-        """Return since when rows of a table may have come or gone that no log row tells of, µs; 0 for never.
+        """Return since when rows may have been added or removed without log rows, µs; 0 for never.
 
-        Its log was off and is on again, it was made anew, or it was truncated.
+        That is when the log was disabled and re-enabled, or the table was re-created or truncated.
         """
         truncation = self._cluster.truncations.get(self._schema(table).id)
-        told_us = 0
+        truncated_us = 0
         if truncation is not None and truncation.last_us <= self._cluster.head_us:
-            # Since when a snapshot surely shows what is left.
-            told_us = truncation.last_us + _us(self.options.confidence_window_seconds)
-        return max(self._history.resumed_us(table), told_us)
+            # From here on, a snapshot is guaranteed to reflect the TRUNCATE.
+            truncated_us = truncation.last_us + _us(self.options.confidence_window_seconds)
+        return max(self._history.resumed_us(table), truncated_us)
 
     def schema_findings(self) -> list[str]:
-        """Tell of tables whose log is off, or gone."""
+        """Return messages about tables whose log is disabled or dropped."""
         return list(self._history.findings(self.tables(), self._cluster.logs))
 
     def may_land(self, reason: str) -> bool:
-        """Tell so of operations that a later release may know."""
+        """Return True for unknown operations: a later release may support them."""
         return reason == UNKNOWN_OPERATION
 
     def quarantine_reader(self) -> Callable[[pa.RecordBatch], Iterator[pa.RecordBatch]]:
-        """Return the function that looks again at changes that were set apart."""
+        """Return the function that retries quarantined changes."""
         return QuarantineReader(schema_columns(self._history.payloads))
 
     def plan_snapshot(self, table: str, where: str | None = None) -> SnapshotPlan:
-        """Cut a table into token ranges; ``where`` is CQL that may follow ``AND``.
+        """Split a table into token ranges; ``where`` is CQL that may follow ``AND``.
 
         Raises:
             SchemaUnknown: There is no such table.
@@ -277,33 +277,33 @@ class ScyllaSource:
             least_ranges=self.options.advanced.ranges_per_snapshot,
             where=where or "",
             origin="",
-            position=self._place(table),
+            position=self._read_position(table),
             sees_all=self.options.snapshot_consistency == "ALL" and not where,
         )
 
     def snapshot_reader(self) -> Callable[[SnapshotRange], Iterator[pa.RecordBatch]]:
-        """Return the function that reads one token range; it carries the connection's values."""
+        """Return the function that reads one token range; it contains the connection's values."""
         return self._snapshot_reader()
 
     def read_keys(self, table: str, keys: Sequence[bytes]) -> Iterator[pa.RecordBatch]:
-        """Read whole partitions again, by their keys, as snapshot changes."""
-        return self._snapshot_reader().read_keys(table, keys, "", self._place(table))
+        """Read complete partitions again by their keys, as snapshot changes."""
+        return self._snapshot_reader().read_keys(table, keys, "", self._read_position(table))
 
     def state_payload(self, codec: Codec, state: bytes) -> bytes:
-        """Return the payload of a snapshot change that contributes just this cell row."""
+        """Return the payload of a snapshot change that contributes exactly this cell row."""
         return state_payload(_own(codec).schema, state)
 
     def row_count(self, table: str) -> int | None:
-        """Return None: the database can't count a table without reading it."""
+        """Return None: ScyllaDB can't count a table's rows without reading it."""
         del table
         return None
 
     def cluster_name(self) -> str:
-        """Return the cluster's name as it says itself."""
+        """Return the name that the cluster reports."""
         return str(self._cluster.session.cluster.metadata.cluster_name or "")
 
     def close(self) -> None:
-        """End the connection."""
+        """Close the connection."""
         self._cluster.close()
 
     @property
@@ -312,7 +312,7 @@ class ScyllaSource:
         return self._cluster.schemas
 
     def _read_tables(self) -> list[str]:
-        """List the tables whose logs are there to be read; one that is off still holds what was written."""
+        """Return the tables with a readable log; a disabled log still contains earlier changes."""
         logs = self._cluster.logs
         return [table for table in self.tables() if table in logs]
 
@@ -330,31 +330,31 @@ class ScyllaSource:
             cluster.truncations.get(log.id),
         )
 
-    def _begin(self, table: str) -> TablePosition:
-        """Return where a table begins that has no position yet."""
-        return self._reach(table).begin(self.options.lookback_seconds)
+    def _start_position(self, table: str) -> TablePosition:
+        """Return the start position of a table without a stored position."""
+        return self._reach(table).start(self.options.lookback_seconds)
 
-    def _truncated(
+    def _new_truncation(
         self, table: str, position: TablePosition, head_us: int
     ) -> tuple[TablePosition, list[Mapping[str, Any]]]:
-        """Return a fence where a table was truncated before the head and no batch has told it."""
+        """Return a fence for a TRUNCATE before the head that no batch has emitted."""
         found = self._cluster.truncations.get(self._schema(table).id)
         if found is None or found.last_us > head_us or found.first_us <= position.truncated_us:
             return position, []
         record = fence_record(table, found, self._timeline(table).at(found.first_us) or 0)
         return replace(position, truncated_us=found.first_us), [record]
 
-    def _place(self, table: str) -> bytes:
-        """Return the position under which rows are read now: after any TRUNCATE that they surely follow.
+    def _read_position(self, table: str) -> bytes:
+        """Return the position of rows that are read now: after every TRUNCATE that they certainly follow.
 
-        It is too early by the confidence window, which is safe: what was written since then is in the log.
+        It is early by the confidence window, which is safe: later writes are in the log.
         """
         settled_us = self._cluster.settled_us()
         generation_ms = self._timeline(table).at(settled_us) if table in self._cluster.logs else None
-        return place_of(generation_ms or 0, settled_us) + (time.time_ns() // 1000).to_bytes(8, "big")
+        return position_at(generation_ms or 0, settled_us) + (time.time_ns() // 1000).to_bytes(8, "big")
 
     def _wait(self) -> None:
-        """Wait until the least time between two windows is over."""
+        """Wait until the minimum time between two windows has passed."""
         until = self._planned_at + self.options.minimal_wait_seconds
         while (left := until - time.monotonic()) > 0 and not self._stopping():
             time.sleep(min(left, _STEP_SECONDS))
@@ -369,7 +369,7 @@ class ScyllaSource:
             ) from None
 
     def _payloads(self, table: str) -> dict[str, bytes]:
-        """Return the schema records that may decode a table's changes, by their names."""
+        """Return the schema records that a table's changes may need for decoding, by name."""
         known = self._history.payloads_of(table)
         now = self._cluster.logs.get(table)
         return known | ({now.schema_id: now.payload} if now else {})

@@ -1,4 +1,4 @@
-"""Stream ids and times of a log: what their bytes say.
+"""The encoding of stream ids and times of a log.
 
 A stream id, 16 bytes, big-endian::
 
@@ -18,7 +18,7 @@ from typing import Final
 STREAM_ID_BYTES: Final = 16
 TIME_BYTES: Final = 16
 EPOCH_TICKS: Final = 0x01B21DD213814000
-"""1970 in the time of UUIDs: 100 ns since 1582."""
+"""1970 in UUID time: 100 ns since 1582."""
 _SIGNS: Final = int.from_bytes(b"\x80" * 8, "big")
 
 
@@ -33,17 +33,17 @@ def stream_token(stream: bytes) -> int:
 
 
 def first_time(moment_us: int) -> bytes:
-    """Return the least timeuuid of a microsecond since 1970: the lower bound of a window, inclusive."""
+    """Return the smallest timeuuid of a microsecond since 1970: the inclusive lower bound of a window."""
     return _timeuuid((moment_us * 10 + EPOCH_TICKS) << 64)
 
 
 def time_after(time: bytes) -> bytes:
-    """Return the timeuuid that follows next in the database's order."""
+    """Return the next timeuuid in the database's order."""
     return _timeuuid(int.from_bytes(sortable_time(time), "big") + 1)
 
 
 def sortable_time(time: bytes) -> bytes:
-    """Return a timeuuid as bytes whose order is the database's."""
+    """Return a timeuuid in a byte order that sorts as the database does."""
     ticks = bytes([time[6] & 0x0F]) + time[7:8] + time[4:6] + time[:4]
     return ticks + (int.from_bytes(time[8:], "big") ^ _SIGNS).to_bytes(8, "big")
 
@@ -54,7 +54,7 @@ def time_us(time: bytes) -> int:
 
 
 def timeuuid(sortable: bytes) -> bytes:
-    """Return the timeuuid of which :func:`sortable_time` gave the bytes."""
+    """Return the timeuuid for the result of :func:`sortable_time`."""
     return _timeuuid(int.from_bytes(sortable, "big"))
 
 

@@ -1,8 +1,8 @@
-"""How many requests a task has in flight, and how long it pauses when the cluster is too busy.
+"""Adaptive limit of a task's requests in flight, and backoff when the cluster is overloaded.
 
-Each answer in good time allows a part of a request more, up to the task's share of the one limit; a slow
-answer, or a refused request, halves what is allowed, once for all requests that were under way. So readers
-give way to the cluster's own clients, and take what is free.
+Each fast response raises the limit by a fraction of a request, up to the task's share of the total limit. A
+slow response or a rejected request halves the limit, once for all requests that were in flight. Readers thus
+yield to other clients of the cluster and use spare capacity.
 """
 
 from __future__ import annotations
@@ -14,13 +14,13 @@ from dataclasses import dataclass, field
 
 @dataclass(frozen=True)
 class RetryPauses:
-    """Pauses between attempts.
+    """Exponential backoff between attempts.
 
     Args:
-        retries: How many attempts follow the first.
-        first_seconds: The first pause; each is twice the one before.
-        longest_seconds: The longest.
-        jitter_percent: By how much each differs at random.
+        retries: Number of retries.
+        first_seconds: The first pause; each further pause is twice as long.
+        longest_seconds: The maximum pause.
+        jitter_percent: Random variation of each pause.
     """
 
     retries: int
@@ -29,7 +29,7 @@ class RetryPauses:
     jitter_percent: float
 
     def __iter__(self) -> Iterator[float]:
-        """Give the pauses in seconds."""
+        """Yield the pauses in seconds."""
         pause = self.first_seconds
         for _ in range(self.retries):
             jitter = self.jitter_percent / 100 * random.uniform(-1, 1)  # noqa: S311  # not for secrets
@@ -39,11 +39,11 @@ class RetryPauses:
 
 @dataclass
 class Throttle:
-    """How many requests may be in flight.
+    """The limit of requests in flight.
 
     Args:
-        most: The task's share of the limit.
-        slow_seconds: An answer that takes longer is slow.
+        most: The task's share of the total limit.
+        slow_seconds: A response that takes longer is slow.
     """
 
     most: int
@@ -52,23 +52,23 @@ class Throttle:
     _halved_at: float = field(default=float("-inf"), init=False)
 
     def __post_init__(self) -> None:
-        """Begin with all that may be."""
+        """Start at the task's full share."""
         self.allowed = float(self.most)
 
     @property
     def requests(self) -> int:
-        """How many requests may be in flight now."""
+        """The current limit of requests in flight."""
         return max(1, int(self.allowed))
 
-    def answered(self, asked_at: float, answered_at: float) -> None:
-        """Take in an answer: when it was asked for and when it came, in seconds of one clock."""
-        if answered_at - asked_at > self.slow_seconds:
-            self.overloaded(asked_at, answered_at)
+    def answered(self, sent_at: float, answered_at: float) -> None:
+        """Process a response, sent and answered at times in seconds of the same clock."""
+        if answered_at - sent_at > self.slow_seconds:
+            self.overloaded(sent_at, answered_at)
         else:
             self.allowed = min(float(self.most), self.allowed + 1 / self.requests)
 
-    def overloaded(self, asked_at: float, now: float) -> None:
-        """Give way, unless that was done after the request was made."""
-        if asked_at >= self._halved_at:
+    def overloaded(self, sent_at: float, now: float) -> None:
+        """Halve the limit, unless it was halved after the request was sent."""
+        if sent_at >= self._halved_at:
             self.allowed = max(1.0, self.allowed / 2)
             self._halved_at = now

@@ -1,16 +1,16 @@
-"""TRUNCATE, of which logs tell nothing: what each node writes down of it, as fences and as lost changes.
+"""TRUNCATE, which logs don't contain: converts the truncation records of nodes to fences and lost changes.
 
 A node that truncates a table writes the time into its own ``system.truncated`` (scylla source,
-``db/system_keyspace.cc``, ``save_truncation_record``; ``replica/database.cc`` takes the time right after what
-the table had is flushed), once per table: a later TRUNCATE takes the place of the one before. Each node has a
-time of its own, and a node that is replaced takes its record with it.
+``db/system_keyspace.cc``, ``save_truncation_record``; ``replica/database.cc`` takes the time right after
+flushing the table). There is one record per table: a later TRUNCATE overwrites the earlier one. Each node has
+its own time, and the record of a replaced node is lost.
 
-What was written before that time is gone, and what was written after it counts. The log has the timestamps of
-writes alone, so which is which can be told as exactly as clocks agree, and not for writes with a timestamp
-that their client chose. So a TRUNCATE is a fence at the time of the first node that did it, which lets the
-mirror's rows go at once, and makes a new snapshot due, which finds what is in doubt.
+Rows written before that time are deleted, rows written after it are not. The log only has write timestamps,
+so the two can be distinguished no better than clocks agree, and not at all for timestamps set by clients.
+Therefore a TRUNCATE is a fence at the time of the first node, which deletes the mirror's rows at once, and
+triggers a new snapshot, which restores the rows that were written around it.
 
-A *log* that is truncated is known the same way: what it had and nobody has read is lost.
+The TRUNCATE of a *log* is detected the same way: its unread changes are lost.
 """
 
 from __future__ import annotations
@@ -40,23 +40,23 @@ class Truncation:
     """One TRUNCATE of a table.
 
     Args:
-        first_us: When the first node did it, by its clock.
-        last_us: When the last one did it that tells so.
+        first_us: Time of the first node, by its clock.
+        last_us: Time of the last node that reports it.
     """
 
     first_us: int
     last_us: int
 
 
-def told_by_nodes(session: Session, keyspace: str = "system") -> list[dict[str, int]]:
-    """Ask every node for its records; those that don't answer, or have no such table, are passed over.
+def read_truncations(session: Session, keyspace: str = "system") -> list[dict[str, int]]:
+    """Read the records of every node; nodes that don't answer, or have no such table, are skipped.
 
     Args:
         session: To the cluster.
         keyspace: Keyspace of the table ``truncated``.
 
     Returns:
-        Per node, by table id (32 hex digits), when it truncated the table, in us.
+        Per node, the time of the truncation in us by table id (32 hex digits).
     """
     from cassandra import InvalidRequest
 
@@ -64,10 +64,12 @@ def told_by_nodes(session: Session, keyspace: str = "system") -> list[dict[str, 
     found = []
     for host, answer in ask_nodes(session, query):
         if isinstance(answer, CdcError) and isinstance(answer.__cause__, InvalidRequest):
-            log.info("node %s has no table %s.truncated: it tells of no TRUNCATE", host.address, keyspace)
+            log.info(
+                "node %s has no table %s.truncated: its TRUNCATEs are not detected", host.address, keyspace
+            )
             continue
         if isinstance(answer, CdcError):
-            log.warning("node %s doesn't say which tables it truncated: %s", host.address, answer)
+            log.warning("can't read the truncated tables of node %s: %s", host.address, answer)
             continue
         rows = [row for row in answer if row.truncated_at is not None]
         found.append({row.table_uuid.hex: _us(row.truncated_at) for row in rows})
@@ -75,36 +77,36 @@ def told_by_nodes(session: Session, keyspace: str = "system") -> list[dict[str, 
 
 
 def last_truncations(nodes: Sequence[Mapping[str, int]]) -> dict[str, Truncation]:
-    """Put together what nodes tell of one TRUNCATE: times a minute before the newest are of another one."""
+    """Combine the records of a TRUNCATE: times a minute before the newest belong to an earlier one."""
     times: dict[str, list[int]] = {}
     for node in nodes:
         for table_id, at_us in node.items():
             times.setdefault(table_id, []).append(at_us)
     found = {}
-    for table_id, told in times.items():
-        newest = max(told)
-        found[table_id] = Truncation(min(at for at in told if newest - at <= EVENT_US), newest)
+    for table_id, reported in times.items():
+        newest = max(reported)
+        found[table_id] = Truncation(min(at for at in reported if newest - at <= EVENT_US), newest)
     return found
 
 
-def place_of(generation_ms: int, moment_us: int) -> bytes:
-    """Return the position before all changes of a moment, in whatever stream they are.
+def position_at(generation_ms: int, moment_us: int) -> bytes:
+    """Return the position before all changes of a time, in any stream.
 
     Args:
-        generation_ms: The stream set that works then; 0 for none.
-        moment_us: The moment.
+        generation_ms: The stream set that is active at the time; 0 for none.
+        moment_us: The time.
     """
     generation = generation_ms.to_bytes(_GENERATION_BYTES, "big")
     return generation + sortable_time(first_time(moment_us)) + bytes(STREAM_ID_BYTES)
 
 
 def fence_record(table: str, truncation: Truncation, generation_ms: int) -> dict[str, Any]:
-    """Make the record of kind ``truncate``: what stands at or before its position is gone."""
+    """Build the record of kind ``truncate``: rows at or before its position are deleted."""
     return {
         "source_table": table,
         "kind": TRUNCATE,
         "origin": "",
-        "position": place_of(generation_ms, truncation.first_us),
+        "position": position_at(generation_ms, truncation.first_us),
         "generation": 0,
         "committed_at": truncation.first_us,
         "captured_at": datetime.now(UTC),

@@ -1,12 +1,12 @@
-"""Which time of a table's log is read next: pure, without I/O.
+"""Plans the next time window of a table's log. Pure functions without I/O.
 
-A window is a time of one set of streams, ``begin`` to before ``end``, in which all its streams are read. It
-never reaches over a change of streams, so one set is read to its end before the next one, nor beyond the
-head, which is the confidence window behind the clocks.
+A window is a time range of one stream set, from ``begin`` (inclusive) to ``end`` (exclusive), in which all
+its streams are read. It never spans a change of streams, so one set is read to its end before the next one.
+It ends at the latest at the head, which is the confidence window behind the clocks.
 
-How wide windows are follows from what they held (:class:`Paces`): over empty time each of a table is twice
-the one before, under load half of it. So a day in which nothing happened takes a dozen windows, not
-thousands. Groups of a table share its width: keys spread over them by their hash, so all are about as busy.
+The width adapts to the content of previous windows (:class:`Paces`): it doubles while a table has no changes,
+and halves under load. So an idle day takes a dozen windows, not thousands. All groups of a table share its
+width: keys are spread over them by hash, so their load is similar.
 """
 
 from __future__ import annotations
@@ -23,12 +23,12 @@ _SECOND_US: Final = 1_000_000
 
 @dataclass(frozen=True)
 class Window:
-    """A time of one stream set.
+    """A time range of one stream set.
 
     Args:
-        generation_ms: The set, by the time from which it works.
-        begin_us: The first microsecond.
-        end_us: The first one after it.
+        generation_ms: Start of the stream set.
+        begin_us: Start of the window, inclusive.
+        end_us: End of the window, exclusive.
     """
 
     generation_ms: int
@@ -38,12 +38,12 @@ class Window:
 
 @dataclass(frozen=True)
 class Pace:
-    """How wide the next window of a table may be.
+    """The width of the next window of a table.
 
     Args:
-        width_us: The width.
-        narrowest_us: The least width.
-        widest_us: The greatest.
+        width_us: The current width.
+        narrowest_us: The minimum width.
+        widest_us: The maximum width.
     """
 
     width_us: int
@@ -52,37 +52,37 @@ class Pace:
 
     @classmethod
     def between(cls, width_us: int, widest_us: int) -> Pace:
-        """Return the pace that begins with a width; fixed, if no greater one is allowed."""
+        """Return the pace that starts with a width; it is fixed if no greater width is allowed."""
         if width_us >= widest_us:
             return cls(width_us, width_us, width_us)
         return cls(width_us, min(width_us, _SECOND_US), widest_us)
 
     def wider(self, read_us: int) -> Pace:
-        """Return the pace after a window that may be twice as wide.
+        """Return the pace after a window whose width may be doubled.
 
-        The last window before the head is narrower than the pace, and says nothing of wider ones.
+        The last window before the head is narrower than the pace, and doesn't widen it.
         """
         if read_us < self.width_us:
             return self
         return replace(self, width_us=min(self.widest_us, 2 * self.width_us))
 
     def narrower(self, read_us: int) -> Pace:
-        """Return the pace after a window that was too wide."""
+        """Return the pace after a window that was too wide, halved."""
         return replace(self, width_us=max(self.narrowest_us, min(self.width_us, read_us) // 2))
 
 
 @dataclass(frozen=True)
 class Paces:
-    """How wide the next windows of all tables may be.
+    """The widths of the next windows of all tables.
 
-    Each table has its own width, but a batch is windows of all tables, and what it may hold is theirs
-    together: if it held more, the windows that held the most are halved, until their sum would have fitted;
-    if there is room, those that held the least are doubled first. So one busy table doesn't make the others
-    crawl.
+    Each table has its own width, but a batch consists of windows of all tables, which share its size limit.
+    If a batch exceeds the limit, the largest windows are halved until their sum would have fitted. If a batch
+    is below the limit, the smallest windows are doubled first. So one busy table doesn't slow down the
+    others.
 
     Args:
         first: The pace of a table that wasn't read yet.
-        tables: The paces of those that were.
+        tables: The paces of the other tables.
     """
 
     first: Pace
@@ -92,41 +92,43 @@ class Paces:
         """Return the pace of a table."""
         return self.tables.get(table, self.first)
 
-    def after(self, read_us: Mapping[str, int], held: Mapping[str, float], *, crowded: bool = False) -> Paces:
+    def after(
+        self, read_us: Mapping[str, int], load: Mapping[str, float], *, overloaded: bool = False
+    ) -> Paces:
         """Return the paces after a batch.
 
         Args:
             read_us: The widths of its windows, by table.
-            held: What each of them held, as a part of what a batch may hold.
-            crowded: The cluster refused requests: no window gets wider.
+            load: The size of each window, as a fraction of the batch limit.
+            overloaded: Whether the cluster rejected requests: then no window is widened.
         """
         changed = {}
-        by_share = sorted(read_us, key=lambda table: (held.get(table, 0.0), table))
-        total = sum(held.get(table, 0.0) for table in read_us)
+        by_share = sorted(read_us, key=lambda table: (load.get(table, 0.0), table))
+        total = sum(load.get(table, 0.0) for table in read_us)
         for table in reversed(by_share):
             if total <= 1:
                 break
             changed[table] = self.of(table).narrower(read_us[table])
-            total -= held.get(table, 0.0) / 2
+            total -= load.get(table, 0.0) / 2
         for table in by_share:
-            total += held.get(table, 0.0)
-            if crowded or total > 1 or table in changed:
+            total += load.get(table, 0.0)
+            if overloaded or total > 1 or table in changed:
                 break
             changed[table] = self.of(table).wider(read_us[table])
         return replace(self, tables={**self.tables, **changed})
 
 
 def next_window(position: TablePosition, timeline: Timeline, head_us: int, width_us: int) -> Window | None:
-    """Return what is to be read next of a table, None if all up to the head is.
+    """Return the next window of a table, None if it is read up to the head.
 
-    A set of streams that was announced late, when what lies after its begin is read already, is read from its
-    begin: nobody has looked into its streams. Changes that were read by then aren't in them.
+    A stream set that is announced late, after reading has passed its start, is read from its start: none of
+    its streams were read before, and changes read so far aren't in them.
 
     Args:
-        position: Where the table stands.
+        position: The table's position.
         timeline: Its stream sets.
         head_us: Where to stop.
-        width_us: How wide the window may be.
+        width_us: Maximum width of the window.
     """
     begin_us = position.read_to_us
     generation = position.generation_ms

@@ -1,4 +1,4 @@
-"""Character sets of MySQL: which codec reads the text of a column, by the collation id of its field.
+"""Character sets of MySQL: the codec for the text of a column, by the collation id of its field.
 
 Vitess sends text in the column's own character set. ``Field.charset`` is a collation's id
 (``information_schema.collations``); 0 is a character set that Vitess doesn't know, 63 is ``binary``.
@@ -114,25 +114,25 @@ _CONTROLS: Final = frozenset(b"\x81\x8d\x8f\x90\x9d")
 
 
 def charset_name(collation: int) -> str:
-    """Return MySQL's name of the character set of a collation; empty for one that isn't known."""
+    """Return MySQL's name of the character set of a collation; empty for an unknown collation."""
     return _NAMES.get(collation, "")
 
 
 def decode_column(raw: pa.Array, charset: str) -> pa.Array:
     """Decode a column of text.
 
-    ASCII and UTF-8 are taken as they are; of others each different value is decoded once.
+    ASCII and UTF-8 aren't converted; of other text each distinct value is decoded once.
 
     Args:
         raw: Binary values.
-        charset: MySQL's name of their character set; empty where it isn't known: what is UTF-8 counts as
-            such.
+        charset: MySQL's name of their character set; empty if it is unknown: then valid UTF-8 counts as
+            UTF-8.
 
     Returns:
-        Strings; null where a value is null, or no text of this character set.
+        Strings; null where a value is null or isn't valid in the character set.
     """
-    ascii_inside = charset not in _NOT_ASCII
-    if ascii_inside and _all_ascii(raw):
+    is_ascii_superset = charset not in _NOT_ASCII
+    if is_ascii_superset and _all_ascii(raw):
         return raw.view(pa.string())
     if charset in _UTF8 or charset not in _CODECS:
         try:
@@ -147,9 +147,9 @@ def decode_column(raw: pa.Array, charset: str) -> pa.Array:
 
 @cache
 def decoder(charset: str) -> Callable[[bytes], tuple[str, int]]:
-    """Return what decodes one text of a character set, as functions of :mod:`codecs` do.
+    """Return the function that decodes one text of a character set, as functions of :mod:`codecs` do.
 
-    MySQL's ``latin1`` is Windows' code page 1252, whose five free places are control characters.
+    MySQL's ``latin1`` is Windows code page 1252, with control characters in its five unassigned positions.
     """
     if charset == "latin1":
         return _decode_latin1
@@ -158,7 +158,7 @@ def decoder(charset: str) -> Callable[[bytes], tuple[str, int]]:
 
 
 def can_decode(charset: str) -> bool:
-    """Tell whether there is a codec for a character set."""
+    """Return whether there is a codec for a character set."""
     return charset in _CODECS
 
 
@@ -186,7 +186,7 @@ def _or_none(decode: Callable[[bytes], tuple[str, int]], raw: bytes | None) -> s
 
 
 def _all_ascii(raw: pa.Array) -> bool:
-    """Tell whether no byte of a binary column has its upper bit set."""
+    """Return whether no byte of a binary column has its upper bit set."""
     data = raw.buffers()[2]
     if data is None or not len(raw):
         return True

@@ -1,4 +1,4 @@
-"""What capture needs of a Vitess keyspace, looked at one by one. Nothing here raises for what it finds."""
+"""Verifies the prerequisites of capture in a Vitess keyspace, and returns problems as findings."""
 
 from __future__ import annotations
 
@@ -36,13 +36,13 @@ _BARE_NAMES_SINCE: Final = 23
 _JOURNALS_SINCE: Final = 21
 _CHUNKS_SINCE: Final = 24
 _SHORT_RETENTION_SECONDS: Final = 86_400
-_LATE_REPLICA_SECONDS: Final = 60
-_NAMES_SHOWN: Final = 10
-_OLDEST_SECONDS: Final = 3.0
+_MAX_LAG_SECONDS: Final = 60
+_MAX_NAMES: Final = 10
+_AGE_TIMEOUT_SECONDS: Final = 3.0
 _FULL_LOAD: Final = 100
 _MINUTE_SECONDS: Final = 60
 _THROTTLER: Final = 8
-"""Column of ``SHOW VITESS_REPLICATION_STATUS``: what the tablet's throttler says, as JSON."""
+"""Column of ``SHOW VITESS_REPLICATION_STATUS``: status of the tablet's throttler, as JSON."""
 
 
 def check_keyspace(
@@ -51,13 +51,16 @@ def check_keyspace(
     selects: Callable[[str], bool],
     offset: Position | None,
 ) -> list[Finding]:
-    """Look at everything, in an order in which the first error tends to explain the others.
+    """Run all checks, in an order in which the first error tends to explain the others.
 
     Args:
         values: The connection.
         options: The source's options.
-        selects: Tells whether ``keyspace.table`` belongs to the capture.
-        offset: The stored position, None if there is none yet.
+        selects: Returns whether ``keyspace.table`` belongs to the capture.
+        offset: The stored position; None if there is none yet.
+
+    Returns:
+        The findings.
     """
     try:
         client = VtgateClient(values)
@@ -66,7 +69,7 @@ def check_keyspace(
     findings: list[Finding] = []
     with client:
         findings += _server(client, options)
-        if _failed_already(findings):
+        if _has_errors(findings):
             return findings
         try:
             keyspaces = each_keyspace(client, options)
@@ -74,31 +77,31 @@ def check_keyspace(
             return [*findings, _failed("keyspace", error)]
         for one in keyspaces:
             findings += _shards(client, one)
-        if _failed_already(findings):
+        if _has_errors(findings):
             return findings
         for one in keyspaces:
             findings += _tables(client, one, selects)
-            findings += _servers_behind(client, one, _of_keyspace(offset, one))
+            findings += _mysql_servers(client, one, _of_keyspace(offset, one))
         findings += _stream(client, options, offset)
         findings += _first_position(values, client, options)
     return findings
 
 
-def _failed_already(findings: Sequence[Finding]) -> bool:
+def _has_errors(findings: Sequence[Finding]) -> bool:
     return any(finding.level == "error" for finding in findings)
 
 
 def _of_keyspace(offset: Position | None, options: VitessOptions) -> Position | None:
-    """Return what an offset has of a keyspace, None for nothing."""
+    """Return the part of a position that belongs to a keyspace; None if there is none."""
     shards = {} if offset is None else offset.shards
-    own = {s: place for s, place in shards.items() if s.partition("/")[0] == options.keyspace}
+    own = {s: known for s, known in shards.items() if s.partition("/")[0] == options.keyspace}
     return Position(own) if own else None
 
 
 def _first_position(
     values: ConnectionValues, client: VtgateClient, options: VitessOptions
 ) -> Iterator[Finding]:
-    """Ask vtctld, where the connection names one, as the first capture does."""
+    """Request the first position from vtctld, if the connection names one, as the first capture does."""
     if values.vtctld is None:
         return
     try:
@@ -107,7 +110,7 @@ def _first_position(
     except CdcError as error:
         yield _failed("vtctld", error)
         return
-    yield Finding("ok", "vtctld", f"tells where {len(shards)} shards stand")
+    yield Finding("ok", "vtctld", f"returns the positions of {len(shards)} shards")
 
 
 def _failed(subject: str, error: CdcError) -> Finding:
@@ -118,41 +121,41 @@ def _failed(subject: str, error: CdcError) -> Finding:
 
 def _server(client: VtgateClient, options: VitessOptions) -> Iterator[Finding]:
     try:
-        told = client.execute("SELECT @@version_comment", timeout_seconds=_seconds(options)).texts()[0][0]
+        comment = client.execute("SELECT @@version_comment", timeout_seconds=_seconds(options)).texts()[0][0]
     except CdcError as error:
         yield _failed("connection", error)
         return
-    found = re.search(r"Version: (\d+)\.(\d+\.\d+\S*)", told)
+    found = re.search(r"Version: (\d+)\.(\d+\.\d+\S*)", comment)
     if found is None:
-        yield Finding("ok", "connection", f"VTGate answers; its version isn't told ({told[:60]})")
+        yield Finding("ok", "connection", f"VTGate answers; its version is unknown ({comment[:60]})")
         return
     release = int(found[1])
     yield Finding("ok", "connection", f"Vitess {found[1]}.{found[2]} answers")
     flags = options.stream
-    for name, asked, since in (
+    for name, enabled, since in (
         ("transaction_chunk_bytes", flags.transaction_chunk_bytes, _CHUNKS_SINCE),
         ("keyspace_heartbeats", flags.keyspace_heartbeats, _JOURNALS_SINCE),
         ("exclude_keyspace_from_table_name", flags.exclude_keyspace_from_table_name, _BARE_NAMES_SINCE),
     ):
-        if asked and release < since:
+        if enabled and release < since:
             yield Finding(
                 "warning",
                 "version",
-                f"option source.stream.{name} says nothing before Vitess {since}",
-                f"use Vitess {since} or later, or leave the option out",
+                f"option source.stream.{name} has no effect before Vitess {since}",
+                f"use Vitess {since} or later, or remove the option",
             )
     if release < _TABLES_TO_COPY_SINCE:
         yield Finding(
             "warning",
             "version",
-            "snapshots that go on after a failure read finished tables again",
-            f"nothing is lost by it; Vitess {_TABLES_TO_COPY_SINCE} or later can do without",
+            "snapshots that resume after a failure read finished tables again",
+            f"no data is lost; Vitess {_TABLES_TO_COPY_SINCE} or later avoids it",
         )
     if release < _JOURNALS_SINCE and not flags.stop_on_reshard:
         yield Finding(
             "warning",
             "version",
-            "reshards aren't told of in the stream: VTGate goes on with the new shards by itself",
+            "the stream doesn't report reshards: VTGate continues with the new shards by itself",
             f"use Vitess {_JOURNALS_SINCE} or later, or option source.stream.stop_on_reshard",
         )
 
@@ -172,9 +175,9 @@ def _shards(client: VtgateClient, options: VitessOptions) -> Iterator[Finding]:
         yield Finding(
             "error",
             "tablets",
-            f"no tablet of type {kind} serves {', '.join(empty)}: a stream would wait without a word",
-            f"start one, or choose another source.tablet_type (there: {', '.join(others) or 'none'}), or "
-            "leave the shards out: source.shards, source.exclude_empty_shards",
+            f"no tablet of type {kind} serves {', '.join(empty)}: a stream would wait silently",
+            f"start one, or choose another source.tablet_type (available: {', '.join(others) or 'none'}), or "
+            "exclude the shards: source.shards, source.exclude_empty_shards",
         )
         return
     yield Finding("ok", "tablets", f"type {kind}: {', '.join(sorted(t.alias for t in serve))}")
@@ -183,7 +186,7 @@ def _shards(client: VtgateClient, options: VitessOptions) -> Iterator[Finding]:
         yield Finding(
             "warning",
             "cells",
-            f"no tablet of the keyspace is in {', '.join(unknown)}: VTGate takes those of its own cell",
+            f"no tablet of the keyspace is in {', '.join(unknown)}: VTGate uses the tablets of its own cell",
             f"cells with tablets: {', '.join(sorted({t.cell for t in tablets}))}",
         )
     if kind != "PRIMARY":
@@ -196,19 +199,19 @@ def _replication(client: VtgateClient, options: VitessOptions) -> Iterator[Findi
             f"SHOW VITESS_REPLICATION_STATUS LIKE '{options.keyspace}/%'", timeout_seconds=_seconds(options)
         ).texts()
     except CdcError as error:
-        yield Finding("warning", "replication", f"its state isn't told: {error.found or error.message}", "")
+        yield Finding("warning", "replication", f"its state is unknown: {error.found or error.message}", "")
         return
-    late = [
+    lagging = [
         f"{row[3]} {row[7]} s"
         for row in rows
-        if row[2] == options.tablet_type and row[7].isdigit() and int(row[7]) > _LATE_REPLICA_SECONDS
+        if row[2] == options.tablet_type and row[7].isdigit() and int(row[7]) > _MAX_LAG_SECONDS
     ]
-    if late:
+    if lagging:
         yield Finding(
             "warning",
             "replication",
-            f"tablets are behind their primaries, and so is what is captured: {', '.join(late)}",
-            "see why replication is slow, or choose another source.tablet_type",
+            f"tablets lag behind their primaries, and so does the capture: {', '.join(lagging)}",
+            "find out why replication is slow, or choose another source.tablet_type",
         )
     throttled = [
         f"{row[3]} ({why})"
@@ -219,20 +222,24 @@ def _replication(client: VtgateClient, options: VitessOptions) -> Iterator[Findi
         yield Finding(
             "warning",
             "throttler",
-            f"tablets are throttled, and streams of them wait: {', '.join(throttled)}",
-            "see SHOW VITESS_THROTTLED_APPS and the throttler's threshold; or choose another "
+            f"tablets are throttled, so their streams wait: {', '.join(throttled)}",
+            "check SHOW VITESS_THROTTLED_APPS and the throttler's threshold, or choose another "
             "source.tablet_type",
         )
 
 
 def _throttled(status: str) -> str:
-    """Say why a tablet holds up its streams; empty if it doesn't, or where it doesn't tell."""
+    """Return why a tablet throttles its streams; empty if it doesn't, or if its status is unknown."""
     try:
-        told = json.loads(status)
+        throttler = json.loads(status)
     except ValueError:
         return ""
-    # Releases differ in what they call the state, and some leave it empty.
-    load, state, message = told.get("load") or 0, told.get("state") or "", told.get("message") or ""
+    # The name of the state depends on the release, and some releases leave it empty.
+    load, state, message = (
+        throttler.get("load") or 0,
+        throttler.get("state") or "",
+        throttler.get("message") or "",
+    )
     if load < _FULL_LOAD and state in ("OK", ""):
         return ""
     return ", ".join(part for part in (f"load {load:g} %", state, message) if part)
@@ -253,8 +260,8 @@ def _tables(
         yield Finding(
             "warning",
             "tables",
-            "no table is selected now",
-            "check the patterns in tables and exclude_tables: they stand for keyspace.table",
+            "no table is selected",
+            "check the patterns in tables and exclude_tables: they match keyspace.table",
         )
         return
     yield Finding("ok", "tables", f"{len(tables)} selected: {_names(tables)}")
@@ -262,15 +269,15 @@ def _tables(
         yield Finding(
             "warning",
             "keys",
-            f"tables without a primary key can't be mirrored by changes: {_names(keyless)}",
-            "add a primary key, exclude them, or have them read in full at each run",
+            f"tables without a primary key can't be mirrored incrementally: {_names(keyless)}",
+            "add a primary key, exclude them, or let each run read them in full",
         )
 
 
-def _servers_behind(
+def _mysql_servers(
     client: VtgateClient, options: VitessOptions, offset: Position | None
 ) -> Iterator[Finding]:
-    """Look at the MySQL servers of all shards; what is alike is told once."""
+    """Check the MySQL servers of all shards; report equal findings once."""
     seconds = _seconds(options)
     try:
         binlogs = {
@@ -281,63 +288,65 @@ def _servers_behind(
         yield Finding(
             "warning",
             "binlogs",
-            f"MySQL's settings aren't told: {error.found or error.message}",
-            "make sure that binlog_row_image is FULL, and that binlogs outlive pauses between captures",
+            f"MySQL's settings are unknown: {error.found or error.message}",
+            "make sure that binlog_row_image is FULL, and that binlogs are retained longer than the pauses "
+            "between captures",
         )
         return
-    yield from _formats(binlogs)
+    yield from _row_images(binlogs)
     times = {b.expire_seconds for b in binlogs.values() if b.expire_seconds}
     if times and min(times) < _SHORT_RETENTION_SECONDS:
         yield Finding(
             "warning",
             "binlogs",
-            f"binlogs are kept for {_duration(min(times))}: after a longer pause changes are lost",
+            f"binlogs are retained for {_duration(min(times))}: after a longer pause changes are lost",
             "raise binlog_expire_logs_seconds, or capture more often",
         )
     elif times:
-        yield Finding("ok", "binlogs", f"kept for {_duration(min(times))}")
+        yield Finding("ok", "binlogs", f"retained for {_duration(min(times))}")
     if offset is not None:
         try:
-            positions = {shard: place.gtid for shard, place in offset.shards.items()}
+            positions = {shard: known.gtid for shard, known in offset.shards.items()}
             require_kept(client, positions, options.tablet_type, seconds)
         except PositionLost as error:
             yield _failed("stored offset", error)
         except CdcError as error:
-            yield Finding("warning", "stored offset", str(error), "see that all its shards serve")
+            yield Finding("warning", "stored offset", str(error), "make sure that all its shards serve")
     yield from _schema_versions(client, options)
 
 
 def _age_of_offset(client: VtgateClient, options: VitessOptions, offset: Position) -> Iterator[Finding]:
-    """Compare how old the first transaction after the offset is with how long binlogs are kept."""
+    """Compare the age of the first transaction after the offset with the retention of binlogs."""
     targets = (name.replace("/", ":") + f"@{options.tablet_type.lower()}" for name in offset.shards)
-    kept = [read_binlogs(client, target, _seconds(options)).expire_seconds for target in targets]
-    kept_seconds = min(filter(None, kept), default=0)
-    if not kept_seconds or not offset.is_real:
+    retentions = [read_binlogs(client, target, _seconds(options)).expire_seconds for target in targets]
+    retention_seconds = min(filter(None, retentions), default=0)
+    if not retention_seconds or not offset.is_real:
         return
-    committed = oldest_after(client, options, offset, _OLDEST_SECONDS)
+    committed = oldest_after(client, options, offset, _AGE_TIMEOUT_SECONDS)
     age = int(time.time() - committed) if committed is not None else 0
-    if age > kept_seconds / 2:
+    if age > retention_seconds / 2:
         yield Finding(
             "warning",
             "stored offset",
-            f"what follows it is {_duration(age)} old, and binlogs are kept for {_duration(kept_seconds)}",
-            "capture now; then more often, or raise binlog_expire_logs_seconds",
+            f"the changes after it are {_duration(age)} old, and binlogs are retained for "
+            f"{_duration(retention_seconds)}",
+            "run the capture now, and then more often, or raise binlog_expire_logs_seconds",
         )
 
 
-def _formats(binlogs: dict[str, Binlogs]) -> Iterator[Finding]:
+def _row_images(binlogs: dict[str, Binlogs]) -> Iterator[Finding]:
     if parts := [shard for shard, b in binlogs.items() if b.row_image not in ("FULL", "")]:
         yield Finding(
             "error",
             "row image",
-            f"updates come without all columns from {', '.join(parts)}",
+            f"updates of {', '.join(parts)} don't contain all columns",
             "SET GLOBAL binlog_row_image = FULL on all servers of the shards",
         )
     if partial := [shard for shard, b in binlogs.items() if b.partial_json]:
         yield Finding(
             "error",
             "row image",
-            f"updates of JSON columns may come in parts from {', '.join(partial)}",
+            f"updates of JSON columns of {', '.join(partial)} may be partial",
             "SET GLOBAL binlog_row_value_options = '' on all servers of the shards",
         )
 
@@ -347,42 +356,44 @@ def _schema_versions(client: VtgateClient, options: VitessOptions) -> Iterator[F
     try:
         rows = client.execute("SELECT COUNT(*) FROM _vt.schema_version", target, _seconds(options)).rows
     except CdcError:
-        return  # older releases keep it elsewhere
+        return  # older releases store it elsewhere
     if rows[0][0] == b"0":
         yield Finding(
             "warning",
             "schema versions",
-            "tablets keep no versions of tables' columns: a stream that is behind an ALTER TABLE may fail "
-            "for a while, or until the next one",
+            "tablets store no schema versions: a stream that is behind an ALTER TABLE may fail for a while, "
+            "or until the next one",
             "start vttablets with --track-schema-versions",
         )
     else:
-        yield Finding("ok", "schema versions", "tablets keep the columns that tables had")
+        yield Finding("ok", "schema versions", "tablets store schema versions")
 
 
 def _stream(client: VtgateClient, options: VitessOptions, offset: Position | None) -> Iterator[Finding]:
     try:
         shards = serving_shards(client, options)
         now = current_position(client, options, shards)
-        yield Finding("ok", "stream", f"opens, and tells where {len(shards)} shards stand")
+        yield Finding("ok", "stream", f"opens, and returns the positions of {len(shards)} shards")
         if offset is None:
             return
         require_known(offset, now)
-        gone = sorted(set(offset.shards) - set(now.shards))
-        if gone:
+        missing = sorted(set(offset.shards) - set(now.shards))
+        if missing:
             yield Finding(
                 "warning",
                 "stored offset",
-                f"shards of it are no longer read: {', '.join(gone)}",
-                "after a reshard that is complete, a capture that was off meanwhile needs a new snapshot",
+                f"shards of it are no longer read: {', '.join(missing)}",
+                "a capture that didn't run during a reshard that is now complete needs a new snapshot",
             )
             return
         behind = sum(
-            place.set.count - offset.shards[shard].set.count
-            for shard, place in now.shards.items()
+            current.set.count - offset.shards[shard].set.count
+            for shard, current in now.shards.items()
             if shard in offset.shards
         )
-        yield Finding("ok", "stored offset", f"the stream can go on; {max(behind, 0)} transactions are ahead")
+        yield Finding(
+            "ok", "stored offset", f"the stream can resume; it is {max(behind, 0)} transactions behind"
+        )
         if behind > 0:
             yield from _age_of_offset(client, options, offset)
     except PositionLost as error:
@@ -411,5 +422,5 @@ def _duration(seconds: int) -> str:
 
 
 def _names(names: Sequence[str]) -> str:
-    shown = ", ".join(names[:_NAMES_SHOWN])
-    return shown + (f" and {len(names) - _NAMES_SHOWN} more" if len(names) > _NAMES_SHOWN else "")
+    listed = ", ".join(names[:_MAX_NAMES])
+    return listed + (f" and {len(names) - _MAX_NAMES} more" if len(names) > _MAX_NAMES else "")

@@ -1,8 +1,8 @@
-"""Decoding and showing one table: what the pipeline needs of a source, put together.
+"""The codec of one table: decodes changes to contributions, and projects row states to mirror columns.
 
-The greatest version wins whole (model ``row``). The state of a row is its ``Row`` message with the name of
-the fields that it came with (:mod:`.states`), so a later shape of the table can show it anew: mirrors keep
-the states of their rows.
+The row with the greatest version wins as a whole (model ``row``). The state of a row is its ``Row`` message
+with the schema id of its fields (:mod:`.states`). Mirrors store the states, so all rows can be projected
+again to a later schema of the table.
 """
 
 from __future__ import annotations
@@ -35,10 +35,10 @@ class VitessCodec:
 
     Args:
         table: ``keyspace.table``.
-        history: Its shapes.
-        lineage: Per shard that a reshard made, all its ancestors (:func:`.history.lineage_of`).
-        types: How values are shown.
-        memory: What :meth:`remember` or :meth:`reserve` gave for the mirror; None for a new one.
+        history: The schema history of the table.
+        lineage: All ancestors of each shard that a reshard created (:func:`.history.lineage_of`).
+        types: Lake types of the columns.
+        memory: The mirror's result of :meth:`remember` or :meth:`reserve`; None for a new mirror.
     """
 
     table: str
@@ -56,51 +56,51 @@ class VitessCodec:
 
     @property
     def has_key(self) -> bool:
-        """Whether rows can be told apart; if not, the table is read in full at each run."""
+        """Whether the table has a key; without one it is read in full at each run."""
         return bool(self.history.newest.key)
 
     @cached_property
     def drift(self) -> Drift:
-        """Columns that are others than those of their name in the mirror."""
+        """Columns that differ from the mirror's column of the same name."""
         known = _columns(self.memory, "columns") + _columns(self.memory, _PENDING)
         replaced = {
             name
-            for name, kind, number in self._shown
+            for name, kind, number in self._current_columns
             for old_name, old_kind, old_number in known
-            if name == old_name and (number != old_number or not _fits(old_kind, kind))
+            if name == old_name and (number != old_number or not _is_promotion(old_kind, kind))
         }
         return Drift(replaced=frozenset(replaced), exact=True)
 
     @cached_property
     def revisit(self) -> str:
-        """SQL predicate of the mirror's rows that are to be shown anew: all, or empty for none.
+        """SQL predicate of the mirror's rows to rewrite: all rows, or empty for none.
 
-        All, if a column has another name or type than where the mirror has its values, or a default that
-        older rows show.
+        All rows, if a column was renamed or has another type than in the mirror, or if an added column has a
+        default.
         """
         if self.memory is None:
             return ""
         if _PENDING in self.memory:
             return "true"
         before = {number: (name, kind) for name, kind, number in _columns(self.memory, "columns")}
-        for place, (name, kind, number) in enumerate(self._shown):
+        for index, (name, kind, number) in enumerate(self._current_columns):
             if number in before:
                 old_name, old_kind = before[number]
-                if old_name != name or not _fits(old_kind, kind):
+                if old_name != name or not _is_promotion(old_kind, kind):
                     return "true"
-            elif self._has_default(place):
+            elif self._has_default(index):
                 return "true"
         return ""
 
     def remember(self) -> dict[str, Any]:
-        """Return what the mirror keeps for the next codec, once all its rows show these columns."""
-        return {"v": MEMORY_FORMAT, "columns": [list(one) for one in self._shown]}
+        """Return the memory for the next codec, to store once all rows of the mirror have these columns."""
+        return {"v": MEMORY_FORMAT, "columns": [list(one) for one in self._current_columns]}
 
     def reserve(self) -> dict[str, Any] | None:
-        """Return the memory that must be kept before columns are fitted; None if the given one will do.
+        """Return the memory to store before the mirror's columns are altered; None if it needn't change.
 
-        A mirror that was fitted to columns and not merged shows nulls in those that are new. With the memory
-        its next codec shows all rows anew.
+        A mirror whose columns were altered and that wasn't merged yet has nulls in new columns. This memory
+        makes the next codec rewrite all rows.
         """
         own = self.remember()["columns"]
         if self.memory is None or (own == self.memory["columns"] and _PENDING not in self.memory):
@@ -114,7 +114,7 @@ class VitessCodec:
         return contributions.decode(changes, self.history, self.lineage, self._inherited(fences))
 
     def _inherited(self, fences: Sequence[Fence]) -> Sequence[Fence]:
-        """Add the fences of a shard's ancestors as its own: all that it tells came after them."""
+        """Add the fences of a shard's ancestors to its own: all its changes are newer than these."""
         children = {child: set(ancestors) for child, ancestors in self.lineage.items()}
         return [
             *fences,
@@ -122,11 +122,11 @@ class VitessCodec:
         ]
 
     def key_prefix(self, origin: str) -> bytes:
-        """Return what the keys of all rows of a shard begin with, and no others."""
+        """Return the prefix of the keys of all rows of a shard, and of no other rows."""
         return key_prefix(origin)
 
     def families(self, keys: pa.Array) -> pa.Array | None:
-        """Return keys as if shards that a reshard made and those it made them of were one; None for none."""
+        """Return keys in which shards related by reshards have one name; None without a reshard."""
         if not self.lineage:
             return None
         for shard, name in families_of(self.lineage).items():
@@ -141,11 +141,11 @@ class VitessCodec:
         return self._schema
 
     def project(self, rows: pa.RecordBatch) -> pa.RecordBatch:
-        """Show live rows as the mirror's columns."""
+        """Project live rows to the mirror's columns."""
         return projection.project(rows.column("state"), self.history, self._schema)
 
     def to_json(self, rows: pa.RecordBatch) -> Iterator[str]:
-        """Show live rows as JSON objects of MySQL's texts."""
+        """Convert live rows to JSON objects of MySQL's text values."""
         return projection.to_json(rows.column("state"), self.history)
 
     @cached_property
@@ -153,15 +153,15 @@ class VitessCodec:
         return projection.mirror_schema(self.history, self.types)
 
     @cached_property
-    def _shown(self) -> tuple[tuple[str, str, str], ...]:
+    def _current_columns(self) -> tuple[tuple[str, str, str], ...]:
         """Name, lake type and id of each column."""
         columns = zip(self.history.newest.columns, self.history.column_ids, strict=True)
         return tuple((column.name, str(self.types.of(column)), number) for column, number in columns)
 
-    def _has_default(self, place: int) -> bool:
+    def _has_default(self, index: int) -> bool:
         return any(
             isinstance(origin, FromDefault) and origin.text is not None
-            for origin in (self.history.origins(n)[place] for n in range(len(self.history.shapes)))
+            for origin in (self.history.origins(n)[index] for n in range(len(self.history.shapes)))
         )
 
 
@@ -169,8 +169,8 @@ def _columns(memory: Mapping[str, Any] | None, name: str) -> list[tuple[str, str
     return [(one[0], one[1], one[2]) for one in (memory or {}).get(name, ())]
 
 
-def _fits(old: str, new: str) -> bool:
-    """Tell whether a lake's column of one type shows values of another where they are, as Iceberg does."""
+def _is_promotion(old: str, new: str) -> bool:
+    """Return whether Iceberg can promote a column of one type to another without rewriting it."""
     if old == new or {old, new} in ({"int32", "int64"}, {"float", "double"}):
         return True
     if old.startswith("decimal128(") and new.startswith("decimal128("):

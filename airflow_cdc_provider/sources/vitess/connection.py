@@ -1,30 +1,30 @@
-"""Connections: what a gRPC channel to VTGate is made of, from an Airflow connection's values.
+"""Connections: settings of the gRPC channel to VTGate, from the values of an Airflow connection.
 
-A connection is what Airflow's type ``cdc_vitess`` holds: host (one VTGate or several by comma, each with its
-port if it needs one), port (15991), login and password (sent as metadata with every call, as VTGate's static
-authentication wants it; without a login nothing is sent), and in ``extra``:
+The connection type is ``cdc_vitess``. Its fields are host (one VTGate, or several separated by commas, each
+with an optional port), port (15991), login and password (sent as metadata with every call, for VTGate's
+static authentication; not sent without a login), and in ``extra``:
 
 ==============================  ====================================================================
-``tls``                         whether to use TLS; any other ``tls_`` setting turns it on
-``tls_ca_file``                 PEM file of the authority that signed VTGate's certificate; else gRPC's
-``tls_cert_file``               PEM file of the client's certificate, for servers that ask for one
+``tls``                         whether to use TLS; any other ``tls_`` setting enables it
+``tls_ca_file``                 PEM file of the CA of VTGate's certificate; default: gRPC's CAs
+``tls_cert_file``               PEM file of the client's certificate, for mutual TLS
 ``tls_key_file``                its private key
-``tls_server_name``             the name in VTGate's certificate, where it isn't the host's
+``tls_server_name``             the name in VTGate's certificate, if it differs from the host
 ``headers``                     metadata for proxies: ``{"name": "value"}``, or ``name:value,name:value``
-``keepalive_seconds``           how often to ping an idle connection; 0: never. VTGate ends connections that
-                                are pinged more often than it allows
+``keepalive_seconds``           interval of pings on an idle connection; 0: none. VTGate closes connections
+                                that ping more often than it allows
                                 (``--grpc-server-keepalive-enforcement-policy-min-time``)
-``max_message_bytes``           the largest message that is taken, 4 MiB
-``load_balancing``              between several VTGates: ``pick_first`` or ``round_robin``
-``caller_id``                   who VTGate's logs and access lists see: a principal, or ``{"principal":
+``max_message_bytes``           the largest accepted message, 4 MiB
+``load_balancing``              policy for several VTGates: ``pick_first`` or ``round_robin``
+``caller_id``                   caller in VTGate's logs and access lists: a principal, or ``{"principal":
                                 ..., "component": ..., "subcomponent": ...}``
-``vtctld_host``                 a vtctld that tells the first position instead of VTGate
+``vtctld_host``                 a vtctld that provides the first position instead of VTGate
 ``vtctld_port``                 its gRPC port, 15999
-``vtctld_login``                its user, where it asks for one
+``vtctld_login``                its user, if it requires a login
 ``vtctld_password``             that user's password
 ==============================  ====================================================================
 
-No error's text shows the password or a header's value.
+Error messages contain neither the password nor the values of headers.
 """
 
 from __future__ import annotations
@@ -68,7 +68,7 @@ _SETTINGS: Final = frozenset(
 
 @dataclass(frozen=True)
 class Tls:
-    """Files of TLS, each the path of a PEM file, empty for none."""
+    """TLS settings: paths of PEM files, empty for none."""
 
     ca_file: str = ""
     cert_file: str = ""
@@ -79,7 +79,7 @@ class Tls:
         """Read the files.
 
         Raises:
-            ConfigurationError: One can't be read.
+            ConfigurationError: A file can't be read.
         """
         ca, cert, key = (_pem(path) for path in (self.ca_file, self.cert_file, self.key_file))
         return grpc.ssl_channel_credentials(ca, key, cert)
@@ -87,7 +87,7 @@ class Tls:
 
 @dataclass(frozen=True)
 class Vtctld:
-    """A vtctld's gRPC port, and the login that is sent there with each call."""
+    """A vtctld's gRPC address, and the login to send with each call."""
 
     host: str
     port: int = DEFAULT_VTCTLD_PORT
@@ -96,14 +96,14 @@ class Vtctld:
 
     @property
     def metadata(self) -> tuple[tuple[str, str], ...]:
-        """What is sent with every call."""
+        """Metadata of every call."""
         return (("username", self.login), ("password", self.password)) if self.login else ()
 
     def channel(self, values: ConnectionValues) -> grpc.Channel:
-        """Open a channel, with TLS where VTGate's connection has it.
+        """Open a channel, with the TLS settings of VTGate's connection.
 
         Raises:
-            ConfigurationError: A file of TLS can't be read.
+            ConfigurationError: A TLS file can't be read.
         """
         target = f"dns:///{self.host}:{self.port}"
         options = [("grpc.enable_http_proxy", 0), ("grpc.use_local_subchannel_pool", 1)]
@@ -114,19 +114,19 @@ class Vtctld:
 
 @dataclass(frozen=True)
 class ConnectionValues:
-    """What a client is made of. Its text shows no secrets.
+    """Settings of a client. The ``repr`` contains no secrets.
 
     Args:
         addresses: VTGates, each a host and a port.
         login: User name, empty for none.
         password: The user's password.
-        tls: None for a connection in the clear.
+        tls: TLS settings; None for a plaintext connection.
         headers: Metadata of every call.
-        keepalive_seconds: How often to ping an idle connection; 0: never.
-        max_message_bytes: The largest message that is taken.
-        load_balancing: Between several VTGates.
+        keepalive_seconds: Interval of pings on an idle connection; 0: none.
+        max_message_bytes: The largest accepted message.
+        load_balancing: Policy for several VTGates.
         caller: Principal, component and subcomponent.
-        vtctld: Who tells the first position; None for VTGate.
+        vtctld: Provides the first position; None: VTGate does.
     """
 
     addresses: tuple[tuple[str, int], ...]
@@ -148,11 +148,11 @@ class ConnectionValues:
 
         Args:
             connection: The values.
-            declared: Settings by the names of ``extra`` that a connector says itself; they win. None and
-                empty ones say nothing.
+            declared: Settings of the connector by the names of ``extra``; they take precedence. None and
+                empty values are ignored.
 
         Raises:
-            ConfigurationError: There is no host, or a setting is wrong or unknown.
+            ConfigurationError: The host is missing, or a setting is invalid or unknown.
         """
         extra = _extra(connection.get("extra"))
         extra |= {name: value for name, value in (declared or {}).items() if value not in (None, "", {})}
@@ -164,7 +164,7 @@ class ConnectionValues:
         login = str(connection.get("login") or "")
         password = str(connection.get("password") or "")
         if password and not login:
-            raise ConfigurationError("the Vitess connection has a password and no login", expected="both")
+            raise ConfigurationError("the Vitess connection has a password but no login", expected="both")
         return cls(
             _addresses(str(connection.get("host") or ""), connection.get("port")),
             login,
@@ -180,18 +180,18 @@ class ConnectionValues:
 
     @property
     def described(self) -> str:
-        """The addresses, for people."""
+        """The addresses as text for messages."""
         return ", ".join(f"{host}:{port}" for host, port in self.addresses)
 
     @property
     def metadata(self) -> tuple[tuple[str, str], ...]:
-        """What is sent with every call."""
+        """Metadata of every call."""
         login = (("username", self.login), ("password", self.password)) if self.login else ()
         return (*login, *self.headers)
 
     @property
     def secrets(self) -> tuple[str, ...]:
-        """What no text may show."""
+        """Values that no message may contain."""
         own = (self.password, self.vtctld.password if self.vtctld else "")
         return tuple(value for value in (*own, *(value for _, value in self.headers)) if value)
 
@@ -202,11 +202,12 @@ class ConnectionValues:
             ("grpc.max_receive_message_length", self.max_message_bytes),
             ("grpc.lb_policy_name", self.load_balancing),
             ("grpc.primary_user_agent", "airflow-cdc-provider"),
-            # Variables for web proxies, which many machines have, aren't meant for databases.
+            # Environment variables for web proxies don't apply to databases.
             ("grpc.enable_http_proxy", 0),
-            # A channel that broke leaves no waiting time behind for the next one.
+            # A failed channel must not pass its reconnect backoff on to the next one.
             ("grpc.use_local_subchannel_pool", 1),
-            # Who reads a stream gets its messages without a thread of gRPC's between, a third cheaper each.
+            # The reader of a stream gets messages without an intermediate gRPC thread, which is a third
+            # cheaper.
             (ChannelOptions.SingleThreadedUnaryStream, 1),
         ]
         if self.keepalive_seconds:
@@ -220,17 +221,17 @@ class ConnectionValues:
 
     @property
     def caller_id(self) -> Any:
-        """The caller's message, None if nobody is named."""
+        """The caller id as a message; None if it isn't set."""
         if not any(self.caller):
             return None
         principal, component, subcomponent = self.caller
         return protocol.CallerID(principal=principal, component=component, subcomponent=subcomponent)
 
     def target(self) -> str:
-        """Name the servers as gRPC does. Several are looked up now.
+        """Return the gRPC target. Several hosts are resolved now.
 
         Raises:
-            TransientError: A host isn't found.
+            TransientError: A host can't be resolved.
         """
         if len(self.addresses) == 1:
             return "dns:///{}:{}".format(*self.addresses[0])
@@ -239,18 +240,18 @@ class ConnectionValues:
             try:
                 found += socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)
             except OSError as error:
-                raise TransientError(f"host {host} isn't found", found=str(error.strerror)) from error
-        kind = min(entry[0] for entry in found)  # IPv4 comes first: one channel speaks one of the two
-        places = [entry[4] for entry in found if entry[0] == kind]
+                raise TransientError(f"host {host} can't be resolved", found=str(error.strerror)) from error
+        kind = min(entry[0] for entry in found)  # prefer IPv4: a channel can't mix both
+        addresses = [entry[4] for entry in found if entry[0] == kind]
         if kind == socket.AF_INET:
-            return "ipv4:" + ",".join(f"{place[0]}:{place[1]}" for place in places)
-        return "ipv6:" + ",".join(f"[{place[0]}]:{place[1]}" for place in places)
+            return "ipv4:" + ",".join(f"{address[0]}:{address[1]}" for address in addresses)
+        return "ipv6:" + ",".join(f"[{address[0]}]:{address[1]}" for address in addresses)
 
     def channel(self) -> grpc.Channel:
-        """Open a channel; it connects with its first call.
+        """Open a channel; it connects at its first call.
 
         Raises:
-            ConfigurationError: A file of TLS can't be read.
+            ConfigurationError: A TLS file can't be read.
         """
         if self.tls is None:
             return grpc.insecure_channel(self.target(), self.channel_options)
@@ -261,9 +262,9 @@ def _extra(value: Any) -> dict[str, Any]:
     try:
         extra = json.loads(value) if isinstance(value, str) and value else value or {}
     except json.JSONDecodeError as error:
-        raise ConfigurationError("the connection's extra is no JSON") from error
+        raise ConfigurationError("the connection's extra isn't valid JSON") from error
     if not isinstance(extra, Mapping):
-        raise ConfigurationError("the connection's extra is wrong", expected="a JSON object")
+        raise ConfigurationError("invalid value for the connection's extra", expected="a JSON object")
     return {name: value for name, value in extra.items() if value not in (None, "")}
 
 
@@ -271,7 +272,7 @@ def _addresses(hosts: str, port: Any) -> tuple[tuple[str, int], ...]:
     if not hosts.strip(", "):
         raise ConfigurationError(
             "the Vitess connection has no host (database.hostname)",
-            expected="the host of a VTGate, or several by comma",
+            expected="the host of a VTGate, or several separated by commas",
             remedy="change the Airflow connection",
         )
     found = []
@@ -283,7 +284,7 @@ def _addresses(hosts: str, port: Any) -> tuple[tuple[str, int], ...]:
             number = int(own or port or DEFAULT_PORT)
         except ValueError:
             raise ConfigurationError(
-                f"the Vitess connection's port is wrong for host {host}",
+                f"invalid port for host {host} in the Vitess connection",
                 expected="a number",
                 found=repr(own or port),
             ) from None
@@ -295,16 +296,17 @@ def _tls(extra: Mapping[str, Any]) -> Tls | None:
     files = {
         name.removeprefix("tls_"): str(value) for name, value in extra.items() if name.startswith("tls_")
     }
-    wanted = extra.get("tls", bool(files))
-    if str(wanted).lower() in ("false", "0"):
+    enabled = extra.get("tls", bool(files))
+    if str(enabled).lower() in ("false", "0"):
         if files:
             raise ConfigurationError(
-                "the Vitess connection turns TLS off", expected=f"no setting {', '.join(sorted(files))} then"
+                "the Vitess connection disables TLS",
+                expected=f"none of the settings {', '.join(sorted(files))}",
             )
         return None
     if bool(files.get("cert_file")) != bool(files.get("key_file")):
         raise ConfigurationError(
-            "a client's certificate and its key belong together", expected="tls_cert_file and tls_key_file"
+            "a client certificate needs its key", expected="both tls_cert_file and tls_key_file"
         )
     return Tls(**files)
 
@@ -321,7 +323,7 @@ def _pem(path: str) -> bytes | None:
             found=str(error.strerror),
         ) from error
     if b"-----BEGIN " not in data:
-        raise ConfigurationError(f"{path} is no PEM file", expected="-----BEGIN ...")
+        raise ConfigurationError(f"{path} isn't a PEM file", expected="-----BEGIN ...")
     return data
 
 
@@ -333,13 +335,13 @@ def _headers(value: Any) -> tuple[tuple[str, str], ...]:
     else:
         parts = [part.partition(":") for part in str(value).split(",") if part.strip()]
         if any(not colon for _, colon, _ in parts):
-            raise ConfigurationError("headers are wrong", expected="name:value,name:value")
+            raise ConfigurationError("invalid value for headers", expected="name:value,name:value")
         pairs = [(name, text) for name, _, text in parts]
     cleaned = tuple((name.strip().lower(), text.strip()) for name, text in pairs)
     for name, _ in cleaned:
         if not name or not all(c.isascii() and (c.isalnum() or c in "-_.") for c in name):
             raise ConfigurationError(
-                "a header's name is wrong", expected="letters, digits, - _ and .", found=repr(name)
+                "invalid name of a header", expected="letters, digits, - _ and .", found=repr(name)
             )
     return cleaned
 
@@ -351,14 +353,14 @@ def _number(extra: Mapping[str, Any], name: str, default: float) -> float:
     except (TypeError, ValueError):
         number = -1
     if number < 0 or isinstance(value, bool):
-        raise ConfigurationError(f"{name} is wrong", expected="a number from 0", found=repr(value))
+        raise ConfigurationError(f"invalid value for {name}", expected="a number from 0", found=repr(value))
     return number
 
 
 def _policy(value: str) -> str:
     if value not in _POLICIES:
         raise ConfigurationError(
-            "load_balancing is wrong", expected=f"one of {', '.join(_POLICIES)}", found=value
+            "invalid value for load_balancing", expected=f"one of {', '.join(_POLICIES)}", found=value
         )
     return value
 
@@ -368,12 +370,12 @@ def _vtctld(extra: Mapping[str, Any]) -> Vtctld | None:
     if not host:
         if found := sorted(name for name in extra if name.startswith("vtctld_")):
             raise ConfigurationError(
-                f"the Vitess connection has {', '.join(found)} and no vtctld_host", expected="both"
+                f"the Vitess connection has {', '.join(found)} but no vtctld_host", expected="both"
             )
         return None
     if password and not login:
         raise ConfigurationError(
-            "the Vitess connection has a vtctld_password and no vtctld_login", expected="both"
+            "the Vitess connection has a vtctld_password but no vtctld_login", expected="both"
         )
     port = int(_number(extra, "vtctld_port", DEFAULT_VTCTLD_PORT)) or DEFAULT_VTCTLD_PORT
     return Vtctld(host, port, login, password)
@@ -387,6 +389,8 @@ def _caller(value: Any) -> tuple[str, str, str]:
         return (value, "", "")
     parts = json.loads(value) if isinstance(value, str) else value
     if not isinstance(parts, Mapping) or set(parts) - set(names):
-        raise ConfigurationError("caller_id is wrong", expected=f"a principal, or some of {', '.join(names)}")
+        raise ConfigurationError(
+            "invalid value for caller_id", expected=f"a principal, or some of {', '.join(names)}"
+        )
     principal, component, subcomponent = (str(parts.get(name) or "") for name in names)
     return (principal, component, subcomponent)

@@ -1,8 +1,9 @@
-"""What a DDL statement of the stream does to the values that a table's rows have already.
+"""Parses DDL statements of the stream: their effect on the values that a table's rows already have.
 
-A VStream hands on DDL as text: as VTGate rewrote it, or as MySQL logged it, with comments, version comments
-(``/*!80023 INVISIBLE */``, which MySQL runs) and several actions in one ALTER. sqlglot reads it. What can't
-be read, or may change stored values by itself, is :class:`Unknown`: then only a new snapshot tells the rows.
+A VStream contains DDL as text: as VTGate rewrote it, or as MySQL logged it, with comments, version comments
+(``/*!80023 INVISIBLE */``, which MySQL executes) and several actions in one ALTER. sqlglot parses it. An
+action that can't be parsed, or that may change stored values by itself, is :class:`Unknown`: then the table
+requires a new snapshot.
 """
 
 from __future__ import annotations
@@ -41,13 +42,13 @@ _LOG: Final = logging.getLogger("sqlglot")
 
 @dataclass(frozen=True)
 class Added:
-    """A column that came.
+    """An added column.
 
     Args:
         name: Its name.
-        default: The text that rows have which were there before; None for NULL.
-        constant: Whether all of them have it; else what they have isn't known.
-        nullable: Whether it may hold NULL.
+        default: Text of the value in existing rows; None for NULL.
+        constant: Whether all existing rows have this value; otherwise their values are unknown.
+        nullable: Whether it may be NULL.
     """
 
     name: str
@@ -58,14 +59,14 @@ class Added:
 
 @dataclass(frozen=True)
 class Dropped:
-    """A column that went."""
+    """A dropped column."""
 
     name: str
 
 
 @dataclass(frozen=True)
 class Renamed:
-    """A column that has another name now."""
+    """A renamed column."""
 
     old: str
     new: str
@@ -73,14 +74,14 @@ class Renamed:
 
 @dataclass(frozen=True)
 class Modified:
-    """A column whose type or further words may be others now."""
+    """A column whose type or attributes may have changed."""
 
     name: str
 
 
 @dataclass(frozen=True)
 class Unknown:
-    """Anything else that may change stored values, in words."""
+    """Any other action that may change stored values, as text."""
 
     text: str
 
@@ -90,12 +91,12 @@ Action = Added | Dropped | Renamed | Modified | Unknown
 
 @dataclass(frozen=True)
 class TableStatement:
-    """What a statement does to one table.
+    """The effect of a statement on one table.
 
     Args:
         table: Its name, without database or keyspace.
-        kind: What is done to it.
-        actions: Of ``alter``, those that concern stored values; none for indexes, comments and the like.
+        kind: Kind of the statement.
+        actions: Actions of an ``alter`` that affect stored values; none for indexes, comments and the like.
     """
 
     table: str
@@ -105,10 +106,10 @@ class TableStatement:
 
 @lru_cache(maxsize=256)
 def read_statement(text: str) -> tuple[TableStatement, ...]:
-    """Tell what a statement does, one item per table; none for what concerns no table's rows."""
+    """Parse a statement; return one item per table, none if it affects no table's rows."""
     plain = _QUOTED_OR_COMMENT.sub(lambda found: found.group(1) or f" {found.group(2)} ", text)
     level = _LOG.level
-    _LOG.setLevel(logging.ERROR)  # sqlglot warns of each statement that it keeps as text
+    _LOG.setLevel(logging.ERROR)  # sqlglot warns about each statement that it can't parse
     try:
         parsed = sqlglot.parse(plain, dialect="mysql")
     except SqlglotError:
@@ -116,7 +117,7 @@ def read_statement(text: str) -> tuple[TableStatement, ...]:
     finally:
         _LOG.setLevel(level)
     if len(parsed) != 1 or parsed[0] is None:
-        return tuple(_by_words(plain))
+        return tuple(_by_pattern(plain))
     return tuple(_statements(parsed[0], plain))
 
 
@@ -137,11 +138,11 @@ def _statements(tree: Any, text: str) -> Iterator[TableStatement]:
         table = tree.this.this if isinstance(tree.this, exp.Schema) else tree.this
         yield TableStatement(table.name, "create")
     elif isinstance(tree, exp.Command):
-        yield from _by_words(text)
+        yield from _by_pattern(text)
 
 
-def _by_words(text: str) -> Iterator[TableStatement]:
-    """Read what sqlglot doesn't: only which tables are meant, and whether it is known to be harmless."""
+def _by_pattern(text: str) -> Iterator[TableStatement]:
+    """Match a statement that sqlglot can't parse: only its tables, and whether it is known to be harmless."""
     found = _ALTER.match(text)
     if found:
         harmless = _HARMLESS.match(found.group(2)) and not _has_several(found.group(2))
@@ -154,7 +155,7 @@ def _by_words(text: str) -> Iterator[TableStatement]:
 
 
 def _has_several(text: str) -> bool:
-    """Tell whether actions follow each other; commas in parentheses and quotes separate none."""
+    """Return whether there are several actions; commas in parentheses and quotes don't separate actions."""
     depth = 0
     for part in re.findall(r"'(?:[^'\\]|\\.|'')*'|`[^`]*`|\(|\)|,", text):
         depth += {"(": 1, ")": -1}.get(part, 0)
@@ -201,11 +202,11 @@ def _added(column: Any) -> Added:
         return Added(column.name, None, constant=False, nullable=nullable)
     defaults = [kind.this for kind in kinds if isinstance(kind, exp.DefaultColumnConstraint)]
     if not defaults:
-        # A column that can't be NULL begins with what its type takes for nothing.
+        # A NOT NULL column starts with the implicit default of its type.
         return Added(column.name, None, constant=nullable, nullable=nullable)
     value, constant = _constant(defaults[0])
     if value is not None and column.kind is not None and column.kind.this in _ZONED:
-        constant = False  # it was read in the session's zone
+        constant = False  # MySQL parsed it in the session's time zone
     return Added(column.name, value, constant=constant, nullable=nullable)
 
 

@@ -1,20 +1,21 @@
-"""Offsets that Debezium's connector for Vitess has stored, as positions of ours, and back.
+"""Converts offsets stored by Debezium's connector for Vitess to positions, and back.
 
-Kafka Connect and Debezium Engine keep one per connector, or per task (:mod:`.task_offsets`); the forms of
-files are :mod:`..connect_offsets`'::
+Kafka Connect and Debezium Engine store one offset per connector, or per task (:mod:`.task_offsets`); for the
+file formats see :mod:`..connect_offsets`::
 
-    P = {"server": topic.prefix}                          and "task_key" where tasks keep offsets of their own
+    P = {"server": topic.prefix}                          and "task_key" if each task stores its own offset
     O = {"vgtid": TEXT, "transaction_epoch": TEXT, "connector_generation": n, ...}
                                                           epochs, generation: with ordered transactions
     vgtid = [{"keyspace": k, "shard": s, "gtid": g, "table_p_ks": [...]}, ...]    as JSON, a text in JSON
     transaction_epoch = {"-80": 1, ...}                   likewise
 
-A ``table_p_ks`` that isn't empty says that a copy was under way. Debezium keeps last keys as text, which
-damages those that are no UTF-8, and forgets which tables were finished: a copy can't be gone on with safely,
-so it is told and a snapshot must be taken. Where a shard has ``current`` or nothing, Debezium knew no place.
+A non-empty ``table_p_ks`` means that a copy was in progress. Debezium stores last keys as text, which
+corrupts keys that aren't UTF-8, and doesn't store which tables were finished. A copy can't be resumed safely,
+so it is reported, and a new snapshot is required. For a shard with ``current`` or nothing Debezium had no
+position.
 
-Epochs that are taken over are 1 at least, as of a capture that began at ``current``: nothing that follows may
-fall behind what such a one has kept.
+Imported epochs are at least 1, as in a capture that started at ``current``: later changes must not sort
+before changes that such a capture stored.
 """
 
 from __future__ import annotations
@@ -34,21 +35,21 @@ from airflow_cdc_provider.sources.vitess.task_offsets import (
     ShardOffset,
     Shards,
     TaskKey,
+    assign_shards,
     migrated,
     newest,
     require_change,
-    shares,
 )
 
 
 @dataclass(frozen=True)
 class StoredOffset:
-    """One offset.
+    """One stored offset.
 
     Args:
-        server: ``topic.prefix`` of the connector, empty if it isn't told.
-        task: Key of the task that it is of (``task0_2_1``), empty for the connector's own.
-        value: Its members.
+        server: ``topic.prefix`` of the connector, empty if unknown.
+        task: Key of its task (``task0_2_1``), empty for the offset of the connector.
+        value: Members of the offset.
     """
 
     server: str
@@ -57,15 +58,15 @@ class StoredOffset:
 
 
 def is_debeziums(content: bytes) -> bool:
-    """Tell whether a file holds an offset of Debezium, and not one of ours."""
+    """Return whether a file contains an offset of Debezium rather than of this package."""
     return is_stored_by_connect(content, ("vgtid",))
 
 
 def read_offsets(content: bytes) -> list[StoredOffset]:
-    """Read all offsets of a file; of several with one key the last counts.
+    """Read all offsets of a file; of several with the same key the last one is used.
 
     Raises:
-        ConfigurationError: It has none of the forms.
+        ConfigurationError: The file has no supported format.
     """
     return [
         StoredOffset(str(partition.get("server", "")), str(partition.get("task_key", "")), offset)
@@ -74,7 +75,7 @@ def read_offsets(content: bytes) -> list[StoredOffset]:
 
 
 def layout_of(options: VitessOptions) -> Layout | None:
-    """Return how Debezium's tasks keep offsets by the options; None: they don't."""
+    """Return how Debezium's tasks store offsets according to the options; None if they don't."""
     tasks = options.task_offsets
     if not tasks.per_task:
         return None
@@ -87,33 +88,33 @@ def position_of(
     options: VitessOptions,
     topology: Callable[[], Collection[str]],
 ) -> tuple[Position, tuple[str, ...]]:
-    """Choose the position to go on from.
+    """Return the position to resume from.
 
-    With offsets per task (``source.task_offsets``) those of this generation and the one before count, as
-    :func:`.task_offsets.migrated` says; without, the only offset, or what the last generation's tasks have.
+    With offsets per task (``source.task_offsets``), offsets of this generation and the previous one are used
+    (:func:`.task_offsets.migrated`); otherwise the only offset, or those of the last generation's tasks.
 
     Args:
         offsets: From :func:`read_offsets`.
-        topic_prefix: Whose they are, where there are those of several connectors.
-        options: The source's.
-        topology: Gives the shards that there are, ``keyspace/shard``; asked only for offsets per task.
+        topic_prefix: Selects the connector, if there are offsets of several.
+        options: The source's options.
+        topology: Returns the existing shards, ``keyspace/shard``; only called for offsets per task.
 
     Returns:
-        The position, and what of Debezium's work was unfinished, in sentences.
+        The position, and a remark for each copy that Debezium didn't finish.
 
     Raises:
-        ConfigurationError: There is no offset of this connector, it holds no place, or the offsets of tasks
-            don't fit what the options say of them.
+        ConfigurationError: There is no offset of this connector, it contains no position, or the offsets of
+            tasks contradict the options.
     """
     own = _of_server(offsets, topic_prefix)
     if layout_of(options) is None:
         found = dict(newest(_by_task(own)))
     else:
         tasks = _of_tasks(own, options, topology())
-        found = {shard: offset for share in tasks.values() for shard, offset in share.items()}
+        found = {shard: offset for assignment in tasks.values() for shard, offset in assignment.items()}
     if not found:
         raise ConfigurationError(
-            "this offset of Debezium holds no place",
+            "this Debezium offset contains no position",
             expected="a vgtid with shards",
             found=", ".join(sorted(own[0].value)) or "nothing",
         )
@@ -124,18 +125,23 @@ def position_of(
         for shard, offset in sorted(found.items())
         if offset.copying
     )
-    places = {shard: _place(shard, offset, generation) for shard, offset in sorted(found.items())}
-    return Position(places), remarks
+    shards = {shard: _shard_position(shard, offset, generation) for shard, offset in sorted(found.items())}
+    return Position(shards), remarks
 
 
 def to_debezium(position: Position, topic_prefix: str, layout: Layout | None) -> list[Stored]:
-    """Write a position as what Debezium stores with ordered transactions: one offset, or one of each task.
+    """Convert a position to Debezium's format with ordered transactions: one offset, or one per task.
 
-    Debezium doesn't start without the offsets of the generation before, so these are written too; what they
-    hold it doesn't use.
+    Debezium doesn't start without the offsets of the previous generation, so these are written too, although
+    it doesn't use their contents.
+
+    Args:
+        position: The position.
+        topic_prefix: ``topic.prefix`` of the connector.
+        layout: How Debezium's tasks store offsets; None for one offset of the connector.
 
     Raises:
-        ConfigurationError: Debezium would refuse the number of tasks, as nothing has changed.
+        ConfigurationError: Debezium would reject the number of tasks, because nothing has changed.
     """
     if layout is None:
         return [({"server": topic_prefix}, _offset(position))]
@@ -144,9 +150,9 @@ def to_debezium(position: Position, topic_prefix: str, layout: Layout | None) ->
         tasks = {layout.generation - 1: layout.previous_tasks, **tasks}
         require_change(layout, position.shards, position.shards)
     return [
-        (_partition(topic_prefix, TaskKey(generation, number, task)), _offset(position.of_shards(share)))
+        (_partition(topic_prefix, TaskKey(generation, number, task)), _offset(position.of_shards(assignment)))
         for generation, number in tasks.items()
-        for task, share in enumerate(shares(position.shards, number))
+        for task, assignment in enumerate(assign_shards(position.shards, number))
     ]
 
 
@@ -158,25 +164,25 @@ def _partition(topic_prefix: str, key: TaskKey) -> dict[str, str]:
 def moved(
     offsets: Sequence[StoredOffset], topic_prefix: str, options: VitessOptions, topology: Collection[str]
 ) -> list[Stored]:
-    """Move offsets of Debezium's tasks to the present generation, in Debezium's form.
+    """Migrate offsets of Debezium's tasks to the current generation, in Debezium's format.
 
-    Debezium does so itself, but keeps positions alone: of an unfinished copy it forgets the last keys,
-    and with them the rest of the copy.
+    Debezium's own migration keeps only positions: it drops the last keys of unfinished copies, and with them
+    the rest of the copy.
 
     Args:
         offsets: From :func:`read_offsets`.
-        topic_prefix: Whose they are, where there are those of several connectors.
-        options: The source's, with ``task_offsets.per_task``.
-        topology: The shards that there are, ``keyspace/shard``.
+        topic_prefix: Selects the connector, if there are offsets of several.
+        options: The source's options, with ``task_offsets.per_task``.
+        topology: The existing shards, ``keyspace/shard``.
 
     Raises:
-        ConfigurationError: As of :func:`position_of`.
+        ConfigurationError: As for :func:`position_of`.
     """
     own = _of_server(offsets, topic_prefix)
     generation = _connector_generation(own, options)
     return [
-        (_partition(topic_prefix, key), _written(share, generation))
-        for key, share in _of_tasks(own, options, topology).items()
+        (_partition(topic_prefix, key), _written(assignment, generation))
+        for key, assignment in _of_tasks(own, options, topology).items()
     ]
 
 
@@ -186,7 +192,7 @@ def _of_tasks(
     layout = layout_of(options)
     if layout is None:
         raise ConfigurationError(
-            "the connector's tasks keep no offsets of their own",
+            "the connector's tasks don't store offsets",
             expected="source.task_offsets.per_task: true (vitess.offset.storage.per.task)",
             found="false",
         )
@@ -194,8 +200,8 @@ def _of_tasks(
 
 
 def _offset(position: Position) -> dict[str, Any]:
-    generation = max(place.generation for place in position.shards.values())
-    shards = {s: ShardOffset(place.gtid, place.epoch) for s, place in position.shards.items()}
+    generation = max(known.generation for known in position.shards.values())
+    shards = {s: ShardOffset(known.gtid, known.epoch) for s, known in position.shards.items()}
     return _written(shards, generation)
 
 
@@ -211,14 +217,14 @@ def _written(shards: Shards, generation: int) -> dict[str, Any]:
     written = {"vgtid": json.dumps(entries, separators=(",", ":"), ensure_ascii=False)}
     if not epochs:
         return written
-    told = json.dumps(epochs, separators=(",", ":"))
-    return {**written, "transaction_epoch": told, "connector_generation": generation}
+    epoch_text = json.dumps(epochs, separators=(",", ":"))
+    return {**written, "transaction_epoch": epoch_text, "connector_generation": generation}
 
 
 def _connector_generation(offsets: Sequence[StoredOffset], options: VitessOptions) -> int:
-    """Return the generation that offsets are of; where they tell none, the present one, as for Debezium."""
-    told = (offset.value.get("connector_generation") for offset in offsets)
-    return max((int(number) for number in told if number is not None), default=options.generation)
+    """Return the generation of offsets; if they have none, the current one, as Debezium does."""
+    stored = (offset.value.get("connector_generation") for offset in offsets)
+    return max((int(number) for number in stored if number is not None), default=options.generation)
 
 
 def _of_server(offsets: Sequence[StoredOffset], topic_prefix: str) -> list[StoredOffset]:
@@ -227,14 +233,14 @@ def _of_server(offsets: Sequence[StoredOffset], topic_prefix: str) -> list[Store
     if not own:
         raise ConfigurationError(
             "there is no offset of this connector",
-            expected=f"one whose server is {topic_prefix}, the topic prefix",
-            found=", ".join(sorted(servers)) or "none at all",
+            expected=f"an offset whose server is {topic_prefix}, the topic prefix",
+            found=", ".join(sorted(servers)) or "none",
         )
     return own
 
 
 def _by_task(offsets: Sequence[StoredOffset]) -> dict[TaskKey, Shards]:
-    """Read offsets by task; the connector's own counts where no task of generation 0 has one."""
+    """Return offsets by task; the connector's offset is used if no task of generation 0 has one."""
     stored: dict[TaskKey, Shards] = {
         TaskKey.parse(offset.task): _shards(offset.value) for offset in offsets if offset.task
     }
@@ -256,7 +262,7 @@ def _shards(value: Mapping[str, Any]) -> dict[str, ShardOffset]:
                 str(entry.get("gtid", "")), None if epoch is None else int(epoch), copying
             )
         except (KeyError, TypeError, ValueError, AttributeError):
-            raise _wrong_member("vgtid", entry) from None
+            raise _invalid_member("vgtid", entry) from None
     return found
 
 
@@ -270,19 +276,19 @@ def _configured(options: VitessOptions) -> dict[str, ShardOffset]:
     }
 
 
-def _place(shard: str, offset: ShardOffset, generation: int) -> ShardPlace:
+def _shard_position(shard: str, offset: ShardOffset, generation: int) -> ShardPlace:
     if not is_real(offset.gtid):
         raise ConfigurationError(
-            f"this offset of Debezium holds no place of shard {shard}",
+            f"this Debezium offset contains no position of shard {shard}",
             expected="a GTID set",
-            found=offset.gtid or "an empty gtid: its copy had not begun",
-            remedy="start without it; a snapshot has what came before",
+            found=offset.gtid or "an empty gtid: its copy had not started",
+            remedy="start without the offset; a snapshot covers earlier changes",
         )
     try:
         GtidSet.parse(offset.gtid)
     except CorruptInput as error:
         raise ConfigurationError(
-            f"the place of shard {shard} is wrong", expected=error.expected, found=error.found
+            f"invalid position of shard {shard}", expected=error.expected, found=error.found
         ) from None
     return ShardPlace(offset.gtid, max(offset.epoch or 0, 1), generation=generation)
 
@@ -296,11 +302,11 @@ def _json_member(value: Mapping[str, Any], name: str, default: Any) -> Any:
     except ValueError:
         found = None
     if not isinstance(found, type(default)):
-        raise _wrong_member(name, text)
+        raise _invalid_member(name, text)
     return found
 
 
-def _wrong_member(name: str, found: object) -> ConfigurationError:
+def _invalid_member(name: str, found: object) -> ConfigurationError:
     return ConfigurationError(
-        f"{name} of this offset is wrong", expected="JSON as Debezium writes it", found=str(found)[:200]
+        f"invalid {name} in this offset", expected="JSON as Debezium writes it", found=str(found)[:200]
     )

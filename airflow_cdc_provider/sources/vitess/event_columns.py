@@ -1,7 +1,7 @@
-"""Columns of Vitess's rows as the Arrow arrays that events show; which column is which: :mod:`.event_types`.
+"""Converts columns of rows to the Arrow arrays of events; :mod:`.event_types` selects the conversions.
 
-Each function takes the cells of a column in some rows and gives an array of so many values, null where there
-is none. A value that can't be read is null and its row is marked: what becomes of the row, the caller says.
+Each function takes the cells of a column and returns an array of the same length, null where there is no
+value. A value that can't be parsed is null and its row is marked; the caller decides what to do with the row.
 """
 
 from __future__ import annotations
@@ -32,10 +32,10 @@ POINT: Final = pa.struct(
     ]
 )
 
-_LONGEST: Final = 2**63 - 1
+_MAX_LONG: Final = 2**63 - 1
 _SRID_BYTES: Final = 4
 _POINT_BYTES: Final = 21
-"""Of WKB: byte order, type, and two doubles."""
+"""Size of a point in WKB: byte order, type, and two doubles."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -46,7 +46,7 @@ class Cells:
         data: A buffer.
         starts: First byte of each value in it, negative for none.
         ends: Byte after each.
-        unread: Per row, gets True where a value can't be read.
+        unread: Set to True for each row with a value that can't be parsed.
     """
 
     data: Bytes
@@ -55,31 +55,31 @@ class Cells:
     unread: npt.NDArray[np.bool_]
 
     def __len__(self) -> int:
-        """Return how many there are."""
+        """Return the number of cells."""
         return len(self.starts)
 
 
-def nothing(cells: Cells) -> pa.Array:
-    """Show no value, as Debezium shows columns that it doesn't know."""
+def nulls(cells: Cells) -> pa.Array:
+    """Return nulls, as Debezium does for unknown column types."""
     return pa.nulls(len(cells), pa.binary())
 
 
 def integers(kind: pa.DataType, cells: Cells) -> pa.Array:
-    """Show numbers as integers of a type."""
+    """Convert numbers to integers of a type."""
     numbers, misfits = read_integers(cells.data, cells.starts, cells.ends, max(kind.bit_width, 32))
     cells.unread[misfits] = True
     return numbers.cast(kind)
 
 
 def low_integers(cells: Cells) -> pa.Array:
-    """Show BIGINT UNSIGNED as int64, null above 2^63 - 1."""
+    """Convert BIGINT UNSIGNED to int64, null above 2^63 - 1."""
     numbers = decimals(0, cells).cast(pa.uint64())
-    low = pc.less_equal(numbers, pa.scalar(_LONGEST, pa.uint64()))
+    low = pc.less_equal(numbers, pa.scalar(_MAX_LONG, pa.uint64()))
     return pc.if_else(low, numbers, pa.scalar(None, pa.uint64())).cast(pa.int64())
 
 
 def floats(single: bool, cells: Cells) -> pa.Array:
-    """Show numbers as float64, FLOAT as what 32 bits hold of it."""
+    """Convert numbers to float64, FLOAT with the precision of 32 bits."""
     kind = pa.float32() if single else pa.float64()
     numbers, misfits = read_floats(cells.data, cells.starts, cells.ends, kind)
     cells.unread[misfits] = True
@@ -87,21 +87,21 @@ def floats(single: bool, cells: Cells) -> pa.Array:
 
 
 def decimals(scale: int, cells: Cells) -> pa.Array:
-    """Show numbers as their digits, so many behind the point."""
-    shown, misfits = decimal_texts(cells.data, cells.starts, cells.ends, scale)
+    """Convert numbers to text with a fixed number of fractional digits."""
+    converted, misfits = decimal_texts(cells.data, cells.starts, cells.ends, scale)
     cells.unread[misfits] = True
-    return shown
+    return converted
 
 
 def unscaled(scale: int, cells: Cells) -> pa.Array:
-    """Show numbers as the bytes of Connect's ``Decimal``."""
+    """Convert numbers to the bytes of Connect's ``Decimal``."""
     numbers, states = event_values.unscaled_numbers(*binary_buffer(decimals(scale, cells)), scale)
     cells.unread[states == BROKEN] = True
     return numbers
 
 
 def texts(charset: str, cells: Cells) -> pa.Array:
-    """Show text; what is none of its character set becomes U+FFFD.
+    """Convert text; bytes that are invalid in the character set become U+FFFD.
 
     Args:
         charset: MySQL's name of the character set; empty: UTF-8.
@@ -109,36 +109,38 @@ def texts(charset: str, cells: Cells) -> pa.Array:
     """
     valid = cells.starts >= 0
     if charset:
-        shown = decode_column(span_column(pa.binary(), cells.data, cells.starts, cells.ends), charset)
-        if shown.null_count == len(cells) - np.count_nonzero(valid):
-            return shown
-        return pc.coalesce(shown, gather_text(cells.data, cells.starts, cells.ends, valid).cast(pa.utf8()))
+        converted = decode_column(span_column(pa.binary(), cells.data, cells.starts, cells.ends), charset)
+        if converted.null_count == len(cells) - np.count_nonzero(valid):
+            return converted
+        return pc.coalesce(
+            converted, gather_text(cells.data, cells.starts, cells.ends, valid).cast(pa.utf8())
+        )
     return gather_text(cells.data, cells.starts, cells.ends, valid)
 
 
-def bytes_as_they_are(cells: Cells) -> pa.Array:
-    """Show bytes."""
+def raw_bytes(cells: Cells) -> pa.Array:
+    """Return bytes unchanged."""
     return span_column(pa.binary(), cells.data, cells.starts, cells.ends)
 
 
 def bytes_as_text(mode: str, cells: Cells) -> pa.Array:
-    """Show bytes as text: ``base64``, ``base64-url-safe`` or ``hex``."""
+    """Encode bytes as text: ``base64``, ``base64-url-safe`` or ``hex``."""
     if mode == "hex":
         return event_values.hexadecimal(cells.data, cells.starts, cells.ends)
     return event_values.base64_text(cells.data, cells.starts, cells.ends, url_safe=mode == "base64-url-safe")
 
 
 def dates(nullable: bool, cells: Cells) -> pa.Array:
-    """Show DATE as days since 1970; one that no calendar has is null, or 0 where null isn't allowed."""
+    """Convert DATE to days since 1970; an invalid date is null, or 0 if the column isn't nullable."""
     micros, valid = _moments(nullable, cells)
     return pa.array((micros // DAY_US).astype(np.int32), mask=~valid)
 
 
 def moments(per_second: int, nullable: bool, cells: Cells) -> pa.Array:
-    """Show DATETIME as a number since 1970, likewise.
+    """Convert DATETIME to a number since 1970; an invalid one is null, or 0 if the column isn't nullable.
 
     Args:
-        per_second: The unit. Nanoseconds overflow outside of 1677 to 2262, silently, as Debezium's do.
+        per_second: Units per second. Nanoseconds overflow silently outside of 1677 to 2262, as in Debezium.
         nullable: Whether null is allowed.
         cells: The cells.
     """
@@ -147,18 +149,18 @@ def moments(per_second: int, nullable: bool, cells: Cells) -> pa.Array:
 
 
 def zoned(nullable: bool, cells: Cells) -> pa.Array:
-    """Show TIMESTAMP as ISO 8601 in UTC; a zero is null, or 1970 begins where null isn't allowed."""
+    """Convert TIMESTAMP to ISO 8601 in UTC; zero is null, or the epoch if the column isn't nullable."""
     _, states = event_values.read_moments(cells.data, cells.starts, cells.ends)
     cells.unread[states == BROKEN] = True
-    shown = pc.binary_join_element_wise(pc.replace_substring(_plain(cells), " ", "T"), "Z", "")
-    shown = pc.if_else(pa.array(states == VALUE), shown, None)
+    converted = pc.binary_join_element_wise(pc.replace_substring(_plain(cells), " ", "T"), "Z", "")
+    converted = pc.if_else(pa.array(states == VALUE), converted, None)
     if nullable:
-        return shown
-    return pc.if_else(pa.array(states == NO_DATE), "1970-01-01T00:00:00Z", shown)
+        return converted
+    return pc.if_else(pa.array(states == NO_DATE), "1970-01-01T00:00:00Z", converted)
 
 
 def times(kind: pa.DataType, per_second: int, cells: Cells) -> pa.Array:
-    """Show TIME as a number in a unit; as int32, Connect's type, null outside of one day."""
+    """Convert TIME to a number in a unit; for int32, Connect's type, null outside of one day."""
     micros, states = event_values.read_times(cells.data, cells.starts, cells.ends)
     cells.unread[states == BROKEN] = True
     valid = states == VALUE
@@ -169,20 +171,20 @@ def times(kind: pa.DataType, per_second: int, cells: Cells) -> pa.Array:
 
 
 def members(column: Column, cells: Cells) -> pa.Array:
-    """Show ENUM and SET as text, also where they are numbers; 0 is the empty one, for a wrong value."""
-    shown, misfits = values.texts(column, cells.data, cells.starts, cells.ends)
+    """Convert ENUM and SET to text, also from numbers; 0 is the empty text of an invalid value."""
+    converted, misfits = values.texts(column, cells.data, cells.starts, cells.ends)
     cells.unread[misfits] = True
-    return shown
+    return converted
 
 
 def single_bits(cells: Cells) -> pa.Array:
-    """Show BIT(1) as a boolean."""
+    """Convert BIT(1) to a boolean."""
     last, valid = _last_bytes(cells)
     return pa.array(last & 1 != 0, mask=~valid)
 
 
 def reversed_bytes(cells: Cells) -> pa.Array:
-    """Show BIT(n) as its bytes, the lowest first, as ``io.debezium.data.Bits`` has them."""
+    """Convert BIT(n) to little-endian bytes, the format of ``io.debezium.data.Bits``."""
     data, offsets = gather(cells.data, cells.starts, cells.ends)
     backwards = np.ascontiguousarray(data[::-1])
     total = len(data)
@@ -192,7 +194,7 @@ def reversed_bytes(cells: Cells) -> pa.Array:
 
 
 def geometries(cells: Cells) -> pa.Array:
-    """Show a spatial value as WKB and number of its reference system, null for 0."""
+    """Convert spatial values to WKB and SRID, null for SRID 0."""
     spatial = _spatial(cells, 0)
     return pa.StructArray.from_arrays(
         [spatial.wkb, spatial.srids], fields=list(GEOMETRY), mask=spatial.absent
@@ -200,7 +202,7 @@ def geometries(cells: Cells) -> pa.Array:
 
 
 def points(cells: Cells) -> pa.Array:
-    """Show POINT likewise, with its two numbers."""
+    """Convert POINT to WKB, SRID and coordinates."""
     spatial = _spatial(cells, _POINT_BYTES)
     pairs = np.ascontiguousarray(spatial.heads[:, _SRID_BYTES + 5 :])
     big_endian = spatial.heads[:, _SRID_BYTES, None] == 0
@@ -213,7 +215,7 @@ def points(cells: Cells) -> pa.Array:
 
 
 def vectors(cells: Cells) -> pa.Array:
-    """Show VECTOR as a list of float32."""
+    """Convert VECTOR to a list of float32."""
     odd = (cells.starts >= 0) & ((cells.ends - cells.starts) % 4 != 0)
     cells.unread[odd] = True
     starts = np.where(odd, -1, cells.starts)
@@ -228,7 +230,7 @@ def vectors(cells: Cells) -> pa.Array:
 
 
 def _plain(cells: Cells) -> pa.Array:
-    """Show what MySQL writes in ASCII."""
+    """Return values that MySQL prints in ASCII as text."""
     return gather_text(cells.data, cells.starts, cells.ends, cells.starts >= 0)
 
 
@@ -246,7 +248,7 @@ def _in_unit(micros: Ints, per_second: int) -> Ints:
 
 
 def _last_bytes(cells: Cells) -> tuple[npt.NDArray[np.uint8], npt.NDArray[np.bool_]]:
-    """Return the last byte of each value, and whether there is one."""
+    """Return the last byte of each value, and whether it exists."""
     valid = (cells.starts >= 0) & (cells.ends > cells.starts)
     last = np.zeros(len(cells), np.uint8)
     last[valid] = cells.data[cells.ends[valid] - 1]
@@ -255,7 +257,7 @@ def _last_bytes(cells: Cells) -> tuple[npt.NDArray[np.uint8], npt.NDArray[np.boo
 
 @dataclass(frozen=True, eq=False)
 class _Spatial:
-    """Spatial values taken apart; ``heads`` are the first bytes of each."""
+    """Parsed spatial values; ``heads`` are the first bytes of each."""
 
     absent: pa.Array
     srids: pa.Array
@@ -263,11 +265,11 @@ class _Spatial:
     heads: npt.NDArray[np.uint8]
 
 
-def _spatial(cells: Cells, least: int) -> _Spatial:
-    """Take spatial values apart; one whose WKB has not so many bytes can't be read."""
-    there = cells.starts >= 0
-    valid = there & (cells.ends - cells.starts >= _SRID_BYTES + least)
-    cells.unread[there & ~valid] = True
+def _spatial(cells: Cells, min_bytes: int) -> _Spatial:
+    """Parse spatial values; one whose WKB is shorter than ``min_bytes`` is marked as unread."""
+    is_present = cells.starts >= 0
+    valid = is_present & (cells.ends - cells.starts >= _SRID_BYTES + min_bytes)
+    cells.unread[is_present & ~valid] = True
     data, offsets = gather(cells.data, np.where(valid, cells.starts, -1), cells.ends)
     starts, ends = offsets[:-1].astype(np.int64), offsets[1:].astype(np.int64)
     padded = np.append(data, np.zeros(_SRID_BYTES + _POINT_BYTES, np.uint8))

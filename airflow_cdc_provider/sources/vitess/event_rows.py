@@ -1,7 +1,7 @@
-"""Row changes of one table and form as events: rows before and after, keys, and what is done.
+"""Converts row changes of one table to events: before-images, after-images, keys and operations.
 
-An update that changes the key is a delete and a create. What the binlog leaves out of an update is what the
-row had before.
+An update of the key becomes a delete and a create. Columns that the binlog omits from an update keep the
+value of the before-image.
 """
 
 from __future__ import annotations
@@ -37,16 +37,16 @@ DELETE: Final = "d"
 
 @dataclass(frozen=True, eq=False)
 class RowChanges:
-    """Row changes of one table and form.
+    """Row changes of one table with the same schema.
 
     Args:
         data: A buffer.
         starts: First byte of each ``RowChange`` message in it.
         ends: Byte after each.
-        places: What each is sorted by, rising; the next number is free.
-        shards: Name of the shard of each.
-        seconds: When each was committed, s since 1970; 0 where that isn't told.
-        transactions: Number of the transaction of each.
+        places: Sort key of each, ascending; the number after each is unused.
+        shards: Shard name of each.
+        seconds: Commit time of each, in seconds since 1970; 0 if unknown.
+        transactions: Transaction number of each.
     """
 
     data: Bytes
@@ -58,7 +58,7 @@ class RowChanges:
     transactions: Ints
 
     def take(self, rows: Ints) -> RowChanges:
-        """Return some of them."""
+        """Return the changes at some indexes."""
         return RowChanges(
             self.data,
             self.starts[rows],
@@ -72,23 +72,23 @@ class RowChanges:
 
 @dataclass(frozen=True, eq=False)
 class TableEvents:
-    """Events of a table whose rows have one form.
+    """Events of a table whose rows have the same schema.
 
     Columns of ``rows``:
 
     ``op``                  ``c``, ``u`` or ``d``.
-    ``before``, ``after``   Rows (struct), null for none.
+    ``before``, ``after``   Row images (struct), null for none.
     ``key``                 Keys (struct), null for a table without a key.
-    ``new_key``             The key that the row gets, for a delete that is half of a change of keys.
-    ``old_key``             The key that it had, for the create.
+    ``new_key``             The new key, for the delete of a key update.
+    ``old_key``             The old key, for the create of a key update.
     ``shard``               Name of the shard.
-    ``seconds``             When it was committed, s since 1970; 0 where the stream doesn't tell.
+    ``seconds``             Commit time, in seconds since 1970; 0 if unknown.
 
     Args:
-        table: What it looks like.
+        table: The table.
         rows: The events.
-        places: Per event what all events, BEGIN, END and statements are sorted by; rising.
-        transactions: Per event the number of its transaction.
+        places: Sort key of each event among all events, BEGIN, END and statements; ascending.
+        transactions: Transaction number of each event.
     """
 
     table: EventTable
@@ -101,9 +101,12 @@ def table_events(table: EventTable, rows: RowChanges, unread: dict[int, str]) ->
     """Decode row changes.
 
     Args:
-        table: Their form.
+        table: Their table.
         rows: The changes.
-        unread: Gets why rows can't be read, by their first byte; they have no event.
+        unread: Receives the reasons for rows that can't be decoded, by first byte; they have no event.
+
+    Returns:
+        The events.
     """
     data = rows.data
     changes = read_changes(data, rows.starts, rows.ends)
@@ -111,30 +114,30 @@ def table_events(table: EventTable, rows: RowChanges, unread: dict[int, str]) ->
     after = read_rows(data, changes.after.starts, changes.after.ends, table.width)
     reasons = _reasons(changes, before, after, table)
     _fill_in(data, changes, before, after)
-    bad = np.zeros(len(rows.starts), np.bool_)
-    images = [_image(data, table.columns, values, bad) for values in (before, after)]
-    keys = [_image(data, table.key, values, bad) for values in (before, after)]
-    for row in np.flatnonzero(bad).tolist():
-        reasons.setdefault(row, "a value can't be read")
+    unread_rows = np.zeros(len(rows.starts), np.bool_)
+    images = [_image(data, table.columns, values, unread_rows) for values in (before, after)]
+    keys = [_image(data, table.key, values, unread_rows) for values in (before, after)]
+    for row in np.flatnonzero(unread_rows).tolist():
+        reasons.setdefault(row, "a value can't be parsed")
     if reasons:
         unread.update((int(rows.starts[row]), reason) for row, reason in reasons.items())
         sound = np.setdiff1d(np.arange(len(rows.starts)), np.fromiter(reasons, np.int64))
         return table_events(table, rows.take(sound), unread)
 
     has_before, has_after = changes.before.starts >= 0, changes.after.starts >= 0
-    moved = _moved(data, table, before, after) & has_before & has_after
-    index = np.repeat(np.arange(len(moved)), 1 + moved.astype(np.int64))
+    key_differs = _key_differs(data, table, before, after) & has_before & has_after
+    index = np.repeat(np.arange(len(key_differs)), 1 + key_differs.astype(np.int64))
     second = np.concatenate([[False], index[1:] == index[:-1]])[: len(index)]
-    of_two = moved[index]
-    gone = np.where(of_two, ~second, ~has_after[index])
-    made = np.where(of_two, second, ~has_before[index])
+    is_key_update = key_differs[index]
+    is_delete = np.where(is_key_update, ~second, ~has_after[index])
+    is_create = np.where(is_key_update, second, ~has_before[index])
     events = {
-        "op": pa.array(np.where(gone, DELETE, np.where(made, CREATE, UPDATE)), pa.utf8()),
-        "before": images[0].take(pa.array(index, mask=made)),
-        "after": images[1].take(pa.array(index, mask=gone)),
-        "key": pc.if_else(pa.array(gone), keys[0].take(pa.array(index)), keys[1].take(pa.array(index))),
-        "new_key": keys[1].take(pa.array(index, mask=~(of_two & gone))),
-        "old_key": keys[0].take(pa.array(index, mask=~(of_two & made))),
+        "op": pa.array(np.where(is_delete, DELETE, np.where(is_create, CREATE, UPDATE)), pa.utf8()),
+        "before": images[0].take(pa.array(index, mask=is_create)),
+        "after": images[1].take(pa.array(index, mask=is_delete)),
+        "key": pc.if_else(pa.array(is_delete), keys[0].take(pa.array(index)), keys[1].take(pa.array(index))),
+        "new_key": keys[1].take(pa.array(index, mask=~(is_key_update & is_delete))),
+        "old_key": keys[0].take(pa.array(index, mask=~(is_key_update & is_create))),
         "shard": rows.shards.take(pa.array(index)),
         "seconds": pa.array(rows.seconds[index]),
     }
@@ -142,7 +145,7 @@ def table_events(table: EventTable, rows: RowChanges, unread: dict[int, str]) ->
 
 
 def _reasons(changes: Changes, before: Values, after: Values, table: EventTable) -> dict[int, str]:
-    """Say of which row changes nothing can be shown, and why."""
+    """Return why row changes can't be converted, by index."""
     reasons: dict[int, str] = {}
     for faults in (changes.faults, before.faults, after.faults):
         for row in np.flatnonzero(faults).tolist():
@@ -151,18 +154,18 @@ def _reasons(changes: Changes, before: Values, after: Values, table: EventTable)
         for row in np.flatnonzero((spans.starts >= 0) & (values.counts != table.width)).tolist():
             reasons.setdefault(
                 row,
-                f"a row has {values.counts[row]} values, its table {table.keyspace}.{table.name} "
+                f"a row has {values.counts[row]} values, but its table {table.keyspace}.{table.name} has "
                 f"{table.width} fields",
             )
     for row in np.flatnonzero((changes.before.starts < 0) & (changes.after.starts < 0)).tolist():
-        reasons.setdefault(row, "a change has no row")
+        reasons.setdefault(row, "a change has neither a before-image nor an after-image")
     for row in np.flatnonzero(changes.json_partial.present).tolist():
-        reasons.setdefault(row, "a JSON value is told as a change of the old one (partial JSON)")
+        reasons.setdefault(row, "a JSON value is stored as an update of the old one (partial JSON)")
     return reasons
 
 
 def _fill_in(data: Bytes, changes: Changes, before: Values, after: Values) -> None:
-    """Show for values that the binlog leaves out of an update those that the row had before."""
+    """Replace values that the binlog omits from an update with those of the before-image."""
     if mark_unknown(data, after, changes.data_columns).any():
         unknown = after.starts == UNKNOWN
         after.starts[unknown] = before.starts[unknown]
@@ -170,24 +173,29 @@ def _fill_in(data: Bytes, changes: Changes, before: Values, after: Values) -> No
 
 
 def _image(
-    data: Bytes, columns: Sequence[EventColumn], values: Values, bad: npt.NDArray[np.bool_]
+    data: Bytes, columns: Sequence[EventColumn], values: Values, unread_rows: npt.NDArray[np.bool_]
 ) -> pa.Array:
-    """Show rows, or keys, by their columns; a struct without columns is null."""
+    """Convert rows or keys to structs; a struct without columns is null."""
     if not columns:
-        return pa.nulls(len(bad), pa.struct([]))
-    shown = [c.read(Cells(data, values.starts[c.place], values.ends[c.place], bad)) for c in columns]
-    return pa.StructArray.from_arrays(shown, fields=[c.field.with_nullable(True) for c in columns])
+        return pa.nulls(len(unread_rows), pa.struct([]))
+    arrays = [c.read(Cells(data, values.starts[c.index], values.ends[c.index], unread_rows)) for c in columns]
+    return pa.StructArray.from_arrays(arrays, fields=[c.field.with_nullable(True) for c in columns])
 
 
-def _moved(data: Bytes, table: EventTable, before: Values, after: Values) -> npt.NDArray[np.bool_]:
-    """Tell where a column of the key differs."""
-    moved = np.zeros(before.starts.shape[1], np.bool_)
+def _key_differs(data: Bytes, table: EventTable, before: Values, after: Values) -> npt.NDArray[np.bool_]:
+    """Return which rows have different keys in their images."""
+    key_differs = np.zeros(before.starts.shape[1], np.bool_)
     for column in table.key:
-        place = column.place
+        index = column.index
         _mark_different(
-            data, before.starts[place], before.ends[place], after.starts[place], after.ends[place], moved
+            data,
+            before.starts[index],
+            before.ends[index],
+            after.starts[index],
+            after.ends[index],
+            key_differs,
         )
-    return moved
+    return key_differs
 
 
 @walker

@@ -1,21 +1,21 @@
-"""Columns of Vitess as Debezium's connector (3.5) shows them: Arrow fields, Connect's names as metadata.
+"""Maps Vitess columns to event fields of Debezium's connector (3.5): Arrow fields, Connect's metadata.
 
 ======================== ===================================================================================
 MySQL                    event
 ======================== ===================================================================================
 TINYINT, SMALLINT        int16, also TINYINT UNSIGNED and BOOL; SMALLINT UNSIGNED int32
 MEDIUMINT, INT           int32; INT UNSIGNED int64
-BIGINT                   int64; unsigned as ``unsigned_bigints`` says
-FLOAT, DOUBLE            float64; FLOAT by way of 32 bits, as Debezium does it
-DECIMAL                  text of its digits; ``decimals``: a number of bytes with a scale, or float64
-CHAR, VARCHAR, TEXT      text, whatever the collation
-BINARY, VARBINARY, BLOB  bytes, or text as ``binary`` says
+BIGINT                   int64; unsigned: option ``unsigned_bigints``
+FLOAT, DOUBLE            float64; FLOAT with the precision of 32 bits, as in Debezium
+DECIMAL                  text of its digits; option ``decimals``: bytes with a scale, or float64
+CHAR, VARCHAR, TEXT      text, for any collation
+BINARY, VARBINARY, BLOB  bytes, or text with option ``binary``
 ENUM, SET, JSON          text named ``io.debezium.data.Enum``, ``EnumSet``, ``Json``
-DATE, TIME, DATETIME     as ``temporal`` says
-TIMESTAMP                the text that MySQL gives, in UTC, named ``io.debezium.time.ZonedTimestamp``; with
+DATE, TIME, DATETIME     option ``temporal``
+TIMESTAMP                MySQL's text, in UTC, named ``io.debezium.time.ZonedTimestamp``; with
                          ``timestamps: zoned`` ISO 8601 with its zone
 YEAR                     int32 named ``io.debezium.time.Year``
-BIT, spatial, VECTOR     left out; or shown where ``bits``, ``geometries``, ``vectors`` say so
+BIT, spatial, VECTOR     omitted, unless ``bits``, ``geometries``, ``vectors`` are set
 ======================== ===================================================================================
 """
 
@@ -54,7 +54,7 @@ _INTEGERS: Final[Mapping[tuple[str, bool], pa.DataType]] = {
     ("int", True): pa.int64(),
     ("bigint", False): pa.int64(),
 }
-"""By SQL's word, and whether it is unsigned."""
+"""By SQL type name, and whether it is unsigned."""
 _SPATIAL: Final = (
     "geometry",
     "point",
@@ -78,28 +78,28 @@ _TIMES: Final[Mapping[str, tuple[str, pa.DataType, int]]] = {
     "connect": (f"{_LOGICAL}Time:1", pa.int32(), 1000),
 }
 _WHOLE_MILLISECONDS: Final = 3
-"""Digits behind a DATETIME's seconds up to which adaptive modes count milliseconds."""
+"""Maximum fractional digits of a DATETIME for which adaptive modes use milliseconds."""
 
 
 @dataclass(frozen=True)
 class EventTypes:
-    """How columns are shown; by default as Debezium shows them.
+    """Options of the column types; the defaults are Debezium's.
 
     Args:
-        temporal: ``time.precision.mode``; ``text``: as Debezium 2.0 did, MySQL's text for DATE, TIME,
+        temporal: ``time.precision.mode``; ``text``: as in Debezium 2.0, MySQL's text for DATE, TIME,
             DATETIME, TIMESTAMP and YEAR.
         decimals: ``string``: digits; ``precise``: ``org.apache.kafka.connect.data.Decimal``; ``double``.
         unsigned_bigints: ``bigint.unsigned.handling.mode``.
         binary: ``binary.handling.mode``.
-        nullable_dates: Dates that no calendar has are null in all DATE and DATETIME columns, which may
-            therefore be null (``override.datetime.to.nullable``). Else NOT NULL columns show 1970-01-01.
-        unknown_types: Columns that are left out appear as optional bytes, always null
+        nullable_dates: Invalid dates are null in all DATE and DATETIME columns, which are therefore optional
+            (``override.datetime.to.nullable``). Otherwise NOT NULL columns contain 1970-01-01.
+        unknown_types: Omitted columns are included as optional bytes, always null
             (``include.unknown.datatypes``).
-        bits: Whether BIT columns are shown: BIT(1) as boolean, others as bytes (``io.debezium.data.Bits``).
-        geometries: Whether spatial columns are shown, as ``io.debezium.data.geometry.Geometry`` or ``Point``.
-        vectors: Whether VECTOR columns are shown, as ``io.debezium.data.FloatVector``.
-        charsets: ``utf8``: all text is read as UTF-8, as Debezium does; ``column``: by the column's charset.
-        timestamps: ``text``: as MySQL gives them; ``zoned``: ISO 8601, in UTC.
+        bits: Include BIT columns: BIT(1) as boolean, others as bytes (``io.debezium.data.Bits``).
+        geometries: Include spatial columns, as ``io.debezium.data.geometry.Geometry`` or ``Point``.
+        vectors: Include VECTOR columns, as ``io.debezium.data.FloatVector``.
+        charsets: ``utf8``: decode all text as UTF-8, as Debezium does; ``column``: by the column's charset.
+        timestamps: ``text``: as MySQL prints them; ``zoned``: ISO 8601, in UTC.
     """
 
     temporal: Temporal = "adaptive_time_microseconds"
@@ -117,50 +117,50 @@ class EventTypes:
 
 @dataclass(frozen=True)
 class EventColumn:
-    """A column as events show it.
+    """A column of events.
 
     Args:
-        field: Name, Arrow type, whether it may be null, and Connect's names.
-        place: Number of the column in rows.
-        read: Makes the values of the column's cells.
+        field: Name, Arrow type, nullability, and Connect's metadata.
+        index: Index of the column in rows.
+        read: Converts the cells of the column.
     """
 
     field: pa.Field
-    place: int
+    index: int
     read: Callable[[Cells], pa.Array]
 
 
-def event_column(column: Column, place: int, types: EventTypes) -> EventColumn | None:
-    """Say how a column is shown.
+def event_column(column: Column, index: int, types: EventTypes) -> EventColumn | None:
+    """Return the event column of a table column.
 
     Args:
-        column: The column.
-        place: Its number in rows.
-        types: The choices.
+        column: The table column.
+        index: Its index in rows.
+        types: The options.
 
     Returns:
-        None for a column that is left out.
+        The event column; None if the column is omitted.
     """
     nullable = column.nullable
-    shown = _shown(column, types)
-    if shown is None:
+    event_type = _event_type(column, types)
+    if event_type is None:
         if not types.unknown_types:
             return None
-        shown = _Shown(pa.binary(), columns.nothing)
+        event_type = _EventType(pa.binary(), columns.nulls)
         nullable = True
     metadata: dict[bytes, bytes] = {}
-    if shown.name:
-        metadata[CONNECT_NAME] = shown.name.encode()
-    if shown.parameters:
-        metadata[CONNECT_PARAMETERS] = json.dumps(shown.parameters, ensure_ascii=False).encode()
-    nullable = nullable or shown.nullable
-    read = partial(shown.read, nullable) if shown.by_nullability else shown.read
-    return EventColumn(pa.field(column.name, shown.type, nullable, metadata or None), place, read)
+    if event_type.name:
+        metadata[CONNECT_NAME] = event_type.name.encode()
+    if event_type.parameters:
+        metadata[CONNECT_PARAMETERS] = json.dumps(event_type.parameters, ensure_ascii=False).encode()
+    nullable = nullable or event_type.nullable
+    read = partial(event_type.read, nullable) if event_type.by_nullability else event_type.read
+    return EventColumn(pa.field(column.name, event_type.type, nullable, metadata or None), index, read)
 
 
 @dataclass(frozen=True)
-class _Shown:
-    """What a type becomes: ``read`` takes the cells, ``by_nullability`` whether they may be null before."""
+class _EventType:
+    """Event type of a column. With ``by_nullability``, ``read`` takes the nullability before the cells."""
 
     type: pa.DataType
     read: Callable[..., pa.Array]
@@ -170,105 +170,105 @@ class _Shown:
     by_nullability: bool = False
 
 
-def _shown(column: Column, types: EventTypes) -> _Shown | None:
-    word, charset = column.type.word, column.charset if types.charsets == "column" else ""
+def _event_type(column: Column, types: EventTypes) -> _EventType | None:
+    type_name, charset = column.type.name, column.charset if types.charsets == "column" else ""
     match family_of(column):
         case "integer":
-            kind = _INTEGERS.get((word, column.unsigned))
-            return _Shown(kind, partial(columns.integers, kind)) if kind is not None else _unsigned(types)
+            kind = _INTEGERS.get((type_name, column.unsigned))
+            return _EventType(kind, partial(columns.integers, kind)) if kind is not None else _unsigned(types)
         case "float":
-            return _Shown(pa.float64(), partial(columns.floats, word == "float"))
+            return _EventType(pa.float64(), partial(columns.floats, type_name == "float"))
         case "decimal":
             return _decimal(column.scale, types)
         case "date" | "time" | "datetime" | "timestamp" | "year":
-            return _temporal(word, column.scale, types)
+            return _temporal(type_name, column.scale, types)
         case "members":
             return _members(column, charset)
         case "json":
-            return _Shown(pa.utf8(), partial(columns.texts, ""), f"{_DATA}Json:1")
+            return _EventType(pa.utf8(), partial(columns.texts, ""), f"{_DATA}Json:1")
         case "text":
-            return _Shown(pa.utf8(), partial(columns.texts, charset))
+            return _EventType(pa.utf8(), partial(columns.texts, charset))
         case "bit":
             return _bits(column) if types.bits else None
         case "vector":
             kind = pa.list_(pa.field("item", pa.float32(), nullable=False))
-            return _Shown(kind, columns.vectors, f"{_DATA}FloatVector:1") if types.vectors else None
-    if word in _SPATIAL:
-        return _spatial(word) if types.geometries else None
-    if not word:
+            return _EventType(kind, columns.vectors, f"{_DATA}FloatVector:1") if types.vectors else None
+    if type_name in _SPATIAL:
+        return _spatial(type_name) if types.geometries else None
+    if not type_name:
         return None
     if types.binary == "bytes":
-        return _Shown(pa.binary(), columns.bytes_as_they_are)
-    return _Shown(pa.utf8(), partial(columns.bytes_as_text, types.binary))
+        return _EventType(pa.binary(), columns.raw_bytes)
+    return _EventType(pa.utf8(), partial(columns.bytes_as_text, types.binary))
 
 
-def _unsigned(types: EventTypes) -> _Shown:
+def _unsigned(types: EventTypes) -> _EventType:
     if types.unsigned_bigints == "string":
-        return _Shown(pa.utf8(), partial(columns.decimals, 0))
+        return _EventType(pa.utf8(), partial(columns.decimals, 0))
     if types.unsigned_bigints == "long":
-        return _Shown(pa.int64(), columns.low_integers)
+        return _EventType(pa.int64(), columns.low_integers)
     return _precise(0)
 
 
-def _decimal(scale: int, types: EventTypes) -> _Shown:
+def _decimal(scale: int, types: EventTypes) -> _EventType:
     if types.decimals == "string":
-        return _Shown(pa.utf8(), partial(columns.decimals, scale))
+        return _EventType(pa.utf8(), partial(columns.decimals, scale))
     if types.decimals == "double":
-        return _Shown(pa.float64(), partial(columns.floats, False))
+        return _EventType(pa.float64(), partial(columns.floats, False))
     return _precise(scale)
 
 
-def _precise(scale: int) -> _Shown:
-    return _Shown(
+def _precise(scale: int) -> _EventType:
+    return _EventType(
         pa.binary(), partial(columns.unscaled, scale), f"{_LOGICAL}Decimal:1", {"scale": str(scale)}
     )
 
 
-def _temporal(word: str, digits: int, types: EventTypes) -> _Shown:
+def _temporal(type_name: str, digits: int, types: EventTypes) -> _EventType:
     mode = types.temporal
-    plain = _Shown(pa.utf8(), partial(columns.texts, ""))
+    plain = _EventType(pa.utf8(), partial(columns.texts, ""))
     if mode == "text":
         return plain
-    if word == "year":
-        return _Shown(pa.int32(), partial(columns.integers, pa.int32()), f"{_TIME}Year:1")
-    if word == "timestamp":
+    if type_name == "year":
+        return _EventType(pa.int32(), partial(columns.integers, pa.int32()), f"{_TIME}Year:1")
+    if type_name == "timestamp":
         zoned = f"{_TIME}ZonedTimestamp:1"
         if types.timestamps == "text":
             return replace(plain, name=zoned)
-        return _Shown(pa.utf8(), columns.zoned, zoned, by_nullability=True)
-    override = types.nullable_dates and word != "time"
+        return _EventType(pa.utf8(), columns.zoned, zoned, by_nullability=True)
+    override = types.nullable_dates and type_name != "time"
     if mode == "isostring":
         return replace(plain, nullable=override)
-    if word == "time":
+    if type_name == "time":
         name, kind, per_second = _TIMES[mode]
-        return _Shown(kind, partial(columns.times, kind, per_second), name)
-    if word == "date":
+        return _EventType(kind, partial(columns.times, kind, per_second), name)
+    if type_name == "date":
         name = f"{_LOGICAL}Date:1" if mode == "connect" else f"{_TIME}Date:1"
-        return _Shown(pa.int32(), columns.dates, name, nullable=override, by_nullability=True)
+        return _EventType(pa.int32(), columns.dates, name, nullable=override, by_nullability=True)
     name, per_second = _DATETIMES.get(mode, _DATETIMES["microseconds"])
     if mode == "adaptive_time_microseconds" and digits <= _WHOLE_MILLISECONDS:
         name, per_second = f"{_TIME}Timestamp:1", 1000
     read = partial(columns.moments, per_second)
-    return _Shown(pa.int64(), read, name, nullable=override, by_nullability=True)
+    return _EventType(pa.int64(), read, name, nullable=override, by_nullability=True)
 
 
-def _members(column: Column, charset: str) -> _Shown:
-    """Show ENUM and SET. Vitess 8 tells no names: there a number stays one."""
-    name = f"{_DATA}EnumSet:1" if column.type.word == "set" else f"{_DATA}Enum:1"
+def _members(column: Column, charset: str) -> _EventType:
+    """Return the type of ENUM and SET. Vitess 8 doesn't send member names, so its values remain numbers."""
+    name = f"{_DATA}EnumSet:1" if column.type.name == "set" else f"{_DATA}Enum:1"
     allowed = {"allowed": ",".join(column.type.members)}
     if charset or not column.as_text:
-        return _Shown(pa.utf8(), partial(columns.members, column), name, allowed)
-    return _Shown(pa.utf8(), partial(columns.texts, ""), name, allowed)
+        return _EventType(pa.utf8(), partial(columns.members, column), name, allowed)
+    return _EventType(pa.utf8(), partial(columns.texts, ""), name, allowed)
 
 
-def _bits(column: Column) -> _Shown:
+def _bits(column: Column) -> _EventType:
     size = column.type.sizes[0] if column.type.sizes else 1
     if size == 1:
-        return _Shown(pa.bool_(), columns.single_bits)
-    return _Shown(pa.binary(), columns.reversed_bytes, f"{_DATA}Bits:1", {"length": str(size)})
+        return _EventType(pa.bool_(), columns.single_bits)
+    return _EventType(pa.binary(), columns.reversed_bytes, f"{_DATA}Bits:1", {"length": str(size)})
 
 
-def _spatial(word: str) -> _Shown:
-    if word == "point":
-        return _Shown(columns.POINT, columns.points, f"{_DATA}geometry.Point:1")
-    return _Shown(columns.GEOMETRY, columns.geometries, f"{_DATA}geometry.Geometry:1")
+def _spatial(type_name: str) -> _EventType:
+    if type_name == "point":
+        return _EventType(columns.POINT, columns.points, f"{_DATA}geometry.Point:1")
+    return _EventType(columns.GEOMETRY, columns.geometries, f"{_DATA}geometry.Geometry:1")

@@ -1,8 +1,9 @@
-"""Values of MySQL's columns in the forms that events show: kernels over the places where the values stand.
+"""Kernels that convert values of MySQL's columns to the formats of events.
 
-What VStream gives is text (``docs/source-vitess.md``): dates ``YYYY-MM-DD``, moments with `` HH:MM:SS`` and
-up to six digits behind, times ``[-]HHH:MM:SS`` likewise, numbers in decimal digits. A place below zero is no
-value. Nothing is read outside a value's place, and no text raises: what can't be read is told apart.
+VStream sends text (``docs/source-vitess.md``): dates ``YYYY-MM-DD``, datetimes with `` HH:MM:SS`` and up to
+six fractional digits, times ``[-]HHH:MM:SS`` likewise, and decimal numbers. A negative offset means no value.
+Kernels read no bytes outside a value and never raise; a text that can't be parsed has the state
+:data:`BROKEN`.
 """
 
 from __future__ import annotations
@@ -21,26 +22,26 @@ VALUE: Final = 0
 NO_VALUE: Final = 1
 """NULL."""
 NO_DATE: Final = 2
-"""A date that no calendar has: with a zero for its month or day, or the 31st of a short month."""
+"""An invalid date: its month or day is zero, or exceeds the calendar."""
 BROKEN: Final = 3
-"""Text of another form."""
+"""A text that can't be parsed."""
 
 DAY_US: Final = 86_400_000_000
 
 _DIGITS: Final = 65
-"""The most that a DECIMAL of MySQL has."""
+"""Maximum number of digits of a MySQL DECIMAL."""
 _NUMBER_BYTES: Final = 28
-"""Room for the two's complement of so many digits."""
+"""Size of the two's complement of that many digits."""
 _HEX: Final = np.frombuffer(b"0123456789abcdef", np.uint8)
 
 States = npt.NDArray[np.int8]
 
 
 def read_moments(data: Bytes, starts: Ints, ends: Ints) -> tuple[Ints, States]:
-    """Read dates and moments.
+    """Parse dates and datetimes.
 
     Returns:
-        Microseconds since 1970 without a zone (0 where there is no such moment), and a state of each.
+        Microseconds since 1970 without a time zone (0 if there is no valid value), and the state of each.
     """
     micros = np.zeros(len(starts), np.int64)
     states = np.zeros(len(starts), np.int8)
@@ -49,10 +50,10 @@ def read_moments(data: Bytes, starts: Ints, ends: Ints) -> tuple[Ints, States]:
 
 
 def read_times(data: Bytes, starts: Ints, ends: Ints) -> tuple[Ints, States]:
-    """Read times, which may be negative or longer than a day.
+    """Parse times, which may be negative or longer than a day.
 
     Returns:
-        Microseconds, and a state of each.
+        Microseconds, and the state of each.
     """
     micros = np.zeros(len(starts), np.int64)
     states = np.zeros(len(starts), np.int8)
@@ -61,17 +62,17 @@ def read_times(data: Bytes, starts: Ints, ends: Ints) -> tuple[Ints, States]:
 
 
 def unscaled_numbers(data: Bytes, starts: Ints, ends: Ints, scale: int) -> tuple[pa.Array, States]:
-    """Write decimal numbers without their point as big-endian two's complement of the fewest bytes.
+    """Encode unscaled decimal numbers as minimal big-endian two's complement.
 
     Args:
         data: A buffer.
         starts: First byte of each number's text.
         ends: Byte after each.
-        scale: Digits behind the point that all have; a number with fewer gets zeros.
+        scale: Number of fractional digits; numbers with fewer are padded with zeros.
 
     Returns:
-        Binary values, null where there is none or it can't be read (more than 65 digits, too many behind the
-        point), and a state of each.
+        Binary values, null where there is no number or it is invalid (more than 65 digits, or too many
+        fractional digits), and the state of each.
     """
     count = len(starts)
     out = np.zeros(count * _NUMBER_BYTES, np.uint8)
@@ -82,7 +83,7 @@ def unscaled_numbers(data: Bytes, starts: Ints, ends: Ints, scale: int) -> tuple
 
 
 def hexadecimal(data: Bytes, starts: Ints, ends: Ints) -> pa.Array:
-    """Write bytes as text of hexadecimal digits."""
+    """Encode bytes as hexadecimal text."""
     valid = starts >= 0
     offsets = np.zeros(len(starts) + 1, np.int64)
     np.cumsum(np.where(valid, 2 * (ends - starts), 0), out=offsets[1:])
@@ -92,7 +93,7 @@ def hexadecimal(data: Bytes, starts: Ints, ends: Ints) -> pa.Array:
 
 
 def base64_text(data: Bytes, starts: Ints, ends: Ints, *, url_safe: bool = False) -> pa.Array:
-    """Write bytes in base64, padded; ``url_safe`` with ``-`` and ``_`` instead of ``+`` and ``/``."""
+    """Encode bytes in base64 with padding; ``url_safe`` with ``-`` and ``_`` instead of ``+`` and ``/``."""
     valid = starts >= 0
     offsets = np.zeros(len(starts) + 1, np.int64)
     np.cumsum(np.where(valid, (ends - starts + 2) // 3 * 4, 0), out=offsets[1:])
@@ -154,7 +155,7 @@ def _read_times(data: Any, starts: Any, ends: Any, micros: Any, states: Any) -> 
 
 @walker
 def _clock(data: Any, start: Any, end: Any) -> Any:
-    """Read ``HH:MM:SS`` with up to six digits behind, hours of up to three; microseconds, -1 if broken."""
+    """Parse ``H[HH]:MM:SS`` with up to six fractional digits; return microseconds, -1 if invalid."""
     broken = np.int64(-1)
     at = start
     while at < end and data[at] != 58:
@@ -169,20 +170,20 @@ def _clock(data: Any, start: Any, end: Any) -> Any:
     fraction = np.int64(0)
     at += 6
     if at < end:
-        places = end - at - 1
-        if data[at] != 46 or places > 6:
+        digits = end - at - 1
+        if data[at] != 46 or digits > 6:
             return broken
         fraction = _digits(data, at + 1, end)
         if fraction < 0:
             return broken
-        for _ in range(6 - places):
+        for _ in range(6 - digits):
             fraction *= 10
     return ((hours * 60 + minutes) * 60 + seconds) * 1_000_000 + fraction
 
 
 @walker
 def _digits(data: Any, start: Any, end: Any) -> Any:
-    """Read digits; -1 if there is anything else."""
+    """Parse digits; -1 if there is any other byte."""
     number = np.int64(0)
     for i in range(start, end):
         digit = np.int64(data[i]) - 48
@@ -201,9 +202,9 @@ def _month_days(year: Any, month: Any) -> Any:
 
 @walker
 def _days(year: Any, month: Any, day: Any) -> Any:
-    """Return days since 1970 of a date of the Gregorian calendar, from year 0 on.
+    """Return the days since 1970 of a Gregorian date from year 0.
 
-    The year is taken to begin in March, so that a leap day is its last (Howard Hinnant's days_from_civil).
+    Years start in March, so that a leap day is the last day (Howard Hinnant's days_from_civil).
     """
     shifted = year - (1 if month <= 2 else 0)
     era = shifted // 400
@@ -226,43 +227,43 @@ def _write_numbers(data: Any, starts: Any, ends: Any, scale: Any, out: Any, offs
 
 @walker
 def _write_number(data: Any, start: Any, end: Any, scale: Any, out: Any, at: Any) -> Any:
-    """Write one number; return its state and the place behind it."""
-    room = at + _NUMBER_BYTES
+    """Encode one number; return its state and the offset after it."""
+    limit = at + _NUMBER_BYTES
     negative = start < end and data[start] == 45
     first = start + 1 if negative else start
-    out[at:room] = 0
+    out[at:limit] = 0
     digits = 0
-    behind = -1
+    fraction_digits = -1
     for i in range(first, end):
-        if data[i] == 46 and behind < 0:
-            behind = 0
+        if data[i] == 46 and fraction_digits < 0:
+            fraction_digits = 0
             continue
         digit = np.int64(data[i]) - 48
-        if digit < 0 or digit > 9 or behind == scale:
+        if digit < 0 or digit > 9 or fraction_digits == scale:
             return BROKEN, at
         if digits or digit:
             digits += 1
         if digits > _DIGITS:
             return BROKEN, at
-        if behind >= 0:
-            behind += 1
-        _times_ten(out, at, room, digit)
+        if fraction_digits >= 0:
+            fraction_digits += 1
+        _times_ten(out, at, limit, digit)
     if first == end:
         return BROKEN, at
-    for _ in range(scale - max(behind, 0)):
+    for _ in range(scale - max(fraction_digits, 0)):
         if digits:
             digits += 1
         if digits > _DIGITS:
             return BROKEN, at
-        _times_ten(out, at, room, 0)
+        _times_ten(out, at, limit, 0)
     if negative:
-        _negate(out, at, room)
+        _negate(out, at, limit)
     lead = at
-    while lead + 1 < room and (
+    while lead + 1 < limit and (
         (out[lead] == 0 and out[lead + 1] < 128) or (out[lead] == 255 and out[lead + 1] >= 128)
     ):
         lead += 1
-    size = room - lead
+    size = limit - lead
     for i in range(size):
         out[at + i] = out[lead + i]
     return VALUE, at + size

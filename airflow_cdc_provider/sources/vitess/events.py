@@ -1,11 +1,10 @@
-"""Messages of a VStream as events: rows before and after per table, in the order of the stream.
+"""Decodes messages of a VStream to events: row images per table, in the order of the stream.
 
-A transaction is what stands between BEGIN and COMMIT, also across messages. All its events have the VGTID
-that stands before its COMMIT: the place that a reader has reached with it. What no COMMIT follows is not
-shown: it comes again. An update that changes the key is a delete and a create.
+A transaction consists of the events between BEGIN and COMMIT, which may span messages. All its events have
+the VGTID that precedes the COMMIT: a reader's position after the transaction. Events without a COMMIT are
+ignored, because VTGate sends them again. An update of the key becomes a delete and a create.
 
-Rows are columns of Arrow from here on; only events that tell how to read them (FIELD) and transactions are
-objects.
+Rows are Arrow columns; only FIELD events and transactions are objects.
 """
 
 from __future__ import annotations
@@ -29,9 +28,9 @@ from airflow_cdc_provider.sources.vitess.event_tables import (
     event_table,
 )
 
-_PLACE_BITS: Final = 32
+_SORT_KEY_BITS: Final = 32
 _ENDS: Final = (wire.COMMIT, wire.DDL, wire.OTHER)
-"""Kinds of events with which a shard has reached the VGTID before them."""
+"""Types of events that complete the VGTID before them."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -39,16 +38,16 @@ class Transactions:
     """Transactions in the order of the stream.
 
     Args:
-        data: The buffer that their VGTIDs stand in.
+        data: The buffer of their VGTIDs.
         vgtid_starts: First byte of the ``VGtid`` message of each.
         vgtid_ends: Byte after it.
         tables: Keyspaces and shards.
-        numbers: Of each transaction, its number in ``tables``.
-        begins: What BEGIN is sorted by.
-        ends: What END is.
-        begin_seconds: When it began, s since 1970; 0 where the stream doesn't tell.
+        numbers: Index in ``tables`` of each transaction.
+        begins: Sort key of BEGIN.
+        ends: Sort key of END.
+        begin_seconds: When it began, in seconds since 1970; 0 if unknown.
         end_seconds: When it was committed, likewise.
-        epochs: Epoch of its shard with it, where that is known; None where it is to be told from VGTIDs.
+        epochs: Epoch of its shard after it, if known; None to derive it from VGTIDs.
     """
 
     data: Bytes
@@ -63,21 +62,21 @@ class Transactions:
     epochs: Ints | None = None
 
     def __len__(self) -> int:
-        """Return how many there are."""
+        """Return the number of transactions."""
         return len(self.begins)
 
     @property
     def shards(self) -> list[str]:
-        """The name of each one's shard."""
+        """The shard name of each transaction."""
         names = np.array([table.shard for table in self.tables], np.object_)
         found: list[str] = names[self.numbers].tolist()
         return found
 
     def with_shards(self) -> Iterator[tuple[bytes, str]]:
-        """Yield the ``VGtid`` message of each, and its shard as ``keyspace/shard``."""
+        """Yield the ``VGtid`` message of each transaction, and its shard as ``keyspace/shard``."""
         names = [f"{table.keyspace}/{table.shard}" for table in self.tables]
-        places = zip(self.vgtid_starts.tolist(), self.vgtid_ends.tolist(), self.numbers.tolist(), strict=True)
-        for start, end, number in places:
+        spans = zip(self.vgtid_starts.tolist(), self.vgtid_ends.tolist(), self.numbers.tolist(), strict=True)
+        for start, end, number in spans:
             yield self.data[start:end].tobytes(), names[number]
 
 
@@ -86,11 +85,11 @@ class Statement:
     """A DDL statement.
 
     Args:
-        place: What it is sorted by.
+        place: Its sort key.
         text: The statement as MySQL logged it.
-        keyspace: Where it was run.
-        shard: Likewise.
-        seconds: When, s since 1970.
+        keyspace: Keyspace in which it ran.
+        shard: Shard in which it ran.
+        seconds: When it ran, in seconds since 1970.
         vgtid: The ``VGtid`` message before it.
     """
 
@@ -104,11 +103,11 @@ class Statement:
 
 @dataclass(frozen=True)
 class Heartbeat:
-    """A word of VTGate's in the silence of a stream.
+    """A heartbeat of VTGate in an idle stream.
 
     Args:
-        place: What it is sorted by.
-        vgtid: The ``VGtid`` message that was reached.
+        place: Its sort key.
+        vgtid: The ``VGtid`` message of the current position.
     """
 
     place: int
@@ -117,14 +116,14 @@ class Heartbeat:
 
 @dataclass(frozen=True, eq=False)
 class StreamEvents:
-    """What a stretch of a stream holds.
+    """Events of a part of a stream.
 
     Args:
-        tables: Events of captured tables, by table and form.
-        transactions: All transactions, also those without an event.
-        statements: DDL.
-        unread: Byte of the data where a row change stands that can't be read, and why.
-        heartbeats: Heartbeats behind the first position.
+        tables: Events of captured tables, by table and schema.
+        transactions: All transactions, including those without an event.
+        statements: DDL statements.
+        unread: Reasons for row changes that can't be decoded, by their first byte in the data.
+        heartbeats: Heartbeats after the first position.
     """
 
     tables: list[TableEvents]
@@ -136,7 +135,7 @@ class StreamEvents:
 
 @dataclass(frozen=True, eq=False)
 class Stream:
-    """A stream from a place before which no table was told of.
+    """A stream from a position before its first FIELD event.
 
     Args:
         events: Its events.
@@ -151,15 +150,15 @@ class Stream:
 
 
 def stretches(events: wire.Events, changes: int) -> Iterator[tuple[int, int]]:
-    """Cut a stream behind transactions.
+    """Split a stream into parts of whole transactions.
 
     Args:
         events: The stream.
-        changes: How many row changes a stretch has, if its last transaction has no more.
+        changes: Number of row changes at which a part ends; its last transaction may exceed it.
 
     Yields:
-        First and last (not included) number of the events of a stretch. What no COMMIT, DDL or OTHER follows
-        is in none.
+        First event number of a part, and the number after its last event. Events that aren't followed by a
+        COMMIT, DDL or OTHER event belong to no part.
     """
     ends = np.flatnonzero(np.isin(events.types, _ENDS)) + 1
     counts = np.searchsorted(events.changes.events, ends)
@@ -179,17 +178,20 @@ def decode(
     form: EventForm,
     captured: Callable[[str, str], bool],
 ) -> StreamEvents:
-    """Decode a stretch of a stream.
+    """Decode a part of a stream.
 
     Args:
         stream: The stream.
-        first: First event, behind a transaction.
-        last: The event after the last one, behind a transaction.
-        form: How rows are shown.
-        captured: Tells of a keyspace and table whether its events are wanted.
+        first: First event, at a transaction boundary.
+        last: The event after the last one, at a transaction boundary.
+        form: Format of the events.
+        captured: Returns whether to include the events of a keyspace and table.
+
+    Returns:
+        The events.
 
     Raises:
-        CorruptInput: A statement comes before any VGTID, or fields or statements can't be read.
+        CorruptInput: A statement has no VGTID before it, or fields or statements can't be parsed.
     """
     events = stream.events
     types = events.types[first:last]
@@ -198,30 +200,30 @@ def decode(
     unread: dict[int, str] = {}
     commits = _with_own_vgtid(events, first, ends, vgtids, captured, unread)
     transactions = _transactions(events, first, commits, vgtids)
-    rows, of_event = _rows(events, first, last, commits, transactions.begins >> _PLACE_BITS)
+    rows, of_event = _rows(events, first, last, commits, transactions.begins >> _SORT_KEY_BITS)
     tables = [
         table_events(table, rows.take(chosen), unread)
-        for table, chosen in _by_form(stream, rows, of_event, form, captured, unread)
+        for table, chosen in _by_schema(stream, rows, of_event, form, captured, unread)
     ]
     statements = [_statement(events, int(first + n), vgtids) for n in np.flatnonzero(types == wire.DDL)]
     return StreamEvents(tables, transactions, statements, unread, heartbeats(events, first, last))
 
 
 def heartbeats(events: wire.Events, first: int, last: int) -> list[Heartbeat]:
-    """Find the heartbeats of a stretch, also behind its last transaction; none before the first position."""
+    """Return the heartbeats of a part and after its last transaction; none before the first position."""
     found = []
     for number in (first + np.flatnonzero(events.types[first:last] == wire.HEARTBEAT)).tolist():
-        # A VGTID is reached with what follows it.
+        # A VGTID takes effect with the event that completes it.
         ended = np.flatnonzero(np.isin(events.types[:number], _ENDS))
-        told = np.flatnonzero(events.types[: ended[-1] if len(ended) else 0] == wire.VGTID)
-        if len(told):
-            # Inside of a transaction it comes before all that the transaction's COMMIT brings.
-            found.append(Heartbeat((int(ended[-1]) << _PLACE_BITS) + 1, events.body(int(told[-1]))))
+        vgtids = np.flatnonzero(events.types[: ended[-1] if len(ended) else 0] == wire.VGTID)
+        if len(vgtids):
+            # A heartbeat inside a transaction sorts before all events of the transaction.
+            found.append(Heartbeat((int(ended[-1]) << _SORT_KEY_BITS) + 1, events.body(int(vgtids[-1]))))
     return found
 
 
-class _Form(NamedTuple):
-    """A table by one form of its fields."""
+class _TableSchema(NamedTuple):
+    """A table with one version of its fields."""
 
     keyspace: str
     name: str
@@ -236,15 +238,15 @@ def _with_own_vgtid(
     captured: Callable[[str, str], bool],
     unread: dict[int, str],
 ) -> Ints:
-    """Return the COMMITs that have a VGTID of their own, and tell of the rows of others.
+    """Return the COMMITs that have their own VGTID, and mark the rows of the others as unread.
 
-    Where a message is missing from a stream, the VGTID may have been in it.
+    A message that is missing from the stream may have contained the VGTID.
     """
-    behind = np.concatenate([[first], commits[:-1] + 1])[: len(commits)]
-    own = np.searchsorted(vgtids, behind) < np.searchsorted(vgtids, commits)
+    after_previous = np.concatenate([[first], commits[:-1] + 1])[: len(commits)]
+    own = np.searchsorted(vgtids, after_previous) < np.searchsorted(vgtids, commits)
     changes = events.changes
     for number in np.flatnonzero(~own).tolist():
-        low, high = np.searchsorted(changes.events, (behind[number], commits[number]))
+        low, high = np.searchsorted(changes.events, (after_previous[number], commits[number]))
         for row in range(low, high):
             table = events.table(changes.events[row])
             if captured(table.keyspace, table.table):
@@ -254,13 +256,13 @@ def _with_own_vgtid(
 
 
 def _transactions(events: wire.Events, first: int, commits: Ints, vgtids: Ints) -> Transactions:
-    """Find the transactions of a stretch. One that begins again in the middle counts from its last BEGIN."""
+    """Return the transactions of a part. A transaction that VTGate restarts starts at its last BEGIN."""
     begins = first + np.flatnonzero(
         events.types[first : commits[-1] if len(commits) else first] == wire.BEGIN
     )
-    behind = np.concatenate([[first], commits[:-1] + 1])[: len(commits)]
+    after_previous = np.concatenate([[first], commits[:-1] + 1])[: len(commits)]
     last = np.append(begins, first)[np.searchsorted(begins, commits) - 1]
-    starts = np.maximum(last, behind)
+    starts = np.maximum(last, after_previous)
     own = _last_before(vgtids, commits)
     return Transactions(
         events.data,
@@ -268,20 +270,20 @@ def _transactions(events: wire.Events, first: int, commits: Ints, vgtids: Ints) 
         events.body_ends[own],
         events.tables,
         events.table_numbers[commits],
-        starts << _PLACE_BITS,
-        commits << _PLACE_BITS,
+        starts << _SORT_KEY_BITS,
+        commits << _SORT_KEY_BITS,
         events.timestamps[starts],
         events.timestamps[commits],
     )
 
 
 def _rows(events: wire.Events, first: int, last: int, commits: Ints, begins: Ints) -> tuple[RowChanges, Ints]:
-    """Return the row changes of a stretch that belong to its transactions, and the ROW event of each."""
+    """Return the row changes of the transactions of a part, and the ROW event of each."""
     changes = events.changes
     low, high = np.searchsorted(changes.events, (first, last))
     numbers = np.arange(low, high)
     transactions = np.searchsorted(commits, changes.events[low:high])
-    # What stands before the last BEGIN comes again behind it.
+    # Rows before the last BEGIN are sent again after it.
     inside = changes.events[low:high] >= np.append(begins, last)[transactions]
     numbers, transactions = numbers[inside], transactions[inside]
     of_event = changes.events[numbers]
@@ -291,9 +293,9 @@ def _rows(events: wire.Events, first: int, last: int, commits: Ints, begins: Int
             events.data,
             changes.starts[numbers],
             changes.ends[numbers],
-            (of_event << _PLACE_BITS) + 2 * (numbers - np.searchsorted(changes.events, of_event)),
+            (of_event << _SORT_KEY_BITS) + 2 * (numbers - np.searchsorted(changes.events, of_event)),
             shards.take(pa.array(events.table_numbers[of_event])),
-            # A long transaction's rows bear the times of their statements.
+            # The rows of a long transaction have the times of their statements.
             events.timestamps[commits[transactions]],
             transactions,
         ),
@@ -301,18 +303,18 @@ def _rows(events: wire.Events, first: int, last: int, commits: Ints, begins: Int
     )
 
 
-def _last_before(vgtids: Ints, places: Ints) -> Ints:
+def _last_before(vgtids: Ints, numbers: Ints) -> Ints:
     """Return the last VGTID before each of some events."""
-    which = np.searchsorted(vgtids, places) - 1
+    which = np.searchsorted(vgtids, numbers) - 1
     if len(which) and which[0] < 0:
         raise CorruptInput(
-            f"event {places[0]} of a VStream ends a transaction", expected="a VGTID before it", found="none"
+            f"event {numbers[0]} of a VStream ends a transaction", expected="a VGTID before it", found="none"
         )
     found: Ints = vgtids[which]
     return found
 
 
-def _by_form(
+def _by_schema(
     stream: Stream,
     row_changes: RowChanges,
     of_event: Ints,
@@ -320,13 +322,13 @@ def _by_form(
     captured: Callable[[str, str], bool],
     unread: dict[int, str],
 ) -> Iterator[tuple[EventTable, Ints]]:
-    """Group row changes by table and form; shards whose tables are equal share one.
+    """Group row changes by table and schema; shards with equal tables share a group.
 
-    Rows whose fields the stream doesn't have are in no group.
+    Rows without fields in the stream belong to no group.
     """
     events, fields = stream.events, stream.fields
     table_of_field = events.table_numbers[fields]
-    groups: dict[_Form, list[Ints]] = {}
+    groups: dict[_TableSchema, list[Ints]] = {}
     table_of_row = events.table_numbers[of_event]
     for number in np.unique(table_of_row).tolist():
         named = events.tables[number]
@@ -337,12 +339,14 @@ def _by_form(
         which = np.searchsorted(own, of_event[rows]) - 1
         for row in rows[which < 0].tolist():
             unread[int(row_changes.starts[row])] = (
-                f"the fields of {named.keyspace}.{named.table} in shard {named.shard} don't stand before it"
+                f"there are no fields of {named.keyspace}.{named.table} in shard {named.shard} before it"
             )
         rows, which = rows[which >= 0], which[which >= 0]
-        for told in np.unique(which).tolist():
-            key = _Form(named.keyspace, named.table, comparable_fields(events.body(int(own[told]))))
-            groups.setdefault(key, []).append(rows[which == told])
+        for field_event in np.unique(which).tolist():
+            key = _TableSchema(
+                named.keyspace, named.table, comparable_fields(events.body(int(own[field_event])))
+            )
+            groups.setdefault(key, []).append(rows[which == field_event])
     for key, parts in groups.items():
         yield event_table(key.fields, key.keyspace, key.name, form), np.sort(np.concatenate(parts))
 
@@ -353,7 +357,7 @@ def _statement(events: wire.Events, number: int, vgtids: Ints) -> Statement:
     try:
         text = events.body(number).decode()
     except UnicodeDecodeError as error:
-        raise CorruptInput(f"event {number} of a VStream has a statement that is no UTF-8") from error
+        raise CorruptInput(f"the statement of event {number} of a VStream isn't UTF-8") from error
     return Statement(
-        number << _PLACE_BITS, text, named.keyspace, named.shard, int(events.timestamps[number]), vgtid
+        number << _SORT_KEY_BITS, text, named.keyspace, named.shard, int(events.timestamps[number]), vgtid
     )

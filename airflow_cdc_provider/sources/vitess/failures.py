@@ -1,8 +1,7 @@
-"""What an error of VTGate means to its caller.
+"""Maps errors of VTGate to exception classes.
 
-gRPC's codes tell little here: a table that isn't there, a race with a DDL statement and a purged binlog are
-all UNKNOWN. So the text is asked where the code doesn't tell. Once an error has its class, nobody looks at
-texts.
+gRPC's status codes aren't sufficient: a missing table, a race with a DDL statement and a purged binlog are
+all UNKNOWN. Such errors are classified by their text. All other code only uses the exception class.
 """
 
 from __future__ import annotations
@@ -14,70 +13,77 @@ from typing import Final
 from airflow_cdc_provider.exceptions import CdcError, ConfigurationError, PositionLost, TransientError
 
 
-class SchemaBehind(TransientError):
-    """A tablet's view of a table's columns doesn't fit the changes that it reads; passes as a rule."""
+class StaleTabletSchema(TransientError):
+    """A tablet's schema of a table doesn't match the changes that it reads; usually transient."""
 
 
-class ParticipantsApart(TransientError):
-    """A reshard concerns shards of which a stream has some and not all, so VTGate can't follow it there."""
+class PartialReshard(TransientError):
+    """A stream has only some of the shards of a reshard, so VTGate can't follow the reshard in it."""
 
 
-_SHOWN: Final = 400
+_MAX_TEXT: Final = 400
 
 _LOST: Final = re.compile(r"purged|GTIDSet|not found in the \S+ keyspace")
 _BEHIND: Final = re.compile(r"cannot determine table columns|failed to reload schema after DDL")
-_APART: Final = "not all journaling participants are in the stream"
+_PARTIAL_RESHARD: Final = "not all journaling participants are in the stream"
 _TOO_LARGE: Final = re.compile(r"[Rr]eceived message larger than max")
-_FOR_A_PERSON: Final = {
-    "could not decode position": "the offset is no position of this server: set it, or take a new snapshot",
+_CONFIGURATION_TEXTS: Final = {
+    "could not decode position": "the offset isn't a position of this server: set one, or take a snapshot",
     "not present in the database": "check the connector's tables",
     "failed to build table replication plan": "check the connector's tables",
     "node doesn't exist": "check the connector's keyspace",
-    "stream needs a position or a table to copy": "no table is hit: check the connector's tables",
+    "stream needs a position or a table to copy": "no table matches: check the connector's tables",
 }
-_CODES_FOR_A_PERSON: Final = {
-    "UNAUTHENTICATED": "give the connection the login and password that VTGate asks for",
-    "PERMISSION_DENIED": "check the connection's login and password, and what VTGate lets that user do",
+_CONFIGURATION_CODES: Final = {
+    "UNAUTHENTICATED": "set the login and password of VTGate in the connection",
+    "PERMISSION_DENIED": "check the connection's login and password, and the user's permissions in VTGate",
     "INVALID_ARGUMENT": "",
     "NOT_FOUND": "",
     "ALREADY_EXISTS": "",
     "OUT_OF_RANGE": "",
-    "UNIMPLEMENTED": "the server is no VTGate (gRPC's port, not MySQL's or the web page's), or is too old",
+    "UNIMPLEMENTED": "the server isn't VTGate (use its gRPC port, not MySQL's or the web one), or too old",
 }
 
 
 def failure(doing: str, code: str, details: str, secrets: Sequence[str] = ()) -> CdcError:
-    """Return one of our errors for one of VTGate's.
+    """Return the exception for an error of VTGate.
 
     Args:
-        doing: What was tried, as the beginning of the message.
-        code: Name of the status code of gRPC, or of Vitess's own, which are the same.
+        doing: The failed operation, as the start of the message.
+        code: Name of the status code of gRPC or Vitess, which are the same.
         details: The server's text.
-        secrets: What the message must not show.
+        secrets: Values to redact from the message.
+
+    Returns:
+        An exception whose class tells whether to retry.
     """
     text = " ".join(details.split())
     for secret in secrets:
         text = text.replace(secret, "***")
-    found = f"{code}: {text[:_SHOWN].rstrip('.')}"
+    found = f"{code}: {text[:_MAX_TEXT].rstrip('.')}"
     if _TOO_LARGE.search(text):
         return ConfigurationError(
             f"{doing}: a message is larger than allowed",
             found=found,
             remedy="raise max_message_bytes in the connection's extra, or in the connector",
         )
-    for part, remedy in _FOR_A_PERSON.items():
+    for part, remedy in _CONFIGURATION_TEXTS.items():
         if part in text:
             return ConfigurationError(doing, found=found, remedy=remedy)
     if _BEHIND.search(text):
-        return SchemaBehind(
-            doing, found=found, remedy="if it stays, start vttablets with --track-schema-versions"
+        return StaleTabletSchema(
+            doing, found=found, remedy="if the error persists, start vttablets with --track-schema-versions"
         )
-    if _APART in text:
-        return ParticipantsApart(doing, found=found, remedy="read all shards that were resharded")
+    if _PARTIAL_RESHARD in text:
+        return PartialReshard(doing, found=found, remedy="read all shards of the reshard")
     if _LOST.search(text):
         return PositionLost(
-            doing, found=found, remedy="take a new snapshot, or start from a later place; keep binlogs longer"
+            doing,
+            found=found,
+            remedy="take a new snapshot, or start from a later position; retain binlogs longer",
         )
-    if code in _CODES_FOR_A_PERSON:
-        return ConfigurationError(doing, found=found, remedy=_CODES_FOR_A_PERSON[code])
-    return TransientError(doing, found=found, remedy="it is tried again; see that VTGate and its tablets run")
+    if code in _CONFIGURATION_CODES:
+        return ConfigurationError(doing, found=found, remedy=_CONFIGURATION_CODES[code])
+    return TransientError(
+        doing, found=found, remedy="the operation is retried; make sure that VTGate and its tablets run"
+    )

@@ -1,9 +1,8 @@
-"""Fields of a FIELD event as a frozen shape of a table.
+"""Schema of a table, parsed from the fields of a FIELD event.
 
-A field tells a column's name, the type of its values on the wire (``query.Type``), its collation, MySQL's
-flags and, since Vitess 9, its ``column_type``: the words of SQL (``decimal(6,4) unsigned``,
-``enum('a','b,c','d''e')``). The words rule where there are some: text with a binary collation, for instance,
-comes with the type VARBINARY.
+A field has a column's name, the wire type of its values (``query.Type``), its collation, MySQL's flags and,
+since Vitess 9, its ``column_type``: the SQL type (``decimal(6,4) unsigned``, ``enum('a','b,c','d''e')``).
+The SQL type takes precedence: text with a binary collation, for instance, has the wire type VARBINARY.
 """
 
 from __future__ import annotations
@@ -26,7 +25,7 @@ UNIQUE_KEY: Final = 4
 UNSIGNED: Final = 32
 ZEROFILL: Final = 64
 
-_WORDS: Final[dict[str, str]] = {
+_TYPE_NAMES: Final[dict[str, str]] = {
     "INT8": "tinyint",
     "UINT8": "tinyint",
     "INT16": "smallint",
@@ -58,7 +57,7 @@ _WORDS: Final[dict[str, str]] = {
     "JSON": "json",
     "VECTOR": "vector",
 }
-"""The word of SQL for each type on the wire; text and bytes as their collation says."""
+"""SQL type name of each wire type; the collation decides between text and bytes."""
 
 _AS_BYTES: Final = {"char": "binary", "varchar": "varbinary", "text": "blob"}
 _AS_TEXT: Final = {as_bytes: as_text for as_text, as_bytes in _AS_BYTES.items()}
@@ -72,24 +71,24 @@ _SYNONYMS: Final = {
     "boolean": "tinyint",
     "geomcollection": "geometrycollection",
 }
-_MOST_DIGITS: Final = 65
+_MAX_DIGITS: Final = 65
 _SYNTAX: Final = re.compile(r"\s*([a-z]\w*)\s*(?:\((.*)\))?([^()']*)", re.IGNORECASE | re.DOTALL)
 _MEMBER: Final = re.compile(r"\s*'((?:[^']|'')*)'\s*(?:,|$)", re.DOTALL)
 
 
 @dataclass(frozen=True)
 class ColumnType:
-    """A type in SQL's words, taken apart.
+    """A parsed SQL type.
 
     Args:
-        word: ``int``, ``varchar``, ``enum``, ... in lower case; synonyms as MySQL prints them.
+        name: ``int``, ``varchar``, ``enum``, ... in lower case; synonyms as MySQL prints them.
         sizes: Numbers in parentheses: length, or precision and scale.
-        members: Of ``enum`` and ``set``.
-        unsigned: Whether it is.
-        zerofill: Whether it is, which makes it unsigned too.
+        members: Members of ``enum`` and ``set``.
+        unsigned: Whether it is UNSIGNED.
+        zerofill: Whether it is ZEROFILL, which implies UNSIGNED.
     """
 
-    word: str
+    name: str
     sizes: tuple[int, ...] = ()
     members: tuple[str, ...] = ()
     unsigned: bool = False
@@ -97,32 +96,33 @@ class ColumnType:
 
     @classmethod
     def parse(cls, text: str) -> ColumnType:
-        """Take the words apart; what isn't understood is left out."""
+        """Parse a type; ignore unknown attributes."""
         found = _SYNTAX.match(text)
         if found is None:
             return cls("")
-        word, inside, behind = found.group(1).lower(), found.group(2) or "", found.group(3).lower().split()
-        if word in ("enum", "set"):
-            members = tuple(one.group(1).replace("''", "'") for one in _MEMBER.finditer(inside))
-            return cls(word, members=members)
-        sizes = tuple(int(size) for size in inside.split(",") if size.strip().isdigit())
-        zerofill = "zerofill" in behind
-        return cls(_SYNONYMS.get(word, word), sizes, (), "unsigned" in behind or zerofill, zerofill)
+        name, arguments = found.group(1).lower(), found.group(2) or ""
+        attributes = found.group(3).lower().split()
+        if name in ("enum", "set"):
+            members = tuple(one.group(1).replace("''", "'") for one in _MEMBER.finditer(arguments))
+            return cls(name, members=members)
+        sizes = tuple(int(size) for size in arguments.split(",") if size.strip().isdigit())
+        zerofill = "zerofill" in attributes
+        return cls(_SYNONYMS.get(name, name), sizes, (), "unsigned" in attributes or zerofill, zerofill)
 
 
 @dataclass(frozen=True)
 class Column:
-    """A column as a field tells of it.
+    """A column as described by a field.
 
     Args:
         name: Its name.
-        wire_type: Name of ``query.Type``.
-        column_type: SQL's words, empty before Vitess 9.
+        wire_type: Name of its ``query.Type``.
+        column_type: SQL type, empty before Vitess 9.
         collation: Id of its collation.
-        length: ``column_length``: bytes at most, of numbers digits.
-        decimals: Digits behind the point; 31 for none in particular.
-        flags: MySQL's.
-        as_text: Whether values of ENUM and SET are texts; else the number of the member, or a bit for each.
+        length: ``column_length``: maximum number of bytes; for numbers, of digits.
+        decimals: Fractional digits; 31 if not specified.
+        flags: MySQL's flags.
+        as_text: Whether values of ENUM and SET are text; otherwise member indexes, or bitmaps.
     """
 
     name: str
@@ -136,61 +136,61 @@ class Column:
 
     @cached_property
     def type(self) -> ColumnType:
-        """The type in SQL's words; without ``column_type`` as far as the field tells."""
+        """The SQL type; without ``column_type``, derived from the other attributes of the field."""
         if self.column_type:
             return ColumnType.parse(self.column_type)
-        word = _WORDS.get(self.wire_type, "")
+        name = _TYPE_NAMES.get(self.wire_type, "")
         other = _AS_BYTES if self.collation == BINARY else _AS_TEXT
-        word = other.get(word, word)
+        name = other.get(name, name)
         unsigned = self.wire_type.startswith("UINT") or bool(self.flags & UNSIGNED)
         sizes: tuple[int, ...] = ()
-        if word == "decimal":
-            # ``column_length`` counts a sign, unless unsigned, and a point.
+        if name == "decimal":
+            # ``column_length`` includes a sign, unless unsigned, and a decimal point.
             point = 1 if self.decimals else 0
             digits = self.length - point - (0 if unsigned else 1)
-            sizes = (digits if digits >= max(1, self.decimals) else _MOST_DIGITS, self.decimals)
-        elif word in ("bit", "binary"):
+            sizes = (digits if digits >= max(1, self.decimals) else _MAX_DIGITS, self.decimals)
+        elif name in ("bit", "binary"):
             sizes = (self.length,)
-        elif word in ("time", "datetime", "timestamp"):
+        elif name in ("time", "datetime", "timestamp"):
             sizes = (self.decimals,) if self.decimals else ()
-        return ColumnType(word, sizes, (), unsigned, bool(self.flags & ZEROFILL))
+        return ColumnType(name, sizes, (), unsigned, bool(self.flags & ZEROFILL))
 
     @property
     def unsigned(self) -> bool:
-        """Whether it holds no negative numbers."""
+        """Whether it is an unsigned number."""
         return self.type.unsigned or self.wire_type.startswith("UINT")
 
     @property
     def nullable(self) -> bool:
-        """Whether it may hold NULL."""
+        """Whether it may be NULL."""
         return not self.flags & NOT_NULL
 
     @property
     def scale(self) -> int:
-        """Digits behind the point of a decimal; digits of a second's fraction of a time."""
+        """Fractional digits of a decimal, or of the seconds of a time."""
         sizes = self.type.sizes
-        if self.type.word == "decimal":
+        if self.type.name == "decimal":
             return sizes[1] if len(sizes) > 1 else 0
         return sizes[0] if sizes else 0
 
     @property
     def precision(self) -> int:
-        """Digits of a decimal."""
+        """Number of digits of a decimal."""
         return self.type.sizes[0] if self.type.sizes else 10
 
     @property
     def charset(self) -> str:
-        """MySQL's name of its character set, empty for one that isn't known."""
+        """MySQL's name of its character set, empty if unknown."""
         return charset_name(self.collation)
 
 
 @dataclass(frozen=True)
 class TableShape:
-    """A table's columns at a time, as its rows have them.
+    """A version of a table's schema.
 
     Args:
         table: ``keyspace.table``.
-        columns: In the order of values.
+        columns: Columns in the order of the values in rows.
     """
 
     table: str
@@ -198,20 +198,22 @@ class TableShape:
 
     @classmethod
     def parse(cls, message: bytes) -> TableShape:
-        """Take a FieldEvent message apart.
+        """Parse a FieldEvent message.
 
         Raises:
-            CorruptInput: It is none.
+            CorruptInput: The message is invalid.
         """
         try:
             event = FieldEvent.FromString(message)
         except DecodeError as error:
-            raise CorruptInput("a record of fields is no FieldEvent message", found=str(error)) from error
+            raise CorruptInput(
+                "a record of fields doesn't contain a FieldEvent message", found=str(error)
+            ) from error
         return cls.of(event)
 
     @classmethod
     def of(cls, event: Any) -> TableShape:
-        """Take over a FieldEvent."""
+        """Create a shape from a FieldEvent."""
         columns = tuple(
             Column(
                 field.name,
@@ -229,9 +231,9 @@ class TableShape:
 
     @cached_property
     def key(self) -> tuple[int, ...]:
-        """Numbers of the columns that tell rows apart, in the order of columns; empty for none.
+        """Indexes of the key columns, in the order of columns; empty for a table without a key.
 
-        The primary key, or else the first column that is a unique key by itself and never NULL.
+        The primary key, or else the first NOT NULL column with a unique key of its own.
         """
         primary = [n for n, column in enumerate(self.columns) if column.flags & PRIMARY_KEY]
         unique = [
@@ -243,16 +245,16 @@ class TableShape:
 
     @cached_property
     def index(self) -> dict[str, int]:
-        """Number of each column by name."""
+        """Index of each column by name."""
         return {column.name: number for number, column in enumerate(self.columns)}
 
 
 def table_name(event: Any) -> str:
-    """Return ``keyspace.table`` of a FieldEvent or RowEvent, whether VTGate writes the keyspace or not."""
+    """Return ``keyspace.table`` of a FieldEvent or RowEvent, whose table name may include the keyspace."""
     prefix = f"{event.keyspace}."
     return event.table_name if event.table_name.startswith(prefix) else prefix + event.table_name
 
 
 def invalid_names(columns: Sequence[Column]) -> list[str]:
-    """Return names that no column has: ``@1`` is what a tablet says that doesn't know the names."""
+    """Return invalid column names: a tablet that doesn't know the names sends ``@1``."""
     return [column.name for column in columns if column.name.startswith("@")]

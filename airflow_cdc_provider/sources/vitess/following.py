@@ -1,9 +1,9 @@
-"""Where transactions lead, by their VGTIDs: the usual case, for many transactions by one kernel.
+"""Fast path for VGTIDs: one kernel advances the position over many transactions of the common case.
 
-In the usual case a VGTID repeats the one before it but for the set of the shard that the transaction is of,
-and that set has the same servers and more transactions than before: the shard's epoch stays. What is
-otherwise (a new shard or server, tags, MariaDB's sets, a set that doesn't grow) is left to
-:meth:`.position.Position.after`, which knows all cases.
+In the common case a VGTID equals the previous one except for the GTID set of the transaction's shard, and
+that set has the same servers and more transactions than before, so the shard's epoch doesn't change. All
+other cases (a new shard or server, tags, MariaDB's sets, a set that doesn't grow) are left to
+:meth:`.position.Position.after`.
 
 The messages (``binlogdata.proto``; the sets' text: :mod:`.gtid`)::
 
@@ -24,15 +24,15 @@ from airflow_cdc_provider.sources.vitess.protobuf import LEN, next_field
 _FLAVOR: Final = np.frombuffer(b"MySQL56/", np.uint8)
 _UUID_BYTES: Final = 36
 _MOST_DIGITS: Final = 15
-"""Of a transaction's number: sums of such stay far from 2^63."""
-_OTHERWISE: Final = -1
+"""Maximum length of a transaction number, so that sums can't overflow 64 bits."""
+_UNSUPPORTED: Final = -1
 
 
 class Followed(NamedTuple):
-    """Transactions from the first one on, as far as they are usual.
+    """The leading transactions that the fast path supports.
 
     Args:
-        counts: How many transactions the shard's set has with each.
+        counts: Number of transactions in the shard's GTID set after each.
         starts: First byte of that set's text in the data.
         ends: Byte after it.
     """
@@ -42,23 +42,23 @@ class Followed(NamedTuple):
     ends: Ints
 
     def __len__(self) -> int:
-        """Return how many there are."""
+        """Return the number of transactions."""
         return len(self.counts)
 
 
 def follow(before: bytes, data: Bytes, starts: Ints, ends: Ints, shards: Ints, names: list[str]) -> Followed:
-    """Follow VGTIDs.
+    """Follow VGTIDs as far as the fast path supports them.
 
     Args:
         before: The ``VGtid`` message before the first; empty for none.
         data: A buffer.
         starts: First byte of the ``VGtid`` message of each transaction in it.
         ends: Byte after each.
-        shards: Of each, the number of its shard.
-        names: Of shards, ``keyspace/shard``.
+        shards: Shard number of each transaction.
+        names: Shard names, ``keyspace/shard``.
 
     Returns:
-        Those before the first that isn't usual.
+        The transactions before the first that the fast path doesn't support.
     """
     coded = [name.encode() for name in names]
     name_ends = np.cumsum([len(name) for name in coded], dtype=np.int64)
@@ -78,11 +78,11 @@ def follow(before: bytes, data: Bytes, starts: Ints, ends: Ints, shards: Ints, n
 
 @walker
 def _follow(
-    before: Any, data: Any, starts: Any, ends: Any, shards: Any, names: Any, name_places: Any, found: Any
+    before: Any, data: Any, starts: Any, ends: Any, shards: Any, names: Any, name_offsets: Any, found: Any
 ) -> Any:
-    """Fill counts and places of sets; return for how many."""
+    """Fill in the counts and offsets of the sets; return for how many transactions."""
     for row in range(len(starts)):
-        first, last = name_places[shards[row]], name_places[shards[row] + 1]
+        first, last = name_offsets[shards[row]], name_offsets[shards[row] + 1]
         if row == 0:
             count, start, end = _step(
                 before, np.int64(0), np.int64(len(before)), data, starts[row], ends[row], names, first, last
@@ -103,42 +103,42 @@ def _follow(
 def _step(
     before: Any, at: Any, end: Any, data: Any, new_at: Any, new_end: Any, names: Any, first: Any, last: Any
 ) -> Any:
-    """Compare a VGTID with the one before it; return the count of the shard's set and the set's place."""
+    """Compare a VGTID with the previous one; return the count and the byte range of the shard's set."""
     none = np.int64(0)
-    count = np.int64(_OTHERWISE)
+    count = np.int64(_UNSUPPORTED)
     set_start = set_end = none
     while new_at < new_end:
         if at >= end:
-            return np.int64(_OTHERWISE), none, none
+            return np.int64(_UNSUPPORTED), none, none
         number, kind, _, content, at = next_field(before, at, end)
         new_number, new_kind, _, new_content, new_at = next_field(data, new_at, new_end)
         if number != 1 or kind != LEN or new_number != 1 or new_kind != LEN:
-            return np.int64(_OTHERWISE), none, none
+            return np.int64(_UNSUPPORTED), none, none
         if _equal(before, content, at, data, new_content, new_at):
             continue
         if count >= 0:
-            return np.int64(_OTHERWISE), none, none
+            return np.int64(_UNSUPPORTED), none, none
         gtid, gtid_end, name_end = _entry(before, content, at, names, first, last)
         set_start, set_end, new_name_end = _entry(data, new_content, new_at, names, first, last)
         if name_end < 0 or new_name_end < 0:
-            return np.int64(_OTHERWISE), none, none
+            return np.int64(_UNSUPPORTED), none, none
         count = _grown(before, gtid, gtid_end, data, set_start, set_end)
         if count < 0:
             return count, none, none
     if at < end:
-        return np.int64(_OTHERWISE), none, none
+        return np.int64(_UNSUPPORTED), none, none
     return count, set_start, set_end
 
 
 @walker
 def _entry(data: Any, at: Any, end: Any, names: Any, first: Any, last: Any) -> Any:
-    """Find the set of an entry, which must be of the shard that is named; -1 as the last number if not."""
+    """Find the set of an entry of the named shard; the last number is -1 if it is of another shard."""
     none = np.int64(0)
     keyspace = keyspace_end = shard = shard_end = gtid = gtid_end = none
     while at < end:
         number, kind, _, content, at = next_field(data, at, end)
         if kind != LEN or number < 1 or number > 3:
-            return none, none, np.int64(_OTHERWISE)
+            return none, none, np.int64(_UNSUPPORTED)
         if number == 1:
             keyspace, keyspace_end = content, at
         elif number == 2:
@@ -147,18 +147,18 @@ def _entry(data: Any, at: Any, end: Any, names: Any, first: Any, last: Any) -> A
             gtid, gtid_end = content, at
     middle = first + keyspace_end - keyspace
     if middle >= last or names[middle] != 47 or last - middle - 1 != shard_end - shard:
-        return none, none, np.int64(_OTHERWISE)
+        return none, none, np.int64(_UNSUPPORTED)
     if not _equal(data, keyspace, keyspace_end, names, first, middle):
-        return none, none, np.int64(_OTHERWISE)
+        return none, none, np.int64(_UNSUPPORTED)
     if not _equal(data, shard, shard_end, names, middle + 1, last):
-        return none, none, np.int64(_OTHERWISE)
+        return none, none, np.int64(_UNSUPPORTED)
     return gtid, gtid_end, last
 
 
 @walker
 def _grown(before: Any, at: Any, end: Any, data: Any, new_at: Any, new_end: Any) -> Any:
-    """Count the transactions of a set that has the servers of the one before it and more transactions."""
-    none = np.int64(_OTHERWISE)
+    """Count the transactions of a set that has the same servers as the previous one and more transactions."""
+    none = np.int64(_UNSUPPORTED)
     size = len(_FLAVOR)
     if not _equal(before, at, min(at + size, end), _FLAVOR, 0, size):
         return none
@@ -176,7 +176,7 @@ def _grown(before: Any, at: Any, end: Any, data: Any, new_at: Any, new_end: Any)
         if not _equal(before, at, at + _UUID_BYTES, data, new_at, new_at + _UUID_BYTES):
             return none
         if previous >= 0 and not _less(data, previous, new_at):
-            return none  # one that stands twice would count twice
+            return none  # a duplicate would count twice
         previous = new_at
         count += some
         new_count += new_some
@@ -187,8 +187,8 @@ def _grown(before: Any, at: Any, end: Any, data: Any, new_at: Any, new_end: Any)
 
 @walker
 def _server(data: Any, at: Any, end: Any) -> Any:
-    """Read a server of a set; return how many transactions it has (-1: none of the form), and the next."""
-    none = np.int64(_OTHERWISE)
+    """Parse a server of a set; return its number of transactions (-1: invalid), and the offset after it."""
+    none = np.int64(_UNSUPPORTED)
     if end - at <= _UUID_BYTES:
         return none, at
     for i in range(_UUID_BYTES):
@@ -206,7 +206,7 @@ def _server(data: Any, at: Any, end: Any) -> Any:
         stop = begin
         if at < end and data[at] == 45:
             stop, at = _number(data, at + 1, end)
-        # Numbers rise: runs that overlap would count twice.
+        # Numbers must rise: overlapping intervals would count twice.
         if begin <= last or stop < begin:
             return none, at
         count += stop - begin + 1
@@ -222,7 +222,7 @@ def _server(data: Any, at: Any, end: Any) -> Any:
 
 @walker
 def _number(data: Any, at: Any, end: Any) -> Any:
-    """Read a number; 0 if there is none, or one of too many digits."""
+    """Parse a number; 0 if there is none, or if it has too many digits."""
     number = np.int64(0)
     start = at
     while at < end and 48 <= data[at] <= 57:
@@ -237,10 +237,10 @@ def _number(data: Any, at: Any, end: Any) -> Any:
 def _equal(data: Any, start: Any, end: Any, other: Any, first: Any, last: Any) -> Any:
     if end - start != last - first:
         return False
-    place = np.uint64(start)
-    other_place = np.uint64(first)
-    for i in range(np.uint64(end - start)):  # noqa: SIM110  a generator is no kernel code
-        if data[place + i] != other[other_place + i]:
+    offset = np.uint64(start)
+    other_offset = np.uint64(first)
+    for i in range(np.uint64(end - start)):  # noqa: SIM110  kernels can't contain generators
+        if data[offset + i] != other[other_offset + i]:
             return False
     return True
 

@@ -1,12 +1,12 @@
-"""GTID sets: what a MySQL server has executed, as VTGate writes it.
+"""GTID sets: the transactions that a MySQL server has executed, as VTGate writes them.
 
-The forms, with the flavor in front::
+The formats, prefixed by the flavor::
 
     MySQL56/<uuid>[:<tag>]:<interval>[:<interval> ...][,<uuid>:...]     interval: n or n-m
     MariaDB/<domain>-<server>-<sequence>[,...]
 
-A MySQL set names every transaction that it has. A MariaDB set names the last one of each domain, and has all
-before it.
+A MySQL set lists all its transactions. A MariaDB set lists the last transaction of each domain and includes
+all earlier ones.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from typing import Final
 from airflow_cdc_provider.exceptions import CorruptInput
 
 CURRENT: Final = "current"
-"""What stands for a position that the server is to tell."""
+"""Placeholder for the current position of the server."""
 
 Intervals = tuple[tuple[int, int], ...]
 
@@ -32,7 +32,7 @@ _MARIADB: Final = re.compile(r"(\d+)-(\d+)-(\d+)")
 
 
 def is_real(gtid: str) -> bool:
-    """Tell whether a shard's position is one, and not ``current`` or empty."""
+    """Return whether a shard's position is a GTID set, and not ``current`` or empty."""
     return gtid not in ("", CURRENT)
 
 
@@ -42,9 +42,9 @@ class GtidSet:
 
     Args:
         flavor: ``MySQL56`` or ``MariaDB``.
-        servers: Per server (of MariaDB per domain), with its tag where it has one, the numbers of its
-            transactions: first and last of each run, ascending, without overlap.
-        last_servers: MariaDB: the server of each domain's last transaction.
+        servers: Transaction intervals by server and tag (MariaDB: by domain): first and last number of each
+            interval, ascending, without overlap.
+        last_servers: MariaDB: the server of the last transaction of each domain.
     """
 
     flavor: str
@@ -53,10 +53,10 @@ class GtidSet:
 
     @classmethod
     def parse(cls, text: str) -> GtidSet:
-        """Read a set.
+        """Parse a set.
 
         Raises:
-            CorruptInput: It has none of the forms.
+            CorruptInput: The text has no supported format.
         """
         return _parse(text)
 
@@ -67,28 +67,28 @@ class GtidSet:
 
     @property
     def count(self) -> int:
-        """How many transactions it has: more with each commit, also where one fills a gap.
+        """The number of transactions, which grows with each commit, even with one that fills a gap.
 
-        It is the rank, where a set has no gaps.
+        Equal to the rank if the set has no gaps.
         """
         return sum(last - first + 1 for intervals in self.servers.values() for first, last in intervals)
 
     def contains(self, other: GtidSet) -> bool:
-        """Tell whether it has all transactions of another set."""
+        """Return whether it has all transactions of another set."""
         return self.flavor == other.flavor and all(
             _covers(self.servers.get(server, ()), intervals) for server, intervals in other.servers.items()
         )
 
     def has_servers_of(self, other: GtidSet) -> bool:
-        """Tell whether all servers of another set are among its own."""
+        """Return whether it has all servers of another set."""
         return set(other.servers) <= set(self.servers)
 
     def union(self, other: GtidSet) -> GtidSet:
-        """Return the set of all transactions of both, which must be of one flavor."""
+        """Return the union with another set of the same flavor."""
         if self.flavor != other.flavor:
-            raise ValueError(f"sets of {self.flavor} and {other.flavor} can't be joined")
+            raise ValueError(f"can't unite sets of flavors {self.flavor} and {other.flavor}")
         servers = {
-            server: _joined(self.servers.get(server, ()) + other.servers.get(server, ()))
+            server: _merged(self.servers.get(server, ()) + other.servers.get(server, ()))
             for server in {**self.servers, **other.servers}
         }
         later = {
@@ -116,33 +116,33 @@ def _parse(text: str) -> GtidSet:
     servers: dict[str, Intervals] = {}
     last: dict[str, str] = {}
     if not slash or flavor not in ("MySQL56", "MariaDB"):
-        raise _wrong(text)
+        raise _invalid(text)
     for part in filter(None, (part.strip() for part in rest.split(","))):
         if flavor == "MariaDB":
             if (found := _MARIADB.fullmatch(part)) is None or found[1] in servers:
-                raise _wrong(text)
+                raise _invalid(text)
             servers[found[1]] = ((1, int(found[3])),)
             last[found[1]] = found[2]
             continue
         server, *words = part.lower().split(":")
         if not _UUID.fullmatch(server) or not words:
-            raise _wrong(text)
+            raise _invalid(text)
         name = server
         for word in words:
             if (interval := _INTERVAL.fullmatch(word)) is not None:
                 first = int(interval[1])
                 end = int(interval[2] or first)
                 if not 1 <= first <= end:
-                    raise _wrong(text)
-                servers[name] = _joined((*servers.get(name, ()), (first, end)))
+                    raise _invalid(text)
+                servers[name] = _merged((*servers.get(name, ()), (first, end)))
             elif _TAG.fullmatch(word):
                 name = f"{server}:{word}"
             else:
-                raise _wrong(text)
+                raise _invalid(text)
     return GtidSet(flavor, servers, last)
 
 
-def _joined(intervals: Intervals) -> Intervals:
+def _merged(intervals: Intervals) -> Intervals:
     if len(intervals) < 2 or all(a[1] + 1 < b[0] for a, b in pairwise(intervals)):
         return intervals
     joined: list[tuple[int, int]] = []
@@ -158,9 +158,9 @@ def _covers(outer: Intervals, inner: Intervals) -> bool:
     return all(any(a <= first and last <= b for a, b in outer) for first, last in inner)
 
 
-def _wrong(text: str) -> CorruptInput:
+def _invalid(text: str) -> CorruptInput:
     return CorruptInput(
-        "this is no position of a Vitess shard",
+        "not a valid position of a Vitess shard",
         expected="MySQL56/<uuid>:<n>-<m>,... or MariaDB/<domain>-<server>-<sequence>,...",
         found=text[:200] or "an empty text",
     )

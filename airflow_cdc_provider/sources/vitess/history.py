@@ -1,9 +1,9 @@
-"""A table's shapes over time, and how rows of each are shown by the newest.
+"""Schema history of a table, and the mapping of older rows to its newest schema.
 
-Made of the records of kind ``schema``: the fields that rows came with, each where they were first seen,
-and the statements of all shards. Between two shapes that follow each other the statements are replayed on
-the names of the first; what doesn't apply (the same statement again, from another shard) is passed over. What
-they leave open is told: from then on the table is due for a snapshot.
+Built from the records of kind ``schema``: each version of the fields with the position at which it was first
+seen, and the DDL statements of all shards. Between two consecutive versions the statements are replayed on
+the column names of the first. Statements that don't apply (repetitions from other shards) are skipped. If the
+statements don't explain a version, or may have changed stored values, the table requires a snapshot.
 """
 
 from __future__ import annotations
@@ -39,10 +39,10 @@ _FLOATS: Final = ("float", "double")
 
 @dataclass(frozen=True)
 class FromColumn:
-    """A column's values are those of another shape's column.
+    """A column's values are those of a column of another version.
 
     Args:
-        number: Of that column.
+        number: Index of that column.
     """
 
     number: int
@@ -50,10 +50,10 @@ class FromColumn:
 
 @dataclass(frozen=True)
 class FromDefault:
-    """A column has one value in all rows that were there before it.
+    """A column has the same value in all rows that are older than it.
 
     Args:
-        text: MySQL's text of it; None for NULL.
+        text: MySQL's text of the value; None for NULL.
     """
 
     text: str | None
@@ -66,11 +66,11 @@ _ENDS: Final = ("truncate", "drop")
 
 @dataclass(frozen=True)
 class SnapshotDue:
-    """Why only a snapshot shows a table's rows.
+    """A table requires a snapshot.
 
     Args:
-        moment_us: Since when, µs since 1970.
-        reason: In words.
+        moment_us: Since when, in µs since 1970.
+        reason: Why, as text.
     """
 
     moment_us: int
@@ -78,8 +78,8 @@ class SnapshotDue:
 
 
 @dataclass(frozen=True)
-class _Told:
-    """What a record tells, and where it stands in its shard."""
+class _SchemaRecord:
+    """A schema record: its time, shard and position."""
 
     moment_us: int
     origin: str
@@ -87,30 +87,30 @@ class _Told:
 
 
 @dataclass(frozen=True)
-class _Fields(_Told):
-    """A shape where it was first seen."""
+class _FieldsRecord(_SchemaRecord):
+    """A version of the fields, at the position at which it was first seen."""
 
     digest: bytes
     shape: TableShape
 
 
 @dataclass(frozen=True)
-class _Ran(_Told):
-    """A statement that concerns the table."""
+class _StatementRecord(_SchemaRecord):
+    """A statement that affects the table."""
 
     statement: TableStatement
 
 
 @dataclass(frozen=True)
 class TableHistory:
-    """The shapes of a table.
+    """The versions of a table's schema.
 
     Args:
         table: ``keyspace.table``.
-        digests: Names of the shapes, oldest first. The last one may stand there before: it came back.
-        shapes: Likewise.
-        steps: One less: per column of the later shape, where its values come from in rows of the earlier.
-        due: The last event after which only a snapshot shows the rows; None for none.
+        digests: Digests of the versions, oldest first. The last one may occur twice, if it was restored.
+        shapes: Schemas of the versions.
+        steps: For each pair of consecutive versions, the origin of each column of the later one.
+        due: The last event that requires a snapshot; None for none.
     """
 
     table: str
@@ -121,11 +121,11 @@ class TableHistory:
 
     @classmethod
     def of(cls, table: str, records: Iterable[Mapping[str, Any]]) -> TableHistory:
-        """Read records of kind ``schema``; others, and those of other tables, are passed over.
+        """Build the history from records of kind ``schema``; skip other records and other tables.
 
         Args:
             table: ``keyspace.table``.
-            records: In any order; of a shape that is there twice the first place counts.
+            records: Records in any order; the first position of each version is used.
         """
         records = list(records)
         resharded = lineage_of(records)
@@ -133,13 +133,17 @@ class TableHistory:
             (one for record in records if record["kind"] == SCHEMA and (one := _read(table, record))),
             key=lambda one: (one.moment_us, one.position, one.origin),
         )
-        statements = [one for one in seen if isinstance(one, _Ran)]
-        shapes: dict[bytes, _Fields] = {}
-        for fields in _in_order([one for one in seen if isinstance(one, _Fields)], statements):
+        statements = [one for one in seen if isinstance(one, _StatementRecord)]
+        shapes: dict[bytes, _FieldsRecord] = {}
+        for fields in _in_order([one for one in seen if isinstance(one, _FieldsRecord)], statements):
             shapes.setdefault(fields.digest, fields)
         steps = []
         dues = [_due(one) for one in statements if _changes_values(one)]
-        dues += [_ended(one) for one in statements if one.statement.kind in _ENDS and one.origin in resharded]
+        dues += [
+            _due_after_end(one)
+            for one in statements
+            if one.statement.kind in _ENDS and one.origin in resharded
+        ]
         replayed: dict[str, bytes] = {}
         for earlier, later in pairwise(shapes.values()):
             since = max(
@@ -154,19 +158,19 @@ class TableHistory:
                 replayed[later.origin] = max(one.position for one in between)
             step, open_questions = _step(earlier.shape, later.shape, between)
             steps.append(step)
-            # A snapshot that began after the statement has what it did, whenever its fields were seen.
+            # A snapshot that started after the statement includes its effects, whenever its fields were seen.
             moment_us = between[-1].moment_us if between else later.moment_us
             dues += [SnapshotDue(moment_us, question) for question in open_questions]
         chain = list(shapes.values())
-        after = _behind(chain, statements)
-        if after and (again := _returned(chain, after)):
-            step, open_questions = _step(chain[-1].shape, again.shape, after)
-            chain.append(again)
+        after = _statements_after(chain, statements)
+        if after and (restored := _restored_version(chain, after)):
+            step, open_questions = _step(chain[-1].shape, restored.shape, after)
+            chain.append(restored)
             steps.append(step)
-            # Rows from before the column went bear the same fields as those with the new one.
-            columns = zip(again.shape.columns, step, strict=True)
-            came = [column.name for column, origin in columns if isinstance(origin, FromDefault)]
-            open_questions += [f"column {name} went and came again" for name in came]
+            # Rows from before the column was dropped have the same fields as those with the new column.
+            columns = zip(restored.shape.columns, step, strict=True)
+            added = [column.name for column, origin in columns if isinstance(origin, FromDefault)]
+            open_questions += [f"column {name} was dropped and added again" for name in added]
             dues += [SnapshotDue(after[-1].moment_us, question) for question in open_questions]
         return cls(
             table,
@@ -178,16 +182,16 @@ class TableHistory:
 
     @property
     def newest(self) -> TableShape:
-        """The shape that mirrors show; one without columns if none is known."""
+        """The newest version, used by mirrors; without columns if none is recorded."""
         return self.shapes[-1] if self.shapes else TableShape(self.table, ())
 
     @cached_property
     def by_digest(self) -> dict[bytes, int]:
-        """Number of each shape, where it stands last."""
+        """Index of each version; the last one, if it occurs twice."""
         return {digest: number for number, digest in enumerate(self.digests)}
 
     def origins(self, number: int) -> tuple[Origin, ...]:
-        """Tell, per column of the newest shape, where its values come from in rows of another."""
+        """Return the origin of each column of the newest version in rows of another version."""
         found: list[Origin] = []
         for column in range(len(self.newest.columns)):
             origin: Origin = FromColumn(column)
@@ -200,13 +204,13 @@ class TableHistory:
 
     @cached_property
     def column_ids(self) -> tuple[str, ...]:
-        """Names of the newest columns that stay when they are renamed, and no two columns ever share."""
+        """Ids of the newest columns, which are unique over time and don't change with renames."""
         taken: set[str] = set()
         ids: tuple[str, ...] = ()
         for number, shape in enumerate(self.shapes):
             now = []
-            for place, column in enumerate(shape.columns):
-                origin = self.steps[number - 1][place] if number else None
+            for index, column in enumerate(shape.columns):
+                origin = self.steps[number - 1][index] if number else None
                 now.append(ids[origin.number] if isinstance(origin, FromColumn) else _new(column.name, taken))
                 taken.add(now[-1])
             ids = tuple(now)
@@ -214,7 +218,7 @@ class TableHistory:
 
 
 def lineage_of(records: Iterable[Mapping[str, Any]]) -> dict[str, tuple[str, ...]]:
-    """Return, per shard that a reshard made, all shards whose rows went into it, also through others."""
+    """Return all direct and indirect ancestors of each shard that a reshard created."""
     parents: dict[str, set[str]] = {}
     for record in records:
         if record["kind"] == SCHEMA and record["schema_id"] == LINEAGE:
@@ -224,10 +228,10 @@ def lineage_of(records: Iterable[Mapping[str, Any]]) -> dict[str, tuple[str, ...
 
 
 def families_of(lineage: Mapping[str, Sequence[str]]) -> dict[str, str]:
-    """Return, per shard that a reshard made or ended, one name for all that it shares rows with.
+    """Return, for each shard of a reshard, one name for all shards that share rows with it.
 
     Args:
-        lineage: Per shard that a reshard made, all its ancestors.
+        lineage: All ancestors of each shard that a reshard created.
     """
     families: dict[str, frozenset[str]] = {}
     for child, ancestors in lineage.items():
@@ -237,7 +241,7 @@ def families_of(lineage: Mapping[str, Sequence[str]]) -> dict[str, str]:
 
 
 def records_of(table: pa.Table) -> list[dict[str, Any]]:
-    """Take out of a table of records what histories are made of."""
+    """Extract the columns that histories need from a table of records."""
     columns = ["kind", "source_table", "origin", "position", "committed_at", "captured_at", "schema_id"]
     found: list[dict[str, Any]] = table.select([*columns, "payload"]).to_pylist()
     return found
@@ -245,78 +249,85 @@ def records_of(table: pa.Table) -> list[dict[str, Any]]:
 
 def _ancestors(child: str, parents: Mapping[str, set[str]]) -> set[str]:
     found: set[str] = set()
-    waiting = [child]
-    while waiting:
-        new = parents.get(waiting.pop(), set()) - found
+    pending = [child]
+    while pending:
+        new = parents.get(pending.pop(), set()) - found
         found |= new
-        waiting += new
+        pending += new
     return found - {child}
 
 
-def _read(table: str, record: Mapping[str, Any]) -> _Fields | _Ran | None:
-    """Read a record; None if it doesn't concern the table."""
+def _read(table: str, record: Mapping[str, Any]) -> _FieldsRecord | _StatementRecord | None:
+    """Parse a record; None if it doesn't affect the table."""
     keyspace, _, name = table.partition(".")
     moment = record["committed_at"] or record["captured_at"]
     moment_us = (moment - _EPOCH) // timedelta(microseconds=1)
-    place = (moment_us, record["origin"], bytes(record["position"]))
+    at = (moment_us, record["origin"], bytes(record["position"]))
     if record["schema_id"] == DDL:
         if record["origin"].partition("/")[0] != keyspace:
             return None
         text = bytes(record["payload"]).decode(errors="replace")
         found = [one for one in read_statement(text) if one.table == name]
-        return _Ran(*place, found[0]) if found else None
+        return _StatementRecord(*at, found[0]) if found else None
     if record["source_table"] != table or record["schema_id"] == LINEAGE:
         return None
-    return _Fields(*place, bytes.fromhex(record["schema_id"]), TableShape.parse(bytes(record["payload"])))
+    return _FieldsRecord(*at, bytes.fromhex(record["schema_id"]), TableShape.parse(bytes(record["payload"])))
 
 
 @dataclass
-class _Run:
-    """A statement that shards ran, each by itself."""
+class _ShardedStatement:
+    """A statement that several shards ran independently, with its position in each."""
 
     statement: TableStatement
     moment_us: int
-    places: dict[str, bytes]
+    positions: dict[str, bytes]
 
 
-def _in_order(seen: Sequence[_Fields], statements: Sequence[_Ran]) -> list[_Fields]:
-    """Order shapes by the statements that their shards had run; times of shards are seconds of their own.
+def _in_order(seen: Sequence[_FieldsRecord], statements: Sequence[_StatementRecord]) -> list[_FieldsRecord]:
+    """Order versions by the statements that their shards had run, as the clocks of shards differ.
 
     Args:
-        seen: In the order of time.
-        statements: Likewise.
+        seen: Versions in the order of time.
+        statements: Statements in the order of time.
     """
-    runs: list[_Run] = []
+    runs: list[_ShardedStatement] = []
     for one in statements:
-        behind = max((n for n, run in enumerate(runs) if one.origin in run.places), default=-1) + 1
-        same = (run for run in runs[behind:] if run.statement == one.statement)
+        first = max((n for n, run in enumerate(runs) if one.origin in run.positions), default=-1) + 1
+        same = (run for run in runs[first:] if run.statement == one.statement)
         run = next(same, None)
         if run is None:
-            runs.append(run := _Run(one.statement, one.moment_us, {}))
-        run.places[one.origin] = one.position
+            runs.append(run := _ShardedStatement(one.statement, one.moment_us, {}))
+        run.positions[one.origin] = one.position
 
-    def before(fields: _Fields) -> int:
-        """Count the statements before: those of its own shard tell; without one, the time does."""
-        own = [(n, run.places[fields.origin]) for n, run in enumerate(runs) if fields.origin in run.places]
+    def before(fields: _FieldsRecord) -> int:
+        """Count the earlier statements by position in the same shard; if it has none, by time."""
+        own = [
+            (n, run.positions[fields.origin]) for n, run in enumerate(runs) if fields.origin in run.positions
+        ]
         if own:
-            return max((n for n, place in own if place < fields.position), default=-1)
+            return max((n for n, position in own if position < fields.position), default=-1)
         return max((n for n, run in enumerate(runs) if run.moment_us < fields.moment_us), default=-1)
 
     return sorted(seen, key=before)
 
 
-def _behind(chain: Sequence[_Fields], statements: Sequence[_Ran]) -> list[_Ran]:
-    """Return the statements behind the newest shape, in the shard that showed it first."""
+def _statements_after(
+    chain: Sequence[_FieldsRecord], statements: Sequence[_StatementRecord]
+) -> list[_StatementRecord]:
+    """Return the statements after the newest version, in the shard in which it was first seen."""
     if not chain:
         return []
     newest = chain[-1]
     return [one for one in statements if one.origin == newest.origin and one.position > newest.position]
 
 
-def _returned(chain: Sequence[_Fields], after: Sequence[_Ran]) -> _Fields | None:
-    """Find the shape to which statements behind the newest one led back.
+def _restored_version(
+    chain: Sequence[_FieldsRecord], after: Sequence[_StatementRecord]
+) -> _FieldsRecord | None:
+    """Return the older version that statements after the newest one restored.
 
-    Fields that were seen before are not recorded again: only statements tell that a column went again.
+    Fields that were seen before are not recorded again, so only statements show that a column was dropped
+    again.
     """
     newest = chain[-1].shape
     names: dict[str, str | Added] = {column.name: column.name for column in newest.columns}
@@ -327,38 +338,40 @@ def _returned(chain: Sequence[_Fields], after: Sequence[_Ran]) -> _Fields | None
     return next((one for one in reversed(chain[:-1]) if one.shape.index.keys() == names.keys()), None)
 
 
-def _changes_values(one: _Ran) -> bool:
+def _changes_values(one: _StatementRecord) -> bool:
     return any(_is_open(action) for action in one.statement.actions)
 
 
-def _ended(one: _Ran) -> SnapshotDue:
-    """Tell of a shard's end of a table, whose rows stand under the shards that it was made of, too.
+def _due_after_end(one: _StatementRecord) -> SnapshotDue:
+    """Require a snapshot after a shard ended a table that also has rows of the shard's ancestors.
 
-    Which of these were in the other shards that came of them, nothing tells.
+    It is unknown which of these rows belong to other children of the ancestors.
     """
-    reason = f"{one.origin} ran a {one.statement.kind} of rows from before it was resharded"
+    reason = f"{one.origin} ran a {one.statement.kind} of rows from before its reshard"
     return SnapshotDue(one.moment_us, reason)
 
 
 def _is_open(action: Action) -> bool:
-    """Tell whether a part of a statement gives stored rows values that only the source knows."""
+    """Return whether an action gives stored rows values that only the source knows."""
     return isinstance(action, Unknown) or (isinstance(action, Added) and not action.constant)
 
 
-def _due(one: _Ran) -> SnapshotDue:
+def _due(one: _StatementRecord) -> SnapshotDue:
     action = next(action for action in one.statement.actions if _is_open(action))
     if isinstance(action, Added):
-        return SnapshotDue(one.moment_us, f"column {action.name} came, and what rows have there isn't known")
+        return SnapshotDue(
+            one.moment_us, f"column {action.name} was added, and its values in existing rows are unknown"
+        )
     assert isinstance(action, Unknown)
     return SnapshotDue(one.moment_us, f"{one.origin} ran: {action.text}")
 
 
 def _step(
-    earlier: TableShape, later: TableShape, statements: Sequence[_Ran]
+    earlier: TableShape, later: TableShape, statements: Sequence[_StatementRecord]
 ) -> tuple[tuple[Origin, ...], list[str]]:
-    """Explain a shape by the one before it and the statements between: origins, and what is left open."""
+    """Derive a version from the previous one and the statements between: origins, and open questions."""
     if any(one.statement.kind in ("create", "drop") for one in statements):
-        return (FromDefault(None),) * len(later.columns), []  # no row of the table before is left
+        return (FromDefault(None),) * len(later.columns), []  # no row of the old table exists
     names: dict[str, str | Added] = {column.name: column.name for column in earlier.columns}
     for one in statements:
         names = _replay(one.statement, names)
@@ -371,20 +384,20 @@ def _step(
             origins.append(FromColumn(number))
             if not _widens(earlier.columns[number], column):
                 old = earlier.columns[number].column_type
-                questions.append(f"column {column.name} turned from {old} to {column.column_type}")
+                questions.append(f"column {column.name} changed from {old} to {column.column_type}")
         elif found is not None and found.constant:
             origins.append(FromDefault(found.default))
         else:
             origins.append(FromDefault(None))
-            questions.append(f"column {column.name} came, and what rows have there isn't known")
+            questions.append(f"column {column.name} was added, and its values in existing rows are unknown")
     key = [(column.name, column.scale) for column in (earlier.columns[n] for n in earlier.key)]
     if key != [(names.get(column.name), column.scale) for column in (later.columns[n] for n in later.key)]:
-        questions.append("the key is another one")
+        questions.append("the key changed")
     return tuple(origins), questions
 
 
 def _replay(statement: TableStatement, names: Mapping[str, str | Added]) -> dict[str, str | Added]:
-    """Apply a statement to names, all its actions at once, as MySQL does: two columns may swap names."""
+    """Apply all actions of a statement to names at once, as MySQL does: two columns may swap names."""
     renamed = {action.old: action.new for action in statement.actions if isinstance(action, Renamed)}
     dropped = {action.name for action in statement.actions if isinstance(action, Dropped)}
     now: dict[str, str | Added] = {}
@@ -400,7 +413,7 @@ def _replay(statement: TableStatement, names: Mapping[str, str | Added]) -> dict
 
 
 def _widens(old: Column, new: Column) -> bool:
-    """Tell whether stored values stay what they are when a column's type changes so."""
+    """Return whether a change of a column's type preserves stored values."""
     a, b = old.type, new.type
     if (a, old.collation) == (b, new.collation):
         return True
@@ -409,21 +422,23 @@ def _widens(old: Column, new: Column) -> bool:
         return False
     match family:
         case "integer":
-            wider = _INTEGERS.index(b.word) - _INTEGERS.index(a.word)
+            wider = _INTEGERS.index(b.name) - _INTEGERS.index(a.name)
             return (wider >= 0 and old.unsigned == new.unsigned) or (wider > 0 and old.unsigned)
         case "decimal":
             whole = (new.precision - new.scale) - (old.precision - old.scale)
             return new.scale >= old.scale and whole >= 0 and (old.unsigned or not new.unsigned)
         case "float":
-            return _FLOATS.index(b.word) >= _FLOATS.index(a.word) and a.sizes == b.sizes
+            return _FLOATS.index(b.name) >= _FLOATS.index(a.name) and a.sizes == b.sizes
         case "text":
-            return True  # narrower is refused in strict mode; the text stays itself in another character set
+            return (
+                True  # MySQL rejects narrowing in strict mode; the text is the same in another character set
+            )
         case "members":
-            return a.word == b.word and b.members[: len(a.members)] == a.members
+            return a.name == b.name and b.members[: len(a.members)] == a.members
         case "datetime" | "timestamp" | "time":
             return new.scale >= old.scale
         case "bytes" | "bit":
-            return a.word == b.word or {a.word, b.word} <= _BLOBS
+            return a.name == b.name or {a.name, b.name} <= _BLOBS
     return True
 
 

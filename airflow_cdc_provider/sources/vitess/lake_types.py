@@ -1,7 +1,7 @@
-"""The lake type of each type of MySQL: the one place that says it. ``docs/types-vitess.md`` shows its table.
+"""The lake type of each MySQL type. ``docs/types-vitess.md`` contains the table.
 
-Nothing is rounded or set to null in silence: a value that its column can't hold exactly stands as MySQL's
-text in the mirror's column :data:`REST`.
+No value is silently rounded or set to null: a value that its column can't represent exactly is stored as
+MySQL's text in the mirror's column :data:`REST`.
 """
 
 from __future__ import annotations
@@ -33,24 +33,24 @@ Family = Literal[
 ]
 
 REST: Final = "_rest"
-"""Column of a mirror: values that their own columns can't hold, a JSON object of MySQL's texts by column;
-null where there are none."""
+"""Column of a mirror: a JSON object with MySQL's text of each value that its own column can't represent; null
+if there are none."""
 
 VECTOR: Final = pa.list_(pa.field("element", pa.float32()))
 
 
 @dataclass(frozen=True)
 class TypeRow:
-    """What holds for some types of MySQL alike.
+    """A row of the type table.
 
     Args:
-        words: Their names in SQL.
-        family: How their values are written on the wire.
-        lake: The lake type, for people.
-        note: What there is to know.
+        names: SQL type names.
+        family: Format of their values on the wire.
+        lake: The lake type, as text.
+        note: Note for the documentation.
     """
 
-    words: tuple[str, ...]
+    names: tuple[str, ...]
     family: Family
     lake: str
     note: str = ""
@@ -110,24 +110,24 @@ TYPES: Final = (
     ),
     TypeRow(("vector",), "vector", "list of float32"),
 )
-"""All types; others are shown as their bytes."""
+"""All types; values of other types are binary."""
 
-_FAMILIES: Final[dict[str, Family]] = {word: row.family for row in TYPES for word in row.words}
+_FAMILIES: Final[dict[str, Family]] = {name: row.family for row in TYPES for name in row.names}
 _NARROW: Final = ("tinyint", "smallint", "mediumint")
 
 
 def family_of(column: Column) -> Family:
-    """Return how a column's values are written."""
-    return _FAMILIES.get(column.type.word, "bytes")
+    """Return the wire format of a column's values."""
+    return _FAMILIES.get(column.type.name, "bytes")
 
 
 @dataclass(frozen=True)
 class LakeTypes:
-    """How values are shown where there is a choice.
+    """Options of the lake types.
 
     Args:
-        temporal: ``typed``: DATE, DATETIME, TIMESTAMP and TIME as in the table. ``text``: MySQL's text, zero
-            dates among them.
+        temporal: ``typed``: DATE, DATETIME, TIMESTAMP and TIME as in the table. ``text``: MySQL's text,
+            including zero dates.
     """
 
     temporal: Literal["typed", "text"] = "typed"
@@ -145,7 +145,7 @@ class LakeTypes:
                     return pa.string()
                 return pa.decimal128(column.precision, column.scale)
             case "float":
-                return pa.float32() if column.type.word == "float" else pa.float64()
+                return pa.float32() if column.type.name == "float" else pa.float64()
             case "date":
                 return pa.date32()
             case "datetime":
@@ -168,18 +168,18 @@ class LakeTypes:
 
 
 def _integer(column: Column) -> pa.DataType:
-    if column.type.word in _NARROW:
+    if column.type.name in _NARROW:
         return pa.int32()
-    if column.type.word == "int":
+    if column.type.name == "int":
         return pa.int64() if column.unsigned else pa.int32()
     return pa.decimal128(20, 0) if column.unsigned else pa.int64()
 
 
 def type_table() -> str:
-    """Return the table of types as the documentation shows it."""
+    """Return the type table in Markdown."""
     lines = ["| MySQL | lake (Arrow) | notes |", "|---|---|---|"]
     lines += [
-        f"| {', '.join(f'`{word.upper()}`' for word in row.words)} | {row.lake} | {row.note} |"
+        f"| {', '.join(f'`{name.upper()}`' for name in row.names)} | {row.lake} | {row.note} |"
         for row in TYPES
     ]
     return "\n".join(lines)

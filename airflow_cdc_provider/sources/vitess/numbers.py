@@ -1,8 +1,8 @@
-"""Numbers of MySQL's text: kernels from the places of values to Arrow columns.
+"""Kernels that parse numbers from MySQL's text to Arrow columns.
 
-Exact, or told apart as a misfit; nothing is rounded but what a binary floating-point number is, and that
-correctly. What VStream prints in more than one way is read alike: ``000042`` (ZEROFILL in a copy) and ``42``,
-``.50`` and ``0.50``, `` 12 345.6`` with the blanks of Vitess 8, ``1.5`` and ``1.5E+00``.
+A number is either exact or marked as a misfit. Only binary floating-point numbers are rounded, correctly.
+Different texts of the same number are equal: ``000042`` (ZEROFILL in a copy) and ``42``, ``.50`` and
+``0.50``, `` 12 345.6`` with the blanks of Vitess 8, ``1.5`` and ``1.5E+00``.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from airflow_cdc_provider.changes.spans import Bytes, Ints, column_of, fixed_col
 Mask = npt.NDArray[np.bool_]
 
 WIDEST_DECIMAL: Final = 38
-"""Digits of the widest decimal that lakes hold; MySQL's have 65 at most."""
+"""Maximum number of digits of a lake's decimal; MySQL's maximum is 65."""
 
 _BLANK: Final = 32
 _POINT: Final = 46
@@ -35,16 +35,16 @@ _PLAIN_DIGITS: Final = 15
 
 
 def read_integers(data: Bytes, starts: Ints, ends: Ints, bits: int) -> tuple[pa.Array, Mask]:
-    """Read whole numbers.
+    """Parse integers.
 
     Args:
         data: A buffer.
         starts: First byte of each number's text, negative for none.
         ends: Byte after each.
-        bits: 32 or 64: how wide the column is.
+        bits: Width of the column: 32 or 64.
 
     Returns:
-        int32 or int64, null where there is none or it doesn't fit; and where it doesn't.
+        int32 or int64, null where there is no number or a misfit; and a mask of the misfits.
     """
     values = np.zeros(len(starts), np.int64)
     misfits = np.zeros(len(starts), np.bool_)
@@ -56,10 +56,10 @@ def read_integers(data: Bytes, starts: Ints, ends: Ints, bits: int) -> tuple[pa.
 
 
 def read_decimals(data: Bytes, starts: Ints, ends: Ints, precision: int, scale: int) -> tuple[pa.Array, Mask]:
-    """Read decimal numbers of at most 38 digits.
+    """Parse decimal numbers of at most 38 digits.
 
     Returns:
-        decimal128, null where there is none or it has more digits; and where it has.
+        decimal128, null where there is no number or a misfit; and a mask of the misfits.
     """
     values = np.zeros((len(starts), 2), np.uint64)
     misfits = np.zeros(len(starts), np.bool_)
@@ -69,10 +69,11 @@ def read_decimals(data: Bytes, starts: Ints, ends: Ints, precision: int, scale: 
 
 
 def decimal_texts(data: Bytes, starts: Ints, ends: Ints, scale: int) -> tuple[pa.Array, Mask]:
-    """Write decimal numbers as MySQL does: no blanks, a digit before the point and ``scale`` behind it.
+    """Format decimal numbers as MySQL does: no blanks, a digit before the point and ``scale`` after it.
 
     Returns:
-        Strings, null where there is none or it is no number with so many digits behind the point; and where.
+        Strings, null where there is no number or a misfit, such as more fractional digits; and a mask of the
+        misfits.
     """
     count = len(starts)
     offsets = np.zeros(count + 1, np.int64)
@@ -85,7 +86,7 @@ def decimal_texts(data: Bytes, starts: Ints, ends: Ints, scale: int) -> tuple[pa
 
 
 def read_floats(data: Bytes, starts: Ints, ends: Ints, kind: pa.DataType) -> tuple[pa.Array, Mask]:
-    """Read floating-point numbers, correctly rounded.
+    """Parse floating-point numbers, correctly rounded.
 
     Args:
         data: A buffer.
@@ -94,24 +95,25 @@ def read_floats(data: Bytes, starts: Ints, ends: Ints, kind: pa.DataType) -> tup
         kind: float32 or float64.
 
     Returns:
-        Numbers, null where there is none or it is no number of this size; and where it isn't.
+        Numbers, null where there is no number or a misfit, such as one out of range; and a mask of the
+        misfits.
     """
     misfits = np.zeros(len(starts), np.bool_)
     _check_floats(data, starts, ends, misfits)
     raw = span_column(pa.string(), data, np.where(misfits, -1, starts), ends)
     numbers = raw.cast(kind)
-    endless = pc.is_inf(numbers).fill_null(False).to_numpy(zero_copy_only=False)
-    if endless.any():
-        misfits |= endless
-        numbers = pc.if_else(pa.array(~endless), numbers, pa.scalar(None, kind))
+    is_infinite = pc.is_inf(numbers).fill_null(False).to_numpy(zero_copy_only=False)
+    if is_infinite.any():
+        misfits |= is_infinite
+        numbers = pc.if_else(pa.array(~is_infinite), numbers, pa.scalar(None, kind))
     return numbers, misfits
 
 
 def float_texts(numbers: pa.Array) -> pa.Array:
-    """Write floating-point numbers as MySQL's SELECT does.
+    """Format floating-point numbers as MySQL's SELECT does.
 
-    Of FLOAT that are six digits, whatever is stored. Plain up to 15 digits before the point and 14 zeros
-    behind it, else with an exponent (``my_gcvt`` of MySQL's ``strings/dtoa.cc``).
+    FLOAT has six digits. Numbers with up to 15 digits before the point or 14 zeros after it have no exponent
+    (``my_gcvt`` in MySQL's ``strings/dtoa.cc``).
     """
     single = pa.types.is_float32(numbers.type)
     distinct = pc.dictionary_encode(numbers)
@@ -145,16 +147,16 @@ def _read_integers(data: Any, starts: Any, ends: Any, limit: Any, values: Any, m
         negative = at < end and data[at] == _MINUS
         if negative:
             at += 1
-        sound = at < end
+        valid_text = at < end
         size = np.uint64(0)
         while at < end:
             digit = np.uint64(data[at]) - np.uint64(_ZERO)
             if digit > np.uint64(9) or size > np.uint64(922337203685477580):
-                sound = False
+                valid_text = False
                 break
             size = size * np.uint64(10) + digit
             at += 1
-        if not sound or size > limit or (size == limit and not negative):
+        if not valid_text or size > limit or (size == limit and not negative):
             misfits[row] = True
         elif negative:
             values[row] = np.int64(np.uint64(0) - size)
@@ -164,15 +166,15 @@ def _read_integers(data: Any, starts: Any, ends: Any, limit: Any, values: Any, m
 
 @walker
 def _parts(data: Any, start: Any, end: Any, scale: Any) -> Any:
-    """Look at a decimal's text.
+    """Scan a decimal's text.
 
     Returns:
-        Whether it is one with at most ``scale`` digits behind its point (zeros there may be more), whether it
-        is negative, how many digits before the point count, and how many behind it are there.
+        Whether it is a decimal with at most ``scale`` fractional digits (not counting further zeros), whether
+        it is negative, the number of significant digits before the point, and of digits after it.
     """
     at = start
-    before = 0
-    behind = 0
+    integer_digits = 0
+    fraction_digits = 0
     seen = False
     negative = False
     signed = False
@@ -193,15 +195,15 @@ def _parts(data: Any, start: Any, end: Any, scale: Any) -> Any:
             if byte != _ZERO:
                 nonzero = True
             if not pointed:
-                if before or byte != _ZERO:
-                    before += 1
-            elif behind < scale:
-                behind += 1
+                if integer_digits or byte != _ZERO:
+                    integer_digits += 1
+            elif fraction_digits < scale:
+                fraction_digits += 1
             elif byte != _ZERO:
                 return False, False, 0, 0
         else:
             return False, False, 0, 0
-    return seen, negative and nonzero, before, behind
+    return seen, negative and nonzero, integer_digits, fraction_digits
 
 
 @walker
@@ -211,14 +213,14 @@ def _read_decimals(
     for row in range(len(starts)):
         if starts[row] < 0:
             continue
-        sound, negative, before, behind = _parts(data, starts[row], ends[row], scale)
-        if not sound or before + scale > precision:
+        valid_text, negative, integer_digits, fraction_digits = _parts(data, starts[row], ends[row], scale)
+        if not valid_text or integer_digits + scale > precision:
             misfits[row] = True
             continue
         high = np.uint64(0)
         low = np.uint64(0)
         pointed = False
-        left = behind
+        left = fraction_digits
         for at in range(starts[row], ends[row]):
             byte = data[at]
             if byte == _POINT:
@@ -229,7 +231,7 @@ def _read_decimals(
                         break
                     left -= 1
                 high, low = _times_ten(high, low, np.uint64(byte) - np.uint64(_ZERO))
-        for _ in range(scale - behind):
+        for _ in range(scale - fraction_digits):
             high, low = _times_ten(high, low, np.uint64(0))
         if negative:
             low = ~low + np.uint64(1)
@@ -251,9 +253,9 @@ def _measure_decimals(data: Any, starts: Any, ends: Any, scale: Any, offsets: An
     total = np.int64(0)
     for row in range(len(starts)):
         if starts[row] >= 0:
-            sound, negative, before, _ = _parts(data, starts[row], ends[row], scale)
-            if sound:
-                total += (1 if negative else 0) + max(before, 1) + (scale + 1 if scale else 0)
+            valid_text, negative, integer_digits, _ = _parts(data, starts[row], ends[row], scale)
+            if valid_text:
+                total += (1 if negative else 0) + max(integer_digits, 1) + (scale + 1 if scale else 0)
             else:
                 misfits[row] = True
         offsets[row + 1] = total
@@ -265,18 +267,18 @@ def _write_decimals(data: Any, starts: Any, ends: Any, scale: Any, offsets: Any,
         at = offsets[row]
         if at == offsets[row + 1]:
             continue
-        _, negative, before, behind = _parts(data, starts[row], ends[row], scale)
+        _, negative, integer_digits, fraction_digits = _parts(data, starts[row], ends[row], scale)
         if negative:
             out[at] = _MINUS
             at += 1
-        if before == 0:
+        if integer_digits == 0:
             out[at] = _ZERO
             at += 1
         pointed = False
-        begun = False
-        left = behind
-        for place in range(starts[row], ends[row]):
-            byte = data[place]
+        started = False
+        left = fraction_digits
+        for index in range(starts[row], ends[row]):
+            byte = data[index]
             if byte == _POINT:
                 pointed = True
                 if scale:
@@ -287,22 +289,22 @@ def _write_decimals(data: Any, starts: Any, ends: Any, scale: Any, offsets: Any,
                     if left == 0:
                         break
                     left -= 1
-                elif not begun and byte == _ZERO:
+                elif not started and byte == _ZERO:
                     continue
-                begun = True
+                started = True
                 out[at] = byte
                 at += 1
         if scale and not pointed:
             out[at] = _POINT
             at += 1
-        for _ in range(scale - behind):
+        for _ in range(scale - fraction_digits):
             out[at] = _ZERO
             at += 1
 
 
 @walker
 def _check_floats(data: Any, starts: Any, ends: Any, misfits: Any) -> None:
-    """Tell what is no ``[-]digits[.digits][e[+-]digits]``, with a digit somewhere before the exponent."""
+    """Mark texts other than ``[-]digits[.digits][e[+-]digits]`` with a digit before the exponent."""
     for row in range(len(starts)):
         if starts[row] < 0:
             continue
@@ -319,12 +321,12 @@ def _check_floats(data: Any, starts: Any, ends: Any, misfits: Any) -> None:
             while at < end and _ZERO <= data[at] <= _ZERO + 9:
                 at += 1
                 digits += 1
-        sound = digits > 0
+        valid_text = digits > 0
         if at < end and (data[at] == 69 or data[at] == 101):
             at += 1
             if at < end and (data[at] == _MINUS or data[at] == _PLUS):
                 at += 1
-            sound = sound and at < end
+            valid_text = valid_text and at < end
             while at < end and _ZERO <= data[at] <= _ZERO + 9:
                 at += 1
-        misfits[row] = not sound or at != end
+        misfits[row] = not valid_text or at != end

@@ -1,4 +1,4 @@
-"""Options of a Vitess source. Light: read by DAG files."""
+"""Options of a Vitess source. Import-light, since DAG files read it."""
 
 from __future__ import annotations
 
@@ -29,13 +29,13 @@ def _keyspace(value: str) -> str:
         try:
             re.compile(value.strip("/"))
         except re.error as error:
-            return f"a regular expression behind the slash ({error})"
-        return "" if value.strip("/") else "a regular expression behind the slash"
-    return "" if re.fullmatch(r"[^\s/:@.`]+", value) else "a keyspace, or an expression behind a slash"
+            return f"a regular expression after the slash ({error})"
+        return "" if value.strip("/") else "a regular expression after the slash"
+    return "" if re.fullmatch(r"[^\s/:@.`]+", value) else "a keyspace, or a regular expression after a slash"
 
 
 def has_keyspace(chosen: str, keyspace: str) -> bool:
-    """Tell whether a keyspace is among those of option ``keyspace``: by its name, or as VTGate matches it."""
+    """Return whether option ``keyspace`` selects a keyspace, by name or as VTGate matches expressions."""
     if chosen.startswith("/"):
         return re.search(chosen.strip("/"), keyspace) is not None
     return chosen == keyspace
@@ -67,7 +67,7 @@ def _vgtid(value: str) -> str:
         if not isinstance(entry, dict) or not {"keyspace", "shard", "gtid"} <= set(entry):
             return expected
         if not all(isinstance(entry[name], str) and entry[name] for name in ("keyspace", "shard", "gtid")):
-            return f"{expected}; for a copy of what is there take a snapshot"
+            return f"{expected}; take a snapshot to copy existing rows"
         shards.append((entry["keyspace"], entry["shard"]))
     return "" if len(set(shards)) == len(shards) else expected
 
@@ -88,32 +88,32 @@ def _epochs(values: Mapping[str, int]) -> str:
 
 @dataclass(frozen=True)
 class VitessTaskOffsets:
-    """How Debezium's tasks keep their offsets.
+    """How Debezium's tasks store their offsets.
 
-    Says nothing to a capture, whose offset has an entry per shard: only to ``airflow cdc offsets import`` and
-    ``export``. The number of tasks is ``source.streams``.
+    Only used by ``airflow cdc offsets import`` and ``export``. A capture ignores it, because its offset has
+    an entry per shard. The number of tasks is ``source.streams``.
     """
 
     per_task: bool = option(
-        "Each task of Debezium keeps an offset of its own shards, under the key taskI_N_G "
+        "Each Debezium task stores an offset of its shards, with the key taskI_N_G "
         "(vitess.offset.storage.per.task)",
         False,
     )
     generation: int = option(
-        "G, which rises with each change of the number of tasks (vitess.offset.storage.task.key.gen); 0 is "
-        "also what an offset without a key counts as",
+        "G, which increases with each change of the number of tasks (vitess.offset.storage.task.key.gen); an "
+        "offset without a key belongs to generation 0",
         -1,
         minimum=-1,
     )
     previous_tasks: int = option(
-        "How many tasks there really were in the generation before (vitess.prev.num.tasks)", -1, minimum=-1
+        "Actual number of tasks in the previous generation (vitess.prev.num.tasks)", -1, minimum=-1
     )
 
     def __post_init__(self) -> None:
-        """Refuse tasks without a generation, and one without what was before.
+        """Reject tasks without a generation, and a generation without the previous number of tasks.
 
         Raises:
-            ConfigurationError: With what is missing.
+            ConfigurationError: One of them is missing.
         """
         if self.per_task and self.generation < 0:
             raise ConfigurationError(
@@ -123,7 +123,7 @@ class VitessTaskOffsets:
             )
         if self.generation >= 0 and self.previous_tasks <= 0:
             raise ConfigurationError(
-                "a generation of tasks needs the number of tasks before it",
+                "a generation of tasks needs the number of tasks of the previous one",
                 expected="source.task_offsets.previous_tasks (vitess.prev.num.tasks) above 0",
                 found=str(self.previous_tasks),
             )
@@ -131,159 +131,159 @@ class VitessTaskOffsets:
 
 @dataclass(frozen=True)
 class VitessStream:
-    """What is asked of VTGate's stream."""
+    """Flags of VTGate's stream."""
 
     heartbeat_seconds: int = option(
-        "After how many seconds of silence VTGate tells that it lives; three times as long without a word, "
-        "and the stream is opened anew",
+        "Interval of VTGate's heartbeats in an idle stream; after three intervals without any message the "
+        "stream is reopened",
         5,
         minimum=1,
     )
     empty_transactions: bool = option(
-        "Keep a record also of transactions without a captured row; tablets' own heartbeats make one per "
+        "Also store a record of transactions without a captured row; the heartbeats of tablets cause one per "
         "second and shard",
         False,
     )
     stop_on_reshard: bool = option(
-        "Stop where shards are split or merged: the run fails with the new shards and the offset to go on "
-        "from, which a person stores. false: VTGate goes on with the new shards by itself",
+        "Stop when shards are split or merged: the run fails with the new shards and the offset to resume "
+        "from, which an operator must store. false: VTGate continues with the new shards by itself",
         False,
     )
     journals: bool = option(
-        "Have a reshard's journal sent (21; older servers pass over it), so that log and metrics tell of it",
+        "Request journals of reshards (Vitess 21; older servers ignore it) to report them in log and metrics",
         True,
     )
-    minimize_skew: bool = option("Hold back shards that are ahead of others by more than 2 seconds", False)
+    minimize_skew: bool = option("Delay shards that are ahead of others by more than 2 seconds", False)
     transaction_chunk_bytes: int = option(
-        "Transactions larger than this are sent while VTGate still gets them, so that it needs not hold them "
-        "(24); 0: each when it is whole",
+        "VTGate sends larger transactions in chunks instead of buffering them (Vitess 24); 0: only whole "
+        "transactions",
         0,
         minimum=0,
     )
     keyspace_heartbeats: bool = option(
-        "Stream the rows of the tablets' table heartbeat too (21), by the name keyspace.heartbeat, where the "
-        "patterns select it",
+        "Also stream the tablets' heartbeat table (Vitess 21), as keyspace.heartbeat, if the patterns select "
+        "it",
         False,
     )
     exclude_keyspace_from_table_name: bool = option(
-        "Have tables named without their keyspace, which spares VTGate a copy of each event (23; older "
-        "servers pass over it). What is captured stays the same",
+        "Request table names without the keyspace, which saves VTGate a copy of each event (Vitess 23; older "
+        "servers ignore it). The captured data is the same",
         False,
     )
-    cells: tuple[str, ...] = option("Cells whose tablets may be read; default: VTGate's own", ())
+    cells: tuple[str, ...] = option("Cells whose tablets may be read; default: the cell of VTGate", ())
     cell_preference: str = option("preferlocalwithalias, or onlyspecified", "")
     tablet_order: str = option("any, or inorder of the tablet types", "")
 
     def __post_init__(self) -> None:
-        """Refuse flags that VTGate would pass over beside others.
+        """Reject flags that VTGate ignores in combination with others.
 
         Raises:
-            ConfigurationError: With what goes together.
+            ConfigurationError: There is such a combination.
         """
         if self.minimize_skew and self.transaction_chunk_bytes:
             raise ConfigurationError(
-                "option source.stream.transaction_chunk_bytes says nothing with minimize_skew",
+                "option source.stream.transaction_chunk_bytes has no effect with minimize_skew",
                 expected="one of the two",
             )
 
 
 @dataclass(frozen=True)
 class VitessAdvanced:
-    """Options that few users need."""
+    """Advanced options."""
 
-    strict: bool = option("Fail on the first broken or undecodable event instead of setting it apart", False)
-    warn_of_broken: bool = option(
-        "Log where each broken event stands that is set apart; false: they are counted alone", True
+    strict: bool = option(
+        "Fail on the first event that can't be parsed or decoded instead of quarantining it", False
     )
-    slice_bytes: int = option("Bytes of the stream that one task turns into records", 4 << 20, minimum=1)
+    warn_of_broken: bool = option("Log the position of each quarantined event; false: only count them", True)
+    slice_bytes: int = option("Bytes of the stream that one task converts to records", 4 << 20, minimum=1)
     read_ahead_bytes: int = option(
-        "Bytes of changes fetched while those before are worked on, about; 0: no such limit",
+        "Approximate limit of prefetched changes, in bytes; 0: no limit",
         64 << 20,
         minimum=0,
     )
     read_ahead_events: int = option(
-        "Row changes fetched so, about; whichever limit is met first holds. 0: no such limit",
+        "Approximate limit of prefetched row changes; the limit reached first applies. 0: no limit",
         1_000_000,
         minimum=0,
     )
-    call_seconds: float = option("How long a statement may take", 30.0, minimum=0.1)
+    call_seconds: float = option("Timeout of statements", 30.0, minimum=0.1)
     stall_seconds: float = option(
-        "How long a stream may give no transaction although there are some, before the run fails",
+        "Maximum time without a transaction while the head is ahead, before the run fails",
         300.0,
         minimum=1.0,
     )
     connect_attempts: int = option(
-        "How many failed attempts to reach VTGate, once it was reached, are followed by a pause and another "
-        "one. With the default pauses a run fails after 20 min 7 s of them; 0: at once; -1: never",
+        "Number of retries after a lost connection to VTGate, each after a pause. With the default pauses a "
+        "run fails after 20 min 7 s; 0: at once; -1: never",
         16,
         minimum=NO_LIMIT,
     )
     connect_pause_seconds: float = option(
-        "The pause after the first failed attempt; each next one is twice as long", 1.0, minimum=0.0
+        "Pause after the first failed attempt; it doubles with each further attempt", 1.0, minimum=0.0
     )
-    connect_longest_pause_seconds: float = option("The longest such pause", 120.0, minimum=0.0)
+    connect_longest_pause_seconds: float = option("Maximum pause", 120.0, minimum=0.0)
 
 
 @dataclass(frozen=True)
 class VitessOptions:
-    """Which shards to read, and how."""
+    """Options of a Vitess source."""
 
     keyspace: str = option(
-        "The keyspace; or, behind a slash, a regular expression: all keyspaces in which it is found",
+        "The keyspace; or, after a slash, a regular expression that selects all matching keyspaces",
         check=_keyspace,
     )
     conn_id: str = option("Airflow connection of VTGate; not needed offline", "")
-    shards: tuple[str, ...] = option("Shards to read; default: all that serve", (), check=_shards)
+    shards: tuple[str, ...] = option("Shards to read; default: all serving shards", (), check=_shards)
     tablet_type: Literal["PRIMARY", "REPLICA", "RDONLY"] = option(
-        "Type of the tablets that are read; MASTER is PRIMARY", "PRIMARY", read=_tablet_type
+        "Type of the tablets to read; MASTER is PRIMARY", "PRIMARY", read=_tablet_type
     )
     exclude_empty_shards: bool = option(
-        "Leave out shards that no tablet of the type serves; without, a stream waits for them", False
+        "Exclude shards without a serving tablet of the type; otherwise a stream waits for them", False
     )
     start_at: str = option(
-        "Where the first run begins to capture: current, or a VGTID as JSON with keyspace, shard and gtid of "
-        "each shard. Says nothing once there is an offset",
+        "Position at which the first run starts: current, or a VGTID as JSON with keyspace, shard and gtid "
+        "of each shard. Ignored once there is an offset",
         CURRENT,
         read=_start_at,
         check=_vgtid,
     )
     streams: int = option(
-        "VStreams that are read at once, each of its share of the shards (tasks.max)", 1, minimum=1
+        "Number of parallel VStreams, each reading some of the shards (tasks.max)", 1, minimum=1
     )
     epochs: Mapping[str, int] = option(
-        "Epochs that shards have before the first run, instead of 0 (vitess.shard.epoch.map): all shards, or "
-        "none. Says nothing once there is an offset",
+        "Epochs of the shards before the first run, instead of 0 (vitess.shard.epoch.map): of all shards, or "
+        "none. Ignored once there is an offset",
         {},
         read=_json_object,
         check=_epochs,
     )
     generation: int = option(
-        "The connector's generation (vitess.connector.generation): with another one than the offset's the "
-        "epochs of all shards rise by one",
+        "Generation of the connector (vitess.connector.generation): if it differs from the offset's, the "
+        "epochs of all shards increase by one",
         0,
         minimum=0,
     )
     task_offsets: VitessTaskOffsets = option(
-        "How Debezium's tasks keep their offsets, for their import and export", VitessTaskOffsets
+        "How Debezium's tasks store their offsets, for import and export", VitessTaskOffsets
     )
     batch_seconds: float = option(
-        "How long after the begin of one reading of a table without a key, which each run reads in full, the "
-        "next one may begin, for runs that follow closely",
+        "Minimum interval between the starts of two full reads of a table without a key, for runs in quick "
+        "succession",
         60.0,
         minimum=0.0,
     )
-    stream: VitessStream = option("What is asked of VTGate's stream", VitessStream)
-    advanced: VitessAdvanced = option("Options that few users need", VitessAdvanced)
+    stream: VitessStream = option("Flags of VTGate's stream", VitessStream)
+    advanced: VitessAdvanced = option("Advanced options", VitessAdvanced)
 
     def __post_init__(self) -> None:
-        """Refuse a start of other shards than those that are read.
+        """Reject a start position of other shards than those to read.
 
         Raises:
-            ConfigurationError: With what fits.
+            ConfigurationError: The options contradict each other.
         """
         if self.shards and self.keyspace.startswith("/"):
             raise ConfigurationError(
-                "option source.shards says nothing of several keyspaces",
+                "option source.shards can't be used with several keyspaces",
                 expected="one keyspace in source.keyspace",
                 found=self.keyspace,
             )
@@ -297,22 +297,26 @@ class VitessOptions:
             self.shards and {shard for _, shard in named} != set(self.shards)
         ):
             raise ConfigurationError(
-                "option source.start_at names other shards than are read",
+                "option source.start_at doesn't name the shards to read",
                 expected=f"keyspace {self.keyspace}, {', '.join(self.shards) or 'all its shards'}",
                 found=", ".join(sorted("/".join(pair) for pair in named)),
             )
 
 
 def require_epochs_of(shards: Iterable[str], epochs: Mapping[str, int]) -> None:
-    """Refuse epochs of other shards than those that a capture begins with.
+    """Reject epochs of other shards than those at the start of a capture.
+
+    Args:
+        shards: Names of the shards at the start.
+        epochs: Option ``epochs``.
 
     Raises:
-        ConfigurationError: With both.
+        ConfigurationError: The shards differ.
     """
     names = sorted(shards)
     if epochs and set(epochs) != set(names):
         raise ConfigurationError(
-            "option source.epochs names other shards than the capture begins with",
+            "option source.epochs doesn't name the shards at the start of the capture",
             expected=", ".join(names),
             found=", ".join(sorted(epochs)),
         )

@@ -1,14 +1,14 @@
-"""Capture by several VStreams at once, each of its share of the shards, as if they were one.
+"""Captures with several parallel VStreams, each reading some of the shards, as if they were one stream.
 
-Shards are dealt out round robin in the order of their names (:func:`.task_offsets.shares`). Each share has a
-stream of its own, read by a thread of the driver. A plan joins what the streams have read, so offsets,
-records and positions are those of one stream; only a transaction's VGTID tells the shards of its stream
-alone, as with Debezium's tasks.
+Shards are assigned to streams round robin by name (:func:`.task_offsets.assign_shards`). A thread of the
+driver reads each stream. A plan merges the output of all streams, so offsets, records and positions are the
+same as those of one stream. Only a transaction's VGTID is limited to the shards of its stream, as with
+Debezium's tasks.
 
-Shares are made anew from the shards of the offset at each plan, and so after a reshard. VTGate follows a
-reshard only in a stream that has all shards which took part: those that the head shows to be one now are
-dealt out together, and where it is seen too late (:class:`.failures.ParticipantsApart`) one stream reads all,
-until the shards are others.
+Each plan assigns the shards of its offset again, so assignments change after a reshard. VTGate can follow a
+reshard only in a stream that has all participating shards. Shards that the head shows as merged are assigned
+to the same stream. If the reshard is detected too late (:class:`.failures.PartialReshard`), one stream
+reads all shards until the set of shards changes.
 """
 
 from __future__ import annotations
@@ -24,41 +24,41 @@ from typing import Any
 from airflow_cdc_provider.exceptions import ReshardStopped
 from airflow_cdc_provider.sources.base import Plan, ReadLimit
 from airflow_cdc_provider.sources.stream_numbers import StreamNumbers, added
-from airflow_cdc_provider.sources.vitess.failures import ParticipantsApart
+from airflow_cdc_provider.sources.vitess.failures import PartialReshard
 from airflow_cdc_provider.sources.vitess.options import VitessOptions
 from airflow_cdc_provider.sources.vitess.position import Position, overlap
 from airflow_cdc_provider.sources.vitess.stream import ChangeStream
-from airflow_cdc_provider.sources.vitess.task_offsets import shares
+from airflow_cdc_provider.sources.vitess.task_offsets import assign_shards
 
 log = logging.getLogger(__name__)
 
-Share = tuple[str, ...]
-"""Shards that one stream reads, ``keyspace/shard``."""
+Assignment = tuple[str, ...]
+"""The shards that one stream reads, ``keyspace/shard``."""
 
 
 class ParallelStreams:
-    """As many streams as the options say. They stay open between plans that follow each other.
+    """The number of streams set by the options. They stay open between consecutive plans.
 
     Args:
-        make: Makes a stream by the source's options and what tells whether another one has failed: it
-            stops then.
+        create: Creates a stream from the source's options and a callable that returns whether another stream
+            has failed, so that this one must stop.
         options: The source's options.
     """
 
     def __init__(
-        self, make: Callable[[VitessOptions, Callable[[], bool]], ChangeStream], options: VitessOptions
+        self, create: Callable[[VitessOptions, Callable[[], bool]], ChangeStream], options: VitessOptions
     ) -> None:
-        self._make = make
+        self._create = create
         self._options = options
-        self._streams: dict[Share, ChangeStream] = {}
+        self._streams: dict[Assignment, ChangeStream] = {}
         self._closed = StreamNumbers()
-        self._together: frozenset[str] = frozenset()
+        self._read_by_one: frozenset[str] = frozenset()
         self._failing = threading.Event()
-        self._stopped: tuple[Position, Position] | None = None
+        self._stopped_at: tuple[Position, Position] | None = None
 
     @property
     def counts(self) -> StreamNumbers:
-        """What all streams met so far."""
+        """Statistics of all streams so far."""
         total = added([self._closed, *(stream.counts for stream in self._streams.values())])
         advanced = self._options.advanced
         return replace(
@@ -68,59 +68,82 @@ class ParallelStreams:
         )
 
     def plan(self, start: Position, head: Position, limit: ReadLimit) -> Plan:
-        """Read on from a position to the head or the limit, whichever comes first.
+        """Read from a position to the head or the limit, whichever comes first.
+
+        Args:
+            start: Position of the last plan's end, or another one.
+            head: Position to read to.
+            limit: Size at which the plan ends.
+
+        Returns:
+            The plan, with the slices and schema records of all streams.
 
         Raises:
             PositionLost: The server no longer has the transactions after ``start``.
-            ReshardStopped: The stream has ended at a reshard, as the options want.
+            ReshardStopped: The stream ended at a reshard (option ``stop_on_reshard``).
             TransientError: The server can't be reached; nothing is changed.
         """
-        if self._stopped is not None and self._stopped[0] == start:
-            raise _stopped(*self._stopped)
+        if self._stopped_at is not None and self._stopped_at[0] == start:
+            raise _reshard_error(*self._stopped_at)
         try:
-            return self._plan(self._dealt(start, head), start, head, limit)
-        except ParticipantsApart as error:
-            if self._together == frozenset(start.shards) or len(start.shards) == 1:
+            return self._plan(self._assign(start, head), start, head, limit)
+        except PartialReshard as error:
+            if self._read_by_one == frozenset(start.shards) or len(start.shards) == 1:
                 raise
-            log.warning("one stream reads all shards until their reshard is over: %s", error)
-            self._together = frozenset(start.shards)
-            return self._plan(self._dealt(start, head), start, head, limit)
+            log.warning("Reading all shards with one stream until the reshard is complete: %s", error)
+            self._read_by_one = frozenset(start.shards)
+            return self._plan(self._assign(start, head), start, head, limit)
 
     def close(self) -> None:
-        """End all streams."""
-        self._keep(())
+        """Close all streams."""
+        self._close_except(())
 
-    def _dealt(self, start: Position, head: Position) -> list[Share]:
-        if self._together == frozenset(start.shards):
+    def _assign(self, start: Position, head: Position) -> list[Assignment]:
+        if self._read_by_one == frozenset(start.shards):
             return [tuple(sorted(start.shards))]
-        groups = {group[0]: group for group in joined_shards(start.shards, head.shards)}
-        dealt = shares(groups, self._options.streams)
-        return [tuple(sorted(shard for first in share for shard in groups[first])) for share in dealt]
+        groups = {group[0]: group for group in merged_groups(start.shards, head.shards)}
+        assignments = assign_shards(groups, self._options.streams)
+        return [
+            tuple(sorted(shard for first in assignment for shard in groups[first]))
+            for assignment in assignments
+        ]
 
-    def _plan(self, dealt: Sequence[Share], start: Position, head: Position, limit: ReadLimit) -> Plan:
-        self._keep(dealt)
-        targets = {share: head.of_shards(_turned_into(share, head.shards)) for share in dealt}
-        behind = [share for share in dealt if not start.of_shards(share).has(targets[share])]
+    def _plan(
+        self, assignments: Sequence[Assignment], start: Position, head: Position, limit: ReadLimit
+    ) -> Plan:
+        self._close_except(assignments)
+        targets = {
+            assignment: head.of_shards(_successors(assignment, head.shards)) for assignment in assignments
+        }
+        behind = [
+            assignment
+            for assignment in assignments
+            if not start.of_shards(assignment).has(targets[assignment])
+        ]
         count = max(len(behind), 1)
         part = replace(limit, bytes=max(limit.bytes // count, 1), changes=max(limit.changes // count, 1))
-        for share in behind:
-            if share not in self._streams:
-                self._streams[share] = self._make(self._options_of_one(len(dealt)), self._failing.is_set)
+        for assignment in behind:
+            if assignment not in self._streams:
+                self._streams[assignment] = self._create(
+                    self._stream_options(len(assignments)), self._failing.is_set
+                )
 
-        def read(share: Share) -> Plan:
-            return self._streams[share].plan(start.of_shards(share), targets[share], part)
+        def read(assignment: Assignment) -> Plan:
+            return self._streams[assignment].plan(start.of_shards(assignment), targets[assignment], part)
 
         try:
-            plans = [read(behind[0])] if len(behind) == 1 else self._at_once(read, behind)
+            plans = [read(behind[0])] if len(behind) == 1 else self._read_in_parallel(read, behind)
         except BaseException:
-            self._keep(())  # streams are ahead of what was taken
+            self._close_except(())  # the streams are ahead of the position
             raise
-        idle = start.of_shards(shard for share in dealt if share not in behind for shard in share)
+        idle = start.of_shards(
+            shard for assignment in assignments if assignment not in behind for shard in assignment
+        )
         ends = {s: Position.from_offset(plan.end) for s, plan in zip(behind, plans, strict=True)}
-        end = _joined(idle, *ends.values())
-        resharded = {s: place for s in behind if (place := self._streams[s].resharded) is not None}
+        end = _merged(idle, *ends.values())
+        resharded = {s: after for s in behind if (after := self._streams[s].resharded) is not None}
         if resharded:
-            self._stopped = end, _joined(idle, *{**ends, **resharded}.values())
+            self._stopped_at = end, _merged(idle, *{**ends, **resharded}.values())
         return Plan(
             end.to_offset(),
             [part for plan in plans for part in plan.partitions],
@@ -128,12 +151,14 @@ class ParallelStreams:
             [record for plan in plans for record in plan.records],
         )
 
-    def _at_once(self, read: Callable[[Share], Plan], behind: Sequence[Share]) -> list[Plan]:
-        """Read some shares at once; the first that fails ends the others."""
+    def _read_in_parallel(
+        self, read: Callable[[Assignment], Plan], behind: Sequence[Assignment]
+    ) -> list[Plan]:
+        """Read several streams in parallel; the first failure stops the others."""
         if not behind:
             return []
-        with ThreadPoolExecutor(len(behind), thread_name_prefix="cdc-share") as threads:
-            running = [threads.submit(read, share) for share in behind]
+        with ThreadPoolExecutor(len(behind), thread_name_prefix="cdc-assignment") as threads:
+            running = [threads.submit(read, assignment) for assignment in behind]
             done, _ = wait(running, return_when=FIRST_EXCEPTION)
             if any(one.exception() for one in done):
                 self._failing.set()
@@ -143,51 +168,52 @@ class ParallelStreams:
             raise error
         return [one.result() for one in running]
 
-    def _options_of_one(self, streams: int) -> VitessOptions:
-        """Return the options of one of several streams: what may wait is shared."""
+    def _stream_options(self, streams: int) -> VitessOptions:
+        """Return the options of one of several streams, which share the prefetch limits."""
         advanced = self._options.advanced
         limits: dict[str, Any] = {
-            name: max(most // streams, 1) if (most := getattr(advanced, name)) else 0
+            name: max(limit // streams, 1) if (limit := getattr(advanced, name)) else 0
             for name in ("read_ahead_bytes", "read_ahead_events")
         }
         return replace(self._options, advanced=replace(advanced, **limits))
 
-    def _keep(self, dealt: Collection[Share]) -> None:
-        """End streams but those of some shares, and keep what they counted."""
-        for share in [share for share in self._streams if share not in dealt]:
-            stream = self._streams.pop(share)
+    def _close_except(self, assignments: Collection[Assignment]) -> None:
+        """Close all streams except those of some assignments, and keep their statistics."""
+        for assignment in [assignment for assignment in self._streams if assignment not in assignments]:
+            stream = self._streams.pop(assignment)
             stream.close()
             self._closed = added([self._closed, replace(stream.counts, position={})])
 
 
-def joined_shards(shards: Collection[str], head: Collection[str]) -> list[Share]:
-    """Put shards together that a reshard has made one of: a shard of the head has keys of each of them."""
+def merged_groups(shards: Collection[str], head: Collection[str]) -> list[Assignment]:
+    """Group shards that a reshard merged: a shard of the head overlaps all shards of its group."""
     groups: list[set[str]] = []
     for shard in sorted(shards):
-        near = {shard}
+        related = {shard}
         for new in head:
             if overlap(new, shard):
-                near |= {other for other in shards if overlap(new, other)}
-        apart = [group for group in groups if not group & near]
-        groups = [*apart, near.union(*(group for group in groups if group & near))]
+                related |= {other for other in shards if overlap(new, other)}
+        unrelated = [group for group in groups if not group & related]
+        groups = [*unrelated, related.union(*(group for group in groups if group & related))]
     return sorted(tuple(sorted(group)) for group in groups)
 
 
-def _joined(*parts: Position) -> Position:
-    return Position({shard: place for part in parts for shard, place in part.shards.items()})
+def _merged(*parts: Position) -> Position:
+    return Position({shard: known for part in parts for shard, known in part.shards.items()})
 
 
-def _turned_into(share: Share, head: Collection[str]) -> list[str]:
-    """Return the shards of the head that have keys of some shards."""
-    return [shard for shard in head if any(overlap(shard, own) for own in share)]
+def _successors(assignment: Assignment, head: Collection[str]) -> list[str]:
+    """Return the shards of the head that overlap some shards."""
+    return [shard for shard in head if any(overlap(shard, own) for own in assignment)]
 
 
-def _stopped(before: Position, after: Position) -> ReshardStopped:
+def _reshard_error(before: Position, after: Position) -> ReshardStopped:
     old = sorted(set(before.shards) - set(after.shards))
     new = sorted(set(after.shards) - set(before.shards))
     return ReshardStopped(
-        f"{', '.join(old)} turned into {', '.join(new)}: there the stream ends (stream.stop_on_reshard)",
-        expected="a new start, such as the offset behind the reshard",
+        f"{', '.join(old)} turned into {', '.join(new)}: the stream stopped at the reshard "
+        "(stream.stop_on_reshard)",
+        expected="a new start offset, such as the offset after the reshard",
         found=json.dumps(after.to_offset(), sort_keys=True),
-        remedy="store it or another one with 'airflow cdc offsets set --connector FILE --offset JSON'",
+        remedy="store this or another offset with 'airflow cdc offsets set --connector FILE --offset JSON'",
     )

@@ -1,8 +1,7 @@
-"""Recordings of a VStream, read as far as they can be.
+"""Reads recordings of a VStream, and skips invalid messages.
 
-A message counts as a whole: where one event of it can't be read, all are left out. So what is left is a
-stream that lacks some messages, and whoever reads it must bear rows without fields and transactions without
-a VGTID.
+If one event of a message can't be parsed, the whole message is skipped. The remaining stream may lack
+messages, so its readers must accept rows without fields and transactions without a VGTID.
 """
 
 from __future__ import annotations
@@ -20,11 +19,11 @@ from airflow_cdc_provider.sources.vitess.vgtid_text import unread_vgtids
 
 @dataclass(frozen=True)
 class Recorded:
-    """What a recording holds.
+    """Contents of a recording.
 
     Args:
-        events: Events of all messages that can be read.
-        broken: What is left out: the byte where it begins, and why, in their order.
+        events: Events of all valid messages.
+        broken: First byte of each skipped message, and the reason, in order.
     """
 
     events: wire.Events
@@ -32,8 +31,8 @@ class Recorded:
 
 
 def read_recording(data: bytes | Bytes) -> Recorded:
-    """Read a recording, in which the length of each message stands before it as a varint."""
-    view, starts, ends, end = wire.cut_recording(data)
+    """Read a recording, in which each message is preceded by its length as a varint."""
+    view, starts, ends, end = wire.split_valid_prefix(data)
     broken = [] if end is None else [end]
     while True:
         try:
@@ -50,19 +49,19 @@ def read_recording(data: bytes | Bytes) -> Recorded:
 
 
 def unread_messages(events: wire.Events) -> dict[int, str]:
-    """Tell of the messages whose events say what can't be read: fields, positions, statements, journals.
+    """Return the messages with fields, positions, statements or journals that can't be parsed.
 
-    Rows are told of one by one by whoever reads them.
+    Rows aren't checked; their readers report them individually.
 
     Args:
-        events: What :func:`.wire.scan` found.
+        events: Result of :func:`.wire.scan`.
 
     Returns:
-        Why, by the number of the message.
+        The reasons, by message number.
     """
     vgtids = np.flatnonzero(events.types == wire.VGTID)
     unread = vgtids[unread_vgtids(events.data, events.body_starts[vgtids], events.body_ends[vgtids])]
-    found = {int(events.messages[number]): "a VGTID can't be read" for number in unread}
+    found = {int(events.messages[number]): "a VGTID can't be parsed" for number in unread}
     others: Ints = np.flatnonzero(np.isin(events.types, (wire.FIELD, wire.JOURNAL, wire.DDL)))
     for number in others.tolist():
         kind, body = int(events.types[number]), events.body(number)
@@ -77,7 +76,7 @@ def unread_messages(events: wire.Events) -> dict[int, str]:
 
 
 _TEXTS = {
-    wire.FIELD: "the fields of a table can't be read",
-    wire.JOURNAL: "a journal can't be read",
-    wire.DDL: "a statement is no UTF-8",
+    wire.FIELD: "the fields of a table can't be parsed",
+    wire.JOURNAL: "a journal can't be parsed",
+    wire.DDL: "a statement isn't UTF-8",
 }

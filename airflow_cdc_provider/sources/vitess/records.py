@@ -1,16 +1,15 @@
-"""From stretches of a VStream to change records, as columns; no object per row.
+"""Converts slices of a VStream to columns of change records, without an object per row.
 
-A :class:`StreamSlice` holds whole transactions as they came, and what was known before them: which fields
-each table's rows come with. The driver numbers its transactions and looks at FIELD events, which are few;
-rows are walked by executors.
+A :class:`StreamSlice` contains whole transactions as VTGate sent them, and the schema id of each table before
+them. The driver numbers the transactions and parses FIELD events, which are rare; executors parse the rows.
 
 Positions, 16 bytes that sort (docs/design/vitess.md)::
 
     epoch u32 | transactions in the shard's GTID set u64 | number of the row in its transaction u32    change
     epoch u32 | transactions in the shard's GTID set u64 | FFFFFFFF                     end of the transaction
 
-Rows of a snapshot stand behind the end of the transaction up to which they were read, with the time at which
-the snapshot was planned (u64) and the row's number (u32). That is their version, too: a fence compares both.
+Snapshot rows sort after the end of the transaction up to which they were read, by the time at which the
+snapshot was planned (u64) and the row number (u32). This is also their version, so fences can compare both.
 """
 
 from __future__ import annotations
@@ -42,13 +41,13 @@ _NO_FIELDS: Final = -1
 
 @dataclass(frozen=True, eq=False)
 class Transactions:
-    """Transactions, DDL statements and other steps of shards, in stream order; an item each.
+    """Transactions, DDL statements and other steps of shards in stream order, one item each.
 
     Args:
-        names: Shards, ``keyspace/shard``.
-        shards: The number of its shard.
-        epochs: The shard's epoch with it.
-        counts: How many transactions the shard's GTID set has with it.
+        names: Shard names, ``keyspace/shard``.
+        shards: Index of the shard in ``names``.
+        epochs: The shard's epoch after the transaction.
+        counts: Number of transactions in the shard's GTID set after it.
         gtid_starts: First byte of that set's text in the slice.
         gtid_ends: Byte after it.
         firsts: Number of its first event in the slice.
@@ -67,7 +66,7 @@ class Transactions:
     lasts: Ints
 
     def __len__(self) -> int:
-        """Return how many there are."""
+        """Return the number of items."""
         return len(self.lasts)
 
 
@@ -77,29 +76,29 @@ class StreamSlice:
 
     Args:
         data: Their events, a ``VStreamResponse`` message.
-        transactions: Those that count; what stands between them was broken off or came again.
-        known: Per table of a shard, the name of its fields before the first event.
-        seen: Per FIELD event, its number and the name of its fields.
-        captured_us: When they were read, in us since 1970.
+        transactions: The complete transactions; events between them are incomplete or duplicates.
+        initial_schema_ids: Schema id of each table of a shard before the first event.
+        field_events: Number and schema id of each FIELD event.
+        captured_us: When they were read, in µs since 1970.
     """
 
     data: bytes
     transactions: Transactions
-    known: Mapping[ShardTable, str]
-    seen: tuple[tuple[int, str], ...]
+    initial_schema_ids: Mapping[ShardTable, str]
+    field_events: tuple[tuple[int, str], ...]
     captured_us: int
 
 
 @dataclass(frozen=True)
 class SliceReader:
-    """Turns slices into records. Picklable.
+    """Converts slices to records. Picklable.
 
     Args:
-        selects: Tells whether ``keyspace.table`` belongs to the capture.
-        empty_transactions: Whether transactions without a captured row leave a record too.
-        strict: Whether the first row that can't be read ends the reading. Without, it is a record as others,
-            which a merge sets apart.
-        warns: Whether the log tells where such rows stand.
+        selects: Returns whether ``keyspace.table`` belongs to the capture.
+        empty_transactions: Whether to also create records of transactions without a captured row.
+        strict: Whether to fail at the first invalid row. Otherwise it becomes a normal record, which a merge
+            quarantines.
+        warns: Whether to log the position of invalid rows.
     """
 
     selects: Callable[[str], bool]
@@ -107,45 +106,48 @@ class SliceReader:
     strict: bool = False
     warns: bool = True
 
-    def __call__(self, part: StreamSlice) -> Iterator[pa.RecordBatch]:
+    def __call__(self, stream_slice: StreamSlice) -> Iterator[pa.RecordBatch]:
         """Read a slice (see :meth:`read_telling`)."""
-        return self.read_telling(part, Counter())
+        return self.read_telling(stream_slice, Counter())
 
-    def read_telling(self, part: StreamSlice, counts: ReadingCounts) -> Iterator[pa.RecordBatch]:
+    def read_telling(self, stream_slice: StreamSlice, counts: ReadingCounts) -> Iterator[pa.RecordBatch]:
         """Read a slice.
 
         Args:
-            part: The slice.
-            counts: To add what was met in it.
+            stream_slice: The slice.
+            counts: Counters to add the metrics of the slice to.
+
+        Yields:
+            Batches of ``CHANGE_SCHEMA``.
 
         Raises:
-            CorruptInput: Rows don't belong to the transaction that they stand in; or one can't be read, with
-                ``strict``.
+            CorruptInput: A row doesn't belong to the shard of its transaction; or, with ``strict``, a row is
+                invalid.
         """
-        events = scan(part.data)
+        events = scan(stream_slice.data)
         captured = np.array([is_captured(table, self.selects) for table in events.tables], np.bool_)
-        owners = _owners(events, part.transactions)
+        owners = _owners(events, stream_slice.transactions)
         changes = events.changes
         inside = owners >= 0
-        wanted = np.flatnonzero(inside & captured[events.table_numbers[changes.events]])
-        _require_own_shard(events, part.transactions, owners, wanted)
-        if len(wanted):
-            records = _rows(events, part, owners, wanted)
-            found = read_changes(events.data, changes.starts[wanted], changes.ends[wanted])
+        captured_rows = np.flatnonzero(inside & captured[events.table_numbers[changes.events]])
+        _require_own_shard(events, stream_slice.transactions, owners, captured_rows)
+        if len(captured_rows):
+            records = _rows(events, stream_slice, owners, captured_rows)
+            found = read_changes(events.data, changes.starts[captured_rows], changes.ends[captured_rows])
             broken = _reasons(found, records)
             if self.strict:
                 broken |= _reasons_inside(events.data, found)
-            self._tell(broken, records)
+            self._report_invalid(broken, records)
             _count(counts, found, broken)
             yield records
-        with_rows = np.unique(owners[wanted])
-        counts["filtered"] += int(np.count_nonzero(inside)) - len(wanted)
+        with_rows = np.unique(owners[captured_rows])
+        counts["filtered"] += int(np.count_nonzero(inside)) - len(captured_rows)
         counts["transactions"] += len(with_rows)
-        kept = np.arange(len(part.transactions)) if self.empty_transactions else with_rows
+        kept = np.arange(len(stream_slice.transactions)) if self.empty_transactions else with_rows
         if len(kept):
-            yield _ends(events, part, kept)
+            yield _ends(events, stream_slice, kept)
 
-    def _tell(self, broken: Mapping[int, str], records: pa.RecordBatch) -> None:
+    def _report_invalid(self, broken: Mapping[int, str], records: pa.RecordBatch) -> None:
         if not broken:
             return
         first = min(broken)
@@ -153,38 +155,38 @@ class SliceReader:
             records.column(name)[first].as_py()
             for name in ("source_table", "origin", "transaction", "position")
         )
-        place = f"{table} in {shard} at {gtid}, row {int.from_bytes(position[-4:], 'big')}"
+        at = f"{table} in {shard} at {gtid}, row {int.from_bytes(position[-4:], 'big')}"
         if self.strict:
             raise CorruptInput(
-                f"a change of {place} can't be read",
+                f"a change of {at} can't be parsed",
                 found=broken[first],
-                remedy="without the option source.advanced.strict it is set apart and the rest goes on",
+                remedy="unset the option source.advanced.strict to quarantine the change and continue",
             )
         if self.warns:
             log.warning(
-                "%d of %d changes can't be read and will be set apart; the first: %s: %s",
+                "%d of %d changes can't be parsed and will be quarantined; the first: %s: %s",
                 len(broken),
                 records.num_rows,
-                place,
+                at,
                 broken[first],
             )
 
 
 def _reasons(found: Changes, records: pa.RecordBatch) -> dict[int, str]:
-    """Say which row changes can't be read, and why."""
+    """Return why row changes are invalid, by row."""
     reasons = {row: FAULTS[int(found.faults[row])] for row in np.flatnonzero(found.faults).tolist()}
     empty = (found.before.starts < 0) & (found.after.starts < 0)
     for row in np.flatnonzero(empty).tolist():
-        reasons.setdefault(row, "it has neither a row before nor one after")
+        reasons.setdefault(row, "it has neither a before-image nor an after-image")
     if records.column("schema_id").null_count:
         unnamed = records.column("schema_id").is_null().to_numpy(zero_copy_only=False)
         for row in np.flatnonzero(unnamed).tolist():
-            reasons.setdefault(row, "its fields didn't come before it")
+            reasons.setdefault(row, "there are no fields of its table before it")
     return reasons
 
 
 def _reasons_inside(data: Bytes, found: Changes) -> dict[int, str]:
-    """Say which rows can't be read, and why: a merge finds these by itself."""
+    """Return why row images are invalid, by row; without ``strict``, merges detect these."""
     reasons: dict[int, str] = {}
     for image in (found.before, found.after):
         faults = read_rows(data, image.starts, image.ends, 0).faults
@@ -193,7 +195,7 @@ def _reasons_inside(data: Bytes, found: Changes) -> dict[int, str]:
 
 
 def _count(counts: ReadingCounts, found: Changes, broken: Mapping[int, str]) -> None:
-    """Add captured row changes, by what they did."""
+    """Count captured row changes by operation."""
     before, after = found.before.starts >= 0, found.after.starts >= 0
     sound = np.ones(len(found.faults), np.bool_)
     sound[list(broken)] = False
@@ -204,7 +206,7 @@ def _count(counts: ReadingCounts, found: Changes, broken: Mapping[int, str]) -> 
 
 
 def is_captured(table: ShardTable, selects: Callable[[str], bool]) -> bool:
-    """Tell whether a table of a shard belongs to the capture."""
+    """Return whether a table of a shard belongs to the capture."""
     return bool(table.table) and selects(f"{table.keyspace}.{table.table}")
 
 
@@ -220,7 +222,7 @@ def schema_record(
     kind: str = SCHEMA,
     reason: str | None = None,
 ) -> dict[str, Any]:
-    """Make a record of a ``FieldEvent``, a statement, or of what became of shards."""
+    """Create a record of a ``FieldEvent``, a statement, or the ancestors of a shard."""
     return {
         "source_table": table,
         "kind": kind,
@@ -248,25 +250,28 @@ def snapshot_records(
     first_row: int,
     captured_us: int,
 ) -> pa.RecordBatch:
-    """Turn rows of a copy into records.
+    """Convert rows of a copy to records.
 
     Args:
-        events: The events that they are of.
+        events: The events of the rows.
         rows: Numbers of their row changes.
         table: ``keyspace.table``.
         origin: ``keyspace/shard``.
         key: Epoch and count of the position up to which they were read.
-        schema_id: Of their fields.
-        planned_us: When the snapshot was planned, in us since 1970.
+        schema_id: Id of their fields.
+        planned_us: When the snapshot was planned, in µs since 1970.
         first_row: Number of the first row in the range.
-        captured_us: When they were read, in us since 1970.
+        captured_us: When they were read, in µs since 1970.
+
+    Returns:
+        A batch of ``CHANGE_SCHEMA``.
     """
     count = len(rows)
-    place = np.empty((count, 28), np.uint8)
-    place[:, :24] = np.frombuffer(copy_key(key, planned_us), np.uint8)
+    position_bytes = np.empty((count, 28), np.uint8)
+    position_bytes[:, :24] = np.frombuffer(copy_key(key, planned_us), np.uint8)
     ordinals = np.arange(first_row, first_row + count, dtype=np.int64)
-    place[:, 24:] = ordinals.astype(">u4").view(np.uint8).reshape(-1, 4)
-    position = fixed_width_binary(place)
+    position_bytes[:, 24:] = ordinals.astype(">u4").view(np.uint8).reshape(-1, 4)
+    position = fixed_width_binary(position_bytes)
     return pa.RecordBatch.from_arrays(
         [
             pa.repeat(pa.scalar(table), count),
@@ -289,7 +294,7 @@ def snapshot_records(
 
 
 def _owners(events: Events, transactions: Transactions) -> Ints:
-    """Return the number of each row change's transaction; -1 for none: one broken off, which came again."""
+    """Return the transaction index of each row change; -1 for an incomplete transaction."""
     owners = np.searchsorted(transactions.lasts, events.changes.events, side="left").astype(np.int64)
     outside = owners == len(transactions)
     owners[outside] = 0
@@ -307,21 +312,21 @@ def _require_own_shard(events: Events, transactions: Transactions, owners: Ints,
     if len(wrong):
         own = int(transactions.shards[owners[rows[wrong[0]]]])
         raise CorruptInput(
-            "a transaction holds a row of another shard",
+            "a transaction contains a row of another shard",
             expected=transactions.names[own],
             found=str(events.tables[tables[wrong[0]]]),
         )
 
 
-def _rows(events: Events, part: StreamSlice, owners: Ints, rows: Ints) -> pa.RecordBatch:
-    transactions = part.transactions
+def _rows(events: Events, stream_slice: StreamSlice, owners: Ints, rows: Ints) -> pa.RecordBatch:
+    transactions = stream_slice.transactions
     count = len(rows)
     owner = owners[rows]
     of_event = events.changes.events[rows]
     tables = events.table_numbers[of_event]
     position = fixed_width_binary(_positions(transactions, owner, _numbers_inside(owners)[rows]))
-    ids, schema_numbers = _schema_ids(events, part, of_event, tables)
-    # Of the COMMIT: a long transaction's rows bear the times of their statements.
+    ids, schema_numbers = _schema_ids(events, stream_slice, of_event, tables)
+    # Time of the COMMIT: the rows of a long transaction have the times of their statements.
     seconds = events.timestamps[transactions.lasts[owner]]
     return pa.RecordBatch.from_arrays(
         [
@@ -333,7 +338,7 @@ def _rows(events: Events, part: StreamSlice, owners: Ints, rows: Ints) -> pa.Rec
             pa.nulls(count, pa.binary()),
             position,
             pa.array(seconds * _SECOND_US, mask=seconds == 0).cast(_TIMESTAMP),
-            pa.repeat(pa.scalar(part.captured_us, pa.int64()), count).cast(_TIMESTAMP),
+            pa.repeat(pa.scalar(stream_slice.captured_us, pa.int64()), count).cast(_TIMESTAMP),
             _gtids(events, transactions, owner),
             _named(schema_numbers, ids),
             pa.nulls(count, pa.string()),
@@ -344,12 +349,12 @@ def _rows(events: Events, part: StreamSlice, owners: Ints, rows: Ints) -> pa.Rec
     )
 
 
-def _ends(events: Events, part: StreamSlice, kept: Ints) -> pa.RecordBatch:
-    """Make the records of kind ``transaction``: each has the VGTID of all shards."""
-    transactions = part.transactions
+def _ends(events: Events, stream_slice: StreamSlice, kept: Ints) -> pa.RecordBatch:
+    """Create the records of kind ``transaction``, each with the VGTID of all shards."""
+    transactions = stream_slice.transactions
     count = len(kept)
     vgtids = transactions.vgtids[kept]
-    # VGTID tells no time; what follows it does.
+    # VGTID events have no time; the event after it does.
     seconds = events.timestamps[transactions.lasts[kept]]
     position = fixed_width_binary(_positions(transactions, kept, np.full(count, LAST_ROW, np.int64)))
     return pa.RecordBatch.from_arrays(
@@ -362,7 +367,7 @@ def _ends(events: Events, part: StreamSlice, kept: Ints) -> pa.RecordBatch:
             pa.nulls(count, pa.binary()),
             position,
             pa.array(seconds * _SECOND_US, mask=seconds == 0).cast(_TIMESTAMP),
-            pa.repeat(pa.scalar(part.captured_us, pa.int64()), count).cast(_TIMESTAMP),
+            pa.repeat(pa.scalar(stream_slice.captured_us, pa.int64()), count).cast(_TIMESTAMP),
             _gtids(events, transactions, kept),
             pa.nulls(count, pa.string()),
             pa.nulls(count, pa.string()),
@@ -374,7 +379,7 @@ def _ends(events: Events, part: StreamSlice, kept: Ints) -> pa.RecordBatch:
 
 
 def _numbers_inside(owners: Ints) -> Ints:
-    """Number rows in their transaction, from 0; those of a transaction follow each other."""
+    """Number the rows of each transaction from 0; rows of a transaction are consecutive."""
     rows = np.arange(len(owners))
     begins = np.r_[True, owners[1:] != owners[:-1]] if len(owners) else np.zeros(0, np.bool_)
     return rows - np.maximum.accumulate(np.where(begins, rows, 0)) if len(owners) else rows
@@ -397,21 +402,21 @@ def _positions(transactions: Transactions, owner: Ints, numbers: Ints) -> npt.ND
 
 
 def _schema_ids(
-    events: Events, part: StreamSlice, of_event: Ints, tables: Ints
+    events: Events, stream_slice: StreamSlice, of_event: Ints, tables: Ints
 ) -> tuple[list[str], npt.NDArray[np.int64]]:
-    """Number the names of the fields that rows came with: those of the table's last FIELD before them.
+    """Return schema ids, and the index of each row's id: that of the table's last FIELD event before it.
 
-    Rows without have the number -1.
+    The index is -1 if there is none.
     """
-    ids = [name for _, name in part.seen]
+    ids = [name for _, name in stream_slice.field_events]
     numbers = np.full(len(of_event), _NO_FIELDS, np.int64)
-    places = np.array([event for event, _ in part.seen], np.int64)
-    of_table = events.table_numbers[places] if len(places) else places
+    field_events = np.array([event for event, _ in stream_slice.field_events], np.int64)
+    of_table = events.table_numbers[field_events] if len(field_events) else field_events
     for table in np.unique(tables):
         rows = np.flatnonzero(tables == table)
         own = np.flatnonzero(of_table == table)
-        before = np.searchsorted(places[own], of_event[rows], side="left") - 1
-        known = part.known.get(events.tables[table])
+        before = np.searchsorted(field_events[own], of_event[rows], side="left") - 1
+        known = stream_slice.initial_schema_ids.get(events.tables[table])
         initial = _NO_FIELDS
         if known is not None:
             initial = len(ids)

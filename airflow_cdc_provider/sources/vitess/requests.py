@@ -1,4 +1,4 @@
-"""What VTGate is asked for: requests of streams, and the shards and tables that there are."""
+"""Requests to VTGate: streams, and lists of shards and tables."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ from airflow_cdc_provider.exceptions import ConfigurationError, TransientError
 from airflow_cdc_provider.sources.vitess.gtid import CURRENT, is_real
 from airflow_cdc_provider.sources.vitess.options import VitessOptions, has_keyspace
 from airflow_cdc_provider.sources.vitess.position import Position
+from airflow_cdc_provider.sources.vitess.prefetch import BufferLimit, Prefetcher, StreamEnded
 from airflow_cdc_provider.sources.vitess.protocol import TABLET_TYPES, Filter, VGtid, VStreamRequest
-from airflow_cdc_provider.sources.vitess.read_ahead import ReadAhead, Room, StreamEnded
 from airflow_cdc_provider.sources.vitess.tablets import SERVING, keyless_tables, list_tablets
 from airflow_cdc_provider.sources.vitess.vtgate import VtgateClient
 from airflow_cdc_provider.sources.vitess.wire import HEARTBEAT, VGTID, scan
@@ -21,7 +21,7 @@ from airflow_cdc_provider.sources.vitess.wire import HEARTBEAT, VGTID, scan
 _INTERNAL: Final = re.compile(
     r"_vt.*|_[0-9a-f]{8}(_[0-9a-f]{4}){3}_[0-9a-f]{12}_\d{14}_(gho|ghc|del|new|vrepl)|_.*_old"
 )
-"""Tables of Vitess's own and those of online DDL, as Vitess's package ``schema`` tells them from others."""
+"""Internal tables of Vitess and of online DDL, as defined by Vitess's package ``schema``."""
 
 
 def quoted(name: str) -> str:
@@ -30,7 +30,7 @@ def quoted(name: str) -> str:
 
 
 def stream_request(vgtid: Any, filters: Any, options: VitessOptions, tablet_type: str = "") -> Any:
-    """Build the request of a stream from a VGTID on."""
+    """Build the request of a stream that starts at a VGTID."""
     flags = options.stream
     request = VStreamRequest(
         tablet_type=TABLET_TYPES[tablet_type or options.tablet_type], vgtid=vgtid, filter=filters
@@ -48,15 +48,15 @@ def stream_request(vgtid: Any, filters: Any, options: VitessOptions, tablet_type
     return request
 
 
-def room_of(options: VitessOptions) -> Room:
-    """Return how much of a stream may wait to be worked on."""
-    return Room(options.advanced.read_ahead_bytes, options.advanced.read_ahead_events)
+def buffer_limit(options: VitessOptions) -> BufferLimit:
+    """Return the limit of the prefetch buffer of a stream."""
+    return BufferLimit(options.advanced.read_ahead_bytes, options.advanced.read_ahead_events)
 
 
 def filter_of(tables: Sequence[str] | None) -> Any:
-    """Build a filter: a rule per table, for None one that takes all.
+    """Build a filter with a rule per table; for None with one rule for all tables.
 
-    A rule by a plain name needs its own SELECT: with an empty one the copy works and the first change fails.
+    A rule for a plain name needs a SELECT: without one the copy works, but the first change fails.
     """
     filters = Filter()
     if tables is None:
@@ -67,20 +67,20 @@ def filter_of(tables: Sequence[str] | None) -> Any:
 
 
 def each_keyspace(client: VtgateClient, options: VitessOptions) -> list[VitessOptions]:
-    """Return the options of each keyspace that is read by itself, sorted by its name.
+    """Return separate options for each selected keyspace, sorted by name.
 
     Raises:
-        ConfigurationError: No keyspace fits the expression.
+        ConfigurationError: No keyspace matches the expression.
     """
     if not options.keyspace.startswith("/"):
         return [options]
     answer = client.execute("SHOW VITESS_SHARDS", timeout_seconds=options.advanced.call_seconds).texts()
-    there = sorted({name.partition("/")[0] for (name, *_) in answer})
-    found = [keyspace for keyspace in there if has_keyspace(options.keyspace, keyspace)]
+    existing = sorted({name.partition("/")[0] for (name, *_) in answer})
+    found = [keyspace for keyspace in existing if has_keyspace(options.keyspace, keyspace)]
     if not found:
         raise ConfigurationError(
-            f"VTGate has no keyspace in which {options.keyspace} is found",
-            expected=", ".join(there) or "any",
+            f"VTGate has no keyspace that matches {options.keyspace}",
+            expected=", ".join(existing) or "any",
             found=options.keyspace,
             remedy="check source.keyspace",
         )
@@ -88,10 +88,10 @@ def each_keyspace(client: VtgateClient, options: VitessOptions) -> list[VitessOp
 
 
 def serving_shards(client: VtgateClient, options: VitessOptions) -> list[str]:
-    """List the shards that are read, ``keyspace/shard``, sorted; those without tablets too, unless left out.
+    """List the shards to read, ``keyspace/shard``, sorted; with empty shards, unless they are excluded.
 
     Raises:
-        ConfigurationError: The keyspace isn't there, or a chosen shard, or no shard serves.
+        ConfigurationError: The keyspace or a selected shard doesn't exist, or no shard is serving.
     """
     return [shard for one in each_keyspace(client, options) for shard in _serving_shards(client, one)]
 
@@ -120,7 +120,7 @@ def _serving_shards(client: VtgateClient, options: VitessOptions) -> list[str]:
         served = {t.shard for t in tablets if t.type == options.tablet_type and t.state == SERVING}
         if not served.intersection(chosen):
             raise ConfigurationError(
-                f"no shard of keyspace {keyspace} has a tablet of type {options.tablet_type} that serves",
+                f"no shard of keyspace {keyspace} has a serving tablet of type {options.tablet_type}",
                 remedy="start one, or choose another source.tablet_type",
             )
         chosen = [shard for shard in chosen if shard in served]
@@ -128,7 +128,7 @@ def _serving_shards(client: VtgateClient, options: VitessOptions) -> list[str]:
 
 
 def list_tables(client: VtgateClient, options: VitessOptions, selects: Callable[[str], bool]) -> list[str]:
-    """List the selected tables, ``keyspace.table``, sorted; views are none."""
+    """List the selected tables, ``keyspace.table``, sorted, without views."""
     found = (
         f"{one.keyspace}.{table}"
         for one in each_keyspace(client, options)
@@ -149,18 +149,19 @@ def list_keyless(client: VtgateClient, options: VitessOptions, selects: Callable
 def wanted_tables(
     client: VtgateClient, options: VitessOptions, selects: Callable[[str], bool]
 ) -> list[str] | None:
-    """List the tables that a stream is asked for; None: all, as all that there are are selected.
+    """List the tables to request from a stream; None for all, if all tables are selected.
 
-    VTGate knows them by name alone, whatever their keyspace: of several, more may come than is selected.
+    VTGate filters by table name in all keyspaces, so with several keyspaces it may send more than is
+    selected.
     """
     names: set[str] = set()
-    all_wanted = True
+    all_selected = True
     for one in each_keyspace(client, options):
         found = _base_tables(client, one)
-        wanted = [table for table in found if selects(f"{one.keyspace}.{table}")]
-        all_wanted &= wanted == found
-        names.update(wanted)
-    return None if all_wanted else sorted(names)
+        selected = [table for table in found if selects(f"{one.keyspace}.{table}")]
+        all_selected &= selected == found
+        names.update(selected)
+    return None if all_selected else sorted(names)
 
 
 def _base_tables(client: VtgateClient, options: VitessOptions) -> list[str]:
@@ -174,39 +175,39 @@ def _base_tables(client: VtgateClient, options: VitessOptions) -> list[str]:
 def current_position(
     client: VtgateClient, options: VitessOptions, shards: Sequence[str], tablet_type: str = ""
 ) -> Position:
-    """Ask where shards (``keyspace/shard``) stand now, by a short stream from ``current``.
+    """Request the current position of shards (``keyspace/shard``) with a short stream from ``current``.
 
     Raises:
-        TransientError: They don't all answer in time: no tablet of the type serves.
+        TransientError: Not all shards answer in time, because they have no serving tablet of the type.
     """
     vgtid = VGtid()
     for full_name in shards:
         keyspace, _, shard = full_name.partition("/")
         vgtid.shard_gtids.add(keyspace=keyspace, shard=shard, gtid=CURRENT)
-    # A table that can't be keeps other events away.
+    # A table that can't exist filters out all row events.
     request = stream_request(vgtid, filter_of(("_vt_no_table",)), options, tablet_type)
-    ahead = ReadAhead(client.vstream(request.SerializeToString()), room_of(options))
+    prefetcher = Prefetcher(client.vstream(request.SerializeToString()), buffer_limit(options))
     known: dict[str, Any] = {}
     seconds = options.advanced.call_seconds
     try:
         while len(known) < len(shards):
-            response = ahead.next(seconds)
+            response = prefetcher.next(seconds)
             if response is None:
                 break
             events = scan(response)
             for number in (events.types == VGTID).nonzero()[0]:
-                told = Position.of_vgtid(events.body(int(number)))
-                known |= {s: p for s, p in told.shards.items() if is_real(p.gtid) and s not in known}
+                reported = Position.of_vgtid(events.body(int(number)))
+                known |= {s: p for s, p in reported.shards.items() if is_real(p.gtid) and s not in known}
     except StreamEnded as error:
-        raise TransientError("VTGate ended a stream before it told where its shards stand") from error
+        raise TransientError("VTGate ended a stream before it sent the positions of all shards") from error
     finally:
-        ahead.close()
+        prefetcher.close()
     if missing := [shard for shard in shards if shard not in known]:
         raise TransientError(
-            f"shards don't tell where they stand: {', '.join(missing)}",
+            f"shards don't report their position: {', '.join(missing)}",
             expected=f"an answer within {seconds:g} s",
-            remedy=f"see that tablets of type {tablet_type or options.tablet_type} serve, or choose another "
-            "source.tablet_type",
+            remedy=f"make sure that tablets of type {tablet_type or options.tablet_type} serve, or choose "
+            "another source.tablet_type",
         )
     return Position(known)
 
@@ -214,31 +215,31 @@ def current_position(
 def oldest_after(
     client: VtgateClient, options: VitessOptions, position: Position, seconds: float
 ) -> int | None:
-    """Tell when the first transaction after a position was committed, of whatever table.
+    """Return when the first transaction of any table after a position was committed.
 
     Args:
         client: The client.
         options: The source's options.
         position: The position.
-        seconds: When to give up.
+        seconds: Timeout.
 
     Returns:
-        Seconds since 1970 by the server's clock; None if none came, or none that tells its time.
+        Seconds since 1970 by the server's clock; None if no transaction with a time arrived.
     """
     request = stream_request(position.to_vgtid(), filter_of(("_vt_no_table",)), options)
-    ahead = ReadAhead(client.vstream(request.SerializeToString()), room_of(options))
+    prefetcher = Prefetcher(client.vstream(request.SerializeToString()), buffer_limit(options))
     until = time.monotonic() + seconds
     try:
         while (left := until - time.monotonic()) > 0:
-            response = ahead.next(left)
+            response = prefetcher.next(left)
             if response is None:
                 return None
             events = scan(response)
-            told = events.timestamps[(events.timestamps > 0) & (events.types != HEARTBEAT)]
-            if len(told):
-                return int(told.min())
+            times = events.timestamps[(events.timestamps > 0) & (events.types != HEARTBEAT)]
+            if len(times):
+                return int(times.min())
     except StreamEnded:
         return None
     finally:
-        ahead.close()
+        prefetcher.close()
     return None

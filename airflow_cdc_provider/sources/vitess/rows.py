@@ -1,4 +1,4 @@
-"""Rows of Vitess walked in place by kernels: from messages to the places of each column's values.
+"""Kernels that parse rows of Vitess in place: from messages to the byte ranges of each column's values.
 
 Layouts (``protocol/binlogdata.proto``, ``protocol/query.proto``)::
 
@@ -6,13 +6,13 @@ Layouts (``protocol/binlogdata.proto``, ``protocol/query.proto``)::
     Bitmap     1 count: varint | 2 cols: bytes, bit i in byte i / 8, lowest first
     Row        1 lengths: sint64, packed | 2 values: bytes, all values back to back
 
-``lengths[i]`` is how many bytes of ``values`` belong to column i; a negative one is NULL and takes none.
+``lengths[i]`` is the number of bytes of column i in ``values``; a negative length means NULL and no bytes.
 
-What is guaranteed: no read outside a message, whatever its bytes say. A message is sound or has one of
-:data:`FAULTS`; of one that isn't nothing is shown. A row must have used up its values at its last length, and
-no message may hold a part twice.
+Kernels never read outside a message, even if its bytes are invalid. A message is either valid or has one of
+:data:`FAULTS`, and then has no results. The lengths of a row must add up to its values, and no message may
+contain a part twice.
 
-Places are those of the buffer that was walked; of what isn't there they are :data:`NULL` or :data:`UNKNOWN`.
+Offsets refer to the input buffer; absent values have :data:`NULL` or :data:`UNKNOWN`.
 """
 
 from __future__ import annotations
@@ -28,20 +28,20 @@ from airflow_cdc_provider.changes.spans import Bytes, Ints
 from airflow_cdc_provider.sources.vitess.protobuf import LEN, VARINT, next_field, read_varint
 
 NULL: Final = -1
-"""Start and end of a value that is NULL, and of a row or bitmap that isn't there."""
+"""Start and end of a NULL value, and of an absent row or bitmap."""
 
 UNKNOWN: Final = -2
-"""Start and end of a value that was not in the binlog (``binlog_row_image`` other than ``full``)."""
+"""Start and end of a value that the binlog omits (``binlog_row_image`` other than ``full``)."""
 
 FAULTS: Final[Sequence[str]] = (
     "",
     "a field leaves its message",
-    "a part of a change stands there twice",
-    "a length leaves the row's values",
-    "the row's values are longer than their lengths tell",
+    "a part of a change occurs twice",
+    "a length exceeds the row's values",
+    "the row's values are longer than the sum of their lengths",
     "a bitmap is shorter than its count",
 )
-"""Texts of fault numbers, 0 for a sound message."""
+"""Texts of fault numbers; 0 for a valid message."""
 
 _FIELD: Final = 1
 _TWICE: Final = 2
@@ -57,7 +57,7 @@ _JSON_PARTIAL: Final = 3
 
 @dataclass(frozen=True, eq=False)
 class RowSpans:
-    """Where ``Row`` messages stand; both :data:`NULL` where there is none."""
+    """Byte ranges of ``Row`` messages; :data:`NULL` for absent ones."""
 
     starts: Ints
     ends: Ints
@@ -69,7 +69,7 @@ class Bitmaps:
 
     Args:
         starts: First byte of the bits, :data:`NULL` where the message has no bitmap.
-        counts: How many bits count.
+        counts: Number of bits.
     """
 
     starts: Ints
@@ -77,24 +77,24 @@ class Bitmaps:
 
     @property
     def present(self) -> np.ndarray:
-        """Whether a message has one."""
+        """Which messages have a bitmap."""
         present: np.ndarray = self.starts >= 0
         return present
 
 
 @dataclass(frozen=True, eq=False)
 class Changes:
-    """What ``RowChange`` messages hold.
+    """Contents of ``RowChange`` messages.
 
-    An insert has only an after, a delete only a before, an update both.
+    An insert has only an after-image, a delete only a before-image, an update both.
 
     Args:
-        before: Rows before.
-        after: Rows after.
-        data_columns: Which columns of ``after`` were in the binlog, if not all.
-        json_partial: Which JSON columns of ``after``, counted among those, hold an expression over the old
-            value, if any.
-        faults: A number of :data:`FAULTS` per message.
+        before: Before-images.
+        after: After-images.
+        data_columns: Columns of ``after`` in the binlog, if not all.
+        json_partial: JSON columns of ``after``, counted among JSON columns, that contain a partial update of
+            the old value, if any.
+        faults: Index in :data:`FAULTS` per message.
     """
 
     before: RowSpans
@@ -106,14 +106,14 @@ class Changes:
 
 @dataclass(frozen=True, eq=False)
 class Values:
-    """Where the values of rows stand.
+    """Byte ranges of the values of rows.
 
     Args:
         starts: Matrix of columns by rows: first byte of each value, :data:`NULL` or :data:`UNKNOWN`.
         ends: Likewise, the byte after each.
-        counts: How many values each row has; :data:`NULL` where there is no row, or it is broken. A row with
-            another number than columns were asked for shows only NULL.
-        faults: A number of :data:`FAULTS` per row.
+        counts: Number of values of each row; :data:`NULL` for an absent or invalid row. If it isn't the
+            requested number of columns, all values are NULL.
+        faults: Index in :data:`FAULTS` per row.
     """
 
     starts: Ints
@@ -127,7 +127,7 @@ def read_changes(data: Bytes, starts: Ints, ends: Ints) -> Changes:
 
     Args:
         data: A buffer.
-        starts: First byte of each message in it; negative for none, which gives nothing.
+        starts: First byte of each message in it; negative for none.
         ends: Byte after each.
     """
     count = len(starts)
@@ -150,9 +150,9 @@ def read_rows(data: Bytes, starts: Ints, ends: Ints, columns: int) -> Values:
 
     Args:
         data: A buffer.
-        starts: First byte of each message in it; negative for none, all whose values are NULL.
+        starts: First byte of each message in it; negative for none: then all values are NULL.
         ends: Byte after each.
-        columns: How many values a row must have.
+        columns: Expected number of values.
     """
     count = len(starts)
     firsts = np.full((columns, count), NULL, np.int64)
@@ -164,16 +164,15 @@ def read_rows(data: Bytes, starts: Ints, ends: Ints, columns: int) -> Values:
 
 
 def mark_unknown(data: Bytes, values: Values, data_columns: Bitmaps) -> Ints:
-    """Mark, in place, the values that were not in the binlog.
+    """Mark, in place, the values that the binlog omits.
 
     Args:
-        data: The buffer that the bitmaps stand in.
-        values: Of the rows after, from :func:`read_rows`.
-        data_columns: Of the same changes.
+        data: The buffer of the bitmaps.
+        values: Values of the after-images, from :func:`read_rows`.
+        data_columns: Bitmaps of the same changes.
 
     Returns:
-        How many values of each row are unknown. Where a bitmap has another number of bits than the row has
-        columns, all are.
+        The number of unknown values of each row; all, if the number of bits isn't the number of columns.
     """
     unknown = np.zeros(values.starts.shape[1], np.int64)
     if data_columns.present.any():
@@ -182,7 +181,7 @@ def mark_unknown(data: Bytes, values: Values, data_columns: Bitmaps) -> Ints:
 
 
 def bit_of_each(data: Bytes, bitmaps: Bitmaps, number: int) -> np.ndarray:
-    """Tell of each bitmap whether it has a bit; not, where there is no bitmap or it is shorter."""
+    """Return a bit of each bitmap; False if there is no bitmap or it is shorter."""
     out = np.zeros(len(bitmaps.starts), np.bool_)
     if bitmaps.present.any():
         _bit_of_each(data, bitmaps.starts, bitmaps.counts, number, out)
@@ -210,7 +209,7 @@ def _read_changes(data: Any, starts: Any, ends: Any, firsts: Any, lasts: Any, bi
 
 @walker
 def _read_change(data: Any, at: Any, end: Any, firsts: Any, lasts: Any) -> Any:
-    """Find the four parts of a message; return a fault."""
+    """Find the four parts of a message; return a fault or 0."""
     if end > len(data):
         return _FIELD
     while at < end:
@@ -227,9 +226,9 @@ def _read_change(data: Any, at: Any, end: Any, firsts: Any, lasts: Any) -> Any:
 
 @walker
 def _read_bitmap(data: Any, at: Any, end: Any) -> Any:
-    """Find the bits of a bitmap: fault, first byte, how many."""
+    """Find the bits of a bitmap; return a fault or 0, the first byte, and the number of bits."""
     count = np.int64(0)
-    # Without ``cols`` the bits are no bytes, which stand anywhere.
+    # Without ``cols`` there are no bytes, so any offset is valid.
     first = np.int64(at)
     last = np.int64(at)
     while at < end:
@@ -263,11 +262,11 @@ def _read_rows(data: Any, starts: Any, ends: Any, firsts: Any, lasts: Any, count
 
 @walker
 def _read_row(data: Any, start: Any, end: Any, firsts: Any, lasts: Any) -> Any:
-    """Find a row's values; return how many it has, and a fault."""
+    """Find a row's values; return their number, and a fault or 0."""
     nothing = np.int64(0)
     if end > len(data):
         return nothing, _FIELD
-    # Values may stand before lengths, so they are found first.
+    # ``values`` may precede ``lengths``, so find it first.
     value = np.int64(0)
     limit = np.int64(0)
     seen = False

@@ -1,4 +1,4 @@
-"""Names of the fields that rows came with."""
+"""Ids of table schemas: digests of the fields that VStream sends before rows."""
 
 from __future__ import annotations
 
@@ -6,21 +6,21 @@ import hashlib
 from typing import Any, Final
 
 DDL: Final = "ddl"
-"""``schema_id`` of a record of kind ``schema`` that holds a statement."""
+"""``schema_id`` of a record of kind ``schema`` that contains a DDL statement."""
 
 LINEAGE: Final = "lineage"
-"""``schema_id`` of a record of kind ``schema`` that tells what shard a reshard made of which: JSON, ``{shard:
-[ancestor, ...]}``."""
+"""``schema_id`` of a record of kind ``schema`` that contains the ancestors of shards created by a reshard:
+JSON, ``{shard: [ancestor, ...]}``."""
 
 _ENUM: Final = 2074
 _SET: Final = 2075
 
 
 def schema_id(event: Any) -> str:
-    """Name the fields of a ``FieldEvent``.
+    """Return the id of the fields of a ``FieldEvent``.
 
-    Tables of two shards that are equal have one name: the database, which may be another one for each, is
-    left out. Fields of ENUM and SET have another one where values come as numbers.
+    Equal tables of different shards have the same id: the database, which may differ, isn't part of it.
+    Fields of ENUM and SET have a different id if the values are sent as numbers.
 
     Returns:
         BLAKE2b digest of 16 bytes, in hexadecimal.

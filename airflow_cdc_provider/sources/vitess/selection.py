@@ -1,4 +1,4 @@
-"""Which tables belong to a capture: those of its keyspaces that its patterns select."""
+"""Selects the tables of a capture: tables of its keyspaces that match its patterns."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from airflow_cdc_provider.sources.vitess.options import has_keyspace
 
 @dataclass(frozen=True)
 class Selects:
-    """Tells whether ``keyspace.table`` belongs to the capture. Picklable, if what it asks is.
+    """Returns whether ``keyspace.table`` belongs to the capture. Picklable if ``selects`` is.
 
     Args:
         keyspace: Option ``keyspace``.
@@ -21,5 +21,5 @@ class Selects:
     selects: Callable[[str], bool]
 
     def __call__(self, table: str) -> bool:
-        """Tell it."""
+        """Return whether the table is selected."""
         return has_keyspace(self.keyspace, table.partition(".")[0]) and self.selects(table)

@@ -1,18 +1,19 @@
-"""Snapshots: a table of a shard copied by a VStream of its own, as raw batches.
+"""Snapshots: a separate VStream copies the table of each shard, as raw batches.
 
-There is a range for each shard of a table: VTGate copies a shard's tables one after the other and waits a
-second for each, so ranges are read side by side. A range asks for its table alone, with no position, which
-means a copy (``vtgate.proto``, ``tables_to_copy``).
+A table has one range per shard. VTGate copies a shard's tables sequentially and waits a second for each, so
+ranges are read in parallel. The request of a range names its table and no position, which starts a copy
+(``vtgate.proto``, ``tables_to_copy``).
 
-Between packets of a copy the tablet sends transactions of the binlog. The main stream has them: they are left
-out here. What tells the two apart is the last key that each VGTID bears, which a packet changes and a
-transaction repeats, and the time, which a transaction has.
+Between the packets of a copy the tablet sends transactions of the binlog. They are skipped here, because the
+main stream captures them. A packet changes the last key in its VGTID and has no timestamp; a transaction
+repeats the last key and has one.
 
-A packet's rows have the version of its VGTID, and hold all that was committed up to it. The main stream must
-have what follows it: a copy that begins before the stored offset (a replica may lag) is not taken but begun
-again. So each change that a packet doesn't hold comes by the main stream, at a greater version.
+The rows of a packet have the version of its VGTID and include everything committed up to it. The main stream
+must capture everything after it, so a copy that starts before the stored offset (a replica may lag) is
+restarted. Each change that a packet doesn't include therefore arrives in the main stream with a greater
+version.
 
-A range that is interrupted goes on after its last key. One that is cancelled begins anew.
+An interrupted range resumes after its last key. A cancelled range starts over.
 """
 
 from __future__ import annotations
@@ -36,16 +37,16 @@ from airflow_cdc_provider.sources.vitess.gtid import GtidSet
 from airflow_cdc_provider.sources.vitess.options import VitessOptions
 from airflow_cdc_provider.sources.vitess.position import (
     LAST_ROW,
-    MOST_TRANSACTIONS,
+    MAX_TRANSACTIONS,
     Position,
     copy_key,
     next_epoch,
-    place_key,
+    position_key,
 )
+from airflow_cdc_provider.sources.vitess.prefetch import Prefetcher, StreamEnded
 from airflow_cdc_provider.sources.vitess.protocol import FieldEvent, Filter, VGtid
-from airflow_cdc_provider.sources.vitess.read_ahead import ReadAhead, StreamEnded
 from airflow_cdc_provider.sources.vitess.records import schema_record, snapshot_records
-from airflow_cdc_provider.sources.vitess.requests import quoted, room_of, stream_request
+from airflow_cdc_provider.sources.vitess.requests import buffer_limit, quoted, stream_request
 from airflow_cdc_provider.sources.vitess.schema_ids import schema_id
 from airflow_cdc_provider.sources.vitess.unknown_charsets import with_charsets
 from airflow_cdc_provider.sources.vitess.vtgate import VtgateClient
@@ -61,7 +62,7 @@ from airflow_cdc_provider.sources.vitess.wire import (
 log = logging.getLogger(__name__)
 
 _SILENT_INTERVALS: Final = 3
-_MOST_PAUSES: Final = 100
+_MAX_PAUSES: Final = 100
 
 
 @dataclass(frozen=True)
@@ -70,11 +71,11 @@ class SnapshotRange:
 
     Args:
         table: ``keyspace.table``.
-        planned_us: When it was planned, µs since 1970: its rows stand behind those of earlier snapshots.
-        shard: The shard.
-        gtid: Where the main stream stood when it was planned.
-        epoch: Of that place.
-        where: Filter of VTGate's, empty for none.
+        planned_us: When it was planned, in µs since 1970: its rows sort after those of earlier snapshots.
+        shard: Name of the shard.
+        gtid: GTID set of the main stream when the range was planned.
+        epoch: Epoch of the main stream when the range was planned.
+        where: Filter in the syntax of VTGate's stream; empty for none.
     """
 
     table: str
@@ -89,30 +90,36 @@ def plan_snapshot(position: Position, table: str, where: str | None) -> Snapshot
     """Plan a range for each shard of a table.
 
     Args:
-        position: Where the main stream stands: what was captured before belongs to an earlier generation.
+        position: Position of the main stream; changes captured before it belong to an earlier generation.
         table: ``keyspace.table``.
-        where: A condition as VTGate's stream takes them: comparisons of columns with constants.
+        where: Filter in the syntax of VTGate's stream: comparisons of columns with constants.
+
+    Returns:
+        The ranges, and a fence per shard, including the ancestors of resharded shards.
+
+    Raises:
+        ConfigurationError: No shard of the table's keyspace is captured.
     """
     keyspace = table.partition(".")[0]
-    own = {s: place for s, place in sorted(position.shards.items()) if s.partition("/")[0] == keyspace}
+    own = {s: known for s, known in sorted(position.shards.items()) if s.partition("/")[0] == keyspace}
     if not own:
         raise ConfigurationError(
             f"no shard of {table} is captured", expected=", ".join(position.shards), found=keyspace
         )
     planned_us = time.time_ns() // 1000
-    # Behind all changes up to there and the rows of earlier copies at the same place, before this one's.
-    fences = {s: copy_key(place.key, planned_us) for s, place in own.items()}
+    # After all changes up to the position and the rows of earlier copies at it, before the rows of this copy.
+    fences = {s: copy_key(known.key, planned_us) for s, known in own.items()}
     first = next(iter(fences))
-    # Shards that were resharded have rows in the mirror that nobody touched since. What became of them began
-    # above their epochs; and since it inherits their fences, these must be below all that it has told.
-    for parent in {parent for place in own.values() for parent in place.parents} - own.keys():
-        epoch = min(place.epoch for place in own.values() if parent in place.parents)
-        fences[parent] = copy_key(place_key(max(epoch - 1, 0), MOST_TRANSACTIONS), planned_us)
+    # The mirror may still have unchanged rows of the parents of resharded shards. Children start above the
+    # epochs of their parents and inherit their fences, so these must be below all changes of the children.
+    for parent in {parent for known in own.values() for parent in known.parents} - own.keys():
+        epoch = min(known.epoch for known in own.values() if parent in known.parents)
+        fences[parent] = copy_key(position_key(max(epoch - 1, 0), MAX_TRANSACTIONS), planned_us)
     return SnapshotPlan(
         table=table,
         ranges=tuple(
-            SnapshotRange(table, planned_us, s.partition("/")[2], place.gtid, place.epoch, where or "")
-            for s, place in own.items()
+            SnapshotRange(table, planned_us, s.partition("/")[2], known.gtid, known.epoch, where or "")
+            for s, known in own.items()
         ),
         position=fences[first],
         origin=first,
@@ -122,7 +129,7 @@ def plan_snapshot(position: Position, table: str, where: str | None) -> Snapshot
 
 @dataclass
 class _Progress:
-    """How far a copy came: the VGTID entry to go on from, and the rows so far."""
+    """Progress of a copy: the VGTID entry to resume from, and the number of rows so far."""
 
     entry: Any = None
     rows: int = 0
@@ -130,12 +137,12 @@ class _Progress:
 
 @dataclass(frozen=True)
 class RangeReader:
-    """Reads ranges. Picklable; its text doesn't show the connection's values.
+    """Reads ranges. Picklable; its ``repr`` doesn't contain the connection's values.
 
     Args:
         values: The connection.
         options: The source's options.
-        lost: Called with 1 for each connection that is lost; None for nobody.
+        lost: Called with 1 for each lost connection; may be None.
         sleep: Pauses for some seconds.
     """
 
@@ -145,38 +152,46 @@ class RangeReader:
     sleep: Callable[[float], None] = time.sleep
 
     def counting(self, lost: Callable[[int], None]) -> RangeReader:
-        """Return one that tells of the connections that it loses."""
+        """Return a copy that reports lost connections to a callback."""
         return replace(self, lost=lost)
 
-    def __call__(self, part: SnapshotRange) -> Iterator[pa.RecordBatch]:
-        """Read a range: its fields as a record of kind ``schema``, and its rows.
+    def __call__(self, snapshot_range: SnapshotRange) -> Iterator[pa.RecordBatch]:
+        """Read a range.
+
+        Args:
+            snapshot_range: The range.
+
+        Yields:
+            A batch with the record of kind ``schema`` of its fields, then batches of its rows.
 
         Raises:
-            TransientError: The server can't be reached, or stays behind the stored offset.
-            ConfigurationError: The table is gone, or the filter is wrong.
+            TransientError: The server can't be reached, or remains behind the stored offset.
+            ConfigurationError: The table doesn't exist, or the filter is invalid.
         """
         progress = _Progress()
-        left = self._pauses()
+        pauses_left = self._pauses()
         with VtgateClient(self.values) as client:
             while True:
                 before = progress.entry
                 try:
-                    yield from self._read_on(client, part, progress)
+                    yield from self._resume(client, snapshot_range, progress)
                     return
                 except (TransientError, StreamEnded) as error:
                     if self.lost is not None:
                         self.lost(1)
                     if progress.entry is not before:
-                        left = self._pauses()
-                    pause = next(left, None)
+                        pauses_left = self._pauses()
+                    pause = next(pauses_left, None)
                     if pause is None:
                         if isinstance(error, StreamEnded):
-                            raise TransientError(f"the copy of {part.table} ends unfinished") from error
+                            raise TransientError(
+                                f"the copy of {snapshot_range.table} ended before it was complete"
+                            ) from error
                         raise
                     log.warning(
-                        "the copy of %s in shard %s, interrupted after %d rows, goes on in %.1f s: %s",
-                        part.table,
-                        part.shard,
+                        "The copy of %s in shard %s was interrupted after %d rows, resuming in %.1f s: %s",
+                        snapshot_range.table,
+                        snapshot_range.shard,
                         progress.rows,
                         pause,
                         error,
@@ -184,69 +199,71 @@ class RangeReader:
                     self.sleep(pause)
 
     def _pauses(self) -> Iterator[float]:
-        """Give pauses; a task can't be asked to stop, so that it may not wait without a limit."""
-        return islice(pauses(self.options.advanced), _MOST_PAUSES)
+        """Return a limited number of pauses, because a Spark task can't be stopped cleanly."""
+        return islice(pauses(self.options.advanced), _MAX_PAUSES)
 
-    def _read_on(
-        self, client: VtgateClient, part: SnapshotRange, progress: _Progress
+    def _resume(
+        self, client: VtgateClient, snapshot_range: SnapshotRange, progress: _Progress
     ) -> Iterator[pa.RecordBatch]:
-        stream = client.vstream(self._request(part, progress).SerializeToString())
-        ahead = ReadAhead(stream, room_of(self.options))
-        copy = _Copy(part, progress)
+        stream = client.vstream(self._request(snapshot_range, progress).SerializeToString())
+        prefetcher = Prefetcher(stream, buffer_limit(self.options))
+        copy = _Copy(snapshot_range, progress)
         silent_seconds = _SILENT_INTERVALS * self.options.stream.heartbeat_seconds
         try:
             while not copy.completed:
-                response = ahead.next(silent_seconds)
+                response = prefetcher.next(silent_seconds)
                 if response is None:
-                    raise TransientError(f"the copy of {part.table} is silent for {silent_seconds} s")
+                    raise TransientError(
+                        f"the copy of {snapshot_range.table} sent no message for {silent_seconds} s"
+                    )
                 for batch in copy.take(response):
                     yield self._with_charsets(client, batch)
         finally:
-            ahead.close()
+            prefetcher.close()
 
     def _with_charsets(self, client: VtgateClient, batch: pa.RecordBatch) -> pa.RecordBatch:
-        """Complete a batch of fields, which has one record; others stay."""
+        """Add unknown collations to a record of fields; return other batches unchanged."""
         if batch.num_rows != 1 or batch.column("kind")[0].as_py() != SCHEMA:
             return batch
-        (told,) = batch.to_pylist()
+        (schema,) = batch.to_pylist()
         seconds = self.options.advanced.call_seconds
-        whole = with_charsets(told, client, self.options.tablet_type, seconds)
-        return pa.RecordBatch.from_pylist([whole], schema=CHANGE_SCHEMA)
+        complete = with_charsets(schema, client, self.options.tablet_type, seconds)
+        return pa.RecordBatch.from_pylist([complete], schema=CHANGE_SCHEMA)
 
-    def _request(self, part: SnapshotRange, progress: _Progress) -> Any:
-        keyspace, _, table = part.table.partition(".")
+    def _request(self, snapshot_range: SnapshotRange, progress: _Progress) -> Any:
+        keyspace, _, table = snapshot_range.table.partition(".")
         vgtid = VGtid()
         if progress.entry is None:
-            vgtid.shard_gtids.add(keyspace=keyspace, shard=part.shard, gtid="")
+            vgtid.shard_gtids.add(keyspace=keyspace, shard=snapshot_range.shard, gtid="")
         else:
             vgtid.shard_gtids.append(progress.entry)
-        condition = f" where {part.where}" if part.where else ""
+        condition = f" where {snapshot_range.where}" if snapshot_range.where else ""
         filters = Filter()
         filters.rules.add(match=table, filter=f"select * from {quoted(table)}{condition}")
         request = stream_request(vgtid, filters, self.options)
         request.flags.tables_to_copy.append(table)
-        # A copy is of the shards that there are; a journal has nothing to tell it.
+        # A copy reads the existing shards, so reshard journals don't concern it.
         request.flags.stop_on_reshard = False
         request.flags.include_reshard_journal_events = False
         return request
 
 
 class _Copy:
-    """What the responses of one copy give."""
+    """Parses the responses of one copy."""
 
-    def __init__(self, part: SnapshotRange, progress: _Progress) -> None:
+    def __init__(self, snapshot_range: SnapshotRange, progress: _Progress) -> None:
         self.completed = False
-        self._part = part
+        self._range = snapshot_range
         self._progress = progress
-        self._origin = f"{part.table.partition('.')[0]}/{part.shard}"
+        self._origin = f"{snapshot_range.table.partition('.')[0]}/{snapshot_range.shard}"
         self._data = b""
         self._fields = b""
         self._schema_id = ""
-        self._told = False
+        self._fields_sent = False
         self._last_key = b"" if progress.entry is None else _last_key(progress.entry)
 
     def take(self, response: bytes) -> Iterator[pa.RecordBatch]:
-        """Take a response: give the records of the packets that it ends.
+        """Add a response, and yield the records of the packets that it completes.
 
         Raises:
             TransientError: The tablet is behind the stored offset.
@@ -266,76 +283,78 @@ class _Copy:
             elif kind == COMMIT and entry is not None:
                 key = _last_key(entry)
                 rows = np.arange(*np.searchsorted(rows_of, [done, number]))
-                # Of a table without a key, two packets may end with equal rows; those of a copy have no time.
+                # In a table without a key, two packets may end with equal rows; packets have no timestamps.
                 timeless = len(rows) > 0 and not events.timestamps[rows_of[rows]].any()
-                packet = bool(key) and (key != self._last_key or timeless)
-                if packet or not key:
+                is_packet = bool(key) and (key != self._last_key or timeless)
+                if is_packet or not key:
                     self._require_recent(entry.gtid)
-                if packet:
-                    yield from self._packet(events, rows, entry)
+                if is_packet:
+                    yield from self._packet_records(events, rows, entry)
                 if key:
-                    self._progress.entry = entry  # without a key it would ask for a stream, not for a copy
+                    self._progress.entry = entry  # without a key it would start a stream, not a copy
                 elif self._last_key:
                     self.completed = True
                 self._last_key = key
                 entry = None
                 done = number + 1
             elif kind == COPY_COMPLETED and not events.table(number).shard:
-                # Each shard's copy ends with one of its own; the last one, of no shard, ends them all.
+                # Each shard's copy ends with its own event; the last event, without a shard, ends the whole
+                # copy.
                 self.completed = True
-                yield from self._tell_fields(self._progress.entry)
+                yield from self._fields_record(self._progress.entry)
         self._data = self._data[int(events.ends[done - 1]) :] if done else self._data
 
     def _entry(self, body: bytes) -> Any:
         for entry in VGtid.FromString(body).shard_gtids:
-            if entry.shard == self._part.shard:
+            if entry.shard == self._range.shard:
                 return entry
         raise CorruptInput(
-            f"a VGTID of the copy of {self._part.table} lacks its shard", expected=self._part.shard
+            f"a VGTID of the copy of {self._range.table} doesn't contain its shard",
+            expected=self._range.shard,
         )
 
     def _require_recent(self, gtid: str) -> None:
-        stored = GtidSet.parse(self._part.gtid)
+        stored = GtidSet.parse(self._range.gtid)
         if not GtidSet.parse(gtid).contains(stored):
             raise TransientError(
                 f"a tablet of {self._origin} is behind the stored offset",
-                expected=f"all of {self._part.gtid}",
+                expected=f"all transactions of {self._range.gtid}",
                 found=gtid,
-                remedy="it is asked again; wait until replication has caught up",
+                remedy="the copy is retried; wait until replication has caught up",
             )
 
     def _key(self, gtid: str) -> bytes:
-        epoch = next_epoch(self._part.epoch, self._part.gtid, gtid)
-        return place_key(epoch, GtidSet.parse(gtid).count)
+        epoch = next_epoch(self._range.epoch, self._range.gtid, gtid)
+        return position_key(epoch, GtidSet.parse(gtid).count)
 
-    def _packet(self, events: Any, rows: Any, entry: Any) -> Iterator[pa.RecordBatch]:
-        yield from self._tell_fields(entry)
+    def _packet_records(self, events: Any, rows: Any, entry: Any) -> Iterator[pa.RecordBatch]:
+        yield from self._fields_record(entry)
         if not len(rows):
             return
         yield snapshot_records(
             events,
             rows,
-            table=self._part.table,
+            table=self._range.table,
             origin=self._origin,
             key=self._key(entry.gtid),
             schema_id=self._schema_id,
-            planned_us=self._part.planned_us,
+            planned_us=self._range.planned_us,
             first_row=self._progress.rows,
             captured_us=time.time_ns() // 1000,
         )
         self._progress.rows += len(rows)
 
-    def _tell_fields(self, entry: Any) -> Iterator[pa.RecordBatch]:
-        """Give the record of the fields, once."""
-        if self._told or not self._fields:
+    def _fields_record(self, entry: Any) -> Iterator[pa.RecordBatch]:
+        """Yield the record of the fields, once."""
+        if self._fields_sent or not self._fields:
             return
-        self._told = True
-        gtid = entry.gtid if entry is not None and entry.gtid else self._part.gtid
+        self._fields_sent = True
+        gtid = entry.gtid if entry is not None and entry.gtid else self._range.gtid
         position = self._key(gtid) + LAST_ROW.to_bytes(4, "big") + bytes.fromhex(self._schema_id)
         record = schema_record(
             self._fields,
             self._schema_id,
-            table=self._part.table,
+            table=self._range.table,
             origin=self._origin,
             position=position,
             committed_us=0,
@@ -345,5 +364,5 @@ class _Copy:
 
 
 def _last_key(entry: Any) -> bytes:
-    """Return what tells how far a copy came; empty before its first packet and after its last."""
+    """Return the last key of a copy; empty before its first packet and after its last."""
     return b"".join(one.SerializeToString(deterministic=True) for one in entry.table_p_ks)

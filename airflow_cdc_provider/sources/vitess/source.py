@@ -1,4 +1,4 @@
-"""The Vitess source: VStreams and copies of tables behind the contract of :mod:`..base`."""
+"""The Vitess source: implements the contract of :mod:`..base` with VStreams and table copies."""
 
 from __future__ import annotations
 
@@ -59,12 +59,12 @@ Answer = TypeVar("Answer")
 class VitessSource:
     """A keyspace of a Vitess cluster, some of its shards, or several keyspaces.
 
-    Connections are made when first needed, so decoding works without any.
+    Connections are opened when they are first needed, so decoding works without a connection.
 
     Args:
         options: The source's options.
         connection: Values of the Airflow connection: host, port, login, password, extra.
-        selects: Tells whether ``keyspace.table`` belongs to the capture.
+        selects: Returns whether ``keyspace.table`` belongs to the capture.
     """
 
     type = "vitess"
@@ -76,19 +76,19 @@ class VitessSource:
         self._options = options
         self._connection = connection
         self._selects = Selects(options.keyspace, selects)
-        self._client_made: VtgateClient | None = None
-        self._stream_made: ParallelStreams | None = None
+        self._open_client: VtgateClient | None = None
+        self._open_streams: ParallelStreams | None = None
         self._records: list[dict[str, Any]] = []
         self._known: frozenset[tuple[str, str]] = frozenset()
         self._histories: dict[str, TableHistory] = {}
         self._keyless: frozenset[str] | None = None
         self._offset: Position | None = None
-        self._checked: Position | None = None
+        self._verified: Position | None = None
         self._stopping: Callable[[], bool] = lambda: False
-        self._reached = False
+        self._connected_before = False
 
     def stop_when(self, stopping: Callable[[], bool]) -> None:
-        """Take what tells whether a clean stop was asked for: pauses for a lost VTGate then end."""
+        """Set the callable that returns whether a clean stop was requested; a stop ends pauses."""
         self._stopping = stopping
 
     @property
@@ -97,18 +97,18 @@ class VitessSource:
 
     @property
     def _client(self) -> VtgateClient:
-        if self._client_made is None:
-            self._client_made = VtgateClient(self._values)
-        return self._client_made
+        if self._open_client is None:
+            self._open_client = VtgateClient(self._values)
+        return self._open_client
 
     @property
     def _stream(self) -> ParallelStreams:
-        if self._stream_made is None:
-            self._stream_made = ParallelStreams(self._new_stream, self._options)
-        return self._stream_made
+        if self._open_streams is None:
+            self._open_streams = ParallelStreams(self._new_stream, self._options)
+        return self._open_streams
 
     def _new_stream(self, options: VitessOptions, failing: Callable[[], bool]) -> ChangeStream:
-        """Make the stream of one share of the shards; it stops with the job, or when another one fails."""
+        """Create the stream of some shards; it stops with the job, or when another stream fails."""
         client = self._client
 
         def stopping() -> bool:
@@ -119,45 +119,45 @@ class VitessSource:
             options,
             lambda: filter_of(wanted_tables(client, options, self._selects)),
             self._selects,
-            self._knows,
+            self._is_recorded,
             lambda seconds: _pause(seconds, stopping),
             stopping,
         )
 
-    def _over_losses(self, ask: Callable[[], Answer]) -> Answer:
-        """Ask VTGate again where it was lost; who has never reached it is told at once.
+    def _with_retries(self, request: Callable[[], Answer]) -> Answer:
+        """Call VTGate, and retry after connection losses. The first contact of a run isn't retried.
 
         Raises:
-            TransientError: It was tried often enough, or the job is asked to stop.
+            TransientError: All attempts failed, or the job is being stopped.
         """
         left = pauses(self._options.advanced)
         while True:
             try:
-                answer = ask()
+                response = request()
             except TransientError as error:
-                pause = next(left, None) if self._reached else None
-                if pause is None or self._stopping():
+                pause_seconds = next(left, None) if self._connected_before else None
+                if pause_seconds is None or self._stopping():
                     raise
-                log.warning("VTGate is lost, asked again in %.1f s: %s", pause, error)
-                _pause(pause, self._stopping)
+                log.warning("Lost the connection to VTGate, retrying in %.1f s: %s", pause_seconds, error)
+                _pause(pause_seconds, self._stopping)
             else:
-                self._reached = True
-                return answer
+                self._connected_before = True
+                return response
 
-    def _knows(self, table: str, schema_id: str) -> bool:
+    def _is_recorded(self, table: str, schema_id: str) -> bool:
         return (table, schema_id) in self._known
 
     def check(self, offset: Offset | None = None) -> list[Finding]:
-        """Look at VTGate, shards, tablets, tables and binlogs; with an offset, whether it holds."""
-        place = Position.from_offset(offset) if offset is not None else None
-        return check_keyspace(self._values, self._options, self._selects, place)
+        """Verify VTGate, shards, tablets, tables and binlogs, and the stored offset if there is one."""
+        position = Position.from_offset(offset) if offset is not None else None
+        return check_keyspace(self._values, self._options, self._selects, position)
 
     def tables(self) -> list[str]:
         """List the selected tables, ``keyspace.table``, sorted."""
-        return self._over_losses(lambda: list_tables(self._client, self._options, self._selects))
+        return self._with_retries(lambda: list_tables(self._client, self._options, self._selects))
 
     def in_batches(self, table: str) -> bool:
-        """Tell whether a table is read in full at each run: its rows can't be told apart."""
+        """Return whether a table is read in full at each run, because it has no key."""
         history = self._history(table)
         if history.shapes:
             return not history.newest.key
@@ -171,40 +171,41 @@ class VitessSource:
 
     @property
     def batch_seconds(self) -> float:
-        """How long after the begin of one reading of such a table the next one may begin."""
+        """Minimum interval between the starts of two full reads of such a table."""
         return self._options.batch_seconds
 
     def learn(self, records: pa.Table) -> None:
-        """Take in all records of kind ``schema`` that there are."""
+        """Load all records of kind ``schema``."""
         self._records = records_of(records)
         self._known = frozenset((r["source_table"], r["schema_id"]) for r in self._records)
         self._histories = {}
 
     def schema_records(self) -> Iterator[Mapping[str, Any]]:
-        """Give none: the stream and copies tell of fields themselves."""
+        """Yield nothing: the stream and the copies deliver the fields themselves."""
         return iter(())
 
     def resumed_at(self, table: str) -> int:
-        """Return when a statement changed rows that no event tells of, µs since 1970; 0 for never."""
+        """Return when a statement last changed rows without row events, in µs since 1970; 0 for never."""
         due = self._history(table).due
-        # A statement tells the second in which it ran: a snapshot that began in it may not have seen it.
+        # A statement's time is in whole seconds: a snapshot that started in the same second may have missed
+        # it.
         return due.moment_us + _SECOND_US - 1 if due is not None else 0
 
     def schema_findings(self) -> list[str]:
-        """Tell what of the schema keeps mirrors from following: nothing, as snapshots follow it."""
+        """Return no findings: snapshots resolve all schema changes that mirrors can't apply."""
         return []
 
     def may_land(self, reason: str) -> bool:
-        """Tell whether a record in quarantine may be read by a better schema: each has its own."""
+        """Return False: a newer schema can't decode a quarantined record, as each row has its own fields."""
         del reason
         return False
 
     def quarantine_reader(self) -> Callable[[pa.RecordBatch], Iterator[pa.RecordBatch]]:
-        """Return what reads records of kind ``quarantine`` again: as they are."""
-        return _as_they_are
+        """Return the function that reads records of kind ``quarantine`` again: it returns them unchanged."""
+        return _unchanged
 
     def codec(self, table: str, memory: Mapping[str, Any] | None = None) -> Codec:
-        """Return the decoder of a table by all fields that its rows came with.
+        """Return the codec of a table for all recorded versions of its fields.
 
         Raises:
             SchemaUnknown: No fields of the table are recorded.
@@ -213,18 +214,18 @@ class VitessSource:
         if not history.shapes:
             raise SchemaUnknown(
                 f"no fields of {table} are recorded",
-                expected="a snapshot of it, or a change",
+                expected="a snapshot or a change of the table",
                 found="none",
             )
         return VitessCodec(table, history, lineage_of(self._records), memory=memory)
 
     def remember(self, codec: Codec) -> Mapping[str, Any]:
-        """Return what the mirror keeps: its columns."""
+        """Return the memory to store with the mirror: its columns."""
         assert isinstance(codec, VitessCodec)
         return codec.remember()
 
     def reserve(self, codec: Codec, memory: Mapping[str, Any] | None) -> Mapping[str, Any] | None:
-        """Return the memory with columns that all rows are yet to be shown by."""
+        """Return the memory including columns that not all rows of the mirror have been written with."""
         del memory
         assert isinstance(codec, VitessCodec)
         return codec.reserve()
@@ -235,69 +236,71 @@ class VitessSource:
         return self._histories[table]
 
     def start(self) -> Offset:
-        """Return where shards stand now, for what came before is in the snapshots; or ``start_at``.
+        """Return the current position, as snapshots cover everything before it; or option ``start_at``.
 
         Raises:
-            ConfigurationError: ``start_at`` names other shards than there are.
-            PositionLost: It names transactions that a shard doesn't have.
+            ConfigurationError: ``start_at`` doesn't name exactly the existing shards.
+            PositionLost: ``start_at`` contains transactions that a shard doesn't have.
         """
-        now = self._begun_at_head()
+        now = self._initial_position()
         require_epochs_of((shard.partition("/")[2] for shard in now.shards), self._options.epochs)
         if self._options.start_at == CURRENT:
             vtctld = self._values.vtctld
-            return (self._told_by(vtctld, now) if vtctld else now).to_offset()
+            return (self._position_from_vtctld(vtctld, now) if vtctld else now).to_offset()
         entries = json.loads(self._options.start_at)
         chosen = {f"{e['keyspace']}/{e['shard']}": e["gtid"] for e in entries}
-        places = {
-            shard: self._first_place(shard, gtid, is_given=True) if is_real(gtid) else now.shards[shard]
+        shards = {
+            shard: self._initial_shard_position(shard, gtid, is_configured=True)
+            if is_real(gtid)
+            else now.shards[shard]
             for shard, gtid in chosen.items()
             if is_real(gtid) or shard in now.shards
         }
-        if set(places) != set(now.shards):
+        if set(shards) != set(now.shards):
             raise ConfigurationError(
-                "option source.start_at names other shards than there are",
+                "option source.start_at doesn't name the existing shards",
                 expected=", ".join(now.shards),
                 found=", ".join(chosen),
             )
-        position = Position(places)
+        position = Position(shards)
         self._require_known(position, now)
-        log.info("the first capture begins at %s", self._options.start_at)
+        log.info("Starting the first capture at %s", self._options.start_at)
         return position.to_offset()
 
     def after_loss(self) -> Offset:
-        """Return where shards stand now: what came before is lost, or in the snapshots that follow.
+        """Return the current position; everything before it is lost, or covered by the snapshots that follow.
 
-        What comes then is newer than all that was captured, whatever became of the servers.
+        All later changes sort after all captured ones, even if the servers were replaced.
         """
         before = self._offset
         now = self._head()
         if before is None:
-            return self._begun_at_head().to_offset()
-        epoch = 1 + max(place.epoch for place in before.shards.values())
-        places = {}
-        for shard, place in now.shards.items():
+            return self._initial_position().to_offset()
+        epoch = 1 + max(known.epoch for known in before.shards.values())
+        shards = {}
+        for shard, current in now.shards.items():
             known = before.shards.get(shard)
             parents = known.parents if known is not None else before.ancestors_of(shard)
-            places[shard] = ShardPlace(place.gtid, epoch, parents, self._options.generation)
-        return Position(places).to_offset()
+            shards[shard] = ShardPlace(current.gtid, epoch, parents, self._options.generation)
+        return Position(shards).to_offset()
 
     def head(self) -> Offset:
-        """Return where shards stand now."""
+        """Return the current position of all shards."""
         return self._head().to_offset()
 
     def earliest(self) -> Offset:
-        """Return where shards stand now: how far binlogs reach back, VTGate doesn't tell."""
+        """Return the current position, as VTGate doesn't report how far back the binlogs reach."""
         return self._head().to_offset()
 
     def lag(self, offset: Offset | None) -> Lag:
-        """Tell by how many transactions an offset is behind; seconds can't be told but for none."""
+        """Return by how many transactions an offset is behind; the seconds are known only at the head."""
         head = self._head()
         position = Position.from_offset(offset) if offset is not None else head
         behind = {
-            shard: place.set.count - position.shards[shard].set.count
+            shard: current.set.count - position.shards[shard].set.count
             if shard in position.shards and is_real(position.shards[shard].gtid)
             else None
-            for shard, place in head.shards.items()
+            for shard, current in head.shards.items()
         }
         details = {
             shard: {"head": head.shards[shard].gtid, "transactions": count} for shard, count in behind.items()
@@ -305,43 +308,42 @@ class VitessSource:
         return Lag(0.0 if position.has(head) else None, None, details)
 
     def validate_offset(self, offset: Offset) -> None:
-        """Refuse an offset of a wrong form.
+        """Reject an offset of an invalid format.
 
         Raises:
-            ConfigurationError: With what is expected.
+            ConfigurationError: The offset isn't a valid Vitess offset.
         """
         Position.from_offset(offset)
 
     def stand_at(self, offset: Offset) -> None:
-        """Take in the stored offset: snapshots are placed there."""
+        """Set the stored offset; snapshots are planned at it."""
         self._offset = Position.from_offset(offset).of_generation(self._options.generation)
 
     def plan(self, start: Offset | None, head: Offset, limit: ReadLimit) -> Plan:
-        """Take the next batch.
+        """Plan the next batch.
 
         Raises:
-            PositionLost: Binlogs after ``start`` are gone, a shard of it is gone, or a shard lacks
-                transactions that it has, so that its stream would stand still without a word.
+            PositionLost: The binlogs after ``start`` were purged, one of its shards no longer exists, or a
+                shard lacks transactions of it, so that its stream would stall silently.
             TransientError: The server can't be reached.
         """
         if start is None:
-            position = self._begun_at_head()
+            position = self._initial_position()
         else:
             position = Position.from_offset(start).of_generation(self._options.generation)
         target = Position.from_offset(head)
         self._offset = position
         _require_all_shards(position, target)
-        unsettled = {s: p for s, p in position.shards.items() if not is_real(p.gtid)}
-        if unsettled:
+        if not all(is_real(p.gtid) for p in position.shards.values()):
             now = self._head()
-            settled = {
+            resolved = {
                 s: p if is_real(p.gtid) else p.moved(now.shards[s].gtid) for s, p in position.shards.items()
             }
-            position = Position(settled)
-        if self._checked != position:
+            position = Position(resolved)
+        if self._verified != position:
             self._require_known(position, target)
         plan = self._with_charsets(self._stream.plan(position, target, limit))
-        self._offset = self._checked = Position.from_offset(plan.end)
+        self._offset = self._verified = Position.from_offset(plan.end)
         return plan
 
     def _with_charsets(self, plan: Plan) -> Plan:
@@ -352,14 +354,14 @@ class VitessSource:
             client = self._client
             return [with_charsets(dict(r), client, options.tablet_type, seconds) for r in plan.records]
 
-        return replace(plan, records=self._over_losses(complete))
+        return replace(plan, records=self._with_retries(complete))
 
     def stream_numbers(self) -> Mapping[str, StreamNumbers]:
-        """Tell what the stream met so far."""
-        return {"stream": self._stream_made.counts} if self._stream_made is not None else {}
+        """Return the statistics of the stream so far."""
+        return {"stream": self._open_streams.counts} if self._open_streams is not None else {}
 
     def reader(self) -> SliceReader:
-        """Return the picklable function that turns slices into records."""
+        """Return the picklable function that converts slices to records."""
         options = self._options
         return SliceReader(
             self._selects,
@@ -369,90 +371,90 @@ class VitessSource:
         )
 
     def plan_snapshot(self, table: str, where: str | None = None) -> SnapshotPlan:
-        """Plan a copy of a table, a range per shard.
+        """Plan a copy of a table with one range per shard.
 
         Args:
             table: ``keyspace.table``.
-            where: Comparisons of columns with constants, as VTGate's stream takes them.
+            where: Filter in the syntax of VTGate's stream: comparisons of columns with constants.
         """
         if self._offset is None:
             self._offset = self._head()
         return plan_snapshot(self._offset, table, where)
 
     def plan_batch(self, table: str, where: str | None, reached: str) -> SnapshotPlan:
-        """Plan the next reading of a table without a key: all of it, for nothing tells its rows apart."""
+        """Plan the next full read of a table without a key."""
         del reached
         now = self._head()
         known = self._offset.shards if self._offset is not None else {}
-        # At the head: rows that an earlier reading took beyond the stored offset are to go too.
-        places = {s: known[s].moved(p.gtid) if s in known else p for s, p in now.shards.items()}
-        return plan_snapshot(Position(places), table, where)
+        # At the head, to also remove rows that an earlier read copied after the stored offset.
+        shards = {s: known[s].moved(p.gtid) if s in known else p for s, p in now.shards.items()}
+        return plan_snapshot(Position(shards), table, where)
 
     def snapshot_reader(self) -> Callable[[SnapshotRange], Iterator[pa.RecordBatch]]:
         """Return the picklable function that reads one range."""
         return RangeReader(self._values, self._options)
 
     def row_count(self, table: str) -> int | None:
-        """Count the table's rows now."""
+        """Return the current number of rows of the table."""
         keyspace, _, name = table.partition(".")
-        answer = self._client.execute(
+        response = self._client.execute(
             f"select count(*) from {quoted(name)}",
             target=f"{keyspace}@{self._options.tablet_type.lower()}",
             timeout_seconds=self._options.advanced.call_seconds,
         ).texts()
-        return int(answer[0][0])
+        return int(response[0][0])
 
     def close(self) -> None:
-        """End the stream and the connection."""
-        if self._stream_made is not None:
-            self._stream_made.close()
-        if self._client_made is not None:
-            self._client_made.close()
-        self._stream_made = self._client_made = None
+        """Close the stream and the connection."""
+        if self._open_streams is not None:
+            self._open_streams.close()
+        if self._open_client is not None:
+            self._open_client.close()
+        self._open_streams = self._open_client = None
 
-    def _begun_at_head(self) -> Position:
-        """Return where shards stand now, with the epochs of a capture that begins there."""
+    def _initial_position(self) -> Position:
+        """Return the current position with the epochs of a capture that starts there."""
         shards = self._head().shards
-        return Position({shard: self._first_place(shard, place.gtid) for shard, place in shards.items()})
+        return Position({shard: self._initial_shard_position(shard, p.gtid) for shard, p in shards.items()})
 
-    def _first_place(self, shard: str, gtid: str, *, is_given: bool = False) -> ShardPlace:
-        """Return where a capture begins in a shard.
+    def _initial_shard_position(self, shard: str, gtid: str, *, is_configured: bool = False) -> ShardPlace:
+        """Return the position at which a capture starts in a shard.
 
-        The first position that the server tells begins an epoch, and so does one that is given without
-        epochs; one that is given with them is of the epoch that it is given.
+        The first position that the server reports starts an epoch, as does one configured without epochs. A
+        position configured with epochs belongs to the configured epoch.
         """
         options = self._options
         epoch = options.epochs.get(shard.partition("/")[2], 0)
-        before = gtid if is_given and options.epochs else CURRENT
+        before = gtid if is_configured and options.epochs else CURRENT
         return ShardPlace(before, epoch, generation=options.generation).moved(gtid)
 
     def _head(self, tablet_type: str = "") -> Position:
-        now = self._over_losses(
+        now = self._with_retries(
             lambda: current_position(
                 self._client, self._options, serving_shards(self._client, self._options), tablet_type
             )
         )
         return Position({s: ShardPlace(CURRENT).moved(p.gtid) for s, p in now.shards.items()})
 
-    def _told_by(self, vtctld: Vtctld, now: Position) -> Position:
-        """Ask vtctld where the shards stand.
+    def _position_from_vtctld(self, vtctld: Vtctld, now: Position) -> Position:
+        """Request the position from vtctld.
 
         Raises:
-            PositionLost: It tells of another cluster.
+            PositionLost: vtctld belongs to another cluster.
         """
         options = self._options
         seconds = options.advanced.call_seconds
-        told = vtctld_position(self._values, vtctld, list(now.shards), options.tablet_type, seconds)
-        position = Position({s: self._first_place(s, p.gtid) for s, p in told.shards.items()})
-        # What it tells is newer than the head that was asked for before.
+        reported = vtctld_position(self._values, vtctld, list(now.shards), options.tablet_type, seconds)
+        position = Position({s: self._initial_shard_position(s, p.gtid) for s, p in reported.shards.items()})
+        # vtctld's position is newer than the head requested before it, so compare it with a new head.
         self._require_known(position, self._head())
         return position
 
     def _require_known(self, position: Position, head: Position) -> None:
-        """Refuse a position that a shard can't go on from; a replica may just be behind.
+        """Reject a position from which a shard can't resume. If a replica lags, the primary decides.
 
         Raises:
-            PositionLost: With the shard.
+            PositionLost: A shard lacks transactions of the position, or its binlogs were purged.
         """
         try:
             require_known(position, head)
@@ -460,34 +462,34 @@ class VitessSource:
             if self._options.tablet_type == _PRIMARY:
                 raise
             require_known(position, self._head(_PRIMARY))
-        positions = {shard: place.gtid for shard, place in position.shards.items() if shard in head.shards}
+        positions = {shard: p.gtid for shard, p in position.shards.items() if shard in head.shards}
         seconds = self._options.advanced.call_seconds
-        self._over_losses(lambda: require_kept(self._client, positions, self._options.tablet_type, seconds))
+        self._with_retries(lambda: require_kept(self._client, positions, self._options.tablet_type, seconds))
 
 
 def _require_all_shards(position: Position, head: Position) -> None:
-    """Refuse to read on where there are shards that none of the offset can turn into.
+    """Reject an offset that has no shard from which an existing shard can derive.
 
     Raises:
-        ConfigurationError: With them.
+        ConfigurationError: There are such shards.
     """
     if new := [
         shard for shard in head.shards if shard not in position.shards and not position.ancestors_of(shard)
     ]:
         raise ConfigurationError(
-            f"the stored offset has no place of {', '.join(new)}",
+            f"the stored offset has no position of {', '.join(new)}",
             expected=", ".join(position.shards),
             found=", ".join(head.shards),
-            remedy="leave them out (source.shards), or reset the offset, which brings new snapshots",
+            remedy="exclude them with source.shards, or reset the offset, which takes new snapshots",
         )
 
 
 def _pause(seconds: float, stopping: Callable[[], bool]) -> None:
-    """Pause for some seconds, or until something is asked to stop."""
+    """Pause for some seconds, or until a stop is requested."""
     until = time.monotonic() + seconds
     while not stopping() and (left := until - time.monotonic()) > 0:
         time.sleep(min(left, _STOP_CHECK_SECONDS))
 
 
-def _as_they_are(records: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
+def _unchanged(records: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
     yield records

@@ -1,15 +1,15 @@
-"""What is kept of a row, and the bytes that tell which row it is.
+"""Encodes row states and row keys.
 
 A state::
 
-    u8 form, 1 | 16 bytes: name of the fields | Row message
+    u8 format, 1 | 16 bytes: schema id | Row message
 
 A key::
 
     u16 length of the shard | keyspace/shard | per key column: u32 length | value as MySQL's text
 
-All numbers are little-endian. Values of a key are those of the stream, but for what copy and stream print
-differently: ZEROFILL, DECIMAL, floating-point numbers, ENUM and SET are written in one way.
+All numbers are little-endian. Values of a key are those of the stream. Types that copy and stream print
+differently (ZEROFILL, DECIMAL, floating-point numbers, ENUM and SET) are normalised.
 """
 
 from __future__ import annotations
@@ -34,14 +34,14 @@ from airflow_cdc_provider.sources.vitess.values import texts
 DIGEST_BYTES: Final = 16
 HEAD_BYTES: Final = 1 + DIGEST_BYTES
 
-_FORM: Final = b"\x01"
+_FORMAT: Final = b"\x01"
 _LENGTH_BYTES: Final = 4
 _LARGEST: Final = int(np.iinfo(np.int32).max)
 
 
 def write_states(data: Bytes, starts: Ints, ends: Ints, digest: bytes) -> pa.Array:
-    """Write the states of rows of one shape; null where a start is negative."""
-    head = np.frombuffer(_FORM + digest, np.uint8)
+    """Encode the states of rows with the same schema; null where a start is negative."""
+    head = np.frombuffer(_FORMAT + digest, np.uint8)
     valid = starts >= 0
     offsets = _offsets(np.where(valid, ends - starts + HEAD_BYTES, 0))
     out = np.empty(int(offsets[-1]), np.uint8)
@@ -50,21 +50,20 @@ def write_states(data: Bytes, starts: Ints, ends: Ints, digest: bytes) -> pa.Arr
 
 
 def read_states(states: pa.Array) -> tuple[Bytes, Ints, Ints, list[tuple[bytes, Ints]]]:
-    """Take states apart.
+    """Parse states.
 
     Returns:
-        A buffer, first byte and byte after each Row message in it, and per name of fields the rows that have
-        it, in the order of rows.
+        A buffer, first byte of each Row message in it and the byte after it, and the rows of each schema id.
 
     Raises:
-        CorruptInput: Something else stands there.
+        CorruptInput: A state has another format.
     """
     data, starts, ends = binary_buffer(states)
-    if len(starts) and ((ends - starts < HEAD_BYTES).any() or (data[starts] != _FORM[0]).any()):
+    if len(starts) and ((ends - starts < HEAD_BYTES).any() or (data[starts] != _FORMAT[0]).any()):
         raise CorruptInput(
-            "a state of a row of Vitess is of another form",
-            expected=f"{_FORM.hex()}, {DIGEST_BYTES} bytes and a Row message",
-            remedy="the mirror was written by a newer release of this package; use that one",
+            "unsupported format of a Vitess row state",
+            expected=f"{_FORMAT.hex()}, {DIGEST_BYTES} bytes and a Row message",
+            remedy="the mirror was written by a newer release of this package: use that release",
         )
     names = data[starts[:, None] + np.arange(1, HEAD_BYTES)] if len(starts) else np.empty((0, 16), np.uint8)
     return data, starts + HEAD_BYTES, ends, _grouped(names)
@@ -73,18 +72,18 @@ def read_states(states: pa.Array) -> tuple[Bytes, Ints, Ints, list[tuple[bytes, 
 def write_keys(
     shape: TableShape, data: Bytes, values: Values, rows: Ints, shards: Sequence[str], shard_of: Ints
 ) -> tuple[pa.Array, npt.NDArray[np.bool_]]:
-    """Write the keys of rows.
+    """Encode the keys of rows.
 
     Args:
-        shape: Of the rows.
-        data: The buffer that their values stand in.
-        values: Where.
-        rows: Which of them.
-        shards: Names, ``keyspace/shard``.
-        shard_of: Per row of ``rows`` the number of its shard.
+        shape: Schema of the rows.
+        data: The buffer of their values.
+        values: Byte ranges of the values.
+        rows: Indexes of the rows to encode.
+        shards: Shard names, ``keyspace/shard``.
+        shard_of: Index in ``shards`` for each of ``rows``.
 
     Returns:
-        Keys, and which can't be written: of a row without a value in a column of the key.
+        The keys, and a mask of the rows without a key, because a key column is NULL.
     """
     parts = [
         _comparable(shape.columns[n], data, values.starts[n][rows], values.ends[n][rows]) for n in shape.key
@@ -108,7 +107,7 @@ def write_keys(
 
 
 def key_prefix(shard: str) -> bytes:
-    """Return what all keys of a shard (``keyspace/shard``) begin with."""
+    """Return the prefix of all keys of a shard (``keyspace/shard``)."""
     name = shard.encode()
     return len(name).to_bytes(2, "little") + name
 
@@ -126,7 +125,7 @@ def shards_of(keys: pa.Array) -> pa.Array:
 
 
 def _comparable(column: Column, data: Bytes, starts: Ints, ends: Ints) -> tuple[Bytes, Ints, Ints]:
-    """Return where a key column's values stand in the one form that keys have."""
+    """Return the normalised values of a key column."""
     family = family_of(column)
     if family in ("decimal", "float", "members") or column.type.zerofill:
         return binary_buffer(texts(column, data, starts, ends)[0])
@@ -151,7 +150,7 @@ def _offsets(sizes: Ints) -> Ints:
     offsets = np.zeros(len(sizes) + 1, np.int64)
     np.cumsum(sizes, out=offsets[1:])
     if offsets[-1] > _LARGEST:
-        raise OverflowError(f"{offsets[-1]} bytes don't fit one Arrow binary column")
+        raise OverflowError(f"{offsets[-1]} bytes don't fit into an Arrow binary column")
     return offsets
 
 

@@ -1,17 +1,17 @@
-"""Capture: one VStream of all shards, read to a head in bounded plans of raw bytes.
+"""Capture: one VStream of all shards, read up to a head in bounded plans of raw bytes.
 
-The driver looks at kinds and places of events only, and hands the bytes on in slices of whole transactions
-(:mod:`.cutting`) for executors to turn into records. Such a plan holds its data. Read again from the same
-offset, the stream gives the same transactions of each shard at the same positions; those of different shards
-may come in another order.
+The driver reads only the types and byte ranges of events, and passes the bytes in slices of whole
+transactions (:mod:`.cutting`) to executors, which convert them to records. A plan contains its data. Read
+again from the same offset, the stream delivers the same transactions of each shard at the same positions; the
+order between shards may differ.
 
-A plan is at its head when each shard has all transactions of the head's. A shard that stands there already is
-idle and not waited for.
+A plan is at its head when each shard has all transactions of the head. A shard that is already at the head is
+idle and isn't waited for.
 
-A lost connection, a tablet's race with a DDL statement and a stream that falls silent cost a reopening behind
-the last whole transaction, and no event. VTGate tells of itself after each ``heartbeat_seconds`` without an
-event: three times as long without a word, and the connection counts as lost. A stream that tells only that it
-lives, while its head is ahead, is given ``stall_seconds``.
+After a lost connection, a race of a tablet with a DDL statement, or a silent stream, the stream is reopened
+after the last whole transaction, and no event is lost. VTGate sends a heartbeat after each
+``heartbeat_seconds`` without an event; after three intervals without any message the connection counts as
+lost. A stream that sends only heartbeats although the head is ahead fails after ``stall_seconds``.
 """
 
 from __future__ import annotations
@@ -29,33 +29,33 @@ from airflow_cdc_provider.sources.base import Plan, ReadLimit
 from airflow_cdc_provider.sources.pauses import pauses
 from airflow_cdc_provider.sources.stream_numbers import StreamNumbers
 from airflow_cdc_provider.sources.vitess.cutting import Cutter
-from airflow_cdc_provider.sources.vitess.failures import ParticipantsApart
+from airflow_cdc_provider.sources.vitess.failures import PartialReshard
 from airflow_cdc_provider.sources.vitess.options import VitessOptions
 from airflow_cdc_provider.sources.vitess.position import Position
-from airflow_cdc_provider.sources.vitess.read_ahead import ReadAhead, StreamEnded, Waiting
-from airflow_cdc_provider.sources.vitess.requests import room_of, stream_request
+from airflow_cdc_provider.sources.vitess.prefetch import BufferedStats, Prefetcher, StreamEnded
+from airflow_cdc_provider.sources.vitess.requests import buffer_limit, stream_request
 from airflow_cdc_provider.sources.vitess.vtgate import VtgateClient
 from airflow_cdc_provider.sources.vitess.wire import HEARTBEAT, JOURNAL, BrokenMessage
 
 log = logging.getLogger(__name__)
 
 _SILENT_INTERVALS: Final = 3
-_MOST_AT_ONCE: Final = 1 << 20
-_LEAST_CHANGE_BYTES: Final = 64
-"""What a transaction of one change takes in a stream at least, about."""
+_MAX_BATCH_BYTES: Final = 1 << 20
+_MIN_CHANGE_BYTES: Final = 64
+"""Approximate minimum size of a transaction of one row change."""
 
 
 class ChangeStream:
-    """One VStream. It stays open between plans that follow each other.
+    """One VStream. It stays open between consecutive plans.
 
     Args:
-        client: The client, made when it is first needed.
+        client: Returns the client; called when it is first needed.
         options: The source's options.
-        filters: Gives the filter (``binlogdata.Filter``) when the stream is opened.
-        selects: Tells whether ``keyspace.table`` is captured.
-        knows: Tells whether the fields of a table, by name and ``schema_id``, are recorded already.
-        sleep: Pauses for some seconds, or until the job is asked to stop.
-        stopping: Tells whether it is: a plan then ends with what was read.
+        filters: Returns the filter (``binlogdata.Filter``); called when the stream is opened.
+        selects: Returns whether ``keyspace.table`` is captured.
+        is_recorded: Returns whether the fields of a table, by name and ``schema_id``, are recorded already.
+        sleep: Pauses for some seconds, or until the job is stopped.
+        stopping: Returns whether the job is being stopped: a plan then ends with what was read.
     """
 
     def __init__(
@@ -64,7 +64,7 @@ class ChangeStream:
         options: VitessOptions,
         filters: Callable[[], Any],
         selects: Callable[[str], bool],
-        knows: Callable[[str, str], bool],
+        is_recorded: Callable[[str, str], bool],
         sleep: Callable[[float], None] = time.sleep,
         stopping: Callable[[], bool] = lambda: False,
     ) -> None:
@@ -72,15 +72,15 @@ class ChangeStream:
         self._options = options
         self._filters = filters
         self._selects = selects
-        self._knows = knows
+        self._is_recorded = is_recorded
         self._sleep = sleep
         self._stopping = stopping
         self.resharded: Position | None = None
-        """Where the stream would go on behind the reshard at which it has ended."""
-        self._ahead: ReadAhead | None = None
-        self._cutter: Cutter | None = None
-        self._place = Position()
-        self._waiting = Waiting()
+        """Position from which to resume after the reshard that ended the stream."""
+        self._prefetcher: Prefetcher | None = None
+        self._assembler: Cutter | None = None
+        self._position = Position()
+        self._buffered = BufferedStats()
         self._counts = StreamNumbers(
             queue_bytes_limit=options.advanced.read_ahead_bytes,
             queue_events_limit=options.advanced.read_ahead_events,
@@ -88,219 +88,227 @@ class ChangeStream:
 
     @property
     def counts(self) -> StreamNumbers:
-        """What the stream met so far."""
-        position = {shard: place.gtid for shard, place in self._place.shards.items()}
+        """Statistics of the stream so far."""
+        position = {shard: known.gtid for shard, known in self._position.shards.items()}
         return replace(
             self._counts,
-            connected=self._ahead is not None,
+            connected=self._prefetcher is not None,
             position=position,
-            queue_events=self._waiting.events,
-            queue_bytes=self._waiting.bytes,
-            queue_events_max=self._waiting.most_events,
-            queue_bytes_max=self._waiting.most_bytes,
+            queue_events=self._buffered.events,
+            queue_bytes=self._buffered.bytes,
+            queue_events_max=self._buffered.max_events,
+            queue_bytes_max=self._buffered.max_bytes,
         )
 
     def plan(self, start: Position, head: Position, limit: ReadLimit) -> Plan:
-        """Read on from a position to the head or the limit, whichever comes first.
+        """Read from a position to the head or the limit, whichever comes first.
+
+        Args:
+            start: Position of the last plan's end, or another one.
+            head: Position to read to.
+            limit: Size at which the plan ends.
+
+        Returns:
+            The plan, with slices of whole transactions and schema records.
 
         Raises:
             PositionLost: The server no longer has the transactions after ``start``.
             TransientError: The server can't be reached; nothing is changed.
         """
         self.resharded = None
-        if self._place != start or self._cutter is None:
-            self._leave()
-            self._place = start
+        if self._position != start or self._assembler is None:
+            self._close_stream()
+            self._position = start
         try:
-            return self._read_on(head, limit)
+            return self._read_to(head, limit)
         except CdcError:
-            self._leave()  # the stream is ahead of what was taken
+            self._close_stream()  # the stream is ahead of the position
             raise
 
     def close(self) -> None:
-        """End the stream."""
-        self._leave()
+        """Close the stream."""
+        self._close_stream()
 
-    def _read_on(self, head: Position, limit: ReadLimit) -> Plan:
+    def _read_to(self, head: Position, limit: ReadLimit) -> Plan:
         slices, records = [], []
         read_bytes = changes = 0
         left = pauses(self._options.advanced)
         moved_at = time.monotonic()
-        while not (at_head := self._place.has(head)):
+        while not (at_head := self._position.has(head)):
             if read_bytes >= limit.bytes or changes >= limit.changes or self._stopping():
                 break
             try:
-                cutter = self._take_next(_at_once(limit, read_bytes, changes))
-            except ParticipantsApart:
-                raise  # the same stream would be refused again
+                assembler = self._read_next(_batch_bytes(limit, read_bytes, changes))
+            except PartialReshard:
+                raise  # VTGate would refuse the same stream again
             except (TransientError, StreamEnded) as error:
-                given, beside = self._give()
-                slices += given
-                records += beside
-                self._lost(error, left)
+                drained, schema_records = self._drain()
+                slices += drained
+                records += schema_records
+                self._pause_after_loss(error, left)
                 continue
-            if cutter.place != self._place:
-                self._place = cutter.place
+            if assembler.place != self._position:
+                self._position = assembler.place
                 moved_at = time.monotonic()
                 left = pauses(self._options.advanced)
             elif time.monotonic() - moved_at > self._options.advanced.stall_seconds:
-                raise self._stalled(head)
-            read_bytes, changes = cutter.size, cutter.changes
-            if cutter.resharded is not None:
-                self.resharded = cutter.resharded
+                raise self._stall_error(head)
+            read_bytes, changes = assembler.size, assembler.changes
+            if assembler.resharded is not None:
+                self.resharded = assembler.resharded
                 break
-        given, beside = self._give()
+        drained, schema_records = self._drain()
         if self.resharded is not None:
-            self._leave()
-        return Plan(self._place.to_offset(), [*slices, *given], at_head, [*records, *beside])
+            self._close_stream()
+        return Plan(self._position.to_offset(), [*slices, *drained], at_head, [*records, *schema_records])
 
-    def _give(self) -> tuple[list[Any], list[Any]]:
-        """Take what the cutter has of whole transactions."""
-        if self._cutter is None:
+    def _drain(self) -> tuple[list[Any], list[Any]]:
+        """Drain the complete transactions from the assembler."""
+        if self._assembler is None:
             return [], []
-        self._place = self._cutter.place
-        return self._cutter.give(_now_us())
+        self._position = self._assembler.place
+        return self._assembler.give(_now_us())
 
-    def _take_next(self, most_bytes: int) -> Cutter:
-        """Take the responses that wait, or the next one, opening the stream if it isn't.
+    def _read_next(self, max_bytes: int) -> Cutter:
+        """Read the buffered responses, or the next one, and open the stream if necessary.
 
         Args:
-            most_bytes: How many bytes to take of several.
+            max_bytes: Maximum total size, if there is more than one response.
 
         Returns:
-            The cutter, with what came; with nothing new if the job is asked to stop meanwhile.
+            The assembler, with the responses added; with nothing new if the job is stopped meanwhile.
 
         Raises:
             TransientError: The stream is lost, or silent.
-            StreamEnded: The server has ended it.
+            StreamEnded: The server ended the stream.
         """
-        if self._ahead is None or self._cutter is None:
+        if self._prefetcher is None or self._assembler is None:
             self._open()
-        assert self._ahead is not None
-        assert self._cutter is not None
+        assert self._prefetcher is not None
+        assert self._assembler is not None
         silent_seconds = _SILENT_INTERVALS * self._options.stream.heartbeat_seconds
-        began = time.perf_counter()
-        responses = self._ahead.take(silent_seconds, most_bytes, self._stopping)
-        taken = time.perf_counter()
-        self._counts.waited_seconds += taken - began
+        started = time.perf_counter()
+        responses = self._prefetcher.take(silent_seconds, max_bytes, self._stopping)
+        received = time.perf_counter()
+        self._counts.waited_seconds += received - started
         if not responses and self._stopping():
-            return self._cutter
+            return self._assembler
         if not responses:
             raise TransientError(
                 "VTGate's stream is silent",
-                expected=f"a word after {self._options.stream.heartbeat_seconds} s at the latest",
-                found=f"none for {silent_seconds} s",
+                expected=f"a heartbeat every {self._options.stream.heartbeat_seconds} s",
+                found=f"no message for {silent_seconds} s",
             )
-        self._take(self._cutter, responses)
-        self._counts.parsed_seconds += time.perf_counter() - taken
-        return self._cutter
+        self._add(self._assembler, responses)
+        self._counts.parsed_seconds += time.perf_counter() - received
+        return self._assembler
 
-    def _take(self, cutter: Cutter, responses: Sequence[bytes]) -> None:
-        """Hand responses to the cutter; where one can't be read, one by one."""
+    def _add(self, assembler: Cutter, responses: Sequence[bytes]) -> None:
+        """Add responses to the assembler; one by one if one of them can't be parsed."""
         try:
-            events = cutter.take_all(responses, _now_us())
+            events = assembler.add_all(responses, _now_us())
         except BrokenMessage as error:
             if len(responses) == 1:
-                self._pass_over(responses[0], error)
+                self._quarantine(responses[0], error)
                 return
             for response in responses:
-                if cutter.resharded is None:
-                    self._take(cutter, [response])
+                if assembler.resharded is None:
+                    self._add(assembler, [response])
             return
-        told = len(np.unique(events.messages[events.types != HEARTBEAT]))
+        with_events = len(np.unique(events.messages[events.types != HEARTBEAT]))
         self._counts.replies += len(responses)
-        if told < len(responses):
-            self._counts.empty_replies += len(responses) - told
+        if with_events < len(responses):
+            self._counts.empty_replies += len(responses) - with_events
             self._counts.last_empty_reply_at = time.time()
-        if told:
+        if with_events:
             now = time.time()
             self._counts.events += len(events.changes)
             self._counts.journals += int((events.types == JOURNAL).sum())
             self._counts.bytes += sum(map(len, responses))
             self._counts.last_event_at = now
-            if committed := int(events.timestamps.max()):  # 0 where the server tells none, as in a copy
+            if committed := int(events.timestamps.max()):  # 0 if the server sends none, as in a copy
                 self._counts.behind_seconds = max(now - committed, 0.0)
 
-    def _pass_over(self, response: bytes, error: BrokenMessage) -> None:
-        """Set a message apart that can't be read.
+    def _quarantine(self, response: bytes, error: BrokenMessage) -> None:
+        """Quarantine a message that can't be parsed.
 
         Raises:
-            CorruptInput: With ``strict``.
+            CorruptInput: Option ``strict`` is set.
         """
-        assert self._cutter is not None
-        places = self._cutter.place.shards.items()
-        behind = ", ".join(f"{shard} at {place.gtid}" for shard, place in places)
+        assert self._assembler is not None
+        shards = self._assembler.place.shards.items()
+        after = ", ".join(f"{shard} at {known.gtid}" for shard, known in shards)
         if self._options.advanced.strict:
             raise CorruptInput(
-                f"a message of VTGate's stream behind {behind} can't be read",
+                f"a message of VTGate's stream after {after} can't be parsed",
                 found=error.found,
-                remedy="without the option source.advanced.strict it is set apart and the rest goes on; the "
-                "tables need a new snapshot then",
+                remedy="unset the option source.advanced.strict to quarantine the message and continue; then "
+                "take a new snapshot of the tables",
             ) from error
-        self._cutter.set_apart(response, error.found, _now_us())
+        self._assembler.quarantine(response, error.found, _now_us())
         if self._options.advanced.warn_of_broken:
             log.warning(
-                "a message of VTGate's stream (%d bytes) behind %s can't be read and is set apart, with what "
-                "it held, perhaps a whole transaction: %s",
+                "Quarantined a message of VTGate's stream (%d bytes) after %s that can't be parsed, and "
+                "may contain a whole transaction: %s",
                 len(response),
-                behind,
+                after,
                 error.found,
             )
 
     def _open(self) -> None:
-        request = stream_request(self._place.to_vgtid(), self._filters(), self._options)
-        self._ahead = ReadAhead(
-            self._client().vstream(request.SerializeToString()), room_of(self._options), self._waiting
+        request = stream_request(self._position.to_vgtid(), self._filters(), self._options)
+        self._prefetcher = Prefetcher(
+            self._client().vstream(request.SerializeToString()), buffer_limit(self._options), self._buffered
         )
-        self._cutter = Cutter(
-            self._place,
+        self._assembler = Cutter(
+            self._position,
             self._selects,
-            self._knows,
+            self._is_recorded,
             slice_bytes=self._options.advanced.slice_bytes,
             keep_empty=self._options.stream.empty_transactions,
             stops_at_journals=self._options.stream.stop_on_reshard,
         )
 
-    def _lost(self, error: Exception, left: Iterator[float]) -> None:
-        """Leave a lost stream and pause.
+    def _pause_after_loss(self, error: Exception, left: Iterator[float]) -> None:
+        """Close a lost stream and pause before the next attempt.
 
         Raises:
-            TransientError: It was tried often enough.
+            TransientError: All attempts failed.
         """
-        self._leave()
+        self._close_stream()
         self._counts.disconnects += 1
         pause = next(left, None)
         if pause is None:
             if isinstance(error, StreamEnded):
-                raise TransientError("VTGate ends the stream again and again", found=str(error)) from error
+                raise TransientError("VTGate ended the stream repeatedly", found=str(error)) from error
             raise error
-        log.warning("VTGate's stream is lost, opened again in %.1f s: %s", pause, error)
+        log.warning("Lost VTGate's stream, reopening it in %.1f s: %s", pause, error)
         self._sleep(pause)
 
-    def _stalled(self, head: Position) -> TransientError:
+    def _stall_error(self, head: Position) -> TransientError:
         behind = [
-            f"{shard} at {self._place.shards[shard].gtid if shard in self._place.shards else 'nothing'}"
-            for shard, place in head.shards.items()
-            if shard not in self._place.shards or not self._place.shards[shard].set.contains(place.set)
+            f"{shard} at {self._position.shards[shard].gtid if shard in self._position.shards else 'nothing'}"
+            for shard, target in head.shards.items()
+            if shard not in self._position.shards or not self._position.shards[shard].set.contains(target.set)
         ]
         return TransientError(
-            f"VTGate's stream has given no transaction for {self._options.advanced.stall_seconds:g} s",
-            expected=", ".join(f"{shard} at {place.gtid}" for shard, place in head.shards.items()),
+            f"VTGate's stream delivered no transaction for {self._options.advanced.stall_seconds:g} s",
+            expected=", ".join(f"{shard} at {target.gtid}" for shard, target in head.shards.items()),
             found=", ".join(behind),
-            remedy="see that replication to tablets of source.tablet_type works",
+            remedy="check replication to the tablets of source.tablet_type",
         )
 
-    def _leave(self) -> None:
-        if self._ahead is not None:
-            self._ahead.close()
-        self._ahead = None
-        self._cutter = None
+    def _close_stream(self) -> None:
+        if self._prefetcher is not None:
+            self._prefetcher.close()
+        self._prefetcher = None
+        self._assembler = None
 
 
-def _at_once(limit: ReadLimit, read_bytes: int, changes: int) -> int:
-    """Return how many bytes of responses to take together without going far beyond a limit."""
-    left = min(limit.bytes - read_bytes, (limit.changes - changes) * _LEAST_CHANGE_BYTES)
-    return min(left, _MOST_AT_ONCE)
+def _batch_bytes(limit: ReadLimit, read_bytes: int, changes: int) -> int:
+    """Return how many bytes of responses to read in one step without exceeding the limit by much."""
+    left = min(limit.bytes - read_bytes, (limit.changes - changes) * _MIN_CHANGE_BYTES)
+    return min(left, _MAX_BATCH_BYTES)
 
 
 def _now_us() -> int:

@@ -1,6 +1,6 @@
-"""What tablets tell of themselves by statements: who serves, their binlogs, their tables' keys.
+"""Queries tablets: serving state, binlogs, and keys of tables.
 
-No MySQL account is needed for it: VTGate hands statements on to the tablet that a target names.
+No MySQL account is needed, because VTGate forwards statements to the tablet of a target.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ _VARIABLES: Final = (
 
 @dataclass(frozen=True)
 class Tablet:
-    """A tablet that VTGate knows.
+    """A tablet as listed by VTGate.
 
     Args:
         type: ``PRIMARY``, ``REPLICA`` or ``RDONLY``.
@@ -45,13 +45,13 @@ class Tablet:
 
 @dataclass(frozen=True)
 class Binlogs:
-    """What a tablet's MySQL says of its binlogs.
+    """Binlog settings of a tablet's MySQL server.
 
     Args:
-        purged: The transactions whose binlogs are gone; None where the server tells none (MariaDB).
-        expire_seconds: How long they are kept, 0 for always, None where it isn't told.
+        purged: The transactions whose binlogs were purged; None if the server doesn't report them (MariaDB).
+        expire_seconds: Retention, 0 for unlimited, None if unknown.
         row_image: ``FULL``, ``NOBLOB`` or ``MINIMAL``.
-        partial_json: Whether updates of JSON may come in parts.
+        partial_json: Whether updates of JSON may be partial.
     """
 
     purged: GtidSet | None
@@ -60,40 +60,40 @@ class Binlogs:
     partial_json: bool
 
     def has_after(self, gtid: str) -> bool:
-        """Tell whether all transactions after a position are there still."""
+        """Return whether the binlogs contain all transactions after a position."""
         if self.purged is None or not gtid.startswith(_MYSQL):
             return True
         return GtidSet.parse(gtid).contains(self.purged)
 
 
 def list_tablets(client: VtgateClient, keyspace: str, seconds: float) -> list[Tablet]:
-    """List a keyspace's tablets.
+    """List the tablets of a keyspace.
 
     Args:
         client: The client.
         keyspace: The keyspace.
-        seconds: When to give up.
+        seconds: Timeout.
     """
     rows = client.execute("SHOW VITESS_TABLETS", timeout_seconds=seconds).texts()
     return [tablet for row in rows if (tablet := Tablet(*row[:6])).keyspace == keyspace]
 
 
 def shards_in_reshard(tablets: Sequence[Tablet]) -> list[str]:
-    """List the shards that have tablets and share keys with others that do, sorted.
+    """List the shards with tablets that overlap other shards with tablets, sorted.
 
-    VTGate lists only shards that serve; those that are being made, or about to go, have tablets nevertheless.
+    VTGate lists only serving shards, but the new and old shards of a running reshard have tablets too.
     """
     shards = sorted({f"{tablet.keyspace}/{tablet.shard}" for tablet in tablets})
     return [one for one in shards if any(overlap(one, other) for other in shards if other != one)]
 
 
 def read_binlogs(client: VtgateClient, target: str, seconds: float) -> Binlogs:
-    """Ask a tablet for its binlogs.
+    """Query the binlog settings of a tablet.
 
     Args:
         client: The client.
         target: ``keyspace:shard@type``.
-        seconds: When to give up.
+        seconds: Timeout.
     """
     names = ", ".join(f"'{name}'" for name in _VARIABLES)
     rows = client.execute(
@@ -101,34 +101,34 @@ def read_binlogs(client: VtgateClient, target: str, seconds: float) -> Binlogs:
         target,
         seconds,
     ).texts()
-    told = {name.lower(): value for name, value in rows}
-    purged = told.get("gtid_purged")
-    expire = told.get("binlog_expire_logs_seconds", "")
+    variables = {name.lower(): value for name, value in rows}
+    purged = variables.get("gtid_purged")
+    expire = variables.get("binlog_expire_logs_seconds", "")
     return Binlogs(
         None if purged is None else GtidSet.parse(f"{_MYSQL}/{purged}"),
         int(expire) if expire.isdigit() else None,
-        told.get("binlog_row_image", ""),
-        "PARTIAL_JSON" in told.get("binlog_row_value_options", ""),
+        variables.get("binlog_row_image", ""),
+        "PARTIAL_JSON" in variables.get("binlog_row_value_options", ""),
     )
 
 
 def require_kept(
     client: VtgateClient, positions: Mapping[str, str], tablet_type: str, seconds: float
 ) -> None:
-    """Refuse a position whose following binlogs are gone.
+    """Reject a position if the binlogs after it were purged.
 
-    VTGate itself doesn't tell: it looks for another tablet for 90 seconds, and then says that there is none.
-    Of several tablets of a type each may have binlogs of its own; a shard counts as lost when none of as many
-    looks as it has tablets finds them.
+    VTGate doesn't report this: it looks for another tablet for 90 seconds, and then returns an error that
+    there is none. Tablets of the same type may retain different binlogs, so a shard counts as lost only if
+    repeated queries, two per further tablet, don't find the binlogs.
 
     Args:
         client: The client.
         positions: GTID set by ``keyspace/shard``.
-        tablet_type: The type of the tablets that are read.
-        seconds: When to give up each look.
+        tablet_type: The type of the tablets to read.
+        seconds: Timeout of each query.
 
     Raises:
-        PositionLost: With the shard.
+        PositionLost: The binlogs of a shard were purged.
     """
     for shard, gtid in positions.items():
         if not is_real(gtid):
@@ -139,25 +139,25 @@ def require_kept(
         if binlogs.has_after(gtid):
             continue
         tablets = list_tablets(client, keyspace, seconds)
-        looks = sum((t.shard, t.type) == (name, tablet_type) for t in tablets)
-        if any(read_binlogs(client, target, seconds).has_after(gtid) for _ in range(2 * (looks - 1))):
+        count = sum((t.shard, t.type) == (name, tablet_type) for t in tablets)
+        if any(read_binlogs(client, target, seconds).has_after(gtid) for _ in range(2 * (count - 1))):
             continue
         raise PositionLost(
             f"binlogs of {shard} after the stored offset were purged",
-            expected=f"purged transactions to be among {gtid}",
+            expected=f"purged transactions contained in {gtid}",
             found=str(binlogs.purged),
             remedy="take a new snapshot; then capture more often, or raise binlog_expire_logs_seconds",
         )
 
 
 def keyless_tables(client: VtgateClient, target: str, tables: Sequence[str], seconds: float) -> list[str]:
-    """List which of some tables have neither a primary key nor a unique one without nullable columns.
+    """List the tables that have neither a primary key nor a unique key without nullable columns.
 
     Args:
         client: The client.
         target: ``keyspace:shard@type``.
-        tables: Their names.
-        seconds: When to give up.
+        tables: Names of the tables to check.
+        seconds: Timeout.
     """
     rows = client.execute(
         "SELECT table_name, index_name, MAX(nullable) FROM information_schema.statistics "

@@ -1,11 +1,11 @@
-"""What orders the transactions of a shard: epoch and rank, as Debezium's ordered metadata tell them.
+"""Orders the transactions of a shard by epoch and rank, as in Debezium's ordered transaction metadata.
 
 ``rank`` is the sum of the last numbers of all servers in the shard's GTIDs (:attr:`.gtid.GtidSet.rank`);
 ``epoch`` rises as :mod:`.position` says. Events of one row are compared by epoch, then rank, then their
 number in the transaction.
 
-A shard that a reshard made begins above its parents. Debezium shows so only if it is asked to
-(``vitess.inherit.epoch``); else it shows the epochs of such a shard from 0 on.
+A shard that a reshard created starts above the epochs of its parents. Debezium does so only with
+``vitess.inherit.epoch``; otherwise the epochs of such a shard start from 0.
 """
 
 from __future__ import annotations
@@ -22,11 +22,11 @@ from airflow_cdc_provider.sources.vitess.position import Position, ShardPlace, v
 
 
 class Order(NamedTuple):
-    """Per transaction.
+    """Order of transactions, one item each.
 
     Args:
-        epochs: int64.
-        ranks: Whole numbers as big-endian two's complement of the fewest bytes.
+        epochs: Epochs, int64.
+        ranks: Ranks as minimal big-endian two's complement.
     """
 
     epochs: pa.Array
@@ -35,14 +35,14 @@ class Order(NamedTuple):
 
 @dataclass
 class TransactionOrder:
-    """Orders transactions of a stream, one batch after the other.
+    """Orders transactions of a stream, in consecutive batches.
 
     Args:
-        position: Where the stream stands; by default before all, so that the first set of a shard is of epoch
-            1, as of a stream that began with a copy or at ``current``.
-        inherits: Whether epochs of a shard that a reshard made are shown above those of its parents.
-        births: The first epochs of such shards (``keyspace/shard``), as far as they are known; several of
-            one whose name came again.
+        position: Position of the stream; by default before its start, so that the first set of a shard has
+            epoch 1, as in a stream that started with a copy or at ``current``.
+        inherits: Whether epochs of a shard that a reshard created start above those of its parents.
+        births: The known first epochs of such shards (``keyspace/shard``); several if a shard name was
+            reused.
     """
 
     position: Position = field(default_factory=Position)
@@ -51,36 +51,38 @@ class TransactionOrder:
 
     def known(self, transactions: Iterable[tuple[bytes, str]], epochs: Ints) -> Order:
         """Order transactions whose epochs are known."""
-        told = list(transactions)
-        ranks = [_rank_bytes(vgtid_shards(message).get(shard, "")) for message, shard in told]
-        shown = [self._shown(shard, epoch) for (_, shard), epoch in zip(told, epochs.tolist(), strict=True)]
-        return Order(pa.array(shown, pa.int64()), pa.array(ranks, pa.binary()))
+        pairs = list(transactions)
+        ranks = [_rank_bytes(vgtid_shards(message).get(shard, "")) for message, shard in pairs]
+        event_epochs = [
+            self._event_epoch(shard, epoch) for (_, shard), epoch in zip(pairs, epochs.tolist(), strict=True)
+        ]
+        return Order(pa.array(event_epochs, pa.int64()), pa.array(ranks, pa.binary()))
 
     def next(self, transactions: Iterable[tuple[bytes, str]]) -> Order:
-        """Go on by some transactions.
+        """Order the next transactions, and advance the position.
 
         Args:
             transactions: The ``VGtid`` message of each, and its shard as ``keyspace/shard``.
 
         Raises:
-            CorruptInput: A VGTID goes back to no position, or names a shard that comes from none.
+            CorruptInput: A shard of a VGTID has no position any more, or overlaps no known shard.
         """
         epochs: list[int] = []
         ranks: list[bytes] = []
         for message, shard in transactions:
-            told = vgtid_shards(message)
+            gtids = vgtid_shards(message)
             if not self.position.shards:
-                self.position = Position(dict.fromkeys(told, ShardPlace("")))
-            self.position, new = self.position.after(told)
+                self.position = Position(dict.fromkeys(gtids, ShardPlace("")))
+            self.position, new = self.position.after(gtids)
             for child in new:
                 self.births.setdefault(child, set()).add(self.position.shards[child].epoch)
-            place = self.position.shards[shard]
-            epochs.append(self._shown(shard, place.epoch))
-            ranks.append(_rank_bytes(place.gtid))
+            shard_position = self.position.shards[shard]
+            epochs.append(self._event_epoch(shard, shard_position.epoch))
+            ranks.append(_rank_bytes(shard_position.gtid))
         return Order(pa.array(epochs, pa.int64()), pa.array(ranks, pa.binary()))
 
-    def _shown(self, shard: str, epoch: int) -> int:
-        """Return the epoch that events tell."""
+    def _event_epoch(self, shard: str, epoch: int) -> int:
+        """Return the epoch in events."""
         if self.inherits:
             return epoch
         return epoch - max((birth for birth in self.births.get(shard, ()) if birth <= epoch), default=0)

@@ -1,10 +1,10 @@
-"""Character sets that Vitess doesn't know (``gbk``, ``big5``, ...), asked of MySQL.
+"""Looks up character sets that Vitess doesn't support (``gbk``, ``big5``, ...) in MySQL.
 
-Of a column with such a collation a field tells the number 0, whether it is the column's own or its table's,
-and its values come in that character set. The tablet's ``information_schema`` knows it: what columns have
-now, which is what they had when a row was written, unless a statement changed it since.
+The field of a column with such a collation, whether of the column or of its table, has collation id 0, and
+its values are sent in that character set. The tablet's ``information_schema`` has the current collation,
+which is the one at the time of the row, unless a statement has changed it since.
 
-The name of the fields stays that of the fields as they came.
+The schema id remains that of the original fields.
 """
 
 from __future__ import annotations
@@ -19,19 +19,19 @@ from airflow_cdc_provider.sources.vitess.schema_ids import DDL, LINEAGE
 from airflow_cdc_provider.sources.vitess.vtgate import VtgateClient
 
 _OF_TEXT: Final = ("CHAR", "VARCHAR", "TEXT")
-"""Types whose values come as they are stored; members of ENUM and SET come as UTF-8."""
+"""Types whose values are sent as stored; members of ENUM and SET are sent as UTF-8."""
 
 
 def with_charsets(
     record: dict[str, Any], client: VtgateClient, tablet_type: str, seconds: float
 ) -> dict[str, Any]:
-    """Return a record of fields with the collations that it doesn't tell; others as they are.
+    """Return a record of fields with its unknown collations filled in; other records unchanged.
 
     Args:
-        record: Of whatever kind.
-        client: To ask by.
-        tablet_type: Type of the tablet to ask.
-        seconds: When to give up.
+        record: A record of any kind.
+        client: The client.
+        tablet_type: Type of the tablet to query.
+        seconds: Timeout.
 
     Raises:
         CdcError: The tablet doesn't answer.
@@ -55,7 +55,7 @@ def _is_unknown(field: Any) -> bool:
 
 
 def _collations(client: VtgateClient, target: str, table: str, seconds: float) -> Mapping[str, int]:
-    """Ask for the ids of the collations of a table's columns."""
+    """Query the collation ids of a table's columns."""
     name = table.replace("\\", "\\\\").replace("'", "''")
     rows = client.execute(
         "SELECT column_name, id FROM information_schema.columns JOIN information_schema.collations "

@@ -1,6 +1,7 @@
-"""Values of a column: from their places to a lake type, or to MySQL's own text.
+"""Converts values of a column to a lake type, or to MySQL's text.
 
-What a type can't hold exactly is null and told (a *misfit*), as is what is no value of the column's type.
+A value that the type can't represent exactly, or that is invalid for the column's type, is null and reported
+as a *misfit*.
 """
 
 from __future__ import annotations
@@ -39,24 +40,26 @@ Mask = npt.NDArray[np.bool_]
 _FLOAT_BYTES: Final = 4
 
 
-def show(column: Column, kind: pa.DataType, data: Bytes, starts: Ints, ends: Ints) -> tuple[pa.Array, Mask]:
-    """Show a column's values in a lake type.
+def to_lake_type(
+    column: Column, kind: pa.DataType, data: Bytes, starts: Ints, ends: Ints
+) -> tuple[pa.Array, Mask]:
+    """Convert a column's values to a lake type.
 
     Args:
-        column: As the rows have it that the values are of.
-        kind: One that :class:`.lake_types.LakeTypes` gives to a column, perhaps another one than this.
+        column: The column in the schema version of the values.
+        kind: A lake type of :class:`.lake_types.LakeTypes`, possibly of a later version of the column.
         data: A buffer.
         starts: First byte of each value, negative for NULL.
         ends: Byte after each.
 
     Returns:
-        The values, null where there is none or it is a misfit; and where it is.
+        The values, null for NULL and misfits; and a mask of the misfits.
     """
     family = family_of(column)
     if kind == pa.string():
         return texts(column, data, starts, ends)
     if kind == pa.binary():
-        return span_column(kind, data, starts, ends), _none(starts)
+        return span_column(kind, data, starts, ends), _no_misfits(starts)
     if kind == pa.bool_():
         return _bits(data, starts, ends)
     if kind == VECTOR:
@@ -67,27 +70,29 @@ def show(column: Column, kind: pa.DataType, data: Bytes, starts: Ints, ends: Int
         plain, misfits = texts(column, data, starts, ends)
         data, starts, ends = binary_buffer(plain)
     else:
-        misfits = _none(starts)
-    shown, more = _show_typed(kind, data, starts, ends)
-    return shown, misfits | more
+        misfits = _no_misfits(starts)
+    converted, more = _convert_typed(kind, data, starts, ends)
+    return converted, misfits | more
 
 
 def texts(column: Column, data: Bytes, starts: Ints, ends: Ints) -> tuple[pa.Array, Mask]:
-    """Show a column's values as MySQL's SELECT does, bytes as its client does: ``0x`` and digits.
+    """Convert a column's values to text as MySQL's SELECT does, and bytes to ``0x`` and digits.
 
     Returns:
-        Strings, null where there is none or it is a misfit: text that is none of its character set, a number
-        that is none. And where it is.
+        Strings, null for NULL and misfits (text that is invalid in its character set, an invalid number); and
+        a mask of the misfits.
     """
     family = family_of(column)
     if family in ("bytes", "bit", "vector"):
-        return join("0x", pc.ascii_upper(hexadecimal(data, starts, ends))).cast(pa.string()), _none(starts)
+        return join("0x", pc.ascii_upper(hexadecimal(data, starts, ends))).cast(pa.string()), _no_misfits(
+            starts
+        )
     if family == "members":
         return _members(column, data, starts, ends)
     if family == "decimal":
         return decimal_texts(data, starts, ends, column.scale)
     if family == "float":
-        kind = pa.float32() if column.type.word == "float" else pa.float64()
+        kind = pa.float32() if column.type.name == "float" else pa.float64()
         numbers, misfits = read_floats(data, starts, ends, kind)
         return float_texts(numbers), misfits
     if family == "integer":
@@ -96,20 +101,20 @@ def texts(column: Column, data: Bytes, starts: Ints, ends: Ints) -> tuple[pa.Arr
             plain = pc.utf8_lpad(plain, column.type.sizes[0], "0")
         return plain, misfits
     raw = span_column(pa.binary(), data, starts, ends)
-    shown = decode_column(raw, column.charset if family == "text" else "utf8mb4")
-    return shown, _missing(shown, starts)
+    converted = decode_column(raw, column.charset if family == "text" else "utf8mb4")
+    return converted, _missing(converted, starts)
 
 
-def shown_or_bytes(column: Column, data: Bytes, starts: Ints, ends: Ints) -> pa.Array:
-    """Show a column's values as :func:`texts` does, and what is a misfit there as its bytes."""
-    shown, misfits = texts(column, data, starts, ends)
+def texts_or_hex(column: Column, data: Bytes, starts: Ints, ends: Ints) -> pa.Array:
+    """Convert a column's values as :func:`texts` does, and misfits to hexadecimal."""
+    converted, misfits = texts(column, data, starts, ends)
     if misfits.any():
         raw = join("0x", pc.ascii_upper(hexadecimal(data, starts, ends))).cast(pa.string())
-        shown = pc.if_else(pa.array(misfits), raw, shown)
-    return shown
+        converted = pc.if_else(pa.array(misfits), raw, converted)
+    return converted
 
 
-def _show_typed(kind: pa.DataType, data: Bytes, starts: Ints, ends: Ints) -> tuple[pa.Array, Mask]:
+def _convert_typed(kind: pa.DataType, data: Bytes, starts: Ints, ends: Ints) -> tuple[pa.Array, Mask]:
     if pa.types.is_timestamp(kind) or kind == pa.date32():
         micros, states = read_moments(data, starts, ends)
         misfits = (states == NO_DATE) | (states == BROKEN)
@@ -125,31 +130,31 @@ def _show_typed(kind: pa.DataType, data: Bytes, starts: Ints, ends: Ints) -> tup
 
 
 def _times(data: Bytes, starts: Ints, ends: Ints) -> tuple[pa.Array, Mask]:
-    """Show values of TIME as microseconds."""
+    """Convert values of TIME to microseconds."""
     micros, states = read_times(data, starts, ends)
     misfits = states == BROKEN
     return fixed_column(pa.int64(), micros, (starts >= 0) & ~misfits), misfits
 
 
 def _members(column: Column, data: Bytes, starts: Ints, ends: Ints) -> tuple[pa.Array, Mask]:
-    """Show values of ENUM and SET as names.
+    """Convert values of ENUM and SET to names.
 
-    Names come in the column's character set from a copy, in UTF-8 from the stream. Vitess 8 tells no names:
-    there a number stays one.
+    A copy sends names in the column's character set, the stream in UTF-8. Vitess 8 doesn't send the member
+    names, so its values remain numbers.
     """
     raw = span_column(pa.binary(), data, starts, ends)
     names = column.type.members
     if column.as_text or not names:
-        shown = decode_column(raw, "utf8mb4")
-        if shown.null_count > raw.null_count:
-            shown = pc.coalesce(shown, decode_column(raw, column.charset))
-        return shown, _missing(shown, starts)
+        converted = decode_column(raw, "utf8mb4")
+        if converted.null_count > raw.null_count:
+            converted = pc.coalesce(converted, decode_column(raw, column.charset))
+        return converted, _missing(converted, starts)
     numbers, misfits = read_decimals(data, starts, ends, 20, 0)
     distinct = pc.dictionary_encode(numbers)
-    is_set = column.type.word == "set"
+    is_set = column.type.name == "set"
     found = [_named(int(number), names, is_set=is_set) for number in distinct.dictionary.to_pylist()]
-    shown = pa.array(found, pa.string()).take(distinct.indices)
-    return shown, misfits | _missing(shown, starts)
+    converted = pa.array(found, pa.string()).take(distinct.indices)
+    return converted, misfits | _missing(converted, starts)
 
 
 def _named(number: int, names: tuple[str, ...], *, is_set: bool) -> str | None:
@@ -190,14 +195,14 @@ def _vectors(data: Bytes, starts: Ints, ends: Ints) -> tuple[pa.Array, Mask]:
     content = numbers.slice(first, last - first) if numbers is not None else pa.py_buffer(b"")
     elements = pa.Array.from_buffers(pa.float32(), (last - first) // _FLOAT_BYTES, [None, content])
     bitmap = None if valid.all() else pa.array(valid).buffers()[1]
-    places = pa.py_buffer(((offsets - first) // _FLOAT_BYTES).astype(np.int32))
-    return pa.Array.from_buffers(VECTOR, len(raw), [bitmap, places], children=[elements]), misfits
+    element_offsets = pa.py_buffer(((offsets - first) // _FLOAT_BYTES).astype(np.int32))
+    return pa.Array.from_buffers(VECTOR, len(raw), [bitmap, element_offsets], children=[elements]), misfits
 
 
-def _missing(shown: pa.Array, starts: Ints) -> Mask:
-    missing: Mask = shown.is_null().to_numpy(zero_copy_only=False) & (starts >= 0)
+def _missing(converted: pa.Array, starts: Ints) -> Mask:
+    missing: Mask = converted.is_null().to_numpy(zero_copy_only=False) & (starts >= 0)
     return missing
 
 
-def _none(starts: Ints) -> Mask:
+def _no_misfits(starts: Ints) -> Mask:
     return np.zeros(len(starts), np.bool_)

@@ -1,9 +1,9 @@
-r"""VGTIDs as the text that Debezium stores and shows: JSON as Gson writes it, an object per shard.
+r"""Formats VGTIDs as Debezium does: JSON in Gson's format, an object per shard.
 
-``[{"keyspace":"shop","shard":"-80","gtid":"MySQL56/...:1-41","table_p_ks":[]},...]``, and while a table is
-copied, in ``table_p_ks``, ``{"table_name":...,"lastpk":{"fields":[{"name","type","charset","flags"}],
-"rows":[{"lengths":["1"],"values":"7"}]}}``. The bytes of a last key are shown as UTF-8, U+FFFD for what is
-none. Gson escapes ``< > & = '`` too, as ``\u00XX``.
+``[{"keyspace":"shop","shard":"-80","gtid":"MySQL56/...:1-41","table_p_ks":[]},...]``, and during the copy
+of a table, in ``table_p_ks``, ``{"table_name":...,"lastpk":{"fields":[{"name","type","charset","flags"}],
+"rows":[{"lengths":["1"],"values":"7"}]}}``. The bytes of a last key are decoded as UTF-8, invalid ones as
+U+FFFD. Gson escapes ``< > & = '`` too, as ``\u00XX``.
 """
 
 from __future__ import annotations
@@ -26,59 +26,59 @@ from airflow_cdc_provider.sources.vitess.protobuf import LEN, next_field
 from airflow_cdc_provider.sources.vitess.protocol import TYPES, VGtid
 
 _PARTS: Final = (b'{"keyspace":"', b'","shard":"', b'","gtid":"', b'","table_p_ks":[]}')
-_WORDS: Final = np.frombuffer(b"".join(_PARTS), np.uint8)
+_TEMPLATE: Final = np.frombuffer(b"".join(_PARTS), np.uint8)
 _KEYSPACE: Final = len(_PARTS[0])
 _SHARD: Final = _KEYSPACE + len(_PARTS[1])
 _GTID: Final = _SHARD + len(_PARTS[2])
 _ENTRY: Final = _GTID + len(_PARTS[3]) + 1
-"""Bytes of an entry without its names, and the comma behind it."""
+"""Size of an entry without its names, including the comma after it."""
 _HTML: Final = re.compile("[<>&='\u2028\u2029]")
 
 
 def vgtid_texts(data: Bytes, starts: Ints, ends: Ints, shards: Sequence[str] = ()) -> pa.Array:
-    """Write VGTIDs.
+    """Format VGTIDs.
 
     Args:
         data: A buffer.
         starts: First byte of each ``VGtid`` message in it.
         ends: Byte after each.
-        shards: Of each message, the shard whose entry alone is shown (Debezium's transform UseLocalVgtid);
-            none: all entries of all messages.
+        shards: For each message the only shard to include (Debezium's transform UseLocalVgtid); none: all
+            shards.
 
     Returns:
         Strings.
 
     Raises:
-        CorruptInput: A message can't be read.
+        CorruptInput: A message can't be parsed.
     """
     distinct = list(dict.fromkeys(shards))
     named, name_starts, name_ends = binary_buffer(pa.array([name.encode() for name in distinct], pa.binary()))
     number_of = {name: number for number, name in enumerate(distinct)}
     numbers = np.array([number_of[name] for name in shards] if shards else [-1] * len(starts), np.int64)
     offsets = np.zeros(len(starts) + 1, np.int64)
-    out = np.empty(_room(data, starts, ends), np.uint8)
-    unusual = np.zeros(len(starts), np.bool_)
-    _write(data, starts, ends, numbers, named, name_starts, name_ends, out, offsets, unusual)
-    written = text_array(out, offsets, ~unusual)
-    if not unusual.any():
+    out = np.empty(_max_size(data, starts, ends), np.uint8)
+    not_copied = np.zeros(len(starts), np.bool_)
+    _write(data, starts, ends, numbers, named, name_starts, name_ends, out, offsets, not_copied)
+    written = text_array(out, offsets, ~not_copied)
+    if not not_copied.any():
         return written
-    rows = np.flatnonzero(unusual).tolist()
+    rows = np.flatnonzero(not_copied).tolist()
     texts = pa.array(
         [vgtid_text(data[starts[row] : ends[row]].tobytes(), shards[row] if shards else "") for row in rows],
         pa.utf8(),
     )
-    return pc.replace_with_mask(written, pa.array(unusual), texts)
+    return pc.replace_with_mask(written, pa.array(not_copied), texts)
 
 
 def unread_vgtids(data: Bytes, starts: Ints, ends: Ints) -> Ints:
-    """Return the numbers of VGTIDs that :func:`vgtid_texts` can't write."""
+    """Return the indexes of VGTIDs that :func:`vgtid_texts` can't format."""
     offsets = np.zeros(len(starts) + 1, np.int64)
-    out = np.empty(_room(data, starts, ends), np.uint8)
-    unusual = np.zeros(len(starts), np.bool_)
+    out = np.empty(_max_size(data, starts, ends), np.uint8)
+    not_copied = np.zeros(len(starts), np.bool_)
     none = np.zeros(0, np.int64)
-    _write(data, starts, ends, np.full(len(starts), -1), out[:0], none, none, out, offsets, unusual)
+    _write(data, starts, ends, np.full(len(starts), -1), out[:0], none, none, out, offsets, not_copied)
     return np.array(
-        [row for row in np.flatnonzero(unusual).tolist() if not _is_vgtid(data, starts[row], ends[row])],
+        [row for row in np.flatnonzero(not_copied).tolist() if not _is_vgtid(data, starts[row], ends[row])],
         np.int64,
     )
 
@@ -92,25 +92,25 @@ def _is_vgtid(data: Bytes, start: int, end: int) -> bool:
 
 
 def vgtid_text(message: bytes, shard: str = "") -> str:
-    """Write one VGTID, whatever is in it: last keys of a copy, names that JSON escapes.
+    """Format one VGTID with any contents, including last keys of a copy and names that need escaping.
 
     Args:
         message: The ``VGtid`` message.
-        shard: Show this shard's entry alone; empty for all.
+        shard: The only shard to include; empty for all.
 
     Raises:
-        CorruptInput: It is none.
+        CorruptInput: The message can't be parsed.
     """
     try:
         vgtid = VGtid.FromString(message)
     except DecodeError as error:
-        raise CorruptInput("a VGTID can't be read", found=str(error)) from error
+        raise CorruptInput("a VGTID can't be parsed", found=str(error)) from error
     return _json([_shard(entry) for entry in vgtid.shard_gtids if shard in ("", entry.shard)])
 
 
 @walker
-def _room(data: Any, starts: Any, ends: Any) -> Any:
-    """Return how many bytes the texts take at most."""
+def _max_size(data: Any, starts: Any, ends: Any) -> Any:
+    """Return the maximum size of the texts."""
     total = np.int64(0)
     for row in range(len(starts)):
         total += ends[row] - starts[row] + 2
@@ -135,16 +135,16 @@ def _write(
     name_ends: Any,
     out: Any,
     offsets: Any,
-    unusual: Any,
+    not_copied: Any,
 ) -> None:
-    """Write messages; those that need more than copying are marked instead."""
+    """Format messages that only need copying; mark the others."""
     used = np.int64(0)
     for row in range(len(starts)):
         first = name_starts[shards[row]] if shards[row] >= 0 else np.int64(0)
         last = name_ends[shards[row]] if shards[row] >= 0 else np.int64(-1)
         end = _write_one(data, starts[row], ends[row], named, first, last, out, used)
         if end < 0:
-            unusual[row] = True
+            not_copied[row] = True
         else:
             used = end
         offsets[row + 1] = used
@@ -152,7 +152,7 @@ def _write(
 
 @walker
 def _write_one(data: Any, at: Any, end: Any, named: Any, first: Any, last: Any, out: Any, used: Any) -> Any:
-    """Write one message; return the place behind its text, -1 if it has more than plain names and sets."""
+    """Format one message; return the offset after its text, or -1 if it needs escaping or has last keys."""
     out[used] = 91
     used += 1
     begin = used
@@ -179,13 +179,13 @@ def _write_one(data: Any, at: Any, end: Any, named: Any, first: Any, last: Any, 
         if used > begin:
             out[used] = 44
             used += 1
-        used = copy_bytes(_WORDS, 0, _KEYSPACE, out, used)
+        used = copy_bytes(_TEMPLATE, 0, _KEYSPACE, out, used)
         used = copy_bytes(data, keyspace_start, keyspace_end, out, used)
-        used = copy_bytes(_WORDS, _KEYSPACE, _SHARD, out, used)
+        used = copy_bytes(_TEMPLATE, _KEYSPACE, _SHARD, out, used)
         used = copy_bytes(data, shard_start, shard_end, out, used)
-        used = copy_bytes(_WORDS, _SHARD, _GTID, out, used)
+        used = copy_bytes(_TEMPLATE, _SHARD, _GTID, out, used)
         used = copy_bytes(data, gtid_start, gtid_end, out, used)
-        used = copy_bytes(_WORDS, _GTID, _ENTRY - 1, out, used)
+        used = copy_bytes(_TEMPLATE, _GTID, _ENTRY - 1, out, used)
     out[used] = 93
     return used + 1
 

@@ -1,11 +1,11 @@
-"""vtctld asked for the first position: how Debezium's older connectors began.
+"""Requests the first position from vtctld, as Debezium's older connectors did.
 
-VTGate tells the same by a short stream (:func:`.requests.current_position`). This way is for whoever has it
-set up, and takes it only where the connection names a vtctld.
+VTGate provides the same with a short stream (:func:`.requests.current_position`). vtctld is only used if the
+connection names one.
 
-vtctld is asked for the positions of a shard's tablets (``vtctlservice.Vtctld/ShardReplicationPositions``).
-Of several tablets of the type that is read, the one that is least ahead counts: VTGate may read any of them,
-and each has what that one has.
+The request is for the positions of a shard's tablets (``vtctlservice.Vtctld/ShardReplicationPositions``). Of
+several tablets of the type to read, the one with the fewest transactions is used: VTGate may read any of
+them, and all of them have these transactions.
 """
 
 from __future__ import annotations
@@ -28,23 +28,26 @@ _METHOD: Final = "/vtctlservice.Vtctld/ShardReplicationPositions"
 def vtctld_position(
     values: ConnectionValues, vtctld: Vtctld, shards: Sequence[str], tablet_type: str, seconds: float
 ) -> Position:
-    """Ask vtctld where shards stand.
+    """Request the position of shards from vtctld.
 
     Args:
-        values: The connection, whose TLS is vtctld's too.
-        vtctld: Where it listens, and the login.
-        shards: ``keyspace/shard``.
-        tablet_type: Type of the tablets that are read.
-        seconds: When to give up each call.
+        values: The connection, whose TLS settings also apply to vtctld.
+        vtctld: Address and login of vtctld.
+        shards: Shard names, ``keyspace/shard``.
+        tablet_type: Type of the tablets to read.
+        seconds: Timeout of each call.
+
+    Returns:
+        The position, without epochs.
 
     Raises:
-        ConfigurationError: The login is refused, or vtctld doesn't know the shard.
-        TransientError: It doesn't answer, or no tablet of the type tells its position.
+        ConfigurationError: The login is rejected, or vtctld doesn't know the shard.
+        TransientError: vtctld doesn't answer, or no tablet of the type reports its position.
     """
     with vtctld.channel(values) as channel:
         call: Any = channel.unary_unary(_METHOD)
-        places = {shard: ShardPlace(_position(call, vtctld, shard, tablet_type, seconds)) for shard in shards}
-    return Position(places)
+        positions = {s: ShardPlace(_position(call, vtctld, s, tablet_type, seconds)) for s in shards}
+    return Position(positions)
 
 
 def _position(call: Any, vtctld: Vtctld, shard: str, tablet_type: str, seconds: float) -> str:
@@ -53,23 +56,23 @@ def _position(call: Any, vtctld: Vtctld, shard: str, tablet_type: str, seconds: 
     try:
         answer = call(request.SerializeToString(), seconds, metadata=vtctld.metadata)
     except grpc.RpcError as error:
-        doing = f"vtctld at {vtctld.host}:{vtctld.port} doesn't tell the positions of {shard}"
+        doing = f"vtctld at {vtctld.host}:{vtctld.port} doesn't return the positions of {shard}"
         raise failure(doing, error.code().name, error.details() or "", (vtctld.password,)) from None
     response = protocol.ShardReplicationPositionsResponse.FromString(answer)
-    wanted = protocol.TABLET_TYPES[tablet_type]
-    told = [
+    type_number = protocol.TABLET_TYPES[tablet_type]
+    positions = [
         response.replication_statuses[alias].position
         for alias, tablet in response.tablet_map.items()
-        if tablet.type == wanted and alias in response.replication_statuses
+        if tablet.type == type_number and alias in response.replication_statuses
     ]
-    if not any(told):
-        # Of names for one number the first one is today's: MASTER is an old one of PRIMARY.
+    if not any(positions):
+        # The first name of a number is the current one: MASTER is an old name of PRIMARY.
         types = {number: kind for kind, number in reversed(protocol.TABLET_TYPES.items())}
         raise TransientError(
             f"vtctld at {vtctld.host}:{vtctld.port} has no position of {shard}",
-            expected=f"one of a tablet of type {tablet_type}",
+            expected=f"the position of a tablet of type {tablet_type}",
             found=", ".join(sorted(f"{a} ({types[t.type]})" for a, t in response.tablet_map.items()))
             or "no tablet",
-            remedy="see that such a tablet serves, or leave vtctld_host out: VTGate tells the position too",
+            remedy="make sure that such a tablet serves, or remove vtctld_host: VTGate provides it too",
         )
-    return min(filter(None, told), key=lambda gtid: GtidSet.parse(gtid).count)
+    return min(filter(None, positions), key=lambda gtid: GtidSet.parse(gtid).count)

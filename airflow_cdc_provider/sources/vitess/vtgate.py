@@ -1,7 +1,7 @@
-"""VTGate as a client sees it: statements, and streams of changes as the bytes that came.
+"""Client of VTGate: statements, and streams of changes as raw bytes.
 
-The server's errors become ours by what the caller must do (:func:`.failures.failure`). A client lives in the
-process that made it: gRPC's channels don't outlive a fork.
+Errors of the server are mapped to exceptions by the required reaction (:func:`.failures.failure`). A client
+can only be used in the process that created it: gRPC channels don't survive a fork.
 
 Example::
 
@@ -27,12 +27,12 @@ from airflow_cdc_provider.sources.vitess.connection import ConnectionValues
 from airflow_cdc_provider.sources.vitess.failures import failure
 
 DEFAULT_CALL_SECONDS: Final = 30.0
-_SHOWN: Final = 80
+_MAX_SQL: Final = 80
 
 
 @dataclass(frozen=True)
 class Answer:
-    """What a statement gave.
+    """Result of a statement.
 
     Args:
         fields: Names of the columns.
@@ -45,12 +45,12 @@ class Answer:
     result: Any = field(repr=False)
 
     def texts(self) -> list[list[str]]:
-        """Return the rows as texts, NULL as an empty one."""
+        """Return the rows as text, NULL as an empty text."""
         return [[(value or b"").decode(errors="replace") for value in row] for row in self.rows]
 
 
 class VtgateClient:
-    """A client of VTGate. Its calls may come from several threads.
+    """A client of VTGate. Thread-safe.
 
     Args:
         values: The connection.
@@ -63,18 +63,18 @@ class VtgateClient:
         self._lock = threading.Lock()
 
     def execute(self, sql: str, target: str = "", timeout_seconds: float = DEFAULT_CALL_SECONDS) -> Answer:
-        """Run a statement by itself.
+        """Run a statement in autocommit mode.
 
         Args:
             sql: The statement.
             target: ``keyspace``, ``keyspace:shard`` or ``keyspace:shard@replica``; empty for none.
-            timeout_seconds: When to give up.
+            timeout_seconds: Timeout.
 
         Raises:
-            CdcError: By what the caller must do.
+            CdcError: The statement failed; the class tells whether to retry.
         """
         call: Any = self._channel.unary_unary(protocol.service("Execute"))
-        with translated(f"VTGate at {self.values.described} doesn't run {_short(sql)}", self.values):
+        with mapped_errors(f"VTGate at {self.values.described} can't run {_short(sql)}", self.values):
             answer = call(
                 execute_request(sql, target, self.values), timeout_seconds, metadata=self.values.metadata
             )
@@ -84,17 +84,17 @@ class VtgateClient:
         """Open a stream of changes.
 
         Args:
-            request: A serialised ``vtgate.VStreamRequest``; the caller's id is added.
+            request: A serialised ``vtgate.VStreamRequest``; the caller id is added.
         """
         caller = self.values.caller_id
         if caller is not None:
-            # Serialised messages one after the other are one message with the fields of both.
+            # Concatenated messages are one message with the fields of both.
             request += protocol.VStreamRequest(caller_id=caller).SerializeToString()
         call: Any = self._channel.unary_stream(protocol.service("VStream"))
         return RawStream(call(request, metadata=self.values.metadata), self)
 
     def close(self) -> None:
-        """End its streams and the channel."""
+        """Cancel all streams and close the channel."""
         with self._lock:
             streams = list(self._streams)
         for stream in streams:
@@ -106,15 +106,15 @@ class VtgateClient:
         return self
 
     def __exit__(self, *_: object) -> None:
-        """End it."""
+        """Close the client."""
         self.close()
 
 
 class RawStream:
-    """An open VStream: an iterator of its responses as the bytes that came, each a ``VStreamResponse``.
+    """An open VStream: an iterator of its raw responses, each a ``VStreamResponse``.
 
-    It waits without limit; :meth:`cancel` ends it from any thread, after which it gives no more. An error of
-    the server comes out of ``next`` as one of ours; the stream is of no use then.
+    It waits without a timeout; :meth:`cancel` ends it from any thread. ``next`` raises errors of the server
+    as :class:`CdcError`; the stream can't be used afterwards.
     """
 
     def __init__(self, call: Any, client: VtgateClient) -> None:
@@ -125,22 +125,22 @@ class RawStream:
             client._streams.add(self)
 
     def __iter__(self) -> Self:
-        """Return itself."""
+        """Return the iterator."""
         return self
 
     def __next__(self) -> bytes:
         """Wait for the next response.
 
         Raises:
-            CdcError: By what the caller must do.
+            CdcError: The stream failed; the class tells whether to retry.
         """
         try:
             response: bytes = next(self._call)
         except StopIteration:
-            self._forget()
+            self._unregister()
             raise
         except grpc.RpcError as error:
-            self._forget()
+            self._unregister()
             if self._cancelled:
                 raise StopIteration from None
             values = self._client.values
@@ -148,18 +148,18 @@ class RawStream:
         return response
 
     def cancel(self) -> None:
-        """End it."""
+        """Cancel the stream."""
         self._cancelled = True
         self._call.cancel()
-        self._forget()
+        self._unregister()
 
-    def _forget(self) -> None:
+    def _unregister(self) -> None:
         with self._client._lock:
             self._client._streams.discard(self)
 
 
 def execute_request(sql: str, target: str, values: ConnectionValues) -> bytes:
-    """Serialise a statement that runs by itself."""
+    """Serialise the request of a statement in autocommit mode."""
     request = protocol.ExecuteRequest(caller_id=values.caller_id)
     request.session.autocommit = True
     request.session.target_string = target
@@ -169,7 +169,7 @@ def execute_request(sql: str, target: str, values: ConnectionValues) -> bytes:
 
 
 def read_answer(data: bytes, sql: str, values: ConnectionValues) -> Answer:
-    """Take an ``ExecuteResponse`` apart.
+    """Parse an ``ExecuteResponse``.
 
     Raises:
         CdcError: The statement failed.
@@ -177,19 +177,22 @@ def read_answer(data: bytes, sql: str, values: ConnectionValues) -> Answer:
     response = protocol.ExecuteResponse.FromString(data)
     if response.HasField("error"):
         code = {c.value[0]: c.name for c in grpc.StatusCode}.get(response.error.code, "UNKNOWN")
-        doing = f"VTGate at {values.described} doesn't run {_short(sql)}"
+        doing = f"VTGate at {values.described} can't run {_short(sql)}"
         raise failure(doing, code, response.error.message, values.secrets)
     result = response.result
     return Answer(tuple(f.name for f in result.fields), [_row(row) for row in result.rows], result)
 
 
 @contextmanager
-def translated(doing: str, values: ConnectionValues) -> Iterator[None]:
-    """Turn gRPC's errors into ours by what the caller must do.
+def mapped_errors(doing: str, values: ConnectionValues) -> Iterator[None]:
+    """Map gRPC's errors to exceptions by the required reaction.
 
     Args:
-        doing: What was tried, as the beginning of the message.
-        values: The connection, whose secrets no text shows.
+        doing: The failed operation, as the start of the message.
+        values: The connection, whose secrets are redacted.
+
+    Raises:
+        CdcError: A gRPC call failed.
     """
     try:
         yield
@@ -203,12 +206,12 @@ def _of_rpc(doing: str, error: grpc.RpcError, values: ConnectionValues) -> Excep
 
 def _row(row: Any) -> list[bytes | None]:
     values: list[bytes | None] = []
-    place = 0
+    offset = 0
     for length in row.lengths:
-        values.append(None if length < 0 else row.values[place : place + length])
-        place += max(length, 0)
+        values.append(None if length < 0 else row.values[offset : offset + length])
+        offset += max(length, 0)
     return values
 
 
 def _short(sql: str) -> str:
-    return sql if len(sql) <= _SHOWN else sql[:_SHOWN] + "..."
+    return sql if len(sql) <= _MAX_SQL else sql[:_MAX_SQL] + "..."

@@ -1,23 +1,23 @@
-"""Messages of a VStream walked in place: what events they hold and where, without an object per event.
+"""Parses messages of a VStream in place: types and byte ranges of events, without an object per event.
 
-What VTGate sends (``vtgate.proto``, ``binlogdata.proto``; field numbers in front, wire format in
+The format (``vtgate.proto``, ``binlogdata.proto``; prefixed by field numbers; wire format in
 :mod:`.protobuf`)::
 
     VStreamResponse   1 VEvent ...
     VEvent            1 type | 2 timestamp, s | 4 statement | 20 current_time, ns | 22 keyspace | 23 shard
                       24 throttled
-                      5 RowEvent | 6 FieldEvent | 7 VGtid | 8 Journal      one of them, as its type says
+                      5 RowEvent | 6 FieldEvent | 7 VGtid | 8 Journal      one of them, depending on the type
     RowEvent          1 table_name | 2 RowChange ... | 3 keyspace | 4 shard | 5 flags
     FieldEvent        1 table_name | 2 Field ... | 3 keyspace | 4 shard
 
-All responses of a stream one behind the other are one message with all events, as every field of
-VStreamResponse is repeated. So any stretch of bytes from the key of one event to the end of another, in whole
-messages, is a message again, and a batch is cut by copying bytes.
+Concatenated responses are one message with all events, because every field of VStreamResponse is repeated. So
+any byte range from the key of one event to the end of another is a valid message, and a batch can be split by
+copying bytes.
 
-:func:`scan` goes down to the start of each ``RowChange`` and looks at nothing inside it, nor inside
-``VGtid``, ``Field`` and ``Journal``: who reads these checks them. Fields that aren't known are skipped, and
-those of another wire type than theirs are unknown, as in protobuf. A message that stands twice where one can
-be is refused, while protobuf would merge the two: VTGate sends none.
+:func:`scan` parses down to the start of each ``RowChange``, but not its contents, nor those of ``VGtid``,
+``Field`` and ``Journal``: their readers validate them. Unknown fields and fields with an unexpected wire type
+are skipped, as in protobuf. A singular message field that occurs twice is rejected, while protobuf would
+merge both: VTGate doesn't send it.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ HEARTBEAT: Final = 14
 VGTID: Final = 15
 JOURNAL: Final = 16
 COPY_COMPLETED: Final = 20
-"""Types of events (``binlogdata.VEventType``) that a client of VTGate sees; all others say nothing."""
+"""Types of events (``binlogdata.VEventType``) that a client of VTGate receives; all others are ignored."""
 
 _KEYSPACE: Final = 0
 _SHARD: Final = 2
@@ -66,22 +66,22 @@ _JOURNAL: Final = 8
 
 
 class BrokenMessage(CorruptInput):
-    """A message can't be read; the others may be.
+    """A message can't be parsed; the others may be valid.
 
     Args:
-        number: The message's number among those that were read.
+        number: Index of the message.
     """
 
     number: int = 0
 
 
 class ShardTable(NamedTuple):
-    """Whom an event is of.
+    """Keyspace, shard and table of an event.
 
     Args:
         keyspace: Empty for HEARTBEAT, and for the COPY_COMPLETED of all shards.
         shard: Likewise.
-        table: Without the keyspace before it; only of ROW and FIELD.
+        table: Without the keyspace; only for ROW and FIELD.
     """
 
     keyspace: str
@@ -94,9 +94,9 @@ class RowChanges:
     """Row changes in stream order.
 
     Args:
-        events: Number of the ROW event that each is of.
-        starts: First byte of the ``RowChange``, behind key and length.
-        ends: Byte after.
+        events: Number of the ROW event of each.
+        starts: First byte of the ``RowChange``, after key and length.
+        ends: Byte after it.
     """
 
     events: Ints
@@ -104,30 +104,30 @@ class RowChanges:
     ends: Ints
 
     def __len__(self) -> int:
-        """Return how many there are."""
+        """Return the number of row changes."""
         return len(self.events)
 
 
 @dataclass(frozen=True)
 class Events:
-    """The events of some messages, an item each; places are in :attr:`data`.
+    """The events of some messages, one item each; offsets refer to :attr:`data`.
 
     Args:
         data: The bytes of the messages.
-        messages: Number of the message that each event is in.
+        messages: Index of the message of each event.
         types: ``VEventType``; a number may be unknown.
-        timestamps: Time of the binlog, seconds since 1970; 0 where it isn't told.
-        current_times: The tablet's clock, ns since 1970; 0 where it isn't told.
-        throttled: Whether the tablet says that it is.
-        flags: MySQL's flags of a ROW, 0 for others.
-        keys: Where the event's key stands: a cut before the event is here.
+        timestamps: Time in the binlog, seconds since 1970; 0 if unknown.
+        current_times: The tablet's clock, ns since 1970; 0 if unknown.
+        throttled: Whether the tablet is throttled.
+        flags: MySQL's flags of a ROW event, 0 for others.
+        keys: Offset of the event's key, at which a split before the event must be made.
         starts: First byte of the ``VEvent``.
-        ends: Byte after.
-        body_starts: First byte of what an event of its type carries: ``RowEvent``, ``FieldEvent``, ``VGtid``,
-            ``Journal``, the statement of others; -1 for none.
-        body_ends: Byte after; -1 for none.
-        table_numbers: Whom each is of, a number in :attr:`tables`.
-        tables: All keyspaces, shards and tables, each once, in the order of their first event.
+        ends: Byte after it.
+        body_starts: First byte of the body of the event's type: ``RowEvent``, ``FieldEvent``, ``VGtid``,
+            ``Journal``, or the statement of others; -1 for none.
+        body_ends: Byte after it; -1 for none.
+        table_numbers: Index in :attr:`tables` of each event.
+        tables: All distinct keyspaces, shards and tables, in the order of their first event.
         changes: The row changes of all ROW events.
     """
 
@@ -148,7 +148,7 @@ class Events:
     changes: RowChanges
 
     def __len__(self) -> int:
-        """Return how many there are."""
+        """Return the number of events."""
         return len(self.types)
 
     def event(self, number: int) -> bytes:
@@ -156,13 +156,13 @@ class Events:
         return self.data[self.starts[number] : self.ends[number]].tobytes()
 
     def body(self, number: int) -> bytes:
-        """Return what an event carries; empty where it carries nothing."""
+        """Return the body of an event; empty if it has none."""
         if self.body_starts[number] < 0:
             return b""
         return self.data[self.body_starts[number] : self.body_ends[number]].tobytes()
 
     def table(self, number: int) -> ShardTable:
-        """Return whom an event is of."""
+        """Return keyspace, shard and table of an event."""
         return self.tables[self.table_numbers[number]]
 
 
@@ -179,33 +179,33 @@ def scan(
         data: The messages' bytes.
         starts: First byte of each message. None: all bytes are one message.
         ends: Byte after each.
-        keyspace_in_names: Whether names of tables have their keyspace before them, as they have without the
-            flag ``exclude_keyspace_from_table_name``.
+        keyspace_in_names: Whether table names are prefixed by the keyspace, as without the flag
+            ``exclude_keyspace_from_table_name``.
 
     Raises:
-        BrokenMessage: With the message and the byte where the format is broken.
+        BrokenMessage: A message is invalid; the error contains its index and the offset.
     """
     view = data if isinstance(data, np.ndarray) else np.frombuffer(data, np.uint8)
     if starts is None or ends is None:
         starts, ends = np.zeros(1, np.int64), np.full(1, len(view), np.int64)
     if len(starts) and not ((starts >= 0) & (starts <= ends) & (ends <= len(view))).all():
-        raise ValueError(f"the places of {len(starts)} messages don't lie in {len(view)} bytes")
-    rooms = np.array([len(view) // 48 + 16, len(view) // 32 + 16])
+        raise ValueError(f"the offsets of {len(starts)} messages exceed {len(view)} bytes")
+    capacities = np.array([len(view) // 48 + 16, len(view) // 32 + 16])
     while True:
-        columns = np.zeros((len(_COLUMNS), rooms[0]), np.int64)
-        names = np.zeros((6, rooms[0]), np.int64)
-        changes = np.zeros((3, rooms[1]), np.int64)
-        events, found, fault, message, place = _scan(view, starts, ends, columns, names, changes)
+        columns = np.zeros((len(_COLUMNS), capacities[0]), np.int64)
+        names = np.zeros((6, capacities[0]), np.int64)
+        changes = np.zeros((3, capacities[1]), np.int64)
+        events, found, fault, message, fault_offset = _scan(view, starts, ends, columns, names, changes)
         if fault:
             raise _broken(
                 int(message),
-                f"Message {message} of a VStream is broken at byte {place - starts[message]}",
+                f"Message {message} of a VStream is broken at byte {fault_offset - starts[message]}",
                 f"a VStreamResponse of {ends[message] - starts[message]} bytes",
                 FAULTS[fault],
             )
-        if events <= rooms[0] and found <= rooms[1]:
+        if events <= capacities[0] and found <= capacities[1]:
             break
-        rooms = np.array([events, found])
+        capacities = np.array([events, found])
     column = dict(zip(_COLUMNS, columns[:, :events], strict=True))
     names = names[:, :events]
     numbers, firsts = number_names(view, names)
@@ -223,44 +223,44 @@ def scan(
 
 
 def split_recording(data: bytes | memoryview | Bytes) -> tuple[Bytes, Ints, Ints]:
-    """Cut a recording, in which the length of each message stands before it as a varint.
+    """Split a recording, in which each message is preceded by its length as a varint.
 
     Returns:
         Its bytes, the first byte of each message and the byte after each, for :func:`scan`.
 
     Raises:
-        CorruptInput: A length leads out of the recording.
+        CorruptInput: A length exceeds the recording.
     """
-    view, starts, ends, broken = cut_recording(data)
+    view, starts, ends, broken = split_valid_prefix(data)
     if broken is not None:
-        place, found = broken
+        offset, found = broken
         raise CorruptInput(
-            f"A recording of a VStream is broken at byte {place}, behind {len(starts)} messages",
-            expected="the length of a message as a varint, and so many bytes",
+            f"A recording of a VStream is broken at byte {offset}, after {len(starts)} messages",
+            expected="the length of a message as a varint, and that many bytes",
             found=found,
         )
     return view, starts, ends
 
 
-def cut_recording(
+def split_valid_prefix(
     data: bytes | memoryview | Bytes,
 ) -> tuple[Bytes, Ints, Ints, tuple[int, str] | None]:
-    """Cut a recording as :func:`split_recording` does, as far as its lengths lead.
+    """Split the valid prefix of a recording as :func:`split_recording` does.
 
     Returns:
-        Its bytes, the first byte of each message, the byte after each, and the byte from which on there are
-        no messages with what was found there; None if they fill it.
+        Its bytes, the first byte of each message, the byte after each, and the offset and description of the
+        first invalid length; None if the whole recording is valid.
     """
     view = data if isinstance(data, np.ndarray) else np.frombuffer(data, np.uint8)
-    room = len(view) // 64 + 16
+    capacity = len(view) // 64 + 16
     while True:
-        places = np.zeros((2, room), np.int64)
-        count, broken, length, start = _split(view, places)
-        if count <= room:
+        offsets = np.zeros((2, capacity), np.int64)
+        count, broken, length, start = _split(view, offsets)
+        if count <= capacity:
             found = FAULTS[-start] if start < 0 else f"a length of {length}, and {len(view) - start} bytes"
             end = (int(broken), found) if broken >= 0 else None
-            return view, places[0, :count], places[1, :count], end
-        room = count
+            return view, offsets[0, :count], offsets[1, :count], end
+        capacity = count
 
 
 _COLUMNS: Final = (
@@ -295,8 +295,8 @@ def _broken(number: int, message: str, expected: str, found: str) -> BrokenMessa
     return error
 
 
-def _table(data: Bytes, places: Ints, keyspace_in_names: bool, message: int) -> ShardTable:
-    texts = [data[places[i] : places[i + 1]].tobytes() for i in (_KEYSPACE, _SHARD, _TABLE)]
+def _table(data: Bytes, offsets: Ints, keyspace_in_names: bool, message: int) -> ShardTable:
+    texts = [data[offsets[i] : offsets[i + 1]].tobytes() for i in (_KEYSPACE, _SHARD, _TABLE)]
     try:
         keyspace, shard, table = (text.decode() for text in texts)
     except UnicodeDecodeError as error:
@@ -310,12 +310,12 @@ def _table(data: Bytes, places: Ints, keyspace_in_names: bool, message: int) -> 
 
 
 @walker
-def _split(data: Any, places: Any) -> Any:
-    """Fill the places of messages as far as there is room, and count on.
+def _split(data: Any, offsets: Any) -> Any:
+    """Fill in the offsets of messages up to the capacity, and count all messages.
 
     Returns:
-        How many messages there are; -1, or the place of a length that leads out of the recording, with that
-        length and the place after it.
+        The number of messages; -1, or the offset of a length that exceeds the recording, with that length and
+        the offset after it.
     """
     count = np.int64(0)
     at = np.int64(0)
@@ -324,19 +324,19 @@ def _split(data: Any, places: Any) -> Any:
         if start < 0 or length < 0 or length > len(data) - start:
             return count, at, length, start
         at = start + length
-        if count < places.shape[1]:
-            places[0, count] = start
-            places[1, count] = at
+        if count < offsets.shape[1]:
+            offsets[0, count] = start
+            offsets[1, count] = at
         count += 1
     return count, np.int64(-1), np.int64(0), np.int64(0)
 
 
 @walker
 def _scan(data: Any, starts: Any, ends: Any, columns: Any, names: Any, changes: Any) -> Any:
-    """Fill columns, places of names and row changes as far as there is room, and count on.
+    """Fill in columns, offsets of names and row changes up to the capacity, and count all events.
 
     Returns:
-        The number of events and of row changes; a fault or 0, and its message and place.
+        The number of events and of row changes; a fault or 0, and its message and offset.
     """
     events = np.int64(0)
     found = np.int64(0)
@@ -347,9 +347,11 @@ def _scan(data: Any, starts: Any, ends: Any, columns: Any, names: Any, changes: 
             if number < 0:
                 return events, found, -number, message, at
             if number == 1 and kind == LEN:
-                added, fault, place = _event(data, at, content, after, events, found, columns, names, changes)
+                added, fault, fault_offset = _event(
+                    data, at, content, after, events, found, columns, names, changes
+                )
                 if fault:
-                    return events, found, fault, message, place
+                    return events, found, fault, message, fault_offset
                 if events < columns.shape[1]:
                     columns[_MESSAGES, events] = message
                 events += 1
@@ -362,9 +364,9 @@ def _scan(data: Any, starts: Any, ends: Any, columns: Any, names: Any, changes: 
 def _event(
     data: Any, key: Any, start: Any, end: Any, event: Any, found: Any, columns: Any, names: Any, changes: Any
 ) -> Any:
-    """Read one VEvent; return how many row changes it has, and a fault or 0 with its place."""
+    """Parse one VEvent; return its number of row changes, and a fault or 0 with its offset."""
     none = np.int64(0)
-    roomy = event < columns.shape[1]
+    fits = event < columns.shape[1]
     type_ = time = clock = throttled = none
     keyspace_start = keyspace_end = shard_start = shard_end = none
     statement_start = statement_end = np.int64(-1)
@@ -408,7 +410,7 @@ def _event(
                     return none, np.int64(TWICE), at
                 journal_start, journal_end = content, after
         at = after
-    if roomy:
+    if fits:
         columns[_TYPES, event] = type_
         columns[_TIMESTAMPS, event] = time
         columns[_CURRENT_TIMES, event] = clock
@@ -440,23 +442,23 @@ def _event(
                     changes[1, found + added] = content
                     changes[2, found + added] = after
                 added += 1
-            elif roomy and kind == LEN and number == 1:
+            elif fits and kind == LEN and number == 1:
                 names[_TABLE, event] = content
                 names[_TABLE + 1, event] = after
-            elif roomy and kind == LEN and number == 3 and keyspace_start == keyspace_end:
+            elif fits and kind == LEN and number == 3 and keyspace_start == keyspace_end:
                 names[_KEYSPACE, event] = content
                 names[_KEYSPACE + 1, event] = after
-            elif roomy and kind == LEN and number == 4 and shard_start == shard_end:
+            elif fits and kind == LEN and number == 4 and shard_start == shard_end:
                 names[_SHARD, event] = content
                 names[_SHARD + 1, event] = after
-            elif roomy and kind == VARINT and number == 5 and type_ == ROW:
+            elif fits and kind == VARINT and number == 5 and type_ == ROW:
                 columns[_FLAGS, event] = value & 0xFFFF_FFFF
             at = after
     elif type_ == VGTID:
         body_start, body_end = vgtid_start, vgtid_end
     elif type_ == JOURNAL:
         body_start, body_end = journal_start, journal_end
-    if roomy:
+    if fits:
         columns[_BODY_STARTS, event] = body_start
         columns[_BODY_ENDS, event] = body_end
     return added, none, none

@@ -225,7 +225,7 @@ def test_merged_and_old_batches_go_and_the_newest_stays(changes: ChangesTable) -
     assert (changes.state().batch, changes.state().offset) == (4, at(4))
 
 
-def test_schemas_and_what_was_set_apart_outlive_their_batches(changes: ChangesTable) -> None:
+def test_schemas_and_quarantined_records_outlive_their_batches(changes: ChangesTable) -> None:
     state = changes.state()
     for number in range(1, 4):
         kinds = (record.CHANGE, record.SCHEMA, record.QUARANTINE)
@@ -240,7 +240,7 @@ def test_schemas_and_what_was_set_apart_outlive_their_batches(changes: ChangesTa
         assert tables_of(changes.lasting(kind)) == [f"s.{kind}"] * 3
 
 
-def test_what_was_set_apart_lands_in_the_place_of_its_record(changes: ChangesTable) -> None:
+def test_decoded_records_replace_their_quarantined_records(changes: ChangesTable) -> None:
     state = changes.append_batch(rows(changes.lake, "s.a"), at(1), changes.state())
     apart = rows(changes.lake, "s.x", "s.y", kind=record.QUARANTINE)
     state = changes.append_batch(apart, at(2), state)
@@ -256,7 +256,7 @@ def test_what_was_set_apart_lands_in_the_place_of_its_record(changes: ChangesTab
         changes.land(stays, state)
 
 
-def test_a_capture_goes_on_while_batches_expire(changes: ChangesTable) -> None:
+def test_a_capture_continues_while_batches_expire(changes: ChangesTable) -> None:
     state = changes.state()
     for number in range(1, 4):
         state = changes.append_batch(rows(changes.lake, "s.a"), at(number), state)

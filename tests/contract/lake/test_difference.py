@@ -93,7 +93,7 @@ def files(table: IcebergTable, since: str) -> int:
         return found.files
 
 
-def test_what_changed_is_told_once_what_is_gone_first_then_by_key(table: IcebergTable) -> None:
+def test_changed_rows_are_reported_once_deletes_first_then_by_key(table: IcebergTable) -> None:
     first = commit(table, dict.fromkeys(range(6), "a"))
     assert shown(all_rows(table.read(), ())) == [("r", b"%d" % n, b"a") for n in range(6)]
     commit(table, {1: "b", 7: "a"}, gone=(0,))
@@ -183,7 +183,7 @@ def test_rows_before_and_what_changed_are_the_rows_after(table: IcebergTable) ->
         assert len({key for _, key, _ in found}) == len(found)
 
 
-def test_statics_that_changed_are_told_once_of_each_partition(table: IcebergTable) -> None:
+def test_changed_static_columns_are_reported_once_per_partition(table: IcebergTable) -> None:
     one, two = {"n": 1}, {"n": 2}
     none = (None, None)
     commit_rows(table, {"a1": ("a", one), "a2": ("a", one), "b1": none, "c1": ("c", None), "c2": ("c", None)})

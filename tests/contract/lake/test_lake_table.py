@@ -305,7 +305,7 @@ def test_a_type_that_cannot_follow_is_refused_whole(table: IcebergTable, ddl: st
     assert table.schema() == before
 
 
-def test_a_table_is_partitioned_as_asked(lake: IcebergLake, namespace: str) -> None:
+def test_a_table_is_partitioned_as_requested(lake: IcebergLake, namespace: str) -> None:
     table = lake.table(f"{namespace}.parts")
     table.create(StructType.fromDDL("id bigint, day date"), partition_by=["bucket(4, id)", "day"])
     rows = table.spark.range(20).selectExpr("id", "date'2026-01-01' day")

@@ -32,7 +32,7 @@ def mirror(lake: Lake, namespace: str) -> Mirror:
         memory={"last_id": 1},
         next_expiry=9,
         doubts=1,
-        doubts_since=6,
+        unresolved_since=6,
         unseen_before_us=8,
         rows=2,
     )
@@ -41,12 +41,12 @@ def mirror(lake: Lake, namespace: str) -> Mirror:
     return found
 
 
-def beside(mirror: Mirror) -> int:
+def append_tombstone(mirror: Mirror) -> int:
     mirror.side.append(mirror.lake.spark.createDataFrame([(b"k", 0, *[None] * 6)], SPARK_DDL))
     return mirror.side.read().count()
 
 
-def test_what_is_reserved_leaves_all_else_as_it_was(mirror: Mirror) -> None:
+def test_reserve_changes_only_the_memory(mirror: Mirror) -> None:
     state = mirror.state()
     reserved = mirror.reserve(state, {"last_id": 3}, clear=False)
     found = mirror.state()
@@ -57,28 +57,28 @@ def test_what_is_reserved_leaves_all_else_as_it_was(mirror: Mirror) -> None:
         mirror.reserve(state, {"last_id": 4}, clear=False)
 
 
-def test_nothing_to_reserve_is_no_commit(mirror: Mirror) -> None:
+def test_reserve_without_changes_does_not_commit(mirror: Mirror) -> None:
     state = mirror.state()
     assert mirror.reserve(state, None, clear=False) == state
     assert mirror.state() == state
 
 
-def test_rows_of_a_table_that_is_gone_leave_and_all_is_still_to_be_done(mirror: Mirror) -> None:
+def test_rows_of_a_dropped_source_table_are_deleted_and_the_merge_is_still_pending(mirror: Mirror) -> None:
     state = mirror.state()
     mirror.reserve(state, None, clear=True)
     found = mirror.state()
     assert found == replace(
-        state, head=found.head, next_expiry=None, doubts=0, doubts_since=0, unseen_before_us=0, rows=0
+        state, head=found.head, next_expiry=None, doubts=0, unresolved_since=0, unseen_before_us=0, rows=0
     )
     assert mirror.table.read().count() == mirror.row_count(found) == 0
     assert mirror.reserve(found, None, clear=True) == found, "it is done once"
 
 
-def test_what_stands_beside_a_mirror_goes_with_it(mirror: Mirror) -> None:
+def test_tombstones_are_dropped_with_their_mirror(mirror: Mirror) -> None:
     mirror.create(COLUMNS)
-    assert beside(mirror) == 1
+    assert append_tombstone(mirror) == 1
     mirror.create(COLUMNS)
-    assert beside(mirror) == 2
+    assert append_tombstone(mirror) == 2
     mirror.table.drop()
     mirror.create(COLUMNS)
     assert mirror.side.read().count() == 0
@@ -88,34 +88,38 @@ WITH_STATICS = pa.schema([pa.field(name, pa.int32()) for name in ("k", "c", "s")
 STATICS = StaticColumns(("k",), ("s",))
 
 
-@pytest.mark.parametrize("apart", [True, False])
-def test_a_mirror_is_refused_that_was_made_to_show_statics_elsewhere(
-    lake: Lake, namespace: str, apart: bool
+@pytest.mark.parametrize("separate", [True, False])
+def test_mirror_created_with_another_static_columns_layout_is_rejected(
+    lake: Lake, namespace: str, separate: bool
 ) -> None:
-    made = Mirror(lake, f"{namespace}.t", statics_apart=apart)
-    made.create(WITH_STATICS, STATICS)
-    assert made.table.schema().names == (["k", "c", "_cdc"] if apart else ["k", "c", "s", "_cdc"])
-    made.require_layout(STATICS)
-    other = Mirror(lake, made.name, statics_apart=not apart)
-    with pytest.raises(ConfigurationError, match=f"or drop {made.name} and take a new snapshot"):
+    created = Mirror(lake, f"{namespace}.t", statics_apart=separate)
+    created.create(WITH_STATICS, STATICS)
+    assert created.table.schema().names == (["k", "c", "_cdc"] if separate else ["k", "c", "s", "_cdc"])
+    created.require_layout(STATICS)
+    other = Mirror(lake, created.name, statics_apart=not separate)
+    with pytest.raises(ConfigurationError, match=f"or drop {created.name} and take a new snapshot"):
         other.require_layout(STATICS)
 
-    made.table.drop()
+    created.table.drop()
     other.require_layout(STATICS)
     other.create(WITH_STATICS, STATICS)
 
     other.require_layout(STATICS)
-    assert other.statics.exists() is not apart, "a table of statics goes with the mirror that it was beside"
+    assert other.static_columns.exists() is not separate, (
+        "the static columns table is dropped with its mirror"
+    )
 
 
-def test_a_table_of_statics_comes_with_the_first_static_column_and_stays(lake: Lake, namespace: str) -> None:
+def test_static_columns_table_is_created_with_the_first_static_column_and_kept(
+    lake: Lake, namespace: str
+) -> None:
     mirror = Mirror(lake, f"{namespace}.t", statics_apart=True)
     none = StaticColumns(("k",), ())
     without = pa.schema([field for field in WITH_STATICS if field.name != "s"])
-    mirror.prepare(without, statics=none)
-    assert mirror.state().statics is None
-    mirror.prepare(WITH_STATICS, statics=STATICS)
-    assert mirror.statics.schema().names == ["k", "s", "_cdc"]
+    mirror.prepare(without, static_columns=none)
+    assert mirror.state().static_columns is None
+    mirror.prepare(WITH_STATICS, static_columns=STATICS)
+    assert mirror.static_columns.schema().names == ["k", "s", "_cdc"]
     mirror.prepare(without, Drift(exact=True), none)
-    assert mirror.statics.schema().names == ["k", "_cdc"]
-    assert mirror.state().statics is not None
+    assert mirror.static_columns.schema().names == ["k", "_cdc"]
+    assert mirror.state().static_columns is not None

@@ -16,7 +16,7 @@ from airflow_cdc_provider.lake.mirror import Mirror
 from airflow_cdc_provider.lake.table import Lake
 from airflow_cdc_provider.sources.vitess.codec import VitessCodec
 from airflow_cdc_provider.sources.vitess.history import TableHistory
-from tests.unit.sources.vitess.made_records import TABLE, batch, change, changed, fields, place, ran, seen
+from tests.unit.sources.vitess.record_builders import TABLE, batch, change, changed, fields, place, ran, seen
 
 pytestmark = pytest.mark.integration
 
@@ -87,13 +87,11 @@ def test_rows_that_a_mirror_has_follow_their_columns(lake: Lake, namespace: str)
     ]
     third = VitessCodec(TABLE, TableHistory.of(TABLE, records), memory=mirror.state().memory)
     assert third.revisit == ""
-    gone = [changed(SECOND, change(["1", "5", None, None, "1.5"], None), 6)]
-    assert [row["id"] for row in merged(lake, mirror, third, gone, 3)] == [2, 3]
+    deletes = [changed(SECOND, change(["1", "5", None, None, "1.5"], None), 6)]
+    assert [row["id"] for row in merged(lake, mirror, third, deletes, 3)] == [2, 3]
 
 
-def test_a_truncation_takes_the_rows_of_its_own_shards_up_to_its_own_place(
-    lake: Lake, namespace: str
-) -> None:
+def test_a_truncation_removes_the_rows_of_its_shard_up_to_its_position(lake: Lake, namespace: str) -> None:
     mirror = Mirror(lake, f"{namespace}.t")
     event = fields({"id": "bigint"})
     codec = VitessCodec(TABLE, TableHistory.of(TABLE, [seen(event, 1)]))

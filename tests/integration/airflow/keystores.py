@@ -14,7 +14,7 @@ def make_stores(folder: Path, *addresses: str) -> None:
 
     Args:
         folder: Where: ``node.jks``, ``client.p12``, ``nodes.jceks`` (trusts nodes), ``clients.jks`` ...
-        addresses: Of the node's certificate, beside 127.0.0.1.
+        addresses: Further addresses of the node's certificate, in addition to 127.0.0.1.
     """
     names = ",".join(f"ip:{address}" for address in ("127.0.0.1", *addresses))
     for name in ("node", "client"):
@@ -62,5 +62,5 @@ def demanding_certificates(folder: Path) -> dict[str, Any]:
 
 
 def _keytool(*arguments: str) -> None:
-    told = subprocess.run(["keytool", *arguments], capture_output=True, text=True, check=False)
-    assert told.returncode == 0, told.stdout + told.stderr
+    finished = subprocess.run(["keytool", *arguments], capture_output=True, text=True, check=False)
+    assert finished.returncode == 0, finished.stdout + finished.stderr

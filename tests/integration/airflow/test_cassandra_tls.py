@@ -107,7 +107,7 @@ def test_pem_files_do_as_well(secured: Secured, tmp_path: Path, monkeypatch: pyt
 
 
 @pytest.mark.parametrize(
-    ("change", "told"),
+    ("change", "message"),
     [
         ({"keyStore.location": "", "keyStore.password": ""}, "failed: TLS doesn't fit|got no answer"),
         ({"trustStore.location": "clients.jks"}, "failed: TLS doesn't fit"),
@@ -122,18 +122,18 @@ def test_pem_files_do_as_well(secured: Secured, tmp_path: Path, monkeypatch: pyt
     ],
 )
 @pytest.mark.covers("CAS-DEPLOY-06")
-def test_what_does_not_fit_is_told_without_a_secret(
-    secured: Secured, monkeypatch: pytest.MonkeyPatch, change: dict[str, str], told: str
+def test_what_does_not_fit_is_reported_without_a_secret(
+    secured: Secured, monkeypatch: pytest.MonkeyPatch, change: dict[str, str], message: str
 ) -> None:
     changed = {n: secured.store(v) if v and n.endswith("location") else v for n, v in change.items()}
     good, text = secured.ask(monkeypatch, {**secured.java(), **changed})
     assert not good
-    assert re.search(told, text), text
+    assert re.search(message, text), text
     assert WORD not in text
     assert "s3cr3t" not in text
 
 
-def test_any_bit_of_a_keystore_that_is_changed_is_told(secured: Secured, tmp_path: Path) -> None:
+def test_any_bit_of_a_keystore_that_is_changed_is_reported(secured: Secured, tmp_path: Path) -> None:
     data = (secured.folder / "client.jks").read_bytes()
     for place in range(0, len(data), 97):
         damaged = tmp_path / "damaged.jks"

@@ -24,7 +24,7 @@ EACH = 50
 
 
 @pytest.mark.covers("CAS-METRIC-12")
-def test_the_hook_tells_number_and_time_of_its_requests(
+def test_the_hook_reports_number_and_time_of_its_requests(
     cassandra_server: CassandraServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     values = {"conn_type": "cdc_cassandra", "host": cassandra_server.host, "port": cassandra_server.port}
@@ -54,7 +54,7 @@ def test_the_hook_tells_number_and_time_of_its_requests(
     assert numbers.p50_seconds is not None
     assert numbers.p99_seconds is not None
     assert numbers.max_seconds is not None
-    # Each is part of what its caller waited; a bucket tells at most 9 % too much.
+    # Each is part of what its caller waited; a bucket is at most 9 % too high.
     assert 0 < numbers.mean_seconds <= sum(seen) / len(seen)
     assert numbers.p50_seconds <= seen[len(seen) // 2] * 1.1
     assert 0 < numbers.p50_seconds <= numbers.p99_seconds <= numbers.max_seconds <= seen[-1]

@@ -23,7 +23,7 @@ from tests.unit.airflow_context import TaskContext
 pytestmark = pytest.mark.integration
 
 _PATIENCE_SECONDS = 600
-"""A stream that dies is told at once; a slow machine may take minutes to the end of the first round."""
+"""A dead stream is reported immediately; on a slow machine the first round may take minutes."""
 
 
 @pytest.fixture
@@ -73,13 +73,13 @@ def test_reader_and_session_are_reported_after_a_run_and_without_a_cluster(
     monkeypatch.setenv("AIRFLOW_CONN_SHOP", json.dumps(nobody))
     with pytest.raises(TransientError, match=r"connecting to 127\.0\.0\.1 got no answer"):
         look(small_shop, context)
-    told = context.xcom["return_value"]
-    assert (told["reader"]["ok"], told["session"]["ok"]) == (True, False)
-    assert "s3cr3t-word" not in json.dumps(told)
+    report = context.xcom["return_value"]
+    assert (report["reader"]["ok"], report["session"]["ok"]) == (True, False)
+    assert "s3cr3t-word" not in json.dumps(report)
 
 
 @pytest.mark.covers("CAS-D3X-16")
-def test_a_stream_is_told_of_while_it_lives_and_when_it_was_killed(
+def test_a_stream_is_reported_while_it_lives_and_when_it_was_killed(
     small_shop: Shop, tmp_path: Path, iceberg_jar: Path
 ) -> None:
     folder = tmp_path / "work" / small_shop.name / "stream"
@@ -110,5 +110,5 @@ def test_a_stream_is_told_of_while_it_lives_and_when_it_was_killed(
     finally:
         os.killpg(process.pid, 9)
         process.wait(30)
-    with pytest.raises(CdcError, match=rf"the continuous application of {small_shop.name} is gone"):
+    with pytest.raises(CdcError, match=rf"the continuous application of {small_shop.name} is dead"):
         look(small_shop, TaskContext())

@@ -1,4 +1,4 @@
-"""A capture that was stopped for so long that its node refuses writes: begun anew, and nothing is missing."""
+"""A capture that was stopped for so long that its node refuses writes: restarted, and nothing is missing."""
 
 from __future__ import annotations
 
@@ -66,7 +66,7 @@ def flag(node: FullNode, table: str = "orders") -> bool:
 
 
 @pytest.mark.covers("CAS-FAULT-07")
-def test_a_node_that_refuses_writes_is_told_of_and_begun_anew(
+def test_a_node_that_refuses_writes_is_reported_and_restarted(
     spark: SparkSession,
     run_stage: RunStage,
     node: FullNode,
@@ -104,16 +104,16 @@ def test_a_node_that_refuses_writes_is_told_of_and_begun_anew(
     assert not look(max_used_ratio=None, max_unread_seconds=3600).is_done
 
     again = CassandraRebootstrapOperator(task_id="again", connector=shop, jars=str(iceberg_jar))
-    told = again.execute(context)
+    xcom = again.execute(context)
 
-    assert told["rebootstrapped"] == ["quota.orders"]
-    assert told["segments_removed"] >= CAP_MIB - 1
-    assert told["offset"] is None, "the position is forgotten"
+    assert xcom["rebootstrapped"] == ["quota.orders"]
+    assert xcom["segments_removed"] >= CAP_MIB - 1
+    assert xcom["offset"] is None, "the position is reset"
     assert flag(node), "cdc is on again"
     node.write_again(5)
     last = run_stage("sync", shop, connection)
     assert last.snapshot is not None
-    assert last.snapshot.rows == node.written, "the table is read anew"
+    assert last.snapshot.rows == node.written, "a new snapshot is taken"
     node.write(5)
     node.server.roll_segment(node.session)
     run_stage("sync", shop, connection)
@@ -122,7 +122,7 @@ def test_a_node_that_refuses_writes_is_told_of_and_begun_anew(
 
 
 @pytest.mark.covers("CAS-FAULT-07")
-def test_a_try_that_failed_half_way_is_gone_on_with_and_others_tables_keep_their_segments(
+def test_a_try_that_failed_half_way_is_continued_and_others_tables_keep_their_segments(
     spark: SparkSession, node: FullNode, iceberg_jar: Path
 ) -> None:
     shop = declaration(node, spark)
@@ -140,7 +140,7 @@ def test_a_try_that_failed_half_way_is_gone_on_with_and_others_tables_keep_their
     node.session.execute("ALTER TABLE other.orders WITH cdc = false")
     node.write(3)
     for changes, what, others in (
-        ({"snapshot": {"mode": "never"}}, "nothing would read the tables anew", {}),
+        ({"snapshot": {"mode": "never"}}, "no new snapshots would be taken", {}),
         ({}, "there is no Spark connection", {"spark_conn_id": "spark_nowhere"}),
         ({}, "folder /nowhere can't be read", {"cdc_raw": "/nowhere"}),
     ):
@@ -158,6 +158,6 @@ def test_a_try_that_failed_half_way_is_gone_on_with_and_others_tables_keep_their
         failing.execute(TaskContext(run_id="first"))
     assert not flag(node), "the failed try left it off"
 
-    told = operator().execute(TaskContext())
-    assert told["rebootstrapped"] == ["quota.orders"]
+    xcom = operator().execute(TaskContext())
+    assert xcom["rebootstrapped"] == ["quota.orders"]
     assert (flag(node), flag(node, "never")) == (True, False), "only what was captured at first is again"

@@ -30,8 +30,8 @@ both_ways = pytest.mark.parametrize("wait", WAYS)
 
 @pytest.fixture(autouse=True)
 def connection(cassandra_server: CassandraServer, monkeypatch: pytest.MonkeyPatch) -> None:
-    told = {"conn_type": "cdc_scylla", "host": cassandra_server.host, "port": cassandra_server.port}
-    monkeypatch.setenv("AIRFLOW_CONN_SCYLLA_SHOP", json.dumps(told))
+    connection = {"conn_type": "cdc_scylla", "host": cassandra_server.host, "port": cassandra_server.port}
+    monkeypatch.setenv("AIRFLOW_CONN_SCYLLA_SHOP", json.dumps(connection))
 
 
 @pytest.fixture(scope="module")
@@ -88,7 +88,7 @@ def _ms(seconds: float) -> int:
 
 
 def read_to(cluster: ImitatedScylla, seconds: float, **ahead: float) -> dict[str, Any]:
-    """Make an offset that stands so many seconds from now; ``ahead`` says so of groups of ``item``."""
+    """Build an offset that is so many seconds from now; ``ahead`` has further groups of ``item``."""
     offset: dict[str, Any] = {}
     for name in ("item", "unit"):
         sets = cluster.stream_sets[name].sets if cluster.tablets else cluster.generations.sets
@@ -147,10 +147,10 @@ def test_one_group_that_is_behind_decides(wait: Any, vnodes: ImitatedScylla) -> 
     with pytest.raises(AirflowSensorTimeout):
         lag(vnodes, 60)(deferrable=False, poke_interval=0.2, timeout=0.5).execute(context)
     seen = lag(vnodes, 600)(deferrable=False).execute(context)
-    told = seen["tables"][items]
-    assert (seen["table"], told["group"], set(told["ahead"])) == (items, "2", {"0", "1", "3"})
+    table_lag = seen["tables"][items]
+    assert (seen["table"], table_lag["group"], set(table_lag["ahead"])) == (items, "2", {"0", "1", "3"})
     assert 500 <= seen["lag_seconds"] < 560
-    assert 30 <= told["ahead"]["1"] < 90
+    assert 30 <= table_lag["ahead"]["1"] < 90
 
     offset[items]["groups"]["2"] = _ms(-25) * 1000
     value = wait(lag(vnodes, 60), context, lambda: None)
@@ -206,7 +206,7 @@ def test_what_a_person_must_change_fails_both_sensors(wait: Any, vnodes: Imitate
         wait(lag(vnodes, 1), context, lambda: None)
     with pytest.raises(AirflowFailException, match="no table that the connector selects has a log"):
         wait(lag(vnodes, 60, tables=["other.*"]), context, lambda: None)
-    with pytest.raises(AirflowFailException, match="can't be read"):
+    with pytest.raises(AirflowFailException, match="invalid offset of"):
         wait(streams(vnodes), context_of({"shop.item": {"v": 9}}), lambda: None)
 
 
@@ -222,5 +222,8 @@ def test_what_the_lag_sensor_sees_are_gauges(vnodes: ImitatedScylla, monkeypatch
     value = lag(vnodes, 60)(deferrable=False).execute(context_of(read_to(vnodes, -20)))
     assert gauges == {
         ("cdc.lag_seconds", ""): value["lag_seconds"],
-        **{("cdc.table_lag_seconds", table): told["seconds"] for table, told in value["tables"].items()},
+        **{
+            ("cdc.table_lag_seconds", table): table_lag["seconds"]
+            for table, table_lag in value["tables"].items()
+        },
     }

@@ -56,12 +56,12 @@ class Secured:
         }
 
     def hook(self, monkeypatch: pytest.MonkeyPatch, extra: Mapping[str, Any], **values: Any) -> ScyllaCdcHook:
-        told = {"conn_type": "cdc_scylla", "host": "127.0.0.1", "port": self.port, "extra": dict(extra)}
-        told = {**told, "login": "capture", "password": SECRET, **values}
-        monkeypatch.setenv("AIRFLOW_CONN_SECURED", json.dumps(told))
+        connection = {"conn_type": "cdc_scylla", "host": "127.0.0.1", "port": self.port, "extra": dict(extra)}
+        connection = {**connection, "login": "capture", "password": SECRET, **values}
+        monkeypatch.setenv("AIRFLOW_CONN_SECURED", json.dumps(connection))
         return ScyllaCdcHook("secured")
 
-    def ask(
+    def check(
         self, monkeypatch: pytest.MonkeyPatch, extra: Mapping[str, Any], **values: Any
     ) -> tuple[bool, str]:
         """Test the connection by the hook, as the button of Airflow's form does."""
@@ -96,7 +96,7 @@ def secured(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Secured]:
         made = Secured(near.port, stores, folder)
         with closing(made.hook(monkeypatch, made.keystores(), **login)) as first:
             session = _patiently(first)
-            # Logins are asked for in a node's own datacenter: those that are made last are known in both.
+            # Logins are looked up in a node's own datacenter: the last created ones are known in both.
             session.execute(f"ALTER KEYSPACE system_auth WITH replication = {replicated(near='0')}")
             far = CassandraServer(
                 address=FAR, seed=near, native_port=near.port, settings=settings, properties=at_once
@@ -122,7 +122,7 @@ def secured(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Secured]:
 
 
 def _once_joined(session: Any, statement: str) -> None:
-    """Execute a statement that is refused until the first node has heard that the second one has joined."""
+    """Execute a statement that is rejected until the first node knows that the second one has joined."""
     from cassandra.protocol import ConfigurationException
 
     last = time.monotonic() + 60
@@ -214,19 +214,19 @@ def test_each_of_the_connectors_properties_of_tls_has_its_effect(
         "scylla.ssl.openssl.keyCertChain": own,
         "scylla.ssl.openssl.privateKey": key,
     }
-    good, text = secured.ask(monkeypatch, openssl)
+    good, text = secured.check(monkeypatch, openssl)
     assert good, text
-    good, text = secured.ask(monkeypatch, {**openssl, "scylla.ssl.openssl.privateKey": ""})
+    good, text = secured.check(monkeypatch, {**openssl, "scylla.ssl.openssl.privateKey": ""})
     assert not good
-    assert "belong together" in text
-    good, text = secured.ask(monkeypatch, {**openssl, "scylla.ssl.provider": "BORING"})
+    assert "must be set together" in text
+    good, text = secured.check(monkeypatch, {**openssl, "scylla.ssl.provider": "BORING"})
     assert not good
     assert "expected one of JDK, OPENSSL, OPENSSL_REFCNT" in text
 
 
 @pytest.mark.covers("SCY-CFG-09")
 @pytest.mark.parametrize(
-    ("change", "told"),
+    ("change", "expected"),
     [
         ({"scylla.ssl.enabled": "false"}, "got no answer"),
         ({"scylla.ssl.enabled": "yes"}, "expected true or false"),
@@ -235,23 +235,23 @@ def test_each_of_the_connectors_properties_of_tls_has_its_effect(
         ({"scylla.ssl.keystore.password": "s3cr3t-other"}, "can't be opened"),
     ],
 )
-def test_tls_that_does_not_fit_is_told_without_a_secret(
-    secured: Secured, monkeypatch: pytest.MonkeyPatch, change: dict[str, str], told: str
+def test_tls_errors_are_reported_without_a_secret(
+    secured: Secured, monkeypatch: pytest.MonkeyPatch, change: dict[str, str], expected: str
 ) -> None:
     places = {n: str(secured.stores / v) if v and n.endswith("path") else v for n, v in change.items()}
-    good, text = secured.ask(monkeypatch, secured.keystores(**places))
+    good, text = secured.check(monkeypatch, secured.keystores(**places))
     assert not good
-    assert re.search(told, text), text
+    assert re.search(expected, text), text
     assert WORD not in text
     assert "s3cr3t" not in text
 
 
 @pytest.mark.covers("SCY-CFG-06")
 @pytest.mark.parametrize("values", [{"password": "s3cr3t-other"}, {"login": "nobody"}])
-def test_a_login_that_is_refused_is_told_without_the_password(
+def test_a_rejected_login_is_reported_without_the_password(
     secured: Secured, monkeypatch: pytest.MonkeyPatch, values: dict[str, str]
 ) -> None:
-    good, text = secured.ask(monkeypatch, secured.keystores(), **values)
+    good, text = secured.check(monkeypatch, secured.keystores(), **values)
     assert not good
     assert "the login was refused" in text
     assert "s3cr3t" not in text
@@ -264,7 +264,7 @@ def test_a_login_that_is_refused_is_told_without_the_password(
 def asked_nodes(values: Mapping[str, Any], count: int, *, raw: bool) -> set[str]:
     """Return the addresses of the nodes that coordinate requests, of which there should be so many.
 
-    A driver connects to some nodes later than to the first: it is asked again while there are too few.
+    A driver connects to some nodes later than to the first: it is polled until there are enough.
     """
     session = open_session(values, timeout_seconds=10, raw_results=raw)
     last = time.monotonic() + 30
@@ -316,7 +316,7 @@ def test_logs_are_read_by_way_of_another_datacenter_without_delay(
         source.close()
 
 
-def test_a_datacenter_that_is_not_there_is_told(secured: Secured, monkeypatch: pytest.MonkeyPatch) -> None:
-    good, text = secured.ask(monkeypatch, {**secured.keystores(), "local_datacenter": "elsewhere"})
+def test_a_missing_datacenter_is_reported(secured: Secured, monkeypatch: pytest.MonkeyPatch) -> None:
+    good, text = secured.check(monkeypatch, {**secured.keystores(), "local_datacenter": "elsewhere"})
     assert not good
     assert "no node is in the local datacenter: expected one of 0, 1, found elsewhere" in text

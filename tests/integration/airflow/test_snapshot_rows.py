@@ -1,4 +1,4 @@
-"""Rows read are told while a real snapshot runs, and count once though a worker process is killed."""
+"""Rows read are reported while a real snapshot runs, and count once though a worker process is killed."""
 
 from __future__ import annotations
 
@@ -57,14 +57,14 @@ def large_shop(airflow_shop: Shop, monkeypatch: pytest.MonkeyPatch) -> Shop:
 
 
 def goes_on(task: Future[Any]) -> bool:
-    """Tell whether a task still works; if it failed, raise what it failed of."""
+    """Return whether a task is still running; if it failed, raise its error."""
     if task.done():
         task.result()
     return not task.done()
 
 
 def reads(process: psutil.Process, port: int) -> bool:
-    """Tell whether a process is in the midst of reading: it has a connection to the node."""
+    """Return whether a process is reading: it has a connection to the node."""
     return any(one.raddr and one.raddr.port == port for one in process.net_connections("tcp"))
 
 
@@ -80,12 +80,12 @@ def kill_a_reader(port: int, task: Future[Any]) -> None:
                         return
                     one.resume()
         time.sleep(0.02)
-    pytest.fail("the tables were read to their ends before a number was told")
+    pytest.fail("the tables were read to their ends before a number was reported")
 
 
 @pytest.mark.covers("CAS-METRIC-07")
 @pytest.mark.long
-def test_rows_are_told_while_they_are_read_and_count_once_though_a_task_is_tried_again(
+def test_rows_are_reported_while_they_are_read_and_count_once_though_a_task_is_tried_again(
     large_shop: Shop, iceberg_jar: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     events = tmp_path / "events"
@@ -107,7 +107,7 @@ def test_rows_are_told_while_they_are_read_and_count_once_though_a_task_is_tried
         task = pool.submit(sync.execute, context)
         while big not in stats.rows and goes_on(task):
             time.sleep(0.05)
-        # So what was told, was told while tasks were reading, however fast they are.
+        # So all numbers were reported while tasks were reading, however fast they are.
         kill_a_reader(large_shop.server.port, task)
         xcom = task.result()
 

@@ -1,4 +1,4 @@
-"""Switching cdc of tables on a real node: idempotent, told, and refused with the reason."""
+"""Switching cdc of tables on a real node: idempotent, reported, and refused with the reason."""
 
 from __future__ import annotations
 
@@ -127,13 +127,13 @@ def test_a_connector_that_names_no_tables_switches_none(shop: Shop) -> None:
     before = shop.versions()
     declaration = {"name": "shop", "source": {"type": "cassandra", "conn_id": "cassandra_shop"}}
     operator = CassandraTableCdcOperator(task_id="switch", connector=declaration)
-    with pytest.raises(AirflowFailException, match="names no tables, and cdc of all would be switched"):
+    with pytest.raises(AirflowFailException, match="selects all tables, and cdc of all would be altered"):
         operator.execute(TaskContext())
     assert shop.versions() == before
 
 
 @pytest.mark.covers("CAS-SETUP-05")
-def test_a_cluster_that_does_not_capture_takes_the_alter_and_that_is_told(
+def test_a_cluster_that_does_not_capture_takes_the_alter_and_that_is_reported(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     from server_kit import CassandraServer, create_keyspace

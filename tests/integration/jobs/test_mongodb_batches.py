@@ -1,4 +1,4 @@
-"""MongoDB: views, time series and collections by choice, read in full at each run."""
+"""MongoDB: batch reads of views, time series and selected collections at each run."""
 
 from __future__ import annotations
 
@@ -42,11 +42,11 @@ def test_views_time_series_and_chosen_collections_follow_by_full_reads(
     def assert_equal(**counts: int) -> None:
         for name, count in counts.items():
             mirror = f"{database.name}.{database.name}_{name}"
-            if name == "metrics":  # _id stands last there, and PyMongo would write it first
+            if name == "metrics":  # _id is last there, and PyMongo would write it first
                 rows = spark.table(f"lake.{mirror}").select("document").collect()
-                shown = {m["_id"]: m for m in (json_util.loads(row[0]) for row in rows)}
-                assert shown == {m["_id"]: m for m in database.metrics.find()}
-                assert len(shown) == len(rows) == count
+                mirrored = {m["_id"]: m for m in (json_util.loads(row[0]) for row in rows)}
+                assert mirrored == {m["_id"]: m for m in database.metrics.find()}
+                assert len(mirrored) == len(rows) == count
                 continue
             assert assert_mirror_equals_collection(spark, database[name], mirror) == count
 
@@ -101,7 +101,7 @@ def test_by_a_cursor_field_runs_read_what_is_new_and_readings_in_full_see_the_re
         done = run_stage("sync", {**shop, "source": {**shop["source"], **source}}, connection)
         return {t.table.rpartition(".")[2]: t.snapshot_rows for t in done.tables}
 
-    def shown(table: str) -> dict[Any, Any]:
+    def mirrored(table: str) -> dict[Any, Any]:
         rows = spark.table(f"lake.{name}.{name}_{table}").select("document").collect()
         found = {m["_id"]: m for m in (json_util.loads(row[0]) for row in rows)}
         assert len(found) == len(rows)
@@ -118,20 +118,20 @@ def test_by_a_cursor_field_runs_read_what_is_new_and_readings_in_full_see_the_re
     database.small.insert_one({"v": "new"})
     database.orders.insert_many([{"_id": n, "open": True, "n": {"seq": n}} for n in (20, 21)])
     late = database.metrics.insert_one({"at": at + dt.timedelta(seconds=20), "v": "late"}).inserted_id
-    gone = database.orders.find_one_and_delete({"_id": 0})
+    deleted = database.orders.find_one_and_delete({"_id": 0})
     assert sync() == {"orders": 0, "open": 3, "metrics": 13, "small": 2}
     for table in ("open", "metrics", "small"):
-        unseen = {gone["_id"]: gone} if table == "open" else {}
+        unseen = {deleted["_id"]: deleted} if table == "open" else {}
         expected = {key: value for key, value in there(table).items() if key != late}
-        assert shown(table) == {**expected, **unseen}
+        assert mirrored(table) == {**expected, **unseen}
 
     # An overlap reads back, and a reading in full sees all.
     since = at.replace(second=20, tzinfo=None)  # as PyMongo gives it
     back = [measured for measured in there("metrics").values() if measured["at"] >= since]
     assert sync(batch_overlap_seconds=10)["metrics"] == len(back)
-    assert shown("metrics") == there("metrics")
+    assert mirrored("metrics") == there("metrics")
     assert sync(batch_full_seconds=0.001) == {"orders": 0, "open": 11, "metrics": 304, "small": 6}
-    assert shown("open") == there("open")
+    assert mirrored("open") == there("open")
     assert sync() == {"orders": 0, "open": 1, "metrics": 1, "small": 1}
     run_stage("offsets", shop, connection, tables=[f"{name}.open"], action="reset")
     assert sync()["open"] == 11
@@ -170,15 +170,15 @@ def test_copies_have_stages_of_their_own(
     finally:
         mongo_client.admin.command("setParameter", 1, **{parameter: before})
 
-    def shown(table: str) -> dict[Any, Any]:
+    def mirrored(table: str) -> dict[Any, Any]:
         rows = spark.table(f"lake.{database.name}.{database.name}_{table}").select("document").collect()
         return {m["_id"]: m for m in (json_util.loads(row[0]) for row in rows)}
 
     copied = {m["_id"]: m for m in database.orders.aggregate(stages)}
     assert len(copied) == 2000
-    assert shown("orders") == copied
-    assert shown("people") == {1: {"_id": 1, "name": "Ann", "who": [{"_id": 1, "name": "Ann"}]}}
-    assert not shown("logs"), "snapshot.include doesn't select it"
+    assert mirrored("orders") == copied
+    assert mirrored("people") == {1: {"_id": 1, "name": "Ann", "who": [{"_id": 1, "name": "Ann"}]}}
+    assert not mirrored("logs"), "snapshot.include doesn't select it"
     copied_tables = [f"{database.name}.{table}" for table in ("orders", "people")]
     assert run_stage("verify", shop, connection, tables=copied_tables).ok
 
@@ -187,7 +187,7 @@ def test_copies_have_stages_of_their_own(
     database.orders.delete_one({"_id": 2})
     run_stage("sync", shop, connection)
     del copied[2]
-    assert shown("orders") == {**copied, 1: database.orders.find_one({"_id": 1})}
+    assert mirrored("orders") == {**copied, 1: database.orders.find_one({"_id": 1})}
     again = run_stage("snapshot", shop, connection, tables=[f"{database.name}.orders"])
     assert again.tables[0].snapshot_rows == 1999
-    assert shown("orders") == copied, "a copy that replaces has what its stages leave, and no more"
+    assert mirrored("orders") == copied, "a copy that replaces has what its stages leave, and no more"

@@ -1,4 +1,4 @@
-"""MongoDB: columns that are inferred from documents, and grow with them."""
+"""MongoDB: columns that are inferred from documents, and evolve with them."""
 
 from __future__ import annotations
 
@@ -41,9 +41,9 @@ def column_types(spark: SparkSession, database: str) -> dict[str, str]:
     return {field.name: field.dataType.simpleString() for field in fields}
 
 
-def is_json(shown: Any, value: Any) -> bool:
+def is_json(stored: Any, value: Any) -> bool:
     plain = isinstance(value, str | ObjectId | Binary)
-    return isinstance(shown, str) and (not plain or shown.startswith(("{", "[", '"')))
+    return isinstance(stored, str) and (not plain or stored.startswith(("{", "[", '"')))
 
 
 def assert_no_value_is_lost(spark: SparkSession, collection: Any) -> None:
@@ -56,24 +56,24 @@ def assert_no_value_is_lost(spark: SparkSession, collection: Any) -> None:
         for name, value in document.items():
             if name == "_id":
                 continue
-            shown = row.get(name)
-            assert (name in rest) == (shown is None and value is not None), (name, value, row)
+            stored = row.get(name)
+            assert (name in rest) == (stored is None and value is not None), (name, value, row)
             if name in rest:
                 assert bson.encode({"v": rest[name]}) == bson.encode({"v": value})
-            elif is_json(shown, value):
-                assert bson.encode({"v": json_util.loads(shown, json_options=options)}) == bson.encode(
+            elif is_json(stored, value):
+                assert bson.encode({"v": json_util.loads(stored, json_options=options)}) == bson.encode(
                     {"v": value}
                 )
             elif isinstance(value, ObjectId):
-                assert shown == str(value)
+                assert stored == str(value)
             elif isinstance(value, Binary) and value.subtype == 4:
-                assert shown == str(value.as_uuid())
+                assert stored == str(value.as_uuid())
             elif isinstance(value, Decimal128):
-                assert shown == value.to_decimal()
-            elif isinstance(value, float) and not isinstance(shown, float):
-                assert float(str(shown)) == value
+                assert stored == value.to_decimal()
+            elif isinstance(value, float) and not isinstance(stored, float):
+                assert float(str(stored)) == value
             else:
-                assert shown == value
+                assert stored == value
     assert not rows
 
 
@@ -102,7 +102,7 @@ def test_inferred_columns_grow_with_the_documents_and_lose_no_value(
         "owner": "string",
         REST: "string",
     }
-    assert "name is string; values of type int stand in _rest" in first.note
+    assert "name is string; values of type int are in _rest" in first.note
     assert_no_value_is_lost(spark, database.things)
 
     database.things.update_one({"_id": 1}, {"$set": {"n": Int64(2**40), "seen": True}})
@@ -156,7 +156,7 @@ def test_random_documents_stay_whole_while_columns_grow(
     assert "document" not in column_types(spark, database.name)
 
 
-def test_a_merge_that_is_killed_after_its_columns_changed_is_made_good(
+def test_a_merge_that_is_killed_after_its_columns_changed_is_recovered(
     spark: SparkSession,
     run_stage: RunStage,
     database: Any,

@@ -1,4 +1,4 @@
-"""A snapshotter of one's own on a real server: what is read, captured, skipped, and what it is told."""
+"""A custom snapshotter on a real server: snapshots, capture, skipped tables, and its notifications."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ HERE = __name__
 
 
 class Dated(Snapshotter):
-    """Reads when told to; the test changes its mind by :attr:`answers`."""
+    """Takes snapshots as configured by the test in :attr:`answers`."""
 
     def __init__(self, settings: Mapping[str, Any]) -> None:
         super().__init__(settings)
@@ -111,7 +111,7 @@ def test_a_class_of_ones_own_decides_on_snapshots(
     assert own.heard == ["completed"]
     assert mirrored("none") == 1
 
-    # Anew when it says so; the changes between stay changes, unless capture is to begin with the snapshot.
+    # A new snapshot on demand; changes in between are captured, unless capture starts with the snapshot.
     database.all.insert_one({"_id": "between"})
     own.answers["data"] = True
     captured = kinds("change")
@@ -132,7 +132,7 @@ def test_a_class_of_ones_own_decides_on_snapshots(
     sync()
     assert kinds("change") == captured + 3
 
-    # A snapshot that fails is told of, and nothing is captured if it says so.
+    # A failed snapshot is reported, and nothing is captured if so configured.
     own.answers |= {"data": True, "queries": {"some": "{no query"}}
     heard = len(own.heard)
     with pytest.raises(ConfigurationError, match="Extended JSON"):
@@ -145,7 +145,7 @@ def test_a_class_of_ones_own_decides_on_snapshots(
     with pytest.raises(ConfigurationError, match="nothing is captured"):
         run_stage("capture", shop, connection)
 
-    # A lost place: as it says, an error or a snapshot.
+    # A lost position: an error or a snapshot, as configured.
     own.answers |= {"stream": True, "queries": {}}
     stored = changes.state().offset
     assert stored is not None

@@ -1,4 +1,4 @@
-"""MongoDB: updates without documents, applied by the merge to what the mirror has."""
+"""MongoDB: updates without documents, applied by the merge to the mirror's documents."""
 
 from __future__ import annotations
 
@@ -110,7 +110,7 @@ def test_inferred_columns_follow_updates_without_documents(
     ]
 
 
-def test_a_mirror_made_with_documents_goes_on_without_them(
+def test_a_mirror_created_with_documents_continues_without_them(
     spark: SparkSession, run_stage: RunStage, database: Any, connection: dict[str, Any]
 ) -> None:
     database.things.insert_many([{"_id": n, "v": n} for n in range(5)])

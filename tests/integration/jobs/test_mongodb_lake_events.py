@@ -84,7 +84,7 @@ def write(database: Database) -> None:
 
 
 def recorded(server: MongoServer, database: Database, since: bson.Timestamp) -> bytes:
-    """Record the change events of a database from a moment up to now.
+    """Record the change events of a database from a cluster time up to now.
 
     With the capture's last stage, which shows in the server's tokens.
     """
@@ -156,9 +156,9 @@ def test_events_of_the_lake_are_those_of_a_recording(
     for our, their in zip(ours, theirs, strict=False):
         assert our == their
     assert len(ours) == len(theirs)
-    told = [source_of(line).get("snapshot") for line in ours]
-    assert told[:2507] == ["true"] * 2506 + ["last"]
-    assert set(told[2507:]) == {"false", None}
+    reported = [source_of(line).get("snapshot") for line in ours]
+    assert reported[:2507] == ["true"] * 2506 + ["last"]
+    assert set(reported[2507:]) == {"false", None}
     kinds = [json.loads(json.loads(line)["value"] or "{}").get("status") for line in ours]
     assert [kind for kind in kinds if kind] == ["BEGIN", "END"] * 2
 
@@ -178,7 +178,7 @@ def test_events_of_the_lake_are_those_of_a_recording(
     assert captured(run_stage, alone, tmp_path, tables=[name]) == of_customers
     assert len(of_customers) == 7 + 4
 
-    # With what happened to collections, each told once, a rename too, at its place.
+    # With schema changes, each once, including renames, in stream order.
     schema = {**shop, "publish": {**shop["publish"], "schema_changes": True}}
     both = captured(run_stage, schema, tmp_path)
     assert both == offline(schema, tmp_path)
@@ -188,7 +188,7 @@ def test_events_of_the_lake_are_those_of_a_recording(
     assert rest == ours
 
 
-def test_what_was_set_apart_is_told(
+def test_quarantined_events_are_reported(
     spark: SparkSession, run_stage: RunStage, database: Database, connection: dict[str, Any], tmp_path: Path
 ) -> None:
     shop = declaration(database)
@@ -234,12 +234,12 @@ def test_a_snapshot_is_whole_when_all_its_collections_are(
     run_stage("capture", shop, connection)
     run_stage("snapshot", shop, connection, tables=[f"{database.name}.customers"], mode="replace")
 
-    told = [source_of(line)["snapshot"] for line in captured(run_stage, shop, tmp_path)]
+    reported = [source_of(line)["snapshot"] for line in captured(run_stage, shop, tmp_path)]
 
-    assert told == ["true"] * (7 + 2_500 + 3_000 - 1) + ["last"] + ["true"] * 6 + ["last"]
+    assert reported == ["true"] * (7 + 2_500 + 3_000 - 1) + ["last"] + ["true"] * 6 + ["last"]
 
 
-def test_rows_read_beside_the_stream_are_incremental(
+def test_rows_of_incremental_snapshots_are_incremental(
     spark: SparkSession, run_stage: RunStage, database: Database, connection: dict[str, Any], tmp_path: Path
 ) -> None:
     shop = declaration(database)
@@ -249,21 +249,21 @@ def test_rows_read_beside_the_stream_are_incremental(
     changes = ChangesTable(build_lake(spark, connector), connector)
     state = changes.state()
     assert state.offset is not None
-    place = (1_700_000_000).to_bytes(4, "big") + (9).to_bytes(4, "big") + bytes(12)
+    record_position = (1_700_000_000).to_bytes(4, "big") + (9).to_bytes(4, "big") + bytes(12)
     row = {
         "source_table": f"{database.name}.customers",
         "kind": "snapshot",
         "origin": "stream",
-        "position": place,
-        "version": place[:12],
+        "position": record_position,
+        "version": record_position[:12],
         "request": "ad-hoc",
         "payload": bson.encode({"_id": 1}),
     }
     changes.append_batch(None, state.offset, state, extra_rows=[row])
 
-    (told,) = captured(run_stage, shop, tmp_path, after_batch=state.batch)
+    (reported,) = captured(run_stage, shop, tmp_path, after_batch=state.batch)
 
-    source = source_of(told)
+    source = source_of(reported)
     assert (source["snapshot"], source["ord"]) == ("incremental", 9)
     assert [source[f"ts_{unit}"] for unit in ("ms", "us", "ns")] == [17 * 10**n for n in (11, 14, 17)]
 
@@ -284,12 +284,12 @@ def test_what_a_merge_reads_again_is_no_event(
     assert outcome.note == "2 unresolved keys were reread"
     run_stage("capture", shop, connection)
 
-    told = [
+    reported = [
         json.loads(json.loads(line)["value"] or "{}").get("op")
         for line in captured(run_stage, shop, tmp_path)
     ]
 
-    assert told == ["r", "r", "u", "u", "d", None]
+    assert reported == ["r", "r", "u", "u", "d", None]
 
 
 @pytest.mark.long

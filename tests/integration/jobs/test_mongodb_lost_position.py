@@ -1,4 +1,4 @@
-"""MongoDB's oplog rolled over for real: what a run does is what the declaration says."""
+"""A real rollover of MongoDB's oplog: runs react as configured in the declaration."""
 
 from __future__ import annotations
 
@@ -42,11 +42,11 @@ def declaration(name: str, **snapshot: Any) -> dict[str, Any]:
 
 def roll_over(client: Any, offset: Any) -> None:
     """Write until the oplog begins after an offset."""
-    place = StreamPlace.from_offset(offset)
+    stored = StreamPlace.from_offset(offset)
     deadline = time.monotonic() + 60
     while True:
         status = client.admin.command("serverStatus", oplog=1)["oplog"]["earliestOptime"]
-        if (status.time << 32 | status.inc) > place.time:
+        if (status.time << 32 | status.inc) > stored.time:
             return
         assert time.monotonic() < deadline
         client.rolling.big.insert_many([{"s": "x" * 100_000} for _ in range(40)])
@@ -59,7 +59,7 @@ def snapshot_rows(outcome: JobResult) -> dict[str, int]:
 
 
 @pytest.mark.covers("MDB-SNAP-05", "MDB-SNAP-08", "MDB-FAULT-04", "MDB-FAULT-09", "MDB-XA-05", "MDB-SNAP-16")
-def test_a_lost_place_fails_or_is_made_good_as_the_declaration_says(
+def test_a_lost_position_fails_or_is_recovered_as_configured(
     spark: SparkSession, run_stage: RunStage, server: MongoServer
 ) -> None:
     client = server.client()
@@ -104,7 +104,7 @@ def test_a_lost_place_fails_or_is_made_good_as_the_declaration_says(
 
 
 @pytest.mark.covers("MDB-SNAP-06")
-def test_initial_only_ends_when_all_is_read_and_another_mode_goes_on_from_there(
+def test_initial_only_ends_when_all_is_read_and_another_mode_resumes_from_there(
     spark: SparkSession, run_stage: RunStage, server: MongoServer, tmp_path: Any
 ) -> None:
     client = server.client()

@@ -1,4 +1,4 @@
-"""What jobs tell of MongoDB: notifications, and metrics by Debezium's names, on a real server."""
+"""Notifications of MongoDB's jobs, and metrics under Debezium's names, on a real server."""
 
 from __future__ import annotations
 
@@ -28,12 +28,12 @@ if TYPE_CHECKING:
 
 pytestmark = pytest.mark.integration
 
-told: list[dict[str, Any]] = []
+received: list[dict[str, Any]] = []
 
 
 def note(notification: dict[str, Any]) -> None:
     """A user's function."""
-    told.append(notification)
+    received.append(notification)
 
 
 def fail(notification: dict[str, Any]) -> None:
@@ -53,13 +53,13 @@ def declaration(database: str, **more: Any) -> dict[str, Any]:
 
 
 def kinds() -> list[str]:
-    found = [f"{n['type']}{n['additional_data'].get('scanned_collection', '')[-2:]}" for n in told]
-    told.clear()
+    found = [f"{n['type']}{n['additional_data'].get('scanned_collection', '')[-2:]}" for n in received]
+    received.clear()
     return found
 
 
 @pytest.mark.covers("MDB-XD-09")
-def test_snapshots_are_told_by_every_channel_as_they_go(
+def test_snapshots_are_notified_on_every_channel(
     spark: SparkSession,
     run_stage: RunStage,
     database: Any,
@@ -67,7 +67,7 @@ def test_snapshots_are_told_by_every_channel_as_they_go(
     monkeypatch: pytest.MonkeyPatch,
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    told.clear()
+    received.clear()
     channels = {"channels": ["log", "table", "callback"], "callback": f"{__name__}:note"}
     shop = declaration(database.name, notifications=channels)
     database.a.insert_many([{"_id": n} for n in range(2500)])
@@ -75,7 +75,7 @@ def test_snapshots_are_told_by_every_channel_as_they_go(
     append = ChangesTable.append_batch
 
     def breaks(*arguments: Any, **options: Any) -> Any:
-        if len(told) > 1:  # the rows, not the place where the capture is to begin
+        if len(received) > 1:  # the rows, not the start of the capture
             raise InterruptedError
         return append(*arguments, **options)
 
@@ -86,10 +86,10 @@ def test_snapshots_are_told_by_every_channel_as_they_go(
 
     with caplog.at_level("INFO"):
         run_stage("sync", shop, connection)
-    assert caplog.text.count("notification {") == len(told)
-    assert {n["additional_data"]["connector_name"] for n in told} == {"shop"}
-    assert [n["additional_data"].get("total_rows_scanned") for n in told[3:5]] == ["2500", "1"]
-    assert all(abs(n["timestamp"] / 1000 - time.time()) < 300 for n in told)
+    assert caplog.text.count("notification {") == len(received)
+    assert {n["additional_data"]["connector_name"] for n in received} == {"shop"}
+    assert [n["additional_data"].get("total_rows_scanned") for n in received[3:5]] == ["2500", "1"]
+    assert all(abs(n["timestamp"] / 1000 - time.time()) < 300 for n in received)
     assert kinds() == [
         "STARTED",
         "IN_PROGRESS",
@@ -123,10 +123,10 @@ def test_a_channel_that_fails_stops_no_capture_and_is_a_finding(
     assert "4 notifications could not be sent by channel callback" in finding
 
 
-def test_without_a_snapshot_it_is_told_that_there_is_none(
+def test_without_a_snapshot_its_absence_is_reported(
     run_stage: RunStage, database: Any, connection: dict[str, Any]
 ) -> None:
-    told.clear()
+    received.clear()
     channels = {"channels": ["callback"], "callback": f"{__name__}:note"}
     shop = declaration(database.name, notifications=channels, snapshot={"mode": "never"})
     outcome = run_stage("sync", shop, connection)
@@ -231,7 +231,7 @@ def test_a_stream_has_debeziums_metrics(
 
 @pytest.mark.covers("MDB-MET-09", "MDB-MET-10", "MDB-MET-11")
 @pytest.mark.long
-def test_a_job_tells_how_far_its_snapshot_is_while_it_runs(
+def test_a_job_reports_the_progress_of_its_snapshot_while_it_runs(
     application: Application, spark: SparkSession, database: Any, connection: dict[str, Any]
 ) -> None:
     warehouse = spark.conf.get("spark.sql.catalog.lake.warehouse")
@@ -349,7 +349,7 @@ def test_the_position_is_stored_with_the_data_or_not_at_all(
 
 
 @pytest.mark.covers("MDB-XM-05")
-def test_bad_and_oversized_events_stop_no_capture_and_a_lost_token_does_unless_told_otherwise(
+def test_bad_and_oversized_events_stop_no_capture_and_a_lost_token_does_unless_configured_otherwise(
     spark: SparkSession,
     run_stage: RunStage,
     database: Any,

@@ -1,4 +1,4 @@
-"""MongoDB: the mirror equals the collection, whatever happens."""
+"""MongoDB: the mirror equals the collection under faults."""
 
 from __future__ import annotations
 
@@ -52,12 +52,12 @@ def test_mirror_equals_collection_after_snapshot_and_random_changes(
     with caplog.at_level(logging.INFO):
         first = run_stage("sync", declaration(database.name), connection)
     rows = first.tables[0].snapshot_rows
-    for told in (
+    for state_file in (
         rf"snapshot of {database.name}\.things: 1 ranges",
         rf"snapshot of {database.name}\.things ended: {rows} rows, [0-9.]+ s",
         rf"snapshot ended: 1 tables, {rows} rows, [0-9.]+ s",
     ):
-        assert re.search(told, caplog.text)
+        assert re.search(state_file, caplog.text)
     assert first.tables[0].snapshot_rows == assert_mirror_equals_collection(
         spark, database.things, f"{database.name}.{database.name}_things"
     )
@@ -71,7 +71,7 @@ def test_mirror_equals_collection_after_snapshot_and_random_changes(
     assert run_stage("verify", declaration(database.name), connection).ok
 
 
-def test_a_connector_that_captures_nothing_says_so(
+def test_a_connector_that_captures_nothing_reports_it(
     run_stage: RunStage, database: Any, connection: dict[str, Any]
 ) -> None:
     nothing = {**declaration(database.name), "tables": [r"no_such\..*"]}
@@ -81,7 +81,7 @@ def test_a_connector_that_captures_nothing_says_so(
     assert run_stage("sync", declaration(database.name), connection).findings == ()
 
 
-def test_changes_made_while_the_snapshot_was_due_are_not_lost_or_doubled(
+def test_changes_during_the_time_when_the_snapshot_was_due_are_not_lost_or_doubled(
     spark: SparkSession, run_stage: RunStage, database: Any, connection: dict[str, Any]
 ) -> None:
     shop = declaration(database.name)
@@ -96,7 +96,7 @@ def test_changes_made_while_the_snapshot_was_due_are_not_lost_or_doubled(
 
 
 @pytest.mark.covers("MDB-SNAP-07")
-def test_without_snapshots_the_feed_begins_with_the_first_run_and_misses_nothing_after_it(
+def test_without_snapshots_the_feed_starts_with_the_first_run_and_misses_nothing_after_it(
     spark: SparkSession, run_stage: RunStage, database: Any, connection: dict[str, Any]
 ) -> None:
     shop = {**declaration(database.name), "snapshot": {"mode": "never"}}
@@ -144,7 +144,7 @@ def test_dropped_collection_empties_its_mirror_and_a_new_one_fills_it(
 
 
 @pytest.mark.covers("MDB-XF-07", "MDB-SNAP-05")
-def test_a_collection_declared_later_is_read_in_full_while_the_others_go_on(
+def test_a_collection_declared_later_is_read_in_full_while_capture_of_the_others_continues(
     spark: SparkSession, run_stage: RunStage, database: Any, connection: dict[str, Any]
 ) -> None:
     first, both = (
@@ -165,7 +165,7 @@ def test_a_collection_declared_later_is_read_in_full_while_the_others_go_on(
 
 
 @pytest.mark.covers("MDB-SNAP-02", "MDB-SNAP-05", "MDB-XF-04")
-def test_an_interrupted_snapshot_goes_on_with_the_ranges_that_are_left(
+def test_an_interrupted_snapshot_resumes_with_the_remaining_ranges(
     spark: SparkSession,
     run_stage: RunStage,
     database: Any,
@@ -208,7 +208,7 @@ def test_an_interrupted_snapshot_goes_on_with_the_ranges_that_are_left(
 
 
 @pytest.mark.covers("CAS-FAULT-03", "MDB-FAULT-05")
-def test_a_stream_that_is_asked_to_stop_leaves_off_where_the_next_run_goes_on(
+def test_a_stream_that_is_stopped_ends_where_the_next_run_resumes(
     spark: SparkSession,
     run_stage: RunStage,
     application: Application,
@@ -218,10 +218,12 @@ def test_a_stream_that_is_asked_to_stop_leaves_off_where_the_next_run_goes_on(
     warehouse = spark.conf.get("spark.sql.catalog.lake.warehouse")
     shop = declaration(database.name, catalog_options={"type": "hadoop", "warehouse": warehouse})
     database.things.insert_many([{"_id": n} for n in range(10)])
-    told = application.folder / "state.json"
-    process = application.start("stream", shop, connection, state_path=str(told), commit_interval_seconds=0.1)
+    state_file = application.folder / "state.json"
+    process = application.start(
+        "stream", shop, connection, state_path=str(state_file), commit_interval_seconds=0.1
+    )
     deadline = time.monotonic() + 180
-    while not told.exists() or json.loads(told.read_text())["rounds"] < 2:
+    while not state_file.exists() or json.loads(state_file.read_text())["rounds"] < 2:
         assert time.monotonic() < deadline, application.log_tail()
         assert process.poll() is None, application.log_tail()
         database.things.update_one({"_id": 1}, {"$inc": {"x": 1}})
@@ -232,7 +234,7 @@ def test_a_stream_that_is_asked_to_stop_leaves_off_where_the_next_run_goes_on(
     outcome = application.wait(process)
 
     assert outcome.ok, outcome.error
-    assert json.loads(told.read_text())["status"] == "stopped"
+    assert json.loads(state_file.read_text())["status"] == "stopped"
     assert run_stage("offsets", shop, connection, action="show").offset == outcome.offset
     after = run_stage("sync", shop, connection)
     assert not after.tables[0].snapshot_rows
@@ -253,7 +255,7 @@ def test_a_backlog_that_several_streams_read_ends_with_the_collection(
     monkeypatch: pytest.MonkeyPatch,
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    monkeypatch.setattr(backlog, "WORTH_BYTES", 1)
+    monkeypatch.setattr(backlog, "MIN_BACKLOG_BYTES", 1)
     shop = declaration(database.name)
     shop["source"]["advanced"] = {"backlog_seconds": 0.0, "batch_events": 20, "backlog_streams": 3}
     run_stage("sync", shop, connection)
@@ -267,8 +269,8 @@ def test_a_backlog_that_several_streams_read_ends_with_the_collection(
     assert {f"capture.{stage}" for stage in ("plan", "wait", "parse", "convert", "commit")} <= set(
         outcome.seconds
     )
-    told = [message for message in caplog.messages if "tasks: bytes" in message]
-    assert all(f"{stage} " in told[0] for stage in ("committed", "convert", "events", "parse", "wait"))
+    state_file = [message for message in caplog.messages if "tasks: bytes" in message]
+    assert all(f"{stage} " in state_file[0] for stage in ("committed", "convert", "events", "parse", "wait"))
     (stream,) = (one.stream for one in outcome.origins)
     assert stream is not None
     assert stream.events >= outcome.changes
@@ -294,15 +296,15 @@ def test_a_stream_gets_over_lost_primaries_and_its_mirror_equals_the_collection(
         shop = declaration(database.name, catalog_options={"type": "hadoop", "warehouse": warehouse})
         connection = {"host": replica_set.uri}
         database.things.insert_many([{"_id": n} for n in range(500)])
-        told = application.folder / "state.json"
+        state_file = application.folder / "state.json"
         process = application.start(
-            "stream", shop, connection, state_path=str(told), commit_interval_seconds=0.1
+            "stream", shop, connection, state_path=str(state_file), commit_interval_seconds=0.1
         )
 
         def wait_for_rounds(count: int) -> None:
-            target = (json.loads(told.read_text())["rounds"] if told.exists() else 0) + count
+            target = (json.loads(state_file.read_text())["rounds"] if state_file.exists() else 0) + count
             deadline = time.monotonic() + 180
-            while not told.exists() or json.loads(told.read_text())["rounds"] < target:
+            while not state_file.exists() or json.loads(state_file.read_text())["rounds"] < target:
                 assert process.poll() is None, application.log_tail()
                 assert time.monotonic() < deadline, application.log_tail()
                 try:
@@ -355,7 +357,7 @@ def _kill_and_recover(
 
 
 @pytest.mark.covers("MDB-STR-02", "MDB-FAULT-06")
-def test_killed_sync_is_made_good_by_the_next_run(
+def test_killed_sync_is_recovered_by_the_next_run(
     spark: SparkSession, application: Application, database: Any, connection: dict[str, Any]
 ) -> None:
     _kill_and_recover(spark, application, database, connection, kills=2)
@@ -382,7 +384,7 @@ def small_disk(tmp_path: Path) -> Iterator[Path]:
 
 
 @pytest.mark.long
-def test_a_full_disk_is_named_and_the_next_run_goes_on(
+def test_a_full_disk_is_reported_and_the_next_run_resumes(
     spark: SparkSession, application: Application, database: Any, connection: dict[str, Any], small_disk: Path
 ) -> None:
     database.things.insert_many([{"_id": n, "noise": random.randbytes(20_000)} for n in range(400)])

@@ -1,4 +1,4 @@
-"""MongoDB: a collection that takes another's name brings its documents, which no event tells of."""
+"""MongoDB: a collection renamed to a captured name is captured with its documents."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def equal(spark: SparkSession, database: Any, name: str) -> int:
     return assert_mirror_equals_collection(spark, database[name], f"{database.name}.{database.name}_{name}")
 
 
-def test_a_renamed_collection_is_read_anew_by_the_same_sync(
+def test_a_renamed_collection_is_read_again_by_the_same_sync(
     spark: SparkSession, run_stage: RunStage, database: Any, connection: dict[str, Any]
 ) -> None:
     database.a.insert_many([{"_id": n, "of": "a"} for n in range(50)])
@@ -76,7 +76,7 @@ def test_a_renamed_collection_is_read_anew_by_the_same_sync(
     assert run_stage("verify", shop, connection).ok
 
 
-def test_a_rename_whose_capture_died_before_the_mark_is_made_good(
+def test_a_rename_whose_capture_died_before_the_mark_is_recovered(
     spark: SparkSession,
     run_stage: RunStage,
     database: Any,
@@ -109,21 +109,21 @@ def test_a_rename_whose_capture_died_before_the_mark_is_made_good(
     assert equal(spark, database, "b") == 10
 
 
-def test_without_snapshots_of_its_own_a_connector_tells_of_the_rename(
+def test_without_snapshots_of_its_own_a_connector_reports_the_rename(
     spark: SparkSession, run_stage: RunStage, database: Any, connection: dict[str, Any]
 ) -> None:
     database.a.insert_many([{"_id": n} for n in range(10)])
     shop = declared(database, snapshot={"mode": "never"})
     run_stage("sync", shop, connection)
     database.a.rename("b")
-    told = run_stage("sync", shop, connection).findings
-    assert [f for f in told if f"{database.name}.a was renamed to it" in f]
+    reported = run_stage("sync", shop, connection).findings
+    assert [f for f in reported if f"{database.name}.a was renamed to it" in f]
     run_stage("snapshot", shop, connection, tables=[f"{database.name}.b"])
     assert equal(spark, database, "b") == 10
     assert not [f for f in run_stage("sync", shop, connection).findings if "renamed" in f]
 
 
-def test_the_mirror_of_a_collection_that_is_gone_becomes_empty(
+def test_the_mirror_of_a_dropped_collection_becomes_empty(
     spark: SparkSession, run_stage: RunStage, database: Any, connection: dict[str, Any]
 ) -> None:
     for name in "abc":

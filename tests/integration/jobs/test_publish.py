@@ -122,7 +122,7 @@ def test_refused_records_are_told_or_set_apart_and_foreign_positions_are_refused
     # customers come before orders in the snapshot, so that nothing of the batch is sent ...
     failed = run_stage("sync", declared, both)
     assert (failed.ok, failed.error_code) == (False, "CONFIGURATION")
-    assert "customers refuses records: found MSG_SIZE_TOO_LARGE" in failed.error
+    assert "customers rejects records: found MSG_SIZE_TOO_LARGE" in failed.error
     assert failed.tables, "what was captured and merged is told all the same"
     # ... and with what is refused set apart all but that is.
     apart = declaration(database, {"records_at_once": 5, "refused": "quarantine"})
@@ -159,7 +159,7 @@ def test_a_missing_topic_is_named_or_made_by_rule_and_one_that_is_there_is_left(
     by_people["source"]["stream"] = {"expanded_events": True}
     outcome = run_stage("sync", by_people, both)
     assert (outcome.ok, outcome.error_code) == (False, "CONFIGURATION")
-    assert "refuses records: expected a topic that is there and may be written to" in outcome.error
+    assert "rejects records: expected an existing topic with permission to write" in outcome.error
     assert "found UNKNOWN_TOPIC_OR_PART" in outcome.error
     assert "make the topic, or have it made by publish.topics.create: true" in outcome.error
     assert orders in outcome.error

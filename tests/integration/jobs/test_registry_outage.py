@@ -85,7 +85,7 @@ def test_publishing_waits_for_a_registry_that_fails_in_mid_run_and_sends_each_ev
     database.orders.insert_one({"_id": "later"})
     assert run_stage("capture", silent, both).ok
     registry.fail("page")
-    with pytest.raises(ConfigurationError, match="answers otherwise than Confluent's REST interface"):
+    with pytest.raises(ConfigurationError, match="doesn't answer like Confluent's REST interface"):
         run_stage("publish", declared, both)
     assert sum(published().values()) == 60
     assert run_stage("publish", declared, both).ok

@@ -1,4 +1,4 @@
-"""ScyllaDB: what its logs don't tell, TRUNCATE and tables that are made anew, and mirrors after it."""
+"""ScyllaDB: TRUNCATE and re-created tables, which logs don't contain, and their mirrors."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def assert_equal(shop: Shop, cluster: ImitatedScylla) -> dict[str, int]:
 
 
 def truncate(cluster: ImitatedScylla, turmoil: Turmoil, table: str) -> None:
-    """Truncate a table, well apart from what is written before and after it."""
+    """Truncate a table, with enough time between it and the writes before and after it."""
     turmoil.settle()
     time.sleep(0.01)
     cluster.truncate(table)
@@ -53,24 +53,24 @@ def test_a_truncated_table_has_what_was_written_after_it(
     shop: Shop, names: SystemKeyspaces, mode: str, tablets: int
 ) -> None:
     cluster = imitated(shop, names, tablets=tablets, seed=51)
-    turmoil = write(cluster, 51, "kept", "gone")
+    turmoil = write(cluster, 51, "kept", "truncated")
     declare(shop, names, snapshot={"mode": mode})
     turmoil.run(80)
     sync(shop, turmoil)
     assert all(assert_equal(shop, cluster).values())
-    turmoil.run(40)  # nobody has read it when it goes
-    truncate(cluster, turmoil, "gone")
+    turmoil.run(40)  # not read when it is truncated
+    truncate(cluster, turmoil, "truncated")
     sync(shop, turmoil)
-    assert assert_equal(shop, cluster)["gone"] == 0
+    assert assert_equal(shop, cluster)["truncated"] == 0
     turmoil.run(60)
     sync(shop, turmoil)
     rows = assert_equal(shop, cluster)
     assert all(rows.values())
-    assert shop.changes(TRUNCATE).count() == 1, "it is told once"
+    assert shop.changes(TRUNCATE).count() == 1, "it is emitted once"
     fence = shop.changes(TRUNCATE).collect()[0]
-    assert fence["source_table"] == shop.table_name("gone")
+    assert fence["source_table"] == shop.table_name("truncated")
     turmoil.run(30)
-    truncate(cluster, turmoil, "gone")
+    truncate(cluster, turmoil, "truncated")
     turmoil.run(30)  # what was written before and after it is read together
     sync(shop, turmoil)
     assert_equal(shop, cluster)
@@ -85,7 +85,7 @@ def test_writes_that_a_truncates_time_cant_place_are_found_by_the_snapshot_after
 ) -> None:
     clock = [0]
     cluster = imitated(shop, names, seed=52, clock_us=lambda: time.time_ns() // 1000 + clock[0])
-    turmoil = write(cluster, 52, "gone")
+    turmoil = write(cluster, 52, "truncated")
     declare(shop, names, snapshot={"mode": "initial"})
     turmoil.run(30)
     sync(shop, turmoil)
@@ -93,7 +93,7 @@ def test_writes_that_a_truncates_time_cant_place_are_found_by_the_snapshot_after
     turmoil.run(30)
     turmoil.settle()
     clock[0] = 0
-    cluster.truncate("gone")
+    cluster.truncate("truncated")
     time.sleep(0.5)
     turmoil.run(2)
     sync(shop, turmoil)
@@ -101,12 +101,10 @@ def test_writes_that_a_truncates_time_cant_place_are_found_by_the_snapshot_after
 
 
 @pytest.mark.parametrize("mode", [pytest.param("never", marks=pytest.mark.long), "initial"])
-def test_a_table_that_is_made_anew_has_its_own_rows_alone(
-    shop: Shop, names: SystemKeyspaces, mode: str
-) -> None:
+def test_a_recreated_table_has_only_its_own_rows(shop: Shop, names: SystemKeyspaces, mode: str) -> None:
     cluster = imitated(shop, names, seed=53)
     kept = write(cluster, 53, "kept")
-    former = write(cluster, 54, "anew")
+    former = write(cluster, 54, "recreated")
     declare(shop, names, snapshot={"mode": mode})
     for turmoil in (kept, former):
         turmoil.run(40)
@@ -114,8 +112,8 @@ def test_a_table_that_is_made_anew_has_its_own_rows_alone(
     assert all(assert_equal(shop, cluster).values())
     former.run(20)
     former.settle()
-    cluster.drop_table("anew")
-    later = write(cluster, 55, "anew")
+    cluster.drop_table("recreated")
+    later = write(cluster, 55, "recreated")
     for turmoil in (kept, later):
         turmoil.run(40)
     sync(shop, kept, later)
@@ -123,26 +121,24 @@ def test_a_table_that_is_made_anew_has_its_own_rows_alone(
     later.run(40)
     sync(shop, kept, later)
     assert_equal(shop, cluster)
-    schemas = shop.changes(CHANGE).where(f"source_table = '{shop.table_name('anew')}'")
+    schemas = shop.changes(CHANGE).where(f"source_table = '{shop.table_name('recreated')}'")
     assert schemas.select("schema_id").distinct().count() == 2
 
 
 @pytest.mark.long
-def test_a_table_that_is_made_anew_without_a_log_is_read_when_it_has_one(
-    shop: Shop, names: SystemKeyspaces
-) -> None:
+def test_a_recreated_table_without_a_log_is_read_when_it_has_one(shop: Shop, names: SystemKeyspaces) -> None:
     cluster = imitated(shop, names, seed=56)
-    former = write(cluster, 56, "anew")
+    former = write(cluster, 56, "recreated")
     declare(shop, names)
     former.run(40)
     sync(shop, former)
-    cluster.drop_table("anew")
-    later = write(cluster, 57, "anew", enabled=False)
+    cluster.drop_table("recreated")
+    later = write(cluster, 57, "recreated", enabled=False)
     later.run(40)
     time.sleep(1.1)
     result = shop.stage("sync")
-    assert any("the log of" in text and "is gone" in text for text in result.findings)
-    cluster.alter_cdc("anew", enabled=True)
+    assert any("the log of" in text and "was dropped" in text for text in result.findings)
+    cluster.alter_cdc("recreated", enabled=True)
     later.run(40)
     sync(shop, later)
-    assert assert_equal(shop, cluster)["anew"]
+    assert assert_equal(shop, cluster)["recreated"]

@@ -131,7 +131,7 @@ def test_rows_of_a_snapshot_are_reads_and_what_follows_are_changes(
     nothing = dict.fromkeys(("owner", "qty", "tags", "attr", "log", "addr"))
     null = {"value": None}
     first, second = sorted((r for r in found[:3] if "sku" in r["key"]), key=lambda r: int(r["key"]["sku"]))
-    (statics,) = (r for r in found[:3] if "sku" not in r["key"])
+    (static_row,) = (r for r in found[:3] if "sku" not in r["key"])
     assert first["value"]["after"] == {
         "shop": 7,
         "sku": 1,
@@ -149,8 +149,8 @@ def test_rows_of_a_snapshot_are_reads_and_what_follows_are_changes(
         "sku": 2,
         "owner": None,
     }
-    assert statics["value"]["after"] == {**nothing, "shop": 7, "sku": None, "owner": {"value": "ann"}}
+    assert static_row["value"]["after"] == {**nothing, "shop": 7, "sku": None, "owner": {"value": "ann"}}
     assert {r["value"]["source"]["snapshot"] for r in found[:3]} == {"true"}
-    told = [(r["value"]["op"], r["value"]["source"]["snapshot"]) for r in found if r["value"]]
-    assert told == [("r", "true")] * 3 + [("c", "false"), ("u", "false"), ("d", "false")]
+    operations = [(r["value"]["op"], r["value"]["source"]["snapshot"]) for r in found if r["value"]]
+    assert operations == [("r", "true")] * 3 + [("c", "false"), ("u", "false"), ("d", "false")]
     assert all(r["value"]["before"] is None for r in found[:5])

@@ -51,7 +51,7 @@ def cluster(shop: Shop, names: SystemKeyspaces) -> ImitatedScylla:
 
 
 def lose(shop: Shop, cluster: ImitatedScylla, sku: int) -> None:
-    """Delete a row, let its log row expire, and have the connector stand where it stood an hour ago."""
+    """Delete a row, let its log row expire, and reset the connector to its position an hour ago."""
     cluster.alter_cdc("item", ttl=1)
     cluster.execute("item", delete(sku))
     cluster.alter_cdc("item", ttl=LOG_TTL_SECONDS)
@@ -119,7 +119,7 @@ def test_a_truncated_log_is_a_lost_position_too(
     cluster.execute("item", delete(0))
     time.sleep(0.01)
     cluster.truncate_log("item")
-    with pytest.raises(PositionLost, match=f"the log of {table} was truncated at .* is lost unread"):
+    with pytest.raises(PositionLost, match=f"the log of {table} was truncated at .* unread changes are lost"):
         settled(shop)
     assert snapshot_rows(settled(shop)) == {table: 19}
     assert assert_mirror_equals_model(shop, "item", cluster.tables["item"]) == 19

@@ -66,7 +66,7 @@ def test_changes_have_the_columns_of_their_time_and_the_mirror_those_of_now(
         {"sku": 3, "qty": 3, "price": 7, "tags": None},
     ]
     recorded = [json.loads(row.payload) for row in shop.changes("schema").orderBy("position").collect()]
-    assert [set(told["base"]) for told in recorded] == [
+    assert [set(content["base"]) for content in recorded] == [
         {"sku", "name", "qty"},
         {"sku", "name", "qty", "price", "tags"},
         {"sku", "qty", "price", "tags"},

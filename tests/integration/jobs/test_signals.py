@@ -212,7 +212,7 @@ def test_a_paused_copy_goes_on_after_a_restart_where_it_was_as_a_topic_tells_it(
     place = store.state.places["kafka"]
     assert (place["topic"], place["offset"], place["passed_over"]) == (f"{name}.signals", 3, 1)
     assert store.outcome(f"{name}.signals/0/1") == "ignored"
-    assert f"topic {name}.signals, offset 1: it is no JSON" in caplog.text
+    assert f"topic {name}.signals, offset 1: it is not JSON" in caplog.text
     store.send("pause-snapshot", "pause")
     store.send("pause-snapshot", "again")
     store.run()
@@ -344,7 +344,7 @@ def test_signals_come_as_documents_whatever_filters_say(
     name = store.database.name
     store.declare("source", scope="database", target=name)
     store.declare("signals", collection="elsewhere.signals")
-    with pytest.raises(ConfigurationError, match="outside of what the change stream watches"):
+    with pytest.raises(ConfigurationError, match="outside the scope of the change stream"):
         store.run()
     store.database.things.insert_many([{"_id": n} for n in range(5)])
     store.database.signals.insert_one({"_id": "before", "type": "execute-snapshot", "data": {}})
@@ -513,7 +513,7 @@ def test_a_user_who_may_not_write_marks_is_told_and_the_stream_goes_on(
         assert outcome.changes == 1
         record = store.state.records[-1]
         assert (record.id, record.outcome) == ("marked", "failed")
-        assert f"the user may not write marks of snapshots to {name}.signals" in record.detail
+        assert f"the user may not write watermarks of snapshots to {name}.signals" in record.detail
         # What needs no right to write goes on.
         store.declare("snapshot", incremental={"watermarks": "none"})
         store.copy("things", identity="plain")

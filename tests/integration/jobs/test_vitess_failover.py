@@ -1,4 +1,4 @@
-"""Vitess loses tablets, MySQL servers and VTGate under load: a stream goes on, the mirror equals SELECT."""
+"""Vitess loses tablets, MySQL servers and VTGate under load: streams resume, mirrors equal a SELECT."""
 
 from __future__ import annotations
 
@@ -144,13 +144,13 @@ def test_a_stream_gets_over_lost_servers_and_its_mirror_equals_the_table(
     places = captured(spark, TABLE)
     assert len(set(places)) == len(places) > 200
     for shard in ("shop/-80", "shop/80-"):
-        told = [GtidSet.parse(offset[shard]["gtid"]) for offset in (before, outcome.offset)]
-        assert told[1].contains(told[0])
-        assert len(told[1].servers) > len(told[0].servers), "another server has written"
+        reported = [GtidSet.parse(offset[shard]["gtid"]) for offset in (before, outcome.offset)]
+        assert reported[1].contains(reported[0])
+        assert len(reported[1].servers) > len(reported[0].servers), "another server has written"
         assert outcome.offset[shard]["epoch"] == before[shard]["epoch"], "its set lacks no server of before"
 
 
-def test_after_a_reshard_rows_that_nobody_touched_since_are_verified_as_what_they_are(
+def test_after_a_reshard_unchanged_rows_are_verified_as_equal(
     spark: SparkSession, run_stage: RunStage, cluster: VitessCluster
 ) -> None:
     table = "resharded"
@@ -177,7 +177,7 @@ def test_after_a_reshard_rows_that_nobody_touched_since_are_verified_as_what_the
     assert mirror.count() == 60 + 30 - len(range(3, 60, 11))
     old = key_prefix("shop/-80")
     keys = [bytes(row[0])[ID_KEY_BEGINS:] for row in mirror.select("_cdc.id").collect()]
-    assert sum(key.startswith(old) for key in keys) > 5, "rows stand under the shard that is gone"
+    assert sum(key.startswith(old) for key in keys) > 5, "rows are still under the removed shard"
     with cluster.connect("shop") as connection, connection.cursor() as cursor:
         cursor.execute(f"UPDATE {table} SET amount = -1 WHERE id IN (1, 2, 4, 5)")
     assert run_stage("verify", shop, cluster.connection).tables[0].differences == 4

@@ -1,4 +1,4 @@
-"""Vitess: what faults cost. A job fails and says why, or goes on, and the mirror equals what VTGate shows."""
+"""Vitess: after faults a job fails with the reason or resumes, and the mirror equals VTGate's rows."""
 
 from __future__ import annotations
 
@@ -113,7 +113,7 @@ def test_a_vtgate_that_went_away_fails_the_run_and_the_next_resumes(
 
 
 class Streaming:
-    """A stream of its own process, and the file that it tells of itself in.
+    """A stream in a separate process, and its state file.
 
     Args:
         application: The process's folder.
@@ -158,7 +158,7 @@ class Streaming:
 
 
 @pytest.mark.covers("VIT-FLT-06", "VIT-FLT-01")
-def test_a_stream_that_is_asked_to_stop_commits_and_the_next_start_repeats_nothing(
+def test_a_stopped_stream_commits_and_the_next_start_repeats_nothing(
     spark: SparkSession, run_stage: RunStage, application: Application, vitess_server: VitessServer
 ) -> None:
     table = "stopped1"
@@ -174,9 +174,9 @@ def test_a_stream_that_is_asked_to_stop_commits_and_the_next_start_repeats_nothi
     stream.stop()
     writer.join()
 
-    told = stream.state
-    assert told["status"] == "stopped"
-    assert told["offset"] == stored_offset(spark, shop)
+    reported = stream.state
+    assert reported["status"] == "stopped"
+    assert reported["offset"] == stored_offset(spark, shop)
     before = captured(spark, table)
     assert len(set(before)) == len(before)
 

@@ -23,9 +23,9 @@ pytestmark = pytest.mark.integration
 @pytest.fixture(autouse=True)
 def _tables(vitess_server: VitessServer) -> Iterator[None]:
     """A table of one name in both keyspaces, and one that is left out in each."""
-    made = [f"create table {name} (id bigint primary key, note text)" for name in ("pair", "alone")]
-    vitess_server.define("lookup", *made)
-    vitess_server.define("shop", *made, shard_by={"pair": "id", "alone": "id"})
+    statements = [f"create table {name} (id bigint primary key, note text)" for name in ("pair", "alone")]
+    vitess_server.define("lookup", *statements)
+    vitess_server.define("shop", *statements, shard_by={"pair": "id", "alone": "id"})
     write(vitess_server, "old", range(1, 6))
     yield
     for keyspace in ("shop", "lookup"):
@@ -56,10 +56,10 @@ def test_keyspaces_by_an_expression_are_streamed_to_topics_of_their_own(
     imported = from_debezium(properties).connector
     lake = {"catalog": "lake", "namespace": "vt_keyspaces"}
     connector: dict[str, Any] = {**imported.to_dict(), "lake": lake}
-    begun = run_stage("sync", connector, vitess_server.connection)
-    assert begun.offset is not None
-    assert set(begun.offset) == {"lookup/0", "shop/-80", "shop/80-"}
-    assert {t.table: t.snapshot_rows for t in begun.tables} == dict.fromkeys(
+    first_run = run_stage("sync", connector, vitess_server.connection)
+    assert first_run.offset is not None
+    assert set(first_run.offset) == {"lookup/0", "shop/-80", "shop/80-"}
+    assert {t.table: t.snapshot_rows for t in first_run.tables} == dict.fromkeys(
         ("shop.pair", "lookup.pair", "lookup.alone"), 5
     )
     write(vitess_server, "new", range(6, 9))
@@ -81,7 +81,7 @@ def test_keyspaces_by_an_expression_are_streamed_to_topics_of_their_own(
     assert topics == dict.fromkeys(("cdc.shop.pair", "cdc.lookup.pair", "cdc.lookup.alone"), 8)
 
     source = VitessSource(imported.source, vitess_server.connection, imported.selects)  # type: ignore[arg-type]
-    findings = source.check(begun.offset)
+    findings = source.check(first_run.offset)
     source.close()
     assert [f.message for f in findings if f.level == "error"] == []
     assert {f.message.partition(" ")[0] for f in findings if f.subject == "keyspace"} == {"lookup", "shop"}

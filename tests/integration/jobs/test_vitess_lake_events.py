@@ -1,4 +1,4 @@
-"""Events of Vitess from the lake: whoever applies them in order ends at what VTGate shows."""
+"""Events of Vitess from the lake: applied in order, they result in VTGate's rows."""
 
 from __future__ import annotations
 
@@ -73,7 +73,7 @@ def folded(records: list[dict[str, Any]], topic: str) -> dict[str, tuple[str | N
     return {str(text[0]): text for text in texts}
 
 
-def test_applied_in_order_events_of_the_lake_end_at_what_the_server_shows(
+def test_events_of_the_lake_applied_in_order_result_in_the_servers_rows(
     spark: SparkSession, run_stage: RunStage, vitess_server: VitessServer, table: str, tmp_path: Path
 ) -> None:
     run(vitess_server, table, 1, 60)
@@ -102,7 +102,7 @@ def test_applied_in_order_events_of_the_lake_end_at_what_the_server_shows(
         assert ranks[0] > 0
 
 
-def test_statements_are_told_where_they_were_run_and_rows_of_both_shapes_are_as_published(
+def test_statements_are_at_their_position_and_rows_of_both_schemas_are_as_published(
     run_stage: RunStage, vitess_server: VitessServer, table: str, tmp_path: Path, kafka_server: KafkaServer
 ) -> None:
     chosen = declaration(table)
@@ -118,11 +118,11 @@ def test_statements_are_told_where_they_were_run_and_rows_of_both_shapes_are_as_
     run_stage("events", chosen, {}, path=str(path), now_ns=10**18)
 
     found = [json.loads(json.loads(line)["value"]) for line in path.read_text().splitlines()]
-    told = [value for value in found if "ddl" in value]
-    assert {value["source"]["shard"] for value in told} == {"-80", "80-"}
-    assert all(value["ddl"].lower().startswith(f"alter table {table}") for value in told)
-    assert all(value["tableChanges"] == [{"type": "ALTER", "id": f'"shop"."{table}"'}] for value in told)
-    for value in told:
+    reported = [value for value in found if "ddl" in value]
+    assert {value["source"]["shard"] for value in reported} == {"-80", "80-"}
+    assert all(value["ddl"].lower().startswith(f"alter table {table}") for value in reported)
+    assert all(value["tableChanges"] == [{"type": "ALTER", "id": f'"shop"."{table}"'}] for value in reported)
+    for value in reported:
         vgtid = {entry["shard"]: entry["gtid"] for entry in json.loads(value["source"]["vgtid"])}
         assert set(vgtid) == {"-80", "80-"}
         assert vgtid[value["source"]["shard"]].startswith("MySQL56/")
@@ -150,7 +150,7 @@ def test_statements_are_told_where_they_were_run_and_rows_of_both_shapes_are_as_
     assert differs.note == '{"equal": 0, "only_topic": 1, "only_mirror": 0, "different": 1}'
 
 
-def test_rows_after_merges_are_those_of_the_mirror_each_told_once(
+def test_rows_after_merges_are_those_of_the_mirror_each_once(
     run_stage: RunStage, vitess_server: VitessServer, table: str, kafka_server: KafkaServer
 ) -> None:
     chosen = declaration(table)

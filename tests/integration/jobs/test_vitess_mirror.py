@@ -1,4 +1,4 @@
-"""Vitess: the mirror equals what VTGate shows, whatever happens."""
+"""Vitess: the mirror equals VTGate's rows, also after failures."""
 
 from __future__ import annotations
 
@@ -142,7 +142,7 @@ def _kill_and_recover(
 
 
 @pytest.mark.covers("VIT-FLT-01", "VIT-FLT-07")
-def test_killed_sync_is_made_good_by_the_next_run(
+def test_next_run_completes_a_killed_sync(
     spark: SparkSession,
     run_stage: RunStage,
     application: Application,

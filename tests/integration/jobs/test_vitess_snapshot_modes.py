@@ -1,4 +1,4 @@
-"""Vitess: what is copied at first, what streams from now, and where transactions begin to be told."""
+"""Vitess: which tables are copied first, which are only streamed, and where transaction events start."""
 
 from __future__ import annotations
 
@@ -74,17 +74,17 @@ def events(run_stage: RunStage, connector: dict[str, Any], folder: Path) -> list
 
 
 @pytest.mark.covers("VIT-SNP-01", "VIT-TXN-04", "VIT-HBT-02")
-def test_without_a_snapshot_only_what_comes_after_the_start_is_captured_and_has_transactions(
+def test_without_a_snapshot_only_changes_after_the_start_are_captured_and_have_transactions(
     spark: SparkSession, run_stage: RunStage, vitess_server: VitessServer, tmp_path: Path
 ) -> None:
     chosen = {"snapshot.mode": "never", "provide.transaction.metadata": "true"}
     connector = declared("vt_never", **chosen, **{"heartbeat.interval.ms": "2000"})
-    begun = run_stage("sync", connector, vitess_server.connection)
-    assert begun.snapshot is None
-    assert (begun.changes, begun.snapshot_skipped) == (0, True)
-    assert begun.offset is not None
-    assert set(begun.offset) == {"shop/-80", "shop/80-"}
-    assert all(place["gtid"].startswith("MySQL56/") for place in begun.offset.values())
+    first_run = run_stage("sync", connector, vitess_server.connection)
+    assert first_run.snapshot is None
+    assert (first_run.changes, first_run.snapshot_skipped) == (0, True)
+    assert first_run.offset is not None
+    assert set(first_run.offset) == {"shop/-80", "shop/80-"}
+    assert all(place["gtid"].startswith("MySQL56/") for place in first_run.offset.values())
 
     write(vitess_server, "insert into mode_a (id, note) values (4, 'new')")
     write(vitess_server, "update mode_b set note = 'new' where id = 1")
@@ -101,14 +101,14 @@ def test_without_a_snapshot_only_what_comes_after_the_start_is_captured_and_has_
     ]
     assert {value["source"]["snapshot"] for value in changes} == {"false"}
     bounds = [record["value"] for record in found if record["topic"] == "vt_never.transaction"]
-    # Three inserts of each table were committed before the start, of which nothing is told.
+    # Three inserts of each table were committed before the start and have no events.
     assert [value["status"] for value in bounds] == ["BEGIN", "END"] * 2
     assert [value["event_count"] for value in bounds if value["status"] == "END"] == [1, 1]
     assert {value["transaction"]["id"] for value in changes} == {value["id"] for value in bounds}
     beats = [record for record in found if record["topic"] == "__debezium-heartbeat.vt_never"]
-    told = {f"{s['keyspace']}/{s['shard']}": s["gtid"] for s in json.loads(beats[-1]["value"]["vgtid"])}
+    reported = {f"{s['keyspace']}/{s['shard']}": s["gtid"] for s in json.loads(beats[-1]["value"]["vgtid"])}
     assert outcome.offset is not None
-    assert told == {shard: place["gtid"] for shard, place in outcome.offset.items()}
+    assert reported == {shard: place["gtid"] for shard, place in outcome.offset.items()}
     led = declared(
         "vt_never", **chosen, **{"heartbeat.interval.ms": "2000", "heartbeat.topics.prefix": "beat"}
     )
@@ -116,7 +116,7 @@ def test_without_a_snapshot_only_what_comes_after_the_start_is_captured_and_has_
 
 
 @pytest.mark.covers("VIT-SNP-02")
-def test_an_initial_snapshot_copies_all_tables_in_the_order_of_their_keys_and_goes_on_streaming(
+def test_an_initial_snapshot_copies_all_tables_in_key_order_and_continues_streaming(
     spark: SparkSession, run_stage: RunStage, vitess_server: VitessServer
 ) -> None:
     connector = declared("vt_initial")
@@ -126,9 +126,9 @@ def test_an_initial_snapshot_copies_all_tables_in_the_order_of_their_keys_and_go
         "insert into mode_a (id, note) values " + ", ".join(f"({n}, 'x')" for n in range(4, 60)),
     )
 
-    begun = run_stage("sync", connector, vitess_server.connection)
+    first_run = run_stage("sync", connector, vitess_server.connection)
 
-    assert {table.table: table.snapshot_rows for table in begun.tables} == {
+    assert {table.table: table.snapshot_rows for table in first_run.tables} == {
         "shop.mode_a": 59,
         "shop.mode_b": 3,
     }
@@ -157,8 +157,8 @@ def test_of_some_tables_a_snapshot_is_taken_and_the_others_stream_from_now(
     spark: SparkSession, run_stage: RunStage, vitess_server: VitessServer
 ) -> None:
     connector = declared("vt_some", **{"snapshot.include.collection.list": r"shop\.mode_a"})
-    begun = run_stage("sync", connector, vitess_server.connection)
-    assert {t.table: t.snapshot_rows for t in begun.tables if t.snapshot_rows} == {"shop.mode_a": 3}
+    first_run = run_stage("sync", connector, vitess_server.connection)
+    assert {t.table: t.snapshot_rows for t in first_run.tables if t.snapshot_rows} == {"shop.mode_a": 3}
     for name in NAMES:
         write(vitess_server, f"insert into {name} (id, note) values (4, 'new')")
 

@@ -133,7 +133,7 @@ def _tries_at(port: int, seconds: float) -> list[float]:
 
 
 @pytest.mark.covers("CAS-FAULT-06", "VIT-FLT-08")
-def test_events_of_cassandra_and_vitess_wait_for_brokers_and_keep_their_place() -> None:
+def test_events_of_cassandra_and_vitess_wait_for_brokers_and_keep_their_position() -> None:
     killed = threading.Event()
     with KafkaServer() as server:
         both = [

@@ -107,7 +107,7 @@ def test_a_key_goes_where_javas_clients_send_it(
     assert seen.partition() == (-973932308 & 0x7FFFFFFF) % 3
 
 
-def test_the_position_is_kept_with_what_it_tells_of(
+def test_the_position_is_committed_with_its_records(
     kafka_server: KafkaServer, producer: Callable[..., RecordProducer], name: str
 ) -> None:
     topic = PositionsTopic(settings(kafka_server), f"{name}.positions", name)
@@ -131,7 +131,7 @@ def test_the_position_is_kept_with_what_it_tells_of(
         PositionsTopic(settings(kafka_server), name, name).make(1)
 
 
-def test_what_the_broker_refuses_is_named_and_the_producer_goes_on(
+def test_rejected_records_are_reported_and_the_producer_continues(
     kafka_server: KafkaServer, producer: Callable[..., RecordProducer], name: str
 ) -> None:
     kafka_server.create_topic(f"{name}.small", 1, max_message_bytes=2_000)
@@ -139,7 +139,7 @@ def test_what_the_broker_refuses_is_named_and_the_producer_goes_on(
     one.take_over()
     small = {"value": "fits"}
     with pytest.raises(
-        RecordsRefused, match=rf"topic {name}\.small refuses records: found MSG_SIZE"
+        RecordsRefused, match=rf"topic {name}\.small rejects records: found MSG_SIZE"
     ) as by_broker:
         large = {"value": "x" * 5_000}
         one.publish(records(f"{name}.small", small, large), (), PublishPosition(name, 1))
@@ -147,7 +147,7 @@ def test_what_the_broker_refuses_is_named_and_the_producer_goes_on(
     with pytest.raises(RecordsRefused, match="found MSG_SIZE") as by_client:
         one.publish(records(name, small, {"value": "x" * 2_000_000}), (), PublishPosition(name, 1))
     assert not by_client.value.whole_topic
-    with pytest.raises(RecordsRefused, match=rf"topic {name}\.missing refuses .*UNKNOWN_TOPIC") as missing:
+    with pytest.raises(RecordsRefused, match=rf"topic {name}\.missing rejects .*UNKNOWN_TOPIC") as missing:
         one.publish(records(f"{name}.missing", small), (), PublishPosition(name, 1))
     assert missing.value.whole_topic
     assert PositionsTopic(settings(kafka_server), f"{name}.positions", name).read() is None
@@ -161,7 +161,7 @@ def _producer(of: ClientSettings) -> RecordProducer:
     return RecordProducer(of, PositionsTopic(of, "positions", "c"), transactional_id="t")
 
 
-def test_a_refused_login_is_told_and_no_secret(tmp_path: Path) -> None:
+def test_a_rejected_login_is_reported_without_secrets(tmp_path: Path) -> None:
     with KafkaServer(tmp_path, secured=True) as server:
         for topic in ("t", "positions"):
             server.create_topic(topic, cleanup_policy="compact")
@@ -238,7 +238,7 @@ def test_publishers_killed_often_lose_and_double_nothing(kafka_server: KafkaServ
     _publish_with_kills(kafka_server, name, kills=20)
 
 
-def test_publishing_goes_on_when_the_broker_returns() -> None:
+def test_publishing_continues_when_the_broker_returns() -> None:
     with KafkaServer() as server:
         server.create_topic("t", 3)
         PositionsTopic(settings(server), "t.positions", "t").make(1)

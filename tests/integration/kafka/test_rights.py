@@ -376,7 +376,9 @@ def test_without_a_right_an_error_names_what_it_is_on(broker: Broker, use: Use, 
 def test_on_a_topic_that_is_seen_the_right_itself_is_named(broker: Broker, use: Use, right: Right) -> None:
     seen = replace(right, operation="DESCRIBE")
     broker.grant([seen if one == right else one for one in use.rights])
-    with pytest.raises(ConfigurationError, match=rf"the right {right.operation} on (topic )?{broker.name}"):
+    with pytest.raises(
+        ConfigurationError, match=rf"connection's user {right.operation} on (topic )?{broker.name}"
+    ):
         use.do(broker)
 
 
@@ -396,7 +398,7 @@ def test_a_replay_needs_its_own_transactional_id(broker: Broker) -> None:
             producer.close()
 
     with pytest.raises(
-        ConfigurationError, match=rf"the right WRITE on transactional id {broker.name}\.replay"
+        ConfigurationError, match=rf"connection's user WRITE on transactional id {broker.name}\.replay"
     ):
         replayed()
     broker.grant((*PUBLISH, *on(ID, ".replay", "WRITE")))
@@ -404,7 +406,7 @@ def test_a_replay_needs_its_own_transactional_id(broker: Broker) -> None:
 
 
 @pytest.mark.parametrize("transactional", [False, True])
-def test_a_topic_that_may_not_be_written_to_is_told_apart_from_others(
+def test_a_topic_without_permission_to_write_is_distinguished_from_others(
     broker: Broker, transactional: bool
 ) -> None:
     broker.fill(broker.events)
@@ -437,7 +439,7 @@ def test_settings_are_compared_where_they_may_be_looked_at(
     assert "left as it is" not in caplog.text
     broker.grant(on(TOPIC, ".events", "WRITE", "DESCRIBE_CONFIGS"))
     maker.make_missing([broker.events])
-    assert f"topic {broker.events} is left as it is: cleanup.policy delete" in caplog.text
+    assert f"topic {broker.events} is not changed: cleanup.policy delete" in caplog.text
 
 
 def test_a_group_that_may_only_be_looked_at_does_not_show_how_far_signals_are_read(
@@ -459,7 +461,7 @@ def test_a_gate_takes_topics_that_may_not_be_seen_for_missing(broker: Broker) ->
     assert lag == GroupLag(0)
 
 
-def test_a_check_tells_what_the_user_may_do(broker: Broker) -> None:
+def test_a_check_reports_the_permissions_of_the_user(broker: Broker) -> None:
     broker.server.create_topic(broker.events)
     inspector = TopicInspector(broker.settings)
     broker.grant(())

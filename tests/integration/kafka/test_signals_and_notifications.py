@@ -96,7 +96,7 @@ def test_signals_of_a_topic_are_read_once_by_jobs_that_follow_each_other(
     first, wrong, second = found
     assert first == Signal("one", "log", {"message": "hello"}, "kafka")
     assert isinstance(wrong, NoSignal)
-    assert wrong.reason.startswith(f"topic {topic}, offset 2: it is no JSON")
+    assert wrong.reason.startswith(f"topic {topic}, offset 2: it is not JSON")
     assert isinstance(second, Signal)
     assert (second.type, second.id.rpartition("/")[0]) == ("pause-snapshot", f"{topic}/0")
     place = channel.place
@@ -169,7 +169,7 @@ def test_notifications_go_to_their_topic_in_debeziums_form(
     }
 
 
-def test_a_topic_or_broker_that_is_not_there_is_told_and_holds_up_nothing(
+def test_a_missing_topic_or_broker_is_reported_and_blocks_nothing(
     kafka_server: KafkaServer, name: str
 ) -> None:
     notifications = {"channels": ["sink"], "topic": f"{name}.notes", "connection": "k"}

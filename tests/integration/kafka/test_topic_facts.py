@@ -14,7 +14,7 @@ from server_kit import KafkaServer
 pytestmark = pytest.mark.integration
 
 
-def test_a_topic_is_told_as_it_is_and_one_that_is_missing_is_not_made(kafka_server: KafkaServer) -> None:
+def test_a_topic_is_described_and_a_missing_one_is_not_created(kafka_server: KafkaServer) -> None:
     from confluent_kafka.admin import AdminClient, NewTopic
 
     settings = ClientSettings({"bootstrap.servers": kafka_server.bootstrap})
@@ -33,5 +33,5 @@ def test_a_topic_is_told_as_it_is_and_one_that_is_missing_is_not_made(kafka_serv
     assert (absent.partitions, absent.refusal) == (None, ""), "it could be made"
     assert inspector.facts(missing, 1).partitions is None
     assert missing not in admin.list_topics(timeout=30).topics
-    with pytest.raises(ConfigurationError, match="asking for topic not a name failed"):
+    with pytest.raises(ConfigurationError, match="describing topic not a name failed"):
         inspector.facts("not a name", 1)

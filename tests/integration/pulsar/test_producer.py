@@ -95,7 +95,7 @@ def test_topics_and_schemas_that_alternate_lose_nothing(pulsar_server: PulsarSer
     assert [set(m["value"]) for m in found[0] if m["value"]][-1] == {"more", "name"}
 
 
-def test_a_broker_that_does_not_deduplicate_is_told(pulsar_server: PulsarServer) -> None:
+def test_a_broker_without_deduplication_is_reported(pulsar_server: PulsarServer) -> None:
     pulsar_server.admin("namespaces/public/plain", {}, method="PUT")
     pulsar_server.admin("namespaces/public/plain/deduplication", False, method="POST")
     plain = PulsarProducer(ClientSettings(pulsar_server.service_url), "plain", "public/plain")
@@ -108,7 +108,7 @@ def test_a_broker_that_does_not_deduplicate_is_told(pulsar_server: PulsarServer)
     assert written(pulsar_server.read("persistent://public/plain/t")) == [*range(5), *range(5), 5, 6]
 
 
-def test_what_cannot_be_sent_is_told_by_its_type(pulsar_server: PulsarServer) -> None:
+def test_records_that_cannot_be_sent_raise_by_type(pulsar_server: PulsarServer) -> None:
     producer = PulsarProducer(ClientSettings(pulsar_server.service_url), "wrong", "public/nowhere")
     with pytest.raises(ConfigurationError):
         producer.send([records("t", 0, 1)])

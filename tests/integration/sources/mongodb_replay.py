@@ -1,4 +1,4 @@
-"""A capture in small: plans read to the head, snapshots taken, and rows reconciled in plain Python."""
+"""A minimal capture: reads plans to the head, takes snapshots, and reconciles rows in plain Python."""
 
 from __future__ import annotations
 
@@ -92,9 +92,9 @@ class Replay:
             found = codec.decode(part, fences)
             assert found.undecodable == ()
             for row in found.contributions.to_pylist():
-                place = (row["generation"], row["version"])
-                if row["key"] not in best or place >= best[row["key"]][0]:
-                    best[row["key"]] = (place, row["state"])
+                rank = (row["generation"], row["version"])
+                if row["key"] not in best or rank >= best[row["key"]][0]:
+                    best[row["key"]] = (rank, row["state"])
         newest = newest_generation(fences)
         return sorted(state for (generation, _), state in best.values() if state and generation == newest)
 

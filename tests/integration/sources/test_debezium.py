@@ -1,4 +1,4 @@
-"""Topics of Debezium's events on a real broker: plans, slices and what is gone, without Spark."""
+"""Topics of Debezium's events on a real broker: plans, slices and lost messages, without Spark."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from airflow_cdc_provider.sources.debezium.source import DebeziumSource
 from server_kit import KafkaServer
 from tests.integration.jobs.debezium_workload import Workload
 from tests.integration.jobs.test_debezium_mirror import connection, expected, send
-from tests.unit.sources.debezium.made import Table, everything, feed_of, rows
+from tests.unit.sources.debezium.debezium_messages import Table, everything, feed_of, rows
 
 pytestmark = pytest.mark.integration
 
@@ -139,7 +139,7 @@ def test_what_is_gone_is_told_and_what_there_is_can_be_read(kafka_server: KafkaS
         admin.delete_topics([topic])[topic].result(30)
         kafka_server.create_topic(topic)
         send(kafka_server, Workload(topic, 1, 4, schemas=False).messages(100))
-        with pytest.raises(PositionLost, match="made anew"):
+        with pytest.raises(PositionLost, match="re-created"):
             source.plan(end, source.head(), ReadLimit())
 
 

@@ -17,7 +17,7 @@ from airflow_cdc_provider.exceptions import CorruptInput
 from server_kit import KafkaServer, RegistryServer
 from tests.integration.jobs.debezium_workload import Message
 from tests.integration.sources.test_debezium import batches, merged, source_of
-from tests.unit.sources.debezium.made import Table, feed_of
+from tests.unit.sources.debezium.debezium_messages import Table, feed_of
 from tests.unit.sources.debezium.registry_writers import head
 
 pytestmark = pytest.mark.integration

@@ -1,4 +1,4 @@
-"""The MongoDB source against a real replica set: what is reconciled equals what ``find`` returns."""
+"""The MongoDB source against a real replica set: reconciled rows equal the result of ``find``."""
 
 from __future__ import annotations
 
@@ -77,9 +77,9 @@ def database(mongo_client: MongoClient) -> Iterator[Any]:
 
 @pytest.fixture
 def replay(connection: dict[str, Any], database: Any) -> Iterator[Replay]:
-    made = Replay(connection, rf"{database.name}\..*")
-    yield made
-    made.source.close()
+    built = Replay(connection, rf"{database.name}\..*")
+    yield built
+    built.source.close()
 
 
 def write_randomly(collection: Any, seed: int, count: int) -> None:
@@ -152,7 +152,7 @@ def write_documents(collection: Any, rng: random.Random, count: int) -> int:
         document for _ in range(20) for document in draw(st.lists(DOCUMENTS, min_size=4, max_size=4), rng)
     ]
     ids = [*IDS, *(value for _ in range(5) for value in draw(st.lists(VALUES, min_size=4, max_size=4), rng))]
-    taken = 0
+    rounds = 0
     for _ in range(count):
         query = {"_id": {"$eq": rng.choice(ids)}}
         document = {n: value for n, value in rng.choice(pool).items() if n != "_id" and n[:1] != "$"}
@@ -166,13 +166,13 @@ def write_documents(collection: Any, rng: random.Random, count: int) -> int:
                     collection.update_one(query, {"$push": {"list": {"$each": [document], "$position": 0}}})
                 case _:
                     collection.replace_one(query, document, upsert=True)
-            taken += 1
+            rounds += 1
         except (
             OperationFailure,
             InvalidBSON,
         ):  # no _id; an answer that quotes a date beyond 9999
             continue
-    return taken
+    return rounds
 
 
 @pytest.mark.long
@@ -198,8 +198,8 @@ def test_small_batches_resumed_by_new_sources_give_the_same_changes(
     assert small.capture(ReadLimit(changes=3), fresh=True) > 20
 
     same = ("source_table", "kind", "position", "key", "version", "committed_at", "transaction")
-    seen, wanted = ([tuple(r[n] for n in same) for r in x.records()] for x in (small, replay))
-    assert seen == wanted
+    seen, expected = ([tuple(r[n] for n in same) for r in x.records()] for x in (small, replay))
+    assert seen == expected
     assert small.rows(f"{database.name}.things") == documents(database.things)
     small.source.close()
 
@@ -214,13 +214,13 @@ def test_a_quiet_period_moves_the_offset_to_the_head(replay: Replay, database: A
     replay.capture()
     assert time.monotonic() - started < 5
     assert replay.records() == []
-    place = StreamPlace.from_offset(replay.offset)
-    assert place.time >= head.time > StreamPlace.from_offset(before).time
-    assert place.token
+    at_event = StreamPlace.from_offset(replay.offset)
+    assert at_event.time >= head.time > StreamPlace.from_offset(before).time
+    assert at_event.token
     database.client.drop_database(database.name + "x")
 
 
-def test_a_place_by_time_alone_goes_on_inside_a_transaction(replay: Replay, database: Any) -> None:
+def test_a_position_by_time_alone_resumes_inside_a_transaction(replay: Replay, database: Any) -> None:
     start = replay.offset
     with database.client.start_session() as session, session.start_transaction():
         database.things.insert_many([{"_id": n} for n in range(6)], session=session)
@@ -277,7 +277,7 @@ def test_a_snapshot_in_ranges_holds_every_id_of_every_type_once(
     replay.source.close()
 
 
-def test_a_range_that_is_interrupted_goes_on_after_its_last_row(
+def test_a_range_that_is_interrupted_resumes_after_its_last_row(
     connection: dict[str, Any], database: Any
 ) -> None:
     named = {**connection, "extra": {**connection["extra"], "appname": database.name}}
@@ -307,11 +307,11 @@ def test_a_snapshots_filter_is_a_query(replay: Replay, database: Any) -> None:
     replay.capture()
     kinds = [r["kind"] for r in replay.records()]
     assert (kinds.count("snapshot"), kinds.count("change")) == (5, 20), "it limits the snapshot alone"
-    with pytest.raises(ConfigurationError, match="no Extended JSON"):
+    with pytest.raises(ConfigurationError, match="not valid Extended JSON"):
         replay.snapshot(f"{database.name}.things", "{broken")
 
 
-def test_a_replacing_snapshot_removes_what_is_gone(replay: Replay, database: Any) -> None:
+def test_a_replacing_snapshot_removes_deleted_documents(replay: Replay, database: Any) -> None:
     table = f"{database.name}.things"
     database.things.insert_many([{"_id": n} for n in range(10)])
     replay.capture()
@@ -346,7 +346,7 @@ def test_drop_rename_and_drop_database_end_rows(replay: Replay, database: Any) -
 
 
 @pytest.mark.covers("MDB-XE-04", "MDB-CAP-12")
-def test_a_collections_stream_goes_on_after_its_drop(connection: dict[str, Any], database: Any) -> None:
+def test_a_collections_stream_resumes_after_its_drop(connection: dict[str, Any], database: Any) -> None:
     table = f"{database.name}.one"
     database.one.insert_one({"_id": 0})
     replay = Replay(connection, ".*", scope="collection", target=table)
@@ -415,7 +415,7 @@ def test_a_server_that_stays_away_is_a_transient_error(connection: dict[str, Any
     nowhere = {"host": "127.0.0.1", "port": 1, "extra": {}}
     advanced = MongodbAdvanced(connect_timeout_seconds=0.2, connect_attempts=1)
     source = MongodbSource(MongodbOptions(advanced=advanced), nowhere, Selection())
-    with pytest.raises(TransientError, match="doesn't answer"):
+    with pytest.raises(TransientError, match="doesn't respond"):
         source.head()
     source.close()
 
@@ -450,8 +450,8 @@ def test_the_index_takes_two_ids_for_one_exactly_if_their_keys_are_equal(databas
     encoded.append(raw_document(raw_element(0x0C, "_id", raw_string(b"db.c") + bytes(12))))
     seen: set[bytes] = set()
     for data in encoded:
-        place = find_in_all(as_bytes(data), np.array([0]), np.array([len(data)]), b"_id")
-        key = canonical_keys(as_bytes(data), *place)[0].tobytes()
+        at_event = find_in_all(as_bytes(data), np.array([0]), np.array([len(data)]), b"_id")
+        key = canonical_keys(as_bytes(data), *at_event)[0].tobytes()
         try:
             database.ids.insert_one(RawBSONDocument(data))
             duplicate = False
@@ -475,7 +475,7 @@ def test_values_that_pymongo_cannot_write_pass_unchanged(replay: Replay, databas
     assert replay.rows(f"{database.name}.odd") == [odd]
 
 
-def test_places_are_in_order(replay: Replay, database: Any) -> None:
+def test_positions_are_in_order(replay: Replay, database: Any) -> None:
     database.things.insert_one({"_id": 1})
     source = replay.source
     earliest, head = (StreamPlace.from_offset(o) for o in (source.earliest(), source.head()))
@@ -509,7 +509,7 @@ def test_a_read_preference_for_secondaries_is_served(mongo_server: MongoServer, 
 
 
 @pytest.mark.covers("MDB-SNAP-05")
-def test_a_lost_position_is_told_with_the_earliest_time_left() -> None:
+def test_a_lost_position_is_reported_with_the_earliest_time_left() -> None:
     from server_kit import MongoServer
 
     with MongoServer(oplog_size_mib=1, options=("--syncdelay", "1")) as server:
@@ -564,11 +564,11 @@ def test_the_server_selects_the_names_that_the_client_selects(mongo_client: Mong
             )
             for selection in (Selection((pattern,)), Selection((".*",), (pattern,))):
                 sent = {(e["ns"]["db"], e["ns"]["coll"]) for e in events.find(event_filter(selection))}
-                wanted = {(d, c) for d, c in names if selection(f"{d}.{c}")}
-                assert wanted <= sent, (selection, sorted(wanted - sent)[:5])
+                expected = {(d, c) for d, c in names if selection(f"{d}.{c}")}
+                assert expected <= sent, (selection, sorted(expected - sent)[:5])
                 if "\u00fc" not in pattern:
-                    assert sent == wanted, (selection, sorted(sent - wanted)[:5])
-                    kept += len(wanted)
+                    assert sent == expected, (selection, sorted(sent - expected)[:5])
+                    kept += len(expected)
     finally:
         mongo_client.drop_database("filters")
     assert kept > 10_000

@@ -1,4 +1,4 @@
-"""What ``check`` finds on real servers: one finding each, with a remedy, and no secret in any text."""
+"""Findings of ``check`` on real servers: one each, with a remedy, and no secret in any text."""
 
 from __future__ import annotations
 
@@ -149,7 +149,7 @@ def test_list_databases_find_and_change_stream_are_enough_for_the_deployment(
 def test_the_oplog_is_sampled_for_users_that_may_read_it_and_others_do_without(
     secured: tuple[MongoServer, MongoClient], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(backlog, "WORTH_BYTES", 1)
+    monkeypatch.setattr(backlog, "MIN_BACKLOG_BYTES", 1)
     server, client = secured
     for user, may in (("reads_all", False), ("reads_oplog", True)):
         behind = source(
@@ -247,13 +247,15 @@ def test_rights_on_one_collection_are_enough_to_capture_it(
     assert levels(alone("reads_orders", "other.things").check())["change stream"] == "error"
 
 
-def test_what_a_user_may_not_see_is_told_and_not_guessed(secured: tuple[MongoServer, MongoClient]) -> None:
+def test_what_a_user_may_not_read_is_reported_and_not_guessed(
+    secured: tuple[MongoServer, MongoClient],
+) -> None:
     blind = source(
         secured[0], "reads_orders", scope="collection", target="shop.orders", full_document="post_image"
     )
     (images,) = [f for f in blind.check() if f.subject == "pre- and post-images"]
     assert images.level == "warning"
-    assert "may not see" in images.message
+    assert "may not read" in images.message
     blind.close()
     listed = source(secured[0], "reads_orders", r"shop\.orders")
     assert listed.tables() == ["shop.orders"]
@@ -263,7 +265,7 @@ def test_what_a_user_may_not_see_is_told_and_not_guessed(secured: tuple[MongoSer
     listed.close()
 
 
-def test_a_wrong_password_is_an_error_and_not_shown(secured: tuple[MongoServer, MongoClient]) -> None:
+def test_a_wrong_password_is_an_error_and_not_printed(secured: tuple[MongoServer, MongoClient]) -> None:
     server = secured[0]
     wrong = MongodbSource(
         MongodbOptions(),
@@ -336,10 +338,10 @@ def test_a_standalone_server_is_refused_with_the_way_out(tmp_path: Path) -> None
 def test_a_set_of_one_member_is_captured_if_the_connection_names_it(mongo_server: MongoServer) -> None:
     def checked(**extra: str) -> dict[str, Finding]:
         connection = {"host": mongo_server.host, "port": mongo_server.port, "extra": extra}
-        made = MongodbSource(MongodbOptions(), connection, Selection())
-        found = made.check()
+        built = MongodbSource(MongodbOptions(), connection, Selection())
+        found = built.check()
         levels(found)
-        made.close()
+        built.close()
         return {f.subject: f for f in found}
 
     assert checked(replicaSet="rs0")["topology"].message == "replica set rs0"
@@ -372,7 +374,7 @@ def test_what_a_capped_collection_drops_by_itself_comes_as_deletes(
 
 
 @pytest.mark.covers("MDB-XS-02")
-def test_what_cannot_be_captured_as_asked_is_told(
+def test_what_cannot_be_captured_as_configured_is_reported(
     mongo_server: MongoServer, mongo_client: MongoClient
 ) -> None:
     name = f"chk{time.time_ns()}"
@@ -397,7 +399,7 @@ def test_what_cannot_be_captured_as_asked_is_told(
         assert f"{name}.series, {name}.view" in found["views error"].message
         assert "source.batch" in found["views error"].remedy
         assert "capped collections warning" not in found, "6.0 tells what they drop"
-        assert found["collections warning"].message == f"not there: {name}.missing"
+        assert found["collections warning"].message == f"not found: {name}.missing"
         assert "pre- and post-images ok" not in found
         assert f"{name}.plain" in findings(pre_images=True)["pre- and post-images warning"].message
         assert "collMod" in findings(full_document="post_image")["pre- and post-images error"].remedy
@@ -425,7 +427,7 @@ def test_what_cannot_be_captured_as_asked_is_told(
 
 
 @pytest.mark.covers("MDB-CAP-13", "MDB-CAP-15")
-def test_choices_that_say_nothing_or_much_are_warned_of(mongo_server: MongoServer) -> None:
+def test_options_without_effect_or_with_risks_are_warned_of(mongo_server: MongoServer) -> None:
     chosen = MongodbSource(
         MongodbOptions(target="shop", stream=MongodbStream(skipped_operations=("d",))),
         {"host": mongo_server.uri},

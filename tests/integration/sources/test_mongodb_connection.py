@@ -1,4 +1,4 @@
-"""Ways to connect to real servers: keystores, credentials of a class, SRV records; how long it is tried."""
+"""Connections to real servers: keystores, credentials of a class, SRV records, retries."""
 
 from __future__ import annotations
 
@@ -24,7 +24,11 @@ from pymongo import timeout
 
 from airflow_cdc_provider.exceptions import ConfigurationError, TransientError
 from airflow_cdc_provider.sources.base import ReadLimit
-from airflow_cdc_provider.sources.mongodb.connection import ConnectionValues, pinned_client, reach
+from airflow_cdc_provider.sources.mongodb.connection import (
+    ConnectionValues,
+    await_cluster_time,
+    pinned_client,
+)
 from airflow_cdc_provider.sources.mongodb.options import MongodbAdvanced, MongodbOptions
 from airflow_cdc_provider.sources.mongodb.raw_cursor import RawCursor
 from airflow_cdc_provider.sources.mongodb.selection import Selection
@@ -114,8 +118,8 @@ def pem(certificate: Certificate) -> bytes:
 
 
 def keytool(*arguments: str) -> None:
-    told = subprocess.run(["keytool", *arguments], capture_output=True, text=True, check=False)
-    assert told.returncode == 0, told.stdout + told.stderr
+    reported = subprocess.run(["keytool", *arguments], capture_output=True, text=True, check=False)
+    assert reported.returncode == 0, reported.stdout + reported.stderr
 
 
 @pytest.fixture(scope="module")
@@ -130,7 +134,7 @@ def stores(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def demanding(stores: Path) -> Iterator[MongoServer]:
-    """A server that takes TLS alone, and no client without a certificate."""
+    """A server that requires TLS and a client certificate."""
     options = ["--tlsMode", "preferTLS", "--tlsCertificateKeyFile", str(stores / "server.pem")]
     with MongoServer(options=[*options, "--tlsCAFile", str(stores / "ca.pem")]) as server:
         with server.client() as plain:
@@ -153,8 +157,8 @@ def capture_one(reading: MongodbSource, client: Any) -> list[Any]:
     plan = reading.plan_snapshot("shop.a")
     batches = [b for part in plan.ranges for b in reading.snapshot_reader()(part)]
     client.shop.a.insert_one({"_id": "after"})
-    taken = reading.plan(start, reading.head(), ReadLimit())
-    batches += [b for part in taken.partitions for b in reading.reader()(part)]
+    batch_plan = reading.plan(start, reading.head(), ReadLimit())
+    batches += [b for part in batch_plan.partitions for b in reading.reader()(part)]
     payloads = [bson.decode(row["payload"]) for batch in batches for row in batch.to_pylist()]
     return [p["documentKey"]["_id"] if "documentKey" in p else p["_id"] for p in payloads]
 
@@ -168,7 +172,7 @@ def secured(server: MongoServer, stores: Path, kind: str, **more: Any) -> dict[s
 
 @pytest.mark.parametrize("kind", ["p12", "jks", "pem"])
 @pytest.mark.covers("MDB-CONN-08", "MDB-CONN-09")
-def test_keystores_of_all_kinds_log_in_and_tell_whom_to_trust(
+def test_keystores_of_all_kinds_log_in_and_verify_the_server(
     demanding: MongoServer, stores: Path, kind: str
 ) -> None:
     values = secured(demanding, stores, kind)
@@ -187,25 +191,27 @@ def test_keystores_of_all_kinds_log_in_and_tell_whom_to_trust(
 
 
 @pytest.mark.covers("MDB-CONN-08", "MDB-CONN-09")
-def test_what_is_wrong_with_a_keystore_is_told(demanding: MongoServer, stores: Path, tmp_path: Path) -> None:
+def test_what_is_wrong_with_a_keystore_is_reported(
+    demanding: MongoServer, stores: Path, tmp_path: Path
+) -> None:
     garbage = tmp_path / "garbage.p12"
     garbage.write_bytes(b"not a store")
-    for wrong, told in (
+    for wrong, reported in (
         ({"ssl.keystore.password": "other"}, "can't be opened"),
         ({"ssl.truststore": str(tmp_path / "none.p12")}, "can't be read"),
         ({"ssl.keystore": str(garbage)}, "is no keystore"),
         ({"ssl.keystore": str(stores / "trust.p12")}, "no private key"),
         ({"ssl.truststore.type": "BKS"}, "keytool -importkeystore"),
-        ({"tlsCAFile": str(stores / "ca.pem")}, "say the same"),
-        ({"ssl.truststore": ""}, "and no ssl.truststore"),
+        ({"tlsCAFile": str(stores / "ca.pem")}, "are both set"),
+        ({"ssl.truststore": ""}, "is set without ssl.truststore"),
     ):
-        with pytest.raises(ConfigurationError, match=told) as caught:
+        with pytest.raises(ConfigurationError, match=reported) as caught:
             source(secured(demanding, stores, "p12", **wrong)).head()
         assert WORD not in str(caught.value)
 
 
 class StandInDns:
-    """A DNS server that knows one SRV and one TXT record; it notes what it was asked."""
+    """A DNS server with one SRV and one TXT record; it records the queries."""
 
     def __init__(self, target: str, port: int, options: str) -> None:
         self._answers = {
@@ -215,7 +221,7 @@ class StandInDns:
         self._socket = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
         self._socket.bind(("127.0.0.1", 0))
         self.port = self._socket.getsockname()[1]
-        self.asked: list[tuple[str, str]] = []
+        self.requests: list[tuple[str, str]] = []
         self._thread = threading.Thread(target=self._serve, daemon=True)
         self._thread.start()
 
@@ -228,7 +234,7 @@ class StandInDns:
             query = dns.message.from_wire(data)
             question = query.question[0]
             kind, name = dns.rdatatype.to_text(question.rdtype), question.name.to_text()
-            self.asked.append((kind, name))
+            self.requests.append((kind, name))
             reply = dns.message.make_response(query)
             reply.flags |= dns.flags.AA
             if answer := self._answers.get((kind, name)):
@@ -273,20 +279,20 @@ def test_a_cluster_behind_srv_records_that_takes_tls_alone_is_captured(
             assert capture_one(reading, client) == ["before", "after"]
         assert not [finding for finding in reading.check() if finding.level == "error"]
         reading.close()
-        assert ("SRV", f"_mongodb._tcp.{DOMAIN}.") in names.asked
+        assert ("SRV", f"_mongodb._tcp.{DOMAIN}.") in names.requests
         # SRV turns TLS on; without the authority nobody is trusted.
         with pytest.raises(TransientError, match="certificate verify failed"):
             source({"host": f"mongodb+srv://{DOMAIN}"}).head()
 
 
 class Vault:
-    """Gives credentials as a vault does: others after a while."""
+    """Provides credentials like a vault: they change after a while."""
 
-    asked: ClassVar[list[str]] = []
+    requests: ClassVar[list[str]] = []
     current: ClassVar[dict[str, str]] = {"username": "admin", "password": "", "authSource": "admin"}
 
     def credentials(self, hosts: str) -> Mapping[str, Any]:
-        self.asked.append(hosts)
+        self.requests.append(hosts)
         return dict(self.current)
 
 
@@ -308,7 +314,7 @@ def test_a_class_of_ones_own_gives_the_credentials() -> None:
     with MongoServer(auth=True) as server:
         login = server.uri.partition("//")[2].partition("@")[0]
         Vault.current["password"] = login.partition(":")[2]
-        Vault.asked.clear()
+        Vault.requests.clear()
         host = {"host": server.host, "port": server.port, "login": "nobody", "password": "wrong"}
         values = {**host, "extra": {"replicaSet": "rs0", "readPreference": "nearest"}}
         with pytest.raises(ConfigurationError, match="Authentication failed"):
@@ -318,9 +324,9 @@ def test_a_class_of_ones_own_gives_the_credentials() -> None:
         with server.client() as client:
             assert capture_one(reading, client) == ["before", "after"]
             assert not [finding for finding in reading.check() if finding.level == "error"]
-            assert set(Vault.asked) == {f"{server.host}:{server.port}"}
-            assert len(Vault.asked) > 2, "each time that a process connects"
-            # A later login: the class is asked again, nothing is kept.
+            assert set(Vault.requests) == {f"{server.host}:{server.port}"}
+            assert len(Vault.requests) > 2, "each time that a process connects"
+            # A later login: the class is called again, nothing is cached.
             client.admin.command("createUser", "later", pwd="p2", roles=["readAnyDatabase"])
         Vault.current.update(username="later", password="p2")
         reading.close()
@@ -333,9 +339,9 @@ def test_a_class_of_ones_own_gives_the_credentials() -> None:
         with pytest.raises(ConfigurationError, match="Authentication failed"):
             source({"host": server.uri.replace(f"{login}@", "")}, authentication_class=f"{HERE}:Vault").head()
         classes = ((f"{HERE}:Broken", "failed"), (f"{HERE}:Odd", "no credentials"), ("a:B", "loaded"))
-        for place, told in classes:
-            with pytest.raises(ConfigurationError, match=told) as caught:
-                source(values, authentication_class=place).head()
+        for class_path, reported in classes:
+            with pytest.raises(ConfigurationError, match=reported) as caught:
+                source(values, authentication_class=class_path).head()
             assert "secret-of-the-vault" not in str(caught.value)
 
 
@@ -346,7 +352,7 @@ def test_sixteen_failed_attempts_and_their_pauses_end_a_run_after_twenty_minutes
     nowhere = {"host": "127.0.0.1", "port": free_port(), "extra": {"serverSelectionTimeoutMS": 20}}
     slept: list[float] = []
     with ConnectionValues.read(nowhere, 0.02).client() as client, pytest.raises(TransientError):
-        reach(client, MongodbAdvanced(), sleep=slept.append)
+        await_cluster_time(client, MongodbAdvanced(), sleep=slept.append)
     assert slept == [1, 2, 4, 8, 16, 32, 64, *[120] * 9]
     assert sum(slept) == 20 * 60 + 7
 
@@ -355,9 +361,9 @@ def test_sixteen_failed_attempts_and_their_pauses_end_a_run_after_twenty_minutes
     )
     caplog.clear()
     began = time.monotonic()
-    with caplog.at_level(logging.WARNING), pytest.raises(TransientError, match="the server doesn't answer"):
+    with caplog.at_level(logging.WARNING), pytest.raises(TransientError, match="the server doesn't respond"):
         source(nowhere, advanced=advanced).start()
-    assert caplog.text.count("tried again in") == 16
+    assert caplog.text.count("retrying in") == 16
     assert time.monotonic() - began < 10
 
 
@@ -419,7 +425,7 @@ def test_a_resting_cursor_outlives_the_servers_limits() -> None:
         while time.monotonic() < deadline and _has_cursor(client, lonely):
             time.sleep(2)
         with pytest.raises(TransientError, match="43"):
-            lonely.next()  # its session has gone
+            lonely.next()  # its session has expired
         rows = first.num_rows + sum(batch.num_rows for batch in batches)
         assert rows == 40
         reading.close()

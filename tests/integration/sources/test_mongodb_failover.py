@@ -29,8 +29,8 @@ pytestmark = pytest.mark.integration
 
 @pytest.fixture(scope="module")
 def replica_set() -> Iterator[MongoReplicaSet]:
-    with MongoReplicaSet() as made:
-        yield made
+    with MongoReplicaSet() as built:
+        yield built
 
 
 @pytest.fixture
@@ -42,7 +42,7 @@ def database(replica_set: MongoReplicaSet) -> Iterator[Any]:
 
 
 class Faults:
-    """What befalls the set, one after the other at random moments."""
+    """Faults of the set, in sequence at random times."""
 
     def __init__(self, replica_set: MongoReplicaSet, rng: random.Random, app_name: str) -> None:
         self.replica_set = replica_set
@@ -156,9 +156,9 @@ def test_elections_kills_and_hang_ups_during_a_capture_lose_and_double_nothing(
     again = Replay(connection(replica_set, "again"), rf"{database.name}\..*", full_document="none")
     again.offset = start
     again.capture()
-    wanted = [(r["position"], r["payload"]) for r in again.records()]
-    assert [(r["position"], r["payload"]) for r in replay.records()] == wanted
-    assert len(wanted) > 200
+    expected = [(r["position"], r["payload"]) for r in again.records()]
+    assert [(r["position"], r["payload"]) for r in replay.records()] == expected
+    assert len(expected) > 200
     counts = replay.source.stream_numbers()["stream"]
     assert counts.disconnects >= 4
     assert counts.elections == 4
@@ -205,7 +205,7 @@ def test_a_primary_lost_in_the_middle_of_a_snapshot_and_its_stream_ends_with_wha
 def test_slices_get_over_the_loss_of_a_primary(
     replica_set: MongoReplicaSet, database: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(backlog, "WORTH_BYTES", 1)
+    monkeypatch.setattr(backlog, "MIN_BACKLOG_BYTES", 1)
     options: dict[str, Any] = {"full_document": "none"}
     one = Replay(connection(replica_set, "one"), rf"{database.name}\..*", **options)
     for _ in range(20):
@@ -243,8 +243,8 @@ def test_slices_get_over_the_loss_of_a_primary(
         capture()
     assert read[0] >= 2
     one.capture()
-    got, wanted = ([(r["position"], r["payload"]) for r in replay.records()] for replay in (several, one))
-    assert got == wanted[: len(got)]
+    got, expected = ([(r["position"], r["payload"]) for r in replay.records()] for replay in (several, one))
+    assert got == expected[: len(got)]
     assert len(got) == 10_000
     assert StreamPlace.from_offset(one.offset).time >= StreamPlace.from_offset(several.offset).time
     for replay in (one, several):

@@ -1,4 +1,4 @@
-"""Updates as a real server tells them, applied to documents: every operator, on random documents."""
+"""Update descriptions of a real server, applied to documents: every operator, on random documents."""
 
 from __future__ import annotations
 
@@ -157,9 +157,11 @@ def test_documents_follow_every_operator_byte_for_byte(collection: Any, seed: in
     found = applied([before for before, _, _ in each], [[patch] for _, _, patch in each])
 
     for (before, after, patch), document in zip(each, found, strict=True):
-        told = "\n".join(str(bson.decode(b, ORDERED)) for b in (before, patch, document or after, after))
-        assert document in (None, after), told
-        assert document or may_be_read_in_two_ways(bson.decode(before), bson.decode(patch)), told
+        description = "\n".join(
+            str(bson.decode(b, ORDERED)) for b in (before, patch, document or after, after)
+        )
+        assert document in (None, after), description
+        assert document or may_be_read_in_two_ways(bson.decode(before), bson.decode(patch)), description
     doubtful = {
         n for n in states if any(d is None for d in applied(states[n][:-1], [[p] for p in patches[n]]))
     }
@@ -175,12 +177,16 @@ def applied(documents: Sequence[bytes], patches: Sequence[Sequence[bytes]]) -> l
     return list(apply_patches(pa.array(documents, pa.binary()), flat, offsets).to_pylist())
 
 
-def may_be_read_in_two_ways(before: Any, told: Any) -> bool:
-    """Tell whether a document has a name with dots that is in a path, or an update sets what was there."""
-    paths = [*told["updatedFields"], *told["removedFields"], *(t["field"] for t in told["truncatedArrays"])]
+def may_be_read_in_two_ways(before: Any, description: Any) -> bool:
+    """Return whether a path has an ambiguous name with dots, or an update sets a current value."""
+    paths = [
+        *description["updatedFields"],
+        *description["removedFields"],
+        *(t["field"] for t in description["truncatedArrays"]),
+    ]
     if any("e.f" in path for path in paths):
         return True
-    return any(_at(before, path.split(".")) == value for path, value in told["updatedFields"].items())
+    return any(_at(before, path.split(".")) == value for path, value in description["updatedFields"].items())
 
 
 def _at(value: Any, path: Sequence[str]) -> Any:

@@ -1,4 +1,4 @@
-"""Schema discovery: what a sample of a real collection tells, and how it is pasted into a declaration."""
+"""Schema discovery: the columns of a sample of a real collection, pasted into a declaration."""
 
 from __future__ import annotations
 
@@ -104,4 +104,4 @@ def test_size_and_time_of_a_sample_have_limits(mongo_client: MongoClient, databa
     assert (few.documents, few.complete, sum(one.count for one in few.fields)) == (50, True, 100)
     assert not late.complete
     assert late.documents < 3000
-    assert "the time was up" in next(describe(late))
+    assert "the time limit was reached" in next(describe(late))

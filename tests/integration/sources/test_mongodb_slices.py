@@ -1,4 +1,4 @@
-"""A backlog read by several change streams: what they give together is what one stream gives."""
+"""A backlog read by several change streams: together they return the records of one stream."""
 
 from __future__ import annotations
 
@@ -51,14 +51,14 @@ def database(mongo_client: MongoClient) -> Iterator[Any]:
 
 @pytest.fixture
 def make_replay(connection: dict[str, Any]) -> Iterator[Callable[..., Replay]]:
-    made: list[Replay] = []
+    built: list[Replay] = []
 
     def make(*tables: str, **options: Any) -> Replay:
-        made.append(Replay(connection, *tables, **options))
-        return made[-1]
+        built.append(Replay(connection, *tables, **options))
+        return built[-1]
 
     yield make
-    for replay in made:
+    for replay in built:
         replay.source.close()
 
 
@@ -95,7 +95,7 @@ def write_operations(database: Any, rng: random.Random, count: int) -> None:
                 try:
                     collection.rename(rng.choice(NAMES), dropTarget=True)
                 except OperationFailure as error:
-                    assert error.code in (20, 26), error  # onto itself; it is gone
+                    assert error.code in (20, 26), error  # onto itself; it was dropped
             case _:
                 collection.replace_one({}, {"r": [1, {"x": 2}]})
 
@@ -104,7 +104,7 @@ COMPARED = [name for name in CHANGE_SCHEMA.names if name != "captured_at"]
 
 
 def rows(batches: Sequence[pa.RecordBatch]) -> list[tuple[Any, ...]]:
-    """Return all that a record tells but when it was captured."""
+    """Return all columns of a record except the capture time."""
     return [tuple(row[name] for name in COMPARED) for batch in batches for row in batch.to_pylist()]
 
 
@@ -115,14 +115,16 @@ def one_stream(replay: Replay) -> list[tuple[Any, ...]]:
 
 
 def move_on(client: MongoClient) -> None:
-    """Let the cluster's time go beyond what was written: an idle server moves it every ten seconds."""
+    """Advance the cluster time beyond the last write: an idle server advances it every ten seconds."""
     client["elsewhere"]["ticks"].insert_one({})
 
 
-def slices_at(start: Offset, cuts: Sequence[int]) -> list[TimeSlice]:
+def slices_at(start: Offset, ends: Sequence[int]) -> list[TimeSlice]:
     begins = [StreamPlace.from_offset(start)]
-    begins += [StreamPlace.before(Timestamp(cut >> 32, cut & 0xFFFF_FFFF)) for cut in cuts[:-1]]
-    return [TimeSlice(begin, cut, 5) for begin, cut in zip(begins, cuts, strict=True)]
+    begins += [
+        StreamPlace.before(Timestamp(end_time >> 32, end_time & 0xFFFF_FFFF)) for end_time in ends[:-1]
+    ]
+    return [TimeSlice(begin, end_time, 5) for begin, end_time in zip(begins, ends, strict=True)]
 
 
 def read_slices(replay: Replay, slices: Sequence[TimeSlice]) -> list[tuple[Any, ...]]:
@@ -159,44 +161,44 @@ def test_slices_at_random_times_give_what_one_stream_gives_byte_for_byte(
     )
     start = replay.offset
     write_operations(database, rng, 60)
-    wanted = one_stream(replay)
+    expected = one_stream(replay)
     move_on(database.client)
     end = StreamPlace.from_offset(replay.offset)
     begin = StreamPlace.from_offset(start)
-    assert len(wanted) > 100
-    assert any(row[COMPARED.index("kind")] == "drop" for row in wanted)
+    assert len(expected) > 100
+    assert any(row[COMPARED.index("kind")] == "drop" for row in expected)
 
-    times = sorted({time_of(row) for row in wanted})
+    times = sorted({time_of(row) for row in expected})
     for _ in range(4):
         at_events = rng.sample(times, min(len(times), rng.randrange(1, 7)))
         anywhere = [rng.randrange(begin.time + 1, end.time) for _ in range(rng.randrange(4))]
-        cuts = sorted({*at_events, *anywhere, times[-1] + 1})
-        slices = slices_at(start, cuts)
-        assert read_slices(replay, slices) == wanted, cuts
+        ends = sorted({*at_events, *anywhere, times[-1] + 1})
+        slices = slices_at(start, ends)
+        assert read_slices(replay, slices) == expected, ends
         chosen = rng.choice(slices)
         assert read_slices(replay, [chosen]) == read_slices(replay, [chosen]), "read again"
-    positions = [row[COMPARED.index("position")] for row in wanted]
+    positions = [row[COMPARED.index("position")] for row in expected]
     assert positions == sorted(set(positions))
 
 
 @pytest.mark.covers("MDB-XD-29")
-def test_one_stream_goes_on_after_slices_from_the_token_and_from_the_time(
+def test_one_stream_resumes_after_slices_from_the_token_and_from_the_time(
     make_replay: Callable[..., Replay], database: Any
 ) -> None:
     replay = make_replay(rf"{database.name}\..*", full_document="none")
     start = replay.offset
     write_operations(database, random.Random(5), 40)
-    wanted = one_stream(replay)
-    for cut in sorted({time_of(row) for row in wanted})[3::9]:
-        at = Timestamp(cut >> 32, cut & 0xFFFF_FFFF)
+    expected = one_stream(replay)
+    for end_time in sorted({time_of(row) for row in expected})[3::9]:
+        at = Timestamp(end_time >> 32, end_time & 0xFFFF_FFFF)
         token = replay.source._stream.token_before(at)
         assert token
         by_time = StreamPlace.before(at)
-        before = read_slices(replay, slices_at(start, [cut]))
-        assert before == [row for row in wanted if time_of(row) < cut]
-        for place in (by_time, replace(by_time, token=token)):
-            replay.offset = place.to_offset()
-            assert one_stream(replay) == wanted[len(before) :]
+        before = read_slices(replay, slices_at(start, [end_time]))
+        assert before == [row for row in expected if time_of(row) < end_time]
+        for at_event in (by_time, replace(by_time, token=token)):
+            replay.offset = at_event.to_offset()
+            assert one_stream(replay) == expected[len(before) :]
 
 
 @pytest.mark.covers("MDB-XD-29")
@@ -211,21 +213,21 @@ def test_a_slice_may_begin_inside_a_transaction_by_token_or_by_index(
     with database.client.start_session() as session, session.start_transaction():
         database.a.insert_many([{"_id": n} for n in range(9)], session=session)
     database.a.insert_one({"_id": "after"})
-    wanted = one_stream(replay)
-    assert len({time_of(row) for row in wanted}) == 2
+    expected = one_stream(replay)
+    assert len({time_of(row) for row in expected}) == 2
 
     replay.offset = start
     first = replay.source.plan(start, replay.source.head(), ReadLimit(changes=5))
     inside = StreamPlace.from_offset(first.end)
     assert (inside.index, bool(inside.token)) == (5, True)
-    for place in (inside, replace(inside, token=b"")):
-        assert read_slices(replay, [TimeSlice(place, time_of(wanted[-1]), 0)]) == wanted[6:9]
-        replay.offset = place.to_offset()
-        assert one_stream(replay) == wanted[6:]
+    for at_event in (inside, replace(inside, token=b"")):
+        assert read_slices(replay, [TimeSlice(at_event, time_of(expected[-1]), 0)]) == expected[6:9]
+        replay.offset = at_event.to_offset()
+        assert one_stream(replay) == expected[6:]
         for index in (0, 1, 4, 8, LAST_INDEX):
-            by_index = replace(place, token=b"", index=index)
+            by_index = replace(at_event, token=b"", index=index)
             replay.offset = by_index.to_offset()
-            assert one_stream(replay) == wanted[min(index + 1, 9) :], index
+            assert one_stream(replay) == expected[min(index + 1, 9) :], index
 
 
 @pytest.mark.covers("MDB-XD-29", "MDB-CUR-08")
@@ -249,18 +251,18 @@ def test_split_events_and_transactions_over_16_mb_are_whole_in_a_slice(
             database.a.insert_one({"_id": 10 + n, "s": "y" * 5_000_000}, session=session)
     database.a.update_one({"_id": 1}, {"$set": {"n": 2}})
     database.a.insert_one({"_id": 3})
-    wanted = one_stream(replay)
-    assert len(wanted) == 10
+    expected = one_stream(replay)
+    assert len(expected) == 10
     move_on(database.client)
-    times = sorted({time_of(row) for row in wanted})
-    for cuts in ([*times[1:], times[-1] + 1], [times[2], times[-1] + 1], [times[-1] + 1]):
-        assert read_slices(replay, slices_at(start, cuts)) == wanted
+    times = sorted({time_of(row) for row in expected})
+    for ends in ([*times[1:], times[-1] + 1], [times[2], times[-1] + 1], [times[-1] + 1]):
+        assert read_slices(replay, slices_at(start, ends)) == expected
 
 
 @pytest.fixture
 def eager(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Have whatever is behind be a backlog."""
-    monkeypatch.setattr(backlog, "WORTH_BYTES", 1)
+    """Treat any lag as a backlog."""
+    monkeypatch.setattr(backlog, "MIN_BACKLOG_BYTES", 1)
 
 
 @pytest.mark.usefixtures("eager")
@@ -311,7 +313,7 @@ def test_a_backlog_is_planned_in_slices_up_to_the_head_and_then_read_by_one_stre
 
 @pytest.mark.usefixtures("eager")
 @pytest.mark.covers("MDB-XD-29")
-def test_one_stream_is_enough_near_the_head_and_where_the_options_say_so(
+def test_one_stream_is_enough_near_the_head_and_if_configured(
     make_replay: Callable[..., Replay], database: Any
 ) -> None:
     for advanced in (MongodbAdvanced(backlog_seconds=600.0), MongodbAdvanced(backlog_streams=1)):
@@ -330,9 +332,9 @@ def test_a_slice_gets_over_lost_connections(connection: dict[str, Any], database
     replay = Replay(named, rf"{database.name}\..*", advanced=MongodbAdvanced(batch_events=10))
     start = replay.offset
     database.a.insert_many([{"_id": n} for n in range(300)])
-    wanted = one_stream(replay)
+    expected = one_stream(replay)
     move_on(database.client)
-    slices = slices_at(start, [time_of(wanted[100]), time_of(wanted[-1]) + 1])
+    slices = slices_at(start, [time_of(expected[100]), time_of(expected[-1]) + 1])
     for data in ({"closeConnection": True}, {"errorCode": 11600}, {"errorCode": 43}):
         database.client.admin.command(
             "configureFailPoint",
@@ -341,14 +343,14 @@ def test_a_slice_gets_over_lost_connections(connection: dict[str, Any], database
             data={"failCommands": [command], "appName": database.name, **data},
         )
         try:
-            assert read_slices(replay, slices) == wanted
+            assert read_slices(replay, slices) == expected
         finally:
             database.client.admin.command("configureFailPoint", "failCommand", mode="off")
     replay.source.close()
 
 
 @pytest.mark.covers("MDB-XD-29")
-def test_a_slice_whose_begin_is_lost_is_told_as_one_stream_tells_it(
+def test_a_slice_whose_start_is_lost_fails_like_a_single_stream(
     connection: dict[str, Any], database: Any, mongo_client: MongoClient
 ) -> None:
     named = {**connection, "extra": {**connection["extra"], "appname": database.name}}
@@ -370,20 +372,18 @@ def test_a_slice_whose_begin_is_lost_is_told_as_one_stream_tells_it(
 
 
 @pytest.mark.covers("MDB-XE-07")
-def test_a_reader_tells_where_its_time_went_and_what_it_read(
-    make_replay: Callable[..., Replay], database: Any
-) -> None:
+def test_a_reader_reports_its_times_and_counts(make_replay: Callable[..., Replay], database: Any) -> None:
     replay = make_replay(rf"{database.name}\..*", full_document="none")
     start = replay.offset
     database.a.insert_many([{"_id": n, "s": "x" * 500} for n in range(2000)])
-    wanted = one_stream(replay)
+    expected = one_stream(replay)
     move_on(database.client)
     reader = replay.source.reader()
     assert isinstance(reader, TellsReading)
     counts: Counter[str] = Counter()
-    for part in slices_at(start, [time_of(wanted[700]), time_of(wanted[-1]) + 1]):
+    for part in slices_at(start, [time_of(expected[700]), time_of(expected[-1]) + 1]):
         list(reader.read_telling(part, counts))
-    payloads = sum(len(row[COMPARED.index("payload")]) for row in wanted)
+    payloads = sum(len(row[COMPARED.index("payload")]) for row in expected)
     assert counts["events"] >= 2000
     assert counts["bytes"] >= payloads
     assert all(counts[f"{stage}_us"] > 0 for stage in ("wait", "parse", "convert"))
@@ -402,14 +402,14 @@ def test_replies_are_fetched_ahead_within_a_limit_of_bytes(
         replay = make_replay(rf"{database.name}\..*", full_document="none", advanced=advanced)
         replay.offset = start
         stream = replay.source._stream
-        stream.go_to(StreamPlace.from_offset(start))
-        while not (reply := stream.read()).took:
+        stream.seek(StreamPlace.from_offset(start))
+        while not (reply := stream.read()).count:
             pass
         cursor = stream._cursor
         assert cursor is not None
         if (thread := cursor._thread) is not None:
             thread.join(0.5)  # it waits at its limit, or has ended at the head
-        waiting = len(cursor._replies), cursor._waiting.bytes
+        waiting = len(cursor._replies), cursor._buffered.bytes
         seen = sum(map(len, reply.events))
         while seen < 300:
             seen += sum(map(len, stream.read().events))

@@ -51,7 +51,7 @@ def test_a_cluster_is_captured_through_mongos_by_one_stream(
     try:
         levels = {finding.subject: (finding.level, finding.message) for finding in source.check()}
         assert levels["topology"] == ("ok", "sharded cluster")
-        assert not [told for told in levels.values() if told[0] == "error"]
+        assert not [reported for reported in levels.values() if reported[0] == "error"]
         assert source.tables() == [f"{name}.orders"]
 
         start = source.start()
@@ -61,17 +61,17 @@ def test_a_cluster_is_captured_through_mongos_by_one_stream(
         assert read == 3_000
 
         database.orders.insert_many([{"_id": 10_000 + n, "region": n % 2} for n in range(200)])
-        place, head = start, source.head()
+        offset, head = start, source.head()
         events = []
         while True:
-            taken = source.plan(place, head, ReadLimit())
-            batches = [b for part in taken.partitions for b in source.reader()(part)]
+            batch_plan = source.plan(offset, head, ReadLimit())
+            batches = [b for part in batch_plan.partitions for b in source.reader()(part)]
             events += [row["payload"] for batch in batches for row in batch.to_pylist()]
-            place = taken.end
-            if taken.at_head:
+            offset = batch_plan.end
+            if batch_plan.at_head:
                 break
         assert len(events) == 200
-        assert source.lag(place).seconds == 0
+        assert source.lag(offset).seconds == 0
     finally:
         source.close()
         mongo_client.drop_database(name)
@@ -107,7 +107,7 @@ def test_shards_are_read_where_the_user_may_and_else_a_warning_is_logged(
 
 
 @pytest.mark.covers("MDB-XD-36")
-def test_streams_without_tokens_on_empty_batches_go_on_by_the_servers_time(
+def test_streams_without_tokens_on_empty_batches_resume_by_the_servers_time(
     mongo_server: MongoServer, mongo_client: MongoClient
 ) -> None:
     name = f"d{random.randrange(10**9)}"
@@ -116,22 +116,22 @@ def test_streams_without_tokens_on_empty_batches_go_on_by_the_servers_time(
     source = MongodbSource(MongodbOptions(), {"host": host}, Selection((rf"{name}\..*",)))
     try:
         mongo_client[name].a.insert_one({"_id": 0})
-        place = source.start()
+        offset = source.start()
         seen: list[int] = []
         for turn in range(1, 6):
             if turn % 2:  # in the others nothing comes
                 mongo_client[name].a.insert_many([{"_id": 10 * turn + n} for n in range(3)])
             head = source.head()
             while True:
-                taken = source.plan(place, head, ReadLimit())
-                batches = [b for part in taken.partitions for b in source.reader()(part)]
+                batch_plan = source.plan(offset, head, ReadLimit())
+                batches = [b for part in batch_plan.partitions for b in source.reader()(part)]
                 rows = [row["payload"] for batch in batches for row in batch.to_pylist()]
                 seen += [bson.decode(payload)["documentKey"]["_id"] for payload in rows]
-                place = taken.end
-                if taken.at_head:
+                offset = batch_plan.end
+                if batch_plan.at_head:
                     break
         assert seen == [10 * turn + n for turn in (1, 3, 5) for n in range(3)]
-        assert StreamPlace.from_offset(place).time >= StreamPlace.from_offset(head).time
+        assert StreamPlace.from_offset(offset).time >= StreamPlace.from_offset(head).time
         pipeline = next(f.message for f in source.check() if f.subject == "change stream")
         assert "$addFields" not in pipeline
     finally:

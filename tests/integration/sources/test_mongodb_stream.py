@@ -1,4 +1,4 @@
-"""What is asked of a real MongoDB server, where a capture begins, and what becomes of a lost place."""
+"""Change stream options on a real MongoDB server, the start of a capture, and lost positions."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ Watch = Callable[..., Replay]
 @pytest.fixture
 def watch(connection: dict[str, Any], database: Any) -> Iterator[Watch]:
     """Capture the test's database: ``watch(scope=..., extra={...}, stream options...)``."""
-    made = []
+    built = []
 
     def build(
         scope: str = "deployment", extra: Any = None, tables: tuple[str, ...] = (), **options: Any
@@ -73,11 +73,11 @@ def watch(connection: dict[str, Any], database: Any) -> Iterator[Watch]:
         replay = Replay(
             values, *(tables or (rf"{database.name}\..*",)), stream=MongodbStream(**given), **options
         )
-        made.append(replay)
+        built.append(replay)
         return replay
 
     yield build
-    for replay in made:
+    for replay in built:
         replay.source.close()
 
 
@@ -148,7 +148,7 @@ def test_a_stage_that_takes_what_capture_needs_fails_the_run(
 
 
 @pytest.mark.covers("MDB-CUR-01", "MDB-FAULT-01")
-def test_a_stage_that_the_server_refuses_is_told_in_its_words(watch: Watch, database: Any) -> None:
+def test_a_stage_that_the_server_refuses_is_reported_with_its_message(watch: Watch, database: Any) -> None:
     replay = watch(pipeline=({"$match": {"$nonsense": 1}},))
     with pytest.raises(ConfigurationError, match="unknown top level operator: \\$nonsense"):
         replay.capture()
@@ -195,10 +195,10 @@ def test_an_event_over_16_mb_fails_the_run_for_good_and_is_named(watch: Watch, d
     database.small.insert_many([{"_id": n} for n in range(50)])
     database.big.update_one({"_id": 1}, {"$set": {"n": 1}})
     for _ in range(2):  # a second try meets the same event
-        with pytest.raises(ConfigurationError, match="above the server's limit of 16 MB") as told:
+        with pytest.raises(ConfigurationError, match="above the server's limit of 16 MB") as raised:
             replay.capture(fresh=True)
-        assert f"update of {database.name}.big, 1800" in told.value.found
-        assert isinstance(told.value, PERMANENT)
+        assert f"update of {database.name}.big, 1800" in raised.value.found
+        assert isinstance(raised.value, PERMANENT)
     for oversize, more in (("split", 1), ("skip", 0)):
         size = {"skip_over_bytes": 15_000_000} if oversize == "skip" else {}
         chosen = watch("database", oversize=oversize, pre_images=True, **size)
@@ -208,7 +208,7 @@ def test_an_event_over_16_mb_fails_the_run_for_good_and_is_named(watch: Watch, d
 
 
 @pytest.mark.covers("MDB-XM-07")
-def test_expanded_events_are_kept_beside_the_rows(watch: Watch, database: Any) -> None:
+def test_expanded_events_are_stored_in_addition_to_the_rows(watch: Watch, database: Any) -> None:
     plain, expanded = watch(), watch(expanded_events=True)
     database.a.create_index("x")
     database.a.insert_one({"_id": 1, "a": {"1": {"2": 3}}})
@@ -235,7 +235,7 @@ def test_fast_updates_show_the_latest_document_and_each_its_own_description(
     assert [e["fullDocument"]["n"] for e in updates] == [2, 2, 2], "each is looked up when it is read"
     assert [e["updateDescription"]["updatedFields"]["n"] for e in updates] == [0, 1, 2]
     page = " ".join((ROOT / "docs" / "source-mongodb.md").read_text().split())
-    assert "what each single change did, `updateDescription` tells exactly" in page
+    assert "`updateDescription` describes each single change exactly" in page
 
 
 @pytest.mark.covers("MDB-XE-03")
@@ -304,12 +304,12 @@ def test_the_server_waits_for_news_no_longer_than_it_may(watch: Watch, database:
     waits: list[int] = []
     took: list[float] = []
     stream = replay.source._stream
-    ask = stream._next
+    read_next = stream._next
 
     def noted(wait_ms: int) -> Any:
         waits.append(wait_ms)
         began = time.monotonic()
-        batch = ask(wait_ms)
+        batch = read_next(wait_ms)
         took.append(time.monotonic() - began)
         return batch
 
@@ -343,15 +343,15 @@ def as_iso(seconds: int) -> str:
 
 @pytest.mark.covers("MDB-CAP-09", "MDB-XM-01")
 @pytest.mark.parametrize("write", [as_iso, str, lambda seconds: str(seconds << 32)])
-def test_a_first_capture_begins_at_a_chosen_time(
+def test_a_first_capture_starts_at_a_configured_time(
     watch: Watch, database: Any, write: Callable[[int], str]
 ) -> None:
     database.a.insert_one({"_id": "before"})
     now = database.client.admin.command("ping")["operationTime"]
-    while (moment := database.client.admin.command("ping")["operationTime"]).time == now.time:
+    while (timestamp := database.client.admin.command("ping")["operationTime"]).time == now.time:
         time.sleep(0.1)
         database.b.insert_one({})
-    replay = watch(start_at=write(moment.time), tables=(rf"{database.name}\.a",))
+    replay = watch(start_at=write(timestamp.time), tables=(rf"{database.name}\.a",))
     database.a.insert_one({"_id": "after"})
     replay.capture()
     assert [event["documentKey"]["_id"] for event in captured(replay)] == ["after"]
@@ -405,7 +405,7 @@ def test_read_preference_and_its_tags_hold_for_stream_and_snapshot(
 
 
 @pytest.mark.covers("MDB-XE-06")
-def test_a_reply_that_takes_too_long_is_asked_for_in_smaller_parts(
+def test_a_reply_that_times_out_is_requested_in_smaller_batches(
     watch: Watch, database: Any, caplog: pytest.LogCaptureFixture
 ) -> None:
     name = database.name
@@ -416,8 +416,8 @@ def test_a_reply_that_takes_too_long_is_asked_for_in_smaller_parts(
     with failing(database.client, name, {"times": 2}, **slow), caplog.at_level(logging.WARNING):
         replay.capture()
     assert [event["documentKey"]["_id"] for event in captured(replay)] == list(range(60))
-    texts = [r.getMessage() for r in caplog.records if "events at a time" in r.getMessage()]
-    assert [text.split(" events at a time")[0].rpartition(" ")[2] for text in texts] == ["4", "1"]
+    texts = [r.getMessage() for r in caplog.records if "events per batch" in r.getMessage()]
+    assert [text.split(" events per batch")[0].rpartition(" ")[2] for text in texts] == ["4", "1"]
 
 
 @pytest.mark.covers("MDB-FAULT-03")
@@ -439,8 +439,8 @@ def test_a_server_that_is_away_for_a_while_is_waited_for_and_then_given_up(
         replay.source.close()
         with pytest.raises(TransientError):
             replay.capture()
-    told = [r.getMessage() for r in caplog.records if "opened again in" in r.getMessage()]
-    assert [message.partition("opened again in ")[2][:5] for message in told] == [
+    raised = [r.getMessage() for r in caplog.records if "reopening in" in r.getMessage()]
+    assert [message.partition("reopening in ")[2][:5] for message in raised] == [
         "0.1 s",
         "0.1 s",
         "0.2 s",
@@ -471,7 +471,7 @@ def test_a_write_is_captured_once_a_majority_has_it_and_no_sooner(watch: Watch, 
 
 @pytest.mark.covers("MDB-FAULT-04", "MDB-XF-08")
 @pytest.mark.parametrize("code", [260, 280, 286])
-def test_a_token_that_the_server_refuses_is_a_lost_place_unless_time_may_do(
+def test_a_token_that_the_server_refuses_is_a_lost_position_unless_resuming_by_time_is_enabled(
     watch: Watch, database: Any, code: int, caplog: pytest.LogCaptureFixture
 ) -> None:
     name = database.name
@@ -482,10 +482,10 @@ def test_a_token_that_the_server_refuses_is_a_lost_place_unless_time_may_do(
     replay.source.close()
     with (
         failing(database.client, name, {"times": 2}, failCommands=["aggregate"], errorCode=code),
-        pytest.raises(PositionLost, match=r"stored token.*resume_by_time") as told,
+        pytest.raises(PositionLost, match=r"stored token.*resume_by_time") as raised,
     ):
         replay.capture()
-    assert "when_needed" in told.value.remedy
+    assert "when_needed" in raised.value.remedy
     patient = watch(extra={"appname": name}, resume_by_time=True)
     patient.offset, patient.batches = replay.offset, list(replay.batches)
     with (
@@ -493,7 +493,7 @@ def test_a_token_that_the_server_refuses_is_a_lost_place_unless_time_may_do(
         caplog.at_level(logging.WARNING),
     ):
         patient.capture()
-    assert "going on by time" in caplog.text
+    assert "resuming by time" in caplog.text
     assert patient.rows(f"{name}.a") == documents(database.a)
 
 
@@ -501,7 +501,7 @@ def test_a_token_that_the_server_refuses_is_a_lost_place_unless_time_may_do(
 def test_a_selection_that_leaves_out_the_last_event_loses_and_doubles_no_row(
     watch: Watch, connection: dict[str, Any], database: Any, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """The server looks for a token's event behind the filter, and refuses a token that the filter hides."""
+    """The server looks for a token's event after the filter, and refuses a token that the filter hides."""
     name = database.name
     both = watch()
     database.kept.insert_one({"_id": 1})
@@ -512,10 +512,10 @@ def test_a_selection_that_leaves_out_the_last_event_loses_and_doubles_no_row(
         database.kept.update_one({"_id": 1}, {"$set": {"x": 3}}, session=session)
     both.capture()
     records = [r for r in both.records() if r["source_table"] == f"{name}.left_out"]
-    place = int.from_bytes(records[-1]["position"][:8], "big"), records[-1]["position"][8:]
+    at_event = int.from_bytes(records[-1]["position"][:8], "big"), records[-1]["position"][8:]
     token = bson.encode(bson.decode(records[-1]["payload"])["_id"])
-    index = int.from_bytes(place[1], "big")
-    inside = StreamPlace(place[0] >> 32, place[0] & 0xFFFF_FFFF, index, token)
+    index = int.from_bytes(at_event[1], "big")
+    inside = StreamPlace(at_event[0] >> 32, at_event[0] & 0xFFFF_FFFF, index, token)
 
     fewer = watch(tables=(rf"{name}\.kept",))
     fewer.batches = [batch.slice(0, 4) for batch in both.batches[:1]]
@@ -527,25 +527,27 @@ def test_a_selection_that_leaves_out_the_last_event_loses_and_doubles_no_row(
     assert ("stored offset", "ok") in [(f.subject, f.level) for f in fewer.source.check(fewer.offset)]
     with caplog.at_level(logging.WARNING):
         fewer.capture()
-    assert "the pipeline hides where the stream stood" in caplog.text
+    assert "the pipeline hides the stored token's event" in caplog.text
     assert fewer.rows(f"{name}.kept") == documents(database.kept)
 
 
 @pytest.mark.covers("MDB-FAULT-04", "MDB-XF-08")
-def test_a_token_of_another_deployment_is_a_lost_place_and_time_goes_on(watch: Watch, database: Any) -> None:
+def test_a_token_of_another_deployment_is_a_lost_position_and_resuming_by_time_works(
+    watch: Watch, database: Any
+) -> None:
     """As after a restore: the log has the time, and not the event that the token names."""
     replay = watch()
     database.a.insert_many([{"_id": n} for n in range(3)])
     replay.capture(ReadLimit(changes=1))
-    place = StreamPlace.from_offset(replay.offset)
+    at_event = StreamPlace.from_offset(replay.offset)
     event = captured(replay)[-1]
     text = event["_id"]["_data"]
     at = text.index("5A1004") + 6  # where the collection's UUID begins
     other = text[:at] + ("0" if text[at] != "0" else "1") + text[at + 1 :]
-    strange = StreamPlace(place.seconds, place.increment, place.index, bson.encode({"_data": other}))
+    strange = StreamPlace(at_event.seconds, at_event.increment, at_event.index, bson.encode({"_data": other}))
     database.a.insert_one({"_id": "later"})
     replay.source.close()
-    with pytest.raises(PositionLost, match=r"can't go on after the stored token.*token was not found"):
+    with pytest.raises(PositionLost, match=r"can't resume after the stored token.*token was not found"):
         replay.source.plan(strange.to_offset(), replay.source.head(), ReadLimit())
     patient = watch(resume_by_time=True)
     patient.offset = strange.to_offset()
@@ -560,7 +562,7 @@ async def looked(uri: str, feed: Feed, offset: Any) -> Pending:
 
 
 @pytest.mark.covers("MDB-FAULT-04", "MDB-FAULT-09", "MDB-CAP-09")
-def test_an_oplog_that_rolled_over_is_told_with_what_to_do() -> None:
+def test_an_oplog_that_rolled_over_is_reported_with_a_remedy() -> None:
     from server_kit import MongoServer
 
     with MongoServer(oplog_size_mib=1, options=("--syncdelay", "1")) as server:
@@ -574,10 +576,10 @@ def test_an_oplog_that_rolled_over_is_told_with_what_to_do() -> None:
             assert time.monotonic() < deadline
             client.lost.big.insert_many([{"s": "x" * 100_000} for _ in range(40)])
             time.sleep(0.1)
-        with pytest.raises(PositionLost, match="oplog no longer has the changes after the stored") as told:
+        with pytest.raises(PositionLost, match="oplog no longer has the changes after the stored") as raised:
             replay.new_source().plan(replay.offset, replay.source.head(), ReadLimit())
-        assert "offsets reset" in told.value.remedy
-        assert "when_needed" in told.value.remedy
+        assert "offsets reset" in raised.value.remedy
+        assert "when_needed" in raised.value.remedy
         for mends_loss in (False, True):
             feed = Feed(tables=(r"lost\..*",), mends_loss=mends_loss)
             if mends_loss:

@@ -38,33 +38,33 @@ def test_sound_keyspace_has_nothing_to_find(vitess_server: VitessServer) -> None
         found = capture.check(capture.head())
         capture.close()
         assert findings(found) == {}
-        told = findings(found, "ok")
-        assert "Vitess 24.0.2 answers" in told["connection"]
-        assert "shop has the shards -80, 80-" in told["keyspace"]
-        assert "1 selected: chk_a" in told["tables"]
-        assert "kept for 3 d 0 h" in told["binlogs"]
-        assert "0 transactions are ahead" in told["stored offset"]
+        reported = findings(found, "ok")
+        assert "Vitess 24.0.2 answers" in reported["connection"]
+        assert "shop has the shards -80, 80-" in reported["keyspace"]
+        assert "1 selected: chk_a" in reported["tables"]
+        assert "retained for 3 d 0 h" in reported["binlogs"]
+        assert "0 transactions behind" in reported["stored offset"]
 
 
-def test_each_want_is_told_with_a_remedy(vitess_server: VitessServer) -> None:
+def test_each_missing_prerequisite_is_reported_with_a_remedy(vitess_server: VitessServer) -> None:
     vitess_server.define(
         "lookup", "CREATE TABLE chk_keyless (id bigint)", "CREATE TABLE chk_null (id int UNIQUE)"
     )
     vitess_server.define("lookup", "CREATE TABLE chk_unique (id int NOT NULL UNIQUE)")
     keyless = source(vitess_server, "lookup", r"lookup\.chk_.*")
     assert (
-        "without a primary key can't be mirrored by changes: chk_keyless, chk_null"
+        "without a primary key can't be mirrored incrementally: chk_keyless, chk_null"
         in findings(keyless.check())["keys"]
     )
     keyless.close()
     cases: list[tuple[dict[str, Any], str, str, str]] = [
         ({"keyspace": "nowhere"}, ".*", "keyspace", "VTGate has no keyspace nowhere"),
         ({"shards": ("-40",)}, ".*", "keyspace", "doesn't have the shards of source.shards: -40"),
-        ({}, "nothing", "tables", "no table is selected now. check the patterns"),
+        ({}, "nothing", "tables", "no table is selected. check the patterns"),
     ]
-    for options, tables, subject, told in cases:
+    for options, tables, subject, reported in cases:
         wanting = source(vitess_server, tables=tables, **{"keyspace": "shop", **options})
-        assert told in findings(wanting.check())[subject]
+        assert reported in findings(wanting.check())[subject]
         wanting.close()
 
 
@@ -89,7 +89,7 @@ def test_purged_binlogs_and_a_foreign_offset_are_a_lost_position() -> None:
         with server.connect("lookup") as connection, connection.cursor() as cursor:
             cursor.execute("INSERT INTO t (id) VALUES (1)")
         assert findings(capture.check(start)) == {
-            "binlogs": "binlogs are kept for 1 h 0 min: after a longer pause changes are lost. "
+            "binlogs": "binlogs are retained for 1 h 0 min: after a longer pause changes are lost. "
             "raise binlog_expire_logs_seconds, or capture more often"
         }
         server.purge_binlogs()
@@ -143,7 +143,7 @@ def test_cells_keep_the_reader_in_its_own(vitess_server: VitessServer) -> None:
     elsewhere.close()
 
 
-def test_an_offset_that_grows_old_against_the_binlogs_is_told(vitess_server: VitessServer) -> None:
+def test_an_offset_near_the_end_of_the_binlog_retention_is_reported(vitess_server: VitessServer) -> None:
     vitess_server.define("shop", "CREATE TABLE chk_old (id bigint PRIMARY KEY)", shard_by={"chk_old": "id"})
     capture = source(vitess_server, tables=r"shop\.chk_old")
     kept = vitess_server.mysqld("SELECT @@binlog_expire_logs_seconds").strip()
@@ -154,8 +154,11 @@ def test_an_offset_that_grows_old_against_the_binlogs_is_told(vitess_server: Vit
         assert "stored offset" not in findings(capture.check(before))
         vitess_server.mysqld("SET GLOBAL binlog_expire_logs_seconds = 4")
         time.sleep(4)
-        told = findings(capture.check(before))["stored offset"]
+        reported = findings(capture.check(before))["stored offset"]
     finally:
         vitess_server.mysqld(f"SET GLOBAL binlog_expire_logs_seconds = {kept}")
         capture.close()
-    assert re.search(r"what follows it is \d+ s old, and binlogs are kept for 4 s\. capture now", told)
+    assert re.search(
+        r"the changes after it are \d+ s old, and binlogs are retained for 4 s\. run the capture now",
+        reported,
+    )

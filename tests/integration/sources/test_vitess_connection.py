@@ -52,7 +52,7 @@ def first_position(vtgate: VtgateClient) -> str:
 
 @pytest.fixture(scope="module")
 def secured(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[VitessServer, Path]]:
-    """A server that asks for a login and speaks TLS alone, its keepalive policy VTGate's own."""
+    """A server that requires a login and TLS, with VTGate's default keepalive policy."""
     folder = tmp_path_factory.mktemp("tls")
 
     def openssl(*arguments: str) -> None:
@@ -88,14 +88,14 @@ def test_login_is_sent_with_statements_and_streams(secured: tuple[VitessServer, 
     with client(server.connection) as vtgate:
         assert vtgate.execute("SELECT 1").rows == [[b"1"]]
         assert first_position(vtgate).startswith("MySQL56/")
-    for login, told in (
+    for login, reported in (
         ({"login": "", "password": ""}, "UNAUTHENTICATED"),
         ({"password": WRONG}, "PERMISSION"),
     ):
         with client(server.connection, **login) as vtgate:
-            with pytest.raises(ConfigurationError, match=told) as of_statement:
+            with pytest.raises(ConfigurationError, match=reported) as of_statement:
                 vtgate.execute("SELECT 1")
-            with pytest.raises(ConfigurationError, match=told) as of_stream:
+            with pytest.raises(ConfigurationError, match=reported) as of_stream:
                 next(vtgate.vstream(stream_from()))
             assert WRONG not in f"{of_statement.value} {of_stream.value}"
 
@@ -181,7 +181,7 @@ def test_servers_errors_are_ours_by_type(vitess_server: VitessServer) -> None:
             list(vtgate.vstream(stream_from("rubbish")))
         with pytest.raises(ConfigurationError, match="INVALID_ARGUMENT"):
             next(vtgate.vstream(b""))
-        with pytest.raises(ConfigurationError, match="doesn't run SELEKT"):
+        with pytest.raises(ConfigurationError, match="can't run SELEKT"):
             vtgate.execute("SELEKT 1")
     wrong_port = {"port": vitess_server.web_port}
     with client(vitess_server.connection, **wrong_port) as vtgate, pytest.raises(TransientError):
@@ -207,7 +207,7 @@ class Relay:
 
     def close(self) -> None:
         for end in [self._listener, *self._open]:
-            with contextlib.suppress(OSError):  # its other end has gone
+            with contextlib.suppress(OSError):  # the peer has disconnected
                 end.shutdown(socket.SHUT_RDWR)
             end.close()
         self._open.clear()

@@ -13,7 +13,7 @@ from airflow_cdc_provider.exceptions import PositionLost, ReshardStopped
 from airflow_cdc_provider.hooks.vitess_feed import Feed, look, look_at_shards
 from airflow_cdc_provider.sources.base import ReadLimit
 from airflow_cdc_provider.sources.mongodb.selection import Selection
-from airflow_cdc_provider.sources.vitess.failures import ParticipantsApart
+from airflow_cdc_provider.sources.vitess.failures import PartialReshard
 from airflow_cdc_provider.sources.vitess.options import VitessOptions, VitessStream
 from airflow_cdc_provider.sources.vitess.position import Position
 from airflow_cdc_provider.sources.vitess.requests import filter_of
@@ -60,19 +60,19 @@ def _changes(source: VitessSource, plan: Any) -> int:
 
 
 def _read_over_a_stop(cluster: VitessCluster, start: Any, head: Any) -> int:
-    """Read to the reshard, where the stream is asked to end, and from there on; return how many changes."""
+    """Read to the reshard, at which the stream stops, and from there on; return the number of changes."""
     options = VitessOptions(keyspace="shop", stream=VitessStream(stop_on_reshard=True))
     source = VitessSource(options, cluster.connection, Selection())
     plan = source.plan(start, head, ReadLimit())
     read = _changes(source, plan)
     assert not plan.at_head
     assert set(plan.end) == {"shop/-80", "shop/80-"}
-    with pytest.raises(ReshardStopped, match="shop/-80 turned into shop/-40, shop/40-80") as told:
+    with pytest.raises(ReshardStopped, match="shop/-80 turned into shop/-40, shop/40-80") as reported:
         source.plan(plan.end, head, ReadLimit())
     source.close()
 
     source = VitessSource(options, cluster.connection, Selection())
-    offset = json.loads(told.value.found)
+    offset = json.loads(reported.value.found)
     assert set(offset) == set(head)
     assert offset["shop/40-80"]["parents"] == ["shop/-80"]
     plan = source.plan(offset, source.head(), ReadLimit())
@@ -83,7 +83,7 @@ def _read_over_a_stop(cluster: VitessCluster, start: Any, head: Any) -> int:
 
 
 @pytest.mark.covers("VIT-RSH-01", "VIT-RSH-02", "VIT-RSH-04", "VIT-STR-04")
-def test_capture_that_was_off_goes_on_over_a_reshard_until_the_old_shards_are_deleted(
+def test_stopped_capture_resumes_over_a_reshard_until_the_old_shards_are_deleted(
     cluster: VitessCluster,
 ) -> None:
     def insert(first: int) -> None:
@@ -158,7 +158,7 @@ def test_several_streams_follow_shards_that_become_one(cluster: VitessCluster) -
     alone = ChangeStream(
         lambda: client, options, lambda: filter_of(["item"]), str.isascii, lambda table, name: False
     )
-    with pytest.raises(ParticipantsApart, match="not all journaling participants"):
+    with pytest.raises(PartialReshard, match="not all journaling participants"):
         alone.plan(
             Position.from_offset(start).of_shards(["shop/80-"]),
             Position.from_offset(head).of_shards(["shop/40-"]),

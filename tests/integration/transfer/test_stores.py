@@ -66,7 +66,7 @@ def test_a_file_is_what_was_put_last(store: Store) -> None:
     assert [item.name for item in store.items()] == ["b"]
 
 
-def test_a_missing_file_is_told_as_such(store: Store) -> None:
+def test_a_missing_file_is_reported_as_such(store: Store) -> None:
     store.write("b", [b"x"])
     for begin, end in ((0, None), (0, 10)):
         with pytest.raises(FileNotFoundError):
@@ -118,7 +118,7 @@ def test_small_files_are_read_once_by_their_only_writer(tmp_path: Path) -> None:
         content(store, "found")
 
 
-def test_who_is_not_let_in_hears_why(
+def test_who_is_not_let_in_gets_the_reason(
     ssh_server: SshServer, connect: Connect, s3_server: S3Server, tmp_path: Path
 ) -> None:
     from server_kit.s3 import KEY, SECRET
@@ -130,7 +130,7 @@ def test_who_is_not_let_in_hears_why(
         login=ssh_server.user,
         extra={"key_file": str(ssh_server.folder / "host_key"), "no_host_key_check": True},
     )
-    with pytest.raises(ConfigurationError, match="is refused at /raw"):
+    with pytest.raises(ConfigurationError, match="has no access to /raw"):
         SftpStore(wrong_key, "/raw").items()
     nobody_there = connect(
         conn_type="aws", login=KEY, password=SECRET, extra={"endpoint_url": "http://127.0.0.1:1"}
@@ -143,7 +143,7 @@ def test_who_is_not_let_in_hears_why(
         s3_store(role, "s3://landing/x")
     keys = {"endpoint_url": s3_server.endpoint, "region_name": "eu-central-1"}
     known = connect(conn_type="aws", login=KEY, password=SECRET, extra=keys)
-    with pytest.raises(ConfigurationError, match="refuses us: found NoSuchBucket"):
+    with pytest.raises(ConfigurationError, match="is denied: found NoSuchBucket"):
         s3_store(known, "s3://no-such-bucket/x").items()
     assert SECRET not in str(known)
     gone = OpenSshStore("nobody@127.0.0.1", "/raw", ("-P", "1", "-F", "/dev/null"))

@@ -120,7 +120,7 @@ def test_record_of_all_feeds_is_an_event_of_its_own() -> None:
     assert [generation_at(fences, "a", bytes([p])) for p in (5, 6)] == [NOON_US, NOON_US + SECOND_US]
 
 
-def test_late_record_tells_an_event_from_its_neighbour() -> None:
+def test_late_record_distinguishes_an_event_from_its_neighbour() -> None:
     """Given one feed's first record and the other's second, which could be of one event."""
     fences = add_fences((), [written("a", 1), written("b", 2, 45)])
     assert len({f.generation for f in fences}) == 1
@@ -164,7 +164,7 @@ def test_order_and_portions_in_which_records_arrive_make_no_difference(
 
 
 @given(st.lists(st.integers(2, 200), max_size=8), st.data())
-def test_clocks_that_agree_better_than_truncates_are_apart_tell_all_events(
+def test_clock_skew_below_the_time_between_truncates_identifies_all_events(
     seconds: list[int], data: st.DataObject
 ) -> None:
     """Given that each feed has a record of each event."""

@@ -61,7 +61,7 @@ def _call(package: Path, **environment: str) -> tuple[int, str, str]:
     return int(result), folder, done.stderr
 
 
-def test_a_kernel_is_compiled_anew_when_what_it_calls_in_another_file_changes(
+def test_a_kernel_is_compiled_again_when_a_callee_in_another_file_changes(
     package: Path, tmp_path: Path
 ) -> None:
     cache = str(tmp_path / "cache")
@@ -104,7 +104,7 @@ def test_numbas_own_setting_is_left_alone() -> None:
     assert before == numba.config.CACHE_DIR
 
 
-def test_the_same_sources_in_another_place_share_machine_code(package: Path, tmp_path: Path) -> None:
+def test_the_same_sources_in_another_folder_share_machine_code(package: Path, tmp_path: Path) -> None:
     cache = tmp_path / "cache"
     _, folder, _ = _call(package, XDG_CACHE_HOME=str(cache))
     compiled = {path: path.stat().st_mtime_ns for path in cache.rglob("*.nb?")}

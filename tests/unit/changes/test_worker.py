@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from airflow_cdc_provider.changes.worker import forget_archives
+from airflow_cdc_provider.changes.worker import drop_zip_importers
 
 
 def test_an_archive_is_read_once_and_still_imported_from(
@@ -31,7 +31,7 @@ def test_an_archive_is_read_once_and_still_imported_from(
 
     monkeypatch.setattr(zipimport, "_read_directory", reading)
 
-    forget_archives()
+    drop_zip_importers()
     importlib.invalidate_caches()
     assert importlib.import_module("in_archive_two").x == 2
 

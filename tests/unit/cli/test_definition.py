@@ -58,7 +58,7 @@ def test_every_command_leads_to_a_function() -> None:
     assert list(found) == [
         "cdc events",
         "cdc rows",
-        "cdc plan-move",
+        "cdc migrate plan",
         "cdc check",
         "cdc schema",
         "cdc create-topics",
@@ -69,15 +69,15 @@ def test_every_command_leads_to_a_function() -> None:
         "cdc offsets show",
         "cdc offsets set",
         "cdc offsets reset",
-        "cdc offsets forget",
+        "cdc offsets remove-origin",
         "cdc offsets adopt",
-        "cdc offsets publish",
+        "cdc offsets publish-from",
         "cdc offsets export",
         "cdc offsets import",
     ]
-    from airflow_cdc_provider.cli import live_commands, moving, offline_commands
+    from airflow_cdc_provider.cli import live_commands, migrate, offline_commands
 
-    modules = {"cdc events": offline_commands, "cdc rows": offline_commands, "cdc plan-move": moving}
+    modules = {"cdc events": offline_commands, "cdc rows": offline_commands, "cdc migrate plan": migrate}
     for name, one in found.items():
         module = modules.get(name, live_commands)
         assert callable(getattr(module, one.func.__name__))
@@ -125,7 +125,7 @@ def test_logs_stay_out_of_the_output(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("arguments", "code", "message"),
     [
-        (("events", "--connector", "none.yaml", "--input", "x"), 1, "error: [CDC-CONFIGURATION] there is no"),
+        (("events", "--connector", "none.yaml", "--input", "x"), 1, "none.yaml does not exist"),
         (("events", "--connector", "none.yaml"), 2, "either --input PATH or --from-lake is required"),
     ],
 )

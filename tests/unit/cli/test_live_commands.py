@@ -19,17 +19,17 @@ OFFSET = {"stream": {"v": 1, "token": "82"}}
 
 
 class RecordedApplication:
-    """Stands in for spark-submit: keeps the specs and answers with a result."""
+    """Fake spark-submit: records the specs and returns a result."""
 
     def __init__(self, result: JobResult | None) -> None:
         self.result = result
         self.specs: list[JobSpec] = []
 
     def __call__(self, spec: Path) -> str:
-        asked = JobSpec.from_json(spec.read_text())
-        self.specs.append(asked)
+        spec_read = JobSpec.from_json(spec.read_text())
+        self.specs.append(spec_read)
         if self.result is not None:
-            self.result.write(asked.result_path)
+            self.result.write(spec_read.result_path)
         return "what Spark printed\n"
 
 
@@ -58,16 +58,16 @@ def test_show_and_lag_print_what_the_stage_reports(
     assert [(s.stage, s.options) for s in recorded.specs] == [("offsets", {"action": "show"})] * 2
 
 
-def test_where_publishing_stands_goes_to_stderr_and_it_may_go_on_elsewhere(
+def test_publishing_progress_goes_to_stderr_and_may_be_set(
     connector: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    told = PublishResult(7, pending_batches=2, lag_seconds=1.5)
-    recorded = application(monkeypatch, JobResult(ok=True, offset=OFFSET, published=told))
+    published = PublishResult(7, pending_batches=2, lag_seconds=1.5)
+    recorded = application(monkeypatch, JobResult(ok=True, offset=OFFSET, published=published))
     live_commands.show_offset(Namespace(connector=connector))
     live_commands.publish_from(Namespace(connector=connector, batch=8))
     shown = capsys.readouterr()
     assert json.loads(shown.out) == OFFSET
-    line = "published through batch 7, 2 batches wait, the oldest for 1.5 s"
+    line = "published through batch 7, 2 batches pending, the oldest for 1.5 s"
     assert shown.err.splitlines() == [line, line]
     assert [s.options for s in recorded.specs] == [{"action": "show"}, {"action": "publish", "batch": 8}]
 
@@ -78,8 +78,8 @@ def test_status_prints_a_line_per_table(
     tables = (TableStatus("a.b", "running", None, pending=3), TableStatus("a.c", "done", OFFSET, rows=7))
     recorded = application(monkeypatch, JobResult(ok=True, status=tables))
     live_commands.status(Namespace(connector=connector))
-    told = map(json.loads, capsys.readouterr().out.splitlines())
-    assert tuple(TableStatus(**one) for one in told) == tables
+    printed = map(json.loads, capsys.readouterr().out.splitlines())
+    assert tuple(TableStatus(**one) for one in printed) == tables
     assert recorded.specs[0].options == {"action": "status"}
 
 
@@ -192,7 +192,7 @@ def test_debeziums_form_is_not_written_for_others(
         live_commands.export_offset(
             Namespace(connector=connector, file=str(tmp_path / "o.json"), to="debezium", moved_from="")
         )
-    assert "for connectors of Vitess and ScyllaDB alone" in capsys.readouterr().err
+    assert "only for Vitess and ScyllaDB" in capsys.readouterr().err
 
 
 @pytest.mark.covers("CAS-FAULT-09")
@@ -203,22 +203,22 @@ def test_reset_may_be_for_one_table(connector: str, monkeypatch: pytest.MonkeyPa
     assert [list(s.tables) for s in recorded.specs] == [[], ["shop.a"]]
 
 
-def test_forget_names_the_node(connector: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_remove_origin_names_the_node(connector: str, monkeypatch: pytest.MonkeyPatch) -> None:
     recorded = application(monkeypatch, JobResult(ok=True))
-    live_commands.forget_origin(Namespace(connector=connector, origin="host-1"))
+    live_commands.remove_origin(Namespace(connector=connector, origin="host-1"))
     assert [s.options for s in recorded.specs] == [{"action": "forget", "origin": "host-1"}]
 
 
 @pytest.mark.parametrize(
     ("result", "offset", "message"),
     [
-        (JobResult(ok=True), "no json", "--offset is no JSON"),
-        (JobResult(ok=True), "[1]", "--offset is wrong"),
+        (JobResult(ok=True), "no json", "--offset is not valid JSON"),
+        (JobResult(ok=True), "[1]", "invalid value for --offset: expected"),
         (JobResult(ok=False, error_code="COMMIT-CONFLICT", error="lost a race"), "{}", "lost a race"),
         (None, "{}", "what Spark printed"),
     ],
 )
-def test_what_fails_is_told_with_exit_code_1(
+def test_failures_are_reported_with_exit_code_1(
     connector: str,
     monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
@@ -294,22 +294,22 @@ def test_events_of_the_lake_are_what_the_stage_wrote(
     assert (spec.options["after_batch"], spec.options["now_ns"]) == (7, 5 * 10**9)
 
 
-def test_metrics_are_those_that_the_continuous_application_told(
+def test_metrics_are_those_of_the_continuous_application(
     connector: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    asked = Namespace(connector=connector, work_folder=str(tmp_path))
+    arguments = Namespace(connector=connector, work_folder=str(tmp_path))
     with pytest.raises(SystemExit):
-        live_commands.metrics(asked)
-    assert "there is no continuous application of connector shop" in capsys.readouterr().err
-    told = {"streaming": {"TotalNumberOfEventsSeen": 7}, "snapshot": {"SnapshotCompleted": True}}
+        live_commands.metrics(arguments)
+    assert "no continuous application of connector shop" in capsys.readouterr().err
+    metrics = {"streaming": {"TotalNumberOfEventsSeen": 7}, "snapshot": {"SnapshotCompleted": True}}
     folder = tmp_path / "shop" / "stream"
     folder.mkdir(parents=True)
     now = time.time()
-    StreamState(1, "here", "shop", now, now, metrics=told).write(folder / "state.json")
+    StreamState(1, "here", "shop", now, now, metrics=metrics).write(folder / "state.json")
 
-    live_commands.metrics(asked)
+    live_commands.metrics(arguments)
 
-    assert json.loads(capsys.readouterr().out) == {"status": "running", "told_at": now, **told}
+    assert json.loads(capsys.readouterr().out) == {"status": "running", "updated_at": now, **metrics}
 
 
 def test_an_application_starts_without_what_only_pays_in_a_long_one(

@@ -80,21 +80,21 @@ def test_capture_modes_become_what_events_carry(
 
 @pytest.mark.covers("MDB-FLT-01", "MDB-FLT-04", "MDB-FLT-07")
 def test_lists_select_collections_without_regard_to_case() -> None:
-    made = connector(collection_include_list=r"shop\.orders,shop2\..*")
-    assert made.selects("shop.orders")
-    assert made.selects("SHOP.Orders")
-    assert made.selects("shop2.x")
-    assert not made.selects("shop.orders2")
-    assert not made.selects("myshop.orders")
+    built = connector(collection_include_list=r"shop\.orders,shop2\..*")
+    assert built.selects("shop.orders")
+    assert built.selects("SHOP.Orders")
+    assert built.selects("shop2.x")
+    assert not built.selects("shop.orders2")
+    assert not built.selects("myshop.orders")
 
 
 @pytest.mark.covers("MDB-FLT-01", "MDB-FLT-07", "MDB-FLT-02")
 def test_literal_lists_are_taken_as_they_are() -> None:
-    made = connector(filters_match_mode="literal", collection_include_list="shop.or*, shop.b")
-    assert made.selects("shop.or*")
-    assert made.selects("shop.b")
-    assert not made.selects("shop.orders")
-    assert not made.selects("Shop.b")
+    built = connector(filters_match_mode="literal", collection_include_list="shop.or*, shop.b")
+    assert built.selects("shop.or*")
+    assert built.selects("shop.b")
+    assert not built.selects("shop.orders")
+    assert not built.selects("Shop.b")
     of_databases = connector(filters_match_mode="literal", database_include_list=" shop , x.*")
     assert of_databases.selects("shop.a")
     assert not any(of_databases.selects(name) for name in ("shop2.a", "myshop.a", "Shop.a", "xy.a"))
@@ -102,12 +102,12 @@ def test_literal_lists_are_taken_as_they_are() -> None:
 
 @pytest.mark.covers("MDB-FLT-02", "MDB-FLT-03", "MDB-FLT-05")
 def test_databases_and_collections_both_must_match() -> None:
-    made = connector(database_include_list="shop,shop2", collection_exclude_list=r"shop\.(a|b)")
-    assert made.selects("shop.c")
-    assert made.selects("shop2.a")
-    assert not made.selects("shop.a")
-    assert not made.selects("other.c")
-    assert made.selects("shop.ab")
+    built = connector(database_include_list="shop,shop2", collection_exclude_list=r"shop\.(a|b)")
+    assert built.selects("shop.c")
+    assert built.selects("shop2.a")
+    assert not built.selects("shop.a")
+    assert not built.selects("other.c")
+    assert built.selects("shop.ab")
     excluding = connector(database_exclude_list="shop")
     assert not excluding.selects("shop.c")
     assert excluding.selects("shop2.c")
@@ -115,11 +115,11 @@ def test_databases_and_collections_both_must_match() -> None:
 
 
 @pytest.mark.covers("CAS-D3X-03")
-def test_the_drivers_file_is_taken_over_and_its_other_settings_are_the_connections() -> None:
-    made = from_debezium({**CASSANDRA, "cassandra.driver.config.file": "/etc/cdc/application.conf"})
-    assert isinstance(made.connector.source, CassandraOptions)
-    assert made.connector.source.driver_config_file == "/etc/cdc/application.conf"
-    assert not [note for note in made.notes if "cassandra.driver" in note]
+def test_the_drivers_file_is_imported_and_its_other_settings_are_the_connections() -> None:
+    built = from_debezium({**CASSANDRA, "cassandra.driver.config.file": "/etc/cdc/application.conf"})
+    assert isinstance(built.connector.source, CassandraOptions)
+    assert built.connector.source.driver_config_file == "/etc/cdc/application.conf"
+    assert not [note for note in built.notes if "cassandra.driver" in note]
 
 
 @pytest.mark.covers("MDB-FLT-04", "MDB-FLT-06")
@@ -142,29 +142,29 @@ def test_lists_that_exclude_each_other_are_refused(properties: dict[str, str]) -
 
 @pytest.mark.covers("MDB-EVT-15", "MDB-HDR-01")
 def test_publishing_options_are_mapped() -> None:
-    made = connector(
+    built = connector(
         tombstones_on_delete="false",
         extended_headers_enabled="false",
         key_converter_schemas_enable="true",
         value_converter_schemas_enable="true",
     )
-    assert (made.publish.tombstones, made.publish.headers, made.publish.schemas) == (False, False, True)
-    assert made.topic_prefix == "shop"
+    assert (built.publish.tombstones, built.publish.headers, built.publish.schemas) == (False, False, True)
+    assert built.topic_prefix == "shop"
 
 
 @pytest.mark.covers("CAS-D3X-13")
-def test_metric_tags_are_taken_over() -> None:
-    made = connector(custom_metric_tags="env=prod, team = orders")
-    assert made.metric_tags == {"env": "prod", "team": "orders"}
-    assert made.tags == {"env": "prod", "team": "orders", "connector": "shop", "source": "mongodb"}
-    assert Connector.from_dict(made.to_dict()) == made
-    with pytest.raises(ConfigurationError, match=r"custom\.metric\.tags is wrong: expected k1=v1,k2=v2"):
+def test_metric_tags_are_imported() -> None:
+    built = connector(custom_metric_tags="env=prod, team = orders")
+    assert built.metric_tags == {"env": "prod", "team": "orders"}
+    assert built.tags == {"env": "prod", "team": "orders", "connector": "shop", "source": "mongodb"}
+    assert Connector.from_dict(built.to_dict()) == built
+    with pytest.raises(ConfigurationError, match=r"custom\.metric\.tags: expected k1=v1,k2=v2"):
         connector(custom_metric_tags="prod")
-    with pytest.raises(ConfigurationError, match="names that metrics do not have already"):
+    with pytest.raises(ConfigurationError, match="names other than the reserved tags"):
         connector(custom_metric_tags="connector=other")
 
 
-def test_secrets_are_left_to_the_connection_and_told() -> None:
+def test_secrets_are_left_to_the_connection_and_reported() -> None:
     imported = from_debezium(MONGODB)
     assert "secret" not in repr(imported)
     assert [note.split()[1] for note in imported.notes] == ["mongodb.connection.string"]
@@ -183,7 +183,7 @@ def test_secrets_are_left_to_the_connection_and_told() -> None:
 )
 def test_what_would_change_events_is_refused_with_a_reason(name: str, value: str) -> None:
     dotted = name.replace("_", ".")
-    with pytest.raises(ConfigurationError, match=f"property {dotted} can't be followed") as refused:
+    with pytest.raises(ConfigurationError, match=f"property {dotted} is not supported") as refused:
         connector(**{name: value})
     assert refused.value.remedy
 
@@ -231,7 +231,7 @@ def test_debeziums_defaults_are_accepted(name: str, value: str) -> None:
     ],
 )
 def test_wrong_values_are_refused_with_what_is_expected(name: str, value: str) -> None:
-    with pytest.raises(ConfigurationError, match="is wrong: expected"):
+    with pytest.raises(ConfigurationError, match=": expected"):
         connector(**{name: value})
 
 
@@ -241,17 +241,17 @@ def test_an_unknown_property_is_refused_with_the_nearest_name() -> None:
 
 
 def test_keys_and_values_must_be_written_alike() -> None:
-    with pytest.raises(ConfigurationError, match="written alike"):
+    with pytest.raises(ConfigurationError, match="must have the same setting"):
         connector(key_converter_schemas_enable="true", value_converter_schemas_enable="false")
 
 
-def test_a_json_converter_without_its_schemas_setting_is_told_as_its_default_differs() -> None:
+def test_a_json_converter_without_its_schemas_setting_is_reported_as_its_default_differs() -> None:
     json_converter = {"value.converter": "org.apache.kafka.connect.json.JsonConverter"}
     imported = from_debezium({**MONGODB, **json_converter})
     assert imported.connector.publish.schemas is False
     assert any("value.converter.schemas.enable isn't set" in note for note in imported.notes)
-    told = from_debezium({**MONGODB, **json_converter, "value.converter.schemas.enable": "false"}).notes
-    assert not any("schemas.enable" in note for note in told)
+    raised = from_debezium({**MONGODB, **json_converter, "value.converter.schemas.enable": "false"}).notes
+    assert not any("schemas.enable" in note for note in raised)
 
 
 @pytest.mark.covers("CAS-DEPLOY-02")
@@ -264,24 +264,24 @@ def test_cassandras_file_is_known_by_its_names(tmp_path: Path) -> None:
         "offset.backing.store.dir=/store\nsnapshot.consistency=ONE\nsnapshot.mode=ALWAYS\n"
     )
     imported = load_debezium_properties(file)
-    made = imported.connector
-    assert isinstance(made.source, CassandraOptions)
-    assert (made.name, made.topic_prefix) == ("test_connector", "test_prefix")
-    assert (made.source.consistency, made.snapshot.mode) == ("ONE", "initial")
-    assert not made.publish.tombstones  # Debezium's default for Cassandra
+    built = imported.connector
+    assert isinstance(built.source, CassandraOptions)
+    assert (built.name, built.topic_prefix) == ("test_connector", "test_prefix")
+    assert (built.source.consistency, built.snapshot.mode) == ("ONE", "initial")
+    assert not built.publish.tombstones  # Debezium's default for Cassandra
     assert len(imported.notes) == 7
 
 
 @pytest.mark.covers("CAS-D3X-04")
 def test_cassandra_options_are_mapped() -> None:
-    made = from_debezium(
+    built = from_debezium(
         {**CASSANDRA, "table.include.list": r"shop\.a", "cassandra.node.id": "node-1"}
     ).connector
-    assert made.type == "cassandra"
-    assert isinstance(made.source, CassandraOptions)
-    assert made.source.node == "node-1"
-    assert made.selects("shop.a")
-    assert not made.selects("shop.b")
+    assert built.type == "cassandra"
+    assert isinstance(built.source, CassandraOptions)
+    assert built.source.node == "node-1"
+    assert built.selects("shop.a")
+    assert not built.selects("shop.b")
 
 
 @pytest.mark.covers("CAS-CFG-01", "CAS-SNAP-02")
@@ -292,7 +292,7 @@ def test_cassandra_options_are_mapped() -> None:
 )
 def test_cassandras_snapshot_modes_are_taken_in_any_case(value: str, mode: str) -> None:
     assert from_debezium({**CASSANDRA, "snapshot.mode": value}).connector.snapshot.mode == mode
-    with pytest.raises(ConfigurationError, match=r"snapshot\.mode is wrong: expected one of initial, always"):
+    with pytest.raises(ConfigurationError, match=r"snapshot\.mode: expected one of initial, always"):
         from_debezium({**CASSANDRA, "snapshot.mode": f"{value}ly"})
 
 
@@ -311,18 +311,18 @@ def test_names_have_no_default() -> None:
 @pytest.mark.covers("MDB-NAME-04")
 @pytest.mark.parametrize("base", [MONGODB, CASSANDRA], ids=["mongodb", "cassandra"])
 def test_the_class_of_a_copied_file_selects_the_source(base: dict[str, str]) -> None:
-    made = from_debezium(base).connector
+    built = from_debezium(base).connector
     kind = MongodbOptions if base is MONGODB else CassandraOptions
-    assert made.type in base["connector.class"]
-    assert isinstance(made.source, kind)
+    assert built.type in base["connector.class"]
+    assert isinstance(built.source, kind)
 
 
 @pytest.mark.covers("MDB-SNAP-17")
 def test_filters_of_snapshots_are_taken_by_collection() -> None:
     name = "snapshot.collection.filter.overrides"
     filters = {f"{name}.shop.a": '{"n": 1}', f"{name}.shop.b": "{}"}
-    made = from_debezium({**MONGODB, name: "shop.a, shop.b", **filters}).connector
-    assert made.snapshot.filters == {"shop.a": '{"n": 1}', "shop.b": "{}"}
+    built = from_debezium({**MONGODB, name: "shop.a, shop.b", **filters}).connector
+    assert built.snapshot.filters == {"shop.a": '{"n": 1}', "shop.b": "{}"}
     with pytest.raises(ConfigurationError, match=r"overrides\.shop\.c is missing"):
         from_debezium({**MONGODB, name: "shop.c"})
 
@@ -336,14 +336,14 @@ def test_the_connect_timeout_bounds_an_attempt() -> None:
         assert client.options.pool_options.connect_timeout == 2.5
 
 
-def test_a_missing_file_is_told(tmp_path: Path) -> None:
-    with pytest.raises(ConfigurationError, match="there is no connector file"):
+def test_a_missing_file_is_reported(tmp_path: Path) -> None:
+    with pytest.raises(ConfigurationError, match=r"connector file .* does not exist"):
         load_debezium_properties(tmp_path / "none.properties")
 
 
 def test_an_imported_declaration_is_written_back_to_the_same() -> None:
-    made = connector(collection_include_list="a", capture_mode="change_streams")
-    assert Connector.from_dict(made.to_dict()) == made
+    built = connector(collection_include_list="a", capture_mode="change_streams")
+    assert Connector.from_dict(built.to_dict()) == built
 
 
 @pytest.mark.parametrize("kind", list(RULES))
@@ -357,10 +357,10 @@ def test_every_known_property_is_mapped_left_out_or_refused_on_purpose(kind: str
             assert full.split(".some")[0] in str(error), error
 
 
-def test_patterns_that_the_server_cannot_apply_are_told() -> None:
+def test_patterns_that_the_server_cannot_apply_are_reported() -> None:
     def notes(value: str) -> list[str]:
         imported = from_debezium({"topic.prefix": "shop", "collection.include.list": value})
-        return [note for note in imported.notes if "can't apply" in note]
+        return [note for note in imported.notes if "can't evaluate" in note]
 
     assert notes(r"shop\.orders,shop\.a[0-9]+") == []
     (note,) = notes(r"shop\.orders,shop\.b\d")
@@ -369,9 +369,9 @@ def test_patterns_that_the_server_cannot_apply_are_told() -> None:
 
 
 @pytest.mark.covers("MDB-CUR-01", "MDB-CUR-03", "MDB-CUR-04", "MDB-CUR-07", "MDB-CUR-09", "MDB-CUR-10")
-def test_what_is_asked_of_the_cursor_is_taken_over() -> None:
+def test_cursor_options_is_imported() -> None:
     stages = '[{"$match": {"fullDocument.x": {"$gt": 1}}}]'
-    made = source(
+    built = source(
         cursor_pipeline=stages,
         cursor_pipeline_order="USER_FIRST",
         cursor_oversize_handling_mode="skip",
@@ -379,23 +379,23 @@ def test_what_is_asked_of_the_cursor_is_taken_over() -> None:
         cursor_max_await_time_ms="250",
         snapshot_fetch_size="77",
     )
-    assert made.stream.pipeline == ({"$match": {"fullDocument.x": {"$gt": 1}}},)
-    assert (made.stream.pipeline_order, made.stream.oversize) == ("user_first", "skip")
-    assert (made.stream.skip_over_bytes, made.advanced.max_await_seconds) == (5000, 0.25)
-    assert made.advanced.fetch_size == 77
+    assert built.stream.pipeline == ({"$match": {"fullDocument.x": {"$gt": 1}}},)
+    assert (built.stream.pipeline_order, built.stream.oversize) == ("user_first", "skip")
+    assert (built.stream.skip_over_bytes, built.advanced.max_await_seconds) == (5000, 0.25)
+    assert built.advanced.fetch_size == 77
     default = source()
     assert (default.stream.oversize, default.advanced.max_await_seconds) == ("split", 1.0)
     for wrong in ("[{", "{}", '[{"$out": "x"}]', '[{"$unset": "_id"}]'):
-        with pytest.raises(ConfigurationError, match="pipeline is wrong"):
+        with pytest.raises(ConfigurationError, match="pipeline: expected"):
             source(cursor_pipeline=wrong)
-    with pytest.raises(ConfigurationError, match="above 0 where the mode is skip"):
+    with pytest.raises(ConfigurationError, match="above 0 with mode skip"):
         source(cursor_oversize_handling_mode="skip", cursor_oversize_skip_threshold="0")
     with pytest.raises(ConfigurationError, match="skip_over_bytes is missing"):
         source(cursor_oversize_handling_mode="skip")
 
 
 @pytest.mark.covers("MDB-SNAP-07", "MDB-SNAP-09")
-def test_snapshot_modes_are_taken_over_or_refused_with_the_reason() -> None:
+def test_snapshot_modes_are_imported_or_refused_with_the_reason() -> None:
     modes = {
         "initial": "initial",
         "always": "always",
@@ -406,9 +406,9 @@ def test_snapshot_modes_are_taken_over_or_refused_with_the_reason() -> None:
     }
     for name, mode in modes.items():
         assert connector(snapshot_mode=name.upper()).snapshot.mode == mode
-    with pytest.raises(ConfigurationError, match="Java classes"):
+    with pytest.raises(ConfigurationError, match="Java class"):
         connector(snapshot_mode="custom", snapshot_mode_custom_name="mine")
-    with pytest.raises(ConfigurationError, match="is wrong: expected one of initial"):
+    with pytest.raises(ConfigurationError, match=": expected one of initial"):
         connector(snapshot_mode="sometimes")
 
 
@@ -431,7 +431,7 @@ def test_a_configured_snapshot_mode_is_the_one_that_does_the_same(flags: str, mo
     based_on = {f"snapshot.mode.configuration.based.{flag}": "true" for flag in flags.split()}
     properties = {**MONGODB, "snapshot.mode": "configuration_based", **based_on}
     if mode is None:
-        with pytest.raises(ConfigurationError, match="can't be followed: expected start"):
+        with pytest.raises(ConfigurationError, match=r"unsupported combination of flags .*expected start"):
             from_debezium(properties)
     else:
         assert from_debezium(properties).connector.snapshot.mode == mode
@@ -439,7 +439,7 @@ def test_a_configured_snapshot_mode_is_the_one_that_does_the_same(flags: str, mo
 
 @pytest.mark.covers("MDB-SNAP-16", "MDB-GRD-01", "MDB-GRD-02", "MDB-CAP-09")
 @pytest.mark.covers("MDB-CONN-14", "MDB-CONN-16", "MDB-CONN-17")
-def test_start_include_list_and_guardrail_are_taken_over() -> None:
+def test_start_include_list_and_guardrail_are_imported() -> None:
     imported = from_debezium(
         {
             **MONGODB,
@@ -453,18 +453,18 @@ def test_start_include_list_and_guardrail_are_taken_over() -> None:
             "connect.backoff.max.delay.ms": "120000",
         }
     )
-    made = imported.connector
-    assert isinstance(made.source, MongodbOptions)
-    assert made.source.start_at == str(1767225600 << 32 | 3)
-    assert [made.snapshot.includes(name) for name in ("shop.a", "SHOP.A", "shop.ab")] == [True, True, False]
-    assert (made.guardrail.max_tables, made.guardrail.action) == (5, "fail")
+    built = imported.connector
+    assert isinstance(built.source, MongodbOptions)
+    assert built.source.start_at == str(1767225600 << 32 | 3)
+    assert [built.snapshot.includes(name) for name in ("shop.a", "SHOP.A", "shop.ab")] == [True, True, False]
+    assert (built.guardrail.max_tables, built.guardrail.action) == (5, "fail")
     assert isinstance(imported.connector.source, MongodbOptions)
-    values = ConnectionValues.read({"host": "h"}, 1.0, made.source.advanced.heartbeat_seconds)
+    values = ConnectionValues.read({"host": "h"}, 1.0, built.source.advanced.heartbeat_seconds)
     client = values.client()
     assert client.options.heartbeat_frequency == 0.7
     client.close()
     pauses_of_debezium = [1, 2, 4, 8, 16, 32, 64, *[120] * 9]
-    assert list(pauses(made.source.advanced)) == pauses_of_debezium
+    assert list(pauses(built.source.advanced)) == pauses_of_debezium
     with pytest.raises(ConfigurationError, match="a BSON timestamp as one number"):
         connector(capture_start_op_time="1767225600")
 
@@ -474,8 +474,8 @@ def test_a_target_says_nothing_where_everything_is_watched() -> None:
     imported = from_debezium({**MONGODB, "capture.target": "shop"})
     assert isinstance(imported.connector.source, MongodbOptions)
     assert imported.connector.source.target == ""
-    assert any("capture.target is left out" in note for note in imported.notes)
-    with pytest.raises(ConfigurationError, match=r"source\.target is wrong"):
+    assert any("capture.target is ignored" in note for note in imported.notes)
+    with pytest.raises(ConfigurationError, match=r"invalid value for option source\.target"):
         source(capture_scope="database")
     assert source(capture_scope="collection", capture_target="db.a.b").target == "db.a.b"
 
@@ -492,20 +492,20 @@ def test_skipped_events_are_still_sent_for_the_mirrors_sake() -> None:
 
 @pytest.mark.covers("MDB-FAULT-01")
 def test_every_wrong_property_is_named_at_once() -> None:
-    with pytest.raises(ConfigurationError) as told:
+    with pytest.raises(ConfigurationError) as raised:
         connector(capture_mode="oplog", snapshot_mode="custom", tombstones_on_delete="yes", sope="x")
     for name in ("snapshot.mode", "tombstones.on.delete", "unknown property sope"):
-        assert name in str(told.value)
+        assert name in str(raised.value)
 
 
 @pytest.mark.covers("MDB-XD-18")
 @pytest.mark.parametrize(("mode", "strict"), [("fail", True), ("warn", False), ("skip", False)])
-def test_what_a_broken_event_does_is_taken_over(mode: str, strict: bool) -> None:
+def test_what_a_broken_event_does_is_imported(mode: str, strict: bool) -> None:
     assert source(event_processing_failure_handling_mode=mode).advanced.strict is strict
 
 
 @pytest.mark.covers("MDB-FLD-01", "MDB-FLD-02", "MDB-TX-01", "MDB-XD-14", "MDB-XD-27", "MDB-TPC-06")
-def test_what_events_show_is_taken_over() -> None:
+def test_what_events_show_is_imported() -> None:
     publish = connector(
         field_exclude_list="shop.a.b, *.c.d.e",
         field_renames="shop.a.b:x,shop.a.c.d:y",
@@ -524,7 +524,7 @@ def test_what_events_show_is_taken_over() -> None:
 
 
 @pytest.mark.covers("MDB-XD-31", "MDB-XD-32")
-def test_transforms_are_taken_over_with_their_settings() -> None:
+def test_transforms_are_imported_with_their_settings() -> None:
     package = "io.debezium.connector.mongodb.transforms"
     properties = {
         **MONGODB,
@@ -556,9 +556,9 @@ def test_transforms_are_taken_over_with_their_settings() -> None:
     assert (outbox.event_timestamp, outbox.route_by) == ("at", "kind")
     assert outbox.additional == ("a:header", "b:envelope:c")
     for name, value, message in (
-        ("transforms.u.type", "com.example.Other", "transforms can't be followed"),
+        ("transforms.u.type", "com.example.Other", "transforms is not supported"),
         ("transforms.u.no.such", "1", "unknown property transforms.u.no.such"),
-        ("transforms.u.predicate", "p", "transforms.u.predicate can't be followed"),
+        ("transforms.u.predicate", "p", "transforms.u.predicate is not supported"),
     ):
         with pytest.raises(ConfigurationError, match=message):
             from_debezium({**properties, name: value})
@@ -567,10 +567,10 @@ def test_transforms_are_taken_over_with_their_settings() -> None:
 def test_choices_of_one_source_are_refused_for_the_other() -> None:
     cassandra = {"name": "c", "source": {"type": "cassandra", "cdc_raw": "/x"}}
     for publish in ({"transactions": True}, {"envelope": "document"}, {"unwrap": {"enabled": True}}):
-        with pytest.raises(ConfigurationError, match="is for source mongodb"):
+        with pytest.raises(ConfigurationError, match="is not supported for source"):
             Connector.from_dict({**cassandra, "publish": publish})
     mongodb = {"name": "m", "source": {"type": "mongodb"}}
-    with pytest.raises(ConfigurationError, match="is for source cassandra"):
+    with pytest.raises(ConfigurationError, match="is only supported for source cassandra"):
         Connector.from_dict({**mongodb, "publish": {"envelope": "datastax"}})
     with pytest.raises(ConfigurationError, match="exclude each other"):
         Connector.from_dict({**mongodb, "publish": {"envelope": "document", "unwrap": {"enabled": True}}})
@@ -579,13 +579,13 @@ def test_choices_of_one_source_are_refused_for_the_other() -> None:
 @pytest.mark.covers("MDB-SNAP-13")
 def test_a_plug_in_for_locks_is_left_out_as_none_are_taken() -> None:
     imported = from_debezium({**MONGODB, "snapshot.locking.mode.custom.name": "mine"})
-    assert any("no locks are taken" in note for note in imported.notes)
-    with pytest.raises(ConfigurationError, match="Java classes"):
+    assert any("snapshots take no locks" in note for note in imported.notes)
+    with pytest.raises(ConfigurationError, match="Java class"):
         connector(snapshot_query_mode="custom")
 
 
 @pytest.mark.covers("MDB-XD-07")
-def test_properties_of_signals_and_incremental_snapshots_are_taken_over() -> None:
+def test_properties_of_signals_and_incremental_snapshots_are_imported() -> None:
     imported = from_debezium(
         {
             **MONGODB,
@@ -603,7 +603,7 @@ def test_properties_of_signals_and_incremental_snapshots_are_taken_over() -> Non
     assert (signals.collection, signals.file) == ("shop.signals", "/var/cdc/signals.txt")
     assert signals.poll_interval_seconds == 2.5
     assert (incremental.chunk_size, incremental.watermarks) == (4096, "insert_delete")
-    assert any("jmx is channel airflow" in note for note in imported.notes)
+    assert any("jmx becomes channel airflow" in note for note in imported.notes)
     plain = from_debezium(MONGODB).connector
     assert plain.signals.channels == ("source", "airflow")
     assert plain.snapshot.incremental.watermarks == "none"

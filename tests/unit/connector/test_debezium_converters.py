@@ -49,23 +49,23 @@ def publish(kind: str = "mongodb", **settings: str) -> tuple[PublishOptions, lis
     ],
 )
 def test_classes_become_converters_and_the_registrys_address_is_honoured(converter: str, name: str) -> None:
-    made, notes = publish(
+    built, notes = publish(
         "cassandra",
         key__converter=converter,
         value__converter=converter,
         key__converter__schema__registry__url=URL,
         value__converter__schema__registry__url=URL,
     )
-    assert (made.key, made.value) == (name, name)
+    assert (built.key, built.value) == (name, name)
     registered = name in ("avro", "protobuf", "json_schema")
-    assert made.registry == (RegistryOptions(url=URL) if registered else RegistryOptions())
-    assert registered or any("its converter knows no registry" in note for note in notes)
+    assert built.registry == (RegistryOptions(url=URL) if registered else RegistryOptions())
+    assert registered or any("its converter uses no registry" in note for note in notes)
 
 
 @pytest.mark.parametrize("kind", ["mongodb", "vitess"])
-def test_settings_of_the_registry_are_taken_over(kind: str) -> None:
+def test_settings_of_the_registry_are_imported(kind: str) -> None:
     strategy = "io.confluent.kafka.serializers.subject"
-    made, notes = publish(
+    built, notes = publish(
         kind,
         key__converter=STRING,
         value__converter=AVRO,
@@ -79,13 +79,13 @@ def test_settings_of_the_registry_are_taken_over(kind: str) -> None:
         value__converter__basic__auth__user__info="me:hush",
         value__converter__schema__registry__ssl__truststore__location="/t.jks",
     )
-    assert made.registry == RegistryOptions(
+    assert built.registry == RegistryOptions(
         url=URL, value_subjects="topic_record", auto_register=False, normalize=True
     )
     assert "hush" not in repr(notes)
-    left_out = [note for note in notes if "is left out" in note]
-    assert len(left_out) == 4
-    assert sum("publish.registry.connection" in note for note in left_out) == 2
+    ignored = [note for note in notes if "is ignored" in note]
+    assert len(ignored) == 4
+    assert sum("publish.registry.connection" in note for note in ignored) == 2
 
 
 @pytest.mark.parametrize(
@@ -100,22 +100,22 @@ def test_nulls_in_protobuf_are_as_confluents_converter_has_them(
     settings: dict[str, str], nullables: str
 ) -> None:
     address = {"value__converter__schema__registry__url": URL}
-    made, notes = publish(value__converter=PROTOBUF, **address, **settings)
-    assert made.protobuf_nullables == nullables
-    assert any("can't tell null from 0" in note for note in notes) == (nullables == "plain")
+    built, notes = publish(value__converter=PROTOBUF, **address, **settings)
+    assert built.protobuf_nullables == nullables
+    assert any("can't distinguish null from 0" in note for note in notes) == (nullables == "plain")
 
 
 @pytest.mark.parametrize(
     ("settings", "words"),
     [
-        ({"value__converter": "com.x.Own"}, r"value\.converter can't be followed: found 'com\.x\.Own'"),
-        ({"value__converter__schema__registry__url": "http://me:hush@r"}, "The login belongs into"),
+        ({"value__converter": "com.x.Own"}, r"value\.converter is not supported: found 'com\.x\.Own'"),
+        ({"value__converter__schema__registry__url": "http://me:hush@r"}, "Credentials belong in"),
         ({"value__converter__schema__registry__url": "http://a,http://b"}, "expected one address"),
-        ({"key__converter__schema__registry__url": "http://other"}, "Keys and values have one registry"),
+        ({"key__converter__schema__registry__url": "http://other"}, "Keys and values share one registry"),
         ({"value__converter__auto__register__schemas": "maybe"}, "expected true or false"),
-        ({"value__converter__use__latest__version": "true"}, "by the schema of the events"),
-        ({"value__converter__value__subject__name__strategy": "com.x.Own"}, "Offered are"),
-        ({"value__converter__ssl__keystore__password": "hush"}, "Further options of converters"),
+        ({"value__converter__use__latest__version": "true"}, "with their own schema"),
+        ({"value__converter__value__subject__name__strategy": "com.x.Own"}, "Supported are"),
+        ({"value__converter__ssl__keystore__password": "hush"}, "converter setting is unknown"),
     ],
 )
 def test_what_can_not_be_followed_is_refused_by_name(settings: dict[str, str], words: str) -> None:
@@ -129,8 +129,8 @@ def test_what_can_not_be_followed_is_refused_by_name(settings: dict[str, str], w
     ("options", "words"),
     [
         ({"registry": {"url": "http://r"}}, "expected avro, protobuf or json_schema as publish.key"),
-        ({"registry": {"auto_register": False}}, "has choices but no address"),
-        ({"value": "avro", "registry": {"url": "http://me:hush@r"}}, "without a login"),
+        ({"registry": {"auto_register": False}}, "has options but no address"),
+        ({"value": "avro", "registry": {"url": "http://me:hush@r"}}, "without credentials"),
         ({"value": "avro", "registry": {"url": "registry:8081"}}, "http://host:port"),
     ],
 )

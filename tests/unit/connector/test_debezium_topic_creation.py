@@ -1,4 +1,4 @@
-"""Kafka Connect's ``topic.creation.*`` among Debezium's properties."""
+"""Import of Kafka Connect's ``topic.creation.*`` properties."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ def imported(**creation: str) -> TopicsOptions:
     return from_debezium(properties).connector.publish.topics
 
 
-def test_groups_are_taken_over_in_their_order_with_their_settings() -> None:
+def test_groups_are_imported_in_their_order_with_their_settings() -> None:
     found = imported(
         enable="true",
         groups="compacted,in.dots,in",
@@ -61,17 +61,17 @@ def test_without_them_nothing_is_said_and_they_may_be_switched_off() -> None:
 
 
 @pytest.mark.parametrize(
-    ("creation", "told"),
+    ("creation", "reported"),
     [
         ({"groups": "a"}, r"topic\.creation\.groups names a, and topic\.creation\.a\.include is missing"),
-        ({"groups": "a,default", "a__include": "x"}, r"topic\.creation\.groups is wrong"),
-        ({"groups": "a,a", "a__include": "x"}, r"topic\.creation\.groups is wrong"),
-        ({"b__partitions": "3"}, r"topic\.creation\.b\.partitions is of no group"),
-        ({"default__partitions": "0"}, r"topic\.creation\.default\.partitions is wrong"),
-        ({"groups": "a", "a__include": "("}, "regular expressions that Python reads as well"),
-        ({"default__include": "x"}, "the group default has all topics that are of no other"),
+        ({"groups": "a,default", "a__include": "x"}, r"topic\.creation\.groups: expected"),
+        ({"groups": "a,a", "a__include": "x"}, r"topic\.creation\.groups: expected"),
+        ({"b__partitions": "3"}, r"topic\.creation\.b\.partitions belongs to no group"),
+        ({"default__partitions": "0"}, r"topic\.creation\.default\.partitions: expected"),
+        ({"groups": "a", "a__include": "("}, "regular expressions that are valid in Python"),
+        ({"default__include": "x"}, "group default has all remaining topics"),
     ],
 )
-def test_what_can_not_be_followed_is_named(creation: dict[str, str], told: str) -> None:
-    with pytest.raises(ConfigurationError, match=told):
+def test_what_can_not_be_followed_is_named(creation: dict[str, str], reported: str) -> None:
+    with pytest.raises(ConfigurationError, match=reported):
         imported(**creation)

@@ -1,4 +1,4 @@
-"""What becomes of the properties of Debezium's connector for Vitess."""
+"""Import of the properties of Debezium's connector for Vitess."""
 
 from __future__ import annotations
 
@@ -85,12 +85,12 @@ def test_where_to_start() -> None:
     assert source({"vitess.gtid": "current", "vitess.shard": "-80"}).start_at == "current"
     empty = imported({"vitess.vgtid": SET.replace("MySQL56/a:1-41", "").replace("MySQL56/a:1-38", "")})
     assert empty.connector.snapshot.mode == "initial"
-    assert any("a snapshot copies what is there" in note for note in empty.notes)
+    assert any("a snapshot copies the tables" in note for note in empty.notes)
     with pytest.raises(ConfigurationError, match=r"vitess\.shard"):
         imported({"vitess.gtid": "MySQL56/a:1-41"})
-    with pytest.raises(ConfigurationError, match="other shards"):
+    with pytest.raises(ConfigurationError, match="doesn't name the shards to read"):
         imported({"vitess.vgtid": SET, "vitess.shard": "-80"})
-    with pytest.raises(ConfigurationError, match="some shards alone"):
+    with pytest.raises(ConfigurationError, match="only some shards"):
         imported({"vitess.vgtid": SET.replace("MySQL56/a:1-41", "")})
 
 
@@ -109,7 +109,7 @@ def test_tables_are_chosen_by_anchored_expressions() -> None:
 
 
 def test_kinds_of_events_are_skipped() -> None:
-    """That the events have none without it, a test of them shows."""
+    """Another test verifies that events have none without it."""
     assert connector("skipped.operations", "t").publish.skipped_operations == ("t",)
     assert connector("skipped.operations", "d, t").publish.skipped_operations == ("d", "t")
     assert connector("skipped.operations", "none").publish.skipped_operations == ()
@@ -182,7 +182,7 @@ def test_retries_are_those_of_the_properties_and_else_debeziums() -> None:
     ("mode", "expected"), [("", (True, True)), ("fail", (True, True)), ("warn", (False, True)),
                            ("skip", (False, False)), ("ignore", (False, False))],
 )  # fmt: skip
-def test_what_a_broken_event_does_is_taken_over(mode: str, expected: tuple[bool, bool]) -> None:
+def test_handling_of_broken_events_is_migrated(mode: str, expected: tuple[bool, bool]) -> None:
     found = source({"event.processing.failure.handling.mode": mode} if mode else {}).advanced
     assert (found.strict, found.warn_of_broken) == expected
     with pytest.raises(ConfigurationError, match="fail, warn, skip"):
@@ -245,7 +245,7 @@ def test_transforms_of_the_connector_are_followed() -> None:
     assert (publish.local_vgtid, publish.transaction_records) == (True, False)
     assert publish.remove_fields == ("source.db", "transaction.id")
     assert publish.replace_fields == {"source.vgtid": ""}
-    with pytest.raises(ConfigurationError, match="Followed are"):
+    with pytest.raises(ConfigurationError, match="Supported are"):
         imported({"transforms": "x", "transforms.x.type": "com.example.X"})
 
 
@@ -283,12 +283,14 @@ def test_several_tasks_need_offsets_per_task() -> None:
     ("name", "value", "message"),
     [
         ("vitess.offset.storage.task.key.gen", "-1", r"task\.key\.gen\) of 0 or more"),
-        ("vitess.offset.storage.task.key.gen", "one", "a whole number, or -1"),
+        ("vitess.offset.storage.task.key.gen", "one", "an integer, or -1"),
         ("vitess.prev.num.tasks", "-1", r"prev\.num\.tasks\) above 0"),
         ("vitess.prev.num.tasks", "0", r"prev\.num\.tasks\) above 0"),
     ],
 )
-def test_offsets_per_task_need_a_generation_and_what_was_before(name: str, value: str, message: str) -> None:
+def test_offsets_per_task_need_a_generation_and_the_previous_number_of_tasks(
+    name: str, value: str, message: str
+) -> None:
     with pytest.raises(ConfigurationError, match=message):
         imported({**PER_TASK, name: value})
 
@@ -324,12 +326,12 @@ def test_epochs_by_hand() -> None:
 @pytest.mark.parametrize(
     ("properties", "message"),
     [
-        ({"vitess.inherit.epoch": "true"}, "VitessOrderedTransactionMetadataFactory beside it"),
+        ({"vitess.inherit.epoch": "true"}, "VitessOrderedTransactionMetadataFactory"),
         ({"vitess.shard.epoch.map": "-80"}, "a JSON object of shards and epochs"),
         ({"vitess.shard.epoch.map": '{"-80": "1"}'}, "a JSON object of shards and epochs"),
         (
             {"vitess.shard.epoch.map": '{"-80": 1}', "vitess.shard": "-80,80-"},
-            "names other shards than the capture begins with: expected -80, 80-, found -80",
+            "doesn't name the shards at the start of the capture: expected -80, 80-, found -80",
         ),
     ],
 )
@@ -342,7 +344,7 @@ def test_epochs_that_do_not_fit_are_refused(properties: dict[str, str], message:
 def test_a_generation_says_nothing_without_ordered_transactions() -> None:
     found = imported({"vitess.connector.generation": "2"})
     assert option(found.connector.source, "generation") == 0
-    assert any("vitess.connector.generation is left out" in note for note in found.notes)
+    assert any("vitess.connector.generation is ignored" in note for note in found.notes)
 
 
 @pytest.mark.covers("VIT-QUE-01")
@@ -352,9 +354,9 @@ def test_queues() -> None:
         "poll.interval.ms": "500",
         "poll.dispatch.interval.ms": "0",
     }
-    made = imported({**quiet, "producer.acks": "all"})
-    assert made.connector.publish.kafka.producer == {"acks": "all"}
-    notes = made.notes
+    converted = imported({**quiet, "producer.acks": "all"})
+    assert converted.connector.publish.kafka.producer == {"acks": "all"}
+    notes = converted.notes
     assert all(any(name in note for note in notes) for name in quiet)
     with pytest.raises(ConfigurationError, match=r"above max\.batch\.size"):
         imported({"max.queue.size": "2048"})
@@ -376,12 +378,12 @@ def test_queues() -> None:
         "schema.history.internal",
     ],
 )
-def test_what_belongs_elsewhere_is_told_without_its_value(name: str) -> None:
+def test_properties_of_connections_are_reported_without_their_values(name: str) -> None:
     notes = imported({name: "secret-1"}).notes
-    assert [note for note in notes if note.startswith(f"property {name} is left out")]
+    assert [note for note in notes if note.startswith(f"property {name} is ignored")]
     assert "secret-1" not in "".join(notes)
 
 
-def test_a_wrong_name_is_told_with_the_nearest() -> None:
+def test_an_unknown_name_is_reported_with_the_nearest() -> None:
     with pytest.raises(ConfigurationError, match=r"Did you mean vitess\.shard\?"):
         imported({"vitess.shards": "-80"})

@@ -52,44 +52,46 @@ def test_tables_are_selected_by_whole_names() -> None:
     [
         (
             {"source": {"type": "oracle"}},
-            "source.type is wrong: expected one of cassandra, debezium, mongodb, scylla, vitess, found "
-            "'oracle'",
+            "source.type: expected one of cassandra, debezium, mongodb, scylla, vitess, found 'oracle'",
         ),
         ({"source": {"type": "cassandra", "con_id": "x"}}, "unknown option source.con_id"),
         ({"source": {"type": "cassandra", "con_id": "x"}}, "Did you mean conn_id?"),
         ({"tabels": ["x"]}, "Did you mean tables?"),
-        ({"tables": ["shop("]}, "option tables is wrong: expected regular expressions"),
-        ({"tables": "shop"}, "option tables is wrong: expected a list, found 'shop' (str)"),
-        ({"name": "a b"}, "option name is wrong: expected letters"),
+        ({"tables": ["shop("]}, "invalid value for option tables: expected regular expressions"),
+        ({"tables": "shop"}, "invalid value for option tables: expected a list, found 'shop' (str)"),
+        ({"name": "a b"}, "invalid value for option name: expected letters"),
         (
             {"lake": {"format_version": 4}},
-            "option lake.format_version is wrong: expected one of 2, 3, found 4",
+            "invalid value for option lake.format_version: expected one of 2, 3, found 4",
         ),
         (
             {"lake": {"merge": {"min_pending_ratio": -1}}},
-            "lake.merge.min_pending_ratio is wrong: expected at least 0",
+            "lake.merge.min_pending_ratio: expected at least 0",
         ),
         (
             {"source": {"type": "cassandra", "advanced": {"fetch_size": True}}},
-            "expected a whole number, found True",
+            "expected an integer, found True",
         ),
         ({"snapshot": {"mode": "intial"}}, "Did you mean initial?"),
         (
             {"publish": {"envelope": "datastax", "cassandra": {"converters": {"hide": {"columns": ".*"}}}}},
-            "option publish.cassandra.converters says nothing in envelope datastax",
+            "option publish.cassandra.converters has no effect in envelope datastax",
         ),
         (
             {"publish": {"envelope": "datastax", "cassandra": {"decimals": "string"}}},
-            "option publish.cassandra.decimals says nothing in envelope datastax: expected its default",
+            "option publish.cassandra.decimals has no effect in envelope datastax: expected its default",
         ),
         (
             {"publish": {"cassandra": {"key_in_value": True}}},
-            "option publish.cassandra.key_in_value says nothing in envelope debezium",
+            "option publish.cassandra.key_in_value has no effect in envelope debezium",
         ),
-        ({"metric_tags": {"table": "a"}}, "metric_tags is wrong: expected names that metrics do not have"),
+        ({"metric_tags": {"table": "a"}}, "metric_tags: expected names other than"),
         ({"metric_tags": {"1a": "a"}}, "expected names of letters, digits, _ . and -"),
-        ({"metric_tags": {"team": "a,b=c"}}, "characters without space , = | and # (team: 'a,b=c')"),
-        ({"metric_tags": {"team": 7}}, "option metric_tags.team is wrong: expected text, found 7"),
+        ({"metric_tags": {"team": "a,b=c"}}, "characters without space , = | # (team: 'a,b=c')"),
+        (
+            {"metric_tags": {"team": 7}},
+            "invalid value for option metric_tags.team: expected a string, found 7",
+        ),
     ],
 )
 def test_wrong_option_is_named_with_what_was_found_and_expected(change: dict[str, Any], message: str) -> None:
@@ -108,9 +110,9 @@ def test_missing_file_and_broken_yaml_are_said(tmp_path: Path) -> None:
     broken = tmp_path / "broken.yaml"
     broken.write_text("name: [")
 
-    with pytest.raises(ConfigurationError, match="there is no connector file"):
+    with pytest.raises(ConfigurationError, match=r"connector file .* does not exist"):
         load_connector(tmp_path / "none.yaml")
-    with pytest.raises(ConfigurationError, match="is no YAML"):
+    with pytest.raises(ConfigurationError, match="is not valid YAML"):
         load_connector(broken)
 
 
@@ -118,9 +120,11 @@ def test_missing_file_and_broken_yaml_are_said(tmp_path: Path) -> None:
 def test_a_connector_file_that_is_no_yaml_shows_no_password(tmp_path: Path, text: str) -> None:
     broken = tmp_path / "broken.yaml"
     broken.write_text(f"name: shop\nsource:\n  encryption: {{keystore_password: {text}}}\n")
-    with pytest.raises(ConfigurationError, match="is no YAML: found a mistake in line 3") as told:
+    with pytest.raises(
+        ConfigurationError, match="is not valid YAML: found a syntax error in line 3"
+    ) as raised:
         load_connector(broken)
-    assert "hunter2" not in str(told.value)
+    assert "hunter2" not in str(raised.value)
 
 
 def encrypted(**encryption: Any) -> Connector:
@@ -141,15 +145,15 @@ def test_secrets_are_shown_nowhere_and_leave_the_declaration_for_a_spec() -> Non
 
 
 def test_a_secret_of_the_wrong_kind_is_refused_without_being_shown() -> None:
-    with pytest.raises(ConfigurationError, match=r"source\.encryption\.key_password is wrong") as told:
+    with pytest.raises(ConfigurationError, match=r"source\.encryption\.key_password: expected") as raised:
         encrypted(key_password=824680)
-    assert "824680" not in str(told.value)
+    assert "824680" not in str(raised.value)
 
 
 def test_static_columns_are_cassandras_alone() -> None:
     lake = {"catalog": "lake", "statics": "table"}
     assert Connector.from_dict({**CASSANDRA, "lake": lake}).lake.statics == "table"
-    with pytest.raises(ConfigurationError, match=r"lake\.statics is for source cassandra"):
+    with pytest.raises(ConfigurationError, match=r"lake\.statics is only supported for source cassandra"):
         Connector.from_dict({"name": "shop", "source": {"type": "mongodb"}, "lake": lake})
     with pytest.raises(ConfigurationError, match=r"one of rows, table"):
         Connector.from_dict({**CASSANDRA, "lake": {"statics": "view"}})

@@ -90,7 +90,7 @@ def test_all_options_are_among_them_and_most_values_are_right() -> None:
     assert len(right) > len(ALL) * 0.7  # of the wrong ones most are options of another source
 
 
-def test_a_variable_that_is_not_set_is_told_with_its_option(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_variable_that_is_not_set_is_reported_with_its_option(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("NOT_SET", raising=False)
     with pytest.raises(ConfigurationError, match=r"option snapshot\.mode .* not set: expected NOT_SET"):
         Connector.from_dict(
@@ -136,12 +136,12 @@ def test_members_of_lists_and_mappings_may_come_from_the_environment(monkeypatch
     assert found.tables == (r"shop_eu\..*", r"stock\..*")
     assert found.snapshot.filters == {"stock.rows": "region = 7"}
     monkeypatch.delenv("SHOP")
-    with pytest.raises(ConfigurationError, match=r"option tables\[0\] names an environment variable"):
+    with pytest.raises(ConfigurationError, match=r"option tables\[0\] refers to an environment variable"):
         Connector.from_dict({"name": "a", "source": {"type": "cassandra"}, "tables": ["${env:SHOP}"]})
 
 
-def test_what_is_no_yaml_is_told_without_its_content(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_is_no_yaml_is_reported_without_its_content(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("NUMBERS", "[hush, {")
-    with pytest.raises(ConfigurationError, match=r"option tables .*expected YAML") as caught:
+    with pytest.raises(ConfigurationError, match=r"option tables: expected valid YAML") as caught:
         Connector.from_dict({"name": "a", "source": {"type": "cassandra"}, "tables": "${env:NUMBERS}"})
     assert "hush" not in "".join(traceback.format_exception(caught.value))

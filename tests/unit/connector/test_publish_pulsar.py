@@ -40,7 +40,7 @@ def test_connections_and_patience_are_no_part_of_the_form_but_names_of_topics_ar
 
 
 @pytest.mark.parametrize(
-    ("publish", "told"),
+    ("publish", "expected"),
     [
         ({"envelope": "debezium", "cassandra": {}}, "publish.envelope"),
         ({"value": "json"}, "publish.key and publish.value"),
@@ -54,10 +54,12 @@ def test_connections_and_patience_are_no_part_of_the_form_but_names_of_topics_ar
         ({"heartbeat_interval_seconds": 5}, "publish.heartbeat_interval_seconds"),
     ],
 )
-def test_what_readers_of_pulsar_do_not_expect_is_refused(publish: dict[str, Any], told: str) -> None:
-    with pytest.raises(ConfigurationError, match=f"option {told} doesn't go with publish.pulsar"):
+def test_what_readers_of_pulsar_do_not_expect_is_refused(publish: dict[str, Any], expected: str) -> None:
+    with pytest.raises(ConfigurationError, match=f"option {expected} can't be combined with publish.pulsar"):
         connector(**publish)
-    connector(**{**publish, "pulsar": {}, **({"cassandra": {"reread": True}} if "cassandra" in told else {})})
+    connector(
+        **{**publish, "pulsar": {}, **({"cassandra": {"reread": True}} if "cassandra" in expected else {})}
+    )
 
 
 @pytest.mark.parametrize(

@@ -14,19 +14,19 @@ from hypothesis import strategies as st
 from airflow_cdc_provider.events import heartbeats
 from airflow_cdc_provider.events.connect import INT64, OPTIONAL_STRING, STRING, ConnectSchema, struct
 from airflow_cdc_provider.events.encoder import ConverterName, Converters, Destination, Envelope, encode
-from airflow_cdc_provider.events.framing import TopicSchema, frame, lead
+from airflow_cdc_provider.events.framing import TopicSchema, frame, wire_prefix
 from airflow_cdc_provider.exceptions import ConfigurationError
 
 
 @dataclass
 class CountingRegistrar:
-    """Gives ids from 258 on, and keeps what it was asked."""
+    """Returns IDs from 258, and records requested schemas."""
 
-    asked: list[TopicSchema] = field(default_factory=list)
+    requested: list[TopicSchema] = field(default_factory=list)
 
     def schema_id(self, schema: TopicSchema) -> int:
-        self.asked.append(schema)
-        return 257 + len(self.asked)
+        self.requested.append(schema)
+        return 257 + len(self.requested)
 
 
 KEY = struct("k.Key", ("id", INT64))
@@ -53,7 +53,7 @@ def test_each_topic_has_ids_of_its_own_and_nulls_have_none(name: ConverterName, 
     registrar = CountingRegistrar()
     bare = encode(envelope(), Converters(name, name))
     framed = encode(envelope(), Converters(name, name, registrar=registrar))
-    ids = {(asked.topic, asked.side): 258 + i for i, asked in enumerate(registrar.asked)}
+    ids = {(item.topic, item.side): 258 + i for i, item in enumerate(registrar.requested)}
     assert sorted(ids) == [("t0", "key"), ("t0", "value"), ("t1", "key"), ("t1", "value")]
     for side in ("key", "value"):
         for topic, plain, bytes_ in zip(*(bare["topic"], bare[side], framed[side]), strict=True):
@@ -63,24 +63,24 @@ def test_each_topic_has_ids_of_its_own_and_nulls_have_none(name: ConverterName, 
             schema_id = ids[topic.as_py(), side]
             assert bytes_.as_py() == b"\0" + schema_id.to_bytes(4, "big") + index + plain.as_py()
     assert framed["value"].null_count == 2  # the delete and its tombstone
-    records = {(asked.topic, asked.side): asked.record for asked in registrar.asked}
+    records = {(item.topic, item.side): item.record for item in registrar.requested}
     assert records["t1", "value"] == "k1.Value"
-    assert {asked.type for asked in registrar.asked} == {name.upper()}
+    assert {item.type for item in registrar.requested} == {name.upper()}
 
 
 def test_a_topic_with_tombstones_alone_registers_no_value() -> None:
     registrar = CountingRegistrar()
     events = envelope(destination=np.array([0, 0, 1]))
     encode(events, Converters("avro", "avro", registrar=registrar))
-    assert ("t1", "value") not in {(asked.topic, asked.side) for asked in registrar.asked}
-    assert ("t1", "key") in {(asked.topic, asked.side) for asked in registrar.asked}
+    assert ("t1", "value") not in {(item.topic, item.side) for item in registrar.requested}
+    assert ("t1", "key") in {(item.topic, item.side) for item in registrar.requested}
 
 
-def test_what_needs_no_registry_asks_none() -> None:
+def test_formats_without_schemas_use_no_registry() -> None:
     registrar = CountingRegistrar()
     for name in ("json", "string"):
         encode(envelope(), Converters(name, name, registrar=registrar))
-    assert not registrar.asked
+    assert not registrar.requested
 
 
 def test_null_keys_stay_null() -> None:
@@ -89,7 +89,7 @@ def test_null_keys_stay_null() -> None:
         registrar = CountingRegistrar()
         made = encode(envelope(key=keys), Converters(name, name, registrar=registrar))
         assert made["key"].null_count == made.num_rows
-        assert {asked.side for asked in registrar.asked} <= {"value"}
+        assert {item.side for item in registrar.requested} <= {"value"}
 
 
 def test_text_is_that_of_java() -> None:
@@ -141,7 +141,7 @@ def test_heartbeats_are_framed_like_all_records() -> None:
     made = encode(heartbeats.build("hb", "p", 5), Converters("avro", "protobuf", registrar=registrar))
     assert made["key"][0].as_py()[:5] == b"\0\0\0\1\2"
     assert made["value"][0].as_py()[:6] == b"\0\0\0\1\3\0"
-    assert [asked.record for asked in registrar.asked] == [
+    assert [item.record for item in registrar.requested] == [
         "io.debezium.connector.common.ServerNameKey",
         "io.debezium.connector.common.Heartbeat",
     ]
@@ -153,9 +153,9 @@ def test_heartbeats_are_framed_like_all_records() -> None:
     cut=st.integers(0, 3),
 )
 def test_frames_of_any_bytes(payload: list[bytes | None], numbers: list[int], cut: int) -> None:
-    leads = [lead(1), lead((1 << 31) - 1, (0,)), lead(70_000, (7, 300))]
-    assert leads == [b"\0\0\0\0\1", b"\0\x7f\xff\xff\xff\0", b"\0\0\1\x11\x70\4\x0e\xd8\4"]
+    prefixes = [wire_prefix(1), wire_prefix((1 << 31) - 1, (0,)), wire_prefix(70_000, (7, 300))]
+    assert prefixes == [b"\0\0\0\0\1", b"\0\x7f\xff\xff\xff\0", b"\0\0\1\x11\x70\4\x0e\xd8\4"]
     which = np.array(numbers[: len(payload)], np.int64)[cut:]
     column = pa.array(payload, pa.large_binary()).slice(cut)
-    wanted = [None if b is None else leads[n] + b for n, b in zip(numbers, payload, strict=False)][cut:]
-    assert frame(leads, which, column).to_pylist() == wanted
+    wanted = [None if b is None else prefixes[n] + b for n, b in zip(numbers, payload, strict=False)][cut:]
+    assert frame(prefixes, which, column).to_pylist() == wanted

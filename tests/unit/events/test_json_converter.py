@@ -94,7 +94,7 @@ def test_nested_values_are_joined_and_nulls_stay_at_their_level() -> None:
     ]
 
 
-def test_a_schemas_members_stand_in_converters_order() -> None:
+def test_a_schemas_members_are_in_converters_order() -> None:
     schema = struct(
         "top", ("a", ConnectSchema("array", items=STRING, optional=True)), ("b", SNAPSHOT), version=1
     )

@@ -76,12 +76,12 @@ def shown(message: Any, schema: ConnectSchema, nullables: Nullables) -> dict[str
     values: dict[str, Any] = {}
     for name, field in schema.fields:
         value = getattr(message, name)
-        told = message.DESCRIPTOR.fields_by_name[name].has_presence
+        expected = message.DESCRIPTOR.fields_by_name[name].has_presence
         if field.type == "array" and field.items:
             values[name] = [_value(one, field.items, nullables) for one in value]
         elif field.type == "map" and field.items:
             values[name] = [(one.key, _of_entry(one, field.items, nullables)) for one in value]
-        elif told and not message.HasField(name):
+        elif expected and not message.HasField(name):
             values[name] = None
         else:
             values[name] = _value(value, field, nullables)
@@ -299,7 +299,7 @@ def test_fields_that_json_would_call_alike_are_written_all_the_same(names: list[
     assert [getattr(message, name) for name in names] == list(range(len(names)))
 
 
-def test_columns_whose_structs_share_a_name_are_told_apart() -> None:
+def test_columns_whose_structs_share_a_name_are_distinguished() -> None:
     """Cells of Cassandra are all named alike, and are of their column's type."""
     fields = [
         (name, struct("cell_value", ("value", ConnectSchema(kind, optional=True)), optional=True))  # type: ignore[arg-type]
@@ -323,7 +323,7 @@ def test_columns_whose_structs_share_a_name_are_told_apart() -> None:
     assert message.a.DESCRIPTOR is message.c.DESCRIPTOR
 
 
-def test_a_default_stands_for_null() -> None:
+def test_a_default_replaces_null() -> None:
     schema = protobuf_of_connect(struct("S", ("snapshot", SNAPSHOT)), "plain")
     column = pa.array([{"snapshot": None}, {"snapshot": "last"}], pa.struct([("snapshot", pa.utf8())]))
     assert [m.snapshot for m in decode(schema, column)] == ["false", "last"]
@@ -357,9 +357,9 @@ def test_single_values_are_googles_wrappers(kind: Any, column: pa.Array, values:
 
 def test_what_protobuf_has_not_is_refused_by_name() -> None:
     lists = ConnectSchema("array", items=ConnectSchema("array", items=STRING))
-    with pytest.raises(ConfigurationError, match="field 'l' is a list of arrays"):
+    with pytest.raises(ConfigurationError, match="field 'l' is an array of arrays"):
         protobuf_of_connect(struct("T", ("l", lists)), "plain")
-    with pytest.raises(ConfigurationError, match="'a-b' is no name in Protobuf"):
+    with pytest.raises(ConfigurationError, match="'a-b' is not a valid Protobuf name"):
         protobuf_of_connect(struct("T", ("a-b", STRING)), "plain")
     with pytest.raises(ConfigurationError, match="no message that is a array"):
         protobuf_of_connect(lists, "plain")

@@ -58,7 +58,7 @@ def with_images(preimage: Preimage = Preimage.ON) -> Server:
 
 
 @pytest.mark.covers("SCY-EVT-02", "SCY-EVT-07", "SCY-EVT-08", "SCY-EVT-09", "SCY-EVT-10")
-def test_legacy_cells_tell_values_nulls_and_columns_that_were_not_touched() -> None:
+def test_legacy_cells_distinguish_values_nulls_and_unmodified_columns() -> None:
     database = Server(EXAMPLE)
     changes = logged(
         database,
@@ -111,11 +111,11 @@ def test_a_tombstone_follows_each_delete_that_has_a_key() -> None:
     first, second = published(ITEM, changes, SHOP)
     assert (first["value"]["op"], second["value"], second["key"]) == ("d", None, first["key"])
     assert len(published(ITEM, changes, SHOP, tombstones=False)) == 1
-    assert len(published(ITEM, changes, SHOP, form="advanced", key_places=("payload-key",))) == 1
+    assert len(published(ITEM, changes, SHOP, form="advanced", key_placement=("payload-key",))) == 1
 
 
 @pytest.mark.covers("SCY-EVT-20")
-def test_legacy_preimages_stand_in_before_if_asked_for() -> None:
+def test_legacy_preimages_are_in_before_if_configured() -> None:
     changes = logged(with_images(), insert(name=t("tea")), update(name=None, qty=i(3)), DeleteRow(SHOP, ROW))
     key = {"name": None, "owner": None, "qty": None, "shop": 7, "sku": 1}
     before = [before for _, before, _ in rows(ITEM, changes, preimages=True)]
@@ -127,7 +127,7 @@ def test_legacy_preimages_stand_in_before_if_asked_for() -> None:
     assert [before for _, before, _ in rows(ITEM, changes)] == [None, None, key]
 
 
-def test_a_preimage_tells_a_null_by_its_own_flag_and_not_by_that_of_the_change() -> None:
+def test_a_null_in_a_preimage_depends_on_its_own_flag_and_not_on_the_changes_flag() -> None:
     changes = logged(with_images(), insert(name=t("tea")), update(qty=i(3)), update(qty=None))
     cells = [before["qty"] for _, before, _ in rows(ITEM, changes, preimages=True) if before]
     assert cells == [{"value": None}, {"value": 3}]
@@ -178,13 +178,13 @@ def test_a_row_that_was_not_there_has_no_before_and_its_update_is_not_dropped() 
 
 
 @pytest.mark.covers("SCY-EVT-18", "SCY-EVT-19")
-def test_the_key_stands_where_it_is_asked_for() -> None:
+def test_the_key_has_the_configured_placement() -> None:
     changes = logged(with_images(), insert(name=t("tea")), update(name=t("rum")))
     plain = {"name": "rum", "owner": None, "qty": None}
     key = {"shop": 7, "sku": 1}
 
     def record(*places: str, **options: Any) -> tuple[Any, ...]:
-        options = {"form": "advanced", "before": "full", "after": "full", "key_places": places, **options}
+        options = {"form": "advanced", "before": "full", "after": "full", "key_placement": places, **options}
         last = published(ITEM, changes, SHOP, **options)[-1]
         value = last["value"]
         own = value.get(options.get("key_field", "key"))
@@ -221,7 +221,7 @@ def test_a_batch_of_a_static_column_and_rows_gives_its_events_in_order() -> None
 
 
 @pytest.mark.covers("SCY-EVT-27")
-def test_the_ttl_of_a_write_is_told_and_its_nulls_are_no_second_event() -> None:
+def test_the_ttl_of_a_write_is_reported_and_its_nulls_are_no_second_event() -> None:
     statement = Insert(SHOP, ROW, {"name": t("jam"), "qty": None}, ttl=60)
     (change,) = server().execute(statement)
     assert len(change.rows) == 2
@@ -237,10 +237,10 @@ def test_the_ttl_of_a_write_is_told_and_its_nulls_are_no_second_event() -> None:
 
 
 @pytest.mark.covers("SCY-IMG-06")
-def test_the_source_block_tells_which_part_is_an_image() -> None:
+def test_the_source_block_reports_which_part_is_an_image() -> None:
     changes = logged(with_images(), insert(name=t("tea")), update(qty=i(3)), DeleteRow(SHOP, ROW))
-    told = values(ITEM, changes, form="advanced", before="full", after="full", details=True)
-    images = [(v["source"]["before_is_image"], v["source"]["after_is_image"]) for v in told]
+    found_values = values(ITEM, changes, form="advanced", before="full", after="full", details=True)
+    images = [(v["source"]["before_is_image"], v["source"]["after_is_image"]) for v in found_values]
     assert images == [(False, True), (True, True), (True, False)]
     plain = values(ITEM, changes, form="advanced", details=True)
     assert {(v["source"]["before_is_image"], v["source"]["after_is_image"]) for v in plain} == {
@@ -260,7 +260,7 @@ def test_source_details_name_a_change_for_good() -> None:
 
 
 @pytest.mark.covers("SCY-LOG-17")
-def test_a_log_of_keys_gives_keys_alone_unless_images_tell_more() -> None:
+def test_a_log_of_keys_has_only_keys_without_images() -> None:
     changes = logged(server(delta=Delta.KEYS), insert(name=t("tea"), qty=i(2)))
     empty = {"name": None, "owner": None, "qty": None, "shop": 7, "sku": 1}
     assert rows(ITEM, changes) == [("c", None, empty)]
@@ -270,14 +270,14 @@ def test_a_log_of_keys_gives_keys_alone_unless_images_tell_more() -> None:
 
 
 @pytest.mark.covers("SCY-EVT-12")
-def test_flattened_columns_stand_in_the_envelope_without_their_structs() -> None:
+def test_flattened_columns_are_in_the_envelope_without_their_structs() -> None:
     changes = logged(server(), insert(name=t("tea"), qty=None))
     assert rows(ITEM, changes, flat_cells=True) == [
         ("c", None, {"name": "tea", "owner": None, "qty": None, "shop": 7, "sku": 1})
     ]
 
 
-def test_legacy_leaves_collections_out_unless_all_types_are_asked_for() -> None:
+def test_legacy_skips_collections_unless_all_types_is_set() -> None:
     table = Table(
         "shop",
         "box",

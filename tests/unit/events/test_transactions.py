@@ -102,8 +102,8 @@ def test_transactions_with_known_bounds_are_counted_also_without_events() -> Non
         {"id": "a", "total_order": 3, "data_collection_order": 2},
         {"id": "c", "total_order": 1, "data_collection_order": 1},
     ]
-    told = bounded.records.to_pylist()
-    assert [(r["status"], r["id"], r["event_count"], r["ts_ms"]) for r in told] == [
+    reported = bounded.records.to_pylist()
+    assert [(r["status"], r["id"], r["event_count"], r["ts_ms"]) for r in reported] == [
         ("BEGIN", "a", None, 1),
         ("BEGIN", "b", None, 2),
         ("BEGIN", "c", None, 3),
@@ -111,7 +111,10 @@ def test_transactions_with_known_bounds_are_counted_also_without_events() -> Non
         ("END", "b", 0, 5),
         ("END", "c", 1, 6),
     ]
-    assert told[0]["data_collections"] is None
+    assert reported[0]["data_collections"] is None
     # In the order of Java's HashMap, as Debezium was seen to write them.
-    assert [c["data_collection"] for c in told[3]["data_collections"]] == ["-80.shop.orders", "-80.shop.item"]
-    assert told[4]["data_collections"] == []
+    assert [c["data_collection"] for c in reported[3]["data_collections"]] == [
+        "-80.shop.orders",
+        "-80.shop.item",
+    ]
+    assert reported[4]["data_collections"] == []

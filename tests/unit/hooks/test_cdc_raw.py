@@ -63,7 +63,7 @@ def test_space_is_that_of_the_fullest_node(write_segment: WriteSegment, tmp_path
     assert space.oldest_seconds is not None
 
 
-def test_a_missing_folder_is_told(tmp_path: Path) -> None:
+def test_a_missing_folder_is_reported(tmp_path: Path) -> None:
     with pytest.raises(ConfigurationError, match=r"can't be read.*No such file.*mount it"):
         measure_nodes(str(tmp_path / "nowhere"))
 
@@ -85,7 +85,7 @@ def test_a_missing_folder_is_told(tmp_path: Path) -> None:
         ("cdc_enabled: true\n", None, 0.25),
     ],
 )
-def test_a_nodes_yaml_tells_room_and_interval_of_old_and_new_releases(
+def test_a_nodes_yaml_has_room_and_interval_of_old_and_new_releases(
     tmp_path: Path, text: str, total: int | None, interval: float
 ) -> None:
     path = tmp_path / "cassandra.yaml"

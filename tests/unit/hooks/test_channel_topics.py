@@ -21,7 +21,7 @@ DECLARED = {
     "name": "shop",
     "source": {"type": "mongodb"},
     "signals": {"channels": ["kafka"]},
-    "notifications": {"channels": ["sink"], "topic": "told"},
+    "notifications": {"channels": ["sink"], "topic": "notes"},
     "publish": {"kafka": {"connection": "broker"}},
 }
 SOUND = TopicFacts("", 1, "delete", frozenset({"READ", "WRITE", "DESCRIBE"}))
@@ -34,7 +34,7 @@ def connection(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def levels(signals: TopicFacts, notifications: TopicFacts) -> list[tuple[str, str, str]]:
-    facts = {"shop-signal": signals, "told": notifications}
+    facts = {"shop-signal": signals, "notes": notifications}
 
     def ask(values: Mapping[str, Any], topic: str, partitions: int) -> TopicFacts:
         assert values == {"bootstrap.servers": "broker:9092"}
@@ -52,39 +52,45 @@ def test_topics_that_are_right_are_ok() -> None:
 
 
 @pytest.mark.parametrize(
-    ("change", "level", "told"),
+    ("change", "level", "message"),
     [
         ({"partitions": 2}, "error", "has 2 partitions"),
-        ({"operations": frozenset({"DESCRIBE"})}, "error", "may not be read"),
+        ({"operations": frozenset({"DESCRIBE"})}, "error", "no permission to read"),
         ({"policy": "compact,delete"}, "warning", "is compacted"),
         ({"partitions": None, "policy": None, "operations": None}, "warning", "there is no topic"),
-        ({"partitions": None, "refusal": "TOPIC_AUTHORIZATION_FAILED: no"}, "error", "can't make it either"),
+        (
+            {"partitions": None, "refusal": "TOPIC_AUTHORIZATION_FAILED: no"},
+            "error",
+            "can't create it either",
+        ),
     ],
 )
-def test_a_topic_of_signals_that_is_wrong_is_told(change: dict[str, Any], level: str, told: str) -> None:
+def test_a_topic_of_signals_that_is_wrong_is_reported(
+    change: dict[str, Any], level: str, message: str
+) -> None:
     (first, *rest) = levels(replace(SOUND, **change), SOUND)
     assert first[:2] == (level, "signals")
-    assert told in first[2]
+    assert message in first[2]
     assert [one[0] for one in rest] == ["ok"]
 
 
 @pytest.mark.parametrize(
-    ("change", "level", "told"),
+    ("change", "level", "message"),
     [
-        ({"operations": frozenset({"READ"})}, "error", "may not be written to"),
+        ({"operations": frozenset({"READ"})}, "error", "no permission to write to"),
         ({"policy": "compact"}, "warning", "is compacted"),
-        ({"partitions": None}, "warning", "there is no topic told"),
+        ({"partitions": None}, "warning", "there is no topic notes"),
     ],
 )
-def test_a_topic_of_notifications_that_is_wrong_is_told(
-    change: dict[str, Any], level: str, told: str
+def test_a_topic_of_notifications_that_is_wrong_is_reported(
+    change: dict[str, Any], level: str, message: str
 ) -> None:
     found = levels(SOUND, replace(SOUND, **change))
     assert found[1][:2] == (level, "notifications")
-    assert told in found[1][2]
+    assert message in found[1][2]
 
 
-def test_what_brokers_do_not_tell_is_no_fault() -> None:
+def test_what_brokers_do_not_report_is_no_fault() -> None:
     unknown = replace(SOUND, policy=None, operations=None)
     assert [level for level, _, _ in levels(unknown, unknown)] == ["ok", "ok"]
 

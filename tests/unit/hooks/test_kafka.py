@@ -47,11 +47,11 @@ def test_notifications_go_by_their_own_connection_or_by_that_of_events() -> None
     own = connector("one", notifications={**sink, "connection": "other"})
     assert brokers(own, "capture") == {"notifications_kafka": "other:9092"}
     assert brokers(own, "merge") == {}
-    with pytest.raises(ConfigurationError, match="nothing tells where the topic notes of notifications is"):
+    with pytest.raises(ConfigurationError, match="no connection is named for the notification topic notes"):
         brokers(connector(notifications=sink), "sync")
 
 
-def test_the_option_that_names_a_missing_connection_is_told() -> None:
+def test_the_option_that_names_a_missing_connection_is_reported() -> None:
     signals = {"channels": ["kafka"], "kafka": {"connection": "nowhere"}}
     with pytest.raises(ConfigurationError, match=r"nowhere: expected one of type kafka, as signals\.kafka"):
         brokers(connector(signals=signals), "sync")

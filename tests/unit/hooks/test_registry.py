@@ -73,7 +73,7 @@ def test_an_address_alone_needs_no_connection() -> None:
     assert registry_settings(connector(), {}) is None
 
 
-def test_a_missing_connection_or_one_of_another_type_is_told() -> None:
+def test_a_missing_connection_or_one_of_another_type_is_reported() -> None:
     with pytest.raises(ConfigurationError, match="there is no connection nowhere"):
         with_kafka(connector(connection="nowhere"), "publish", {})
     with pytest.raises(ConfigurationError, match="wrong type: expected http, found kafka"):

@@ -52,9 +52,9 @@ def test_a_session_is_asked_as_often_as_wanted_and_its_errors_show_no_secret(
     values = {"conn_type": "cdc_cassandra", "host": "db1", "password": "s3cr3t-word"}
     monkeypatch.setenv("AIRFLOW_CONN_SHOP", json.dumps(values))
     hook = Answering()
-    told = hook.session_state(3)
-    assert (told["server"], told["requests"]) == ("Server 1, cluster shop", 3)
-    assert 0 <= told["mean_seconds"] <= told["max_seconds"]
+    state = hook.session_state(3)
+    assert (state["server"], state["requests"]) == ("Server 1, cluster shop", 3)
+    assert 0 <= state["mean_seconds"] <= state["max_seconds"]
     hook.answer = OSError("db1 refused s3cr3t-word")
     with pytest.raises(TransientError, match=r"shop doesn't answer: found OSError: db1 refused \*\*\*"):
         hook.session_state(1)
@@ -68,7 +68,7 @@ def test_a_session_is_asked_as_often_as_wanted_and_its_errors_show_no_secret(
     ("guardrail", "level"), [({}, None), ({"max_tables": 1}, "warning"), ({"max_tables": 2}, None)]
 )
 @pytest.mark.parametrize("fails", [False, True])
-def test_a_check_tells_of_too_many_tables(guardrail: dict[str, Any], level: str | None, fails: bool) -> None:
+def test_a_check_reports_too_many_tables(guardrail: dict[str, Any], level: str | None, fails: bool) -> None:
     class Source:
         def check(self) -> list[Finding]:
             return [Finding("ok", "connection", "it answers")]

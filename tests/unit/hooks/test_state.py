@@ -23,7 +23,7 @@ SHOP = Connector.from_dict(
     {"name": "shop", "source": {"type": "mongodb"}, "publish": {"kafka": {"connection": "kafka_shop"}}}
 )
 VALUES: dict[str, Any] = {
-    "batches": {"told": [[3, 100.0]]},
+    "batches": {"commits": [[3, 100.0]]},
     "snapshots": {"tables": {}, "remaining": 1},
     "offset": {"source": "mongodb", "offset": {"at": 1}},
 }

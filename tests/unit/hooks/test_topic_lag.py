@@ -1,4 +1,4 @@
-"""How far publishing is behind what runs told."""
+"""How far publishing is behind what runs reported."""
 
 from __future__ import annotations
 
@@ -8,39 +8,39 @@ from typing import Any
 import pytest
 
 from airflow_cdc_provider.hooks import topic_lag
-from airflow_cdc_provider.hooks.state import batches_told
+from airflow_cdc_provider.hooks.state import append_commit
 from airflow_cdc_provider.hooks.topic_lag import PublishingLag, ReadRange, lag_of, lags_of
 from airflow_cdc_provider.kafka.consumer import MessageRange
 from airflow_cdc_provider.kafka.errors import BrokersAway
 
-TOLD: dict[str, Any] = {"told": [[3, 100.0], [5, 200.0], [6, 300.0]]}
+COMMITS: dict[str, Any] = {"commits": [[3, 100.0], [5, 200.0], [6, 300.0]]}
 
 
 @pytest.mark.parametrize(
-    ("batch", "told", "expected"),
+    ("batch", "commits", "expected"),
     [
         (0, None, PublishingLag(0)),
-        (0, TOLD, PublishingLag(0, 6, 6, 900.0)),
-        (3, TOLD, PublishingLag(3, 6, 3, 800.0)),
-        (4, TOLD, PublishingLag(4, 6, 2, 800.0)),
-        (6, TOLD, PublishingLag(6, 6, 0, 0.0)),
-        (7, TOLD, PublishingLag(7, 6, 0, 0.0)),
+        (0, COMMITS, PublishingLag(0, 6, 6, 900.0)),
+        (3, COMMITS, PublishingLag(3, 6, 3, 800.0)),
+        (4, COMMITS, PublishingLag(4, 6, 2, 800.0)),
+        (6, COMMITS, PublishingLag(6, 6, 0, 0.0)),
+        (7, COMMITS, PublishingLag(7, 6, 0, 0.0)),
     ],
 )
-def test_the_oldest_batch_that_waits_tells_the_lag(
-    batch: int, told: dict[str, Any] | None, expected: PublishingLag
+def test_the_oldest_batch_that_waits_gives_the_lag(
+    batch: int, commits: dict[str, Any] | None, expected: PublishingLag
 ) -> None:
-    assert lag_of(batch, told, 1000.0) == expected
+    assert lag_of(batch, commits, 1000.0) == expected
 
 
-def test_batches_are_told_once_and_begin_anew_with_a_new_table() -> None:
-    told = batches_told(None, 3, 100.0)
-    assert told == [[3, 100.0]]
-    assert batches_told({"told": told}, 3, 101.0) == told, "a run that committed nothing"
-    assert batches_told({"told": told}, 5, 200.0) == [[3, 100.0], [5, 200.0]]
-    assert batches_told({"told": [[3, 100.0], [5, 200.0]]}, 1, 300.0) == [[1, 300.0]], "made anew"
-    many = {"told": [[n, float(n)] for n in range(1, 201)]}
-    assert batches_told(many, 201, 201.0)[0] == [2, 2.0]
+def test_batches_are_reported_once_and_start_over_with_a_new_table() -> None:
+    commits = append_commit(None, 3, 100.0)
+    assert commits == [[3, 100.0]]
+    assert append_commit({"commits": commits}, 3, 101.0) == commits, "a run that committed nothing"
+    assert append_commit({"commits": commits}, 5, 200.0) == [[3, 100.0], [5, 200.0]]
+    assert append_commit({"commits": [[3, 100.0], [5, 200.0]]}, 1, 300.0) == [[1, 300.0]], "re-created"
+    many = {"commits": [[n, float(n)] for n in range(1, 201)]}
+    assert append_commit(many, 201, 201.0)[0] == [2, 2.0]
 
 
 def span(offsets: int, partition: int = 0) -> MessageRange:

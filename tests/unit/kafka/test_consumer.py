@@ -22,7 +22,7 @@ def failure(code: int) -> FakeMessage:
     return FakeMessage(-1, failure=KafkaError(code))
 
 
-def test_a_range_ends_where_it_was_told_to() -> None:
+def test_a_range_ends_at_its_end_offset() -> None:
     consumer = FakeConsumer([[FakeMessage(5), FakeMessage(6)], [FakeMessage(8), FakeMessage(9)]])
     assert offsets(consumer) == [5, 6, 8]
     (assigned,) = consumer.assigned
@@ -41,7 +41,7 @@ def test_the_end_of_a_replica_that_is_behind_is_not_the_end() -> None:
     assert offsets(FakeConsumer([[FakeMessage(5), end_at(6)], [FakeMessage(6), end_at(9)]])) == [5, 6]
 
 
-def test_what_is_gone_is_lost() -> None:
+def test_deleted_messages_raise_position_lost() -> None:
     with pytest.raises(PositionLost, match="partition 2 of topic orders"):
         offsets(FakeConsumer([[failure(KafkaError._AUTO_OFFSET_RESET)]]))
 

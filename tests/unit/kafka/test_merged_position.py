@@ -31,6 +31,6 @@ def test_both_ends_of_a_step_are_kept_until_it_is_reached() -> None:
 
 
 @pytest.mark.parametrize("text", [None, "", "{}", "[]", '{"v": 2, "tables": {}, "step": null}', '{"v": 1}'])
-def test_what_is_no_position_is_told(text: str | None) -> None:
+def test_an_invalid_position_is_an_error(text: str | None) -> None:
     with pytest.raises(OffsetMissing, match="can't be read"):
         MergedPosition.from_json(text)

@@ -38,11 +38,11 @@ class Leader:
 
 def cluster(leader: Leader, retry_seconds: float = 60) -> ClusterTopics:
     made = ClusterTopics(ClientSettings({"bootstrap.servers": "nowhere:1"}, retry_seconds=retry_seconds))
-    made._admin_made = leader
+    made._admin_client = leader
     return made
 
 
-def test_a_partition_that_was_added_just_now_is_asked_until_its_leader_knows_of_it() -> None:
+def test_offsets_of_a_new_partition_are_retried_until_its_leader_knows_it() -> None:
     leader = Leader(KafkaError.NOT_LEADER_FOR_PARTITION, KafkaError.UNKNOWN_TOPIC_OR_PART)
     assert cluster(leader).ends([PARTITION]) == {PARTITION: 7}
     assert leader.calls == 3
@@ -50,18 +50,18 @@ def test_a_partition_that_was_added_just_now_is_asked_until_its_leader_knows_of_
 
 def test_a_leader_is_waited_for_as_long_as_brokers_are() -> None:
     away = [KafkaError.NOT_LEADER_FOR_PARTITION, KafkaError._NOENT, KafkaError.LEADER_NOT_AVAILABLE] * 30
-    with pytest.raises(BrokersAway, match="asking for offsets"):
+    with pytest.raises(BrokersAway, match="listing offsets"):
         cluster(Leader(*away), retry_seconds=0.5).ends([PARTITION])
     assert cluster(Leader(*away[:3]), retry_seconds=60).ends([PARTITION]) == {PARTITION: 7}
 
 
-def test_a_partition_that_stays_unknown_is_told_soon(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_partition_that_stays_unknown_is_reported_soon(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(partitions, "_NEW_SECONDS", 0.3)
-    with pytest.raises(ConfigurationError, match="asking for offsets"):
+    with pytest.raises(ConfigurationError, match="listing offsets"):
         cluster(Leader(*[KafkaError.UNKNOWN_TOPIC_OR_PART] * 100)).ends([PARTITION])
 
 
-def test_what_waiting_does_not_mend_is_told_at_once() -> None:
+def test_lasting_errors_are_raised_at_once() -> None:
     leader = Leader(KafkaError.TOPIC_AUTHORIZATION_FAILED)
     with pytest.raises(ConfigurationError):
         cluster(leader).ends([PARTITION])

@@ -59,7 +59,7 @@ def topic_of(broker: Broker) -> PositionsTopic:
 
 
 @pytest.mark.parametrize("code", UNKNOWN)
-def test_a_topic_that_nobody_has_made_has_no_position(code: int) -> None:
+def test_a_missing_topic_has_no_position(code: int) -> None:
     broker = Broker([code])
     assert topic_of(broker).read() is None
     assert topic_of(Broker([code])).least() is None
@@ -67,17 +67,15 @@ def test_a_topic_that_nobody_has_made_has_no_position(code: int) -> None:
 
 
 @pytest.mark.parametrize("code", UNKNOWN)
-def test_a_broker_that_does_not_know_a_topic_yet_is_asked_again_where_it_was_made(code: int) -> None:
+def test_reading_an_existing_topic_is_retried_until_the_broker_knows_it(code: int) -> None:
     broker = Broker([code, code])
     assert topic_of(broker).read(must_exist=True) == STORED
     assert (broker.refuses, broker.open) == ([], 0)
 
 
 @pytest.mark.parametrize("code", UNKNOWN)
-def test_a_topic_that_was_made_and_is_not_known_is_no_reason_to_begin_anew(
-    code: int, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(positions_module, "_MADE_SECONDS", 0.3)
+def test_an_existing_topic_that_stays_unknown_is_an_error(code: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(positions_module, "_PROPAGATION_SECONDS", 0.3)
     broker = Broker([code] * 100)
     with pytest.raises(BrokersAway, match="don't know partition 0 of topic p"):
         topic_of(broker).read(must_exist=True)

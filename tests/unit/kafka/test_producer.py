@@ -181,7 +181,7 @@ def refuse(setting: Setting) -> None:
         publish(setting)
 
 
-def test_after_a_refusal_a_new_client_goes_on_where_the_old_one_was(setting: Setting) -> None:
+def test_after_a_rejection_a_new_client_continues_from_the_same_position(setting: Setting) -> None:
     refuse(setting)
     publish(setting)
     assert len(setting.clients) == 2
@@ -233,7 +233,7 @@ def test_records_of_a_transaction_that_has_ended_are_not_waited_for(
         assert (setting.client.calls[-1], left) == ("commit", [])
 
 
-def test_a_producer_that_ended_before_a_record_tells_what_ended_it(
+def test_a_producer_with_a_fatal_error_reports_it_at_the_next_record(
     setting: Setting, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def poll(seconds: float) -> int:
@@ -241,7 +241,7 @@ def test_a_producer_that_ended_before_a_record_tells_what_ended_it(
 
     setting.client.fails["produce"] = [failure(KafkaError._FATAL)]
     monkeypatch.setattr(setting.client, "poll", poll)
-    with pytest.raises(ConfigurationError, match="the right WRITE on transactional id shop"):
+    with pytest.raises(ConfigurationError, match="connection's user WRITE on transactional id shop"):
         publish(setting)
 
 
@@ -252,7 +252,7 @@ def test_a_producer_that_was_fenced_can_be_closed(setting: Setting) -> None:
     assert not setting.client.fails["flush"], "it was asked"
 
 
-def test_topics_are_made_before_a_transaction_begins_and_once() -> None:
+def test_topics_are_created_once_before_a_transaction_begins() -> None:
     calls: list[str] = []
     clients: list[Client] = []
 
@@ -274,7 +274,7 @@ def test_topics_are_made_before_a_transaction_begins_and_once() -> None:
     assert calls == ["init", "make t", *SENT, *SENT]
 
 
-def test_a_topic_that_a_broker_makes_when_it_is_asked_for_is_waited_for(
+def test_a_topic_that_the_broker_creates_automatically_is_waited_for(
     setting: Setting, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     answers = [

@@ -50,7 +50,7 @@ def test_address_login_and_tls_come_from_the_connection() -> None:
 @pytest.mark.parametrize(
     ("connection", "words"),
     [
-        ({}, "it isn't known where the registry is"),
+        ({}, "the address of the registry is unknown"),
         ({"host": "r", "extra": {"ca": "x"}}, "found ca"),
         ({"host": "r", "extra": {"basic.auth.user.info": "a:hush"}}, "found basic.auth.user.info"),
     ],
@@ -61,7 +61,7 @@ def test_wrong_connections_are_refused_without_their_secrets(connection: Any, wo
     assert "hush" not in str(caught.value)
 
 
-def test_settings_that_the_client_refuses_are_told_without_their_values() -> None:
+def test_settings_that_the_client_rejects_are_reported_without_values() -> None:
     settings = {"url": "http://r", "basic.auth.user.info": "hush", "no.such.setting": "hush"}
     with pytest.raises(
         ConfigurationError, match=r"basic\.auth\.user\.info, no\.such\.setting, url"
@@ -132,7 +132,7 @@ MISSING: Answer = (404, {}, b'{"error_code":40403,"message":"Schema 7 not found"
 FOUND: Answer = (200, {}, b'{"schema":"\\"string\\""}')
 
 
-def test_an_id_that_a_copy_has_not_heard_of_yet_is_asked_for_again() -> None:
+def test_lookups_of_an_id_that_a_replica_lacks_are_retried() -> None:
     waited: list[float] = []
     with Answering(MISSING, MISSING, FOUND) as server:
         registry = Registry(server.settings, waited.append)
@@ -158,7 +158,7 @@ def test_ids_that_are_nowhere_are_waited_for_within_bounds() -> None:
 
 
 @pytest.mark.parametrize(("seconds", "most"), [(0.0, 1), (1.0, 4), (60.0, 40)])
-def test_ids_that_are_nowhere_are_asked_for_as_long_as_is_wanted(seconds: float, most: int) -> None:
+def test_lookups_of_unknown_ids_are_retried_up_to_the_timeout(seconds: float, most: int) -> None:
     waited: list[float] = []
     with Answering(MISSING) as server:
         registry = Registry(server.settings, waited.append, Patience(unknown_seconds=seconds))
@@ -180,7 +180,7 @@ def test_a_registry_in_trouble_is_waited_for_when_a_schema_is_read() -> None:
     with Answering(TROUBLE) as server:
         settings = replace(server.settings, client={**server.settings.client, "max.retries": 0})
         waited.clear()
-        with pytest.raises(RegistryAway, match="has trouble: found HTTP 503"):
+        with pytest.raises(RegistryAway, match="reports an error: found HTTP 503"):
             Registry(settings, waited.append, Patience(away_seconds=3)).schema_of(7)
         assert sum(waited) == pytest.approx(3)
         with pytest.raises(RegistryAway):
@@ -199,7 +199,7 @@ def test_a_registry_in_trouble_is_waited_for_when_a_schema_is_read() -> None:
         (302, {"Location": "/"}, b""),
     ],
 )
-def test_what_answers_otherwise_than_a_registry_is_told(answer: Answer) -> None:
+def test_an_answer_that_is_not_from_a_registry_is_an_error(answer: Answer) -> None:
     with Answering(answer) as server:
         with pytest.raises(ConfigurationError, match=r"registry at 127\.0\.0\.1"):
             Registry(server.settings).schema_of(7)

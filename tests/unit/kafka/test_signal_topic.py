@@ -65,7 +65,7 @@ def listening() -> Listening:
     return Listening()
 
 
-def test_it_is_a_channel_that_keeps_its_place(listening: Listening) -> None:
+def test_it_is_a_channel_with_a_position(listening: Listening) -> None:
     assert isinstance(listening.channel, Channel)
     assert isinstance(listening.channel, KeepsPlace)
 
@@ -86,7 +86,7 @@ def test_messages_with_the_connectors_key_are_signals_and_others_are_counted(lis
     assert listening.place == {
         "topic": "shop-signal",
         "id": "one",
-        "made": 0,
+        "recreated": 0,
         "offset": 5,
         "passed_over": 3,
     }
@@ -95,17 +95,17 @@ def test_messages_with_the_connectors_key_are_signals_and_others_are_counted(lis
 @pytest.mark.parametrize(
     ("text", "reason"),
     [
-        ("{", "it is no JSON"),
-        (b"\xff\xfe", "it is no JSON"),
-        ("[1]", "it is no JSON object"),
+        ("{", "it is not JSON"),
+        (b"\xff\xfe", "it is not JSON"),
+        ("[1]", "it is not a JSON object"),
         ('{"type": "dance"}', "its type is 'dance'"),
-        ('{"type": "log", "data": "{"}', "its data are no JSON"),
-        ('{"type": "log", "data": 7}', "its data are no JSON object"),
-        ("[" * 100_000, "it is no JSON"),
-        (json.dumps({"type": "log", "data": "[" * 100_000}), "its data are no JSON"),
+        ('{"type": "log", "data": "{"}', "its data is not JSON"),
+        ('{"type": "log", "data": 7}', "its data is not a JSON object"),
+        ("[" * 100_000, "it is not JSON"),
+        (json.dumps({"type": "log", "data": "[" * 100_000}), "its data is not JSON"),
     ],
 )
-def test_what_is_no_signal_is_told_with_its_topic_and_offset_and_passed_over(
+def test_an_invalid_signal_is_reported_with_topic_and_offset_and_skipped(
     listening: Listening, text: str | bytes, reason: str
 ) -> None:
     listening.topic.add(text)
@@ -133,7 +133,7 @@ def test_the_first_look_of_a_job_reads_to_the_end_and_later_ones_poll_once(liste
 
 
 @pytest.mark.covers("MDB-SIG-09")
-def test_a_poll_waits_as_long_as_it_is_told_to(listening: Listening) -> None:
+def test_a_poll_waits_for_its_timeout(listening: Listening) -> None:
     listening.topic.add(LOG)
     listening.look()
     listening.look()
@@ -162,16 +162,16 @@ def test_what_is_not_committed_comes_again_with_the_same_ids(listening: Listenin
     assert listening.ids() == []
 
 
-def test_a_place_that_another_job_committed_meanwhile_is_gone_on_from(listening: Listening) -> None:
+def test_a_position_that_another_job_committed_is_resumed(listening: Listening) -> None:
     for number in range(3):
         listening.topic.add(signal(str(number)))
     listening.seen()
-    listening.place = {"topic": "shop-signal", "id": "one", "made": 0, "offset": 2, "passed_over": 0}
+    listening.place = {"topic": "shop-signal", "id": "one", "recreated": 0, "offset": 2, "passed_over": 0}
     assert listening.ids() == ["2"]
 
 
 @pytest.mark.covers("MDB-SIG-07")
-def test_the_group_is_told_after_the_place_is_committed_and_asked_only_at_the_beginning(
+def test_the_group_offset_is_committed_after_the_position_and_read_only_at_the_start(
     listening: Listening,
 ) -> None:
     topic = listening.topic
@@ -201,10 +201,10 @@ def test_a_coordinator_that_moves_is_waited_for(listening: Listening) -> None:
     assert other.topic.group_failures == []
 
 
-def test_a_group_that_may_not_be_asked_for_is_named(listening: Listening) -> None:
+def test_a_group_without_permission_is_reported(listening: Listening) -> None:
     listening.topic.group_failures = [KafkaError(KafkaError._TIMED_OUT)]
     listening.topic.refused_group = KafkaError(KafkaError.GROUP_AUTHORIZATION_FAILED)
-    with pytest.raises(ConfigurationError, match="the right READ on group kafka-signal"):
+    with pytest.raises(ConfigurationError, match="connection's user READ on group kafka-signal"):
         listening.look()
 
 
@@ -238,7 +238,7 @@ def test_a_commit_to_the_group_that_fails_costs_nothing_but_a_word(
 
 @pytest.mark.covers("MDB-SIG-10")
 @pytest.mark.parametrize(("reset", "found"), [("earliest", 2), ("latest", 0), ("", 2)])
-def test_settings_of_the_consumer_are_its_own_and_say_where_to_begin(reset: str, found: int) -> None:
+def test_consumer_settings_apply_and_set_the_start_offset(reset: str, found: int) -> None:
     listening = Listening(
         consumer={"fetch.min.bytes": "7", **({"auto.offset.reset": reset} if reset else {})}
     )
@@ -251,7 +251,7 @@ def test_settings_of_the_consumer_are_its_own_and_say_where_to_begin(reset: str,
     assert listening.ids() == ["shop-signal/0/2"], "what came between two jobs is not passed over"
 
 
-def test_signals_that_retention_took_unread_are_told(listening: Listening) -> None:
+def test_signals_that_retention_deleted_unread_are_reported(listening: Listening) -> None:
     topic = listening.topic
     topic.add(LOG)
     listening.look()
@@ -261,11 +261,11 @@ def test_signals_that_retention_took_unread_are_told(listening: Listening) -> No
     listening.restart()
     missed, *found = listening.look()
     assert isinstance(missed, NoSignal)
-    assert "messages 1 to 2 of topic shop-signal were gone before they were read" in missed.reason
+    assert "messages 1 to 2 of topic shop-signal were deleted before they were read" in missed.reason
     assert [one.id for one in found] == ["2", "3"]
 
 
-def test_retention_while_a_stream_runs_is_told_at_the_next_look(listening: Listening) -> None:
+def test_retention_during_a_stream_is_reported_at_the_next_poll(listening: Listening) -> None:
     topic = listening.topic
     topic.add(LOG)
     listening.look()
@@ -279,7 +279,7 @@ def test_retention_while_a_stream_runs_is_told_at_the_next_look(listening: Liste
     assert topic.opened == 2
 
 
-def test_a_topic_that_was_made_anew_is_read_from_its_begin_with_ids_of_its_own(listening: Listening) -> None:
+def test_a_recreated_topic_is_read_from_its_start_with_distinct_ids(listening: Listening) -> None:
     topic = listening.topic
     for _ in range(2):
         topic.add(LOG)
@@ -291,11 +291,11 @@ def test_a_topic_that_was_made_anew_is_read_from_its_begin_with_ids_of_its_own(l
     listening.restart()
     missed, *found = listening.look()
     assert isinstance(missed, NoSignal)
-    assert "was made anew" in missed.reason
+    assert "was re-created" in missed.reason
     assert [one.id for one in found] == [f"shop-signal/0/{n}.1" for n in range(3)]
 
 
-def test_a_topic_whose_end_was_lost_goes_on_at_its_end(listening: Listening) -> None:
+def test_a_truncated_topic_is_resumed_at_its_end(listening: Listening) -> None:
     topic = listening.topic
     for _ in range(3):
         topic.add(LOG)
@@ -364,11 +364,11 @@ def test_a_setting_that_librdkafka_does_not_know_is_refused() -> None:
     client = ClientSettings({"bootstrap.servers": "localhost:1"}, consumer={"no.such.setting": "x"})
     channel = TopicChannel(SignalTopic(client, "t", "shop", "g", 0.1), FakeTopic())
     channel.resume(None)
-    with pytest.raises(ChannelRefused, match="librdkafka refuses the settings"):
+    with pytest.raises(ChannelRefused, match="librdkafka rejects the settings"):
         channel.receive()
 
 
-def test_nothing_is_read_before_it_is_known_where_to_begin(listening: Listening) -> None:
+def test_nothing_is_read_before_resume(listening: Listening) -> None:
     listening.topic.add(LOG)
     assert listening.channel.receive() == ()
     assert listening.topic.opened == 0

@@ -51,7 +51,7 @@ def facts(admin: Admin) -> TopicFacts:
     return TopicInspector(settings, lambda values: admin).facts("t", 1)
 
 
-def test_a_topic_is_told_with_what_may_be_done() -> None:
+def test_a_topic_is_described_with_the_permitted_operations() -> None:
     described = SimpleNamespace(partitions=[1, 2], authorized_operations=[AclOperation.READ])
     found = facts(Admin(described))
     assert found == TopicFacts("t", 2, "delete", frozenset({"READ"}))
@@ -64,7 +64,7 @@ def test_what_brokers_keep_to_themselves_is_not_known() -> None:
     assert (found.policy, found.compacts, found.may("READ")) == (None, False, None)
 
 
-def test_a_topic_that_is_missing_is_told_with_why_it_can_not_be_made() -> None:
+def test_a_missing_topic_is_described_with_the_reason_it_cannot_be_created() -> None:
     assert facts(Admin(KafkaError.UNKNOWN_TOPIC_OR_PART)) == TopicFacts("t")
     refused = facts(Admin(KafkaError.UNKNOWN_TOPIC_OR_PART, made=KafkaError.TOPIC_AUTHORIZATION_FAILED))
     assert refused.refusal.startswith("TOPIC_AUTHORIZATION_FAILED")
@@ -78,5 +78,5 @@ def test_brokers_that_do_not_answer_are_an_error() -> None:
 
 
 def test_brokers_in_trouble_refuse_no_topic() -> None:
-    with pytest.raises(BrokersAway, match="can be made"):
+    with pytest.raises(BrokersAway, match="validating the creation"):
         facts(Admin(KafkaError.UNKNOWN_TOPIC_OR_PART, made=KafkaError.REQUEST_TIMED_OUT))

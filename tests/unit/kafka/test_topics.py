@@ -24,7 +24,7 @@ REST = TopicRule("default", partitions=2, settings={"retention.ms": 1000, "preal
 RULES = (COMPACT, REST)
 
 
-def test_the_first_rule_that_matches_the_whole_name_decides_and_an_excluded_name_goes_on() -> None:
+def test_the_first_rule_that_matches_the_whole_name_decides_unless_it_excludes_it() -> None:
     wanted = {
         "shop.orders.a": COMPACT,
         "shop.orders.a_log": REST,
@@ -36,7 +36,7 @@ def test_the_first_rule_that_matches_the_whole_name_decides_and_an_excluded_name
     assert rule_of("shop.orders.a", (first, *RULES)) is first
 
 
-def test_what_is_missing_is_made_and_what_is_there_is_left_and_told() -> None:
+def test_missing_topics_are_planned_and_differences_are_reported() -> None:
     found = {
         "shop.orders.same": TopicFound(6, 3, {"cleanup.policy": "delete, compact"}),
         "shop.orders.other": TopicFound(1, 3, {"cleanup.policy": "delete"}),
@@ -46,7 +46,7 @@ def test_what_is_missing_is_made_and_what_is_there_is_left_and_told() -> None:
     planned = plan([*found, "shop.orders.new", "shop.orders.new", "new"], found, RULES)
     assert planned.missing == {"shop.orders.new": COMPACT, "new": REST}
     assert planned.differences == (
-        "topic shop.orders.other is left as it is: partitions 1 where the declaration says 6, cleanup.policy "
+        "topic shop.orders.other is not changed: partitions 1 where the declaration says 6, cleanup.policy "
         "delete where the declaration says compact,delete (group orders)",
     )
 
@@ -111,7 +111,7 @@ def maker(topics: dict[str, int], **fails: int) -> tuple[TopicMaker, list[Admin]
     return TopicMaker(ClientSettings({"bootstrap.servers": "b:1"}), RULES, build), built
 
 
-def test_missing_topics_are_made_with_what_their_rules_say(caplog: pytest.LogCaptureFixture) -> None:
+def test_missing_topics_are_created_by_their_rules(caplog: pytest.LogCaptureFixture) -> None:
     made, clients = maker({"there": 2})
     with caplog.at_level(logging.WARNING):
         names = made.make_missing(["shop.orders.a", "there", "b"])
@@ -124,7 +124,7 @@ def test_missing_topics_are_made_with_what_their_rules_say(caplog: pytest.LogCap
         "b": (2, -1, {"retention.ms": "1000", "preallocate": "true"}),
     }
     assert [record.message for record in caplog.records] == [
-        "topic there is left as it is: retention.ms 7 where the declaration says 1000 (default)"
+        "topic there is not changed: retention.ms 7 where the declaration says 1000 (default)"
     ], "told once"
 
 
@@ -141,7 +141,7 @@ def test_settings_that_may_not_be_looked_at_are_passed_over() -> None:
     assert made.make_missing(["unseen"]) == ()
 
 
-def test_a_topic_that_another_run_has_made_meanwhile_is_there() -> None:
+def test_a_topic_that_another_run_created_concurrently_exists() -> None:
     made, _ = maker({}, create=KafkaError.TOPIC_ALREADY_EXISTS)
     assert made.make_missing(["a"]) == ()
 
@@ -154,28 +154,28 @@ def test_a_topic_that_another_run_has_made_meanwhile_is_there() -> None:
             "create",
             KafkaError.INVALID_CONFIG,
             ConfigurationError,
-            "topic a can't be made: expected partitions",
+            "topic a can't be created: expected partitions",
         ),
         ("create", KafkaError.POLICY_VIOLATION, ConfigurationError, "found POLICY_VIOLATION"),
         (
             "create",
             KafkaError.TOPIC_AUTHORIZATION_FAILED,
             RecordsRefused,
-            "make it, or give the connection's",
+            "create it, or grant the connection's",
         ),
         (
             "describe",
             KafkaError.TOPIC_AUTHORIZATION_FAILED,
             RecordsRefused,
-            "the right DESCRIBE on topic",
+            "DESCRIBE on topic",
         ),
-        ("create", KafkaError.TOPIC_EXCEPTION, RecordsRefused, "brokers take names of letters"),
+        ("create", KafkaError.TOPIC_EXCEPTION, RecordsRefused, "topic names have letters"),
         ("describe", KafkaError.TOPIC_EXCEPTION, RecordsRefused, "or the transform that names the topic"),
-        ("create", KafkaError._TIMED_OUT, BrokersAway, "making topic a failed"),
-        ("describe", KafkaError._TRANSPORT, BrokersAway, "asking for topic a failed"),
+        ("create", KafkaError._TIMED_OUT, BrokersAway, "creating topic a failed"),
+        ("describe", KafkaError._TRANSPORT, BrokersAway, "describing topic a failed"),
     ],
 )
-def test_what_can_not_be_made_is_told_with_its_remedy(
+def test_topics_that_cannot_be_created_are_reported_with_a_remedy(
     call: str, code: int, error: type[Exception], text: str
 ) -> None:
     made, _ = maker({}, **{call: code})

@@ -10,22 +10,22 @@ import pyarrow as pa
 
 from airflow_cdc_provider.changes.contribution import UPSERT
 from airflow_cdc_provider.lake.merge_kernel import (
-    COPIES,
+    DUPLICATES,
     FROM_MIRROR,
-    FROM_SIDE,
-    FROM_STATICS,
+    FROM_STATIC_COLUMNS,
+    FROM_TOMBSTONES,
     INPUT_SCHEMA,
     LIVE,
     PENDING,
     REMOVE,
-    SIDE,
+    REMOVE_STATIC,
     STATICS,
-    UNSTATIC,
+    TOMBSTONE,
     MergeKernel,
 )
 from tests.oracles import cassandra_read_path as oracle
 
-COLUMNS = pa.schema([pa.field("shown", pa.binary()), pa.field("statics", pa.binary())])
+COLUMNS = pa.schema([pa.field("shown", pa.binary()), pa.field("static_columns", pa.binary())])
 
 
 def show(rows: pa.RecordBatch) -> pa.RecordBatch:
@@ -34,31 +34,31 @@ def show(rows: pa.RecordBatch) -> pa.RecordBatch:
 
 
 class Tables:
-    """A mirror and the tables beside it as plain lists, merged into by the kernel as Spark would.
+    """A mirror and its further tables as plain lists, merged into by the kernel as Spark would.
 
-    ``copies`` has the changes of rows of the last merge, and how many of them were copies.
+    ``duplicates`` has the number of changes of rows of the last merge, and of duplicates among them.
     """
 
     def __init__(self, model: str, *, statics_apart: bool = False) -> None:
         self.model = model
         self.statics_apart = statics_apart
         self.mirror: dict[bytes, dict[str, Any]] = {}
-        self.statics: dict[bytes, dict[str, Any]] = {}
+        self.static_columns: dict[bytes, dict[str, Any]] = {}
         self.side: list[dict[str, Any]] = []
-        self.copies = 0, 0
+        self.duplicates = 0, 0
 
     def merge(self, pending: Sequence[dict[str, Any]], now: int, **more: Any) -> Counter[int]:
-        """Merge; return how many rows of each kind came of it, the count of copies aside."""
+        """Merge, and return the number of output rows of each kind, except the count of duplicates."""
         shown = [
-            (place, row["_cdc"])
-            for place, table in ((FROM_MIRROR, self.mirror), (FROM_STATICS, self.statics))
+            (source, row["_cdc"])
+            for source, table in ((FROM_MIRROR, self.mirror), (FROM_STATIC_COLUMNS, self.static_columns))
             for row in table.values()
         ]
         keys = {row["key"] for row in pending} | {
             cdc["key"] for _, cdc in shown if cdc["expires_at"] is not None and cdc["expires_at"] <= now
         }
         rows = [{**row, "_from": PENDING, "_expires_at": None} for row in pending]
-        for place, cdc in shown:
+        for source, cdc in shown:
             if cdc["key"] in keys:
                 rows.append(
                     {
@@ -69,33 +69,40 @@ class Tables:
                         "version": cdc["version"],
                         "op": UPSERT,
                         "state": cdc["state"],
-                        "_from": place,
+                        "_from": source,
                         "_expires_at": cdc["expires_at"],
                     }
                 )
-        rows += [{**row, "_from": FROM_SIDE, "_expires_at": None} for row in self.side if row["key"] in keys]
+        rows += [
+            {**row, "_from": FROM_TOMBSTONES, "_expires_at": None} for row in self.side if row["key"] in keys
+        ]
         kernel = MergeKernel(self.model, "4.0", COLUMNS, show, now, statics_apart=self.statics_apart, **more)
         batch = pa.RecordBatch.from_pylist(rows, schema=INPUT_SCHEMA)
-        tables = {LIVE: self.mirror, REMOVE: self.mirror, STATICS: self.statics, UNSTATIC: self.statics}
+        tables = {
+            LIVE: self.mirror,
+            REMOVE: self.mirror,
+            STATICS: self.static_columns,
+            REMOVE_STATIC: self.static_columns,
+        }
         added: list[tuple[int, dict[str, Any]]] = []
         counts: Counter[int] = Counter()
-        self.copies = 0, 0
+        self.duplicates = 0, 0
         for out in kernel(iter([batch])):
             assert out.schema.equals(kernel.output_schema)
             for row in out.to_pylist():
                 kind = row["_cdc_kind"]
-                if kind == COPIES:
-                    self.copies = row["_cdc"]["generation"], row["_cdc"]["expires_at"]
+                if kind == DUPLICATES:
+                    self.duplicates = row["_cdc"]["generation"], row["_cdc"]["expires_at"]
                     continue
                 counts[kind] += 1
-                if kind in (REMOVE, UNSTATIC):
+                if kind in (REMOVE, REMOVE_STATIC):
                     del tables[kind][row["_cdc"]["id"]]
                 elif kind in (LIVE, STATICS):
                     added.append((kind, row))
-                elif kind == SIDE:
-                    self.side.append(row["_cdc_side"])
+                elif kind == TOMBSTONE:
+                    self.side.append(row["_cdc_tombstone"])
         for kind, row in added:
-            assert row["_cdc"]["id"] not in tables[kind], "a row would stand in a table twice"
+            assert row["_cdc"]["id"] not in tables[kind], "the row is in the table already"
             tables[kind][row["_cdc"]["id"]] = row
         return counts
 
@@ -104,16 +111,20 @@ def shown_rows(tables: Tables, now: int) -> dict[Any, Any]:
     shown = {}
     for row in tables.mirror.values():
         cdc = row["_cdc"]
-        shown[cdc["key"], cdc["clustering"]] = (_cells(row["shown"], now), _cells(row["statics"], now))
+        shown[cdc["key"], cdc["clustering"]] = (_cells(row["shown"], now), _cells(row["static_columns"], now))
     return shown
 
 
 def joined_rows(tables: Tables, now: int) -> dict[Any, Any]:
-    """Return the rows of the mirror, each with the row of its partition in the table of statics."""
+    """Return the rows of the mirror, each with the row of its partition in the static columns table."""
     rows = shown_rows(tables, now)
-    assert not any(clustering is None or statics for (_, clustering), (_, statics) in rows.items())
-    of_key = {row["_cdc"]["key"]: _cells(row["statics"], now) for row in tables.statics.values()}
-    assert all(of_key.values()), "no partition without statics has a row for them"
+    assert not any(
+        clustering is None or static_columns for (_, clustering), (_, static_columns) in rows.items()
+    )
+    of_key = {
+        row["_cdc"]["key"]: _cells(row["static_columns"], now) for row in tables.static_columns.values()
+    }
+    assert all(of_key.values()), "no partition without static columns has a row in their table"
     joined = {(key, c): (cells, of_key.get(key, {})) for (key, c), (cells, _) in rows.items()}
     alone = of_key.keys() - {key for key, _ in rows}
     return joined | {(key, None): ({}, of_key[key]) for key in alone}

@@ -148,7 +148,7 @@ def test_any_other_change_is_an_error_that_names_column_and_types(have: DataType
         ),
     ],
 )
-def test_drift_tells_what_names_do_not(
+def test_drift_describes_changes_that_names_do_not_show(
     have: StructType, want: StructType, drift: Drift, expected: list[str]
 ) -> None:
     assert changes(have, want, drift) == expected

@@ -41,7 +41,7 @@ def test_folders_are_locked_independently(tmp_path: Path) -> None:
         assert acquire_in_thread(tmp_path / "b").wait(10)
 
 
-def test_a_killed_holder_lets_go(tmp_path: Path) -> None:
+def test_a_killed_holder_releases_the_lock(tmp_path: Path) -> None:
     with subprocess.Popen(
         [sys.executable, "-c", HOLD, str(tmp_path)], stdin=subprocess.PIPE, stdout=subprocess.PIPE
     ) as holder:

@@ -9,7 +9,14 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from airflow_cdc_provider.changes.contribution import CONTRIBUTION_SCHEMA, DELETE, LIVE_ROW_SCHEMA, UPSERT
-from airflow_cdc_provider.lake.merge_kernel import INPUT_SCHEMA, LIVE, REMOVE, SIDE, STATICS, UNSTATIC
+from airflow_cdc_provider.lake.merge_kernel import (
+    INPUT_SCHEMA,
+    LIVE,
+    REMOVE,
+    REMOVE_STATIC,
+    STATICS,
+    TOMBSTONE,
+)
 from airflow_cdc_provider.lake.row_fences import RowFences
 from tests.oracles import cassandra_read_path as oracle
 from tests.unit.lake.kernel_tables import Tables, joined_rows, shown_rows
@@ -131,52 +138,53 @@ def test_cells_merged_in_any_order_and_portions_show_what_the_database_shows(
         assert shown(tables, 20) == oracle.visible(contributions, 20)
 
 
-def of_many_rows(*statics: oracle.Cell) -> list[dict[str, Any]]:
+def of_many_rows(*static_columns: oracle.Cell) -> list[dict[str, Any]]:
     rows = [
         oracle.Contribution(b"k", 0, b"\x40%c" % number, None, 0, oracle.Row(oracle.Liveness(1)))
         for number in range(50)
     ]
     return [
-        c.as_dict() for c in (*rows, oracle.Contribution(b"k", 1, b"", None, 0, oracle.Row(cells=statics)))
+        c.as_dict()
+        for c in (*rows, oracle.Contribution(b"k", 1, b"", None, 0, oracle.Row(cells=static_columns)))
     ]
 
 
-def new_statics(*cells: oracle.Cell) -> list[dict[str, Any]]:
+def new_static_columns(*cells: oracle.Cell) -> list[dict[str, Any]]:
     return [oracle.Contribution(b"k", 1, b"", None, 0, oracle.Row(cells=cells)).as_dict()]
 
 
-def test_a_change_of_statics_writes_no_row_where_they_have_a_table_of_their_own() -> None:
-    """Nor do statics that begin to expire, that expire, or go."""
-    apart, within = Tables("cell", statics_apart=True), Tables("cell")
-    for tables in (apart, within):
+def test_change_of_static_columns_writes_no_row_if_they_have_a_separate_table() -> None:
+    """The same applies to static columns that start to expire, expire or are deleted."""
+    separate, in_rows = Tables("cell", statics_apart=True), Tables("cell")
+    for tables in (separate, in_rows):
         tables.merge(of_many_rows(oracle.Cell(1, 1, b"x")), now=10)
 
-    changed = new_statics(oracle.Cell(1, 2, b"y"))
-    assert within.merge(changed, now=10) == {LIVE: 50, REMOVE: 50, SIDE: 1}
-    assert apart.merge(changed, now=10) == {STATICS: 1, UNSTATIC: 1, SIDE: 1}
-    assert joined_rows(apart, 10) == shown_rows(within, 10)
-    expiring = new_statics(oracle.Cell(1, 3, b"z", expiring=True, ttl=10, end=15))
-    assert apart.merge(expiring, now=10) == {STATICS: 1, UNSTATIC: 1, SIDE: 1}
-    assert apart.merge([], now=20) == {UNSTATIC: 1, SIDE: 1}
-    assert not apart.statics
-    assert len(apart.mirror) == 50
-    assert apart.merge(new_statics(oracle.Cell(1, 4, b"z")), now=20) == {STATICS: 1, SIDE: 1}
-    assert apart.merge(new_statics(oracle.Cell(1, 4, b"z")), now=20) == {}, "what stands there stays"
+    changed = new_static_columns(oracle.Cell(1, 2, b"y"))
+    assert in_rows.merge(changed, now=10) == {LIVE: 50, REMOVE: 50, TOMBSTONE: 1}
+    assert separate.merge(changed, now=10) == {STATICS: 1, REMOVE_STATIC: 1, TOMBSTONE: 1}
+    assert joined_rows(separate, 10) == shown_rows(in_rows, 10)
+    expiring = new_static_columns(oracle.Cell(1, 3, b"z", expiring=True, ttl=10, end=15))
+    assert separate.merge(expiring, now=10) == {STATICS: 1, REMOVE_STATIC: 1, TOMBSTONE: 1}
+    assert separate.merge([], now=20) == {REMOVE_STATIC: 1, TOMBSTONE: 1}
+    assert not separate.static_columns
+    assert len(separate.mirror) == 50
+    assert separate.merge(new_static_columns(oracle.Cell(1, 4, b"z")), now=20) == {STATICS: 1, TOMBSTONE: 1}
+    assert separate.merge(new_static_columns(oracle.Cell(1, 4, b"z")), now=20) == {}, "existing rows are kept"
 
 
-def test_statics_that_a_killed_merge_wrote_are_written_again() -> None:
+def test_static_columns_of_a_killed_merge_are_rewritten() -> None:
     """The columns that show them may have been made anew since."""
     tables = Tables("cell", statics_apart=True)
-    tables.merge(new_statics(oracle.Cell(1, 1, b"x")), now=10)
+    tables.merge(new_static_columns(oracle.Cell(1, 1, b"x")), now=10)
 
-    again = tables.merge(new_statics(oracle.Cell(1, 1, b"x")), now=10, rewrite_statics=True)
+    again = tables.merge(new_static_columns(oracle.Cell(1, 1, b"x")), now=10, rewrite_static_columns=True)
 
-    assert again == {STATICS: 1, UNSTATIC: 1}
+    assert again == {STATICS: 1, REMOVE_STATIC: 1}
 
 
 @pytest.mark.covers("DSX-CON-04")
-def test_copies_are_counted_among_the_changes_of_one_merge() -> None:
-    """What a mirror or its side table has already is no change, and a row that was read is none either."""
+def test_replica_duplicates_are_counted_among_the_changes_of_a_merge() -> None:
+    """Rows of the mirror or the tombstone table are no changes, and neither are rows that a SELECT read."""
     row = oracle.Row(oracle.Liveness(1), cells=(oracle.Cell(1, 1, b"x"),))
     other = oracle.Row(oracle.Liveness(1), cells=(oracle.Cell(1, 1, b"y"),))
     deletion = oracle.Row(deletion=(1, 5))
@@ -188,11 +196,11 @@ def test_copies_are_counted_among_the_changes_of_one_merge() -> None:
     ]
     tables = Tables("cell")
     tables.merge([c.as_dict() for c in changes], now=10)
-    assert tables.copies == (7, 3)
+    assert tables.duplicates == (7, 3)
     tables.merge([c.as_dict() for c in changes], now=10)
-    assert tables.copies == (7, 3)
+    assert tables.duplicates == (7, 3)
     tables.merge([], now=10)
-    assert tables.copies == (0, 0)
+    assert tables.duplicates == (0, 0)
 
 
 def test_live_row_schema_is_what_projection_gets() -> None:

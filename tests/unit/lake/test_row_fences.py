@@ -40,7 +40,7 @@ def test_a_fence_of_all_feeds_and_of_a_source_with_one_counts_for_every_row() ->
     assert left(RowFences(), (b"a", b"0")) == [(b"a", b"0")]
 
 
-def test_a_later_fence_of_any_feed_is_told() -> None:
+def test_a_later_fence_of_any_feed_is_detected() -> None:
     before = RowFences.of([Fence(1, "a", b"5", 1)], Shards())
     assert not before.above(before)
     assert before.above(RowFences())

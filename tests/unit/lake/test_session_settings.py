@@ -60,7 +60,7 @@ def test_workers_use_this_python_and_unix_sockets(monkeypatch: pytest.MonkeyPatc
     assert found["spark.python.unix.domain.socket.enabled"] == "true"
 
 
-def test_the_time_zone_is_utc_whatever_was_asked() -> None:
+def test_the_time_zone_is_always_utc() -> None:
     zone = "spark.sql.session.timeZone"
     assert settings(connector(catalog_options=LOCAL), {}, {zone: "Europe/Berlin"})[zone] == "UTC"
 

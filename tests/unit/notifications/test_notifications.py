@@ -80,7 +80,7 @@ def debeziums() -> list[dict[str, Any]]:
 
 
 @pytest.mark.covers("MDB-XD-08", "MDB-XD-09")
-def test_an_initial_snapshot_is_told_byte_for_byte_as_debezium_tells_it() -> None:
+def test_an_initial_snapshot_notifies_byte_for_byte_as_debezium() -> None:
     their = debeziums()
     kept = Kept()
     notices = InitialSnapshot(Notifier([kept]), "notif", row_counts=False)
@@ -123,7 +123,7 @@ def test_records_of_a_topic_are_debeziums_with_and_without_schemas() -> None:
 
 
 @pytest.mark.covers("MDB-XD-09")
-def test_an_initial_snapshot_tells_rows_unless_told_not_to_and_how_it_ended() -> None:
+def test_an_initial_snapshot_reports_rows_unless_configured_not_to_and_how_it_ended() -> None:
     kept = Kept()
     notices = InitialSnapshot(Notifier([kept]), "shop")
     notices.skipped()
@@ -152,7 +152,7 @@ def test_an_initial_snapshot_tells_rows_unless_told_not_to_and_how_it_ended() ->
 
 
 @pytest.mark.covers("MDB-XD-10")
-def test_incremental_snapshots_are_told_with_the_id_of_their_signal() -> None:
+def test_incremental_snapshots_are_reported_with_the_id_of_their_signal() -> None:
     tables = ("shop.orders", "shop.carts")
     events = [
         happening("started", tables),
@@ -166,14 +166,14 @@ def test_incremental_snapshots_are_told_with_the_id_of_their_signal() -> None:
         happening("aborted"),
         happening("completed"),
     ]
-    told = [incremental_notification(event, "shop") for event in events]
+    notifications = [incremental_notification(event, "shop") for event in events]
 
-    assert {(n.id, n.timestamp_ms, n.aggregate_type) for n in told if n} == {
+    assert {(n.id, n.timestamp_ms, n.aggregate_type) for n in notifications if n} == {
         ("ad-hoc-1", 7, "Incremental Snapshot")
     }
     found = [
         (n.type, {name: text for name, text in n.additional_data.items() if name != "connector_name"})
-        for n in told
+        for n in notifications
         if n
     ]
     both = {"data_collections": "shop.orders,shop.carts"}
@@ -202,10 +202,10 @@ def test_incremental_snapshots_are_told_with_the_id_of_their_signal() -> None:
         ("ABORTED", {}),
         ("COMPLETED", {}),
     ]
-    assert all(n is not None and n.additional_data["connector_name"] == "shop" for n in told)
+    assert all(n is not None and n.additional_data["connector_name"] == "shop" for n in notifications)
 
 
-def test_a_snapshot_of_another_kind_is_told_by_who_takes_it_and_one_without_id_gets_one() -> None:
+def test_a_snapshot_of_another_kind_is_reported_by_who_takes_it_and_one_without_id_gets_one() -> None:
     assert incremental_notification(happening("started", snapshot="blocking"), "shop") is None
     nameless = incremental_notification(happening("completed", request_id="", at_us=0), "shop")
     assert nameless is not None
@@ -240,7 +240,7 @@ def test_log_file_and_function_get_the_same(caplog: pytest.LogCaptureFixture, tm
 
 @pytest.mark.parametrize("place", ["no.such.module:note", f"{__name__}:nobody", f"{__name__}:EVENTS"])
 def test_a_function_that_is_none_is_refused(place: str) -> None:
-    with pytest.raises(ConfigurationError, match="the function of notifications"):
+    with pytest.raises(ConfigurationError, match="the notification function"):
         CallbackChannel.load(place)
 
 
@@ -251,15 +251,15 @@ def declared(**options: Any) -> Connector:
 
 
 def test_a_function_and_its_channel_go_together() -> None:
-    assert declared(channels=["callback"], callback="shop.notes:tell").notifications.callback
-    for options in ({"channels": ["callback"]}, {"callback": "shop.notes:tell"}):
-        with pytest.raises(ConfigurationError, match="go together"):
+    assert declared(channels=["callback"], callback="shop.notes:notify").notifications.callback
+    for options in ({"channels": ["callback"]}, {"callback": "shop.notes:notify"}):
+        with pytest.raises(ConfigurationError, match="require each other"):
             declared(**options)
     with pytest.raises(ConfigurationError, match=r"package\.module:function"):
         declared(channels=["callback"], callback="no function")
     assert declared(channels=["sink"], topic="notes", connection="k").notifications.to_topic
     for wrong in ({"channels": ["sink"]}, {"topic": "notes"}, {"connection": "k"}):
-        with pytest.raises(ConfigurationError, match="go together"):
+        with pytest.raises(ConfigurationError, match="require each other"):
             declared(**wrong)
     with pytest.raises(ConfigurationError, match="letters, digits"):
         declared(channels=["sink"], topic="no topic")
@@ -271,16 +271,16 @@ def test_debeziums_channels_are_taken_over() -> None:
         {
             **PROPERTIES,
             "notification.enabled.channels": "log,jmx,callback,sink",
-            "notification.callback.function": "shop.notes:tell",
+            "notification.callback.function": "shop.notes:notify",
             "notification.sink.topic.name": "notes",
         }
     ).connector.notifications
     assert taken.channels == ("log", "airflow", "callback", "sink")
-    assert (taken.callback, taken.topic) == ("shop.notes:tell", "notes")
+    assert (taken.callback, taken.topic) == ("shop.notes:notify", "notes")
     assert from_debezium(PROPERTIES).connector.notifications.channels == ()
     for channel, reason in (("sink", "found no topic"), ("com.shop.Channel", "Java classes")):
         with pytest.raises(ConfigurationError, match=reason):
             from_debezium({**PROPERTIES, "notification.enabled.channels": channel})
     unused = from_debezium({**PROPERTIES, "notification.sink.topic.name": "notes"})
     assert unused.connector.notifications.topic == ""
-    assert any("sink is none of the channels" in note for note in unused.notes)
+    assert any("sink is not among the channels" in note for note in unused.notes)

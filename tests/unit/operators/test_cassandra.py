@@ -52,7 +52,7 @@ def test_cdc_of_all_tables_is_switched_only_where_the_operator_says_so(
         declaration["tables"] = connectors
     operator = cassandra.CassandraTableCdcOperator(task_id="on", connector=declaration, tables=own)
     if asked is None:
-        with pytest.raises(AirflowFailException, match="names no tables"):
+        with pytest.raises(AirflowFailException, match="selects all tables"):
             operator.execute(TaskContext())
         assert hook.asked == []
     else:

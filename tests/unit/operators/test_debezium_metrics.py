@@ -123,7 +123,7 @@ def test_gauges_bear_debeziums_identity_and_the_connectors_own_tags(
     assert {(tags["team"], tags["database"], tags["server"]) for tags in stats.tags} == {
         ("inventory", "salesdb-streaming", "renamed")
     }
-    with pytest.raises(ConfigurationError, match="names that metrics do not have already"):
+    with pytest.raises(ConfigurationError, match="names other than the reserved tags"):
         from_debezium({**properties, "custom.metric.tags": "server=mine"})
     stats.tags.clear()
     tasked = Connector.from_dict({**connector.to_dict(), "publish": {"topic_prefix": "shop", "task_id": "3"}})
@@ -170,11 +170,11 @@ def test_numbers_and_states_become_gauges(stats: Recorder) -> None:
 
 def test_texts_and_lists_are_in_xcom() -> None:
     connector = Connector.from_dict({"name": "shop", "source": {"type": "mongodb"}})
-    told = summary(connector, "sync", RESULT)["metrics"]
-    assert told["streaming"]["LastEvent"] == "operation: insert"
-    assert told["streaming"]["LastTransactionId"] == "ab:1"
-    assert told["streaming"]["SourceEventPosition"] == {"sec": "1700000000", "ord": "12"}
-    assert told["streaming"]["CapturedTables"] == ["shop.a", "shop.b"]
+    metrics = summary(connector, "sync", RESULT)["metrics"]
+    assert metrics["streaming"]["LastEvent"] == "operation: insert"
+    assert metrics["streaming"]["LastTransactionId"] == "ab:1"
+    assert metrics["streaming"]["SourceEventPosition"] == {"sec": "1700000000", "ord": "12"}
+    assert metrics["streaming"]["CapturedTables"] == ["shop.a", "shop.b"]
     many = replace(RESULT, selected=tuple(f"shop.t{n}" for n in range(1000)))
     assert len(summary(connector, "sync", many)["metrics"]["streaming"]["CapturedTables"]) == 400
 
@@ -190,20 +190,26 @@ def test_before_the_first_event_times_are_minus_one() -> None:
 
 
 @pytest.mark.covers("MDB-XD-11", "MDB-MET-09", "MDB-MET-10")
-def test_an_incremental_snapshot_tells_chunk_and_table_while_it_runs_and_how_long_it_was_paused() -> None:
+def test_an_incremental_snapshot_reports_chunk_and_table_while_it_runs_and_how_long_it_was_paused() -> None:
     known: IncrementalResult | None = None
     seconds = 1_000_000
     chunk: dict[str, Any] = {"table": "shop.a", "maximum_key": "99", "rows": 50}
 
-    def told(event: SnapshotEvent, now: float) -> dict[str, object]:
+    def metrics_after(event: SnapshotEvent, now: float) -> dict[str, object]:
         nonlocal known
         known = after(known, event)
         return dict(metrics_of(replace(RESULT, incremental=known), now=now)["snapshot"])
 
-    begun = told(happening("started", 0 + seconds), 2)
-    assert (begun["SnapshotRunning"], begun["TotalTableCount"], begun["RemainingTableCount"]) == (True, 2, 2)
-    told(happening("in_progress", 2 * seconds, chunk=1, chunk_from="1", chunk_to="50", **chunk), 3)
-    running = told(happening("in_progress", 3 * seconds, chunk=2, chunk_from="51", chunk_to="99", **chunk), 3)
+    started = metrics_after(happening("started", 0 + seconds), 2)
+    assert (started["SnapshotRunning"], started["TotalTableCount"], started["RemainingTableCount"]) == (
+        True,
+        2,
+        2,
+    )
+    metrics_after(happening("in_progress", 2 * seconds, chunk=1, chunk_from="1", chunk_to="50", **chunk), 3)
+    running = metrics_after(
+        happening("in_progress", 3 * seconds, chunk=2, chunk_from="51", chunk_to="99", **chunk), 3
+    )
     assert {name: running[name] for name in ("ChunkId", "ChunkFrom", "ChunkTo", "TableFrom", "TableTo")} == {
         "ChunkId": "ad-hoc-1-2",
         "ChunkFrom": "51",
@@ -212,14 +218,16 @@ def test_an_incremental_snapshot_tells_chunk_and_table_while_it_runs_and_how_lon
         "TableTo": "99",
     }
     assert running["RowsScanned"] == {"shop.a": 100}
-    paused = told(happening("paused", 4 * seconds), 7)
+    paused = metrics_after(happening("paused", 4 * seconds), 7)
     assert (paused["SnapshotRunning"], paused["SnapshotPaused"]) == (False, True)
     assert paused["SnapshotPausedDurationInSeconds"] == 3
-    assert told(happening("paused", 6 * seconds), 7)["SnapshotPausedDurationInSeconds"] == 3
-    resumed = told(happening("resumed", 9 * seconds), 20)
+    assert metrics_after(happening("paused", 6 * seconds), 7)["SnapshotPausedDurationInSeconds"] == 3
+    resumed = metrics_after(happening("resumed", 9 * seconds), 20)
     assert (resumed["SnapshotRunning"], resumed["SnapshotPausedDurationInSeconds"]) == (True, 5)
-    told(happening("table_scanned", 10 * seconds, ("shop.b",), "shop.a", rows=101, status="SUCCEEDED"), 20)
-    ended = told(happening("completed", 12 * seconds, ()), 100)
+    metrics_after(
+        happening("table_scanned", 10 * seconds, ("shop.b",), "shop.a", rows=101, status="SUCCEEDED"), 20
+    )
+    ended = metrics_after(happening("completed", 12 * seconds, ()), 100)
     assert (ended["SnapshotCompleted"], ended["SnapshotRunning"], ended["RemainingTableCount"]) == (
         True,
         False,
@@ -228,14 +236,14 @@ def test_an_incremental_snapshot_tells_chunk_and_table_while_it_runs_and_how_lon
     assert (ended["SnapshotDurationInSeconds"], ended["SnapshotPausedDurationInSeconds"]) == (11, 5)
     assert ended["RowsScanned"] == {"shop.a": 101}
     assert not any(name.startswith("Chunk") for name in ended), "only while it runs"
-    again = told(happening("started", 20 * seconds, request_id="ad-hoc-2"), 21)
+    again = metrics_after(happening("started", 20 * seconds, request_id="ad-hoc-2"), 21)
     assert (again["SnapshotRunning"], again["RowsScanned"]) == (True, {})
-    assert told(happening("aborted", 22 * seconds, request_id="ad-hoc-2"), 23)["SnapshotAborted"]
+    assert metrics_after(happening("aborted", 22 * seconds, request_id="ad-hoc-2"), 23)["SnapshotAborted"]
     assert after(known, happening("started", 1, snapshot="blocking")) == known
 
 
 @pytest.mark.covers("VIT-MET-13")
-def test_rows_of_a_snapshot_are_told_by_shard_and_table(stats: Recorder, tmp_path: Path) -> None:
+def test_rows_of_a_snapshot_are_reported_by_shard_and_table(stats: Recorder, tmp_path: Path) -> None:
     rows = {"shop/-80": {"shop.a": 2, "shop.b": 1}, "shop/80-": {"shop.a": 1}}
     shot = SnapshotResult(tables=2, rows=4, rows_by_table={"shop.a": 3, "shop.b": 1}, rows_by_origin=rows)
     JobResult(ok=True, snapshot=shot).write(str(tmp_path / "result.json"))

@@ -71,23 +71,23 @@ def after_a_run(*, ago_seconds: float = 60, commit_ago_seconds: float = 90, **st
     store = context.assets.found.setdefault("cdc/shop/changes", context.assets.factory())
     at = (datetime.now(UTC) - timedelta(seconds=ago_seconds)).isoformat(timespec="seconds")
     committed = time.time() - commit_ago_seconds
-    told = {"ok": True, "stage": "sync", "at": at, "committed_at": committed, "lag_seconds": 3.0}
-    store.set("status", {**told, "changes": 7, "batches": 1, **status})
+    status_of_run = {"ok": True, "stage": "sync", "at": at, "committed_at": committed, "lag_seconds": 3.0}
+    store.set("status", {**status_of_run, "changes": 7, "batches": 1, **status})
     store.set("offset", {"source": "cassandra", "offset": OFFSET})
     return context
 
 
-def stream_state(work_folder: Path, **told: Any) -> None:
+def stream_state(work_folder: Path, **values: Any) -> None:
     folder = work_folder / "shop" / "stream"
     folder.mkdir(parents=True, exist_ok=True)
     now = time.time()
     state = {"pid": os.getpid(), "host": "elsewhere", "name": "shop", "started_at": now, "heartbeat_at": now}
     more = {"rounds": 4, "batch": 9, "changes": 30, "lag_seconds": 1.0, "status": "running", "error": ""}
     committed = {"offset": OFFSET, "committed_at": now - 20}
-    (folder / "state.json").write_text(json.dumps({**state, **more, **committed, **told}))
+    (folder / "state.json").write_text(json.dumps({**state, **more, **committed, **values}))
 
 
-def test_a_well_connector_is_told_of_in_whole(
+def test_a_well_connector_is_reported_completely(
     work_folder: Path, hook: Hook, gauges: dict[str, float]
 ) -> None:
     report = look(probes=3)
@@ -109,28 +109,28 @@ def test_a_well_connector_is_told_of_in_whole(
 
 
 @pytest.mark.parametrize(
-    ("limits", "told"),
+    ("limits", "message"),
     [
         (
             {"max_commit_age_seconds": 80},
             r"last commit of connector shop is too old.*the last one 9\d s",
         ),
-        ({"max_silent_seconds": 30}, r"no run of connector shop has ended lately.*last one 6\d s"),
+        ({"max_silent_seconds": 30}, r"no run of connector shop has ended recently.*last one 6\d s"),
         (
             {"max_lag_seconds": 2},
             "shop is behind its source: expected a lag of at most 2 s, found 3",
         ),
         (
             {"max_response_seconds": 0.01},
-            r"answers slowly: expected an answer within 0\.01 s, found 0\.02",
+            r"answers slowly: expected a response within 0\.01 s, found 0\.02",
         ),
     ],
 )
 def test_each_limit_fails_the_task_and_xcom_says_all(
-    work_folder: Path, hook: Hook, gauges: dict[str, float], limits: dict[str, float], told: str
+    work_folder: Path, hook: Hook, gauges: dict[str, float], limits: dict[str, float], message: str
 ) -> None:
     context = after_a_run()
-    with pytest.raises(TransientError, match=told):
+    with pytest.raises(TransientError, match=message):
         look(context, **limits)
     report = context.xcom["return_value"]
     assert (report["ok"], len(report["problems"]), report["reader"]["offset"]) == (False, 1, OFFSET)
@@ -139,11 +139,13 @@ def test_each_limit_fails_the_task_and_xcom_says_all(
 
 
 def test_before_any_run_nothing_is_known(work_folder: Path, hook: Hook) -> None:
-    with pytest.raises(TransientError, match="nothing is known of connector shop"):
+    with pytest.raises(TransientError, match="connector shop has no state in Airflow"):
         look(TaskContext())
 
 
-def test_a_source_that_does_not_answer_fails_and_the_reader_is_told(work_folder: Path, hook: Hook) -> None:
+def test_a_source_that_does_not_answer_fails_and_the_reader_is_reported(
+    work_folder: Path, hook: Hook
+) -> None:
     hook.error = TransientError("connecting to db1 got no answer")
     context = after_a_run()
     with pytest.raises(TransientError, match="connecting to db1 got no answer"):
@@ -155,11 +157,11 @@ def test_a_source_that_does_not_answer_fails_and_the_reader_is_told(work_folder:
 
 def test_several_problems_are_one_error_of_the_gravest_kind(work_folder: Path, hook: Hook) -> None:
     hook.error = ConfigurationError("the login was refused")
-    with pytest.raises(AirflowFailException, match=r"not well.*too old.*the login was refused"):
+    with pytest.raises(AirflowFailException, match=r"unhealthy.*too old.*the login was refused"):
         look(max_commit_age_seconds=1)
 
 
-def test_a_run_that_failed_is_told_though_it_reached_nothing(spark_submit: FakeSpark, hook: Hook) -> None:
+def test_a_run_that_failed_is_reported_though_it_reached_nothing(spark_submit: FakeSpark, hook: Hook) -> None:
     context = after_a_run()
     spark_submit.answers(1, ok=False, error_code="COMMIT-CONFLICT", error="[CDC-COMMIT-CONFLICT] another run")
     with pytest.raises(CdcError, match="another run"):
@@ -178,7 +180,7 @@ def test_a_run_that_failed_is_told_though_it_reached_nothing(spark_submit: FakeS
     assert 5 <= report["reader"]["commit_age_seconds"] < 35
 
 
-def test_a_stream_is_looked_at_while_it_tells_of_itself_last(work_folder: Path, hook: Hook) -> None:
+def test_a_stream_is_looked_at_while_it_reports_last(work_folder: Path, hook: Hook) -> None:
     stream_state(work_folder)
     reader = look()["reader"]
     assert (reader["kind"], reader["status"], reader["rounds"], reader["offset"]) == (
@@ -196,24 +198,24 @@ def test_a_stream_is_looked_at_while_it_tells_of_itself_last(work_folder: Path, 
 
 
 @pytest.mark.parametrize(
-    ("state", "told"),
+    ("state", "message"),
     [
         ({"status": "failed", "error": "[CDC-TRANSIENT] no node"}, "application of shop failed.*no node"),
-        ({"heartbeat_at": 1.0}, "application of shop is gone"),
-        ({"host": socket.gethostname()}, "application of shop is gone"),
+        ({"heartbeat_at": 1.0}, "application of shop is dead"),
+        ({"host": socket.gethostname()}, "application of shop is dead"),
         ({"error": "[CDC-TRANSIENT] shop.bad"}, r"shop\.bad"),
     ],
 )
 def test_a_stream_that_ails_fails_the_task(
-    work_folder: Path, hook: Hook, state: dict[str, Any], told: str
+    work_folder: Path, hook: Hook, state: dict[str, Any], message: str
 ) -> None:
     stream_state(work_folder, **state)
-    with pytest.raises(CdcError, match=told):
+    with pytest.raises(CdcError, match=message):
         look(reader="stream")
 
 
 def test_options_are_checked(work_folder: Path, hook: Hook) -> None:
-    with pytest.raises(AirflowFailException, match="option probes is wrong"):
+    with pytest.raises(AirflowFailException, match="invalid value for option probes"):
         look(probes=0)
-    with pytest.raises(AirflowFailException, match="option reader is wrong: expected one of auto"):
+    with pytest.raises(AirflowFailException, match="invalid value for option reader: expected one of auto"):
         look(reader="steam")

@@ -1,4 +1,4 @@
-"""What OpenLineage's provider is told of a run."""
+"""What is reported to OpenLineage's provider."""
 
 from __future__ import annotations
 

@@ -14,10 +14,10 @@ from airflow_cdc_provider.operators import metrics
 
 @pytest.mark.covers("CAS-METRIC-08", "CAS-METRIC-09", "CAS-METRIC-10")
 def test_segment_position_and_changes_of_each_node_are_metrics(monkeypatch: pytest.MonkeyPatch) -> None:
-    told: dict[tuple[str, str], float] = {}
+    gauges: dict[tuple[str, str], float] = {}
 
     def note(name: str, value: float, tags: dict[str, str]) -> None:
-        told[name, tags.get("host", "")] = value
+        gauges[name, tags.get("host", "")] = value
 
     stats = SimpleNamespace(gauge=note, incr=note, timing=note)
     monkeypatch.setattr(metrics, "Stats", stats)
@@ -28,9 +28,9 @@ def test_segment_position_and_changes_of_each_node_are_metrics(monkeypatch: pyte
     }
     connector = Connector.from_dict({"name": "shop", "source": {"type": "cassandra"}})
     metrics.emit_metrics(connector, "sync", JobResult(ok=True, changes=12, offset=offset))
-    assert {key: value for key, value in told.items() if "commit_log" in key[0]} == {
+    assert {key: value for key, value in gauges.items() if "commit_log" in key[0]} == {
         ("cdc.commit_log.segment", "a"): 10,
         ("cdc.commit_log.position", "a"): 307939,
         ("cdc.commit_log.segment", "b"): 3,
     }
-    assert told["cdc.changes", ""] == 12
+    assert gauges["cdc.changes", ""] == 12

@@ -58,13 +58,13 @@ def test_the_task_logs_and_counts_notifications_and_shows_them_in_xcom(
     monkeypatch.setattr(metrics, "Stats", stats)
     spark_submit.behaves(LINES)
     context = TaskContext()
-    told: list[Any] = []
-    context["ti"].xcom_push = lambda key, value: told.append(value) if key == "notifications" else None
+    pushed: list[Any] = []
+    context["ti"].xcom_push = lambda key, value: pushed.append(value) if key == "notifications" else None
     declaration = {**DECLARATION, "notifications": {"channels": ["airflow"]}}
     with caplog.at_level(logging.INFO):
         CdcSyncOperator(task_id="sync", connector=declaration).execute(context)
 
     tags = {"connector": "shop", "source": "cassandra", "aggregate": "initial", "count": "1"}
     assert stats.notifications == [{**tags, "type": "STARTED"}, {**tags, "type": "COMPLETED"}]
-    assert told == [NOTES[:1], NOTES], "as they come"
+    assert pushed == [NOTES[:1], NOTES], "as they come"
     assert "shop: Initial Snapshot" in caplog.text

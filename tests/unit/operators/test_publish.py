@@ -1,4 +1,4 @@
-"""Publishing from Airflow: how the Kafka connection travels, and what is told."""
+"""Publishing from Airflow: how the Kafka connection is passed, and what is reported."""
 
 from __future__ import annotations
 
@@ -51,19 +51,19 @@ def test_stages_that_publish_nothing_get_no_broker(spark_submit: FakeSpark) -> N
 
 
 @pytest.mark.parametrize(
-    ("connection", "told"),
+    ("connection", "message"),
     [
         (None, "there is no connection kafka_shop: expected one of type kafka"),
         ({"conn_type": "http"}, "connection kafka_shop has the wrong type: expected kafka, found http"),
     ],
 )
-def test_a_connection_that_does_not_fit_is_told_and_nothing_is_submitted(
-    spark_submit: FakeSpark, monkeypatch: pytest.MonkeyPatch, connection: dict[str, str] | None, told: str
+def test_a_connection_that_does_not_fit_is_reported_and_nothing_is_submitted(
+    spark_submit: FakeSpark, monkeypatch: pytest.MonkeyPatch, connection: dict[str, str] | None, message: str
 ) -> None:
     monkeypatch.delenv("AIRFLOW_CONN_KAFKA_SHOP")
     if connection is not None:
         monkeypatch.setenv("AIRFLOW_CONN_KAFKA_SHOP", json.dumps(connection))
-    with pytest.raises(AirflowFailException, match=told):
+    with pytest.raises(AirflowFailException, match=message):
         CdcPublishOperator(task_id="publish", connector=PUBLISHES).execute(TaskContext())
     assert not spark_submit.started
 
@@ -75,7 +75,7 @@ def test_what_was_published_is_in_xcom(spark_submit: FakeSpark) -> None:
     assert {name: xcom["published"][name] for name in published} == published
 
 
-def test_publishing_may_go_on_with_a_batch(spark_submit: FakeSpark) -> None:
+def test_publishing_may_resume_from_a_batch(spark_submit: FakeSpark) -> None:
     for batch in (12, "12"):
         CdcOffsetsOperator(task_id="o", connector=PUBLISHES, action="publish", batch=batch).execute(
             TaskContext()

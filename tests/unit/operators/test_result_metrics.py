@@ -32,7 +32,7 @@ TAGS = {"connector": "shop", "source": "cassandra", "team": "orders"}
 
 @dataclass
 class Recorder:
-    """Stands for Airflow's Stats, keeps what it is told, and sees to it that all bears the tags."""
+    """A fake of Airflow's Stats that records all metrics and checks their tags."""
 
     gauges: dict[tuple[str, str], float] = field(default_factory=dict)
     counts: dict[tuple[str, str], int] = field(default_factory=dict)
@@ -99,7 +99,7 @@ def test_tables_and_nodes_have_gauges_of_their_own(stats: Recorder) -> None:
 
 
 @pytest.mark.covers("VIT-RSH-03")
-def test_a_stream_tells_of_journals_of_reshards(stats: Recorder) -> None:
+def test_a_stream_reports_journals_of_reshards(stats: Recorder) -> None:
     stream = StreamNumbers(journals=2)
     emit_metrics(CONNECTOR, "sync", JobResult(ok=True, origins=(OriginResult("stream", stream=stream),)))
 
@@ -107,7 +107,7 @@ def test_a_stream_tells_of_journals_of_reshards(stats: Recorder) -> None:
 
 
 @pytest.mark.covers("MDB-MET-17", "MDB-MET-18", "MDB-MET-20", "MDB-MET-22", "MDB-XD-12")
-def test_a_stream_tells_whether_it_is_connected_what_it_lost_and_where_it_is(
+def test_a_stream_reports_whether_it_is_connected_what_it_lost_and_where_it_is(
     stats: Recorder, tmp_path: Path
 ) -> None:
     stream = StreamNumbers(
@@ -138,9 +138,9 @@ def test_a_stream_tells_whether_it_is_connected_what_it_lost_and_where_it_is(
     assert (counts["cdc.stream.disconnects"], counts["cdc.stream.elections"]) == (3, 2)
     assert (counts["cdc.stream.replies"], counts["cdc.stream.empty_replies"]) == (40, 7)
     assert not any(origin == "other" and "stream" in name for name, origin in stats.gauges)
-    told = summary(CONNECTOR, "sync", result)["origins"]["stream"]["stream"]
-    assert told["position"] == {"sec": "1700000000", "ord": "12", "resume_token": "82AB"}
-    assert told["connected"]
+    numbers = summary(CONNECTOR, "sync", result)["origins"]["stream"]["stream"]
+    assert numbers["position"] == {"sec": "1700000000", "ord": "12", "resume_token": "82AB"}
+    assert numbers["connected"]
 
 
 @pytest.mark.covers("DSX-CON-04")
@@ -187,7 +187,7 @@ def test_xcom_has_the_snapshot_and_each_node() -> None:
 
 
 @pytest.mark.covers("DSX-AGT-05")
-def test_each_node_tells_of_its_segments_and_of_what_was_passed_over(stats: Recorder) -> None:
+def test_each_node_reports_its_segments_and_of_what_was_skipped(stats: Recorder) -> None:
     segments = SegmentNumbers(7, 4, 6, 1, 8, 5, 9)
     node = OriginResult("node-1", mutations=40, passed_over={"view": 3}, segments=segments)
     emit_metrics(CONNECTOR, "sync", JobResult(ok=True, origins=(node,)))
@@ -202,7 +202,7 @@ def test_each_node_tells_of_its_segments_and_of_what_was_passed_over(stats: Reco
 
 
 @pytest.mark.covers("CAS-METRIC-04", "DSX-AGT-05")
-def test_a_failed_job_tells_that_its_snapshot_was_aborted_and_what_was_not_committed(
+def test_a_failed_job_reports_that_its_snapshot_was_aborted_and_what_was_not_committed(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path, stats: Recorder
 ) -> None:
     class Context:

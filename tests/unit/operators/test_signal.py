@@ -55,7 +55,7 @@ def test_a_stop_needs_no_data_and_an_id_may_be_given(tmp_path: Path) -> None:
         ({"signal": "stop-snapshot", "data": {"type": "blocking"}}, "type must be incremental"),
         (
             {"signal": "log", "connector": {**DECLARATION, "signals": {"channels": ["file"]}}},
-            "does not listen to Airflow",
+            "doesn't accept signals from Airflow",
         ),
     ],
 )
@@ -82,4 +82,4 @@ def test_the_command_hands_over_too(tmp_path: Path, capsys: pytest.CaptureFixtur
     assert first == Signal("1", "execute-snapshot", {"data-collections": [r"shop\.a"]}, "airflow")
     with pytest.raises(SystemExit):
         ask(signal="log", data="{")
-    assert "--data is no JSON" in capsys.readouterr().err
+    assert "--data is not valid JSON" in capsys.readouterr().err

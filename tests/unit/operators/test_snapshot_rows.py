@@ -16,14 +16,14 @@ from tests.unit.operators.conftest import DECLARATION, FakeSpark
 LINES = """
 path = pathlib.Path(spec["result_path"])
 rows = path.with_name("snapshot_rows.jsonl")
-def tell(text):
+def append(text):
     with rows.open("a") as file:
         file.write(text)
-tell('{"table": "shop.orders", "rows": 9000}\\\\n{"table": "shop.orders", "rows": 18000}\\\\n{"tab')
+append('{"table": "shop.orders", "rows": 9000}\\\\n{"table": "shop.orders", "rows": 18000}\\\\n{"tab')
 time.sleep(1.6)
-tell('le": "shop.carts", "rows": 4}\\\\n')
+append('le": "shop.carts", "rows": 4}\\\\n')
 time.sleep(1.6)
-tell('{"table": "shop.orders", "rows": 21000}\\\\n')
+append('{"table": "shop.orders", "rows": 21000}\\\\n')
 path.write_text('{"ok": true, "snapshot": {"tables": 2, "rows_by_table": {"shop.orders": 21001}}}')
 """.replace("\\\\n", "\\n")
 
@@ -75,7 +75,7 @@ def test_each_number_of_a_running_snapshot_is_a_gauge_and_in_xcom(
         ("shop.orders", 21000),
         ("shop.orders", 21001),
     ]
-    assert ended - stats.rows[0][0] > 1.5, "told while it ran"
+    assert ended - stats.rows[0][0] > 1.5, "reported while it ran"
     assert pushed == [
         {"shop.orders": 18000},
         {"shop.orders": 18000, "shop.carts": 4},
@@ -84,7 +84,7 @@ def test_each_number_of_a_running_snapshot_is_a_gauge_and_in_xcom(
     assert xcom["snapshot"]["rows_by_table"] == {"shop.orders": 21001}, "in the end the lake's count stands"
 
 
-def test_what_an_earlier_try_told_is_not_told_again(spark_submit: FakeSpark, stats: Recorder) -> None:
+def test_what_an_earlier_try_reported_is_not_reported_again(spark_submit: FakeSpark, stats: Recorder) -> None:
     spark_submit.behaves(LINES + "sys.exit(1)")
     with pytest.raises(CdcError, match="the Spark application failed"):
         snapshot().execute(TaskContext())
@@ -94,7 +94,7 @@ def test_what_an_earlier_try_told_is_not_told_again(spark_submit: FakeSpark, sta
     assert stats.rows == []
 
 
-def test_a_number_that_can_not_be_told_fails_no_task(spark_submit: FakeSpark, stats: Recorder) -> None:
+def test_a_number_that_can_not_be_reported_fails_no_task(spark_submit: FakeSpark, stats: Recorder) -> None:
     spark_submit.behaves(LINES)
     context = TaskContext()
 

@@ -115,7 +115,7 @@ def test_result_becomes_xcom_events_and_state(spark_submit: FakeSpark) -> None:
     assert state["tables"]["shop.orders"]["rows_written"] == 20
 
 
-def test_a_table_that_failed_fails_the_task_which_still_tells_of_the_others(spark_submit: FakeSpark) -> None:
+def test_a_table_that_failed_fails_the_task_which_still_reports_the_others(spark_submit: FakeSpark) -> None:
     why = f"shop.bad: opened with {PASSWORD}"
     bad = {"table": "shop.bad", "error_code": "CONFIGURATION", "error": f"[CDC-CONFIGURATION] {why}"}
     spark_submit.answers(
@@ -130,9 +130,9 @@ def test_a_table_that_failed_fails_the_task_which_still_tells_of_the_others(spar
     with pytest.raises(AirflowFailException, match=r"1 of 3 tables .* shop\.bad: opened with \*\*\*"):
         sync().execute(context)
 
-    told = context.xcom["return_value"]
-    assert told["tables"]["shop.orders"] == {"rows_written": 20, "merged_through": 4}
-    assert told["tables"]["shop.bad"]["error"] == "[CDC-CONFIGURATION] shop.bad: opened with ***"
+    xcom = context.xcom["return_value"]
+    assert xcom["tables"]["shop.orders"] == {"rows_written": 20, "merged_through": 4}
+    assert xcom["tables"]["shop.bad"]["error"] == "[CDC-CONFIGURATION] shop.bad: opened with ***"
     assert context.assets.found["cdc/shop/changes"].values["tables"]["shop.bad"]["error_code"]
     with pytest.raises(AirflowFailException):
         sync(do_xcom_push=False).execute(context := TaskContext())
@@ -166,10 +166,10 @@ def test_no_secret_leaves_by_an_error_text(spark_submit: FakeSpark, work_folder:
     spark_submit.answers(
         1, ok=False, error_code="TRANSIENT", error=f"[CDC-TRANSIENT] login {PASSWORD} refused"
     )
-    with pytest.raises(TransientError) as told:
+    with pytest.raises(TransientError) as failed:
         sync().execute(TaskContext())
-    assert PASSWORD not in str(told.value)
-    assert "login *** refused" in str(told.value)
+    assert PASSWORD not in str(failed.value)
+    assert "login *** refused" in str(failed.value)
     assert not list(work_folder.rglob("connection.json"))
 
 
@@ -182,9 +182,9 @@ def test_no_secret_leaves_by_a_finding(spark_submit: FakeSpark) -> None:
 @pytest.mark.covers("CAS-CFG-08")
 def test_a_crash_without_result_shows_what_spark_printed(spark_submit: FakeSpark) -> None:
     spark_submit.behaves(f"print('java.lang.OutOfMemoryError {PASSWORD}'); sys.exit(137)")
-    with pytest.raises(CdcError, match="OutOfMemoryError") as told:
+    with pytest.raises(CdcError, match="OutOfMemoryError") as failed:
         sync().execute(TaskContext())
-    assert PASSWORD not in str(told.value)
+    assert PASSWORD not in str(failed.value)
 
 
 def test_an_old_result_is_never_taken_for_a_new_one(spark_submit: FakeSpark) -> None:
@@ -200,37 +200,39 @@ def test_success_without_result_says_that_the_work_folder_is_not_shared(spark_su
         sync().execute(TaskContext())
 
 
-def test_a_missing_spark_connection_is_told_and_nothing_is_submitted(spark_submit: FakeSpark) -> None:
+def test_a_missing_spark_connection_is_reported_and_nothing_is_submitted(spark_submit: FakeSpark) -> None:
     with pytest.raises(AirflowFailException, match="there is no Spark connection spark_nowhere"):
         sync(spark_conn_id="spark_nowhere").execute(TaskContext())
     assert not spark_submit.started
 
 
-def test_a_missing_source_connection_is_told(spark_submit: FakeSpark) -> None:
+def test_a_missing_source_connection_is_reported(spark_submit: FakeSpark) -> None:
     with pytest.raises(AirflowFailException, match="there is no connection elsewhere: expected one of type"):
         sync(source_conn_id="elsewhere").execute(TaskContext())
     assert not spark_submit.started
 
 
-def test_no_java_is_told(spark_submit: FakeSpark, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_no_java_is_reported(
+    spark_submit: FakeSpark, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setenv("JAVA_HOME", str(tmp_path / "no-java"))
     with pytest.raises(AirflowFailException, match=r"there is no Java on this worker.*openjdk-17"):
         sync().execute(TaskContext())
 
 
-def test_no_spark_submit_is_told(spark_submit: FakeSpark) -> None:
+def test_no_spark_submit_is_reported(spark_submit: FakeSpark) -> None:
     (spark_submit.folder / "spark-submit").unlink()
     with pytest.raises(AirflowFailException, match="there is no spark-submit on this worker's PATH"):
         sync(env_vars={"PATH": str(spark_submit.folder)}).execute(TaskContext())
 
 
-def test_an_unusable_work_folder_is_told(spark_submit: FakeSpark, tmp_path: Path) -> None:
+def test_an_unusable_work_folder_is_reported(spark_submit: FakeSpark, tmp_path: Path) -> None:
     (tmp_path / "file").touch()
     with pytest.raises(AirflowFailException, match=r"can't be written to.*work_folder"):
         sync(work_folder=str(tmp_path / "file" / "below")).execute(TaskContext())
 
 
-def test_a_full_disk_is_told_and_may_be_retried(
+def test_a_full_disk_is_reported_and_may_be_retried(
     spark_submit: FakeSpark, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def full(descriptor: int) -> None:
@@ -241,7 +243,7 @@ def test_a_full_disk_is_told_and_may_be_retried(
         sync().execute(TaskContext())
 
 
-def test_a_wrong_declaration_is_told_when_the_dag_is_parsed() -> None:
+def test_a_wrong_declaration_is_reported_when_the_dag_is_parsed() -> None:
     with pytest.raises(CdcError, match=r"unknown option tabels.*Did you mean tables"):
         CdcSyncOperator(task_id="sync", connector={**DECLARATION, "tabels": []})
 
@@ -309,11 +311,14 @@ def test_snapshot_names_its_tables_and_mode(spark_submit: FakeSpark) -> None:
 @pytest.mark.parametrize(
     ("arguments", "text"),
     [
-        ({"tables": ""}, "no table to snapshot is named"),
-        ({"tables": "shop.orders", "mode": "swap"}, "option mode is wrong: expected one of replace, add"),
+        ({"tables": ""}, "no table is named for the snapshot"),
+        (
+            {"tables": "shop.orders", "mode": "swap"},
+            "invalid value for option mode: expected one of replace, add",
+        ),
     ],
 )
-def test_a_wrong_snapshot_is_told(spark_submit: FakeSpark, arguments: dict[str, str], text: str) -> None:
+def test_a_wrong_snapshot_is_reported(spark_submit: FakeSpark, arguments: dict[str, str], text: str) -> None:
     operator = CdcSnapshotOperator(task_id="snapshot", connector=DECLARATION, **arguments)
     with pytest.raises(AirflowFailException, match=text):
         operator.execute(TaskContext())
@@ -381,7 +386,7 @@ def test_short_runs_leave_the_optimising_compiler_out_unless_the_environment_say
     assert (spark_submit.folder / "options").read_text() == "-Xlog:gc"
 
 
-def test_of_an_applications_output_the_last_line_that_names_an_error_is_told() -> None:
+def test_of_an_applications_output_the_last_line_that_names_an_error_is_reported() -> None:
     output = "INFO\njava.io.IOException: lost\n\tat x.Y\n  org.apache.Foo$BarError: that\nbye\n"
     assert last_word(output) == "org.apache.Foo$BarError: that"
     assert last_word("one\n\ntwo\n") == "two"

@@ -28,21 +28,21 @@ path = pathlib.Path(spec["options"]["state_path"])
 stopping = []
 signal.signal(signal.SIGTERM, lambda *_: stopping.append(1))
 began = time.time()
-def tell(status):
+def write_state(status):
     state = {"pid": os.getpid(), "host": socket.gethostname(), "name": "shop", "started_at": began,
              "heartbeat_at": time.time(), "rounds": 1, "batch": 3, "changes": 9, "lag_seconds": 2.0,
              "status": status, "error": ""}
     path.with_name("part").write_text(json.dumps(state))
     path.with_name("part").replace(path)
 while not stopping and time.time() - began < spec["options"]["max_runtime_seconds"]:
-    tell("running")
+    write_state("running")
     time.sleep(0.05)
-tell("stopped")
+write_state("stopped")
 """
 
 
 def has_ended(pid: int) -> bool:
-    """Tell whether a process is gone, or has given up its memory and but waits to be asked how it ended."""
+    """Return whether a process has ended, or is a zombie."""
     try:
         return not Path(f"/proc/{pid}/cmdline").read_bytes()
     except (FileNotFoundError, ProcessLookupError):
@@ -63,7 +63,7 @@ def folder(spark_submit: FakeSpark, work_folder: Path) -> Iterator[StreamFolder]
     found.request_stop()
 
 
-def test_a_table_that_a_person_must_look_at_is_told_while_the_application_runs(
+def test_a_table_that_requires_manual_action_is_reported_while_the_application_runs(
     folder: StreamFolder, spark_submit: FakeSpark
 ) -> None:
     why = "[CDC-CONFIGURATION] 1 of 2 tables could not be merged: shop.bad: a column _cdc_x"
@@ -98,7 +98,7 @@ def test_two_tasks_at_once_start_one_application(folder: StreamFolder) -> None:
     assert len({one["pid"] for one in found}) == 1
 
 
-def test_its_connection_goes_once_it_has_told_of_itself(
+def test_its_connection_goes_once_it_has_sent_a_heartbeat(
     folder: StreamFolder, spark_submit: FakeSpark
 ) -> None:
     stream().execute(TaskContext())
@@ -107,7 +107,7 @@ def test_its_connection_goes_once_it_has_told_of_itself(
     assert folder.log_path.stat().st_mode & 0o077 == 0
 
 
-def test_another_declaration_stops_it_and_starts_it_anew(folder: StreamFolder) -> None:
+def test_another_declaration_stops_it_and_restarts_it(folder: StreamFolder) -> None:
     first = stream().execute(TaskContext())
     second = stream(commit_interval_seconds=5).execute(TaskContext())
     assert second["adopted"] is False
@@ -121,7 +121,7 @@ def test_after_a_kill_the_next_run_starts_a_new_one(folder: StreamFolder) -> Non
     time.sleep(0.2)
     failure = folder.failure(folder.health(900))
     assert failure is not None
-    assert "is gone" in str(failure)
+    assert "is dead" in str(failure)
     assert stream().execute(TaskContext())["adopted"] is False
 
 
@@ -162,7 +162,7 @@ def test_a_killed_application_fails_the_waiting_task(folder: StreamFolder) -> No
         time.sleep(0.05)
     os.kill(folder.health(900).state["pid"], signal.SIGKILL)
     thread.join(20)
-    assert "is gone" in str(failures[0])
+    assert "is dead" in str(failures[0])
 
 
 @pytest.mark.parametrize("asked", [False, True])
@@ -187,7 +187,7 @@ def test_killing_the_deferred_task_stops_the_application_only_if_asked(
     assert folder.health(900).status == ("stopped" if asked else "running")
 
 
-def test_a_start_that_fails_tells_why(folder: StreamFolder, spark_submit: FakeSpark) -> None:
+def test_a_start_that_fails_reports_why(folder: StreamFolder, spark_submit: FakeSpark) -> None:
     spark_submit.answers(
         1, ok=False, error_code="CONFIGURATION", error="[CDC-CONFIGURATION] nothing declares lake"
     )
@@ -210,4 +210,4 @@ def test_a_foreign_process_with_its_number_is_not_taken_for_it(folder: StreamFol
     time.sleep(0.5)
     state = json.loads(folder.state_path.read_text())
     folder.state_path.write_text(json.dumps({**state, "pid": os.getpid(), "status": "running"}))
-    assert folder.health(900).status == "gone"
+    assert folder.health(900).status == "dead"

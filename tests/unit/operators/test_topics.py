@@ -23,7 +23,7 @@ def kafka_connection(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("AIRFLOW_CONN_KAFKA_SHOP", json.dumps(values))
 
 
-def test_a_replay_asks_for_its_range_and_tells_what_was_sent(spark_submit: FakeSpark) -> None:
+def test_a_replay_asks_for_its_range_and_reports_what_was_sent(spark_submit: FakeSpark) -> None:
     replayed = {"first_batch": 3, "last_batch": 5, "records": 9, "transactions": 3}
     spark_submit.answers(replayed=replayed)
     operator = CdcReplayOperator(
@@ -42,7 +42,7 @@ def test_templates_that_render_to_nothing_ask_for_nothing(spark_submit: FakeSpar
         task_id="r", connector=PUBLISHES, first_batch="None", since="2026-11-23T08:00Z", until="", request="x"
     ).execute(TaskContext())
     assert spark_submit.seen["spec"]["options"] == {"since": "2026-11-23T08:00Z", "request": "x"}
-    with pytest.raises(AirflowFailException, match="first_batch is wrong"):
+    with pytest.raises(AirflowFailException, match="invalid value for first_batch"):
         CdcReplayOperator(task_id="r", connector=PUBLISHES, first_batch="-1").execute(TaskContext())
 
 

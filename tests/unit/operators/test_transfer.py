@@ -1,4 +1,4 @@
-"""The transfer operator: what it takes, from where, and how it tells."""
+"""The transfer operator: its arguments, its sources, and its results."""
 
 from __future__ import annotations
 
@@ -57,13 +57,13 @@ def test_it_reads_the_offset_from_state_and_reports(node: Node, tmp_path: Path) 
 
 
 def test_counts_bear_the_connectors_tags(node: Node, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    told: dict[str, tuple[int, dict[str, str]]] = {}
-    stats = SimpleNamespace(incr=lambda name, count, tags: told.update({name: (count, tags)}))
+    counters: dict[str, tuple[int, dict[str, str]]] = {}
+    stats = SimpleNamespace(incr=lambda name, count, tags: counters.update({name: (count, tags)}))
     monkeypatch.setattr(operators, "Stats", stats)
     node.finishes(1, noise(100))
     operator(node, tmp_path, connector={**DECLARATION, "metric_tags": {"team": "a"}}).execute(TaskContext())
     tags = {"team": "a", "connector": "shop", "source": "cassandra", "host": HOST}
-    assert told["cdc.transfer.copied"] == (1, tags)
+    assert counters["cdc.transfer.copied"] == (1, tags)
 
 
 @pytest.mark.covers("CAS-LIFE-02")
@@ -71,7 +71,7 @@ def test_it_warns_when_nothing_is_cleared_away(
     node: Node, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     operator(node, tmp_path, after_transfer="delete", after_commit="keep").execute(TaskContext())
-    assert "Nothing clears" not in capsys.readouterr().out
+    assert "are never removed" not in capsys.readouterr().out
     operator(node, tmp_path, after_transfer="keep", after_commit="keep").execute(TaskContext())
     assert "Cassandra refuses writes to tables with CDC" in capsys.readouterr().out
 
@@ -103,12 +103,12 @@ def test_a_segment_that_is_not_taken_over_stays_and_fails_the_try(node: Node, tm
     transfer = operator(node, tmp_path, transfer_class=f"{__name__}.Refusing", offset=captured(1))
     transfer.execute(TaskContext())
     transfer.offset = captured(1, completed=True)
-    with pytest.raises(TransientError, match="1 segments of node host-1 were not brought or taken over"):
+    with pytest.raises(TransientError, match="1 segments of node host-1 were not copied or handed over"):
         transfer.execute(TaskContext())
     assert "CommitLog-7-1.log" in files(tmp_path / "landing" / HOST)
 
 
-def test_segments_set_apart_are_no_node_of_the_landing_area(node: Node, tmp_path: Path) -> None:
+def test_segments_quarantined_are_no_node_of_the_landing_area(node: Node, tmp_path: Path) -> None:
     from airflow_cdc_provider.hooks.cdc_raw import node_folders
     from airflow_cdc_provider.sources.cassandra.commit_log.segments import list_segments
 
@@ -125,23 +125,31 @@ def test_segments_set_apart_are_no_node_of_the_landing_area(node: Node, tmp_path
 @pytest.mark.parametrize(
     ("arguments", "text"),
     [
-        ({"after_commit": "burn"}, "option after_commit is wrong: expected one of keep, delete, archive"),
-        ({"landing": None}, "the landing folder is not known"),
-        ({"layout": "heap"}, "option layout is wrong: expected one of whole, chunks"),
+        (
+            {"after_commit": "burn"},
+            "invalid value for option after_commit: expected one of keep, delete, archive",
+        ),
+        ({"landing": None}, "the landing folder is missing"),
+        ({"layout": "heap"}, "invalid value for option layout: expected one of whole, chunks"),
         ({"cdc_raw": "/nowhere"}, "can't be read"),
-        ({"after_commit": "archive"}, "the archive folder is not known"),
-        ({"archive": "/cold"}, "nothing would go to the archive: expected after_commit archive"),
-        ({"cdc_raw": None, "retry_errors": "True"}, "retry_errors needs the place"),
-        ({"cdc_raw": "s3://bucket/shop", "ssh_conn_id": "node"}, "ssh_conn_id leads to a folder"),
-        ({"host_id": "../billing"}, r"host_id is wrong.*found '\.\./billing'"),
-        ({"host_id": "/etc"}, "host_id is wrong"),
-        ({"max_bytes_per_second": "fast"}, "max_bytes_per_second is wrong: expected a number, 0 or more"),
+        ({"after_commit": "archive"}, "the archive folder is missing"),
+        ({"archive": "/cold"}, "no segment would be archived: expected after_commit archive"),
+        ({"cdc_raw": None, "retry_errors": "True"}, "retry_errors needs the source of the segments"),
+        ({"cdc_raw": "s3://bucket/shop", "ssh_conn_id": "node"}, "ssh_conn_id requires a folder"),
+        ({"host_id": "../billing"}, r"invalid host_id.*found '\.\./billing'"),
+        ({"host_id": "/etc"}, "invalid host_id"),
+        (
+            {"max_bytes_per_second": "fast"},
+            "invalid value for max_bytes_per_second: expected a number, 0 or more",
+        ),
         ({"landing": "s3://bucket/shop"}, "a bucket can't be the landing folder"),
         ({"cdc_raw": "s3://bucket/shop", "aws_conn_id": "nowhere"}, "there is no connection nowhere"),
         ({"ssh_conn_id": "nowhere"}, "there is no connection nowhere"),
         ({"transfer_class": "nowhere.Class"}, "transfer_class nowhere.Class can't be imported"),
     ],
 )
-def test_a_wrong_argument_is_told(node: Node, tmp_path: Path, arguments: dict[str, Any], text: str) -> None:
+def test_a_wrong_argument_is_reported(
+    node: Node, tmp_path: Path, arguments: dict[str, Any], text: str
+) -> None:
     with pytest.raises(AirflowFailException, match=text):
         operator(node, tmp_path, **arguments).execute(TaskContext())

@@ -68,11 +68,11 @@ def wait_deferred(make: Make, context: TaskContext, later: Callable[[], None]) -
 
     monkeypatch = pytest.MonkeyPatch()
 
-    async def as_told(connector: str) -> Any:
+    async def as_reported(connector: str) -> Any:
         return state.get("batches") if state else None
 
     for own in {sys.modules[kind.__module__] for kind in type(trigger).__mro__}:
-        for name, stored in (("stored_offset_async", as_stored), ("stored_batches_async", as_told)):
+        for name, stored in (("stored_offset_async", as_stored), ("stored_batches_async", as_reported)):
             if hasattr(own, name):
                 monkeypatch.setattr(own, name, stored)
     later()
@@ -167,8 +167,8 @@ def test_space_sensor_takes_folder_room_and_pace_from_a_nodes_yaml(
 ) -> None:
     write_segment(1, end=10, size=300)
     yaml = tmp_path / "cassandra.yaml"
-    told = f"cdc_raw_directory: {tmp_path / 'cdc_raw'}\ncdc_total_space_in_mb: 1\n"
-    yaml.write_text(f"cdc_enabled: true\n{told}cdc_free_space_check_interval_ms: 90000\n")
+    settings = f"cdc_raw_directory: {tmp_path / 'cdc_raw'}\ncdc_total_space_in_mb: 1\n"
+    yaml.write_text(f"cdc_enabled: true\n{settings}cdc_free_space_check_interval_ms: 90000\n")
 
     def sensor(**how: Any) -> CdcRawSpaceSensor:
         return CdcRawSpaceSensor(task_id="space", cassandra_yaml=str(yaml), poke_interval=5, **how)
@@ -185,7 +185,7 @@ def test_space_sensor_knows_the_defaults_of_a_nodes_yaml(tmp_path: Path) -> None
     yaml.parent.mkdir()
     yaml.write_text("cdc_enabled: true\n")
     sensor = CdcRawSpaceSensor(task_id="space", cassandra_yaml=str(yaml), poke_interval=0.1)
-    with pytest.raises(ConfigurationError, match="the cdc_raw folder is not known"):
+    with pytest.raises(ConfigurationError, match="the cdc_raw folder is missing"):
         sensor.trigger(TaskContext())
     (tmp_path / "data" / "cdc_raw").mkdir(parents=True)
     trigger = sensor.trigger(TaskContext())
@@ -203,7 +203,7 @@ def test_a_node_without_cdc_fails_the_sensor_at_once(wait: Any, tmp_path: Path, 
             task_id="space", cassandra_yaml=str(tmp_path / "cassandra.yaml"), cdc_raw=str(tmp_path), **how
         )
 
-    with pytest.raises(AirflowFailException, match=r"does not turn CDC on: expected cdc_enabled: true"):
+    with pytest.raises(AirflowFailException, match=r"doesn't enable CDC: expected cdc_enabled: true"):
         wait(make, TaskContext(), lambda: None)
 
 
@@ -302,14 +302,14 @@ def test_a_server_that_does_not_answer_is_waited_out(
     assert wait(make, TaskContext(), lambda: None) == {"n": 1}
 
 
-class Told:
+class StreamState:
     """The state file of a continuous application that another host runs."""
 
     def __init__(self, work: Path) -> None:
         self.path = work / "shop" / "stream" / "state.json"
         self.path.parent.mkdir(parents=True)
 
-    def tells(self, status: str = "running", *, ago: float = 0, lag: float = 0, error: str = "") -> None:
+    def writes(self, status: str = "running", *, ago: float = 0, lag: float = 0, error: str = "") -> None:
         state = {
             "pid": 1,
             "host": "another-host",
@@ -335,14 +335,14 @@ def _watch(work: Path, **arguments: Any) -> Make:
 
 @both_ways
 def test_health_sensor_ends_when_the_application_ended_well(wait: Any, tmp_path: Path) -> None:
-    told = Told(tmp_path)
-    told.tells()
-    assert wait(_watch(tmp_path), TaskContext(), lambda: told.tells("stopped"))["status"] == "stopped"
+    stream = StreamState(tmp_path)
+    stream.writes()
+    assert wait(_watch(tmp_path), TaskContext(), lambda: stream.writes("stopped"))["status"] == "stopped"
 
 
 @both_ways
 def test_health_sensor_ends_after_its_time_and_leaves_the_application(wait: Any, tmp_path: Path) -> None:
-    Told(tmp_path).tells()
+    StreamState(tmp_path).writes()
     assert wait(_watch(tmp_path, watch_seconds=0.5), TaskContext(), lambda: None)["status"] == "running"
 
 
@@ -350,7 +350,7 @@ def test_health_sensor_ends_after_its_time_and_leaves_the_application(wait: Any,
 @pytest.mark.parametrize(
     ("state", "kind", "text"),
     [
-        ({"ago": 5000}, CdcError, "is gone.*none for 5000 s"),
+        ({"ago": 5000}, CdcError, "is dead.*none for 5000 s"),
         ({"lag": 500}, CdcError, "behind its source.*at most 60 s, found 500 s"),
         ({"status": "failed", "error": "[CDC-TRANSIENT] no server"}, CdcError, "failed.*no server"),
         ({"status": "failed", "error": "[CDC-POSITION-LOST] too late"}, AirflowFailException, "too late"),
@@ -360,10 +360,10 @@ def test_health_sensor_ends_after_its_time_and_leaves_the_application(wait: Any,
 def test_health_sensor_fails_when_the_application_ails(
     wait: Any, tmp_path: Path, state: dict[str, Any], kind: type[Exception], text: str
 ) -> None:
-    told = Told(tmp_path)
-    told.tells()
+    stream = StreamState(tmp_path)
+    stream.writes()
     with pytest.raises(kind, match=text):
-        wait(_watch(tmp_path, max_lag_seconds=60), TaskContext(), lambda: told.tells(**state))
+        wait(_watch(tmp_path, max_lag_seconds=60), TaskContext(), lambda: stream.writes(**state))
 
 
 def _store_offset(context: TaskContext, offset: dict[str, Any]) -> None:

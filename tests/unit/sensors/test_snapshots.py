@@ -93,7 +93,8 @@ def test_before_the_first_run_it_waits() -> None:
 
 
 @pytest.mark.parametrize(
-    ("how", "text"), [({"tables": "shop.c"}, "doesn't capture shop.c"), ({"since": "soon"}, "no time")]
+    ("how", "text"),
+    [({"tables": "shop.c"}, "doesn't capture shop.c"), ({"since": "soon"}, "invalid value for since")],
 )
 def test_what_is_wrong_fails_at_once(how: dict[str, Any], text: str) -> None:
     with pytest.raises(AirflowFailException, match=text):

@@ -83,13 +83,13 @@ def test_names_of_no_channel_are_refused_with_what_there_is(channel: str) -> Non
 def test_the_signal_collection_must_be_in_what_the_stream_watches() -> None:
     scope = {"scope": "database", "target": "shop"}
     assert declared(scope, signals={"collection": "shop.signals"}).signals.collection == "shop.signals"
-    with pytest.raises(ConfigurationError, match="outside of what the change stream watches"):
+    with pytest.raises(ConfigurationError, match="outside the scope of the change stream"):
         declared(scope, signals={"collection": "other.signals"})
     one = {"scope": "collection", "target": "shop.orders"}
     with pytest.raises(ConfigurationError, match="scope deployment or database"):
         declared(one, signals={"collection": "shop.signals"})
     cassandra = {"name": "c", "source": {"type": "cassandra"}, "signals": {"collection": "a.b"}}
-    with pytest.raises(ConfigurationError, match=r"signals\.collection is for source mongodb"):
+    with pytest.raises(ConfigurationError, match=r"signals\.collection is only supported for source mongodb"):
         Connector.from_dict(cassandra)
-    with pytest.raises(ConfigurationError, match=r"needs a place to write to"):
+    with pytest.raises(ConfigurationError, match=r"requires a collection for watermarks"):
         declared(snapshot={"incremental": {"watermarks": "insert_insert"}})

@@ -12,9 +12,9 @@ from airflow_cdc_provider.signals.signal import NoSignal, Signal, signal_of, sig
 from airflow_cdc_provider.signals.wishes import (
     Condition,
     Names,
-    SnapshotWish,
+    SnapshotPayload,
     Unclear,
-    is_meant,
+    matches,
     read_execute,
     read_stop,
 )
@@ -29,12 +29,12 @@ def test_a_signal_has_an_id_of_its_own_or_that_of_its_place() -> None:
 @pytest.mark.parametrize(
     ("text", "reason"),
     [
-        ("{", "no JSON"),
-        ("[]", "no JSON object"),
+        ("{", "not JSON"),
+        ("[]", "not a JSON object"),
         ('{"type": "coffee"}', "its type is 'coffee'"),
         ('{"type": null}', "its type is None"),
-        ('{"type": "log", "data": "x"}', "its data are no JSON"),
-        ('{"type": "log", "data": [1]}', "its data are no JSON object"),
+        ('{"type": "log", "data": "x"}', "its data is not JSON"),
+        ('{"type": "log", "data": [1]}', "its data is not a JSON object"),
     ],
 )
 def test_what_is_no_signal_says_why(text: str, reason: str) -> None:
@@ -63,10 +63,10 @@ def test_no_text_raises(text: str) -> None:
     ],
 )
 def test_names_are_expressions_or_exact_parts_in_quotes(pattern: str, name: str, meant: bool) -> None:
-    assert is_meant(pattern, name) is meant
+    assert matches(pattern, name) is meant
 
 
-def test_a_wish_for_a_snapshot_is_read_whole() -> None:
+def test_a_snapshot_request_is_read_completely() -> None:
     data = {
         "type": "Blocking",
         "data-collections": ["a.b", "a.c"],
@@ -75,10 +75,10 @@ def test_a_wish_for_a_snapshot_is_read_whole() -> None:
             {"data-collection": "a.*", "filter": '{"y": 2}'},
         ],
     }
-    wish = read_execute(data)
+    request = read_execute(data)
     conditions = (Condition("a.b", '{"x": 1}'), Condition("a.*", '{"y": 2}'))
-    assert wish == SnapshotWish("blocking", Names(("a.b", "a.c")), conditions)
-    assert [wish.filter_of(table) for table in ("a.b", "a.c", "b.b")] == ['{"x": 1}', '{"y": 2}', ""]
+    assert request == SnapshotPayload("blocking", Names(("a.b", "a.c")), conditions)
+    assert [request.filter_of(table) for table in ("a.b", "a.c", "b.b")] == ['{"x": 1}', '{"y": 2}', ""]
     assert read_execute({"data-collections": "a.b, a.c"}).names == Names(("a.b", "a.c"))
 
 
@@ -86,15 +86,15 @@ def test_a_wish_for_a_snapshot_is_read_whole() -> None:
     ("data", "reason"),
     [
         ({}, "names no table"),
-        ({"data-collections": [1]}, "no list of names"),
-        ({"data-collections": ["("]}, "no regular expression"),
+        ({"data-collections": [1]}, "not a list of names"),
+        ({"data-collections": ["("]}, "not a regular expression"),
         ({"data-collections": ["a"], "type": "full"}, "neither incremental nor blocking"),
         ({"data-collections": ["a"], "surrogate-key": "k"}, "surrogate-key"),
-        ({"data-collections": ["a"], "additional-conditions": {}}, "no list"),
+        ({"data-collections": ["a"], "additional-conditions": {}}, "not a list"),
         ({"data-collections": ["a"], "additional-conditions": [{"filter": "x"}]}, "lacks data-collection"),
     ],
 )
-def test_a_wish_that_cannot_be_followed_says_why(data: dict[str, Any], reason: str) -> None:
+def test_a_request_that_is_invalid_says_why(data: dict[str, Any], reason: str) -> None:
     with pytest.raises(Unclear, match=reason):
         read_execute(data)
 

@@ -21,7 +21,7 @@ class Node:
     Args:
         cdc_raw: The folder.
         compressed: Whether sections are compressed; then logical positions are no file offsets.
-        capacity_bytes: Length of a segment's file from its begin on, as a mapped one has.
+        capacity_bytes: Length of a segment's file from its start, as of a mapped file.
     """
 
     def __init__(self, cdc_raw: Path, *, compressed: bool = False, capacity_bytes: int = 0) -> None:

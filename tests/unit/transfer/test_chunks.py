@@ -125,7 +125,7 @@ def test_a_chunk_without_a_manifest_is_cleared_away_by_the_next_shipper(site: Si
     assert files(site.landing)["CommitLog-7-1.log"] == site.node.durable(1)
 
 
-def test_a_segment_that_a_crashed_node_finishes_anew_is_shipped_anew(site: Site) -> None:
+def test_a_segment_that_a_crashed_node_finishes_again_is_shipped_again(site: Site) -> None:
     site.node.finishes(1, noise(3000))
     site.ship()
     size = site.node.log(1).stat().st_size
@@ -159,10 +159,10 @@ def test_a_broken_manifest_of_a_segment_that_the_node_dropped_does_not_stop_the_
         {"format": 2},
     ],
 )
-def test_a_manifest_of_another_form_is_told_and_names_no_file(wrong: dict[str, Any]) -> None:
+def test_a_manifest_of_another_form_is_reported_and_names_no_file(wrong: dict[str, Any]) -> None:
     sound = {"format": 1, "index": "5", "position": 0, "chunks": []}
     Manifest.from_json("manifest", json.dumps(sound).encode())
-    with pytest.raises(CorruptInput, match="manifest is no manifest"):
+    with pytest.raises(CorruptInput, match="manifest is not a manifest"):
         Manifest.from_json("manifest", json.dumps({**sound, **wrong}).encode())
 
 
@@ -185,7 +185,7 @@ def test_a_segment_removed_while_it_is_fetched_is_counted_as_vanished(site: Site
 
 
 @pytest.mark.parametrize("after_transfer", ["delete", "keep"])
-def test_a_segment_that_the_node_drops_is_told_as_lost_by_shipper_and_fetcher(
+def test_a_segment_that_the_node_drops_is_reported_as_lost_by_shipper_and_fetcher(
     site: Site, after_transfer: Any
 ) -> None:
     site.node.grows(1, noise(3000))
@@ -205,14 +205,14 @@ def test_a_segment_that_the_node_drops_is_told_as_lost_by_shipper_and_fetcher(
     assert files(site.errors)["CommitLog-7-1.log"] == site.node.durable(1), "all that was shipped is kept"
 
     retried = [site.fetch(after_transfer=after_transfer, retry_errors=True).lost for _ in range(2)]
-    assert retried == [0, 0], "it is not given up anew"
+    assert retried == [0, 0], "it is not given up again"
     landed = files(site.landing)
     assert landed["CommitLog-7-1.log"] == site.node.durable(1)
     assert landed["CommitLog-7-1_cdc.idx"].endswith(b"COMPLETED"), "capture reads what there is of it"
 
     for _ in range(2):
         cleared = site.fetch(
-            after_transfer=after_transfer, after_commit="delete", passed=lambda segment: segment.id == 1
+            after_transfer=after_transfer, after_commit="delete", is_captured=lambda segment: segment.id == 1
         )
         assert cleared.lost == 0
     assert "CommitLog-7-1.log" not in files(site.landing)

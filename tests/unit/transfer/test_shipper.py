@@ -61,16 +61,16 @@ def test_the_example_configuration_can_be_read_and_names_every_option() -> None:
     ("options", "extra", "text"),
     [
         ({"host_id": None}, "", r"lacks an option: expected host_id"),
-        ({"host_id": "../other"}, "", "host_id is wrong"),
-        ({"host_id": "a\n !reboot"}, "", "host_id is wrong"),
+        ({"host_id": "../other"}, "", "invalid host_id"),
+        ({"host_id": "a\n !reboot"}, "", "invalid host_id"),
         ({"colour": "red"}, "", r"unknown option \[shipper\] colour"),
         ({}, "[colours]\na = 1\n", r"unknown option \[colours\] a"),
-        ({"parallel": "many"}, "", "a value in .* is wrong"),
+        ({"parallel": "many"}, "", "invalid value in .*"),
         ({"layout": "whole", "target": "s3://bucket/x"}, "", "layout whole is not possible: expected chunks"),
         ({"layout": "heap"}, "", "expected whole or chunks"),
     ],
 )
-def test_a_wrong_configuration_is_told(config: Config, options: Any, extra: str, text: str) -> None:
+def test_a_wrong_configuration_is_reported(config: Config, options: Any, extra: str, text: str) -> None:
     with pytest.raises(ConfigurationError, match=text):
         Settings.read(config(extra, **options))
 
@@ -85,9 +85,9 @@ def test_a_targets_address_leads_to_its_store(config: Config) -> None:
     assert (ssh.destination, str(ssh.folder)) == ("cdc@db1", f"/landing/{HOST}")
     assert ssh.options[:4] == ("-P", "2222", "-i", "/a key")
     for wrong in ("sftp://db1/my landing", "sftp://db1/landing*"):
-        with pytest.raises(ConfigurationError, match="can't be named in a command of sftp"):
+        with pytest.raises(ConfigurationError, match="invalid folder for sftp"):
             target_store(Settings.read(config(target=wrong)))
-    with pytest.raises(ConfigurationError, match=r"the target's address is wrong.*found ftp://x"):
+    with pytest.raises(ConfigurationError, match=r"invalid address of the target.*found ftp://x"):
         target_store(Settings.read(config(target="ftp://x")))
 
 
@@ -174,7 +174,7 @@ def test_a_segment_with_a_broken_header_leaves_cdc_raw_if_there_is_a_folder_for_
     assert main(["--config", str(config(errors_folder=tmp_path / "errors")), "--once"]) == 1
     assert not node.log(1).exists()
     reason = json.loads((tmp_path / "errors" / "CommitLog-7-1.log.reason.json").read_text())
-    assert "is broken" in reason["reason"]
+    assert "is corrupt" in reason["reason"]
 
 
 def test_two_shippers_with_one_configuration_do_not_run_at_once(config: Config, tmp_path: Path) -> None:

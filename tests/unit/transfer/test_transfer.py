@@ -54,7 +54,7 @@ def site(tmp_path: Path) -> Site:
 
 
 def up_to(last: int) -> Callable[[Segment], bool]:
-    """Tell that all segments up to a number were captured."""
+    """Return that all segments up to a number were captured."""
     return lambda segment: segment.id <= last
 
 
@@ -166,7 +166,7 @@ def test_only_what_was_captured_to_its_end_is_cleared_away(site: Site, after_com
     everything = files(site.node.cdc_raw)
     site.transfer().run()
 
-    site.transfer(after_commit=after_commit, passed=up_to(3)).run()
+    site.transfer(after_commit=after_commit, is_captured=up_to(3)).run()
 
     kept = {"CommitLog-7-3.log", "CommitLog-7-3_cdc.idx"}
     gone = {f"CommitLog-7-{n}{end}" for n in (1, 2) for end in (".log", "_cdc.idx")}
@@ -180,16 +180,16 @@ def test_only_what_was_captured_to_its_end_is_cleared_away(site: Site, after_com
 def test_the_segment_being_read_stays_even_when_the_node_has_finished_it(site: Site) -> None:
     site.node.finishes(1, noise(100))
     site.transfer().run()
-    site.transfer(after_commit="delete", passed=up_to(0)).run()
+    site.transfer(after_commit="delete", is_captured=up_to(0)).run()
     assert "CommitLog-7-1.log" in site.landed()
-    site.transfer(after_commit="delete", passed=up_to(1)).run()
+    site.transfer(after_commit="delete", is_captured=up_to(1)).run()
     assert site.landed() == {}
 
 
 def test_a_segment_that_comes_back_after_a_crash_is_not_brought_again(site: Site) -> None:
     site.node.finishes(1, noise(100))
     site.node.says(1, "33554432\nCOMPLETED")
-    counts = site.transfer(after_commit="delete", passed=up_to(1)).run()
+    counts = site.transfer(after_commit="delete", is_captured=up_to(1)).run()
     assert (counts.copied, counts.deleted) == (0, 1)
     assert files(site.node.cdc_raw) == {}
 
@@ -291,7 +291,7 @@ def test_a_copy_that_reads_back_differently_is_not_shown(site: Site) -> None:
 
 
 @pytest.mark.covers("CAS-CFG-15", "DSX-AGT-06")
-def test_a_segment_that_can_not_be_brought_is_set_apart_with_its_reason_and_can_be_run_again(
+def test_a_segment_that_can_not_be_copied_is_quarantined_with_its_reason_and_can_be_run_again(
     site: Site,
 ) -> None:
     for number in (1, 2, 3):
@@ -306,8 +306,8 @@ def test_a_segment_that_can_not_be_brought_is_set_apart_with_its_reason_and_can_
     assert files(site.node.cdc_raw) == {}, "nor does it fill cdc_raw"
     assert files(site.errors)["CommitLog-7-2.log"] == broken
     reason = json.loads((site.errors / "CommitLog-7-2.log.reason.json").read_text())
-    assert "header of CommitLog-7-2.log is broken" in reason["reason"]
-    assert site.transfer().run().errors == 0, "it was told once"
+    assert "header of CommitLog-7-2.log is corrupt" in reason["reason"]
+    assert site.transfer().run().errors == 0, "it was reported once"
 
     site.transfer(retry_errors=True).run()
 
@@ -315,21 +315,23 @@ def test_a_segment_that_can_not_be_brought_is_set_apart_with_its_reason_and_can_
     assert list(site.errors.glob("CommitLog*")) == []
 
 
-def test_a_segment_set_apart_is_not_brought_again_to_be_cleared_away_unread(site: Site) -> None:
+def test_a_segment_quarantined_is_not_copied_again_to_be_removed_unread(site: Site) -> None:
     site.node.finishes(1, noise(100))
     site.node.breaks(1)
     site.transfer(after_transfer="delete").run()
-    apart = files(site.errors)
-    assert "CommitLog-7-1.log" in apart
+    quarantined = files(site.errors)
+    assert "CommitLog-7-1.log" in quarantined
 
-    site.transfer(retry_errors=True, after_commit="delete", passed=up_to(1)).run()
+    site.transfer(retry_errors=True, after_commit="delete", is_captured=up_to(1)).run()
 
-    assert files(site.errors) == apart, "the offset's floor lies above it, so capture would not read it"
+    assert files(site.errors) == quarantined, "the offset's floor lies above it, so capture would not read it"
     site.transfer(retry_errors=True, after_commit="delete").run()
     assert "CommitLog-7-1.log" in site.landed(), "set back, it does"
 
 
-def test_a_segment_that_the_node_drops_before_its_end_was_brought_is_told_as_lost(site: Site) -> None:
+def test_a_segment_that_the_node_drops_before_it_was_completely_copied_is_reported_as_lost(
+    site: Site,
+) -> None:
     site.node.grows(1, noise(100))
     site.transfer().run()
     stump = site.landed()
@@ -345,12 +347,12 @@ def test_a_segment_that_the_node_drops_before_its_end_was_brought_is_told_as_los
     assert site.landed() == {}, "capture finds it gone, and says so"
     assert files(site.errors).items() >= stump.items()
     assert "cdc_block_writes" in (site.errors / "CommitLog-7-1.log.reason.json").read_text()
-    assert site.transfer().run().lost == 0, "it was told once"
+    assert site.transfer().run().lost == 0, "it was reported once"
 
     assert site.transfer(retry_errors=True).run().lost == 0
     assert site.landed()["CommitLog-7-1.log"] == stump["CommitLog-7-1.log"]
     assert site.landed()["CommitLog-7-1_cdc.idx"] == b"128\nCOMPLETED", "capture reads what there is of it"
-    assert tells_loss(FolderStore(site.errors), "CommitLog-7-1.log"), "by which it reads the tables anew"
+    assert tells_loss(FolderStore(site.errors), "CommitLog-7-1.log"), "so that new snapshots are taken"
 
 
 @pytest.mark.parametrize("last_step", ["WholeSegments.bring", "Transfer._note"])
@@ -377,10 +379,10 @@ def test_a_transfer_killed_while_it_gives_a_segment_up_does_not_hide_the_loss(
 
     assert site.transfer().run().lost == 1
     assert site.landed() == {}
-    assert site.transfer().run().lost == 0, "once it was told"
+    assert site.transfer().run().lost == 0, "once it was reported"
 
 
-def test_a_segment_that_may_not_be_read_is_told_with_a_remedy(site: Site) -> None:
+def test_a_segment_that_may_not_be_read_is_reported_with_a_remedy(site: Site) -> None:
     site.node.finishes(1, noise(100))
 
     class Closed(FolderStore):
@@ -394,37 +396,37 @@ def test_a_segment_that_may_not_be_read_is_told_with_a_remedy(site: Site) -> Non
 
 
 class Counting(CommitLogTransfer):
-    """Notes what it is told; fails on some segments."""
+    """Records its calls; fails on some segments."""
 
     def __init__(self, fails_on: str = "") -> None:
         self.fails_on = fails_on
-        self.told: list[tuple[str, str]] = []
+        self.calls: list[tuple[str, str]] = []
 
     def on_success(self, log: Path, index: Path | None) -> None:
         assert index is not None
         assert index.read_text().endswith("COMPLETED")
         if log.name == self.fails_on:
             raise ConnectionError("cold storage is closed")
-        self.told.append((log.name, "success"))
+        self.calls.append((log.name, "success"))
 
     def on_error(self, log: Path | None, reason: str) -> None:
         assert log is not None
-        self.told.append((log.name, reason))
+        self.calls.append((log.name, reason))
 
 
 @pytest.mark.covers("CAS-LIFE-03", "CAS-CFG-14")
-def test_a_class_of_the_users_own_takes_captured_segments_over_and_hears_of_errors(site: Site) -> None:
+def test_a_custom_class_receives_captured_segments_and_errors(site: Site) -> None:
     for number in (1, 2, 3):
         site.node.finishes(number, noise(100, number))
     site.node.breaks(3)
     own = Counting(fails_on="CommitLog-7-2.log")
     site.transfer(transfer_class=own, after_transfer="delete").run()
-    ((name, reason),) = own.told
-    assert (name, "is broken" in reason) == ("CommitLog-7-3.log", True)
+    ((name, reason),) = own.calls
+    assert (name, "is corrupt" in reason) == ("CommitLog-7-3.log", True)
 
-    counts = site.transfer(transfer_class=own, after_commit="delete", passed=up_to(3)).run()
+    counts = site.transfer(transfer_class=own, after_commit="delete", is_captured=up_to(3)).run()
 
-    assert own.told[1:] == [("CommitLog-7-1.log", "success")]
+    assert own.calls[1:] == [("CommitLog-7-1.log", "success")]
     assert (counts.deleted, counts.failed) == (1, 1)
     assert sorted(site.landed()) == ["CommitLog-7-2.log", "CommitLog-7-2_cdc.idx"], "it is offered again"
 
@@ -457,17 +459,17 @@ def test_a_class_is_loaded_by_its_dotted_path() -> None:
     [
         ("nowhere.Class", {}, "can't be imported"),
         (f"{__name__}.Nothing", {}, "can't be imported"),
-        (f"{__name__}.Site", {}, "is of another kind"),
-        (f"{__name__}.Counting", {"colour": 1}, "can't be made with its transfer_options"),
+        (f"{__name__}.Site", {}, "has the wrong type"),
+        (f"{__name__}.Counting", {"colour": 1}, "doesn't accept its transfer_options"),
     ],
 )
-def test_a_class_that_can_not_be_used_is_told(path: str, options: dict[str, Any], text: str) -> None:
+def test_a_class_that_can_not_be_used_is_reported(path: str, options: dict[str, Any], text: str) -> None:
     with pytest.raises(ConfigurationError, match=text):
         load_transfer(path, options)
 
 
 class Failing(WholeSegments):
-    """A source that fails or loses a segment, and tells how many are read at once."""
+    """A source that fails or loses a segment, and counts how many are read at once."""
 
     def __init__(self, node: Node, fails: dict[int, Exception]) -> None:
         super().__init__(FolderStore(node.cdc_raw), HOST)
@@ -531,8 +533,8 @@ def test_a_segment_that_ends_early_is_not_shown(site: Site) -> None:
     assert site.landed() == {}
 
 
-def test_bandwidth_is_limited_over_all_threads_and_progress_is_told(site: Site, monkeypatch: Any) -> None:
-    monkeypatch.setattr("airflow_cdc_provider.transfer.pace._TELL_EVERY_SECONDS", 0.05)
+def test_bandwidth_is_limited_over_all_threads_and_progress_is_reported(site: Site, monkeypatch: Any) -> None:
+    monkeypatch.setattr("airflow_cdc_provider.transfer.pace._REPORT_EVERY_SECONDS", 0.05)
     for number in range(1, 21):
         site.node.finishes(number, noise(10_000, number))
     lines: list[str] = []

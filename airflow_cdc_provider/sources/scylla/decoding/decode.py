@@ -1,6 +1,6 @@
-"""Changes of one table to contributions: payload bytes in, cell rows out, one kernel call a batch.
+"""Decodes changes of one table to contributions: payload bytes in, cell rows out, one kernel call per batch.
 
-A payload that can't be decoded is left out whole, with its reason; nothing of it is kept.
+An undecodable payload yields no contributions, but a reason.
 """
 
 from __future__ import annotations
@@ -48,31 +48,31 @@ from airflow_cdc_provider.sources.cql.snapshot_payload import SNAPSHOT_TAG
 from airflow_cdc_provider.sources.scylla.decoding.fields import Keys
 from airflow_cdc_provider.sources.scylla.decoding.log_rows import read_change
 from airflow_cdc_provider.sources.scylla.decoding.programs import COLUMNS, LogProgram, compile_logs
-from airflow_cdc_provider.sources.scylla.decoding.rows import UNKNOWN_MOMENT
+from airflow_cdc_provider.sources.scylla.decoding.rows import UNKNOWN_READ_TIME
 from airflow_cdc_provider.sources.scylla.log_table import LogTable
 from airflow_cdc_provider.sources.scylla.payload import CHANGE_TAG, Position, time_us
 
 _UNKNOWN_VERSION: Final = -1
-_FORMER: Final = -2
-"""Version of a change of a table of this name that was dropped: it is passed over."""
+_DROPPED_TABLE: Final = -2
+"""Version of a change that belongs to a dropped table of the same name: it is skipped."""
 
 _MOST_BYTES: Final = np.iinfo(np.int32).max
 _POSITION_BYTES: Final = 40
 
 
 class LogDecoder:
-    """A table's schema and the versions of its log compiled for decoding: make one for many batches.
+    """A table's schema and the versions of its log, compiled for decoding: reuse it for many batches.
 
     Args:
         schema: The table; its static and regular columns have their ids.
-        logs: Versions of its log. Changes of those with another table id are of a table of this name that was
-            dropped: they are passed over.
+        logs: Versions of its log. Changes of versions with another table id belong to a dropped table of the
+            same name and are skipped.
     """
 
     def __init__(self, schema: TableSchema, logs: Sequence[LogTable]) -> None:
         self.schema = schema
         own = [log for log in logs if log.table_id in ("", schema.id) or not schema.id]
-        self._former = {log.schema_id for log in logs} - {log.schema_id for log in own}
+        self._dropped_table = {log.schema_id for log in logs} - {log.schema_id for log in own}
         self._versions = {log.schema_id: number for number, log in enumerate(own)}
         self._log = compile_logs(schema, own)
         self._program = compile_tables([schema])
@@ -85,11 +85,11 @@ class LogDecoder:
             fences: The table's fences; they give each contribution its generation.
 
         Returns:
-            The contributions, in the order of the changes; and the rows that could not be decoded, each with
-            a reason that leads with its code, and names table, stream and time.
+            The contributions, in the order of the changes; and the undecodable rows, each with a reason that
+            begins with its code and names table, stream and time.
 
         Raises:
-            ConfigurationError: The batch makes more than 2 GiB of cell rows, which no Arrow batch can hold.
+            ConfigurationError: The cell rows of the batch exceed 2 GiB, the limit of an Arrow batch.
         """
         data, offsets, _ = binary_parts(changes.column("payload"))
         sink, keys, failures = self._decode_all(data, offsets, changes)
@@ -98,36 +98,36 @@ class LogDecoder:
         failures[rows[malformed, CHANGE], 0] = BAD_CLUSTERING
         if sink.cursor[STATES_AT] > _MOST_BYTES:
             raise ConfigurationError(
-                "a batch of changes makes more cell rows than one Arrow column holds",
+                "the cell rows of a batch of changes don't fit one Arrow column",
                 expected=f"at most {_MOST_BYTES} bytes",
                 found=str(sink.cursor[STATES_AT]),
                 remedy="lower spark.sql.execution.arrow.maxRecordsPerBatch",
             )
-        places = pa.array(rows[:, CHANGE])
+        changes_of_rows = pa.array(rows[:, CHANGE])
         state_ends = np.concatenate(([0], rows[:, STATE_END]))
         key = pc.coalesce(changes.column("key"), binary_array(keys.data, keys.ends))
         contributions = pa.RecordBatch.from_arrays(
             [
-                key.take(places),
+                key.take(changes_of_rows),
                 pa.array(rows[:, SCOPE].astype(np.int8)),
                 clusterings,
                 ends,
-                generations(changes, fences).take(places),
+                generations(changes, fences).take(changes_of_rows),
                 pa.nulls(len(rows), pa.binary()),
                 pa.array(np.full(len(rows), UPSERT, np.int8)),
                 binary_array(sink.states, state_ends, rows[:, SCOPE] != DOUBT),
             ],
             schema=CONTRIBUTION_SCHEMA,
         )
-        sound = failures[rows[:, CHANGE], 0] == 0
-        if not sound.all():
-            contributions = contributions.filter(pa.array(sound))
+        decoded_rows = failures[rows[:, CHANGE], 0] == 0
+        if not decoded_rows.all():
+            contributions = contributions.filter(pa.array(decoded_rows))
         failed = np.flatnonzero(failures[:, 0])
         return Decoded(
             contributions=contributions,
             undecodable=failed.tolist(),
             reasons=[self._reason(changes, int(row), *map(int, failures[row])) for row in failed],
-            rows=rows[sound, CHANGE],
+            rows=rows[decoded_rows, CHANGE],
         )
 
     def _decode_all(
@@ -140,41 +140,41 @@ class LogDecoder:
         fields = np.empty((int(self._log.versions[:, COLUMNS].max(initial=0)), 2), np.int64)
         sink = new_sink(payload_bytes, 2 * count, len(self._program.column_id))
         given = (self._versions_of(changes), _read_at(changes), self._log, self._program)
-        done = _decode(data, offsets, 0, *given, sink, keys, fields, failures)
-        while done < count:
+        decoded = _decode(data, offsets, 0, *given, sink, keys, fields, failures)
+        while decoded < count:
             sink = grow(sink)
-            done = _decode(data, offsets, done, *given, sink, keys, fields, failures)
+            decoded = _decode(data, offsets, decoded, *given, sink, keys, fields, failures)
         return sink, keys, failures
 
     def _versions_of(self, changes: pa.RecordBatch) -> NDArray[np.int64]:
-        """Return the number of each change's version; a snapshot row's record names the table's id."""
+        """Return the version number of each change; a snapshot row's record has the table's id instead."""
         ids = pc.fill_null(changes.column("schema_id"), "").dictionary_encode()
-        known = {**self._versions, **dict.fromkeys(self._former, _FORMER)}
+        known = {**self._versions, **dict.fromkeys(self._dropped_table, _DROPPED_TABLE)}
         numbers = np.array([known.get(i, _UNKNOWN_VERSION) for i in ids.dictionary.to_pylist()], np.int64)
         versions: NDArray[np.int64] = numbers[ids.indices.to_numpy(zero_copy_only=False)]
         tags = pc.binary_slice(changes.column("payload"), 0, 1)
         rows = pc.equal(tags, bytes([SNAPSHOT_TAG])).fill_null(False).to_numpy(zero_copy_only=False)
         if rows.any() and self.schema.id:
             other = pc.not_equal(changes.column("schema_id"), self.schema.id).fill_null(False)
-            versions = np.where(rows & other.to_numpy(zero_copy_only=False), _FORMER, versions)
+            versions = np.where(rows & other.to_numpy(zero_copy_only=False), _DROPPED_TABLE, versions)
         return versions
 
     def _reason(self, changes: pa.RecordBatch, row: int, reason: int, at: int) -> str:
         payload = changes.column("payload")[row].as_py() or b""
-        place = f"{self.schema.full_name}, byte {at} of {len(payload)}"
+        where = f"{self.schema.full_name}, byte {at} of {len(payload)}"
         position = changes.column("position")[row].as_py() or b""
         if payload[:1] == bytes([CHANGE_TAG]) and len(position) == _POSITION_BYTES:
             found = Position.unpack(position)
-            place += f", stream {found.stream.hex()}, written at {time_us(found.time)} us"
+            where += f",  stream {found.stream.hex()}, written at {time_us(found.time)} us"
         if reason == UNKNOWN_OPERATION:
-            place += f", code {int.from_bytes(payload[at : at + 1], 'big', signed=True)}"
-        return describe(reason, place)
+            where += f",  code {int.from_bytes(payload[at : at + 1], 'big', signed=True)}"
+        return describe(reason, where)
 
 
 def _read_at(changes: pa.RecordBatch) -> NDArray[np.int64]:
     """Return when each record was read, in epoch seconds."""
     micros = changes.column("captured_at").cast(pa.timestamp("us")).cast(pa.int64())
-    seconds = pc.fill_null(pc.divide(micros, 1_000_000), UNKNOWN_MOMENT)
+    seconds = pc.fill_null(pc.divide(micros, 1_000_000), UNKNOWN_READ_TIME)
     found: NDArray[np.int64] = seconds.to_numpy(zero_copy_only=False)
     return found
 
@@ -193,30 +193,30 @@ def _decode(
     fields: NDArray[np.int64],
     failures: NDArray[np.int64],
 ) -> Int:
-    """Decode payloads from number ``first`` on, until all are done or the sink is full.
+    """Decode payloads from index ``first`` on, until all are decoded or the sink is full.
 
     Args:
-        data: Payloads, one after the other.
-        offsets: Where each begins, then where the last ends.
-        first: Number of the first to decode.
-        versions: Per payload, its log's version.
-        read_at: Per payload, when it was read.
+        data: The concatenated payloads.
+        offsets: The start of each payload, then the end of the last one.
+        first: Index of the first payload to decode.
+        versions: Log version of each payload.
+        read_at: Read time of each payload.
         log: Versions of the log, compiled.
         program: The base table, compiled.
-        sink: Gets the contributions.
-        keys: Gets the partition keys of changes.
-        fields: Scratch, a line per column of the log.
-        failures: Per payload, gets reason and offset in it; reason 0 for success.
+        sink: Receives the contributions.
+        keys: Receives the partition keys of changes.
+        fields: Scratch space, a row per column of the log.
+        failures: Receives reason and byte offset per payload; reason 0 for success.
 
     Returns:
-        Number of the first payload that is not done.
+        Index of the first payload that is not decoded.
     """
     cursor = sink.cursor
     for change in range(first, len(offsets) - 1):
         rows_at, states_at, bounds_at = cursor[ROWS_AT], cursor[STATES_AT], cursor[BOUNDS_AT]
         start, end = offsets[change], offsets[change + 1]
         keys.ends[change + 1] = keys.ends[change]
-        if versions[change] == _FORMER:
+        if versions[change] == _DROPPED_TABLE:
             continue
         cursor[FAILED_AT] = start
         tag = np.int64(data[start]) if start < end else np.int64(0)

@@ -1,6 +1,6 @@
-"""A log row's fields: where each is, and what those that all rows have say of the row.
+"""The fields of a log row: their byte offsets, and the columns that all log rows have.
 
-Functions that walk return the offset after what they read, or a negative reason.
+Functions that advance return the offset after the bytes read, or a negative reason.
 """
 
 from __future__ import annotations
@@ -45,10 +45,10 @@ _GREATEST_KEY_PART: Final = 0xFFFF
 
 
 class Keys(NamedTuple):
-    """The partition key of each change, as the partitioner has it.
+    """The partition key of each change, in the partitioner's encoding.
 
-    ``data``    keys, one after the other; as long as all payloads, which is enough
-    ``ends``    per change where its key ends, after a leading 0
+    ``data``    concatenated keys; as large as all payloads, which suffices
+    ``ends``    the end of each change's key, after a leading 0
     """
 
     data: Bytes
@@ -57,7 +57,7 @@ class Keys(NamedTuple):
 
 @walker
 def read_fields(data: Bytes, at: Int, end: Int, count: Int, fields: NDArray[np.int64]) -> Int:
-    """Note where each column of a row is; return the row's end."""
+    """Store the offset and length of each column of a row; return the row's end."""
     if end - at < 4:
         return np.int64(-TRUNCATED)
     length = load_little32(data, at)
@@ -76,11 +76,11 @@ def read_fields(data: Bytes, at: Int, end: Int, count: Int, fields: NDArray[np.i
 
 @inlined
 def meta_at(fields: NDArray[np.int64], log: LogProgram, version: Int, which: Int, length: Int) -> Int:
-    """Return where the value of one of the log's own columns is, -1 if it is null or of another length."""
-    place = log.meta[version, which]
-    if place < 0 or fields[place, 1] != length:
+    """Return the offset of the value of a metadata column, -1 if it is null or has another length."""
+    index = log.meta[version, which]
+    if index < 0 or fields[index, 1] != length:
         return np.int64(-1)
-    return fields[place, 0]
+    return fields[index, 0]
 
 
 @inlined
@@ -95,7 +95,7 @@ def read_time_us(data: Bytes, at: Int) -> Int:
 def put_key(
     data: Bytes, fields: NDArray[np.int64], log: LogProgram, version: Int, keys: Keys, change: Int
 ) -> Int:
-    """Write a row's partition key: one value as it is, several each with u16 length before and a 0 behind."""
+    """Write a row's partition key: a single value as it is, several values as u16 length, value, 0."""
     count = log.partition.shape[1]
     at = keys.ends[change]
     for i in range(count):
@@ -146,13 +146,13 @@ def clustering_count(fields: NDArray[np.int64], log: LogProgram, version: Int) -
 
 
 @inlined
-def tells_columns(fields: NDArray[np.int64], log: LogProgram, version: Int) -> bool:
-    """Tell whether a row says something of a column, or there is none that it could speak of."""
+def has_column_data(fields: NDArray[np.int64], log: LogProgram, version: Int) -> bool:
+    """Return whether a row has a value, flag or elements of any column, or the log has no such columns."""
     first, end = log.first_column[version], log.first_column[version + 1]
     for column in range(first, end):
         for which in (VALUE, DELETED_FLAG, ELEMENTS):
-            place = log.columns[column, which]
-            if place >= 0 and fields[place, 1] >= 0:
+            index = log.columns[column, which]
+            if index >= 0 and fields[index, 1] >= 0:
                 return True
     return bool(first == end)
 
@@ -161,19 +161,19 @@ def tells_columns(fields: NDArray[np.int64], log: LogProgram, version: Int) -> b
 def put_clustering(
     data: Bytes, fields: NDArray[np.int64], log: LogProgram, version: Int, count: Int, out: Bytes, at: Int
 ) -> Int:
-    """Write the first clustering values as a cell row has them; return the offset after them."""
+    """Write the first clustering values in cell row encoding; return the offset after them."""
     for i in range(count):
-        place = log.clustering[version, i]
-        length = fields[place, 1]
+        index = log.clustering[version, i]
+        length = fields[index, 1]
         if at + 4 + length > len(out):
             return np.int64(-NO_SPACE)
         store_little32(out, at, length)
-        at = copy(data, fields[place, 0], length, out, at + 4)
+        at = copy(data, fields[index, 0], length, out, at + 4)
     return at
 
 
 @inlined
-def put_doubt(sink: Sink, change: Int) -> Int:
-    """Say that the partition is to be read again."""
+def put_unresolved(sink: Sink, change: Int) -> Int:
+    """Append a contribution that marks the partition as unresolved, to be read again."""
     done = put_row(sink, change, np.int64(DOUBT), sink.cursor[STATES_AT], NOWHERE, NOWHERE)
     return np.int64(0) if done else np.int64(-NO_SPACE)

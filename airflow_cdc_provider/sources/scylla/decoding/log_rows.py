@@ -1,7 +1,7 @@
-"""Log rows, walked in place to contributions (``docs/design/scylla.md``, *How changes become cells*).
+"""Decodes log rows in place to contributions (``docs/design/scylla.md``, *How changes become cells*).
 
-A change is the log rows of one write to one partition. Layout of its payload: :mod:`..payload`; what its
-columns mean: :mod:`..log_table`. T is ``cdc$time`` in us.
+A change is the log rows of one write to one partition. :mod:`..payload` has the layout of its payload,
+:mod:`..log_table` the meaning of its columns. T is ``cdc$time`` in us.
 
 ============ ========================================================================================
 code         contribution
@@ -9,15 +9,15 @@ code         contribution
 1, 2         ``ROW``, with liveness at T for 2; ``STATIC`` if all clustering columns are null
 3, -3        ``ROW`` with a deletion at T
 4, -4        ``PARTITION_DELETION`` at T
-5, 6         begins a range, which the next row ends
+5, 6         starts a range, which the next row ends
 7, 8         ``RANGE_DELETION`` at T
-0, 9         none: images are read without isolation, and tell nothing that the other rows don't
+0, 9         none: images are read without isolation, and add nothing to the other rows
 ============ ========================================================================================
 
-With ``delta = keys`` a 1 or 2 tells that the partition is to be read again: ``DOUBT``. Where nothing tells
-whether a log is of keys alone, so does one that says nothing of any column, besides what it says.
+With ``delta = keys``, a 1 or 2 marks the partition as unresolved: ``DOUBT``. If it is unknown whether a log
+contains keys only, so does a 1 or 2 without data of any column, in addition to its row.
 
-Functions that walk return the offset after what they read, or a negative reason.
+Functions that advance return the offset after the bytes read, or a negative reason.
 """
 
 from __future__ import annotations
@@ -54,21 +54,21 @@ from airflow_cdc_provider.sources.scylla.decoding.fields import (
     Keys,
     check_key,
     clustering_count,
+    has_column_data,
     meta_at,
     put_clustering,
-    put_doubt,
     put_key,
+    put_unresolved,
     read_fields,
     read_time_us,
-    tells_columns,
 )
 from airflow_cdc_provider.sources.scylla.decoding.programs import (
     COLUMNS,
     END_AT,
     KEYS_ONLY,
+    KEYS_ONLY_UNKNOWN,
     NUMBER_AT,
     OPERATION_AT,
-    PERHAPS,
     TIME_AT,
     LogProgram,
 )
@@ -91,19 +91,19 @@ def read_change(
     """Read one change and append its contributions.
 
     Args:
-        data: Array that holds it.
-        at: Where its first row begins.
-        end: Where it ends.
-        change: Number to note with each contribution.
-        version: Of the log, a number in the program.
-        read_at: When its rows were read, in epoch seconds, or :data:`~.rows.UNKNOWN_MOMENT`.
+        data: Array with the change.
+        at: Offset of its first row.
+        end: Offset of its end.
+        change: Index of the change, stored with each contribution.
+        version: Number of the log's version in the program.
+        read_at: When its rows were read, in epoch seconds, or :data:`~.rows.UNKNOWN_READ_TIME`.
         log: The log's versions, compiled.
-        sink: Gets the contributions. After a failure the caller resets its cursors.
-        keys: Gets the partition key.
-        fields: Scratch: begin and length of each column of a row.
+        sink: Receives the contributions. After a failure the caller resets its cursors.
+        keys: Receives the partition key.
+        fields: Scratch space for offset and length of each column of a row.
 
     Returns:
-        ``end``, or a negative reason; then ``FAILED_AT`` tells where.
+        ``end``, or a negative reason; then ``FAILED_AT`` is the offset of the failure.
     """
     cursor = sink.cursor
     cursor[RANGE_START] = -1
@@ -143,20 +143,20 @@ def read_change(
             return failed(cursor, row_at, BAD_CLUSTERING)
         time_us = read_time_us(data, time_at)
         if operation in (1, 2, 3, -3):
-            whole = bound == log.clustering.shape[1]
-            if not whole and (bound > 0 or operation not in (1, 2)):
+            is_full_key = bound == log.clustering.shape[1]
+            if not is_full_key and (bound > 0 or operation not in (1, 2)):
                 return failed(cursor, row_at, BAD_CLUSTERING)
             keys_only = log.versions[version, KEYS_ONLY]
-            told = operation not in (1, 2) or keys_only == 0
-            if keys_only == PERHAPS:
-                told = told or tells_columns(fields, log, version)
+            has_values = operation not in (1, 2) or keys_only == 0
+            if keys_only == KEYS_ONLY_UNKNOWN:
+                has_values = has_values or has_column_data(fields, log, version)
             problem = np.int64(0)
-            if told or keys_only == PERHAPS:
+            if has_values or keys_only == KEYS_ONLY_UNKNOWN:
                 problem = read_row(
-                    data, fields, log, version, change, operation, not whole, time_us, read_at, sink
+                    data, fields, log, version, change, operation, not is_full_key, time_us, read_at, sink
                 )
-            if problem >= 0 and not told:
-                problem = put_doubt(sink, change)
+            if problem >= 0 and not has_values:
+                problem = put_unresolved(sink, change)
         elif operation in (4, -4):
             seconds = time_us // 1_000_000
             scope = np.int64(PARTITION_DELETION)
@@ -191,20 +191,19 @@ def _read_bound(
     time_us: Int,
     sink: Sink,
 ) -> Int:
-    """Read one end of a range; the second one appends the range.
+    """Read one bound of a range; the second one appends the range.
 
-    A bound of fewer values than there are clustering columns lies before or behind all rows that begin with
-    them: behind for 6 (they are left out) and 7 (they are taken in). No values are no bound, which must be
-    inclusive.
+    A bound with fewer values than clustering columns is before or after all rows with that prefix: after them
+    for 6 (exclusive start) and 7 (inclusive end). A bound without values is open and must be inclusive.
     """
     cursor, bounds = sink.cursor, sink.bounds
-    behind = operation in (6, 7)
+    is_after = operation in (6, 7)
     if count == 0 and operation in (6, 8):
         return np.int64(-BAD_MARKER)
     bound = cursor[BOUNDS_AT]
     if bound + BOUND_HEADER_BYTES > len(bounds):
         return np.int64(-NO_SPACE)
-    store_little32(bounds, bound, count | (1 if behind else 0) << 16)
+    store_little32(bounds, bound, count | (1 if is_after else 0) << 16)
     at = put_clustering(data, fields, log, version, count, bounds, bound + BOUND_HEADER_BYTES)
     if at < 0:
         return at

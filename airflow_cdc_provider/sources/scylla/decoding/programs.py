@@ -1,8 +1,8 @@
-"""Log tables compiled to small integer arrays, so that kernels can walk log rows without Python.
+"""Log tables compiled to small integer arrays, so that kernels can decode log rows without Python.
 
-A :class:`LogProgram` holds all versions of one table's log that are known, each with a number. The rows of
-``columns`` that are of version ``n`` are ``first_column[n]`` to ``first_column[n + 1]``, ascending by column
-id, which is the order of cells in a cell row.
+A :class:`LogProgram` contains all known versions of one table's log, each with a number. Version ``n`` has
+the rows ``first_column[n]`` to ``first_column[n + 1]`` of ``columns``, ascending by column id, which is the
+order of cells in a cell row.
 """
 
 from __future__ import annotations
@@ -28,9 +28,9 @@ from airflow_cdc_provider.sources.scylla.payload import (
 )
 
 UNKNOWN: Final = -2
-"""Column id of one that the log has and the schema doesn't know, neither now nor dropped."""
+"""Column id of a column of the log that the schema has neither as a current nor as a dropped column."""
 
-# Columns of ``meta``: places of the log's own columns.
+# Columns of ``meta``: indexes of the log's metadata columns.
 STREAM_AT: Final = 0
 TIME_AT: Final = 1
 NUMBER_AT: Final = 2
@@ -42,14 +42,14 @@ _META: Final = (STREAM_ID, TIME, BATCH_SEQ_NO, OPERATION, TTL, END_OF_BATCH)
 
 # Columns of ``versions``.
 COLUMNS: Final = 0
-"""How many columns the log has."""
+"""The number of columns of the log."""
 KEYS_ONLY: Final = 1
-"""Whether it tells keys alone, :data:`PERHAPS` where nothing says so."""
+"""Whether it contains keys only; :data:`KEYS_ONLY_UNKNOWN` if that is unknown."""
 LOG_TTL: Final = 2
 TTL_ALTERED: Final = 3
-"""Whether versions differ in it, so that a row may have been written under another one."""
+"""Whether versions differ in their TTL, so that a row may have been written with another one."""
 
-PERHAPS: Final = 2
+KEYS_ONLY_UNKNOWN: Final = 2
 
 # Columns of ``columns``.
 VALUE: Final = 0
@@ -62,7 +62,7 @@ STATIC: Final = 5
 ONE_CELL: Final = 0
 SET: Final = 1
 PAIRS: Final = 2
-"""A map, or a list by the ids of its cells."""
+"""A map, or a list keyed by its cell ids."""
 FIELDS: Final = 3
 _FORMS: Final = {"set": SET, "map": PAIRS, "list": PAIRS, "udt": FIELDS}
 
@@ -70,15 +70,15 @@ _NEVER_DROPPED: Final = np.iinfo(np.int64).min
 
 
 class LogProgram(NamedTuple):
-    """Versions of a log as arrays; see the module's docstring.
+    """The versions of a log as arrays; see the module's docstring.
 
     ``versions``      per version the columns above
-    ``meta``          per version, where the log's own columns stand; -1 for one that isn't there
-    ``partition``     per version, where the partition key's columns stand
-    ``clustering``    per version, where the clustering columns stand
+    ``meta``          per version, the indexes of the log's metadata columns; -1 for a missing one
+    ``partition``     per version, the indexes of the partition key columns
+    ``clustering``    per version, the indexes of the clustering columns
     ``first_column``  per version, then the total
-    ``columns``       per column of the base that is in no key, the columns above
-    ``dropped_at``    per such column, cells with a write time up to this are left out
+    ``columns``       per non-key column of the base table, the columns above
+    ``dropped_at``    per such column, cells with a write time up to this are skipped
     """
 
     versions: NDArray[np.int64]
@@ -91,10 +91,10 @@ class LogProgram(NamedTuple):
 
 
 def compile_logs(schema: TableSchema, logs: Sequence[LogTable]) -> LogProgram:
-    """Compile versions of a table's log; their numbers in the program are their places in ``logs``.
+    """Compile versions of a table's log; their numbers in the program are their indexes in ``logs``.
 
     Args:
-        schema: The base table as it is now, its columns numbered.
+        schema: The current base table, with numbered columns.
         logs: Versions of its log.
 
     Raises:
@@ -102,20 +102,23 @@ def compile_logs(schema: TableSchema, logs: Sequence[LogTable]) -> LogProgram:
     """
     first, rows, dropped_at = [0], [], []
     for log in logs:
-        chosen = sorted((_column(schema, log, column) for column in log.value_columns), key=_by_id)
-        rows += [row for row, _ in chosen]
-        dropped_at += [time for _, time in chosen]
+        columns = sorted((_column(schema, log, column) for column in log.value_columns), key=_by_id)
+        rows += [row for row, _ in columns]
+        dropped_at += [time for _, time in columns]
         first.append(len(rows))
     altered = len({log.log_ttl for log in logs}) > 1
     keys, clustering = len(schema.partition_key), len(schema.clustering)
     count = len(logs)
     return LogProgram(
         versions=_table(
-            [[len(g.columns), PERHAPS if g.untold else int(g.keys_only), g.log_ttl, altered] for g in logs],
+            [
+                [len(g.columns), KEYS_ONLY_UNKNOWN if g.unreported else int(g.keys_only), g.log_ttl, altered]
+                for g in logs
+            ],
             count,
             4,
         ),
-        meta=_table([[*_places(g, _META), g.places.get(LOG_ROW_TTL, -1)] for g in logs], count, 7),
+        meta=_table([[*_indexes(g, _META), g.indexes.get(LOG_ROW_TTL, -1)] for g in logs], count, 7),
         partition=_table([_key(g, g.partition_key, keys) for g in logs], count, keys),
         clustering=_table([_key(g, g.clustering, clustering) for g in logs], count, clustering),
         first_column=np.array(first, np.int64),
@@ -125,54 +128,55 @@ def compile_logs(schema: TableSchema, logs: Sequence[LogTable]) -> LogProgram:
 
 
 def _keys_only(log: LogTable) -> int:
-    return PERHAPS if log.untold else int(log.keys_only)
+    return KEYS_ONLY_UNKNOWN if log.unreported else int(log.keys_only)
 
 
 def _column(schema: TableSchema, log: LogTable, column: LogColumn) -> tuple[list[int], int]:
-    """Return the program's row of a column, and up to when its cells don't count."""
+    """Return the program's row of a column, and the time up to which its cells are skipped."""
     present = next((c for c in (*schema.static, *schema.regular) if c.name == column.name), None)
-    gone = schema.dropped.get(column.name)
+    dropped = schema.dropped.get(column.name)
     number, form, static, dropped_at = UNKNOWN, ONE_CELL, column.name in log.static, _NEVER_DROPPED
     if present is not None:
-        number, form, static = present.id, _FORMS.get(_loose(present), ONE_CELL), present.kind == "static"
+        number, form = present.id, _FORMS.get(_multi_cell_type(present), ONE_CELL)
+        static = present.kind == "static"
         if (form != ONE_CELL) != (column.deleted_elements >= 0):
-            number = GONE  # a column of this name that was dropped: its cells are of another kind
-    elif gone is not None:
+            number = GONE  # a dropped column of this name, with cells of another kind
+    elif dropped is not None:
         number = GONE
-    if gone is not None:
-        dropped_at = gone.dropped_at_us
-    places = [column.value, column.deleted, column.deleted_elements]
-    return [*places, form, number, int(static)], dropped_at
+    if dropped is not None:
+        dropped_at = dropped.dropped_at_us
+    indexes = [column.value, column.deleted, column.deleted_elements]
+    return [*indexes, form, number, int(static)], dropped_at
 
 
 def _by_id(row: tuple[list[int], int]) -> int:
     return row[0][ID]
 
 
-def _loose(column: Column) -> str:
+def _multi_cell_type(column: Column) -> str:
     return column.type.name if column.type.multi_cell else ""
 
 
-def _places(log: LogTable, names: Sequence[str]) -> list[int]:
-    missing = [name for name in names if name not in log.places]
+def _indexes(log: LogTable, names: Sequence[str]) -> list[int]:
+    missing = [name for name in names if name not in log.indexes]
     if missing:
         raise CorruptInput(
-            f"the schema record of the log of {log.full_name} lacks columns",
+            f"the schema record of the log of {log.full_name} has missing columns",
             expected=", ".join(names),
             found=f"no {', '.join(missing)}",
         )
-    return [log.places[name] for name in names]
+    return [log.indexes[name] for name in names]
 
 
 def _key(log: LogTable, names: Sequence[str], count: int) -> list[int]:
-    """Return the places of key columns; they are the schema's by their order, whatever their names."""
+    """Return the indexes of key columns; they match the schema's by order, whatever their names."""
     if len(names) != count:
         raise CorruptInput(
-            f"the key of {log.full_name} isn't what a schema record of its log says",
+            f"the key of {log.full_name} doesn't match a schema record of its log",
             expected=f"{count} columns",
             found=", ".join(names),
         )
-    return _places(log, names)
+    return _indexes(log, names)
 
 
 def _table(rows: Sequence[Sequence[int]], count: int, columns: int) -> NDArray[np.int64]:

@@ -1,9 +1,10 @@
-"""Log rows that write or delete one row, or write statics: to cell rows.
+"""Decodes log rows that write or delete one row, or write static columns, to cell rows.
 
-A column that is one cell has a value or a flag: a tombstone. The flag of any other is a deletion at T - 1,
-its value a cell per element, its removed elements a tombstone each. A null without flag says nothing.
+A single-cell column has a value, or a flag that means a tombstone. For a multi-cell column, the flag is a
+deletion at T - 1, the value has a cell per element, and each removed element is a tombstone. A null without a
+flag means that the column is unchanged.
 
-Functions that walk return the offset after what they read, or a negative reason.
+Functions that advance return the offset after the bytes read, or a negative reason.
 """
 
 from __future__ import annotations
@@ -55,7 +56,7 @@ from airflow_cdc_provider.sources.cql.wire import next_part, read_i32, read_i64
 from airflow_cdc_provider.sources.scylla.decoding.fields import (
     meta_at,
     put_clustering,
-    put_doubt,
+    put_unresolved,
 )
 from airflow_cdc_provider.sources.scylla.decoding.programs import (
     DELETED_FLAG,
@@ -77,12 +78,13 @@ from airflow_cdc_provider.sources.scylla.decoding.programs import (
     STATIC as STATIC_COLUMN,
 )
 
-APART_SECONDS: Final = 10
-"""A write time that is no further than this from the coordinator's clock is taken for it.
+CLOCK_TOLERANCE_SECONDS: Final = 10
+"""A write time within this distance of the coordinator's clock is assumed to be that clock.
 
-The clock is known no better than the moment at which the log row was read."""
+The clock is only known as exactly as the time at which the log row was read.
+"""
 
-UNKNOWN_MOMENT: Final = -1
+UNKNOWN_READ_TIME: Final = -1
 _GREATEST_TTL: Final = 0x7FFFFFFE
 
 
@@ -99,7 +101,7 @@ def read_row(
     read_at: Int,
     sink: Sink,
 ) -> Int:
-    """Read a row that writes or deletes one row, or writes statics, and append its contribution."""
+    """Read a log row that writes or deletes a row, or writes static columns; append its contribution."""
     cursor, states = sink.cursor, sink.states
     begin = cursor[STATES_AT]
     first_cell = begin + ROW_HEADER_BYTES
@@ -110,14 +112,14 @@ def read_row(
         if first_cell < 0:
             return first_cell
     seconds = time_us // 1_000_000
-    ttl, expiry, doubtful = np.int64(0), np.int64(NEVER), False
+    ttl, expiry, unresolved = np.int64(0), np.int64(NEVER), False
     ttl_at = meta_at(fields, log, version, TTL_AT, 8)
     if ttl_at >= 0:
         ttl = read_i64(data, ttl_at)
         if ttl < 0 or ttl > _GREATEST_TTL:
             return np.int64(-BAD_EXPIRY)
     if ttl > 0:
-        written, doubtful = _written_at(data, fields, log, version, time_us, read_at)
+        written, unresolved = _written_at(data, fields, log, version, time_us, read_at)
         expiry = written + ttl
 
     flags = np.int64(ROW_STATIC) if static else np.int64(0)
@@ -132,10 +134,10 @@ def read_row(
     else:
         times = (time_us, ttl, expiry)
         for column in range(log.first_column[version], log.first_column[version + 1]):
-            value, mark = log.columns[column, VALUE], log.columns[column, DELETED_FLAG]
+            value, flag = log.columns[column, VALUE], log.columns[column, DELETED_FLAG]
             removed = log.columns[column, ELEMENTS]
             length = fields[value, 1]
-            deleted = mark >= 0 and fields[mark, 1] == 1 and data[fields[mark, 0]] != 0
+            deleted = flag >= 0 and fields[flag, 1] == 1 and data[fields[flag, 0]] != 0
             if length < 0 and not deleted and (removed < 0 or fields[removed, 1] < 0):
                 continue
             column_id = log.columns[column, ID]
@@ -177,7 +179,7 @@ def read_row(
     scope = np.int64(STATIC if static else ROW)
     if not put_row(sink, change, scope, state_at, NOWHERE, NOWHERE):
         return np.int64(-NO_SPACE)
-    return put_doubt(sink, change) if doubtful else np.int64(0)
+    return put_unresolved(sink, change) if unresolved else np.int64(0)
 
 
 @walker
@@ -191,20 +193,20 @@ def _read_elements(
     sink: Sink,
     begin: Int,
 ) -> tuple[Int, Int]:
-    """Read a multi-cell column and write its cells in their order.
+    """Read a multi-cell column and write its cells in sorted order.
 
     Args:
-        data: Array that holds the row.
-        fields: Its columns.
+        data: Array with the row.
+        fields: Offsets and lengths of its columns.
         log: The log's versions, compiled.
-        column: The column's number in the program.
-        deleted: Its flag.
+        column: The column's index in the program.
+        deleted: The column's deletion flag.
         times: Write time in us, TTL and expiry in seconds.
-        sink: Its ``states`` get the cells.
-        begin: Where to write.
+        sink: Its ``states`` receive the cells.
+        begin: The offset to write at.
 
     Returns:
-        The offset after the cells or a negative reason, and how many there are.
+        The offset after the cells or a negative reason, and the number of cells.
     """
     states = sink.states
     column_id, form = log.columns[column, ID], log.columns[column, FORM]
@@ -222,10 +224,10 @@ def _read_elements(
     ordered: Any = True
     before = np.int64(-1)
     for which in range(2):
-        place = log.columns[column, VALUE] if which == 0 else log.columns[column, ELEMENTS]
-        if place < 0 or fields[place, 1] < 0:
+        index = log.columns[column, VALUE] if which == 0 else log.columns[column, ELEMENTS]
+        if index < 0 or fields[index, 1] < 0:
             continue
-        at, end = fields[place, 0], fields[place, 0] + fields[place, 1]
+        at, end = fields[index, 0], fields[index, 0] + fields[index, 1]
         named = which == 1 or form != FIELDS
         paired = which == 0 and form == PAIRS
         left = np.int64(-1)
@@ -291,20 +293,20 @@ def _written_at(
     time_us: Int,
     read_at: Int,
 ) -> tuple[Int, bool]:
-    """Return the second from which a row's TTLs count, and whether that is in doubt.
+    """Return the second from which a row's TTLs count, and whether it is unresolved.
 
-    They count from the coordinator's clock, by which the log row's own life began too. Where the write time
-    is far behind that clock, a client has chosen it. The server takes none that is far ahead: then the
-    row's life isn't what the schema says.
+    TTLs count from the coordinator's clock, which is also the start of the log row's own TTL. A write time
+    far behind that clock was set by a client. The server rejects write times far ahead of it: if one is
+    found, the log row's TTL is not the one in the schema.
     """
     seconds = time_us // 1_000_000
     life_at = meta_at(fields, log, version, LIFE_AT, 4)
     log_ttl = log.versions[version, LOG_TTL]
-    if life_at < 0 or log_ttl == 0 or read_at == UNKNOWN_MOMENT:
+    if life_at < 0 or log_ttl == 0 or read_at == UNKNOWN_READ_TIME:
         return seconds, False
     written = read_at - log_ttl + read_i32(data, life_at)
-    if abs(written - seconds) <= APART_SECONDS:
+    if abs(written - seconds) <= CLOCK_TOLERANCE_SECONDS:
         return seconds, False
-    if log.versions[version, TTL_ALTERED] or written > read_at + APART_SECONDS or written < seconds:
+    if log.versions[version, TTL_ALTERED] or written > read_at + CLOCK_TOLERANCE_SECONDS or written < seconds:
         return seconds, True
     return written, False

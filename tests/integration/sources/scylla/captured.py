@@ -81,8 +81,8 @@ class Captured:
             self.offset = self.source.start()
         head = self.source.head()
         for record in self.source.schema_records():
-            told = json.loads(record["payload"])
-            self.columns[record["schema_id"]] = [name for name, _ in told.get("columns", ())]
+            content = json.loads(record["payload"])
+            self.columns[record["schema_id"]] = [name for name, _ in content.get("columns", ())]
         reader = self.source.reader()
         while True:
             plan = self.source.plan(self.offset, head, limit)
@@ -116,7 +116,7 @@ LogRow = tuple[str, frozenset[tuple[str, bytes]]]
 
 
 def row_values(row: bytes, columns: Sequence[str]) -> frozenset[tuple[str, bytes]]:
-    """Take a row apart."""
+    """Split a row into its values."""
     found, at = [], 0
     for name in columns:
         length = int.from_bytes(row[at : at + 4], "big", signed=True)

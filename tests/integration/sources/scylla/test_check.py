@@ -33,7 +33,7 @@ def keyspace(cassandra_session: Any) -> Iterator[str]:
         cassandra_session.execute(f"DROP KEYSPACE IF EXISTS {name}{suffix}")
 
 
-def told(findings: list[Finding], level: str) -> list[str]:
+def messages(findings: list[Finding], level: str) -> list[str]:
     return [f"{f.subject}: {f.message}" for f in findings if f.level == level]
 
 
@@ -46,31 +46,31 @@ def test_images_that_events_are_to_show_must_be_logged(
     cluster.create_table(item(keyspace, "plain"))
     cluster.create_table(item(keyspace, "whole", preimage=Preimage.FULL, postimage=True))
     source = scylla_source(cluster, cassandra_server, images=BOTH)
-    assert told(source.check(), "error") == [
+    assert messages(source.check(), "error") == [
         f"{keyspace}.plain: publish.scylla.before needs preimages, which its log doesn't have",
         f"{keyspace}.plain: publish.scylla.after needs postimages, which its log doesn't have",
     ]
-    assert told(scylla_source(cluster, cassandra_server).check(), "error") == []
+    assert messages(scylla_source(cluster, cassandra_server).check(), "error") == []
 
 
 @pytest.mark.covers("SCY-CFG-07")
-def test_levels_logs_and_releases_are_told(
+def test_levels_logs_and_releases_are_reported(
     cassandra_session: Any, cassandra_server: CassandraServer, keyspace: str
 ) -> None:
     cluster = imitated(cassandra_session, keyspace)
     cluster.new_generation()
     cluster.create_table(item(keyspace, ttl=20))
     findings = scylla_source(cluster, cassandra_server, confidence_window_seconds=30).check()
-    assert told(findings, "warning") == [
+    assert messages(findings, "warning") == [
         "consistency: logs are read at ONE: only changes that were written at ALL are sure to be seen"
     ]
-    assert told(findings, "error") == [
-        f"{keyspace}.item: its log lives for 20 s, and is read 30 s after the write at the earliest"
+    assert messages(findings, "error") == [
+        f"{keyspace}.item: its log expires after 20 s, and is read 30 s or more after the write"
     ]
     findings = scylla_source(cluster, cassandra_server, consistency="QUORUM").check()
-    assert told(findings, "warning") == told(findings, "error") == []
-    assert any(text.startswith("release: ScyllaDB ") for text in told(findings, "ok"))
-    assert f"{keyspace}.item: its log lives for 20 s: the longest pause between two runs" in told(
+    assert messages(findings, "warning") == messages(findings, "error") == []
+    assert any(text.startswith("release: ScyllaDB ") for text in messages(findings, "ok"))
+    assert f"{keyspace}.item: its log expires after 20 s: the longest pause between two runs" in messages(
         findings, "ok"
     )
 
@@ -91,12 +91,13 @@ def test_logs_without_scylla_tables_are_read_and_check_says_what_is_not_known(
     time.sleep(0.02)
     source = scylla_source(cluster, cassandra_server, consistency="QUORUM", images=BOTH)
     findings = source.check()
-    (warning,) = told(findings, "warning")
+    (warning,) = messages(findings, "warning")
     assert warning.startswith(
-        f"options: {cluster.names.schema}.scylla_tables doesn't tell how {keyspace}.brief, {keyspace}.item "
+        f"options: {cluster.names.schema}.scylla_tables doesn't list the CDC options of "
+        f"{keyspace}.brief, {keyspace}.item: a log counts as enabled"
     )
-    assert told(findings, "error") == []
-    assert f"{keyspace}.brief: its log lives for 20 s: the longest pause between two runs" in told(
+    assert messages(findings, "error") == []
+    assert f"{keyspace}.brief: its log expires after 20 s: the longest pause between two runs" in messages(
         findings, "ok"
     )
     captured = Captured(source).run()
@@ -112,7 +113,7 @@ def test_logs_without_scylla_tables_are_read_and_check_says_what_is_not_known(
 
 
 @pytest.mark.covers("SCY-TYP-12")
-def test_tables_with_counters_cannot_be_logged_and_are_told(
+def test_tables_with_counters_are_reported(
     cassandra_session: Any, cassandra_server: CassandraServer, keyspace: str
 ) -> None:
     cluster = imitated(cassandra_session, keyspace)
@@ -127,14 +128,14 @@ def test_tables_with_counters_cannot_be_logged_and_are_told(
     source = scylla_source(cluster, cassandra_server)
     assert source.tables() == [f"{keyspace}.item"]
     assert (
-        f"tables: {keyspace}.counts: ScyllaDB makes no log of tables with counters, so they are left out"
-        in (told(source.check(), "warning"))
+        f"tables: {keyspace}.counts: ScyllaDB writes no log for tables with counters, so they are skipped"
+        in (messages(source.check(), "warning"))
     )
     named = scylla_source(cluster, cassandra_server, spelled_out=lambda table: table.endswith(".counts"))
     (refused,) = named.check()
     assert refused.level == "error"
-    assert refused.remedy == "take it out of tables"
-    with pytest.raises(ConfigurationError, match=r"counts is named .* counters, of which ScyllaDB"):
+    assert refused.remedy == "remove it from tables"
+    with pytest.raises(ConfigurationError, match=r"counts is named .* counters, for which ScyllaDB"):
         named.start()
 
 
@@ -144,8 +145,8 @@ def test_a_hook_opens_a_session_and_names_the_cluster(
     from airflow_cdc_provider.hooks.scylla import ScyllaCdcHook
 
     cluster = imitated(cassandra_session, keyspace)
-    told = {"conn_type": "cdc_scylla", "host": cassandra_server.host, "port": cassandra_server.port}
-    monkeypatch.setenv("AIRFLOW_CONN_SCYLLA_SHOP", json.dumps(told))
+    connection = {"conn_type": "cdc_scylla", "host": cassandra_server.host, "port": cassandra_server.port}
+    monkeypatch.setenv("AIRFLOW_CONN_SCYLLA_SHOP", json.dumps(connection))
     hook = ScyllaCdcHook("scylla_shop")
     with hook as session:
         assert release_of(session, cluster.names.system) == cluster.release

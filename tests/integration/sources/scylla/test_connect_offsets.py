@@ -1,4 +1,4 @@
-"""A capture goes on where ScyllaDB's source connector stopped, by the offsets that Kafka Connect has."""
+"""A capture resumes where ScyllaDB's source connector stopped, from the offsets in Kafka Connect."""
 
 from __future__ import annotations
 
@@ -35,8 +35,8 @@ def cluster(
 ) -> Iterator[ImitatedScylla]:
     """Changes of the last minute, 50 ms apart, in two generations of eight streams in four vnodes."""
     keyspace = f"k{random.randrange(10**9)}"
-    told = {"conn_type": "cdc_scylla", "host": cassandra_server.host, "port": cassandra_server.port}
-    monkeypatch.setenv("AIRFLOW_CONN_SCYLLA_SHOP", json.dumps(told))
+    connection = {"conn_type": "cdc_scylla", "host": cassandra_server.host, "port": cassandra_server.port}
+    monkeypatch.setenv("AIRFLOW_CONN_SCYLLA_SHOP", json.dumps(connection))
     now_us = time.time_ns() // 1000 - 60_000_000
 
     def clock_us() -> int:
@@ -121,8 +121,8 @@ def test_what_the_connector_has_not_handed_on_is_captured_and_nothing_else(
     application(monkeypatch, JobResult(ok=True, offset=offset))
     arguments = {"to": "debezium", "moved_from": ""}
     live_commands.export_offset(Namespace(connector=connector, file=str(exported), **arguments))
-    told = json.loads(exported.read_text())["offsets"]
-    assert {tuple(e["partition"].values())[2:]: e["offset"]["window_start"] for e in told} == {
+    exported_offsets = json.loads(exported.read_text())["offsets"]
+    assert {tuple(e["partition"].values())[2:]: e["offset"]["window_start"] for e in exported_offsets} == {
         **{(str(v), str(first)): bound(second + 1, 0x8080808080808080) for v in range(4)},
         **{(str(v), str(second)): bound(ms, 0x8080808080808080) for v, ms in begins.items()},
     }
@@ -150,5 +150,5 @@ def test_offsets_of_another_cluster_are_refused(
         live_commands.import_offset(
             Namespace(connector=connector, file=str(file), allow_offset_invalidation=False, host_id="")
         )
-    assert "a generation that this cluster doesn't know" in capsys.readouterr().err
+    assert "a generation that this cluster doesn't have" in capsys.readouterr().err
     assert recorded.specs == []

@@ -39,9 +39,9 @@ def keyspace(cassandra_session: Any) -> Iterator[str]:
 
 def events(captured: Captured, damage: Damage, **publish: Any) -> list[dict[str, Any]]:
     """Return the records of all that was captured: topic, key and value as JSON."""
-    told = {"name": "shop", "source": {"type": "scylla"}, "publish": {"topic_prefix": "my", **publish}}
+    declaration = {"name": "shop", "source": {"type": "scylla"}, "publish": {"topic_prefix": "my", **publish}}
     schemas = LogSchemas((r["source_table"], 0, r["payload"]) for r in captured.source.schema_records())
-    maker = ScyllaRecords(Connector.from_dict(told), 0, schemas, damage)
+    maker = ScyllaRecords(Connector.from_dict(declaration), 0, schemas, damage)
     changes = pa.Table.from_batches(captured.changes, CHANGE_SCHEMA).sort_by("committed_at")
     (batch,) = changes.combine_chunks().to_batches()
     return [
@@ -71,8 +71,8 @@ def test_what_is_captured_of_a_table_are_events_of_its_rows(
     cluster.execute("item", Update(key, (), (SetWhole("qty", b"\0\0\0\6"),)))
     cluster.execute("item", DeletePartition(key))
     captured = Captured(scylla_source(cluster, cassandra_server)).run()
-    asked = {"format": "advanced", "before": "full", "after": "full"}
-    found = events(captured, Damage(strict=True), scylla=asked, tombstones=False)
+    options = {"format": "advanced", "before": "full", "after": "full"}
+    found = events(captured, Damage(strict=True), scylla=options, tombstones=False)
     assert {row["topic"] for row in found} == {f"my.{keyspace}.item"}
     rows = [(r["value"]["op"], r["value"]["before"], r["value"]["after"]) for r in found]
     assert rows == [
@@ -130,12 +130,12 @@ def test_a_change_whose_end_never_comes_stops_the_capture_and_nothing_is_lost(
         f"DELETE FROM {keyspace}.item_scylla_cdc_log USING TIMESTAMP {written_us} WHERE {last}"
     )
     committed = list(captured.changes)
-    with pytest.raises(CorruptInput) as told:
+    with pytest.raises(CorruptInput) as raised:
         captured.run()
     where = f"stream 0x{change.stream.hex()}, cdc$time {uuid.UUID(bytes=change.timeuuid)}"
-    assert f"a change of {keyspace}.item isn't whole" in str(told.value)
-    assert where in str(told.value)
-    assert "nodetool repair" in (told.value.remedy or "")
+    assert f"a change of {keyspace}.item is incomplete" in str(raised.value)
+    assert where in str(raised.value)
+    assert "nodetool repair" in (raised.value.remedy or "")
     assert captured.offset == read_to
     captured.changes = committed  # what a failed batch read is in no commit
     # The replica that has the row answers again.

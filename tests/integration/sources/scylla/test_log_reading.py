@@ -85,7 +85,7 @@ def logged_rows(session: Any, cluster: ImitatedScylla) -> Counter[LogRow]:
 
 
 def in_stream_order(captured: Captured) -> bool:
-    """Tell whether changes of each stream came in the order of their positions."""
+    """Return whether changes of each stream came in the order of their positions."""
     last: dict[tuple[str, bytes], bytes] = {}
     for record in captured.records:
         stream = (record["source_table"], record["position"][24:])
@@ -112,7 +112,7 @@ def test_every_log_row_is_read_once_over_all_switches_of_streams(
         turmoil.run(60)
         captured.run()
     turmoil.settle()
-    time.sleep(1.1)  # clocks are told in milliseconds, and writes may get later microseconds
+    time.sleep(1.1)  # clocks are read in milliseconds, and writes may get later microseconds
     captured.run()
     assert turmoil.done["streams"] >= 2
     assert captured.log_rows == logged_rows(cassandra_session, cluster)
@@ -146,7 +146,7 @@ def test_an_old_generation_is_read_to_its_end_before_the_next_one(
     assert len({r.group for r in reads if r.generation_ms == first.time_ms}) == 6
     assert list(captured.offset or {}) == [f"{keyspace}.item"]
 
-    # A process that starts anew goes on from the offset, and reads nothing twice.
+    # A restarted process resumes from the offset, and reads nothing twice.
     cluster.execute("item", insert(7, 3))
     time.sleep(0.02)
     again = Captured(scylla_source(cluster, cassandra_server), captured.offset).run()
@@ -180,7 +180,7 @@ def test_an_empty_day_takes_fifty_times_fewer_requests_than_fixed_windows(
 
 
 @pytest.mark.covers("SCY-LOG-09", "SCY-LOG-10")
-def test_a_position_that_is_older_than_the_log_is_told_with_its_times(
+def test_a_position_older_than_the_log_is_reported_with_its_times(
     cassandra_server: CassandraServer, cassandra_session: Any, keyspace: str
 ) -> None:
     cluster = imitated(cassandra_session, keyspace)
@@ -208,7 +208,7 @@ def test_a_position_that_is_older_than_the_log_is_told_with_its_times(
 
 
 @pytest.mark.covers("SCY-WIN-04")
-def test_a_new_connector_begins_as_far_back_as_it_is_told(
+def test_a_new_connector_starts_as_far_back_as_configured(
     cassandra_server: CassandraServer, cassandra_session: Any, keyspace: str
 ) -> None:
     cluster = imitated(cassandra_session, keyspace)
@@ -243,12 +243,12 @@ def test_the_form_of_release_4_3_is_refused_with_the_way_on(
     cluster.new_generation()
     cluster.create_table(item(keyspace))
     cluster.create_as_of_4_3()
-    with pytest.raises(ConfigurationError, match=r"cdc_streams_descriptions alone.*upgrade the cluster"):
+    with pytest.raises(ConfigurationError, match=r"cdc_streams_descriptions only.*upgrade the cluster"):
         scylla_source(cluster, cassandra_server).head()
 
 
 @pytest.mark.covers("SCY-LOG-01", "SCY-LOG-02")
-def test_logs_that_are_off_are_refused_or_told(
+def test_disabled_logs_are_rejected_or_reported(
     cassandra_server: CassandraServer, cassandra_session: Any, keyspace: str
 ) -> None:
     cluster = imitated(cassandra_session, keyspace)
@@ -276,7 +276,7 @@ def test_logs_that_are_off_are_refused_or_told(
     cluster.alter_cdc("never", enabled=False)
     assert learned() == 2
     (finding,) = source.schema_findings()
-    assert f"the log of {keyspace}.never is switched off" in finding
+    assert f"the log of {keyspace}.never is disabled" in finding
     assert source.tables() == [f"{keyspace}.never"]
     cluster.alter_cdc("never", enabled=True)
     assert learned() == 3
@@ -307,7 +307,7 @@ def test_a_change_that_is_not_whole_is_never_taken_in_part_nor_an_unknown_code_d
     where = log_row(change)
     cassandra_session.execute(f'DELETE "cdc$end_of_batch" FROM {table} WHERE {where}')
     time.sleep(0.02)
-    with pytest.raises(CorruptInput, match=f"isn't whole.*{change.stream.hex()}"):
+    with pytest.raises(CorruptInput, match=f"is incomplete.*{change.stream.hex()}"):
         captured.run()
 
 
@@ -340,7 +340,7 @@ def test_generations_are_looked_for_every_30_s_and_after_an_empty_window(
     assert poll_seconds == 30
 
     def second_window(counts: Counter[str], announced_s: int, poll_seconds: float) -> tuple[int, int]:
-        """Tell generation and end of the second window, when a generation was announced after the first."""
+        """Return generation and end of the second window if a generation was announced after the first."""
         source = scylla_source(
             cluster,
             cassandra_server,
@@ -365,7 +365,7 @@ def test_generations_are_looked_for_every_30_s_and_after_an_empty_window(
 
 
 @pytest.mark.covers("SCY-WIN-03")
-def test_windows_are_so_far_apart_as_is_asked_for_until_a_stop(
+def test_windows_keep_the_configured_interval_until_a_stop(
     cassandra_server: CassandraServer, cassandra_session: Any, keyspace: str
 ) -> None:
     assert ScyllaOptions().minimal_wait_seconds == 0

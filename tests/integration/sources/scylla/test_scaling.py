@@ -30,6 +30,6 @@ def test_the_benchmark_reports_one_three_and_five_workers(
             cassandra_session.execute(f"DROP KEYSPACE IF EXISTS {keyspace}")
     assert faster[1] == 1
     assert faster.keys() == {1, 3, 5}
-    told = capsys.readouterr().out
-    assert "records of several workers are those of one" in told
-    assert all(f"workers on cores of their own: {workers} " in told for workers in (1, 3, 5))
+    output = capsys.readouterr().out
+    assert "records of several workers are those of one" in output
+    assert all(f"workers on cores of their own: {workers} " in output for workers in (1, 3, 5))

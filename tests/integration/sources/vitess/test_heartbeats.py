@@ -28,7 +28,7 @@ LEAST = {
 
 
 @pytest.mark.covers("VIT-HBT-03", "VIT-MET-04")
-def test_rows_of_the_tablets_heartbeats_are_streamed_if_asked_for() -> None:
+def test_rows_of_the_tablets_heartbeats_are_streamed_if_enabled() -> None:
     with VitessServer(options=("--heartbeat-enable", "--heartbeat-interval", "250ms")) as server:
         server.define("shop", "create table item (id bigint primary key)", shard_by={"item": "id"})
 

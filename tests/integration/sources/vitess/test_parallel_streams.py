@@ -1,4 +1,4 @@
-"""Several VStreams of a real VTGate give what one gives; offsets of Debezium's tasks are gone on from."""
+"""Several VStreams of a real VTGate return the same as one, also from offsets of Debezium's tasks."""
 
 from __future__ import annotations
 
@@ -28,12 +28,12 @@ from tests.integration.sources.vitess.workload import applied, create, run, sele
 pytestmark = pytest.mark.integration
 
 
-def shown(records: pa.Table) -> list[Any]:
+def comparable(records: pa.Table) -> list[Any]:
     rows = [r for r in records.to_pylist() if r["kind"] == CHANGE]
     return sorted((r["origin"], r["position"], r["payload"], r["schema_id"], r["transaction"]) for r in rows)
 
 
-def test_two_streams_give_what_one_gives(vitess_server: VitessServer) -> None:
+def test_two_streams_return_the_same_as_one(vitess_server: VitessServer) -> None:
     create(vitess_server, "two1")
     with closing(source_of(vitess_server, "two1")) as source:
         start = source.start()
@@ -44,8 +44,8 @@ def test_two_streams_give_what_one_gives(vitess_server: VitessServer) -> None:
             found[streams], _ = captured(source, start, ReadLimit(bytes=4000))
             assert source.stream_numbers()["stream"].events > 0
 
-    assert shown(found[1]) == shown(found[2])
-    assert {row[0] for row in shown(found[1])} == {"shop/-80", "shop/80-"}
+    assert comparable(found[1]) == comparable(found[2])
+    assert {row[0] for row in comparable(found[1])} == {"shop/-80", "shop/80-"}
     ends = [r for r in found[2].to_pylist() if r["kind"] == TRANSACTION]
     assert {(r["origin"], *(s.shard for s in VGtid.FromString(r["payload"]).shard_gtids)) for r in ends} == {
         ("shop/-80", "-80"),
@@ -70,7 +70,7 @@ def test_the_number_of_streams_may_change_from_run_to_run(vitess_server: VitessS
 
 
 @pytest.mark.covers("VIT-OFS-02")
-def test_a_capture_goes_on_from_offsets_that_debeziums_tasks_have_stored(vitess_server: VitessServer) -> None:
+def test_a_capture_resumes_from_offsets_of_debeziums_tasks(vitess_server: VitessServer) -> None:
     create(vitess_server, "tasks1")
     tasks = VitessTaskOffsets(per_task=True, generation=1, previous_tasks=1)
     options = VitessOptions(keyspace="shop", streams=2, task_offsets=tasks)

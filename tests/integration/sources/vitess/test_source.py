@@ -45,7 +45,7 @@ def snapshot(source: VitessSource, table: str) -> pa.Table:
 
 
 @pytest.mark.covers("VIT-STR-05")
-def test_a_capture_begins_where_each_shard_stands(vitess_server: VitessServer) -> None:
+def test_a_capture_starts_at_the_current_position_of_each_shard(vitess_server: VitessServer) -> None:
     create(vitess_server, "begin1")
     with closing(source_of(vitess_server, "begin1")) as source:
         start = source.start()
@@ -55,7 +55,7 @@ def test_a_capture_begins_where_each_shard_stands(vitess_server: VitessServer) -
 
 
 @pytest.mark.covers("VIT-STR-03")
-def test_only_what_is_committed_after_the_start_is_captured(vitess_server: VitessServer) -> None:
+def test_only_changes_committed_after_the_start_are_captured(vitess_server: VitessServer) -> None:
     create(vitess_server, "after1")
     run(vitess_server, "after1", 1, 5)
     with closing(source_of(vitess_server, "after1")) as source:
@@ -102,12 +102,12 @@ def test_a_repeated_batch_gives_the_same_records(vitess_server: VitessServer) ->
         first, end = captured(source, start)
         again, end_again = captured(source, start)
 
-    def shown(records: pa.Table) -> list[Any]:
+    def comparable(records: pa.Table) -> list[Any]:
         rows = [r for r in records.to_pylist() if r["kind"] == CHANGE]
         return sorted((r["origin"], r["position"], r["payload"], r["schema_id"]) for r in rows)
 
-    assert shown(first) == shown(again)
-    assert shown(first)
+    assert comparable(first) == comparable(again)
+    assert comparable(first)
     assert set(end) == set(end_again)
 
 
@@ -121,7 +121,7 @@ def test_a_table_without_rows_is_copied_too(vitess_server: VitessServer) -> None
     assert set(records["kind"].to_pylist()) == {SCHEMA}
 
 
-def test_a_filter_copies_what_it_takes(vitess_server: VitessServer) -> None:
+def test_a_filter_copies_the_matching_rows(vitess_server: VitessServer) -> None:
     create(vitess_server, "some1")
     with vitess_server.connect("shop").cursor() as cursor:
         cursor.execute("insert into some1 (id, name) values (1, 'a'), (2, 'b'), (3, 'b')")
@@ -153,7 +153,7 @@ def _further(offset: Any) -> str:
     return f"{before}-{int(last) + 1_000_000}"
 
 
-def test_a_wrong_keyspace_and_wrong_shards_are_told(vitess_server: VitessServer) -> None:
+def test_an_unknown_keyspace_and_unknown_shards_are_reported(vitess_server: VitessServer) -> None:
     options = VitessOptions(keyspace="nosuch")
     with closing(VitessSource(options, vitess_server.connection, lambda _: True)) as source:
         with pytest.raises(ConfigurationError, match="no keyspace nosuch"):
@@ -227,10 +227,10 @@ def test_ddl_between_rows_changes_their_fields(vitess_server: VitessServer) -> N
         records = read(source.reader(), plan.partitions)
 
     ids = [r["schema_id"] for r in records.to_pylist() if r["kind"] == CHANGE]
-    told = [r["schema_id"] for r in plan.records]
+    reported = [r["schema_id"] for r in plan.records]
     assert len(set(ids)) == 2
-    assert set(ids) <= set(told)
-    assert "ddl" in told
+    assert set(ids) <= set(reported)
+    assert "ddl" in reported
 
 
 def test_no_server_is_a_passing_fault() -> None:
@@ -257,5 +257,5 @@ def test_a_shard_that_the_offset_lacks_is_refused(vitess_server: VitessServer) -
     with closing(source_of(vitess_server, "lacks1")) as source:
         start = {"shop/-80": source.start()["shop/-80"]}
 
-        with pytest.raises(ConfigurationError, match="no place of shop/80-"):
+        with pytest.raises(ConfigurationError, match="no position of shop/80-"):
             source.plan(start, source.head(), ReadLimit())

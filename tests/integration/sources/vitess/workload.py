@@ -87,7 +87,7 @@ def applied(batches: Iterable[pa.Table], table: str) -> dict[str, tuple[str | No
 
 
 def values(row: Row) -> tuple[str | None, ...]:
-    """Take a row apart."""
+    """Parse a row."""
     found: list[str | None] = []
     at = 0
     for length in row.lengths:

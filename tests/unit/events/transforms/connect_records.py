@@ -27,16 +27,18 @@ _ARROW = {
 }
 
 
-def schema_of(told: Mapping[str, Any]) -> ConnectSchema:
+def schema_of(expected: Mapping[str, Any]) -> ConnectSchema:
     return ConnectSchema(
-        told["type"],
-        optional=told["optional"],
-        name=told.get("name", ""),
-        version=told.get("version"),
-        default=told.get("default"),
-        fields=tuple((one["field"], schema_of(one)) for one in told.get("fields", ())),
-        items=schema_of(told.get("items") or told["values"]) if told["type"] in ("array", "map") else None,
-        keys=schema_of(told["keys"]) if told["type"] == "map" else None,
+        expected["type"],
+        optional=expected["optional"],
+        name=expected.get("name", ""),
+        version=expected.get("version"),
+        default=expected.get("default"),
+        fields=tuple((one["field"], schema_of(one)) for one in expected.get("fields", ())),
+        items=schema_of(expected.get("items") or expected["values"])
+        if expected["type"] in ("array", "map")
+        else None,
+        keys=schema_of(expected["keys"]) if expected["type"] == "map" else None,
     )
 
 
@@ -63,9 +65,9 @@ def _payload(schema: ConnectSchema, payload: Any) -> Any:
 
 
 def _column(side: str, records: Sequence[Mapping[str, Any]]) -> tuple[ConnectSchema, pa.Array]:
-    told = [record[side] for record in records]
-    schema = schema_of(next(one for one in told if one)["schema"])
-    values = [_payload(schema, one["payload"]) if one else None for one in told]
+    expected = [record[side] for record in records]
+    schema = schema_of(next(one for one in expected if one)["schema"])
+    values = [_payload(schema, one["payload"]) if one else None for one in expected]
     return schema, pa.array(values, arrow_type(schema))
 
 

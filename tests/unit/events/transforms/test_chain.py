@@ -77,12 +77,12 @@ def test_tombstones_stay_behind_what_they_follow() -> None:
     assert shown({"type": "insert_header", "header": "x", "value": "y"}) == shown()
 
 
-def test_what_fails_tells_which_transform_of_which_topic_it_is() -> None:
+def test_errors_name_which_transform_of_which_topic_it_is() -> None:
     with pytest.raises(ConfigurationError, match=r"\(publish\.transforms\[1\], type cast, topic shop\.t\)"):
         shown({"type": "unwrap"}, {"type": "cast", "fields": {"email": "int32"}})
 
 
-def test_a_filter_keeps_tombstones_unless_told_otherwise() -> None:
+def test_a_filter_keeps_tombstones_unless_configured_otherwise() -> None:
     only_deletes = {"type": "filter", "condition": "value.op = 'd'"}
     assert rows(shown(only_deletes)) == [(1, True), (1, False), (3, True), (3, False)]
     assert rows(shown({**only_deletes, "tombstones": "drop"})) == [(1, True), (3, True)]
@@ -158,10 +158,10 @@ def test_hashes_are_of_salt_and_text_and_the_salt_is_never_shown(monkeypatch: py
     as_java = b"\xac\xed\x00\x05t\x00\x03a@x"
     assert short[0][3]["after"]["email"] == hashlib.sha1(b"hunter2" + as_java).hexdigest()[:8]  # noqa: S324
     assert "hunter2" not in repr(read_transforms([options]))
-    with pytest.raises(ConfigurationError, match="salt is wrong") as refused:
+    with pytest.raises(ConfigurationError, match="salt: expected") as refused:
         read_transforms([{**options, "salt": "hunter2"}])
     assert "hunter2" not in str(refused.value)
-    with pytest.raises(ConfigurationError, match="no text can't be hashed"):
+    with pytest.raises(ConfigurationError, match="only strings can be hashed"):
         shown({**options, "fields": ["after.id"]})
     monkeypatch.delenv("SALT")
     with pytest.raises(ConfigurationError, match="environment variable SALT"):
@@ -180,54 +180,54 @@ def test_rows_of_several_destinations_keep_their_schemas() -> None:
 
 
 @pytest.mark.parametrize(
-    ("transform", "told"),
+    ("transform", "expected"),
     [
-        ({"type": "extract", "field": "absent"}, "no field absent to extract"),
+        ({"type": "extract", "field": "absent"}, "field absent doesn't exist"),
         (
             {"type": "value_to_key", "fields": ["absent"], "when": {"tombstone": False}},
-            "no field absent to make the key of",
+            "field absent for the key doesn't exist",
         ),
         (
             {"type": "value_to_header", "fields": ["absent"], "headers": ["h"], "operation": "copy"},
-            "no field absent",
+            "field absent for header h doesn't exist",
         ),
         ({"type": "mask", "fields": ["after"]}, "type struct can't be masked"),
-        ({"type": "mask", "fields": ["after.id"], "replacement": "x"}, "no number that its field can hold"),
-        ({"type": "cast", "fields": {"op": "int8"}}, "is to cast is no int8"),
+        ({"type": "mask", "fields": ["after.id"], "replacement": "x"}, "is not a valid number for its field"),
+        ({"type": "cast", "fields": {"op": "int8"}}, "can't be cast to int8"),
         ({"type": "cast", "fields": {"after": "string"}}, "type struct can't be cast"),
-        ({"type": "timestamp", "field": "after", "to": "unix"}, "field that is no time"),
+        ({"type": "timestamp", "field": "after", "to": "unix"}, "can't be converted to a time"),
         ({"type": "timestamp", "field": "op", "to": "unix", "format": "yyyy"}, "has another form"),
-        ({"type": "fields", "renames": {"op": "after"}}, "two fields after"),
+        ({"type": "fields", "renames": {"op": "after"}}, "duplicate field after"),
         ({"type": "filter", "condition": "value.opp = 'd'"}, "names opp"),
-        ({"type": "rename_topic", "regex": ".*", "replacement": ""}, "empty name"),
+        ({"type": "rename_topic", "regex": ".*", "replacement": ""}, "empty topic name"),
     ],
 )
-def test_what_does_not_fit_the_records_is_told(transform: dict[str, Any], told: str) -> None:
-    with pytest.raises(ConfigurationError, match=told):
+def test_what_does_not_fit_the_records_is_reported(transform: dict[str, Any], expected: str) -> None:
+    with pytest.raises(ConfigurationError, match=expected):
         shown(transform)
 
 
 @pytest.mark.parametrize(
-    ("transform", "told"),
+    ("transform", "expected"),
     [
         ({"type": "filter"}, r"publish.transforms\[0\].condition is missing"),
-        ({"type": "filtr"}, r"publish.transforms\[0\].type is wrong: expected one of filter"),
-        ({}, r"publish.transforms\[0\].type is wrong"),
+        ({"type": "filtr"}, r"invalid value for option publish.transforms\[0\].type: expected one of filter"),
+        ({}, r"invalid value for option publish.transforms\[0\].type"),
         ({"type": "drop", "wen": {}}, r"unknown option publish.transforms\[0\].wen.*Did you mean when"),
-        ({"type": "drop", "when": {"condition": "value.a +"}}, r"when.condition is wrong"),
-        ({"type": "drop", "when": {"topic": "("}}, r"when.topic is wrong"),
-        ({"type": "rename_topic", "regex": "(", "replacement": "x"}, "regex is wrong"),
-        ({"type": "rename_topic", "regex": ".*", "replacement": "$x"}, "replacement is wrong"),
-        ({"type": "fields"}, "says nothing: expected include or exclude or renames"),
-        ({"type": "cast", "fields": {"a": "int9"}}, "fields is wrong: expected types of int8"),
+        ({"type": "drop", "when": {"condition": "value.a +"}}, r"when.condition: expected"),
+        ({"type": "drop", "when": {"topic": "("}}, r"when.topic: expected"),
+        ({"type": "rename_topic", "regex": "(", "replacement": "x"}, "regex: expected"),
+        ({"type": "rename_topic", "regex": ".*", "replacement": "$x"}, "replacement: expected"),
+        ({"type": "fields"}, "has no effect: expected include or exclude or renames"),
+        ({"type": "cast", "fields": {"a": "int9"}}, "fields: expected types of int8"),
         ({"type": "timestamp", "field": "a", "to": "string"}, "format is missing"),
-        ({"type": "timestamp", "field": "a", "to": "string", "format": "MMMM"}, "format is wrong"),
+        ({"type": "timestamp", "field": "a", "to": "string", "format": "MMMM"}, "format: expected"),
         ({"type": "header_to_value", "fields": ["a"], "headers": ["b", "c"], "operation": "move"}, "as many"),
-        ({"type": "hash", "fields": ["a"], "salt": "${env:S}", "algorithm": "none"}, "algorithm is wrong"),
+        ({"type": "hash", "fields": ["a"], "salt": "${env:S}", "algorithm": "none"}, "algorithm: expected"),
     ],
 )
-def test_wrong_options_are_told_by_their_place(transform: dict[str, Any], told: str) -> None:
-    with pytest.raises(ConfigurationError, match=told):
+def test_wrong_options_are_reported_by_their_path(transform: dict[str, Any], expected: str) -> None:
+    with pytest.raises(ConfigurationError, match=expected):
         read_transforms([transform])
 
 
@@ -256,11 +256,11 @@ MASK = {"type": "mask", "fields": ["a"]}
 LOOK = {"type": "filter", "condition": "value.after.a = 'x'"}
 
 
-def test_transforms_that_look_into_texts_are_refused_with_the_remedy() -> None:
+def test_transforms_that_access_fields_of_text_are_refused_with_the_remedy() -> None:
     for envelope in ("document", "cloudevents"):
-        with pytest.raises(ConfigurationError, match="changes fields of a value that has none"):
+        with pytest.raises(ConfigurationError, match="values have no fields"):
             declared("mongodb", MASK, envelope=envelope)
-        with pytest.raises(ConfigurationError, match="looks into a text"):
+        with pytest.raises(ConfigurationError, match="accesses fields of text"):
             declared("mongodb", LOOK, envelope=envelope)
         declared(
             "mongodb",
@@ -268,27 +268,27 @@ def test_transforms_that_look_into_texts_are_refused_with_the_remedy() -> None:
             {"type": "rename_topic", "regex": "a", "replacement": "b"},
             envelope=envelope,
         )
-    with pytest.raises(ConfigurationError, match=r"looks into a text.*publish\.unwrap"):
+    with pytest.raises(ConfigurationError, match=r"accesses fields of text.*publish\.unwrap"):
         declared("mongodb", LOOK)
-    with pytest.raises(ConfigurationError, match=r"JSON texts here.*publish\.unwrap"):
+    with pytest.raises(ConfigurationError, match=r"JSON text.*publish\.unwrap"):
         declared("mongodb", {"type": "unwrap"})
     declared("mongodb", {"type": "filter", "condition": "value.op = 'd' and value.after is not null"})
     declared("mongodb", LOOK, unwrap={"enabled": True})
-    with pytest.raises(ConfigurationError, match="changes fields"):
+    with pytest.raises(ConfigurationError, match="changes fields, but"):
         declared("cassandra", MASK, envelope="datastax", value="avro")
     declared("cassandra", MASK, envelope="datastax")
     with pytest.raises(ConfigurationError, match="Cassandra's have cells"):
         declared("cassandra", {"type": "unwrap"})
 
 
-def test_a_tombstone_never_keeps_a_key_that_its_event_has_no_more_unless_told_to() -> None:
+def test_a_tombstone_never_keeps_a_key_that_its_event_has_no_more_unless_configured() -> None:
     key = {"type": "value_to_key", "fields": ["op"]}
-    with pytest.raises(ConfigurationError, match="record without value has no fields to make its key of"):
+    with pytest.raises(ConfigurationError, match="tombstone has no fields for the key"):
         shown(key)
     no_tombstones = {"type": "drop", "when": {"tombstone": True}}
     assert [one[2] for one in shown(no_tombstones, key)] == [{"op": op} for op in "cdud"]
-    told = shown({**key, "when": {"tombstone": False}})
-    assert [one[2] for one in told if one[3] is None] == [{"id": 2}, {"id": 4}]
+    expected = shown({**key, "when": {"tombstone": False}})
+    assert [one[2] for one in expected if one[3] is None] == [{"id": 2}, {"id": 4}]
 
 
 def test_values_that_are_texts_have_no_fields() -> None:
@@ -300,5 +300,5 @@ def test_values_that_are_texts_have_no_fields() -> None:
         np.zeros(1, np.bool_),
         verbatim=True,
     )
-    with pytest.raises(ConfigurationError, match="values that are texts"):
+    with pytest.raises(ConfigurationError, match="values that are text"):
         Chain(read_transforms([MASK])).apply([Piece(text, np.zeros(1, np.int64))])

@@ -112,7 +112,7 @@ def test_a_field_that_records_lack_is_named_with_those_that_they_have() -> None:
     assert holds("value.statu is null and value.deep.x is null", lenient=True) == [True] * 5
 
 
-def test_types_that_do_not_fit_are_told_with_the_place() -> None:
+def test_types_that_do_not_fit_are_reported_with_their_position() -> None:
     with pytest.raises(ConfigurationError, match=r"character 1 \(value.id = 'x'\).*number and text"):
         holds("value.id = 'x'")
     with pytest.raises(ConfigurationError, match="expected a boolean, found number"):
@@ -124,7 +124,7 @@ def test_types_that_do_not_fit_are_told_with_the_place() -> None:
 
 
 @pytest.mark.parametrize(
-    ("expression", "told"),
+    ("expression", "reported"),
     [
         ("", "one expression"),
         ("value.a =", "can't be read"),
@@ -155,8 +155,10 @@ def test_types_that_do_not_fit_are_told_with_the_place() -> None:
         ("topic ilike 'a' escape 'x'", "what the language"),
     ],
 )
-def test_what_is_not_in_the_language_is_refused_before_any_record_comes(expression: str, told: str) -> None:
-    assert told in wrong_expression(expression, "boolean")
+def test_what_is_not_in_the_language_is_refused_before_any_record_comes(
+    expression: str, reported: str
+) -> None:
+    assert reported in wrong_expression(expression, "boolean")
 
 
 @pytest.mark.parametrize(

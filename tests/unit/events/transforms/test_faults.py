@@ -50,15 +50,15 @@ def test_one_bad_record_takes_no_other_with_it() -> None:
     assert json.loads(bad["value"]) == change(2, "c", "no number"), "as it was before all transforms"
     assert (bad["topic"], json.loads(bad["key"]), bad["headers"]) == ("shop.t", {"id": 2}, '["n","2"]')
     assert bad["fault"] == (
-        "[CDC-CONFIGURATION] a text that a transform is to cast is no int32 (publish.transforms[1], type "
-        "cast, topic shop.t). choose the records by when, or let the field be a text"
+        "[CDC-CONFIGURATION] a text can't be cast to int32 (publish.transforms[1], type cast, topic shop.t). "
+        "select records with when, or don't cast the field"
     )
 
 
-def test_printed_records_tell_why_they_cannot_be_sent() -> None:
+def test_printed_records_have_the_reason_why_they_cannot_be_sent() -> None:
     sound, bad = text_of(to_lines(made([piece([change(1, "c", "1"), change(2, "c", "x")])]), ())).splitlines()
     assert "fault" not in json.loads(sound)
-    assert "is no int32" in json.loads(bad)["fault"]
+    assert "cast to int32" in json.loads(bad)["fault"]
 
 
 def test_a_delete_that_cannot_be_made_has_no_tombstone_either() -> None:
@@ -89,7 +89,7 @@ def test_with_very_many_the_declaration_is_wrong(monkeypatch: pytest.MonkeyPatch
     monkeypatch.setattr(faults, "MOST_FAULTS", 3)
     bad = [change(n, "c", "x") for n in range(4)]
     assert [what for _, what in shown(made([piece(bad[:3])]))] == ["fault"] * 3
-    with pytest.raises(ConfigurationError, match="is no int32"):
+    with pytest.raises(ConfigurationError, match="cast to int32"):
         made([piece(bad)])
 
 
@@ -101,9 +101,12 @@ class Refusing:
 
 
 def test_what_a_registry_refuses_is_no_fault_of_a_record() -> None:
-    asked = Answering(Refusing())
-    converters = Converters("avro", "avro", registrar=asked)
+    registrar = Answering(Refusing())
+    converters = Converters("avro", "avro", registrar=registrar)
     with pytest.raises(ConfigurationError, match=r"no schema of shop\.t is taken"):
         made_with_faults(
-            [piece([change(1, "c", "1")])], lambda some: encode_pieces(some, converters), converters, asked
+            [piece([change(1, "c", "1")])],
+            lambda some: encode_pieces(some, converters),
+            converters,
+            registrar,
         )

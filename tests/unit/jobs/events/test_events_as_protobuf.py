@@ -15,7 +15,7 @@ import pytest
 from google.protobuf.message import Message
 
 from tests.unit.events.test_protobuf_converter import message_class
-from tests.unit.jobs.events.mongodb.test_events import UPDATE, change, shown
+from tests.unit.jobs.events.mongodb.test_events import UPDATE, change, published
 from tests.unit.jobs.events.scylla.test_events import DELETE, INSERT, logged, made
 from tests.unit.jobs.events.scylla.test_events import UPDATE as SCYLLA_UPDATE
 from tests.unit.jobs.offline.test_choices import printed
@@ -44,9 +44,9 @@ def read(event: dict[str, Any], side: str) -> Any:
     return message_class(text, f"{package[1]}.{name[1]}").FromString(base64.b64decode(event[side]))
 
 
-def require_same(message: Any, shown: Any, where: str = "") -> None:
+def require_same(message: Any, published: Any, where: str = "") -> None:
     """Fail unless a message holds what JSON shows, null for null."""
-    for name, value in shown.items():
+    for name, value in published.items():
         here, field = f"{where}.{name}", message.DESCRIPTOR.fields_by_name[name]
         found = getattr(message, name)
         if field.is_repeated:
@@ -60,24 +60,24 @@ def require_same(message: Any, shown: Any, where: str = "") -> None:
             assert same_value(plain(found), plain(value)), here
 
 
-def require_same_list(found: list[Any], shown: Any, where: str) -> None:
-    if isinstance(shown, dict):
-        shown = [{"key": key, "value": value} for key, value in shown.items()]
-    elif shown and isinstance(shown[0], list):
-        shown = [{"key": key, "value": value} for key, value in shown]
-    assert len(found) == len(shown or []), where
-    for one, value in zip(found, shown or [], strict=True):
+def require_same_list(found: list[Any], published: Any, where: str) -> None:
+    if isinstance(published, dict):
+        published = [{"key": key, "value": value} for key, value in published.items()]
+    elif published and isinstance(published[0], list):
+        published = [{"key": key, "value": value} for key, value in published]
+    assert len(found) == len(published or []), where
+    for one, value in zip(found, published or [], strict=True):
         if isinstance(value, dict):
             require_same(one, value, where)
         else:
             assert same_value(plain(one), plain(value)), where
 
 
-def same_value(found: Any, shown: Any) -> bool:
+def same_value(found: Any, published: Any) -> bool:
     """Compare values; JSON shows the shortest text of a 32-bit number, which Python reads as another one."""
-    if isinstance(found, float) and isinstance(shown, float):
-        return math.isclose(found, shown, rel_tol=1e-7)
-    return bool(found == shown)
+    if isinstance(found, float) and isinstance(published, float):
+        return math.isclose(found, published, rel_tol=1e-7)
+    return bool(found == published)
 
 
 def plain(value: Any) -> Any:
@@ -108,7 +108,7 @@ def test_events_of_cassandra() -> None:
 
 def test_events_of_mongodb(tmp_path: Path) -> None:
     stream = [change(), change(**UPDATE), change(operationType="delete", fullDocument=...)]
-    require_same_events(shown(tmp_path, stream, AS_PROTOBUF), shown(tmp_path, stream, {}))
+    require_same_events(published(tmp_path, stream, AS_PROTOBUF), published(tmp_path, stream, {}))
 
 
 @pytest.mark.parametrize("name", ["default", "tx", "strconnect"])

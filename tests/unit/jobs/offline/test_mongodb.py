@@ -1,4 +1,4 @@
-"""Events of recordings, byte for byte against what Debezium made of the same changes."""
+"""Events of recordings, byte for byte against Debezium's events of the same changes."""
 
 from __future__ import annotations
 
@@ -80,7 +80,7 @@ def connector_of(profile: str, **more: str) -> Connector:
 
 
 def without_clock(value: str | None) -> str | None:
-    """Blank what depends on the moment: the envelope's ts_ms, and of snapshot reads the source's instants."""
+    """Blank values that depend on the time: the envelope's ts_ms, and the source times of snapshot reads."""
     if value is None:
         return None
     value = re.sub(r'("op":".","ts_ms":)\d+', r"\g<1>0", value)
@@ -90,7 +90,7 @@ def without_clock(value: str | None) -> str | None:
 
 
 def raced_with_the_next_write(record: dict[str, Any]) -> bool:
-    """Tell updates of one bulk write, whose look-ups by different watchers saw different moments of it."""
+    """Return whether updates are of one bulk write, whose look-ups by several streams may differ."""
     return record["key"] == '{"id":"1"}' and '"updatedFields":"{\\"b\\": 2}"' in (record["value"] or "")
 
 
@@ -155,7 +155,7 @@ def test_a_database_list_selects_whole_names(tmp_path: Path) -> None:
 
 
 @pytest.mark.covers("MDB-EVT-02", "MDB-EVT-09", "MDB-EVT-12", "MDB-XD-03")
-def test_with_schemas_each_payload_stands_beside_its_schema(tmp_path: Path) -> None:
+def test_with_schemas_each_payload_has_its_schema(tmp_path: Path) -> None:
     schemas = {s["name"]: s for s in json.loads((FIXTURES / "default.schemas.json").read_text())}
     source = recording(tmp_path, "lookup_pre")
     framed = printed(connector_of("default", **{"key.converter.schemas.enable": "true"}), source)
@@ -173,7 +173,7 @@ def test_with_schemas_each_payload_stands_beside_its_schema(tmp_path: Path) -> N
 
 
 @pytest.mark.covers("MDB-EVT-18", "MDB-SRC-04")
-def test_snapshot_reads_carry_the_moment_given(tmp_path: Path) -> None:
+def test_snapshot_reads_have_the_given_time(tmp_path: Path) -> None:
     first = printed(connector_of("default"), recording(tmp_path, "lookup_pre"))[0]
     value = json.loads(first["value"])
     assert value["ts_ms"] == NOW_NS // 1_000_000
@@ -231,14 +231,14 @@ def test_broken_input_is_located_and_the_rest_lands(tmp_path: Path) -> None:
     assert [json.loads(r["key"])["id"] for r in records] == [
         str(number) for number in range(20) if number not in (3, 9)
     ]
-    assert [place.split(": ")[0] for place in damage.places] == [
+    assert [position.split(": ")[0] for position in damage.places] == [
         f"{file} at byte {3 * size}",
         f"{file} at byte {9 * size}",
         f"{file} at byte {20 * size}",
     ]
 
 
-def test_an_event_without_namespace_is_set_apart(tmp_path: Path) -> None:
+def test_an_event_without_namespace_is_quarantined(tmp_path: Path) -> None:
     file = tmp_path / "stream.bson"
     file.write_bytes(insert(1) + bson.encode({"operationType": "insert"}) + insert(2))
     damage = Damage(strict=False)
@@ -248,7 +248,7 @@ def test_an_event_without_namespace_is_set_apart(tmp_path: Path) -> None:
     ]
 
 
-def test_strict_ends_at_the_first_broken_place(tmp_path: Path) -> None:
+def test_strict_fails_at_the_first_broken_section(tmp_path: Path) -> None:
     file = tmp_path / "stream.bson"
     file.write_bytes(insert(1) + b"\xff" + insert(2))
     with pytest.raises(CorruptInput, match=f"at byte {len(insert(1))}"):
@@ -267,7 +267,7 @@ def test_a_recorded_snapshot_is_not_filtered_by_guess(tmp_path: Path) -> None:
         printed(connector, recording(tmp_path, "lookup_pre"))
 
 
-def test_a_missing_recording_is_told(tmp_path: Path) -> None:
+def test_a_missing_recording_is_reported(tmp_path: Path) -> None:
     for path in (tmp_path / "none", tmp_path):
         with pytest.raises(ConfigurationError, match="there is no recording"):
             printed(connector_of("default"), Recording(path, "", NOW_NS))
@@ -327,7 +327,7 @@ def test_rows_equal_a_replay_of_the_recording(tmp_path: Path) -> None:
     assert {table: sorted(rows) for table, rows in ours.items()} == theirs
 
 
-def test_rows_of_one_table_may_be_asked_for(tmp_path: Path) -> None:
+def test_rows_of_one_table_may_be_selected(tmp_path: Path) -> None:
     source = replace(recording(tmp_path, "lookup_pre"), table="shop.orders")
     lines = list(row_lines(connector_of("default"), source, Damage(strict=True)))
     tables = {json.loads(line)["table"] for chunk in lines for line in text_of(chunk).splitlines()}
@@ -345,7 +345,7 @@ def test_updates_without_documents_add_up_to_the_same_rows_unless_a_path_is_ambi
     whole = rows("default", "lookup_pre", Damage(strict=True))
     by_updates = rows("cs", "default", damage)
 
-    # Of it, {"a.b": 1, "a": {"b": 2}}, an update tells that a.b was set.
+    # Of it, {"a.b": 1, "a": {"b": 2}}, an update reports that a.b was set.
     assert damage.places == [
         "shop.mixed, key 013ff0000000000000: NO-BASE: an update of an unknown document"
     ]
@@ -378,7 +378,7 @@ def test_a_document_that_another_shard_key_moves_is_deleted_and_inserted_and_is_
     )
     connector = Connector.from_dict({"name": "shop", "source": {"type": "mongodb"}})
     source = Recording(tmp_path, "", NOW_NS)
-    told = [json.loads(r["value"])["op"] if r["value"] else None for r in printed(connector, source)]
-    assert told == ["r", "d", None, "c"]
+    reported = [json.loads(r["value"])["op"] if r["value"] else None for r in printed(connector, source)]
+    assert reported == ["r", "d", None, "c"]
     (row,) = b"".join(text_of(c) for c in row_lines(connector, source, Damage(strict=True))).splitlines()
     assert json_util.loads(json.dumps(json.loads(row)["row"])) == after

@@ -27,8 +27,8 @@ def declared(name: str, **publish: Any) -> Connector:
     """Import a recording's properties, with further choices under ``publish``."""
     imported = load_debezium_properties(FIXTURES / "config" / f"{name}.properties").connector.to_dict()
     own = {**imported["publish"].get("vitess", {}), **publish.pop("vitess", {})}
-    wanted = {**imported["publish"], "version": "3.5.0.Final", **publish, "vitess": own}
-    return Connector.from_dict({**imported, "publish": wanted})
+    publish_options = {**imported["publish"], "version": "3.5.0.Final", **publish, "vitess": own}
+    return Connector.from_dict({**imported, "publish": publish_options})
 
 
 def records(connector: Connector, path: Path, damage: Damage | None = None) -> list[dict[str, Any]]:

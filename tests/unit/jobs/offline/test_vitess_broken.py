@@ -1,4 +1,4 @@
-"""Broken recordings of Vitess: what can't be read is located, counted and stepped over."""
+"""Broken recordings of Vitess: invalid messages are located, counted and skipped."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ def without_end(messages: list[bytes]) -> bytes:
 
 def torn_row(messages: list[bytes]) -> bytes:
     whole = messages[message_of(2, 1)]
-    assert whole[0] < 0x80, "one byte tells the length"
+    assert whole[0] < 0x80, "the length is one byte"
     messages[message_of(2, 1)] = whole[:1] + b"\x0b" + whole[2:]  # a group, which has no place here
     return b"".join(messages)
 
@@ -81,15 +81,15 @@ def torn_fields(messages: list[bytes]) -> bytes:
 CASES: list[tuple[Damaging, list[int], str]] = [
     (without_end, [0, 1, 2, 3, 4], "at byte"),
     (torn_row, [0, 1, 3, 4, 5], "at byte"),
-    (torn_vgtid, [0, 1, 3, 4, 5], "a VGTID can't be read"),
-    (torn_fields, [], "the fields of a table can't be read"),
+    (torn_vgtid, [0, 1, 3, 4, 5], "a VGTID can't be parsed"),
+    (torn_fields, [], "the fields of a table can't be parsed"),
 ]
 
 
 @pytest.mark.covers("VIT-FLT-11")
-@pytest.mark.parametrize(("breaks", "left", "told"), CASES)
-def test_events_of_what_can_be_read_are_printed(
-    tmp_path: Path, breaks: Damaging, left: list[int], told: str
+@pytest.mark.parametrize(("breaks", "left", "reported"), CASES)
+def test_events_of_valid_messages_are_printed(
+    tmp_path: Path, breaks: Damaging, left: list[int], reported: str
 ) -> None:
     path = tmp_path / "item.vstream"
     path.write_bytes(breaks(recorded()))
@@ -97,16 +97,16 @@ def test_events_of_what_can_be_read_are_printed(
 
     assert ids(event_lines, path, damage) == left
 
-    assert any(told in line for line in damage.told())
+    assert any(reported in line for line in damage.told())
     assert damage.told()[-1].startswith("summary: ")
     with pytest.raises(CorruptInput, match=r"item\.vstream.*strict: false to skip such records"):
         ids(event_lines, path, Damage(strict=True))
 
 
 @pytest.mark.covers("VIT-FLT-11")
-@pytest.mark.parametrize(("breaks", "left", "told"), CASES[:3])
-def test_rows_of_what_can_be_read_are_printed(
-    tmp_path: Path, breaks: Damaging, left: list[int], told: str
+@pytest.mark.parametrize(("breaks", "left", "reported"), CASES[:3])
+def test_rows_of_valid_messages_are_printed(
+    tmp_path: Path, breaks: Damaging, left: list[int], reported: str
 ) -> None:
     path = tmp_path / "item.vstream"
     path.write_bytes(breaks(recorded()))
@@ -114,12 +114,12 @@ def test_rows_of_what_can_be_read_are_printed(
 
     assert sorted(ids(row_lines, path, damage)) == left
 
-    assert any(told in line for line in damage.told())
+    assert any(reported in line for line in damage.told())
     with pytest.raises(CorruptInput, match=r"item\.vstream"):
         ids(row_lines, path, Damage(strict=True))
 
 
-def test_places_are_told_by_their_byte(tmp_path: Path) -> None:
+def test_skipped_messages_are_reported_by_their_byte(tmp_path: Path) -> None:
     messages = recorded()
     place = sum(len(one) for one in messages[: message_of(2, 1)])
     path = tmp_path / "item.vstream"

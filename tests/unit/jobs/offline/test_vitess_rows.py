@@ -98,7 +98,7 @@ def folded(path: Path) -> Rows:
     keyed: dict[tuple[str, str, Any], dict[str, Any]] = {}
     keyless: Counter[tuple[str, str, str]] = Counter()
 
-    def shown(table: str, shard: str, row: Any) -> dict[str, Any]:
+    def as_text(table: str, shard: str, row: Any) -> dict[str, Any]:
         at, found = 0, {}
         for field, length in zip(fields[shard, table], row.lengths, strict=True):
             raw = None if length < 0 else row.values[at : at + length]
@@ -112,8 +112,8 @@ def folded(path: Path) -> Rows:
 
     def apply(event: Any, change: Any) -> None:
         table, shard = event.table_name, event.shard
-        before = shown(table, shard, change.before) if change.HasField("before") else None
-        after = shown(table, shard, change.after) if change.HasField("after") else None
+        before = as_text(table, shard, change.before) if change.HasField("before") else None
+        after = as_text(table, shard, change.after) if change.HasField("after") else None
         for row, sign in ((before, -1), (after, 1)):
             if row is None:
                 continue
@@ -149,7 +149,7 @@ def folded(path: Path) -> Rows:
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_a_recording_adds_up_to_the_rows_that_its_messages_tell(name: str) -> None:
+def test_a_recording_adds_up_to_the_rows_of_its_messages(name: str) -> None:
     path = FIXTURES / "vstream" / f"{name}.vstream"
     connector = declared(name)
     assert isinstance(connector.source, VitessOptions)
@@ -160,20 +160,20 @@ def test_a_recording_adds_up_to_the_rows_that_its_messages_tell(name: str) -> No
 
 
 @pytest.mark.parametrize("name", ["follow", "include_journal", "stop_on_reshard"])
-def test_rows_of_shards_that_a_reshard_made_are_told(name: str) -> None:
+def test_rows_of_shards_created_by_a_reshard_are_printed(name: str) -> None:
     path = FIXTURES / "reshard" / f"{name}.vstream"
     found = printed(declared("default"), path)
     assert found == folded(path)
     assert len(found) == (1 if name == "stop_on_reshard" else 3)
 
 
-def test_one_table_can_be_asked_for() -> None:
+def test_one_table_can_be_selected() -> None:
     found = printed(declared("default"), FIXTURES / "vstream" / "default.vstream", "shop.nokey")
     assert {table for table, _ in found} == {"shop.nokey"}
     assert sorted(found.values()) == [1, 2]
 
 
-def test_columns_that_came_went_and_were_renamed_are_shown_as_mysql_would_now() -> None:
+def test_added_dropped_and_renamed_columns_are_printed_as_mysql_would_now() -> None:
     found = printed(declared("default"), FIXTURES / "vstream" / "default.vstream", "shop.evolve")
     rows = sorted((json.loads(row) for _, row in found), key=lambda row: row["id"])
     assert rows == [

@@ -169,7 +169,7 @@ def test_a_batch_that_became_shorter_ends_it() -> None:
 
 def test_refused_records_end_it_unless_they_are_set_apart() -> None:
     forbidden = frozenset({"1/3", "5/0", "5/11", "6/2"})
-    with pytest.raises(RecordsRefused, match="topic t refuses records: found MSG_SIZE_TOO_LARGE"):
+    with pytest.raises(RecordsRefused, match="topic t rejects records: found MSG_SIZE_TOO_LARGE"):
         publisher(Broker(forbidden=forbidden), Maker()).publish(THROUGH, now_ns=1)
     broker = Broker(forbidden=forbidden)
     apart: list[tuple[int, list[int], list[str]]] = []

@@ -116,11 +116,11 @@ def test_what_is_no_snapshotter_is_refused() -> None:
     def declared(**snapshot: Any) -> Connector:
         return Connector.from_dict({"name": "a", "source": {"type": "mongodb"}, "snapshot": snapshot})
 
-    for place, told in ((f"{HERE}:due", "is no snapshotter"), (f"{HERE}:Nothing", "can't be loaded")):
+    for place, told in ((f"{HERE}:due", "is not a snapshotter"), (f"{HERE}:Nothing", "can't be loaded")):
         with pytest.raises(ConfigurationError, match=told):
             snapshotter_of(declared(mode="custom", custom=place))
     for wrong in ({"mode": "custom"}, {"custom": f"{HERE}:Choosing"}, {"custom_settings": {"a": 1}}):
-        with pytest.raises(ConfigurationError, match="go together"):
+        with pytest.raises(ConfigurationError, match="require each other"):
             declared(**wrong)
     with pytest.raises(ConfigurationError, match=r"package\.module:Class"):
         declared(mode="custom", custom="io.debezium.Own")

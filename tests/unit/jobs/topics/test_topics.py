@@ -84,12 +84,15 @@ def test_the_positions_have_as_many_copies_and_topics_are_no_part_of_a_positions
 @pytest.mark.parametrize(
     ("topics", "told"),
     [
-        ({"partitions": 0}, r"publish\.topics\.partitions is wrong: expected a number from 1, or -1"),
-        ({"groups": [{"include": []}]}, r"groups\[0\]\.include is wrong: expected at least one"),
+        (
+            {"partitions": 0},
+            r"invalid value for option publish\.topics\.partitions: expected a positive integer, or -1",
+        ),
+        ({"groups": [{"include": []}]}, r"groups\[0\]\.include: expected at least one"),
         ({"groups": [{"include": ["a("]}]}, r"expected regular expressions \('a\('"),
         ({"groups": [{"partitions": 3}]}, r"groups\[0\]\.include is missing"),
-        ({"settings": {"partitions": 3}}, "partitions is an option beside settings"),
-        ({"settings": {"cleanup.policy": ["compact"]}}, "a text, number or flag for cleanup.policy"),
+        ({"settings": {"partitions": 3}}, "partitions is a separate option"),
+        ({"settings": {"cleanup.policy": ["compact"]}}, "a string, number or boolean for cleanup.policy"),
     ],
 )
 def test_wrong_rules_are_refused_with_their_place(topics: dict[str, Any], told: str) -> None:

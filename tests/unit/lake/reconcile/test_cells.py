@@ -36,7 +36,7 @@ def test_keeps_what_can_still_matter(
 @pytest.mark.covers("CAS-LIM-02", "CAS-LIM-03", "CAS-C50-02")
 @given(lists(uncertain=True), st.randoms(use_true_random=False), RULES)
 @settings(max_examples=300)
-def test_order_and_copies_do_not_matter(found: list[Contribution], random: object, rules: str) -> None:
+def test_order_and_duplicates_do_not_matter(found: list[Contribution], random: object, rules: str) -> None:
     shuffled = [*found, *found[: len(found) // 2]]
     random.shuffle(shuffled)  # type: ignore[attr-defined]
     assert as_kept(reconcile_cells(as_table(shuffled), NOW, rules)) == as_kept(

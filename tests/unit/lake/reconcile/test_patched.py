@@ -45,7 +45,7 @@ def test_patches_newer_than_the_row_are_applied_in_order_and_once() -> None:
     assert merged(contribution("k", 2, UPSERT, b"base "), *patches) == ({"k": (b"base 345", 5)}, [], set())
 
 
-def test_a_whole_row_takes_the_place_of_the_patches_before_it() -> None:
+def test_a_whole_row_replaces_the_patches_before_it() -> None:
     rows = [
         contribution("k", 1, UPSERT, b"a"),
         contribution("k", 2, PATCH, b"b"),
@@ -55,7 +55,7 @@ def test_a_whole_row_takes_the_place_of_the_patches_before_it() -> None:
     assert merged(*rows[:2], contribution("k", 3, DELETE)) == ({}, ["k"], set())
 
 
-def test_a_patch_without_a_row_that_it_can_change_leaves_the_key_in_doubt() -> None:
+def test_a_patch_without_a_row_to_change_leaves_the_key_unresolved() -> None:
     live, gone, doubtful = merged(
         contribution("unknown", 1, PATCH, b"x"),
         contribution("deleted", 1, DELETE),
@@ -90,7 +90,7 @@ CHANGES = st.lists(
 
 
 @given(CHANGES, st.randoms(use_true_random=False), st.integers(0, 14))
-def test_order_copies_and_steps_do_not_matter(
+def test_order_duplicates_and_steps_do_not_matter(
     changes: list[tuple[str, int, int]], chance: Any, cut: int
 ) -> None:
     """As a mirror is merged: first some, then what that gave with the rest; keys in doubt are read again."""

@@ -47,11 +47,11 @@ def shown(*statements: Statement, now: int = NOW) -> list[bytes | None]:
     return found[0]
 
 
-def test_the_greater_timestamp_stands() -> None:
+def test_the_greater_timestamp_wins() -> None:
     assert shown(update(1, T), update(2, T + 1), update(3, T - 1)) == [i(2)]
 
 
-def test_at_equal_timestamps_the_greater_value_by_unsigned_bytes_stands() -> None:
+def test_at_equal_timestamps_the_greater_value_by_unsigned_bytes_wins() -> None:
     assert shown(update(1, T), update(-1, T), update(2, T)) == [i(-1)]
 
 
@@ -62,7 +62,7 @@ def test_at_equal_timestamps_deletes_win() -> None:
     assert shown(update(1, T), DeleteRange(SHOP, (), Limit(i(1), True), None, T)) == []
 
 
-def test_a_write_after_a_delete_stands() -> None:
+def test_a_write_after_a_delete_is_kept() -> None:
     assert shown(update(1, T + 1), DeleteRow(SHOP, row(1), T), DeletePartition(SHOP, T)) == [i(1)]
 
 
@@ -73,7 +73,7 @@ def test_a_cell_with_ttl_beats_one_without_and_then_the_later_expiry() -> None:
     assert Marker(T, 60, NOW + 60).rank() > Marker(T).rank()
 
 
-def test_an_expired_cell_goes_on_hiding_older_ones() -> None:
+def test_an_expired_cell_still_hides_older_ones() -> None:
     kept = Insert(SHOP, row(1), {}, T)
     assert shown(kept, update(1, T), update(2, T + 1, 60), now=NOW + 59) == [i(2)]
     assert shown(kept, update(1, T), update(2, T + 1, 60), now=NOW + 60) == [None]
@@ -102,7 +102,7 @@ def test_descending_rows_come_so_and_ranges_mean_values() -> None:
     assert [r["sku"] for r in made.base.select(NOW)] == [i(1)]
 
 
-def test_statics_alone_are_a_row_without_clustering() -> None:
+def test_static_columns_only_are_a_row_without_clustering() -> None:
     made = Server(ITEM)
     made.execute(Update(SHOP, None, (SetWhole("owner", t("ann")),)))
     empty = {"sku": None, "name": None, "qty": None}

@@ -73,7 +73,7 @@ def test_static_collection() -> None:
     assert rows == [{"op": 1, "eob": True, "labels": ["a"]}]
 
 
-def test_an_overwrites_tombstone_stands_one_microsecond_before_its_cells() -> None:
+def test_an_overwrites_tombstone_is_one_microsecond_before_its_cells() -> None:
     made = things()
     made.rows(update(SetWhole("tags", tags("c"))))
     row = made.base.partitions[KEY].row(PART)
@@ -113,7 +113,7 @@ def test_insert_of_a_collection_without_ttl_is_one_row() -> None:
     assert rows == [{"op": 2, "eob": True, "part": 2, "tags": ["a"], "del_tags": True, "qty": 5}]
 
 
-def test_what_is_added_to_a_collection_beside_an_insert_is_an_update() -> None:
+def test_elements_added_to_a_collection_with_an_insert_are_an_update() -> None:
     rows = things().rows(Insert(KEY, PART, {"qty": i(5)}), update(AddElements("tags", (t("a"),))))
     assert rows == [
         {"op": 2, "part": 2, "qty": 5},

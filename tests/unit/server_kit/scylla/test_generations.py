@@ -96,29 +96,29 @@ def test_a_generation_works_from_its_millisecond_until_the_next() -> None:
 
 
 NOW = 1_000 * SECOND_US
-BEGUN_MS = [100_000, 900_000]
+STARTED_MS = [100_000, 900_000]
 
 
 @pytest.mark.parametrize("time_us", [NOW, NOW + 5 * SECOND_US, 900 * SECOND_US])
 def test_timestamps_in_the_present_generation_and_the_near_future_are_taken(time_us: int) -> None:
-    check_timestamp(BEGUN_MS, time_us, NOW, tablets=False)
+    check_timestamp(STARTED_MS, time_us, NOW, tablets=False)
 
 
 @pytest.mark.parametrize("time_us", [NOW + 5 * SECOND_US + 1, 900 * SECOND_US - 1, 99 * SECOND_US])
 def test_timestamps_of_the_future_and_of_ended_generations_are_refused(time_us: int) -> None:
     with pytest.raises(InvalidRequest, match=r"from the (future|past)"):
-        check_timestamp(BEGUN_MS, time_us, NOW, tablets=False)
+        check_timestamp(STARTED_MS, time_us, NOW, tablets=False)
 
 
 def test_a_generation_that_just_ended_takes_what_is_at_most_5_s_old() -> None:
-    begun = [100_000, 998_000]
-    check_timestamp(begun, NOW - 4 * SECOND_US, NOW, tablets=False)
+    started = [100_000, 998_000]
+    check_timestamp(started, NOW - 4 * SECOND_US, NOW, tablets=False)
     with pytest.raises(InvalidRequest, match="past"):
-        check_timestamp(begun, NOW - 5 * SECOND_US, NOW, tablets=False)
+        check_timestamp(started, NOW - 5 * SECOND_US, NOW, tablets=False)
 
 
 def test_tablets_take_any_past() -> None:
-    check_timestamp(BEGUN_MS, 200 * SECOND_US, NOW, tablets=True)
+    check_timestamp(STARTED_MS, 200 * SECOND_US, NOW, tablets=True)
 
 
 def test_a_partitions_token_is_murmur3_of_its_key() -> None:

@@ -93,7 +93,7 @@ def test_delete_of_a_row_without_clustering_key_has_a_preimage_since_2026_1(sinc
     assert rows == [*before, {"op": 4, "eob": True}]
 
 
-def test_images_of_static_columns_stand_in_rows_of_their_own() -> None:
+def test_images_of_static_columns_are_separate_rows() -> None:
     owner = Update(SHOP, None, (SetWhole("owner", t("bob")),))
     rows = stocked(preimage=Preimage.ON, postimage=True).rows(owner, at=LATER)
     assert rows == [
@@ -111,7 +111,7 @@ def test_in_a_batch_all_preimages_come_first_and_all_postimages_last() -> None:
     assert rows[5] == {"op": 9, "eob": True, "sku": 4, "name": "tea", "qty": 2}
 
 
-def test_a_write_that_loses_in_storage_stands_in_its_own_postimage() -> None:
+def test_a_write_that_loses_in_storage_is_in_its_own_postimage() -> None:
     made = stocked(postimage=True)
     made.execute(update(3, qty=i(5)), at=LATER)
     rows = made.rows(update(3, qty=i(6)), at=LATER - 1, now=LATER)
@@ -196,7 +196,7 @@ def test_an_overwritten_collection_is_the_new_one_after() -> None:
     assert rows[-1]["tags"] == ["c"]
 
 
-def test_prepended_elements_stand_first_after() -> None:
+def test_prepended_elements_are_first_in_the_postimage() -> None:
     rows = filled().rows(thing(PrependElements("log", (i(0),))), at=LATER)
     assert list(rows[-1]["log"].values()) == [0, 5, 6]
 

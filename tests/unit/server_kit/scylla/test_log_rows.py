@@ -71,7 +71,7 @@ def test_static_and_row_in_one_insert_are_two_rows() -> None:
     assert rows == [{"op": 1, "owner": "bob"}, {"op": 2, "eob": True, "sku": 3, "qty": 9}]
 
 
-def test_insert_of_statics_alone_makes_no_row() -> None:
+def test_insert_of_static_columns_only_makes_no_row() -> None:
     rows = server().rows(Insert(SHOP, None, {"owner": t("bob")}))
     assert rows == [{"op": 1, "eob": True, "owner": "bob"}]
 

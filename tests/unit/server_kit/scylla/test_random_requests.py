@@ -51,7 +51,7 @@ def test_log_rows_of_random_requests_give_the_table_again(seed: int) -> None:
 
 
 def check_form(logged: LoggedChange) -> None:
-    """Images stand around the rest, each row has one at most, and only the last row ends the batch."""
+    """Images enclose the other rows, each row has at most one, and only the last row ends the batch."""
     rows = logged.change.rows
     kinds = [0 if r.operation == PREIMAGE else 2 if r.operation == POSTIMAGE else 1 for r in rows]
     assert kinds == sorted(kinds)

@@ -24,11 +24,11 @@ class Registering(Protocol):
 
 
 class Registered:
-    """A registry in memory, which counts what it is asked for."""
+    """A registry in memory, which counts requests."""
 
     def __init__(self) -> None:
         self.schemas: list[RegisteredSchema] = []
-        self.asked: Counter[int] = Counter()
+        self.requested: Counter[int] = Counter()
 
     def add(self, kind: str, text: str, references: tuple[tuple[str, str], ...] = ()) -> int:
         """Return a schema's id, the same one for the same schema."""
@@ -38,7 +38,7 @@ class Registered:
         return self.schemas.index(schema) + 1
 
     def schema_of(self, schema_id: int) -> RegisteredSchema | None:
-        self.asked[schema_id] += 1
+        self.requested[schema_id] += 1
         return self.schemas[schema_id - 1] if 0 < schema_id <= len(self.schemas) else None
 
 

@@ -29,7 +29,16 @@ from airflow_cdc_provider.sources.debezium.avro_program import compile_avro
 from airflow_cdc_provider.sources.debezium.converters import LARGE, SOUND, FramedConverter
 from airflow_cdc_provider.sources.debezium.reader import read_parted
 from airflow_cdc_provider.sources.debezium.registered import RegisteredSchemas
-from tests.unit.sources.debezium.made import FEED, PLACEHOLDER, Table, column, event, framed, messages, text
+from tests.unit.sources.debezium.debezium_messages import (
+    FEED,
+    PLACEHOLDER,
+    Table,
+    column,
+    event,
+    framed,
+    messages,
+    text,
+)
 from tests.unit.sources.debezium.registry_writers import Registered, as_avro, head, to_avro
 
 KEY = {"type": "struct", "fields": [{"type": "int64", "optional": False, "field": "id"}], "name": "s.Key"}
@@ -241,7 +250,7 @@ def _doubling(levels: int) -> Any:
     ],
 )
 def test_schemas_that_are_none_or_have_no_columns_are_refused(text: str) -> None:
-    with pytest.raises(ValueError):  # the one thing that a caller can tell
+    with pytest.raises(ValueError):  # the only error that a caller must handle
         compile_avro(text)
 
 
@@ -288,7 +297,7 @@ def test_other_unions_are_structs_with_a_field_for_each_member() -> None:
     ]
 
 
-def test_members_of_a_union_that_share_their_last_name_are_told_apart() -> None:
+def test_members_of_a_union_with_the_same_last_name_are_distinguished() -> None:
     def record(name: str, field: str) -> dict[str, Any]:
         return {"type": "record", "name": name, "fields": [{"name": field, "type": "int"}]}
 
@@ -378,8 +387,8 @@ def with_schema(content: dict[str, Any]) -> dict[str, Any]:
 
 @pytest.mark.parametrize(("precision", "scale"), [(3, 5), (3, -2), (0, -2), (3, 3)])
 def test_decimals_of_any_scale_are_those_of_json(precision: int, scale: int) -> None:
-    told = {"scale": str(scale)} | ({"connect.decimal.precision": str(precision)} if precision else {})
-    fields = [column("id", "int64"), column("d", "bytes", DECIMAL, **told)]
+    parameters = {"scale": str(scale)} | ({"connect.decimal.precision": str(precision)} if precision else {})
+    fields = [column("id", "int64"), column("d", "bytes", DECIMAL, **parameters)]
     value = {"before": None, "after": {"id": 1, "d": "ew=="}, "op": "c"}
     op = {"type": "string", "optional": False, "field": "op"}
     shown = framed(value, fields)
@@ -392,7 +401,7 @@ def test_decimals_of_any_scale_are_those_of_json(precision: int, scale: int) -> 
         "scale": scale,
         "precision": precision or 64,
         "connect.version": 1,
-        "connect.parameters": told,
+        "connect.parameters": parameters,
         "connect.name": DECIMAL,
     }
     record = {
@@ -422,7 +431,7 @@ def test_decimals_of_any_scale_are_those_of_json(precision: int, scale: int) -> 
     assert first.num_rows == 1
 
 
-def test_each_id_is_asked_for_once_and_schemas_may_change_in_between() -> None:
+def test_each_id_is_requested_once_and_schemas_may_change_in_between() -> None:
     registry = Registered()
     table = avro_table(registry)
     wide = [column("id", "int64"), column("more", "string")]
@@ -438,11 +447,11 @@ def test_each_id_is_asked_for_once_and_schemas_may_change_in_between() -> None:
         pairs.append((as_avro(text(framed_key(number)), registry), as_avro(text(shown), registry)))
     found = table.take(*pairs)
     assert [row["more"] for row in sorted(found.to_pylist(), key=lambda row: row["id"])] == ["m", None] * 3
-    assert set(registry.asked.values()) == {1}
-    assert len(registry.asked) == 3
+    assert set(registry.requested.values()) == {1}
+    assert len(registry.requested) == 3
 
 
-def test_what_cannot_be_read_is_set_apart_with_its_place_and_schema() -> None:
+def test_unreadable_messages_are_quarantined_with_position_and_schema() -> None:
     registry = Registered()
     table = avro_table(registry)
     good_key = as_avro(text(framed_key(1)), registry)
@@ -471,8 +480,8 @@ def test_what_cannot_be_read_is_set_apart_with_its_place_and_schema() -> None:
     ]
     found = table.take((good_key, good), *bad, (good_key, head(strings) + b"\0"))
     assert found.num_rows == 0  # the last message is a null
-    apart = [row for row in table.records[0].to_pylist() if row["kind"] == "quarantine"]
-    assert [row["reason"].partition(":")[0] for row in apart] == [
+    quarantined = [row for row in table.records[0].to_pylist() if row["kind"] == "quarantine"]
+    assert [row["reason"].partition(":")[0] for row in quarantined] == [
         "NOT-FRAMED",
         "NOT-FRAMED",
         "UNKNOWN-SCHEMA",
@@ -486,11 +495,11 @@ def test_what_cannot_be_read_is_set_apart_with_its_place_and_schema() -> None:
         "NOT-FRAMED",
         "UNKNOWN-SCHEMA",
     ]
-    assert [row["payload"] for row in apart] == [value for _, value in bad]
-    assert "partition 0, offset 3, schema 99" in apart[2]["reason"]
+    assert [row["payload"] for row in quarantined] == [value for _, value in bad]
+    assert "partition 0, offset 3, schema 99" in quarantined[2]["reason"]
 
 
-def test_a_registry_that_is_down_fails_the_batch_and_sets_nothing_apart() -> None:
+def test_an_unavailable_registry_fails_the_batch_and_quarantines_nothing() -> None:
     class Down:
         def schema_of(self, schema_id: int) -> RegisteredSchema | None:
             raise TransientError(f"no answer for {schema_id}")
@@ -500,7 +509,7 @@ def test_a_registry_that_is_down_fails_the_batch_and_sets_nothing_apart() -> Non
     with pytest.raises(TransientError):
         table.take((framed_key(1), head(1) + b"x"))
     assert not table.records
-    assert not table.passed_over
+    assert not table.skipped
 
 
 def test_a_converter_goes_to_other_processes_without_what_it_compiled() -> None:
@@ -532,7 +541,7 @@ def test_messages_that_become_too_much_for_one_batch_are_read_in_parts(
     pairs = [(b'{"id":1}', shown)] * 5 + [(b'{"id":1}', large)] + [(b'{"id":1}', shown)] * 2
     feed = replace(FEED, value_converter=own)
     table = Table(feed=feed)
-    found = list(read_parted(messages(pairs), feed, set(), table.passed_over))
+    found = list(read_parted(messages(pairs), feed, set(), table.skipped))
     kinds = pa.concat_arrays([one.column("kind") for one in found]).to_pylist()
     assert kinds.count("change") == 7
     assert kinds.count("quarantine") == 1
@@ -540,7 +549,9 @@ def test_messages_that_become_too_much_for_one_batch_are_read_in_parts(
     assert set(offsets.tolist()) >= set(range(8))
 
 
-def test_a_large_value_is_sound_up_to_the_limit_and_told_beyond_it(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_large_value_is_read_up_to_the_limit_and_reported_beyond_it(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     monkeypatch.setattr(json_writing, "MOST_BYTES", 100_000)
     registry = Registered()
     of_text, of_bytes = registry.add("AVRO", '"string"'), registry.add("AVRO", '"bytes"')
@@ -594,7 +605,7 @@ def test_messages_of_many_schemas_are_read_in_parts_where_they_are_too_much(
     feed = replace(FEED, key_converter=converter(registry))
     with pytest.raises(OverflowError):
         feed.key_converter.keys(pa.array([key for key, _ in pairs]))
-    assert list(read_parted(messages(pairs), feed, set(), Table(feed=feed).passed_over))
+    assert list(read_parted(messages(pairs), feed, set(), Table(feed=feed).skipped))
 
 
 def test_a_connect_schema_without_name_is_a_record_all_the_same() -> None:

@@ -1,4 +1,4 @@
-"""Schemas that nobody sound would write: their messages are set apart, and the capture goes on."""
+"""Malformed schemas: their messages are quarantined, and the capture continues."""
 
 from __future__ import annotations
 
@@ -101,7 +101,7 @@ DATE = "google/type/date.proto"
         ),
     ],
 )
-def test_schemas_that_fail_in_any_way_set_their_messages_apart(
+def test_messages_of_schemas_that_fail_in_any_way_are_quarantined(
     written: Written, text: str, references: tuple[tuple[str, str], ...], fault: int
 ) -> None:
     registry = Registered()
@@ -135,7 +135,7 @@ def test_what_is_wrong_with_us_is_no_fault_of_schemas() -> None:
         '{"scale":[]}',
     ],
 )
-def test_scales_and_precisions_that_java_has_not_set_messages_apart(parameters: str) -> None:
+def test_messages_with_scales_and_precisions_out_of_javas_range_are_quarantined(parameters: str) -> None:
     schema = (
         f'{{"type":"struct","fields":[{{"field":"d","type":"bytes","name":"{DECIMAL}",'
         f'"parameters":{parameters}}}]}}'
@@ -145,7 +145,7 @@ def test_scales_and_precisions_that_java_has_not_set_messages_apart(parameters: 
     assert values.faults.tolist() == [BAD_SCHEMA]
 
 
-def test_the_largest_scales_are_told() -> None:
+def test_the_largest_scales_are_reported() -> None:
     for scale in (-(1 << 31) + 1, (1 << 31) - 1):
         assert (
             ConnectField.of({"type": "bytes", "name": DECIMAL, "parameters": {"scale": scale}}).scale == scale

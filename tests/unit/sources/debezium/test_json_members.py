@@ -70,7 +70,7 @@ def test_members_strings_and_compact_texts_are_those_of_the_standard_library(
 
 
 @given(texts(), st.data())
-def test_what_is_no_json_is_told(given_: tuple[Any, bytes], data: st.DataObject) -> None:
+def test_invalid_json_is_reported(given_: tuple[Any, bytes], data: st.DataObject) -> None:
     broken = bytearray(given_[1])
     broken[data.draw(st.integers(0, len(broken) - 1))] = data.draw(st.integers(0, 255))
     raw = bytes(broken[: data.draw(st.integers(1, len(broken)))])
@@ -118,12 +118,12 @@ def test_base64_comes_back(values: list[bytes]) -> None:
     assert not broken.any()
 
 
-def test_what_is_no_base64_is_told() -> None:
+def test_invalid_base64_is_reported() -> None:
     found, broken = from_base64(pa.array(["a", "ab$d", "AQI=", None]))
     assert found.to_pylist() == [None, None, b"\x01\x02", None]
     assert broken.tolist() == [True, True, False, False]
 
 
-def test_numbers_are_told_apart_by_their_form() -> None:
+def test_numbers_are_distinguished_by_their_form() -> None:
     _, found = read_values(pa.array([b"1", b"-0", b"1.0", b"1e5"], pa.binary()))
     assert found.kinds.tolist() == [4, 4, 5, 5]

@@ -17,7 +17,15 @@ from airflow_cdc_provider.sources.debezium.contributions import Form
 from airflow_cdc_provider.sources.debezium.converters import TextConverter
 from airflow_cdc_provider.sources.debezium.states import spellings
 from tests.conftest import ROOT
-from tests.unit.sources.debezium.made import PLACEHOLDER, Table, column, event, feed_of, framed, rows
+from tests.unit.sources.debezium.debezium_messages import (
+    PLACEHOLDER,
+    Table,
+    column,
+    event,
+    feed_of,
+    framed,
+    rows,
+)
 
 FIXTURES = ROOT / "tests" / "fixtures"
 ID = column("id", "int32")
@@ -108,7 +116,7 @@ MAPS: dict[str, Any] = {
 
 
 @pytest.mark.parametrize("form", [*ARRAYS, *MAPS])
-def test_values_that_are_not_there_are_told_in_every_form_of_postgresqls_connector(form: str) -> None:
+def test_unavailable_values_are_detected_in_every_form_of_postgresqls_connector(form: str) -> None:
     table = Table()
     table.take((key(1), event("c", None, {"id": 1, "v": "old"})))
     shown = table.take((key(1), event("u", None, {"id": 1, "v": {**ARRAYS, **MAPS}[form]})))
@@ -140,14 +148,14 @@ def test_after_a_truncate_partitions_that_came_later_count() -> None:
     assert rows(shown) == {1: {"n": 2}}
 
 
-def test_a_truncate_among_several_partitions_is_set_apart() -> None:
+def test_a_truncate_among_several_partitions_is_quarantined() -> None:
     table = Table(feed=feed_of("server.shop.orders", is_only=False))
     shown = table.take((key(1), event("c", None, {"id": 1})), (None, event("t")))
     assert rows(shown) == {1: {}}
     assert table.kinds["quarantine"] == 1
 
 
-def test_what_is_no_event_is_set_apart_with_its_place() -> None:
+def test_a_message_that_is_no_event_is_quarantined_with_its_position() -> None:
     table = Table()
     good = event("c", None, {"id": 1})
     table.take(
@@ -160,8 +168,8 @@ def test_what_is_no_event_is_set_apart_with_its_place() -> None:
         (key(6), event("x", None, {"id": 6})),
         (None, good),
     )
-    apart = [row for row in table.records[0].to_pylist() if row["kind"] == "quarantine"]
-    found = [(row["reason"].partition(":")[0], row["position"][-1]) for row in apart]
+    quarantined = [row for row in table.records[0].to_pylist() if row["kind"] == "quarantine"]
+    found = [(row["reason"].partition(":")[0], row["position"][-1]) for row in quarantined]
     assert found == [
         ("MALFORMED", 1),
         ("MALFORMED", 2),
@@ -169,8 +177,8 @@ def test_what_is_no_event_is_set_apart_with_its_place() -> None:
         ("MALFORMED", 4),
         ("BAD-SCHEMA", 5),
     ]
-    assert "topic server.shop.orders, partition 0, offset 1" in apart[0]["reason"]
-    assert apart[0]["payload"] == b"\x00\x00\x00\x00\x01avro"
+    assert "topic server.shop.orders, partition 0, offset 1" in quarantined[0]["reason"]
+    assert quarantined[0]["payload"] == b"\x00\x00\x00\x00\x01avro"
     assert [reason.partition(":")[0] for reason in table.reasons] == ["NO-ENVELOPE", "NO-KEY"]
 
 
@@ -193,12 +201,12 @@ OF_NO_ROW = [
 
 
 @pytest.mark.parametrize("unwrapped", [False, True])
-def test_what_is_of_no_row_is_passed_over_and_counted(unwrapped: bool) -> None:
-    wanted = feed_of("server", wanted=lambda name: name == "topics.server", unwrapped=unwrapped)
-    table = Table(feed=wanted, form=Form(unwrapped, spellings(PLACEHOLDER)))
+def test_messages_without_a_row_are_skipped_and_counted(unwrapped: bool) -> None:
+    feed = feed_of("server", selects=lambda name: name == "topics.server", unwrapped=unwrapped)
+    table = Table(feed=feed, form=Form(unwrapped, spellings(PLACEHOLDER)))
     row = {"id": 1} if unwrapped else event("c", None, {"id": 1})
     assert rows(table.take((key(1), row), *OF_NO_ROW)) == {1: {}}
-    assert {why: count for (_, why), count in table.passed_over.items()} == {
+    assert {why: count for (_, why), count in table.skipped.items()} == {
         "heartbeat": 2,
         "transaction": 1,
         "schema_change": 1,
@@ -219,8 +227,8 @@ def test_what_is_of_no_row_is_passed_over_and_counted(unwrapped: bool) -> None:
     ],
 )
 def test_an_event_names_its_table(source: dict[str, Any], name: str) -> None:
-    table = Table(feed=feed_of("routed", wanted=lambda table: table != "shop.other"))
-    feed = feed_of("routed", wanted=lambda table: table != "shop.other")
+    table = Table(feed=feed_of("routed", selects=lambda table: table != "shop.other"))
+    feed = feed_of("routed", selects=lambda table: table != "shop.other")
     object.__setattr__(feed, "table", "")
     object.__setattr__(table.feed, "table", name)
     other = {"connector": "mysql", "db": "shop", "table": "other"}
@@ -233,7 +241,7 @@ def test_an_event_names_its_table(source: dict[str, Any], name: str) -> None:
     )
     records = [row for row in table.records[0].to_pylist() if row["kind"] == "change"]
     assert [row["source_table"] for row in records] == [name]
-    assert dict(table.passed_over) == {
+    assert dict(table.skipped) == {
         ("routed/0", "unselected"): 1,
         ("routed/0", "tombstone"): 1,
     }
@@ -252,7 +260,7 @@ def test_a_schema_gives_columns_their_types_and_a_new_one_adds_and_widens_them()
     assert rows(shown)[2**40]["name"] == "b"
 
 
-def test_a_column_that_becomes_another_one_is_shown_anew() -> None:
+def test_a_column_that_changes_its_type_is_rewritten() -> None:
     table = Table()
     table.take((key(1), framed(event("c", None, {"id": 1, "v": "12"}), [ID, column("v", "string")])))
     table.take((key(2), framed(event("c", None, {"id": 2, "v": "x"}), [ID, column("v", "string")])))
@@ -319,20 +327,20 @@ def test_rows_with_columns_that_events_of_no_row_have_are_rows() -> None:
     ]
     shown = table.take(*((key(job["id"]), job) for job in jobs), ({"ts_ms": 9}, {"id": 6, "ts_ms": 9}))
     assert set(rows(shown)) == {1, 2, 3, 4, 5, 6}
-    assert not table.passed_over
+    assert not table.skipped
 
 
-def test_envelopes_where_rows_are_expected_are_set_apart() -> None:
+def test_envelopes_among_unwrapped_rows_are_quarantined() -> None:
     table = Table(feed=feed_of("server.shop.orders", unwrapped=True), form=Form(True, spellings(PLACEHOLDER)))
     assert rows(table.take((key(1), {"id": 1}), (key(2), event("c", None, {"id": 2})))) == {1: {}}
-    apart = [row["reason"] for row in table.records[0].to_pylist() if row["kind"] == "quarantine"]
-    assert [reason.partition(":")[0] for reason in apart] == ["ENVELOPE"]
+    quarantined = [row["reason"] for row in table.records[0].to_pylist() if row["kind"] == "quarantine"]
+    assert [reason.partition(":")[0] for reason in quarantined] == ["ENVELOPE"]
     other = Table(feed=feed_of("server.shop.orders", unwrapped=True, takes_envelopes=True), form=table.form)
-    assert other.take((key(1), event("c", None, {"id": 2}))).num_rows == 1, "a comparison takes them apart"
+    assert other.take((key(1), event("c", None, {"id": 2}))).num_rows == 1, "a comparison unwraps them"
 
 
 @pytest.mark.parametrize("nothing", [None, b"null", b'{"schema":null,"payload":null}'])
-def test_rows_without_a_key_are_told_and_never_taken_for_one(nothing: bytes | None) -> None:
+def test_rows_without_a_key_are_reported_and_never_merged(nothing: bytes | None) -> None:
     table = Table()
     shown = table.take(
         (key(1), event("c", None, {"id": 1})),
@@ -355,7 +363,7 @@ def test_names_that_no_text_of_a_lake_can_have_stop_no_table() -> None:
     }
 
 
-def test_structs_whose_fields_engines_cannot_tell_apart_are_json() -> None:
+def test_structs_whose_fields_engines_cannot_distinguish_are_json() -> None:
     inside = [column("A", "int32"), column("a", "int32")]
     first = [ID, {"type": "struct", "optional": True, "field": "both", "fields": inside}]
     first.append({"type": "struct", "optional": True, "field": "one", "fields": inside[:1]})

@@ -26,7 +26,7 @@ from airflow_cdc_provider.sources.debezium.protobuf_json import protobuf_to_json
 from airflow_cdc_provider.sources.debezium.protobuf_program import compile_protobuf, parse_protobuf
 from airflow_cdc_provider.sources.debezium.registered import RegisteredSchemas
 from tests.unit.events.test_protobuf_converter import EVERY_TYPE, SCHEMA, _expected, message_class, rows
-from tests.unit.sources.debezium.made import FEED, Table
+from tests.unit.sources.debezium.debezium_messages import FEED, Table
 from tests.unit.sources.debezium.registry_writers import Registered, head
 
 CONNECT = "org.apache.kafka.connect.data"
@@ -59,7 +59,7 @@ def test_what_our_encoder_writes_is_read_back_as_its_json(nullables: Nullables, 
     assert found == [json.loads(one) for one in to_json(SCHEMA, expected).to_pylist()]
     types = {one["field"]: one["type"] for one in shown["fields"]}
     given = {name: schema.type for name, schema in SCHEMA.fields}
-    # A wrapper doesn't tell of int8; columns of both are the same.
+    # A wrapper has no int8; the columns of both types are the same.
     assert types == (given | {"small": "int32"} if nullables == "wrapper" else given)
 
 
@@ -339,7 +339,7 @@ ENTRY = "message PairEntry { string key = 1; string value = 2; }"
 
 
 @pytest.mark.parametrize("fields", [("one", "many"), ("many", "one")])
-def test_an_entry_of_a_map_may_stand_alone_too(fields: tuple[str, str]) -> None:
+def test_a_map_entry_may_also_be_a_plain_field(fields: tuple[str, str]) -> None:
     declared = {"one": "PairEntry one = 1;", "many": "repeated PairEntry many = 2;"}
     text = f'syntax = "proto3"; message M {{ {" ".join(declared[one] for one in fields)} }} {ENTRY}'
     pair = b"\x06\x0a\x01a\x12\x01b"
@@ -437,7 +437,7 @@ def test_the_same_events_as_protobuf_and_as_json_give_the_same_rows(steps: list[
     assert table.records[0].column("key") == plain.records[0].column("key")
 
 
-def test_messages_tell_which_of_a_schemas_messages_they_are() -> None:
+def test_messages_contain_their_type_in_the_schema() -> None:
     registry = Registered()
     text = """syntax = "proto3";
 message A { int32 a = 1; message Inside { string s = 1; } }

@@ -19,9 +19,9 @@ from airflow_cdc_provider.sources.debezium.converters import FramedConverter
 from airflow_cdc_provider.sources.debezium.registered import RegisteredSchemas
 from airflow_cdc_provider.sources.debezium.states import spellings
 from tests.conftest import ROOT
-from tests.unit.sources.debezium.made import PLACEHOLDER, Table, feed_of
+from tests.unit.sources.debezium.debezium_messages import PLACEHOLDER, Table, feed_of
 from tests.unit.sources.debezium.recorded import AVRO, Pairs, Recording, recording
-from tests.unit.sources.debezium.told_values import shown, told
+from tests.unit.sources.debezium.reported_values import reported, shown
 
 DATABASES: Final = ("postgresql", "mysql")
 RUNS: Final = [(database, run) for database in DATABASES for run in recording(database).records]
@@ -58,7 +58,7 @@ LAKE_WORDS: Final = {
 
 @dataclass(frozen=True)
 class Difference:
-    """What Debezium's events don't tell, or tell otherwise than the database (``docs/source-debezium.md``).
+    """Differences between Debezium's events and the database (``docs/source-debezium.md``).
 
     Args:
         table: The table.
@@ -158,10 +158,10 @@ def theirs(
     """Return the database's rows as a mirror must show them; of columns that Debezium has."""
     known = found.tables[table]
     kept = [(name, kind) for name, kind in known["columns"].items() if name_in(run, name) in fields]
-    places = {name: number for number, name in enumerate(known["columns"])}
+    indexes = {name: number for number, name in enumerate(known["columns"])}
     return [
         {
-            name: told(row[places[name]], kind, fields[name_in(run, name)], BINARY.get(run, bytes))
+            name: reported(row[indexes[name]], kind, fields[name_in(run, name)], BINARY.get(run, bytes))
             for name, kind in kept
         }
         for row in known["rows"]
@@ -176,11 +176,11 @@ def differences(
     fields = own.codec.rows.fields
     kinds = found.tables[table]["columns"]
     mine = by_key(table, batch.to_pylist(), lambda name: name_in(run, name))
-    wanted = by_key(table, theirs(found, run, table, fields), str)
-    for row in mine.keys() ^ wanted.keys():
+    expected = by_key(table, theirs(found, run, table, fields), str)
+    for row in mine.keys() ^ expected.keys():
         yield row, ""
-    for row in mine.keys() & wanted.keys():
-        for name, value in wanted[row].items():
+    for row in mine.keys() & expected.keys():
+        for name, value in expected[row].items():
             column = name_in(run, name)
             if shown(mine[row][column], kinds[name], fields[column]) != value:
                 yield row, name
@@ -239,7 +239,7 @@ def test_rows_are_the_same_json_with_schemas_off(database: str, run: str) -> Non
         assert both[0] == both[1], table
 
 
-def test_what_is_beyond_a_column_stands_in_the_rest() -> None:
+def test_values_beyond_a_column_are_in_the_rest() -> None:
     found = recording("postgresql")
     own = mirror(found, "defaults", "times")
     rows = by_key("times", own.take(*found.records["defaults"]["times"]).to_pylist(), str)

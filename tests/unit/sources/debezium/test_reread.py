@@ -22,12 +22,12 @@ from airflow_cdc_provider.kafka.settings import ClientSettings
 from airflow_cdc_provider.options import parse
 from airflow_cdc_provider.sources.debezium import avro_program, registered
 from airflow_cdc_provider.sources.debezium.options import DebeziumOptions
-from airflow_cdc_provider.sources.debezium.position import positions
+from airflow_cdc_provider.sources.debezium.position import encode_positions
 from airflow_cdc_provider.sources.debezium.reader import SliceReader, TopicSlice
-from airflow_cdc_provider.sources.debezium.reread import AwaitingReader
+from airflow_cdc_provider.sources.debezium.reread import UnknownSchemaReader
 from airflow_cdc_provider.sources.debezium.source import DebeziumSource
 from tests.unit.kafka.fake_consumer import FakeConsumer, FakeMessage, end_at
-from tests.unit.sources.debezium.made import column, event, everything, framed, text
+from tests.unit.sources.debezium.debezium_messages import column, event, everything, framed, text
 from tests.unit.sources.debezium.registry_writers import Registered, as_avro
 
 TOPIC = "server.shop.orders"
@@ -36,19 +36,19 @@ KEY = {"type": "struct", "fields": [{"type": "int64", "optional": False, "field"
 
 
 class Late(Registered):
-    """A registry that answers for an id when it has heard of it."""
+    """A registry that answers for an id when it has available of it."""
 
     def __init__(self) -> None:
         super().__init__()
-        self.heard: set[int] = set()
+        self.available: set[int] = set()
         self.error: CdcError | None = None
 
     def schema_of(self, schema_id: int) -> RegisteredSchema | None:
         if self.error is not None:
-            self.asked[schema_id] += 1
+            self.requested[schema_id] += 1
             raise self.error
         found = super().schema_of(schema_id)
-        return found if schema_id in self.heard else None
+        return found if schema_id in self.available else None
 
 
 def with_op(content: Any) -> Any:
@@ -103,14 +103,14 @@ def read(registry: Registered, key_converter: str) -> pa.Table:
 
 
 def again(registry: Registered, key_converter: str, records: pa.Table, strict: bool = False) -> pa.Table:
-    reader = AwaitingReader(reader_of(registry, key_converter, strict), {TOPIC: 3})
+    reader = UnknownSchemaReader(reader_of(registry, key_converter, strict), {TOPIC: 3})
     return pa.Table.from_batches(
         [made for some in records.to_batches(max_chunksize=4) for made in reader(some)]
     )
 
 
 def in_order(records: pa.Table) -> list[dict[str, Any]]:
-    """Sort records; several may tell of the same schema."""
+    """Sort records; several may have the same schema."""
     rows = {(row["position"], row["kind"]): row for row in records.to_pylist()}
     seen: set[str] = set()
     found = []
@@ -129,59 +129,61 @@ def test_messages_of_unknown_schemas_become_later_what_they_would_have_been_at_o
     key_converter: str,
 ) -> None:
     known = Late()
-    known.heard = {1, 2}
+    known.available = {1, 2}
     expected = read(known, key_converter)
     kinds = expected["kind"].to_pylist()
     assert (kinds.count("change"), kinds.count("quarantine"), kinds.count("schema")) == (5, 1, 1)
 
     late = Late()
-    apart = read(late, key_converter).filter(pc.equal(read(late, key_converter)["kind"], "quarantine"))
+    quarantined = read(late, key_converter).filter(pc.equal(read(late, key_converter)["kind"], "quarantine"))
     at_once = read(late, key_converter).filter(pc.equal(read(late, key_converter)["kind"], "change"))
-    assert apart.num_rows == (6 if key_converter == "avro" else 5), (
+    assert quarantined.num_rows == (6 if key_converter == "avro" else 5), (
         "a tombstone needs no schema but its key's"
     )
-    assert in_order(again(late, key_converter, apart)) == in_order(apart), "nothing is known yet"
+    assert in_order(again(late, key_converter, quarantined)) == in_order(quarantined), "nothing is known yet"
 
-    late.heard = {1, 2}
-    landed = pa.concat_tables([again(late, key_converter, apart), at_once])
+    late.available = {1, 2}
+    landed = pa.concat_tables([again(late, key_converter, quarantined), at_once])
     assert in_order(landed) == in_order(expected)
 
 
-def test_what_was_set_apart_for_another_reason_and_strictness_of_today_end_nothing() -> None:
+def test_records_quarantined_for_another_reason_are_unchanged_even_if_strict() -> None:
     late = Late()
-    late.heard = {2}  # that of keys
+    late.available = {2}  # that of keys
     some = read(late, "avro")
-    apart = some.filter(pc.equal(some["kind"], "quarantine"))
-    found = again(late, "avro", apart, strict=True)
-    assert in_order(found) == in_order(apart)
-    reasons = {row["reason"].partition(":")[0] for row in apart.to_pylist()}
+    quarantined = some.filter(pc.equal(some["kind"], "quarantine"))
+    found = again(late, "avro", quarantined, strict=True)
+    assert in_order(found) == in_order(quarantined)
+    reasons = {row["reason"].partition(":")[0] for row in quarantined.to_pylist()}
     assert reasons == {"UNKNOWN-SCHEMA", "NOT-FRAMED"}
 
 
 @pytest.mark.parametrize("error", [TransientError("it doesn't answer"), ConfigurationError("it refuses us")])
-def test_a_registry_that_fails_is_asked_once_and_leaves_what_waits(error: CdcError) -> None:
+def test_a_failing_registry_is_queried_once_and_records_are_unchanged(error: CdcError) -> None:
     late = Late()
-    apart = read(late, "avro")
+    quarantined = read(late, "avro")
     late.error = error
-    late.asked.clear()
-    reader = AwaitingReader(reader_of(late, "avro"), {})
-    assert in_order(pa.Table.from_batches(reader(apart.combine_chunks().to_batches()[0]))) == in_order(apart)
-    assert sum(late.asked.values()) == 1
+    late.requested.clear()
+    reader = UnknownSchemaReader(reader_of(late, "avro"), {})
+    assert in_order(pa.Table.from_batches(reader(quarantined.combine_chunks().to_batches()[0]))) == in_order(
+        quarantined
+    )
+    assert sum(late.requested.values()) == 1
 
 
-def test_a_registry_that_is_down_is_asked_once_in_a_task_however_many_batches_it_has() -> None:
+def test_an_unavailable_registry_is_queried_once_per_task_for_any_number_of_batches() -> None:
     late = Late()
-    apart = read(late, "avro")
+    quarantined = read(late, "avro")
     late.error = TransientError("it doesn't answer")
-    late.asked.clear()
-    reader = AwaitingReader(reader_of(late, "avro"), {})
-    batches = apart.combine_chunks().to_batches(max_chunksize=3)
+    late.requested.clear()
+    reader = UnknownSchemaReader(reader_of(late, "avro"), {})
+    batches = quarantined.combine_chunks().to_batches(max_chunksize=3)
     assert len(batches) == 2
     for _ in range(2):
         found = pa.Table.from_batches([made for some in batches for made in reader(some)])
-        assert in_order(found) == in_order(apart)
-        assert sum(late.asked.values()) == 1
-    assert "_asking" not in vars(pickle.loads(pickle.dumps(reader))), "the next task asks anew"
+        assert in_order(found) == in_order(quarantined)
+        assert sum(late.requested.values()) == 1
+    assert "_task_reader" not in vars(pickle.loads(pickle.dumps(reader))), "the next task queries again"
 
 
 def test_what_was_captured_at_many_moments_is_read_together_and_keeps_them(
@@ -192,15 +194,17 @@ def test_what_was_captured_at_many_moments_is_read_together_and_keeps_them(
     count = 300
     row = some.filter(pc.equal(some["kind"], "quarantine")).slice(0, 1)
     moments = [1_700_000_000_000_123 + 1_000_001 * number for number in range(count)]
-    apart = pa.concat_tables([row] * count).combine_chunks()
+    quarantined = pa.concat_tables([row] * count).combine_chunks()
     for name, values in (
-        ("position", positions(7, np.arange(count))),
-        ("captured_at", pa.array(moments).cast(apart.schema.field("captured_at").type)),
-        ("committed_at", pa.nulls(count, apart.schema.field("committed_at").type)),
+        ("position", encode_positions(7, np.arange(count))),
+        ("captured_at", pa.array(moments).cast(quarantined.schema.field("captured_at").type)),
+        ("committed_at", pa.nulls(count, quarantined.schema.field("committed_at").type)),
     ):
-        apart = apart.set_column(apart.schema.get_field_index(name), apart.schema.field(name), values)
-    late.heard = {1, 2}
-    late.asked.clear()
+        quarantined = quarantined.set_column(
+            quarantined.schema.get_field_index(name), quarantined.schema.field(name), values
+        )
+    late.available = {1, 2}
+    late.requested.clear()
     compiled: list[str] = []
     compile_avro = avro_program.compile_avro
 
@@ -210,10 +214,10 @@ def test_what_was_captured_at_many_moments_is_read_together_and_keeps_them(
 
     monkeypatch.setattr(registered, "compile_avro", counted)
 
-    reader = AwaitingReader(reader_of(late, "avro"), {TOPIC: 3})
-    batches = [made for some in apart.to_batches(max_chunksize=100) for made in reader(some)]
+    reader = UnknownSchemaReader(reader_of(late, "avro"), {TOPIC: 3})
+    batches = [made for some in quarantined.to_batches(max_chunksize=100) for made in reader(some)]
     assert len(batches) == 3, "one for each that was given"
-    assert len(compiled) == sum(late.asked.values()) == 2, "each schema once in a task"
+    assert len(compiled) == sum(late.requested.values()) == 2, "each schema once in a task"
     found = pa.Table.from_batches(batches)
     changes = found.filter(pc.equal(found["kind"], "change")).sort_by("position")
     assert changes["captured_at"].cast(pa.int64()).to_pylist() == moments
@@ -224,41 +228,40 @@ def test_what_was_captured_at_many_moments_is_read_together_and_keeps_them(
 
 
 @pytest.mark.parametrize(("partitions", "reason"), [(1, "LATE-TRUNCATE"), (3, "TRUNCATE")])
-def test_a_truncate_that_waited_for_its_schema_never_lands_and_is_no_longer_awaited(
-    partitions: int, reason: str
-) -> None:
+def test_a_late_truncate_is_never_applied_and_no_longer_retried(partitions: int, reason: str) -> None:
     late = Late()
     value = as_avro(text(with_op(event("t"))), late)
     build = FakeConsumer([[FakeMessage(100, value, None), end_at(101)]])
     reader = replace(reader_of(late, "json"), build=build)
     part = replace(PART, range=MessageRange(TOPIC, 2, 100, 101), partitions=partitions)
-    apart = pa.Table.from_batches(reader(part))
-    assert [row["reason"].partition(":")[0] for row in apart.to_pylist()] == ["UNKNOWN-SCHEMA"]
+    quarantined = pa.Table.from_batches(reader(part))
+    assert [row["reason"].partition(":")[0] for row in quarantined.to_pylist()] == ["UNKNOWN-SCHEMA"]
 
-    late.heard = {1}
-    again = AwaitingReader(reader, {TOPIC: partitions})
-    (before,) = apart.to_pylist()
-    (found,) = pa.Table.from_batches(again(apart.to_batches()[0])).to_pylist()
+    late.available = {1}
+    again = UnknownSchemaReader(reader, {TOPIC: partitions})
+    (before,) = quarantined.to_pylist()
+    (found,) = pa.Table.from_batches(again(quarantined.to_batches()[0])).to_pylist()
     assert found["reason"].partition(":")[0] == reason
-    told = "(topic server.shop.orders, partition 2, offset 100, schema 1)"
-    assert found["reason"].endswith(told)
+    position = "(topic server.shop.orders, partition 2, offset 100, schema 1)"
+    assert found["reason"].endswith(position)
     same = [name for name in before if name != "reason"]
     assert [found[name] for name in same] == [before[name] for name in same]
-    late.asked.clear()
+    late.requested.clear()
     assert (
-        pa.Table.from_batches(again(pa.RecordBatch.from_pylist([found], schema=apart.schema))).num_rows == 1
+        pa.Table.from_batches(again(pa.RecordBatch.from_pylist([found], schema=quarantined.schema))).num_rows
+        == 1
     )
-    assert not late.asked
+    assert not late.requested
 
 
 def test_what_is_older_than_deletions_are_remembered_is_given_up_unless_the_registry_fails() -> None:
     late = Late()
-    apart = read(late, "avro")
+    quarantined = read(late, "avro")
     captured_us = PART.captured_us
-    found = apart
+    found = quarantined
 
-    def codes(given_up_before_us: int, records: pa.Table = apart) -> Counter[str]:
-        reader = AwaitingReader(reader_of(late, "avro"), {TOPIC: 3}, given_up_before_us)
+    def codes(given_up_before_us: int, records: pa.Table = quarantined) -> Counter[str]:
+        reader = UnknownSchemaReader(reader_of(late, "avro"), {TOPIC: 3}, given_up_before_us)
         again = pickle.loads(pickle.dumps(reader))(records.combine_chunks().to_batches()[0])
         nonlocal found
         found = pa.Table.from_batches(again)
@@ -271,16 +274,16 @@ def test_what_is_older_than_deletions_are_remembered_is_given_up_unless_the_regi
     late.error = TransientError("it doesn't answer")
     assert codes(captured_us + 1) == waiting, "it may have them"
     late.error = None
-    late.heard = {1, 2}
+    late.available = {1, 2}
     assert codes(captured_us + 1)["SCHEMA-GIVEN-UP"] == 0, "no deletion was forgotten so far"
-    late.heard = set()
+    late.available = set()
     given_up = Counter({name.replace("UNKNOWN-SCHEMA", "SCHEMA-GIVEN-UP"): n for name, n in waiting.items()})
     assert codes(captured_us + 1) == given_up
 
-    late.heard = {1, 2}
-    late.asked.clear()
+    late.available = {1, 2}
+    late.requested.clear()
     assert codes(captured_us + 1, found) == given_up, "deletions may be forgotten by now"
-    assert not late.asked
+    assert not late.requested
 
 
 def test_sources_give_up_what_is_older_than_the_lake_remembers_deletions() -> None:
@@ -292,7 +295,7 @@ def test_sources_give_up_what_is_older_than_the_lake_remembers_deletions() -> No
     assert not made.may_land("SCHEMA-GIVEN-UP")
     before = time.time()
     reader = made.quarantine_reader()
-    assert isinstance(reader, AwaitingReader)
+    assert isinstance(reader, UnknownSchemaReader)
     assert before - 60 - 1 < reader.given_up_before_us / 1_000_000 <= time.time() - 60
 
 
@@ -306,6 +309,6 @@ def test_only_sources_with_a_registry_wait_for_schemas() -> None:
     assert not framed_source.may_land("MALFORMED")
     assert not source().may_land("UNKNOWN-SCHEMA")
     reader = pickle.loads(pickle.dumps(framed_source.quarantine_reader()))
-    assert isinstance(reader, AwaitingReader)
+    assert isinstance(reader, UnknownSchemaReader)
     assert isinstance(reader.reader.registry, Registry)
     assert reader.reader.registry.patience.unknown_seconds == 0

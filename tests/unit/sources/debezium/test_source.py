@@ -25,12 +25,18 @@ from airflow_cdc_provider.options import parse
 from airflow_cdc_provider.sources.abilities import CountsPassedOver, FeedIsWhole, LearnsSchemas
 from airflow_cdc_provider.sources.debezium.connect_schema import ConnectField, name_of, row_schema, type_table
 from airflow_cdc_provider.sources.debezium.options import DebeziumOptions
-from airflow_cdc_provider.sources.debezium.position import Place, from_offset, position, positions, to_offset
+from airflow_cdc_provider.sources.debezium.position import (
+    PartitionPosition,
+    encode_position,
+    encode_positions,
+    from_offset,
+    to_offset,
+)
 from airflow_cdc_provider.sources.debezium.reader import SliceReader, TopicSlice, table_of
 from airflow_cdc_provider.sources.debezium.source import DebeziumSource, _shares
 from tests.conftest import ROOT
 from tests.unit.kafka.fake_consumer import FakeConsumer, FakeMessage
-from tests.unit.sources.debezium.made import event, everything
+from tests.unit.sources.debezium.debezium_messages import event, everything
 
 DECLARATION: dict[str, Any] = {
     "name": "shop",
@@ -59,9 +65,9 @@ def test_a_declaration_builds_the_source_and_names_its_hook() -> None:
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        ({"source": {"type": "debezium", "topics": []}}, "a topic at least"),
+        ({"source": {"type": "debezium", "topics": []}}, "at least one topic"),
         ({"source": {"type": "debezium", "topics": ["("]}}, "regular expressions"),
-        ({"source": {**DECLARATION["source"], "start": "2026-01-01"}}, "a moment with its zone"),
+        ({"source": {**DECLARATION["source"], "start": "2026-01-01"}}, "a timestamp with a time zone"),
         (
             {"source": {**DECLARATION["source"], "advanced": {"consumer": {"sasl.password": "x"}}}},
             "belongs into the connection",
@@ -70,9 +76,9 @@ def test_a_declaration_builds_the_source_and_names_its_hook() -> None:
             {"source": {**DECLARATION["source"], "envelope": "unwrapped", "tables_from": "source"}},
             "tables_from: topic",
         ),
-        ({"snapshot": {"mode": "always"}}, "takes no snapshots"),
-        ({"snapshot": {"on_lost_position": "snapshot"}}, "takes no snapshots"),
-        ({"publish": {"topic_prefix": "x"}}, "publishes nothing"),
+        ({"snapshot": {"mode": "always"}}, "doesn't support snapshots"),
+        ({"snapshot": {"on_lost_position": "snapshot"}}, "doesn't support snapshots"),
+        ({"publish": {"topic_prefix": "x"}}, "doesn't support publishing"),
     ],
 )
 def test_what_topics_can_not_do_is_refused(change: dict[str, Any], message: str) -> None:
@@ -94,8 +100,8 @@ def test_a_topic_names_its_table(topic: str, table: str) -> None:
 
 
 def test_offsets_come_back_and_others_are_refused() -> None:
-    places = {"a.b/0": Place(3, 1, "id"), "a/b/10": Place(0)}
-    assert from_offset(to_offset(places)) == places
+    positions = {"a.b/0": PartitionPosition(3, 1, "id"), "a/b/10": PartitionPosition(0)}
+    assert from_offset(to_offset(positions)) == positions
     for wrong in (
         {"a": {"v": 1, "offset": 1}},
         {"a/0": {"v": 2, "offset": 1}},
@@ -104,15 +110,15 @@ def test_offsets_come_back_and_others_are_refused() -> None:
         {"a/0": {"v": 1, "offset": 1, "epoch": 1 << 32}},
         {"a/²": {"v": 1, "offset": 1}},
     ):
-        with pytest.raises(ConfigurationError, match="another form"):
+        with pytest.raises(ConfigurationError, match="invalid offset"):
             from_offset(wrong)
 
 
 @given(st.lists(st.tuples(st.integers(0, 2**32 - 1), st.integers(0, 2**63 - 1)), min_size=2))
-def test_positions_are_ordered_as_epochs_and_offsets(places: list[tuple[int, int]]) -> None:
-    written = [positions(epoch, np.array([offset]))[0].as_py() for epoch, offset in places]
-    assert written == [position(*place) for place in places]
-    assert sorted(written) == [position(*place) for place in sorted(places)]
+def test_positions_are_ordered_as_epochs_and_offsets(positions: list[tuple[int, int]]) -> None:
+    written = [encode_positions(epoch, np.array([offset]))[0].as_py() for epoch, offset in positions]
+    assert written == [encode_position(*position) for position in positions]
+    assert sorted(written) == [encode_position(*position) for position in sorted(positions)]
 
 
 @given(st.dictionaries(st.text(max_size=3), st.integers(1, 1000), min_size=1), st.integers(1, 3000))
@@ -151,7 +157,7 @@ def test_there_are_no_recordings_of_topics(tmp_path: Path, capsys: pytest.Captur
     arguments = Namespace(connector=str(declaration), input="x", schema="", at=None, table="")
     with pytest.raises(SystemExit):
         rows(arguments)
-    assert "no recordings of topics" in capsys.readouterr().err
+    assert "topics have no recordings" in capsys.readouterr().err
 
 
 def test_large_messages_are_read_in_portions() -> None:

@@ -135,7 +135,7 @@ def shown(schema: dict[str, Any], *values: Any) -> tuple[list[Any], list[bool]]:
         ),
     ],
 )
-def test_each_type_is_shown_exactly_or_told(
+def test_each_type_is_converted_exactly_or_reported(
     schema: dict[str, Any], values: list[Any], expected: list[Any], misfits: list[int]
 ) -> None:
     assert shown(schema, *values) == (expected, [bool(one) for one in misfits])
@@ -162,7 +162,7 @@ def test_moments_are_those_of_the_calendar(moments: list[datetime]) -> None:
 
 
 @given(st.lists(st.text(alphabet="0123456789-:T.Z+ ", max_size=30), min_size=1))
-def test_a_text_that_is_no_moment_is_told(texts: list[str]) -> None:
+def test_a_text_that_is_no_timestamp_is_reported(texts: list[str]) -> None:
     found, broken, _ = read_instants(*binary_buffer(pa.array(texts)))
     for text, micros, wrong in zip(texts, found.tolist(), broken.tolist(), strict=True):
         if not wrong:

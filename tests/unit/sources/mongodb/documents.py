@@ -84,10 +84,10 @@ def raw_document(*elements: bytes) -> bytes:
 
 
 def mutated(data: bytes, changes: list[tuple[int, int]]) -> bytes:
-    """Overwrite bytes at places, which are taken modulo the length."""
+    """Overwrite bytes at offsets, modulo the length."""
     out = bytearray(data)
-    for place, value in changes:
-        out[place % len(out)] = value
+    for offset, value in changes:
+        out[offset % len(out)] = value
     return bytes(out)
 
 

@@ -1,4 +1,4 @@
-"""Where a backlog is cut: as much in each slice, no more in a batch than its limit, only if there is one."""
+"""Splitting of a backlog: equal slices, batches within their limit, and no slices without a backlog."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from airflow_cdc_provider.sources.base import ReadLimit
 from airflow_cdc_provider.sources.mongodb import backlog
-from airflow_cdc_provider.sources.mongodb.backlog import WORTH_BYTES, Backlog, BatchTaken, OplogSample
+from airflow_cdc_provider.sources.mongodb.backlog import MIN_BACKLOG_BYTES, Backlog, BatchStats, OplogSample
 from airflow_cdc_provider.sources.mongodb.options import MongodbAdvanced
 from airflow_cdc_provider.sources.mongodb.position import StreamPlace
 
@@ -32,7 +32,7 @@ class Clock:
         return self.now
 
 
-def made(
+def make_backlog(
     monkeypatch: pytest.MonkeyPatch, sample: OplogSample | None, **options: Any
 ) -> tuple[Backlog, Clock]:
     monkeypatch.setattr(OplogSample, "take", lambda *_: sample)
@@ -46,102 +46,102 @@ def sample_of(seconds: list[int], size: int = 1000, entries_each: float = 1000.0
     return OplogSample(times, np.full(len(times), size, np.int64), entries_each)
 
 
-def taken(span: int = SECOND, at_head: bool = False, seconds: float = 1.0) -> BatchTaken:
-    return BatchTaken(span, WORTH_BYTES, 10_000, seconds, at_head)
+def batch_stats(span: int = SECOND, at_head: bool = False, seconds: float = 1.0) -> BatchStats:
+    return BatchStats(span, MIN_BACKLOG_BYTES, 10_000, seconds, at_head)
 
 
 def test_one_stream_reads_little_until_it_is_known_that_there_is_a_backlog(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    cutter, _ = made(monkeypatch, sample_of(list(range(1000, 2000))))
-    assert cutter.cuts(START, HEAD, MUCH) == []
-    assert cutter.one_stream_limit(START, HEAD, MUCH).bytes == WORTH_BYTES
+    planner, _ = make_backlog(monkeypatch, sample_of(list(range(1000, 2000))))
+    assert planner.slice_ends(START, HEAD, MUCH) == []
+    assert planner.one_stream_limit(START, HEAD, MUCH).bytes == MIN_BACKLOG_BYTES
     near = StreamPlace(1995, 0)
-    assert cutter.one_stream_limit(near, HEAD, MUCH) == MUCH, "near the head all at once"
+    assert planner.one_stream_limit(near, HEAD, MUCH) == MUCH, "near the head all at once"
 
-    cutter.was_read(taken(), MUCH)
-    assert len(cutter.cuts(START, HEAD, MUCH)) == 4
-    assert cutter.cuts(near, HEAD, MUCH) == []
-    assert cutter.one_stream_limit(START, HEAD, MUCH) == MUCH
+    planner.record_batch(batch_stats(), MUCH)
+    assert len(planner.slice_ends(START, HEAD, MUCH)) == 4
+    assert planner.slice_ends(near, HEAD, MUCH) == []
+    assert planner.one_stream_limit(START, HEAD, MUCH) == MUCH
 
-    cutter.was_read(taken(at_head=True), MUCH)
-    assert cutter.cuts(START, HEAD, MUCH) == []
+    planner.record_batch(batch_stats(at_head=True), MUCH)
+    assert planner.slice_ends(START, HEAD, MUCH) == []
 
 
 @pytest.mark.parametrize(
     ("options", "tasks", "streams"),
     [
         ({}, 3, 3),
-        ({}, 50, backlog.MOST_STREAMS),
+        ({}, 50, backlog.MAX_STREAMS),
         ({"backlog_streams": 12}, 2, 12),
         ({"backlog_streams": 1}, 8, 0),
         ({}, 1, 0),
         ({"backlog_seconds": 1001.0}, 8, 0),
     ],
 )
-def test_there_are_as_many_slices_as_tasks_or_as_the_options_say(
+def test_there_are_as_many_slices_as_tasks_or_as_configured(
     monkeypatch: pytest.MonkeyPatch, options: dict[str, Any], tasks: int, streams: int
 ) -> None:
     for sample in (sample_of(list(range(1000, 2000))), None):
-        cutter, _ = made(monkeypatch, sample, **options)
+        planner, _ = make_backlog(monkeypatch, sample, **options)
         limit = ReadLimit(bytes=1 << 40, changes=1 << 40, tasks=tasks)
-        cutter.was_read(taken(), limit)
-        assert len(cutter.cuts(START, HEAD, limit)) == streams
+        planner.record_batch(batch_stats(), limit)
+        assert len(planner.slice_ends(START, HEAD, limit)) == streams
 
 
 def test_slices_hold_as_much_each_however_changes_lie_in_time(monkeypatch: pytest.MonkeyPatch) -> None:
     burst = [1500] * 900 + list(range(1000, 2000, 10))
     sample = sample_of(burst)
-    cutter, _ = made(monkeypatch, sample)
-    cutter.was_read(taken(), MUCH)
-    cuts = cutter.cuts(START, HEAD, MUCH)
-    assert cuts[-1] == HEAD.time
-    held = [len(sample.between(a, b)) for a, b in itertools.pairwise([START.time, *cuts])]
+    planner, _ = make_backlog(monkeypatch, sample)
+    planner.record_batch(batch_stats(), MUCH)
+    ends = planner.slice_ends(START, HEAD, MUCH)
+    assert ends[-1] == HEAD.time
+    held = [len(sample.between(a, b)) for a, b in itertools.pairwise([START.time, *ends])]
     assert max(held) - min(held) <= 4
-    assert sum(cut >> 32 == 1500 for cut in cuts) == 3
+    assert sum(end >> 32 == 1500 for end in ends) == 3
 
 
 def test_a_batch_takes_what_its_limit_allows(monkeypatch: pytest.MonkeyPatch) -> None:
     sample = sample_of(list(range(1001, 2000)))  # 1 kB in each second, for each of 1,000 entries
     for limit in (ReadLimit(1_000_000 * 100, 1 << 40, 2), ReadLimit(1 << 40, 100_000, 2)):
-        cutter, _ = made(monkeypatch, sample)
-        cutter.was_read(taken(), limit)
-        cuts = cutter.cuts(START, HEAD, limit)
-        assert 95 <= len(sample.between(START.time, cuts[-1])) <= 101
-        assert 48 <= len(sample.between(START.time, cuts[0])) <= 51
+        planner, _ = make_backlog(monkeypatch, sample)
+        planner.record_batch(batch_stats(), limit)
+        ends = planner.slice_ends(START, HEAD, limit)
+        assert 95 <= len(sample.between(START.time, ends[-1])) <= 101
+        assert 48 <= len(sample.between(START.time, ends[0])) <= 51
 
 
 def test_a_small_rest_is_left_to_one_stream(monkeypatch: pytest.MonkeyPatch) -> None:
-    cutter, _ = made(monkeypatch, sample_of(list(range(1000, 2000)), entries_each=10.0))
-    cutter.was_read(taken(), MUCH)
-    assert cutter.cuts(START, HEAD, MUCH) == []
+    planner, _ = make_backlog(monkeypatch, sample_of(list(range(1000, 2000)), entries_each=10.0))
+    planner.record_batch(batch_stats(), MUCH)
+    assert planner.slice_ends(START, HEAD, MUCH) == []
 
 
-def test_without_a_sample_batches_span_what_the_first_one_tells_and_then_adapt(
+def test_without_a_sample_batches_span_what_the_first_one_spanned_and_then_adapt(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    cutter, clock = made(monkeypatch, None)
-    limit = ReadLimit(bytes=10 * WORTH_BYTES, changes=1 << 40, tasks=2)
-    cutter.was_read(taken(span=2 * SECOND, seconds=1.0), limit)
-    cuts = cutter.cuts(START, HEAD, limit)
-    assert cuts == [START.time + 10 * SECOND, START.time + 20 * SECOND]
+    planner, clock = make_backlog(monkeypatch, None)
+    limit = ReadLimit(bytes=10 * MIN_BACKLOG_BYTES, changes=1 << 40, tasks=2)
+    planner.record_batch(batch_stats(span=2 * SECOND, seconds=1.0), limit)
+    ends = planner.slice_ends(START, HEAD, limit)
+    assert ends == [START.time + 10 * SECOND, START.time + 20 * SECOND]
 
     spans = []
     at = START
     for seconds in (1, 1, 8, 30, 30):
         clock.now += seconds
-        cuts = cutter.cuts(at, HEAD, limit)
-        spans.append((cuts[-1] - at.time) // SECOND)
-        at = StreamPlace(cuts[-1] >> 32, cuts[-1] & 0xFFFF_FFFF)
+        ends = planner.slice_ends(at, HEAD, limit)
+        spans.append((ends[-1] - at.time) // SECOND)
+        at = StreamPlace(ends[-1] >> 32, ends[-1] & 0xFFFF_FFFF)
     assert spans == [40, 80, 80, 40, 20]
 
 
 @given(span=st.integers(1, 40 * SECOND), streams=st.integers(2, 9))
-def test_cuts_by_time_lie_where_operations_can_be(span: int, streams: int) -> None:
-    cutter = Backlog(MongodbAdvanced(backlog_streams=streams), lambda: None)  # type: ignore[arg-type,return-value]
-    cutter.was_read(taken(span=span), ReadLimit(bytes=10 * WORTH_BYTES))
-    cuts = cutter.cuts(START, HEAD, MUCH)
-    assert all(cut & 0xFFFF_FFFF < 1 << 31 for cut in cuts), "else the server reads its oplog from the begin"
+def test_slice_ends_by_time_are_possible_times_of_operations(span: int, streams: int) -> None:
+    planner = Backlog(MongodbAdvanced(backlog_streams=streams), lambda: None)  # type: ignore[arg-type,return-value]
+    planner.record_batch(batch_stats(span=span), ReadLimit(bytes=10 * MIN_BACKLOG_BYTES))
+    ends = planner.slice_ends(START, HEAD, MUCH)
+    assert all(end & 0xFFFF_FFFF < 1 << 31 for end in ends), "else the server reads its oplog from the begin"
 
 
 @given(
@@ -149,15 +149,17 @@ def test_cuts_by_time_lie_where_operations_can_be(span: int, streams: int) -> No
     streams=st.integers(2, 9),
     changes=st.integers(1, 1 << 20),
 )
-def test_cuts_ascend_between_the_start_and_the_head(times: list[int], streams: int, changes: int) -> None:
+def test_slice_ends_ascend_between_the_start_and_the_head(
+    times: list[int], streams: int, changes: int
+) -> None:
     sample = OplogSample(
         np.array(sorted(times), np.uint64), np.full(len(times), 10_000_000, np.int64), 1000.0
     )
-    cutter = Backlog(MongodbAdvanced(backlog_streams=streams, sample_oplog=True), lambda: None)  # type: ignore[arg-type,return-value]
-    cutter._sample, cutter._sampled_at, cutter._sampled_head = sample, float("inf"), HEAD.time
+    planner = Backlog(MongodbAdvanced(backlog_streams=streams, sample_oplog=True), lambda: None)  # type: ignore[arg-type,return-value]
+    planner._sample, planner._sampled_at, planner._sampled_head = sample, float("inf"), HEAD.time
     limit = ReadLimit(bytes=1 << 50, changes=changes)
-    cutter.was_read(taken(), limit)
-    cuts = cutter.cuts(START, HEAD, limit)
-    assert len(cuts) != 1
-    assert all(a < b for a, b in itertools.pairwise([START.time, *cuts]))
-    assert not cuts or cuts[-1] <= HEAD.time
+    planner.record_batch(batch_stats(), limit)
+    ends = planner.slice_ends(START, HEAD, limit)
+    assert len(ends) != 1
+    assert all(a < b for a, b in itertools.pairwise([START.time, *ends]))
+    assert not ends or ends[-1] <= HEAD.time

@@ -103,7 +103,9 @@ def test_nesting_beyond_the_limit_is_refused_without_a_crash() -> None:
 
 
 @given(st.lists(DOCUMENTS, max_size=5), st.binary(max_size=6))
-def test_concatenated_documents_are_cut_up_to_what_is_no_document(documents: list[Any], rest: bytes) -> None:
+def test_concatenated_documents_are_split_up_to_the_first_invalid_one(
+    documents: list[Any], rest: bytes
+) -> None:
     encoded = [bson.encode(d) for d in documents]
     data = b"".join(encoded)
     spans = split_documents(as_bytes(data))
@@ -114,7 +116,7 @@ def test_concatenated_documents_are_cut_up_to_what_is_no_document(documents: lis
 
 
 @given(st.lists(DOCUMENTS, max_size=30))
-def test_an_array_of_documents_is_cut_into_them(documents: list[Any]) -> None:
+def test_an_array_of_documents_is_split_into_them(documents: list[Any]) -> None:
     encoded = [bson.encode(d) for d in documents]
     data = bson.encode({"nextBatch": [RawBSONDocument(d) for d in encoded]})
     kinds, starts, ends = find_in_all(as_bytes(data), np.array([0]), np.array([len(data)]), b"nextBatch")
@@ -125,7 +127,7 @@ def test_an_array_of_documents_is_cut_into_them(documents: list[Any]) -> None:
     assert parts == encoded
 
 
-def test_one_broken_document_does_not_touch_those_beside_it() -> None:
+def test_one_broken_document_does_not_affect_the_others() -> None:
     documents = [bson.encode({"n": n, "s": "text"}) for n in range(5)]
     documents[2] = mutated(documents[2], [(4, 0x55)])
     data = b"".join(documents)

@@ -56,15 +56,15 @@ def split_batch(*fragments: tuple[int, int]) -> RawBatch:
 
 
 @pytest.mark.covers("MDB-CUR-08")
-def test_a_missing_fragment_ends_the_plan_and_moves_no_place() -> None:
+def test_a_missing_fragment_ends_the_plan_and_keeps_the_position() -> None:
     start = StreamPlace(4, 0, token=bson.encode({"_data": "0"}))
     stream = ChangeStream(ConnectionValues("mongodb://nowhere"), MongodbOptions(), None)
     batches = iter([split_batch((1, 3), (3, 3))])
-    stream._order.place, stream._cursor = start, SimpleNamespace(close=lambda: None)  # type: ignore[assignment]  # never asked
+    stream._order.position, stream._cursor = start, SimpleNamespace(close=lambda: None)  # type: ignore[assignment]  # never called
     stream._next = lambda _: next(batches)  # type: ignore[method-assign,assignment]
     with pytest.raises(TransientError, match="fragment 2, found fragment 3"):
         stream.plan(start, StreamPlace(9, 0), ReadLimit())
-    assert stream.place == start
+    assert stream.position == start
     assert stream._cursor is None, "it would go on after the lost fragment"
 
 
@@ -81,7 +81,7 @@ def batch_of(*times: tuple[int, int], resume: bytes = b"") -> RawBatch:
 
 
 def stream_of(*batches: RawBatch) -> ChangeStream:
-    """Return a stream that gets these batches; it never asks a server."""
+    """Return a stream with these batches; it never calls a server."""
     stream = ChangeStream(ConnectionValues("mongodb://nowhere"), MongodbOptions(), None)
     waiting = iter(batches)
     stream._next = lambda _: next(waiting)  # type: ignore[method-assign,assignment]
@@ -97,12 +97,12 @@ def stream_of(*batches: RawBatch) -> ChangeStream:
         batch_of(resume=token(4, 9)),
     ],
 )
-def test_a_stream_that_goes_back_is_refused_and_moves_no_place(batch: RawBatch) -> None:
+def test_a_stream_that_goes_back_is_refused_and_keeps_the_position(batch: RawBatch) -> None:
     start = StreamPlace(5, 0, token=token(5, 0))
     stream = stream_of(batch)
-    with pytest.raises(TransientError, match=r"went back: expected nothing before cluster time [56]:"):
+    with pytest.raises(TransientError, match=r"went back: expected no events before cluster time [56]:"):
         stream.plan(start, StreamPlace(9, 0), ReadLimit())
-    assert stream.place == start
+    assert stream.position == start
 
 
 @pytest.mark.covers("MDB-XA-02")
@@ -130,7 +130,7 @@ def test_a_start_by_time_and_index_passes_over_that_many_events_however_they_are
     for index in range(7):
         stream = stream_of(*batches, batch_of(resume=token(9, 0)))
         start = StreamPlace(5, 1, index)
-        stream._order.opened(start, comes_again=stream._comes_again)
+        stream._order.opened(start, replays=stream._replays)
         plan = stream.plan(start, StreamPlace(9, 0), ReadLimit())
         times = [e["clusterTime"] for part in plan.partitions for e in bson.decode_all(part.events)]
         assert times == [Timestamp(*time) for time in events[index + 1 :]]
@@ -141,9 +141,9 @@ def test_a_start_by_time_and_index_passes_over_that_many_events_however_they_are
 def test_a_lost_stream_is_opened_again_after_pauses_that_double(monkeypatch: pytest.MonkeyPatch) -> None:
     pauses: list[float] = []
     monkeypatch.setattr("airflow_cdc_provider.sources.mongodb.capture.time.sleep", pauses.append)
-    place = StreamPlace(4, 0, token=bson.encode({"_data": "0"}))
+    start_position = StreamPlace(4, 0, token=bson.encode({"_data": "0"}))
     stream = ChangeStream(ConnectionValues("mongodb://nowhere"), MongodbOptions(), None)
-    stream._order.place = place
+    stream._order.position = start_position
     opened: list[StreamPlace] = []
 
     def refuse(at: StreamPlace) -> None:
@@ -154,7 +154,7 @@ def test_a_lost_stream_is_opened_again_after_pauses_that_double(monkeypatch: pyt
     with pytest.raises(TransientError):
         stream._next(1)
     assert pauses == [1, 2, 4, 8, 16, 32, 64, *[120] * 9]
-    assert opened == [place] * 17
+    assert opened == [start_position] * 17
 
 
 @pytest.mark.parametrize(
@@ -183,7 +183,7 @@ def test_the_time_of_a_token_is_read_or_unknown(token: dict[str, Any], expected:
         ({"full_document": "none", "scope": "collection", "target": "shop.a"}, {}),
     ],
 )
-def test_the_stream_asks_for_what_the_options_say(options: dict[str, Any], stage: dict[str, Any]) -> None:
+def test_the_stream_has_the_configured_options(options: dict[str, Any], stage: dict[str, Any]) -> None:
     pipeline = stream_pipeline(MongodbOptions(**options), None, split=True)
     assert pipeline[0] == {"$changeStream": stage}
     assert pipeline[-1] == {"$changeStreamSplitLargeEvent": {}}
@@ -206,7 +206,7 @@ def test_a_target_that_does_not_fit_the_scope_is_refused(scope: Any, name: str) 
 
 
 class NoStatus:
-    """A client whose user may not ask for the server's status."""
+    """A client whose user may not run serverStatus."""
 
     @property
     def admin(self) -> NoStatus:
@@ -230,12 +230,12 @@ def test_without_status_the_oldest_time_is_found_by_trying(oldest: int) -> None:
 
 
 def test_a_stream_without_tokens_is_at_its_head_once_it_has_nothing_to_give() -> None:
-    """As Amazon DocumentDB's may be: an empty reply has no token, and the place stays where it was."""
+    """As on Amazon DocumentDB: an empty reply has no token, and the position is unchanged."""
     start = StreamPlace(4, 0)
     stream = ChangeStream(ConnectionValues("mongodb://nowhere"), MongodbOptions(), None)
     nothing = RawBatch(as_bytes(b""), split_documents(as_bytes(b"")), b"", Timestamp(9, 9))
     waits: list[int] = []
-    stream._order.place, stream._cursor = start, SimpleNamespace(close=lambda: None)  # type: ignore[assignment]  # never asked
+    stream._order.position, stream._cursor = start, SimpleNamespace(close=lambda: None)  # type: ignore[assignment]  # never called
 
     def wait(milliseconds: int) -> RawBatch:
         waits.append(milliseconds)

@@ -65,40 +65,40 @@ def test_a_delta_without_a_document_is_reported() -> None:
     assert (found.undecodable, found.reasons[0][:12]) == ((0,), "NO-DOCUMENT:")
 
 
-def test_what_an_update_did_is_a_patch_where_no_documents_are_asked_for() -> None:
-    told = {"updatedFields": {"v": 2}, "removedFields": []}
-    update = event("update", fullDocument=..., updateDescription=told)
+def test_what_an_update_did_is_a_patch_with_full_document_none() -> None:
+    description = {"updatedFields": {"v": 2}, "removedFields": []}
+    update = event("update", fullDocument=..., updateDescription=description)
     events = (event(), update, event("delete", fullDocument=...))
-    assert decoded(*events, full_document="none") == [(0, {"_id": 1, "x": 2}), (2, told), (1, None)]
+    assert decoded(*events, full_document="none") == [(0, {"_id": 1, "x": 2}), (2, description), (1, None)]
     assert codec().decode(records(update), ()).reasons[0][:12] == "NO-DOCUMENT:"
 
 
 def test_a_broken_patch_is_reported() -> None:
     broken = bson.Binary(b"\x05\0\0\0\1")  # a document that doesn't end with a zero
     raw = event("update", fullDocument=..., updateDescription={"updatedFields": {"v": broken}})
-    place = raw.index(bytes(broken)) - 1
-    damaged = raw[: place - 8] + raw[place - 8 : place].replace(b"\x05v\0", b"\x77v\0") + raw[place:]
+    offset = raw.index(bytes(broken)) - 1
+    damaged = raw[: offset - 8] + raw[offset - 8 : offset].replace(b"\x05v\0", b"\x77v\0") + raw[offset:]
     assert damaged != raw
     found = codec(full_document="none").decode(records(damaged), ())
     assert (found.contributions.num_rows, found.reasons[0][:12]) == (0, "BROKEN-BSON:")
 
 
-def test_a_snapshot_record_without_payload_says_that_the_document_is_gone() -> None:
+def test_a_snapshot_record_without_payload_means_that_the_document_was_deleted() -> None:
     data = as_bytes(bson.encode({"_id": 1}))
     spans = split_documents(data)
     batch = snapshot_records(data, spans, table="shop.a.b", time=1, number=0, first_row=0, captured_us=0)
-    place = batch.schema.get_field_index("payload")
+    column_index = batch.schema.get_field_index("payload")
     (found,) = (
         codec()
-        .decode(batch.set_column(place, "payload", pa.nulls(1, pa.binary())), ())
+        .decode(batch.set_column(column_index, "payload", pa.nulls(1, pa.binary())), ())
         .contributions.to_pylist()
     )
     assert (found["op"], found["state"], found["version"]) == (1, None, batch.column("version")[0].as_py())
 
 
 def test_fields_that_patches_set_are_counted() -> None:
-    told = {"updatedFields": {"v": 2, "d.x": 1}, "removedFields": ["gone"]}
-    update = event("update", fullDocument=..., updateDescription=told)
+    description = {"updatedFields": {"v": 2, "d.x": 1}, "removedFields": ["gone"]}
+    update = event("update", fullDocument=..., updateDescription=description)
     of = codec(full_document="none", infer=MongodbInference((".*",)))
     counts = of.tally(of.decode(records(event(fullDocument={"_id": 1, "w": "x"}), update), ()).contributions)
     assert {row["name"] for row in counts.to_pylist()} == {"_id", "w", "v", "d.x"}
@@ -109,7 +109,7 @@ def test_a_change_without_id_is_reported() -> None:
     assert (found.undecodable, found.reasons[0][:7]) == ((0,), "NO-KEY:")
 
 
-def test_a_broken_payload_is_reported_with_its_place_and_the_rest_decoded() -> None:
+def test_a_broken_payload_is_reported_with_its_offset_and_the_rest_decoded() -> None:
     batch = records(event(), event(), event())
     payload = batch.column("payload").to_pylist()
     payload[1] = mutated(payload[1], [(4, 0x55)])
@@ -158,14 +158,14 @@ def test_a_replacing_snapshot_comes_after_its_own_fence() -> None:
 
 def test_a_mirror_row_holds_id_document_and_declared_columns() -> None:
     columns = {"shop.a.b": {"city": "ship.city string", "n": "n bigint"}}
-    shown = codec(columns=columns)
+    projected = codec(columns=columns)
     first, second = (
         bson.encode({"_id": 1, "n": 5, "ship": {"city": "Graz"}}),
         bson.encode({"_id": "é", "n": 1.5}),
     )
-    batch = shown.project(live(first, second))
+    batch = projected.project(live(first, second))
     batch.validate(full=True)
-    assert batch.schema.equals(shown.mirror_schema())
+    assert batch.schema.equals(projected.mirror_schema())
     assert batch.to_pylist() == [
         {
             "_id": '{"$numberInt": "1"}',
@@ -184,12 +184,14 @@ def test_an_encrypted_field_passes_as_the_binary_that_it_is() -> None:
     document = bson.encode({"_id": 1, "secret": cipher})
     (state,) = [state for _, state in decoded(event("insert", fullDocument={"_id": 1, "secret": cipher}))]
     assert state == {"_id": 1, "secret": cipher}
-    shown = codec(columns={"shop.a.b": {"secret": "secret binary"}}).project(live(document)).to_pylist()[0]
-    assert shown["secret"] == bytes(cipher)
-    assert json_util.loads(shown["document"])["secret"] == cipher
+    projected = (
+        codec(columns={"shop.a.b": {"secret": "secret binary"}}).project(live(document)).to_pylist()[0]
+    )
+    assert projected["secret"] == bytes(cipher)
+    assert json_util.loads(projected["document"])["secret"] == cipher
 
 
-def test_without_misfits_the_schema_says_nothing_of_them() -> None:
+def test_without_misfits_the_schema_has_no_metadata() -> None:
     assert codec().project(live(bson.encode({"_id": 1}))).schema.metadata is None
 
 

@@ -29,7 +29,7 @@ UTC = dt.UTC
 
 
 def read(type_name: str, *values: Any, path: str = "v") -> tuple[list[Any], int]:
-    """Read values as a column; plain bytes are taken for whole documents."""
+    """Read values as a column; plain bytes are whole documents."""
     documents = [v if type(v) is bytes else bson.encode({"v": v}) for v in values]
     data = as_bytes(b"".join(documents))
     spans = split_documents(data)
@@ -171,7 +171,7 @@ def test_a_whole_number_passes_through_every_type_that_holds_it(value: int) -> N
 @pytest.mark.parametrize(
     ("name", "text", "message"),
     [
-        ("_id", "a string", "the name is taken"),
+        ("_id", "a string", "the name is reserved"),
         ("x", "a", "unknown type"),
         ("x", "a varchar", "unknown type"),
         ("x", "a..b int", "dotted.path type"),
@@ -179,7 +179,7 @@ def test_a_whole_number_passes_through_every_type_that_holds_it(value: int) -> N
         ("x", "a decimal(2,3)", "s <= p"),
     ],
 )
-def test_a_wrong_declaration_is_refused_with_its_place(name: str, text: str, message: str) -> None:
+def test_a_wrong_declaration_is_refused_with_its_name(name: str, text: str, message: str) -> None:
     with pytest.raises(ConfigurationError, match=r"db\.c, column") as caught:
         DeclaredColumn.parse("db.c", name, text)
     assert message in str(caught.value)

@@ -11,7 +11,7 @@ from pymongo import errors
 
 from airflow_cdc_provider.exceptions import CdcError, ConfigurationError, PositionLost, TransientError
 from airflow_cdc_provider.sources.mongodb import connection
-from airflow_cdc_provider.sources.mongodb.connection import ConnectionValues, reach
+from airflow_cdc_provider.sources.mongodb.connection import ConnectionValues, await_cluster_time
 from airflow_cdc_provider.sources.mongodb.options import MongodbAdvanced, MongodbOptions
 from airflow_cdc_provider.sources.mongodb.server_errors import ServerTimeout, translated
 from airflow_cdc_provider.sources.mongodb.snapshot import range_reader
@@ -31,7 +31,7 @@ def test_host_and_port_make_a_connection_string() -> None:
     assert read(extra=json.dumps({"uri": "mongodb://y:2"})).host == "mongodb://y:2"
 
 
-def test_options_come_from_extra_and_credentials_stay_apart() -> None:
+def test_options_come_from_extra_and_credentials_stay_separate() -> None:
     values = read(
         host="h", login="me", password="p@ss/word", schema="users", extra={"replicaSet": "rs0", "ssl": True}
     )
@@ -78,13 +78,13 @@ SECRET = "s3cr3t/x"
         {"host": "h", "login": "me", "password": SECRET, "extra": {"noSuchOption": 1, "tlsCAFile": "/none"}},
     ],
 )
-def test_no_text_shows_a_secret(values: dict[str, Any]) -> None:
-    made = read(**values)
-    reader: Any = range_reader(made, MongodbOptions())
-    assert "s3cr3t" not in repr(made) + repr(reader)
+def test_no_text_contains_a_secret(values: dict[str, Any]) -> None:
+    values_read = read(**values)
+    reader: Any = range_reader(values_read, MongodbOptions())
+    assert "s3cr3t" not in repr(values_read) + repr(reader)
     assert pickle.loads(pickle.dumps(reader)) == reader
     with pytest.raises(ConfigurationError) as caught:
-        made.client()
+        values_read.client()
     chain: BaseException | None = caught.value
     while chain is not None:
         assert SECRET not in str(chain)
@@ -110,7 +110,7 @@ def test_no_text_shows_a_secret(values: dict[str, Any]) -> None:
         (errors.ConfigurationError("set name"), ConfigurationError),
     ],
 )
-def test_errors_say_what_the_caller_must_do(error: Exception, expected: type[CdcError]) -> None:
+def test_errors_have_the_type_for_the_callers_reaction(error: Exception, expected: type[CdcError]) -> None:
     with pytest.raises(expected, match="reading"), translated("reading"):
         raise error
 
@@ -121,7 +121,7 @@ def test_other_errors_pass_as_they_are() -> None:
 
 
 @pytest.mark.covers("MDB-CONN-01")
-def test_what_a_connection_string_says_wins() -> None:
+def test_options_of_a_connection_string_win() -> None:
     values = read(
         host="mongodb://me:pw@h:1/?connectTimeoutMS=9&appName=mine&ssl=true",
         login="other",
@@ -154,12 +154,12 @@ def test_an_unverified_server_is_warned_of_once(
     values: dict[str, Any], option: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     connection._warn_of.cache_clear()
-    made = read(**values)
-    assert made.unverified == option
+    values_read = read(**values)
+    assert values_read.unverified == option
     with caplog.at_level(logging.WARNING):
         for _ in range(2):
-            made.client().close()
-    assert caplog.text.count("is taken for the server") == bool(option)
+            values_read.client().close()
+    assert caplog.text.count("identity is not verified") == bool(option)
 
 
 @pytest.mark.covers("MDB-FAULT-02", "MDB-FAULT-03")
@@ -171,7 +171,7 @@ def test_pauses_double_up_to_the_longest() -> None:
 
 @pytest.mark.covers("MDB-XE-06")
 @pytest.mark.parametrize("error", [errors.NetworkTimeout("late"), errors.OperationFailure("late", 50)])
-def test_a_late_answer_is_told_from_none(error: Exception) -> None:
+def test_a_timeout_is_distinguished_from_other_errors(error: Exception) -> None:
     with pytest.raises(ServerTimeout), translated("reading"):
         raise error
 
@@ -184,32 +184,32 @@ def test_a_server_that_does_not_answer_is_tried_again_with_growing_pauses(
     advanced = MongodbAdvanced(connect_attempts=4, connect_pause_seconds=0.05)
     with (
         caplog.at_level(logging.WARNING),
-        pytest.raises(TransientError, match="the server doesn't answer"),
+        pytest.raises(TransientError, match="the server doesn't respond"),
     ):
-        reach(ConnectionValues.read(address, 0.02).client(), advanced)
-    told = [record.getMessage().partition(":")[0] for record in caplog.records]
-    assert told == [f"tried again in {pause} s" for pause in ("0.1", "0.1", "0.2", "0.4")]
+        await_cluster_time(ConnectionValues.read(address, 0.02).client(), advanced)
+    messages = [record.getMessage().partition(":")[0] for record in caplog.records]
+    assert messages == [f"retrying in {pause} s" for pause in ("0.1", "0.1", "0.2", "0.4")]
 
 
 class OldServer:
-    """A server before 4.4.2, which has no command hello; it notes what it is asked."""
+    """A server before 4.4.2, without the command hello; it records the commands."""
 
     read_preference = None
 
     def __init__(self) -> None:
         self.admin = self
-        self.asked: list[str] = []
+        self.requests: list[str] = []
 
     def command(self, name: str, **_: Any) -> dict[str, Any]:
-        self.asked.append(name)
+        self.requests.append(name)
         if name != "isMaster":
             raise errors.OperationFailure("no such command", 59)
         return {"operationTime": Timestamp(7, 1)}
 
 
 @pytest.mark.covers("MDB-PERM-02")
-def test_a_server_without_hello_is_asked_by_its_old_name_and_nothing_else() -> None:
+def test_a_server_without_hello_gets_the_command_by_its_old_name_only() -> None:
     server = OldServer()
     client: Any = server
     assert connection.cluster_time(client) == Timestamp(7, 1)
-    assert server.asked == ["hello", "isMaster"]
+    assert server.requests == ["hello", "isMaster"]

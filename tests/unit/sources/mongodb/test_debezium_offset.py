@@ -1,4 +1,4 @@
-"""Offsets that Debezium has stored become places of ours."""
+"""Offsets that Debezium has stored are converted to positions."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def rest(*entries: tuple[dict[str, str], dict[str, Any]]) -> bytes:
     return json.dumps({"offsets": [{"partition": p, "offset": o} for p, o in entries]}).encode()
 
 
-def place(content: bytes, prefix: str = "shop", **choices: Any) -> StreamPlace | None:
+def read_position(content: bytes, prefix: str = "shop", **choices: Any) -> StreamPlace | None:
     assert is_debeziums(content)
     given = {"shards": lambda: ["s1", "s2"], "allow_invalidation": False, **choices}
     return place_of(read_offsets(content), prefix, **given)
@@ -59,17 +59,17 @@ def place(content: bytes, prefix: str = "shop", **choices: Any) -> StreamPlace |
     ],
 )
 def test_each_form_of_a_stored_offset_is_read(content: bytes) -> None:
-    assert place(content) == AFTER
+    assert read_position(content) == AFTER
 
 
 @pytest.mark.covers("MDB-OFF-01")
-def test_a_token_alone_tells_its_time_and_a_time_alone_begins_with_it() -> None:
+def test_a_token_alone_has_its_time_and_a_time_alone_begins_with_it() -> None:
     idle = {"sec": -1, "ord": -1, "resume_token": OFFSET["resume_token"]}
-    told = StreamPlace(0x6B016DE6, 1, 0, TOKEN)
-    assert place(json.dumps(idle).encode()) == told
+    from_token = StreamPlace(0x6B016DE6, 1, 0, TOKEN)
+    assert read_position(json.dumps(idle).encode()) == from_token
     bare = {"sec": -1, "ord": -1, "resume_token": DATA}
-    assert place(json.dumps(bare).encode()) == told
-    by_time = place(json.dumps({"sec": SECONDS, "ord": 5, "resume_token": None}).encode())
+    assert read_position(json.dumps(bare).encode()) == from_token
+    by_time = read_position(json.dumps({"sec": SECONDS, "ord": 5, "resume_token": None}).encode())
     assert by_time == StreamPlace(SECONDS, 4, LAST_INDEX)
     assert by_time.start_time == bson.Timestamp(SECONDS, 5)
     restored = StreamPlace.from_offset(AFTER.to_offset())
@@ -79,12 +79,12 @@ def test_a_token_alone_tells_its_time_and_a_time_alone_begins_with_it() -> None:
 @pytest.mark.covers("MDB-OFF-02")
 @pytest.mark.parametrize("name", ["rs0", "cluster"])
 def test_an_older_offset_of_a_replica_set_or_of_a_whole_cluster_is_taken(name: str) -> None:
-    assert place(rest(({"server_id": "shop", "replicaSetName": name}, OFFSET))) == AFTER
+    assert read_position(rest(({"server_id": "shop", "replicaSetName": name}, OFFSET))) == AFTER
     both = rest(
         ({"server_id": "shop", "replicaSetName": "s1"}, {"sec": 5, "ord": 1}),
         ({"server_id": "shop", "replicaSetName": "cluster"}, OFFSET),
     )
-    assert place(both) == AFTER
+    assert read_position(both) == AFTER
 
 
 @pytest.mark.covers("MDB-OFF-04")
@@ -94,23 +94,23 @@ def test_offsets_of_shards_are_given_up_for_the_oldest_time_only_where_that_is_a
         ({"server_id": "shop", "replicaSetName": "s2"}, {"sec": SECONDS - 9, "ord": 2}),
     )
     with pytest.raises(ConfigurationError, match=r"internal\.mongodb\.allow\.offset\.invalidation"):
-        place(shards)
-    oldest = place(shards, allow_invalidation=True)
+        read_position(shards)
+    oldest = read_position(shards, allow_invalidation=True)
     assert oldest is not None
     assert (oldest.start_time, oldest.token) == (bson.Timestamp(SECONDS - 9, 2), b"")
-    assert place(shards, allow_invalidation=True, shards=lambda: ["s1", "s2", "s3"]) is None
+    assert read_position(shards, allow_invalidation=True, shards=lambda: ["s1", "s2", "s3"]) is None
 
 
 @pytest.mark.covers("MDB-OFF-05")
-def test_a_file_without_this_connectors_offset_says_so() -> None:
+def test_a_file_without_this_connectors_offset_is_an_error() -> None:
     two = rest(({"server_id": "a"}, OFFSET), ({"server_id": "b"}, OFFSET))
     with pytest.raises(
         ConfigurationError, match=r"server_id is shop, the topic prefix, found a, b.*snapshot"
     ):
-        place(two)
-    assert place(rest(({"server_id": "a"}, OFFSET))) == AFTER, "there is but one"
-    with pytest.raises(ConfigurationError, match="holds no place"):
-        place(json.dumps({"sec": -1, "ord": -1, "initsync": True}).encode())
+        read_position(two)
+    assert read_position(rest(({"server_id": "a"}, OFFSET))) == AFTER, "there is but one"
+    with pytest.raises(ConfigurationError, match="has no position"):
+        read_position(json.dumps({"sec": -1, "ord": -1, "initsync": True}).encode())
 
 
 @pytest.mark.parametrize(
@@ -118,14 +118,14 @@ def test_a_file_without_this_connectors_offset_says_so() -> None:
     [b'["shop"] {', b"{} {}", b'{"offsets": [{"partition": {}}]}', JAVA_FILE[:150], b'["a", 1]\t{}'],
 )
 def test_what_is_no_stored_offset_is_refused(content: bytes) -> None:
-    with pytest.raises(ConfigurationError, match="this is no offset of Debezium"):
+    with pytest.raises(ConfigurationError, match="not a valid offset of Debezium"):
         read_offsets(content)
 
 
 def test_a_broken_token_is_refused() -> None:
     for token in ("%%", base64.b64encode(b"no bson").decode(), 5):
         with pytest.raises(ConfigurationError, match="resume_token"):
-            place(json.dumps({"sec": 5, "ord": 1, "resume_token": token}).encode())
+            read_position(json.dumps({"sec": 5, "ord": 1, "resume_token": token}).encode())
 
 
 def test_our_own_offsets_are_not_taken_for_debeziums() -> None:
@@ -133,25 +133,25 @@ def test_our_own_offsets_are_not_taken_for_debeziums() -> None:
     assert not is_debeziums(b"\xff\xfe no text")
 
 
-def test_unfinished_work_is_told() -> None:
+def test_unfinished_work_is_reported() -> None:
     unfinished = {**OFFSET, "initsync": True, "incremental_snapshot_collections": "[]"}
     assert len(remarks(read_offsets(json.dumps(unfinished).encode()))) == 2
     assert remarks(read_offsets(JAVA_FILE)) == []
 
 
 @pytest.mark.covers("MDB-PERM-03")
-def test_the_shards_are_asked_for_only_where_it_depends_on_them() -> None:
-    asked: list[str] = []
+def test_the_shards_are_read_only_if_needed() -> None:
+    requests: list[str] = []
 
     def unknown() -> None:
-        asked.append("config.shards")
+        requests.append("config.shards")
 
     whole = rest(({"server_id": "shop"}, OFFSET))
-    assert place(whole, shards=unknown, allow_invalidation=True) == AFTER
+    assert read_position(whole, shards=unknown, allow_invalidation=True) == AFTER
     single = [({"server_id": "shop", "replicaSetName": name}, OFFSET) for name in ("s1", "s2")]
     with pytest.raises(ConfigurationError):
-        place(rest(*single), shards=unknown)
-    assert not asked
-    found = place(rest(*single), shards=unknown, allow_invalidation=True)
+        read_position(rest(*single), shards=unknown)
+    assert not requests
+    found = read_position(rest(*single), shards=unknown, allow_invalidation=True)
     assert found is not None, "whether there are other shards can't be told, and it goes on"
-    assert asked == ["config.shards"]
+    assert requests == ["config.shards"]

@@ -93,7 +93,7 @@ def test_mode_none_leaves_out_only_what_an_update_looked_up(operation: str, op: 
 
 
 @pytest.mark.covers("MDB-CAP-06", "MDB-CAP-14")
-def test_a_looked_up_document_that_is_gone_is_null() -> None:
+def test_a_looked_up_document_that_was_deleted_is_null() -> None:
     (event,) = decoded(change(fullDocument=None, fullDocumentBeforeChange=None))
     assert event["before"] is None
     assert event["after"] is None
@@ -134,7 +134,7 @@ def test_events_that_change_no_document_give_no_row() -> None:
     assert [event["row"] for event in events] == [1]
 
 
-def test_broken_events_are_told_and_the_others_are_decoded() -> None:
+def test_broken_events_are_reported_and_the_others_are_decoded() -> None:
     broken = bytearray(change())
     broken[4] = 0x77  # no BSON type
     events = [change(), bytes(broken), change(ns=...), b"", change()]
@@ -144,7 +144,7 @@ def test_broken_events_are_told_and_the_others_are_decoded() -> None:
     assert len(found.reasons) == 3
 
 
-def test_a_sliced_array_is_read_at_its_place() -> None:
+def test_a_sliced_array_is_read_at_its_offset() -> None:
     events = pa.array([change(documentKey={"_id": i}) for i in range(5)], pa.binary()).slice(3)
     found = decode_stream(events, full_document="lookup", pre_images=True)
     assert found.events["id"].to_pylist() == ["3", "4"]
@@ -169,7 +169,7 @@ def spans(data: bytes, *, change_events: bool = True) -> tuple[list[tuple[int, i
     )
 
 
-def test_reading_goes_on_after_a_broken_document() -> None:
+def test_reading_continues_after_a_broken_document() -> None:
     one = change()
     size = len(one)
     for damaged in (0, 1, 5, 40, size - 1):
@@ -183,7 +183,7 @@ def test_reading_goes_on_after_a_broken_document() -> None:
         assert lost == [(size, 2 * size)]
 
 
-def test_an_event_between_broken_places_is_kept() -> None:
+def test_an_event_between_broken_sections_is_kept() -> None:
     one = change()
     kept, lost = spans(one + b"\xff" + one + b"\xff\xff" + one + b"\xff")
     assert [end - start for start, end in kept] == [len(one)] * 3
@@ -200,7 +200,7 @@ def test_a_document_inside_a_broken_one_is_not_taken_for_one_of_the_row(*, chang
     assert len(lost) == 1
 
 
-def test_a_cut_off_end_is_one_broken_place() -> None:
+def test_a_truncated_end_is_one_broken_section() -> None:
     one = change()
     kept, lost = spans(one + one[:-9])
     assert kept == [(0, len(one))]

@@ -197,7 +197,7 @@ def test_text_that_is_no_utf8_is_replaced() -> None:
 
 
 @pytest.mark.parametrize("others", [0, 40])
-def test_of_a_repeated_name_the_last_value_stands_at_the_first_place(others: int) -> None:
+def test_of_a_repeated_name_the_last_value_is_at_the_first_position(others: int) -> None:
     names = [b"a", b"b", b"a", *(b"n%d" % i for i in range(others))]
     body = b"".join(
         b"\x10" + name + b"\0" + number.to_bytes(4, "little") for number, name in enumerate(names)

@@ -43,7 +43,7 @@ DOTTED = st.dictionaries(st.lists(PARTS, min_size=1, max_size=4).map(".".join), 
 
 
 class Clash(Exception):
-    """The new name is taken."""
+    """The new name already exists."""
 
 
 def follow(value: Any, rule: FieldRule, node: int) -> None:
@@ -166,10 +166,10 @@ def test_paths_become_what_the_rules_make_of_their_texts(names: list[str], rules
     compiled = FieldRules(rules)
     masks = [np.ones(len(names), np.bool_)] * len(rules)
     texts, kept = compiled.rename(pa.array(names, pa.utf8()), masks)
-    wanted: list[str | None] = list(names)
+    required: list[str | None] = list(names)
     for rule in rules:
-        wanted = [name and renamed(name, rule) for name in wanted]
-    assert texts.filter(pa.array(kept)).to_pylist() == [name for name in wanted if name is not None]
+        required = [name and renamed(name, rule) for name in required]
+    assert texts.filter(pa.array(kept)).to_pylist() == [name for name in required if name is not None]
 
 
 @given(
@@ -251,7 +251,7 @@ def test_the_key_keeps_what_the_value_loses() -> None:
     ],
 )
 def test_a_wrong_entry_is_named(name: str, value: str, entry: str) -> None:
-    with pytest.raises(ConfigurationError) as told:
+    with pytest.raises(ConfigurationError) as raised:
         from_debezium({"topic.prefix": "shop", name: value})
-    assert repr(entry) in str(told.value)
-    assert name in str(told.value)
+    assert repr(entry) in str(raised.value)
+    assert name in str(raised.value)

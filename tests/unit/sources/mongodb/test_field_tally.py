@@ -54,7 +54,7 @@ def test_damage_is_survived(document: dict[str, Any], changes: list[tuple[int, i
     tally(mutated(bson.encode(document), changes), depth=3)
 
 
-def test_a_field_has_the_least_place_at_which_it_stands() -> None:
+def test_a_field_has_the_smallest_index_of_its_documents() -> None:
     found = tally(bson.encode({"a": 1, "b": 1}), bson.encode({"b": 2, "a": 2}), bson.encode({"a": "x"}))
     assert [(one.path[0], one.kind, one.place) for one in found.fields] == [
         ("a", 16, 0),
@@ -68,7 +68,7 @@ def test_members_of_one_name_count_each() -> None:
     assert only.count == 2
 
 
-def test_documents_used_as_maps_are_told_as_far_as_there_is_room() -> None:
+def test_documents_used_as_maps_are_counted_up_to_the_limit() -> None:
     found = tally(bson.encode({f"user {n}": n for n in range(MOST_FIELDS + 5)}), bson.encode({"user 3": 1}))
     assert not found.whole
     assert len(found.fields) == MOST_FIELDS

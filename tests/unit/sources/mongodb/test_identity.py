@@ -93,7 +93,7 @@ def test_a_symbol_is_the_same_as_its_string() -> None:
 
 
 def exact(value: Any) -> tuple[str, Any]:
-    """Say in Python what a number is: its class and its exact value."""
+    """Return the class and the exact value of a number, in Python."""
     number = value.to_decimal() if isinstance(value, Decimal128) else Decimal(value)
     if number.is_nan():
         return "nan", None
@@ -144,7 +144,7 @@ def test_a_document_without_id_has_no_key() -> None:
 
 
 @pytest.mark.parametrize("count", [0, 3])
-def test_keys_of_many_values_stand_one_after_the_other(count: int) -> None:
+def test_keys_of_many_values_are_concatenated(count: int) -> None:
     documents = [bson.encode({"_id": n}) for n in range(count)]
     data = as_bytes(b"".join(documents))
     ends = np.cumsum([len(d) for d in documents]).astype(np.int64) if count else np.empty(0, np.int64)

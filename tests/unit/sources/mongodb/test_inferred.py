@@ -39,7 +39,7 @@ def learned(of: MongodbCodec, *documents: Any) -> MongodbCodec:
     return of.learn(pa.Table.from_batches([counts]))
 
 
-def shown(of: MongodbCodec, *documents: Any) -> list[dict[str, Any]]:
+def rendered(of: MongodbCodec, *documents: Any) -> list[dict[str, Any]]:
     states = [d if isinstance(d, bytes) else bson.encode(d) for d in documents]
     rows = pa.RecordBatch.from_pylist([{"state": state} for state in states], schema=LIVE_ROW_SCHEMA)
     projected = of.project(rows)
@@ -83,11 +83,11 @@ def test_a_field_that_was_only_null_gets_its_column_with_its_first_value() -> No
     assert types(learned(first, {"v": "x"})) == {"a": "int", "v": "string"}
 
 
-def test_a_value_that_its_column_does_not_hold_stands_in_the_rest() -> None:
+def test_a_value_that_its_column_does_not_hold_is_stored_in_the_rest() -> None:
     of = learned(codec(), {"_id": 1, "n": 1, "s": "x"}, {"_id": 2, "n": 2})
     of = learned(of, {"n": "many", "s": 5, "t": Int64(2**62)}, {"t": 0.5})
 
-    (first, second) = shown(
+    (first, second) = rendered(
         of, {"_id": 3, "n": "many", "s": 5, "t": Int64(2**62 + 1)}, {"_id": 4, "n": None, "t": 0.5}
     )
 
@@ -99,12 +99,12 @@ def test_a_value_that_its_column_does_not_hold_stands_in_the_rest() -> None:
     }
     assert (second["n"], second["t"], second[REST]) == (None, 0.5, None)
     assert of.findings() == [
-        "n is int; values of type string stand in _rest",
-        "s is string; values of type int stand in _rest",
+        "n is int; values of type string are in _rest",
+        "s is string; values of type int are in _rest",
     ]
 
 
-def test_names_that_no_column_can_have_stand_in_the_rest() -> None:
+def test_names_that_no_column_can_have_are_stored_in_the_rest() -> None:
     document = {
         "_id": 1,
         "a": 1,
@@ -118,22 +118,22 @@ def test_names_that_no_column_can_have_stand_in_the_rest() -> None:
         "é 1": 9,
     }
     of = learned(codec(), document)
-    (row,) = shown(of, document)
+    (row,) = rendered(of, document)
     assert list(types(of)) == ["a", "$x", "é 1"]
     assert set(json.loads(row[REST])) == {"A", "a.b", "", "document", "_cdc_x", "_rest"}
 
 
-def test_more_fields_than_allowed_stand_in_the_rest_until_there_is_room() -> None:
+def test_more_fields_than_allowed_are_stored_in_the_rest_until_the_limit_is_raised() -> None:
     few = learned(codec(most=1), {"a": 1, "b": 2})
     assert types(few) == {"a": "int"}
-    assert json.loads(shown(few, {"b": 2})[0][REST]) == {"b": {"$numberInt": "2"}}
+    assert json.loads(rendered(few, {"b": 2})[0][REST]) == {"b": {"$numberInt": "2"}}
     more = learned(codec(few.remember(), most=2), {"b": 2})
     assert types(more) == {"a": "int", "b": "int"}
     assert more.revisit == "`_rest` IS NOT NULL"
     assert more.remember()["left_out"]
 
 
-def test_a_column_that_changes_its_type_begins_anew_and_all_rows_are_written_again() -> None:
+def test_a_column_that_changes_its_type_is_recreated_and_all_rows_are_rewritten() -> None:
     before = learned(codec(), {"n": 1, "m": 1})
     wider = learned(codec(before.remember()), {"m": Int64(1)})
     assert (wider.drift, wider.revisit) == (NO_DRIFT, "")
@@ -152,13 +152,13 @@ def test_fields_that_are_known_change_nothing() -> None:
     assert InferredColumns.from_memory(of.remember()) == of.inferred
 
 
-def test_declared_columns_stand_first_and_take_their_fields() -> None:
+def test_declared_columns_come_first_and_replace_their_fields() -> None:
     of = learned(
         codec(columns={"db.c": {"n": "n decimal(4,2)", "city": "a.city string"}}),
         {"n": 1, "a": {"city": "x"}},
     )
     assert of.mirror_schema().names == ["_id", "document", "n", "city", "a", REST]
-    held, not_held = shown(of, {"n": 1, "a": {"city": "x"}}, {"n": 0.125})
+    held, not_held = rendered(of, {"n": 1, "a": {"city": "x"}}, {"n": 0.125})
     assert (held["city"], held[REST]) == ("x", None)
     assert (not_held["n"], json.loads(not_held[REST])) == (None, {"n": {"$numberDouble": "0.125"}})
 
@@ -172,7 +172,7 @@ def test_columns_may_be_declared_later_and_no_more() -> None:
     assert codec(second.remember(), columns=declared).revisit == ""
     third = codec(second.remember(), columns={"db.c": {"city": "a.city json"}})
     assert (third.drift.replaced, third.revisit) == (frozenset({"N", "city"}), "true")
-    assert shown(third, {"n": 1})[0][REST] == '{"n": {"$numberInt": "1"}}'
+    assert rendered(third, {"n": 1})[0][REST] == '{"n": {"$numberInt": "1"}}'
     fourth = learned(codec(third.remember(), columns={"db.c": {"city": "a.city json"}}), {"n": 0.5})
     assert fourth.revisit == "`_rest` IS NOT NULL"
     assert types(fourth) == {"a": "json", "n": "double"}
@@ -180,12 +180,12 @@ def test_columns_may_be_declared_later_and_no_more() -> None:
 
 def test_members_of_one_name_are_all_there() -> None:
     document = raw_document(raw_element(16, "a", b"\1\0\0\0"), raw_element(16, "a", b"\2\0\0\0"))
-    (row,) = shown(learned(codec(), document), document)
+    (row,) = rendered(learned(codec(), document), document)
     assert (row["a"], row[REST]) == (2, '{"a": {"$numberInt": "1"}}')
 
 
-def test_a_mirror_made_without_inferred_columns_is_refused() -> None:
-    with pytest.raises(ConfigurationError, match="made without inferred columns"):
+def test_a_mirror_created_without_inferred_columns_is_refused() -> None:
+    with pytest.raises(ConfigurationError, match="created without inferred columns"):
         codec({})
 
 
@@ -194,7 +194,7 @@ def test_each_value_is_in_its_column_or_in_the_rest(documents: list[dict[str, An
     of = learned(codec(), *documents)
     by_name = {column.name: column for column in of._typed}
 
-    for document, row in zip(documents, shown(of, *documents), strict=True):
+    for document, row in zip(documents, rendered(of, *documents), strict=True):
         rest = json.loads(row[REST] or "{}")
         left = {}
         for name, value in bson.decode(bson.encode(document), READ).items():

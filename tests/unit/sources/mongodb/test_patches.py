@@ -108,7 +108,7 @@ def test_a_field_that_went_to_the_end_is_recognised(before: dict[str, Any], afte
     assert applied(before, bson.encode(update_description(before, after))) == bson.encode(after)
 
 
-def test_a_field_that_may_have_gone_to_the_end_is_refused() -> None:
+def test_a_field_that_may_have_moved_to_the_end_is_refused() -> None:
     assert set_fields({"a": 1, "b": 2}, {"a": 1}) is None
     assert set_fields({"a": [1, 2], "b": 2}, {"a.0": 1}) == [("a", [1, 2]), ("b", 2)]
 
@@ -139,7 +139,7 @@ def test_names_with_dots_are_found(
     assert set_fields(before, fields) == list(after.items())
 
 
-def test_a_path_with_two_ways_to_read_it_is_refused_unless_the_server_tells_which() -> None:
+def test_an_ambiguous_path_is_refused_unless_the_server_resolves_it() -> None:
     before = {"a": {"b": 1}, "a.b": 1}
     assert set_fields(before, {"a.b": 2}) is None
     assert set_fields(before, {"a.b": 2}, disambiguatedPaths={"a.b": ["a.b"]}) == [
@@ -198,7 +198,7 @@ def test_documents_grow_as_far_as_they_must() -> None:
 
 
 @pytest.mark.parametrize("length", [0, 4, 6, 2**31 - 1, 2**32 - 1])
-def test_a_document_that_is_not_as_long_as_it_says_is_refused(length: int) -> None:
+def test_a_document_that_is_with_a_wrong_length_is_refused(length: int) -> None:
     damaged = length.to_bytes(4, "little") + bson.encode({})[4:]
     assert applied(damaged, patch(updatedFields={"a": 1})) is None
 

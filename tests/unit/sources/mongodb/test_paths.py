@@ -32,7 +32,7 @@ def values_at(data: bytes, *paths: Path) -> list[Any]:
 
 
 def every_path(value: Any, path: Path = ()) -> list[tuple[Path, Any]]:
-    """List all paths below a value, with what stands there."""
+    """List all paths below a value, with their values."""
     if isinstance(value, dict):
         members = list(value.items())
     elif isinstance(value, list):
@@ -53,8 +53,8 @@ def test_every_path_gives_its_value_in_one_walk(document: dict[str, Any], rng: A
     paths = [path for path, _ in expected]
     missing = [("not a member",), *((*path, "not below") for path in paths[:3])]
     found = values_at(data, *paths, *missing, *paths[:2])
-    wanted = [value for _, value in expected]
-    assert repr(found) == repr([*wanted, *[...] * len(missing), *wanted[:2]])
+    required = [value for _, value in expected]
+    assert repr(found) == repr([*required, *[...] * len(missing), *required[:2]])
 
 
 @given(DOCUMENTS)

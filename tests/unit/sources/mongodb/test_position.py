@@ -23,13 +23,13 @@ def test_an_offset_reads_back(place: StreamPlace) -> None:
 
 
 @given(PLACES, PLACES)
-def test_positions_compare_as_places_do(a: StreamPlace, b: StreamPlace) -> None:
+def test_positions_compare_like_their_encodings(a: StreamPlace, b: StreamPlace) -> None:
     places = [(p.seconds, p.increment, p.index) for p in (a, b)]
-    assert (a.position < b.position) == (places[0] < places[1])
-    assert len(a.position) == 12
+    assert (a.encoded < b.encoded) == (places[0] < places[1])
+    assert len(a.encoded) == 12
 
 
-def test_a_place_after_a_cluster_time_begins_with_the_next() -> None:
+def test_a_position_after_a_cluster_time_starts_with_the_next() -> None:
     assert StreamPlace.after(Timestamp(5, 7)).start_time == Timestamp(5, 8)
     assert StreamPlace(5, 2**32 - 1).start_time == Timestamp(6, 0)
     assert StreamPlace(5, 7, 0).start_time == Timestamp(5, 7)
@@ -58,5 +58,5 @@ GOOD = StreamPlace(1, 2, 3).to_offset()["stream"]
     ],
 )
 def test_an_offset_of_another_form_is_refused(offset: Any) -> None:
-    with pytest.raises(ConfigurationError, match="no offset of a MongoDB source"):
+    with pytest.raises(ConfigurationError, match="not a valid MongoDB offset"):
         StreamPlace.from_offset(offset)

@@ -67,8 +67,8 @@ def test_every_recorded_event_becomes_the_record_that_pymongo_would_make(name: s
         last = time
         namespace = f"{decoded['ns']['db']}.{decoded['ns'].get('coll', '')}"
         if decoded["operationType"] in ("insert", "update", "replace", "delete") and SHOP(namespace):
-            place = b"".join(n.to_bytes(4, "big") for n in (time.time, time.inc, index))
-            expected.append((namespace, place, int(decoded["wallTime"]) * 1000, data))
+            expected_position = b"".join(n.to_bytes(4, "big") for n in (time.time, time.inc, index))
+            expected.append((namespace, expected_position, int(decoded["wallTime"]) * 1000, data))
     found = records(raw).to_pylist()
     changes = [r for r in found if r["kind"] == "change"]
     timestamps = pa.array([r["committed_at"] for r in changes]).cast(pa.int64()).to_pylist()
@@ -178,7 +178,7 @@ def test_fields_of_newer_servers_do_not_disturb() -> None:
 
 
 @pytest.mark.covers("MDB-XD-18")
-def test_a_broken_event_is_set_apart_and_the_rest_lands(caplog: pytest.LogCaptureFixture) -> None:
+def test_a_broken_event_is_quarantined_and_the_rest_is_captured(caplog: pytest.LogCaptureFixture) -> None:
     good = [event(documentKey={"_id": n}) for n in range(6)]
     broken = list(good)
     broken[2] = mutated(good[2], [(4, 0x55)])
@@ -190,12 +190,12 @@ def test_a_broken_event_is_set_apart_and_the_rest_lands(caplog: pytest.LogCaptur
     reasons = [r["reason"] for r in found]
     assert reasons[:2] == [None, None]
     assert str(reasons[2]).startswith("BROKEN-EVENT: ")
-    assert reasons[4] == "BROKEN-EVENT: it has no cluster time or operation"
+    assert reasons[4] == "BROKEN-EVENT: the cluster time or the operation is missing"
     assert [r["position"] for r in found] == [r["position"] for r in records(*good).to_pylist()]
     assert f"event 2 at byte {2 * len(good[0])}" in caplog.text
 
 
-def test_a_length_that_cannot_be_followed_sets_the_rest_apart() -> None:
+def test_a_length_that_cannot_be_followed_quarantines_the_rest() -> None:
     found = records(event(), b"\xff\xff\xff\x7f and more", event()).to_pylist()
     assert [r["kind"] for r in found] == ["change", "quarantine"]
     assert found[1]["payload"].endswith(event())
@@ -211,7 +211,7 @@ def test_no_events_give_no_records() -> None:
     assert records().num_rows == 0
 
 
-def test_snapshot_rows_stand_behind_all_events_of_their_cluster_time() -> None:
+def test_snapshot_rows_are_after_all_events_of_their_cluster_time() -> None:
     documents = [bson.encode({"_id": n}) for n in range(3)]
     data = as_bytes(b"".join(documents))
     batch = snapshot_records(

@@ -63,7 +63,7 @@ def test_by_position_every_document_keeps_all_its_values(documents: list[dict[st
 
 @pytest.mark.covers("MDB-XD-31")
 @pytest.mark.parametrize(
-    ("value", "shown"),
+    ("value", "converted"),
     [
         (1.5, 1.5),
         (Int64(2**60), 2**60),
@@ -85,9 +85,9 @@ def test_by_position_every_document_keeps_all_its_values(documents: list[dict[st
         ({}, {}),
     ],
 )  # fmt: skip
-def test_each_type_has_its_place(value: Any, shown: Any) -> None:
+def test_each_type_has_its_family(value: Any, converted: Any) -> None:
     rows, reasons = typed([bson.encode({"v": value}), None], by_position=False)
-    assert (rows, reasons) == ([{"v": shown}, None], {})
+    assert (rows, reasons) == ([{"v": converted}, None], {})
 
 
 def test_documents_of_one_shape_share_a_struct_whatever_their_arrays_length() -> None:
@@ -96,7 +96,7 @@ def test_documents_of_one_shape_share_a_struct_whatever_their_arrays_length() ->
     assert [group.rows.tolist() for group in groups] == [[0, 1, 2, 3, 4]]
 
 
-def test_of_members_with_one_name_the_last_counts_at_the_place_of_the_first() -> None:
+def test_of_members_with_one_name_the_last_counts_at_the_position_of_the_first() -> None:
     twice = raw_document(
         raw_element(0x10, "a", b"\1\0\0\0"),
         raw_element(0x10, "b", b"\2\0\0\0"),
@@ -111,7 +111,7 @@ def test_a_name_that_is_no_text_fails_its_document_alone() -> None:
     broken[broken.index(b"b")] = 0xFF
     rows, reasons = typed([bytes(broken), bson.encode({"a": 1})], by_position=False)
     assert rows == [None, {"a": 1}]
-    assert "no UTF-8" in reasons[0]
+    assert "not UTF-8" in reasons[0]
 
 
 @given(DOCUMENTS, st.lists(st.tuples(st.integers(0, 400), st.integers(0, 255)), max_size=4), st.booleans())
@@ -133,8 +133,8 @@ def test_members_can_be_chosen_and_an_id_added(document: dict[str, Any], identit
     keys = pa.array([bson.encode({"id": identity})] * 2, pa.large_binary())
     chosen, nothing = chosen_members(column, ["b", "a"]).to_pylist()
     assert nothing is None
-    wanted = {name: document[name] for name in ("b", "a") if name in document}
-    assert list(bson.decode(chosen).items()) == list(wanted.items())
+    expected = {name: document[name] for name in ("b", "a") if name in document}
+    assert list(bson.decode(chosen).items()) == list(expected.items())
     added, nothing = with_id(column, keys).to_pylist()
     assert nothing is None
     assert bson.decode(added) == (document if "_id" in document else {**document, "_id": identity})

@@ -1,4 +1,4 @@
-"""Options of the change stream: what a declaration may ask of the server."""
+"""Options of the change stream, and their validation in a declaration."""
 
 from __future__ import annotations
 
@@ -14,20 +14,20 @@ from airflow_cdc_provider.connector import Connector
 from airflow_cdc_provider.exceptions import ConfigurationError
 from airflow_cdc_provider.sources.mongodb.bson import as_bytes, split_documents
 from airflow_cdc_provider.sources.mongodb.guard import require_members
-from airflow_cdc_provider.sources.mongodb.moments import check_moment, parse_moment
 from airflow_cdc_provider.sources.mongodb.options import MongodbOptions
 from airflow_cdc_provider.sources.mongodb.pipeline import describe_pipeline, stream_pipeline
 from airflow_cdc_provider.sources.mongodb.selection import EXPANDED, Selection, event_filter
+from airflow_cdc_provider.sources.mongodb.start_times import check_start_time, parse_start_time
 
 
 def options(**source: Any) -> MongodbOptions:
-    made = Connector.from_dict({"name": "shop", "source": {"type": "mongodb", **source}}).source
-    assert isinstance(made, MongodbOptions)
-    return made
+    built = Connector.from_dict({"name": "shop", "source": {"type": "mongodb", **source}}).source
+    assert isinstance(built, MongodbOptions)
+    return built
 
 
-def stages(*wanted: Any, **stream: Any) -> tuple[Any, ...]:
-    return options(stream={"pipeline": list(wanted), **stream}).stream.pipeline
+def stages(*expected: Any, **stream: Any) -> tuple[Any, ...]:
+    return options(stream={"pipeline": list(expected), **stream}).stream.pipeline
 
 
 @pytest.mark.covers("MDB-CUR-01")
@@ -41,13 +41,13 @@ def test_stages_are_a_list_or_a_text_of_json() -> None:
     fences, own = sent["$match"]["$or"]
     assert fences == {"operationType": {"$in": ["drop", "rename", "dropDatabase", "invalidate"]}}
     assert isinstance(own["fullDocument.at"]["$gte"], datetime)
-    with pytest.raises(ConfigurationError, match="is no JSON"):
+    with pytest.raises(ConfigurationError, match="is not valid JSON"):
         options(stream={"pipeline": '[{"$match": '})
     with pytest.raises(ConfigurationError, match="a list"):
         options(stream={"pipeline": '{"$match": {}}'})
     with pytest.raises(ConfigurationError, match="Extended JSON"):
         stages({"$match": {"x": date(2026, 5, 1)}})
-    with pytest.raises(ConfigurationError, match="no Extended JSON"):
+    with pytest.raises(ConfigurationError, match="not valid Extended JSON"):
         stream_pipeline(options(stream={"pipeline": [{"$match": {"_id": {"$oid": "x"}}}]}), None, split=True)
 
 
@@ -59,7 +59,7 @@ def test_stages_are_a_list_or_a_text_of_json() -> None:
         ({"$match": {}, "$set": {}}, r"one operator each"),
         ({}, "stage 0: none"),
         ({"$changeStreamSplitLargeEvent": {}}, "oversize: split"),
-        ({"$unset": "_id"}, "takes or changes _id"),
+        ({"$unset": "_id"}, "removes or changes _id"),
         ({"$unset": ["fullDocument.x", "ns.coll"]}, r"ns\.coll"),
         ({"$project": {"clusterTime": 0}}, "clusterTime"),
         ({"$project": {"documentKey": {"_id": False}}}, r"documentKey\._id"),
@@ -75,7 +75,9 @@ def test_stages_are_a_list_or_a_text_of_json() -> None:
 def test_stages_that_would_break_the_capture_are_refused_where_they_are_declared(
     stage: dict[str, Any], found: str
 ) -> None:
-    with pytest.raises(ConfigurationError, match=r"option source\.stream\.pipeline is wrong.*" + found):
+    with pytest.raises(
+        ConfigurationError, match=r"invalid value for option source\.stream\.pipeline.*" + found
+    ):
         stages(stage)
 
 
@@ -104,7 +106,7 @@ def test_stages_that_leave_what_capture_needs_are_taken(stage: dict[str, Any]) -
         ("user_only", ["user"]),
     ],
 )
-def test_the_order_of_stages_is_the_one_that_is_asked_for(order: str, operators: list[str]) -> None:
+def test_the_order_of_stages_is_the_configured_one(order: str, operators: list[str]) -> None:
     own = {"$match": {"mine": 1}}
     for oversize in ("split", "skip", "fail"):
         limit = {"skip_over_bytes": 5} if oversize == "skip" else {}
@@ -142,12 +144,12 @@ def test_choices_that_do_not_go_together_are_refused(stream: dict[str, Any]) -> 
 def test_a_target_must_fit_its_scope_when_it_is_declared() -> None:
     assert options(scope="collection", target="db.a.b").target == "db.a.b"
     for scope, name in (("database", ""), ("database", "a.b"), ("collection", "a"), ("collection", ".a")):
-        with pytest.raises(ConfigurationError, match=r"source\.target is wrong"):
+        with pytest.raises(ConfigurationError, match=r"invalid value for option source\.target"):
             options(scope=scope, target=name)
 
 
 @pytest.mark.covers("MDB-CAP-15", "MDB-XM-07")
-def test_the_built_in_filter_knows_skipped_and_expanded_kinds() -> None:
+def test_the_built_in_filter_handles_skipped_and_expanded_kinds() -> None:
     text = json.dumps(event_filter(Selection(), skipped=("update", "replace"), expanded=True))
     assert not {'"update"', '"replace"'} & set(text.replace(",", " ").replace("]", " ").split())
     assert all(f'"{kind}"' in text for kind in ("insert", "delete", "drop", *EXPANDED))
@@ -155,7 +157,7 @@ def test_the_built_in_filter_knows_skipped_and_expanded_kinds() -> None:
 
 @pytest.mark.covers("MDB-XM-06")
 def test_with_a_collation_the_server_excludes_no_name() -> None:
-    """It could take another name for the excluded one."""
+    """A collation could match other names than the excluded one."""
     selection = Selection((".*",), (r"shop\.Orders",))
     assert "Orders" in json.dumps(event_filter(selection))
     assert "Orders" not in json.dumps(event_filter(selection, collated=True))
@@ -174,22 +176,22 @@ def test_with_a_collation_the_server_excludes_no_name() -> None:
         ("2100-01-01", 4102444800 << 32),
     ],
 )
-def test_moments_are_dates_seconds_or_timestamps(text: str, value: int) -> None:
-    assert check_moment(text) == ""
-    assert parse_moment(text) == value
+def test_start_times_are_dates_seconds_or_timestamps(text: str, value: int) -> None:
+    assert check_start_time(text) == ""
+    assert parse_start_time(text) == value
 
 
 @pytest.mark.covers("MDB-CAP-09")
 @pytest.mark.parametrize("text", ["yesterday", "-1", "0", "1969-12-31", "2200-01-01", str(1 << 64), "1.5"])
-def test_what_is_no_moment_is_refused(text: str) -> None:
-    with pytest.raises(ConfigurationError, match=r"source\.start_at is wrong: expected an ISO date"):
+def test_an_invalid_start_time_is_refused(text: str) -> None:
+    with pytest.raises(ConfigurationError, match=r"source\.start_at: expected an ISO date"):
         options(start_at=text)
 
 
-def test_what_yaml_makes_of_a_moment_is_written_back_as_text() -> None:
+def test_a_start_time_parsed_by_yaml_is_written_back_as_text() -> None:
     for given, text in ((1767225600, "1767225600"), (datetime(2026, 1, 1, 12), "2026-01-01T12:00:00")):
-        made = Connector.from_dict({"name": "s", "source": {"type": "mongodb", "start_at": given}})
-        assert json.loads(json.dumps(made.to_dict()))["source"]["start_at"] == text
+        built = Connector.from_dict({"name": "s", "source": {"type": "mongodb", "start_at": given}})
+        assert json.loads(json.dumps(built.to_dict()))["source"]["start_at"] == text
 
 
 WHOLE = {
@@ -208,7 +210,7 @@ def look(*events: dict[str, Any], full_document: bool = True) -> None:
 
 
 @pytest.mark.covers("MDB-CUR-01")
-def test_events_that_lack_something_are_told_by_their_namespace() -> None:
+def test_events_that_lack_a_member_are_reported_with_their_namespace() -> None:
     look(WHOLE, {**WHOLE, "fullDocument": None}, {**WHOLE, "operationType": "invalidate", "ns": None})
     for member in ("operationType", "clusterTime", "ns", "documentKey", "fullDocument"):
         part = {name: value for name, value in WHOLE.items() if name != member}
@@ -224,7 +226,7 @@ def test_events_that_lack_something_are_told_by_their_namespace() -> None:
 
 @pytest.mark.covers("MDB-FAULT-01")
 def test_every_problem_of_a_declaration_is_named_at_once() -> None:
-    with pytest.raises(ConfigurationError) as told:
+    with pytest.raises(ConfigurationError) as raised:
         Connector.from_dict(
             {
                 "name": "a b",
@@ -240,8 +242,8 @@ def test_every_problem_of_a_declaration_is_named_at_once() -> None:
         "start_at",
         "source.x",
     )
-    assert all(part in str(told.value) for part in parts)
-    assert str(told.value).count("[CDC-CONFIGURATION]") == 1
+    assert all(part in str(raised.value) for part in parts)
+    assert str(raised.value).count("[CDC-CONFIGURATION]") == 1
 
 
 @pytest.mark.covers("MDB-XE-03")
@@ -254,5 +256,5 @@ def test_update_descriptions_go_before_large_events_are_split() -> None:
         "$unset",
         "$changeStreamSplitLargeEvent",
     ]
-    with pytest.raises(ConfigurationError, match="leaves nothing of updates"):
+    with pytest.raises(ConfigurationError, match="removes all content of updates"):
         options(full_document="none", stream={"update_descriptions": False})

@@ -1,6 +1,6 @@
-"""A driver's session on a log that is kept in memory; it keeps a record of what it was asked.
+"""A driver's session on a log in memory, which records its requests.
 
-It answers the one query that readers ask, in pages of the statement's size, and fails as it is told to.
+It answers the readers' only query, in pages of the statement's size, and fails as configured.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ class FakeSession:
         columns: Columns of the log.
         complete: Rows by stream as all replicas together have them; default: the same.
         fails: Returns the error with which the request of a number fails, None for none.
-        requests: What was asked: stream, page size, consistency level.
+        requests: The requests: stream, page size, consistency level.
         most_in_flight: The most requests that waited for an answer at a time.
     """
 
@@ -55,7 +55,7 @@ class FakeSession:
         return PreparedStatement([], b"", None, query, "s", 4, metadata, None)
 
     def execute_async(self, statement: Any, paging_state: bytes | None = None) -> FakeFuture:
-        """Ask for a page."""
+        """Request a page."""
         stream, begin, end = statement.values
         level = ConsistencyLevel.value_to_name[statement.consistency_level]
         self.requests.append((stream, statement.fetch_size, level))

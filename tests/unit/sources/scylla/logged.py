@@ -62,7 +62,7 @@ def table_schema(table: Table, table_id: str = TABLE_ID) -> TableSchema:
     found = [
         *columns(table.partition, "partition_key"),
         *columns(table.clustering, "clustering"),
-        *columns(table.statics, "static"),
+        *columns(table.static_columns, "static"),
         *columns(table.regular, "regular"),
     ]
     return number_columns(TableSchema(table.keyspace, table.name, table_id, order_columns(found)))
@@ -71,7 +71,7 @@ def table_schema(table: Table, table_id: str = TABLE_ID) -> TableSchema:
 def schema_payload(table: Table, table_id: str = TABLE_ID) -> bytes:
     """Write the record of kind ``schema`` of a table's log."""
     logged = [(name, kind.cql(table.keyspace)) for name, kind in log_columns(table)]
-    base = (*table.partition, *table.clustering, *table.statics, *table.regular)
+    base = (*table.partition, *table.clustering, *table.static_columns, *table.regular)
     types: dict[str, list[list[str]]] = {}
     for column in base:
         _note_types(column.type, table.keyspace, types)
@@ -85,7 +85,7 @@ def schema_payload(table: Table, table_id: str = TABLE_ID) -> bytes:
             "clustering": [
                 [c.name, "desc" if c.name in table.descending else "asc"] for c in table.clustering
             ],
-            "static": [c.name for c in table.statics],
+            "static": [c.name for c in table.static_columns],
             "columns": [*logged[:6], (LOG_ROW_TTL, "int"), *sorted(logged[6:])],
             "base": {c.name: c.type.cql(table.keyspace) for c in base},
             "types": types,

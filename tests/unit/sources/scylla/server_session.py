@@ -17,7 +17,7 @@ class ServerSession:
     Args:
         tables: By ``keyspace.table`` its rows; any other is refused. Conditions aren't looked at.
         nodes: How many nodes there are.
-        requests: What was asked: the table, and the level that the statement asks for, empty for none.
+        requests: The requests: the table, and the level of the statement, empty for none.
     """
 
     tables: Mapping[str, Sequence[Mapping[str, Any]]]
@@ -42,6 +42,6 @@ class ServerSession:
         return iter([SimpleNamespace(**row) for row in self.tables[table]])
 
     def execute_async(self, query: str, host: Any) -> Any:
-        """Ask one node."""
+        """Query one node."""
         del host
         return SimpleNamespace(result=lambda: self.execute(query))

@@ -46,7 +46,7 @@ TEA = {"op": 2, "sku": i(1), "name": t("tea")}
 
 
 def refused(codec: ScyllaCodec, given: list[LogRow], table: Table = ITEM) -> str:
-    """Decode a change that is broken beside a sound one; return its reason."""
+    """Decode a broken change together with a valid one; return its reason."""
     sound = change_record(table, rows({"op": 4}, key=table.partition[0].name))
     decoded = codec.decode(changes([sound, change_record(table, given), sound]), [])
     assert decoded.undecodable == [1]
@@ -64,7 +64,7 @@ def edited(given: list[LogRow], number: int, **values: Any) -> list[LogRow]:
     return [*found]
 
 
-def test_an_unknown_operation_is_told_with_its_place() -> None:
+def test_an_unknown_operation_is_reported_with_its_position() -> None:
     for code in (10, -1, -2, -5, 127, -128):
         reason = refused(ITEMS, rows({"op": code, "sku": i(1)}))
         assert reason.startswith("unknown-operation: ")
@@ -142,7 +142,7 @@ def test_a_schema_record_that_is_none_is_refused() -> None:
         with pytest.raises(CorruptInput):
             LogTable.of(broken)
     without = sound.replace(b"cdc$operation", b"operation")
-    with pytest.raises(CorruptInput, match="lacks columns"):
+    with pytest.raises(CorruptInput, match="has missing columns"):
         recall_scylla_codec(table_schema(ITEM), {schema_digest(without): without}, None).decode(
             changes([]), []
         )
@@ -163,7 +163,7 @@ def test_the_records_that_the_capture_makes_of_logs_decode_them() -> None:
     assert (found["part"], found["tags"], found["qty"]) == (i(1), pack_elements([b"a"]), i(3))
 
 
-def test_changes_of_a_table_that_was_dropped_are_passed_over() -> None:
+def test_changes_of_a_dropped_table_are_skipped() -> None:
     other = schema_payload(ITEM, OTHER_ID)
     own = schema_payload(ITEM)
     codec = recall_scylla_codec(
@@ -177,11 +177,11 @@ def test_changes_of_a_table_that_was_dropped_are_passed_over() -> None:
 
 def test_a_column_that_was_dropped_counts_no_more() -> None:
     """Neither as it was, nor under the name of one that was added later, whatever its form."""
-    gone = DroppedColumn("name", "regular", table_schema(ITEM).columns[-1].type, T)
+    dropped_column = DroppedColumn("name", "regular", table_schema(ITEM).columns[-1].type, T)
     rest = replace(ITEM, regular=(Column("qty", INT),))
     record = change_record(ITEM, rows({**TEA, "qty": i(2)}))
     for table in (rest, replace(ITEM, regular=(Column("name", TEXT), Column("qty", INT)))):
-        schema = replace(table_schema(table), dropped={"name": gone})
+        schema = replace(table_schema(table), dropped={"name": dropped_column})
         assert _selected(codec_of(table, ITEM, schema=schema), [record]) == {
             **dict.fromkeys(c.name for c in schema.columns),
             "shop": i(7),

@@ -32,7 +32,7 @@ VNODES = 3
 def logs(
     *begins: int, ttl: int = 86_400, tablets: bool = False, tables: tuple[str, ...] = ("shop.item",)
 ) -> LogState:
-    """Tell of logs whose generations have three vnodes of two shards, or three tablets."""
+    """Build the state of logs whose generations have three vnodes of two shards, or three tablets."""
     streams = [stream_id(10 * n + shard, 0 if tablets else n, 7) for n in range(VNODES) for shard in (0, 1)]
     groups = by_token(streams[::2]) if tablets else by_vnode(streams)
     timeline = Timeline(begins or (FIRST, SECOND), lambda _: groups)
@@ -65,7 +65,7 @@ def imported(entries: list[Any], of: LogState) -> tuple[Mapping[str, TablePositi
 
 
 @pytest.mark.covers("SCY-OFF-05")
-def test_each_vnode_goes_on_at_its_window_and_a_change_inside_it_is_read_again() -> None:
+def test_each_vnode_resumes_at_its_window_and_a_change_inside_it_is_read_again() -> None:
     change: dict[str, Any] = {
         "change_id_stream_id": "0x" + stream_id(1, 2, 7).hex(),
         "change_id_time": bound(FIRST + 45_000, 5),
@@ -96,12 +96,12 @@ def test_a_generation_that_one_vnode_has_not_finished_is_first() -> None:
 
 
 @pytest.mark.covers("SCY-OFF-05")
-def test_a_vnode_without_an_offset_is_read_from_the_begin_of_its_generation() -> None:
+def test_a_vnode_without_an_offset_is_read_from_the_start_of_its_generation() -> None:
     found, remarks = imported([entry(0, FIRST + 5000)], logs(FIRST))
     assert found["shop.item"] == TablePosition(FIRST, FIRST * 1000, {"0": (FIRST + 5000) * 1000})
     assert remarks == (
-        f"2 of the vnodes of shop.item have no offset in the generation {FIRST}, so they are read from its "
-        "begin: 1, 2",
+        f"2 of the vnodes of shop.item have no offset in generation {FIRST}, so they are read from its "
+        "start: 1, 2",
     )
 
 
@@ -115,42 +115,42 @@ def test_expired_generations_do_not_hold_up_later_ones() -> None:
     found, _ = imported([entry(0, FIRST + 5000), entry(0, SECOND + 9, SECOND)], of)
     assert found["shop.item"].generation_ms == SECOND
     found, _ = imported([entry(n, FIRST + 5000) for n in range(VNODES)], of)
-    assert found["shop.item"] == TablePosition(FIRST, (FIRST + 5000) * 1000), "a run tells what is lost"
+    assert found["shop.item"] == TablePosition(FIRST, (FIRST + 5000) * 1000), "a run reports what is lost"
 
 
-def test_streams_that_the_cluster_has_forgotten_leave_the_place_where_reading_stopped() -> None:
+def test_streams_that_the_cluster_no_longer_lists_keep_the_stored_position() -> None:
     found, remarks = imported([entry(0, FIRST + 5000)], logs(SECOND, ttl=50))
     assert found["shop.item"] == TablePosition(FIRST, (FIRST + 5000) * 1000)
-    assert "have expired" in remarks[0] or "has expired" in remarks[0]
+    assert "have expired" in remarks[0]
 
 
 @pytest.mark.parametrize(
-    ("entries", "of", "told"),
+    ("entries", "of", "message"),
     [
-        ([entry(0, SECOND, SECOND - 7)], logs(), "generation that this cluster doesn't know"),
-        ([entry(0, FIRST, FIRST - 7)], logs(), "generation that this cluster doesn't know"),
-        ([entry(0, NOW + 1)], logs(FIRST), "lies in the future"),
-        ([entry(0, FIRST, table="other")], logs(), "no offset of a table that the connector selects"),
-        ([], logs(), "found none at all"),
+        ([entry(0, SECOND, SECOND - 7)], logs(), "generation that this cluster doesn't have"),
+        ([entry(0, FIRST, FIRST - 7)], logs(), "generation that this cluster doesn't have"),
+        ([entry(0, NOW + 1)], logs(FIRST), "is in the future"),
+        ([entry(0, FIRST, table="other")], logs(), "no offset belongs to a selected table"),
+        ([], logs(), "found no offset"),
         ([{"partition": {"server": "shop"}, "offset": {"vgtid": "[]"}}], logs(), "source connector"),
         ([entry(0, FIRST, change_id_time="x", change_id_stream_id="0x")], logs(), "source connector"),
-        ([entry(0, FIRST, window_start=str(uuid.UUID(int=4)))], logs(), "no UUID of version 1"),
+        ([entry(0, FIRST, window_start=str(uuid.UUID(int=4)))], logs(), "not a UUID of version 1"),
     ],
 )
 @pytest.mark.covers("SCY-OFF-05")
-def test_what_can_not_be_gone_on_from_is_refused(entries: list[Any], of: LogState, told: str) -> None:
-    with pytest.raises(ConfigurationError, match=told):
+def test_offsets_that_can_not_be_resumed_are_rejected(entries: list[Any], of: LogState, message: str) -> None:
+    with pytest.raises(ConfigurationError, match=message):
         imported(entries, of)
 
 
-def test_tables_with_and_without_offsets_are_told() -> None:
+def test_tables_with_and_without_offsets_are_reported() -> None:
     of = logs(FIRST, tables=("shop.item", "shop.unit"))
     entries = [*(entry(n, FIRST + 9) for n in range(VNODES)), entry(0, FIRST, table="old")]
     found, remarks = imported(entries, of)
     assert list(found) == ["shop.item"]
     assert remarks == (
-        "shop.old has no log or isn't selected: its offsets are left out",
-        "shop.unit has no offset: its capture begins as at first",
+        "shop.old has no log or isn't selected: its offsets are skipped",
+        "shop.unit has no offset: its capture starts as for a new connector",
     )
 
 
@@ -164,16 +164,16 @@ def test_what_is_exported_comes_back_less_than_a_millisecond_earlier(
 ) -> None:
     of = logs(tablets=tablets)
     groups = of.timelines["shop.item"].groups(SECOND)
-    stands = {group: SECOND * 1000 + us for group, us in zip(groups, places, strict=True)}
-    least = min(stands.values())
-    position = TablePosition(SECOND, least, {g: us for g, us in stands.items() if us > least})
+    positions = {group: SECOND * 1000 + us for group, us in zip(groups, places, strict=True)}
+    least = min(positions.values())
+    position = TablePosition(SECOND, least, {g: us for g, us in positions.items() if us > least})
 
     content = to_rest(to_connect({"shop.item": position}, of, 30)).encode()
     assert is_the_connectors(content)
     found, remarks = positions_of(read_offsets(content), of)
     back = found["shop.item"]
     assert (back.generation_ms, remarks) == (SECOND, ())
-    for group, us in stands.items():
+    for group, us in positions.items():
         expected = least if tablets else us  # tablets have one offset together
         assert back.group_reads_from(group) == max(expected // 1000, SECOND) * 1000
 

@@ -58,7 +58,7 @@ def elements(*texts: str) -> bytes:
 
 
 @pytest.mark.covers("SCY-COL-01", "SCY-COL-05")
-def test_sets_tell_what_was_added_removed_and_replaced() -> None:
+def test_sets_report_added_removed_and_replaced_elements() -> None:
     def of(assignment: Assignment) -> tuple[Any, ...]:
         value, change = changed("tags", assignment)
         return value, change["removed"], change["replaced"]
@@ -71,7 +71,7 @@ def test_sets_tell_what_was_added_removed_and_replaced() -> None:
 
 
 @pytest.mark.covers("SCY-COL-02")
-def test_maps_tell_pairs_that_were_set_and_keys_that_were_removed() -> None:
+def test_maps_report_written_pairs_and_removed_keys() -> None:
     def of(*assignments: Assignment) -> tuple[Any, ...]:
         value, change = changed("attr", *assignments)
         return value, change["removed"], change["replaced"]
@@ -89,11 +89,11 @@ def test_lists_are_in_the_order_of_their_cells_times_and_name_their_ids() -> Non
     assert changed("log", PrependElements("log", (i(2), i(1))))[0] == [2, 1]
     database = server(THINGS)
     (first,) = database.execute(Update(KEY, PART, (SetWhole("log", pack_elements([i(8), i(9)])),)))
-    told = decoded(THINGS, [first], KEY).events.to_pylist()[0]["collections"]["log"]
+    log_changes = decoded(THINGS, [first], KEY).events.to_pylist()[0]["collections"]["log"]
     (second,) = database.execute(DeleteColumns(KEY, PART, (SetElement("log", i(1), None),)), at=T + 10)
     event = decoded(THINGS, [second], KEY).events.to_pylist()[0]
-    assert event["collections"]["log"]["removed"] == [told["added"][1]]
-    assert (told["replaced"], event["collections"]["log"]["replaced"]) == (True, False)
+    assert event["collections"]["log"]["removed"] == [log_changes["added"][1]]
+    assert (log_changes["replaced"], event["collections"]["log"]["replaced"]) == (True, False)
 
 
 def test_a_list_that_the_log_holds_in_another_order_is_sorted_by_time_and_then_by_signed_bytes() -> None:
@@ -108,7 +108,7 @@ def test_a_list_that_the_log_holds_in_another_order_is_sorted_by_time_and_then_b
 
 
 @pytest.mark.covers("SCY-COL-04")
-def test_user_defined_types_tell_fields_that_were_set_and_that_were_set_to_null() -> None:
+def test_user_defined_types_report_written_and_nulled_fields() -> None:
     assert changed("addr", SetField("addr", 1, t("Oslo"))) == (
         {"street": None, "city": "Oslo"},
         {"added": None, "removed": None, "replaced": False},
@@ -125,7 +125,7 @@ def test_a_user_defined_type_whose_value_is_all_nulls_was_not_touched() -> None:
     assert event["collections"]["addr"] is None
 
 
-def test_columns_that_a_statement_did_not_touch_are_told_apart() -> None:
+def test_columns_that_a_statement_did_not_modify_are_distinguished() -> None:
     event = things(SetWhole("qty", None), AddElements("tags", (t("a"),)))
     assert {n for n, yes in event["modified"].items() if yes} == {"qty", "tags"}
 
@@ -150,8 +150,11 @@ def test_rows_of_one_key_with_other_ttls_stay_events_of_their_own() -> None:
         Update(SHOP, (i(1),), (SetWhole("name", t("tea")),), ttl=60),
         Update(SHOP, (i(1),), (SetWhole("qty", i(3)),), ttl=90),
     )
-    told = decoded(ITEM, changes, SHOP).events.to_pylist()
-    assert [(e["ttl"], e["set"]["name"], e["set"]["qty"]) for e in told] == [(60, "tea", None), (90, None, 3)]
+    events_found = decoded(ITEM, changes, SHOP).events.to_pylist()
+    assert [(e["ttl"], e["set"]["name"], e["set"]["qty"]) for e in events_found] == [
+        (60, "tea", None),
+        (90, None, 3),
+    ]
 
 
 @pytest.mark.covers("SCY-EVT-04", "SCY-EVT-05")
@@ -171,15 +174,15 @@ def test_a_range_is_recognised_by_its_pair_and_gives_no_event() -> None:
 def test_a_partition_delete_is_an_event_where_a_partition_is_a_row() -> None:
     plain = Table("shop", "plain", (Column("id", INT),), (), (), (Column("v", INT),))
     newer = server(preimage=Preimage.ON, preimage_of_partition_deletes=True).table.cdc
-    asked = replace(plain, cdc=newer)
-    for table, before in ((plain, None), (asked, {"v": 3})):
+    with_preimages = replace(plain, cdc=newer)
+    for table, before in ((plain, None), (with_preimages, {"v": 3})):
         database = Server(table)
         changes = [
             *database.execute(Insert(KEY, (), {"v": i(3)})),
             *database.execute(DeletePartition(KEY), at=T + 1),
         ]
-        told = decoded(table, changes, KEY).events.to_pylist()
-        assert [(e["op"], e["before"]) for e in told] == [("c", None), ("d", before)]
+        events_found = decoded(table, changes, KEY).events.to_pylist()
+        assert [(e["op"], e["before"]) for e in events_found] == [("c", None), ("d", before)]
     found = decoded(ITEM, server().execute(DeletePartition(SHOP)), SHOP)
     assert (found.events.num_rows, found.left_out) == (0, {"partition delete": 1})
 
@@ -211,13 +214,15 @@ def test_images_are_found_by_their_keys_among_the_rows_of_a_batch() -> None:
         Update(SHOP, (i(3),), (SetWhole("qty", i(30)),)),
         at=T + 1,
     )
-    told = decoded(database.table, changes, SHOP).events.to_pylist()
-    found = {e["key"]["sku"]: (e["op"], e["before"]["qty"], e["after"] and e["after"]["qty"]) for e in told}
+    events_found = decoded(database.table, changes, SHOP).events.to_pylist()
+    found = {
+        e["key"]["sku"]: (e["op"], e["before"]["qty"], e["after"] and e["after"]["qty"]) for e in events_found
+    }
     assert found == {1: ("u", 1, 10), 2: ("d", 2, None), 3: ("u", 3, 30)}
 
 
 @pytest.mark.covers("SCY-IMG-05")
-def test_a_preimage_tells_columns_that_were_null_from_those_that_it_does_not_show() -> None:
+def test_a_preimage_distinguishes_null_columns_from_missing_ones() -> None:
     database = server(preimage=Preimage.ON)
     changes = [
         *database.execute(Insert(SHOP, (i(1),), {"name": t("tea")})),
@@ -323,20 +328,20 @@ def one(row: LogRow) -> bytes:
 def test_what_is_no_whole_change_is_named_and_the_others_are_decoded() -> None:
     good = one(LogRow(2, (i(1),), end_of_batch=True))
     assert refused(good, one(LogRow(77, (i(1),), end_of_batch=True)), good) == {
-        1: "cdc$operation 77 isn't known"
+        1: "cdc$operation 77 is unknown"
     }
     assert refused(good, one(LogRow(2, (i(1),)))) == {
-        1: "its last row has no cdc$end_of_batch: it isn't whole"
+        1: "its last row has no cdc$end_of_batch: it is incomplete"
     }
-    assert refused(one(LogRow(5, (i(1),), end_of_batch=True))) == {0: "a range of a delete has one bound"}
-    assert refused(one(LogRow(8, (i(1),), end_of_batch=True))) == {0: "a range of a delete has one bound"}
+    assert refused(one(LogRow(5, (i(1),), end_of_batch=True))) == {0: "a range delete has only one bound"}
+    assert refused(one(LogRow(8, (i(1),), end_of_batch=True))) == {0: "a range delete has only one bound"}
 
 
 @pytest.mark.parametrize("cut", [0, 1, 3, 5, 9, 40, -1])
 def test_a_payload_that_is_cut_anywhere_is_refused_alone(cut: int) -> None:
     good = one(LogRow(2, (i(1),), values={"name": t("tea")}, end_of_batch=True))
-    assert refused(good, good[:cut], good) == {1: "its payload breaks its format"}
-    assert refused(good + b"\0") == {0: "its payload breaks its format"}
+    assert refused(good, good[:cut], good) == {1: "its payload is malformed"}
+    assert refused(good + b"\0") == {0: "its payload is malformed"}
 
 
 def test_a_value_of_the_wrong_size_names_its_column() -> None:

@@ -10,7 +10,7 @@ import pytest
 
 from airflow_cdc_provider.changes.record import CHANGE_SCHEMA
 from airflow_cdc_provider.sources.cql.describe import parse_cql
-from airflow_cdc_provider.sources.scylla.log_options import UNTOLD, CdcOption, read_log_options
+from airflow_cdc_provider.sources.scylla.log_options import UNREPORTED, CdcOption, read_log_options
 from airflow_cdc_provider.sources.scylla.log_schema import LogHistory, log_tables
 from airflow_cdc_provider.sources.scylla.options import ScyllaOptions
 from airflow_cdc_provider.sources.scylla.payload import LOG_SUFFIX
@@ -57,29 +57,29 @@ def test_the_option_of_a_table_has_the_servers_defaults() -> None:
 
 
 @pytest.mark.covers("SCY-LOG-10")
-def test_a_log_that_nothing_tells_of_is_on_and_its_rows_live_as_its_table_says() -> None:
+def test_an_unlisted_log_is_enabled_and_has_its_tables_ttl() -> None:
     names = [("t", 0), ("t" + LOG_SUFFIX, 60), ("u", 9), ("u" + LOG_SUFFIX, 0), ("plain", 5)]
     tables = [{"keyspace_name": "s", "table_name": n, "default_time_to_live": ttl} for n, ttl in names]
     session = ServerSession({"system_schema.tables": tables})
-    untold = {"s.t": CdcOption(True, 60, UNTOLD), "s.u": CdcOption(True, 0, UNTOLD)}
-    assert read_log_options(session) == untold
+    unreported = {"s.t": CdcOption(True, 60, UNREPORTED), "s.u": CdcOption(True, 0, UNREPORTED)}
+    assert read_log_options(session) == unreported
 
-    told: list[dict[str, Any]] = [
+    listed: list[dict[str, Any]] = [
         {"keyspace_name": "s", "table_name": "t", "cdc": {"enabled": "true", "postimage": "true"}}
     ]
-    told += [{"keyspace_name": "s", "table_name": "plain", "cdc": None}]
-    session = ServerSession({"system_schema.tables": tables, "mine.scylla_tables": told})
+    listed += [{"keyspace_name": "s", "table_name": "plain", "cdc": None}]
+    session = ServerSession({"system_schema.tables": tables, "mine.scylla_tables": listed})
     options = read_log_options(session, "mine")
     assert options["s.t"] == CdcOption(True, 86400, "full", frozenset({"postimage"}))
-    assert options["s.u"] == untold["s.u"]
+    assert options["s.u"] == unreported["s.u"]
     assert not options["s.plain"].enabled
 
 
 def test_a_schema_record_decodes_a_log_by_itself() -> None:
     tables = log_tables(parse_cql(SCHEMA), {"s.t": CdcOption(True, 60, "full")})
     assert list(tables) == ["s.t"]
-    told = json.loads(tables["s.t"].payload)
-    assert [name for name, _ in told["columns"]] == [
+    content = json.loads(tables["s.t"].payload)
+    assert [name for name, _ in content["columns"]] == [
         "cdc$stream_id",
         "cdc$time",
         "cdc$batch_seq_no",
@@ -89,11 +89,15 @@ def test_a_schema_record_decodes_a_log_by_itself() -> None:
         "ttl(cdc$operation)",
         *sorted(OTHERS),
     ]
-    assert dict(told["columns"])["l"] == "frozen<map<timeuuid, int>>"
-    assert told["base"] == {"k": "int", "c": "int", "o": "int", "u": "outer", "l": "list<int>"}
-    assert told["types"] == {"inner": [["a", "int"]], "outer": [["b", "frozen<inner>"], ["c", "text"]]}
-    assert (told["partition_key"], told["clustering"], told["static"]) == (["k"], [["c", "desc"]], ["o"])
-    assert (told["log_ttl"], told["delta"]) == (60, "full")
+    assert dict(content["columns"])["l"] == "frozen<map<timeuuid, int>>"
+    assert content["base"] == {"k": "int", "c": "int", "o": "int", "u": "outer", "l": "list<int>"}
+    assert content["types"] == {"inner": [["a", "int"]], "outer": [["b", "frozen<inner>"], ["c", "text"]]}
+    assert (content["partition_key"], content["clustering"], content["static"]) == (
+        ["k"],
+        [["c", "desc"]],
+        ["o"],
+    )
+    assert (content["log_ttl"], content["delta"]) == (60, "full")
 
 
 def test_what_changes_of_a_log_is_recorded_once() -> None:
@@ -102,7 +106,7 @@ def test_what_changes_of_a_log_is_recorded_once() -> None:
     records: list[dict[str, Any]] = []
     history = LogHistory()
     for at_us, option in enumerate([off, on, on, off, off, on, CdcOption(True, ttl_seconds=60)], 1):
-        found = list(history.news(log_tables(parse_cql(SCHEMA), {"s.t": option}).values(), (), at_us))
+        found = list(history.new_records(log_tables(parse_cql(SCHEMA), {"s.t": option}).values(), (), at_us))
         records += [{name: r.get(name) for name in CHANGE_SCHEMA.names} for r in found]
         history = LogHistory(pa.Table.from_pylist(records, CHANGE_SCHEMA))
     times = [int.from_bytes(r["position"][-8:], "big") for r in records]

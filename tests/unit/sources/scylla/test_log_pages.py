@@ -48,7 +48,7 @@ def test_changes_are_the_same_however_pages_cut_them(sizes: list[int], data: st.
         content = rest + b"".join(rows[at : at + count])
         page, left, rest_rows = page_changes(content, rest_rows + count, COLUMNS, more=more)
         rest, at = content[left:], at + count
-        assert page.whole.all()
+        assert page.complete.all()
         begin = 0
         for end, time in zip(page.ends.tolist(), page.times, strict=True):
             found.append(list(payload_rows(page.payloads[begin:end].tobytes())))
@@ -62,15 +62,15 @@ def test_changes_are_the_same_however_pages_cut_them(sizes: list[int], data: st.
 def test_a_change_without_its_end_is_not_whole() -> None:
     rows = [row(1, 0), row(2, 0, last=True), row(3, 0)]
     page, left, left_rows = page_changes(b"".join(rows), 3, COLUMNS, more=False)
-    assert page.whole.tolist() == [False, True, False]
+    assert page.complete.tolist() == [False, True, False]
     assert (left, left_rows) == (len(b"".join(rows)), 0)
     page, left, left_rows = page_changes(b"".join(rows), 3, COLUMNS, more=True)
-    assert page.whole.tolist() == [False, True]
+    assert page.complete.tolist() == [False, True]
     assert (left, left_rows) == (len(rows[0] + rows[1]), 1)
 
 
 @pytest.mark.parametrize("code", [-128, -5, -2, -1, 10, 127])
-def test_codes_that_are_not_known_are_told(code: int) -> None:
+def test_unknown_codes_are_reported(code: int) -> None:
     rows = [row(1, 0, code=2), row(1, 1, code=code, last=True), row(2, 0, code=-3, last=True)]
     page, _, _ = page_changes(b"".join(rows), 3, COLUMNS, more=False)
     assert page.unknown_code.tolist() == [code, 0]

@@ -92,7 +92,7 @@ def read(session: FakeSession, streams: int, **how: Any) -> tuple[list[dict[str,
     return pa.Table.from_batches(batches, CHANGE_SCHEMA).to_pylist(), counts
 
 
-def told(session: FakeSession) -> Iterator[str]:
+def levels_of(session: FakeSession) -> Iterator[str]:
     return (level for _, _, level in session.requests)
 
 
@@ -123,10 +123,10 @@ def test_requests_in_flight_stay_within_the_tasks_share() -> None:
     assert session.most_in_flight == 8
     assert counts["requests"] == len(session.requests) == 100
     assert session.shut_down
-    assert set(told(session)) == {"QUORUM"}
+    assert set(levels_of(session)) == {"QUORUM"}
 
 
-def test_an_overloaded_cluster_is_asked_again_for_smaller_pages_with_fewer_requests_at_a_time() -> None:
+def test_requests_to_an_overloaded_cluster_are_retried_with_smaller_pages_and_fewer_in_flight() -> None:
     streams = {stream_id(n): rows_of(n, 3) for n in range(50)}
     overload = ReadTimeout("busy", consistency=ConsistencyLevel.QUORUM)
     session = FakeSession(streams, LOG_COLUMNS, fails=lambda n: overload if n in (1, 9, 10) else None)
@@ -154,27 +154,27 @@ def test_a_change_that_is_not_whole_is_read_from_all_replicas() -> None:
     assert [list(payload_rows(r["payload"])) for r in first] == [
         [row for time, row in rows_of(0, 3) if time == first_time(BEGIN_US + n)] for n in range(3)
     ]
-    assert Counter(told(session)) == {"QUORUM": 2, "ALL": 1}
+    assert Counter(levels_of(session)) == {"QUORUM": 2, "ALL": 1}
 
 
-def test_a_change_that_is_whole_on_no_replica_is_never_taken_in_part() -> None:
+def test_a_change_that_is_incomplete_on_all_replicas_is_never_applied() -> None:
     session = FakeSession({stream_id(0): rows_of(0, 3, lacks_end_of=2)}, LOG_COLUMNS)
-    with pytest.raises(CorruptInput, match=rf"a change of s\.t isn't whole.*0x{stream_id(0).hex()}"):
+    with pytest.raises(CorruptInput, match=rf"a change of s\.t is incomplete.*0x{stream_id(0).hex()}"):
         read(session, 1)
     session = FakeSession({stream_id(0): rows_of(0, 1, lacks_end_of=0)}, LOG_COLUMNS, complete={})
     with pytest.raises(TransientError, match="expired while it was read"):
         read(session, 1)
 
 
-def test_a_log_that_got_a_column_is_not_read_by_the_old_schema() -> None:
-    with pytest.raises(TransientError, match=r"other columns.*found w"):
+def test_a_log_with_a_new_column_is_not_read_with_the_old_schema() -> None:
+    with pytest.raises(TransientError, match=r"columns of the log .* have changed.*found w"):
         read(FakeSession({}, [*LOG_COLUMNS, "w"]), 1)
-    with pytest.raises(TransientError, match=r"other columns.*expected v"):
+    with pytest.raises(TransientError, match=r"columns of the log .* have changed.*expected v"):
         read(FakeSession({}, [name for name in LOG_COLUMNS if name != "v"]), 1)
 
 
 @pytest.mark.covers("SCY-LOG-15")
-def test_an_unknown_code_is_set_apart_and_lands_once_it_is_known() -> None:
+def test_a_change_with_an_unknown_code_is_quarantined_until_it_is_known() -> None:
     session = FakeSession({stream_id(0): rows_of(0, 1, code=42)}, LOG_COLUMNS)
     (record,), _ = read(session, 1)
     assert record["kind"] == "quarantine"

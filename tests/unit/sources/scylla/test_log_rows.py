@@ -75,7 +75,9 @@ def rows(*given: dict[str, Any], at: int = T, key: str = "shop") -> list[LogRow]
     return found
 
 
-def told(codec: ScyllaCodec, table: Table, *given: dict[str, Any], **how: Any) -> list[dict[str, Any]]:
+def contributions_of(
+    codec: ScyllaCodec, table: Table, *given: dict[str, Any], **how: Any
+) -> list[dict[str, Any]]:
     """Decode one change and show its contributions: what isn't so is left out."""
     key = table.partition[0].name
     decoded = codec.decode(changes([change_record(table, rows(*given, key=key), **how)]), [])
@@ -133,7 +135,7 @@ def place(number: int, after: bool = False, flip: int = 0) -> bytes:
 @pytest.mark.covers("SCY-LOG-06")
 def test_an_insert_sets_columns_and_makes_the_row_live() -> None:
     insert = {"op": 2, "sku": i(1), "name": t("tea"), "cdc$deleted_qty": TRUE}
-    assert told(ITEMS, ITEM, insert) == [
+    assert contributions_of(ITEMS, ITEM, insert) == [
         {"scope": ROW, "row": sku(1), "live": T, "name": [(b"tea",)], "qty": [("dead",)]}
     ]
 
@@ -141,7 +143,9 @@ def test_an_insert_sets_columns_and_makes_the_row_live() -> None:
 @pytest.mark.covers("SCY-LOG-05")
 def test_an_update_sets_columns_and_leaves_the_others() -> None:
     update = {"op": 1, "sku": i(1), "cdc$deleted_name": TRUE, "qty": i(3)}
-    assert told(ITEMS, ITEM, update) == [{"scope": ROW, "row": sku(1), "name": [("dead",)], "qty": [(i(3),)]}]
+    assert contributions_of(ITEMS, ITEM, update) == [
+        {"scope": ROW, "row": sku(1), "name": [("dead",)], "qty": [(i(3),)]}
+    ]
 
 
 @pytest.mark.covers("SCY-EVT-27")
@@ -149,28 +153,32 @@ def test_values_expire_and_nulls_of_the_same_statement_do_not() -> None:
     jam = {"op": 2, "ttl": 60, "sku": i(2), "name": t("jam")}
     null = {"op": 1, "sku": i(2), "cdc$deleted_qty": TRUE}
     end = NOW + 60
-    assert told(ITEMS, ITEM, jam, null) == [
+    assert contributions_of(ITEMS, ITEM, jam, null) == [
         {"scope": ROW, "row": sku(2), "live": (T, 60, end), "name": [(b"jam", 60, end)]},
         {"scope": ROW, "row": sku(2), "qty": [("dead",)]},
     ]
 
 
 @pytest.mark.covers("SCY-EVT-28")
-def test_a_row_is_gone_when_its_ttl_is_over_without_a_log_row() -> None:
+def test_a_row_expires_with_its_ttl_without_a_log_row() -> None:
     decoded = ITEMS.decode(
         changes([change_record(ITEM, rows({"op": 2, "ttl": 60, "sku": i(2), "name": t("jam")}))]), []
     )
     contributions = pa.Table.from_batches([decoded.contributions])
     assert len(reconcile_cells(contributions, NOW + 59, "scylla").live) == 1
     assert len(reconcile_cells(contributions, NOW + 60, "scylla").live) == 0
-    assert told(ITEMS, ITEM, {"op": -3, "sku": i(2)}) == [{"scope": ROW, "row": sku(2), "deleted": T}]
+    assert contributions_of(ITEMS, ITEM, {"op": -3, "sku": i(2)}) == [
+        {"scope": ROW, "row": sku(2), "deleted": T}
+    ]
 
 
 @pytest.mark.covers("SCY-EVT-26")
 def test_a_static_write_is_of_the_partition_and_of_no_row() -> None:
-    assert told(ITEMS, ITEM, {"op": 1, "owner": t("ann")}) == [{"scope": STATIC, "owner": [(b"ann",)]}]
+    assert contributions_of(ITEMS, ITEM, {"op": 1, "owner": t("ann")}) == [
+        {"scope": STATIC, "owner": [(b"ann",)]}
+    ]
     both = ({"op": 1, "owner": t("bob")}, {"op": 2, "sku": i(3), "qty": i(9)})
-    assert told(ITEMS, ITEM, *both) == [
+    assert contributions_of(ITEMS, ITEM, *both) == [
         {"scope": STATIC, "owner": [(b"bob",)]},
         {"scope": ROW, "row": sku(3), "live": T, "qty": [(i(9),)]},
     ]
@@ -179,9 +187,11 @@ def test_a_static_write_is_of_the_partition_and_of_no_row() -> None:
 @pytest.mark.covers("SCY-LOG-12")
 def test_deletes_of_rows_and_of_partitions_also_by_the_expiry_service() -> None:
     for code in (3, -3):
-        assert told(ITEMS, ITEM, {"op": code, "sku": i(1)}) == [{"scope": ROW, "row": sku(1), "deleted": T}]
+        assert contributions_of(ITEMS, ITEM, {"op": code, "sku": i(1)}) == [
+            {"scope": ROW, "row": sku(1), "deleted": T}
+        ]
     for code in (4, -4):
-        assert told(ITEMS, ITEM, {"op": code}) == [{"scope": PARTITION_DELETION, "deleted": T}]
+        assert contributions_of(ITEMS, ITEM, {"op": code}) == [{"scope": PARTITION_DELETION, "deleted": T}]
 
 
 @pytest.mark.covers("SCY-LOG-13", "SCY-EVT-05")
@@ -198,24 +208,26 @@ def test_a_pair_of_rows_is_one_range(
     begin: tuple[int, int | None], end: tuple[int, int | None], low: bytes, high: bytes | None
 ) -> None:
     pair = [{"op": op} | ({} if number is None else {"sku": i(number)}) for op, number in (begin, end)]
-    assert told(ITEMS, ITEM, *pair) == [{"scope": RANGE_DELETION, "deleted": T, "from": low, "to": high}]
+    assert contributions_of(ITEMS, ITEM, *pair) == [
+        {"scope": RANGE_DELETION, "deleted": T, "from": low, "to": high}
+    ]
 
 
 def test_ranges_of_a_descending_column_are_in_the_order_of_the_table() -> None:
     table = descending(ITEM)
     codec = codec_of(table)
-    assert told(codec, table, {"op": 5, "sku": i(5)}, {"op": 8, "sku": i(1)}) == [
+    assert contributions_of(codec, table, {"op": 5, "sku": i(5)}, {"op": 8, "sku": i(1)}) == [
         {"scope": RANGE_DELETION, "deleted": T, "from": place(5, flip=0xFF), "to": place(1, flip=0xFF)}
     ]
     assert place(5, flip=0xFF) < place(1, flip=0xFF)
-    assert told(codec, table, {"op": 6, "sku": i(5)}, {"op": 7}) == [
+    assert contributions_of(codec, table, {"op": 6, "sku": i(5)}, {"op": 7}) == [
         {"scope": RANGE_DELETION, "deleted": T, "from": place(5, flip=0xFF) + b"\xff", "to": None}
     ]
 
 
 def test_a_null_in_a_bound_of_a_prefix_is_no_bound() -> None:
     codec = codec_of(PAIRS)
-    assert told(codec, PAIRS, {"op": 5, "a": i(1)}, {"op": 7, "a": i(1)}) == [
+    assert contributions_of(codec, PAIRS, {"op": 5, "a": i(1)}, {"op": 7, "a": i(1)}) == [
         {"scope": RANGE_DELETION, "deleted": T, "from": place(1), "to": place(1, after=True)}
     ]
 
@@ -225,7 +237,9 @@ def test_images_say_nothing_of_rows() -> None:
     before = {"op": 0, "sku": i(3), "qty": i(9), "cdc$deleted_name": TRUE}
     update = {"op": 1, "sku": i(3), "qty": i(4)}
     after = {"op": 9, "sku": i(3), "qty": i(4)}
-    assert told(ITEMS, ITEM, before, update, after) == [{"scope": ROW, "row": sku(3), "qty": [(i(4),)]}]
+    assert contributions_of(ITEMS, ITEM, before, update, after) == [
+        {"scope": ROW, "row": sku(3), "qty": [(i(4),)]}
+    ]
 
 
 @pytest.mark.covers("SCY-COL-01", "SCY-COL-02", "SCY-COL-04", "SCY-COL-05")
@@ -234,7 +248,7 @@ def test_elements_are_cells_of_their_own() -> None:
 
     def one(**values: bytes) -> dict[str, Any]:
         written = {name.replace("cdc_", "cdc$"): value for name, value in values.items()}
-        (found,) = told(codec, THINGS, {"op": 1, "part": i(1), **written})
+        (found,) = contributions_of(codec, THINGS, {"op": 1, "part": i(1), **written})
         assert (found.pop("scope"), found.pop("row")) == (ROW, sku(1))
         return found
 
@@ -254,13 +268,13 @@ def test_elements_are_cells_of_their_own() -> None:
     assert one(tags=elements(b"a", b"c"), cdc_deleted_elements_tags=elements(b"b")) == {
         "tags": [(b"a", b""), (b"b", "dead"), (b"c", b"")]
     }
-    (statics,) = told(codec, THINGS, {"op": 1, "labels": elements(b"l")})
-    assert statics == {"scope": STATIC, "labels": [(b"l", b"")]}
+    (static_row,) = contributions_of(codec, THINGS, {"op": 1, "labels": elements(b"l")})
+    assert static_row == {"scope": STATIC, "labels": [(b"l", b"")]}
 
 
 def test_a_user_defined_type_of_nulls_alone_says_nothing() -> None:
     nothing = {"op": 1, "part": i(1), "addr": pack_parts([None, None])}
-    assert told(codec_of(THINGS), THINGS, nothing) == []
+    assert contributions_of(codec_of(THINGS), THINGS, nothing) == []
 
 
 @pytest.mark.covers("SCY-COL-03")
@@ -285,16 +299,18 @@ def test_a_list_is_in_the_order_of_the_ids_of_its_elements() -> None:
 
 
 @pytest.mark.covers("SCY-LOG-17")
-def test_keys_alone_put_the_partition_in_doubt_and_deletes_still_delete() -> None:
+def test_a_log_of_keys_leaves_the_partition_unresolved_and_deletes_still_delete() -> None:
     table = replace(ITEM, cdc=CdcOptions(delta=Delta.KEYS))
     codec = codec_of(table)
-    assert told(codec, table, {"op": 2, "sku": i(1)}) == [{"scope": DOUBT}]
-    assert told(codec, table, {"op": 1}) == [{"scope": DOUBT}]
-    assert told(codec, table, {"op": 3, "sku": i(1)}) == [{"scope": ROW, "row": sku(1), "deleted": T}]
+    assert contributions_of(codec, table, {"op": 2, "sku": i(1)}) == [{"scope": DOUBT}]
+    assert contributions_of(codec, table, {"op": 1}) == [{"scope": DOUBT}]
+    assert contributions_of(codec, table, {"op": 3, "sku": i(1)}) == [
+        {"scope": ROW, "row": sku(1), "deleted": T}
+    ]
 
 
 @pytest.mark.covers("SCY-LOG-17")
-def test_a_log_that_may_be_of_keys_alone_is_believed_and_doubted_where_it_says_nothing_of_columns() -> None:
+def test_a_log_of_unknown_delta_is_applied_and_unresolved_without_column_data() -> None:
     payload = schema_payload(ITEM).replace(b'"full"', b'"untold"')
     name = schema_digest(payload)
     codec = recall_scylla_codec(table_schema(ITEM), {name: payload}, None)
@@ -326,39 +342,39 @@ LOG_TTL = ITEM.cdc.ttl
 JAM = {"op": 2, "ttl": 60, "sku": i(2)}
 
 
-@pytest.mark.parametrize("apart", [0, 1, -3, 10])
-def test_a_ttl_counts_from_the_write_time_where_the_log_rows_life_agrees(apart: int) -> None:
-    how = {"read_at": NOW + 100 + apart, "life_seconds": LOG_TTL - 100}
-    (found,) = told(ITEMS, ITEM, JAM, **how)
+@pytest.mark.parametrize("skew_seconds", [0, 1, -3, 10])
+def test_a_ttl_counts_from_the_write_time_where_the_log_rows_life_agrees(skew_seconds: int) -> None:
+    how = {"read_at": NOW + 100 + skew_seconds, "life_seconds": LOG_TTL - 100}
+    (found,) = contributions_of(ITEMS, ITEM, JAM, **how)
     assert found["live"] == (T, 60, NOW + 60)
 
 
 @pytest.mark.parametrize("ago", [11, 3600])
 def test_a_ttl_counts_from_the_coordinators_clock_where_a_client_chose_the_write_time(ago: int) -> None:
     how = {"read_at": NOW + ago + 100, "life_seconds": LOG_TTL - 100}
-    (found,) = told(ITEMS, ITEM, JAM, **how)
+    (found,) = contributions_of(ITEMS, ITEM, JAM, **how)
     assert found["live"] == (T, 60, NOW + ago + 60)
 
 
-def test_a_ttl_is_in_doubt_where_the_log_rows_life_is_not_known_to_be_that_of_the_schema() -> None:
+def test_a_ttl_is_unresolved_if_the_log_rows_ttl_may_not_be_that_of_the_schema() -> None:
     how = {"read_at": NOW + 3700, "life_seconds": LOG_TTL - 100}
     altered = codec_of(ITEM, ITEM.with_cdc(ttl=100))
-    in_doubt = [{"scope": ROW, "row": sku(2), "live": (T, 60, NOW + 60)}, {"scope": DOUBT}]
-    assert told(altered, ITEM, JAM, **how) == in_doubt
+    unresolved = [{"scope": ROW, "row": sku(2), "live": (T, 60, NOW + 60)}, {"scope": DOUBT}]
+    assert contributions_of(altered, ITEM, JAM, **how) == unresolved
     from_beyond = {"read_at": NOW, "life_seconds": LOG_TTL + 50}
-    assert told(ITEMS, ITEM, JAM, **from_beyond) == in_doubt
+    assert contributions_of(ITEMS, ITEM, JAM, **from_beyond) == unresolved
     before_its_write = {"read_at": NOW + 70, "life_seconds": LOG_TTL - 100}
-    assert told(ITEMS, ITEM, JAM, **before_its_write) == in_doubt
-    assert told(altered, ITEM, JAM, read_at=NOW, life_seconds=LOG_TTL) == in_doubt[:1]
+    assert contributions_of(ITEMS, ITEM, JAM, **before_its_write) == unresolved
+    assert contributions_of(altered, ITEM, JAM, read_at=NOW, life_seconds=LOG_TTL) == unresolved[:1]
 
 
 def test_a_ttl_counts_from_the_write_time_where_log_rows_stay_for_ever() -> None:
     table = ITEM.with_cdc(ttl=0)
-    (found,) = told(codec_of(table), table, JAM, read_at=NOW + 99999)
+    (found,) = contributions_of(codec_of(table), table, JAM, read_at=NOW + 99999)
     assert found["live"] == (T, 60, NOW + 60)
 
 
-def test_of_two_values_that_expire_at_once_the_one_of_the_shorter_ttl_stands() -> None:
+def test_of_two_values_that_expire_together_the_shorter_ttl_wins() -> None:
     def record(ttl: int, value: bytes, written: int) -> dict[str, object]:
         row = rows({"op": 1, "ttl": ttl, "sku": i(2), "name": value})
         return change_record(ITEM, row, read_at=written, life_seconds=LOG_TTL)

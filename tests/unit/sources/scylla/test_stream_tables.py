@@ -38,12 +38,12 @@ def test_a_set_whose_streams_are_not_described_is_refused_until_they_are() -> No
         streams = StreamTables(session, ScyllaAdvanced())
         timeline = streams.timelines(["s.t"])["s.t"]
         for _ in range(2):
-            with pytest.raises(TransientError, match=rf"the {what} that begins at .* aren't described"):
+            with pytest.raises(TransientError, match=rf"the {what} that starts at .* no stream descriptions"):
                 timeline.groups(BEGIN_MS)
 
 
 def test_a_table_without_streams_yet_does_not_stop_others_where_all_have_tablets() -> None:
     nothing_yet = ServerSession({"system.cdc_timestamps": [], "system.cdc_streams": []})
     assert StreamTables(nothing_yet, ScyllaAdvanced()).timelines(["s.t"])["s.t"].begins_ms == ()
-    with pytest.raises(ConfigurationError, match="doesn't tell the generations"):
+    with pytest.raises(ConfigurationError, match="does not expose CDC generations"):
         StreamTables(ServerSession({}), ScyllaAdvanced()).timelines(["s.t"])

@@ -10,12 +10,12 @@ from airflow_cdc_provider.sources.scylla.throttle import RetryPauses, Throttle
 def test_slow_answers_halve_what_is_in_flight_once_for_all_that_were_under_way() -> None:
     throttle = Throttle(most=64, slow_seconds=1.0)
     for _ in range(64):
-        throttle.answered(asked_at=0.0, answered_at=5.0)
+        throttle.answered(sent_at=0.0, answered_at=5.0)
     assert throttle.requests == 32
-    throttle.overloaded(asked_at=6.0, now=7.0)
+    throttle.overloaded(sent_at=6.0, now=7.0)
     assert throttle.requests == 16
     for second in range(10, 20):
-        throttle.overloaded(asked_at=float(second), now=second + 0.5)
+        throttle.overloaded(sent_at=float(second), now=second + 0.5)
     assert throttle.requests == 1
 
 

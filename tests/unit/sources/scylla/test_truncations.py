@@ -1,4 +1,4 @@
-"""What nodes tell of TRUNCATEs, as fences; and what was lost before it was read."""
+"""TRUNCATE records of nodes as fences; and changes that were lost before they were read."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ from airflow_cdc_provider.sources.scylla.truncations import (
     Truncation,
     fence_record,
     last_truncations,
-    place_of,
-    told_by_nodes,
+    position_at,
+    read_truncations,
 )
 from tests.unit.sources.scylla.server_session import ServerSession
 
@@ -47,14 +47,14 @@ def test_a_fence_parts_changes_of_all_streams_by_their_times() -> None:
     assert generation(1_000, NOW_US, b"\1" * 16) == NOW_US
     assert generation(900, NOW_US - 10, b"\1" * 16) == 0
     assert generation(2_000, NOW_US + 20, b"\1" * 16) == NOW_US
-    # What is read now stands at a settled time.
-    settled = place_of(1_000, NOW_US - 1) + (NOW_US + 5).to_bytes(8, "big")
+    # Rows that are read now have a settled time.
+    settled = position_at(1_000, NOW_US - 1) + (NOW_US + 5).to_bytes(8, "big")
     assert generation_at(fences, "", settled) == 0
-    settled = place_of(1_000, NOW_US) + (NOW_US + 5).to_bytes(8, "big")
+    settled = position_at(1_000, NOW_US) + (NOW_US + 5).to_bytes(8, "big")
     assert generation_at(fences, "", settled) == NOW_US
 
 
-def test_what_expired_and_what_was_truncated_is_told_once() -> None:
+def test_expired_and_truncated_changes_are_reported_once() -> None:
     timeline = Timeline((1_000, NOW_US // 1000), lambda ms: {})
     position = TablePosition(1_000, NOW_US - 100 * SECOND_US, {"7": NOW_US}, truncated_us=3)
     kept = LogReach("s.t", timeline, 0, NOW_US)
@@ -62,35 +62,35 @@ def test_what_expired_and_what_was_truncated_is_told_once() -> None:
 
     expired = LogReach("s.t", timeline, 60, NOW_US)
     (text,), after = all_losses({"s.t": expired}, {"s.t": position})
-    assert "keeps changes for 60 s and was read to 2023-11-14 22:11:40 UTC" in text
-    moved = TablePosition(1_000, NOW_US - 60 * SECOND_US, {"7": NOW_US}, truncated_us=3, begun_us=NOW_US)
+    assert "keeps changes for 60 s and was read up to 2023-11-14 22:11:40 UTC" in text
+    moved = TablePosition(1_000, NOW_US - 60 * SECOND_US, {"7": NOW_US}, truncated_us=3, started_us=NOW_US)
     assert after == {"s.t": moved}
     assert all_losses({"s.t": expired}, after) == ([], after)
     later = LogReach("s.t", timeline, 60, NOW_US + 50 * SECOND_US)
-    assert all_losses({"s.t": later}, after) == ([], after), "while the table is read anew, more expires"
+    assert all_losses({"s.t": later}, after) == ([], after), "while the snapshot is taken, more expires"
 
     at_us = NOW_US - 10 * SECOND_US
-    gone = LogReach("s.t", timeline, 60, NOW_US, Truncation(at_us, at_us + 9))
-    texts, after = all_losses({"s.t": gone}, {"s.t": position})
+    truncated = LogReach("s.t", timeline, 60, NOW_US, Truncation(at_us, at_us + 9))
+    texts, after = all_losses({"s.t": truncated}, {"s.t": position})
     assert len(texts) == 2
     assert "the log of s.t was truncated at 2023-11-14 22:13:10 UTC" in texts[1]
     assert after["s.t"].read_to_us == at_us
-    assert all_losses({"s.t": gone}, after) == ([], after)
+    assert all_losses({"s.t": truncated}, after) == ([], after)
     # The beginning of a log expires all the time: nothing is lost to who began there and hasn't read yet.
-    begun = LogReach("s.t", timeline, 60, NOW_US).begin(0)
-    assert begun.begun_us == NOW_US
+    started = LogReach("s.t", timeline, 60, NOW_US).start(0)
+    assert started.started_us == NOW_US
     later = LogReach("s.t", timeline, 60, NOW_US + 50 * SECOND_US, Truncation(at_us, at_us))
-    assert all_losses({"s.t": later}, {"s.t": begun}) == ([], {"s.t": begun})
+    assert all_losses({"s.t": later}, {"s.t": started}) == ([], {"s.t": started})
     too_late = LogReach("s.t", timeline, 60, NOW_US + 70 * SECOND_US)
-    assert len(all_losses({"s.t": too_late}, {"s.t": begun})[0]) == 1
-    assert begun.moved(1_000, NOW_US).begun_us == 0
+    assert len(all_losses({"s.t": too_late}, {"s.t": started})[0]) == 1
+    assert started.moved(1_000, NOW_US).started_us == 0
     # The record of a table that was dropped lies far ahead (9999).
     ahead = LogReach("s.t", timeline, 0, NOW_US, Truncation(10**17, 10**17))
     assert all_losses({"s.t": ahead}, {"s.t": position})[0] == []
-    assert all_losses({"s.u": gone}, {"s.t": position}) == ([], {"s.t": position})
+    assert all_losses({"s.u": truncated}, {"s.t": position}) == ([], {"s.t": position})
 
 
-def test_nodes_without_a_table_of_truncates_tell_of_none_and_are_asked_once() -> None:
+def test_nodes_without_a_table_of_truncates_report_none_and_are_queried_once() -> None:
     session = ServerSession({}, nodes=2)
-    assert told_by_nodes(session) == []
+    assert read_truncations(session) == []
     assert session.requests == [("system.truncated", "")] * 2

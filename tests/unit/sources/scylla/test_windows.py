@@ -33,7 +33,7 @@ def timeline(*begins_ms: int) -> Timeline:
     return Timeline(begins_ms, lambda ms: {})
 
 
-def test_a_stream_id_tells_token_and_vnode() -> None:
+def test_a_stream_id_contains_token_and_vnode() -> None:
     stream = bytes.fromhex("c000000000000000aacd159e24000051")
     assert (stream_token(stream), vnode_index(stream)) == (-4611686018427387904, 5)
 
@@ -153,7 +153,7 @@ def test_a_busy_table_has_narrow_windows_and_leaves_the_others_wide_ones() -> No
         paces = paces.after(read, held)
     assert paces.of("idle").width_us == DAY_US
     assert 0.5 < most <= 1
-    refused = paces.after({"idle": DAY_US, "even": 1}, {}, crowded=True)
+    refused = paces.after({"idle": DAY_US, "even": 1}, {}, overloaded=True)
     assert refused.tables == paces.tables
 
 
@@ -170,9 +170,9 @@ def test_an_offset_names_a_table_once_and_groups_that_are_ahead() -> None:
     assert positions["s.b"].group_reads_from("4") == 7
     assert positions["s.b"].moved(5, 8).ahead == {"3": 9}
     assert positions["s.b"].moved(5, 9).ahead == positions["s.b"].moved(6, 8).ahead == {}
-    truncated = TablePosition(5, 7, truncated_us=6, begun_us=8)
+    truncated = TablePosition(5, 7, truncated_us=6, started_us=8)
     assert read_offset(write_offset({"s.a": truncated})) == {"s.a": truncated}
-    assert (truncated.moved(6, 8).truncated_us, truncated.moved(6, 8).begun_us) == (6, 0)
+    assert (truncated.moved(6, 8).truncated_us, truncated.moved(6, 8).started_us) == (6, 0)
 
 
 @pytest.mark.covers("SCY-OFF-03")
@@ -191,7 +191,7 @@ def test_twenty_thousand_groups_are_one_position_read_at_once() -> None:
             assert sum(len(part.reads) for part in parts) == 20_000
         offset = write_offset({"s.t": position.moved(window.generation_ms, window.end_us)})
         assert len(json.dumps(offset)) < 100, "it doesn't grow, however often it is stored"
-    # Also where each group has a place of its own there is one of each, once.
+    # Groups with separate positions are also read exactly once.
     ahead = {str(number): 3_000_000 + number for number in range(20_000)}
     offset = write_offset({"s.t": TablePosition(1_000, 2_000_000, ahead)})
     began = process_time()
@@ -213,9 +213,9 @@ def test_twenty_thousand_groups_are_one_position_read_at_once() -> None:
         {"v": 1, "generation": 1, "read_to": 1, "window": 1},
         {"v": 1, "generation": 1, "read_to": 1, "groups": {"a": "b"}},
         {"v": 1, "generation": 1, "read_to": 1, "truncated": "now"},
-        {"v": 1, "generation": 1, "read_to": 1, "begun": -1},
+        {"v": 1, "generation": 1, "read_to": 1, "started": -1},
     ],
 )
 def test_an_offset_of_another_form_is_refused(value: Any) -> None:
-    with pytest.raises(ConfigurationError, match=r"offset of s\.t can't be read"):
+    with pytest.raises(ConfigurationError, match=r"invalid offset of s\.t"):
         read_offset({"s.t": value})

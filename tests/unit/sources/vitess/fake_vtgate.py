@@ -1,4 +1,4 @@
-"""A VTGate of our own that plays what a test wrote down, and keeps what it was asked."""
+"""A fake VTGate that replays scripts and records requests."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ class Fails:
 
 
 class Waits:
-    """The stream says nothing more until the client leaves."""
+    """The stream sends nothing more until the client disconnects."""
 
 
 Step = bytes | Fails | Waits
@@ -38,11 +38,11 @@ Script = Sequence[Step] | Callable[[Any], Iterable[Step]]
 
 
 class FakeVtgate:
-    """Plays one script per VStream call, in their order, the last one again and again.
+    """Replays one script per VStream call, in order; the last one repeatedly.
 
     Args:
-        scripts: What each call gives; a function gets the request.
-        answers: Rows of a statement by a text that it holds.
+        scripts: Responses of each call; a function receives the request.
+        answers: Rows of a statement by a text that it contains.
     """
 
     def __init__(
@@ -75,10 +75,10 @@ class FakeVtgate:
         return {"host": "127.0.0.1", "port": self.port, "extra": {"max_message_bytes": 64 << 20}}
 
     def _stream(self, request: bytes, context: Any) -> Iterator[bytes]:
-        asked = VStreamRequest.FromString(request)
+        parsed = VStreamRequest.FromString(request)
         script = self._scripts[min(len(self.requests), len(self._scripts) - 1)]
-        self.requests.append(asked)
-        for step in script(asked) if callable(script) else script:
+        self.requests.append(parsed)
+        for step in script(parsed) if callable(script) else script:
             if isinstance(step, Fails):
                 context.abort(step.code, step.text)
             elif isinstance(step, Waits):
@@ -115,7 +115,7 @@ def vgtid(shards: dict[str, int | str], keyspace: str = "shop") -> Any:
 
 
 def event(kind: str, shard: str = "", keyspace: str = "shop", **members: Any) -> Any:
-    """An event of a shard; of none it bears no keyspace either."""
+    """An event of a shard; without a shard it has no keyspace either."""
     return VEvent(type=EVENT_TYPES[kind], shard=shard, keyspace=keyspace if shard else "", **members)
 
 
@@ -154,7 +154,7 @@ def rows(table: str, shard: str, *changes: tuple[Sequence[str] | None, Sequence[
 
 
 def journal(shard: str, participants: Sequence[str], targets: Mapping[str, int], number: int = 7) -> Any:
-    """A JOURNAL event of a reshard, by the last transaction that its targets have of it."""
+    """A JOURNAL event of a reshard, with the last transaction of each target."""
     message = protocol.Journal(id=number, migration_type=1)
     for one in participants:
         message.participants.add(keyspace="shop", shard=one)

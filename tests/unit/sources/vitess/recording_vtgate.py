@@ -1,4 +1,4 @@
-"""A VTGate of a few lines that keeps what it was asked, and answers as it is told."""
+"""A minimal VTGate that records requests and returns configured responses."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ from airflow_cdc_provider.sources.vitess import protocol
 
 
 class RecordingVtgate:
-    """Serves ``Execute`` and ``VStream`` on a port of its own.
+    """Serves ``Execute`` and ``VStream`` on a free port.
 
     Args:
-        refuses: A status code and a text with which it ends all calls.
-        answer: What a statement gives.
-        responses: What a stream gives before it ends.
+        refuses: A status code and a text with which all calls fail.
+        answer: Returns the response of a statement.
+        responses: Responses of a stream before it ends.
         waits: Called at the end of a stream.
     """
 
@@ -82,7 +82,7 @@ class RecordingVtgate:
 
 
 def table(names: Sequence[str], *rows: Sequence[str | bytes | None]) -> Any:
-    """Return what a statement gives.
+    """Return the response of a statement.
 
     Args:
         names: Columns.
@@ -101,7 +101,7 @@ def table(names: Sequence[str], *rows: Sequence[str | bytes | None]) -> Any:
 
 
 def failed(code: grpc.StatusCode, message: str) -> Any:
-    """Return what a statement gives that fails."""
+    """Return the response of a failed statement."""
     response = protocol.ExecuteResponse()
     response.error.code = code.value[0]
     response.error.message = message

@@ -1,4 +1,4 @@
-"""Texts laid out in one buffer, as values of a row are."""
+"""Texts in one buffer, like the values of a row."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from airflow_cdc_provider.changes.spans import Bytes, Ints
 
 
 def spans_of(values: Sequence[bytes | None]) -> tuple[Bytes, Ints, Ints]:
-    """Return a buffer and where each value stands in it, between bytes that belong to none."""
+    """Return a buffer and the byte range of each value in it, separated by other bytes."""
     data, starts, ends = bytearray(b"9"), [], []
     for value in values:
         starts.append(-1 if value is None else len(data))

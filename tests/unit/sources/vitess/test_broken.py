@@ -1,4 +1,4 @@
-"""What can't be read of a stream: set apart and stepped over, or with ``strict`` the end of it."""
+"""Messages of a stream that can't be parsed are quarantined, or fail the read with ``strict``."""
 
 from __future__ import annotations
 
@@ -39,13 +39,13 @@ from tests.unit.sources.vitess.test_stream import (
     options,
 )
 
-CUT = response(*LOW2)[:-3]
+TRUNCATED = response(*LOW2)[:-3]
 """A message that ends too early."""
 
 NO_FIELDS = response(event("FIELD", "-80", field_event=fields("item", "-80").field_event)).replace(
     b"bigint", b"\xff\xffgint"
 )
-"""A message whose events can be told apart; what one carries is no text."""
+"""A message with valid events, one of which has a body that isn't valid text."""
 
 
 @pytest.fixture
@@ -59,8 +59,8 @@ def chosen(**advanced: Any) -> VitessOptions:
 
 
 @pytest.mark.covers("VIT-FLT-11")
-@pytest.mark.parametrize("broken", [CUT, NO_FIELDS, b"\x0a\xff\xff\xff\xff\x7f"])
-def test_a_message_that_cannot_be_read_is_set_apart_and_told(
+@pytest.mark.parametrize("broken", [TRUNCATED, NO_FIELDS, b"\x0a\xff\xff\xff\xff\x7f"])
+def test_a_message_that_cannot_be_parsed_is_quarantined_and_logged(
     stack: ExitStack, caplog: pytest.LogCaptureFixture, broken: bytes
 ) -> None:
     script: list[Step] = [response(*LOW1), broken, broken, response(*LOW2, *HIGH1), Waits()]
@@ -71,21 +71,21 @@ def test_a_message_that_cannot_be_read_is_set_apart_and_told(
 
     assert changes(records) == EXPECTED
     assert Position.from_offset(plan.end) == HEAD
-    apart = [r for r in records.to_pylist() if r["kind"] == QUARANTINE]
-    assert [r["payload"] for r in apart] == [broken, broken]
-    assert apart[0]["reason"].startswith("BROKEN-MESSAGE: ")
-    told = [r.getMessage() for r in caplog.records if "can't be read" in r.getMessage()]
-    assert len(told) == 2
-    assert START.shards["shop/80-"].gtid in told[0]
-    assert at(low=11).shards["shop/-80"].gtid in told[0]
+    quarantined = [r for r in records.to_pylist() if r["kind"] == QUARANTINE]
+    assert [r["payload"] for r in quarantined] == [broken, broken]
+    assert quarantined[0]["reason"].startswith("BROKEN-MESSAGE: ")
+    reported = [r.getMessage() for r in caplog.records if "can't be parsed" in r.getMessage()]
+    assert len(reported) == 2
+    assert START.shards["shop/80-"].gtid in reported[0]
+    assert at(low=11).shards["shop/-80"].gtid in reported[0]
     assert len(capture.server.requests) == 1
 
 
 @pytest.mark.covers("VIT-FLT-11")
-def test_what_is_skipped_is_not_logged_if_not_wanted(
+def test_quarantined_messages_are_not_logged_if_disabled(
     stack: ExitStack, caplog: pytest.LogCaptureFixture
 ) -> None:
-    script: list[Step] = [response(*LOW1), CUT, response(*LOW2, *HIGH1), Waits()]
+    script: list[Step] = [response(*LOW1), TRUNCATED, response(*LOW2, *HIGH1), Waits()]
     capture = Capture(stack, [script], chosen(warn_of_broken=False))
 
     with caplog.at_level(logging.WARNING):
@@ -96,7 +96,7 @@ def test_what_is_skipped_is_not_logged_if_not_wanted(
 
 
 @pytest.mark.covers("VIT-FLT-11")
-@pytest.mark.parametrize("broken", [CUT, NO_FIELDS])
+@pytest.mark.parametrize("broken", [TRUNCATED, NO_FIELDS])
 def test_with_strict_the_first_broken_message_ends_it_with_its_offset(
     stack: ExitStack, broken: bytes
 ) -> None:
@@ -104,7 +104,7 @@ def test_with_strict_the_first_broken_message_ends_it_with_its_offset(
     capture = Capture(stack, [script], chosen(strict=True))
     place = at(low=11).shards["shop/-80"].gtid
 
-    with pytest.raises(CorruptInput, match=f"behind shop/-80 at {place}.*without the option"):
+    with pytest.raises(CorruptInput, match=f"after shop/-80 at {place}.*unset the option"):
         capture.read(START, HEAD)
 
 
@@ -142,7 +142,7 @@ def torn(data: bytes, what: bytes) -> bytes:
 
 @pytest.mark.covers("VIT-FLT-11")
 @pytest.mark.parametrize("case", ["row", "fields"])
-def test_a_row_that_cannot_be_read_is_set_apart_by_the_merge(
+def test_a_row_that_cannot_be_decoded_is_quarantined_by_the_merge(
     stack: ExitStack, caplog: pytest.LogCaptureFixture, case: str
 ) -> None:
     bad = transaction("-80", {"-80": 12, "80-": 20}, rows("item", "-80", (None, ["2", "x"])))
@@ -181,5 +181,5 @@ def test_strict_looks_into_rows(stack: ExitStack) -> None:
     (part,) = capture.stream.plan(START, at(low=12), ALL).partitions
 
     assert sum(len(batch) for batch in SliceReader(lambda table: True)(part)) == 4
-    with pytest.raises(CorruptInput, match=r"row 0 can't be read.*a field leaves its message"):
+    with pytest.raises(CorruptInput, match=r"row 0 can't be parsed.*a field leaves its message"):
         list(SliceReader(lambda table: True, strict=True)(part))

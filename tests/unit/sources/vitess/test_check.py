@@ -41,22 +41,22 @@ def found(status: str, kind: str = "REPLICA", /, **extra: Any) -> dict[str, tupl
         )
         connection = vtgate.connection
         values = ConnectionValues.read({**connection, "extra": {**connection["extra"], **extra}})
-        looked = check_keyspace(values, options, lambda table: True, None)
-    return {finding.subject: (finding.level, finding.message) for finding in looked}
+        findings = check_keyspace(values, options, lambda table: True, None)
+    return {finding.subject: (finding.level, finding.message) for finding in findings}
 
 
 @pytest.mark.parametrize(
-    ("status", "told"),
+    ("status", "reported"),
     [
         ('{"state":"Too Many Requests","load":140.50,"message":"threshold exceeded"}', "z-0 (load 140.5 %"),
         ('{"state":"","load":100.00,"message":""}', "z-0 (load 100 %)"),
         ('{"state":"Internal Server Error","load":0.00,"message":"no lag"}', "Internal Server Error, no lag"),
     ],
 )
-def test_tablets_that_are_throttled_are_told(status: str, told: str) -> None:
+def test_throttled_tablets_are_reported(status: str, reported: str) -> None:
     level, message = found(status)["throttler"]
     assert level == "warning"
-    assert told in message
+    assert reported in message
 
 
 @pytest.mark.parametrize(
@@ -72,11 +72,11 @@ def test_others_are_not(status: str, kind: str) -> None:
     assert "throttler" not in found(status, kind)
 
 
-def test_a_vtctld_that_the_connection_names_is_asked() -> None:
+def test_the_vtctld_of_the_connection_is_checked() -> None:
     with FakeVtctld(("cdc", "word")) as vtctld:
         place: dict[str, Any] = {"vtctld_host": "127.0.0.1", "vtctld_port": vtctld.port}
         login: dict[str, Any] = {"vtctld_login": "cdc", "vtctld_password": "word"}
-        assert found("", **place, **login)["vtctld"] == ("ok", "tells where 2 shards stand")
+        assert found("", **place, **login)["vtctld"] == ("ok", "returns the positions of 2 shards")
         level, message = found("", **place)["vtctld"]
     assert (level, "UNAUTHENTICATED" in message) == ("error", True)
     assert "vtctld" not in found("")

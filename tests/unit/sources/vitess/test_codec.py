@@ -22,7 +22,7 @@ from airflow_cdc_provider.sources.vitess.codec import VitessCodec
 from airflow_cdc_provider.sources.vitess.history import TableHistory, lineage_of
 from airflow_cdc_provider.sources.vitess.schema_ids import LINEAGE, schema_id
 from airflow_cdc_provider.sources.vitess.states import key_prefix, shards_of
-from tests.unit.sources.vitess.made_records import (
+from tests.unit.sources.vitess.record_builders import (
     TABLE,
     batch,
     change,
@@ -53,7 +53,7 @@ def live_of(contributions: pa.RecordBatch, generation: int = 0) -> pa.RecordBatc
     return live[0] if live else pa.RecordBatch.from_pylist([], LIVE_ROW_SCHEMA)
 
 
-def shown(codec: VitessCodec, records: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
+def projected(codec: VitessCodec, records: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
     decoded = codec.decode(batch(records), ())
     assert decoded.reasons == ()
     return codec.project(live_of(decoded.contributions)).to_pylist()
@@ -113,7 +113,7 @@ def test_a_changed_key_deletes_the_row_of_the_old_one() -> None:
     assert decoded.rows == [0, 1, 1]
 
 
-def test_keys_tell_their_shards() -> None:
+def test_keys_contain_their_shards() -> None:
     names = ["shop/-80", "shop/0", "shop/80-", "shop/0"]
     keys = pa.array([b"", *(key_prefix(name) + bytes(range(n)) for n, name in enumerate(names))], pa.binary())
     assert shards_of(keys.slice(1)).to_pylist() == names
@@ -137,8 +137,8 @@ def test_one_key_in_two_shards_is_two_rows() -> None:
 
 
 def lineage(child: str, *ancestors: str) -> dict[str, Any]:
-    told = json.dumps({f"shop/{child}": [f"shop/{one}" for one in ancestors]}).encode()
-    return record(SCHEMA, told, LINEAGE, place(0, epoch=2), child, source_table=None)
+    reported = json.dumps({f"shop/{child}": [f"shop/{one}" for one in ancestors]}).encode()
+    return record(SCHEMA, reported, LINEAGE, place(0, epoch=2), child, source_table=None)
 
 
 def test_a_change_of_a_new_shard_with_a_row_before_removes_its_ancestors_row() -> None:
@@ -158,7 +158,7 @@ def test_ancestors_of_ancestors_count_too() -> None:
     assert found == {"shop/-20": ("shop/-40", "shop/-80"), "shop/-40": ("shop/-80",)}
 
 
-def test_what_copy_and_stream_print_differently_is_one_key() -> None:
+def test_values_that_copy_and_stream_print_differently_have_the_same_key() -> None:
     event = fields(
         {"id": "int(6) unsigned zerofill", "d": "decimal(6,2)", "e": "enum('a','b')", "v": "varchar(9)"},
         ("id", "d", "e"),
@@ -178,7 +178,7 @@ def test_what_copy_and_stream_print_differently_is_one_key() -> None:
     ]
 
 
-def test_a_snapshots_row_wins_at_its_own_place_and_loses_to_what_follows() -> None:
+def test_a_snapshots_row_wins_at_its_position_and_loses_to_later_changes() -> None:
     codec = codec_of(seen(TWO, 1))
     snapshot = record(SNAPSHOT, change(None, ["1", "read"]), schema_id(TWO), place(5, 0xFFFFFFFF), "-80")
     before = changed(TWO, change(["1", "a"], ["1", "b"]), 5)
@@ -199,7 +199,7 @@ def test_rows_before_a_fence_of_their_shard_are_of_an_earlier_generation() -> No
     assert rows_of(decoded, codec, fences) == [{"id": "2", "v": "stays"}]
 
 
-def test_a_shard_made_by_a_reshard_lives_after_the_fences_of_its_ancestors() -> None:
+def test_a_shard_created_by_a_reshard_is_above_the_fences_of_its_ancestors() -> None:
     codec = codec_of(seen(TWO, 1), lineage("-40", "-80"))
     fences = (Fence(7, "shop/-80", place(500), 7),)
     child = {**changed(TWO, change(None, ["1", "new"]), 4), "origin": "shop/-40"}
@@ -210,7 +210,7 @@ def test_a_shard_made_by_a_reshard_lives_after_the_fences_of_its_ancestors() -> 
     assert decoded.contributions["generation"].to_pylist() == [7]
 
 
-def test_a_table_truncated_in_a_shard_that_a_reshard_made_is_read_again() -> None:
+def test_a_table_truncated_in_a_shard_created_by_a_reshard_requires_a_snapshot() -> None:
     records = [seen(TWO, 1), lineage("-40", "-80")]
     assert TableHistory.of(TABLE, [*records, ran("truncate table t", 5, "80-")]).due is None
     for statement in ("truncate table t", "drop table t"):
@@ -224,12 +224,14 @@ def test_a_table_truncated_in_a_shard_that_a_reshard_made_is_read_again() -> Non
     [
         (change(None, ["1"]), "ROW-WIDTH: 1 values for 2 columns"),
         (change(["1", "a", "b"], ["1", "a"]), "ROW-WIDTH: 3 values for 2 columns"),
-        (change(None, None), "NO-ROW: the change has neither a row before nor one after"),
-        (change(None, [None, "a"]), "NO-KEY: a column of the key has no value"),
+        (change(None, None), "NO-ROW: the change has neither a before-image nor an after-image"),
+        (change(None, [None, "a"]), "NO-KEY: a key column is NULL"),
         (b"\x12\x05\x0a", "BROKEN-ROW: a field leaves its message"),
     ],
 )
-def test_a_row_that_cant_be_read_is_told_and_the_others_are_not_lost(message: Any, reason: str) -> None:
+def test_a_row_that_cant_be_decoded_is_reported_and_the_others_are_not_lost(
+    message: Any, reason: str
+) -> None:
     codec = codec_of(seen(TWO, 1))
     good = changed(TWO, change(None, ["7", "good"]), 2)
     decoded = codec.decode(batch([good, changed(TWO, message, 3)]), ())
@@ -237,13 +239,13 @@ def test_a_row_that_cant_be_read_is_told_and_the_others_are_not_lost(message: An
     assert rows_of(decoded, codec) == [{"id": "7", "v": "good"}]
 
 
-def test_rows_of_fields_that_arent_recorded_are_told() -> None:
+def test_rows_whose_fields_arent_recorded_are_reported() -> None:
     other = fields({"id": "bigint"})
     decoded = codec_of(seen(TWO, 1)).decode(batch([changed(other, change(None, ["1"]), 2)]), ())
-    assert decoded.reasons == ("NO-FIELDS: the fields that the row came with aren't recorded",)
+    assert decoded.reasons == ("NO-FIELDS: the fields of the row aren't recorded",)
 
 
-def test_partial_rows_and_json_expressions_are_told() -> None:
+def test_partial_rows_and_json_updates_are_reported() -> None:
     event = fields({"id": "bigint", "j": "json", "k": "json"})
     partial = change(["1", "{}", "{}"], ["1", None, "{}"])
     partial.data_columns.count, partial.data_columns.cols = 3, b"\x05"
@@ -285,7 +287,7 @@ def test_without_a_key_rows_can_only_be_those_of_a_snapshot() -> None:
 
 
 @pytest.mark.covers("VIT-EVT-14")
-def test_rows_of_each_shape_are_shown_as_the_newest_has_them() -> None:
+def test_rows_of_each_schema_are_projected_to_the_newest() -> None:
     first = fields({"id": "bigint", "a": "int", "b": "varchar(10)"})
     second = fields({"id": "bigint", "b": "varchar(10)", "c": "decimal(6,2)", "n": "int"})
     third = fields({"n": "bigint", "id": "bigint", "name": "text", "c": "decimal(8,2)"})
@@ -305,7 +307,7 @@ def test_rows_of_each_shape_are_shown_as_the_newest_has_them() -> None:
         changed(second, change(None, ["2", "two", "1.00", "7"]), 6),
         changed(third, change(None, ["8", "3", "three", "-0.5"]), 9),
     ]
-    found = sorted(shown(codec, rows), key=lambda row: row["id"])
+    found = sorted(projected(codec, rows), key=lambda row: row["id"])
     assert found == [
         {"n": None, "id": 1, "name": "one", "c": Decimal("9.99"), "_rest": None},
         {"n": 7, "id": 2, "name": "two", "c": Decimal("1.00"), "_rest": None},
@@ -313,7 +315,7 @@ def test_rows_of_each_shape_are_shown_as_the_newest_has_them() -> None:
     ]
 
 
-def test_shapes_that_another_shard_showed_first_are_explained_by_its_own_statements() -> None:
+def test_schemas_first_seen_in_another_shard_are_derived_from_its_own_statements() -> None:
     first = fields({"id": "bigint", "a": "int"})
     second = fields({"id": "bigint", "b": "int"})
     third = fields({"id": "bigint", "b": "int", "a": "int"})
@@ -328,7 +330,7 @@ def test_shapes_that_another_shard_showed_first_are_explained_by_its_own_stateme
     )
     assert codec.history.due is None
     rows = [changed(first, change(None, ["1", "7"]), 2), changed(second, change(None, ["2", "8"]), 6)]
-    assert [(row["b"], row["a"]) for row in sorted(shown(codec, rows), key=lambda r: r["id"])] == [
+    assert [(row["b"], row["a"]) for row in sorted(projected(codec, rows), key=lambda r: r["id"])] == [
         (7, 3),
         (8, 3),
     ]
@@ -375,7 +377,7 @@ def test_statements_of_one_second_order_the_shapes_between_them(low: int, high: 
             changed(shapes[1], change(None, ["2", "5", "6"]), low + 2),
             changed(shapes[2], change(None, ["3", str(1 << 40), "6"]), high + 3, "80-"),
         ]
-        found = sorted((row["id"], row["a"], row["b"]) for row in shown(codec, rows))
+        found = sorted((row["id"], row["a"], row["b"]) for row in projected(codec, rows))
         assert found == [(1, 5, 7), (2, 5, 6), (3, 1 << 40, 6)]
 
 
@@ -397,7 +399,7 @@ def test_a_shard_whose_clock_is_ahead_does_not_make_an_older_shape_the_newest() 
     assert history.due is None
 
 
-def test_a_shard_that_a_reshard_made_has_the_shapes_of_its_parents() -> None:
+def test_a_shard_created_by_a_reshard_has_the_schemas_of_its_parents() -> None:
     narrow, wide = fields({"id": "bigint", "a": "int"}), fields({"id": "bigint", "a": "bigint"})
     history = TableHistory.of(
         TABLE,
@@ -416,7 +418,7 @@ def test_two_columns_may_swap_their_names() -> None:
     codec = codec_of(
         seen(first, 1), ran("alter table t rename column a to b, rename column b to a", 3), seen(second, 4)
     )
-    assert shown(codec, [changed(first, change(None, ["1", "7", "x"]), 2)])[0] == {
+    assert projected(codec, [changed(first, change(None, ["1", "7", "x"]), 2)])[0] == {
         "id": 1, "b": 7, "a": "x", "_rest": None,
     }  # fmt: skip
 
@@ -432,22 +434,26 @@ def test_two_columns_may_swap_their_names() -> None:
         (
             "alter table t add n int not null",
             {"id": "bigint", "v": "varchar(20)", "n": "int"},
-            "column n came",
+            "column n was added",
         ),
         (
             "alter table t modify v int",
             {"id": "bigint", "v": "int"},
-            "column v turned from varchar(20) to int",
+            "column v changed from varchar(20) to int",
         ),
         (
             "alter table t modify id int",
             {"id": "int", "v": "varchar(20)"},
-            "column id turned from bigint to int",
+            "column id changed from bigint to int",
         ),
-        ("rename table t to u, w to t", {"id": "bigint", "v": "varchar(20)", "w": "int"}, "column w came"),
+        (
+            "rename table t to u, w to t",
+            {"id": "bigint", "v": "varchar(20)", "w": "int"},
+            "column w was added",
+        ),
     ],
 )
-def test_what_no_statement_explains_makes_a_snapshot_due(
+def test_schema_changes_without_a_statement_require_a_snapshot(
     statement: str, after: dict[str, str], reason: str
 ) -> None:
     later = fields(after)
@@ -457,7 +463,7 @@ def test_what_no_statement_explains_makes_a_snapshot_due(
     assert due.moment_us >= 1_767_225_605_000_000
 
 
-def test_a_table_that_was_made_anew_begins_without_its_former_columns_values() -> None:
+def test_a_recreated_table_starts_without_values_of_its_old_columns() -> None:
     later = fields({"id": "bigint", "v": "varchar(20)", "n": "int not null"})
     history = TableHistory.of(
         TABLE, [seen(TWO, 1), ran("drop table t", 4), ran("create table t (id bigint)", 5), seen(later, 6)]
@@ -466,14 +472,14 @@ def test_a_table_that_was_made_anew_begins_without_its_former_columns_values() -
     assert history.column_ids == ("id#2", "v#2", "n")
 
 
-def test_values_that_a_column_cant_hold_stand_in_rest_as_mysqls_text() -> None:
+def test_values_that_a_column_cant_represent_are_in_rest_as_mysqls_text() -> None:
     event = fields({"id": "bigint", "d": "date", "at": "datetime", "v": "varchar(9)"})
     codec = codec_of(seen(event, 1))
     rows = [
         changed(event, change(None, ["1", "0000-00-00", "2023-11-00 00:00:00", b"\xff"]), 2),
         changed(event, change(None, ["2", "2024-02-29", None, "x"]), 2, number=1),
     ]
-    odd, plain = sorted(shown(codec, rows), key=lambda row: row["id"])
+    odd, plain = sorted(projected(codec, rows), key=lambda row: row["id"])
     assert (odd["d"], odd["at"], odd["v"]) == (None, None, None)
     assert json.loads(odd["_rest"]) == {"d": "0000-00-00", "at": "2023-11-00 00:00:00", "v": "0xFF"}
     assert plain["_rest"] is None
@@ -493,7 +499,7 @@ def test_a_state_of_another_form_is_refused() -> None:
             codec.project(rows)
 
 
-def test_a_mirror_follows_columns_by_what_they_are_and_not_by_their_names() -> None:
+def test_a_mirror_tracks_columns_by_id_and_not_by_name() -> None:
     first = fields({"id": "bigint", "a": "int", "c": "decimal(6,2)"})
     second = fields({"id": "bigint", "b": "int", "c": "decimal(6,3)", "n": "int", "w": "varchar(5)"})
     records = [seen(first, 1)]
@@ -510,7 +516,7 @@ def test_a_mirror_follows_columns_by_what_they_are_and_not_by_their_names() -> N
     assert later.revisit == "true"
     reserved = later.reserve()
     assert reserved is not None
-    # Fitted, but not merged: the mirror's new columns are empty until all rows are shown anew.
+    # Fitted, but not merged: the mirror's new columns are empty until all rows are rewritten.
     again = codec_of(*records, memory=json.loads(json.dumps(reserved)))
     assert again.revisit == "true"
     assert again.reserve() is None
@@ -533,7 +539,7 @@ def test_a_new_column_without_values_in_older_rows_leaves_a_mirrors_rows_alone()
     assert codec_of(*with_default, memory=memory).revisit == "true"
 
 
-def test_a_column_that_came_and_went_again_is_shown_no_longer() -> None:
+def test_a_column_that_was_added_and_dropped_is_not_projected() -> None:
     wider = fields({"id": "bigint", "v": "varchar(20)", "n": "int"})
     records = [
         seen(TWO, 1),
@@ -550,13 +556,13 @@ def test_a_column_that_came_and_went_again_is_shown_no_longer() -> None:
         changed(wider, change(None, ["2", "b", "5"]), 5),
         changed(TWO, change(None, ["3", "c"]), 7),
     ]
-    found = sorted(shown(codec, rows), key=lambda row: row["id"])
+    found = sorted(projected(codec, rows), key=lambda row: row["id"])
     assert [(row["id"], row["v"]) for row in found] == [(1, "a"), (2, "b"), (3, "c")]
     memory = codec_of(*records[:3]).remember()
     assert codec_of(*records, memory=memory).revisit == ""
 
 
-def test_a_column_that_went_and_came_again_may_hold_what_only_a_snapshot_tells() -> None:
+def test_a_column_that_was_dropped_and_added_again_requires_a_snapshot() -> None:
     narrower = fields({"id": "bigint"})
     records = [
         seen(TWO, 1),
@@ -567,4 +573,4 @@ def test_a_column_that_went_and_came_again_may_hold_what_only_a_snapshot_tells()
     history = codec_of(*records).history
     assert history.column_ids == ("id", "v#2")
     assert history.due is not None
-    assert "went and came" in history.due.reason
+    assert "was dropped and added again" in history.due.reason

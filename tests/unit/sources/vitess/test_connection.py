@@ -12,7 +12,7 @@ import pytest
 from airflow_cdc_provider.exceptions import CdcError, ConfigurationError, PositionLost, TransientError
 from airflow_cdc_provider.sources.vitess import protocol
 from airflow_cdc_provider.sources.vitess.connection import ConnectionValues
-from airflow_cdc_provider.sources.vitess.failures import SchemaBehind, failure
+from airflow_cdc_provider.sources.vitess.failures import StaleTabletSchema, failure
 from airflow_cdc_provider.sources.vitess.vtgate import VtgateClient
 from tests.unit.sources.vitess.recording_vtgate import RecordingVtgate, failed, table
 
@@ -24,19 +24,22 @@ def read(**values: Any) -> ConnectionValues:
 
 
 @pytest.mark.covers("VIT-CON-01")
-def test_missing_host_is_told_by_the_options_name() -> None:
+def test_missing_host_is_reported_by_the_options_name() -> None:
     for values in ({}, {"host": ""}, {"host": " , "}):
         with pytest.raises(ConfigurationError, match=r"no host \(database\.hostname\)"):
             read(**values)
 
 
 @pytest.mark.covers("VIT-CON-02")
-def test_port_is_15991_unless_said() -> None:
+def test_default_port_is_15991() -> None:
     assert read(host="vtgate").addresses == (("vtgate", 15991),)
     assert read(host="vtgate", port=33).target() == "dns:///vtgate:33"
     assert read(host="a:1, b", port="33").addresses == (("a", 1), ("b", 33))
     assert read(host="[::1]").target() == "dns:///[::1]:15991"
-    with pytest.raises(ConfigurationError, match="port is wrong for host b: expected a number, found 'x'"):
+    with pytest.raises(
+        ConfigurationError,
+        match="invalid port for host b in the Vitess connection: expected a number, found 'x'",
+    ):
         read(host="b:x")
 
 
@@ -65,20 +68,20 @@ def test_defaults_are_vitess_clients_own() -> None:
     ("values", "message"),
     [
         ({"extra": {"load_balancing": "grpclb"}}, "one of pick_first, round_robin, found grpclb"),
-        ({"extra": {"max_message_bytes": "lots"}}, "max_message_bytes is wrong: expected a number"),
-        ({"extra": {"keepalive_seconds": -1}}, "keepalive_seconds is wrong"),
+        ({"extra": {"max_message_bytes": "lots"}}, "invalid value for max_message_bytes: expected a number"),
+        ({"extra": {"keepalive_seconds": -1}}, "invalid value for keepalive_seconds"),
         ({"extra": {"headers": "a"}}, "expected name:value,name:value"),
-        ({"extra": {"headers": {"a b": "c"}}}, "a header's name is wrong"),
+        ({"extra": {"headers": {"a b": "c"}}}, "invalid name of a header"),
         ({"extra": {"caller_id": {"user": "x"}}}, "principal, component, subcomponent"),
         ({"extra": {"tls_key_file": "/k"}}, "tls_cert_file and tls_key_file"),
-        ({"extra": {"tls": False, "tls_ca_file": "/k"}}, "turns TLS off"),
+        ({"extra": {"tls": False, "tls_ca_file": "/k"}}, "disables TLS"),
         ({"extra": {"tsl": True}}, "unknown settings: tsl"),
-        ({"extra": "{"}, "extra is no JSON"),
+        ({"extra": "{"}, "extra isn't valid JSON"),
         ({"extra": [1]}, "a JSON object"),
-        ({"password": "x"}, "a password and no login"),
+        ({"password": "x"}, "a password but no login"),
     ],
 )
-def test_wrong_settings_are_told(values: dict[str, Any], message: str) -> None:
+def test_invalid_settings_are_reported(values: dict[str, Any], message: str) -> None:
     with pytest.raises(ConfigurationError, match=message):
         read(host="h", **values)
 
@@ -88,7 +91,7 @@ def test_files_of_tls_are_read_and_missing_ones_named(tmp_path: Path) -> None:
     with pytest.raises(ConfigurationError, match=r"ca\.pem can't be read.*No such file"):
         missing.channel()
     (tmp_path / "ca.pem").write_text("no certificate")
-    with pytest.raises(ConfigurationError, match="is no PEM file"):
+    with pytest.raises(ConfigurationError, match="isn't a PEM file"):
         missing.channel()
     named = read(host="a,b", extra={"tls": True})
     assert dict(named.channel_options)["grpc.ssl_target_name_override"] == "a"
@@ -96,7 +99,7 @@ def test_files_of_tls_are_read_and_missing_ones_named(tmp_path: Path) -> None:
 
 def test_several_hosts_are_looked_up_as_one_target() -> None:
     assert read(host="127.0.0.1:1,localhost:2").target().startswith("ipv4:127.0.0.1:1,127.0.0.1:2")
-    with pytest.raises(TransientError, match=r"host nowhere\.invalid isn't found"):
+    with pytest.raises(TransientError, match=r"host nowhere\.invalid can't be resolved"):
         read(host="127.0.0.1,nowhere.invalid").target()
 
 
@@ -147,7 +150,7 @@ def test_failed_statement_is_an_error_by_its_code() -> None:
         RecordingVtgate(answer=lambda sql, target: answers[sql]) as vtgate,
         VtgateClient(read(**vtgate.connection)) as client,
     ):
-        with pytest.raises(ConfigurationError, match="doesn't run a: found INVALID_ARGUMENT: syntax error"):
+        with pytest.raises(ConfigurationError, match="can't run a: found INVALID_ARGUMENT: syntax error"):
             client.execute("a")
         with pytest.raises(TransientError, match="no healthy tablet"):
             client.execute("b")
@@ -200,7 +203,7 @@ def test_closed_client_ends_its_streams() -> None:
         forever.set()
 
 
-def test_unreachable_server_is_passing_and_no_text_shows_a_secret() -> None:
+def test_unreachable_server_is_transient_and_no_message_contains_a_secret() -> None:
     refusal = (grpc.StatusCode.PERMISSION_DENIED, f"user cdc with {PASSWORD} and token is refused")
     with RecordingVtgate(refuses=refusal) as vtgate:
         values = read(**vtgate.connection, login="cdc", password=PASSWORD, extra={"headers": "auth:token"})
@@ -226,8 +229,8 @@ def test_unreachable_server_is_passing_and_no_text_shows_a_secret() -> None:
         ("INTERNAL", "not all journaling participants", TransientError),
         ("RESOURCE_EXHAUSTED", "pool is full", TransientError),
         ("FAILED_PRECONDITION", "operation not allowed in state NOT_SERVING", TransientError),
-        ("UNKNOWN", "cannot determine table columns for evolve: event has [8 3]", SchemaBehind),
-        ("UNKNOWN", "failed to reload schema after DDL encountered in stream", SchemaBehind),
+        ("UNKNOWN", "cannot determine table columns for evolve: event has [8 3]", StaleTabletSchema),
+        ("UNKNOWN", "failed to reload schema after DDL encountered in stream", StaleTabletSchema),
         ("RESOURCE_EXHAUSTED", "Received message larger than max (5 vs. 4)", ConfigurationError),
         ("INTERNAL", "could not decode position rubbish", ConfigurationError),
         ("UNKNOWN", "table nosuch is not present in the database", ConfigurationError),
@@ -243,7 +246,7 @@ def test_unreachable_server_is_passing_and_no_text_shows_a_secret() -> None:
         ("FAILED_PRECONDITION", "shard provided in VGTID, -80, not found in the shop keyspace", PositionLost),
     ],
 )
-def test_errors_have_a_class_by_what_to_do(code: str, text: str, kind: type[CdcError]) -> None:
+def test_errors_have_a_class_by_the_required_reaction(code: str, text: str, kind: type[CdcError]) -> None:
     error = failure("reading", code, text)
     assert type(error) is kind
     again = pickle.loads(pickle.dumps(error))

@@ -62,7 +62,7 @@ def actions(text: str, table: str = "t") -> tuple[Action, ...]:
         ("DISABLE KEYS", []),
     ],
 )
-def test_what_an_alter_does_to_stored_values_is_told(words: str, expected: list[Action]) -> None:
+def test_effects_of_an_alter_on_stored_values_are_parsed(words: str, expected: list[Action]) -> None:
     for start in ("alter table t", "ALTER TABLE `t`", "ALTER TABLE `shop`.t"):
         assert list(actions(f"{start} {words}")) == expected
 
@@ -83,7 +83,7 @@ def test_what_an_alter_does_to_stored_values_is_told(words: str, expected: list[
         "what nobody reads",
     ],
 )
-def test_what_may_change_values_by_itself_is_unknown(words: str) -> None:
+def test_actions_that_may_change_values_are_unknown(words: str) -> None:
     found = actions(f"ALTER TABLE t {words}")
     assert any(isinstance(action, Unknown) for action in found)
 
@@ -129,7 +129,7 @@ def test_renamed_tables_are_unknown_on_both_sides() -> None:
         ("this is no SQL at all (", []),
     ],
 )
-def test_other_statements_are_told_by_what_they_do_to_tables(
+def test_other_statements_are_parsed_by_their_effect_on_tables(
     text: str, expected: list[TableStatement]
 ) -> None:
     assert list(read_statement(text)) == expected

@@ -53,7 +53,7 @@ def stored(*entries: tuple[str, Any]) -> str:
     )
 
 
-def test_several_connectors_offsets_are_told_apart() -> None:
+def test_offsets_of_several_connectors_are_distinguished() -> None:
     both = to_rest([({"server": name}, STORED) for name in ("pre", "other")])
     assert read(both)[0] == POSITION
     with pytest.raises(ConfigurationError, match=r"no offset of this connector.*found one, other"):
@@ -69,7 +69,7 @@ def test_several_connectors_offsets_are_told_apart() -> None:
         json.dumps(STORED),
     ],
 )
-def test_debeziums_offset_is_taken_over_with_its_epochs(content: str) -> None:
+def test_debeziums_offset_is_imported_with_its_epochs(content: str) -> None:
     assert is_debeziums(content.encode())
 
     position, remarks = read(content)
@@ -118,7 +118,7 @@ def test_offsets_of_tasks_are_written_so_that_debezium_starts() -> None:
     assert [partition["task_key"] for partition, _ in first] == ["task0_2_0", "task1_2_0"]
 
 
-def test_offsets_of_tasks_are_put_together_without_a_word_of_their_layout() -> None:
+def test_offsets_of_tasks_are_merged_without_a_configured_layout() -> None:
     tasks = [(f"task{n}_2_1", [entry]) for n, entry in enumerate(VGTID)]
     older = [{**VGTID[0], "gtid": f"MySQL56/{A}:1"}, VGTID[1]]
 
@@ -129,7 +129,7 @@ def test_offsets_of_tasks_are_put_together_without_a_word_of_their_layout() -> N
 
 
 @pytest.mark.covers("VIT-OFS-10")
-def test_what_no_task_has_stored_begins_where_the_options_say() -> None:
+def test_shards_without_a_stored_offset_start_at_the_configured_position() -> None:
     first = stored(("", VGTID[:1]))
     given = json.dumps([{**one, "gtid": f"MySQL56/{B}:1-7"} for one in VGTID])
 
@@ -137,15 +137,15 @@ def test_what_no_task_has_stored_begins_where_the_options_say() -> None:
 
     assert position.shards["shop/-80"].gtid == VGTID[0]["gtid"]
     assert position.shards["shop/80-"] == ShardPlace(f"MySQL56/{B}:1-7", 5)
-    with pytest.raises(ConfigurationError, match="no place to begin at in shop/80-"):
+    with pytest.raises(ConfigurationError, match="no start position of shop/80-"):
         read(first, of_tasks(1, 2, 1))
 
 
 @pytest.mark.covers("VIT-TXN-11")
-def test_the_connectors_generation_is_taken_over() -> None:
-    told = json.dumps({**STORED, "connector_generation": 2})
+def test_the_connectors_generation_is_imported() -> None:
+    reported = json.dumps({**STORED, "connector_generation": 2})
 
-    position, _ = read(told)
+    position, _ = read(reported)
 
     assert {place.generation for place in position.shards.values()} == {2}
     assert {s: p.epoch for s, p in position.of_generation(3).shards.items()} == {"shop/-80": 3, "shop/80-": 2}
@@ -154,7 +154,7 @@ def test_the_connectors_generation_is_taken_over() -> None:
 
 
 @pytest.mark.covers("VIT-OFS-12")
-def test_an_unfinished_copy_is_told_and_keeps_its_last_key_in_the_next_generation() -> None:
+def test_an_unfinished_copy_is_reported_and_keeps_its_last_key_in_the_next_generation() -> None:
     key = {"fields": [{"name": "id", "type": "INT64"}], "rows": [{"lengths": ["1"], "values": "7"}]}
     copying = [{**VGTID[0], "table_p_ks": [{"table_name": "orders", "lastpk": key}]}, VGTID[1]]
     content = stored(("", copying))
@@ -165,7 +165,7 @@ def test_an_unfinished_copy_is_told_and_keeps_its_last_key_in_the_next_generatio
     written = moved(read_offsets(content.encode()), "pre", of_tasks(1, 2, 1), SHARDS)
     assert [partition["task_key"] for partition, _ in written] == ["task0_2_1", "task1_2_1"]
     assert json.loads(written[0][1]["vgtid"]) == [copying[0]]
-    with pytest.raises(ConfigurationError, match="keep no offsets of their own"):
+    with pytest.raises(ConfigurationError, match="don't store offsets"):
         moved(read_offsets(content.encode()), "pre", PLAIN, SHARDS)
 
 
@@ -176,8 +176,8 @@ def test_an_offset_without_a_place_is_refused(gtid: str) -> None:
 
 
 @pytest.mark.parametrize("vgtid", ["[1]", "{}", '[{"shard": "-80"}]', "x"])
-def test_a_vgtid_of_another_form_is_refused(vgtid: str) -> None:
-    with pytest.raises(ConfigurationError, match="vgtid of this offset is wrong"):
+def test_an_invalid_vgtid_of_an_offset_is_rejected(vgtid: str) -> None:
+    with pytest.raises(ConfigurationError, match="invalid vgtid in this offset"):
         read(json.dumps({"vgtid": vgtid}))
 
 
@@ -186,7 +186,7 @@ def test_our_own_offset_is_not_taken_for_debeziums() -> None:
 
 
 @pytest.mark.covers("VIT-OFS-03", "VIT-OFS-04")
-def test_offsets_per_task_need_a_generation_and_the_number_of_tasks_before_it() -> None:
+def test_offsets_per_task_need_a_generation_and_the_previous_number_of_tasks() -> None:
     with pytest.raises(ConfigurationError, match=r"task\.key\.gen\) of 0 or more, found -1"):
         VitessTaskOffsets(per_task=True)
     with pytest.raises(ConfigurationError, match=r"prev\.num\.tasks\) above 0, found -1"):

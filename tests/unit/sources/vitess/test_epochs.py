@@ -41,12 +41,12 @@ ANSWERS: dict[str, list[tuple[str, ...]]] = {
 
 def at_five(request: Any) -> list[bytes | Waits]:
     shards: dict[str, int | str] = {s.shard: 5 for s in request.vgtid.shard_gtids}
-    told = [response(event("VGTID", s, vgtid=vgtid(shards)), event("OTHER", s)) for s in shards]
-    return [*told, Waits()]
+    reported = [response(event("VGTID", s, vgtid=vgtid(shards)), event("OTHER", s)) for s in shards]
+    return [*reported, Waits()]
 
 
-def begun(**options: Any) -> dict[str, int]:
-    """The epochs of a new capture of two shards that stand at their fifth transaction."""
+def start_epochs(**options: Any) -> dict[str, int]:
+    """The epochs of a new capture of two shards at their fifth transaction."""
     with FakeVtgate([at_five], ANSWERS) as server:
         source = VitessSource(VitessOptions(keyspace="shop", **options), server.connection, str.isascii)
         start = source.start()
@@ -62,24 +62,22 @@ def start_at(number: int) -> str:
 def test_epochs_that_are_given_are_those_before_the_first_position() -> None:
     given = {"-80": 3, "80-": 7}
 
-    assert begun() == {"-80": 1, "80-": 1}
-    assert begun(epochs=given) == {"-80": 4, "80-": 8}
-    assert begun(epochs=given, start_at=start_at(4)) == given
+    assert start_epochs() == {"-80": 1, "80-": 1}
+    assert start_epochs(epochs=given) == {"-80": 4, "80-": 8}
+    assert start_epochs(epochs=given, start_at=start_at(4)) == given
 
 
 @pytest.mark.covers("VIT-TXN-09")
 def test_epochs_of_other_shards_than_those_of_the_start_are_refused() -> None:
     with pytest.raises(ConfigurationError, match="expected -80, 80-, found -80"):
-        begun(epochs={"-80": 3})
+        start_epochs(epochs={"-80": 3})
     with pytest.raises(ConfigurationError, match="expected -80, 80-, found -40, 40-80, 80-"):
-        begun(epochs={"-40": 1, "40-80": 1, "80-": 1}, start_at=start_at(4))
+        start_epochs(epochs={"-40": 1, "40-80": 1, "80-": 1}, start_at=start_at(4))
     source = {"type": "vitess", "keyspace": "shop"}
     written = Connector.from_dict({"name": "s", "source": {**source, "epochs": '{"-80": 3}'}}).source
     assert isinstance(written, VitessOptions)
     assert written.epochs == {"-80": 3}
-    with pytest.raises(
-        ConfigurationError, match=r"source\.epochs is wrong: expected a whole number per shard"
-    ):
+    with pytest.raises(ConfigurationError, match=r"source\.epochs: expected a whole number per shard"):
         Connector.from_dict({"name": "s", "source": {**source, "epochs": {"-80": -1}}})
 
 
@@ -102,7 +100,7 @@ def test_a_raised_generation_adds_one_to_all_epochs_at_the_next_start_and_once()
 @pytest.mark.parametrize("back", ["current", ""])
 def test_a_shard_that_goes_back_to_no_position_breaks_the_stream(back: str) -> None:
     place = Position({"shop/-80": ShardPlace(gtid(5), 1)})
-    cutter = Cutter(
+    assembler = Cutter(
         place,
         str.isascii,
         lambda table, name: False,
@@ -112,7 +110,7 @@ def test_a_shard_that_goes_back_to_no_position_breaks_the_stream(back: str) -> N
     )
 
     with pytest.raises(CorruptInput, match="went back to none"):
-        cutter.take(response(*transaction("-80", {"-80": back})), 1)
+        assembler.take(response(*transaction("-80", {"-80": back})), 1)
 
 
 @pytest.mark.covers("VIT-TXN-07")
@@ -136,14 +134,14 @@ def test_epochs_of_a_stream_rise_as_debeziums_do() -> None:
 def recorded_transactions() -> Iterator[tuple[bytes, str]]:
     data, starts, ends = split_recording((RESHARD / "include_journal.vstream").read_bytes())
     for first, end in zip(starts, ends, strict=True):
-        for told in VStreamResponse.FromString(data[first:end].tobytes()).events:
-            if told.type == VGTID:
-                yield told.vgtid.SerializeToString(), f"{told.keyspace}/{told.shard}"
+        for reported in VStreamResponse.FromString(data[first:end].tobytes()).events:
+            if reported.type == VGTID:
+                yield reported.vgtid.SerializeToString(), f"{reported.keyspace}/{reported.shard}"
 
 
 @pytest.mark.covers("VIT-TXN-10")
 @pytest.mark.parametrize(("inherits", "born"), [(True, 2), (False, 0)])
-def test_shards_of_a_recorded_reshard_inherit_their_parents_epoch_or_begin_at_0(
+def test_shards_of_a_recorded_reshard_inherit_their_parents_epoch_or_start_at_0(
     inherits: bool, born: int
 ) -> None:
     steps = list(recorded_transactions())
@@ -159,7 +157,7 @@ def test_shards_of_a_recorded_reshard_inherit_their_parents_epoch_or_begin_at_0(
 
 
 @pytest.mark.covers("VIT-TXN-10")
-def test_epochs_that_were_captured_are_shown_from_the_shards_birth_on() -> None:
+def test_captured_epochs_are_relative_to_the_first_epoch_of_the_shard() -> None:
     births = {"shop/-40": {2, 6}}
     steps = [(vgtid({"-40": 1}).SerializeToString(), "shop/-40")] * 4
     kept = np.array([2, 3, 6, 7], np.int64)
@@ -172,7 +170,7 @@ def test_epochs_that_were_captured_are_shown_from_the_shards_birth_on() -> None:
 def test_inherited_epochs_need_ordered_transactions() -> None:
     declared = {"name": "s", "source": {"type": "vitess", "keyspace": "shop"}}
     publish: dict[str, Any] = {"transactions": True, "vitess": {"inherit_epochs": True}}
-    with pytest.raises(ConfigurationError, match="inherit_epochs says nothing without ordered"):
+    with pytest.raises(ConfigurationError, match="inherit_epochs has no effect without ordered"):
         Connector.from_dict({**declared, "publish": publish})
     publish["vitess"]["ordered_transactions"] = True
     assert Connector.from_dict({**declared, "publish": publish}).publish.vitess.inherit_epochs

@@ -69,7 +69,7 @@ def test_moments_are_read(moments: list[datetime | None]) -> None:
         (b"", BROKEN),
     ],
 )
-def test_what_is_no_date_is_told_from_what_is_broken(text: bytes, state: int) -> None:
+def test_invalid_dates_are_distinguished_from_broken_text(text: bytes, state: int) -> None:
     assert read_moments(*spans([text]))[1].tolist() == [state]
 
 
@@ -88,8 +88,8 @@ def test_times_are_read(times: list[timedelta]) -> None:
 @given(st.lists(st.one_of(st.none(), NUMBER), max_size=8))
 def test_numbers_become_bytes(numbers: list[Decimal | None]) -> None:
     texts = [None if n is None else f"{n:f}".encode() for n in numbers]
-    shown, states = unscaled_numbers(*spans(texts), 4)
-    for number, found in zip(numbers, shown.to_pylist(), strict=True):
+    encoded, states = unscaled_numbers(*spans(texts), 4)
+    for number, found in zip(numbers, encoded.to_pylist(), strict=True):
         if number is None:
             assert found is None
             continue
@@ -100,9 +100,9 @@ def test_numbers_become_bytes(numbers: list[Decimal | None]) -> None:
 
 
 @pytest.mark.parametrize("text", [b"1.23456", b"x", b"", b"1-", b"9" * 66, b"1.2.3"])
-def test_what_is_no_such_number_is_told(text: bytes) -> None:
-    shown, states = unscaled_numbers(*spans([text]), 4)
-    assert (shown.to_pylist(), states.tolist()) == ([None], [BROKEN])
+def test_an_invalid_number_is_reported(text: bytes) -> None:
+    encoded, states = unscaled_numbers(*spans([text]), 4)
+    assert (encoded.to_pylist(), states.tolist()) == ([None], [BROKEN])
 
 
 @given(st.lists(st.one_of(st.none(), st.binary(max_size=9)), max_size=6))

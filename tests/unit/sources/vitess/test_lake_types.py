@@ -7,16 +7,16 @@ from airflow_cdc_provider.sources.vitess.fields import Column, ColumnType, Table
 from airflow_cdc_provider.sources.vitess.lake_types import TYPES, LakeTypes, family_of, type_table
 from airflow_cdc_provider.sources.vitess.protocol import TYPES as WIRE_TYPES
 from tests.conftest import ROOT
-from tests.unit.sources.vitess.made_records import TABLE, fields
+from tests.unit.sources.vitess.record_builders import TABLE, fields
 
 
-def test_the_documentation_shows_the_table_of_types() -> None:
+def test_the_documentation_contains_the_type_table() -> None:
     assert type_table() in (ROOT / "docs" / "types-vitess.md").read_text()
 
 
-def test_each_word_stands_once_in_the_table() -> None:
-    words = [word for row in TYPES for word in row.words]
-    assert len(words) == len(set(words))
+def test_each_type_name_occurs_once_in_the_table() -> None:
+    names = [name for row in TYPES for name in row.names]
+    assert len(names) == len(set(names))
 
 
 @pytest.mark.parametrize(
@@ -33,7 +33,7 @@ def test_each_word_stands_once_in_the_table() -> None:
         ("", ColumnType("")),
     ],
 )
-def test_types_in_sqls_words_are_taken_apart(text: str, expected: ColumnType) -> None:
+def test_sql_types_are_parsed(text: str, expected: ColumnType) -> None:
     assert ColumnType.parse(text) == expected
 
 
@@ -57,7 +57,7 @@ def test_types_in_sqls_words_are_taken_apart(text: str, expected: ColumnType) ->
         ("GEOMETRY", {}, pa.binary()),
     ],
 )
-def test_without_the_words_a_field_still_tells_its_lake_type(
+def test_a_field_without_its_sql_type_has_a_lake_type(
     wire: str, facts: dict[str, int], lake: pa.DataType
 ) -> None:
     assert LakeTypes().of(Column("c", wire, **facts)) == lake  # type: ignore[arg-type]
@@ -74,7 +74,7 @@ def test_words_rule_over_the_type_on_the_wire() -> None:
     assert LakeTypes().of(Column("c", "CHAR", "char(9)", 69)) == pa.binary(), "no codec reads dec8"
 
 
-def test_a_shape_is_what_the_message_tells() -> None:
+def test_a_shape_is_parsed_from_the_message() -> None:
     event = fields({"tenant": "bigint", "no": "int not null", "note": "varchar(9)"}, ("tenant", "no"))
     shape = TableShape.parse(event.SerializeToString())
     assert shape.table == TABLE

@@ -1,4 +1,4 @@
-"""What a lost VTGate costs: which errors are tried again, how often, and what ends it."""
+"""Lost connections to VTGate: which errors are retried, how often, and when retries end."""
 
 from __future__ import annotations
 
@@ -68,7 +68,7 @@ def test_every_status_of_grpc_is_one_or_the_other() -> None:
 
 @pytest.mark.covers("VIT-FLT-04")
 @pytest.mark.parametrize("code", LOST)
-def test_a_lost_stream_is_opened_again_behind_what_it_gave(stack: ExitStack, code: str) -> None:
+def test_a_lost_stream_is_reopened_after_its_last_transaction(stack: ExitStack, code: str) -> None:
     lost: Script = [response(*LOW1), Fails(grpc.StatusCode[code], "the tablet is gone")]
     after = transaction("-80", {"-80": 12, "80-": 20}, fields("item", "-80"), rows("item", "-80", *_TWO))
     capture = Capture(stack, [lost, [response(*after), Waits()]], options())
@@ -84,7 +84,7 @@ _TWO = ((None, ["2", "x"]),)
 
 
 @pytest.mark.parametrize("code", REFUSED)
-def test_what_only_a_person_can_change_is_told_at_once(stack: ExitStack, code: str) -> None:
+def test_configuration_errors_are_raised_immediately(stack: ExitStack, code: str) -> None:
     capture = Capture(stack, [[Fails(grpc.StatusCode[code], "no such thing")]], options())
 
     with pytest.raises(ConfigurationError, match=f"{code}: no such thing"):
@@ -95,13 +95,13 @@ def test_what_only_a_person_can_change_is_told_at_once(stack: ExitStack, code: s
 
 @pytest.mark.covers("VIT-FLT-04")
 def test_without_a_limit_a_lost_stream_is_opened_until_it_gives(stack: ExitStack) -> None:
-    gone: list[Script] = [[Fails(grpc.StatusCode.UNAVAILABLE, "no tablet")]] * 40
+    failures: list[Script] = [[Fails(grpc.StatusCode.UNAVAILABLE, "no tablet")]] * 40
     unlimited = VitessAdvanced(
         connect_attempts=NO_LIMIT, connect_pause_seconds=0.5, connect_longest_pause_seconds=0.5
     )
     capture = Capture(
         stack,
-        [*gone, [response(*LOW1), Waits()]],
+        [*failures, [response(*LOW1), Waits()]],
         VitessOptions(keyspace="shop", advanced=unlimited),
     )
 
@@ -135,20 +135,20 @@ GONE: Script = [Fails(grpc.StatusCode.UNAVAILABLE, "gone")]
 
 
 @pytest.mark.covers("VIT-FLT-02")
-def test_a_vtgate_that_was_never_reached_is_told_at_once() -> None:
+def test_the_first_contact_is_not_retried() -> None:
     with FakeVtgate([GONE, NOW], SHARDS) as server, closing(source_of(server)) as source:
         with pytest.raises(TransientError, match="gone"):
             source.head()
         assert len(server.requests) == 1
 
 
-def test_a_vtgate_that_was_reached_is_asked_again() -> None:
+def test_calls_are_retried_after_the_first_contact() -> None:
     with FakeVtgate([NOW, GONE, GONE, NOW], SHARDS) as server, closing(source_of(server)) as source:
         assert source.head() == source.head()
         assert len(server.requests) == 4
 
 
-def test_a_vtgate_that_was_reached_is_asked_as_often_as_options_say() -> None:
+def test_the_number_of_retries_is_an_option() -> None:
     with FakeVtgate([NOW, GONE], SHARDS) as server, closing(source_of(server, connect_attempts=2)) as source:
         source.head()
         with pytest.raises(TransientError, match="gone"):
@@ -169,13 +169,13 @@ def _stop_soon(source: VitessSource) -> None:
         lambda source: source.plan(START.to_offset(), HEAD.to_offset(), ReadLimit()),
     ],
 )
-def test_a_stop_ends_the_wait_for_a_lost_vtgate(work: Callable[[VitessSource], Any]) -> None:
+def test_a_stop_ends_the_pause_after_a_lost_connection(work: Callable[[VitessSource], Any]) -> None:
     with (
         FakeVtgate([NOW, GONE], SHARDS) as server,
         closing(source_of(server, connect_pause_seconds=60.0)) as source,
     ):
         source.head()
-        source._checked = START
+        source._verified = START
         _stop_soon(source)
         began = time.monotonic()
         try:
@@ -188,7 +188,7 @@ def test_a_stop_ends_the_wait_for_a_lost_vtgate(work: Callable[[VitessSource], A
         assert time.monotonic() - began < 10
 
 
-def test_a_copy_waits_long_and_not_for_ever_as_its_task_cannot_be_asked_to_stop() -> None:
+def test_a_copy_retries_a_limited_number_of_times_as_its_task_cannot_be_stopped() -> None:
     slept: list[float] = []
     unlimited = VitessAdvanced(
         connect_attempts=NO_LIMIT, connect_pause_seconds=10.0, connect_longest_pause_seconds=10.0

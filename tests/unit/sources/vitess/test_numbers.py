@@ -22,7 +22,7 @@ RUBBISH = st.binary(max_size=12)
 
 
 @given(st.lists(st.none() | st.integers(-(2**66), 2**66), max_size=20), st.sampled_from([32, 64]))
-def test_whole_numbers_are_exact_or_told(numbers: list[int | None], bits: int) -> None:
+def test_integers_are_exact_or_misfits(numbers: list[int | None], bits: int) -> None:
     data, starts, ends = spans_of([None if n is None else str(n).encode() for n in numbers])
     found, misfits = read_integers(data, starts, ends, bits)
     fits = [n is None or -(2 ** (bits - 1)) <= n < 2 ** (bits - 1) for n in numbers]
@@ -31,7 +31,7 @@ def test_whole_numbers_are_exact_or_told(numbers: list[int | None], bits: int) -
 
 
 @given(st.lists(RUBBISH, min_size=1, max_size=20))
-def test_what_is_no_whole_number_is_told(texts: list[bytes]) -> None:
+def test_an_invalid_integer_is_a_misfit(texts: list[bytes]) -> None:
     found, misfits = read_integers(*spans_of(texts), 64)
     for text, value, misfit in zip(texts, found.to_pylist(), misfits, strict=True):
         plain = text.lstrip(b" ")
@@ -79,7 +79,7 @@ def test_blanks_of_vitess_8_are_no_part_of_a_decimal() -> None:
 
 
 @pytest.mark.parametrize("text", [b"", b" ", b"-", b".", b"1.2.3", b"1e3", b"--1", b"1-", b"0.123", b"+1"])
-def test_what_is_no_decimal_of_the_column_is_told(text: bytes) -> None:
+def test_an_invalid_decimal_of_the_column_is_a_misfit(text: bytes) -> None:
     assert decimal_texts(*spans_of([text]), 2)[1].tolist() == [True]
     found, misfits = read_decimals(*spans_of([text, b"1"]), 10, 2)
     assert misfits.tolist() == [True, False]
@@ -93,7 +93,7 @@ def test_zeros_behind_the_last_digit_of_a_decimal_say_nothing() -> None:
 
 
 @given(st.lists(st.floats(allow_nan=False, allow_infinity=False), max_size=20))
-def test_doubles_are_what_was_written(numbers: list[float]) -> None:
+def test_doubles_round_trip(numbers: list[float]) -> None:
     texts = [repr(n).encode() for n in numbers] + [f"{n:.16E}".encode() for n in numbers]
     found, misfits = read_floats(*spans_of([*texts, None]), pa.float64())
     assert not misfits.any()
@@ -101,14 +101,14 @@ def test_doubles_are_what_was_written(numbers: list[float]) -> None:
 
 
 @given(st.lists(st.floats(width=32, allow_nan=False, allow_infinity=False), max_size=20))
-def test_floats_are_what_was_written(numbers: list[float]) -> None:
+def test_floats_round_trip(numbers: list[float]) -> None:
     found, misfits = read_floats(*spans_of([f"{n:.8E}".encode() for n in numbers]), pa.float32())
     assert not misfits.any()
     assert found.to_pylist() == numbers
 
 
 @given(st.lists(RUBBISH | st.from_regex(rb"\A-?[0-9]*\.?[0-9]*([eE][+-]?[0-9]{0,3})?\Z"), max_size=20))
-def test_what_is_no_floating_point_number_is_told(texts: list[bytes]) -> None:
+def test_an_invalid_floating_point_number_is_a_misfit(texts: list[bytes]) -> None:
     found, misfits = read_floats(*spans_of(texts), pa.float64())
     for text, value, misfit in zip(texts, found.to_pylist(), misfits, strict=True):
         try:
@@ -138,7 +138,7 @@ def test_what_is_no_floating_point_number_is_told(texts: list[bytes]) -> None:
         (-1.25e-300, "-1.25e-300"),
     ],
 )
-def test_doubles_are_shown_as_mysql_shows_them(number: float, text: str) -> None:
+def test_doubles_are_formatted_as_in_mysql(number: float, text: str) -> None:
     assert float_texts(pa.array([number, None])).to_pylist() == [text, None]
 
 
@@ -146,5 +146,5 @@ def test_doubles_are_shown_as_mysql_shows_them(number: float, text: str) -> None
     ("number", "text"),
     [(0.1, "0.1"), (3.1415927, "3.14159"), (123456789.0, "123457000"), (16777216.0, "16777200")],
 )
-def test_floats_are_shown_with_the_six_digits_that_mysql_shows(number: float, text: str) -> None:
+def test_floats_are_formatted_with_six_digits_as_in_mysql(number: float, text: str) -> None:
     assert float_texts(pa.array([np.float32(number)], pa.float32())).to_pylist() == [text]

@@ -19,7 +19,7 @@ from airflow_cdc_provider.sources.base import ReadLimit
 from airflow_cdc_provider.sources.stream_numbers import StreamNumbers, added
 from airflow_cdc_provider.sources.vitess.connection import ConnectionValues
 from airflow_cdc_provider.sources.vitess.options import VitessAdvanced, VitessOptions
-from airflow_cdc_provider.sources.vitess.parallel_streams import ParallelStreams, joined_shards
+from airflow_cdc_provider.sources.vitess.parallel_streams import ParallelStreams, merged_groups
 from airflow_cdc_provider.sources.vitess.position import Position, ShardPlace
 from airflow_cdc_provider.sources.vitess.requests import filter_of
 from airflow_cdc_provider.sources.vitess.stream import ChangeStream
@@ -40,7 +40,7 @@ from tests.unit.sources.vitess.test_stream import NONE_KNOWN, records_of
 
 FOUR = ("-40", "40-80", "80-c0", "c0-")
 ADVANCED = VitessAdvanced(connect_attempts=1, connect_pause_seconds=0.01, stall_seconds=5.0)
-APART = Fails(
+PARTIAL_RESHARD = Fails(
     grpc.StatusCode.INTERNAL,
     "not all journaling participants are in the stream: journal: [...], stream: [...]",
 )
@@ -58,20 +58,20 @@ class Cluster:
 
     def __init__(self, counts: dict[str, int]) -> None:
         self.counts = counts
-        self.asked: list[dict[str, str]] = []
+        self.requested: list[dict[str, str]] = []
 
     def __call__(self, request: Any) -> Sequence[Step]:
         at = {s.shard: s.gtid for s in request.vgtid.shard_gtids}
-        self.asked.append(at)
-        told: dict[str, int | str] = dict(at)
+        self.requested.append(at)
+        reported: dict[str, int | str] = dict(at)
         events: list[Any] = []
         for shard, place in at.items():
             done = int(place.rpartition("-")[2]) if ":1-" in place else 0
             for number in range(done + 1, self.counts[shard] + 1):
-                told[shard] = number
+                reported[shard] = number
                 change = rows("item", shard, (None, [f"{number}", shard]))
                 inside = [fields("item", shard), change] if number == done + 1 else [change]
-                events.append(response(*transaction(shard, told, *inside)))
+                events.append(response(*transaction(shard, reported, *inside)))
         return [*events, Waits()]
 
     def position(self, **more: ShardPlace) -> Position:
@@ -90,17 +90,17 @@ class Capture:
         self.server = stack.enter_context(FakeVtgate([script]))
         client = stack.enter_context(VtgateClient(ConnectionValues.read(self.server.connection)))
         options = VitessOptions(keyspace="shop", streams=streams, advanced=ADVANCED)
-        self.made: list[VitessOptions] = []
+        self.created: list[VitessOptions] = []
 
         def make(own: VitessOptions, failing: Callable[[], bool]) -> ChangeStream:
-            self.made.append(own)
+            self.created.append(own)
             return ChangeStream(lambda: client, own, lambda: filter_of(None), **NONE_KNOWN, stopping=failing)
 
         self.streams = ParallelStreams(make, options)
         stack.callback(self.streams.close)
 
     @property
-    def asked(self) -> list[list[str]]:
+    def requested(self) -> list[list[str]]:
         return sorted([s.shard for s in request.vgtid.shard_gtids] for request in self.server.requests)
 
     def read(
@@ -121,7 +121,7 @@ class Capture:
 
 @settings(max_examples=12, deadline=None)
 @given(st.lists(st.integers(1, 30), min_size=4, max_size=4), st.integers(2, 6), st.integers(1, 4000))
-def test_several_streams_give_what_one_gives(counts: list[int], streams: int, limit_bytes: int) -> None:
+def test_several_streams_return_the_same_as_one(counts: list[int], streams: int, limit_bytes: int) -> None:
     cluster = Cluster(dict(zip(FOUR, counts, strict=True)))
     with ExitStack() as stack:
         one = Capture(stack, cluster, 1).read(start_of(FOUR), cluster.position())
@@ -134,14 +134,14 @@ def test_several_streams_give_what_one_gives(counts: list[int], streams: int, li
     }
 
 
-def test_shards_are_dealt_out_as_to_debeziums_tasks_and_share_what_may_wait() -> None:
+def test_shards_are_assigned_as_to_debeziums_tasks_and_share_the_prefetch_limits() -> None:
     cluster = Cluster(dict.fromkeys(FOUR, 5))
     with ExitStack() as stack:
         capture = Capture(stack, cluster, 2)
         capture.read(start_of(FOUR), cluster.position())
 
-        assert capture.asked == [["-40", "80-c0"], ["40-80", "c0-"]]
-        assert {own.advanced.read_ahead_bytes for own in capture.made} == {ADVANCED.read_ahead_bytes // 2}
+        assert capture.requested == [["-40", "80-c0"], ["40-80", "c0-"]]
+        assert {own.advanced.read_ahead_bytes for own in capture.created} == {ADVANCED.read_ahead_bytes // 2}
         assert capture.streams.counts.events == 16
         assert capture.streams.counts.queue_bytes_limit == ADVANCED.read_ahead_bytes
         assert capture.streams.counts.position == {f"shop/{shard}": gtid(5) for shard in FOUR}
@@ -153,22 +153,22 @@ def test_streams_stay_open_from_plan_to_plan_and_idle_shares_have_none() -> None
         capture = Capture(stack, cluster, 2)
         capture.read(start_of(FOUR), cluster.position(), ReadLimit(bytes=1))
 
-        assert capture.asked == [["-40", "80-c0"]]
+        assert capture.requested == [["-40", "80-c0"]]
 
 
-def test_shards_of_a_reshard_are_dealt_out_anew() -> None:
+def test_shards_of_a_reshard_are_assigned_again() -> None:
     before = Cluster({"-80": 5, "80-": 5})
     split = {"-40": 3, "40-80": 3, "80-": 7}
 
     def script(request: Any) -> Sequence[Step]:
-        asked = {s.shard for s in request.vgtid.shard_gtids}
-        if asked == {"-80"}:
+        requested = {s.shard for s in request.vgtid.shard_gtids}
+        if requested == {"-80"}:
             children: dict[str, int | str] = {"-40": 1, "40-80": 1}
             last = transaction(
                 "-40", children, fields("item", "-40"), rows("item", "-40", (None, ["1", "x"]))
             )
             return [*before(request)[:-1], response(*last), Waits()]
-        return Cluster(split if "-40" in asked or "40-80" in asked else {"80-": 7})(request)
+        return Cluster(split if "-40" in requested or "40-80" in requested else {"80-": 7})(request)
 
     with ExitStack() as stack:
         capture = Capture(stack, script, 2)
@@ -186,7 +186,7 @@ def test_shards_of_a_reshard_are_dealt_out_anew() -> None:
 
         found, end = capture.read(split_end, Cluster(split).position())
 
-        assert capture.asked == [["-40", "80-"], ["-80"], ["40-80"], ["80-"]]
+        assert capture.requested == [["-40", "80-"], ["-80"], ["40-80"], ["80-"]]
         assert {shard: place.set.count for shard, place in end.shards.items()} == {
             "shop/-40": 3,
             "shop/40-80": 3,
@@ -197,17 +197,19 @@ def test_shards_of_a_reshard_are_dealt_out_anew() -> None:
 
 
 @pytest.mark.parametrize("head_tells", [True, False])
-def test_shards_that_become_one_are_read_by_one_stream(head_tells: bool) -> None:
+def test_merged_shards_are_read_by_one_stream(head_tells: bool) -> None:
     halves = Cluster({"-80": 5, "80-": 5})
     merged = transaction("-", {"-": 2}, fields("item", "-"), rows("item", "-", (None, ["1", "x"])))
 
     def script(request: Any) -> Sequence[Step]:
         if len(request.vgtid.shard_gtids) == 1:
-            (asked,) = request.vgtid.shard_gtids
-            if asked.gtid == gtid(6):  # behind the journal, nothing comes any more
+            (requested,) = request.vgtid.shard_gtids
+            if requested.gtid == gtid(6):  # behind the journal, nothing comes any more
                 return [Waits()]
-            told = transaction(asked.shard, {asked.shard: 6}, journal(asked.shard, ["-80", "80-"], {"-": 1}))
-            return [*halves(request)[:-1], response(*told), APART]
+            reported = transaction(
+                requested.shard, {requested.shard: 6}, journal(requested.shard, ["-80", "80-"], {"-": 1})
+            )
+            return [*halves(request)[:-1], response(*reported), PARTIAL_RESHARD]
         return [*halves(request)[:-1], response(*merged), Waits()]
 
     with ExitStack() as stack:
@@ -224,13 +226,13 @@ def test_shards_that_become_one_are_read_by_one_stream(head_tells: bool) -> None
             "shop/80-": 4,
             "shop/-": 1,
         }
-        assert capture.asked[:1] == ([["-80", "80-"]] if head_tells else [["-80"]])
-        assert ["-80", "80-"] in capture.asked
+        assert capture.requested[:1] == ([["-80", "80-"]] if head_tells else [["-80"]])
+        assert ["-80", "80-"] in capture.requested
 
 
-def test_a_reshard_that_one_stream_cannot_follow_either_is_told() -> None:
+def test_a_reshard_that_one_stream_cannot_follow_either_is_reported() -> None:
     with ExitStack() as stack:
-        capture = Capture(stack, lambda request: [APART], 1)
+        capture = Capture(stack, lambda request: [PARTIAL_RESHARD], 1)
         with pytest.raises(TransientError, match="not all journaling participants"):
             capture.read(start_of(FOUR), Cluster(dict.fromkeys(FOUR, 5)).position())
 
@@ -239,19 +241,19 @@ def test_a_stream_that_fails_ends_the_others_and_nothing_is_lost() -> None:
     cluster = Cluster(dict.fromkeys(FOUR, 5))
     broken = threading.Event()
     broken.set()
-    waiting = threading.Event()
+    blocked = threading.Event()
 
     def script(request: Any) -> Iterable[Step]:
         if broken.is_set():
             if any(s.shard == "40-80" for s in request.vgtid.shard_gtids):
-                waiting.wait(10)
+                blocked.wait(10)
                 return [Fails(grpc.StatusCode.PERMISSION_DENIED, "no")]
             return falling_silent(request)
         return cluster(request)
 
     def falling_silent(request: Any) -> Iterator[Step]:
         yield from cluster(request)[:2]
-        waiting.set()
+        blocked.set()
         yield Waits()
 
     with ExitStack() as stack:
@@ -273,14 +275,14 @@ def test_a_stream_that_fails_ends_the_others_and_nothing_is_lost() -> None:
 def test_shards_that_turned_into_one_are_joined() -> None:
     halves = ["shop/-40", "shop/40-80", "shop/80-c0", "shop/c0-"]
 
-    assert joined_shards(halves, halves) == [(shard,) for shard in halves]
-    assert joined_shards(halves, ["shop/-80", "shop/80-c0", "shop/c0-"]) == [
+    assert merged_groups(halves, halves) == [(shard,) for shard in halves]
+    assert merged_groups(halves, ["shop/-80", "shop/80-c0", "shop/c0-"]) == [
         ("shop/-40", "shop/40-80"),
         ("shop/80-c0",),
         ("shop/c0-",),
     ]
-    assert joined_shards(halves, ["shop/-60", "shop/60-"]) == [tuple(halves)]
-    assert joined_shards(halves, ["shop/-20", "shop/20-40", *halves[1:]]) == [(shard,) for shard in halves]
+    assert merged_groups(halves, ["shop/-60", "shop/60-"]) == [tuple(halves)]
+    assert merged_groups(halves, ["shop/-20", "shop/20-40", *halves[1:]]) == [(shard,) for shard in halves]
 
 
 def test_numbers_of_streams_are_added() -> None:

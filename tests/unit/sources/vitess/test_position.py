@@ -58,8 +58,8 @@ def test_mariadb_positions_have_all_before_them() -> None:
 @pytest.mark.parametrize(
     "text", ["", "current", "rubbish", f"{A}:1-5", f"MySQL56/{A}", f"MySQL56/{A}:5-1", "MariaDB/1-2", "X/1"]
 )
-def test_what_is_no_position_is_refused(text: str) -> None:
-    with pytest.raises(CorruptInput, match="no position"):
+def test_an_invalid_position_is_rejected(text: str) -> None:
+    with pytest.raises(CorruptInput, match="not a valid position"):
         GtidSet.parse(text)
 
 
@@ -106,7 +106,7 @@ def test_shards_overlap_by_their_keys(one: str, other: str, share: bool) -> None
     assert not overlap(f"shop/{one}", f"lookup/{other}")
 
 
-def test_merged_shards_begin_above_all_their_parents() -> None:
+def test_merged_shards_start_above_all_their_parents() -> None:
     place = f"MySQL56/{A}:1-5"
     before = Position({"shop/-80": ShardPlace(place, 2, ("shop/0",)), "shop/80-": ShardPlace(place, 4)})
 
@@ -138,8 +138,8 @@ def test_an_offset_is_read_as_it_was_written(numbers: dict[str, list[int]], epoc
         {"shop/-80": {"v": 1, "gtid": CURRENT, "parents": "x"}},
     ],
 )
-def test_an_offset_of_another_form_is_refused(offset: dict[str, Any]) -> None:
-    with pytest.raises(ConfigurationError, match="no offset of a Vitess source"):
+def test_an_invalid_offset_is_rejected(offset: dict[str, Any]) -> None:
+    with pytest.raises(ConfigurationError, match="not a valid Vitess offset"):
         Position.from_offset(offset)
 
 
@@ -170,7 +170,7 @@ def test_another_generation_of_the_connector_raises_all_epochs_once() -> None:
     assert children.shards["shop/-40"] == ShardPlace(place, 3, ("shop/-80",), 1)
 
 
-def test_a_shard_that_turned_into_others_has_reached_its_head() -> None:
+def test_a_resharded_shard_is_at_its_head() -> None:
     head = Position(
         {"shop/-80": ShardPlace(f"MySQL56/{A}:1-9", 1), "shop/80-": ShardPlace(f"MySQL56/{B}:1", 1)}
     )

@@ -33,7 +33,7 @@ def row(values: list[bytes | None]) -> Any:
 
 
 def values_of(message: Any) -> list[bytes | None]:
-    """Take a row apart as Vitess does."""
+    """Parse a row as Vitess does."""
     found, at = [], 0
     for length in message.lengths:
         found.append(None if length < 0 else message.values[at : at + length])
@@ -47,7 +47,7 @@ def laid_out(messages: list[bytes]) -> tuple[Bytes, Ints, Ints]:
     return np.frombuffer(b"\xff\xff\xff" + b"".join(messages), np.uint8), ends[:-1], ends[1:]
 
 
-def cut(data: Bytes, starts: Ints, ends: Ints) -> list[bytes | None]:
+def slices_of(data: Bytes, starts: Ints, ends: Ints) -> list[bytes | None]:
     return [
         None if first < 0 else data[first:last].tobytes() for first, last in zip(starts, ends, strict=True)
     ]
@@ -57,7 +57,7 @@ def read_one(message: bytes, columns: int) -> tuple[list[bytes | None], int, str
     data, starts, ends = laid_out([message])
     found = read_rows(data, starts, ends, columns)
     return (
-        cut(data, found.starts[:, 0], found.ends[:, 0]),
+        slices_of(data, found.starts[:, 0], found.ends[:, 0]),
         int(found.counts[0]),
         FAULTS[found.faults[0]],
     )
@@ -69,12 +69,12 @@ def changes_of(messages: list[bytes]) -> tuple[Bytes, Changes]:
 
 
 @given(VALUES)
-def test_values_of_a_row_are_found_and_null_is_told_from_empty(values: list[bytes | None]) -> None:
+def test_values_of_a_row_are_found_and_null_differs_from_empty(values: list[bytes | None]) -> None:
     assert read_one(row(values).SerializeToString(), len(values)) == (values, len(values), "")
 
 
 @given(VALUES, st.integers(0, 12))
-def test_a_row_with_another_number_of_values_shows_none_and_tells_how_many(
+def test_a_row_with_another_number_of_values_returns_none_and_their_number(
     values: list[bytes | None], columns: int
 ) -> None:
     expected = values if columns == len(values) else [None] * columns
@@ -90,7 +90,7 @@ def test_rows_of_changes_are_where_protobuf_finds_them(pairs: list[tuple[Any, An
     data, found = changes_of([message.SerializeToString() for message in messages])
 
     def shown(spans: RowSpans) -> list[list[bytes | None] | None]:
-        texts = cut(data, spans.starts, spans.ends)
+        texts = slices_of(data, spans.starts, spans.ends)
         return [None if text is None else values_of(Row.FromString(text)) for text in texts]
 
     assert not found.faults.any()
@@ -98,7 +98,7 @@ def test_rows_of_changes_are_where_protobuf_finds_them(pairs: list[tuple[Any, An
 
 
 @given(VALUES, MUTATIONS)
-def test_a_damaged_row_is_refused_or_read_as_protobuf_reads_it(
+def test_a_corrupt_row_is_rejected_or_parsed_as_protobuf_does(
     values: list[bytes | None], changes: list[tuple[int, int]]
 ) -> None:
     message = bytearray(row(values).SerializeToString() or b"\x0a\x00")
@@ -112,7 +112,7 @@ def test_a_damaged_row_is_refused_or_read_as_protobuf_reads_it(
     expected = values_of(Row.FromString(bytes(message)))
     assert found.counts[0] == len(expected)
     if len(expected) == len(values):
-        assert cut(data, found.starts[:, 0], found.ends[:, 0]) == expected
+        assert slices_of(data, found.starts[:, 0], found.ends[:, 0]) == expected
 
 
 @given(st.binary(max_size=60))
@@ -141,16 +141,16 @@ def test_lengths_may_be_unpacked_in_several_runs_and_behind_the_values() -> None
 @pytest.mark.parametrize(
     ("message", "fault"),
     [
-        (b"\x0a\x01\x04\x12\x01a", "a length leaves the row's values"),
-        (b"\x0a\x01\x02\x12\x02ab", "the row's values are longer than their lengths tell"),
-        (b"\x12\x01a\x12\x01a\x0a\x01\x02", "a part of a change stands there twice"),
+        (b"\x0a\x01\x04\x12\x01a", "a length exceeds the row's values"),
+        (b"\x0a\x01\x02\x12\x02ab", "the row's values are longer than the sum of their lengths"),
+        (b"\x12\x01a\x12\x01a\x0a\x01\x02", "a part of a change occurs twice"),
         (b"\x12\x05a", "a field leaves its message"),
         (b"\x0a\x01\x80", "a field leaves its message"),
         (b"\x0b\x0c", "a field leaves its message"),
-        (b"\x0a\x0a\xfe\xff\xff\xff\xff\xff\xff\xff\xff\x01", "a length leaves the row's values"),
+        (b"\x0a\x0a\xfe\xff\xff\xff\xff\xff\xff\xff\xff\x01", "a length exceeds the row's values"),
     ],
 )
-def test_a_broken_row_shows_nothing_and_tells_what_is_wrong(message: bytes, fault: str) -> None:
+def test_an_invalid_row_has_no_values_and_a_fault(message: bytes, fault: str) -> None:
     assert read_one(message, 1) == ([None], NULL, fault)
 
 
@@ -164,12 +164,12 @@ def test_a_message_that_should_end_behind_its_buffer_is_broken() -> None:
 def test_a_change_with_two_rows_after_is_broken() -> None:
     one = RowChange(after=row([b"1"])).SerializeToString()
     _, found = changes_of([one + one, one])
-    assert [FAULTS[number] for number in found.faults] == ["a part of a change stands there twice", ""]
+    assert [FAULTS[number] for number in found.faults] == ["a part of a change occurs twice", ""]
     assert list(found.after.starts >= 0) == [False, True]
 
 
 @given(st.lists(st.booleans(), min_size=1, max_size=20))
-def test_columns_that_were_not_in_the_binlog_are_told_from_null(known: list[bool]) -> None:
+def test_columns_that_the_binlog_omits_differ_from_null(known: list[bool]) -> None:
     bits = np.packbits(known, bitorder="little").tobytes()
     partial = RowChange(after=row([None if n % 3 else b"x" for n in range(len(known))]))
     partial.data_columns.count = len(known)
@@ -204,7 +204,7 @@ def test_a_bitmap_that_is_shorter_than_its_count_is_broken() -> None:
     assert found.after.starts[0] == NULL
 
 
-def test_json_columns_that_hold_an_expression_are_told() -> None:
+def test_json_columns_with_a_partial_update_are_reported() -> None:
     change = RowChange(after=row([b"{}", b"JSON_REPLACE(%s, '$.a', 1)"]))
     change.json_partial_values.count = 2
     change.json_partial_values.cols = b"\x02"

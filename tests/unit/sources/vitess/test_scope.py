@@ -1,4 +1,4 @@
-"""Which shards and tablets are asked for."""
+"""Requested shards and tablets."""
 
 from __future__ import annotations
 
@@ -94,7 +94,7 @@ def test_cells_and_preferences_are_sent_and_empty_by_default() -> None:
 
 
 @pytest.mark.covers("VIT-SCO-18")
-def test_shards_without_tablets_are_left_out_of_the_first_position_if_wanted() -> None:
+def test_shards_without_tablets_are_excluded_from_the_first_position_if_enabled() -> None:
     def first(request: Any) -> list[bytes | Waits]:
         shards: dict[str, int | str] = {s.shard: 5 for s in request.vgtid.shard_gtids}
         return [
@@ -111,12 +111,14 @@ def test_shards_without_tablets_are_left_out_of_the_first_position_if_wanted() -
     assert VitessOptions(keyspace="shop").exclude_empty_shards is False
 
 
-def test_keyspace_that_nothing_serves_is_told() -> None:
+def test_keyspace_without_serving_tablets_is_reported() -> None:
     options = VitessOptions(keyspace="shop", tablet_type="RDONLY", exclude_empty_shards=True)
     with (
         FakeVtgate([], ANSWERS) as vtgate,
         VtgateClient(ConnectionValues.read(vtgate.connection)) as client,
-        pytest.raises(ConfigurationError, match="no shard of keyspace shop has a tablet of type RDONLY"),
+        pytest.raises(
+            ConfigurationError, match="no shard of keyspace shop has a serving tablet of type RDONLY"
+        ),
     ):
         serving_shards(client, options)
 
@@ -142,7 +144,7 @@ def test_position_counts_as_kept_if_one_tablet_of_the_type_has_its_binlogs() -> 
 
 @pytest.mark.covers("VIT-SCO-02", "VIT-SCO-11", "VIT-SCO-15")
 @pytest.mark.parametrize("shards", [["-80", "80-"], ["0"]])
-def test_one_stream_has_all_shards_and_a_rule_for_each_wanted_table(shards: list[str]) -> None:
+def test_one_stream_has_all_shards_and_a_rule_for_each_selected_table(shards: list[str]) -> None:
     migration = "_4e5dcf80_354b_11eb_82cd_f875a4d24e90_20201203114014"
     names = ("order", "item", "other", "_vt_hld_1", f"{migration}_gho", f"{migration}_vrepl")
     tables: list[tuple[str, ...]] = [("v", "VIEW"), *((name, "BASE TABLE") for name in names)]
@@ -150,39 +152,46 @@ def test_one_stream_has_all_shards_and_a_rule_for_each_wanted_table(shards: list
     answers = {"SHOW VITESS_SHARDS": all_shards, "SHOW FULL TABLES": tables}
 
     def standing(number: int) -> list[bytes | Waits]:
-        told: dict[str, int | str] = dict.fromkeys(shards, number)
-        found = [event("VGTID", shards[0], vgtid=vgtid(told)), *(event("OTHER", shard) for shard in shards)]
+        reported: dict[str, int | str] = dict.fromkeys(shards, number)
+        found = [
+            event("VGTID", shards[0], vgtid=vgtid(reported)),
+            *(event("OTHER", shard) for shard in shards),
+        ]
         return [response(*found), Waits()]
 
     def moving(request: Any) -> list[bytes | Waits]:
-        told: dict[str, int | str] = {s.shard: 5 for s in request.vgtid.shard_gtids}
+        reported: dict[str, int | str] = {s.shard: 5 for s in request.vgtid.shard_gtids}
         found: list[Any] = []
-        for shard in list(told):
-            told[shard] = 6
-            found += [event("BEGIN", shard), event("VGTID", shard, vgtid=vgtid(told)), event("COMMIT", shard)]
+        for shard in list(reported):
+            reported[shard] = 6
+            found += [
+                event("BEGIN", shard),
+                event("VGTID", shard, vgtid=vgtid(reported)),
+                event("COMMIT", shard),
+            ]
         return [response(*found), Waits()]
 
     by_name = {name: (name, f"select * from `{name}`") for name in ("item", "order")}
-    for wanted, rules in (
+    for table_names, rules in (
         ({"order"}, [by_name["order"]]),
         ({"item", "order"}, list(by_name.values())),
         ({"item", "order", "other"}, [("/.*", "")]),
     ):
-        selected = {f"shop.{name}" for name in wanted}
+        selected = {f"shop.{name}" for name in table_names}
         with FakeVtgate([standing(5), standing(6), moving], answers) as vtgate:
             source = VitessSource(VitessOptions(keyspace="shop"), vtgate.connection, selected.__contains__)
             start = source.start()
             assert source.tables() == sorted(selected)
             assert source.plan(start, source.head(), ReadLimit()).at_head
             source.close()
-        *_, asked = vtgate.requests
-        assert [(s.keyspace, s.shard) for s in asked.vgtid.shard_gtids] == [("shop", s) for s in shards]
-        assert [(rule.match, rule.filter) for rule in asked.filter.rules] == rules
+        *_, requested = vtgate.requests
+        assert [(s.keyspace, s.shard) for s in requested.vgtid.shard_gtids] == [("shop", s) for s in shards]
+        assert [(rule.match, rule.filter) for rule in requested.filter.rules] == rules
 
 
 @pytest.mark.covers("VIT-SCO-19")
 def test_names_of_tables_without_their_keyspace_change_nothing() -> None:
-    """VTGate sends them so with the flag alone; the keyspace stands in the event beside them."""
+    """VTGate only does so with the flag; the event also contains the keyspace."""
     tables: list[tuple[str, ...]] = [("item", "BASE TABLE")]
     answers: Answers = {"SHOW VITESS_SHARDS": [("shop/-80",)], "SHOW FULL TABLES": tables}
 
@@ -220,7 +229,7 @@ def test_names_of_tables_without_their_keyspace_change_nothing() -> None:
 
 @pytest.mark.covers("VIT-MET-04")
 def test_changes_that_the_patterns_leave_out_are_counted() -> None:
-    """A table that is made after the stream was opened for all tables comes too, selected or not."""
+    """A table created after a stream of all tables was opened is sent too, selected or not."""
     everything: list[tuple[str, ...]] = [("item", "BASE TABLE")]
     answers: Answers = {"SHOW VITESS_SHARDS": [("shop/-80",)], "SHOW FULL TABLES": everything}
 
@@ -252,13 +261,13 @@ def test_changes_that_the_patterns_leave_out_are_counted() -> None:
         source.close()
 
     assert {t for b in batches for t in b["source_table"].to_pylist() if t} == {"shop.item"}
-    told = replace(numbers, filtered=counts["filtered"], creates=counts["creates"])
-    found = metrics_of(JobResult(ok=True, origins=(OriginResult("stream", stream=told),)))["streaming"]
+    reported = replace(numbers, filtered=counts["filtered"], creates=counts["creates"])
+    found = metrics_of(JobResult(ok=True, origins=(OriginResult("stream", stream=reported),)))["streaming"]
     assert (found["NumberOfEventsFiltered"], found["TotalNumberOfCreateEventsSeen"]) == (2, 1)
     assert found["TotalNumberOfEventsSeen"] == 3
 
 
-def test_an_expression_reads_each_keyspace_in_which_it_is_found() -> None:
+def test_an_expression_reads_each_matching_keyspace() -> None:
     tables: list[tuple[str, ...]] = [("item", "BASE TABLE"), ("secret", "BASE TABLE")]
     answers: Answers = {
         "SHOW VITESS_SHARDS": [("shop/-80",), ("shop/80-",), ("shop_archive/0",), ("lookup/0",)],
@@ -280,19 +289,19 @@ def test_an_expression_reads_each_keyspace_in_which_it_is_found() -> None:
         source = VitessSource(connector.source, vtgate.connection, connector.selects)
         assert set(source.start()) == {"shop/-80", "shop/80-", "shop_archive/0"}
         assert source.tables() == ["shop.item", "shop_archive.item"]
-        with pytest.raises(ConfigurationError, match="no keyspace in which /nothing is found"):
+        with pytest.raises(ConfigurationError, match="no keyspace that matches /nothing"):
             VitessSource(VitessOptions("/nothing"), vtgate.connection, str.isascii).start()
         source.close()
-    asked = [(s.keyspace, s.shard) for s in vtgate.requests[0].vgtid.shard_gtids]
-    assert asked == [("shop", "-80"), ("shop", "80-"), ("shop_archive", "0")]
+    requested = [(s.keyspace, s.shard) for s in vtgate.requests[0].vgtid.shard_gtids]
+    assert requested == [("shop", "-80"), ("shop", "80-"), ("shop_archive", "0")]
     for wrong in ({"keyspace": "/"}, {"keyspace": "/("}, {"keyspace": "/shop", "shards": ("0",)}):
         with pytest.raises(ConfigurationError, match="keyspace"):
             Connector.from_dict({"name": "s", "source": {"type": "vitess", **wrong}})
 
 
-def test_a_place_to_start_at_may_name_several_keyspaces() -> None:
+def test_a_start_position_may_contain_several_keyspaces() -> None:
     places = [{"keyspace": keyspace, "shard": "0", "gtid": gtid(5)} for keyspace in ("shop", "shop_archive")]
     declared = {"type": "vitess", "keyspace": "/^shop", "start_at": places}
     assert isinstance(Connector.from_dict({"name": "s", "source": declared}).source, VitessOptions)
-    with pytest.raises(ConfigurationError, match="other shards than are read"):
+    with pytest.raises(ConfigurationError, match="doesn't name the shards to read"):
         Connector.from_dict({"name": "s", "source": {**declared, "keyspace": "/^lookup"}})

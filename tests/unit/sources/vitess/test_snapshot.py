@@ -44,15 +44,15 @@ def copied(last: int, *keys: int) -> Any:
 
 
 def packet(last: int, *keys: int, first: bool = False) -> bytes:
-    """A packet of a copy up to its last key; the events of a copy tell no time."""
-    made = [rows("item", "-80", (None, [str(key), "x"])) for key in keys]
-    for one in made:
+    """A packet of a copy up to its last key; the events of a copy have no time."""
+    packet_rows = [rows("item", "-80", (None, [str(key), "x"])) for key in keys]
+    for one in packet_rows:
         one.timestamp = 0
     head = [fields("item", "-80"), event("VGTID", "-80", vgtid=vgtid({"-80": last}))] if first else []
     return response(
         event("BEGIN", "-80"),
         *head,
-        *made,
+        *packet_rows,
         event("VGTID", "-80", vgtid=copied(last, keys[-1])),
         event("COMMIT", "-80"),
     )
@@ -113,11 +113,11 @@ def test_a_copy_gives_its_rows_and_leaves_transactions_to_the_main_stream(stack:
 
     records = copy.read()
 
-    told = [r for r in records if r["kind"] == SCHEMA]
+    reported = [r for r in records if r["kind"] == SCHEMA]
     copies = [r for r in records if r["kind"] == SNAPSHOT]
     assert [values(r) for r in copies] == ["1x", "2x", "3x"]
-    assert len(told) == 1
-    assert {r["schema_id"] for r in copies} == {told[0]["schema_id"]}
+    assert len(reported) == 1
+    assert {r["schema_id"] for r in copies} == {reported[0]["schema_id"]}
     versions = [f"00000001{count:016x}ffffffff" for count in (11, 11, 12)]
     assert [r["version"][:16].hex() for r in copies] == versions
     assert all(r["version"] == r["position"] for r in copies)
@@ -129,7 +129,7 @@ def test_a_copy_gives_its_rows_and_leaves_transactions_to_the_main_stream(stack:
 
 
 @pytest.mark.covers("VIT-SNP-04")
-def test_a_lost_copy_goes_on_after_its_last_key(stack: ExitStack) -> None:
+def test_a_lost_copy_resumes_after_its_last_key(stack: ExitStack) -> None:
     lost: list[Step] = [packet(11, 1, 2, first=True), Fails(grpc.StatusCode.UNAVAILABLE, "gone")]
     again: list[Step] = [response(fields("item", "-80")), packet(12, 3), ENDED, Waits()]
     copy = Copy(stack, lost, again)
@@ -143,7 +143,7 @@ def test_a_lost_copy_goes_on_after_its_last_key(stack: ExitStack) -> None:
     assert copy.lost == [1]
 
 
-def test_a_copy_of_a_tablet_that_is_behind_the_offset_is_begun_again(stack: ExitStack) -> None:
+def test_a_copy_of_a_tablet_behind_the_offset_is_restarted(stack: ExitStack) -> None:
     behind: list[Step] = [packet(9, 1, first=True), ENDED, Waits()]
     good: list[Step] = [packet(10, 1, 2, first=True), ENDED, Waits()]
     copy = Copy(stack, behind, good)
@@ -152,7 +152,7 @@ def test_a_copy_of_a_tablet_that_is_behind_the_offset_is_begun_again(stack: Exit
     assert len(copy.pauses) == 1
 
 
-def test_a_tablet_that_stays_behind_is_told(stack: ExitStack) -> None:
+def test_a_tablet_that_remains_behind_is_reported(stack: ExitStack) -> None:
     copy = Copy(stack, [packet(9, 1, first=True), ENDED, Waits()])
 
     with pytest.raises(TransientError, match="behind the stored offset"):
@@ -165,7 +165,7 @@ def test_packets_that_end_with_equal_rows_are_both_taken(stack: ExitStack) -> No
     assert Copy(stack, script).keys() == ["5x"] * 4
 
 
-def test_an_empty_table_tells_its_fields(stack: ExitStack) -> None:
+def test_an_empty_table_has_its_fields(stack: ExitStack) -> None:
     script: list[Step] = [response(event("BEGIN", "-80"), fields("item", "-80")), ENDED, Waits()]
 
     records = Copy(stack, script).read()
@@ -173,7 +173,7 @@ def test_an_empty_table_tells_its_fields(stack: ExitStack) -> None:
     assert [r["kind"] for r in records] == [SCHEMA]
 
 
-def test_a_copy_ends_with_its_table_also_if_nobody_says_so(stack: ExitStack) -> None:
+def test_a_copy_ends_with_its_table_without_a_completion_event(stack: ExitStack) -> None:
     whole = [packet(11, 1, first=True)]
     end = response(
         event("BEGIN", "-80"), event("VGTID", "-80", vgtid=vgtid({"-80": 13})), event("COMMIT", "-80")
@@ -183,7 +183,7 @@ def test_a_copy_ends_with_its_table_also_if_nobody_says_so(stack: ExitStack) -> 
     assert Copy(stack, script).keys() == ["1x"]
 
 
-def test_a_filter_is_asked_of_the_server(stack: ExitStack) -> None:
+def test_a_filter_is_sent_to_the_server(stack: ExitStack) -> None:
     copy = Copy(stack, [packet(11, 1, first=True), ENDED, Waits()], where="name = 'x'")
     copy.read()
 
@@ -214,13 +214,13 @@ def test_a_plan_fences_shards_that_were_resharded_too() -> None:
     assert [r.shard for r in plan.ranges] == ["-40", "40-80", "80-"]
     assert set(fences) == {*children, "shop/80-", *parents}
     for parent in parents:
-        assert fences[parent] > ShardPlace(gtid(10**9), 3).key + b"\xff" * 16, "behind all that it told"
+        assert fences[parent] > ShardPlace(gtid(10**9), 3).key + b"\xff" * 16, "behind all that it reported"
         assert fences[parent] < ShardPlace(gtid(1), 4).key, (
-            "before all that its children told: they inherit it"
+            "before all that its children reported: they inherit it"
         )
 
 
-def test_a_shard_that_was_split_and_merged_again_is_fenced_where_it_stands() -> None:
+def test_a_shard_that_was_split_and_merged_again_is_fenced_at_its_position() -> None:
     merged = {"shop/-80": ShardPlace(gtid(9), 5, ("shop/-40", "shop/40-80", "shop/-80"))}
     plan = plan_snapshot(Position(merged), "shop.item", None)
 

@@ -46,7 +46,7 @@ from tests.unit.sources.vitess.fake_vtgate import (
 
 FIXTURES = Path(__file__).parents[3] / "fixtures" / "vitess"
 ALL = ReadLimit()
-NONE_KNOWN: dict[str, Any] = {"selects": lambda table: True, "knows": lambda table, name: False}
+NONE_KNOWN: dict[str, Any] = {"selects": lambda table: True, "is_recorded": lambda table, name: False}
 
 
 def at(**shards: int | str) -> Position:
@@ -66,7 +66,7 @@ def options(**stream: Any) -> VitessOptions:
 
 
 class Capture:
-    """A stream of a fake VTGate, and the pauses that it made."""
+    """A stream of a fake VTGate, and its pauses."""
 
     def __init__(self, stack: ExitStack, scripts: Sequence[Script], chosen: VitessOptions) -> None:
         self.server = stack.enter_context(FakeVtgate(scripts))
@@ -82,10 +82,10 @@ class Capture:
         return records_of(plan.partitions, plan.records), plan
 
 
-def records_of(slices: Sequence[Any], beside: Sequence[Any] = (), *, empty: bool = False) -> pa.Table:
+def records_of(slices: Sequence[Any], schema_records: Sequence[Any] = (), *, empty: bool = False) -> pa.Table:
     reader = SliceReader(lambda table: True, empty)
     batches = [batch for part in slices for batch in reader(part)]
-    batches.append(pa.RecordBatch.from_pylist(list(beside), schema=CHANGE_SCHEMA))
+    batches.append(pa.RecordBatch.from_pylist(list(schema_records), schema=CHANGE_SCHEMA))
     return pa.Table.from_batches(batches, schema=CHANGE_SCHEMA)
 
 
@@ -143,13 +143,13 @@ def test_a_plan_holds_all_rows_up_to_the_head_in_commit_order(stack: ExitStack) 
 def test_borders_of_responses_change_nothing(borders: list[int]) -> None:
     events = [*LOW1, *LOW2, *HIGH1]
     cuts = sorted({0, len(events), *(b for b in borders if b < len(events))})
-    cutter = Cutter(START, slice_bytes=1, keep_empty=False, stops_at_journals=False, **NONE_KNOWN)
+    assembler = Cutter(START, slice_bytes=1, keep_empty=False, stops_at_journals=False, **NONE_KNOWN)
     for first, end in itertools.pairwise(cuts):
-        cutter.take(response(*events[first:end]), 1)
-    slices, beside = cutter.give(1)
+        assembler.take(response(*events[first:end]), 1)
+    slices, schema_records = assembler.give(1)
 
-    assert changes(records_of(slices, beside)) == EXPECTED
-    assert cutter.place == HEAD
+    assert changes(records_of(slices, schema_records)) == EXPECTED
+    assert assembler.place == HEAD
 
 
 @pytest.mark.covers("VIT-STR-08")
@@ -216,7 +216,7 @@ def test_whatever_comes_again_in_whatever_parts_counts_once(
         order.insert(first + 1 + place % 3, steps[number])
     events = [one for step in order for one in step]
     cuts = sorted({0, len(events), *(b for b in borders if b < len(events))})
-    cutter = Cutter(
+    assembler = Cutter(
         START,
         slice_bytes=1 if cuts_often else 1 << 20,
         keep_empty=False,
@@ -224,17 +224,17 @@ def test_whatever_comes_again_in_whatever_parts_counts_once(
         **NONE_KNOWN,
     )
     for first, end in itertools.pairwise(cuts):
-        cutter.take(response(*events[first:end]), 1)
-    slices, beside = cutter.give(1)
+        assembler.take(response(*events[first:end]), 1)
+    slices, schema_records = assembler.give(1)
 
-    assert sorted(changes(records_of(slices, beside))) == EXPECTED
-    assert cutter.place == HEAD
-    assert cutter.repeated == len(order) - 3
+    assert sorted(changes(records_of(slices, schema_records))) == EXPECTED
+    assert assembler.place == HEAD
+    assert assembler.repeated == len(order) - 3
 
 
-def test_a_transaction_begun_again_in_parts_counts_once(stack: ExitStack) -> None:
-    begun = response(*LOW1[:3])
-    capture = Capture(stack, [[begun, response(*LOW1), Waits()]], options(transaction_chunk_bytes=1000))
+def test_a_transaction_restarted_in_chunks_counts_once(stack: ExitStack) -> None:
+    incomplete = response(*LOW1[:3])
+    capture = Capture(stack, [[incomplete, response(*LOW1), Waits()]], options(transaction_chunk_bytes=1000))
 
     records, _ = capture.read(START, at(low=11))
 
@@ -253,10 +253,10 @@ def test_a_transaction_without_a_row_moves_the_offset_and_leaves_no_record(stack
     assert Position.from_offset(plan.end) == at(low=10, high=21)
 
 
-def test_transactions_without_rows_are_kept_if_asked_for() -> None:
-    cutter = Cutter(START, slice_bytes=1 << 20, keep_empty=True, stops_at_journals=False, **NONE_KNOWN)
-    cutter.take(response(*transaction("80-", {"-80": 10, "80-": 21})), 1)
-    slices, _ = cutter.give(1)
+def test_transactions_without_rows_are_kept_if_enabled() -> None:
+    assembler = Cutter(START, slice_bytes=1 << 20, keep_empty=True, stops_at_journals=False, **NONE_KNOWN)
+    assembler.take(response(*transaction("80-", {"-80": 10, "80-": 21})), 1)
+    slices, _ = assembler.give(1)
 
     (one,) = records_of(slices, empty=True).to_pylist()
 
@@ -281,7 +281,7 @@ def test_a_transactions_record_holds_the_vgtid_of_all_shards(stack: ExitStack) -
     }
 
 
-def test_a_limit_ends_a_plan_behind_a_transaction_and_the_next_goes_on(stack: ExitStack) -> None:
+def test_a_limit_ends_a_plan_after_a_transaction_and_the_next_resumes(stack: ExitStack) -> None:
     capture = Capture(stack, [[response(*LOW1, *LOW2[:2]), response(*LOW2[2:], *HIGH1), Waits()]], options())
     limit = ReadLimit(bytes=1)
 
@@ -306,11 +306,11 @@ def test_rows_bear_the_fields_that_came_last_before_them(stack: ExitStack) -> No
 
     records, _ = capture.read(START, at(low=12))
 
-    told = {r["schema_id"]: r["payload"] for r in records.to_pylist() if r["kind"] == SCHEMA}
+    reported = {r["schema_id"]: r["payload"] for r in records.to_pylist() if r["kind"] == SCHEMA}
     used = [r["schema_id"] for r in records.to_pylist() if r["kind"] == CHANGE]
-    assert len(told) == 2
+    assert len(reported) == 2
     assert used[0] == used[1] != used[2]
-    assert set(used) == set(told)
+    assert set(used) == set(reported)
 
 
 def test_shards_with_equal_tables_share_their_fields_name(stack: ExitStack) -> None:
@@ -373,9 +373,9 @@ def test_a_stream_of_heartbeats_alone_fails_after_a_time(stack: ExitStack) -> No
         capture.read(START, HEAD)
 
 
-def test_passing_errors_are_tried_again_with_growing_pauses_and_then_told(stack: ExitStack) -> None:
-    gone = [Fails(grpc.StatusCode.UNAVAILABLE, "no tablet")]
-    capture = Capture(stack, [gone], options())
+def test_transient_errors_are_retried_with_growing_pauses_and_then_raised(stack: ExitStack) -> None:
+    failure = [Fails(grpc.StatusCode.UNAVAILABLE, "no tablet")]
+    capture = Capture(stack, [failure], options())
 
     with pytest.raises(TransientError, match="no tablet"):
         capture.read(START, HEAD)
@@ -400,7 +400,7 @@ def test_passing_errors_are_tried_again_with_growing_pauses_and_then_told(stack:
         ),
     ],
 )
-def test_errors_for_a_person_are_told_at_once(
+def test_configuration_errors_of_a_stream_are_raised_immediately(
     stack: ExitStack, code: grpc.StatusCode, text: str, error: type[Exception]
 ) -> None:
     capture = Capture(stack, [[Fails(code, text)]], options())
@@ -468,18 +468,18 @@ def start_of(messages: Sequence[bytes]) -> Position:
 @pytest.mark.covers("VIT-RSH-01")
 def test_a_recorded_reshard_moves_the_offset_to_the_new_shards(name: str) -> None:
     messages = recorded(name)
-    cutter = Cutter(
+    assembler = Cutter(
         start_of(messages), slice_bytes=1 << 14, keep_empty=False, stops_at_journals=False, **NONE_KNOWN
     )
     for message in messages:
-        cutter.take(message, 1)
-    slices, beside = cutter.give(1)
+        assembler.take(message, 1)
+    slices, schema_records = assembler.give(1)
 
-    found = records_of(slices, beside)
+    found = records_of(slices, schema_records)
 
     keys = sorted((origin, text[:3]) for _, origin, text in changes(found))
     assert keys == [("shop/40-80", "720"), ("shop/40-80", "721"), ("shop/80-", "722")]
-    assert {s: (p.epoch, p.parents) for s, p in cutter.place.shards.items()} == {
+    assert {s: (p.epoch, p.parents) for s, p in assembler.place.shards.items()} == {
         "shop/80-": (1, ()),
         "shop/-40": (2, ("shop/-80",)),
         "shop/40-80": (2, ("shop/-80",)),
@@ -489,7 +489,7 @@ def test_a_recorded_reshard_moves_the_offset_to_the_new_shards(name: str) -> Non
 
 
 @pytest.mark.covers("VIT-RSH-02")
-def test_a_stream_ends_at_a_reshard_if_asked_to_and_tells_where_to_go_on(stack: ExitStack) -> None:
+def test_a_stream_stops_at_a_reshard_if_enabled_and_reports_the_next_offset(stack: ExitStack) -> None:
     messages = recorded("stop_on_reshard")
     start = start_of(messages)
     journal = next(e.journal for m in messages for e in VStreamResponse.FromString(m).events if e.type == 16)
@@ -518,7 +518,7 @@ def test_a_stream_ends_at_a_reshard_if_asked_to_and_tells_where_to_go_on(stack: 
         b'{"shop/40-80": ["shop/-80"]}',
     ]
     for _ in range(2):
-        with pytest.raises(ReshardStopped, match="shop/-80 turned into shop/-40, shop/40-80") as told:
+        with pytest.raises(ReshardStopped, match="shop/-80 turned into shop/-40, shop/40-80") as reported:
             streams.plan(stopped, head, ALL)
     later = ParallelStreams(lambda *_: capture.stream, options(stop_on_reshard=True))
     again = later.plan(stopped, head, ALL)
@@ -528,7 +528,7 @@ def test_a_stream_ends_at_a_reshard_if_asked_to_and_tells_where_to_go_on(stack: 
     assert capture.server.requests[0].flags.stop_on_reshard
     assert not capture.server.requests[0].flags.include_reshard_journal_events
 
-    given = Position.from_offset(json.loads(told.value.found))
+    given = Position.from_offset(json.loads(reported.value.found))
     assert {s: p.epoch for s, p in given.shards.items()} == {"shop/80-": 1, "shop/-40": 2, "shop/40-80": 2}
     assert given.shards["shop/-40"].gtid == targets["-40"]
     went_on = later.plan(given, head, ALL)
@@ -558,11 +558,11 @@ def test_a_journal_is_seen_and_counted_without_a_stop(stack: ExitStack) -> None:
 
 
 @pytest.mark.covers("VIT-RSH-01")
-def test_a_stream_that_breaks_behind_a_journal_goes_on_with_the_new_shards(stack: ExitStack) -> None:
+def test_a_stream_lost_after_a_journal_resumes_with_the_new_shards(stack: ExitStack) -> None:
     messages = recorded("include_journal")
     start = start_of(messages)
     events = [VStreamResponse.FromString(m).events for m in messages]
-    place, told = next((n, e.journal) for n, inside in enumerate(events) for e in inside if e.type == 16)
+    place, reported = next((n, e.journal) for n, inside in enumerate(events) for e in inside if e.type == 16)
     last = [e.vgtid for inside in events for e in inside if e.type == 15][-1]
     broken: list[Any] = [*messages[: place + 1], Fails(grpc.StatusCode.UNAVAILABLE, "gone")]
     capture = Capture(stack, [broken, [*messages[place + 1 :], Waits()]], options())
@@ -573,11 +573,11 @@ def test_a_stream_that_breaks_behind_a_journal_goes_on_with_the_new_shards(stack
     assert len(changes(records)) == 3
     again = {s.shard: s.gtid for s in capture.server.requests[1].vgtid.shard_gtids}
     assert again.keys() == {"80-", "-40", "40-80"}
-    assert {s.shard: s.gtid for s in told.shard_gtids}.items() <= again.items()
+    assert {s.shard: s.gtid for s in reported.shard_gtids}.items() <= again.items()
 
 
-def test_two_shards_that_become_one_stand_before_their_journals_until_both_came() -> None:
-    cutter = Cutter(
+def test_two_merging_shards_remain_before_their_journals_until_both_arrive() -> None:
+    assembler = Cutter(
         Position({f"shop/{name}": ShardPlace(gtid(5), 1) for name in ("-40", "40-80", "80-")}),
         slice_bytes=1 << 20,
         keep_empty=False,
@@ -586,8 +586,8 @@ def test_two_shards_that_become_one_stand_before_their_journals_until_both_came(
     )
 
     def take(shard: str, shards: dict[str, int | str], *inside: Any) -> dict[str, str]:
-        cutter.take(response(*transaction(shard, shards, *inside)), 1)
-        return {name.removeprefix("shop/"): place.gtid for name, place in cutter.place.shards.items()}
+        assembler.take(response(*transaction(shard, shards, *inside)), 1)
+        return {name.removeprefix("shop/"): place.gtid for name, place in assembler.place.shards.items()}
 
     def change(shard: str, number: int) -> list[Any]:
         return [fields("item", shard), rows("item", shard, (None, [f"{number}", "x"]))]
@@ -604,11 +604,11 @@ def test_two_shards_that_become_one_stand_before_their_journals_until_both_came(
     assert both == {"-80": gtid(3), "80-": gtid(5)}
     assert late == {"-80": gtid(3), "80-": gtid(6)}
     assert followed == {"-80": gtid(4), "80-": gtid(6)}
-    assert cutter.place.shards["shop/-80"].parents == ("shop/-40", "shop/40-80")
-    slices, beside = cutter.give(1)
-    found = records_of(slices, beside)
+    assert assembler.place.shards["shop/-80"].parents == ("shop/-40", "shop/40-80")
+    slices, schema_records = assembler.give(1)
+    found = records_of(slices, schema_records)
     assert [origin for _, origin, _ in changes(found)] == ["shop/40-80", "shop/80-", "shop/-80"]
-    assert [r["payload"] for r in beside if r["schema_id"] == "lineage"] == [
+    assert [r["payload"] for r in schema_records if r["schema_id"] == "lineage"] == [
         b'{"shop/-80": ["shop/-40", "shop/40-80"]}'
     ]
 
@@ -621,23 +621,25 @@ def test_every_recorded_row_becomes_a_record() -> None:
         message = events.messages[first] + 1
         streamed = [data[a:b].tobytes() for a, b in zip(starts[message:], ends[message:], strict=True)]
         begin = Position({shard: ShardPlace("current") for shard in start_of(streamed).shards})
-        cutter = Cutter(begin, slice_bytes=1 << 12, keep_empty=False, stops_at_journals=False, **NONE_KNOWN)
+        assembler = Cutter(
+            begin, slice_bytes=1 << 12, keep_empty=False, stops_at_journals=False, **NONE_KNOWN
+        )
         expected = []
         for one in streamed:
-            cutter.take(one, 1)
+            assembler.take(one, 1)
             expected += [
                 change.SerializeToString()
                 for event in VStreamResponse.FromString(one).events
                 for change in event.row_event.row_changes
             ]
-        records = records_of(*cutter.give(1))
+        records = records_of(*assembler.give(1))
         found = [r["payload"] for r in records.to_pylist() if r["kind"] == CHANGE]
         assert [RowChange.FromString(p) for p in found] == [RowChange.FromString(p) for p in expected]
         assert expected
 
 
 @pytest.mark.covers("VIT-STR-11", "VIT-SCO-21")
-def test_flags_of_the_stream_are_what_options_say(stack: ExitStack) -> None:
+def test_flags_of_the_stream_match_the_options(stack: ExitStack) -> None:
     script: list[Step] = [response(*LOW1), Waits()]
     plain = Capture(stack, [script], options())
     chosen = Capture(
@@ -664,11 +666,11 @@ def test_flags_of_the_stream_are_what_options_say(stack: ExitStack) -> None:
     assert (flags.minimize_skew, flags.stream_keyspace_heartbeats) == (True, True)
     assert (flags.cells, flags.cell_preference, flags.tablet_order) == ("a,b", "onlyspecified", "inorder")
     assert (flags.heartbeat_interval, flags.include_reshard_journal_events) == (7, False)
-    with pytest.raises(ConfigurationError, match="says nothing with minimize_skew"):
+    with pytest.raises(ConfigurationError, match="has no effect with minimize_skew"):
         options(minimize_skew=True, transaction_chunk_bytes=1000)
 
 
-def test_a_stream_and_its_readers_count_what_they_meet(stack: ExitStack) -> None:
+def test_a_stream_and_its_readers_report_metrics(stack: ExitStack) -> None:
     def written(table: str, key: int, *changes: Any) -> list[Any]:
         shards: dict[str, int | str] = {"-80": key, "80-": 20}
         return transaction("-80", shards, fields(table, "-80"), rows(table, "-80", *changes))

@@ -1,4 +1,4 @@
-"""What tablets tell of shards that turn into others."""
+"""Shards with tablets during a reshard."""
 
 from __future__ import annotations
 

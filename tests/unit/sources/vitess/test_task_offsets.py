@@ -12,9 +12,9 @@ from airflow_cdc_provider.sources.vitess.task_offsets import (
     Layout,
     ShardOffset,
     TaskKey,
+    assign_shards,
     migrated,
     newest,
-    shares,
 )
 
 FOUR = ("shop/-40", "shop/40-80", "shop/80-c0", "shop/c0-")
@@ -31,7 +31,7 @@ def kept(
     """What tasks have stored that share these shards."""
     return {
         TaskKey(generation, tasks, task): {shard: places[shard] for shard in share}
-        for task, share in enumerate(shares(places, tasks))
+        for task, share in enumerate(assign_shards(places, tasks))
     }
 
 
@@ -43,19 +43,19 @@ PLACES = {shard: at(number) for number, shard in enumerate(FOUR, 1)}
 
 
 @pytest.mark.covers("VIT-OFS-05")
-def test_four_shards_and_two_tasks_are_dealt_out_round_robin() -> None:
-    assert shares(reversed(FOUR), 2) == [("shop/-40", "shop/80-c0"), ("shop/40-80", "shop/c0-")]
+def test_four_shards_are_assigned_to_two_tasks_round_robin() -> None:
+    assert assign_shards(reversed(FOUR), 2) == [("shop/-40", "shop/80-c0"), ("shop/40-80", "shop/c0-")]
 
 
 @given(NAMES, st.integers(1, 50))
-def test_every_shard_is_of_one_task_and_shares_differ_by_one_at_most(names: set[str], tasks: int) -> None:
-    dealt = shares(names, tasks)
+def test_every_shard_has_one_task_and_assignments_differ_by_at_most_one(names: set[str], tasks: int) -> None:
+    assignments = assign_shards(names, tasks)
 
-    assert sorted(shard for share in dealt for shard in share) == sorted(names)
-    assert len(dealt) == min(tasks, len(names))
-    assert max(map(len, dealt)) - min(map(len, dealt)) <= 1
+    assert sorted(shard for share in assignments for shard in share) == sorted(names)
+    assert len(assignments) == min(tasks, len(names))
+    assert max(map(len, assignments)) - min(map(len, assignments)) <= 1
     for number, shard in enumerate(sorted(names)):
-        assert shard in dealt[number % len(dealt)]
+        assert shard in assignments[number % len(assignments)]
 
 
 @pytest.mark.covers("VIT-OFS-06")
@@ -63,7 +63,7 @@ def test_keys_are_named_by_task_number_of_tasks_and_generation() -> None:
     assert [str(TaskKey(1, 2, task)) for task in range(2)] == ["task0_2_1", "task1_2_1"]
     assert TaskKey.parse("task1_2_3") == TaskKey(3, 2, 1)
     assert TaskKey.parse("") == TaskKey(0, 1, 0)
-    with pytest.raises(ConfigurationError, match="no key of a task"):
+    with pytest.raises(ConfigurationError, match="not a valid key of a task"):
         TaskKey.parse("task1")
 
 
@@ -101,7 +101,7 @@ def test_a_plain_offset_counts_as_generation_0_of_one_task() -> None:
 
 
 @pytest.mark.covers("VIT-OFS-09", "VIT-OFS-04")
-def test_there_are_no_more_tasks_than_shards_and_the_next_generation_must_say_so() -> None:
+def test_there_are_no_more_tasks_than_shards_and_the_next_generation_must_match() -> None:
     first = migrated({TaskKey.parse(""): PLACES}, Layout(1, 9, 1), FOUR, {})
     assert {key.tasks for key in first} == {4}
 
@@ -136,13 +136,13 @@ def test_another_number_of_tasks_needs_the_next_generation() -> None:
 @pytest.mark.parametrize(
     ("stored", "layout", "topology", "message"),
     [
-        (kept(1, 2, PLACES), Layout(2, 4, 2), FOUR[:3], "more shards than there are.*shop/c0-"),
+        (kept(1, 2, PLACES), Layout(2, 4, 2), FOUR[:3], "more shards than exist.*shop/c0-"),
         (kept(1, 2, PLACES), Layout(2, 2, 2), FOUR, "as many tasks and the same shards"),
         ({TaskKey(1, 2, 0): {FOUR[0]: at(1)}}, Layout(2, 4, 2), FOUR, "found none of task1_2_1"),
         ({}, Layout(2, 4, 2), FOUR, "found none of task0_2_1, task1_2_1"),
     ],
 )
-def test_a_migration_that_would_lose_places_is_refused(
+def test_a_migration_that_would_lose_positions_is_rejected(
     stored: dict[TaskKey, dict[str, ShardOffset]], layout: Layout, topology: tuple[str, ...], message: str
 ) -> None:
     with pytest.raises(ConfigurationError, match=message):

@@ -24,8 +24,8 @@ from tests.unit.sources.vitess.fake_vtgate import (
     rows,
     transaction,
 )
-from tests.unit.sources.vitess.made_records import fields as made_fields
-from tests.unit.sources.vitess.made_records import ran, seen
+from tests.unit.sources.vitess.record_builders import fields as made_fields
+from tests.unit.sources.vitess.record_builders import ran, seen
 from tests.unit.sources.vitess.test_stream import START, at
 
 ANSWERS: dict[str, list[tuple[str, ...]]] = {
@@ -36,12 +36,12 @@ ANSWERS: dict[str, list[tuple[str, ...]]] = {
 
 def of_unknown(name: str, shard: str) -> Any:
     """Fields whose text is in a character set that Vitess doesn't know."""
-    told = fields(name, shard)
-    told.field_event.fields[1].charset = 0
-    return told
+    reported = fields(name, shard)
+    reported.field_event.fields[1].charset = 0
+    return reported
 
 
-def test_a_stream_tells_the_character_set_that_mysql_knows() -> None:
+def test_a_stream_has_the_character_set_from_mysql() -> None:
     text = "中文".encode("gbk").decode("latin1")
     made = rows("item", "-80", (None, ["1", "x"]))
     made.row_event.row_changes[0].after.values = b"1" + text.encode("latin1")
@@ -57,35 +57,35 @@ def test_a_stream_tells_the_character_set_that_mysql_knows() -> None:
         read = next(source.reader()(plan.partitions[0]))
         source.learn(pa.Table.from_pylist(list(plan.records), schema=CHANGE_SCHEMA))
         codec = source.codec("shop.item")
-        (shown,) = codec.to_json(codec.decode(read, ()).contributions.select(["key", "state"]))
-    assert "中文" in shown
-    asked = [sql for sql in server.statements if "information_schema.columns" in sql]
-    assert len(asked) == 1
-    assert "table_name = 'item'" in asked[0]
+        (printed,) = codec.to_json(codec.decode(read, ()).contributions.select(["key", "state"]))
+    assert "中文" in printed
+    queries = [sql for sql in server.statements if "information_schema.columns" in sql]
+    assert len(queries) == 1
+    assert "table_name = 'item'" in queries[0]
 
 
 def test_fields_keep_the_name_that_rows_came_with() -> None:
-    told = made_fields({"id": "bigint", "name": "varchar(20)"})
-    told.fields[1].charset = 0
+    reported = made_fields({"id": "bigint", "name": "varchar(20)"})
+    reported.fields[1].charset = 0
     with FakeVtgate([[Waits()]], ANSWERS) as server, client_of(server) as client:
-        whole = with_charsets(seen(told, 1), client, "PRIMARY", 5.0)
+        whole = with_charsets(seen(reported, 1), client, "PRIMARY", 5.0)
         again = with_charsets(whole, client, "PRIMARY", 5.0)
 
-    assert whole["schema_id"] == schema_id(told)
+    assert whole["schema_id"] == schema_id(reported)
     assert [field.charset for field in FieldEvent.FromString(whole["payload"]).fields] == [63, 28]
     assert TableHistory.of("shop.t", [whole]).newest.columns[1].charset == "gbk"
     assert again == whole
     assert len(server.statements) == 1
 
 
-def test_what_is_known_and_what_is_no_text_is_not_asked_for() -> None:
-    told = made_fields({"id": "bigint", "name": "varchar(20)", "kind": "enum('a','b')"})
-    told.fields[2].charset = 0
+def test_known_character_sets_and_other_types_are_not_queried() -> None:
+    reported = made_fields({"id": "bigint", "name": "varchar(20)", "kind": "enum('a','b')"})
+    reported.fields[2].charset = 0
     with FakeVtgate([[Waits()]], ANSWERS) as server, client_of(server) as client:
-        for record in (seen(told, 1), ran("alter table t add x int", 2)):
+        for record in (seen(reported, 1), ran("alter table t add x int", 2)):
             assert with_charsets(record, client, "PRIMARY", 5.0) == record
     assert not server.statements
-    assert TYPES[told.fields[2].type] == "ENUM"
+    assert TYPES[reported.fields[2].type] == "ENUM"
 
 
 def client_of(server: FakeVtgate) -> VtgateClient:

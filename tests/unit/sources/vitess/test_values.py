@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from airflow_cdc_provider.sources.vitess.charsets import charset_name, decode_column, decoder, known_charsets
 from airflow_cdc_provider.sources.vitess.fields import Column
 from airflow_cdc_provider.sources.vitess.lake_types import LakeTypes
-from airflow_cdc_provider.sources.vitess.values import show, shown_or_bytes, texts
+from airflow_cdc_provider.sources.vitess.values import texts, texts_or_hex, to_lake_type
 from tests.unit.sources.vitess.spans_of import spans_of
 
 UTF8 = 255
@@ -24,14 +24,14 @@ def column(column_type: str, **facts: Any) -> Column:
     return Column("c", "VARCHAR", column_type, **{"collation": UTF8, **facts})
 
 
-def shown(column: Column, *values: bytes | None) -> list[Any]:
+def converted(column: Column, *values: bytes | None) -> list[Any]:
     """Show values in the column's own lake type, misfits as the word."""
-    array, misfits = show(column, LakeTypes().of(column), *spans_of(values))
+    array, misfits = to_lake_type(column, LakeTypes().of(column), *spans_of(values))
     return ["misfit" if odd else value for value, odd in zip(array.to_pylist(), misfits, strict=True)]
 
 
 def as_text(column: Column, *values: bytes | None) -> list[Any]:
-    return shown_or_bytes(column, *spans_of(values)).to_pylist()
+    return texts_or_hex(column, *spans_of(values)).to_pylist()
 
 
 @pytest.mark.parametrize(
@@ -68,10 +68,10 @@ def as_text(column: Column, *values: bytes | None) -> list[Any]:
         ("varchar(9)", [b"", "vär€😀".encode(), b"\xff"], ["", "vär€😀", "misfit"]),
     ],
 )
-def test_values_are_exact_in_their_lake_type_or_told(
+def test_values_are_exact_in_their_lake_type_or_misfits(
     column_type: str, values: list[bytes | None], expected: list[Any]
 ) -> None:
-    assert shown(column(column_type), *values) == expected
+    assert converted(column(column_type), *values) == expected
 
 
 @pytest.mark.covers("VIT-TYP-16")
@@ -86,10 +86,10 @@ def test_enum_and_set_are_named_by_numbers_as_by_texts() -> None:
     assert as_text(column("set('x','y')"), b"x,y", b"") == ["x,y", ""]
 
 
-def test_a_number_that_no_member_has_is_told() -> None:
-    assert shown(column("enum('a')", as_text=False), b"2", b"-1", b"x") == ["misfit"] * 3
-    assert shown(column("set('a')", as_text=False), b"2") == ["misfit"]
-    assert shown(
+def test_a_number_without_a_member_is_a_misfit() -> None:
+    assert converted(column("enum('a')", as_text=False), b"2", b"-1", b"x") == ["misfit"] * 3
+    assert converted(column("set('a')", as_text=False), b"2") == ["misfit"]
+    assert converted(
         column(f"set({','.join(map(repr, map(str, range(64))))})", as_text=False), b"9223372036854775808"
     ) == ["63"]
 
@@ -104,7 +104,7 @@ def test_names_of_an_enum_may_come_in_the_columns_own_character_set() -> None:
 @pytest.mark.covers("VIT-FLT-16")
 def test_without_names_an_enum_stays_the_number_that_vitess_8_gives() -> None:
     enum = Column("c", "ENUM", "", UTF8, as_text=False)
-    assert shown(enum, b"3", None) == ["3", None]
+    assert converted(enum, b"3", None) == ["3", None]
 
 
 def test_text_is_read_by_its_character_set() -> None:
@@ -115,7 +115,7 @@ def test_text_is_read_by_its_character_set() -> None:
 
 
 @given(st.sampled_from(sorted(known_charsets())), st.lists(st.none() | st.text(max_size=8), max_size=8))
-def test_each_character_set_reads_what_its_codec_wrote(charset: str, values: list[str | None]) -> None:
+def test_each_character_set_decodes_its_own_encoding(charset: str, values: list[str | None]) -> None:
     codec = {"latin1": "cp1252"}.get(charset)
     raws = []
     for text in values:
@@ -160,7 +160,7 @@ def test_a_slice_of_a_column_is_decoded_as_its_own_values() -> None:
         (0, ""),
     ],
 )
-def test_collations_tell_character_sets(collation: int, name: str) -> None:
+def test_collations_have_character_sets(collation: int, name: str) -> None:
     assert charset_name(collation) == name
 
 
@@ -189,8 +189,8 @@ MOMENTS = st.datetimes(min_value=datetime.datetime(1, 1, 1))
 @given(st.lists(st.none() | MOMENTS, max_size=20))
 def test_moments_are_those_of_the_calendar(moments: list[datetime.datetime | None]) -> None:
     written = [None if m is None else m.isoformat(" ", "microseconds").encode() for m in moments]
-    assert shown(column("datetime(6)"), *written) == moments
-    assert shown(column("date"), *(None if w is None else w[:10] for w in written)) == [
+    assert converted(column("datetime(6)"), *written) == moments
+    assert converted(column("date"), *(None if w is None else w[:10] for w in written)) == [
         None if m is None else m.date() for m in moments
     ]
 
@@ -198,18 +198,18 @@ def test_moments_are_those_of_the_calendar(moments: list[datetime.datetime | Non
 def test_with_temporal_text_every_date_is_mysqls_text() -> None:
     types = LakeTypes(temporal="text")
     assert types.of(column("date")) == pa.string()
-    array, misfits = show(column("date"), pa.string(), *spans_of([b"0000-00-00", b"2024-01-01"]))
+    array, misfits = to_lake_type(column("date"), pa.string(), *spans_of([b"0000-00-00", b"2024-01-01"]))
     assert array.to_pylist() == ["0000-00-00", "2024-01-01"]
     assert not misfits.any()
 
 
-def test_values_of_an_older_type_are_shown_in_the_present_one() -> None:
+def test_values_of_an_older_type_are_converted_to_the_current_one() -> None:
     members = column("enum('7','x')", as_text=False)
-    array, misfits = show(members, pa.int32(), *spans_of([b"1", b"2"]))
+    array, misfits = to_lake_type(members, pa.int32(), *spans_of([b"1", b"2"]))
     assert array.to_pylist() == [7, None]
     assert misfits.tolist() == [False, True]
-    array, _ = show(column("int"), pa.decimal128(9, 2), *spans_of([b"5"]))
+    array, _ = to_lake_type(column("int"), pa.decimal128(9, 2), *spans_of([b"5"]))
     assert array.to_pylist() == [Decimal("5.00")]
-    array, _ = show(column("date"), pa.timestamp("us"), *spans_of([b"2024-01-02"]))
+    array, _ = to_lake_type(column("date"), pa.timestamp("us"), *spans_of([b"2024-01-02"]))
     assert array.to_pylist() == [datetime.datetime(2024, 1, 2)]
     assert texts(column("decimal(6,2)"), *spans_of([b"9.99"]))[0].to_pylist() == ["9.99"]

@@ -52,7 +52,7 @@ def test_the_text_is_json_that_says_the_same(entries: list[tuple[str, str, str]]
     assert not set(text) & set("<>&='")
 
 
-def test_the_last_key_of_a_copy_is_shown() -> None:
+def test_the_last_key_of_a_copy_is_formatted() -> None:
     text = vgtid_text(message(("shop", "-80", ""), key="é".encode()))
     assert text == (
         '[{"keyspace":"shop","shard":"-80","gtid":"","table_p_ks":[{"table_name":"t","lastpk":{"fields":['
@@ -62,6 +62,6 @@ def test_the_last_key_of_a_copy_is_shown() -> None:
 
 
 @pytest.mark.parametrize("broken", [b"\x0a\x05\x0a", b"\xff", b"\x0a\x02\x0a\x05"])
-def test_what_is_no_vgtid_is_refused(broken: bytes) -> None:
+def test_an_invalid_vgtid_is_rejected(broken: bytes) -> None:
     with pytest.raises(CorruptInput, match="VGTID"):
         written([broken])

@@ -1,4 +1,4 @@
-"""The first position from vtctld, as a server of our own tells it; a real one is asked with the cluster's."""
+"""The first position from a fake vtctld; a real one is tested with the cluster's."""
 
 from __future__ import annotations
 
@@ -23,14 +23,14 @@ TABLETS = {
 
 
 class FakeVtctld:
-    """Serves ``ShardReplicationPositions`` on a port of its own, and keeps what it was asked.
+    """Serves ``ShardReplicationPositions`` on a free port, and records requests.
 
     Args:
-        login: User and password that it asks for; None for nobody.
+        login: Required user and password; None for no login.
     """
 
     def __init__(self, login: tuple[str, str] | None = None) -> None:
-        self.asked: list[tuple[str, str]] = []
+        self.requested: list[tuple[str, str]] = []
         self.metadata: list[dict[str, str]] = []
         self._login = login
         self._server = grpc.server(ThreadPoolExecutor(2))
@@ -51,7 +51,7 @@ class FakeVtctld:
 
     def _positions(self, data: bytes, context: grpc.ServicerContext) -> bytes:
         request = protocol.ShardReplicationPositionsRequest.FromString(data)
-        self.asked.append((request.keyspace, request.shard))
+        self.requested.append((request.keyspace, request.shard))
         sent = {name: str(value) for name, value in context.invocation_metadata()}
         self.metadata.append(sent)
         if self._login and (sent.get("username"), sent.get("password")) != self._login:
@@ -65,7 +65,7 @@ class FakeVtctld:
 
 
 def standing(request: Any) -> list[bytes | Waits]:
-    """VTGate itself tells that both shards have 30 transactions."""
+    """VTGate reports 30 transactions of both shards."""
     shards: dict[str, int | str] = {s.shard: 30 for s in request.vgtid.shard_gtids}
     return [
         response(event("VGTID", shard, vgtid=vgtid(shards)), event("OTHER", shard)) for shard in shards
@@ -94,7 +94,7 @@ def started(vtctld: FakeVtctld, tablet_type: Any = "PRIMARY", **extra: Any) -> A
 
 @pytest.mark.covers("VIT-CON-06")
 @pytest.mark.parametrize(("tablet_type", "places"), [("PRIMARY", (9, 19)), ("REPLICA", (6, 18))])
-def test_a_capture_begins_where_the_tablets_of_the_type_are(
+def test_a_capture_starts_at_the_position_of_the_tablets_of_the_type(
     tablet_type: str, places: tuple[int, int]
 ) -> None:
     with FakeVtctld() as vtctld:
@@ -105,7 +105,7 @@ def test_a_capture_begins_where_the_tablets_of_the_type_are(
         "shop/80-": gtid(places[1]),
     }
     assert {place["epoch"] for place in offset.values()} == {1}
-    assert vtctld.asked == [("shop", "-80"), ("shop", "80-")]
+    assert vtctld.requested == [("shop", "-80"), ("shop", "80-")]
     assert "username" not in vtctld.metadata[0], "nothing is sent where no login is set"
 
 
@@ -121,7 +121,7 @@ def test_vtctld_is_optional_and_its_port_has_a_default() -> None:
 
 
 @pytest.mark.covers("VIT-CON-07")
-def test_login_and_password_are_sent_to_vtctld_alone_and_shown_nowhere() -> None:
+def test_login_and_password_are_only_sent_to_vtctld_and_never_printed() -> None:
     login = {"vtctld_login": "cdc", "vtctld_password": "s3cr3t-word"}
     with FakeVtctld(("cdc", "s3cr3t-word")) as vtctld:
         assert started(vtctld, **login)["shop/-80"]["gtid"] == gtid(9)
@@ -133,7 +133,7 @@ def test_login_and_password_are_sent_to_vtctld_alone_and_shown_nowhere() -> None
     assert "s3cr3t-word" in values.secrets
 
 
-def test_a_type_without_a_position_is_told() -> None:
+def test_a_type_without_a_position_is_reported() -> None:
     with FakeVtctld() as vtctld, pytest.raises(TransientError, match="no position of shop/-80") as error:
         started(vtctld, "RDONLY")
     assert "z-100 (PRIMARY), z-101 (REPLICA)" in str(error.value)

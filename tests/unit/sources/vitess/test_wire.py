@@ -133,7 +133,7 @@ def test_every_response_is_read_as_protobuf_reads_it(responses: list[Any]) -> No
 @given(
     RESPONSES, st.lists(st.tuples(st.integers(0, 1000), st.integers(0, 255)), max_size=3), st.integers(0, 6)
 )
-def test_damaged_responses_are_refused_or_read_as_protobuf_reads_them(
+def test_corrupt_responses_are_rejected_or_parsed_as_protobuf_does(
     response: Any, changes: list[tuple[int, int]], cut: int
 ) -> None:
     data = bytearray(response.SerializeToString())
@@ -149,8 +149,10 @@ def test_damaged_responses_are_refused_or_read_as_protobuf_reads_them(
     try:
         found = scan(damaged)
     except CorruptInput as error:
-        told = str(error)
-        assert oracle is None or "twice" in told or "wire type" in told or "0 byte" in told, told
+        reported = str(error)
+        assert oracle is None or "twice" in reported or "wire type" in reported or "0 byte" in reported, (
+            reported
+        )
     else:
         # Texts that are no UTF-8, and what is inside rows and positions, are their readers' to refuse.
         if oracle is not None:
@@ -183,11 +185,11 @@ def test_an_error_names_message_and_byte() -> None:
     sound = VStreamResponse(events=[VEvent(type=wire.BEGIN)]).SerializeToString()
     data = sound + sound[:-1] + b"\xff"
 
-    with pytest.raises(CorruptInput, match=r"Message 1 .* byte 2.*a number is cut off"):
+    with pytest.raises(CorruptInput, match=r"Message 1 .* byte 2.*a number is truncated"):
         scan(data, np.array([0, len(sound)]), np.array([len(sound), len(data)]))
 
 
-def test_a_message_that_stands_twice_is_refused() -> None:
+def test_a_duplicate_singular_message_is_rejected() -> None:
     event = VEvent(type=wire.VGTID, vgtid={"shard_gtids": [{"gtid": "a"}]}).SerializeToString()
     doubled = event + VEvent(vgtid={}).SerializeToString()
 
@@ -209,9 +211,9 @@ def test_a_stretch_of_events_is_a_message_again() -> None:
 
 
 @pytest.mark.parametrize(
-    ("data", "told"),
-    [(b"\x05ab", "a length of 5"), (b"\x80", "cut off"), (b"\x01a\xff", "behind 1 messages")],
+    ("data", "reported"),
+    [(b"\x05ab", "a length of 5"), (b"\x80", "truncated"), (b"\x01a\xff", "after 1 messages")],
 )
-def test_a_broken_recording_is_refused(data: bytes, told: str) -> None:
-    with pytest.raises(CorruptInput, match=told):
+def test_a_broken_recording_is_rejected(data: bytes, reported: str) -> None:
+    with pytest.raises(CorruptInput, match=reported):
         split_recording(data)

@@ -110,5 +110,5 @@ def test_a_recording_can_not_be_read_again() -> None:
 @pytest.mark.parametrize("envelope", ["debezium", "datastax-cells"])
 def test_other_forms_tell_what_was_logged_and_refuse_the_option(envelope: str) -> None:
     publish = {"envelope": envelope, "cassandra": {"reread": True}}
-    with pytest.raises(ConfigurationError, match=r"publish\.cassandra\.reread says nothing in envelope"):
+    with pytest.raises(ConfigurationError, match=r"publish\.cassandra\.reread has no effect in envelope"):
         Connector.from_dict({"name": "p", "source": {"type": "cassandra"}, "publish": publish})

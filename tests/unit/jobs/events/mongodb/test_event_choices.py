@@ -1,4 +1,4 @@
-"""How events of MongoDB look by choice: CloudEvents, topics by a class, Avro, ids of transactions."""
+"""Publishing options of MongoDB events: CloudEvents, topics by a class, Avro, ids of transactions."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from airflow_cdc_provider.connector.debezium import from_debezium
 from airflow_cdc_provider.exceptions import ConfigurationError
 from airflow_cdc_provider.jobs.events.mongodb.records import MongodbRecords
 from airflow_cdc_provider.sources.mongodb.events import decode_stream
-from tests.unit.jobs.events.mongodb.test_events import UPDATE, change, shown
+from tests.unit.jobs.events.mongodb.test_events import UPDATE, change, published
 from tests.unit.jobs.offline.test_mongodb import NOW_NS
 
 CLOUD_EVENT = (
@@ -39,7 +39,7 @@ CLOUD_EVENT = (
 def test_cloud_events_have_debeziums_attributes_and_data(tmp_path: Path) -> None:
     publish = {"envelope": "cloudevents"}
     delete = change(operationType="delete", fullDocument=...)
-    inserted, updated, deleted, tombstone = shown(tmp_path, [change(), change(**UPDATE), delete], publish)
+    inserted, updated, deleted, tombstone = published(tmp_path, [change(), change(**UPDATE), delete], publish)
     assert inserted["value"] == CLOUD_EVENT
     assert (inserted["topic"], inserted["key"]) == ("shop.shop.flat", '{"id":"1"}')
     data = json.loads(updated["value"])["data"]
@@ -47,7 +47,7 @@ def test_cloud_events_have_debeziums_attributes_and_data(tmp_path: Path) -> None
     assert json.loads(deleted["value"])["iodebeziumop"] == "d"
     assert tombstone["value"] is None
 
-    (framed,) = shown(tmp_path, [change()], {**publish, "schemas": True})
+    (framed,) = published(tmp_path, [change()], {**publish, "schemas": True})
     plain = json.loads(CLOUD_EVENT)
     whole = json.loads(framed["value"])
     payload = whole["data"].pop("payload")
@@ -61,9 +61,9 @@ def test_cloud_events_have_debeziums_attributes_and_data(tmp_path: Path) -> None
 
 
 @pytest.mark.covers("MDB-XD-33")
-def test_cloud_events_tell_the_transaction(tmp_path: Path) -> None:
+def test_cloud_events_have_the_transaction(tmp_path: Path) -> None:
     event = change(lsid={"id": 1}, txnNumber=bson.Int64(7))
-    begin, record = shown(tmp_path, [event], {"envelope": "cloudevents", "transactions": True})
+    begin, record = published(tmp_path, [event], {"envelope": "cloudevents", "transactions": True})
     assert json.loads(begin["value"])["status"] == "BEGIN"
     found = {
         name: text for name, text in json.loads(record["value"]).items() if name.startswith("iodebeziumtx")
@@ -77,7 +77,7 @@ def test_cloud_events_tell_the_transaction(tmp_path: Path) -> None:
 
 
 @pytest.mark.covers("MDB-XD-33")
-def test_debeziums_cloud_events_converter_is_taken_over() -> None:
+def test_debeziums_cloud_events_converter_is_imported() -> None:
     converter = {"topic.prefix": "shop", "value.converter": "io.debezium.converters.CloudEventsConverter"}
     imported = from_debezium(converter)
     assert imported.connector.publish.envelope == "cloudevents"
@@ -91,7 +91,7 @@ def test_debeziums_cloud_events_converter_is_taken_over() -> None:
             from_debezium({**converter, f"value.converter.{name}": value})
     for wrong in ({"value": "avro"}, {"unwrap": {"enabled": True}}):
         publish = {"envelope": "cloudevents", **wrong}
-        with pytest.raises(ConfigurationError, match=r"JSON alone|exclude each other"):
+        with pytest.raises(ConfigurationError, match=r"JSON only|exclude each other"):
             Connector.from_dict({"name": "a", "source": {"type": "mongodb"}, "publish": publish})
 
 
@@ -112,21 +112,21 @@ HERE = __name__
 @pytest.mark.covers("MDB-TPC-02")
 def test_topics_are_named_by_a_class_of_ones_own(tmp_path: Path) -> None:
     publish = {"topic_naming": f"{HERE}:ByTeam"}
-    (record,) = shown(tmp_path, [change()], publish)
+    (record,) = published(tmp_path, [change()], publish)
     assert record["topic"] == "shop_SHOP.team.flat"
-    (framed,) = shown(tmp_path, [change()], {**publish, "schemas": True})
+    (framed,) = published(tmp_path, [change()], {**publish, "schemas": True})
     assert json.loads(framed["value"])["schema"]["name"] == "shop_SHOP.team.flat.Envelope"
-    with pytest.raises(ConfigurationError, match=r"gives shop\.nameless no topic"):
-        shown(tmp_path, [change(ns={"db": "shop", "coll": "nameless"})], publish)
-    for place in (f"{HERE}:Missing", "no_such_module_anywhere:X"):
+    with pytest.raises(ConfigurationError, match=r"returns no topic for shop\.nameless"):
+        published(tmp_path, [change(ns={"db": "shop", "coll": "nameless"})], publish)
+    for class_path in (f"{HERE}:Missing", "no_such_module_anywhere:X"):
         with pytest.raises(ConfigurationError, match=r"topic_naming can't be loaded"):
-            shown(tmp_path, [change()], {"topic_naming": place})
-    with pytest.raises(ConfigurationError, match="names no topics"):
-        shown(tmp_path, [change()], {"topic_naming": f"{HERE}:NoStrategy"})
+            published(tmp_path, [change()], {"topic_naming": class_path})
+    with pytest.raises(ConfigurationError, match="is not a topic naming strategy"):
+        published(tmp_path, [change()], {"topic_naming": f"{HERE}:NoStrategy"})
     with pytest.raises(ConfigurationError, match=r"publish\.topic_naming"):
-        shown(tmp_path, [change()], {"topic_naming": "ByTeam"})
+        published(tmp_path, [change()], {"topic_naming": "ByTeam"})
     with pytest.raises(ConfigurationError, match="exclude each other"):
-        shown(tmp_path, [change()], {**publish, "topic_pattern": "{table}"})
+        published(tmp_path, [change()], {**publish, "topic_pattern": "{table}"})
 
 
 @pytest.mark.covers("MDB-TPC-02")
@@ -139,7 +139,7 @@ def test_debeziums_strategies_are_followed_or_refused_with_the_reason() -> None:
     for name, reason in (
         ("io.debezium.schema.SchemaTopicNamingStrategy", "no schema"),
         ("io.debezium.schema.DefaultRegexTopicNamingStrategy", r"topic\.regex"),
-        ("io.debezium.schema.DefaultUnicodeTopicNamingStrategy", "numbers"),
+        ("io.debezium.schema.DefaultUnicodeTopicNamingStrategy", "escapes characters"),
         ("org.example.Own", "a Java class"),
     ):
         with pytest.raises(ConfigurationError, match=reason):
@@ -158,7 +158,7 @@ def test_a_transactions_id_is_the_session_and_the_number_or_the_one_that_there_i
     number = bson.Int64(2**40)
     declared = {"name": "shop", "source": {"type": "mongodb"}, "publish": {"transactions": True}}
 
-    def told(**members: Any) -> tuple[Any, Any, Any, list[str]]:
+    def rendered(**members: Any) -> tuple[Any, Any, Any, list[str]]:
         maker = MongodbRecords(Connector.from_dict(declared), NOW_NS)
         records, _ = maker.records(decoded(change(**members)))
         value = json.loads(records["value"][-1].as_py())
@@ -167,18 +167,18 @@ def test_a_transactions_id_is_the_session_and_the_number_or_the_one_that_there_i
         return found, value["source"]["lsid"], value["source"]["txnNumber"], begun
 
     both = f"{text}:{2**40}"
-    assert told(lsid=session, txnNumber=number) == (both, text, 2**40, [both])
+    assert rendered(lsid=session, txnNumber=number) == (both, text, 2**40, [both])
     # Debezium's source block has both or none.
-    assert told(lsid=session) == (text, None, None, [text])
-    assert told(txnNumber=number) == (str(2**40), None, None, [str(2**40)])
-    assert told() == (None, None, None, [])
+    assert rendered(lsid=session) == (text, None, None, [text])
+    assert rendered(txnNumber=number) == (str(2**40), None, None, [str(2**40)])
+    assert rendered() == (None, None, None, [])
 
 
 @pytest.mark.covers("MDB-EVT-01")
-def test_keys_and_values_have_their_schema_beside_them_or_not_and_in_avro_too(tmp_path: Path) -> None:
-    (plain,) = shown(tmp_path, [change()], {})
-    (framed,) = shown(tmp_path, [change()], {"schemas": True})
-    (written,) = shown(tmp_path, [change()], {"schemas": True, "key": "avro", "value": "avro"})
+def test_keys_and_values_are_published_with_their_schema_or_not_and_in_avro_too(tmp_path: Path) -> None:
+    (plain,) = published(tmp_path, [change()], {})
+    (framed,) = published(tmp_path, [change()], {"schemas": True})
+    (written,) = published(tmp_path, [change()], {"schemas": True, "key": "avro", "value": "avro"})
     for part in ("key", "value"):
         payload = json.loads(plain[part])
         assert "schema" not in payload

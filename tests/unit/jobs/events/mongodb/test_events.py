@@ -1,4 +1,4 @@
-"""Forms of MongoDB's events, byte for byte against what Debezium made of the same changes."""
+"""Formats of MongoDB's events, byte for byte against Debezium's events of the same changes."""
 
 from __future__ import annotations
 
@@ -98,29 +98,29 @@ def test_fields_are_left_out_and_renamed_as_debezium_does_it(profile: str, tmp_p
     ("profile", "field", "kept"), [("f_excl_arr", "price", "lines"), ("f_excl_trunc", "tags", "")]
 )
 @pytest.mark.covers("MDB-FLD-01")
-def test_what_stops_debezium_is_shown_without_the_field(
+def test_what_stops_debezium_is_published_without_the_field(
     profile: str, field: str, kept: str, tmp_path: Path
 ) -> None:
     # An array was cut that is left out, or of which a field is: Debezium ends there.
     ours, theirs = ours_of(profile, tmp_path), debezium_records(profile)
     assert [comparable(r) for r in ours[: len(theirs)]] == [comparable(r) for r in theirs]
     assert len(ours) == 45
-    cut = []
+    truncated = []
     for record in ours:
         value = json.loads(record["value"]) if record["value"] else {}
         description = value.get("updateDescription") or {}
-        cut += [entry["field"] for entry in description.get("truncatedArrays") or ()]
+        truncated += [entry["field"] for entry in description.get("truncatedArrays") or ()]
         for text in (value.get("before"), value.get("after")):
             document = json.loads(text) if text else {}
             lines = [line for line in document.get("lines", ()) if isinstance(line, dict)]
             assert not any(field in part for part in ([document] if field == "tags" else lines))
-    assert (kept in cut) == bool(kept)
-    assert "tags" not in cut or field != "tags"
+    assert (kept in truncated) == bool(kept)
+    assert "tags" not in truncated or field != "tags"
 
 
 @pytest.mark.parametrize("profile", ["txmeta", "txmeta_topic"])
 @pytest.mark.covers("MDB-TX-01", "MDB-TX-02", "MDB-TX-03", "MDB-TX-05", "MDB-TPC-06")
-def test_transactions_are_told_as_debezium_tells_them(profile: str, tmp_path: Path) -> None:
+def test_transactions_are_published_like_debezium(profile: str, tmp_path: Path) -> None:
     ours, theirs = ours_of(profile, tmp_path), debezium_records(profile)
     assert [comparable(r) for r in ours] == [comparable(r) for r in theirs]
 
@@ -129,9 +129,9 @@ def test_transactions_are_told_as_debezium_tells_them(profile: str, tmp_path: Pa
 def test_transaction_records_have_debeziums_schemas(tmp_path: Path) -> None:
     schemas, theirs = schemas_of("txmeta"), debezium_records("txmeta")
     ours = ours_of("txmeta", tmp_path, {"key.converter.schemas.enable": "true"})
-    told = [i for i, record in enumerate(theirs) if record["topic"] == "txmeta.transaction"]
-    assert told
-    for number in told:
+    markers = [i for i, record in enumerate(theirs) if record["topic"] == "txmeta.transaction"]
+    assert markers
+    for number in markers:
         for part in ("key", "value"):
             lead = f'{{"schema":{schemas[theirs[number][f"{part}_schema"]]},"payload":'
             assert ours[number][part].startswith(lead)
@@ -198,7 +198,7 @@ def test_documents_are_unwrapped_as_debezium_does_it(profile: str, tmp_path: Pat
     different = [
         n for n, (o, t) in enumerate(zip(ours, theirs, strict=True)) if comparable(o) != comparable(t)
     ]
-    # The second write of one bulk: Debezium's look-up found it gone already, our recording's didn't.
+    # The second write of one bulk: Debezium's look-up came after the delete, our recording's before.
     raced = [n for n in different if ours[n]["key"] == '{"id":1}' and '"b":' in ours[n]["value"]]
     assert different == raced
     assert len(raced) <= 1
@@ -272,7 +272,9 @@ def change(**members: Any) -> bytes:
     return bson.encode({name: value for name, value in event.items() if value is not ...})
 
 
-def shown(folder: Path, events: list[bytes], publish: dict[str, Any], **source: Any) -> list[dict[str, Any]]:
+def published(
+    folder: Path, events: list[bytes], publish: dict[str, Any], **source: Any
+) -> list[dict[str, Any]]:
     file = folder / "stream.bson"
     file.write_bytes(b"".join(events))
     connector = Connector.from_dict(
@@ -290,12 +292,12 @@ UPDATE = {
 
 
 @pytest.mark.covers("MDB-XD-14")
-def test_updates_that_change_nothing_shown_are_left_out(tmp_path: Path) -> None:
+def test_updates_that_change_nothing_visible_are_left_out(tmp_path: Path) -> None:
     events = [change(), change(**UPDATE), change(**{**UPDATE, "fullDocument": {"_id": 1, "x": 3}})]
     publish = {"skip_unchanged": True, "mongodb": {"exclude_fields": ["shop.*.secret"]}}
-    ops = [json.loads(r["value"])["op"] for r in shown(tmp_path, events, publish, pre_images=True)]
+    ops = [json.loads(r["value"])["op"] for r in published(tmp_path, events, publish, pre_images=True)]
     assert ops == ["c", "u"]
-    assert len(shown(tmp_path, events, publish)) == 3  # nothing is known of before
+    assert len(published(tmp_path, events, publish)) == 3  # nothing is known of before
 
 
 VERSION_1 = '{"n": {"$numberLong": "7"},"d": {"$date": 0}}'
@@ -323,12 +325,12 @@ def test_each_json_mode_has_its_form_and_keys_are_relaxed(
         fullDocument=value,
         updateDescription={"updatedFields": value},
     )
-    (record,) = shown(tmp_path, [event], {"mongodb": {"json": mode}})
+    (record,) = published(tmp_path, [event], {"mongodb": {"json": mode}})
     found = json.loads(record["value"])
     assert (found["after"], found["updateDescription"]["updatedFields"]) == (document, updated)
     assert record["key"] == '{"id":"9"}'
-    made = from_debezium({"topic.prefix": "shop", "json.serialization.mode": mode}).connector
-    assert made.publish.mongodb.json == mode
+    built = from_debezium({"topic.prefix": "shop", "json.serialization.mode": mode}).connector
+    assert built.publish.mongodb.json == mode
 
 
 @pytest.mark.covers("MDB-XD-27")
@@ -352,22 +354,22 @@ def test_the_whole_document_key_is_the_key_in_stream_and_snapshot(tmp_path: Path
 @pytest.mark.covers("MDB-XM-03")
 def test_documents_alone_are_delivered_without_envelope(tmp_path: Path) -> None:
     delete = change(operationType="delete", fullDocument=...)
-    gone = change(**{**UPDATE, "fullDocument": None})
+    deleted = change(**{**UPDATE, "fullDocument": None})
     publish = {"envelope": "document", "mongodb": {"json": "relaxed"}}
-    events = [change(), change(**UPDATE), gone, delete]
-    found = shown(tmp_path, events, publish)
+    events = [change(), change(**UPDATE), deleted, delete]
+    found = published(tmp_path, events, publish)
     assert [r["value"] for r in found] == ['{"_id": 1,"x": 2}', '{"_id": 1,"x": 2,"secret": 2}', None]
     assert {r["key"] for r in found} == {'{"id":"1"}'}
-    assert len(shown(tmp_path, events, {**publish, "tombstones": False})) == 2
-    (framed,) = shown(tmp_path, [change()], {**publish, "schemas": True})
+    assert len(published(tmp_path, events, {**publish, "tombstones": False})) == 2
+    (framed,) = published(tmp_path, [change()], {**publish, "schemas": True})
     assert json.loads(framed["value"])["payload"] == '{"_id": 1,"x": 2}'
 
 
 @pytest.mark.covers("MDB-EVT-19")
 def test_envelopes_have_finer_times_on_request(tmp_path: Path) -> None:
-    (plain,) = shown(tmp_path, [change()], {})
+    (plain,) = published(tmp_path, [change()], {})
     assert list(json.loads(plain["value"]))[-2:] == ["ts_ms", "transaction"]
-    (timed,) = shown(tmp_path, [change()], {"mongodb": {"envelope_times": True}})
+    (timed,) = published(tmp_path, [change()], {"mongodb": {"envelope_times": True}})
     value = json.loads(timed["value"])
     assert (value["ts_us"], value["ts_ns"]) == (NOW_NS // 1000, NOW_NS)
 
@@ -375,7 +377,7 @@ def test_envelopes_have_finer_times_on_request(tmp_path: Path) -> None:
 @pytest.mark.covers("MDB-FAULT-07")
 def test_an_event_that_comes_twice_can_be_recognised(tmp_path: Path) -> None:
     events = [change(_id={"_data": f"82{n}"}, clusterTime=bson.Timestamp(7, n)) for n in (1, 2)]
-    found = shown(tmp_path, [*events, events[0]], {"mongodb": {"token_header": True}})
+    found = published(tmp_path, [*events, events[0]], {"mongodb": {"token_header": True}})
     tokens = [dict(record["headers"])["cdc.token"] for record in found]
     assert tokens == ['"821"', '"822"', '"821"']
     places = [json.loads(r["value"])["source"] for r in found]
@@ -383,7 +385,7 @@ def test_an_event_that_comes_twice_can_be_recognised(tmp_path: Path) -> None:
     assert (places[0]["ts_ms"], places[0]["ord"]) != (places[1]["ts_ms"], places[1]["ord"])
 
 
-def test_the_source_says_whether_an_event_is_of_a_snapshot(tmp_path: Path) -> None:
+def test_the_source_block_shows_whether_an_event_is_of_a_snapshot(tmp_path: Path) -> None:
     values = [json.loads(r["value"]) for r in ours_of("txmeta", tmp_path) if r["value"]]
     found = [value["source"]["snapshot"] for value in values if "source" in value]
     reads = [value for value in found if value != "false"]
@@ -397,19 +399,19 @@ def test_the_source_says_whether_an_event_is_of_a_snapshot(tmp_path: Path) -> No
 
 @pytest.mark.covers("MDB-SRC-01")
 def test_the_version_is_that_of_the_connector_whose_events_these_are(tmp_path: Path) -> None:
-    (plain,) = shown(tmp_path, [change()], {})
-    (own,) = shown(tmp_path, [change()], {"version": "9.9"})
+    (plain,) = published(tmp_path, [change()], {})
+    (own,) = published(tmp_path, [change()], {"version": "9.9"})
     assert json.loads(plain["value"])["source"]["version"] == "3.6.1.Final"
     assert json.loads(own["value"])["source"]["version"] == "9.9"
 
 
 @pytest.mark.covers("MDB-TPC-01")
-def test_a_topic_that_can_not_have_a_collections_name_is_told(
+def test_a_topic_that_can_not_have_a_collections_name_is_reported(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     names = [{"db": "shop", "coll": coll} for coll in ("sp ace", "plain")]
     events = [change(ns=name, operationType=o) for name in names for o in ("insert", "delete")]
-    found = shown(tmp_path, events, {"topic_prefix": "told"})
+    found = published(tmp_path, events, {"topic_prefix": "told"})
     assert [r["topic"] for r in found] == ["told.shop.sp_ace"] * 3 + ["told.shop.plain"] * 3
     warnings = [r.getMessage() for r in caplog.records if "sp_ace" in r.getMessage()]
     assert warnings == ["topic told.shop.sp_ace is of shop.sp ace, whose name no topic can have"]
@@ -446,8 +448,8 @@ def test_a_new_name_that_is_taken_is_an_error(tmp_path: Path) -> None:
     damage = Damage(strict=False)
     connector = from_debezium({"topic.prefix": "shop", "field.renames": "shop.flat.x:y"}).connector
     assert len(printed(connector, Recording(file, "", NOW_NS), damage)) == 1
-    (place,) = damage.places
-    assert "shop.flat.x:y: the document has that name already" in place
+    (reason,) = damage.places
+    assert "shop.flat.x:y: the document already has this name" in reason
 
 
 @pytest.mark.covers("MDB-XD-31")
@@ -460,7 +462,7 @@ def test_an_array_of_mixed_types_fails_its_event_alone(tmp_path: Path) -> None:
     declared: dict[str, Any] = {"name": "shop", "source": {"type": "mongodb"}, "publish": {"unwrap": unwrap}}
     values = [r["value"] for r in printed(Connector.from_dict(declared), Recording(file, "", NOW_NS), damage)]
     assert values == ['{"_id":1,"x":2}', '{"_id":3,"x":[null,1]}']
-    assert "array x holds values of different types" in damage.places[0]
+    assert "array x has values of different types" in damage.places[0]
     unwrap["array_encoding"] = "document"  # type: ignore[assignment]
     values = [r["value"] for r in printed(Connector.from_dict(declared), Recording(file, "", NOW_NS))]
     assert values[1] == '{"_id":2,"x":{"_0":1,"_1":"a"}}'
@@ -497,7 +499,7 @@ def test_an_outbox_has_its_own_fields_and_names(tmp_path: Path) -> None:
     outbox = {"db": "shop", "coll": "outbox"}
     empty = {**document, "body": None}
     events = [change(), change(ns=outbox, fullDocument=document), change(ns=outbox, fullDocument=empty)]
-    plain, routed, tombstone = shown(tmp_path, events, publish)
+    plain, routed, tombstone = published(tmp_path, events, publish)
     assert plain["topic"] == "shop.shop.flat"
     assert routed["topic"] == "O-rder"
     assert (routed["key"], routed["partition"], routed["timestamp"]) == ("7", 3, 5000)
@@ -506,11 +508,11 @@ def test_an_outbox_has_its_own_fields_and_names(tmp_path: Path) -> None:
     assert (tombstone["key"], tombstone["value"]) == ("7", None)
     update = change(ns=outbox, operationType="update", fullDocument=document)
     with pytest.raises(ConfigurationError, match="documents of an outbox were updated"):
-        shown(tmp_path, [update], {"outbox": {"enabled": True, "updates": "fatal"}})
+        published(tmp_path, [update], {"outbox": {"enabled": True, "updates": "fatal"}})
 
 
 @pytest.mark.covers("MDB-TX-06", "MDB-XD-26")
-def test_a_transaction_goes_on_after_a_restart(tmp_path: Path) -> None:
+def test_a_transaction_continues_after_a_restart(tmp_path: Path) -> None:
     session = {"lsid": {"id": bson.Binary(b"x" * 16, 4)}, "txnNumber": bson.Int64(7)}
     events = [change(documentKey={"_id": n}, **session) for n in range(4)] + [change()]
     connector = Connector.from_dict(
@@ -542,17 +544,17 @@ def of_schema(event: dict[str, Any]) -> tuple[str, str, str | None]:
 
 
 @pytest.mark.covers("MDB-XD-28")
-def test_schema_changes_of_a_real_server_stand_where_they_happened(tmp_path: Path) -> None:
+def test_schema_changes_of_a_real_server_are_in_stream_order(tmp_path: Path) -> None:
     source = recording(tmp_path, "expanded")
     base = {"snapshot.mode": "never", "topic.prefix": "shop", "json.serialization.mode": "extended"}
     rows = printed(from_debezium(base).connector, source)
     both = printed(from_debezium({**base, "include.schema.changes": "true"}).connector, source)
 
-    told = [event for event in both if event["topic"] == "shop.schema-changes"]
-    assert [without_clock(e["value"]) for e in both if e not in told] == [
+    schema_changes = [event for event in both if event["topic"] == "shop.schema-changes"]
+    assert [without_clock(e["value"]) for e in both if e not in schema_changes] == [
         without_clock(e["value"]) for e in rows
     ], "the others are as without"
-    assert {of_schema(event)[0] for event in told} == {
+    assert {of_schema(event)[0] for event in schema_changes} == {
         "create",
         "createIndexes",
         "drop",
@@ -561,57 +563,59 @@ def test_schema_changes_of_a_real_server_stand_where_they_happened(tmp_path: Pat
         "modify",
         "rename",
     }
-    assert ("dropDatabase", "dropme", None) in map(of_schema, told)
+    assert ("dropDatabase", "dropme", None) in map(of_schema, schema_changes)
     times = [json.loads(e["value"])["source"]["ts_ms"] for e in both if e["value"]]
     assert times == sorted(times), "in the order of the stream"
     with gzip.open(FIXTURES / "raw" / "expanded.bson.gz") as file:
         native = [e for e in bson.decode_all(file.read(), WHOLE) if "documentKey" not in e]
-    assert len(native) == len(told) == 10
-    for event, its in zip(told, native, strict=True):
-        shown = json_util.loads(json.loads(event["value"])["event"])
-        assert list(shown) == list(its)
+    assert len(native) == len(schema_changes) == 10
+    for event, its in zip(schema_changes, native, strict=True):
+        published = json_util.loads(json.loads(event["value"])["event"])
+        assert list(published) == list(its)
         for name in ("_id", "operationType", "ns", "to", "operationDescription", "collectionUUID"):
-            assert shown.get(name) == its.get(name), name
+            assert published.get(name) == its.get(name), name
         assert json.loads(event["key"]) == {"databaseName": its["ns"]["db"]}
         assert event["headers"] == []
 
 
 @pytest.mark.covers("MDB-XD-28")
-def test_every_kind_of_schema_change_is_told_for_captured_collections_alone(tmp_path: Path) -> None:
+def test_every_kind_of_schema_change_is_published_for_captured_collections_alone(tmp_path: Path) -> None:
     kinds: tuple[str, ...] = ("create", "drop", "modify", "createIndexes", "dropIndexes", "shardCollection")
     kinds += ("reshardCollection", "refineCollectionShardKey", "a kind of a later server")
-    gone: dict[str, Any] = {"documentKey": ..., "fullDocument": ...}
+    without_members: dict[str, Any] = {"documentKey": ..., "fullDocument": ...}
     flat, other, own = (
         {"db": db, "coll": coll} for db, coll in (("shop", "flat"), ("shop", "x"), ("config", "c"))
     )
-    events = [change(operationType=kind, ns=ns, **gone) for ns in (flat, other, own) for kind in kinds]
+    events = [
+        change(operationType=kind, ns=ns, **without_members) for ns in (flat, other, own) for kind in kinds
+    ]
     events += [
-        change(operationType="rename", ns=flat, to=other, **gone),
-        change(operationType="rename", ns=other, to=flat, **gone),
-        change(operationType="rename", ns=other, to=other, **gone),
-        change(operationType="dropDatabase", ns={"db": "shop"}, **gone),
-        change(operationType="dropDatabase", ns={"db": "config"}, **gone),
-        change(operationType="invalidate", ns=..., **gone),
+        change(operationType="rename", ns=flat, to=other, **without_members),
+        change(operationType="rename", ns=other, to=flat, **without_members),
+        change(operationType="rename", ns=other, to=other, **without_members),
+        change(operationType="dropDatabase", ns={"db": "shop"}, **without_members),
+        change(operationType="dropDatabase", ns={"db": "config"}, **without_members),
+        change(operationType="invalidate", ns=..., **without_members),
         change(),
     ]
     file = tmp_path / "stream.bson"
     file.write_bytes(b"".join(events))
 
-    def made(**publish: Any) -> list[dict[str, Any]]:
+    def built(**publish: Any) -> list[dict[str, Any]]:
         values = {"name": "shop", "source": {"type": "mongodb"}, "tables": [r"shop\.flat"]}
         connector = Connector.from_dict({**values, "publish": {"schema_changes": True, **publish}})
         return printed(connector, Recording(file, "", NOW_NS))
 
-    *told, last = made()
+    *schema_changes, last = built()
     assert last["topic"] == "shop.shop.flat"
-    assert [of_schema(event) for event in told] == [
+    assert [of_schema(event) for event in schema_changes] == [
         *((kind, "shop", "flat") for kind in kinds),
         ("rename", "shop", "flat"),
         ("rename", "shop", "x"),
         ("dropDatabase", "shop", None),
         ("invalidate", "", None),
     ]
-    *framed, _ = made(schemas=True, schema_changes_topic="ddl", mongodb={"json": "relaxed"})
+    *framed, _ = built(schemas=True, schema_changes_topic="ddl", mongodb={"json": "relaxed"})
     assert {event["topic"] for event in framed} == {"shop.ddl"}
     value = json.loads(framed[0]["value"])
     assert value["schema"]["name"] == "io.debezium.connector.mongodb.SchemaChangeValue"
@@ -622,7 +626,7 @@ def test_every_kind_of_schema_change_is_told_for_captured_collections_alone(tmp_
         "ord": 3,
         "ts_ms": 1_700_000_000_000,
     }
-    assert made(value="avro", key="avro")
+    assert built(value="avro", key="avro")
     with pytest.raises(ConfigurationError, match="for source mongodb"):
         Connector.from_dict(
             {"name": "shop", "source": {"type": "cassandra"}, "publish": {"schema_changes": True}}

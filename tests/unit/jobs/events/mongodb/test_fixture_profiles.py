@@ -1,6 +1,6 @@
 """Profiles of Debezium that choose what is read: by stages, scope, snapshot mode or signals.
 
-What a server does of it is done to the recording here; the rest is compared byte for byte.
+The server's part is applied to the recording here; the rest is compared byte for byte.
 """
 
 from __future__ import annotations
@@ -44,12 +44,12 @@ def connector_of(profile: str, *without: str) -> Connector:
     return from_debezium({"topic.prefix": profile, **properties}).connector
 
 
-def keep(file: Path, wanted: Callable[[RawBSONDocument], bool]) -> None:
+def keep(file: Path, selected: Callable[[RawBSONDocument], bool]) -> None:
     """Leave out documents of a recording, as the server would have."""
     with gzip.open(file) as stream:
         documents = list(bson.decode_file_iter(stream, DEFAULT_RAW_BSON_OPTIONS))
     with gzip.open(file, "wb") as stream:
-        stream.write(b"".join(bytes(document.raw) for document in documents if wanted(document)))
+        stream.write(b"".join(bytes(document.raw) for document in documents if selected(document)))
 
 
 def same(ours: list[dict[str, Any]], theirs: list[dict[str, Any]]) -> None:
@@ -94,15 +94,15 @@ def test_a_snapshot_of_chosen_documents_of_chosen_collections(tmp_path: Path) ->
     )
 
 
-def test_a_collection_of_its_own_scope_goes_on_after_its_drop_where_debezium_ends(tmp_path: Path) -> None:
+def test_a_collection_of_its_own_scope_resumes_after_its_drop_where_debezium_ends(tmp_path: Path) -> None:
     ours = printed(connector_of("scope_coll"), recording(tmp_path, "lookup_pre"))
     theirs = debezium_records("scope_coll")
     same(ours[: len(theirs)], theirs)
-    told = [(json.loads(r["value"])["op"], json.loads(r["key"])["id"]) for r in ours if r["value"]]
-    assert told == [("c", "1"), ("c", "1"), ("c", "2"), ("c", "3")]
+    published = [(json.loads(r["value"])["op"], json.loads(r["key"])["id"]) for r in ours if r["value"]]
+    assert published == [("c", "1"), ("c", "1"), ("c", "2"), ("c", "3")]
 
 
-def test_reads_of_several_threads_have_the_place_that_those_of_one_have(tmp_path: Path) -> None:
+def test_reads_of_several_threads_have_the_same_positions_as_those_of_one(tmp_path: Path) -> None:
     # Debezium's second and later threads have no position: their reads say ord 0, at 0 ms.
     ours = printed(connector_of("threads"), recording(tmp_path, "lookup_pre"))
     theirs = debezium_records("threads")
@@ -145,29 +145,31 @@ def test_signals_and_marks_are_events_of_their_collection(profile: str, tmp_path
 
 
 @pytest.mark.parametrize("profile", SIGNALS)
-def test_reads_asked_for_by_signals_say_so(profile: str) -> None:
+def test_reads_requested_by_signals_are_marked(profile: str) -> None:
     theirs = [r for r in debezium_records(profile) if r["value"] and '"op":"r"' in r["value"]]
     assert theirs
     connector = of_signals(profile)
     headers = context_headers(profile, "0", "mongodb", "")
     for their in theirs:
-        told = json.loads(their["value"])
-        collection = told["source"]["collection"]
-        assert told["source"]["snapshot"] in (["incremental"] if profile != "sig_block" else ["true", "last"])
+        value = json.loads(their["value"])
+        collection = value["source"]["collection"]
+        assert value["source"]["snapshot"] in (
+            ["incremental"] if profile != "sig_block" else ["true", "last"]
+        )
         # Debezium's text of these documents is valid for json_util: they hold numbers, texts and their ids.
-        document = bson.encode(json_util.loads(told["after"]))
+        document = bson.encode(json_util.loads(value["after"]))
         events = decode_snapshot(pa.array([document], pa.binary()), "shop", collection).events
         options = EnvelopeOptions(
             topics_of(connector),
             connector.event_version,
             True,
             NOW_NS,
-            told["source"]["snapshot"] == "last",
+            value["source"]["snapshot"] == "last",
             incremental=profile != "sig_block",
         )
         line = to_lines(encode(build(events, options), converters_of(connector)), headers)
         our = json.loads(text_of(line))
-        place = r'("ord":)-?\d+'  # that of the stream, where the read was asked for in between
+        pattern = r'("ord":)-?\d+'  # the position of the stream at the time of the signal
         for record in (our, their):
-            record["value"] = re.sub(place, r"\g<1>0", record["value"])
+            record["value"] = re.sub(pattern, r"\g<1>0", record["value"])
         same([our], [their])

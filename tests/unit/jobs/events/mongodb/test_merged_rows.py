@@ -20,7 +20,7 @@ VERSION = SECOND.to_bytes(4, "big") + (3).to_bytes(4, "big") + bytes(4)
 NOW_NS = 1_800_000_000_000_000_000
 
 
-def made(rows: pa.RecordBatch, columns: tuple[str, ...] = (), **publish: Any) -> list[tuple[Any, Any]]:
+def built(rows: pa.RecordBatch, columns: tuple[str, ...] = (), **publish: Any) -> list[tuple[Any, Any]]:
     connector = Connector.from_dict({"name": "p", "source": {"type": "mongodb"}, "publish": publish})
     context: Any = SimpleNamespace(connector=connector)
     make = MongodbRows(context, "db.c", columns).maker(NOW_NS, None, Damage(strict=True))
@@ -42,8 +42,8 @@ def batch(ops: list[str], documents: list[Any]) -> pa.RecordBatch:
     )
 
 
-def test_rows_are_told_whole_by_what_became_of_them() -> None:
-    found = made(batch(["c", "u", "r", "d"], [{"_id": n, "v": n} for n in range(4)]))
+def test_rows_are_published_whole_by_their_operation() -> None:
+    found = built(batch(["c", "u", "r", "d"], [{"_id": n, "v": n} for n in range(4)]))
     assert [(key, value and value["op"]) for key, value in found] == [
         ("0", "c"),
         ("1", "u"),
@@ -56,26 +56,26 @@ def test_rows_are_told_whole_by_what_became_of_them() -> None:
         assert (value["before"], value["updateDescription"]) == (None, None)
         assert (value["source"]["ts_ms"], value["source"]["ord"]) == (SECOND * 1000, 3)
     assert [value["source"]["snapshot"] for _, value in found[:4]] == ["false", "false", "true", "false"]
-    gone = found[3][1]
-    assert (gone["after"], gone["source"]["ord"]) == (None, -1)
-    assert gone["source"]["ts_ms"] == NOW_NS // 1_000_000, "when it went isn't known"
+    deleted = found[3][1]
+    assert (deleted["after"], deleted["source"]["ord"]) == (None, -1)
+    assert deleted["source"]["ts_ms"] == NOW_NS // 1_000_000, "when it went isn't known"
 
 
-def test_documents_that_are_kept_as_text_are_told_as_those_that_are_kept_as_they_are() -> None:
+def test_documents_that_are_stored_as_text_are_published_like_those_stored_as_bson() -> None:
     rows = batch(["u", "d"], [{"_id": "a", "v": 1}, {"_id": "b"}])
     text = pa.array(['{"_id": "a", "v": {"$numberInt": "1"}}', '{"_id": "b"}'])
     as_text = rows.set_column(3, "state", pa.nulls(2, pa.binary())).append_column("document", text)
-    assert made(as_text, ("document",)) == made(rows)
+    assert built(as_text, ("document",)) == built(rows)
 
 
 def test_choices_of_events_hold_for_rows_of_mirrors() -> None:
     rows = batch(["c", "u", "d"], [{"_id": n, "v": n, "w": 1} for n in range(3)])
-    unwrapped = made(rows, unwrap={"enabled": True}, mongodb={"exclude_fields": ["db.c.w"]})
+    unwrapped = built(rows, unwrap={"enabled": True}, mongodb={"exclude_fields": ["db.c.w"]})
     assert [value for _, value in unwrapped[:2]] == [{"_id": 0, "v": 0}, {"_id": 1, "v": 1}]
-    assert [key for key, _ in made(rows, tombstones=False, skipped_operations=["c"])] == ["1", "2"]
+    assert [key for key, _ in built(rows, tombstones=False, skipped_operations=["c"])] == ["1", "2"]
 
 
-def test_nothing_gives_nothing_and_what_is_broken_is_told() -> None:
-    assert made(batch([], [])) == []
+def test_empty_input_gives_no_events_and_broken_rows_are_reported() -> None:
+    assert built(batch([], [])) == []
     with pytest.raises(CorruptInput, match=r"db\.c at 6b"):
-        made(batch(["c"], [b"broken"]))
+        built(batch(["c"], [b"broken"]))

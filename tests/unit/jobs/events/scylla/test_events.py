@@ -1,4 +1,4 @@
-"""Changes of ScyllaDB to records as a declaration asks for them."""
+"""Changes of ScyllaDB to records as a declaration configures them."""
 
 from __future__ import annotations
 
@@ -27,8 +27,8 @@ NOW_NS = 1_700_000_009_123_456_789
 
 
 def connector(**publish: Any) -> Connector:
-    told = {"topic_prefix": "my", **publish}
-    return Connector.from_dict({"name": "shop", "source": {"type": "scylla"}, "publish": told})
+    publish_options = {"topic_prefix": "my", **publish}
+    return Connector.from_dict({"name": "shop", "source": {"type": "scylla"}, "publish": publish_options})
 
 
 def logged(*statements: Statement, **cdc: Any) -> list[Change]:
@@ -95,8 +95,8 @@ def test_rewritten_deletes_show_the_row_before() -> None:
 
 def test_events_come_in_the_order_of_their_changes_with_those_of_static_columns() -> None:
     static = Update(SHOP, None, (SetWhole("owner", t("ann")),))
-    told = records(logged(INSERT, static, UPDATE))
-    assert [(row["value"]["op"], len(row["key"])) for row in told] == [("c", 2), ("u", 1), ("u", 2)]
+    found = records(logged(INSERT, static, UPDATE))
+    assert [(row["value"]["op"], len(row["key"])) for row in found] == [("c", 2), ("u", 1), ("u", 2)]
 
 
 def test_deletes_that_no_event_shows_are_counted() -> None:
@@ -127,8 +127,8 @@ def test_an_unknown_operation_is_reported_with_table_stream_and_time() -> None:
 
 def test_skipped_operations_are_left_out_and_counted() -> None:
     damage = Damage(strict=True)
-    told = records(logged(INSERT, UPDATE, DELETE), damage, skipped_operations=["u"], tombstones=False)
-    assert [row["value"]["op"] for row in told] == ["c", "d"]
+    found = records(logged(INSERT, UPDATE, DELETE), damage, skipped_operations=["u"], tombstones=False)
+    assert [row["value"]["op"] for row in found] == ["c", "d"]
     assert damage.skipped["u"] == 1
 
 

@@ -34,7 +34,7 @@ IDS = {"qty": 9, "name": 4, "owner": 6}
 
 @dataclass(frozen=True)
 class Cells(MergedCells):
-    """Knows the static cells that a side table would tell: of each partition the same."""
+    """Returns the same static cells for each partition, in place of the table of static columns."""
 
     static: bytes | None = None
 
@@ -63,18 +63,18 @@ def declared(**publish: Any) -> Connector:
 
 
 def merged(
-    connector: Connector, *told: tuple[str, CellRow | None], statics: CellRow | None = STATICS
+    connector: Connector, *rows_by_op: tuple[str, CellRow | None], statics: CellRow | None = STATICS
 ) -> list[dict[str, Any]]:
-    """Return the events of rows, or of the partition's statics, as if they had become what ops say."""
+    """Return the events of rows, or of the partition's static columns, with the given operations."""
     log = ITEMS.of_row(ITEM.full_name, "", ["name", "qty"], static=False, read_us=T)
     codec = ScyllaCodec(number_columns(log.schema, IDS), "scylla")
     known = statics and write_cell_row(statics)
     cells = Cells(SimpleNamespace(connector=connector), codec, MirrorState(Head(None)), known)  # type: ignore[arg-type]
     rows = pa.RecordBatch.from_pydict(
         {
-            "op": pa.array([op for op, _ in told]),
-            "key": pa.array([SHOP] * len(told), pa.binary()),
-            "state": pa.array([row and write_cell_row(row) for _, row in told], pa.binary()),
+            "op": pa.array([op for op, _ in rows_by_op]),
+            "key": pa.array([SHOP] * len(rows_by_op), pa.binary()),
+            "state": pa.array([row and write_cell_row(row) for _, row in rows_by_op], pa.binary()),
         }
     )
     made = ScyllaRows(cells, ITEMS).maker(NOW_US * 1000, None, Damage(strict=True))(rows)
@@ -94,7 +94,7 @@ def values(events: list[dict[str, Any]]) -> list[dict[str, Any]]:
         {"key": "avro", "value": "avro", "unwrap": {"enabled": True}},
     ],
 )
-def test_rows_that_are_read_are_told_as_those_of_a_snapshot(publish: dict[str, Any]) -> None:
+def test_rows_that_are_read_are_published_as_snapshot_rows(publish: dict[str, Any]) -> None:
     connector = declared(**publish)
     maker = ScyllaRecords(connector, NOW_US * 1000, ITEMS, Damage(strict=True))
     expected = [
@@ -104,7 +104,7 @@ def test_rows_that_are_read_are_told_as_those_of_a_snapshot(publish: dict[str, A
 
 
 @pytest.mark.parametrize("form", ["legacy", "advanced"])
-def test_rows_that_changed_are_whole_and_those_that_are_gone_are_deletions(form: str) -> None:
+def test_changed_rows_are_complete_and_missing_rows_are_deletes(form: str) -> None:
     bare = LIVES._replace(cells=())
     events = merged(declared(scylla={"format": form}), ("c", LIVES), ("u", bare), ("d", LIVES))
     created, updated, deleted = values(events[:3])
@@ -125,11 +125,11 @@ def test_rows_that_changed_are_whole_and_those_that_are_gone_are_deletions(form:
 
 def test_statics_are_an_event_of_their_partition_that_ends_with_it() -> None:
     there = merged(declared(), ("c", None))
-    emptied, gone, tombstone = merged(declared(), ("u", None), ("d", None), statics=None)
-    (shown, none, ended) = values([*there, emptied, gone])
+    emptied, deleted, tombstone = merged(declared(), ("u", None), ("d", None), statics=None)
+    (shown, none, ended) = values([*there, emptied, deleted])
     assert shown["after"] == {"shop": 7, "sku": None, "name": None, "qty": None, "owner": {"value": "ann"}}
     assert none["after"]["owner"] == {"value": None}
     assert (ended["op"], ended["after"]) == ("d", None)
     assert [one["source"]["ts_us"] for one in (shown, none, ended)] == [T, NOW_US, NOW_US]
-    assert {one["key"] for one in (*there, emptied, gone, tombstone)} == {'{"shop":7}'}
+    assert {one["key"] for one in (*there, emptied, deleted, tombstone)} == {'{"shop":7}'}
     assert tombstone["value"] is None

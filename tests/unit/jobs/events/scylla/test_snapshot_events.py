@@ -1,4 +1,4 @@
-"""Rows of snapshots of ScyllaDB, and changes of former schemas, to records as a declaration asks for them."""
+"""Snapshot rows of ScyllaDB, and changes of former schemas, to records as a declaration configures them."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ def row_of(
     flags: int = ROW_UNCERTAIN,
     **more: Any,
 ) -> dict[str, Any]:
-    """Make the record of a row that a SELECT showed; of statics without ``sku``."""
+    """Build the record of a row that a SELECT returned; of static columns without ``sku``."""
     static = sku is None
     clustering = b"" if sku is None else b"\4\0\0\0" + i(sku)
     row = CellRow(
@@ -77,8 +77,10 @@ def row_of(
 def records(
     given: Sequence[dict[str, Any]], schemas: LogSchemas, damage: Damage | None = None, **publish: Any
 ) -> list[dict[str, Any]]:
-    told = {"topic_prefix": "my", **publish}
-    connector = Connector.from_dict({"name": "shop", "source": {"type": "scylla"}, "publish": told})
+    publish_options = {"topic_prefix": "my", **publish}
+    connector = Connector.from_dict(
+        {"name": "shop", "source": {"type": "scylla"}, "publish": publish_options}
+    )
     maker = ScyllaRecords(connector, 1, schemas, damage or Damage(strict=True))
     made = maker.made(changes(given))
     return [{"key": json.loads(r["key"]), "value": json.loads(r["value"])} for r in made.to_pylist()]
@@ -107,7 +109,7 @@ def test_a_row_has_all_its_columns_and_statics_are_an_event_of_their_own() -> No
 
 
 @pytest.mark.parametrize("after", ["none", "full", "only-updated"])
-def test_rows_of_snapshots_have_no_images_and_show_their_values_whatever_is_asked(after: str) -> None:
+def test_snapshot_rows_have_values_and_no_images_whatever_is_configured(after: str) -> None:
     chosen = {"format": "advanced", "before": "full", "after": after, "source_details": True}
     (found,) = records([TEA], ITEMS, scylla=chosen)
     value = found["value"]
@@ -119,13 +121,13 @@ def test_rows_of_snapshots_have_no_images_and_show_their_values_whatever_is_aske
     assert [value["source"][name] for name in details] == [None, None, None, None, False, False, False]
 
 
-def test_rows_that_were_read_beside_the_stream_are_incremental() -> None:
-    beside = {**TEA, "request": "1"}
-    found = records([TEA, beside], ITEMS)
+def test_rows_of_incremental_snapshots_are_incremental() -> None:
+    incremental = {**TEA, "request": "1"}
+    found = records([TEA, incremental], ITEMS)
     assert [r["value"]["source"]["snapshot"] for r in found] == ["true", "incremental"]
 
 
-def test_what_settles_a_doubt_is_no_event() -> None:
+def test_records_that_resolve_keys_are_no_events() -> None:
     settled = row_of(ITEM, ["qty"], [cell(0, i(5))], flags=0)
     lived = row_of(ITEM, ["name", "qty"], flags=ROW_LIVENESS)
     assert records([settled, lived], ITEMS) == []
@@ -153,7 +155,7 @@ def test_collections_are_whole_and_say_nothing_of_changes() -> None:
     assert value["source"]["ts_us"] == READ_US  # elements that show no write time
 
 
-def test_a_row_that_can_not_be_decoded_is_told_with_its_key() -> None:
+def test_an_undecodable_row_is_reported_with_its_key() -> None:
     broken = {**TEA, "payload": TEA["payload"][:-3]}
     with pytest.raises(CorruptInput, match=r"shop\.item, snapshot, key 00000007"):
         records([broken], ITEMS)
@@ -169,7 +171,7 @@ def test_reads_can_be_left_out() -> None:
 
 
 def test_a_row_is_read_by_the_schema_of_its_time() -> None:
-    """Names alone can't tell of a column that was dropped and came again as another type."""
+    """Names alone can't identify a column that was dropped and added again with another type."""
     without = replace(ITEM, regular=(Column("name", TEXT),))
     again = replace(ITEM, regular=(Column("name", TEXT), Column("qty", TEXT)))
     history = schemas_of((ITEM, T), (without, T + 20 * SECOND), (again, T + 40 * SECOND))

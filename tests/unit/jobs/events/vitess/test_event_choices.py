@@ -1,4 +1,4 @@
-"""What ``publish`` and ``publish.vitess`` make of events, on recorded and on made streams."""
+"""Effects of ``publish`` and ``publish.vitess`` on events, with recorded and built streams."""
 
 from __future__ import annotations
 
@@ -26,10 +26,10 @@ ID = column("id", "INT64", "bigint", PRIMARY | NOT_NULL)
 NAME = column("name", "VARCHAR", "varchar(20)", charset=255)
 
 
-def made(
+def events_of(
     stream: Stream, tmp_path: Path, damage: Damage | None = None, **publish: Any
 ) -> list[dict[str, Any]]:
-    """Print the events of a made stream, keys, values and headers parsed."""
+    """Print the events of a built stream, keys, values and headers parsed."""
     connector = Connector.from_dict(
         {
             "name": "cdc",
@@ -53,9 +53,9 @@ def after(found: list[dict[str, Any]]) -> list[dict[str, Any] | None]:
     return [record["value"]["after"] for record in found if record["value"]]
 
 
-def shown(stream: Stream, tmp_path: Path, **vitess: Any) -> list[dict[str, Any]]:
-    """Return the rows that a made stream's creates show."""
-    return [row for row in after(made(stream, tmp_path, vitess=vitess)) if row is not None]
+def created_rows(stream: Stream, tmp_path: Path, **vitess: Any) -> list[dict[str, Any]]:
+    """Return the rows of a built stream's create events."""
+    return [row for row in after(events_of(stream, tmp_path, vitess=vitess)) if row is not None]
 
 
 def cents(values: pa.Array, settings: Mapping[str, Any]) -> pa.Array:
@@ -77,7 +77,7 @@ def test_without_a_primary_key_the_first_unique_column_is_the_key_and_else_there
     stream = Stream().fields("u", pair, code, mail).change("u", None, (b"1", b"c", b"m"))
     stream.fields("n", pair, NAME).change("n", None, (b"1", b"x"))
 
-    unique, none = made(stream, tmp_path)
+    unique, none = events_of(stream, tmp_path)
 
     assert unique["key"] == {"code": "c"}
     assert none["key"] is None
@@ -88,7 +88,7 @@ def test_other_columns_can_be_the_key(tmp_path: Path) -> None:
     stream = Stream().fields("t", ID, NAME, column("n", "INT32", "int"))
     stream.change("t", None, (b"1", b"a", b"5")).change("t", (b"1", b"a", b"5"), (b"1", b"b", b"5"))
 
-    created, deleted, tombstone, moved = made(
+    created, deleted, tombstone, moved = events_of(
         stream, tmp_path, vitess={"key_columns": {r"shop\.t": "name|n"}}
     )
 
@@ -103,7 +103,7 @@ def test_a_change_of_keys_is_a_delete_a_tombstone_and_a_create(tmp_path: Path) -
     stream = Stream().fields("t", ID, NAME)
     stream.begin().row("t", None, (b"1", b"a")).row("t", (b"1", b"a"), (b"2", b"a")).commit()
 
-    _, deleted, tombstone, created = made(stream, tmp_path)
+    _, deleted, tombstone, created = events_of(stream, tmp_path)
 
     assert (deleted["key"], deleted["value"]["op"], deleted["value"]["before"]) == (
         {"id": 1},
@@ -125,7 +125,7 @@ def test_rows_have_the_time_of_their_commit(tmp_path: Path) -> None:
     stream.seconds += 7
     stream.commit()
 
-    (created,) = made(stream, tmp_path)
+    (created,) = events_of(stream, tmp_path)
 
     assert created["value"]["source"]["ts_ms"] == (began + 7) * 1000
 
@@ -134,23 +134,23 @@ def test_rows_have_the_time_of_their_commit(tmp_path: Path) -> None:
 def test_columns_are_chosen_in_values_and_keys_keep_theirs(tmp_path: Path) -> None:
     stream = Stream().fields("t", ID, NAME, column("n", "INT32", "int")).change("t", None, (b"1", b"a", b"5"))
 
-    (included,) = made(stream, tmp_path, vitess={"include_columns": [r"shop\.t\.name"]})
-    (excluded,) = made(stream, tmp_path, vitess={"exclude_columns": [r"shop\.t\.(id|name)"]})
+    (included,) = events_of(stream, tmp_path, vitess={"include_columns": [r"shop\.t\.name"]})
+    (excluded,) = events_of(stream, tmp_path, vitess={"exclude_columns": [r"shop\.t\.(id|name)"]})
 
     assert (included["key"], included["value"]["after"]) == ({"id": 1}, {"name": "a"})
     assert (excluded["key"], excluded["value"]["after"]) == ({"id": 1}, {"n": 5})
     with pytest.raises(ConfigurationError, match="exclude each other"):
-        made(stream, tmp_path, vitess={"include_columns": ["a"], "exclude_columns": ["b"]})
+        events_of(stream, tmp_path, vitess={"include_columns": ["a"], "exclude_columns": ["b"]})
 
 
 @pytest.mark.covers("VIT-SCO-20")
-def test_updates_of_what_is_not_shown_are_left_out(tmp_path: Path) -> None:
+def test_updates_of_excluded_columns_are_skipped(tmp_path: Path) -> None:
     stream = Stream().fields("t", ID, NAME).change("t", (b"1", b"a"), (b"1", b"b"))
     vitess = {"exclude_columns": [r"shop\.t\.name"]}
     damage = Damage(strict=True)
 
-    assert len(made(stream, tmp_path, vitess=vitess)) == 1
-    assert made(stream, tmp_path, damage, skip_unchanged=True, vitess=vitess) == []
+    assert len(events_of(stream, tmp_path, vitess=vitess)) == 1
+    assert events_of(stream, tmp_path, damage, skip_unchanged=True, vitess=vitess) == []
     assert damage.skipped == {"unchanged": 1}
 
 
@@ -161,7 +161,7 @@ def test_kinds_of_events_are_left_out_and_transactions_do_not_count_them(tmp_pat
         "t", (b"1", b"b")
     ).commit()
 
-    found = made(stream, tmp_path, skipped_operations=["u"], transactions=True)
+    found = events_of(stream, tmp_path, skipped_operations=["u"], transactions=True)
 
     assert [r["value"]["op"] for r in found if r["value"] and "op" in r["value"]] == ["c", "d"]
     assert found[-1]["value"]["event_count"] == 2
@@ -169,7 +169,7 @@ def test_kinds_of_events_are_left_out_and_transactions_do_not_count_them(tmp_pat
 
 
 @pytest.mark.covers("VIT-TYP-32")
-def test_columns_are_cut_masked_and_hashed_in_values_alone(tmp_path: Path) -> None:
+def test_columns_are_truncated_masked_and_hashed_only_in_values(tmp_path: Path) -> None:
     key = column("id", "VARCHAR", "varchar(64)", PRIMARY | NOT_NULL, 255)
     texts = [
         column(name, "VARCHAR", f"varchar({size})", charset=255)
@@ -182,19 +182,19 @@ def test_columns_are_cut_masked_and_hashed_in_values_alone(tmp_path: Path) -> No
         r"shop\.t\.c": "hash-v2:SHA-256:salt",
     }
 
-    (event,) = made(stream, tmp_path, vitess={"masks": masks})
+    (event,) = events_of(stream, tmp_path, vitess={"masks": masks})
 
     digest = hashlib.sha256(b"saltsecret").hexdigest()
     assert event["key"] == {"id": "k"}
     assert event["value"]["after"] == {"id": "***", "a": "äö", "b": None, "c": digest[:9]}
 
 
-def test_a_mask_of_what_is_no_text_is_refused(tmp_path: Path) -> None:
+def test_a_mask_of_a_column_without_text_is_rejected(tmp_path: Path) -> None:
     stream = Stream().fields("t", ID, NAME).change("t", None, (b"1", b"a"))
 
-    assert shown(stream, tmp_path, masks={r".*": "truncate:5"}) == [{"id": 1, "name": "a"}]
+    assert created_rows(stream, tmp_path, masks={r".*": "truncate:5"}) == [{"id": 1, "name": "a"}]
     with pytest.raises(ConfigurationError, match="no text"):
-        shown(stream, tmp_path, masks={r"shop\.t\.id": "mask:5"})
+        created_rows(stream, tmp_path, masks={r"shop\.t\.id": "mask:5"})
 
 
 @pytest.mark.covers("VIT-TYP-30", "VIT-TYP-31")
@@ -205,11 +205,11 @@ def test_a_mask_of_what_is_no_text_is_refused(tmp_path: Path) -> None:
         {"source_types": ["VARCHAR", r"shop\.DECIMAL"]},
     ],
 )
-def test_schemas_tell_types_in_mysql(vitess: dict[str, Any], tmp_path: Path) -> None:
+def test_schemas_contain_mysql_types(vitess: dict[str, Any], tmp_path: Path) -> None:
     price = column("price", "DECIMAL", "decimal(9,2)", decimals=2)
     stream = Stream().fields("t", ID, NAME, price).change("t", None, (b"1", b"a", b"1.50"))
 
-    (event,) = made(stream, tmp_path, schemas=True, vitess=vitess)
+    (event,) = events_of(stream, tmp_path, schemas=True, vitess=vitess)
 
     members = {
         field["field"]: field.get("parameters") for field in event["value"]["schema"]["fields"][1]["fields"]
@@ -226,7 +226,7 @@ def test_schemas_tell_types_in_mysql(vitess: dict[str, Any], tmp_path: Path) -> 
 
 
 @pytest.mark.covers("VIT-TYP-29")
-def test_a_function_of_ones_own_shows_a_column(tmp_path: Path) -> None:
+def test_a_custom_function_converts_a_column(tmp_path: Path) -> None:
     price = column("price", "DECIMAL", "decimal(9,2)", decimals=2)
     stream = Stream().fields("t", ID, price).change("t", None, (b"1", b"1.50"))
     converter = {
@@ -236,7 +236,7 @@ def test_a_function_of_ones_own_shows_a_column(tmp_path: Path) -> None:
         "factor": "100",
     }
 
-    (event,) = made(stream, tmp_path, schemas=True, vitess={"converters": {"cents": converter}})
+    (event,) = events_of(stream, tmp_path, schemas=True, vitess={"converters": {"cents": converter}})
 
     assert event["value"]["payload"]["after"] == {"id": 1, "price": 150}
     field = event["value"]["schema"]["fields"][1]["fields"][1]
@@ -248,7 +248,7 @@ def test_debeziums_own_transforms(tmp_path: Path) -> None:
     stream = Stream(shards=("-80", "80-")).fields("t", ID, NAME, shard="80-")
     stream.change("t", None, (b"1", b"a"), shard="80-")
 
-    (event,) = made(
+    (event,) = events_of(
         stream,
         tmp_path,
         transactions=True,
@@ -272,7 +272,7 @@ def test_debeziums_own_transforms(tmp_path: Path) -> None:
 
 
 @pytest.mark.covers("VIT-TYP-17", "VIT-TYP-19", "VIT-TYP-20")
-def test_mode_text_shows_dates_as_debezium_2_0_did() -> None:
+def test_mode_text_formats_dates_as_debezium_2_0_did() -> None:
     row = rows(events("default", vitess={"temporal": "text"}), "types_time")[1]
     assert row["y"] == "2024"
     assert row["ts3"] == "2024-02-29 12:00:00.125"
@@ -280,7 +280,7 @@ def test_mode_text_shows_dates_as_debezium_2_0_did() -> None:
 
 
 @pytest.mark.covers("VIT-TYP-21")
-def test_timestamps_are_shown_with_their_zone() -> None:
+def test_timestamps_have_their_zone() -> None:
     found = rows(events("default", vitess={"timestamps": "zoned"}), "types_time")
     assert found[1]["ts6"] == "2024-02-29T12:00:00.000001Z"
     assert found[4]["ts0"] is None
@@ -299,7 +299,7 @@ def test_connects_own_types_and_texts_are_offered_and_adaptive_is_not() -> None:
 
 
 @pytest.mark.covers("VIT-TYP-26")
-def test_bits_are_shown_where_wanted() -> None:
+def test_bits_are_included_if_enabled() -> None:
     row = rows(events("default", vitess={"bits": True}), "types_num")[1]
     assert row["bit1"] is True
     assert base64.b64decode(row["bit20"]) == bytes(
@@ -308,7 +308,7 @@ def test_bits_are_shown_where_wanted() -> None:
     assert base64.b64decode(row["bit64"])[::-1] == (1 << 63 | 1).to_bytes(8, "big")
 
 
-def test_spatial_values_and_vectors_are_shown_where_wanted() -> None:
+def test_spatial_values_and_vectors_are_included_if_enabled() -> None:
     found = rows(events("default", vitess={"geometries": True, "vectors": True}), "types_misc")
     row = found[1]
     assert (row["p"]["x"], row["p"]["y"], row["p"]["srid"]) == (-1.5, 2.25, None)
@@ -324,7 +324,7 @@ def test_text_is_read_by_the_charset_of_its_column() -> None:
     assert (row["vc_latin"], row["vc"], row["en"]) == ("latin é", "vär€😀", "b,c")
 
 
-def test_decimals_are_exact_numbers_where_wanted() -> None:
+def test_decimals_are_exact_numbers_if_enabled() -> None:
     row = rows(events("default", vitess={"decimals": "precise"}), "types_num")[1]
     for name, text in (
         ("dec5_2", "-123.45"),
@@ -344,8 +344,8 @@ def test_dates_that_no_calendar_has_do_not_stop_the_events(tmp_path: Path) -> No
     for text in (b"2023-11-00 00:00:00", b"2023-02-31 01:00:00", b"0000-00-00 00:00:00"):
         stream.change("t", None, (b"1", text, text))
 
-    assert shown(stream, tmp_path) == [{"id": 1, "m": None, "s": 0}] * 3
-    assert shown(stream, tmp_path, nullable_dates=True) == [{"id": 1, "m": None, "s": None}] * 3
+    assert created_rows(stream, tmp_path) == [{"id": 1, "m": None, "s": 0}] * 3
+    assert created_rows(stream, tmp_path, nullable_dates=True) == [{"id": 1, "m": None, "s": None}] * 3
 
 
 @pytest.mark.covers("VIT-TYP-16", "VIT-FLT-16")
@@ -355,11 +355,11 @@ def test_members_come_as_text_or_as_numbers(tmp_path: Path) -> None:
     stream = Stream().fields("t", ID, size, tags, texts=False)
     stream.change("t", None, (b"1", b"3", b"5")).change("t", None, (b"2", b"0", b"0"))
     stream.fields("t", ID, size, tags).change("t", None, (b"3", b"M", b"x,y"))
-    # Vitess 8 tells no values.
+    # Vitess 8 sends no values.
     stream.fields("t", ID, column("size", "ENUM"), column("tags", "SET"), texts=False)
     stream.change("t", None, (b"4", b"3", b"5"))
 
-    assert shown(stream, tmp_path) == [
+    assert created_rows(stream, tmp_path) == [
         {"id": 1, "size": "it's, L", "tags": "x,z w"},
         {"id": 2, "size": "", "tags": ""},
         {"id": 3, "size": "M", "tags": "x,y"},
@@ -372,58 +372,58 @@ def test_blanks_in_numbers_of_vitess_8_are_stripped(tmp_path: Path) -> None:
     stream = Stream().fields("t", ID, column("n", "DECIMAL", "decimal(13,2)", decimals=2))
     stream.change("t", None, (b"1", b"  12 345.60")).change("t", None, (b"2", b"-.50"))
 
-    assert [row["n"] for row in shown(stream, tmp_path)] == ["12345.60", "-0.50"]
+    assert [row["n"] for row in created_rows(stream, tmp_path)] == ["12345.60", "-0.50"]
 
 
-def test_what_the_binlog_leaves_out_of_an_update_is_what_was_there_before(tmp_path: Path) -> None:
+def test_columns_that_the_binlog_omits_from_an_update_keep_their_values(tmp_path: Path) -> None:
     stream = Stream().fields("t", ID, NAME).change("t", (b"1", b"a"), (b"1", None))
     bitmap = stream.messages[2].events[0].row_event.row_changes[0].data_columns
     bitmap.count, bitmap.cols = 2, b"\x01"
 
-    assert shown(stream, tmp_path) == [{"id": 1, "name": "a"}]
+    assert created_rows(stream, tmp_path) == [{"id": 1, "name": "a"}]
 
 
 # Damage
 
 
-@pytest.mark.parametrize(("values", "reason"), [((b"1",), "1 values"), ((b"x", b"a"), "can't be read")])
-def test_a_row_that_cannot_be_read_is_told_and_the_others_are_shown(
+@pytest.mark.parametrize(("values", "reason"), [((b"1",), "1 values"), ((b"x", b"a"), "can't be parsed")])
+def test_a_row_that_cannot_be_decoded_is_reported_and_the_others_are_events(
     values: tuple[bytes, ...], reason: str, tmp_path: Path
 ) -> None:
     stream = Stream().fields("t", ID, NAME).change("t", None, values).change("t", None, (b"2", b"b"))
     damage = Damage(strict=False)
 
-    found = made(stream, tmp_path, damage)
+    found = events_of(stream, tmp_path, damage)
 
     assert after(found) == [{"id": 2, "name": "b"}]
     assert len(damage.places) == 1
     assert reason in damage.places[0]
     with pytest.raises(CorruptInput):
-        made(stream, tmp_path, Damage(strict=True))
+        events_of(stream, tmp_path, Damage(strict=True))
 
 
 @pytest.mark.covers("VIT-STR-08")
-def test_rows_that_no_commit_follows_are_not_shown(tmp_path: Path) -> None:
+def test_rows_without_a_commit_are_ignored(tmp_path: Path) -> None:
     stream = (
         Stream().fields("t", ID, NAME).change("t", None, (b"1", b"a")).begin().row("t", None, (b"2", b"b"))
     )
     damage = Damage(strict=False)
 
-    assert after(made(stream, tmp_path, damage)) == [{"id": 1, "name": "a"}]
+    assert after(events_of(stream, tmp_path, damage)) == [{"id": 1, "name": "a"}]
     assert "1 row changes without a COMMIT" in damage.places[0]
 
 
-def test_a_transaction_that_begins_again_counts_from_its_last_begin(tmp_path: Path) -> None:
+def test_a_restarted_transaction_starts_at_its_last_begin(tmp_path: Path) -> None:
     stream = Stream().fields("t", ID, NAME).begin().row("t", None, (b"1", b"a"))
     stream.fields("t", ID, NAME).begin().row("t", None, (b"1", b"a")).row("t", None, (b"2", b"b")).commit()
 
-    found = made(stream, tmp_path, transactions=True)
+    found = events_of(stream, tmp_path, transactions=True)
 
     assert [r["value"].get("status") or r["key"]["id"] for r in found] == ["BEGIN", 1, 2, "END"]
 
 
 @pytest.mark.parametrize("seed", range(40))
-def test_broken_recordings_are_refused_or_told_and_never_crash(seed: int, tmp_path: Path) -> None:
+def test_broken_recordings_are_rejected_or_reported_and_never_crash(seed: int, tmp_path: Path) -> None:
     chance = random.Random(seed)
     data = bytearray((FIXTURES / "vstream" / "default.vstream").read_bytes())
     for _ in range(chance.choice([1, 2, 5, 50])):
@@ -448,7 +448,7 @@ def test_columns_without_names_are_refused_with_debeziums_words(tmp_path: Path) 
     stream = Stream().fields("t", ID, column("@2", "VARCHAR")).change("t", None, (b"1", b"a"))
 
     with pytest.raises(CorruptInput, match="Illegal prefix '@' for column: @2, from schema: shop, table: t"):
-        made(stream, tmp_path)
+        events_of(stream, tmp_path)
 
 
 # Transactions, schema changes, topics, forms
@@ -465,7 +465,7 @@ def test_transactions_are_ordered_by_epoch_then_rank_then_order(tmp_path: Path) 
     )
     stream.begin().row("t", (b"1", b"c"), (b"1", b"d")).commit(gtid=f"MySQL56/{other}:1-8")
 
-    found = made(stream, tmp_path, transactions=True, vitess={"ordered_transactions": True})
+    found = events_of(stream, tmp_path, transactions=True, vitess={"ordered_transactions": True})
     blocks = [r["value"]["transaction"] for r in found if "op" in r["value"]]
 
     def place(block: dict[str, Any]) -> tuple[int, int, int]:
@@ -481,8 +481,8 @@ def test_statements_go_to_the_topic_of_the_prefix(tmp_path: Path) -> None:
     stream = Stream().fields("t", ID, NAME).change("t", None, (b"1", b"a"))
     stream.ddl("alter table t add column n int").ddl("what is this").ddl("alter table other add column n int")
 
-    assert len(made(stream, tmp_path)) == 1
-    found = made(stream, tmp_path, schema_changes=True)[1:]
+    assert len(events_of(stream, tmp_path)) == 1
+    found = events_of(stream, tmp_path, schema_changes=True)[1:]
 
     assert {record["topic"] for record in found} == {"cdc"}
     assert [r["value"]["ddl"] for r in found][:2] == ["alter table t add column n int", "what is this"]
@@ -495,7 +495,7 @@ def test_statements_go_to_the_topic_of_the_prefix(tmp_path: Path) -> None:
 def test_cloud_events_have_the_vgtid_in_their_id(tmp_path: Path) -> None:
     stream = Stream().fields("t", ID, NAME).change("t", None, (b"1", b"a"))
 
-    (event,) = made(stream, tmp_path, envelope="cloudevents")
+    (event,) = events_of(stream, tmp_path, envelope="cloudevents")
 
     vgtid = event["value"]["iodebeziumvgtid"]
     assert json.loads(vgtid)[0]["shard"] == "0"
@@ -512,7 +512,7 @@ def test_topics_have_other_prefixes_and_delimiters(tmp_path: Path) -> None:
     stream = Stream().fields("t", ID, NAME).change("t", None, (b"1", b"a"))
     stream.fields("u", ID, NAME).change("u", None, (b"1", b"a")).ddl("drop table t")
 
-    found = made(
+    found = events_of(
         stream,
         tmp_path,
         topic_delimiter="_",
@@ -535,7 +535,7 @@ def test_tombstones_follow_deletes_unless_they_are_turned_off() -> None:
 
 
 @pytest.mark.covers("VIT-EVT-12")
-def test_the_source_tells_the_time_of_the_change_and_the_envelope_its_own() -> None:
+def test_the_source_has_the_time_of_the_change_and_the_envelope_its_own() -> None:
     event = next(r for r in reversed(events("default")) if r["value"])
     assert event["value"]["source"]["ts_ms"] % 1000 == 0
     assert event["value"]["source"]["ts_us"] == event["value"]["source"]["ts_ms"] * 1000
@@ -544,11 +544,11 @@ def test_the_source_tells_the_time_of_the_change_and_the_envelope_its_own() -> N
 
 
 @pytest.mark.covers("VIT-NAM-02", "VIT-NAM-04", "VIT-NAM-05", "VIT-NAM-06")
-def test_names_are_made_fit_for_avro(tmp_path: Path) -> None:
+def test_names_are_adjusted_for_avro(tmp_path: Path) -> None:
     stream = Stream().fields("t-1", ID, column("we ird", "INT32", "int")).change("t-1", None, (b"1", b"2"))
 
     def names(**publish: Any) -> tuple[str, str]:
-        (event,) = made(stream, tmp_path, schemas=True, **publish)
+        (event,) = events_of(stream, tmp_path, schemas=True, **publish)
         schema = event["value"]["schema"]
         return schema["name"], schema["fields"][1]["fields"][1]["field"]
 
@@ -565,10 +565,10 @@ def test_tables_that_would_share_a_schema_are_refused(tmp_path: Path) -> None:
     stream = Stream().fields("a-b", ID, NAME).change("a-b", None, (b"1", b"a"))
     stream.fields("a_b", ID, NAME).change("a_b", None, (b"1", b"a"))
 
-    assert len(made(stream, tmp_path)) == 2
-    assert len(made(stream, tmp_path, schema_names="avro_unicode")) == 2
+    assert len(events_of(stream, tmp_path)) == 2
+    assert len(events_of(stream, tmp_path, schema_names="avro_unicode")) == 2
     with pytest.raises(ConfigurationError, match=r"shop\.a-b and shop\.a_b would share"):
-        made(stream, tmp_path, schema_names="avro")
+        events_of(stream, tmp_path, schema_names="avro")
 
 
 def test_keys_and_values_are_written_as_avro(tmp_path: Path) -> None:
@@ -597,11 +597,11 @@ def test_choices_that_say_nothing_are_refused() -> None:
         source = {"type": kind, "keyspace": "shop"} if kind == "vitess" else {"type": kind}
         Connector.from_dict({"name": "cdc", "source": source, "publish": publish})
 
-    with pytest.raises(ConfigurationError, match="is for source vitess"):
+    with pytest.raises(ConfigurationError, match="is only supported for source vitess"):
         declare("mongodb", vitess={"bits": True})
-    with pytest.raises(ConfigurationError, match="says nothing without transactions"):
+    with pytest.raises(ConfigurationError, match="has no effect without transactions"):
         declare("vitess", vitess={"ordered_transactions": True})
-    with pytest.raises(ConfigurationError, match="is for source mongodb"):
+    with pytest.raises(ConfigurationError, match="is not supported for source"):
         declare("vitess", unwrap={"enabled": True})
     with pytest.raises(ConfigurationError, match="truncate:N"):
         declare("vitess", vitess={"masks": {"a": "blur"}})
@@ -616,6 +616,6 @@ def test_truncations_are_no_events_by_default_nor_where_they_are_skipped(
     stream.change("t", None, [b"2"])
     chosen: dict[str, Any] = {} if skipped is None else {"skipped_operations": skipped}
 
-    found = made(stream, tmp_path, **chosen)
+    found = events_of(stream, tmp_path, **chosen)
 
     assert [record["value"]["op"] for record in found] == ["c", "c"]

@@ -1,4 +1,4 @@
-"""Heartbeats of Vitess as events: what VTGate says in silence, and where the reader stands then."""
+"""Heartbeats of Vitess as events: heartbeats of VTGate in idle streams, with the current position."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ def vgtid(last: int) -> list[dict[str, Any]]:
 
 
 @pytest.mark.covers("VIT-HBT-01")
-def test_heartbeats_are_asked_for_and_tell_the_vgtid_that_was_reached_and_the_time(tmp_path: Path) -> None:
+def test_enabled_heartbeats_have_the_current_vgtid_and_the_time(tmp_path: Path) -> None:
     interval = {"heartbeat.interval.ms": "3000"}
     options = from_debezium({**PROPERTIES, **interval}).connector.source
     assert isinstance(options, VitessOptions)
@@ -105,27 +105,27 @@ def test_without_an_interval_there_are_none(tmp_path: Path, interval: str) -> No
     assert {record["topic"] for record in printed(tmp_path, **properties)} == {"cdc.shop.t"}
 
 
-def test_one_to_kafka_tells_the_stored_offset_once_its_batch_is_published() -> None:
+def test_one_to_kafka_has_the_stored_offset_once_its_batch_is_published() -> None:
     properties = {**PROPERTIES, "heartbeat.interval.ms": "3000"}
     offset = {"shop/-80": {"v": 1, "gtid": f"MySQL56/{SERVER}:1-7", "epoch": 1, "parents": []}}
 
-    def told(source: dict[str, Any] | None, published: int | None) -> list[dict[str, Any]]:
+    def reported(source: dict[str, Any] | None, published: int | None) -> list[dict[str, Any]]:
         state = SimpleNamespace(batch=5, offset=Progress(source).to_offset())
         context: Any = SimpleNamespace(
             connector=from_debezium(properties).connector, changes=SimpleNamespace(state=lambda: state)
         )
         return heartbeat_records(context, NOW_NS, published=published).to_pylist()
 
-    assert told(offset, 4) == told(None, 5) == []
+    assert reported(offset, 4) == reported(None, 5) == []
     for published in (5, None):
-        (record,) = told(offset, published)
+        (record,) = reported(offset, published)
         value = json.loads(record["value"])
         assert record["topic"] == "__debezium-heartbeat.cdc"
         assert [one["gtid"] for one in json.loads(value["vgtid"])] == [f"MySQL56/{SERVER}:1-7"]
         assert value["ts_ms"] == NOW_NS // 1_000_000
 
 
-def test_events_of_a_recording_stay_what_they_are_beside_heartbeats() -> None:
+def test_heartbeats_dont_change_the_events_of_a_recording() -> None:
     path = FIXTURES / "vstream" / "default.vstream"
     without = records(declared("default", headers=False), path)
     found = records(declared("default", headers=False, vitess={"heartbeats": True}), path)

@@ -37,16 +37,18 @@ def captured(
     def selects(table: str) -> bool:
         return True
 
-    def knows(table: str, schema_id: str) -> bool:
+    def is_recorded(table: str, schema_id: str) -> bool:
         return (table, schema_id) in fields
 
     fields: dict[tuple[str, str], bytes] = {}
     events = recorded_events(path, Damage(strict=True))
     place = Position({f"{keyspace}/{shard}": ShardPlace("current") for shard in shards})
-    cutter = Cutter(place, selects, knows, slice_bytes=4096, keep_empty=True, stops_at_journals=False)
+    assembler = Cutter(
+        place, selects, is_recorded, slice_bytes=4096, keep_empty=True, stops_at_journals=False
+    )
     spans = zip(events.keys, events.ends, strict=True)
-    cutter.take(b"".join(events.data[first:last].tobytes() for first, last in spans), 0)
-    slices, schemas = cutter.give(0)
+    assembler.take(b"".join(events.data[first:last].tobytes() for first, last in spans), 0)
+    slices, schemas = assembler.give(0)
     fields.update({(one["source_table"], one["schema_id"]): one["payload"] for one in schemas})
     read = SliceReader(selects, empty_transactions=not isinstance(name, Path))
     statements = [one for one in schemas if (one["kind"], one["schema_id"]) == (record.SCHEMA, DDL)]
@@ -61,7 +63,7 @@ def captured(
     return everything.take(order).combine_chunks(), fields
 
 
-def shown(
+def printed_lines(
     table: pa.Table, fields: dict[tuple[str, str], bytes], name: str, size: int, **publish: Any
 ) -> list[dict[str, Any]]:
     """Print the events of records, read so many at a time."""
@@ -94,7 +96,7 @@ def test_captured_records_give_each_shards_events_as_the_recording_does(
     recorded = records(declared(name, schemas=False, headers=False), FIXTURES / "vstream" / f"{name}.vstream")
 
     # A capture has no copy in its stream: the rows of snapshots have records of their own.
-    found = shown(table.filter(table["committed_at"].is_valid()), fields, name, size)
+    found = printed_lines(table.filter(table["committed_at"].is_valid()), fields, name, size)
 
     for shard in shards:
         changes = [event for event in of_shard(recorded, shard) if event[2]["source"]["ts_ms"]]
@@ -102,13 +104,13 @@ def test_captured_records_give_each_shards_events_as_the_recording_does(
         assert of_shard(found, shard) == changes
 
 
-def test_rows_of_a_snapshot_tell_their_shard_without_a_position() -> None:
+def test_snapshot_rows_have_their_shard_without_a_position() -> None:
     table, fields = captured("unsharded", "lookup", ("0",))
     rows = table.filter(pc.equal(table["kind"], record.CHANGE))
     kind = rows.schema.get_field_index("kind")
     copies = rows.set_column(kind, "kind", pa.repeat(record.SNAPSHOT, rows.num_rows))
 
-    found = [json.loads(r["value"]) for r in shown(copies, fields, "unsharded", 10_000) if r["value"]]
+    found = [json.loads(r["value"]) for r in printed_lines(copies, fields, "unsharded", 10_000) if r["value"]]
 
     events = [value for value in found if "op" in value]
     assert len(events) >= rows.num_rows
@@ -122,8 +124,8 @@ def in_lakes_order(table: pa.Table, reshards: frozenset[int]) -> tuple[pa.Table,
     columns = ("batch", "kind", "position", "origin")
     with sqlite3.connect(":memory:") as lake:
         lake.execute(f"CREATE TABLE changes ({', '.join(columns)})")
-        told = zip(*(table[name].to_pylist() for name in columns), strict=True)
-        lake.executemany("INSERT INTO changes VALUES (?, ?, ?, ?)", told)
+        reported = zip(*(table[name].to_pylist() for name in columns), strict=True)
+        lake.executemany("INSERT INTO changes VALUES (?, ?, ?, ?)", reported)
         query = f"SELECT rowid - 1, {partition_by(reshards)} FROM changes ORDER BY {', '.join(ORDER)}"
         found = lake.execute(query).fetchall()
     return table.take([number for number, _ in found]), [part for _, part in found]
@@ -141,7 +143,7 @@ def test_a_row_keeps_its_order_in_the_batch_in_which_its_shard_is_split(tmp_path
     assert pc.unique(table["origin"]).to_pylist() == ["shop/-40", "shop/-80", "shop/80-"], "by name"
 
     rows, parts = in_lakes_order(table.add_column(0, "batch", pa.repeat(7, len(table))), frozenset([3, 7]))
-    found = shown(rows.drop_columns(["batch"]), fields, "default", 2, transactions=False)
+    found = printed_lines(rows.drop_columns(["batch"]), fields, "default", 2, transactions=False)
 
     changes = [json.loads(r["value"]) for r in found if r["value"]]
     names = [((one["before"] or {}).get("name"), (one["after"] or {}).get("name")) for one in changes]
@@ -162,7 +164,7 @@ def test_a_change_without_its_transaction_is_refused() -> None:
     rows = table.filter(pc.equal(table["kind"], record.CHANGE))
 
     with pytest.raises(CorruptInput, match="has no transaction"):
-        shown(rows, fields, "unsharded", 10_000)
+        printed_lines(rows, fields, "unsharded", 10_000)
 
 
 @pytest.mark.parametrize("size", [1, 3, 10_000])
@@ -178,19 +180,19 @@ def test_statements_among_captured_records_give_the_events_that_the_recording_do
     recorded = records(declared("default", schemas=False, headers=False, **chosen), path)
 
     table, fields = captured(path, "shop", ("-80",))
-    found = shown(table, fields, "default", size, **chosen)
+    found = printed_lines(table, fields, "default", size, **chosen)
 
     assert [r["topic"] for r in recorded] == ["cdc.shop.t", "cdc", "cdc.shop.t", "cdc"]
     assert found == recorded
 
 
-def test_a_statement_that_was_captured_without_its_vgtid_tells_its_shard() -> None:
+def test_a_statement_captured_without_its_vgtid_has_its_shard() -> None:
     table, fields = captured("unsharded", "lookup", ("0",))
     rows = table.filter(pc.equal(table["kind"], record.CHANGE)).slice(0, 1).to_pylist()
     old = {"kind": record.SCHEMA, "schema_id": DDL, "payload": b"drop table plain", "transaction": None}
     records = pa.Table.from_pylist([{**rows[0], **old, "source_table": None}], record.CHANGE_SCHEMA)
 
-    (found,) = shown(records, fields, "unsharded", 10, schema_changes=True, transactions=False)
+    (found,) = printed_lines(records, fields, "unsharded", 10, schema_changes=True, transactions=False)
 
-    told = json.loads(json.loads(found["value"])["source"]["vgtid"])
-    assert told == [{"keyspace": "lookup", "shard": "0", "gtid": "", "table_p_ks": []}]
+    reported = json.loads(json.loads(found["value"])["source"]["vgtid"])
+    assert reported == [{"keyspace": "lookup", "shard": "0", "gtid": "", "table_p_ks": []}]

@@ -42,9 +42,9 @@ class Mirror:
         stream.change("t", None, [b"2", b"long" * 50, b"7"], shard="-80")
         self.table, self.fields = captured(stream.write(folder / "made.vstream"), "shop", SHARDS)
         self.schema = RecordedSchema(self.fields, {})
-        told: dict[str, Any] = {"source_table": TABLE, "kind": record.SCHEMA, "origin": "shop/-80"}
-        told |= {"position": bytes(28), "committed_at": datetime.fromtimestamp(0, UTC)}
-        shapes = [{**told, "schema_id": name, "payload": one} for (_, name), one in self.fields.items()]
+        reported: dict[str, Any] = {"source_table": TABLE, "kind": record.SCHEMA, "origin": "shop/-80"}
+        reported |= {"position": bytes(28), "committed_at": datetime.fromtimestamp(0, UTC)}
+        shapes = [{**reported, "schema_id": name, "payload": one} for (_, name), one in self.fields.items()]
         self.codec = VitessCodec(TABLE, TableHistory.of(TABLE, shapes))
         changes = self.table.filter(pc.equal(self.table["kind"], record.CHANGE)).combine_chunks()
         (self.changes,) = changes.to_batches()
@@ -62,17 +62,17 @@ class Mirror:
         decoded = decode_records(
             copies.set_column(at, "committed_at", never), self.schema.fields_of, maker.form, maker.captured
         )
-        return shown(maker.made(decoded))
+        return parsed(maker.made(decoded))
 
     def merged(self, connector: Connector, *ops: str) -> list[dict[str, Any]]:
         """Return the events of the rows as if they had become what ops say."""
         rows = self.rows.append_column("op", pa.array(ops))
         context: Any = SimpleNamespace(connector=connector)
         make = VitessRows(context, TABLE, self.schema).maker(NOW_NS, None, Damage(strict=True))
-        return shown(make(rows))
+        return parsed(make(rows))
 
 
-def shown(records: pa.RecordBatch) -> list[dict[str, Any]]:
+def parsed(records: pa.RecordBatch) -> list[dict[str, Any]]:
     return [{"key": one["key"], "value": one["value"]} for one in records.to_pylist()]
 
 
@@ -82,7 +82,7 @@ def mirror(tmp_path: Path) -> Mirror:
 
 
 @pytest.mark.parametrize("converter", ["json", "avro"])
-def test_rows_that_are_read_are_told_as_those_of_a_copy(mirror: Mirror, converter: str) -> None:
+def test_read_rows_are_events_like_those_of_a_copy(mirror: Mirror, converter: str) -> None:
     connector = declared("default", transactions=False, key=converter, value=converter)
     expected = mirror.copied(connector)
     assert len(expected) == 3
@@ -90,7 +90,7 @@ def test_rows_that_are_read_are_told_as_those_of_a_copy(mirror: Mirror, converte
     assert mirror.merged(connector, "c", "c", "c") == expected
 
 
-def test_rows_that_changed_are_whole_and_tell_their_shard_and_those_that_are_gone_what_they_were(
+def test_changed_rows_are_complete_with_their_shard_and_deleted_ones_have_their_old_values(
     mirror: Mirror,
 ) -> None:
     connector = declared("default", transactions=False, schemas=False)
@@ -99,8 +99,8 @@ def test_rows_that_changed_are_whole_and_tell_their_shard_and_those_that_are_gon
     assert [value["op"] for value in values] == ["u", "d", "u"]
     by_row = {(v["source"]["shard"], (v["after"] or v["before"])["id"]): v for v in values}
     assert set(by_row) == {("-80", 1), ("-80", 2), ("80-", 1)}
-    (gone,) = (v for v in values if v["op"] == "d")
-    assert gone["after"] is None
+    (deleted,) = (v for v in values if v["op"] == "d")
+    assert deleted["after"] is None
     assert all(v["before"] is None and v["after"]["name"] for v in values if v["op"] == "u")
     assert by_row["-80", 2]["after" if by_row["-80", 2]["op"] == "u" else "before"]["more"] == 7
     for (shard, _), value in by_row.items():
@@ -111,7 +111,7 @@ def test_rows_that_changed_are_whole_and_tell_their_shard_and_those_that_are_gon
     assert json.loads(events[at - 1]["value"])["op"] == "d"
 
 
-def test_a_row_that_can_not_be_read_is_told_with_its_key(mirror: Mirror) -> None:
+def test_a_row_that_can_not_be_decoded_is_reported_with_its_key(mirror: Mirror) -> None:
     states = mirror.rows["state"].to_pylist()
     mirror.rows = mirror.rows.set_column(1, "state", pa.array([states[0][:-1], *states[1:]], pa.binary()))
     key = mirror.rows["key"][0].as_py().hex()

@@ -13,7 +13,7 @@ from airflow_cdc_provider.changes.cells import MADE_UP_PATH_MARK
 from airflow_cdc_provider.changes.contribution import CONTRIBUTION_SCHEMA
 from airflow_cdc_provider.lake.doubts import settle
 from airflow_cdc_provider.lake.reconcile import reconcile_cells
-from airflow_cdc_provider.lake.reconcile.shown import shown_whole
+from airflow_cdc_provider.lake.reconcile.fully_observed import fully_observed
 from tests.oracles.cassandra_read_path import Cell, Contribution, Liveness, Reading, Row, write
 
 HELD = Row(Reading(10), cells=(Cell(1, 5, b"a"), Cell(2, 7, b"b")))
@@ -52,13 +52,13 @@ def doubts(*rows: dict[str, Any]) -> set[bytes]:
     return set(reconcile_cells(table, 60).doubtful_keys.to_pylist())
 
 
-def test_row_that_the_source_no_longer_shows_is_gone() -> None:
+def test_row_that_the_source_no_longer_returns_is_deleted() -> None:
     assert live(contribution(HELD)) == [{1, 2}]
 
     assert live(contribution(HELD), *settlements(HELD, None)) == []
 
 
-def test_cell_that_the_source_does_not_show_is_gone_and_the_rest_stays() -> None:
+def test_cell_that_the_source_does_not_return_is_deleted_and_the_rest_kept() -> None:
     shown = Row(Reading(30), cells=(Cell(2, 7, b"b"),))
 
     assert live(contribution(HELD), contribution(shown), *settlements(HELD, shown)) == [{2}]
@@ -92,7 +92,7 @@ def test_dead_cells_are_not_missed(cell: Cell) -> None:
     ],
     ids=["deleted", "ended", "deleted and ended"],
 )
-def test_a_row_shown_without_cells_is_in_doubt_only_once(held: Row) -> None:
+def test_a_row_read_without_cells_is_unresolved_only_once(held: Row) -> None:
     shown = Row(Reading(50_000_000))
     answers = settlements(held, shown)
 
@@ -101,7 +101,7 @@ def test_a_row_shown_without_cells_is_in_doubt_only_once(held: Row) -> None:
     assert live(contribution(held), contribution(shown), *answers) == [set()]
 
 
-def test_a_deletion_that_comes_after_the_second_reading_is_a_new_doubt() -> None:
+def test_a_deletion_after_the_second_reading_is_unresolved_again() -> None:
     held, shown = Row(Reading(20), deletion=(15, 0)), Row(Reading(50))
     settled = [contribution(held), contribution(shown), *settlements(held, shown)]
 
@@ -114,7 +114,7 @@ def test_a_row_that_lives_for_all_that_is_known_needs_no_settlement(known: Liven
     assert settlements(Row(Reading(20, known)), Row(Reading(50))) == []
 
 
-def test_a_known_liveness_after_the_deletion_leaves_no_doubt() -> None:
+def test_a_known_liveness_after_the_deletion_resolves_the_row() -> None:
     held = Row(Reading(20, Liveness(16)), deletion=(15, 0))
 
     assert doubts(contribution(held)) == set()
@@ -134,10 +134,10 @@ DEAD = Cell(1, 25, tombstone=True, end=30)
     ids=["nothing", "partition", "range"],
 )
 @pytest.mark.parametrize("known", [None, Liveness(5)], ids=["unknown", "known"])
-def test_a_row_that_lost_all_cells_and_is_shown_without_is_in_doubt_only_once(
+def test_a_row_that_lost_all_cells_and_is_read_without_is_unresolved_only_once(
     above: Contribution | None, known: Liveness | None
 ) -> None:
-    """Also under a deletion that stands in the side table, and if the cell lives in the mirror still."""
+    """Also under a deletion of the tombstone table, and if the cell is still live in the mirror."""
     side = [above.as_dict()] if above else []
     for cell in (DEAD, Cell(1, 25, b"unseen")):
         held, shown = Row(Reading(40, known), cells=(cell,)), Row(Reading(50))
@@ -152,7 +152,7 @@ def test_a_row_that_lives_by_a_known_liveness_needs_no_cell() -> None:
     assert doubts(contribution(Row(Reading(40), cells=(DEAD,)))) == {b"k"}
 
 
-def test_statics_that_the_source_no_longer_shows_are_gone() -> None:
+def test_static_columns_that_the_source_no_longer_returns_are_deleted() -> None:
     static = Row(Reading(10), cells=(Cell(3, 7, b"s"), Cell(4, 8, b"t")))
     side = Contribution(b"k", 1, b"", None, 0, static).as_dict()
     shown = Contribution(b"k", 1, b"", None, 0, Row(Reading(30), cells=(Cell(4, 8, b"t"),))).as_dict()
@@ -170,7 +170,7 @@ def test_statics_that_the_source_no_longer_shows_are_gone() -> None:
     assert {c.column for c in state.cells if not c.flags & 1} == {4}
 
 
-def test_what_only_an_older_reading_showed_is_in_doubt() -> None:
+def test_data_that_only_an_older_reading_returned_is_unresolved() -> None:
     """It was deleted unseen, perhaps; the second reading of the same explains nothing more."""
     first = Row(Reading(10), cells=(Cell(1, 5, b"a"), Cell(2, 7, b"b")))
     second = Row(Reading(30), cells=(Cell(2, 7, b"b"),))
@@ -241,10 +241,10 @@ def test_rows_that_are_shown_whole_are_those_without_a_settlement(
     passed = []
 
     def none_whole(held: Any, shown: Any, now_seconds: int) -> pa.Array:
-        passed.append(sum(shown_whole(held, shown, now_seconds).to_pylist()))
+        passed.append(sum(fully_observed(held, shown, now_seconds).to_pylist()))
         return pa.array([False] * len(held))
 
-    monkeypatch.setattr("airflow_cdc_provider.lake.doubts.shown_whole", none_whole)
+    monkeypatch.setattr("airflow_cdc_provider.lake.doubts.fully_observed", none_whole)
     assert list(settle(*arguments)) == found
     assert passed[0] > 5
     assert len(found) > 50

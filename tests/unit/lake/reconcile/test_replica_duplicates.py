@@ -26,7 +26,7 @@ def said(contribution: Contribution) -> tuple[Any, ...]:
 
 def counted(contributions: Sequence[Contribution], pending: Sequence[bool]) -> Copies:
     mask = pa.chunked_array([pending], pa.bool_())
-    return reconcile_cells(as_table(list(contributions)), NOW, pending=mask).copies
+    return reconcile_cells(as_table(list(contributions)), NOW, pending=mask).replica_duplicates
 
 
 def says_something(contribution: Contribution) -> bool:
@@ -38,7 +38,7 @@ def says_something(contribution: Contribution) -> bool:
 
 @pytest.mark.covers("DSX-CON-04")
 @given(lists(uncertain=True, max_size=15), st.integers(0, 3), st.data())
-def test_changes_and_their_copies_are_counted(
+def test_changes_and_their_duplicates_are_counted(
     found: list[Contribution], repeated: int, data: st.DataObject
 ) -> None:
     several = [c for c in found * repeated + found[: len(found) // 2] if says_something(c)]
@@ -51,8 +51,8 @@ def test_changes_and_their_copies_are_counted(
 
 
 @given(st.lists(st.integers(0, 40), min_size=20, max_size=60), st.randoms(use_true_random=False))
-def test_copies_are_counted_among_many_changes_of_one_row(times: list[int], random: Any) -> None:
+def test_duplicates_are_counted_among_many_changes_of_one_row(times: list[int], random: Any) -> None:
     changes = [Contribution(b"k", ROW, b"", None, 0, Row(cells=(Cell(1, time, b"v"),))) for time in times]
     again = [replace(change, generation=1) for change in random.sample(changes, len(changes) // 2)]
     assert counted(changes, [True] * len(changes)) == Copies(len(times), len(times) - len(set(times)))
-    assert counted([*changes, *again], [True] * len(changes + again)).copies >= len(again)
+    assert counted([*changes, *again], [True] * len(changes + again)).duplicates >= len(again)

@@ -1,4 +1,4 @@
-"""An event is named by what it is; whatever it holds, naming it fails nothing."""
+"""Descriptions of events identify them, and never fail, whatever the events contain."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import bson
 import pytest
 from bson import Timestamp
 
-from airflow_cdc_provider.sources.mongodb.event_words import in_words, row_in_words
+from airflow_cdc_provider.sources.mongodb.event_descriptions import describe_event, row_in_words
 
 EVENT: dict[str, Any] = {
     "_id": {"_data": "82"},
@@ -20,23 +20,23 @@ EVENT: dict[str, Any] = {
 }
 
 
-def test_an_event_is_named_by_operation_collection_key_and_place() -> None:
-    assert in_words(bson.encode(EVENT)) == (
+def test_an_event_is_described_by_operation_collection_key_and_position() -> None:
+    assert describe_event(bson.encode(EVENT)) == (
         'operation: update, collection: shop.orders, key: {"region": "eu", "_id": 7}, position: 1700000000:4'
     )
     dropped = {**EVENT, "operationType": "dropDatabase", "ns": {"db": "shop"}}
     dropped.pop("documentKey")
-    assert in_words(bson.encode(dropped)) == (
+    assert describe_event(bson.encode(dropped)) == (
         "operation: dropDatabase, collection: shop, position: 1700000000:4"
     )
 
 
 @pytest.mark.parametrize("key", [7, "x" * 5000, {"a": [1, {"b": 2}]}, b"\0\1", None, bson.Decimal128("1.0")])
-def test_a_row_is_named_by_its_key_and_keys_of_any_size_are_cut(key: Any) -> None:
-    told = row_in_words("shop.orders", bson.encode({"_id": key, "card": "4111"}))
-    assert told.startswith('operation: read, collection: shop.orders, key: {"_id": ')
-    assert len(told) < 300
-    assert "4111" not in told
+def test_a_row_is_described_by_its_key_and_long_keys_are_truncated(key: Any) -> None:
+    description = row_in_words("shop.orders", bson.encode({"_id": key, "card": "4111"}))
+    assert description.startswith('operation: read, collection: shop.orders, key: {"_id": ')
+    assert len(description) < 300
+    assert "4111" not in description
 
 
 def test_what_can_not_be_read_is_said_to_be_so() -> None:
@@ -47,6 +47,6 @@ def test_what_can_not_be_read_is_said_to_be_so() -> None:
         "operation: read"
     )
     for broken in (b"", b"\x05", bson.encode(EVENT)[:-9]):
-        assert in_words(broken) == "one that can't be read"
-        assert row_in_words("s.c", broken) == "operation: read, collection: s.c, key: one that can't be read"
-    assert in_words(bson.encode({"splitEvent": {"fragment": 2, "of": 2}})) == "one that can't be read"
+        assert describe_event(broken) == "(unreadable)"
+        assert row_in_words("s.c", broken) == "operation: read, collection: s.c, key: (unreadable)"
+    assert describe_event(bson.encode({"splitEvent": {"fragment": 2, "of": 2}})) == "(unreadable)"

@@ -1,4 +1,4 @@
-"""``airflow cdc plan-move``: what is told of a connector, and the declaration that is written."""
+"""``airflow cdc migrate plan``: the report on a connector, and the generated declaration."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from airflow_cdc_provider.cli.moving import plan_move
+from airflow_cdc_provider.cli.migrate import plan
 from airflow_cdc_provider.connector import load_connector
 from airflow_cdc_provider.connector.debezium_review import review
 from airflow_cdc_provider.exceptions import ConfigurationError
@@ -75,8 +75,8 @@ tasks.max=4
 
 
 @dataclass(frozen=True)
-class Told:
-    """What a command printed, and how it ended."""
+class Output:
+    """Output and exit code of a command."""
 
     out: str
     err: str
@@ -85,8 +85,8 @@ class Told:
 
 def run(
     folder: Path, properties: str, capsys: pytest.CaptureFixture[str], offsets: Any = None, **more: Any
-) -> Told:
-    """Plan the move of a connector."""
+) -> Output:
+    """Plan the migration of a connector."""
     (folder / "connector.properties").write_text(properties)
     values: dict[str, Any] = {
         "connector": str(folder / "connector.properties"),
@@ -96,7 +96,7 @@ def run(
         "kafka_conn_id": "kafka_shop",
         "registry_conn_id": "",
         "output": "",
-        "without_refused": False,
+        "skip_unsupported": False,
         "allow_offset_invalidation": False,
     }
     if offsets is not None:
@@ -104,38 +104,38 @@ def run(
         values["offsets"] = str(folder / "offsets")
     code = 0
     try:
-        plan_move(Namespace(**{**values, **more}))
+        plan(Namespace(**{**values, **more}))
     except SystemExit as ended:
         code = int(str(ended.code))
     shown = capsys.readouterr()
     assert "dbz-secret" not in shown.out + shown.err
-    return Told(shown.out, shown.err, code)
+    return Output(shown.out, shown.err, code)
 
 
-def section(told: Told, title: str) -> list[str]:
+def section(output: Output, title: str) -> list[str]:
     """Return the lines below a title."""
-    (part,) = [one for one in told.out.split("\n\n") if one.startswith(title)]
+    (part,) = [one for one in output.out.split("\n\n") if one.startswith(title)]
     return [line.strip() for line in part.splitlines()[1:]]
 
 
-def test_mongodbs_connector_is_told_property_by_property_and_goes_on_at_its_token(
+def test_mongodbs_connector_is_reviewed_by_property_and_starts_at_its_token(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     file = tmp_path / "store.yaml"
     printed = run(tmp_path, MONGODB, capsys, MONGODB_OFFSETS, output=str(file))
-    lines = section(printed, "Properties that are taken")
+    lines = section(printed, "Imported properties")
     taken = {line.split()[0]: line.split(maxsplit=1)[1] for line in lines}
     assert taken["topic.prefix"] == "publish.topic_prefix"
     assert taken["collection.include.list"] == "tables"
-    assert taken["post.processors"] == "it says what is done here anyhow"
-    left = {line.split()[0] for line in section(printed, "Properties that are left out")}
+    assert taken["post.processors"] == "accepted: it is the behavior here"
+    left = {line.split()[0] for line in section(printed, "Ignored properties")}
     assert {"mongodb.connection.string", "mongodb.password"} <= left
-    assert "Properties that can't be followed" not in printed.out
-    assert "topics stay: store.<database>.<collection>" in printed.out
-    goes_on = section(printed, "Where it goes on")
-    assert json.loads(goes_on[0])["stream"]["t"] == 1795247392
-    assert len(goes_on) == 1, "with snapshot.mode never no row comes twice"
-    assert any(f"offsets import --connector {file}" in line for line in section(printed, "Next"))
+    assert "Unsupported properties" not in printed.out
+    assert "topics keep their names: store.<database>.<collection>" in printed.out
+    start = section(printed, "Start position")
+    assert json.loads(start[0])["stream"]["t"] == 1795247392
+    assert len(start) == 1, "with snapshot.mode never no row comes twice"
+    assert any(f"offsets import --connector {file}" in line for line in section(printed, "Next steps"))
 
     written = load_connector(str(file))
     assert (written.source.conn_id, written.publish.kafka.connection) == ("source_shop", "kafka_shop")
@@ -150,68 +150,66 @@ def test_vitess_connector_keeps_its_positions_shard_by_shard(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     printed = run(tmp_path, VITESS, capsys, VITESS_OFFSETS)
-    goes_on = section(printed, "Where it goes on")
-    assert set(json.loads(goes_on[0])) == {"shop/-80", "shop/80-"}
-    assert "publish.skipped_operations: [r]" in goes_on[-1], "rows of the snapshot are known to consumers"
-    assert "transactions stay: commerce.transaction" in printed.out
-    assert "--output FILE.yaml" in section(printed, "Next")[0]
+    start = section(printed, "Start position")
+    assert set(json.loads(start[0])) == {"shop/-80", "shop/80-"}
+    assert "publish.skipped_operations: [r]" in start[-1], "rows of the snapshot are known to consumers"
+    assert "transaction topic: commerce.transaction" in printed.out
+    assert "--output FILE.yaml" in section(printed, "Next steps")[0]
 
 
-def test_cassandras_connector_goes_on_with_the_oldest_segment_of_a_node(
+def test_cassandras_connector_start_with_the_oldest_segment_of_a_node(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     offsets = "shop.orders=CommitLog-7-1795247392880.log\\:307939\n"
     printed = run(tmp_path, CASSANDRA, capsys, offsets, host_id="host-1")
-    goes_on = section(printed, "Where it goes on")
-    assert json.loads(goes_on[0])["host-1"]["floor"] == 1795247392879
-    assert "segment 1795247392880 from its begin" in goes_on[1]
-    assert "--host-id host-1" in "".join(section(printed, "Next"))
+    start = section(printed, "Start position")
+    assert json.loads(start[0])["host-1"]["floor"] == 1795247392879
+    assert "segment 1795247392880 from its begin" in start[1]
+    assert "--host-id host-1" in "".join(section(printed, "Next steps"))
     printed = run(tmp_path, CASSANDRA, capsys, offsets)
-    assert "which node it is of" in section(printed, "Where it goes on")[0]
+    assert "does not name its node" in section(printed, "Start position")[0]
 
 
-def test_scyllas_connector_is_told_and_its_place_needs_the_cluster(
+def test_scyllas_connector_is_reviewed_and_its_position_needs_the_cluster(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     partition = {"keyspace_name": "ks", "table_name": "readings", "vnode_id": "0", "generation_start": "1"}
     bounds = dict.fromkeys(("window_start", "window_end"), "5a4b2c00-c8a0-11f0-8080-808080808080")
     offsets = {"offsets": [{"partition": partition, "offset": bounds}]}
     printed = run(tmp_path, SCYLLA, capsys, offsets)
-    assert "topics stay: metrics.<keyspace>.<table>" in printed.out
-    assert section(printed, "Where it goes on")[0].startswith(
-        "that can't be told: there is no connection source_shop"
-    )
-    assert section(run(tmp_path, SCYLLA, capsys), "Where it goes on")[0].startswith("no offsets are given")
+    assert "topics keep their names: metrics.<keyspace>.<table>" in printed.out
+    assert section(printed, "Start position")[0].startswith("unknown: there is no connection source_shop")
+    assert section(run(tmp_path, SCYLLA, capsys), "Start position")[0].startswith("no offsets given")
 
 
-def test_what_is_refused_is_told_with_the_remedy_and_left_out_on_demand_alone(
+def test_what_is_refused_is_reported_with_the_remedy_and_left_out_on_demand_alone(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     file = tmp_path / "store.yaml"
     odd = MONGODB + "post.processors=reselector\nfield.exclude.list=store.orders.card\nmax.batch.sise=1\n"
     failed = run(tmp_path, odd, capsys, output=str(file))
     assert failed.code == 1
-    assert "no declaration is written: post.processors, " in failed.err
+    assert "no declaration is written: unsupported properties post.processors, " in failed.err
     assert not file.exists()
-    printed = run(tmp_path, odd, capsys, output=str(file), without_refused=True)
-    refused = section(printed, "Properties that can't be followed")
+    printed = run(tmp_path, odd, capsys, output=str(file), skip_unsupported=True)
+    refused = section(printed, "Unsupported properties")
     assert refused[0].startswith("post.processors")
     assert "Post processors are Java classes" in refused[0]
     assert any("Did you mean max.batch.size?" in line for line in refused)
-    assert "# Left out, for it can't be followed: post.processors" in file.read_text()
+    assert "# Unsupported and left out: post.processors" in file.read_text()
     assert load_connector(str(file)).topic_prefix == "store"
 
 
-def test_files_of_others_are_told_apart(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_files_of_others_are_distinguished(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     failed = run(tmp_path, "topicPrefix=events-\ncdcWorkingDir=/var/cdc\n", capsys)
     assert failed.code == 1
-    assert "settings of DataStax's agent or connector" in failed.err
-    with pytest.raises(ConfigurationError, match=r"connector\.class is wrong"):
+    assert "a configuration of DataStax's agent or connector" in failed.err
+    with pytest.raises(ConfigurationError, match=r"connector\.class: expected"):
         review({"connector.class": "io.debezium.connector.jdbc.JdbcSinkConnector"})
     server = "debezium.source.connector.class=io.debezium.connector.mongodb.MongoDbConnector\n"
-    assert "settings of Debezium Server" in run(tmp_path, server, capsys).err
+    assert "properties of Debezium Server" in run(tmp_path, server, capsys).err
     for text in ('{"name": ', '{"name": "a", "config": {"tasks.max": [1]}}', '{"a": {"info": {}}}', "{}[]"):
-        assert "the connector's settings" in run(tmp_path, text, capsys).err
+        assert "connector configuration" in run(tmp_path, text, capsys).err
 
 
 def test_kafka_connects_json_is_read_as_the_same_settings(
@@ -219,12 +217,12 @@ def test_kafka_connects_json_is_read_as_the_same_settings(
 ) -> None:
     settings = parse_properties(MONGODB)
     settings["max.queue.size"] = "8192"
-    told = run(tmp_path, MONGODB, capsys)
+    reported = run(tmp_path, MONGODB, capsys)
     nested: dict[str, Any] = {"name": None, "config": {**settings, "max.queue.size": 8192}, "tasks": []}
     for given in (settings, nested):
-        assert run(tmp_path, json.dumps(given), capsys) == told
+        assert run(tmp_path, json.dumps(given), capsys) == reported
     named = {"name": "store-connector", "config": settings}
-    assert "name" in section(run(tmp_path, json.dumps(named), capsys), "Properties that are taken")[0]
+    assert "name" in section(run(tmp_path, json.dumps(named), capsys), "Imported properties")[0]
 
 
 MYSQL = {
@@ -245,11 +243,11 @@ def test_connectors_without_a_source_of_their_own_stay_and_their_topics_become_m
 ) -> None:
     file = tmp_path / "shop.yaml"
     printed = run(tmp_path, json.dumps({"name": "shop", "config": MYSQL}), capsys, "{}", output=str(file))
-    assert "database.password" in "".join(section(printed, "Properties that are left out"))
-    assert "the connector stays, with its topics" in printed.out
-    assert "deletes don't come, so rows stay in mirrors" in printed.out
-    assert "leaves out truncates" in printed.out
-    assert section(printed, "Next") == [f"airflow cdc check --connector {file}"]
+    assert "database.password" in "".join(section(printed, "Ignored properties"))
+    assert "the connector keeps running" in printed.out
+    assert "deletes are dropped, so rows stay in mirrors" in printed.out
+    assert "skips truncates" in printed.out
+    assert section(printed, "Next steps") == [f"airflow cdc check --connector {file}"]
     written = load_connector(str(file))
     assert written.name == "shop"
     source = written.source
@@ -266,15 +264,15 @@ def test_connectors_without_a_source_of_their_own_stay_and_their_topics_become_m
 @pytest.mark.parametrize(
     ("more", "reason"),
     [
-        ({"transforms.rows.type": "org.apache.kafka.connect.transforms.RegexRouter"}, "names topics anew"),
-        ({"transforms.rows.type": "io.debezium.transforms.outbox.EventRouter"}, "isn't known to be rows"),
-        ({"transforms.rows.predicate": "p"}, "need a connector here each"),
+        ({"transforms.rows.type": "org.apache.kafka.connect.transforms.RegexRouter"}, "renames topics"),
+        ({"transforms.rows.type": "io.debezium.transforms.outbox.EventRouter"}, "may not be rows"),
+        ({"transforms.rows.predicate": "p"}, "need separate connectors"),
         (
             {"value.converter": "org.apache.kafka.connect.converters.ByteArrayConverter"},
-            "Read are JsonConverter",
+            "Supported are JsonConverter",
         ),
-        ({"value.converter.schema.registry.url": "http://u:dbz-secret@registry"}, "login belongs"),
-        ({"value.converter.schema.registry.url": ""}, "where the schemas are"),
+        ({"value.converter.schema.registry.url": "http://u:dbz-secret@registry"}, "Credentials belong"),
+        ({"value.converter.schema.registry.url": ""}, "address of the schema registry"),
         ({"topic.delimiter": "_"}, "source.tables_from: source"),
     ],
 )
@@ -282,7 +280,7 @@ def test_what_keeps_topics_from_being_read_is_refused(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], more: dict[str, str], reason: str
 ) -> None:
     printed = run(tmp_path, json.dumps({**MYSQL, **more}), capsys)
-    assert reason in "".join(section(printed, "Properties that can't be followed"))
+    assert reason in "".join(section(printed, "Unsupported properties"))
 
 
 def test_each_transform_is_judged_by_itself_and_leaves_nothing_if_it_cannot_be_followed(
@@ -304,14 +302,14 @@ transforms.idle.type=org.apache.kafka.connect.transforms.RegexRouter
 """
     )
     file = tmp_path / "store.yaml"
-    printed = run(tmp_path, chain, capsys, output=str(file), without_refused=True)
-    (refused,) = section(printed, "Properties that can't be followed")
+    printed = run(tmp_path, chain, capsys, output=str(file), skip_unsupported=True)
+    (refused,) = section(printed, "Unsupported properties")
     assert "no.such.setting" in refused
-    assert "Groovy and other scripts are not run" in refused
-    left = dict(line.split(maxsplit=1) for line in section(printed, "Properties that are left out"))
-    assert left["transforms.groovy.condition"] == "its transform can't be followed"
-    assert left["transforms.rows.add.fields"] == "its transform can't be followed"
-    assert left["transforms.idle.type"].startswith("transforms doesn't list it")
+    assert "Groovy and other scripts are not supported" in refused
+    left = dict(line.split(maxsplit=1) for line in section(printed, "Ignored properties"))
+    assert left["transforms.groovy.condition"] == "its transform is not supported"
+    assert left["transforms.rows.add.fields"] == "its transform is not supported"
+    assert left["transforms.idle.type"].startswith("it is not listed in transforms")
     publish = load_connector(str(file)).publish
     assert not publish.unwrap.enabled
     assert len(publish.transforms) == 1
@@ -342,11 +340,11 @@ def test_what_transforms_did_with_deletes_before_debezium_3_is_followed(
         publish = found.imported.connector.publish
         shown = publish.unwrap if publish.unwrap.enabled else next(iter(publish.transforms), None)
         assert getattr(shown, "deletes", None) == deletes
-        assert ("transforms" in [one.name for one in found.of("refused")]) == (deletes is None)
+        assert ("transforms" in [one.name for one in found.of("unsupported")]) == (deletes is None)
 
 
-def test_values_that_kafka_connect_looks_up_are_asked_for() -> None:
+def test_values_that_kafka_connect_resolves_must_be_replaced() -> None:
     secrets = {"mongodb.password": "${file:/etc/secrets:password}", "config.providers": "file"}
     found = review({**parse_properties(MONGODB), **secrets, "collection.include.list": "${env:TABLES}"})
-    assert {one.name for one in found.of("refused")} == {"collection.include.list"}
-    assert set(secrets) <= {one.name for one in found.of("left out")}
+    assert {one.name for one in found.of("unsupported")} == {"collection.include.list"}
+    assert set(secrets) <= {one.name for one in found.of("ignored")}

@@ -1,4 +1,4 @@
-"""What waits of a stream, and what a full queue does to VTGate and to the offset."""
+"""Prefetching of a stream, and the effect of a full buffer on VTGate and on the offset."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from airflow_cdc_provider.sources.base import ReadLimit
 from airflow_cdc_provider.sources.vitess.connection import ConnectionValues
 from airflow_cdc_provider.sources.vitess.options import VitessAdvanced, VitessOptions
 from airflow_cdc_provider.sources.vitess.position import Position, ShardPlace
-from airflow_cdc_provider.sources.vitess.read_ahead import ReadAhead, Room, StreamEnded, Waiting
+from airflow_cdc_provider.sources.vitess.prefetch import BufferedStats, BufferLimit, Prefetcher, StreamEnded
 from airflow_cdc_provider.sources.vitess.records import SliceReader
 from airflow_cdc_provider.sources.vitess.requests import filter_of
 from airflow_cdc_provider.sources.vitess.stream import ChangeStream
@@ -64,66 +64,66 @@ class Given:
         self.cancelled = True
 
 
-def settled(waiting: Waiting) -> int:
+def settled(buffered: BufferedStats) -> int:
     """Wait until no more comes; how many row changes wait."""
     before = 0
     deadline = time.monotonic() + 30
-    while not waiting.events or before != waiting.events:
+    while not buffered.events or before != buffered.events:
         assert time.monotonic() < deadline
-        before = waiting.events
+        before = buffered.events
         time.sleep(0.1)
-    return waiting.events
+    return buffered.events
 
 
 @pytest.mark.covers("VIT-QUE-03")
 @pytest.mark.parametrize(
-    ("room", "most"),
+    ("limit", "maximum"),
     [
-        (Room(1 << 30, 5 * ROWS), 5),
-        (Room(1 << 30, 5 * ROWS - 1), 5),  # a response comes whole
-        (Room(3 * SIZE, 1000), 3),
-        (Room(0, 4 * ROWS), 4),
-        (Room(3 * SIZE, 0), 3),
-        (Room(0, 0), len(ITEMS)),
-        (Room(VitessAdvanced().read_ahead_bytes, VitessAdvanced().read_ahead_events), len(ITEMS)),
+        (BufferLimit(1 << 30, 5 * ROWS), 5),
+        (BufferLimit(1 << 30, 5 * ROWS - 1), 5),  # a response comes whole
+        (BufferLimit(3 * SIZE, 1000), 3),
+        (BufferLimit(0, 4 * ROWS), 4),
+        (BufferLimit(3 * SIZE, 0), 3),
+        (BufferLimit(0, 0), len(ITEMS)),
+        (BufferLimit(VitessAdvanced().read_ahead_bytes, VitessAdvanced().read_ahead_events), len(ITEMS)),
     ],
 )
-def test_the_limit_that_is_reached_first_holds_up_the_stream(room: Room, most: int) -> None:
-    stream, waiting = Given(), Waiting()
-    with closing(ReadAhead(stream, room, waiting)) as ahead:
+def test_the_limit_reached_first_applies_backpressure_to_the_stream(limit: BufferLimit, maximum: int) -> None:
+    stream, buffered = Given(), BufferedStats()
+    with closing(Prefetcher(stream, limit, buffered)) as prefetcher:
         # The first response, which has the fields too, is larger.
-        assert settled(waiting) // ROWS in (most - 1, most)
-        assert stream.given <= most + 1, "one more is held in the hand"
+        assert settled(buffered) // ROWS in (maximum - 1, maximum)
+        assert stream.given <= maximum + 1, "one more is held in the hand"
         taken = []
         while True:
             try:
-                taken.append(ahead.next(5))
+                taken.append(prefetcher.next(5))
             except StreamEnded:
                 break
     assert taken == ITEMS, "nothing is dropped"
-    assert (waiting.events, waiting.bytes) == (0, 0)
-    assert waiting.most_events <= (most + 1) * ROWS
+    assert (buffered.events, buffered.bytes) == (0, 0)
+    assert buffered.max_events <= (maximum + 1) * ROWS
 
 
-def test_what_waits_when_a_stream_is_closed_waits_no_more() -> None:
-    waiting = Waiting()
-    ahead = ReadAhead(Given(), Room(0, 5 * ROWS), waiting)
-    assert settled(waiting) == 5 * ROWS
-    ahead.close()
-    assert (waiting.events, waiting.bytes) == (0, 0)
+def test_closing_a_stream_empties_its_buffer() -> None:
+    buffered = BufferedStats()
+    prefetcher = Prefetcher(Given(), BufferLimit(0, 5 * ROWS), buffered)
+    assert settled(buffered) == 5 * ROWS
+    prefetcher.close()
+    assert (buffered.events, buffered.bytes) == (0, 0)
 
 
 def test_other_events_and_broken_responses_count_as_no_change() -> None:
-    waiting = Waiting()
+    buffered = BufferedStats()
     odd = [response(event("HEARTBEAT"), event("BEGIN", "-80")), b"\xff\xff", ITEMS[3][:-4], ITEMS[3]]
 
     class Odd(Given):
         def __iter__(self) -> Iterator[bytes]:
             yield from odd
 
-    with closing(ReadAhead(Odd(), Room(0, 0), waiting)):
-        settled(waiting)
-        assert waiting.events in (ROWS, 2 * ROWS), "of the one that is cut off, what stands before the cut"
+    with closing(Prefetcher(Odd(), BufferLimit(0, 0), buffered)):
+        settled(buffered)
+        assert buffered.events in (ROWS, 2 * ROWS), "of a truncated response, the changes before its end"
 
 
 @pytest.mark.covers("VIT-QUE-05", "VIT-MET-05", "VIT-MET-06")
@@ -169,12 +169,12 @@ def test_a_full_queue_stops_vtgate_loses_nothing_and_is_not_stored() -> None:
         before = len(sent)
         time.sleep(0.3)
         assert len(sent) == before < count, "VTGate is held up"
-        told = metrics_of(JobResult(ok=True, origins=(OriginResult("stream", stream=stream.counts),)))
-        found = told[STREAMING]
+        reported = metrics_of(JobResult(ok=True, origins=(OriginResult("stream", stream=stream.counts),)))
+        found = reported[STREAMING]
         assert (found["QueueTotalCapacity"], found["QueueRemainingCapacity"]) == (5, 0)
         assert found["CurrentQueueSizeInBytes"] >= 5 * len(wide)
 
-        # A job that is killed now goes on from what it stored, and reads what waited again.
+        # A job that is killed now resumes from its stored offset, and reads the buffered changes again.
         stream.close()
         assert stream.counts.queue_events == 0
         rest = stream.plan(at(13), at(10 + count), ReadLimit())

@@ -1,7 +1,7 @@
-"""Capture every minute, publish after each capture once the consumers have read what is there.
+"""Capture every minute, publish after each capture once the consumers have caught up.
 
-The second DAG is scheduled on the changes asset; its gate keeps a slow application from falling further
-behind. Before the application has read anything the gate is open.
+The second DAG is scheduled on the changes asset; its sensor keeps a slow consumer from falling further
+behind. The sensor succeeds before the consumer has committed an offset.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ with DAG("capture_events", schedule=timedelta(minutes=1), max_active_runs=1, tag
     CdcCaptureOperator(task_id="capture", connector=EVENTS)
 
 with DAG(
-    "publish_apart",
+    "publish_separately",
     schedule=[changes_asset("store_events")],
     max_active_runs=1,
     tags=["cdc"],

@@ -1,9 +1,9 @@
-"""Which rows hold something that a snapshot should have shown and didn't: it was deleted unnoticed, perhaps.
+"""Rows with data that a snapshot should have returned and didn't: it may have been deleted unnoticed.
 
-A row that a snapshot read bears the time of the reading, until a liveness written still later takes its
-place. If a cell of such a row wasn't shown, that is told when the two are merged (:mod:`.doubts`). A row
-without such a time was not there when its range was read. What it holds was written after the snapshot began,
-or it is in doubt; a write time far in the future proves nothing.
+A row that a snapshot read has the time of the reading, until a later liveness replaces it. If the reading
+didn't return a cell of such a row, the merge of the two reports it (:mod:`.unresolved`). A row without such a
+time didn't exist when its range was read: either its data was written after the snapshot started, or the row
+is unresolved. A write time far in the future proves nothing.
 """
 
 from __future__ import annotations
@@ -31,27 +31,27 @@ from airflow_cdc_provider.lake.reconcile.flat import flat, one_array
 from airflow_cdc_provider.lake.reconcile.shapes import Bytes, Int, Numbers
 
 WRITTEN_SINCE: Final = 0
-"""All that lives of it was written after the snapshot began."""
-UNSEEN: Final = 1
-"""Something was written before."""
+"""All its live data was written after the snapshot started."""
+NOT_IN_SNAPSHOT: Final = 1
+"""Some of its live data was written before."""
 READ: Final = 2
-"""It bears the time of a reading. Of several states of one row the greatest tells what is true of the row."""
+"""It has the time of a reading. The greatest value of all states of a row applies to the row."""
 
 
-def seen_by(states: Any, since_us: int, until_us: int, now_seconds: int) -> pa.Array:
-    """Tell of states what a snapshot that saw all there was has shown of them.
+def snapshot_status(states: Any, since_us: int, until_us: int, now_seconds: int) -> pa.Array:
+    """Classify states by whether a complete snapshot read them.
 
     Args:
         states: Binary array of cell rows, without nulls.
-        since_us: Whatever the snapshot read was read at this time or later.
+        since_us: Start of the snapshot: all its readings have this time or a later one.
         until_us: Greater write times prove nothing.
-        now_seconds: The moment at which expiry is judged.
+        now_seconds: Epoch second at which expiry is judged.
 
     Returns:
-        Array of the same length, int8: :data:`WRITTEN_SINCE`, :data:`UNSEEN` or :data:`READ`.
+        Array of the same length, int8: :data:`WRITTEN_SINCE`, :data:`NOT_IN_SNAPSHOT` or :data:`READ`.
 
     Raises:
-        CorruptInput: A cell row breaks its format.
+        CorruptInput: A cell row is malformed.
     """
     rows = flat(one_array(states))
     count = len(rows.starts)
@@ -60,12 +60,16 @@ def seen_by(states: Any, since_us: int, until_us: int, now_seconds: int) -> pa.A
     if fault:
         raise CorruptInput(f"The cell row of state {broken} is broken", found=FAULTS[fault])
     found = np.empty(count, np.int8)
-    _seen_by(rows.data, rows.starts, np.int64(since_us), np.int64(until_us), np.int64(now_seconds), found)
+    _snapshot_status(
+        rows.data, rows.starts, np.int64(since_us), np.int64(until_us), np.int64(now_seconds), found
+    )
     return pa.array(found)
 
 
 @walker
-def _seen_by(data: Bytes, starts: Numbers, since: Int, until: Int, now_seconds: Int, found: Bytes) -> None:
+def _snapshot_status(
+    data: Bytes, starts: Numbers, since: Int, until: Int, now_seconds: Int, found: Bytes
+) -> None:
     for number in range(len(starts)):
         row = starts[number]
         flags = row_flags(data, row)
@@ -75,9 +79,9 @@ def _seen_by(data: Bytes, starts: Numbers, since: Int, until: Int, now_seconds: 
             found[number] = READ
             continue
         lives = (flags & (ROW_LIVENESS | ROW_UNCERTAIN)) != 0 and (flags & ROW_STATIC) == 0
-        found[number] = UNSEEN if lives and not within else WRITTEN_SINCE
+        found[number] = NOT_IN_SNAPSHOT if lives and not within else WRITTEN_SINCE
         cell = first_cell(data, row)
         for _ in range(cell_count(data, row)):
             if is_live(data, cell, now_seconds) and not since <= cell_time(data, cell) <= until:
-                found[number] = UNSEEN
+                found[number] = NOT_IN_SNAPSHOT
             cell = next_cell(data, cell)

@@ -1,4 +1,4 @@
-"""Records of Vitess built for tests: fields, statements and changes as a capture makes them."""
+"""Builders of Vitess records for tests: fields, statements and changes as a capture creates them."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ Text = str | bytes | None
 
 
 def fields(columns: Mapping[str, str], key: Sequence[str] = ("id",), *, as_text: bool = True) -> Any:
-    """Make a FieldEvent of names and types in SQL's words; ``not null`` and ``unique`` are flags."""
+    """Build a FieldEvent of names and SQL types; ``not null`` and ``unique`` are flags."""
     event = FieldEvent(table_name=TABLE, keyspace="shop", shard="-80", enum_set_string_values=as_text)
     for name, words in columns.items():
         plain = words.replace(" not null", "").replace(" unique", "")
@@ -80,17 +80,17 @@ def record(
 
 
 def seen(event: Any, rank: int, shard: str = "-80") -> dict[str, Any]:
-    """Make the record of fields that were first seen behind a transaction of a shard."""
+    """Build the record of fields first seen after a transaction of a shard."""
     return record(SCHEMA, event, schema_id(event), place(rank, 0xFFFFFFFF), shard)
 
 
 def ran(statement: str, rank: int, shard: str = "-80") -> dict[str, Any]:
-    """Make the record of a statement."""
+    """Build the record of a statement."""
     return record(SCHEMA, statement.encode(), DDL, place(rank), shard, source_table=None)
 
 
 def changed(event: Any, message: Any, rank: int, shard: str = "-80", number: int = 0) -> dict[str, Any]:
-    """Make the record of a change."""
+    """Build the record of a change."""
     return record(CHANGE, message, schema_id(event), place(rank, number), shard)
 
 

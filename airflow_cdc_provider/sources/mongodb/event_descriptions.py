@@ -1,4 +1,4 @@
-"""Events and documents in a few words, for people: which it is, not what it holds."""
+"""Short descriptions of events and documents for logs and metrics: their identity, not their content."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from bson.raw_bson import RawBSONDocument
 
 _MOST_SHOWN: Final = 200
 _RELAXED: Final = json_util.RELAXED_JSON_OPTIONS
-_UNREADABLE: Final = "one that can't be read"
+_UNREADABLE: Final = "(unreadable)"
 _WHOLE: Final[dict[str, Any]] = {
     "datetime_conversion": DatetimeConversion.DATETIME_AUTO,
     "unicode_decode_error_handler": "replace",
@@ -21,8 +21,8 @@ _LAZY: Final[CodecOptions[Any]] = CodecOptions(document_class=RawBSONDocument, *
 _PLAIN: Final[CodecOptions[Any]] = CodecOptions(**_WHOLE)
 
 
-def in_words(event: bytes) -> str:
-    """Say what a change event is: its operation, collection, key and place."""
+def describe_event(event: bytes) -> str:
+    """Describe a change event by its operation, collection, key and position."""
     try:
         members = RawBSONDocument(event, _LAZY)
         namespace = members.get("ns", {})
@@ -39,7 +39,7 @@ def in_words(event: bytes) -> str:
 
 
 def renamed_from(event: bytes) -> str:
-    """Say which collection an event renames."""
+    """Return the collection that an event renames."""
     try:
         namespace = RawBSONDocument(event, _LAZY)["ns"]
         return f"{namespace['db']}.{namespace['coll']}"
@@ -48,7 +48,7 @@ def renamed_from(event: bytes) -> str:
 
 
 def row_in_words(collection: str, document: bytes) -> str:
-    """Say which document a snapshot has read."""
+    """Describe a document that a snapshot has read."""
     try:
         key = _as_text({"_id": RawBSONDocument(document, _LAZY)["_id"]})
     except (BSONError, KeyError, ValueError):

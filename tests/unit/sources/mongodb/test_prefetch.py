@@ -1,4 +1,4 @@
-"""Reading ahead stops at its limits and goes on when there is room; nothing is dropped."""
+"""Prefetching pauses at its limits and resumes when there is space; nothing is dropped."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ from airflow_cdc_provider.connector.debezium import from_debezium
 from airflow_cdc_provider.exceptions import ConfigurationError
 from airflow_cdc_provider.sources.mongodb.bson import Spans
 from airflow_cdc_provider.sources.mongodb.options import MongodbAdvanced, MongodbOptions
+from airflow_cdc_provider.sources.mongodb.prefetch import BufferedStats, BufferLimit, Prefetcher
 from airflow_cdc_provider.sources.mongodb.raw_cursor import RawBatch
-from airflow_cdc_provider.sources.mongodb.read_ahead import ReadAhead, Room, Waiting
 
 PROPERTIES = {"topic.prefix": "shop", "connector.class": "io.debezium.connector.mongodb.MongoDbConnector"}
 
 
 class Cursor:
-    """A server with so many replies of some events of ten bytes each; it keeps how many it gave."""
+    """A server with a number of replies of some events of ten bytes each; it counts the replies."""
 
     def __init__(self, replies: int, events: int) -> None:
         self.left = replies
@@ -45,57 +45,57 @@ class Cursor:
         self.closed = True
 
 
-def reading(cursor: Cursor, room: Room) -> tuple[ReadAhead, Waiting]:
-    waiting = Waiting()
+def reading(cursor: Cursor, limit: BufferLimit) -> tuple[Prefetcher, BufferedStats]:
+    buffered = BufferedStats()
     fake: Any = cursor
-    return ReadAhead(fake, room, lambda reply: False, waiting), waiting
+    return Prefetcher(fake, limit, lambda reply: False, buffered), buffered
 
 
-def settle(waiting: Waiting) -> int:
-    """Wait until no more comes, and return what waits."""
+def settle(buffered: BufferedStats) -> int:
+    """Wait until the buffer is stable, and return its number of events."""
     before = -1
-    while before != waiting.events:
-        before = waiting.events
+    while before != buffered.events:
+        before = buffered.events
         time.sleep(0.1)
-    return waiting.events
+    return buffered.events
 
 
 @pytest.mark.covers("MDB-QUE-02", "MDB-QUE-03", "MDB-QUE-04")
 @pytest.mark.parametrize(
-    ("room", "most_events"),
+    ("limit", "max_events"),
     [
-        (Room(1 << 20, 100, 20), 100),  # by events: five replies, none that might not fit
-        (Room(1 << 20, 99, 20), 80),
-        (Room(350, 1000, 20), 40),  # by bytes: 200 each, asked for while fewer than 350 wait
-        (Room(350, 0, 20), 40),
+        (BufferLimit(1 << 20, 100, 20), 100),  # by events: five replies, none that might not fit
+        (BufferLimit(1 << 20, 99, 20), 80),
+        (BufferLimit(350, 1000, 20), 40),  # by bytes: 200 each, fetched while fewer than 350 are buffered
+        (BufferLimit(350, 0, 20), 40),
     ],
 )
-def test_reading_stops_at_the_first_limit_and_goes_on_when_there_is_room(
-    room: Room, most_events: int
+def test_reading_stops_at_the_first_limit_and_resumes_when_there_is_space(
+    limit: BufferLimit, max_events: int
 ) -> None:
     cursor = Cursor(50, 20)
-    stream, waiting = reading(cursor, room)
+    stream, buffered = reading(cursor, limit)
     seen = len(stream.next().documents)
-    assert settle(waiting) == most_events
-    assert cursor.given == 1 + most_events // 20, "the server is asked for no more"
+    assert settle(buffered) == max_events
+    assert cursor.given == 1 + max_events // 20, "the server is asked for no more"
     for _ in range(3):
         seen += len(stream.next().documents)
-        assert settle(waiting) == most_events, "one was taken, one more is fetched"
+        assert settle(buffered) == max_events, "one was taken, one more is fetched"
     while stream.alive:
         seen += len(stream.next().documents)
     assert seen == 49 * 20, "nothing is dropped"
-    assert (waiting.most_events, waiting.most_bytes) == (most_events, 10 * most_events)
-    assert (waiting.events, waiting.bytes) == (0, 0)
+    assert (buffered.max_events, buffered.max_bytes) == (max_events, 10 * max_events)
+    assert (buffered.events, buffered.bytes) == (0, 0)
 
 
 def test_what_waits_when_a_stream_is_closed_waits_no_more() -> None:
     cursor = Cursor(50, 20)
-    stream, waiting = reading(cursor, Room(1 << 20, 100, 20))
+    stream, buffered = reading(cursor, BufferLimit(1 << 20, 100, 20))
     stream.next()
-    assert settle(waiting) == 100
+    assert settle(buffered) == 100
     stream.close()
     assert cursor.closed
-    assert (waiting.events, waiting.bytes) == (0, 0)
+    assert (buffered.events, buffered.bytes) == (0, 0)
 
 
 def advanced(**properties: str) -> MongodbAdvanced:
@@ -105,15 +105,21 @@ def advanced(**properties: str) -> MongodbAdvanced:
 
 
 @pytest.mark.covers("MDB-QUE-01")
-def test_debeziums_sizes_of_batch_and_queue_are_taken_over() -> None:
+def test_debeziums_sizes_of_batch_and_queue_are_imported() -> None:
     sizes = {"max.batch.size": "512", "max.queue.size": "4096", "max.queue.size.in.bytes": "1000000"}
-    taken = advanced(**sizes)
-    assert (taken.batch_events, taken.read_ahead_events, taken.read_ahead_bytes) == (512, 4096, 1_000_000)
+    sizes_read = advanced(**sizes)
+    assert (sizes_read.batch_events, sizes_read.read_ahead_events, sizes_read.read_ahead_bytes) == (
+        512,
+        4096,
+        1_000_000,
+    )
     default = MongodbAdvanced()
     assert advanced() == default
     assert advanced(**{"max.queue.size.in.bytes": "0"}) == default
     debeziums = advanced(**{"max.queue.size": "8192"})
-    assert (debeziums.batch_events, debeziums.read_ahead_events) == (2048, 8192), "its own size of a batch"
+    assert (debeziums.batch_events, debeziums.read_ahead_events) == (2048, 8192), (
+        "its own size of a sizes_read"
+    )
     assert advanced(**{"max.queue.size": "20000"}).batch_events == default.batch_events
     for wrong in (
         {"max.queue.size": "2048"},
@@ -130,6 +136,6 @@ def test_debeziums_sizes_of_batch_and_queue_are_taken_over() -> None:
 def test_debeziums_interval_of_positions_is_accepted_and_the_commits_interval_named() -> None:
     imported = from_debezium({**PROPERTIES, "offset.flush.interval.ms": "1000", "poll.interval.ms": "250"})
     flush, poll = sorted(imported.notes)
-    assert flush.startswith("property offset.flush.interval.ms is left out: positions are kept in the lake")
-    assert poll.startswith("property poll.interval.ms is left out: no queue is polled")
+    assert flush.startswith("property offset.flush.interval.ms is ignored: offsets are stored in the lake")
+    assert poll.startswith("property poll.interval.ms is ignored: no queue is polled")
     assert all("commit_interval_seconds of CdcStreamOperator" in note for note in imported.notes)

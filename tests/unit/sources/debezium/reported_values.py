@@ -24,7 +24,7 @@ _SPECIAL: Final = {"NaN": "NAN", "Infinity": "POSITIVE_INFINITY", "-Infinity": "
 _DAYS_OF_MONTH: Final = Decimal("30.4375")
 
 
-def told(text: str | None, kind: str, field: ConnectField, binary: Callable[[bytes], Any]) -> Any:
+def reported(text: str | None, kind: str, field: ConnectField, binary: Callable[[bytes], Any]) -> Any:
     """Return what a column must show, as Python has it.
 
     Args:
@@ -68,7 +68,7 @@ def told(text: str | None, kind: str, field: ConnectField, binary: Callable[[byt
 
 
 def shown(value: Any, kind: str, field: ConnectField, *, nested: bool = False) -> Any:
-    """Return a mirror's value in the form that :func:`told` has, where there are several for one value."""
+    """Return a mirror's value in the canonical form of :func:`reported`."""
     if value is None:
         return None
     name = kind.partition("(")[0]
@@ -226,7 +226,7 @@ def _list(text: str, kind: str, field: ConnectField, binary: Callable[[bytes], A
     if kind in ("jsonb", "hstore"):
         return list(json.loads(text))
     elements = json.loads(text, parse_float=str, parse_int=str)
-    return [told(_element(one, kind), kind, field, binary) for one in elements]
+    return [reported(_element(one, kind), kind, field, binary) for one in elements]
 
 
 def _element(one: Any, kind: str) -> str | None:

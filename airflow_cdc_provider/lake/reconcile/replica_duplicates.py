@@ -1,11 +1,11 @@
-"""How many cell-level contributions say just what another one says.
+"""The number of cell-level contributions that duplicate another one.
 
-Each replica logs its copy of a write, and a client or a node may write the same again. Copies are the same by
-all that they hold: key, clustering, deletions, values, write times and expiries. Reconciliation needs no such
-count; people want it, to know what reading every replica costs. It comes cheap where contributions to the
-same row stand beside each other already: only these are compared, by their bytes, many of them by a hash
-first. Where two different ones of a row have the same hash, copies of one of them may be missed, never made
-up.
+Each replica logs its copy of a write, and a client or a node may repeat a write. Duplicates are equal in all
+that they hold: key, clustering, deletions, values, write times and expiries. Reconciliation doesn't need the
+count; it is reported to show what reading every replica costs. It is cheap, because contributions to the same
+row are adjacent already. Only these are compared, by their bytes; many of them by a hash first. If two
+different contributions to a row have the same hash, duplicates of one may be missed, but none is counted
+wrongly.
 """
 
 from __future__ import annotations
@@ -21,31 +21,34 @@ from airflow_cdc_provider.lake.reconcile.order import SAME_ROW
 from airflow_cdc_provider.lake.reconcile.shapes import Bytes, Flags, Flat, Int, Numbers
 
 _FEW: Final = 8
-"""So many are compared each with each."""
+"""Up to this number, each is compared with each."""
 
 
 class Copies(NamedTuple):
-    """How many changes of rows there are, deletions and statics among them, and how many are copies."""
+    """Number of changes of rows, including deletions and static columns, and of duplicates among them."""
 
     row_changes: int = 0
-    copies: int = 0
+    duplicates: int = 0
 
 
 NO_CHANGES: Final = Copies()
 
 
-def count_copies(
+def count_duplicates(
     states: Flat, clustering_end: Flat, scope: Bytes, changes: Flags, order: Numbers, levels: Bytes
 ) -> Copies:
-    """Count changes of rows, and those of them that say just what another one says.
+    """Count changes of rows, and duplicates among them.
 
     Args:
         states: The cell rows of contributions, checked.
         clustering_end: The upper bounds of ranges.
         scope: Their scopes.
-        changes: Which of them are to be counted.
-        order: Numbers of those that count, as :func:`~.order.order_contributions` gives them.
+        changes: Which of them to count.
+        order: Numbers of the valid ones, as returned by :func:`~.order.order_contributions`.
         levels: Which of these begin a key or a row.
+
+    Returns:
+        The counts.
     """
     return Copies(*(int(count) for count in _count(states, clustering_end, scope, changes, order, levels)))
 
@@ -55,7 +58,7 @@ def _count(
     states: Flat, end: Flat, scope: Bytes, changes: Flags, order: Numbers, levels: Bytes
 ) -> tuple[Int, Int]:
     row_changes = 0
-    copies = 0
+    duplicates = 0
     members = np.empty(len(order), np.int64)
     low = 0
     while low < len(order):
@@ -68,43 +71,43 @@ def _count(
             high += 1
         row_changes += count
         if count > _FEW:
-            copies += _copies_among_many(states, end, scope, members[:count])
+            duplicates += _duplicates_among_many(states, end, scope, members[:count])
         elif count > 1:
-            copies += _copies_among_few(states, end, scope, members, count)
+            duplicates += _duplicates_among_few(states, end, scope, members, count)
         low = high
-    return row_changes, copies
+    return row_changes, duplicates
 
 
 @walker
-def _copies_among_few(states: Flat, end: Flat, scope: Bytes, members: Numbers, count: Int) -> Int:
-    copies = 0
-    for place in range(1, count):
-        for earlier in range(place):
-            if _are_copies(states, end, scope, members[earlier], members[place]):
-                copies += 1
+def _duplicates_among_few(states: Flat, end: Flat, scope: Bytes, members: Numbers, count: Int) -> Int:
+    duplicates = 0
+    for index in range(1, count):
+        for earlier in range(index):
+            if _are_duplicates(states, end, scope, members[earlier], members[index]):
+                duplicates += 1
                 break
-    return copies
+    return duplicates
 
 
 @kernel
-def _copies_among_many(states: Flat, end: Flat, scope: Bytes, members: Numbers) -> Int:
+def _duplicates_among_many(states: Flat, end: Flat, scope: Bytes, members: Numbers) -> Int:
     hashes = np.empty(len(members), np.uint64)
-    for place in range(len(members)):
-        hashes[place] = _hash(states, members[place])
+    for index in range(len(members)):
+        hashes[index] = _hash(states, members[index])
     by_hash = np.argsort(hashes)
-    copies = 0
+    duplicates = 0
     first = by_hash[0]
-    for place in by_hash[1:]:
-        if hashes[place] != hashes[first]:
-            first = place
-        elif _are_copies(states, end, scope, members[first], members[place]):
-            copies += 1
-    return copies
+    for index in by_hash[1:]:
+        if hashes[index] != hashes[first]:
+            first = index
+        elif _are_duplicates(states, end, scope, members[first], members[index]):
+            duplicates += 1
+    return duplicates
 
 
 @walker
-def _are_copies(states: Flat, end: Flat, scope: Bytes, a: Int, b: Int) -> bool:
-    """Compare two contributions to the same row, or two ranges of one key that begin at the same place."""
+def _are_duplicates(states: Flat, end: Flat, scope: Bytes, a: Int, b: Int) -> bool:
+    """Compare two contributions to the same row, or two ranges of one key with the same start."""
     return _equal(states, a, b) and (scope[a] != RANGE_DELETION or _equal(end, a, b))
 
 

@@ -38,7 +38,7 @@ FEED = Feed(
     table="shop.orders",
     is_only=True,
     strict=False,
-    wanted=everything,
+    selects=everything,
 )
 
 
@@ -89,7 +89,7 @@ class Table:
 
     feed: Feed = FEED
     form: Form = field(default_factory=lambda: Form(False, spellings(PLACEHOLDER)))
-    passed_over: PassedOver = field(default_factory=Counter)
+    skipped: PassedOver = field(default_factory=Counter)
     memory: Any = None
     next_offset: int = 0
 
@@ -104,9 +104,7 @@ class Table:
 
     def take(self, *pairs: tuple[Any, Any], feed: Feed | None = None) -> pa.RecordBatch:
         """Read messages, merge them, show the mirror."""
-        records = read_messages(
-            messages(pairs, self.next_offset), feed or self.feed, self.seen, self.passed_over
-        )
+        records = read_messages(messages(pairs, self.next_offset), feed or self.feed, self.seen, self.skipped)
         self.next_offset += len(pairs)
         return self.merge(records)
 
@@ -115,8 +113,8 @@ class Table:
         self.records.append(records)
         rows = records.to_pylist()
         self.schemas += [row for row in rows if row["kind"] == "schema"]
-        told = [FenceRecord.of(row) for row in rows if row["kind"] == "truncate"]
-        self.fences = add_fences(self.fences, told)
+        fences = [FenceRecord.of(row) for row in rows if row["kind"] == "truncate"]
+        self.fences = add_fences(self.fences, fences)
         codec = DebeziumCodec.of(TableRows.of(self.feed.table, self.schemas), self.form, 500, self.memory)
         decoded = codec.decode(records, self.fences)
         self.reasons += decoded.reasons

@@ -1,19 +1,19 @@
-"""What a snapshot over CQL leaves open, and which later changes touch just that.
+"""Rows that a snapshot over CQL and later changes leave unresolved.
 
-A SELECT shows neither row liveness nor tombstones (``ROW_UNCERTAIN``), and before Cassandra 5.0 no write
-times of collection elements (``CELL_UNCERTAIN``: the write time is a lower bound). Until the time of that
-reading, anything may lie hidden; what was written later is decided as ever. So a row is in doubt if
+A SELECT returns neither row liveness nor tombstones (``ROW_UNCERTAIN``), and before Cassandra 5.0 no write
+times of collection elements (``CELL_UNCERTAIN``: the write time is a lower bound). Anything written before
+the reading may be hidden; later writes are decided as usual. A row is unresolved if
 
-1. it has no live cell, and not through a deletion that is later than the reading: a hidden liveness may keep
-   it alive (it counts as live until it is read again). That is so if it had cells, or a deletion covers it,
-   and no liveness is known by which it lives still; or if the known one has expired since;
-2. a cell lives that the newest reading did not show though it was written before: a hidden tombstone may
-   cover it;
-3. an element of uncertain write time gave way to something written before the reading, and differs from it;
-4. a list whose elements bear made-up paths was changed by real ones (:mod:`.made_up`).
+1. it has no live cell, and no deletion later than the reading is the cause: a hidden liveness may keep it
+alive
+   (it counts as live until it is read again). This applies if it had cells or a deletion covers it, and no
+   known liveness keeps it alive; or if the known liveness has expired since;
+2. a live cell is missing in the newest reading though it was written before: a hidden tombstone may cover it;
+3. an element of uncertain write time lost to data written before the reading, and differs from it;
+4. a list with synthetic paths was changed by real ones (:mod:`.synthetic_list_paths`).
 
-Only the first can be told from what is kept afterwards. The other two are told once, by the merge that meets
-them, so its keys must reach the doubt list with it.
+Only the first case can be detected again from the merged state. The others are reported once, by the merge
+that detects them, so their keys must be committed with it.
 """
 
 from __future__ import annotations
@@ -34,14 +34,13 @@ from airflow_cdc_provider.lake.reconcile.cell_row import (
     cell_count,
     cell_flags,
     cell_time,
-    compare_cell_places,
+    compare_cell_keys,
     compare_values,
     first_cell,
     is_live,
     next_cell,
     read_i64,
 )
-from airflow_cdc_provider.lake.reconcile.made_up import changed_out_of_sight, explain_real
 from airflow_cdc_provider.lake.reconcile.shapes import (
     Batch,
     Bytes,
@@ -53,10 +52,11 @@ from airflow_cdc_provider.lake.reconcile.shapes import (
     Scratch,
     Settings,
 )
+from airflow_cdc_provider.lake.reconcile.synthetic_list_paths import changed_by_real_paths, confirm_real
 
 
 @walker
-def doubtful_cells(
+def has_unresolved_cells(
     batch: Batch,
     order: Numbers,
     low: Int,
@@ -69,7 +69,7 @@ def doubtful_cells(
     settings: Settings,
     scratch: Scratch,
 ) -> bool:
-    """Tell whether a cell of a row is in doubt: cases 2 to 4 above.
+    """Return whether a cell of a row is unresolved: cases 2 to 4 above.
 
     Args:
         batch: The contributions.
@@ -77,12 +77,12 @@ def doubtful_cells(
         low: First of the row's.
         high: After the last of them.
         cells: The winner of each cell, covered by deletions or not.
-        count: How many.
+        count: Number of winners.
         active: The greatest deletion of the row.
         found: The greatest liveness, covered or not; its time is that of the reading or later.
-        uncertain: Whether the row still rests on a SELECT.
-        settings: Moment and rules.
-        scratch: Working room.
+        uncertain: Whether the row still depends on a SELECT.
+        settings: Time and rules.
+        scratch: Scratch buffers.
     """
     data = batch.state
     covered, covering_us = scratch.covered, scratch.covering_us
@@ -108,23 +108,23 @@ def doubtful_cells(
 
     read_us = found.time_us if found.flag != 0 else np.int64(NEVER)
     uncertain_cells = False
-    for place in range(low, high):
-        if batch.contents[order[place]] & HOLDS_UNCERTAIN_CELL:
+    for index in range(low, high):
+        if batch.contents[order[index]] & HOLDS_UNCERTAIN_CELL:
             uncertain_cells = True
-            row = batch.row[order[place]]
-            if _gave_way(data, row, cells, count, covered, covering_us, read_us, settings):
+            row = batch.row[order[index]]
+            if _uncertain_cell_lost(data, row, cells, count, covered, covering_us, read_us, settings):
                 return True
-    if uncertain_cells and changed_out_of_sight(
+    if uncertain_cells and changed_by_real_paths(
         batch, order, low, high, cells, count, covered, read_us, settings.now_seconds
     ):
         return True
-    return uncertain and _shows_older(
-        batch, order, low, high, cells, count, covered, read_us, settings, scratch.explained
+    return uncertain and _has_unread_cell(
+        batch, order, low, high, cells, count, covered, read_us, settings, scratch.confirmed
     )
 
 
 @walker
-def _gave_way(
+def _uncertain_cell_lost(
     data: Bytes,
     row: Int,
     cells: Numbers,
@@ -137,7 +137,7 @@ def _gave_way(
     number = 0
     cell = first_cell(data, row)
     for _ in range(cell_count(data, row)):
-        while compare_cell_places(data, cells[number], cell) < 0:
+        while compare_cell_keys(data, cells[number], cell) < 0:
             number += 1
         if cell_flags(data, cell) & CELL_UNCERTAIN:
             winner = cells[number]
@@ -155,7 +155,7 @@ def _gave_way(
 
 
 @walker
-def _shows_older(
+def _has_unread_cell(
     batch: Batch,
     order: Numbers,
     low: Int,
@@ -165,28 +165,28 @@ def _shows_older(
     covered: Flags,
     read_us: Int,
     settings: Settings,
-    explained: Flags,
+    confirmed: Flags,
 ) -> bool:
     data = batch.state
     for number in range(count):
-        explained[number] = False
-    for place in range(low, high):
-        row = batch.row[order[place]]
-        # Only the newest reading tells what is there: an older one is part of what is in question.
-        if batch.contents[order[place]] & HOLDS_UNCERTAIN_ROW and read_i64(data, row + 8) == read_us:
+        confirmed[number] = False
+    for index in range(low, high):
+        row = batch.row[order[index]]
+        # Only the newest reading is evidence; older ones are among the data to check.
+        if batch.contents[order[index]] & HOLDS_UNCERTAIN_ROW and read_i64(data, row + 8) == read_us:
             number = 0
             cell = first_cell(data, row)
             for _ in range(cell_count(data, row)):
-                while compare_cell_places(data, cells[number], cell) < 0:
+                while compare_cell_keys(data, cells[number], cell) < 0:
                     number += 1
-                explained[number] = True
+                confirmed[number] = True
                 cell = next_cell(data, cell)
-            if batch.contents[order[place]] & HOLDS_UNCERTAIN_CELL:
-                explain_real(data, row, cells, count, explained)
+            if batch.contents[order[index]] & HOLDS_UNCERTAIN_CELL:
+                confirm_real(data, row, cells, count, confirmed)
     for number in range(count):
         cell = cells[number]
         if (
-            not explained[number]
+            not confirmed[number]
             and not covered[number]
             and cell_time(data, cell) < read_us
             and is_live(data, cell, settings.now_seconds)

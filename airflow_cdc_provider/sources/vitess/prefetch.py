@@ -1,8 +1,8 @@
-"""Responses of an open stream, fetched by a thread while those before are worked on.
+"""Prefetches the responses of an open stream in a thread while earlier responses are processed.
 
-What waits is bounded by bytes and by row changes. A thread that meets a limit takes no more from the stream;
-gRPC's flow control then holds up VTGate, and nothing is dropped. What waits is captured by no plan: a stream
-that is opened again gives it again.
+The buffer is limited by bytes and by row changes. At a limit the thread stops reading from the stream, gRPC's
+flow control applies backpressure to VTGate, and nothing is dropped. Buffered responses belong to no plan: a
+stream that is reopened delivers them again.
 """
 
 from __future__ import annotations
@@ -23,9 +23,9 @@ from airflow_cdc_provider.sources.vitess.protobuf import LEN, next_field
 _EVENT: Final = 1
 """Field of ``VStreamResponse``: an event."""
 _ROW_EVENT: Final = 5
-"""Of ``VEvent``: what a ROW event holds."""
+"""Field of ``VEvent``: the body of a ROW event."""
 _ROW_CHANGE: Final = 2
-"""Of ``RowEvent``: a row change."""
+"""Field of ``RowEvent``: a row change."""
 _STOP_CHECK_SECONDS: Final = 0.2
 
 
@@ -33,67 +33,69 @@ class Responses(Protocol):
     """An open stream, such as :class:`.vtgate.RawStream`."""
 
     def __iter__(self) -> Iterator[bytes]:
-        """Give responses as they come."""
+        """Yield responses as they arrive."""
         ...
 
     def cancel(self) -> None:
-        """End it from any thread."""
+        """Cancel the stream. Safe to call from any thread."""
         ...
 
 
 class StreamEnded(Exception):
-    """The server has ended the stream and told no error."""
+    """The server ended the stream without an error."""
 
 
 @dataclass(frozen=True)
-class Room:
-    """How much may wait; a response is let in while less does, so one of them may go beyond.
+class BufferLimit:
+    """Limit of the buffer. A response is added while the buffer is below it, so one response may exceed it.
 
     Args:
-        bytes: Bytes; 0: no such limit.
-        events: Row changes; 0: no such limit.
+        bytes: Maximum number of bytes; 0: no limit.
+        events: Maximum number of row changes; 0: no limit.
     """
 
     bytes: int
     events: int = 0
 
-    def has(self, waiting: Waiting) -> bool:
-        """Tell whether another response may be let in."""
-        return not (self.bytes and waiting.bytes >= self.bytes) and not (
-            self.events and waiting.events >= self.events
+    def allows(self, buffered: BufferedStats) -> bool:
+        """Return whether another response may be added."""
+        return not (self.bytes and buffered.bytes >= self.bytes) and not (
+            self.events and buffered.events >= self.events
         )
 
 
 @dataclass
-class Waiting:
-    """What is fetched and not yet taken, and the most that was so far."""
+class BufferedStats:
+    """Size of the buffer: row changes and bytes now, and their maximum so far."""
 
     events: int = 0
     bytes: int = 0
-    most_events: int = 0
-    most_bytes: int = 0
+    max_events: int = 0
+    max_bytes: int = 0
 
     def add(self, events: int, size: int) -> None:
-        """Count what came; negative numbers take out what was taken."""
+        """Add to the size; negative numbers subtract."""
         self.events += events
         self.bytes += size
-        self.most_events = max(self.most_events, self.events)
-        self.most_bytes = max(self.most_bytes, self.bytes)
+        self.max_events = max(self.max_events, self.events)
+        self.max_bytes = max(self.max_bytes, self.bytes)
 
 
-class ReadAhead:
-    """Fetches responses as long as there is room for them.
+class Prefetcher:
+    """Fetches responses until the buffer limit is reached.
 
     Args:
-        responses: The stream; :meth:`close` ends it.
-        room: How much may wait.
-        waiting: To count what does; None for a count of its own.
+        responses: The stream; :meth:`close` cancels it.
+        limit: Limit of the buffer.
+        buffered: Statistics to update; None for new ones.
     """
 
-    def __init__(self, responses: Responses, room: Room, waiting: Waiting | None = None) -> None:
+    def __init__(
+        self, responses: Responses, limit: BufferLimit, buffered: BufferedStats | None = None
+    ) -> None:
         self._responses = responses
-        self._room = room
-        self._waiting = Waiting() if waiting is None else waiting
+        self._limit = limit
+        self._buffered = BufferedStats() if buffered is None else buffered
         self._fetched: deque[tuple[bytes, int]] = deque()
         self._failure: Exception | None = None
         self._closed = False
@@ -102,23 +104,26 @@ class ReadAhead:
         self._thread.start()
 
     def next(self, timeout_seconds: float) -> bytes | None:
-        """Return the next response; None if none came in time (see :meth:`take`)."""
+        """Return the next response; None after the timeout (see :meth:`take`)."""
         responses = self.take(timeout_seconds, 0)
         return responses[0] if responses else None
 
     def take(
-        self, timeout_seconds: float, most_bytes: int, stopping: Callable[[], bool] = lambda: False
+        self, timeout_seconds: float, max_bytes: int, stopping: Callable[[], bool] = lambda: False
     ) -> list[bytes]:
-        """Return the responses that wait, or the next one; none if none came in time.
+        """Return the buffered responses, or the next one.
 
         Args:
-            timeout_seconds: How long to wait for the first.
-            most_bytes: Of several: of so many bytes at most.
-            stopping: Ends the waiting.
+            timeout_seconds: How long to wait for the first response.
+            max_bytes: Maximum total size, if more than one response is returned.
+            stopping: Returns whether to stop waiting.
+
+        Returns:
+            The responses; none after the timeout.
 
         Raises:
-            StreamEnded: The server has ended the stream.
-            CdcError: The stream broke; what came before was given.
+            StreamEnded: The server ended the stream.
+            CdcError: The stream failed; all responses before the failure were returned.
         """
         until = time.monotonic() + timeout_seconds
         with self._changed:
@@ -131,39 +136,39 @@ class ReadAhead:
                 assert self._failure is not None
                 raise self._failure
             response, events = self._fetched.popleft()
-            responses, taken = [response], len(response)
-            while self._fetched and taken + len(self._fetched[0][0]) <= most_bytes:
+            responses, size = [response], len(response)
+            while self._fetched and size + len(self._fetched[0][0]) <= max_bytes:
                 response, more = self._fetched.popleft()
                 responses.append(response)
-                taken += len(response)
+                size += len(response)
                 events += more
-            self._waiting.add(-events, -taken)
+            self._buffered.add(-events, -size)
             self._changed.notify_all()
             return responses
 
     def close(self) -> None:
-        """End the stream; what waits is dropped."""
+        """Cancel the stream and drop the buffered responses."""
         with self._changed:
             self._closed = True
             self._changed.notify_all()
         self._responses.cancel()
         self._thread.join()
         for response, events in self._fetched:
-            self._waiting.add(-events, -len(response))
+            self._buffered.add(-events, -len(response))
         self._fetched.clear()
 
     def _fetch(self) -> None:
-        failure: Exception = StreamEnded("VTGate has ended the stream")
+        failure: Exception = StreamEnded("VTGate ended the stream")
         try:
             for response in self._responses:
                 events = int(_count_changes(np.frombuffer(response, np.uint8)))
                 with self._changed:
-                    while not self._room.has(self._waiting) and not self._closed:
+                    while not self._limit.allows(self._buffered) and not self._closed:
                         self._changed.wait()
                     if self._closed:
                         return
                     self._fetched.append((response, events))
-                    self._waiting.add(events, len(response))
+                    self._buffered.add(events, len(response))
                     self._changed.notify_all()
         except CdcError as error:
             failure = error
@@ -175,7 +180,7 @@ class ReadAhead:
 
 @walker
 def _count_changes(data: Any) -> Any:
-    """Count the row changes of a response, up to the first byte that is broken: its reader tells of that."""
+    """Count the row changes of a response, up to the first invalid byte; the parser reports that one."""
     count = np.int64(0)
     at = np.int64(0)
     while at < len(data):

@@ -1,4 +1,4 @@
-"""Read one table in full again: press Trigger and choose the table."""
+"""Take a new snapshot of one table: press Trigger and choose the table."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from airflow_cdc_provider.pipeline import snapshot_params
 STORE = str(Path(__file__).with_name("shop_mongodb.yaml"))
 
 with DAG(
-    "snapshot_on_request",
+    "snapshot_on_demand",
     schedule=None,
     params=snapshot_params(STORE),
     tags=["cdc"],

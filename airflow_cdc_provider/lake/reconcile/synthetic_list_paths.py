@@ -1,15 +1,15 @@
-"""Elements of lists whose paths are made up, because they were read by a SELECT, beside those from the log.
+"""List elements with synthetic paths, because a SELECT returned them, next to elements from the log.
 
-Cassandra names each element of a list by a time UUID that no query shows. A snapshot gives elements paths
-of its own, which bear a mark (:data:`~airflow_cdc_provider.changes.cells.MADE_UP_PATH_MARK`); their write
-times and values are the real ones. So an element can be there twice, under its real and under a made-up
-path:
+Cassandra identifies each element of a list by a time UUID that no query returns. A snapshot generates paths,
+which carry a mark (:data:`~airflow_cdc_provider.changes.cells.MADE_UP_PATH_MARK`); write times and values of
+the elements are the real ones. So an element can occur twice, under its real path and under a synthetic one:
 
-- a made-up element for which the log brought one of the same write time and value is the same element,
-  whatever became of it since: the made-up one goes;
-- one that the reading showed explains the real one of the same write time and value;
-- an element with a made-up path can't be found by a later change that names the real one. If the list was so
-  changed after the reading, by a removal or by index, the row is in doubt.
+- if the log has an element of the same write time and value as a synthetic one, they are the same element,
+  also if it changed since: the synthetic one is dropped;
+- an element that a reading returned under a synthetic path confirms the real one of the same write time and
+  value;
+- a later change that refers to the real path doesn't find an element with a synthetic path. If a list was
+  changed so after the reading, by a removal or by index, the row is unresolved.
 """
 
 from __future__ import annotations
@@ -48,8 +48,8 @@ _MIRROR_US: Final = 1_262_304_000 * 1_000_000
 
 
 @walker
-def is_made_up(data: Bytes, cell: Int) -> bool:
-    """Tell whether a cell is an element of a list that bears a made-up path."""
+def is_synthetic(data: Bytes, cell: Int) -> bool:
+    """Return whether a cell is a list element with a synthetic path."""
     if path_length(data, cell) != _PATH_BYTES:
         return False
     at = cell + CELL_HEADER_BYTES + np.int64(8)
@@ -60,8 +60,8 @@ def is_made_up(data: Bytes, cell: Int) -> bool:
 
 
 @walker
-def drop_explained(batch: Batch, order: Numbers, low: Int, high: Int, cells: Numbers, count: Int) -> Int:
-    """Drop made-up elements whose real ones are known; returns how many winners are left.
+def drop_confirmed(batch: Batch, order: Numbers, low: Int, high: Int, cells: Numbers, count: Int) -> Int:
+    """Drop synthetic elements whose real ones are known.
 
     Args:
         batch: The contributions.
@@ -69,12 +69,15 @@ def drop_explained(batch: Batch, order: Numbers, low: Int, high: Int, cells: Num
         low: First of the row's.
         high: After the last of them.
         cells: The winner of each cell.
-        count: How many.
+        count: Number of winners.
+
+    Returns:
+        The number of remaining winners.
     """
     kept = np.int64(0)
     for number in range(count):
         cell = cells[number]
-        if is_made_up(batch.state, cell) and _is_explained(batch, order, low, high, cell):
+        if is_synthetic(batch.state, cell) and _is_confirmed(batch, order, low, high, cell):
             continue
         cells[kept] = cell
         kept += 1
@@ -82,19 +85,19 @@ def drop_explained(batch: Batch, order: Numbers, low: Int, high: Int, cells: Num
 
 
 @walker
-def explain_real(data: Bytes, row: Int, cells: Numbers, count: Int, explained: Flags) -> None:
-    """Mark the winners that the made-up elements of one contribution show under their real paths."""
+def confirm_real(data: Bytes, row: Int, cells: Numbers, count: Int, confirmed: Flags) -> None:
+    """Mark the winners that the synthetic elements of one contribution confirm under their real paths."""
     cell = first_cell(data, row)
     for _ in range(cell_count(data, row)):
-        if is_made_up(data, cell):
+        if is_synthetic(data, cell):
             for number in range(count):
-                if _are_twins(data, cell, cells[number]):
-                    explained[number] = True
+                if _is_same_element(data, cell, cells[number]):
+                    confirmed[number] = True
         cell = next_cell(data, cell)
 
 
 @walker
-def changed_out_of_sight(
+def changed_by_real_paths(
     batch: Batch,
     order: Numbers,
     low: Int,
@@ -105,7 +108,7 @@ def changed_out_of_sight(
     read_us: Int,
     now_seconds: Int,
 ) -> bool:
-    """Tell whether a list was changed, after its reading, by paths that its made-up elements don't have.
+    """Return whether a list with synthetic elements was changed by real paths after its reading.
 
     Args:
         batch: The contributions.
@@ -113,68 +116,68 @@ def changed_out_of_sight(
         low: First of the row's.
         high: After the last of them.
         cells: The winner of each cell.
-        count: How many.
+        count: Number of winners.
         covered: Which of them deletions cover.
         read_us: Time of the reading.
-        now_seconds: The moment at which expiry is judged.
+        now_seconds: Epoch second at which expiry is judged.
     """
     data = batch.state
     column = np.int64(-1)
-    made_up = False
+    synthetic = False
     changed = False
     for number in range(count):
         cell = cells[number]
         if cell_column(data, cell) != column:
             column = cell_column(data, cell)
-            made_up = False
+            synthetic = False
             changed = False
         if covered[number] or path_length(data, cell) != _PATH_BYTES:
             continue
-        if is_made_up(data, cell):
-            made_up = made_up or (
-                is_live(data, cell, now_seconds) and not _is_explained(batch, order, low, high, cell)
+        if is_synthetic(data, cell):
+            synthetic = synthetic or (
+                is_live(data, cell, now_seconds) and not _is_confirmed(batch, order, low, high, cell)
             )
         elif cell_time(data, cell) > read_us:
             flags = cell_flags(data, cell)
             removed = flags & (CELL_TOMBSTONE | CELL_EXPIRING) == CELL_TOMBSTONE
-            changed = changed or removed or _named_at_us(data, cell) < read_us
-        if made_up and changed:
+            changed = changed or removed or _path_time_us(data, cell) < read_us
+        if synthetic and changed:
             return True
     return False
 
 
 @walker
-def _is_explained(batch: Batch, order: Numbers, low: Int, high: Int, made_up: Int) -> bool:
-    if cell_flags(batch.state, made_up) & CELL_TOMBSTONE:
+def _is_confirmed(batch: Batch, order: Numbers, low: Int, high: Int, synthetic: Int) -> bool:
+    if cell_flags(batch.state, synthetic) & CELL_TOMBSTONE:
         return False
-    for place in range(low, high):
-        row = batch.row[order[place]]
+    for index in range(low, high):
+        row = batch.row[order[index]]
         cell = first_cell(batch.state, row)
         for _ in range(cell_count(batch.state, row)):
-            if _are_twins(batch.state, made_up, cell):
+            if _is_same_element(batch.state, synthetic, cell):
                 return True
             cell = next_cell(batch.state, cell)
     return False
 
 
 @walker
-def _are_twins(data: Bytes, made_up: Int, cell: Int) -> bool:
-    """Tell whether a real element is the one that a made-up one stands for."""
+def _is_same_element(data: Bytes, synthetic: Int, cell: Int) -> bool:
+    """Return whether a real and a synthetic element are the same element."""
     flags = cell_flags(data, cell)
     if (
         not flags & CELL_PATH
-        or cell_column(data, cell) != cell_column(data, made_up)
-        or cell_time(data, cell) != cell_time(data, made_up)
-        or is_made_up(data, cell)
+        or cell_column(data, cell) != cell_column(data, synthetic)
+        or cell_time(data, cell) != cell_time(data, synthetic)
+        or is_synthetic(data, cell)
     ):
         return False
     if flags & CELL_TOMBSTONE:
-        return (flags & CELL_EXPIRING) != 0  # expired, and its value forgotten
+        return (flags & CELL_EXPIRING) != 0  # expired, and its value was dropped
     return (
         compare_bytes(
             data,
-            made_up + CELL_HEADER_BYTES + path_length(data, made_up),
-            value_length(data, made_up),
+            synthetic + CELL_HEADER_BYTES + path_length(data, synthetic),
+            value_length(data, synthetic),
             data,
             cell + CELL_HEADER_BYTES + path_length(data, cell),
             value_length(data, cell),
@@ -184,8 +187,8 @@ def _are_twins(data: Bytes, made_up: Int, cell: Int) -> bool:
 
 
 @walker
-def _named_at_us(data: Bytes, cell: Int) -> Int:
-    """Return when an element's path was given, in us: its UUID's time, mirrored back for prepended ones."""
+def _path_time_us(data: Bytes, cell: Int) -> Int:
+    """Return when an element's path was generated, in us: its UUID's time, mirrored back if prepended."""
     at = cell + CELL_HEADER_BYTES
     time = np.int64(0)
     for i in (6, 7, 4, 5, 0, 1, 2, 3):

@@ -1,6 +1,6 @@
-"""Capture often, so that the source's log may be short; merge and maintain when the cluster is idle.
+"""Capture often, so that the source's log can be short; merge and maintain when the cluster is idle.
 
-The second DAG starts by itself when the first has captured something: it is scheduled on the changes asset.
+The second DAG starts when the first has captured changes: it is scheduled on the changes asset.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Responses of a stream taken together: their events, and what these carry but for rows."""
+"""A batch of stream responses: its events, and the parsed bodies of all events except ROW events."""
 
 from __future__ import annotations
 
@@ -17,22 +17,22 @@ from airflow_cdc_provider.sources.vitess.vgtid_text import unread_vgtids
 from airflow_cdc_provider.sources.vitess.wire import BrokenMessage, Events
 
 FEW: Final = 40
-"""Up to so many events are taken one by one, which costs less then."""
+"""Batches of up to this many events are processed event by event, which is cheaper for them."""
 NONE: Final = -1
-"""Number of an event that isn't there."""
+"""Number of an absent event."""
 
 
 @dataclass(frozen=True)
-class Piece:
-    """Some responses and what came before them since the last cut.
+class ResponseBatch:
+    """Some responses, and their offsets in the current slice.
 
     Args:
-        events: Their events.
-        bodies: What FIELD and JOURNAL events carry, by the number of the event; of a few events, also VGTIDs.
-        first_event: Number of the first.
-        first_byte: Place of their first byte.
-        first_row: Number of their first row change.
-        captured_us: When they were read, in us since 1970.
+        events: Events of the responses.
+        bodies: Bodies of FIELD and JOURNAL events by event number; in a small batch, also of VGTID events.
+        first_event: Number of the first event in the slice.
+        first_byte: Offset of the first byte in the slice.
+        first_row: Number of the first row change in the slice.
+        captured_us: When the responses were read, in µs since 1970.
     """
 
     events: Events
@@ -44,35 +44,35 @@ class Piece:
 
 
 def of_types(events: Events, types: Sequence[int]) -> Ints:
-    """Return the numbers of the events of some types; NumPy's ``isin`` takes longer than all else."""
+    """Return the numbers of the events of some types. NumPy's ``isin`` would dominate the run time."""
     found = events.types == types[0]
     for kind in types[1:]:
         found |= events.types == kind
     return np.flatnonzero(found)
 
 
-def last_before(events: Ints, places: Ints) -> Ints:
-    """Return the last of some events before each place; :data:`NONE` where there is none."""
-    found: Ints = np.append(events, NONE)[np.searchsorted(events, places) - 1]
+def last_before(events: Ints, bounds: Ints) -> Ints:
+    """Return the last of some events before each bound; :data:`NONE` where there is none."""
+    found: Ints = np.append(events, NONE)[np.searchsorted(events, bounds) - 1]
     return found
 
 
 def read_bodies(events: Events) -> dict[int, Any]:
-    """Read what FIELD and JOURNAL events carry, by their number, and of a few events also VGTIDs.
+    """Parse the bodies of FIELD and JOURNAL events, and of VGTID events in a small batch, by event number.
 
     Raises:
-        BrokenMessage: One can't be read, or a VGTID.
+        BrokenMessage: A body or a VGTID can't be parsed.
     """
-    read_here = list(_READERS)
+    types_to_parse = list(_READERS)
     if len(events) > FEW:
-        read_here.remove(wire.VGTID)
+        types_to_parse.remove(wire.VGTID)
         vgtids = np.flatnonzero(events.types == wire.VGTID)
         if len(unread_vgtids(events.data, events.body_starts[vgtids], events.body_ends[vgtids])):
-            raise _broken_body("a VGTID can't be read")
+            raise _broken_body("a VGTID that can't be parsed")
     try:
         return {
             number: _READERS[int(events.types[number])](events.body(number))
-            for number in of_types(events, read_here).tolist()
+            for number in of_types(events, types_to_parse).tolist()
         }
     except DecodeError as error:
         raise _broken_body(str(error)) from error
@@ -80,8 +80,8 @@ def read_bodies(events: Events) -> dict[int, Any]:
 
 def _broken_body(found: str) -> BrokenMessage:
     return BrokenMessage(
-        "A message of a VStream is broken",
-        expected="fields, positions and journals of events as messages",
+        "invalid VStream message",
+        expected="bodies of FIELD, VGTID and JOURNAL events in protobuf format",
         found=found,
     )
 
