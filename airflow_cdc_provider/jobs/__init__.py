@@ -1,19 +1,19 @@
-"""What spark-submit runs: an application per stage, told by a job spec, answered by a result file.
+"""The applications that spark-submit runs: a job spec selects the stage, a result file holds its outcome.
 
-Here stand the application, its order and result (``spec``), what its stages share (``context``), and the
-stages that use several of the others. Each folder is one capability, and imports only what stands below it
-or to the right::
+This folder has the application, its specification and result (``spec``), what the stages share (``context``),
+and the stages that use several of the others. Each folder is one capability and imports only from folders
+below it or to its right::
 
     application
     stream
     sync
-    signals, offsets, maintain              what is asked from outside, where a connector stands, upkeep
+    signals, offsets, maintain              requests from outside, a connector's position, maintenance
     comparing, reporting                    mirrors against their source and topics; results and status
     publishing, offline, snapshots          events to Kafka; recordings; tables read in full
     capturing, merging, events              into the changes table; from it into mirrors; from it into events
-    resuming                                what stands with the offset
+    resuming                                the state that is stored with the offset
     context
-    metrics, channels, spark, topics, spec  what a context is made of
+    metrics, channels, spark, topics, spec  the parts of a context
 
-The contract for import-linter in ``pyproject.toml`` is the exact order.
+The import-linter contract in ``pyproject.toml`` defines the exact order.
 """

@@ -1,8 +1,7 @@
 """The application that spark-submit runs: ``application.py SPEC``.
 
-It reads a job spec, runs its stage and writes the result file, also when the stage fails. SIGTERM asks for a
-clean stop: the stage ends after its current commit. The exit code is 0 when the stage did all it was asked,
-else 1.
+It reads a job spec, runs its stage and writes the result file, also when the stage fails. SIGTERM requests a
+clean stop: the stage ends after its current commit. The exit code is 0 if the stage completed, else 1.
 """
 
 from __future__ import annotations
@@ -21,7 +20,7 @@ from airflow_cdc_provider.exceptions import ConfigurationError
 from airflow_cdc_provider.jobs.capturing.capture import capture
 from airflow_cdc_provider.jobs.comparing.topics import compare_topics
 from airflow_cdc_provider.jobs.comparing.verify import verify
-from airflow_cdc_provider.jobs.context import JobContext, do_afterwards, job_context, log
+from airflow_cdc_provider.jobs.context import JobContext, job_context, log, on_finished
 from airflow_cdc_provider.jobs.events.stage import events
 from airflow_cdc_provider.jobs.maintain import maintain
 from airflow_cdc_provider.jobs.merging.merge import merge_tables
@@ -82,7 +81,7 @@ def _snapshot(context: JobContext) -> JobResult:
     return report(context, shot=shot, tables=merged)
 
 
-def _of_its_own(stage: Stage) -> Stage:
+def _with_own_table(stage: Stage) -> Stage:
     def run_stage(context: JobContext) -> JobResult:
         require_own(context.connector, Progress.from_offset(context.changes.state().offset))
         return stage(context)
@@ -91,36 +90,36 @@ def _of_its_own(stage: Stage) -> Stage:
 
 
 STAGES: Mapping[str, Stage] = {
-    "sync": _of_its_own(_sync),
-    "capture": _of_its_own(_capture),
-    "merge": _of_its_own(_merge),
-    "snapshot": _of_its_own(_snapshot),
-    "verify": _of_its_own(verify),
-    "maintain": _of_its_own(maintain),
+    "sync": _with_own_table(_sync),
+    "capture": _with_own_table(_capture),
+    "merge": _with_own_table(_merge),
+    "snapshot": _with_own_table(_snapshot),
+    "verify": _with_own_table(verify),
+    "maintain": _with_own_table(maintain),
     "offsets": offsets,
-    "stream": _of_its_own(_stream),
+    "stream": _with_own_table(_stream),
     "events": events,
-    "publish": _of_its_own(_publish),
-    "replay": _of_its_own(replay),
-    "compare_topics": _of_its_own(compare_topics),
+    "publish": _with_own_table(_publish),
+    "replay": _with_own_table(replay),
+    "compare_topics": _with_own_table(compare_topics),
 }
-"""What a spec may ask for. Each but those that only show refuses another connector's changes table."""
+"""Stages by name. All but the read-only ones refuse the changes table of another connector."""
 
 
 def run(spec: JobSpec) -> JobResult:
     """Run a spec's stage and write its result.
 
     Returns:
-        The result that was written; errors on purpose become results, others are raised after being written.
+        The result that was written. A known error becomes a result; any other is raised after the write.
     """
     stop = threading.Event()
 
-    def ask_to_stop(number: int, frame: FrameType | None) -> None:
-        log.info("asked to stop by signal %d: ending after the current commit", number)
+    def request_stop(number: int, frame: FrameType | None) -> None:
+        log.info("received signal %d: stopping after the current commit", number)
         stop.set()
 
     if threading.current_thread() is threading.main_thread():
-        signal.signal(signal.SIGTERM, ask_to_stop)
+        signal.signal(signal.SIGTERM, request_stop)
     started = time.monotonic()
     context: JobContext | None = None
     try:
@@ -141,29 +140,29 @@ def run(spec: JobSpec) -> JobResult:
             outcome.write(spec.result_path)
             raise
         if known is not error:
-            log.error("the failure as Spark tells it", exc_info=True)
+            log.error("the original Spark error", exc_info=True)
     seconds = {**outcome.seconds, "all": round(time.monotonic() - started, 3)}
     outcome = JobResult(**{**vars(outcome), "seconds": seconds})
     outcome.write(spec.result_path)
     if context is not None and outcome.ok:
-        do_afterwards(context)
+        on_finished(context)
     return outcome
 
 
 def _aborted(context: JobContext | None) -> SnapshotResult | None:
-    """Return the snapshot that a failed job was at, None if it was at none."""
+    """Return the snapshot that a failed job was taking, None if it took none."""
     shot = context.snapshot if context else None
     return replace(shot, aborted=True) if shot and shot.remaining else shot
 
 
 def _uncommitted(context: JobContext | None) -> tuple[OriginResult, ...]:
-    """Tell of the feeds whose last batch a failed job could not commit."""
+    """Return the feeds whose last batch a failed job could not commit."""
     origins = context.uncommitted if context else ()
     return tuple(OriginResult(origin, failed_batches=1) for origin in origins)
 
 
 def main(arguments: list[str]) -> int:
-    """Run the spec named by the only argument; see the module's text."""
+    """Run the spec that the only argument names; see the module docstring."""
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(message)s", stream=sys.stdout)
     logging.getLogger("py4j").setLevel(logging.WARNING)
     if len(arguments) != 1:

@@ -1,4 +1,4 @@
-"""What the stages of one application share: session, source and lake tables."""
+"""The context that the stages of one application share: session, source and lake tables."""
 
 from __future__ import annotations
 
@@ -56,19 +56,19 @@ log = logging.getLogger("airflow_cdc_provider.jobs")
 
 @dataclass
 class SignalsMemory:
-    """What a job remembers of signals from round to round; a new job needs none of it.
+    """State of signals that a job keeps from round to round; a new job starts without it.
 
     Args:
-        looked_through: The newest batch of the changes table that was looked through for signals.
-        polled_at: When channels were last asked in between, by the monotonic clock.
-        chunks: How many chunks the next commit of a snapshot beside the stream takes.
-        troubles: By channel, why it could not be read when it was last asked.
+        searched_through: The newest batch of the changes table that was searched for signals.
+        polled_at: When channels were last polled within a round, by the monotonic clock.
+        chunks: Number of chunks in the next commit of an incremental snapshot.
+        errors: By channel, the error of the last poll.
     """
 
-    looked_through: int = -1
+    searched_through: int = -1
     polled_at: float = 0.0
     chunks: int = 8
-    troubles: dict[str, str] = field(default_factory=dict)
+    errors: dict[str, str] = field(default_factory=dict)
 
 
 @dataclass
@@ -76,26 +76,26 @@ class JobContext:
     """Everything that a stage works with.
 
     Args:
-        spec: What was asked.
+        spec: The job's specification.
         connector: The declaration.
         spark: The session.
         lake: The lake.
         changes: The connector's changes table.
         source: The source.
-        stopping: Tells whether a clean stop was asked for; long loops look at it between steps.
-        snapshot: How far the snapshot came that this job makes, None without one; also when it fails.
+        stopping: Returns whether a clean stop was requested; long loops check it between steps.
+        snapshot: Progress of the snapshot that this job takes, None without one; also if it fails.
         uncommitted: Feeds whose segments were in a batch that could not be committed.
-        reading: What tasks did to read for all captures of this job.
+        reading: Read metrics of tasks, for all captures of this job.
         last_transactions: By feed, the last transaction that was captured.
-        incremental: How far the newest snapshot beside the stream came, None without one.
-        signals: What it remembers of signals.
-        heartbeats: What has sent heartbeats in this job, None if nothing has.
-        kafka: Librdkafka's settings of the connection that events are published by; shown nowhere.
-        pulsar: Values of the connection that events are published to Pulsar by; shown nowhere.
-        registry: Values of the schema registry's connection; shown nowhere.
-        signals_kafka: Librdkafka's settings of the connection that signals come by; shown nowhere.
-        notifications_kafka: Likewise of the one that notifications go by.
-        afterwards: What is to be done when the job's result is written; it can't fail the job.
+        incremental: Progress of the newest incremental snapshot, None without one.
+        signals: State of signals.
+        heartbeats: The sender of heartbeats in this job, None if it sent none.
+        kafka: librdkafka settings of the connection to publish events with; secret.
+        pulsar: Values of the connection to publish events to Pulsar with; secret.
+        registry: Values of the schema registry's connection; secret.
+        signals_kafka: librdkafka settings of the connection for signals; secret.
+        notifications_kafka: librdkafka settings of the connection for notifications; secret.
+        callbacks: Called after the job's result is written; they can't fail the job.
     """
 
     spec: JobSpec
@@ -117,13 +117,13 @@ class JobContext:
     notifications_kafka: Mapping[str, Any] = field(default_factory=dict, repr=False)
     signals: SignalsMemory = field(default_factory=SignalsMemory, init=False)
     heartbeats: Heartbeats | None = field(default=None, init=False, repr=False)
-    afterwards: list[Callable[[], None]] = field(default_factory=list, init=False, repr=False)
+    callbacks: list[Callable[[], None]] = field(default_factory=list, init=False, repr=False)
     _channels: list[Channel] | None = field(default=None, init=False, repr=False)
     _learned_through: int = field(default=-1, init=False, repr=False)
 
     @cached_property
     def notifier(self) -> Notifier:
-        """Who is told of snapshots."""
+        """Sends notifications of snapshots to the declared channels."""
         chosen = self.connector.notifications
         channels: list[notification_channels.Channel] = []
         for name in dict.fromkeys(chosen.channels):
@@ -141,13 +141,13 @@ class JobContext:
         return Notifier(channels)
 
     @cached_property
-    def tells_of_snapshots(self) -> InitialSnapshot:
-        """What tells of the snapshots that this job takes."""
+    def snapshot_notifier(self) -> InitialSnapshot:
+        """Sends notifications of the snapshots that this job takes."""
         counts = self.connector.notifications.row_counts
         return InitialSnapshot(self.notifier, self.connector.topic_prefix, row_counts=counts)
 
-    def happened(self, event: SnapshotEvent) -> None:
-        """Log what became of a snapshot that was asked for, count it and notify of it."""
+    def record(self, event: SnapshotEvent) -> None:
+        """Log an event of a requested snapshot, count it and send a notification of it."""
         log.info("snapshot %s of signal %s: %s", event.kind, event.request_id, event.table or event.tables)
         self.incremental = after(self.incremental, event)
         notification = incremental_notification(event, self.connector.topic_prefix)
@@ -158,10 +158,10 @@ class JobContext:
 
     @property
     def channels(self) -> Sequence[Channel]:
-        """The ways by which signals come, but the source's feed; they are opened when first asked for.
+        """The channels of signals except the source's feed; they are opened on first use.
 
         Raises:
-            ConfigurationError: One can't be built.
+            ConfigurationError: A channel can't be opened.
         """
         if self._channels is None:
             folder = str(self.spec.options.get("signals_path", ""))
@@ -169,18 +169,18 @@ class JobContext:
             places = ChannelPlaces(
                 Path(folder) if folder else None, options.file, self.connector.name, options.settings
             )
-            makers = {KAFKA_SIGNALS: lambda: topic_of_signals(self.connector, self.signals_kafka)}
-            self._channels = open_channels(options.channels, places, makers)
+            builders = {KAFKA_SIGNALS: lambda: topic_of_signals(self.connector, self.signals_kafka)}
+            self._channels = open_channels(options.channels, places, builders)
         return self._channels
 
     @property
     def listens_to_source(self) -> bool:
-        """Whether signals come in the source's own feed."""
+        """Whether signals arrive in the source's own feed."""
         options = self.connector.signals
         return SOURCE in options.channels and bool(options.collection)
 
     def close(self) -> None:
-        """End the channels of signals and what sends heartbeats; notifications are kept first."""
+        """Flush notifications, then close the channels of signals and the sender of heartbeats."""
         if "notifier" in vars(self):
             self.notifier.flush()
         for channel in self._channels or ():
@@ -190,10 +190,10 @@ class JobContext:
             self.heartbeats.close()
 
     def learn(self, through: int = 0) -> None:
-        """Teach the source what is recorded of its schema, unless it has learned that already.
+        """Pass the recorded schema to the source, unless it has that already.
 
         Args:
-            through: The batch up to which it must know; 0: it is enough that it has learned at all.
+            through: The batch up to which the source must have the schema; 0 for any batch.
         """
         if through > self._learned_through and isinstance(self.source, LearnsSchemas):
             self._learned_through = self.changes.state().batch
@@ -204,27 +204,27 @@ class JobContext:
         """List the tables that this job is for.
 
         Raises:
-            ConfigurationError: The spec names a table that the source doesn't have or the declaration leaves
-                out; or two tables would be kept under one name.
+            ConfigurationError: The spec names a table that the source doesn't have or the declaration
+                excludes; or two tables would have the same lake table.
         """
         self.learn()
         known = self.source.tables()
         self._require_own_names(known)
-        wanted = list(self.spec.tables)
-        missing = sorted(set(wanted) - set(known))
+        selected = list(self.spec.tables)
+        missing = sorted(set(selected) - set(known))
         if missing:
             raise ConfigurationError(
-                f"the job asks for {', '.join(missing)}",
+                f"the job names unknown tables: {', '.join(missing)}",
                 expected=f"tables of the connector {self.connector.name}: {', '.join(known) or 'none'}",
                 remedy="check the name, and the connector's tables and exclude_tables",
             )
-        return wanted or known
+        return selected or known
 
     def require_within_guardrail(self) -> None:
-        """Refuse to go on with more tables than the declaration allows, where it says so.
+        """Enforce the declared limit on the number of tables.
 
         Raises:
-            ConfigurationError: There are more.
+            ConfigurationError: There are more tables, and the declared action is to fail.
         """
         guardrail = self.connector.guardrail
         if not guardrail.max_tables:
@@ -240,28 +240,28 @@ class JobContext:
 
     def mirror(self, table: str) -> Mirror:
         """Return the mirror of a source table."""
-        apart = self.connector.lake.statics == "table"
-        return Mirror(self.lake, self.connector.mirror_table(table), statics_apart=apart)
+        in_table = self.connector.lake.statics == "table"
+        return Mirror(self.lake, self.connector.mirror_table(table), statics_apart=in_table)
 
     def _require_own_names(self, tables: Sequence[str]) -> None:
-        """Refuse tables of which one's mirror, or what stands beside it, is called as another's."""
+        """Refuse tables whose mirrors, or the tables next to them, would have the same name."""
         name = self.connector.name
         owners = {
             self.connector.changes_table: f"the changes table of {name}",
             self.connector.quarantine_table: f"the quarantine of {name}",
             self.connector.notifications_table: f"the notifications of {name}",
-            self.connector.published_table: f"where publishing of {name} stands",
-            self.connector.refused_table: f"the refused records of {name}",
+            self.connector.published_table: f"the published positions of {name}",
+            self.connector.refused_table: f"the dead letters of {name}",
         }
         for table in tables:
             mirror = self.mirror(table)
-            beside = [mirror.side, mirror.statics] if mirror.statics_apart else [mirror.side]
-            for kept in (mirror.table, *beside):
+            others = [mirror.side, mirror.statics] if mirror.statics_apart else [mirror.side]
+            for kept in (mirror.table, *others):
                 if owners.setdefault(kept.name, table) != table:
                     raise ConfigurationError(
-                        f"{owners[kept.name]} and {table} would both be kept in {kept.name}",
-                        expected="a name of its own for each",
-                        remedy="capture one of them by another connector, whose lake.namespace is another",
+                        f"{owners[kept.name]} and {table} would both be stored in {kept.name}",
+                        expected="a distinct name for each",
+                        remedy="capture one of them with another connector that has another lake.namespace",
                     )
 
 
@@ -275,8 +275,8 @@ def build_source(connector: Connector, connection: Mapping[str, Any]) -> Source:
     if isinstance(connector.source, CassandraOptions):
         if connector.source.advanced.latest_segment_only:
             raise ConfigurationError(
-                "source.advanced.latest_segment_only is for looking at a log: a job would lose changes",
-                remedy="leave it out; airflow cdc events takes it",
+                "source.advanced.latest_segment_only is for inspecting a log: a job would lose changes",
+                remedy="remove it; airflow cdc events supports it",
             )
         from airflow_cdc_provider.sources.cassandra.source import CassandraSource
 
@@ -307,21 +307,21 @@ def build_source(connector: Connector, connection: Mapping[str, Any]) -> Source:
     return MongodbSource(connector.source, connection, selection)
 
 
-def do_afterwards(context: JobContext) -> None:
-    """Do what waits for the job's result to be written; what fails is logged."""
-    for work in context.afterwards:
+def on_finished(context: JobContext) -> None:
+    """Run the callbacks of a job whose result is written; errors are logged."""
+    for callback in context.callbacks:
         try:
-            work()
+            callback()
         except CdcError as error:
             log.warning("after the job: %s", error)
 
 
 @contextmanager
 def job_context(spec: JobSpec, stopping: Callable[[], bool]) -> Iterator[JobContext]:
-    """Open what a job needs and close it at the end.
+    """Open the resources of a job and close them at the end.
 
     Raises:
-        ConfigurationError: The declaration, the connection, Java or the lake's classes are not right.
+        ConfigurationError: The declaration, the connection, Java or the lake's classes are invalid.
     """
     connector = Connector.from_dict(spec.connector)
     values = spec.connection.resolve()

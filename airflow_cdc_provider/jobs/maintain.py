@@ -1,4 +1,4 @@
-"""The maintain stage: let go of merged batches, compact files, expire snapshots."""
+"""The maintain stage: expire merged batches, compact files, expire snapshots."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from airflow_cdc_provider.lake.mirror import Mirror, MirrorState
 
 
 class MaintainContext(Protocol):
-    """What of a job tells which batches may go."""
+    """The parts of a job that determine which batches may expire."""
 
     @property
     def connector(self) -> Connector:
@@ -42,28 +42,28 @@ class MaintainContext(Protocol):
 def maintain(context: JobContext) -> JobResult:
     """Maintain the changes table and the mirrors of the job's tables.
 
-    A batch goes when the mirrors of all tables have merged it, also of those that the job is not for, or that
-    have no mirror yet; none of its changes waits for its origin's record of the newest fence; its events are
-    published, if they are to be; and the lake's ``retention_seconds`` are over.
+    A batch expires when the mirrors of all tables have merged it, including tables that the job is not for or
+    that have no mirror yet; none of its changes needs its origin's record of the newest fence; its events are
+    published, if the connector publishes; and the lake's ``retention_seconds`` have expirable.
     """
     retain = context.connector.lake.retention_seconds
     mirrors = {t: m for t in context.tables() if (m := context.mirror(t)).table.exists()}
-    through = last_batch_to_go(context, {t: context.mirror(t).state() for t in context.source.tables()})
+    through = last_expirable_batch(context, {t: context.mirror(t).state() for t in context.source.tables()})
     through = min(through, _last_published(context, through))
-    gone = context.changes.expire(through, datetime.now(UTC) - timedelta(seconds=retain))
-    log.info("%s: batches through %d let go", context.changes.name, gone)
+    expired = context.changes.expire(through, datetime.now(UTC) - timedelta(seconds=retain))
+    log.info("%s: batches through %d expired", context.changes.name, expired)
     for mirror in mirrors.values():
         try:
             if mirror.forget_settled(mirror.state()):
-                log.info("%s: doubts that are settled are forgotten", mirror.name)
+                log.info("%s: resolved keys are removed", mirror.name)
         except CommitConflict:
-            log.info("%s: a merge is under way; settled doubts are forgotten another time", mirror.name)
+            log.info("%s: a merge is in progress; resolved keys will be removed later", mirror.name)
     if context.connector.publish.kafka.enabled:
-        _let_go_of_pins(context, mirrors)
+        _release_pins(context, mirrors)
     own = [context.changes.table]
     if context.connector.publish.pulsar.enabled:
-        standing = context.lake.table(context.connector.published_table, PUBLISHED)
-        own += [standing] if standing.exists() else []
+        positions = context.lake.table(context.connector.published_table, PUBLISHED)
+        own += [positions] if positions.exists() else []
     for table in [*own, *(t for m in mirrors.values() for t in m.tables())]:
         started = time.monotonic()
         done = table.maintain(retain_seconds=retain)
@@ -77,65 +77,65 @@ def maintain(context: JobContext) -> JobResult:
     return report(context)
 
 
-def _let_go_of_pins(context: JobContext, mirrors: Mapping[str, Mirror]) -> None:
-    """Let go of the snapshots of mirrors that publishing after merges doesn't need any more.
+def _release_pins(context: JobContext, mirrors: Mapping[str, Mirror]) -> None:
+    """Release pinned snapshots of mirrors that publishing after merges no longer needs.
 
-    All of them where each change is published: then a connector that had chosen otherwise before has changed.
+    These are all snapshots if each change is published: then the connector published after merges before.
     """
     after_merge = context.connector.publish.kafka.after_merge
     try:
         known = published_merged(context) if after_merge else MergedPosition()
     except BrokersAway as error:
-        log.warning("%s: no snapshot of a mirror is let go: %s", context.connector.name, error)
+        log.warning("%s: no snapshot of a mirror is released: %s", context.connector.name, error)
         return
     if known is None:
         return
     for table, mirror in mirrors.items():
-        place = known.tables.get(table)
-        if place is not None or not after_merge:
-            release(context.lake.table(mirror.name), place.snapshot if place else None)
+        position = known.tables.get(table)
+        if position is not None or not after_merge:
+            release(context.lake.table(mirror.name), position.snapshot if position else None)
 
 
 def _last_published(context: JobContext, through: int) -> int:
-    """Return the last batch whose events nobody waits for; all of them, if nothing is published."""
+    """Return the last batch whose events are published; the given one if nothing is published."""
     publish = context.connector.publish
-    # After merges rows of mirrors are published, whatever they came of.
+    # Publishing after merges reads mirrors, not batches.
     if not publish.enabled or publish.kafka.after_merge:
         return through
     try:
         batch = published_through(context)
     except BrokersAway as error:
-        log.warning("%s: no batch is let go: %s", context.changes.name, error)
+        log.warning("%s: no batch expires: %s", context.changes.name, error)
         return -1
     if batch is None:
         return -1 if publish.start == "earliest" else through
     return batch
 
 
-def last_batch_to_go(context: MaintainContext, states: Mapping[str, MirrorState]) -> int:
-    """Return the last batch that no mirror needs any more, -1 for none.
+def last_expirable_batch(context: MaintainContext, states: Mapping[str, MirrorState]) -> int:
+    """Return the last batch that no mirror needs, -1 for none.
 
     Args:
         context: The job.
-        states: Of the mirrors, by source table: of all that the changes table has changes of.
+        states: States of mirrors by source table, for all tables with changes in the changes table.
     """
     if not states:
         return -1
     newest = context.changes.state().batch
     pending = pending_by_table(context.changes, {t: s.merged_through for t, s in states.items()}, newest)
-    passed = newest
+    expirable = newest
     for table, state in states.items():
         found = pending.get(table, Pending())
         moved = newest_event(add_fences(state.fences, found.fences)) != newest_event(state.fences)
         if found.rows or moved:
-            passed = min(passed, state.merged_through)
-    return min(passed, _first_undecided(context, states) - 1)
+            expirable = min(expirable, state.merged_through)
+    return min(expirable, _first_undecided(context, states) - 1)
 
 
 def _first_undecided(context: MaintainContext, states: Mapping[str, MirrorState]) -> int:
     """Return the first batch with changes that count as older than a fence until its record arrives.
 
-    A record that doesn't arrive while deletions are remembered is not waited for.
+    A record that doesn't arrive while deletions are retained is no longer expected.
     """
     from pyspark.sql import functions as f
 
@@ -149,7 +149,7 @@ def _first_undecided(context: MaintainContext, states: Mapping[str, MirrorState]
     found = rows.groupBy("source_table", "origin").agg(f.min("batch").alias("first")).collect()
     for row in found:
         origins = {fence.origin for fence in newest_event(fenced[row["source_table"]].fences)}
-        # A fence of all feeds decides everything; a row of no feed is older than any fence of a feed.
+        # A fence of all feeds applies to all changes; a row of no feed is older than any fence of a feed.
         if row["origin"] and origins.isdisjoint(("", row["origin"])):
             log.warning(
                 "%s: node %s has no record of the last TRUNCATE yet; batches from %d on are kept for it",

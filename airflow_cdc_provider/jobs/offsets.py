@@ -1,4 +1,4 @@
-"""The offsets stage: show, set or reset where a connector resumes, or forget a feed that is gone."""
+"""The offsets stage: show, set or reset a connector's position, or remove a feed that no longer exists."""
 
 from __future__ import annotations
 
@@ -19,22 +19,25 @@ from airflow_cdc_provider.kafka.errors import BrokersAway
 
 
 def offsets(context: JobContext) -> JobResult:
-    """Do what the option ``action`` says.
+    """Run the action of the option ``action``.
 
-    ``show`` and ``status`` change nothing; ``status`` tells of each table besides. ``set`` stores the option
-    ``offset`` (the source's JSON) once its form is checked. ``reset`` forgets the position (capture begins as
-    at first) and the finished snapshots of the spec's tables, or of all; mirrors and captured changes stay,
-    and merging them again changes nothing.
-    ``forget`` takes the option ``origin`` out of the position: a node that will never come back, whose last
-    segments can't be had. What was not captured of it is lost, unless other nodes have copies.
-    ``publish`` lets publishing go on with the option ``batch`` of the changes table, whatever was published;
-    ``next`` is the one that the next capture makes. After merges 1 is all rows anew, ``next`` what is merged
-    from now on, and others are refused.
-    ``adopt`` makes what is stored this connector's, under another connection, scope or topic prefix.
+    ``show`` and ``status`` change nothing; ``status`` also reports each table. ``set`` validates and stores
+    the option ``offset`` (the source's JSON). ``reset`` removes the position (capture starts over) and the
+    finished snapshots of the spec's tables, or of all; mirrors and captured changes stay, and merging them
+    again has no effect.
+
+    ``forget`` removes the option ``origin`` from the position: a node that is lost together with its last
+    segments. Changes of it that were not captured are lost, unless other nodes have copies.
+
+    ``publish`` sets the batch of the changes table with which publishing continues, in the option ``batch``,
+    whatever was published; ``next`` is the batch of the next capture. If rows are published after merges, 1
+    publishes all rows again, ``next`` only later merges, and other numbers are refused.
+
+    ``adopt`` takes over a stored offset under another connection, scope or topic prefix.
 
     Raises:
-        ConfigurationError: An unknown action, an offset of a wrong form, an unknown origin, or the offset is
-            another connector's.
+        ConfigurationError: The action or origin is unknown, the offset is invalid or belongs to another
+            connector.
         CommitConflict: A capture committed meanwhile.
     """
     action = context.spec.options.get("action", "show")
@@ -65,8 +68,8 @@ def offsets(context: JobContext) -> JobResult:
         context.source.validate_offset(offset)
         progress = progress.with_source(offset)
     elif action == "reset":
-        gone = set(context.spec.tables) or set(progress.snapshots)
-        kept = {t: s for t, s in progress.snapshots.items() if t not in gone}
+        reset = set(context.spec.tables) or set(progress.snapshots)
+        kept = {t: s for t, s in progress.snapshots.items() if t not in reset}
         source = progress.source if context.spec.tables else None
         progress = replace(progress, source=source, snapshots=kept)
     elif action == "forget":
@@ -74,9 +77,9 @@ def offsets(context: JobContext) -> JobResult:
     elif action == "adopt":
         if state.offset is None:
             raise ConfigurationError(
-                "there is nothing to adopt",
+                "there is no offset to adopt",
                 expected=f"a changes table {context.connector.changes_table} with an offset",
-                remedy="the first capture makes it this connector's",
+                remedy="none needed: the first capture creates it for this connector",
             )
         progress = progress.with_identity(identity_of(context.connector))
     else:
@@ -91,21 +94,21 @@ def offsets(context: JobContext) -> JobResult:
 
 
 def _with_publishing(context: JobContext, outcome: JobResult) -> JobResult:
-    """Add where publishing stands, of a connector that publishes."""
+    """Add the published position of a connector that publishes."""
     if not context.connector.publish.enabled:
         return outcome
     try:
         batch = published_through(context)
     except BrokersAway as error:
-        return replace(outcome, findings=(*outcome.findings, f"where publishing stands isn't known: {error}"))
+        return replace(outcome, findings=(*outcome.findings, f"the published position is unknown: {error}"))
     if batch is None:
         return replace(outcome, findings=(*outcome.findings, "nothing was published yet"))
-    told = PublishResult(
+    published = PublishResult(
         batch,
         pending_batches=context.changes.state().batch - batch,
         lag_seconds=publishing_lag(context, batch),
     )
-    return replace(outcome, published=told)
+    return replace(outcome, published=published)
 
 
 def _without(offset: Mapping[str, Any], origin: object) -> dict[str, Any]:

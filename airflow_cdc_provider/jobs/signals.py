@@ -1,12 +1,12 @@
-"""Signals in a running job: taken in from all channels, made good in the lake, and followed.
+"""Signals in a running job: received from all channels, stored in the lake, and applied.
 
-Taking in is one commit: what is asked for stands in the offset before a channel lets go of it. Signals in the
-source's own feed need no such care, since their changes are in the changes table: the offset says up to which
-batch it was looked through.
+Signals are received in one commit: requests are stored with the offset before they are acknowledged to their
+channel. Signals in the source's own feed need no acknowledgment, since they are in the changes table: the
+offset has the last batch that was searched for them.
 
-A signal that can't be followed, or a channel that can't be read, is told and never ends the job: the capture
-depends on neither, and what waits in a channel is taken in later. What ends it is a channel that can never be
-read as it is declared.
+A signal that can't be applied, or a channel that can't be read, is logged and reported, but never fails the
+job: the capture depends on neither, and signals stay in their channel until it can be read. Only a channel
+with an invalid declaration fails the job.
 """
 
 from __future__ import annotations
@@ -34,50 +34,49 @@ from airflow_cdc_provider.signals.channels import Channel, ChannelRefused, Keeps
 from airflow_cdc_provider.signals.signal import Arrived
 from airflow_cdc_provider.sources.abilities import CarriesSignals
 
-_MOST_BATCHES_AGAIN: Final = 50
-"""After so many batches without a signal the offset tells that they were looked through."""
+_MAX_UNSTORED_BATCHES: Final = 50
+"""Number of batches without a signal after which the offset stores that they were searched."""
 _CAPTURE_SECONDS: Final = 30.0
-"""How long chunks are read, in a run that reads them to the end, before the feed is captured again."""
+"""Time of reading chunks after which a run captures the feed again."""
 
 
 @dataclass
 class Followed:
-    """What came of following signals in one round.
+    """The outcome of applying signals in one round.
 
     Args:
-        captured: What was captured meanwhile.
-        shot: What blocking snapshots did.
+        captured: Captures during the round.
+        shot: Result of blocking snapshots.
     """
 
     captured: list[CaptureCounts] = field(default_factory=list)
     shot: SnapshotResult | None = None
 
     def with_captured(self, first: CaptureCounts) -> CaptureCounts:
-        """Return the capture that the round began with and those meanwhile as one."""
+        """Return the first capture of the round and the later ones as one."""
         return reduce(CaptureCounts.joined, self.captured, first)
 
     def with_shot(self, first: SnapshotResult | None) -> SnapshotResult | None:
-        """Return the snapshot that the round began with and those meanwhile as one."""
+        """Return the first snapshot of the round and the later ones as one."""
         if first is None or self.shot is None:
             return first or self.shot
         return self.shot.joined(first)
 
 
 def follow(context: JobContext) -> Followed:
-    """Take in what arrived and work on what is asked for, once the feed was captured to its head.
+    """Receive signals and process requests, after the feed was captured to its head.
 
-    Blocking snapshots are taken to their end. Incremental ones are read for a while: in a stream as long as
-    its commit interval, else as long as ``snapshot.incremental.seconds_per_run`` says, with the feed captured
-    in between.
+    Blocking snapshots are completed. Incremental ones are read for a limited time: in a stream its commit
+    interval, else ``snapshot.incremental.seconds_per_run``, with captures of the feed in between.
 
     Raises:
-        CommitConflict: Another writer took the changes table.
-        CdcError: A snapshot or a capture failed as these do.
+        CommitConflict: Another writer committed to the changes table.
+        CdcError: A snapshot or a capture failed.
     """
     done = Followed()
     until = time.monotonic() + _seconds(context)
     captured_at = time.monotonic()
-    progress, state = _take_in(context, *_stored(context))
+    progress, state = _receive(context, *_stored(context))
     while not context.stopping():
         if request := progress.signals.blocking:
             shot = take_blocking(context, request)
@@ -93,24 +92,24 @@ def follow(context: JobContext) -> Followed:
         if now - captured_at > _CAPTURE_SECONDS:
             done.captured.append(capture(context))
             captured_at = time.monotonic()
-            progress, state = _take_in(context, *_stored(context))
-        elif waiting(context):
-            progress, state = _take_in(context, progress, state)
+            progress, state = _receive(context, *_stored(context))
+        elif has_signals(context):
+            progress, state = _receive(context, progress, state)
     return done
 
 
 def busy(context: JobContext) -> bool:
-    """Tell whether there is more to do at once: an incremental snapshot that isn't paused."""
+    """Return whether the next round must start at once: an incremental snapshot is active and not paused."""
     return _stored(context)[0].signals.incremental is not None
 
 
-def waiting(context: JobContext) -> bool:
-    """Tell whether a channel but the source has something; asks no more often than the options say."""
+def has_signals(context: JobContext) -> bool:
+    """Return whether a channel other than the source has signals; polls at the declared interval."""
     now = time.monotonic()
     if now - context.signals.polled_at < context.connector.signals.poll_interval_seconds:
         return False
     context.signals.polled_at = now
-    return any(arrived for _, arrived in _outside(context))
+    return any(arrived for _, arrived in _poll_channels(context))
 
 
 def _seconds(context: JobContext) -> float:
@@ -119,70 +118,73 @@ def _seconds(context: JobContext) -> float:
     return context.connector.snapshot.incremental.seconds_per_run or float("inf")
 
 
-def _take_in(context: JobContext, progress: Progress, state: ChangesState) -> tuple[Progress, ChangesState]:
-    """Take in what channels have; commit it, then let go of it there."""
+def _receive(context: JobContext, progress: Progress, state: ChangesState) -> tuple[Progress, ChangesState]:
+    """Receive the signals of all channels, commit them, then acknowledge them."""
     memory, before = context.signals, progress.signals
     for channel in context.channels:
         if isinstance(channel, KeepsPlace):
             channel.resume(before.places.get(channel.name))
-    outside = _outside(context)
-    arrived = [*_inside(context, before.read_batch, state), *(one for _, some in outside for one in some)]
+    polled = _poll_channels(context)
+    arrived = [
+        *_search_batches(context, before.read_batch, state),
+        *(one for _, some in polled for one in some),
+    ]
     result = received(before, arrived, context.tables() if arrived else (), time.time_ns() // 1000)
     for text in result.warnings:
         log.warning("%s", text)
-    read = [channel for channel, _ in outside]
-    signals = replace(result.state, places={**before.places, **_places(read)})
+    read = [channel for channel, _ in polled]
+    signals = replace(result.state, places={**before.places, **_positions(read)})
     if context.listens_to_source:
-        late = memory.looked_through - signals.read_batch > _MOST_BATCHES_AGAIN
+        late = memory.searched_through - signals.read_batch > _MAX_UNSTORED_BATCHES
         if late or signals != before:
-            signals = replace(signals, read_batch=memory.looked_through)
+            signals = replace(signals, read_batch=memory.searched_through)
     if signals != before:
         progress = progress.with_signals(signals)
         state = context.changes.set_offset(progress.to_offset(), state)
     for channel in read if arrived or signals.places != before.places else ():
         channel.done()
     for event in result.events:
-        context.happened(event)
+        context.record(event)
     for identity, message in result.messages:
         offset = json.dumps(progress.source, sort_keys=True)
-        log.info("signal %s says: %s", identity, message.replace("{}", offset))
+        log.info("signal %s: %s", identity, message.replace("{}", offset))
     return progress, state
 
 
-def _outside(context: JobContext) -> list[tuple[Channel, Sequence[Arrived]]]:
-    """Ask all channels but the source; return those that could be read with what they brought.
+def _poll_channels(context: JobContext) -> list[tuple[Channel, Sequence[Arrived]]]:
+    """Poll all channels other than the source; return the readable ones with their signals.
 
     Raises:
-        ChannelRefused: One never can be read.
+        ChannelRefused: A channel's declaration is invalid.
     """
     found: list[tuple[Channel, Sequence[Arrived]]] = []
-    troubles = context.signals.troubles
+    errors = context.signals.errors
     for channel in context.channels:
         try:
             found.append((channel, channel.receive()))
-            troubles.pop(channel.name, None)
+            errors.pop(channel.name, None)
         except ChannelRefused:
             raise
         except CdcError as error:
-            if troubles.get(channel.name) != str(error):
-                log.warning("channel %s is read again later: %s", channel.name, error)
-            troubles[channel.name] = str(error)
+            if errors.get(channel.name) != str(error):
+                log.warning("channel %s can't be read now, retrying later: %s", channel.name, error)
+            errors[channel.name] = str(error)
     return found
 
 
-def _places(channels: Sequence[Channel]) -> dict[str, Mapping[str, Any]]:
-    """Return where the channels that keep a place stand, those that have one."""
-    places = {channel.name: channel.place for channel in channels if isinstance(channel, KeepsPlace)}
-    return {name: place for name, place in places.items() if place is not None}
+def _positions(channels: Sequence[Channel]) -> dict[str, Mapping[str, Any]]:
+    """Return the positions of the channels that have one."""
+    positions = {channel.name: channel.place for channel in channels if isinstance(channel, KeepsPlace)}
+    return {name: position for name, position in positions.items() if position is not None}
 
 
-def _inside(context: JobContext, read_batch: int, state: ChangesState) -> Sequence[Arrived]:
-    """Look for signals among the changes of batches that nobody looked through."""
+def _search_batches(context: JobContext, read_batch: int, state: ChangesState) -> Sequence[Arrived]:
+    """Search new batches of the changes table for signals."""
     source, memory = context.source, context.signals
     if not context.listens_to_source or not isinstance(source, CarriesSignals):
         return ()
-    after = max(memory.looked_through, read_batch)
-    memory.looked_through = max(state.batch, after)
+    after = max(memory.searched_through, read_batch)
+    memory.searched_through = max(state.batch, after)
     if after >= state.batch:
         return ()
     collection = context.connector.signals.collection
@@ -192,25 +194,27 @@ def _inside(context: JobContext, read_batch: int, state: ChangesState) -> Sequen
 
 
 def take_blocking(context: JobContext, request: SnapshotRequest) -> SnapshotResult | None:
-    """Copy the tables of a request as a first snapshot does, while nothing is captured.
+    """Copy the tables of a request like an initial snapshot, while nothing is captured.
 
-    Rows that the source no longer has leave the mirrors of tables that were asked for without a filter.
+    Rows that the source no longer has are removed from the mirrors of tables without a filter.
 
     Returns:
-        What it did, None if it was refused. A job that is asked to stop meanwhile leaves the rest to
-        the next.
+        The result, None if the request was refused. A job that is stopped meanwhile leaves the rest to the
+        next one.
     """
     progress, state = _stored(context)
     if not request.started:
         request = replace(request, started=True)
         signals = progress.signals.with_request(request).with_outcome(request.id, "running")
         context.changes.set_offset(progress.with_signals(signals).to_offset(), state)
-        context.happened(_event("started", request))
+        context.record(_event("started", request))
     known = progress.snapshots
     left = [
         copy
         for copy in request.tables
-        if not ((taken := known.get(copy.table)) and taken.done and taken.began_us >= request.asked_us)
+        if not (
+            (previous := known.get(copy.table)) and previous.done and previous.began_us >= request.asked_us
+        )
     ]
     shot: SnapshotResult | None = None
     try:
@@ -236,10 +240,8 @@ def take_blocking(context: JobContext, request: SnapshotRequest) -> SnapshotResu
     for copy in request.tables:
         rows = shot.rows_by_table.get(copy.table) if shot else None
         status: ScanStatus = "EMPTY" if rows == 0 else "SUCCEEDED"
-        context.happened(
-            replace(_event("table_scanned", request), table=copy.table, rows=rows, status=status)
-        )
-    context.happened(_event("completed", request))
+        context.record(replace(_event("table_scanned", request), table=copy.table, rows=rows, status=status))
+    context.record(_event("completed", request))
     return shot
 
 

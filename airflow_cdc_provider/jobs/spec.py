@@ -1,7 +1,7 @@
-"""The job spec: what an operator asks of a Spark application, and the result that it gets back.
+"""The specification of a Spark application, which an operator writes, and the result that it reads.
 
-Both are JSON files. A spec holds no secret: a connection's values are named by a reference that the job
-resolves (:class:`ConnectionRef`). This module is import-light; operators import it when a DAG is parsed.
+Both are JSON files. A spec has no secrets: it refers to a connection's values, and the job resolves the
+reference (:class:`ConnectionRef`). This module is import-light; operators import it when a DAG is parsed.
 """
 
 from __future__ import annotations
@@ -34,27 +34,27 @@ Stage = Literal[
 STAGES: tuple[Stage, ...] = get_args(Stage)
 
 SNAPSHOT_ROWS: Final = "snapshot_rows.jsonl"
-"""Name of the file beside the result in which a job tells how many rows it has read of each table."""
+"""Name of the file next to the result in which a job reports the rows read per table."""
 NOTIFICATIONS: Final = "notifications.jsonl"
-"""Name of the file beside the result in which a job tells its notifications to Airflow."""
+"""Name of the file next to the result in which a job passes notifications to Airflow."""
 
 
 NEXT: Final = "next"
-"""In place of a batch's number: the one that the next capture makes."""
+"""In place of a batch's number: the batch of the next capture."""
 KAFKA: Final = "kafka"
-"""Where, in a job's connection, librdkafka's settings stand by which events are published."""
+"""Key in a job's connection of the librdkafka settings for publishing events."""
 PULSAR: Final = "pulsar"
-"""Likewise the values of Pulsar's."""
+"""Key in a job's connection of Pulsar's values."""
 REGISTRY: Final = "registry"
-"""Where, in a job's connection, the values of the schema registry's stand."""
+"""Key in a job's connection of the schema registry's values."""
 SIGNALS_KAFKA: Final = "signals_kafka"
-"""Where, in a job's connection, librdkafka's settings stand by which signals come."""
+"""Key in a job's connection of the librdkafka settings for signals."""
 NOTIFICATIONS_KAFKA: Final = "notifications_kafka"
-"""Likewise those by which notifications go."""
+"""Key in a job's connection of the librdkafka settings for notifications."""
 FOLLOWING: Final[tuple[Stage, ...]] = ("sync", "capture", "stream")
-"""Stages that follow signals."""
+"""Stages that process signals."""
 NOTIFYING: Final[tuple[Stage, ...]] = ("sync", "capture", "stream", "snapshot")
-"""Stages that tell of snapshots."""
+"""Stages that send notifications of snapshots."""
 PUBLISHING: Final[tuple[Stage, ...]] = (
     "sync",
     "stream",
@@ -64,12 +64,12 @@ PUBLISHING: Final[tuple[Stage, ...]] = (
     "replay",
     "compare_topics",
 )
-"""Stages that ask the broker, of a connector that publishes."""
+"""Stages that connect to the broker of a connector that publishes."""
 
 
 @dataclass(frozen=True)
 class ConnectionRef:
-    """Where a job finds a connection's values (a JSON object: host, port, login, password, schema, extra).
+    """Location of a connection's values (a JSON object: host, port, login, password, schema, extra).
 
     Args:
         environment: Name of an environment variable, or empty.
@@ -83,7 +83,7 @@ class ConnectionRef:
         """Read the values.
 
         Raises:
-            ConfigurationError: Nothing is there, or the file can be read by others.
+            ConfigurationError: The values don't exist, or other users can read the file.
         """
         if self.environment:
             text = os.environ.get(self.environment)
@@ -110,12 +110,12 @@ class JobSpec:
     """One Spark application.
 
     Args:
-        stage: What to do.
+        stage: The stage to run.
         connector: The declaration as a mapping (see :mod:`airflow_cdc_provider.connector`).
-        result_path: Where to write the :class:`JobResult`; its folder must exist for the driver.
+        result_path: Path of the :class:`JobResult`; its folder must exist for the driver.
         connection: The source's connection; an empty reference for offline input.
         tables: Only these tables; empty for all that the declaration selects.
-        options: Options of the stage, named in the stage's module.
+        options: Options of the stage, documented in the stage's module.
     """
 
     stage: Stage
@@ -127,12 +127,12 @@ class JobSpec:
 
     @property
     def rows_path(self) -> Path | None:
-        """Where the job tells how many rows a snapshot has read; None if it has no result file either."""
+        """File in which the job reports the rows read by a snapshot; None without a result file."""
         return Path(self.result_path).with_name(SNAPSHOT_ROWS) if self.result_path else None
 
     @property
     def notifications_path(self) -> Path | None:
-        """Where the job tells its notifications to Airflow; None if it has no result file either."""
+        """File in which the job passes notifications to Airflow; None without a result file."""
         return Path(self.result_path).with_name(NOTIFICATIONS) if self.result_path else None
 
     def to_json(self) -> str:
@@ -144,13 +144,13 @@ class JobSpec:
         """Read what :meth:`to_json` wrote.
 
         Raises:
-            ConfigurationError: The text is no spec of this version.
+            ConfigurationError: The text is not a valid spec of this version.
         """
         values = json.loads(text)
         unknown = set(values) - set(cls.__dataclass_fields__)
         if unknown or values.get("stage") not in STAGES:
             raise ConfigurationError(
-                "this is no job spec of this version",
+                "not a valid job spec of this version",
                 expected=f"a stage among {', '.join(STAGES)}; fields {', '.join(cls.__dataclass_fields__)}",
                 found=f"stage {values.get('stage')!r}, unknown fields {sorted(unknown)}",
                 remedy="use the same package version in Airflow and on Spark's driver",
@@ -161,12 +161,13 @@ class JobSpec:
 
 @dataclass(frozen=True)
 class TableResult:
-    """What a job did to one table: numbers for XCom, asset events and metrics.
+    """Result of a job for one table: numbers for XCom, asset events and metrics.
 
-    ``row_changes`` counts what was merged of a cell-level source: changes of single rows and of statics, and
-    deletions; ``copies`` those of them that say just what another one says, as each replica's copy of a write
-    does. ``error_code`` and ``error`` say why it could not be done, as :class:`JobResult` does of the whole
-    job.
+    ``row_changes`` counts merged changes of a cell-level source: changes of rows and of static columns, and
+    deletions; ``copies`` those of them that repeat another one, such as each replica's
+    duplicate of a write. ``doubtful`` counts keys that must be reread; ``unseen`` means that rows
+    not returned by the last snapshot must still be reread. ``error_code`` and ``error`` have the error, as
+    :class:`JobResult` has for the job.
     """
 
     table: str
@@ -190,23 +191,23 @@ class TableResult:
 
 @dataclass(frozen=True)
 class SnapshotResult:
-    """How far a snapshot of several tables came.
+    """Progress of a snapshot of several tables.
 
     Args:
-        tables: How many tables it is of.
-        remaining: How many of them are not read to their end.
-        rows: Rows read, all tables together.
-        rows_by_table: Rows read by table; while it runs, or when it failed, as far as tasks told.
-        seconds: How long it took so far.
-        aborted: Whether the job failed while it ran; what was committed stays and is resumed.
-        paused: Whether it waits until somebody resumes it.
-        paused_seconds: How long it waited so.
-        erroneous: Rows that could not be read and were set apart.
-        disconnects: Connections that its reads lost.
-        last_event: The last row that a task told of, in words.
-        last_event_at: When that was, epoch seconds; None before the first.
-        rows_by_origin: Rows committed, by feed (a shard) and table; when it has ended, of sources whose
-            snapshots tell feeds.
+        tables: Number of tables.
+        remaining: Number of tables that are not completed.
+        rows: Rows read, of all tables.
+        rows_by_table: Rows read by table; while it runs, or after a failure, as reported by tasks.
+        seconds: Duration so far.
+        aborted: Whether the job failed during the snapshot; commits stay and are resumed.
+        paused: Whether it is paused until it is resumed.
+        paused_seconds: Duration of pauses.
+        erroneous: Rows that could not be read and were quarantined.
+        disconnects: Connections lost during the reading.
+        last_event: Description of the last row that a task reported.
+        last_event_at: Time of that report, epoch seconds; None before the first.
+        rows_by_origin: Committed rows by feed (a shard) and table; set at the end, for sources whose
+            snapshots have feeds.
     """
 
     tables: int = 0
@@ -251,30 +252,30 @@ class SnapshotResult:
 
     @property
     def running(self) -> bool:
-        """Whether it goes on with the next run: it was asked to stop in between."""
+        """Whether the next run resumes it, after a requested stop."""
         return self.remaining > 0 and not self.aborted
 
 
 @dataclass(frozen=True)
 class IncrementalResult:
-    """How far a snapshot beside the stream came.
+    """Progress of an incremental snapshot.
 
     Args:
-        request_id: Id of the signal that asked for it.
-        state: Where it stands.
-        tables: How many tables it is of.
-        remaining: How many of them are not read to their end.
-        table: The table that it reads, or read last.
-        chunk_id: Its newest chunk.
-        chunk_from: First key of that, as text.
-        chunk_to: Where that ends.
+        request_id: Id of the signal that requested it.
+        state: Its state.
+        tables: Number of tables.
+        remaining: Number of tables that are not completed.
+        table: The current table, or the last one.
+        chunk_id: Id of the newest chunk.
+        chunk_from: First key of the chunk, as text.
+        chunk_to: Last key of the chunk.
         table_from: First key of the table's first chunk.
-        table_to: The greatest key that the table had when its reading began.
+        table_to: The greatest key of the table when its reading started.
         rows_by_table: Rows read by table.
-        began_us: When it began, µs since 1970; 0 before.
-        ended_us: When it ended; 0 before.
-        paused_at_us: Since when it is paused; 0 if it isn't.
-        paused_us: How long it was paused before.
+        began_us: Start time, µs since 1970; 0 before.
+        ended_us: End time; 0 before.
+        paused_at_us: Start of the current pause; 0 if it isn't paused.
+        paused_us: Duration of earlier pauses.
     """
 
     request_id: str
@@ -294,27 +295,27 @@ class IncrementalResult:
     paused_us: int = 0
 
     def seconds(self, now_us: int) -> float:
-        """Return how long it has taken, pauses included."""
+        """Return its duration, including pauses."""
         return max((self.ended_us or now_us) - self.began_us, 0) / 1e6 if self.began_us else 0.0
 
     def paused_seconds(self, now_us: int) -> float:
-        """Return how long of it it was paused."""
+        """Return the duration of its pauses."""
         now = max((self.ended_us or now_us) - self.paused_at_us, 0) if self.paused_at_us else 0
         return (self.paused_us + now) / 1e6
 
 
 @dataclass(frozen=True)
 class SegmentNumbers:
-    """What a capture did to the segments of one feed.
+    """Segments of one feed during a capture.
 
     Args:
-        seen: Segments with changes to read when it began.
-        at_once: The most segments of one batch.
-        read: Segments that it read to their end, or up to where they were durable when it began.
-        waiting: Segments with changes to read when it ended.
-        waiting_max: The most that waited meanwhile.
-        kept: Segments that are done with and still there when it ended.
-        kept_max: The most of them meanwhile.
+        seen: Segments with unread changes at its start.
+        at_once: Maximum number of segments in a batch.
+        read: Segments read to their end, or to the end of their durable part at its start.
+        waiting: Segments with unread changes at its end.
+        waiting_max: Maximum number of such segments.
+        kept: Completed segments that still exist at its end.
+        kept_max: Maximum number of such segments.
     """
 
     seen: int = 0
@@ -328,26 +329,24 @@ class SegmentNumbers:
 
 @dataclass(frozen=True)
 class OriginResult:
-    """What a job captured of one ordered feed, such as a node's log.
+    """Result of a capture for one ordered feed, such as a node's log.
 
     Args:
         origin: The feed: a host id, ``stream``.
-        file: The segment that was read last, empty where there are none.
-        position: Up to where in it.
+        file: The segment that was read last, empty without segments.
+        position: The position in that segment.
         mutations: Changes captured.
-        errors: Entries that could not be read and were set apart.
-        latency_seconds: The greatest time from the write of a change to its capture, None where it isn't
-            known.
-        latency_p50_seconds: Half of the changes took no longer.
-        latency_p99_seconds: 99 of 100 took no longer.
-        latency_p95_seconds: 95 of 100 took no longer.
-        latency_min_seconds: The least.
-        latency_average_seconds: The mean.
-        passed_over: What was met there that is no change of a captured table, by why: ``view``, ``counter``,
-            ``unselected``, ``system``.
-        failed_batches: Batches with changes of it that could not be committed; the next run reads them again.
-        segments: Of sources that read segments.
-        stream: Of sources that listen to a server's stream: what the job's process met on it so far.
+        errors: Entries that could not be read and were quarantined.
+        latency_seconds: Maximum time from the write of a change to its capture, None if unknown.
+        latency_p50_seconds: 50th percentile of that time.
+        latency_p99_seconds: 99th percentile.
+        latency_p95_seconds: 95th percentile.
+        latency_min_seconds: Minimum.
+        latency_average_seconds: Mean.
+        passed_over: Number of skipped changes, by reason: ``view``, ``counter``, ``unselected``, ``system``.
+        failed_batches: Batches with its changes that could not be committed; the next run reads them again.
+        segments: Segments, for sources that read them.
+        stream: Stream metrics of the job's process so far, for sources that read a server's stream.
     """
 
     origin: str
@@ -369,17 +368,17 @@ class OriginResult:
 
 @dataclass(frozen=True)
 class PublishResult:
-    """What a job published, and where publishing stands.
+    """Result of publishing, and the published position.
 
     Args:
         batch: All batches of the changes table up to this one are published.
-        records: Records sent, set apart ones not among them.
-        refused: Records that can't be made, or that the broker refused, and that were set apart.
-        transactions: How many there were.
-        pending_batches: Batches that are not published.
-        lag_seconds: How long ago the oldest of them was committed; 0 for none.
-        seconds: How long it took.
-        findings: Warnings for people.
+        records: Records sent, without dead letters.
+        refused: Dead letters: records that can't be built or that the broker refused.
+        transactions: Number of transactions.
+        pending_batches: Number of batches that are not published.
+        lag_seconds: Age of the oldest of them; 0 for none.
+        seconds: Duration.
+        findings: Warnings for operators.
     """
 
     batch: int
@@ -394,15 +393,15 @@ class PublishResult:
 
 @dataclass(frozen=True)
 class ReplayResult:
-    """What a job published once more.
+    """Result of a replay.
 
     Args:
         first_batch: The first batch of the changes table whose events were sent.
-        last_batch: The last one.
-        records: Records sent by this run; those that an earlier try had sent are not among them.
-        refused: Records that can't be made, or that the broker refused, and that were set apart.
-        transactions: How many there were.
-        seconds: How long it took.
+        last_batch: The last batch.
+        records: Records sent by this run, without those of earlier tries.
+        refused: Dead letters: records that can't be built or that the broker refused.
+        transactions: Number of transactions.
+        seconds: Duration.
     """
 
     first_batch: int
@@ -418,17 +417,17 @@ SnapshotState = Literal["none", "running", "done", "outdated"]
 
 @dataclass(frozen=True)
 class TableStatus:
-    """Where one table stands.
+    """Status of one table.
 
     Args:
         table: The table.
-        snapshot: Whether it was read in full; ``outdated`` since changes of it were lost.
-        offset: The source's offset up to which its mirror holds all its changes, None before the first merge.
+        snapshot: State of its snapshot; ``outdated`` if changes were lost since.
+        offset: The source's offset through which its mirror is complete, None before the first merge.
         pending: Records that are captured and not merged.
-        pending_seconds: How long ago the oldest of them was captured.
-        rows: Rows of its mirror, None where they would have to be counted.
-        doubtful: Keys that are to be read again at the source.
-        undecodable: Changes that no schema explains yet.
+        pending_seconds: Age of the oldest of them.
+        rows: Rows of its mirror, None if unknown without counting.
+        doubtful: Unresolved keys, which must be reread from the source.
+        undecodable: Changes that no known schema decodes yet.
     """
 
     table: str
@@ -446,32 +445,32 @@ class JobResult:
     """The outcome of a job, written to ``result_path`` at its end, whether it succeeded or not.
 
     Args:
-        ok: Whether the stage did all it was asked.
-        offset: The connector's offset afterwards.
-        batches: Commits made to the changes table.
-        changes: Changes captured.
+        ok: Whether the stage completed.
+        offset: The connector's offset after the job.
+        batches: Number of commits to the changes table.
+        changes: Number of captured changes.
         lag_seconds: See :class:`~airflow_cdc_provider.sources.base.Lag`.
-        lag_bytes: Likewise.
-        tables: Per table.
-        seconds: Per part of the job, wall time.
-        findings: Warnings for people.
-        error_code: Code of the :class:`~airflow_cdc_provider.exceptions.CdcError` that ended it.
-        error: Its text.
-        origins: Per ordered feed of the source.
-        snapshot: How far a snapshot came, if there was one.
-        passed_over: As for each origin, of all together.
-        status: Per table where it stands, if that was asked for.
-        signals: Likewise the newest signals and the snapshots that they asked for: see
+        lag_bytes: See :class:`~airflow_cdc_provider.sources.base.Lag`.
+        tables: Results per table.
+        seconds: Wall time per part of the job.
+        findings: Warnings for operators.
+        error_code: Code of the :class:`~airflow_cdc_provider.exceptions.CdcError` that failed the job.
+        error: Text of that error.
+        origins: Results per ordered feed of the source.
+        snapshot: Progress of a snapshot, None without one.
+        passed_over: Number of skipped changes by reason, of all origins.
+        status: Status per table, if requested.
+        signals: The newest signals and the snapshots that they requested, if requested: see
             :func:`~airflow_cdc_provider.jobs.reporting.status.signal_status`.
-        selected: The source's tables that a capture takes; empty of a job that captures nothing.
-        committed_at: When the newest batch of the changes table was committed, epoch seconds.
-        newest_batch: Its number, 0 before the first; None of a job that failed.
+        selected: The source's captured tables; empty for a job without a capture.
+        committed_at: Commit time of the newest batch of the changes table, epoch seconds.
+        newest_batch: Number of that batch, 0 before the first; None for a failed job.
         snapshot_skipped: Whether no snapshot was due.
-        incremental: How far the newest snapshot beside the stream came, if there was one.
-        copies: Per table whose snapshot has begun, ``done`` (whether it was read in full and no changes were
-            lost since) and ``began_at`` (epoch seconds); None of a job that failed.
-        published: What was published, None if nothing was to be.
-        replayed: What was published once more, None if nothing was to be.
+        incremental: Progress of the newest incremental snapshot, None without one.
+        copies: Per table whose snapshot has started, ``done`` (whether it completed and no changes were
+            lost since) and ``began_at`` (epoch seconds); None for a failed job.
+        published: Result of publishing, None if it did not run.
+        replayed: Result of a replay, None if it did not run.
     """
 
     ok: bool
@@ -500,7 +499,7 @@ class JobResult:
     newest_batch: int | None = None
 
     def write(self, path: str) -> None:
-        """Write it as JSON, whole or not at all."""
+        """Write the result as JSON, atomically."""
         target = Path(path)
         temporary = target.with_name(target.name + ".part")
         temporary.write_text(json.dumps(asdict(self), sort_keys=True, indent=1))
@@ -516,12 +515,12 @@ class JobResult:
         values["signals"] = tuple(values.get("signals", ()))
         shot = values.get("snapshot")
         values["snapshot"] = SnapshotResult(**shot) if shot else None
-        beside = values.get("incremental")
-        values["incremental"] = IncrementalResult(**beside) if beside else None
-        sent = values.get("published")
-        values["published"] = PublishResult(**sent) if sent else None
-        again = values.get("replayed")
-        values["replayed"] = ReplayResult(**again) if again else None
+        incremental = values.get("incremental")
+        values["incremental"] = IncrementalResult(**incremental) if incremental else None
+        published = values.get("published")
+        values["published"] = PublishResult(**published) if published else None
+        replayed = values.get("replayed")
+        values["replayed"] = ReplayResult(**replayed) if replayed else None
         return cls(**values)
 
 

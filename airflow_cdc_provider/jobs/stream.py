@@ -1,18 +1,18 @@
-"""The stream stage: the same loop as sync, with a pause, until it is told to stop or its time is over.
+"""The stream stage: repeats sync with pauses, until a stop is requested or its maximum runtime is over.
 
-A signal ends a pause, and while a snapshot is read beside the stream there is none. Heartbeats for readers of
-topics are sent in pauses too (:mod:`.channels.heartbeats`).
+A signal ends a pause, and there are no pauses during an incremental snapshot. Heartbeats for consumers are
+sent in pauses, too (:mod:`.channels.heartbeats`).
 
-It keeps a state file beside the result, which whoever supervises it reads::
+It writes a state file next to the result, which its supervisor reads::
 
     {"pid": 4711, "host": "...", "name": "...", "started_at": s, "heartbeat_at": s, "rounds": n, "batch": n,
      "changes": n, "lag_seconds": s, "offset": {...}, "committed_at": s, "metrics": {...},
      "status": "running" | "stopped" | "failed", "error": ""}
 
-Times are epoch seconds; ``offset`` is the source's, reached by the newest commit, made at ``committed_at``.
+Times are epoch seconds; ``offset`` is the source's offset of the newest commit, at ``committed_at``.
 ``metrics`` are those of the whole application, by Debezium's names (:mod:`.metrics.debezium`).
-While it is running, ``error`` tells of tables that a person must look at: the others follow. A heartbeat
-older than a few commit intervals means that the process hangs or is gone.
+While it is running, ``error`` names tables that need an operator; the others are processed. A heartbeat older
+than a few commit intervals means that the process hangs or has died.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ from airflow_cdc_provider.jobs.channels.heartbeats import Heartbeats
 from airflow_cdc_provider.jobs.context import JobContext, log
 from airflow_cdc_provider.jobs.metrics.debezium import metrics_of
 from airflow_cdc_provider.jobs.publishing.publish import heartbeats_of
-from airflow_cdc_provider.jobs.signals import busy, waiting
+from airflow_cdc_provider.jobs.signals import busy, has_signals
 from airflow_cdc_provider.jobs.snapshots.custom import captures
 from airflow_cdc_provider.jobs.spec import JobResult
 from airflow_cdc_provider.jobs.sync import sync
@@ -49,7 +49,7 @@ _FAILURES_IN_A_ROW = 5
 
 @dataclass(frozen=True)
 class StreamState:
-    """What the state file says."""
+    """Content of the state file."""
 
     pid: int
     host: str
@@ -67,21 +67,21 @@ class StreamState:
     error: str = ""
 
     def write(self, path: Path) -> None:
-        """Write it whole or not at all."""
+        """Write the state atomically."""
         temporary = path.with_name(path.name + ".part")
         temporary.write_text(json.dumps(asdict(self), sort_keys=True))
         temporary.replace(path)
 
 
 def stream(context: JobContext) -> JobResult:
-    """Sync again and again; with snapshot mode ``initial_only`` until all tables are read.
+    """Repeat sync; with snapshot mode ``initial_only`` until all tables are read.
 
-    Options: ``commit_interval_seconds`` (30), the time from the begin of a round to the next;
-    ``max_runtime_seconds`` (86 400), after which it ends well; ``state_path``, required; ``stop_path``, a
-    file that asks for a clean stop when it appears, for those who can't send a signal.
+    Options: ``commit_interval_seconds`` (30), the time from the start of a round to the next;
+    ``max_runtime_seconds`` (86 400), after which it ends successfully; ``state_path``, required;
+    ``stop_path``, a file whose creation requests a clean stop, as an alternative to a process signal.
 
     Raises:
-        ConfigurationError: An option is missing or wrong.
+        ConfigurationError: An option is missing or invalid.
     """
     options = context.spec.options
     if "state_path" not in options:
@@ -101,12 +101,12 @@ def stream(context: JobContext) -> JobResult:
     failures = 0
     try:
         while not stopping() and time.monotonic() < deadline:
-            began = time.monotonic()
+            started = time.monotonic()
             changes = 0
             try:
                 outcome = sync(context)
                 changes = outcome.changes
-                _raise_what_may_pass(outcome)
+                _raise_retryable(outcome)
                 failures = 0
             except TransientError as error:
                 failures += 1
@@ -126,13 +126,13 @@ def stream(context: JobContext) -> JobResult:
                 error="" if failures else outcome.error,
             )
             state.write(path)
-            if _all_is_read(context, outcome) and not failures:
+            if _snapshots_completed(context, outcome) and not failures:
                 break
             if not failures and busy(context):
                 continue
-            # A round that failed, or published nothing, says nothing of being alive.
+            # A round that failed, or did not publish, sends no heartbeats.
             beats = heartbeats_of(context) if outcome.published is not None and not failures else None
-            _pause(lambda: stopping() or waiting(context), min(began + interval, deadline), beats)
+            _pause(lambda: stopping() or has_signals(context), min(started + interval, deadline), beats)
     except Exception as error:
         replace(state, heartbeat_at=time.time(), status="failed", error=str(error)).write(path)
         raise
@@ -141,17 +141,17 @@ def stream(context: JobContext) -> JobResult:
     return replace(outcome, changes=state.changes)
 
 
-def _all_is_read(context: JobContext, outcome: JobResult) -> bool:
-    """Tell whether a stream that is to read the tables once and capture nothing has done so."""
+def _snapshots_completed(context: JobContext, outcome: JobResult) -> bool:
+    """Return whether a stream that only takes snapshots has completed them."""
     if captures(context.connector):
         return False
     return outcome.snapshot is None or outcome.snapshot.completed
 
 
-def _raise_what_may_pass(outcome: JobResult) -> None:
-    """Raise the error of tables that another round, or another run, may get over.
+def _raise_retryable(outcome: JobResult) -> None:
+    """Raise the error of tables if another round, or another run, may resolve it.
 
-    What a person must change goes on to be told, round after round, while the other tables follow.
+    Errors that need an operator are reported in each round, while the other tables are processed.
     """
     if not outcome.ok:
         error = error_from_text(outcome.error) or CdcError(outcome.error)
@@ -160,7 +160,7 @@ def _raise_what_may_pass(outcome: JobResult) -> None:
 
 
 def _pause(ended: Callable[[], bool], until: float, beats: Heartbeats | None = None) -> None:
-    """Wait, and send heartbeats; when one can't be sent, the next round tells why if that lasts."""
+    """Wait, and send heartbeats; if one can't be sent, the next round reports a persistent error."""
     while not ended() and (left := until - time.monotonic()) > 0:
         if beats is not None:
             try:

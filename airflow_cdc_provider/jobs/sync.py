@@ -1,4 +1,4 @@
-"""The sync stage: snapshot what is new, capture to the head, follow signals, merge what is due, publish."""
+"""The sync stage: due snapshots, capture to the head, signals, merges of due tables, and publishing."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from airflow_cdc_provider.jobs.publishing.stage import publish_events
 from airflow_cdc_provider.jobs.reporting.report import report
 from airflow_cdc_provider.jobs.resuming.progress import Progress
 from airflow_cdc_provider.jobs.signals import follow
-from airflow_cdc_provider.jobs.snapshots.custom import captures, go_to, moment_before, told
+from airflow_cdc_provider.jobs.snapshots.custom import captures, head_before, notify_snapshotter, resume_from
 from airflow_cdc_provider.jobs.snapshots.snapshot import due_tables, snapshot
 from airflow_cdc_provider.jobs.spec import JobResult
 
@@ -22,24 +22,24 @@ from airflow_cdc_provider.jobs.spec import JobResult
 def sync(context: JobContext) -> JobResult:
     """Run all parts once.
 
-    The snapshot comes first: it fixes where the feed begins, so that what is written while it runs is
-    captured after it. With mode ``initial_only`` nothing is captured, and no signal is followed.
+    The snapshot comes first: it fixes the start of the feed, so that writes during the snapshot are captured
+    after it. With mode ``initial_only`` nothing is captured, and no signal is applied.
 
     Raises:
-        PositionLost: As :func:`~airflow_cdc_provider.jobs.capturing.capture.capture`; not if the tables
-            are to be read anew at once.
+        PositionLost: As :func:`~airflow_cdc_provider.jobs.capturing.capture.capture`; not if new snapshots of
+            the tables are snapshot_progress at once.
     """
     before = Progress.from_offset(context.changes.state().offset)
     due = due_tables(context, before)
     again = context.connector.snapshot.mode in ("always", "custom")
     shot = None
     if due:
-        moment = moment_before(context, before)
-        with told(context):
+        head = head_before(context, before)
+        with notify_snapshotter(context):
             shot = snapshot(context, due, again=again, replacing=True)
-        go_to(context, moment, due)
+        resume_from(context, head, due)
     else:
-        context.tells_of_snapshots.skipped()
+        context.snapshot_notifier.skipped()
     captured = None
     lost = False
     if captures(context.connector):
@@ -49,11 +49,11 @@ def sync(context: JobContext) -> JobResult:
             if context.connector.when_lost(hole=True) != "snapshot":
                 raise
             lost = True
-            log.warning("%s: the tables are read anew: %s", context.connector.name, error)
-    # What was captured may tell that the capture of a table had paused, or that one was renamed.
+            log.warning("%s: taking new snapshots of the tables: %s", context.connector.name, error)
+    # The capture may find that the capture of a table had paused, or that a table was renamed.
     late = _late(context, due, lost=lost)
     if late and not context.stopping():
-        with told(context):
+        with notify_snapshotter(context):
             second = snapshot(context, late, again=False, replacing=True)
         shot = second.joined(shot) if shot else second
     if lost and not context.stopping():
@@ -68,7 +68,7 @@ def sync(context: JobContext) -> JobResult:
     if context.connector.publish.enabled and not context.stopping():
         try:
             published = publish_events(context)
-        except CdcError as error:  # what was captured and merged is told all the same
+        except CdcError as error:  # the result still reports captures and merges
             failure = error
     outcome = report(
         context, shot=shot, captured=captured, tables=merged, skipped=skipped, published=published
@@ -81,7 +81,9 @@ def sync(context: JobContext) -> JobResult:
 
 
 def _late(context: JobContext, read: Sequence[str], *, lost: bool) -> list[str]:
-    """List the tables that are to be read after the capture, those that were read before it only anew."""
+    """List the tables to read after the capture, including outdated ones that were read before it."""
     progress = Progress.from_offset(context.changes.state().offset)
-    outdated = {table for table, taken in progress.snapshots.items() if taken.outdated}
+    outdated = {
+        table for table, snapshot_progress in progress.snapshots.items() if snapshot_progress.outdated
+    }
     return [t for t in due_tables(context, progress) if lost or t not in read or t in outdated]

@@ -1,4 +1,4 @@
-"""The stage that brings changes into the changes table, and what it does where the source has lost some.
+"""The capture stage: it writes changes into the changes table and handles positions the source has lost.
 
-It stands on ``jobs.resuming``, ``jobs.metrics`` and ``jobs.spark``; snapshots and merges are not known here.
+It imports ``jobs.resuming``, ``jobs.metrics`` and ``jobs.spark``, but neither snapshots nor merges.
 """

@@ -1,15 +1,15 @@
-"""Tables that got their rows without events, as by a rename, and tables that are gone.
+"""Tables that got their rows without events, such as by a rename, and dropped tables.
 
-A source that renames tables leaves a record of kind ``signal`` at that place of its feed, behind the fence
-that ended what was there before. A capture that committed such a record marks the table's snapshot as due,
-unless one was planned behind it already: that one has the rows. The next snapshot is a fence itself, at a
-later place, so what comes of the table in between is neither lost nor told in place of what is newer.
+A source that renames tables writes a record of kind ``signal`` at that position of its feed, after the fence
+that ended the rows before it. A capture that committed such a record marks the table's snapshot as due,
+unless a snapshot after that position was planned already: that one has the rows. The next snapshot is itself
+a fence at a later position, so changes in between are neither lost nor do they overwrite newer ones.
 
-A table that was dropped, or renamed to another name, isn't among those that jobs work on. What ended it waits
-in the changes table like any other change; that it does is kept, so that a merge empties its mirror too.
+Jobs don't process a table that was dropped or renamed. The record of its end is pending in the changes table
+like any other change; the offset lists such tables, so that a merge empties their mirrors too.
 
-Up to which batch this was looked for stands with the offset, so a run that dies between its commit and the
-mark is made good by the next one.
+The last batch examined is stored with the offset, so the next run sets the mark if a run dies between its
+commit and the mark.
 """
 
 from __future__ import annotations
@@ -30,48 +30,48 @@ if TYPE_CHECKING:
 def mark_arrivals(
     context: JobContext, progress: Progress, state: ChangesState
 ) -> tuple[Progress, ChangesState]:
-    """Look through the batches since the last look, and commit what they tell.
+    """Examine the batches since the last call, and commit which snapshots are due and which tables ended.
 
     Args:
         context: The job.
-        progress: Where the connector stands.
-        state: Where its changes table does.
+        progress: The connector's progress.
+        state: The state of its changes table.
 
     Returns:
-        Both, as they are then. Where nothing was found, the next commit keeps up to where was looked.
+        Both after the call. If nothing was found, the next commit stores the last batch examined.
 
     Raises:
-        CommitConflict: Another run committed meanwhile; the next one looks again.
+        CommitConflict: Another run committed meanwhile; the next run examines the batches again.
     """
     source = context.source
     if not isinstance(source, RenamesTables) or state.batch <= progress.arrivals:
         return progress, state
-    looked = progress.with_arrivals(state.batch)
+    examined = progress.with_arrivals(state.batch)
     if progress.arrivals < 0:
-        return looked, state
+        return examined, state
     rows = context.changes.pending(progress.arrivals, state.batch, kinds=(record.SIGNAL, record.DROP))
     rows = rows.select("source_table", "kind", "position", "batch", "payload").orderBy("position")
     now_us = time.time_ns() // 1000
     ended: dict[str, int] = {}
-    found = looked
+    found = examined
     for row in rows.collect():
         table = row["source_table"]
         if row["kind"] == record.DROP:
             ended[table] = max(int(row["batch"]), ended.get(table, 0))
             continue
-        taken = found.snapshots.get(table)
-        if taken is None or bytes.fromhex(taken.position) <= bytes(row["position"]):
-            why = source.arrival(bytes(row["payload"]))
-            log.info("%s: %s: its snapshot is due", table, why)
-            found = found.with_loss([table], now_us, why)
+        snapshot = found.snapshots.get(table)
+        if snapshot is None or bytes.fromhex(snapshot.position) <= bytes(row["position"]):
+            reason = source.arrival(bytes(row["payload"]))
+            log.info("%s: %s: its snapshot is due", table, reason)
+            found = found.with_loss([table], now_us, reason)
     if ended:
         found = found.with_ended(_unmerged(context, {**found.ended, **ended}))
-    if found == looked:
-        return looked, state
+    if found == examined:
+        return examined, state
     return found, context.changes.append_batch(None, found.to_offset(), state)
 
 
 def _unmerged(context: JobContext, ended: Mapping[str, int]) -> dict[str, int]:
-    """Keep the tables whose mirrors have merged something, and not yet their end."""
+    """Return the tables whose mirrors have merged changes, but not yet the end of the table."""
     merged = {table: context.mirror(table).state().merged_through for table in ended}
     return {table: batch for table, batch in ended.items() if 0 <= merged[table] < batch}

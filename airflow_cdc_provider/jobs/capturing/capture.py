@@ -1,4 +1,4 @@
-"""The capture stage: batch after batch up to the head, each with its offset in one commit."""
+"""The capture stage: read batches up to the head, and commit each with its offset."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from airflow_cdc_provider.changes import record
 from airflow_cdc_provider.changes.worker import map_in_arrow
 from airflow_cdc_provider.exceptions import PositionLost
 from airflow_cdc_provider.jobs.capturing.arrivals import mark_arrivals
-from airflow_cdc_provider.jobs.capturing.lost_position import SnapshotsDue, close_gaps, goes_on
+from airflow_cdc_provider.jobs.capturing.lost_position import SnapshotsDue, close_gaps, continue_after_loss
 from airflow_cdc_provider.jobs.context import JobContext, log
 from airflow_cdc_provider.jobs.metrics.segments import SegmentTally
 from airflow_cdc_provider.jobs.resuming.identity import claimed
@@ -41,10 +41,13 @@ if TYPE_CHECKING:
 class CaptureCounts:
     """What a capture committed.
 
-    ``quarantined`` counts all records that are set apart after it; ``passed_over`` what it met beside: of
-    Cassandra updates of other tables, by origin and why; ``segments`` what its batches counted; ``reading``
-    what tasks did to read (:data:`~airflow_cdc_provider.sources.abilities.ReadingCounts`). Batches were
-    planned on the driver for ``plan_seconds``, then read, converted and written for ``commit_seconds``.
+    Percentiles of joined captures can't be computed: the greater ones are kept.
+
+    ``quarantined`` counts all quarantined records after the capture; ``passed_over`` the skipped changes (for
+    Cassandra, updates of other tables) by origin and reason; ``segments`` the segments of its batches;
+    ``reading`` the read metrics of tasks (:data:`~airflow_cdc_provider.sources.abilities.ReadingCounts`).
+    Planning batches on the driver took ``plan_seconds``; reading, converting and writing them
+    ``commit_seconds``.
     """
 
     batches: int = 0
@@ -59,19 +62,16 @@ class CaptureCounts:
     commit_seconds: float = 0.0
 
     def joined(self, later: CaptureCounts) -> CaptureCounts:
-        """Return this capture and a later one of the same job as one.
-
-        Percentiles of both together can't be known: the greater ones are told.
-        """
-        beside = Counter(self.passed_over)
-        beside.update(later.passed_over)
+        """Return this capture and a later one of the same job as one."""
+        skipped = Counter(self.passed_over)
+        skipped.update(later.passed_over)
         return CaptureCounts(
             self.batches + later.batches,
             self.changes + later.changes,
             later.quarantined,
             self.seconds + later.seconds,
             join_origins(self.origins, later.origins),
-            beside,
+            skipped,
             self.segments.joined(later.segments),
             dict(Counter(self.reading) + Counter(later.reading)),
             self.plan_seconds + later.plan_seconds,
@@ -80,11 +80,11 @@ class CaptureCounts:
 
 
 def begin_feed(context: JobContext) -> tuple[Progress, ChangesState]:
-    """Return where a connector and its changes table stand.
+    """Return the progress of a connector and the state of its changes table.
 
-    The feed of a new connector begins where its source says. That is committed before anything is read, so
-    changes made while a snapshot runs, or before the next run, are captured. Likewise the batch after which
-    signals are looked for in the feed.
+    The source defines where the feed of a new connector starts. That position is committed before anything is
+    read, so changes made while a snapshot runs, or before the next run, are captured. The batch after which
+    the feed is searched for signals is committed likewise.
 
     Raises:
         ConfigurationError: The table is another connector's.
@@ -106,17 +106,17 @@ def capture(context: JobContext) -> CaptureCounts:
     Options of the spec: ``batch_bytes``, ``batch_changes``.
 
     Raises:
-        PositionLost: The source no longer has what follows the stored offset, and
-            ``snapshot.on_lost_position`` doesn't say to go on (see :mod:`.lost_position`).
-        CommitConflict: Another capture of the same connector committed meanwhile; nothing of this batch is
-            left.
+        PositionLost: The source no longer has the changes after the stored offset, and
+            ``snapshot.on_lost_position`` doesn't allow to continue (see :mod:`.lost_position`).
+        CommitConflict: Another capture of the same connector committed meanwhile; nothing of this batch was
+            committed.
     """
     try:
         return _capture(context)
     except SnapshotsDue:
         raise
     except PositionLost as lost:
-        goes_on(context, lost)
+        continue_after_loss(context, lost)
         return _capture(context)
 
 
@@ -131,7 +131,7 @@ def _capture(context: JobContext) -> CaptureCounts:
     changes, source = context.changes, context.source
     progress, state = begin_feed(context)
     first = state.batch
-    progress, state = mark_arrivals(context, progress, state)  # of a run that ended before it could
+    progress, state = mark_arrivals(context, progress, state)  # for a run that ended too early
     head = source.head()
     context.learn(first)
     if isinstance(source, FindsGaps):
@@ -139,7 +139,7 @@ def _capture(context: JobContext) -> CaptureCounts:
     seen = list(source.schema_records()) if isinstance(source, LearnsSchemas) else []
     schema_changed = bool(seen)
     reader = source.reader()
-    passed_over = new_counts(context.spark) if isinstance(reader, CountsPassedOver) else None
+    skipped_counts = new_counts(context.spark) if isinstance(reader, CountsPassedOver) else None
     reading = new_counts(context.spark) if isinstance(reader, TellsReading) else None
     planned = committed = 0.0
     batches = captured = landed = quarantined = 0
@@ -154,7 +154,7 @@ def _capture(context: JobContext) -> CaptureCounts:
             progress = progress.with_source(plan.end)
             rows = (
                 read_partitions(
-                    context.spark, reader, plan.partitions, passed_over=passed_over, reading=reading
+                    context.spark, reader, plan.partitions, passed_over=skipped_counts, reading=reading
                 )
                 if plan.partitions
                 else None
@@ -184,7 +184,7 @@ def _capture(context: JobContext) -> CaptureCounts:
                 time.monotonic() - started,
                 planning,
                 committing,
-                "" if reading is None else _told(reading.value - before),
+                "" if reading is None else _task_metrics(reading.value - before),
             )
         if plan.at_head:
             break
@@ -205,10 +205,10 @@ def _capture(context: JobContext) -> CaptureCounts:
     else:
         quarantined = sum(origin.quarantined for origin in origins)
     seconds = time.monotonic() - started
-    beside = PassedOver() if passed_over is None else passed_over.value
-    if beside:
+    skipped = PassedOver() if skipped_counts is None else skipped_counts.value
+    if skipped:
         log.info(
-            "%s: passed over, by origin and why: %s", context.connector.name, dict(sorted(beside.items()))
+            "%s: skipped, by origin and reason: %s", context.connector.name, dict(sorted(skipped.items()))
         )
     return CaptureCounts(
         batches,
@@ -216,7 +216,7 @@ def _capture(context: JobContext) -> CaptureCounts:
         quarantined,
         seconds,
         origins,
-        beside,
+        skipped,
         segments,
         {} if reading is None else dict(reading.value),
         planned,
@@ -224,8 +224,8 @@ def _capture(context: JobContext) -> CaptureCounts:
     )
 
 
-def _told(reading: ReadingCounts) -> str:
-    """Say what tasks did for one batch."""
+def _task_metrics(reading: ReadingCounts) -> str:
+    """Format the read metrics of the tasks of one batch."""
     return "; tasks: " + ", ".join(
         f"{name.removesuffix('_us')} {count / 1_000_000:.3f} s" if name.endswith("_us") else f"{name} {count}"
         for name, count in sorted(reading.items())
@@ -234,10 +234,10 @@ def _told(reading: ReadingCounts) -> str:
 
 
 def land_quarantined(context: JobContext, source: LearnsSchemas, state: ChangesState) -> tuple[int, int]:
-    """Read again what was set apart, by the schema's history as it is now.
+    """Read quarantined records again with the current schema history.
 
     Returns:
-        How many changes have landed, and how many records stay in quarantine.
+        How many changes were released, and how many records stay in quarantine.
 
     Raises:
         CommitConflict: Another capture of the same connector committed meanwhile; nothing has changed.
@@ -245,14 +245,14 @@ def land_quarantined(context: JobContext, source: LearnsSchemas, state: ChangesS
     changes = context.changes
     if not changes.table.exists():
         return 0, 0
-    waiting = changes.lasting(record.QUARANTINE)
-    before = _counted(waiting)
+    quarantined_rows = changes.lasting(record.QUARANTINE)
+    before = _counted(quarantined_rows)
     if not before:
         return 0, 0
     source.learn(changes.lasting(record.SCHEMA).drop("batch").toArrow())
     names = record.CHANGE_SCHEMA.names
-    work = _Again(source.quarantine_reader())
-    again = map_in_arrow(waiting.select(*names), work, record.SPARK_DDL).persist()
+    work = _ReadAgain(source.quarantine_reader())
+    again = map_in_arrow(quarantined_rows.select(*names), work, record.SPARK_DDL).persist()
     try:
         after = _counted(again)
         left, recorded = (
@@ -261,9 +261,9 @@ def land_quarantined(context: JobContext, source: LearnsSchemas, state: ChangesS
         )
         landed = sum(after.values()) - left - recorded
         if after != before:
-            # Also where reasons alone are others: what is set apart for good must not be awaited.
+            # Also if only reasons changed: no one must wait for what stays in quarantine for good.
             changes.land(again, state)
-            log.info("%s: %d changes that were set apart have landed", context.connector.name, landed)
+            log.info("%s: %d quarantined changes were released", context.connector.name, landed)
         if recorded:
             source.learn(changes.lasting(record.SCHEMA).drop("batch").toArrow())
         if left:
@@ -274,14 +274,14 @@ def land_quarantined(context: JobContext, source: LearnsSchemas, state: ChangesS
 
 
 def _counted(records: DataFrame) -> dict[tuple[str, str | None], int]:
-    """Count records by their kinds; those set apart also by the codes of their reasons."""
+    """Count records by kind; quarantined ones also by the code of their reason."""
     code = f"IF(kind = '{record.QUARANTINE}', substring_index(reason, ':', 1), NULL) code"
     counted = records.selectExpr("kind", code).groupBy("kind", "code").count().collect()
     return {(row["kind"], row["code"]): int(row["count"]) for row in counted}
 
 
 @dataclass(frozen=True)
-class _Again:
+class _ReadAgain:
     reader: Callable[[pa.RecordBatch], Iterator[pa.RecordBatch]]
 
     def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:

@@ -1,20 +1,20 @@
-"""What a run does when the source no longer has what follows the stored offset.
+"""What a run does if the source no longer has the changes after the stored offset.
 
-There are two ways to learn of it. A source that can't go on raises
-:class:`~airflow_cdc_provider.exceptions.PositionLost` when the next batch is planned. A source that does go
-on, after a hole (:class:`~airflow_cdc_provider.sources.abilities.FindsGaps`), tells of it beforehand. Option
-``snapshot.on_lost_position`` decides for both:
+A run finds out in one of two ways. A source that can't continue raises
+:class:`~airflow_cdc_provider.exceptions.PositionLost` when the next batch is planned. A source that continues
+after a gap (:class:`~airflow_cdc_provider.sources.abilities.FindsGaps`) reports the gap first. Option
+``snapshot.on_lost_position`` applies to both:
 
 =========  =================================================================================================
-fail       the run fails, and so does each after it, until a person acts; nothing is changed
-fail_once  the run fails, so that somebody learns of it; the next sync reads the tables anew and captures on
-snapshot   the same sync reads the tables anew and captures on
-go_on      capture goes on after what is lost; what the mirrors lack is told until their next snapshot
+fail       this run and each later one fail until an operator intervenes; nothing is changed
+fail_once  the run fails, which alerts operators; the next sync takes new snapshots and resumes capture
+snapshot   the same sync takes new snapshots and resumes capture
+go_on      capture resumes after the gap; runs report that mirrors are incomplete until their next snapshot
 auto       snapshot with mode when_needed and always; else fail, for holes fail_once
 =========  =================================================================================================
 
-What is to be read anew, and where capture goes on, is committed before anything is read, so a run that ends
-in between is made good by the next one.
+The tables to read again and the position to resume from are committed before anything is read, so the next
+run completes what an interrupted one started.
 """
 
 from __future__ import annotations
@@ -28,19 +28,19 @@ from airflow_cdc_provider.jobs.resuming.progress import Progress
 from airflow_cdc_provider.lake.changes_table import ChangesState
 from airflow_cdc_provider.sources.abilities import FindsGaps
 
-_MOST_TOLD: Final = 5
+_MAX_REPORTED: Final = 5
 
 
 class SnapshotsDue(PositionLost):
-    """As its base; it is committed already that the tables' snapshots are due and where capture goes on."""
+    """A lost position for which the due snapshots and the position to resume from are committed already."""
 
 
-def goes_on(context: JobContext, lost: PositionLost) -> None:
-    """Do what the declaration asks for when the source can't go on; return if capture is to go on.
+def continue_after_loss(context: JobContext, lost: PositionLost) -> None:
+    """Apply ``snapshot.on_lost_position`` to a source that can't continue; return if capture may resume.
 
     Raises:
-        SnapshotsDue: The tables are to be read anew first.
-        PositionLost: A person must act.
+        SnapshotsDue: The tables need new snapshots first.
+        PositionLost: An operator must intervene.
     """
     choice = context.connector.when_lost(hole=False)
     if choice == "fail":
@@ -52,7 +52,7 @@ def goes_on(context: JobContext, lost: PositionLost) -> None:
     marked = _marked(context, progress, text, tolerated=choice == "go_on").with_source(after)
     context.changes.set_offset(marked.to_offset(), state)
     if choice == "go_on":
-        log.warning("%s: changes are lost, capture goes on without them: %s", context.connector.name, lost)
+        log.warning("%s: changes are lost, capture continues without them: %s", context.connector.name, lost)
         return
     raise _due(context, lost.message, lost.found) from lost
 
@@ -60,30 +60,30 @@ def goes_on(context: JobContext, lost: PositionLost) -> None:
 def close_gaps(
     context: JobContext, source: FindsGaps, progress: Progress, state: ChangesState
 ) -> tuple[Progress, ChangesState]:
-    """Tell of changes that the source has lost unread, once, and do what the declaration asks for.
+    """Report changes that the source lost before they were read, once, and apply the declared option.
 
     Returns:
-        Where to capture from: what was lost before the first batch counts as read; and where the changes
-        table stands.
+        The progress to capture from, in which changes lost before the first batch count as read; and the
+        state of the changes table.
 
     Raises:
-        SnapshotsDue: The tables are to be read anew first.
-        PositionLost: A person must act.
+        SnapshotsDue: The tables need new snapshots first.
+        PositionLost: An operator must intervene.
     """
     lost, after = source.gaps(progress.source)
     if not lost:
         begins = progress.source is None and after
         return (progress.with_source(after) if begins else progress), state
-    more = f"; and {len(lost) - _MOST_TOLD} more" if lost[_MOST_TOLD:] else ""
-    text = "; ".join(lost[:_MOST_TOLD]) + more
+    more = f"; and {len(lost) - _MAX_REPORTED} more" if lost[_MAX_REPORTED:] else ""
+    text = "; ".join(lost[:_MAX_REPORTED]) + more
     choice = context.connector.when_lost(hole=True)
     if choice == "fail":
-        raise PositionLost(text, remedy="snapshot.on_lost_position says what else a run may do")
+        raise PositionLost(text, remedy="set snapshot.on_lost_position to what a run shall do instead")
     marked = _marked(context, progress, text, tolerated=choice == "go_on").with_source(after)
     context.changes.set_offset(marked.to_offset(), state)
     if choice != "go_on":
         raise _due(context, text, "")
-    log.warning("%s: changes are lost, capture goes on without them: %s", context.connector.name, text)
+    log.warning("%s: changes are lost, capture continues without them: %s", context.connector.name, text)
     state = context.changes.state()
     return Progress.from_offset(state.offset), state
 
@@ -100,6 +100,6 @@ def _due(context: JobContext, text: str, found: str) -> SnapshotsDue:
         found="; ".join(part for part in (found, f"changes of {tables} may be lost") if part),
         remedy="snapshot.mode is never: take a new snapshot of the tables with CdcSnapshotOperator"
         if never
-        else "the next sync or stream reads the tables anew (where stages run apart: CdcSnapshotOperator); "
-        "their events of that time are lost for good",
+        else "the next sync or stream takes new snapshots (with separate stages: CdcSnapshotOperator); "
+        "their events of that time can't be recovered",
     )

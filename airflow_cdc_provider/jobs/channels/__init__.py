@@ -1,4 +1,4 @@
-"""What a job hears and tells beside its data: signals in, notifications and heartbeats out.
+"""Messages of a job other than data: it receives signals and sends notifications and heartbeats.
 
-It knows ``jobs.topics``; a job's context opens the channels, and no stage is known here.
+It imports ``jobs.topics``, but no stage; a job's context opens the channels.
 """

@@ -1,14 +1,14 @@
-"""Heartbeats on a clock: that a connector is alive and has nothing to tell, as Debezium says it.
+"""Periodic heartbeats in Debezium's form: they show that a connector without changes is alive.
 
-A heartbeat is no part of a batch: it is sent by a producer of its own, without a transaction, so that no
-position counts it and nothing that is open holds it back. It is sent by whoever publishes, never by a thread
-beside it: a job that hangs sends none.
+A heartbeat is not part of a batch: a separate producer sends it, without a transaction, so that no position
+counts it and no open transaction delays it. The publishing thread sends it, not another thread: a job that
+hangs sends none.
 
-* A run that publishes sends one as it ends, and between the records of a long one.
+* A publishing run sends one when it ends, and between the records of a long run.
 * A stream also sends them while it waits for its next round.
 
-Never more than one per ``publish.heartbeat_interval_seconds`` and process. What moves the stored position on
-is the capture, which commits it each time also where nothing was captured.
+A process sends at most one per ``publish.heartbeat_interval_seconds``. Heartbeats don't advance the stored
+position: each capture commits it, even if nothing was captured.
 """
 
 from __future__ import annotations
@@ -30,8 +30,8 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 
-_ANSWER_SECONDS: Final = 10.0
-"""How long brokers are waited for: the next heartbeat comes soon."""
+_RESPONSE_SECONDS: Final = 10.0
+"""How long to wait for brokers; short, as the next heartbeat follows soon."""
 
 
 class Heartbeats:
@@ -39,10 +39,10 @@ class Heartbeats:
 
     Args:
         interval_seconds: The least time from one to the next.
-        make: Makes one, of the time (ns since 1970) and the batch through which events are published; no
-            records where it would tell a position beyond that, or there is none.
-        open_producer: Opens what sends it.
-        clock: Seconds that only go forward.
+        build: Builds a heartbeat from the time (ns since 1970) and the batch through which events are
+            published; returns no records if there is no position, or one beyond that batch.
+        open_producer: Opens the producer.
+        clock: Monotonic seconds.
 
     Attributes:
         published: The batch through which events are published.
@@ -51,12 +51,12 @@ class Heartbeats:
     def __init__(
         self,
         interval_seconds: float,
-        make: Callable[[int, int], pa.RecordBatch],
+        build: Callable[[int, int], pa.RecordBatch],
         open_producer: Callable[[], RecordProducer],
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._interval_seconds = interval_seconds
-        self._make = make
+        self._build = build
         self._open_producer = open_producer
         self._clock = clock
         self._due = clock()
@@ -64,18 +64,18 @@ class Heartbeats:
         self.published = -1
 
     def beat(self) -> bool:
-        """Send one if it is time.
+        """Send a heartbeat if one is due.
 
         Returns:
             Whether it was sent.
 
         Raises:
-            CdcError: As :meth:`~airflow_cdc_provider.kafka.producer.RecordProducer.send`; it is still due.
+            CdcError: See :meth:`~airflow_cdc_provider.kafka.producer.RecordProducer.send`; it remains due.
         """
         now = self._clock()
         if now < self._due:
             return False
-        record = self._make(time.time_ns(), self.published)
+        record = self._build(time.time_ns(), self.published)
         if not record.num_rows:
             return False
         if self._producer is None:
@@ -83,20 +83,20 @@ class Heartbeats:
         try:
             self._producer.send([record])
         except CdcError:
-            self.close()  # after a failure a client numbers its records anew
+            self.close()  # after a failure a client restarts its sequence numbers
             raise
-        # By the clock, not by the moment of sending: a late one doesn't make all others late.
+        # Relative to the due time, not to the time sent: a late heartbeat doesn't delay the next ones.
         self._due += self._interval_seconds * (1 + (now - self._due) // self._interval_seconds)
         return True
 
-    def between(self, made: Iterator[T]) -> Iterator[T]:
-        """Yield what is made, and send a heartbeat before each of it if it is time."""
-        for one in made:
+    def between(self, items: Iterator[T]) -> Iterator[T]:
+        """Yield items, and send a heartbeat before each of them if one is due."""
+        for item in items:
             self.beat()
-            yield one
+            yield item
 
     def close(self) -> None:
-        """End the producer; the next heartbeat opens another one."""
+        """Close the producer; the next heartbeat opens another one."""
         if self._producer is not None:
             self._producer.close()
             self._producer = None
@@ -105,14 +105,14 @@ class Heartbeats:
 def heartbeat_producer(
     connector: Connector, settings: ClientSettings, positions: PositionsTopic
 ) -> RecordProducer:
-    """Return what sends heartbeats: it gives brokers that don't answer up soon.
+    """Return a producer for heartbeats, with short timeouts for brokers that don't respond.
 
     Args:
         connector: The declaration.
-        settings: Of the clients.
-        positions: The connector's topic of positions, which it doesn't write to.
+        settings: Client settings.
+        positions: The connector's positions topic, which this producer doesn't write to.
     """
     tuning = {n: v for n, v in settings.producer.items() if n not in ("message.timeout.ms", "linger.ms")}
-    tuning |= {"delivery.timeout.ms": int(_ANSWER_SECONDS * 1000), "linger.ms": 0}
-    hasty = replace(settings, producer=tuning, retry_seconds=min(_ANSWER_SECONDS, settings.retry_seconds))
-    return RecordProducer(hasty, positions, topics=topic_maker(connector, hasty))
+    tuning |= {"delivery.timeout.ms": int(_RESPONSE_SECONDS * 1000), "linger.ms": 0}
+    fast = replace(settings, producer=tuning, retry_seconds=min(_RESPONSE_SECONDS, settings.retry_seconds))
+    return RecordProducer(fast, positions, topics=topic_maker(connector, fast))

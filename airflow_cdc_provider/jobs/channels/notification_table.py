@@ -1,6 +1,6 @@
-"""Notifications kept in the lake: the table ``<connector>_notifications``, for whoever asks later.
+"""Notifications in the lake: the table ``<connector>_notifications``.
 
-They are appended when a snapshot ends and at the end of the job: a commit costs about a second.
+They are appended when a snapshot ends and at the end of the job, since a commit takes about a second.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ class TableChannel:
 
     Args:
         lake: The lake.
-        name: The table, ``namespace.table``; it is made with the first notification.
+        name: The table, ``namespace.table``; the first notification creates it.
     """
 
     name = "table"
@@ -30,28 +30,28 @@ class TableChannel:
     def __init__(self, lake: Lake, name: str) -> None:
         self._lake = lake
         self._table = lake.table(name, NOTIFICATIONS)
-        self._waiting: list[Notification] = []
+        self._buffered: list[Notification] = []
 
     @property
     def waiting(self) -> int:
-        """How many are not in the table yet."""
-        return len(self._waiting)
+        """How many notifications are not in the table yet."""
+        return len(self._buffered)
 
     def send(self, notification: Notification) -> None:
-        """Take it for the next flush."""
-        self._waiting.append(notification)
+        """Buffer a notification until the next flush."""
+        self._buffered.append(notification)
 
     def flush(self) -> None:
-        """Append what waits, in one commit."""
+        """Append the buffered notifications in one commit."""
         from pyspark.sql.types import StructType
 
-        if not self._waiting:
+        if not self._buffered:
             return
         rows = [
             (n.id, n.type, n.aggregate_type, dict(n.additional_data), _moment(n.timestamp_ms))
-            for n in self._waiting
+            for n in self._buffered
         ]
-        self._waiting = []
+        self._buffered = []
         schema = StructType.fromDDL(_COLUMNS)
         self._table.create(schema)
         self._table.append(self._lake.spark.createDataFrame(rows, schema))

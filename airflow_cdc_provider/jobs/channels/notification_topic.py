@@ -1,9 +1,8 @@
 """Notifications to a topic, in Debezium's form: channel ``sink``.
 
-They are sent when they are told, which is after the commit in the lake that makes them true, and in no
-transaction: not with the events of the rows that they tell of, which the publish stage sends later. So they
-come while a snapshot runs, and where events aren't published at all. Their delivery is waited for when a
-snapshot ends and at the end of the job.
+They are sent after the commit in the lake that they report, outside of any transaction and before the events
+of the rows concerned, which the publish stage sends later. So they arrive while a snapshot runs, and also if
+events aren't published. The job waits for their delivery when a snapshot ends and at its own end.
 """
 
 from __future__ import annotations
@@ -25,12 +24,12 @@ from airflow_cdc_provider.notifications.notification import Notification
 
 
 class TopicChannel:
-    """Sends notifications to the topic that the declaration names.
+    """Sends notifications to the declared topic.
 
     Args:
         connector: The declaration.
         producer: Sends records.
-        registrar: Gives schemas their ids; None where no registry takes part.
+        registrar: Assigns ids to schemas; None without a registry.
     """
 
     name = "sink"
@@ -44,32 +43,32 @@ class TopicChannel:
 
     @property
     def waiting(self) -> int:
-        """How many were sent and are not known to be delivered."""
+        """How many notifications were sent and are not confirmed as delivered."""
         return self._producer.waiting
 
     def send(self, notification: Notification) -> None:
-        """Send it, without waiting for a broker."""
-        told = build(self._connector.notifications.topic, [notification])
-        piece = Piece(told, np.zeros(1, np.int64))
+        """Send a notification without waiting for a broker."""
+        envelope = build(self._connector.notifications.topic, [notification])
+        piece = Piece(envelope, np.zeros(1, np.int64))
         self._producer.hand_over(encoded(self._connector, [piece], self._registrar))
 
     def flush(self) -> None:
-        """Wait until all are delivered, some seconds at most."""
+        """Wait until all are delivered, for some seconds at most."""
         self._producer.deliver()
 
 
 def topic_of_notifications(
     connector: Connector, broker: Mapping[str, Any], registry: Mapping[str, Any]
 ) -> TopicChannel:
-    """Return the channel; it connects when there is something to tell.
+    """Return the channel; it connects with the first notification.
 
     Args:
         connector: The declaration.
-        broker: Librdkafka's settings of the Airflow connection.
+        broker: librdkafka settings of the Airflow connection.
         registry: Values of the registry's connection; empty for none.
 
     Raises:
-        ConfigurationError: A connection is wrong, or says nothing of where to.
+        ConfigurationError: A connection is invalid or has no address.
     """
     tuning = connector.publish.kafka.producer
     schemas = registry_settings(connector, registry)

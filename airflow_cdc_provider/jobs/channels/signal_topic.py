@@ -1,4 +1,4 @@
-"""How a connector's topic of signals is read: channel ``kafka``."""
+"""The reader of a connector's signals topic: channel ``kafka``."""
 
 from __future__ import annotations
 
@@ -12,24 +12,24 @@ from airflow_cdc_provider.kafka.signal_topic import SignalTopic, TopicChannel
 
 
 def topic_of_signals(connector: Connector, broker: Mapping[str, Any]) -> TopicChannel:
-    """Return the channel; it connects when it is first asked.
+    """Return the channel; it connects with the first poll.
 
     Args:
         connector: The declaration.
-        broker: Librdkafka's settings of the Airflow connection; empty where the declaration has the address.
+        broker: librdkafka settings of the Airflow connection; empty if the declaration has the address.
 
     Raises:
-        ConfigurationError: They name no broker, or name code.
+        ConfigurationError: The settings name no broker, or name code to load.
     """
     options = connector.signals.kafka
     if options.bootstrap_servers:
         broker = {SERVERS: options.bootstrap_servers}
     client = ClientSettings(broker, consumer=options.consumer)
-    wanted = SignalTopic(
+    topic = SignalTopic(
         client,
         signals_topic(connector),
         connector.topic_prefix,
         options.group_id,
         options.poll_timeout_seconds,
     )
-    return TopicChannel(wanted)
+    return TopicChannel(topic)

@@ -1,6 +1,6 @@
-"""Topics of Cassandra and ScyllaDB against mirrors: which events tell enough, and how tasks compare them.
+"""Topics of Cassandra and ScyllaDB against mirrors: which events suffice, and how tasks compare them.
 
-:mod:`.told` says what an event tells, :mod:`.told_rows` what all of them tell of rows.
+:mod:`.told` reads single events, :mod:`.row_comparison` combines them to rows and compares these.
 """
 
 from __future__ import annotations
@@ -20,8 +20,8 @@ from airflow_cdc_provider.connector import Connector
 from airflow_cdc_provider.events.names import adjusted_field
 from airflow_cdc_provider.exceptions import ConfigurationError
 from airflow_cdc_provider.jobs.comparing.differences import OUTCOME_DDL, outcome_of
-from airflow_cdc_provider.jobs.comparing.told import TOLD_DDL, RowForm, told_by
-from airflow_cdc_provider.jobs.comparing.told_rows import compare_told
+from airflow_cdc_provider.jobs.comparing.row_comparison import compare_reported
+from airflow_cdc_provider.jobs.comparing.told import REPORTED_DDL, RowForm, told_by
 from airflow_cdc_provider.jobs.topics.settings import converters_of
 from airflow_cdc_provider.sources.cassandra.options import CassandraOptions
 from airflow_cdc_provider.sources.cql.schema import Column, CqlType, TableSchema
@@ -35,24 +35,24 @@ if TYPE_CHECKING:
 
 _OFFSET_AT = 4
 _OFFSET_BYTES = 8
-"""Where a record's position has its offset in the topic."""
+"""Offset and size of the topic offset in a record's position."""
 
 
 def is_cql(connector: Connector) -> bool:
-    """Tell whether events have cells of rows, or rows of CQL."""
+    """Return whether events have cells of rows, or rows of CQL."""
     return isinstance(connector.source, (CassandraOptions, ScyllaOptions))
 
 
 def require_cells(connector: Connector) -> None:
-    """Refuse events of a CQL database that don't tell what a change set.
+    """Refuse events of a CQL database that don't contain the values that a change set.
 
     Raises:
-        ConfigurationError: Says why.
+        ConfigurationError: The events can't be compared.
     """
     publish = connector.publish
     if publish.envelope not in ("debezium", "datastax", "datastax-cells") or publish.unwrap.enabled:
         raise ConfigurationError(
-            "events of this form don't tell rows",
+            "events of this form don't contain rows",
             expected="publish.envelope debezium, datastax or datastax-cells, and no publish.unwrap",
             found="publish.unwrap" if publish.unwrap.enabled else publish.envelope,
         )
@@ -62,20 +62,20 @@ def require_cells(connector: Connector) -> None:
     in_cells = own.format == "legacy" and not own.flatten_columns
     if not in_cells and own.after != "full" and not publish.kafka.after_merge:
         raise ConfigurationError(
-            "events of this form don't tell a null from a column that wasn't touched",
+            "events of this form don't distinguish a null from an unchanged column",
             expected="publish.scylla.format legacy without flatten_columns, or advanced with after: full",
             found=f"{own.format}, " + ("flatten_columns" if own.flatten_columns else f"after: {own.after}"),
         )
     if own.format == "advanced" and "kafka-key" not in own.key_placement:
         raise ConfigurationError(
-            "events without a key don't tell which row they are of",
+            "events without a key don't identify their row",
             expected="kafka-key in publish.scylla.key_placement",
             found=", ".join(own.key_placement),
         )
 
 
 def row_form(connector: Connector, schema: TableSchema) -> RowForm:
-    """Return how a connector's events tell the rows of a table."""
+    """Return the form in which a connector's events contain the rows of a table."""
     publish = connector.publish
     _, adjustment = converters_of(connector).adjustments()
     enveloped = publish.envelope != "datastax"
@@ -93,9 +93,9 @@ def row_form(connector: Connector, schema: TableSchema) -> RowForm:
         if column.name in excluded
         or (in_cells and (column.type.multi_cell or column.type.name == "counter"))
         or (in_cells and column.type.parameters and not shows_nested)
-        # JSON has some maps as objects, converters with a registry have none.
+        # JSON writes some maps as objects, converters with a registry write none.
         or (publish.value in FRAMED and _holds(column.type, "map"))
-        # In Protobuf an empty list is none.
+        # Protobuf doesn't distinguish an empty list from none.
         or (publish.value == "protobuf" and _holds(column.type, "list", "set", "vector"))
     ]
     return RowForm(
@@ -122,19 +122,19 @@ def compared_rows(
     Args:
         topic: Columns of ``CHANGE_SCHEMA``; the payload is the whole value.
         mirror: Columns ``key`` and ``value``, JSON.
-        form: How events tell rows.
+        form: The form of rows in events.
         partitions: How many tasks compare.
-        now_us: When expiry is judged, us since 1970: the same as for the mirror's events.
+        now_us: The time at which expiry is evaluated, us since 1970: the same as for the mirror's events.
     """
-    told = map_in_arrow(topic, _TopicTells(form), TOLD_DDL)
-    expected = map_in_arrow(mirror, _MirrorTells(form), TOLD_DDL)
-    both = told.unionByName(expected).repartition(partitions, "partition")
+    reported = map_in_arrow(topic, _ReadTopic(form), REPORTED_DDL)
+    expected = map_in_arrow(mirror, _ReadMirror(form), REPORTED_DDL)
+    both = reported.unionByName(expected).repartition(partitions, "partition")
     return map_in_arrow(both, _Compared(form, now_us), OUTCOME_DDL)
 
 
 @dataclass(frozen=True)
-class _TopicTells:
-    """Tells what records say that were read from topics. Picklable."""
+class _ReadTopic:
+    """Reads records of topics. Picklable."""
 
     form: RowForm
 
@@ -147,8 +147,8 @@ class _TopicTells:
 
 
 @dataclass(frozen=True)
-class _MirrorTells:
-    """Tells what events of a mirror's rows say. Picklable."""
+class _ReadMirror:
+    """Reads events of a mirror's rows. Picklable."""
 
     form: RowForm
 
@@ -160,7 +160,7 @@ class _MirrorTells:
 
 @dataclass(frozen=True)
 class _Compared:
-    """Compares all that is told of some partitions. Picklable."""
+    """Compares all events of some partitions. Picklable."""
 
     form: RowForm
     now_us: int
@@ -168,11 +168,11 @@ class _Compared:
     def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         found = [batch for batch in batches if batch.num_rows]
         if found:
-            yield outcome_of(compare_told(pa.Table.from_batches(found), self.form, self.now_us))
+            yield outcome_of(compare_reported(pa.Table.from_batches(found), self.form, self.now_us))
 
 
 def _offsets(positions: pa.Array) -> np.ndarray:
     """Read the offsets in positions of records."""
     data, starts, _ = binary_buffer(positions)
-    places = starts[:, np.newaxis] + _OFFSET_AT + np.arange(_OFFSET_BYTES)
-    return np.ascontiguousarray(data[places]).view(">i8").ravel().astype(np.int64)
+    indexes = starts[:, np.newaxis] + _OFFSET_AT + np.arange(_OFFSET_BYTES)
+    return np.ascontiguousarray(data[indexes]).view(">i8").ravel().astype(np.int64)

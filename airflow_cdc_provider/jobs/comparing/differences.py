@@ -1,6 +1,6 @@
-"""What comparisons of rows have in common: how tasks tell what they found, and how it is told of tables.
+"""Outcomes of row comparisons: of tasks, and of tables.
 
-A task gives one row of :data:`OUTCOME_DDL`. Samples name keys and columns, never values.
+A task returns one row of :data:`OUTCOME_DDL`. Samples name keys and columns, never values.
 """
 
 from __future__ import annotations
@@ -26,11 +26,11 @@ OUTCOME_DDL: Final = ", ".join(f"{name} bigint" for name in _COUNTS) + ", sample
 
 @dataclass(frozen=True)
 class Sides:
-    """What is compared.
+    """The two sides of a comparison.
 
     Args:
-        left: One side, in a word.
-        right: The other one.
+        left: Name of one side.
+        right: Name of the other side.
     """
 
     left: str
@@ -38,7 +38,7 @@ class Sides:
 
 
 def outcome_of(found: Comparison) -> pa.RecordBatch:
-    """Return what a task tells of its part."""
+    """Return the outcome of a task as a row."""
     samples = [json.dumps(sample, default=str) for sample in found.samples]
     counts = [pa.array([getattr(found, name)], pa.int64()) for name in _COUNTS]
     return pa.RecordBatch.from_arrays(
@@ -47,7 +47,7 @@ def outcome_of(found: Comparison) -> pa.RecordBatch:
 
 
 def total(outcomes: DataFrame) -> Comparison:
-    """Add up what tasks told; runs the comparison."""
+    """Add up the outcomes of tasks; runs the comparison."""
     rows = outcomes.collect()
     counts = {name: sum(int(row[name]) for row in rows) for name in _COUNTS}
     samples = [json.loads(text) for row in rows for text in row["samples"]][:_SAMPLES]
@@ -64,21 +64,21 @@ def table_result(
     seconds: float,
     columns_left_out: Sequence[str] = (),
 ) -> TableResult:
-    """Log what was found of a table, and tell it as the job's result does.
+    """Log the outcome of a table, and return it as part of the job's result.
 
     Args:
         table: The source's table.
-        found: Of all tasks.
-        sides: What was compared.
-        merged_through: Of the mirror.
-        mirror_rows: How many rows it has.
-        seconds: How long it took.
+        found: The outcome of all tasks.
+        sides: The two sides.
+        merged_through: The last batch that the mirror has merged.
+        mirror_rows: Rows of the mirror.
+        seconds: Duration of the comparison.
         columns_left_out: Columns that weren't compared.
     """
-    words = {"left": sides.left, "right": sides.right}
+    names = {"left": sides.left, "right": sides.right}
     for sample in found.samples:
-        shown = {**sample, "only": words[sample["only"]]} if "only" in sample else sample
-        log.warning("%s differs: %s", table, json.dumps(shown))
+        named = {**sample, "only": names[sample["only"]]} if "only" in sample else sample
+        log.warning("%s differs: %s", table, json.dumps(named))
     log.info(
         "%s: %d rows equal, %d only in %s, %d only in %s, %d different, %.1f s",
         table,
@@ -102,7 +102,7 @@ def table_result(
     if columns_left_out:
         left_out["columns_not_compared"] = list(columns_left_out)
     if left_out:
-        log.warning("%s: not all was compared: %s", table, json.dumps(left_out))
+        log.warning("%s: not everything was compared: %s", table, json.dumps(left_out))
     differences = found.only_left + found.only_right + found.different
     return TableResult(
         table,
@@ -115,7 +115,7 @@ def table_result(
 
 
 def judged(outcome: JobResult, tables: Sequence[TableResult], sides: Sides) -> JobResult:
-    """Make a result not ok where tables differ."""
+    """Return the result, not ok if tables differ."""
     differences = sum(table.differences or 0 for table in tables)
     if not differences:
         return outcome

@@ -1,4 +1,4 @@
-"""The mirrors that comparisons are with."""
+"""Mirrors to compare with."""
 
 from __future__ import annotations
 

@@ -1,16 +1,16 @@
-"""What each event of a CQL database's topic tells: of which row, when, and whether of cells or of their end.
+"""Events of a CQL database's topic as rows: row key, time, kind of change, and cells.
 
-Debezium's and ScyllaDB's events have what a statement wrote: cells of a row, or its deletion. So what a topic
-tells of a row are the cells of its events, each by its last event, and what is older than a deletion is gone.
-When an event counts as later than another one:
+Debezium's and ScyllaDB's events contain what a statement wrote: cells of a row, or its deletion. So a row of
+a topic has the last value of each cell in its events, without cells that are older than a deletion.
+The order of events:
 
 ===================  =====================================================================================
-Cassandra's cells    by the write times that events tell, whichever node told them; a deletion wins a tie
+Cassandra's cells    by the write times in events, from whichever node; a deletion wins a tie
 ScyllaDB's cells     by the time of the change, then by their order in the topic
 whole rows            by their order in the topic: those of ``datastax``, and rows as merges left them
 ===================  =====================================================================================
 
-:mod:`.told_rows` puts together what was told of a row.
+:mod:`.row_comparison` combines the events of a row.
 """
 
 from __future__ import annotations
@@ -30,9 +30,9 @@ from airflow_cdc_provider.sources.debezium.json_texts import compact
 from airflow_cdc_provider.sources.debezium.values import show_plain
 
 INSERT: Final = 0
-"""Tells cells of a row that lives by itself."""
+"""The event has cells of a row that was inserted."""
 UPDATE: Final = 1
-"""Tells cells of a row."""
+"""The event has cells of a row."""
 DELETE: Final = 2
 DELETE_PARTITION: Final = 3
 DELETE_RANGE: Final = 4
@@ -43,14 +43,14 @@ _OPERATIONS: Final = {
     "scylla": {"c": INSERT, "r": INSERT, "u": UPDATE, "d": DELETE},
 }
 
-TOLD_DDL: Final = (
+REPORTED_DDL: Final = (
     "partition binary, key binary, of_mirror boolean, static boolean, what tinyint, time bigint, "
     "wins_ties boolean, place bigint, cells binary"
 )
-"""What events tell: the partition's key and the row's, as JSON; whether that is the partition itself, of
-which statics are told; one of the constants above; when it counts as written (us, or 0), whether behind
-others of that time, and its place in the topic; the object that has its cells."""
-TOLD_SCHEMA: Final = pa.schema(
+"""Columns of events as rows: the keys of partition and row, as JSON; whether the event is of a mirror;
+whether it is of the partition itself, for static columns; one of the constants above; the write time (us, or
+0), whether it wins over other events of that time, and its offset in the topic; the object with the cells."""
+REPORTED_SCHEMA: Final = pa.schema(
     [
         ("partition", pa.binary()),
         ("key", pa.binary()),
@@ -67,17 +67,17 @@ TOLD_SCHEMA: Final = pa.schema(
 
 @dataclass(frozen=True)
 class RowForm:
-    """How events tell rows.
+    """The form of rows in events.
 
     Args:
         source: ``cassandra`` or ``scylla``.
-        partition: Names of the columns of the partition key, as events name them.
-        clustering: Likewise, of the clustering columns.
-        statics: Likewise, of the static columns.
-        left_out: Columns that events don't tell whole.
+        partition: Names of the columns of the partition key in events.
+        clustering: Names of the clustering columns in events.
+        statics: Names of the static columns in events.
+        left_out: Columns that events don't contain completely.
         enveloped: Whether values are envelopes with ``op`` and ``after``; else they are whole rows.
-        in_cells: Whether values stand in objects with a member ``value``, and what has none isn't told.
-        whole: Whether each event tells all of its row.
+        in_cells: Whether values are objects with a member ``value``; columns without one are unchanged.
+        whole: Whether each event contains its whole row.
     """
 
     source: str
@@ -91,26 +91,26 @@ class RowForm:
 
 
 def told_by(
-    keys: pa.Array, values: pa.Array, places: np.ndarray, form: RowForm, *, of_mirror: bool
+    keys: pa.Array, values: pa.Array, offsets: np.ndarray, form: RowForm, *, of_mirror: bool
 ) -> pa.RecordBatch:
-    """Tell what events say.
+    """Return events as rows of ``REPORTED_SCHEMA``.
 
     Args:
-        keys: JSON texts, written in one way.
+        keys: JSON texts in canonical form.
         values: JSON texts, null for tombstones.
-        places: Where each event stands in the topic.
-        form: How they tell rows.
-        of_mirror: They are made of a mirror's rows.
+        offsets: The offset of each event in the topic.
+        form: The form of rows in events.
+        of_mirror: Whether the events are of a mirror's rows.
 
     Raises:
-        CorruptInput: An event has no key, or isn't of that form.
+        CorruptInput: An event has no key or another form.
     """
     partitions, static = _named(keys, form)
     data, objects = read_values(values)
     members = members_of(data, objects)
     if form.enveloped:
         what = _operations(members, form.source)
-        what[~(objects.kinds == OBJECT)] = _NOTHING  # tombstones: the delete stands before them
+        what[~(objects.kinds == OBJECT)] = _NOTHING  # tombstones: the delete comes before them
         (after,) = members.find("after")
     else:
         count = np.bincount(members.owners, minlength=members.count) if len(members.owners) else 0
@@ -118,10 +118,10 @@ def told_by(
         after = objects
     times, wins = _times(members, what, form)
     if form.source == "cassandra" and not form.whole:
-        # Rows that merges took are each told as gone.
+        # With rows of merges, each deleted row has an event of its own.
         what[(what == DELETE) & static] = DELETE_PARTITION
     cells = after.only(OBJECT)
-    told = pa.RecordBatch.from_arrays(
+    reported = pa.RecordBatch.from_arrays(
         [
             partitions,
             keys,
@@ -130,16 +130,16 @@ def told_by(
             pa.array(what.astype(np.int8)),
             pa.array(times),
             pa.array(wins),
-            pa.array(places),
+            pa.array(offsets),
             span_column(pa.binary(), data, cells.starts, cells.ends),
         ],
-        schema=TOLD_SCHEMA,
+        schema=REPORTED_SCHEMA,
     )
-    return told.filter(pa.array(what != _NOTHING))
+    return reported.filter(pa.array(what != _NOTHING))
 
 
 def _named(keys: pa.Array, form: RowForm) -> tuple[pa.Array, np.ndarray]:
-    """Return the partition of each key, and which keys are of partitions themselves."""
+    """Return the partition of each key, and which keys are of whole partitions."""
     data, objects = read_values(keys)
     if (objects.kinds != OBJECT).any():
         raise CorruptInput("a message has no key that names a row", expected="a key with the row's columns")
@@ -159,22 +159,22 @@ def _operations(members: Members, source: str) -> np.ndarray:
     found: np.ndarray = known[letters]
     there = np.bincount(members.owners, minlength=members.count) > 0 if len(members.owners) else letters > 0
     if (there & (found == _NOTHING)).any():
-        raise CorruptInput("an event's op isn't known", expected=f"one of {', '.join(_OPERATIONS[source])}")
+        raise CorruptInput("an event has an unknown op", expected=f"one of {', '.join(_OPERATIONS[source])}")
     return found
 
 
 def _times(members: Members, what: np.ndarray, form: RowForm) -> tuple[np.ndarray, np.ndarray]:
-    """Return when events count as written, and which come behind others of that time."""
-    nobody = np.zeros(members.count, np.bool_)
+    """Return the write times of events, and which events win over others of that time."""
+    no_ties = np.zeros(members.count, np.bool_)
     if form.whole:
-        return np.zeros(members.count, np.int64), nobody
+        return np.zeros(members.count, np.int64), no_ties
     source, after = members.find("source", "after")
     ts_us, ts_ms = members_of(members.data, source).find("ts_us", "ts_ms")
     # The source block of the documents has microseconds in ts_ms.
     micros, millis = (show_plain(members.data, one, "int64")[0] for one in (ts_us, ts_ms))
     times = pc.coalesce(micros, millis).fill_null(0).to_numpy(zero_copy_only=False)
     if form.source != "cassandra" or not (what == DELETE).any():
-        return times, nobody
+        return times, no_ties
     cells = members_of(members.data, after)
     (ended,) = members_of(members.data, cells.values).find("deletion_ts")
     ends = show_plain(members.data, ended, "int64")[0].fill_null(-1).to_numpy(zero_copy_only=False)

@@ -1,11 +1,11 @@
-"""The stage compare_topics: what a table's topics tell of each key against the mirror's rows.
+"""The stage compare_topics: the last event of each key in a table's topics against the mirror's rows.
 
-Topics are read as source ``debezium`` reads them, from their begin to what is committed now, compacted or
-not; of each key the last event counts, a delete or tombstone for no row. The other side are the events that
-the mirror's rows would be published as (:mod:`.events.mirrored`). Rows are compared member by member. Events
-of CQL databases tell rows in parts: :mod:`.cql_topics`.
+Topics are read as source ``debezium`` reads them, from their start to their current end, compacted or not;
+for each key the last event counts, and a delete or tombstone means no row. The other side are the events as
+which the mirror's rows would be published (:mod:`.events.mirrored`). Rows are compared member by member.
+Events of CQL databases contain parts of rows: :mod:`.cql_topics`.
 
-What is captured and not merged, or merged and not published, differs: compare after a sync.
+Changes that are captured and not merged, or merged and not published, differ: compare after a sync.
 """
 
 from __future__ import annotations
@@ -69,13 +69,13 @@ from airflow_cdc_provider.sources.vitess.options import VitessOptions
 
 _SIDES: Final = Sides("topic", "mirror")
 _READ: Final = ("json", *FRAMED)
-"""Converters whose bytes are read."""
+"""Supported converters."""
 _SLICE_MESSAGES: Final = 50_000
 _ROWS_PER_PARTITION: Final = 50_000
 _MOST_MEMBERS: Final = 500
-"""Names of members beyond which rows are compared whole."""
+"""Number of distinct member names above which rows are compared as a whole."""
 _KEY: Final = "\0key"
-"""Column of keys; no member is called so."""
+"""Column of keys; no member has this name."""
 _WHOLE: Final = "\0row"
 _STATES_DDL: Final = f"{CONTRIBUTION_DDL}, of_mirror boolean"
 
@@ -84,27 +84,27 @@ def compare_topics(context: JobContext) -> JobResult:
     """Compare the topics of the job's tables with their mirrors; differences make the result not ok.
 
     Options of the spec: ``topic_prefix`` (of the topics, in place of the connector's) and ``topics`` (by
-    table, lists of topics that are named otherwise). Of topics with another prefix, into which some batches
-    were replayed, those of tables without events aren't there: they count as empty if others are.
+    table, lists of topics with other names). A replay to another prefix creates no topics for tables without
+    events: such topics count as empty if others exist.
 
     Raises:
-        ConfigurationError: The connector's events don't tell whole rows, or are written in a form that isn't
-            read; a table has no mirror, or a topic isn't there.
+        ConfigurationError: The connector's events don't contain whole rows or have an unsupported form; a
+            table has no mirror, or a topic doesn't exist.
         CorruptInput: A message can't be read.
-        TransientError: The brokers don't answer.
+        TransientError: The brokers don't respond.
     """
     require_comparable(context.connector)
     settings = client_settings(context)
-    some_there = bool(context.spec.options.get("topic_prefix")) and _some_there(context, settings)
-    results = [_compare_table(context, table, settings, some_there) for table in context.tables()]
+    any_exists = bool(context.spec.options.get("topic_prefix")) and _any_exists(context, settings)
+    results = [_compare_table(context, table, settings, any_exists) for table in context.tables()]
     return judged(report(context, tables=results), results, _SIDES)
 
 
 def require_comparable(connector: Connector) -> None:
-    """Refuse events of which the last one of a key doesn't tell the row.
+    """Refuse events where the last one of a key doesn't contain the row.
 
     Raises:
-        ConfigurationError: Says why.
+        ConfigurationError: The events can't be compared.
     """
     publish = connector.publish
     cql = is_cql(connector)
@@ -112,14 +112,14 @@ def require_comparable(connector: Connector) -> None:
         raise ConfigurationError(
             f"events of source {connector.type} can't be compared with mirrors",
             expected="source.type cassandra, scylla, mongodb or vitess",
-            remedy="source debezium makes its mirrors of topics: CdcVerifyOperator compares mirrors with "
-            "databases",
+            remedy="source debezium builds its mirrors from topics: use CdcVerifyOperator, which compares "
+            "mirrors with databases",
         )
     if cql:
         require_cells(connector)
     elif publish.outbox.enabled or publish.envelope not in ("debezium", "document"):
         raise ConfigurationError(
-            "events of this form don't tell rows",
+            "events of this form don't contain rows",
             expected="publish.envelope debezium or document, and no publish.outbox",
             found="an outbox" if publish.outbox.enabled else publish.envelope,
         )
@@ -133,7 +133,7 @@ def require_comparable(connector: Connector) -> None:
         )
     if publish.value == "protobuf" and publish.protobuf_nullables == "plain":
         raise ConfigurationError(
-            "events of this form don't tell a null from 0 or an empty text",
+            "events of this form don't distinguish a null from 0 or an empty text",
             expected="publish.protobuf_nullables optional or wrapper",
             found="plain",
         )
@@ -142,13 +142,13 @@ def require_comparable(connector: Connector) -> None:
 def topic_reader(
     connector: Connector, settings: ClientSettings, names: Sequence[str], registry: Registered | None
 ) -> SliceReader:
-    """Return what reads topics that a connector writes.
+    """Return a reader for topics that a connector writes.
 
     Args:
         connector: The declaration.
-        settings: Of the consumer.
+        settings: Consumer settings.
         names: The topics.
-        registry: Has the schemas of messages; None where no registry takes part.
+        registry: Has the schemas of messages; None without a registry.
     """
     return SliceReader(
         settings,
@@ -160,30 +160,30 @@ def topic_reader(
 
 
 def _options(connector: Connector, names: Sequence[str]) -> DebeziumOptions:
-    """Return how topics are read that a connector writes."""
+    """Return the source options for topics that a connector writes."""
     publish = connector.publish
     framed = {publish.key, publish.value} & set(FRAMED)
-    place = (
+    address = (
         RegistryAddress(publish.registry.connection, publish.registry.url) if framed else RegistryAddress()
     )
     return DebeziumOptions(
         topics=tuple(re.escape(name) for name in names),
-        # What cells and whole rows of CQL tell is read here, not by the source.
+        # This stage reads cells and whole rows of CQL itself.
         envelope="unwrapped" if is_cql(connector) or _is_unwrapped(connector) else "debezium",
-        key_converter=publish.key,  # type: ignore[arg-type]  # require_comparable has looked
+        key_converter=publish.key,  # type: ignore[arg-type]  # checked by require_comparable
         value_converter=publish.value,  # type: ignore[arg-type]
-        registry=place,
+        registry=address,
         advanced=DebeziumAdvanced(strict=True),
     )
 
 
 def _is_unwrapped(connector: Connector) -> bool:
-    """Tell whether values are rows, without an envelope."""
+    """Return whether values are rows, without an envelope."""
     return connector.publish.unwrap.enabled or connector.publish.envelope == "document"
 
 
-def _some_there(context: JobContext, settings: ClientSettings) -> bool:
-    """Tell whether any table has a topic."""
+def _any_exists(context: JobContext, settings: ClientSettings) -> bool:
+    """Return whether any table has a topic."""
     options = context.spec.options
     names = [
         name for table in context.tables() for name in topics_of_table(context.connector, table, options)
@@ -197,7 +197,7 @@ def _compare_table(
     started = time.monotonic()
     mirror = existing_mirror(context, table)
     state = mirror.state()
-    _tell_places(context, table, state.merged_through)
+    _log_progress(context, table, state.merged_through)
     connector = context.connector
     names = topics_of_table(connector, table, context.spec.options)
     slices = _slices(settings, names, table, may_be_missing)
@@ -212,14 +212,14 @@ def _compare_table(
     if is_cql(connector):
         codec = context.source.codec(table, state.memory)
         assert isinstance(codec, CqlCodec)
-        told_form = row_form(connector, codec.schema)
-        left_out = told_form.left_out
-        outcomes = compared_rows(records, events, told_form, partitions, now_us)
+        row_form_of_table = row_form(connector, codec.schema)
+        left_out = row_form_of_table.left_out
+        outcomes = compared_rows(records, events, row_form_of_table, partitions, now_us)
     else:
         form = Form(_is_unwrapped(connector))
-        told = map_in_arrow(records, _TopicStates(form), _STATES_DDL)
+        reported = map_in_arrow(records, _TopicStates(form), _STATES_DDL)
         expected = map_in_arrow(events, _MirrorStates(form, connector.publish.key == "string"), _STATES_DDL)
-        both = told.unionByName(expected).repartition(partitions, "key")
+        both = reported.unionByName(expected).repartition(partitions, "key")
         outcomes = map_in_arrow(both, _compared, OUTCOME_DDL)
     return table_result(
         table,
@@ -250,11 +250,11 @@ def topics_of_table(connector: Connector, table: str, options: Mapping[str, Any]
     return [other_topic(topic, connector.topic_prefix, prefix, connector.publish.topic_delimiter)]
 
 
-def _tell_places(context: JobContext, table: str, merged_through: int) -> None:
-    """Log where both stand: changes in between differ for no other reason than that they are under way."""
+def _log_progress(context: JobContext, table: str, merged_through: int) -> None:
+    """Log how far both sides are: changes in between differ only because they are in flight."""
     through = published_through(context)
     log.info(
-        "%s: the mirror has merged changes of batches through %d, published are batches through %d",
+        "%s: the mirror has merged batches through %d; batches through %d are published",
         table,
         merged_through,
         through or 0,
@@ -264,36 +264,36 @@ def _tell_places(context: JobContext, table: str, merged_through: int) -> None:
 def _slices(
     settings: ClientSettings, names: Sequence[str], table: str, may_be_missing: bool
 ) -> list[TopicSlice]:
-    """Cut what topics have now.
+    """Split the current contents of topics into slices.
 
     Raises:
-        ConfigurationError: One isn't there, and may not be missing.
+        ConfigurationError: A required topic doesn't exist.
     """
     cluster = ClusterTopics(settings)
     found = cluster.topics([re.escape(name) for name in names])
     missing = ", ".join(sorted(set(names) - set(found)))
     if missing and may_be_missing:
-        log.warning("there is no topic %s: %s counts as without events", missing, table)
+        log.warning("there is no topic %s: %s is treated as having no events", missing, table)
     elif missing:
         raise ConfigurationError(
             f"there is no topic {missing} with events of {table}",
             expected=f"a topic of that name on {settings.servers}",
-            remedy="publish first; or say by topics or topic_prefix where the events are; or give the "
-            "connection's user the right READ on it",
+            remedy="publish first; or set topics or topic_prefix to where the events are; or grant the "
+            "connection's user READ on the topic",
         )
     partitions = [(name, number) for name, topic in found.items() for number in topic.partitions]
-    begins, ends = cluster.begins(partitions), cluster.ends(partitions)
+    starts, ends = cluster.begins(partitions), cluster.ends(partitions)
     now_us = time.time_ns() // 1000
     return [
         TopicSlice(
-            MessageRange(topic, number, begin, min(begin + _SLICE_MESSAGES, ends[topic, number])),
+            MessageRange(topic, number, start, min(start + _SLICE_MESSAGES, ends[topic, number])),
             0,
             len(found[topic].partitions),
             table,
             now_us,
         )
         for topic, number in partitions
-        for begin in range(begins[topic, number], ends[topic, number], _SLICE_MESSAGES)
+        for start in range(starts[topic, number], ends[topic, number], _SLICE_MESSAGES)
     ]
 
 
@@ -303,7 +303,7 @@ def _everything(table: str) -> bool:
 
 
 class _AnySchema:
-    """Stands for the names of all schemas: rows are compared as they are written."""
+    """Contains the names of all schemas: rows are compared as they are written."""
 
     def __contains__(self, name: object) -> bool:
         return True
@@ -311,7 +311,7 @@ class _AnySchema:
 
 @dataclass(frozen=True)
 class _TopicStates:
-    """Makes contributions of records that were read from topics. Picklable."""
+    """Converts records of topics to contributions. Picklable."""
 
     form: Form
 
@@ -319,16 +319,16 @@ class _TopicStates:
         for batch in batches:
             if pc.any(pc.equal(batch["kind"], record.TRUNCATE)).as_py():
                 raise CorruptInput(
-                    "a topic tells that its table was truncated",
-                    remedy="what stood before can't be compared; publish a snapshot to another prefix",
+                    "a topic has a TRUNCATE of its table",
+                    remedy="earlier events can't be compared; publish a snapshot to another prefix",
                 )
-            # An event without a row after the change is followed by one that has it, or by the delete.
+            # An event without a row after the change is followed by an event with it, or by the delete.
             yield _of_side(decode(batch, self.form, _AnySchema(), ()).contributions, of_mirror=False)
 
 
 @dataclass(frozen=True)
 class _MirrorStates:
-    """Makes contributions of the events of a mirror's rows. Picklable."""
+    """Converts events of a mirror's rows to contributions. Picklable."""
 
     form: Form
     text_keys: bool
@@ -359,7 +359,7 @@ def _of_side(contributions: pa.RecordBatch, *, of_mirror: bool) -> pa.RecordBatc
 
 
 def _compared(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-    """Compare all that is known of some keys."""
+    """Compare both sides of some keys."""
     found = [batch for batch in batches if batch.num_rows]
     if not found:
         return
@@ -374,7 +374,7 @@ def compare_rows(topic: pa.Table, mirror: pa.Table) -> Comparison:
     sides = [_Rows.of(side) for side in (topic, mirror)]
     names = sorted(sides[0].names | sides[1].names)
     whole = len(names) > _MOST_MEMBERS
-    tables = [side.whole() if whole else side.apart(names) for side in sides]
+    tables = [side.whole() if whole else side.by_member(names) for side in sides]
     return compare_tables(tables[0], tables[1], _KEY)
 
 
@@ -383,9 +383,9 @@ class _Rows:
     """Rows of one side.
 
     Args:
-        keys: As text.
+        keys: The keys, as text.
         texts: JSON objects.
-        members: Theirs.
+        members: The members of these objects.
     """
 
     keys: pa.Array
@@ -402,16 +402,16 @@ class _Rows:
     def names(self) -> set[str]:
         return set(self.members.numbered[1]) if len(self.members.owners) else set()
 
-    def apart(self, names: Sequence[str]) -> pa.Table:
+    def by_member(self, names: Sequence[str]) -> pa.Table:
         """Return a column for each member."""
         columns: dict[str, pa.Array] = {_KEY: self.keys}
         if not len(self.members.owners):
             return pa.table({**columns, **{name: pa.nulls(len(self.keys), pa.binary()) for name in names}})
         found = self.members.find(*names)
         data = self.members.data
-        columns |= {name: compact(data, places) for name, places in zip(names, found, strict=True)}
+        columns |= {name: compact(data, spans) for name, spans in zip(names, found, strict=True)}
         return pa.table(columns)
 
     def whole(self) -> pa.Table:
-        """Return the rows as they are, in one form."""
+        """Return the rows in canonical form, as one column."""
         return pa.table({_KEY: self.keys, _WHOLE: compact(*read_values(self.texts))})

@@ -1,8 +1,8 @@
 """The verify stage: compare mirrors with their source, row by row.
 
-The source is read again through its snapshot reader, decoded and projected by the same code that a merge uses
-but with none of the stored states, so whatever a merge may have got wrong shows. A source that is being
-written to while it is read differs by what was written: verify after a sync, or while the source is quiet.
+The snapshot reader reads the source again. The same code as in a merge decodes and projects its rows, without
+any stored state, so a wrong merge shows as a difference. Writes to the source during the reading are
+differences too: verify after a sync, or while nothing writes to the source.
 """
 
 from __future__ import annotations
@@ -62,14 +62,14 @@ def _verify_table(context: JobContext, table: str) -> TableResult:
     state = mirror.state()
     codec = context.source.codec(table, state.memory)
     mirror.require_layout(codec.static_columns, codec.drift.replaced)
-    own, apart = mirror.layout(codec.mirror_schema(), codec.static_columns)
+    own, in_static_table = mirror.layout(codec.mirror_schema(), codec.static_columns)
     kernel = MergeKernel(
         model=codec.model,
         rules=codec.rules,
         columns=codec.mirror_schema(),
         project=codec.project,
         now_seconds=int(time.time()),
-        statics_apart=bool(len(apart)),
+        statics_apart=bool(len(in_static_table)),
     )
     plan = context.source.plan_snapshot(table)
     rows = read_partitions(context.spark, context.source.snapshot_reader(), plan.ranges)
@@ -80,13 +80,13 @@ def _verify_table(context: JobContext, table: str) -> TableResult:
     ).repartition(partitions, "key")
     merged = map_in_arrow(shuffled, kernel, spark_schema(kernel.output_schema))
     source = merged.where(f"_cdc_kind IN ({LIVE}, {STATICS})")
-    shown = _shown(mirror.table.read(state.head), own)
+    mirrored = _with_id(mirror.table.read(state.head), own)
     if state.statics is not None:
-        # No row has the id of another one's statics, so they can be compared together.
-        statics = _shown(mirror.statics.read(state.statics.head), apart)
-        shown = shown.unionByName(statics, allowMissingColumns=True)
+        # No row has the id of static columns, so both can be compared together.
+        statics = _with_id(mirror.statics.read(state.statics.head), in_static_table)
+        mirrored = mirrored.unionByName(statics, allowMissingColumns=True)
     families = codec.families if isinstance(codec, InheritsRows) else None
-    found = _compare(source, shown, kernel.columns, partitions, families)
+    found = _compare(source, mirrored, kernel.columns, partitions, families)
     return table_result(
         table,
         found,
@@ -97,7 +97,7 @@ def _verify_table(context: JobContext, table: str) -> TableResult:
     )
 
 
-def _shown(rows: DataFrame, columns: pa.Schema) -> DataFrame:
+def _with_id(rows: DataFrame, columns: pa.Schema) -> DataFrame:
     quoted = ["`" + n.replace("`", "``") + "`" for n in columns.names]
     return rows.selectExpr(f"{CDC_COLUMN}.id _cdc_id", *quoted)
 
@@ -105,15 +105,15 @@ def _shown(rows: DataFrame, columns: pa.Schema) -> DataFrame:
 def _compare(
     source: DataFrame, mirror: DataFrame, columns: pa.Schema, partitions: int, families: Families | None
 ) -> Comparison:
-    """Compare rows of the source, as the kernel gives them, with those that are shown, by ``_cdc_id``.
+    """Compare rows of the source, as the kernel returns them, with rows of the mirror, by ``_cdc_id``.
 
-    A row that stands in the mirror under another id of its family is compared with it, if each side has one.
+    A row that the mirror has under another id of its family is compared with that one, if each side has one.
     """
     from pyspark.sql.functions import lit
     from pyspark.sql.types import BinaryType, StructField, StructType
 
     both = (
-        _shown(source, columns)
+        _with_id(source, columns)
         .withColumn("_cdc_source", lit(True))
         .unionByName(mirror.withColumn("_cdc_source", lit(False)))
     )
@@ -140,17 +140,17 @@ def _under_ids_of(source: pa.Table, mirror: pa.Table) -> pa.Table:
     """Return the mirror's rows, those whose id the source doesn't have under the id of their family's row."""
     missing = source.filter(pc.invert(pc.is_in(source["_cdc_id"], mirror["_cdc_id"])))
     left = pc.invert(pc.is_in(mirror["_cdc_id"], source["_cdc_id"]))
-    alone = [_alone(table[_FAMILY]) for table in (missing, mirror.filter(left))]
-    place = pc.index_in(mirror[_FAMILY], missing[_FAMILY].combine_chunks())
-    heirs = pc.and_(left, pc.and_(*(pc.is_in(mirror[_FAMILY], one) for one in alone)))
+    singletons = [_singletons(table[_FAMILY]) for table in (missing, mirror.filter(left))]
+    index = pc.index_in(mirror[_FAMILY], missing[_FAMILY].combine_chunks())
+    inherited = pc.and_(left, pc.and_(*(pc.is_in(mirror[_FAMILY], one) for one in singletons)))
     ids = pc.if_else(
-        heirs, missing["_cdc_id"].combine_chunks().take(place.combine_chunks()), mirror["_cdc_id"]
+        inherited, missing["_cdc_id"].combine_chunks().take(index.combine_chunks()), mirror["_cdc_id"]
     )
     return mirror.set_column(mirror.column_names.index("_cdc_id"), "_cdc_id", ids)
 
 
-def _alone(families: pa.ChunkedArray) -> pa.Array:
-    """Return the families that stand there once."""
+def _singletons(families: pa.ChunkedArray) -> pa.Array:
+    """Return the families that occur once."""
     counted = pc.value_counts(families.combine_chunks())
     return counted.field("values").filter(pc.equal(counted.field("counts"), 1))
 

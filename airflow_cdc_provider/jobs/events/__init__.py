@@ -1,4 +1,4 @@
-"""Changes and rows of snapshots as events: what every source does the same, and what each does itself.
+"""Changes and rows of snapshots as events: the parts that all sources share, and a folder for each source.
 
-It stands on a job's context and ``jobs.topics``; recordings, publishing and comparisons stand on it.
+It imports a job's context and ``jobs.topics``; recordings, publishing and comparisons import it.
 """

@@ -1,6 +1,6 @@
-"""Events of what a changes table holds, whatever its source: for printing and for publishing them.
+"""Events of the records in a changes table, for any source: to print or publish them.
 
-All of them, on the driver (:func:`captured_records`); or parted for executors (:func:`sliced_records`).
+:func:`captured_records` builds all of them on the driver, :func:`sliced_records` splits them for executors.
 """
 
 from __future__ import annotations
@@ -23,35 +23,35 @@ from airflow_cdc_provider.sources.mongodb.options import MongodbOptions
 from airflow_cdc_provider.sources.scylla.options import ScyllaOptions
 from airflow_cdc_provider.sources.vitess.options import VitessOptions
 
-_NO_EVENTS: Final = "the events of source debezium stand in its topics: read them there"
+_NO_EVENTS: Final = "source debezium has no events to publish: its topics have them already"
 
 
-def captured_records(context: JobContext, wanted: Wanted, damage: Damage) -> Iterator[Made]:
-    """Make the records of batches of a changes table, oldest first.
+def captured_records(context: JobContext, request: Wanted, damage: Damage) -> Iterator[Made]:
+    """Build the records of batches of a changes table, oldest first.
 
     Args:
         context: The job; with tables in its spec only theirs.
-        wanted: Which.
-        damage: Collects what is left out.
+        request: The events to build.
+        damage: Collects skipped records.
 
     Raises:
         CorruptInput: A record can't be decoded and ``damage`` is strict.
-        ConfigurationError: The declaration doesn't fit what is there.
-        TransientError: Rows are to be read again and the source doesn't answer.
+        ConfigurationError: The declaration doesn't match the captured tables.
+        TransientError: Rows must be read again and the source doesn't respond.
     """
     if isinstance(context.connector.source, MongodbOptions):
-        return mongodb_lake.captured_records(context, wanted, damage)
+        return mongodb_lake.captured_records(context, request, damage)
     if isinstance(context.connector.source, ScyllaOptions):
-        return scylla_lake.captured_records(context, wanted, damage)
+        return scylla_lake.captured_records(context, request, damage)
     if isinstance(context.connector.source, VitessOptions):
-        return vitess_lake.captured_records(context, wanted, damage)
+        return vitess_lake.captured_records(context, request, damage)
     if isinstance(context.connector.source, DebeziumOptions):
         raise ConfigurationError(_NO_EVENTS)
-    return cassandra_lake.captured_records(context, wanted, damage)
+    return cassandra_lake.captured_records(context, request, damage)
 
 
 def sliced_records(context: JobContext, after: int, through: int) -> Sliced:
-    """Part the records of batches so that each row of the source is in one slice, and say how they are made.
+    """Partition the records of batches so that each row of the source is in one slice.
 
     Args:
         context: The job, for all tables.
@@ -74,6 +74,6 @@ def sliced_records(context: JobContext, after: int, through: int) -> Sliced:
 
 
 def is_strict(connector: Connector) -> bool:
-    """Tell whether what can't be decoded ends the job; logs of ScyllaDB have no option for that."""
+    """Return whether a record that can't be decoded fails the job; ScyllaDB has no option for that."""
     source = connector.source
     return not isinstance(source, ScyllaOptions) and source.advanced.strict

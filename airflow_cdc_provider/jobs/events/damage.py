@@ -1,4 +1,4 @@
-"""What had to be left out of events and rows, because it is broken or on purpose, and how that is told."""
+"""Input records without events or rows: undecodable ones, and kinds that are left out on purpose."""
 
 from __future__ import annotations
 
@@ -8,43 +8,43 @@ from typing import Final
 
 from airflow_cdc_provider.exceptions import CorruptInput
 
-_SHOWN_PLACES: Final = 20
+_MAX_REPORTED: Final = 20
 
 
 @dataclass
 class Damage:
-    """What of the input had to be left out.
+    """Records of the input without events or rows.
 
     Args:
-        strict: Raise at the first such place.
-        places: Where and why, one text each.
-        skipped: Events that were left out on purpose, by kind; ``t`` are truncations, which have no event,
-            ``copy`` what another node's log had told.
+        strict: Whether to raise for the first undecodable record.
+        places: Position and reason of each undecodable record, one text each.
+        skipped: Number of events left out on purpose, by kind; ``t`` are truncations, which have no event,
+            ``replica duplicate`` writes that the log of another node had already.
     """
 
     strict: bool
     places: list[str] = field(default_factory=list)
-    skipped: Counter[str] = field(default_factory=Counter)
+    skipped: Counter[str] = field(default_factory=Counter[str])
 
-    def add(self, place: str, reason: str) -> None:
-        """Note a place.
+    def add(self, position: str, reason: str) -> None:
+        """Add an undecodable record.
 
         Raises:
             CorruptInput: The source is strict.
         """
         if self.strict:
             raise CorruptInput(
-                f"{place}: {reason}", remedy="set source.advanced.strict: false to leave such places out"
+                f"{position}: {reason}", remedy="set source.advanced.strict: false to skip such records"
             )
-        self.places.append(f"{place}: {reason}")
+        self.places.append(f"{position}: {reason}")
 
     def told(self) -> list[str]:
-        """Return lines for people: the first places, how many there are, and what was skipped."""
-        lines = [f"left out: {place}" for place in self.places[:_SHOWN_PLACES]]
-        if len(self.places) > _SHOWN_PLACES:
-            lines.append(f"left out: and {len(self.places) - _SHOWN_PLACES} more")
+        """Return a readable report: the first undecodable records, their number, and what was left out."""
+        lines = [f"undecodable: {text}" for text in self.places[:_MAX_REPORTED]]
+        if len(self.places) > _MAX_REPORTED:
+            lines.append(f"undecodable: and {len(self.places) - _MAX_REPORTED} more")
         if self.places:
-            lines.append(f"summary: {len(self.places)} places of the input were left out")
+            lines.append(f"summary: {len(self.places)} records of the input could not be decoded")
         if counted := +self.skipped:
             lines.append(
                 "skipped: " + ", ".join(f"{n} of kind {kind}" for kind, n in sorted(counted.items()))

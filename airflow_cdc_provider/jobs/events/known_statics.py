@@ -1,4 +1,4 @@
-"""The static cells of partitions, as the side table of a mirror knows them now."""
+"""The current static cells of partitions in the side table of a mirror."""
 
 from __future__ import annotations
 
@@ -20,12 +20,12 @@ from airflow_cdc_provider.sources.cql.codec import CqlCodec
 
 @dataclass(frozen=True)
 class KnownStatics:
-    """What is known of some partitions.
+    """The static columns of some partitions.
 
     Args:
         states: Cell rows of static columns, null where none of them has a value.
-        written_us: When statics of each were written, or deleted, last, us since 1970; a small number if that
-            isn't known.
+        written_us: The last time each partition's static columns were written or deleted, us since 1970; a
+            small number if unknown.
     """
 
     states: pa.Array
@@ -33,7 +33,7 @@ class KnownStatics:
 
 
 NEVER_WRITTEN = np.iinfo(np.int64).min
-"""Of a partition whose statics nobody wrote."""
+"""Write time of a partition whose static columns were never written."""
 
 
 def known_statics(
@@ -43,35 +43,35 @@ def known_statics(
 
     Args:
         context: The job.
-        codec: The table's, with the column ids of the mirror.
-        state: Of the mirror.
-        keys: Of the partitions (binary), in any order, with any repetitions.
-        now_seconds: When expiry is judged, s since 1970.
+        codec: The table's codec, with the column ids of the mirror.
+        state: The mirror's state.
+        keys: Partition keys (binary), in any order, with duplicates.
+        now_seconds: The time at which expiry is evaluated, s since 1970.
     """
     from pyspark.sql import functions as f
 
     if not codec.schema.static or not len(keys):
         return KnownStatics(pa.nulls(len(keys), pa.binary()), np.full(len(keys), NEVER_WRITTEN))
     spark, names = context.spark, CONTRIBUTION_SCHEMA.names
-    wanted = f.broadcast(spark.createDataFrame(pa.table({"key": pc.unique(keys)})))
+    broadcast_keys = f.broadcast(spark.createDataFrame(pa.table({"key": pc.unique(keys)})))
     fence = newest_generation(state.fences)
     remembered = context.mirror(codec.table).remembered()
     own = remembered.where(f"scope IN ({STATIC}, {PARTITION_DELETION}) AND generation >= {fence}")
-    found = own.join(wanted, "key", "left_semi").select(*names).toArrow().cast(CONTRIBUTION_SCHEMA)
+    found = own.join(broadcast_keys, "key", "left_semi").select(*names).toArrow().cast(CONTRIBUTION_SCHEMA)
     return statics_of(found, codec, keys, now_seconds, fence)
 
 
 def statics_of(
     found: pa.Table, codec: CqlCodec, keys: pa.Array, now_seconds: int, generation: int = 0
 ) -> KnownStatics:
-    """Return the static cells of partitions, by the contributions to them that a side table has.
+    """Return the static cells of partitions, from their contributions in a side table.
 
     Args:
-        found: ``CONTRIBUTION_SCHEMA``: statics and deletions of partitions.
-        codec: The table's.
-        keys: Of the partitions.
-        now_seconds: When expiry is judged.
-        generation: What is of a lower one doesn't count.
+        found: ``CONTRIBUTION_SCHEMA``: static cells and deletions of partitions.
+        codec: The table's codec.
+        keys: Partition keys.
+        now_seconds: The time at which expiry is evaluated.
+        generation: Contributions of lower generations don't count.
     """
     found = found.combine_chunks()
     if codec.column_ids is not None:
@@ -80,8 +80,8 @@ def statics_of(
     outcome = reconcile_cells(
         found, now_seconds, rules=codec.rules, min_generation=generation, statics_apart=True
     )
-    told = outcome.statics.combine_chunks()
-    owners = pc.index_in(keys, value_set=_one(told["key"]))
+    statics = outcome.statics.combine_chunks()
+    owners = pc.index_in(keys, value_set=_one(statics["key"]))
     written = np.full(len(keys), NEVER_WRITTEN)
     contributed = _one(found["key"])
     if len(contributed):
@@ -89,7 +89,7 @@ def statics_of(
         latest = np.full(len(pc.unique(keys)), NEVER_WRITTEN)
         np.maximum.at(latest, numbers, latest_times(_one(found["state"])))
         written = latest[pc.index_in(keys, value_set=pc.unique(keys)).to_numpy()]
-    return KnownStatics(_one(told["static_state"]).take(owners), written)
+    return KnownStatics(_one(statics["static_state"]).take(owners), written)
 
 
 def _one(column: pa.ChunkedArray) -> pa.Array:

@@ -1,8 +1,8 @@
-"""What is asked of the events of a changes table, and what comes: records of one batch after the other.
+"""Requests for events of a changes table, and batches of their records.
 
-For whoever prints them as lines and whoever publishes them. The batches of a changes table never change, so
-events of a batch are the same sequence each time they are made with the same ``now_ns`` and declaration:
-a publisher that was interrupted in its middle passes over as many as it has sent.
+Used to print events as lines and to publish them. The batches of a changes table never change, so the events
+of a batch are the same sequence each time they are built with the same ``now_ns`` and declaration: an
+interrupted publisher skips as many records of the batch as it has sent.
 """
 
 from __future__ import annotations
@@ -16,18 +16,18 @@ from airflow_cdc_provider.events.framing import Registrar
 
 @dataclass(frozen=True)
 class Wanted:
-    """Which events are to be made.
+    """Which events to build.
 
     Args:
-        after: Batches up to this one are left out.
+        after: Batches up to this one are excluded.
         through: The last batch.
-        now_ns: When events are built and TTLs are judged, ns since 1970.
-        by_batch: Whether all events of a batch come before those of the next even where their write times
-            order them, and rows that are read again are so once per batch.
-        state: :attr:`Made.state` of the last events of batch ``after``; None where it isn't known: then what
-            is needed of earlier batches is read.
-        registrar: Gives schemas their ids, which stand before what they describe; None for none.
-        alone: Whether only those of the first batch are wanted. What is behind it still tells what they are.
+        now_ns: The time at which events are built and TTLs are evaluated, ns since 1970.
+        by_batch: Whether all events of a batch come before those of the next even if write times order them,
+            and rows are read again once per batch.
+        state: :attr:`Made.state` of the last events of batch ``after``; None if unknown: then it is
+            computed from earlier batches.
+        registrar: Assigns ids to schemas, which precede encoded keys and values; None for none.
+        first_only: Whether to build only the events of the first batch; they may depend on later batches.
     """
 
     after: int
@@ -36,12 +36,12 @@ class Wanted:
     by_batch: bool = False
     state: str | None = None
     registrar: Registrar | None = None
-    alone: bool = False
+    first_only: bool = False
 
     @property
     def until(self) -> int:
-        """The last batch whose events are wanted."""
-        return self.after + 1 if self.alone else self.through
+        """The last batch to build events of."""
+        return self.after + 1 if self.first_only else self.through
 
 
 @dataclass(frozen=True)
@@ -49,9 +49,9 @@ class Made:
     """Records of events that follow each other in publishing order.
 
     Args:
-        batch: The batch of the changes table that they come from.
-        records: As the encoder makes them; may be none.
-        state: What the makers of the events after these must know of those up to here; empty for nothing.
+        batch: The batch of the changes table that has their source records.
+        records: The encoder's records; may be empty.
+        state: State of the builder after these events, for the events after them; empty for none.
     """
 
     batch: int

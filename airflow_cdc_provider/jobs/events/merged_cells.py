@@ -1,7 +1,7 @@
-"""Rows of mirrors of Cassandra and ScyllaDB for envelopes that tell rows and static columns apart.
+"""Rows of mirrors of Cassandra and ScyllaDB for envelopes with separate events for static columns.
 
-A mirror keeps the cells of each row; static cells of its partition stand in the side table. Statics are shown
-with the newest of these: a step that is made again may show newer ones than when it was begun.
+A mirror keeps the cells of each row; static cells of its partition are in the side table. An event has the
+newest static cells: a repeated step may send newer ones than its first attempt.
 """
 
 from __future__ import annotations
@@ -23,12 +23,12 @@ from airflow_cdc_provider.sources.cql.snapshots.select_rows import UNKNOWN_TIME
 
 @dataclass(frozen=True)
 class MergedCells:
-    """Knows the cells of what merges changed.
+    """The cells of rows that merges changed.
 
     Args:
         context: The job.
-        codec: The table's, with the column ids of the mirror.
-        state: Of the mirror.
+        codec: The table's codec, with the column ids of the mirror.
+        state: The mirror's state.
     """
 
     context: JobContext
@@ -37,7 +37,7 @@ class MergedCells:
 
     @classmethod
     def of(cls, context: JobContext, table: str) -> MergedCells:
-        """Return what knows those of a table's mirror."""
+        """Return the cells of a table's mirror."""
         context.learn()
         state = context.mirror(table).state()
         codec = context.source.codec(table, state.memory)
@@ -53,12 +53,12 @@ class MergedCells:
         """Return the cells of rows and of statics.
 
         Args:
-            rows: Columns ``op``, ``key`` and ``state``, which is null where they are statics.
-            now_ns: When events are made, ns since 1970.
+            rows: Columns ``op``, ``key`` and ``state``, which is null for static columns.
+            now_ns: Build time of events, ns since 1970.
 
         Returns:
-            Columns ``op``, ``key``, ``state``, ``static_state`` and ``ts_us``: the greatest write time of
-            what is shown, or was before it went; where that isn't known, when it is told.
+            Columns ``op``, ``key``, ``state``, ``static_state`` and ``ts_us``: the greatest write time of the
+            cells, or of those before the deletion; the build time if unknown.
         """
         keys = rows["key"].cast(pa.binary())
         cells = rows["state"].cast(pa.binary())
@@ -83,5 +83,5 @@ class MergedCells:
         )
 
     def statics(self, keys: pa.Array, now_seconds: int) -> KnownStatics:
-        """Return the static cells of partitions, as they are now."""
+        """Return the current static cells of partitions."""
         return known_statics(self.context, self.codec, self.state, keys, now_seconds)

@@ -1,8 +1,8 @@
-"""Rows of mirrors that merges changed, as events: whole, and as they are.
+"""Rows of mirrors that merges changed, as events with whole rows in their current state.
 
-A mirror keeps what its rows were made of, which goes through the very decoder, envelope and transforms by
-which changes are published. Each source's way is one of :data:`RowMaker`: rows in the columns of
-:func:`~airflow_cdc_provider.lake.row_changes.changed_rows` in, records in their order out.
+A mirror keeps the source form of its rows, which passes through the same decoder, envelope and transforms as
+published changes. Each source has a :data:`RowBuilder`, which takes rows in the columns of
+:func:`~airflow_cdc_provider.lake.row_changes.changed_rows` and returns records in their order.
 """
 
 from __future__ import annotations
@@ -32,45 +32,45 @@ from airflow_cdc_provider.sources.mongodb.options import MongodbOptions
 from airflow_cdc_provider.sources.scylla.options import ScyllaOptions
 from airflow_cdc_provider.sources.vitess.options import VitessOptions
 
-RowMaker = Callable[[pa.RecordBatch], pa.RecordBatch]
-"""Makes the records of some rows, in their order."""
+RowBuilder = Callable[[pa.RecordBatch], pa.RecordBatch]
+"""Builds the records of some rows, in their order."""
 
 _DOCUMENT = "document"
 
 
 class RowEvents(Protocol):
-    """How events are made of the rows of one mirror."""
+    """Builds events of the rows of one mirror."""
 
     @property
     def columns(self) -> tuple[str, ...]:
-        """Columns of the mirror that belong to what is told, besides what is kept of each row."""
+        """Columns of the mirror that events need in addition to the stored state of each row."""
         ...
 
     @property
     def statics_apart(self) -> bool:
-        """Whether these are static columns that are told by themselves.
+        """Whether these are static columns that have separate events.
 
-        Each partition whose statics changed is a row without a state then, and a row is told where its own
-        cells changed.
+        Each partition whose static columns changed is a row without a state then, and a row has an event if
+        its own cells changed.
         """
         ...
 
-    def maker(self, now_ns: int, registrar: Registrar | None, damage: Damage) -> RowMaker:
-        """Return what makes them.
+    def maker(self, now_ns: int, registrar: Registrar | None, damage: Damage) -> RowBuilder:
+        """Return a function that builds events.
 
         Args:
-            now_ns: When they are made, ns since 1970.
-            registrar: Gives schemas their ids; None for none.
-            damage: Collects what is left out.
+            now_ns: Build time of events, ns since 1970.
+            registrar: Assigns ids to schemas; None for none.
+            damage: Collects skipped records.
         """
         ...
 
 
 def row_events(context: JobContext, table: str) -> RowEvents:
-    """Return how events are made of the rows of a table's mirror.
+    """Return the builder of events for a table's mirror.
 
     Raises:
-        ConfigurationError: The mirror keeps nothing that events can be made of.
+        ConfigurationError: The mirror's rows have no form that events can be built from.
     """
     source = context.connector.source
     if isinstance(source, CassandraOptions):
@@ -90,7 +90,7 @@ def _of_mongodb(context: JobContext, source: MongodbOptions, table: str) -> RowE
         return MongodbRows(context, table, ())
     if source.document_column != "extended_json":
         raise ConfigurationError(
-            f"the mirror of {table} doesn't keep its documents in a form that events can be made of",
+            f"the mirror of {table} doesn't keep its documents in a form that events can be built from",
             expected="source.document_column: extended_json, or columns inferred by source.infer",
             found=source.document_column,
         )
@@ -99,12 +99,12 @@ def _of_mongodb(context: JobContext, source: MongodbOptions, table: str) -> RowE
 
 @dataclass(frozen=True)
 class MongodbRows:
-    """Makes events of documents.
+    """Builds events of documents.
 
     Args:
         context: The job.
         table: ``database.collection``.
-        columns: The column with the documents as text, where they are not kept as they are.
+        columns: The column with the documents as text, unless the mirror keeps their BSON.
     """
 
     context: JobContext
@@ -113,45 +113,45 @@ class MongodbRows:
 
     @property
     def statics_apart(self) -> bool:
-        """There are no static columns."""
+        """MongoDB has no static columns."""
         return False
 
-    def maker(self, now_ns: int, registrar: Registrar | None, damage: Damage) -> RowMaker:
-        """Return what makes them; see :class:`RowEvents`."""
-        maker = MongodbRecords(self.context.connector, now_ns, damage.skipped, registrar=registrar)
+    def maker(self, now_ns: int, registrar: Registrar | None, damage: Damage) -> RowBuilder:
+        """Return a function that builds events; see :class:`RowEvents`."""
+        builder = MongodbRecords(self.context.connector, now_ns, damage.skipped, registrar=registrar)
         database, _, collection = self.table.partition(".")
-        form = maker.form(database, collection)
+        form = builder.form(database, collection)
 
-        def make(rows: pa.RecordBatch) -> pa.RecordBatch:
+        def build(rows: pa.RecordBatch) -> pa.RecordBatch:
             documents = as_bson(rows[_DOCUMENT]) if self.columns else rows["state"]
             decoded = mongodb_events.decode_snapshot(documents, database, collection, form, rows["version"])
             for row, reason in zip(decoded.undecodable, decoded.reasons, strict=True):
                 damage.add(f"{self.table} at {rows['key'][row].as_py().hex()}", reason)
             events = with_operations(decoded.events, rows["op"].take(decoded.events["row"]))
-            records, reasons = maker.records(events)
+            records, reasons = builder.records(events)
             for row, reason in sorted(reasons.items()):
                 damage.add(f"{self.table} at {rows['key'][row].as_py().hex()}", reason)
             return records
 
-        return make
+        return build
 
 
 def with_operations(events: pa.RecordBatch, ops: pa.Array) -> pa.RecordBatch:
-    """Return decoded documents as what became of them.
+    """Return decoded documents with the operations that changed them.
 
-    A document that is gone isn't shown; when it went isn't known, since its version is that of its last
-    change.
+    The event of a deleted document has neither the document nor a time, since its version is that of the last
+    change before the deletion.
 
     Args:
-        events: As they were read.
-        ops: Of each.
+        events: The events of the documents.
+        ops: The operation of each.
     """
     deletes = pc.equal(ops, DELETE)
-    unshown = {"after": None, "after_bson": None, "source_ms": None, "ord": np.int32(-1)}
+    cleared = {"after": None, "after_bson": None, "source_ms": None, "ord": np.int32(-1)}
     columns = []
     for one in events.schema:
         values = ops.cast(one.type) if one.name == "op" else events[one.name]
-        if one.name in unshown:
-            values = pc.if_else(deletes, pa.scalar(unshown[one.name], one.type), values)
+        if one.name in cleared:
+            values = pc.if_else(deletes, pa.scalar(cleared[one.name], one.type), values)
         columns.append(values)
     return pa.RecordBatch.from_arrays(columns, schema=events.schema)

@@ -1,10 +1,9 @@
-"""Rows of mirrors as the events that tell them: what the last event of each key must say.
+"""Rows of mirrors as events: the expected content of the last event of each key.
 
-A mirror keeps what its rows were made of: the Row messages of Vitess, the documents of MongoDB, the cell rows
-of CQL databases (:mod:`.mirrored_cql`). They go
-through the very decoder, envelope and transforms by which changes are published, as rows of a snapshot do, in
-JSON without schemas whatever the topics hold. So every choice of ``publish`` (masks, names, forms of time) is
-in both sides of a comparison.
+A mirror keeps the source form of its rows: the Row messages of Vitess, the documents of MongoDB, the cell
+rows of CQL databases (:mod:`.mirrored_cql`). They pass through the same decoder, envelope and transforms as
+published snapshot rows, in JSON without schemas whatever format the topics have. So each option of
+``publish`` (masks, names, time formats) applies to both sides of a comparison.
 """
 
 from __future__ import annotations
@@ -41,8 +40,8 @@ if TYPE_CHECKING:
 EVENT_DDL: Final = "key binary, value binary"
 _EVENT_SCHEMA: Final = pa.schema([pa.field("key", pa.binary()), pa.field("value", pa.binary())])
 
-Maker = Callable[[pa.Array], pa.RecordBatch]
-"""Makes encoded records of what a mirror keeps of its rows."""
+Builder = Callable[[pa.Array], pa.RecordBatch]
+"""Builds encoded records from a mirror's stored rows."""
 
 
 def mirror_events(
@@ -52,13 +51,13 @@ def mirror_events(
 
     Args:
         context: The job.
-        table: Whose mirror it is.
+        table: The source table of the mirror.
         mirror: The mirror.
-        state: As of which it is read.
-        now_us: When expiry is judged, us since 1970.
+        state: The state of the mirror to read.
+        now_us: The time at which expiry is evaluated, us since 1970.
 
     Raises:
-        ConfigurationError: The mirror keeps nothing that events can be made of.
+        ConfigurationError: The mirror's rows have no form that events can be built from.
     """
     rows = mirror.table.read(state.head)
     connector = context.connector
@@ -81,7 +80,7 @@ def mirror_events(
         )
     if connector.source.document_column != "extended_json":
         raise ConfigurationError(
-            f"the mirror of {table} doesn't keep its documents in a form that events can be made of",
+            f"the mirror of {table} doesn't keep its documents in a form that events can be built from",
             expected="source.document_column: extended_json, or columns inferred by source.infer",
             found=connector.source.document_column,
         )
@@ -89,7 +88,7 @@ def mirror_events(
 
 
 def as_json(connector: Connector) -> Connector:
-    """Return a connector whose events are the same, but in JSON without schemas, with nothing beside them."""
+    """Return the connector with events in JSON without schemas, and without other records."""
     publish = connector.publish
     schema_names, field_names = converters_of(connector).adjustments()
     return replace(
@@ -111,12 +110,12 @@ def as_json(connector: Connector) -> Connector:
 
 @dataclass(frozen=True)
 class _VitessEvents:
-    """Makes events of states of Vitess' rows. Picklable.
+    """Builds events of stored Vitess rows. Picklable.
 
     Args:
         connector: The declaration, as plain data.
         table: ``keyspace.table``.
-        fields: ``FieldEvent`` messages by the name that states bear.
+        fields: ``FieldEvent`` messages by the schema id in states.
     """
 
     connector: Mapping[str, Any]
@@ -124,7 +123,7 @@ class _VitessEvents:
     fields: Mapping[str, bytes]
 
     def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        maker = VitessRecords(
+        builder = VitessRecords(
             Connector.from_dict(self.connector), time.time_ns(), lambda keyspace, table: True
         )
         for batch in batches:
@@ -133,23 +132,23 @@ class _VitessEvents:
                 continue
             origins = pa.repeat(f"{self.table.partition('.')[0]}/-", len(states))
             rows = kept_rows(self.table, origins, states, pa.repeat(pa.scalar(False), len(states)))
-            decoded = decode_records(rows, self._fields, maker.form, everything)
+            decoded = decode_records(rows, self._fields, builder.form, everything)
             if decoded.unread:
                 raise CorruptInput(
                     f"a row of the mirror of {self.table} can't be read",
                     found=next(iter(decoded.unread.values())),
                 )
-            yield _events(maker.made(decoded))
+            yield _events(builder.made(decoded))
 
     def _fields(self, table: str, schema_id: str) -> bytes:
         if schema_id not in self.fields:
-            raise CorruptInput(f"the fields {schema_id} of {table} are not among the schema's records")
+            raise CorruptInput(f"the schema records don't have the fields {schema_id} of {table}")
         return self.fields[schema_id]
 
 
 @dataclass(frozen=True)
 class _MongodbEvents:
-    """Makes events of documents: BSON, or canonical Extended JSON. Picklable.
+    """Builds events of documents: BSON, or canonical Extended JSON. Picklable.
 
     Args:
         connector: The declaration, as plain data.
@@ -160,7 +159,7 @@ class _MongodbEvents:
     table: str
 
     def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        maker = MongodbRecords(Connector.from_dict(self.connector), time.time_ns())
+        builder = MongodbRecords(Connector.from_dict(self.connector), time.time_ns())
         database, _, collection = self.table.partition(".")
         for batch in batches:
             documents = batch["state"]
@@ -168,16 +167,16 @@ class _MongodbEvents:
                 continue
             if pa.types.is_string(documents.type) or pa.types.is_large_string(documents.type):
                 documents = as_bson(documents)
-            form = maker.form(database, collection)
+            form = builder.form(database, collection)
             decoded = mongodb_events.decode_snapshot(documents, database, collection, form)
-            records, reasons = maker.records(decoded.events)
+            records, reasons = builder.records(decoded.events)
             if found := [*decoded.reasons, *reasons.values()]:
-                raise CorruptInput(f"a document of the mirror of {self.table} can't be shown", found=found[0])
+                raise CorruptInput(f"a document of the mirror of {self.table} has no event", found=found[0])
             yield _events(records)
 
 
 def as_bson(texts: pa.Array) -> pa.Array:
-    """Read documents that a mirror keeps as text alone; one after the other, as the driver reads them."""
+    """Parse documents that a mirror keeps only as text, one at a time with the driver's parser."""
     import bson
     from bson import json_util
 
@@ -190,6 +189,6 @@ def as_bson(texts: pa.Array) -> pa.Array:
 
 
 def _events(records: pa.RecordBatch) -> pa.RecordBatch:
-    """Return keys and values of encoded records, which have both."""
+    """Return keys and values of encoded records."""
     both = [records[name].cast(pa.large_binary()).cast(pa.binary()) for name in ("key", "value")]
     return pa.RecordBatch.from_arrays(both, schema=_EVENT_SCHEMA)

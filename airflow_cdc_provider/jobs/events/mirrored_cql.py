@@ -1,8 +1,8 @@
-"""Rows of mirrors of Cassandra and ScyllaDB as the events that tell them, as rows of a snapshot do.
+"""Rows of mirrors of Cassandra and ScyllaDB as events of snapshot rows.
 
-A mirror keeps the cell rows of its rows, and beside it those of statics. Reconciled once more at one moment,
-so that what has expired since the last merge is gone on this side too, they go through the envelope and
-transforms by which changes are published. Statics are events of their own, as they are among changes.
+A mirror keeps the cell rows of its rows, and its side table those of static columns. They are reconciled
+again at one point in time, which drops cells that expired since the last merge, and pass through the same
+envelope and transforms as published changes. Static columns have separate events, as among changes.
 """
 
 from __future__ import annotations
@@ -59,16 +59,16 @@ def cql_mirror_events(
     ddl: str,
     now_us: int,
 ) -> DataFrame:
-    """Return key and value of the event of each row of a mirror, and of each partition that has statics.
+    """Return key and value of the event of each row of a mirror, and of each partition with static columns.
 
     Args:
         context: The job.
         mirror: The mirror.
-        state: As of which it is read.
-        codec: The table's, as the mirror remembers it.
-        plain: The declaration, of which events are to be.
-        ddl: Names the two columns.
-        now_us: When expiry is judged, us since 1970.
+        state: The state of the mirror to read.
+        codec: The table's codec, with the memory of the mirror.
+        plain: The declaration for these events.
+        ddl: DDL of the two columns.
+        now_us: The time at which expiry is evaluated, us since 1970.
     """
     names = CONTRIBUTION_SCHEMA.names
     rows = mirror.rows(state).where("state IS NOT NULL").select(*names)
@@ -83,21 +83,21 @@ def cql_mirror_events(
         schemas = schemas_of(context, context.changes.state().batch)
         columns = [column.name for column in codec.schema.regular]
         log = schemas.of_row(codec.table, "", columns, static=False, read_us=now_us)
-    make = _CqlEvents(plain.to_dict(), codec, newest_generation(state.fences), now_us, excluded, log)
-    return map_in_arrow(both.repartition(partitions, "key"), make, ddl)
+    build = _CqlEvents(plain.to_dict(), codec, newest_generation(state.fences), now_us, excluded, log)
+    return map_in_arrow(both.repartition(partitions, "key"), build, ddl)
 
 
 @dataclass(frozen=True)
 class _CqlEvents:
-    """Makes events of all that a mirror keeps of some partitions. Picklable.
+    """Builds the events of some partitions of a mirror. Picklable.
 
     Args:
         connector: The declaration, as plain data.
-        codec: The table's.
-        generation: What is of a lower one doesn't count.
-        now_us: When expiry is judged, us since 1970.
-        excluded: Of Cassandra: what values leave out, each as the path to it.
-        log: Of ScyllaDB: the table and its log.
+        codec: The table's codec.
+        generation: Cells of lower generations don't count.
+        now_us: The time at which expiry is evaluated, us since 1970.
+        excluded: For Cassandra: paths of columns to exclude from values.
+        log: For ScyllaDB: the table and its log.
     """
 
     connector: Mapping[str, Any]
@@ -136,10 +136,10 @@ class _CqlEvents:
         names = ["key", "state", "static_state"]
         states = pa.RecordBatch.from_arrays([rows[name].cast(pa.binary()) for name in names], names)
         if self.log is not None:
-            maker = ScyllaRecords(connector, self.now_us * 1000, LogSchemas(()), Damage(strict=True))
-            return maker.of_rows(self.log, _as_read(states), self.codec.schema)
-        made = self._whole if connector.publish.envelope == "datastax" else self._cells
-        envelope = made(connector, states, static=static)
+            builder = ScyllaRecords(connector, self.now_us * 1000, LogSchemas(()), Damage(strict=True))
+            return builder.of_rows(self.log, _as_read(states), self.codec.schema)
+        build = self._whole if connector.publish.envelope == "datastax" else self._cells
+        envelope = build(connector, states, static=static)
         return encoded(connector, [Piece(envelope, np.arange(rows.num_rows))])
 
     def _cells(self, connector: Connector, states: pa.RecordBatch, *, static: bool) -> Envelope:
@@ -167,12 +167,12 @@ class _CqlEvents:
             "index": pa.repeat("0", count),
         }
         decoder = RowDecoder(schema, key_in_value=options.key_in_value)
-        shown = decoder.decode(pa.RecordBatch.from_pydict(columns))
-        return datastax_envelope.build(shown, schema.keyspace, schema.name, options)
+        rows = decoder.decode(pa.RecordBatch.from_pydict(columns))
+        return datastax_envelope.build(rows, schema.keyspace, schema.name, options)
 
 
 def _as_read(states: pa.RecordBatch) -> pa.RecordBatch:
-    """Return rows as those that are read, at no time."""
+    """Return rows as snapshot rows with time 0."""
     count = states.num_rows
     read = states.append_column("op", pa.repeat(READ, count))
     return read.append_column("ts_us", pa.array(np.zeros(count, np.int64)))

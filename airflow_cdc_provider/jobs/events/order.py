@@ -1,4 +1,4 @@
-"""The order of events that are made table by table."""
+"""The order of events that are built table by table."""
 
 from __future__ import annotations
 
@@ -7,14 +7,14 @@ from typing import Final
 import numpy as np
 
 EVENT_BITS: Final = 32
-"""How many of the lowest bits number the events of one record."""
+"""Number of low bits for the index of an event within its record."""
 
 
 def event_order(records: np.ndarray) -> np.ndarray:
     """Return numbers that order the events of all tables.
 
     Args:
-        records: Per event of one table, in order, the record that it comes from.
+        records: Per event of one table, in order, the index of its source record.
 
     Returns:
         Numbers by which events of one record keep their order, however many there are: up to 2^32.

@@ -1,8 +1,8 @@
-"""Events of a part of a changes table's records, made where the records are: on executors.
+"""Events of a slice of a changes table's records, built on executors.
 
-A **slice** has all records of each row of the source that it has any of, in the order that the whole table is
-told in. So it is made by what makes the whole, and its events are those of the whole that are of its rows, in
-the same order. Which records belong together, and what they are made by, each source says.
+A **slice** has all records of each of its source rows, in the order of the whole table. So the same code
+builds the events of a slice and of the whole table, and a row has the same events in the same order in both.
+Each source defines how records are partitioned and how their events are built.
 """
 
 from __future__ import annotations
@@ -22,47 +22,47 @@ if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame
 
 
-class SliceMaker(Protocol):
-    """Makes the events of records. Picklable; knows neither Spark nor the source's connection."""
+class SliceBuilder(Protocol):
+    """Builds the events of records. Picklable; uses neither Spark nor the source's connection."""
 
-    def __call__(self, rows: Iterator[pa.RecordBatch], wanted: Wanted, damage: Damage) -> Iterator[Made]:
-        """Make them, oldest first.
+    def __call__(self, rows: Iterator[pa.RecordBatch], request: Wanted, damage: Damage) -> Iterator[Made]:
+        """Build the events, oldest first.
 
         Args:
-            rows: Batches of ``TABLE_SCHEMA``, in the order of the slice: what is wanted, and nothing else.
-            wanted: How they are made.
-            damage: Collects what is left out.
+            rows: Batches of ``TABLE_SCHEMA`` in the order of the slice: only the requested records.
+            request: The events to build.
+            damage: Collects skipped records.
 
         Raises:
             CorruptInput: A record can't be decoded and ``damage`` is strict.
-            ConfigurationError: The declaration doesn't fit what is there.
+            ConfigurationError: The declaration doesn't match the captured tables.
         """
         ...
 
 
 @dataclass(frozen=True)
 class Sliced:
-    """How the records of batches are parted.
+    """Records of batches, their partitioning, and the builder of their events.
 
     Args:
         rows: The records, columns of ``TABLE_SCHEMA``.
-        part_by: Bytes or text that are the same for all records of a row of the source.
-        order: By which the records of a slice are sorted; the batch comes first.
-        make: Makes events of them.
-        alone: Batches in which rows get another ``part_by``, as by a reshard: all slices must have published
-            what is before, and such a batch, before one goes on.
+        partition_by: Bytes or text that are equal for all records of a source row.
+        order: Sort order of the records of a slice, the batch first.
+        build: Builds their events.
+        isolated: Batches in which rows change their ``partition_by``, as in a reshard: all slices must have
+            published the batches before, and the batch itself, before any of them continues.
     """
 
     rows: DataFrame
-    part_by: Column
+    partition_by: Column
     order: Sequence[Column]
-    make: SliceMaker
-    alone: frozenset[int] = frozenset()
+    build: SliceBuilder
+    isolated: frozenset[int] = frozenset()
 
 
 @dataclass
 class SliceRows:
-    """Records of a slice, which can be read once: a batch's are given out when it is asked for.
+    """Records of a slice, which can be read once, batch by batch.
 
     Args:
         found: Batches of ``TABLE_SCHEMA``, in the order of the slice.
@@ -73,14 +73,14 @@ class SliceRows:
     _next: tuple[int, pa.RecordBatch] | None = field(default=None, init=False, repr=False)
 
     def __post_init__(self) -> None:
-        """Cut records where the batch changes."""
+        """Split records where the batch changes."""
         self._runs = (run for rows in self.found for run in runs_of_batches(rows))
 
     def between(self, after: int, through: int) -> Iterator[pa.RecordBatch]:
-        """Yield the records of some batches; earlier ones are passed over, later ones stay.
+        """Yield the records of some batches; earlier ones are skipped, later ones stay.
 
         Args:
-            after: Batches up to this one are left out.
+            after: Batches up to this one are excluded.
             through: The last one.
         """
         while True:
@@ -94,42 +94,42 @@ class SliceRows:
 
 
 def runs_of_batches(rows: pa.RecordBatch) -> Iterator[tuple[int, pa.RecordBatch]]:
-    """Yield records by runs of one batch, and its number.
+    """Yield runs of records of one batch, with its number.
 
     Args:
         rows: Batch of ``TABLE_SCHEMA``.
     """
     numbers = rows["batch"].to_numpy()
     if len(numbers):
-        cuts = [0, *(np.flatnonzero(numbers[1:] != numbers[:-1]) + 1).tolist(), len(numbers)]
-        for start, end in pairwise(cuts):
+        bounds = [0, *(np.flatnonzero(numbers[1:] != numbers[:-1]) + 1).tolist(), len(numbers)]
+        for start, end in pairwise(bounds):
             yield int(numbers[start]), rows.slice(start, end - start)
 
 
-def stretches(
-    counts: Mapping[int, int], after: int, through: int, *, rows_at_once: int, alone: frozenset[int]
+def batch_ranges(
+    counts: Mapping[int, int], after: int, through: int, *, rows_at_once: int, isolated: frozenset[int]
 ) -> Iterator[tuple[int, int]]:
-    """Cut batches into stretches that are published one after the other, each by all slices.
+    """Group batches into ranges that are published in sequence, each by all slices.
 
     Args:
-        counts: Records by batch; batches that have none may be missing.
-        after: The batches begin after this one.
-        through: The last one.
-        rows_at_once: Records of a stretch, about; a batch isn't cut.
-        alone: Batches that are a stretch of their own.
+        counts: Number of records by batch; batches without records may be missing.
+        after: The batch before the first.
+        through: The last batch.
+        rows_at_once: Approximate number of records of a range; a batch isn't split.
+        isolated: Batches that form a range by themselves.
 
     Yields:
-        The batch before each stretch, and its last one. Together they are all batches.
+        The batch before each range, and its last one. The ranges cover all batches.
     """
-    begin, size = after, 0
+    start, size = after, 0
     for batch in sorted(number for number in counts if after < number <= through):
         full = size and size + counts[batch] > rows_at_once
-        if (full or batch in alone) and batch - 1 > begin:
-            yield begin, batch - 1
-            begin, size = batch - 1, 0
+        if (full or batch in isolated) and batch - 1 > start:
+            yield start, batch - 1
+            start, size = batch - 1, 0
         size += counts[batch]
-        if batch in alone:
-            yield begin, batch
-            begin, size = batch, 0
-    if begin < through:
-        yield begin, through
+        if batch in isolated:
+            yield start, batch
+            start, size = batch, 0
+    if start < through:
+        yield start, through

@@ -1,8 +1,7 @@
-"""The events stage: writes what the changes table holds as events, one JSON object a line, to a file.
+"""The events stage: writes the records of the changes table as events to a file, one JSON object a line.
 
-It is for looking at captured changes and rows of snapshots in the form that ``publish`` asks for: the same
-decoder and encoder as for recordings, on the records that a capture or a snapshot committed. It changes
-nothing in the lake.
+Use it to inspect captured changes and rows of snapshots in the form that ``publish`` declares: it applies the
+same decoder and encoder as for recordings to committed records. It doesn't change the lake.
 """
 
 from __future__ import annotations
@@ -23,23 +22,23 @@ from airflow_cdc_provider.sources.vitess.options import VitessOptions
 
 
 def events(context: JobContext) -> JobResult:
-    """Write the events of batches, oldest first: of a batch each feed's in the order of its log or stream.
+    """Write the events of batches, oldest first; within a batch in the order of each feed's log or stream.
 
-    Options of the spec: ``path`` (the file, on the driver's machine), ``after_batch`` (events of batches up
-    to this one are left out; default 0), ``now_ns`` (when events are built and TTLs are judged). With tables
-    in the spec only theirs. A write that several nodes logged has an event from each of them.
+    Options of the spec: ``path`` (the file, on the driver's machine), ``after_batch`` (batches up to this one
+    are excluded; default 0), ``now_ns`` (the time at which events are built and TTLs are evaluated). With
+    tables in the spec only theirs. A write that several nodes logged has an event from each of them.
 
     Returns:
-        A result whose findings name what was left out and why.
+        A result whose findings report skipped records with reasons.
 
     Raises:
         ConfigurationError: Nothing was captured.
         CorruptInput: A record can't be decoded and the source is strict.
-        TransientError: Rows are to be read again and the source doesn't answer; there is no file then.
+        TransientError: Rows must be read again and the source doesn't respond; no file is written then.
     """
     if not context.changes.table.exists():
         raise ConfigurationError(
-            f"there is no table {context.connector.changes_table} to show events of",
+            f"the changes table {context.connector.changes_table} doesn't exist",
             remedy="run a capture or sync first",
         )
     after = int(context.spec.options.get("after_batch", 0))
@@ -50,10 +49,10 @@ def events(context: JobContext) -> JobResult:
     target = Path(context.spec.options["path"])
     unfinished = target.with_name(target.name + ".part")
     with unfinished.open("wb") as file:
-        for made in captured_records(context, Wanted(after, through, now_ns), damage):
-            file.write(text_of(to_lines(made.records, headers)))
+        for batch in captured_records(context, Wanted(after, through, now_ns), damage):
+            file.write(text_of(to_lines(batch.records, headers)))
         if isinstance(context.connector.source, VitessOptions):
-            file.write(text_of(to_lines(vitess_lake.reached_records(context, now_ns), headers)))
+            file.write(text_of(to_lines(vitess_lake.heartbeat_records(context, now_ns), headers)))
     unfinished.replace(target)
     log.info("%s: events of batches %d to %d", context.connector.name, after + 1, through)
     return JobResult(ok=True, findings=tuple(damage.told()))

@@ -1,4 +1,4 @@
-"""The stage that brings pending changes into mirrors: what is due, decoding, doubts, and what is set apart.
+"""The merge stage: it selects due tables, decodes pending changes, merges them, and rereads unresolved keys.
 
-It stands on ``jobs.resuming`` and ``jobs.spark``; how changes came into the changes table is not known here.
+It imports ``jobs.resuming`` and ``jobs.spark``; it doesn't depend on how changes were captured.
 """

@@ -26,7 +26,7 @@ FAULT_TYPE = pa.struct(list(CHANGE_SCHEMA))
 DECODED_SCHEMA = pa.schema(
     [pa.field("source_table", pa.string()), *CONTRIBUTION_SCHEMA, pa.field("fault", FAULT_TYPE)]
 )
-"""A contribution with its table; or, where ``fault`` is set, a change that can't be decoded."""
+"""A contribution with its table; or, with ``fault`` set, an undecodable change."""
 
 _DDL = f"source_table string, {CONTRIBUTION_DDL}, fault struct<{RECORD_DDL}>"
 
@@ -38,8 +38,8 @@ def decode(
 
     Args:
         pending: Changes of these tables, kinds ``change`` and ``snapshot``.
-        codecs: By table.
-        fences: By table; they give contributions their generation.
+        codecs: Codecs by table.
+        fences: Fences by table; they determine the generation of contributions.
 
     Returns:
         Frame of :data:`DECODED_SCHEMA`.
@@ -65,7 +65,7 @@ class _Decode:
 
 
 def split_by_table(batch: pa.RecordBatch) -> Iterator[tuple[str, pa.RecordBatch]]:
-    """Cut a batch into one batch per ``source_table``; rows without a table are left out."""
+    """Split a batch by ``source_table``; rows without a table are dropped."""
     names = batch.column("source_table")
     found = pc.unique(names).to_pylist()
     for table in found:

@@ -1,4 +1,4 @@
-"""Which tables are due to be merged, why, and what must be made ready for it."""
+"""Selection of tables whose merge is due, with the reason, and preparation of their mirrors."""
 
 from __future__ import annotations
 
@@ -26,13 +26,13 @@ class DueTable:
     fences: tuple[Fence, ...]
     pending: Pending
     reread: bool
-    """A new record of the newest fence stands between batches that are merged already: decode those that are
-    still there again, by its light."""
-    waiting: bool
-    """Changes that an earlier merge could not decode are to be decoded again."""
+    """A new record of the newest fence affects batches that are merged already: decode those that are still
+    there again."""
+    retry_quarantined: bool
+    """Changes that an earlier merge could not decode must be decoded again."""
 
 
-def look(
+def assess(
     context: JobContext,
     table: str,
     state: MirrorState,
@@ -41,38 +41,39 @@ def look(
     now: int,
     force: bool,
     reread: bool,
-    apart: bool,
+    quarantined: bool,
 ) -> DueTable | TableResult:
-    """Make a table ready to be merged; its result, if its merge can wait.
+    """Prepare a table for its merge, or return its result if the merge isn't due.
 
     Args:
         context: The job.
         table: The table.
-        state: Its mirror's.
-        pending: What waits for it.
-        now: Epoch seconds at which expiry is judged.
-        force: Whether it is merged whatever the cost and freshness options say.
-        reread: Its keys in doubt were read again.
-        apart: Changes of it wait in quarantine.
+        state: The state of its mirror.
+        pending: Its pending changes.
+        now: Epoch seconds at which expiry is evaluated.
+        force: Whether to merge regardless of the cost and freshness options.
+        reread: Whether its unresolved keys were reread.
+        quarantined: Whether it has quarantined changes.
     """
     mirror = context.mirror(table)
     fences = add_fences(state.fences, pending.fences)
     moved = newest_event(fences) != newest_event(state.fences)
     learned = _learned(context, table, state)
-    why = _due(context, pending, state, mirror, now, moved=moved, force=force)
-    if reread and not why:
-        why = "its keys in doubt were read again"
-    if learned and not why:
-        why = "its schema has changed"
-    if not why:
-        return replace(unmerged(table, state), note=_wait(pending))
-    log.info("%s: merging %d pending changes (%s)", table, pending.rows, why)
+    reason = _due(context, pending, state, mirror, now, moved=moved, force=force)
+    if reread and not reason:
+        reason = "its unresolved keys were reread"
+    if learned and not reason:
+        reason = "its schema has changed"
+    if not reason:
+        return replace(unmerged(table, state), note=_note_of_pending(pending))
+    log.info("%s: merging %d pending changes (%s)", table, pending.rows, reason)
     fenced = moved and state.merged_through >= 0
-    return prepare(context, table, mirror, state, fences, pending, reread=fenced, waiting=learned and apart)
+    retry = learned and quarantined
+    return prepare(context, table, mirror, state, fences, pending, reread=fenced, retry_quarantined=retry)
 
 
 def unmerged(table: str, state: MirrorState) -> TableResult:
-    """Return the result of a table that is not merged now."""
+    """Return the result of a table that isn't merged in this run."""
     return TableResult(table, merged_through=state.merged_through, doubtful=state.doubts)
 
 
@@ -86,7 +87,7 @@ def _due(
     moved: bool,
     force: bool,
 ) -> str:
-    """Say why a merge is due; empty if it can wait."""
+    """Return reason a merge is due, empty if it isn't."""
     options = context.connector.lake.merge
     if state.expires_next is not None and state.expires_next <= now:
         return "rows have expired"
@@ -95,11 +96,11 @@ def _due(
     if not pending.rows and not moved and not pending.unseen_before_us:
         return ""
     if force:
-        return "it was asked for"
+        return "it was requested"
     if moved:
         return "the table was truncated, dropped or replaced"
     if pending.unseen_before_us:
-        return "a snapshot was read to its end"
+        return "a snapshot was completed"
     age = int(now - pending.oldest_captured_seconds)
     if age >= options.freshness_seconds:
         return f"the oldest pending change is {age} s old"
@@ -112,15 +113,13 @@ def _due(
 
 
 def _learned(context: JobContext, table: str, state: MirrorState) -> bool:
-    """Tell whether a table's definition is another one than that of its last merge."""
+    """Return whether a table's definition has changed since its last merge."""
     source = context.source
     return source.remember(source.codec(table, state.memory)) != state.memory
 
 
-def _wait(pending: Pending) -> str:
-    return (
-        f"{pending.rows} changes wait for more, or for their deadline" if pending.rows else "nothing pending"
-    )
+def _note_of_pending(pending: Pending) -> str:
+    return f"{pending.rows} pending changes: merge not due yet" if pending.rows else "nothing pending"
 
 
 def prepare(
@@ -132,34 +131,34 @@ def prepare(
     pending: Pending,
     *,
     reread: bool,
-    waiting: bool,
+    retry_quarantined: bool,
 ) -> DueTable:
-    """Fit a mirror to its table as that is now: its columns, and rows of a table that was dropped.
+    """Adapt a mirror to the current definition of its table, and clear it if the table was re-created.
 
     Args:
         context: The job.
         table: The table.
         mirror: Its mirror.
-        state: The mirror's.
-        fences: All that are known.
-        pending: What waits.
+        state: The mirror's state.
+        fences: All known fences.
+        pending: Its pending changes.
         reread: As in :class:`DueTable`.
-        waiting: Likewise.
+        retry_quarantined: As in :class:`DueTable`.
     """
     codec = context.source.codec(table, state.memory)
     renewed = codec.drift.renewed
     statics = codec.static_columns
     mirror.require_layout(statics, codec.drift.replaced)
     mirror.create(codec.mirror_schema(), statics)
-    # Before the columns: rows of a table that is gone would show nothing but nulls.
+    # Before the columns change: rows of a dropped table would have only nulls.
     state = mirror.reserve(state, context.source.reserve(codec, state.memory), clear=renewed)
     for change in mirror.prepare(codec.mirror_schema(), codec.drift, statics):
         log.info("%s: %s", mirror.name, change)
     state = replace(state, statics=mirror.statics_state())
     if renewed:
-        log.info("%s: the table was dropped and made anew; its mirror begins again", table)
-        # After all of its former life; what was truncated since then is among the pending fences.
-        begun_us = max(newest_generation(state.fences) + 1, codec.created_us or newest_generation(fences) + 1)
-        fences = add_fences((Fence(begun_us, "", b"", begun_us),), pending.fences)
+        log.info("%s: the table was dropped and re-created; its mirror starts over", table)
+        # Newer than all fences of the dropped table; later truncations are among the pending fences.
+        since_us = max(newest_generation(state.fences) + 1, codec.created_us or newest_generation(fences) + 1)
+        fences = add_fences((Fence(since_us, "", b"", since_us),), pending.fences)
         reread = True
-    return DueTable(table, mirror, state, codec, fences, pending, reread, waiting)
+    return DueTable(table, mirror, state, codec, fences, pending, reread, retry_quarantined)

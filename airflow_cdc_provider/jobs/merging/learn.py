@@ -1,4 +1,4 @@
-"""Columns that follow from the rows themselves: pending changes are looked at before they are merged."""
+"""Inferred columns: a mirror's columns are derived from pending changes before the merge."""
 
 from __future__ import annotations
 
@@ -21,18 +21,18 @@ _DDL = "name string, kind bigint, count bigint, place bigint, whole boolean"
 
 
 def learn(context: JobContext, d: DueTable, contributions: DataFrame) -> DueTable:
-    """Fit a mirror's columns to what is about to be merged.
+    """Adapt a mirror's columns to the changes to be merged.
 
-    The memory of the new columns is committed before the columns change, so a job that is killed in between
-    goes on with the same types.
+    The memory of the new columns is committed before the columns change, so after a crash in between the next
+    job uses the same types.
 
     Args:
         context: The job.
         d: The table.
-        contributions: All that will be merged into it; read once more than otherwise.
+        contributions: All contributions of the merge; this reads them one more time.
 
     Returns:
-        The table with the codec that shows everything, or as it was.
+        The table with the codec for all columns, or unchanged.
     """
     if not isinstance(d.codec, LearnsColumns) or not d.codec.learns_columns:
         return d

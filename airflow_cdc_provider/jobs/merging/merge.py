@@ -1,4 +1,4 @@
-"""The merge stage: bring the mirrors of all dirty tables up to the last captured batch."""
+"""The merge stage: it brings the mirrors of all due tables up to the last captured batch."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ from airflow_cdc_provider.changes import record
 from airflow_cdc_provider.changes.contribution import CONTRIBUTION_SCHEMA, LIVE_ROW_SCHEMA
 from airflow_cdc_provider.jobs.context import JobContext, log
 from airflow_cdc_provider.jobs.merging.decode import decode
-from airflow_cdc_provider.jobs.merging.doubts import Reread, read_doubts_again
-from airflow_cdc_provider.jobs.merging.due import DueTable, look, unmerged
+from airflow_cdc_provider.jobs.merging.due import DueTable, assess, unmerged
 from airflow_cdc_provider.jobs.merging.learn import learn
 from airflow_cdc_provider.jobs.merging.pending import Pending, pending_by_table, pending_changes
 from airflow_cdc_provider.jobs.merging.quarantine import Quarantine, schemas_awaited
+from airflow_cdc_provider.jobs.merging.unresolved_keys import Reread, reread_unresolved_keys
 from airflow_cdc_provider.jobs.resuming.progress import Progress
 from airflow_cdc_provider.jobs.spark import failures
 from airflow_cdc_provider.jobs.spec import TableResult
@@ -35,53 +35,53 @@ T = TypeVar("T")
 
 _TABLES_AT_ONCE = 4
 _NOTHING = -1
-_MOST_READINGS = 3
-"""A second reading can leave a little in doubt itself. What three leave, the next run looks at."""
+_MAX_REREADS = 3
+"""Maximum number of rereads in a run: a reread can leave keys unresolved, which the next run rereads."""
 
 
 @dataclass(frozen=True)
 class _Round:
-    """What the merges of several tables have in common."""
+    """Parameters that the merges of several tables share."""
 
     through: int
     offset: Mapping[str, Any] | None
-    """The source's offset that this batch reached."""
+    """The source's offset of this batch."""
     now_seconds: int
     quarantine: Quarantine
     late: frozenset[str]
-    """Tables of which changes in quarantine may land later than deletions are remembered."""
+    """Tables whose quarantined changes may be released after the retention of deletions."""
     reread: Mapping[str, Reread]
-    """What :func:`read_doubts_again` gave."""
+    """The result of :func:`reread_unresolved_keys`."""
     unsettled: set[str]
-    """Tables that have keys in doubt afterwards are added."""
+    """Output: tables that have unresolved keys after the merge."""
 
 
 def merge_tables(context: JobContext, *, force: bool = False) -> list[TableResult]:
-    """Merge every table that is due; read again at the source what that leaves in doubt, and merge it too.
+    """Merge every due table; reread unresolved keys from the source, and merge them too.
 
-    A table that can't be merged doesn't stop the others: its result says why, and its changes stay pending.
-    What all tables need does: it is raised, and what was merged before stays.
+    A table that can't be merged doesn't stop the others: its result has the error, and its changes stay
+    pending. A failure that affects all tables is raised; earlier merges remain.
 
     Args:
         context: The job.
-        force: Merge whatever is pending, whatever the cost and freshness options say.
+        force: Whether to merge all pending changes regardless of the cost and freshness options.
 
     Returns:
-        One result per table of the job, and per table that is gone since its last merge.
+        One result per table of the job, and per table that was dropped since its last merge.
 
     Raises:
-        Exception: Whatever tells that the lake or Spark is away (:func:`failures.is_of_all_tables`).
+        Exception: The lake or Spark is unavailable (:func:`failures.is_of_all_tables`).
     """
     unsettled: set[str] = set()
     tables = context.tables()
     if not context.spec.tables:
         tables = [*tables, *_ended(context, tables)]
     results = _merge_due(context, tables, force=force, reread={}, unsettled=unsettled)
-    for _ in range(_MOST_READINGS):
+    for _ in range(_MAX_REREADS):
         reread: dict[str, Reread] = {}
         for number, result in enumerate(results):
             if result.table in unsettled:
-                read = _or_failure(result, partial(read_doubts_again, context, [result.table]))
+                read = _or_failure(result, partial(reread_unresolved_keys, context, [result.table]))
                 if isinstance(read, TableResult):
                     results[number] = read
                 else:
@@ -96,7 +96,7 @@ def merge_tables(context: JobContext, *, force: bool = False) -> list[TableResul
 
 
 def _ended(context: JobContext, tables: Sequence[str]) -> list[str]:
-    """List the tables that are gone and whose mirrors don't show that yet."""
+    """List dropped tables whose mirrors haven't merged the drop yet."""
     if not isinstance(context.source, RenamesTables):
         return []
     found = []
@@ -110,16 +110,16 @@ def _ended(context: JobContext, tables: Sequence[str]) -> list[str]:
 
 
 def _or_failure(result: TableResult, work: Callable[[], T]) -> T | TableResult:
-    """Do what is to be done for one table; if it fails, return the table's result with the reason.
+    """Run the work of one table; if it fails, return the table's result with the error.
 
     Raises:
-        Exception: What failed is not the table's own, so that the others need not be tried.
+        Exception: The failure affects all tables, so the others need not be tried.
     """
     try:
         return work()
-    except Exception as error:  # the other tables go on; the job ends by telling of it
+    except Exception as error:  # the other tables continue; the job fails with this error
         if failures.is_of_all_tables(error):
-            log.error("%s: what all tables need is away", result.table)
+            log.error("%s: the failure affects all tables", result.table)
             raise
         failed = failures.of_one_table(result, error)
         log.error("%s: %s", result.table, failed.error, exc_info=error)
@@ -137,9 +137,9 @@ def _joined(first: TableResult, second: TableResult) -> TableResult:
         rows_removed=first.rows_removed + second.rows_removed,
         undecodable=first.undecodable + second.undecodable,
         seconds=round(first.seconds + second.seconds, 3),
-        note=f"{first.doubtful} keys in doubt were read again"
+        note=f"{first.doubtful} unresolved keys were reread"
         if first.doubtful
-        else "what the snapshot did not show was read again",
+        else "rows that the snapshot didn't return were reread",
     )
 
 
@@ -151,14 +151,14 @@ def _merge_due(
     reread: Mapping[str, Reread],
     unsettled: set[str],
 ) -> list[TableResult]:
-    """Merge what is due.
+    """Merge due tables.
 
     Args:
         context: The job.
         tables: Which tables.
         force: As for :func:`merge_tables`.
-        reread: What :func:`read_doubts_again` gave.
-        unsettled: Tables that have keys in doubt afterwards are added.
+        reread: The result of :func:`reread_unresolved_keys`.
+        unsettled: Output: tables that have unresolved keys after the merge.
     """
     changes = context.changes
     state = changes.state()
@@ -173,13 +173,13 @@ def _merge_due(
         else:
             states[table] = base
     quarantine = Quarantine.of(context)
-    apart = quarantine.counts()
+    quarantined = quarantine.counts()
     pending = pending_by_table(changes, {t: s.merged_through for t, s in states.items()}, state.batch)
-    dirty: list[DueTable] = []
+    due: list[DueTable] = []
     for table, base in states.items():
         found = pending.get(table, Pending())
-        looking = partial(
-            look,
+        assessment = partial(
+            assess,
             context,
             table,
             base,
@@ -187,93 +187,93 @@ def _merge_due(
             now=now,
             force=force,
             reread=table in reread,
-            apart=bool(apart.get(table)),
+            quarantined=bool(quarantined.get(table)),
         )
-        looked = _or_failure(unmerged(table, base), looking)
-        if isinstance(looked, TableResult):
-            results.append(looked)
-            if not looked.error and (base.doubts or base.unseen_before_us):
+        assessed = _or_failure(unmerged(table, base), assessment)
+        if isinstance(assessed, TableResult):
+            results.append(assessed)
+            if not assessed.error and (base.doubts or base.unseen_before_us):
                 unsettled.add(table)
         else:
-            dirty.append(looked)
-    if dirty:
-        landing = schemas_awaited(context)
-        late = frozenset(d.table for d in dirty if landing or apart.get(d.table))
+            due.append(assessed)
+    if due:
+        schemas_missing = schemas_awaited(context)
+        late = frozenset(d.table for d in due if schemas_missing or quarantined.get(d.table))
         offset = Progress.from_offset(state.offset).source
         merged = _merge_each(
-            context, dirty, _Round(state.batch, offset, now, quarantine, late, reread, unsettled)
+            context, due, _Round(state.batch, offset, now, quarantine, late, reread, unsettled)
         )
         results += merged
         failed = {result.table for result in merged if result.error}
-        if landed := [d.table for d in dirty if d.waiting and d.table not in failed]:
-            quarantine.release(landed, started_us)
+        if released := [d.table for d in due if d.retry_quarantined and d.table not in failed]:
+            quarantine.release(released, started_us)
     return sorted(results, key=lambda r: r.table)
 
 
-def _merge_each(context: JobContext, dirty: Sequence[DueTable], together: _Round) -> list[TableResult]:
-    """Merge tables in one pass over their changes; each on its own if one of them spoils that.
+def _merge_each(context: JobContext, due: Sequence[DueTable], shared: _Round) -> list[TableResult]:
+    """Merge tables in one pass over their changes; one by one if that fails.
 
     Raises:
-        Exception: As of :func:`merge_tables`, or the job was asked to stop.
+        Exception: As :func:`merge_tables`, or a stop was requested.
     """
-    if len(dirty) == 1:
-        alone = partial(_merge_all, context, dirty, together)
-        found = _or_failure(unmerged(dirty[0].table, dirty[0].state), alone)
+    if len(due) == 1:
+        single = partial(_merge_all, context, due, shared)
+        found = _or_failure(unmerged(due[0].table, due[0].state), single)
         return [found] if isinstance(found, TableResult) else found
     try:
-        return _merge_all(context, dirty, together)
+        return _merge_all(context, due, shared)
     except Exception as error:
         if context.stopping() or failures.is_of_all_tables(error):
             raise
-        log.warning("the changes of %d tables can't be decoded in one pass", len(dirty), exc_info=True)
-    return [result for d in dirty for result in _merge_each(context, [d], together)]
+        log.warning("the changes of %d tables can't be decoded in one pass", len(due), exc_info=True)
+    return [result for d in due for result in _merge_each(context, [d], shared)]
 
 
-def _merge_all(context: JobContext, dirty: Sequence[DueTable], together: _Round) -> list[TableResult]:
+def _merge_all(context: JobContext, due: Sequence[DueTable], shared: _Round) -> list[TableResult]:
     changes = context.changes
-    codecs = {d.table: d.codec for d in dirty}
-    _compile(dirty)
+    codecs = {d.table: d.codec for d in due}
+    _compile(due)
     pending = pending_changes(
         changes,
-        {d.table: _NOTHING if d.reread else d.state.merged_through for d in dirty},
-        together.through,
+        {d.table: _NOTHING if d.reread else d.state.merged_through for d in due},
+        shared.through,
         record.DATA_KINDS,
     ).select(*record.CHANGE_SCHEMA.names)
-    waiting = [d.table for d in dirty if d.waiting]
+    retried = [d.table for d in due if d.retry_quarantined]
     decoded = decode(
-        pending.union(together.quarantine.waiting(waiting)) if waiting else pending,
+        pending.union(shared.quarantine.waiting(retried)) if retried else pending,
         codecs,
-        {d.table: d.fences for d in dirty},
+        {d.table: d.fences for d in due},
     ).persist()
     try:
-        faults = together.quarantine.add(decoded.where("fault IS NOT NULL"))
-        with ThreadPoolExecutor(min(_TABLES_AT_ONCE, len(dirty))) as pool:
-            one = partial(_merge_one, context, together, decoded, faults)
-            return list(pool.map(lambda d: _or_failure(unmerged(d.table, d.state), partial(one, d)), dirty))
+        faults = shared.quarantine.add(decoded.where("fault IS NOT NULL"))
+        with ThreadPoolExecutor(min(_TABLES_AT_ONCE, len(due))) as pool:
+            one = partial(_merge_one, context, shared, decoded, faults)
+            return list(pool.map(lambda d: _or_failure(unmerged(d.table, d.state), partial(one, d)), due))
     finally:
         decoded.unpersist()
 
 
-def _compile(dirty: Sequence[DueTable]) -> None:
-    """Compile the kernels here, or load them, before several workers would each compile the same."""
+def _compile(due: Sequence[DueTable]) -> None:
+    """Compile or load the kernels here, so that workers don't all compile the same."""
     nothing = pa.RecordBatch.from_pylist([], schema=record.CHANGE_SCHEMA)
     no_rows = pa.RecordBatch.from_pylist([], schema=LIVE_ROW_SCHEMA)
     no_contributions = pa.Table.from_batches([], schema=CONTRIBUTION_SCHEMA)
-    for d in dirty:
+    for d in due:
         d.codec.decode(nothing, ())
         d.codec.project(no_rows)
         if isinstance(d.codec, LearnsColumns) and d.codec.learns_columns:
             d.codec.tally(pa.RecordBatch.from_pylist([], schema=CONTRIBUTION_SCHEMA))
-    if any(d.codec.model == "cell" for d in dirty):
+    if any(d.codec.model == "cell" for d in due):
         reconcile_cells(no_contributions, 0, pending=pa.chunked_array([], pa.bool_()))
-    if any(d.codec.model == "row" for d in dirty):
+    if any(d.codec.model == "row" for d in due):
         reconcile_rows(no_contributions, 0)
 
 
-def _revisited(d: DueTable) -> tuple[str, str]:
-    """Return which rows of mirror and statics are merged though nothing pends for them.
+def _rows_to_rewrite(d: DueTable) -> tuple[str, str]:
+    """Return which rows of mirror and static columns table to rewrite without pending changes.
 
-    They may have lived by columns that are gone, or are to be shown by other columns.
+    They may have existed only by dropped columns, or need other columns now.
 
     Returns:
         SQL predicates, empty for none.
@@ -294,7 +294,7 @@ def _all_null(columns: Sequence[str]) -> str:
 
 def _merge_one(
     context: JobContext,
-    together: _Round,
+    shared: _Round,
     decoded: DataFrame,
     faults: Mapping[str, int],
     d: DueTable,
@@ -303,22 +303,22 @@ def _merge_one(
 
     own = decoded.where((f.col("source_table") == d.table) & f.col("fault").isNull())
     d = learn(context, d, own)
-    late = d.table in together.late or bool(faults.get(d.table))
-    horizon = together.now_seconds - context.connector.lake.tombstone_retention_seconds
-    reread = together.reread.get(d.table)
-    revisit, revisit_statics = _revisited(d)
+    late = d.table in shared.late or bool(faults.get(d.table))
+    horizon = shared.now_seconds - context.connector.lake.tombstone_retention_seconds
+    reread = shared.reread.get(d.table)
+    revisit, revisit_statics = _rows_to_rewrite(d)
     counts = merge(
         context.spark,
         d.mirror,
         d.codec,
-        own if d.pending.rows or d.reread or d.waiting else None,
+        own if d.pending.rows or d.reread or d.retry_quarantined else None,
         MergePlan(
             base=d.state,
-            through=together.through,
-            offset=together.offset,
+            through=shared.through,
+            offset=shared.offset,
             fences=d.fences,
             memory=context.source.remember(d.codec),
-            now_seconds=together.now_seconds,
+            now_seconds=shared.now_seconds,
             pending_rows=_rows_to_merge(d, own, revisit),
             purge_before_seconds=None if late else horizon,
             unseen_before_us=d.pending.unseen_before_us,
@@ -330,14 +330,14 @@ def _merge_one(
         ),
     )
     if counts.unsettled:
-        together.unsettled.add(d.table)
+        shared.unsettled.add(d.table)
     log.info(
         "%s: %d rows written, %d removed, %.1f s, through batch %d",
         d.table,
         counts.written,
         counts.removed,
         counts.seconds,
-        together.through,
+        shared.through,
     )
     return TableResult(
         d.table,
@@ -349,7 +349,7 @@ def _merge_one(
         copies=counts.copies,
         undecodable=faults.get(d.table, 0),
         doubtful=counts.doubts,
-        merged_through=together.through,
+        merged_through=shared.through,
         mirror_rows=counts.rows,
         seconds=round(counts.seconds, 3),
         note="; ".join(d.codec.findings()) if isinstance(d.codec, LearnsColumns) else "",
@@ -357,6 +357,6 @@ def _merge_one(
 
 
 def _rows_to_merge(d: DueTable, own: DataFrame, revisit: str) -> int:
-    """Tell about how many rows a merge handles, to size its shuffle."""
+    """Return the approximate number of rows of a merge, to size its shuffle."""
     pending = own.count() if d.reread else d.pending.rows
     return pending + d.mirror.row_count(d.state) if revisit else pending

@@ -1,4 +1,4 @@
-"""What waits to be merged, per table: counts, age and fences. Cheap aggregates over the changes table."""
+"""Pending changes per table: counts, age and fences, by cheap aggregates over the changes table."""
 
 from __future__ import annotations
 
@@ -19,21 +19,21 @@ REPLACE = b"replace"
 """Payload of a ``snapshot_end`` record that is a fence."""
 
 REREAD_UNSEEN = b"reread"
-"""Begins the payload of one whose snapshot asks to read again what it didn't see. u64 us follow, big-endian:
-what it saw was read after that."""
+"""Prefix of the payload of one whose snapshot requests a reread of rows that it didn't return. u64 us follow,
+big-endian: the snapshot was read after that time."""
 
 
 @dataclass(frozen=True)
 class Pending:
-    """What waits for one table.
+    """Pending changes of one table.
 
     Args:
-        changes: Changes of the source.
-        snapshot_rows: Rows of snapshots.
+        changes: Number of changes of the source.
+        snapshot_rows: Number of rows of snapshots.
         oldest_captured_seconds: When the oldest of them was captured (epoch), 0 if there is none.
         fences: Truncates, drops and replacing snapshots.
-        unseen_before_us: A snapshot that saw all that is there has read since then, by the source's clock; 0
-            for none.
+        unseen_before_us: Start of a complete snapshot, by the source's clock: rows that are older and not in
+            it must be reread; 0 for none.
     """
 
     changes: int = 0
@@ -44,17 +44,17 @@ class Pending:
 
     @property
     def rows(self) -> int:
-        """How many records there are to decode."""
+        """Number of records to decode."""
         return self.changes + self.snapshot_rows
 
 
 def pending_by_table(changes: ChangesTable, merged: Mapping[str, int], through: int) -> dict[str, Pending]:
-    """Count what each table has beyond what its mirror has merged.
+    """Count the changes of each table that its mirror hasn't merged.
 
     Args:
         changes: The changes table.
-        merged: Per table, the last batch that its mirror has.
-        through: The last batch to look at.
+        merged: Per table, the last batch that its mirror has merged.
+        through: The last batch to count.
     """
     found: dict[str, Pending] = {}
     fenced: set[str] = set()
@@ -106,7 +106,7 @@ def _fences(changes: ChangesTable, merged: Mapping[str, int], through: int) -> d
 def pending_changes(
     changes: ChangesTable, merged: Mapping[str, int], through: int, kinds: tuple[str, ...]
 ) -> DataFrame:
-    """Read the changes of several tables, each from its own last merged batch on."""
+    """Read the changes of several tables, each after its own last merged batch."""
     from pyspark.sql import functions as f
 
     rows = changes.pending(min(merged.values()), through, merged, kinds)

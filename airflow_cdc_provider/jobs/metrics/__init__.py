@@ -1,4 +1,4 @@
-"""What a job counts while it works: segments, rows of snapshots, and the names Debezium has for such numbers.
+"""Counters of a running job: segments, rows of snapshots, and their names in Debezium's metrics.
 
-It knows the job's spec and ``jobs.spark``; stages and Airflow's side read it.
+It imports the job's spec and ``jobs.spark``; the stages and the Airflow side read it.
 """

@@ -1,6 +1,6 @@
-"""A connector's numbers under the names of Debezium's metrics; what differs is told in docs/operations.md.
+"""A connector's metrics under Debezium's names; docs/operations.md lists the differences.
 
-Counts go from the begin of the job: a run, or a continuous application. Light: Airflow's side reads it too.
+Counters start with the job: a run, or a continuous application. The Airflow side imports this module, too.
 """
 
 from __future__ import annotations
@@ -35,13 +35,13 @@ def metrics_of(
     """Return the metrics of a job by context, ``streaming`` and ``snapshot``.
 
     Args:
-        result: Of the job, or of a round of a continuous application.
-        shot: The snapshot of the whole application; None: that of the result.
-        now: Epoch seconds; None for the present.
+        result: Result of the job, or of a round of a continuous application.
+        shot: The snapshot of the whole application; None for that of the result.
+        now: Epoch seconds; None for the current time.
 
     Returns:
-        A context only where it says something: ``streaming`` where the source listens to a stream,
-        ``snapshot`` during and after a snapshot of this job; if none was due, that alone.
+        Only contexts with values: ``streaming`` if the source reads a stream, ``snapshot`` during and after a
+        snapshot of this job; if none was due, only that fact.
     """
     now = time.time() if now is None else now
     found: dict[str, Metrics] = {}
@@ -98,7 +98,7 @@ def _snapshot(shot: SnapshotResult, selected: Sequence[str], now: float) -> Metr
         "MilliSecondsSinceLastEvent": _since(shot.last_event_at, now),
         "NumberOfErroneousEvents": shot.erroneous,
         "TotalNumberOfEventsSeen": shot.rows,
-        "NumberOfEventsFiltered": 0,  # what filters leave out the source does not send
+        "NumberOfEventsFiltered": 0,  # the source doesn't send filtered rows
         "CapturedTables": list(selected) or sorted(shot.rows_by_table),
         "TotalTableCount": shot.tables,
         "RemainingTableCount": shot.remaining,
@@ -115,29 +115,29 @@ def _snapshot(shot: SnapshotResult, selected: Sequence[str], now: float) -> Metr
     }
 
 
-def _incremental(beside: IncrementalResult, selected: Sequence[str], now: float) -> Metrics:
+def _incremental(snapshot_result: IncrementalResult, selected: Sequence[str], now: float) -> Metrics:
     now_us = int(now * 1_000_000)
     chunk = {
-        "ChunkId": beside.chunk_id,
-        "ChunkFrom": beside.chunk_from,
-        "ChunkTo": beside.chunk_to,
-        "TableFrom": beside.table_from,
-        "TableTo": beside.table_to,
+        "ChunkId": snapshot_result.chunk_id,
+        "ChunkFrom": snapshot_result.chunk_from,
+        "ChunkTo": snapshot_result.chunk_to,
+        "TableFrom": snapshot_result.table_from,
+        "TableTo": snapshot_result.table_to,
     }
     return {
-        "TotalNumberOfEventsSeen": sum(beside.rows_by_table.values()),
+        "TotalNumberOfEventsSeen": sum(snapshot_result.rows_by_table.values()),
         "CapturedTables": list(selected),
-        "TotalTableCount": beside.tables,
-        "RemainingTableCount": beside.remaining,
-        "SnapshotRunning": beside.state == "running",
-        "SnapshotPaused": beside.state == "paused",
-        "SnapshotAborted": beside.state == "aborted",
-        "SnapshotCompleted": beside.state == "completed",
-        "SnapshotSkipped": beside.state == "skipped",
-        "SnapshotDurationInSeconds": int(beside.seconds(now_us)),
-        "SnapshotPausedDurationInSeconds": int(beside.paused_seconds(now_us)),
-        "RowsScanned": dict(beside.rows_by_table),
-        **(chunk if beside.state in ("running", "paused") else {}),
+        "TotalTableCount": snapshot_result.tables,
+        "RemainingTableCount": snapshot_result.remaining,
+        "SnapshotRunning": snapshot_result.state == "running",
+        "SnapshotPaused": snapshot_result.state == "paused",
+        "SnapshotAborted": snapshot_result.state == "aborted",
+        "SnapshotCompleted": snapshot_result.state == "completed",
+        "SnapshotSkipped": snapshot_result.state == "skipped",
+        "SnapshotDurationInSeconds": int(snapshot_result.seconds(now_us)),
+        "SnapshotPausedDurationInSeconds": int(snapshot_result.paused_seconds(now_us)),
+        "RowsScanned": dict(snapshot_result.rows_by_table),
+        **(chunk if snapshot_result.state in ("running", "paused") else {}),
     }
 
 

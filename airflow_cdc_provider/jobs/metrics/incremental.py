@@ -1,4 +1,4 @@
-"""Where a snapshot beside the stream stands: counted from what becomes of it, event by event."""
+"""Progress of an incremental snapshot, computed from its events."""
 
 from __future__ import annotations
 
@@ -22,12 +22,12 @@ _ENDS: Final = ("aborted", "completed", "skipped")
 
 
 def after(known: IncrementalResult | None, event: SnapshotEvent) -> IncrementalResult | None:
-    """Return where the newest incremental snapshot stands after an event.
+    """Return the progress of the newest incremental snapshot after an event.
 
     Args:
-        known: Where it stood; None before the first.
-        event: What became of it. One of another snapshot than before begins anew; one of another kind of
-            snapshot changes nothing.
+        known: The progress before; None before the first event.
+        event: The event. An event of a new snapshot starts over; one of another kind of snapshot has no
+            effect.
     """
     if event.snapshot != "incremental":
         return known

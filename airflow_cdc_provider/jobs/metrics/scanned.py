@@ -1,21 +1,21 @@
-"""How many rows a snapshot has read, table by table, told while its tasks still run.
+"""Rows read by a snapshot per table, reported while its tasks run.
 
-Spark tells of a task's numbers when it has ended, and a task may read millions of rows. So each task tells
-the driver itself, over a connection of its own, with each page that it hands on; the driver adds up and
-appends a line to a file whenever a table has :data:`REFRESH_ROWS` more, and when a table is read to its end.
-The operator follows that file (:mod:`airflow_cdc_provider.operators.snapshot_rows`).
+Spark reports a task's accumulators when it ends, and a task may read millions of rows. So each task opens a
+connection to the driver and reports each page of rows; the driver adds them up and appends a line to a file
+whenever a table has :data:`REFRESH_ROWS` more, and when a table is completed. The operator follows that file
+(:mod:`airflow_cdc_provider.operators.snapshot_rows`).
 
-What a task reads again, because an attempt failed or Spark runs two at once, counts once: of the attempts of
-a task only one counts, the one that came to its end, before that the one that has read most. The numbers are
-for people to watch. What is committed is counted in the lake, and that is what a job's result tells.
+Rows that a task reads again, because an attempt failed or Spark runs two at once, count once: only one
+attempt of a task counts, the one that succeeded, before that the one that has read most. The numbers are for
+monitoring. Committed rows are counted in the lake, and a job's result has those.
 
-The driver listens where Spark's executors reach it (``spark.driver.host``; on a local master on this machine
-alone), at a port of the system's choice, for those that know a random token. Executors that can't reach it
-read all the same, and the log says so.
+The driver listens at an address that Spark's executors reach (``spark.driver.host``; with a local master only
+on this machine), at a free port, and requires a random token. Executors that can't connect read all the same,
+with a warning in the log.
 
-A task sends lines of JSON: ``[token, commit, task, attempt]``, then ``[table, rows, last]`` with what this
-attempt has read of a table so far and its last row in words, at last ``[]``. The driver closes the connection
-when it has taken in the last.
+A task sends lines of JSON: ``[token, commit, task, attempt]``, then ``[table, rows, last]`` with the rows
+that this attempt has read of a table and a description of its last row, at the end ``[]``. The driver closes
+the connection after the last line.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ if TYPE_CHECKING:
     from pyspark import SparkContext
 
 REFRESH_ROWS: Final = 10_000
-"""A table's number is told anew before it is further behind than this."""
+"""A table's count is reported before it lags by more than this."""
 
 log = logging.getLogger("airflow_cdc_provider.jobs")
 
@@ -51,40 +51,40 @@ _CONNECT_SECONDS: Final = 5.0
 _MOST_LINE_BYTES: Final = 4096
 
 _unreachable: set[tuple[str, int]] = set()
-"""Addresses of drivers that this worker process could not reach: the next task need not wait for them."""
+"""Addresses of drivers that this worker process could not reach: later tasks don't try again."""
 
 
 class Tally:
-    """Rows read by table, of all tasks of a snapshot. Safe to use from several threads.
+    """Rows read by table, of all tasks of a snapshot. Thread-safe.
 
     Args:
         path: File to which lines ``{"table": ..., "rows": ...}`` are appended, and ``{"snapshot": {...}}``
-            with how far it came; None for none.
+            with its progress; None for none.
     """
 
     def __init__(self, path: Path | None) -> None:
         self._path = path
         self._lock = threading.Lock()
         self._totals: Counter[str] = Counter()
-        self._told: dict[str, int] = {}
+        self._reported: dict[str, int] = {}
         self._tasks: dict[tuple[int, int], _Task] = {}
         self._committed = -1
         self.last_row = ""
-        """The row that a task told of last, in words."""
-        self.told_at: float | None = None
-        """When a task told of rows last, epoch seconds."""
+        """Description of the last row that a task reported."""
+        self.reported_at: float | None = None
+        """When a task last reported rows, epoch seconds."""
 
     def add(self, commit: int, task: int, attempt: int, table: str, rows: int, last: str = "") -> None:
-        """Take in what an attempt of a task has read of a table so far."""
+        """Set the rows that an attempt of a task has read of a table so far."""
         with self._lock:
-            self.last_row, self.told_at = last, time.time()
+            self.last_row, self.reported_at = last, time.time()
             if commit > self._committed:
                 known = self._tasks.setdefault((commit, task), _Task())
                 known.attempts.setdefault(attempt, Counter())[table] = rows
                 self._count(known)
 
     def end(self, commit: int, task: int, attempt: int) -> None:
-        """Take in that an attempt of a task came to its end."""
+        """Record that an attempt of a task succeeded."""
         with self._lock:
             if commit > self._committed:
                 known = self._tasks.setdefault((commit, task), _Task())
@@ -93,20 +93,20 @@ class Tally:
                 self._count(known)
 
     def settle(self, commit: int, ended_tables: Iterable[str]) -> None:
-        """Close a commit: what its tasks told counts as it is, what is told later doesn't.
+        """Close a commit: counts that its tasks have reported are final, later reports are ignored.
 
         Args:
-            commit: Its number; those before it are closed too.
-            ended_tables: Tables that are read to their end with it; their numbers are told.
+            commit: Its number; earlier ones are closed too.
+            ended_tables: Tables that are completed with it; their counts are reported.
         """
         with self._lock:
             self._committed = commit
             self._tasks.clear()
             for table in ended_tables:
-                self._tell(table, self._totals[table])
+                self._report(table, self._totals[table])
 
-    def tell(self, snapshot: Mapping[str, Any]) -> None:
-        """Tell how far the snapshot came."""
+    def report(self, snapshot: Mapping[str, Any]) -> None:
+        """Report the snapshot's progress."""
         with self._lock:
             self._append({"snapshot": dict(snapshot)})
 
@@ -121,15 +121,15 @@ class Tally:
         for table in {*before, *after}:
             old = self._totals[table]
             new = self._totals[table] = old - before[table] + after[table]
-            told = self._told.get(table, 0)
-            if new - told > REFRESH_ROWS and old > told:
-                self._tell(table, old)
-                told = old
-            if new - told >= REFRESH_ROWS:
-                self._tell(table, new)
+            reported = self._reported.get(table, 0)
+            if new - reported > REFRESH_ROWS and old > reported:
+                self._report(table, old)
+                reported = old
+            if new - reported >= REFRESH_ROWS:
+                self._report(table, new)
 
-    def _tell(self, table: str, rows: int) -> None:
-        self._told[table] = rows
+    def _report(self, table: str, rows: int) -> None:
+        self._reported[table] = rows
         self._append({"table": table, "rows": rows})
 
     def _append(self, line: Mapping[str, Any]) -> None:
@@ -140,7 +140,7 @@ class Tally:
                 file.write(json.dumps(line) + "\n")
         except OSError as error:
             self._path = None
-            log.warning("rows read are told no more: %s", error)
+            log.warning("snapshot progress is no longer reported: %s", error)
 
 
 @dataclass
@@ -158,11 +158,11 @@ class _Task:
 
 
 class ScannedRows:
-    """What the driver knows of the rows that a snapshot has read. Use it as a context manager.
+    """The driver's count of the rows that a snapshot has read. Use it as a context manager.
 
     Args:
-        spark: Whose executors are to tell.
-        path: As of :class:`Tally`.
+        spark: The Spark context whose executors report.
+        path: As for :class:`Tally`.
     """
 
     def __init__(self, spark: SparkContext, path: Path | None) -> None:
@@ -179,9 +179,7 @@ class ScannedRows:
         try:
             self._server = _Server((self._bound_to, 0), self.tally, self._token)
         except OSError as error:
-            log.warning(
-                "rows are not told while they are read: can't listen at %s: %s", self._bound_to, error
-            )
+            log.warning("snapshot progress is not reported: can't listen at %s: %s", self._bound_to, error)
             return self
         self._thread = threading.Thread(target=self._server.serve_forever, args=(0.1,), daemon=True)
         self._thread.start()
@@ -196,11 +194,11 @@ class ScannedRows:
             self._server.server_close()
 
     def counted(self, reader: Reader, commit: int) -> Reader:
-        """Return a reader that tells the driver what it reads.
+        """Return a reader that reports its rows to the driver.
 
         Args:
-            reader: What reads.
-            commit: The number of the commit that it reads for: they grow.
+            reader: The reader to wrap.
+            commit: The number of the commit that it reads for; numbers increase.
         """
         if self._server is None:
             return reader
@@ -217,42 +215,42 @@ class _Server(socketserver.ThreadingTCPServer):
         super().__init__(address, _Connection)
 
     def handle_error(self, request: Any, client_address: Any) -> None:
-        """Say that an attempt's word was not understood or broke off: its numbers stay as they are."""
-        log.info("a task's word of its rows broke off", exc_info=True)
+        """Log that an attempt's report was invalid or incomplete: its counts stay as they are."""
+        log.info("a task's report of its rows ended early", exc_info=True)
 
 
 class _Connection(socketserver.StreamRequestHandler):
     server: _Server
 
     def handle(self) -> None:
-        """Take in what one attempt of a task tells."""
+        """Process the reports of one attempt of a task."""
         self.request.settimeout(_CONNECT_SECONDS)
         token, commit, task, attempt = self._line()
         if not hmac.compare_digest(str(token), self.server.token):
             return
-        # An executor that is gone without a word is found by the system.
+        # Keepalive detects an executor that died without closing the connection.
         self.request.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
         self.request.settimeout(None)
-        while told := self._line():
-            table, rows, last = told
+        while reported := self._line():
+            table, rows, last = reported
             self.server.tally.add(commit, task, attempt, str(table), int(rows), str(last))
         self.server.tally.end(commit, task, attempt)
 
     def _line(self) -> list[Any]:
         found = json.loads(self.rfile.readline(_MOST_LINE_BYTES))
         if not isinstance(found, list):
-            raise ValueError("a line is no list")
+            raise ValueError("a line is not a JSON list")
         return found
 
 
 @dataclass(frozen=True)
 class Counted:
-    """A reader that tells the driver how many rows it reads. Picklable.
+    """A reader that reports to the driver how many rows it reads. Picklable.
 
     Args:
-        reader: What reads.
-        address: Where the driver listens.
-        token: What it asks for.
+        reader: The wrapped reader.
+        address: Address of the driver.
+        token: The token that the driver requires.
         commit: The commit that the rows are for.
     """
 
@@ -266,8 +264,8 @@ class Counted:
         return self.read_several([part])
 
     def read_several(self, parts: Iterable[Any]) -> Iterator[pa.RecordBatch]:
-        """Read partitions one after the other."""
-        word = _Word(self.address, [self.token, self.commit, *_task()])
+        """Read partitions in sequence."""
+        connection = _DriverConnection(self.address, [self.token, self.commit, *_task()])
         rows: Counter[str] = Counter()
         try:
             for batch in batches(self.reader, parts):
@@ -276,24 +274,24 @@ class Counted:
                     table = page.column("source_table")[0].as_py()  # a range is of one table
                     rows[table] += page.num_rows
                     last = self.reader.row_in_words(page) if isinstance(self.reader, NamesRows) else ""
-                    word.send([table, rows[table], last])
+                    connection.send([table, rows[table], last])
                     yield page
-            word.send([])
-            word.await_end()
+            connection.send([])
+            connection.await_end()
         finally:
-            word.close()
+            connection.close()
 
 
 def _task() -> tuple[int, int]:
-    """Return number and attempt of the task that runs here."""
+    """Return number and attempt of the current task."""
     from pyspark import TaskContext
 
     running = TaskContext.get()
     return (running.partitionId(), running.taskAttemptId()) if running is not None else (0, 0)
 
 
-class _Word:
-    """A connection to the driver. Once it fails, nothing more is sent, and reading goes on."""
+class _DriverConnection:
+    """A connection to the driver. After a failure it sends nothing more, and reading continues."""
 
     def __init__(self, address: tuple[str, int], first: list[Any]) -> None:
         self._socket: socket.socket | None = None
@@ -303,7 +301,7 @@ class _Word:
             self._socket = socket.create_connection(address, _CONNECT_SECONDS)
         except OSError as error:
             _unreachable.add(address)
-            log.warning("rows are not told while they are read: %s:%d: %s", *address, error)
+            log.warning("snapshot progress is not reported: %s:%d: %s", *address, error)
         self.send(first)
 
     def send(self, line: list[Any]) -> None:
@@ -315,7 +313,7 @@ class _Word:
                 self._give_up(error)
 
     def await_end(self) -> None:
-        """Wait until the driver has taken in all, so that it knows when Spark tells that the task ended."""
+        """Wait until the driver has processed all lines, before Spark reports that the task ended."""
         if self._socket is not None:
             try:
                 self._socket.recv(1)
@@ -323,11 +321,11 @@ class _Word:
                 self._give_up(error)
 
     def close(self) -> None:
-        """End the connection."""
+        """Close the connection."""
         if self._socket is not None:
             self._socket.close()
 
     def _give_up(self, error: OSError) -> None:
-        log.warning("rows are told no more while they are read: %s", error)
+        log.warning("snapshot progress is no longer reported: %s", error)
         self.close()
         self._socket = None

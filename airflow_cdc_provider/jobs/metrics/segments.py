@@ -1,4 +1,4 @@
-"""How many segments a capture met, read and left, per feed: what its batches counted, added up."""
+"""Segments that a capture found, read and left, per feed: the sums over its batches."""
 
 from __future__ import annotations
 
@@ -11,16 +11,16 @@ from airflow_cdc_provider.sources.base import Plan
 
 
 class SegmentTally:
-    """Adds up what the batches of one capture counted.
+    """Adds up the segments of the batches of one capture.
 
-    The head is fixed when a capture begins, so what its first batch meets is all that it is to read.
+    The head is fixed when a capture starts, so its first batch finds all segments that the capture reads.
     """
 
     def __init__(self) -> None:
         self._numbers: dict[str, SegmentNumbers] = {}
 
     def add(self, plan: Plan) -> None:
-        """Count a batch; its plan may be one that has nothing to read."""
+        """Add a batch; its plan may be empty."""
         for origin, found in plan.segments.items():
             known = self._numbers.get(origin, SegmentNumbers(seen=found.waiting, waiting_max=found.waiting))
             self._numbers[origin] = replace(
@@ -31,7 +31,7 @@ class SegmentTally:
             )
 
     def joined(self, later: SegmentTally) -> SegmentTally:
-        """Return what both counted; the earlier one's beginning is that of both."""
+        """Return the sum of both captures, with the first segments of the earlier one."""
         both = SegmentTally()
         both._numbers = {**later._numbers, **self._numbers}
         for origin in self._numbers.keys() & later._numbers.keys():
@@ -49,13 +49,13 @@ class SegmentTally:
         """Return the numbers per origin.
 
         Args:
-            details: Per origin ``segments`` and ``kept`` as a :class:`~airflow_cdc_provider.sources.base.Lag`
-                has them that was taken at the end; those that have none are left out.
+            details: Per origin ``segments`` and ``kept`` of a :class:`~airflow_cdc_provider.sources.base.Lag`
+                at the end of the capture; origins without them are left out.
         """
         return {
-            origin: _ended(self._numbers.get(origin, SegmentNumbers()), place["segments"], place["kept"])
-            for origin, place in details.items()
-            if "segments" in place
+            origin: _ended(self._numbers.get(origin, SegmentNumbers()), values["segments"], values["kept"])
+            for origin, values in details.items()
+            if "segments" in values
         }
 
 

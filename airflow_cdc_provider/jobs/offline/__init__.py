@@ -1,4 +1,4 @@
 """Recordings without a server: lines of events or of rows, a module per source.
 
-It stands on ``jobs.events``; only the command line stands on it.
+It imports ``jobs.events``; only the command line imports it.
 """

@@ -19,9 +19,9 @@ from airflow_cdc_provider.jobs.events.cassandra.events import made_of_records
 from airflow_cdc_provider.jobs.events.cassandra.records import (
     EventSettings,
     cluster_name,
+    describe_position,
     fences_of,
     note,
-    place_of,
 )
 from airflow_cdc_provider.jobs.events.damage import Damage
 from airflow_cdc_provider.jobs.offline.recordings import Recording, row_lines_of
@@ -42,12 +42,12 @@ def event_lines(connector: Connector, recording: Recording, damage: Damage) -> I
     cluster = source.options.cluster or cluster_name(recording.path)
     settings = EventSettings(connector, source, cluster, recording.now_ns)
     batches = ((0, batch) for batch in _records(source, recording, damage))
-    for made in made_of_records(settings, batches, damage):
-        yield to_lines(made.records, headers_of(connector))
+    for events in made_of_records(settings, batches, damage):
+        yield to_lines(events.records, headers_of(connector))
 
 
 def row_lines(connector: Connector, recording: Recording, damage: Damage) -> Iterator[pa.LargeStringArray]:
-    """Write the rows that a recording adds up to; see :func:`.offline.row_lines`."""
+    """Write the rows at the end of a recording; see :func:`.offline.row_lines`."""
     source = _source(connector, recording)
     records = pa.Table.from_batches(_records(source, recording, damage), record.CHANGE_SCHEMA)
     for table in source.tables():
@@ -72,7 +72,7 @@ def row_lines(connector: Connector, recording: Recording, damage: Damage) -> Ite
 
 
 def _source(connector: Connector, recording: Recording) -> CassandraSource:
-    """Build the source on the recording alone, without a connection."""
+    """Build the source on the recording, without a connection."""
     options = connector.source
     assert isinstance(options, CassandraOptions)
     schema = recording.schema or options.schema_file
@@ -89,7 +89,7 @@ def _source(connector: Connector, recording: Recording) -> CassandraSource:
 
 
 def _records(source: CassandraSource, recording: Recording, damage: Damage) -> Iterator[pa.RecordBatch]:
-    """Read all segments; what can't be read is noted and left out."""
+    """Read all segments; unreadable records are collected and skipped."""
     if not any(list_segments(recording.path, source.options.node).values()):
         raise ConfigurationError(
             f"there is no recording at {recording.path}",
@@ -109,7 +109,7 @@ def _records(source: CassandraSource, recording: Recording, damage: Damage) -> I
             for batch in read(part):
                 broken = pc.equal(batch["kind"], record.QUARANTINE)
                 for row in batch.filter(broken).to_pylist():
-                    damage.add(place_of(row["origin"], row["position"]), row["reason"])
+                    damage.add(describe_position(row["origin"], row["position"]), row["reason"])
                 yield batch.filter(pc.invert(broken))
         if plan.at_head or plan.end == start:
             return

@@ -1,4 +1,4 @@
-"""Recordings of MongoDB: files of BSON documents to lines of events or rows. See :mod:`.recordings`."""
+"""Recordings of MongoDB (files of BSON documents) as lines of events or of rows. See :mod:`.recordings`."""
 
 from __future__ import annotations
 
@@ -52,23 +52,23 @@ def event_lines(connector: Connector, recording: Recording, damage: Damage) -> I
     if connector.snapshot.mode == "initial_only":
         streams = []
 
-    maker = MongodbRecords(connector, recording.now_ns, damage.skipped)
+    builder = MongodbRecords(connector, recording.now_ns, damage.skipped)
 
     def decoded_snapshots() -> Iterator[tuple[_Chunk, pa.RecordBatch]]:
         for database, collection, file in snapshots:
             if not _read_in_full(connector, options, database, collection):
                 continue
             _refuse_filter(connector, database, collection)
-            form = maker.form(database, collection)
+            form = builder.form(database, collection)
             for chunk in _bson_chunks(file, damage, change_events=False):
                 decoded = mongodb_events.decode_snapshot(chunk.documents, database, collection, form)
-                yield chunk, _sound(chunk, decoded, damage)
+                yield chunk, _decodable(chunk, decoded, damage)
 
     def captured(database: str, collection: str) -> bool:
         return _captured(connector, options, database, collection)
 
     def decoded_streams() -> Iterator[tuple[_Chunk, pa.RecordBatch, pa.RecordBatch | None]]:
-        form = maker.form()
+        form = builder.form()
         for file in streams:
             for chunk in _bson_chunks(file, damage, change_events=True):
                 decoded = mongodb_events.decode_stream(
@@ -77,7 +77,7 @@ def event_lines(connector: Connector, recording: Recording, damage: Damage) -> I
                     pre_images=options.pre_images,
                     form=form,
                 )
-                events = _of_captured_tables(connector, options, _sound(chunk, decoded, damage))
+                events = _of_captured_tables(connector, options, _decodable(chunk, decoded, damage))
                 changes = (
                     decode_schema_changes(chunk.documents, captured, connector.publish.mongodb.json)
                     if connector.publish.schema_changes
@@ -92,27 +92,27 @@ def event_lines(connector: Connector, recording: Recording, damage: Damage) -> I
         *,
         last_of_snapshot: bool = False,
     ) -> pa.LargeStringArray:
-        records, reasons = maker.records(events, last_of_snapshot=last_of_snapshot, schema_changes=changes)
+        records, reasons = builder.records(events, last_of_snapshot=last_of_snapshot, schema_changes=changes)
         for row, reason in sorted(reasons.items()):
-            damage.add(chunk.place(row), reason)
+            damage.add(chunk.position(row), reason)
         return to_lines(records, headers)
 
     if connector.snapshot.mode != "never":
-        waiting: tuple[_Chunk, pa.RecordBatch] | None = None
+        last: tuple[_Chunk, pa.RecordBatch] | None = None
         for chunk, events in decoded_snapshots():
             if events.num_rows:
-                if waiting is not None:
-                    yield lines(*waiting)
-                waiting = chunk, events
-        if waiting is not None:
-            yield lines(*waiting, last_of_snapshot=True)
+                if last is not None:
+                    yield lines(*last)
+                last = chunk, events
+        if last is not None:
+            yield lines(*last, last_of_snapshot=True)
     for chunk, events, changes in decoded_streams():
         if events.num_rows or (changes is not None and changes.num_rows):
             yield lines(chunk, events, changes)
 
 
 def row_lines(connector: Connector, recording: Recording, damage: Damage) -> Iterator[pa.LargeStringArray]:
-    """Write the documents that a recording adds up to; see :func:`.offline.row_lines`."""
+    """Write the documents at the end of a recording; see :func:`.offline.row_lines`."""
     options = connector.source
     assert isinstance(options, MongodbOptions)
     records = _records(connector, options, recording, damage)
@@ -180,9 +180,9 @@ def _live(
 
     Args:
         table: The collection.
-        records: Of all collections: a rename brings rows from another one.
+        records: Records of all collections, since a rename moves rows from another one.
         options: The source's options.
-        damage: Collects changes that say nothing of their document.
+        damage: Collects changes that can't be applied.
         before: Only changes at lower positions; None for all.
     """
     changes = (
@@ -207,7 +207,7 @@ def _live(
     reconciled = reconcile_patched(found, 0, codec.patch, min_generation=newest_generation(fences))
     if before is None:
         for key in reconciled.doubtful_keys.to_pylist():
-            damage.add(f"{table}, key {key.hex()}", "NO-BASE: an update of a document that isn't known whole")
+            damage.add(f"{table}, key {key.hex()}", "NO-BASE: an update of an unknown document")
     return reconciled.live
 
 
@@ -218,7 +218,7 @@ def _renamed(
     damage: Damage,
     fences: Sequence[Fence],
 ) -> pa.RecordBatch:
-    """Return what a rename brought: the rows that the other collection had at that moment."""
+    """Return the rows that a rename moved: those of the other collection at that position."""
     namespace = bson.decode(signal["payload"])["ns"]
     position = signal["position"]
     version = position[:_POSITION_BYTES]
@@ -250,14 +250,15 @@ def mongodb_files(path: Path) -> tuple[list[tuple[str, str, Path]], list[Path]]:
     """Find a MongoDB recording's files.
 
     Args:
-        path: A file of change events, or a folder; ``snapshot.DB.COLL.bson`` in it holds snapshot documents.
+        path: A file of change events, or a folder; ``snapshot.DB.COLL.bson`` in it has snapshot documents.
 
     Returns:
         Snapshot files with database and collection, in the order in which Debezium reads them: by collection,
-        those of one name as a ``java.util.HashSet`` holds their databases. Files of change events by name.
+        those of one name in the iteration order of a ``java.util.HashSet`` of their databases. Files of
+        change events by name.
 
     Raises:
-        ConfigurationError: There are none.
+        ConfigurationError: There are no files.
     """
     if path.is_file():
         found = [path]
@@ -277,13 +278,13 @@ def mongodb_files(path: Path) -> tuple[list[tuple[str, str, Path]], list[Path]]:
             snapshots.append((parts[1], parts[2], file))
         else:
             streams.append(file)
-    place = _places_in_java_set({database for database, _, _ in snapshots})
-    snapshots.sort(key=lambda item: (item[1].encode("utf-16-be"), place[item[0]]))
+    order = _hash_set_order({database for database, _, _ in snapshots})
+    snapshots.sort(key=lambda item: (item[1].encode("utf-16-be"), order[item[0]]))
     return snapshots, streams
 
 
-def _places_in_java_set(names: Collection[str]) -> dict[str, tuple[int, str]]:
-    """Return what sorts names as a ``java.util.HashSet``, filled in alphabetical order, hands them out."""
+def _hash_set_order(names: Collection[str]) -> dict[str, tuple[int, str]]:
+    """Return sort keys for the iteration order of a ``java.util.HashSet``, filled in alphabetical order."""
     buckets = bucket_count(len(names))
     return {name: (spread_hash(name) & (buckets - 1), name) for name in names}
 
@@ -294,30 +295,30 @@ def _bson_name(file: Path) -> str:
 
 @dataclass(frozen=True)
 class _Chunk:
-    """Some documents of a file, and where each begins in it."""
+    """Some documents of a file, and the offset of each."""
 
     file: Path
     documents: pa.LargeBinaryArray
     starts: np.ndarray
 
-    def place(self, row: int) -> str:
+    def position(self, row: int) -> str:
         return f"{self.file} at byte {self.starts[row]}"
 
 
 def _bson_chunks(file: Path, damage: Damage, *, change_events: bool) -> Iterator[_Chunk]:
-    """Cut a file into documents, chunk by chunk, without copying them."""
+    """Split a file into documents, chunk by chunk, without copying them."""
     data, spans = _documents(file, damage, change_events=change_events)
     starts, ends = spans.starts, spans.ends
-    begin = 0
+    start = 0
     for row in range(1, len(starts) + 1):
-        full = row < len(starts) and ends[row] - starts[begin] > _CHUNK_BYTES
+        full = row < len(starts) and ends[row] - starts[start] > _CHUNK_BYTES
         if row == len(starts) or full or starts[row] != ends[row - 1]:
-            offsets = np.append(starts[begin:row], ends[row - 1])
+            offsets = np.append(starts[start:row], ends[row - 1])
             documents = pa.Array.from_buffers(
-                pa.large_binary(), row - begin, [None, pa.py_buffer(offsets), pa.py_buffer(data)]
+                pa.large_binary(), row - start, [None, pa.py_buffer(offsets), pa.py_buffer(data)]
             )
-            yield _Chunk(file, documents, starts[begin:row])
-            begin = row
+            yield _Chunk(file, documents, starts[start:row])
+            start = row
 
 
 def _documents(file: Path, damage: Damage, *, change_events: bool) -> tuple[np.ndarray, Spans]:
@@ -330,13 +331,13 @@ def _documents(file: Path, damage: Damage, *, change_events: bool) -> tuple[np.n
         raise CorruptInput(f"{file} can't be read", found=str(error)) from error
     starts, ends, lost_starts, lost_ends = mongodb_events.split_documents(data, change_events=change_events)
     for first, last in zip(lost_starts, lost_ends, strict=True):
-        damage.add(f"{file} at byte {first}", f"{last - first} bytes are no BSON document")
+        damage.add(f"{file} at byte {first}", f"{last - first} bytes are not a BSON document")
     return data, Spans(starts, ends, len(data))
 
 
-def _sound(chunk: _Chunk, decoded: mongodb_events.MongodbEvents, damage: Damage) -> pa.RecordBatch:
+def _decodable(chunk: _Chunk, decoded: mongodb_events.MongodbEvents, damage: Damage) -> pa.RecordBatch:
     for row, reason in zip(decoded.undecodable, decoded.reasons, strict=True):
-        damage.add(chunk.place(row), reason)
+        damage.add(chunk.position(row), reason)
     return decoded.events
 
 
@@ -352,8 +353,8 @@ def _read_in_full(connector: Connector, options: MongodbOptions, database: str, 
 def _refuse_filter(connector: Connector, database: str, collection: str) -> None:
     if f"{database}.{collection}" in connector.snapshot.filters:
         raise ConfigurationError(
-            f"the filter of {database}.{collection} can't be judged without a server",
-            remedy="take it out of snapshot.filters, or record only the documents that it selects",
+            f"the filter of {database}.{collection} can't be evaluated without a server",
+            remedy="remove it from snapshot.filters, or record only the documents that it selects",
         )
 
 

@@ -1,8 +1,8 @@
-"""Work on recordings, without a server: what ``airflow cdc events`` and ``airflow cdc rows`` print.
+"""Events and rows of recordings, without a server, for ``airflow cdc events`` and ``airflow cdc rows``.
 
-Reads recorded native bytes, decodes them by the source's own kernels and hands on lines of JSON, a chunk of
-rows at a time. Broken places are located, counted and stepped over; with the source's option ``strict`` the
-first one ends it. What is particular to a source is in a module of its own beside this one.
+Reads recorded native bytes, decodes them with the source's kernels and returns lines of JSON in chunks of
+rows. Corrupt records are located, counted and skipped; with the source's option ``strict`` the first one
+raises an error. Each source has its own module in this folder.
 """
 
 from __future__ import annotations
@@ -28,13 +28,13 @@ _MODULES: Final = {
 
 @dataclass(frozen=True)
 class Recording:
-    """A recording and how to look at it.
+    """A recording and how to read it.
 
     Args:
         path: File or folder, as the source expects it.
         schema: CQL file with the schema; empty for none.
-        now_ns: The moment at which events are built and TTLs are judged, ns since 1970.
-        table: Rows of this table only; empty for all.
+        now_ns: The time at which events are built and TTLs are evaluated, ns since 1970.
+        table: Only rows of this table; empty for all.
     """
 
     path: Path
@@ -49,11 +49,11 @@ def event_lines(connector: Connector, recording: Recording, damage: Damage) -> I
     Args:
         connector: The declaration.
         recording: The input.
-        damage: Collects what is left out.
+        damage: Collects skipped records.
 
     Raises:
-        ConfigurationError: The input isn't there or not of this source.
-        CorruptInput: It is broken and the source is strict.
+        ConfigurationError: The input doesn't exist or is of another source.
+        CorruptInput: The input is corrupt and the source is strict.
     """
     lines: Iterator[pa.LargeStringArray] = importlib.import_module(_MODULES[connector.type]).event_lines(
         connector, recording, damage
@@ -62,16 +62,16 @@ def event_lines(connector: Connector, recording: Recording, damage: Damage) -> I
 
 
 def row_lines(connector: Connector, recording: Recording, damage: Damage) -> Iterator[pa.LargeStringArray]:
-    """Write the rows that a recording adds up to as lines of JSON, table by table.
+    """Write the rows at the end of a recording as lines of JSON, table by table.
 
     Args:
         connector: The declaration.
         recording: The input.
-        damage: Collects what is left out.
+        damage: Collects skipped records.
 
     Raises:
-        ConfigurationError: The input isn't there or not of this source.
-        CorruptInput: It is broken and the source is strict.
+        ConfigurationError: The input doesn't exist or is of another source.
+        CorruptInput: The input is corrupt and the source is strict.
     """
     lines: Iterator[pa.LargeStringArray] = importlib.import_module(_MODULES[connector.type]).row_lines(
         connector, recording, damage
@@ -80,6 +80,6 @@ def row_lines(connector: Connector, recording: Recording, damage: Damage) -> Ite
 
 
 def row_lines_of(table: str, rows: Iterable[str]) -> pa.LargeStringArray:
-    """Write rows of one table, given as JSON, as lines."""
+    """Return lines for rows of one table, given as JSON."""
     name = json.dumps(table, ensure_ascii=False)
     return pa.array([f'{{"table":{name},"row":{row}}}\n' for row in rows], pa.large_utf8())

@@ -1,4 +1,4 @@
-"""Events of Vitess's recordings: what ``airflow cdc events`` prints. See :mod:`.recordings`."""
+"""Events of Vitess's recordings, for ``airflow cdc events``. See :mod:`.recordings`."""
 
 from __future__ import annotations
 
@@ -35,29 +35,29 @@ def event_lines(connector: Connector, recording: Recording, damage: Damage) -> I
     def captured(keyspace: str, table: str) -> bool:
         return has_keyspace(options.keyspace, keyspace) and connector.selects(f"{keyspace}.{table}")
 
-    maker = VitessRecords(connector, recording.now_ns, captured, damage.skipped)
+    builder = VitessRecords(connector, recording.now_ns, captured, damage.skipped)
     for file in recorded_files(recording.path):
         events = recorded_events(file, damage)
         stream, last = Stream(events), 0
         for first, last in stretches(events, _ROWS_AT_ONCE):
-            records, unread = maker.records(stream, first, last)
-            for place, reason in sorted(unread.items()):
-                damage.add(f"{file} at byte {place}", reason)
+            records, unread = builder.records(stream, first, last)
+            for offset, reason in sorted(unread.items()):
+                damage.add(f"{file} at byte {offset}", reason)
             if records.num_rows:
                 yield to_lines(records, headers)
-        silence = maker.heartbeats(heartbeats(events, last, len(events)))
-        if silence.num_rows:
-            yield to_lines(silence, headers)
+        beats = builder.heartbeats(heartbeats(events, last, len(events)))
+        if beats.num_rows:
+            yield to_lines(beats, headers)
         open_rows = len(events.changes) - int(np.searchsorted(events.changes.events, last))
         if open_rows:
-            damage.add(f"{file}, the last transaction", f"{open_rows} row changes that no COMMIT follows")
+            damage.add(f"{file}, the last transaction", f"{open_rows} row changes without a COMMIT")
 
 
 def recorded_files(path: Path) -> list[Path]:
-    """Find the files of a recording: one, or those of a folder by name.
+    """Find the files of a recording: a single file, or those of a folder by name.
 
     Raises:
-        ConfigurationError: There are none.
+        ConfigurationError: There are no files.
     """
     if path.is_file():
         return [path]
@@ -72,14 +72,14 @@ def recorded_files(path: Path) -> list[Path]:
 
 
 def recorded_events(file: Path, damage: Damage) -> wire.Events:
-    """Read a recording, or what of it can be read.
+    """Read the readable messages of a recording.
 
     Args:
         file: The recording.
-        damage: Collects messages that are left out.
+        damage: Collects skipped messages.
 
     Raises:
-        CorruptInput: It can't be read at all, or a message is broken and the source is strict.
+        CorruptInput: The file can't be read, or a message is corrupt and the source is strict.
     """
     opened = gzip.open if file.suffix == ".gz" else open
     try:
@@ -88,8 +88,8 @@ def recorded_events(file: Path, damage: Damage) -> wire.Events:
     except (OSError, EOFError) as error:
         raise CorruptInput(f"{file} can't be read", found=str(error)) from error
     recorded = read_recording(data)
-    for place, reason in recorded.broken:
-        damage.add(f"{file} at byte {place}", reason)
+    for offset, reason in recorded.broken:
+        damage.add(f"{file} at byte {offset}", reason)
     return recorded.events
 
 

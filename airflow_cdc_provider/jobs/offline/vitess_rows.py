@@ -1,6 +1,6 @@
-"""Rows of Vitess's recordings: what ``airflow cdc rows`` prints. See :mod:`.recordings`.
+"""Rows of Vitess's recordings, for ``airflow cdc rows``. See :mod:`.recordings`.
 
-A recording may begin with a copy: its rows, which bear no time, are those of a snapshot at the position of
+A recording may start with a copy: its rows, which have no time, are those of a snapshot at the position of
 their packet.
 """
 
@@ -42,19 +42,19 @@ from airflow_cdc_provider.sources.vitess.wire import VGTID, Events
 _ROWS_AT_ONCE: Final = 10_000
 _SLICE_BYTES: Final = 16 * 1024 * 1024
 _LAST_ROW: Final = 12
-"""Byte of a version from which on the number of a row stands."""
+"""Offset of the row number in a version."""
 
 
 @dataclass(frozen=True)
 class _Recorded:
-    """Records of a recording: changes by table in stream order, and the schemas' own."""
+    """Records of a recording: changes by table in stream order, and schema records."""
 
     tables: Mapping[str, pa.Table]
     schemas: Sequence[Mapping[str, Any]]
 
 
 def row_lines(connector: Connector, recording: Recording, damage: Damage) -> Iterator[pa.LargeStringArray]:
-    """Write the rows that a recording adds up to; see :func:`.offline.row_lines`."""
+    """Write the rows at the end of a recording; see :func:`.offline.row_lines`."""
     recorded = _read(connector, recording, damage)
     lineage = lineage_of(recorded.schemas)
     for table in sorted(recorded.tables):
@@ -69,53 +69,53 @@ def row_lines(connector: Connector, recording: Recording, damage: Damage) -> Ite
 
 
 def _read(connector: Connector, recording: Recording, damage: Damage) -> _Recorded:
-    """Turn a recording into records, as a capture does."""
+    """Convert a recording to records, as a capture does."""
     options = connector.source
     assert isinstance(options, VitessOptions)
 
     def selects(table: str) -> bool:
         return has_keyspace(options.keyspace, table.partition(".")[0]) and connector.selects(table)
 
-    def knows(table: str, name: str) -> bool:
+    def is_known(table: str, name: str) -> bool:
         return (table, name) in known
 
     batches: list[pa.RecordBatch] = []
     schemas: list[dict[str, Any]] = []
     known: set[tuple[str, str]] = set()
-    place = Position()
+    position = Position()
     for file in recorded_files(recording.path):
         events = recorded_events(file, damage)
         cutter = Cutter(
-            Position(_first_places(events) | dict(place.shards)),
+            Position(_first_positions(events) | dict(position.shards)),
             selects,
-            knows,
+            is_known,
             slice_bytes=_SLICE_BYTES,
             keep_empty=False,
             stops_at_journals=False,
         )
-        # What bears no time of its own counts as before all that does.
+        # Events without a time count as earlier than all others.
         cutter.take(_whole(events), 0)
         slices, found = cutter.give(0)
-        place = cutter.place
+        position = cutter.place
         schemas += found
         known.update((one["source_table"], one["schema_id"]) for one in found)
         read = SliceReader(selects)
         batches += [_with_copies(batch) for part in slices for batch in read(part)]
-    everything = pa.Table.from_batches(batches, record.CHANGE_SCHEMA).combine_chunks()
-    tables = pc.unique(everything["source_table"]).drop_null().to_pylist()
+    all_records = pa.Table.from_batches(batches, record.CHANGE_SCHEMA).combine_chunks()
+    tables = pc.unique(all_records["source_table"]).drop_null().to_pylist()
     return _Recorded(
-        {name: everything.filter(pc.equal(everything["source_table"], name)) for name in tables}, schemas
+        {name: all_records.filter(pc.equal(all_records["source_table"], name)) for name in tables}, schemas
     )
 
 
 def _whole(events: Events) -> bytes:
-    """Return all events as one response: lengths of messages stand between them in a recording."""
+    """Return all events as one response, without the message lengths between them in a recording."""
     return b"".join(
         events.data[first:last].tobytes() for first, last in zip(events.keys, events.ends, strict=True)
     )
 
 
-def _first_places(events: Events) -> dict[str, ShardPlace]:
+def _first_positions(events: Events) -> dict[str, ShardPlace]:
     """Return the shards of the first VGTID, before their first position."""
     first = np.flatnonzero(events.types == VGTID)
     if not len(first):
@@ -124,23 +124,23 @@ def _first_places(events: Events) -> dict[str, ShardPlace]:
 
 
 def _with_copies(batch: pa.RecordBatch) -> pa.RecordBatch:
-    """Make rows of a copy records of a snapshot: they come behind all that their position holds."""
+    """Convert rows of a copy to records of a snapshot, which come after all changes of their position."""
     is_row = pc.equal(batch.column("kind"), record.CHANGE)
     copied = pc.and_(is_row, batch.column("committed_at").is_null())
     if not pc.any(copied).as_py():
         return batch
     which = copied.to_numpy(zero_copy_only=False)
     data, starts, _ = binary_buffer(batch.column("version"))
-    places = data[starts[:, None] + np.arange(_LAST_ROW + 4)]
-    places[which, _LAST_ROW:] = 0xFF
+    versions = data[starts[:, None] + np.arange(_LAST_ROW + 4)]
+    versions[which, _LAST_ROW:] = 0xFF
     kinds = pc.if_else(copied, record.SNAPSHOT, batch.column("kind"))
     return batch.set_column(batch.schema.get_field_index("kind"), "kind", kinds).set_column(
-        batch.schema.get_field_index("version"), "version", fixed_width_binary(places)
+        batch.schema.get_field_index("version"), "version", fixed_width_binary(versions)
     )
 
 
 def _fences(table: str, schemas: Sequence[Mapping[str, Any]]) -> tuple[Fence, ...]:
-    """Return what truncations and drops of a table make invalid."""
+    """Return the fences of a table's truncations and drops."""
     keyspace, _, name = table.partition(".")
     records = [
         FenceRecord.of(one)
@@ -171,7 +171,7 @@ def _keyed(
 def _keyless(
     codec: VitessCodec, changes: pa.Table, fences: Sequence[Fence], damage: Damage
 ) -> Iterator[pa.LargeStringArray]:
-    """Fold a table whose rows can't be told apart: each change takes one of the rows it was made to."""
+    """Fold a table without a key: each change removes one of the rows equal to its row before."""
     found: Counter[tuple[str, str]] = Counter()
     for batch in changes.to_batches():
         decoded = codec.decode(batch, fences)
@@ -197,7 +197,7 @@ def _keyless(
 
 
 def _texts(codec: VitessCodec, data: Bytes, rows: RowSpans, names: Sequence[str]) -> list[str | None]:
-    """Show rows as JSON, None where there is none."""
+    """Return rows as JSON, None where there is none."""
     out: list[str | None] = [None] * len(names)
     for name in dict.fromkeys(names):
         own: Ints = np.array([n for n, one in enumerate(names) if one == name and rows.starts[n] >= 0], int)

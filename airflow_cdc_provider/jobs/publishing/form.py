@@ -1,4 +1,4 @@
-"""What each way of publishing asks of a connector: what its records depend on, and what waits for it."""
+"""Common parts of all ways of publishing: the digest of options, the lag, and checks of batches."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ from airflow_cdc_provider.options import to_plain
 
 
 def form_of(connector: Connector) -> str:
-    """Return a digest of all that decides which records a batch has."""
+    """Return a digest of all options that determine the records of a batch."""
     plain = to_plain(connector)
-    elsewhere = ("kafka", "pulsar", "registry", "topics", "heartbeat_interval_seconds")
-    form = {name: value for name, value in plain.get("publish", {}).items() if name not in elsewhere}
+    excluded = ("kafka", "pulsar", "registry", "topics", "heartbeat_interval_seconds")
+    form = {name: value for name, value in plain.get("publish", {}).items() if name not in excluded}
     source = {k: v for k, v in plain.get("source", {}).items() if k not in ("conn_id", "advanced")}
     tables = {name: plain.get(name) for name in ("name", "type", "tables", "exclude_tables")}
     text = json.dumps([form, source, tables], sort_keys=True, default=str)
@@ -25,7 +25,7 @@ def form_of(connector: Connector) -> str:
 
 
 def publishing_lag(context: JobContext, batch: int) -> float:
-    """Return how long ago the oldest batch was committed that is not published; 0 for none."""
+    """Return the age of the oldest batch that is not published, in seconds; 0 for none."""
     from pyspark.sql import functions as f
 
     state = context.changes.state()
@@ -37,15 +37,15 @@ def publishing_lag(context: JobContext, batch: int) -> float:
 
 
 def require_batch(context: JobContext, batch: int) -> None:
-    """Refuse to go on publishing with a batch that can't be.
+    """Refuse a batch that publishing can't continue with.
 
     Raises:
-        ConfigurationError: It is neither there nor the next one.
+        ConfigurationError: The batch neither exists nor is the next one.
     """
     following = context.changes.state().batch + 1
     if not 1 <= batch <= following:
         raise ConfigurationError(
-            "publishing can't go on there",
+            f"publishing can't continue with batch {batch}",
             expected=f"a batch from 1 to {following}, the next one",
             found=str(batch),
         )

@@ -1,15 +1,15 @@
-"""Publishing after merges: the rows that merges changed, whole and as they are, each change of a row once.
+"""Publishing after merges: whole rows in their current state, one event for each row that merges changed.
 
-What is published of a mirror is the difference of two of its snapshots
-(:mod:`airflow_cdc_provider.lake.iceberg_difference`): that through which it is published, which a tag keeps
-from expiry, and the newest. Rows come by key, those that are gone first, so that a difference is the same
-sequence each time it is made: a run that was ended in the middle of one goes on there, with the snapshots at
-which it was begun.
-Records and position (:mod:`airflow_cdc_provider.kafka.merged_position`) are one transaction, of the
+A run publishes the difference of two snapshots of a mirror
+(:mod:`airflow_cdc_provider.lake.iceberg_difference`): the last published one, which a tag protects from
+expiry, and the newest. Rows are sorted by key, deletes first, so that a difference is the same sequence each
+time it is computed: an interrupted run resumes within it, with the same snapshots.
+
+Records and position (:mod:`airflow_cdc_provider.kafka.merged_position`) are sent in one transaction, with the
 transactional id ``<connector>.merged``.
 
-However many merges there were since, a row has one event, and none if it is as it was. A mirror that was made
-anew has nothing in common with what is published: that is told, never guessed (:func:`publish_merged_from`).
+A row has one event for any number of merges, and none if its state is the same as before. The difference to a
+re-created mirror is unknown: the run fails until an operator decides (:func:`publish_merged_from`).
 """
 
 from __future__ import annotations
@@ -29,6 +29,7 @@ from airflow_cdc_provider.jobs.events.made import Made, Wanted
 from airflow_cdc_provider.jobs.events.merged_rows import RowEvents, row_events
 from airflow_cdc_provider.jobs.merging.pending import pending_by_table
 from airflow_cdc_provider.jobs.publishing.batches import BatchPublisher, wait_for_servers
+from airflow_cdc_provider.jobs.publishing.dead_letters import DeadLetters
 from airflow_cdc_provider.jobs.publishing.form import form_of, publishing_lag
 from airflow_cdc_provider.jobs.publishing.publish import (
     client_settings,
@@ -36,7 +37,6 @@ from airflow_cdc_provider.jobs.publishing.publish import (
     positions_topic,
     registrar_of,
 )
-from airflow_cdc_provider.jobs.publishing.refused_records import RefusedRecords
 from airflow_cdc_provider.jobs.spec import PublishResult
 from airflow_cdc_provider.jobs.topics.rules import topic_maker
 from airflow_cdc_provider.jobs.topics.settings import encoded, headers_of
@@ -61,21 +61,21 @@ if TYPE_CHECKING:
 
 
 def publish_merged(context: JobContext) -> PublishResult:
-    """Publish what merges changed since the last time.
+    """Publish the rows that merges changed since the last run.
 
     Raises:
-        ConfigurationError: As :func:`~.publish.publish`; or mirrors don't keep what events are made of.
-        TransientError: The brokers didn't answer for ``publish.kafka.retry_seconds``.
+        ConfigurationError: As :func:`~.publish.publish`; or mirrors have no form to build events from.
+        TransientError: The brokers didn't respond for ``publish.kafka.retry_seconds``.
         CommitConflict: Another run publishes this connector's rows.
-        CorruptInput: A row can't be shown and the source is strict.
-        OffsetMissing: The snapshot through which a mirror is published is gone, or the mirror was made anew.
+        CorruptInput: A row can't be encoded and the source is strict.
+        OffsetMissing: The last published snapshot of a mirror has expired, or the mirror was re-created.
     """
     connector = context.connector
     options = connector.publish.kafka
     everything = replace(context, spec=replace(context.spec, tables=()))
     beats = heartbeats_of(context)
     run = _Merged(everything, client_settings(context), Damage(strict=is_strict(connector)), beats)
-    began = time.monotonic()
+    started = time.monotonic()
 
     def publish_once() -> None:
         run.through_head()
@@ -83,9 +83,9 @@ def publish_merged(context: JobContext) -> PublishResult:
             beats.beat()
 
     wait_for_servers(publish_once, lambda: run.transactions, options, context.stopping, connector.name)
-    result = run.result(time.monotonic() - began)
+    result = run.result(time.monotonic() - started)
     log.info(
-        "%s: published what merges through batch %d changed: %d records in %d transactions",
+        "%s: published the changes of merges through batch %d: %d records in %d transactions",
         connector.name,
         result.batch,
         result.records,
@@ -95,22 +95,22 @@ def publish_merged(context: JobContext) -> PublishResult:
 
 
 def published_merged(context: JobContext) -> MergedPosition | None:
-    """Return how far mirrors are published, None if nothing is yet. Nobody is fenced."""
+    """Return the published position of mirrors, None if nothing is published. No producer is fenced."""
     stored = _positions(context, client_settings(context)).read()
     return None if stored is None else MergedPosition.from_json(stored.state)
 
 
 def publish_merged_from(context: JobContext, batch: int) -> None:
-    """Let the next run publish all rows of all mirrors anew, or only what is merged from now on.
+    """Let the next run publish all rows of all mirrors again, or only later merges.
 
     Raises:
-        ConfigurationError: Another batch than the first or the next one.
+        ConfigurationError: The batch is neither the first nor the next one.
     """
     following = context.changes.state().batch + 1
     if batch not in (1, following):
         raise ConfigurationError(
-            "publishing after merges can't go on there",
-            expected=f"1, all rows of the mirrors anew, or {following}, what is merged from now on",
+            f"publishing after merges can't continue with batch {batch}",
+            expected=f"1 for all rows of the mirrors again, or {following} for only later merges",
             found=str(batch),
         )
     settings = client_settings(context)
@@ -126,7 +126,7 @@ def publish_merged_from(context: JobContext, batch: int) -> None:
 
 
 def batch_of(context: JobContext, known: MergedPosition) -> int:
-    """Return the last batch of the changes table whose changes are all in what is published."""
+    """Return the last batch of the changes table whose changes are all published."""
     newest = context.changes.state().batch
     places = {table: known.tables.get(table) for table in context.tables()}
     merged = {table: place.batch if place else -1 for table, place in places.items()}
@@ -153,19 +153,19 @@ def _producer(context: JobContext, settings: ClientSettings) -> RecordProducer:
 
 
 def _now(context: JobContext) -> MergedPosition:
-    """Return the position at which everything that is merged is published, and keep its snapshots."""
+    """Return the position at which all merged rows are published, and pin its snapshots."""
     tables = {}
     for table in context.tables():
         place = _newest(context, table)
         if place is not None:
-            # What is published stays pinned until the new position is stored: maintenance lets go of it.
+            # The published snapshots stay pinned until the new position is stored; maintenance releases them.
             pin(context.lake.table(context.mirror(table).name), place.snapshot)
             tables[table] = place
     return MergedPosition(tables)
 
 
 def _newest(context: JobContext, table: str) -> Place | None:
-    """Return where a mirror stands; None if nothing was merged there yet."""
+    """Return the current snapshot of a mirror; None if nothing was merged yet."""
     mirror = context.mirror(table)
     state = mirror.state()
     if state.merged_through < 0 or state.head.snapshot is None:
@@ -175,15 +175,15 @@ def _newest(context: JobContext, table: str) -> Place | None:
 
 @dataclass
 class _Merged:
-    """One run. What it counts outlives its tries.
+    """One run of one or more tries.
 
     Args:
         context: The job, for all tables.
-        settings: Of the clients.
-        damage: Collects what is left out.
-        heartbeats: What is sent between records where they take long; None for none.
-        tries: What each try did.
-        known: How far the mirrors are published.
+        settings: Client settings.
+        damage: Collects skipped records.
+        heartbeats: Sender of heartbeats between records; None for none.
+        tries: The publisher of each try.
+        known: The published position of mirrors.
     """
 
     context: JobContext
@@ -195,7 +195,7 @@ class _Merged:
 
     @property
     def transactions(self) -> int:
-        """How many there were."""
+        """Number of transactions of all tries."""
         return sum(one.transactions for one in self.tries)
 
     def through_head(self) -> None:
@@ -224,7 +224,7 @@ class _Merged:
             self.heartbeats.published = batch_of(self.context, self.known)
 
     def result(self, seconds: float) -> PublishResult:
-        """Tell what was done and what is left."""
+        """Return what was published and what is pending."""
         batch = batch_of(self.context, self.known)
         return PublishResult(
             batch=batch,
@@ -238,7 +238,7 @@ class _Merged:
         )
 
     def _tables(self) -> list[str]:
-        """List the tables whose mirrors may have changed: also gone ones, whose mirrors empty."""
+        """List the tables whose mirrors may have changed, including dropped tables, whose mirrors empty."""
         tables = self.context.tables()
         if not isinstance(self.context.source, RenamesTables):
             return tables
@@ -246,7 +246,7 @@ class _Merged:
         return [*tables, *sorted(t for t in self.known.tables if t not in tables and selects(t))]
 
     def _publish_table(self, publisher: BatchPublisher, table: str) -> None:
-        """Publish what became of one mirror's rows, if anything did."""
+        """Publish the changed rows of one mirror, if there are any."""
         newest = _newest(self.context, table)
         published = self.known.tables.get(table)
         if newest is None or newest == published:
@@ -254,14 +254,14 @@ class _Merged:
         step = Step(table, newest, row_events(self.context, table).columns)
         planned = replace(self.known, step=step)
         self._require_kept(planned, step)
-        # Before the position names it: a snapshot that expired could not be gone on with.
+        # Before the position names it: a run couldn't resume with an expired snapshot.
         mirror = self.context.lake.table(self.context.mirror(table).name)
         pin(mirror, newest.snapshot, keep=planned.snapshots(table))
         publisher.position = replace(publisher.position, state=planned.to_json(), records=0)
         self._follow(publisher)
 
     def _follow(self, publisher: BatchPublisher) -> None:
-        """Publish the step that the position names, or its rest."""
+        """Publish the step of the position, or its rest."""
         publisher.publish(publisher.position.batch, time.time_ns())
         self.known = MergedPosition.from_json(publisher.position.state)
 
@@ -270,89 +270,89 @@ class _Merged:
         options = connector.publish.kafka
         return BatchPublisher(
             producer,
-            self._made,
+            self._events,
             headers_of(connector),
             form_of(connector),
             options.records_at_once,
             self.context.stopping,
-            RefusedRecords.of(self.context).add if options.sets_apart else None,
+            DeadLetters.of(self.context).add if options.sets_apart else None,
             position,
         )
 
     def _first(self, name: str) -> PublishPosition:
-        """Return where the first run of a connector begins."""
+        """Return the first position of a connector."""
         earliest = self.context.connector.publish.kafka.start == "earliest"
         known = MergedPosition() if earliest else _now(self.context)
         return PublishPosition(name, 1, state=known.to_json())
 
-    def _made(self, wanted: Wanted) -> Iterator[Made]:
-        made = self._made_of_step(wanted)
-        return made if self.heartbeats is None else self.heartbeats.between(made)
+    def _events(self, request: Wanted) -> Iterator[Made]:
+        events = self._events_of_step(request)
+        return events if self.heartbeats is None else self.heartbeats.between(events)
 
-    def _made_of_step(self, wanted: Wanted) -> Iterator[Made]:
-        """Make the events of the step that a state names."""
-        known = MergedPosition.from_json(wanted.state)
+    def _events_of_step(self, request: Wanted) -> Iterator[Made]:
+        """Build the events of the step in the request's state."""
+        known = MergedPosition.from_json(request.state)
         step = known.step
         assert step is not None
         connector = self.context.connector
         after = known.reached().to_json()
-        yield Made(wanted.after + 1, encoded(connector, []), after)
+        yield Made(request.after + 1, encoded(connector, []), after)
         events = row_events(self.context, step.table)
-        make = events.maker(wanted.now_ns, registrar_of(self.context), self.damage)
+        build = events.maker(request.now_ns, registrar_of(self.context), self.damage)
         with ExitStack() as read:
             for rows in self._changed(known, step, events, read):
                 for batch in arrow_batches(rows):
-                    yield Made(wanted.after + 1, make(batch), after)
+                    yield Made(request.after + 1, build(batch), after)
 
     def _changed(
         self, known: MergedPosition, step: Step, events: RowEvents, read: ExitStack
     ) -> Iterator[DataFrame]:
-        """Yield what a step tells: rows, then static columns where they are told apart."""
+        """Yield the changed rows of a step, then static columns if they have separate events."""
         table = self.context.lake.table(self.context.mirror(step.table).name)
         published = known.tables.get(step.table)
-        apart = events.statics_apart
-        columns = () if apart else step.columns
+        separate = events.statics_apart
+        columns = () if separate else step.columns
         everything = table.read(Head(step.until.snapshot))
         if published is None:
-            yield all_rows(everything, columns, statics_apart=apart)
-            if apart and step.columns:
+            yield all_rows(everything, columns, statics_apart=separate)
+            if separate and step.columns:
                 yield all_statics(everything, step.columns)
             return
         since = newest_of_same_rows(table, published.snapshot)
         found = read.enter_context(difference(table, since, step.until.snapshot))
-        yield changed_rows(found, columns, statics_apart=apart)
-        if apart and step.columns:
+        yield changed_rows(found, columns, statics_apart=separate)
+        if separate and step.columns:
             yield changed_statics(found, table.read(Head(since)), everything, step.columns)
 
     def _require_form(self, publisher: BatchPublisher) -> None:
-        """Refuse to go on in the middle of a step with another form of events."""
+        """Refuse to resume within a step with other options."""
         position = publisher.position
         if position.records and position.form != publisher.form:
             raise ConfigurationError(
                 f"the form of events of {self.context.connector.name} changed while rows were published",
-                expected="the options of publish, and the tables, with which it was begun",
-                found=f"others, {position.records} records after its begin",
-                remedy="publish once with the old options; or all rows anew in the new form, by: airflow cdc "
+                expected="the options of publish, and the tables, of the first records",
+                found=f"other options after {position.records} records",
+                remedy="publish once with the old options; or all rows again in the new form: airflow cdc "
                 "offsets publish --batch 1",
             )
 
     def _require_kept(self, known: MergedPosition, step: Step) -> None:
-        """Refuse to publish what became of rows of which it isn't known any more what they were.
+        """Refuse to publish changes of rows whose published state is no longer known.
 
         Raises:
-            OffsetMissing: The mirror was made anew, or a snapshot is gone.
+            OffsetMissing: The mirror was re-created, or a snapshot has expired.
         """
         name = self.context.mirror(step.table).name
         table = self.context.lake.table(name)
         published = known.tables.get(step.table)
-        wanted = {place.snapshot for place in (published, step.until) if place is not None}
+        snapshots = {place.snapshot for place in (published, step.until) if place is not None}
         ids = {place.table_id for place in (published, step.until) if place is not None}
-        remade = not table.exists() or ids != {table_id(table)}
-        if remade or not all(has_snapshot(table, snapshot) for snapshot in wanted):
+        recreated = not table.exists() or ids != {table_id(table)}
+        if recreated or not all(has_snapshot(table, snapshot) for snapshot in snapshots):
             raise OffsetMissing(
-                f"it isn't known any more which rows of {name} are published",
-                expected=f"the snapshots {', '.join(sorted(wanted))}, which tags of the table keep",
-                found="a table that was made anew" if remade else "a table without them",
-                remedy="airflow cdc offsets publish --batch 1 publishes all rows of all mirrors anew; rows "
-                "that were deleted meanwhile are found by CdcCompareTopicsOperator",
+                f"the published snapshot of {name} no longer exists",
+                expected=f"the snapshots {', '.join(sorted(snapshots))}, which tags of the table keep",
+                found="a table that was re-created" if recreated else "a table without them",
+                remedy="airflow cdc offsets publish --batch 1 publishes all rows of all mirrors again; "
+                "CdcCompareTopicsOperator finds rows that were deleted meanwhile",
             )

@@ -1,14 +1,14 @@
 """The publish stage: events of the changes table to Kafka, each once and in order.
 
-Batch after batch of the changes table: its events are made (:mod:`.events.captured`), some thousands of them
-are sent in a transaction together with the position after them, and a run that was ended anywhere goes on
-there. What makes that exact, and what is not guaranteed: ``docs/publishing.md``.
+The stage builds events batch by batch (:mod:`.events.captured`) and sends some thousands of them in a
+transaction together with the position after them, so the next run resumes where an interrupted one stopped.
+``docs/publishing.md`` describes the guarantees and their limits.
 
-One slice is published here, on the driver; several by tasks of Spark (:mod:`.slices`).
+With one slice it publishes on the driver; with several, Spark tasks publish (:mod:`.slices`).
 
-Nothing is open while events are made: a transaction begins when its records are there. Brokers and a
-registry that don't answer are waited for (``publish.kafka.retry_seconds``): each try begins as a new run
-does, with the position.
+No transaction is open while events are built: it starts when its records are complete. If brokers or a
+registry don't respond, the stage retries for ``publish.kafka.retry_seconds``; each try starts like a new run,
+from the stored position.
 """
 
 from __future__ import annotations
@@ -26,16 +26,16 @@ from airflow_cdc_provider.jobs.context import JobContext, log
 from airflow_cdc_provider.jobs.events.captured import captured_records, is_strict
 from airflow_cdc_provider.jobs.events.damage import Damage
 from airflow_cdc_provider.jobs.events.made import Made, Wanted
-from airflow_cdc_provider.jobs.events.vitess.lake import reached_records
-from airflow_cdc_provider.jobs.publishing.batches import BatchPublisher, require_ours, wait_for_servers
+from airflow_cdc_provider.jobs.events.vitess.lake import heartbeat_records
+from airflow_cdc_provider.jobs.publishing.batches import BatchPublisher, require_matching, wait_for_servers
+from airflow_cdc_provider.jobs.publishing.dead_letters import DeadLetters
 from airflow_cdc_provider.jobs.publishing.form import form_of, publishing_lag, require_batch
-from airflow_cdc_provider.jobs.publishing.refused_records import RefusedRecords
 from airflow_cdc_provider.jobs.publishing.slices import (
     Producers,
     SlicedRun,
-    begin_slices,
     change_slices,
-    tell,
+    start_slices,
+    store_position,
 )
 from airflow_cdc_provider.jobs.spec import PublishResult
 from airflow_cdc_provider.jobs.topics.rules import topic_maker
@@ -48,23 +48,23 @@ from airflow_cdc_provider.sources.vitess.options import VitessOptions
 
 
 def publish(context: JobContext) -> PublishResult:
-    """Publish what the changes table holds and isn't published.
+    """Publish all batches of the changes table that aren't published yet.
 
     Raises:
-        ConfigurationError: Nothing tells where to; a login, right, topic or setting is wrong; the form of
-            the events changed in the middle of a batch; or the broker refuses records.
-        TransientError: The brokers, or the registry, didn't answer for ``publish.kafka.retry_seconds``.
+        ConfigurationError: There is no connection; a login, permission, topic or setting is invalid; the
+            options changed within a batch; or the broker refuses records.
+        TransientError: The brokers, or the registry, didn't respond for ``publish.kafka.retry_seconds``.
         CommitConflict: Another run publishes this connector's events.
         CorruptInput: A record can't be decoded and the source is strict.
         OffsetMissing: The stored position is of another changes table.
     """
     options = context.connector.publish.kafka
     settings = client_settings(context)
-    # A job that is for some tables publishes all: a batch's events must be the same each time.
+    # A job for some tables publishes all of them: a batch's events must be the same each time.
     everything = replace(context, spec=replace(context.spec, tables=()))
     beats = heartbeats_of(context)
     run = _Publishing(everything, settings, Damage(strict=is_strict(context.connector)), beats)
-    began = time.monotonic()
+    started = time.monotonic()
 
     def publish_once() -> None:
         run.through_head()
@@ -73,7 +73,7 @@ def publish(context: JobContext) -> PublishResult:
 
     name = context.connector.name
     wait_for_servers(publish_once, lambda: run.transactions, options, context.stopping, name)
-    result = run.result(time.monotonic() - began)
+    result = run.result(time.monotonic() - started)
     log.info(
         "%s: published through batch %d: %d records in %d transactions",
         context.connector.name,
@@ -85,17 +85,17 @@ def publish(context: JobContext) -> PublishResult:
 
 
 def published(context: JobContext) -> PublishPosition | None:
-    """Return the stored position, of several slices the least; None for none. Nobody is fenced."""
+    """Return the stored position, of several slices the least; None for none. No producer is fenced."""
     return positions_topic(context.connector, client_settings(context)).least()
 
 
 def publish_from(context: JobContext, batch: int) -> None:
-    """Let the next run begin with a batch, whatever was published before.
+    """Let the next run start with a batch, whatever was published before.
 
-    A stored position that can't be read is replaced; slices are those of the declaration then.
+    A stored position that can't be read is replaced, with the declared number of slices.
 
     Raises:
-        ConfigurationError: There can be no such batch.
+        ConfigurationError: The batch neither exists nor is the next one.
     """
     require_batch(context, batch)
     connector = context.connector
@@ -104,21 +104,21 @@ def publish_from(context: JobContext, batch: int) -> None:
     topic.make(1)
     producers = _producers(connector, settings)
     try:
-        first = producers.take_over(0)
+        first = producers.fence(0)
     except OffsetMissing as error:
         log.warning("%s: %s", connector.name, error)
         first = None
     slices = first.slices if first else connector.publish.kafka.slices
     topic.make(slices)
     for number in reversed(range(slices)):
-        tell(producers, PublishPosition(connector.name, batch, slice=number, slices=slices))
+        store_position(producers, PublishPosition(connector.name, batch, slice=number, slices=slices))
 
 
 def client_settings(context: JobContext) -> ClientSettings:
-    """Return what a job's clients are built with.
+    """Return the settings of a job's clients.
 
     Raises:
-        ConfigurationError: The declaration or the job names no connection, or that is wrong.
+        ConfigurationError: The declaration or the job has no connection, or an invalid one.
     """
     options = context.connector.publish.kafka
     if not options.enabled:
@@ -136,17 +136,17 @@ def client_settings(context: JobContext) -> ClientSettings:
 
 
 def registrar_of(context: JobContext) -> Registry | None:
-    """Return what gives schemas their ids; None where no registry takes part.
+    """Return the registrar that assigns ids to schemas; None without a registry.
 
     Raises:
-        ConfigurationError: The registry's connection is wrong, or nothing tells its address.
+        ConfigurationError: The registry's connection is invalid or has no address.
     """
     settings = registry_settings(context.connector, context.registry)
     return Registry(settings) if settings else None
 
 
 def heartbeats_of(context: JobContext) -> Heartbeats | None:
-    """Return what sends the connector's heartbeats, the same for all rounds of a job; None for none.
+    """Return the sender of the connector's heartbeats, the same for all rounds of a job; None for none.
 
     Raises:
         ConfigurationError: As :func:`client_settings`.
@@ -159,14 +159,14 @@ def heartbeats_of(context: JobContext) -> Heartbeats | None:
         registrar = registrar_of(context)
         positions = positions_topic(context.connector, settings)
 
-        def make(now_ns: int, through: int) -> pa.RecordBatch:
+        def build(now_ns: int, through: int) -> pa.RecordBatch:
             if isinstance(context.connector.source, VitessOptions):
-                return reached_records(context, now_ns, registrar, through)
+                return heartbeat_records(context, now_ns, registrar, through)
             return heartbeat_of(context.connector, now_ns // 1_000_000, registrar)
 
         context.heartbeats = Heartbeats(
             publish.heartbeat_interval_seconds,
-            make,
+            build,
             lambda: heartbeat_producer(context.connector, settings, positions),
         )
     return context.heartbeats
@@ -176,10 +176,10 @@ def positions_topic(connector: Connector, settings: ClientSettings) -> Positions
     """Return the topic of a connector's positions."""
     options = connector.publish.kafka
     name = options.positions_topic or f"{connector.topic_prefix}.cdc-positions"
-    copies = options.positions_replication
-    if copies == -1:
-        copies = connector.publish.topics.replication
-    return PositionsTopic(settings, name, connector.name, copies)
+    replication = options.positions_replication
+    if replication == -1:
+        replication = connector.publish.topics.replication
+    return PositionsTopic(settings, name, connector.name, replication)
 
 
 def _producers(connector: Connector, settings: ClientSettings) -> Producers:
@@ -194,14 +194,14 @@ def _producers(connector: Connector, settings: ClientSettings) -> Producers:
 
 @dataclass
 class _Publishing:
-    """One run. What it counts outlives its tries.
+    """One run of one or more tries.
 
     Args:
         context: The job, for all tables.
-        settings: Of the clients.
-        damage: Collects what is left out.
-        heartbeats: What is sent between records where they take long; None for none.
-        tries: What each try did.
+        settings: Client settings.
+        damage: Collects skipped records.
+        heartbeats: Sender of heartbeats between records; None for none.
+        tries: The publisher of each try.
     """
 
     context: JobContext
@@ -212,39 +212,39 @@ class _Publishing:
 
     @property
     def transactions(self) -> int:
-        """How many there were."""
+        """Number of transactions of all tries."""
         return sum(one.transactions for one in self.tries)
 
     def through_head(self) -> None:
         """Publish from the stored position to the newest batch."""
         connector = self.context.connector
-        wanted = connector.publish.kafka.slices
+        slices = connector.publish.kafka.slices
         through = self.context.changes.state().batch
         topic = positions_topic(connector, self.settings)
-        topic.make(wanted)
-        positions: Sequence[PublishPosition] = () if wanted == 1 else self._producers.take_all_over()
-        if wanted == 1 or len(positions) == 1:
+        topic.make(slices)
+        positions: Sequence[PublishPosition] = () if slices == 1 else self._producers.fence_all()
+        if slices == 1 or len(positions) == 1:
             positions = self._in_one(through)
         elif not positions:
-            positions = begin_slices(self._producers, self._first(through), wanted)
+            positions = start_slices(self._producers, self._first(through), slices)
         if len(positions) > 1:
             positions = self._sliced(positions, through)
         if self.heartbeats is not None:
             self.heartbeats.published = min(position.batch for position in positions) - 1
-        if len(positions) != wanted and all(position.batch > through for position in positions):
-            positions = change_slices(self._producers, positions, wanted)
+        if len(positions) != slices and all(position.batch > through for position in positions):
+            positions = change_slices(self._producers, positions, slices)
 
     def _in_one(self, through: int) -> Sequence[PublishPosition]:
-        """Publish in one slice, on the driver; return where the slices stand, if there are more."""
+        """Publish in one slice, on the driver; return the positions, of all slices if there are more."""
         connector = self.context.connector
         producer = self._producers.of_slice(0)
         try:
-            # Only then is what the topic tells the last word: nobody can add to it any more.
+            # Only after fencing is the stored position final: no other producer can change it.
             stored = producer.take_over()
             if stored is not None and stored.slices > 1:
-                return self._producers.take_all_over()
+                return self._producers.fence_all()
             position = stored or self._first(through)
-            require_ours(position, form_of(connector), through)
+            require_matching(position, form_of(connector), through)
             publisher = self._publisher(producer, position)
             self.tries.append(publisher)
             if stored is None:
@@ -255,7 +255,7 @@ class _Publishing:
             producer.close()
 
     def _sliced(self, positions: Sequence[PublishPosition], through: int) -> Sequence[PublishPosition]:
-        """Publish in the slices that there are; return where they stand."""
+        """Publish in the existing slices; return their positions."""
         connector = self.context.connector
         run = SlicedRun(
             self.context,
@@ -275,7 +275,7 @@ class _Publishing:
         return _producers(self.context.connector, self.settings)
 
     def result(self, seconds: float) -> PublishResult:
-        """Tell what was done and what is left."""
+        """Return what was published and what is pending."""
         batch = self.tries[-1].position.batch - 1
         return PublishResult(
             batch=batch,
@@ -294,20 +294,20 @@ class _Publishing:
         registrar = registrar_of(self.context)
         return BatchPublisher(
             producer,
-            lambda wanted: self._made(replace(wanted, registrar=registrar)),
+            lambda request: self._events(replace(request, registrar=registrar)),
             headers_of(connector),
             form_of(connector),
             options.records_at_once,
             self.context.stopping,
-            RefusedRecords.of(self.context).add if options.sets_apart else None,
+            DeadLetters.of(self.context).add if options.sets_apart else None,
             position,
         )
 
-    def _made(self, wanted: Wanted) -> Iterator[Made]:
-        made = captured_records(self.context, wanted, self.damage)
-        return made if self.heartbeats is None else self.heartbeats.between(made)
+    def _events(self, request: Wanted) -> Iterator[Made]:
+        events = captured_records(self.context, request, self.damage)
+        return events if self.heartbeats is None else self.heartbeats.between(events)
 
     def _first(self, through: int) -> PublishPosition:
-        """Return where the first run of a connector begins."""
+        """Return the first position of a connector."""
         earliest = self.context.connector.publish.kafka.start == "earliest"
         return PublishPosition(self.context.connector.name, 1 if earliest else through + 1)

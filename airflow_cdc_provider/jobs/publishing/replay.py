@@ -1,9 +1,9 @@
-"""The replay stage: events of a range of batches once more, to their topics or to others.
+"""The replay stage: publishes events of a range of batches again, to their topics or to others.
 
-Consumers that lost or misread events get them again, and a new consumer gets a history of its own. Where
-publishing stands isn't touched: a replay has a transactional id and a position of its own
-(``<transactional id>.replay``), so it may run beside syncs. Like publishing it sends a transaction of records
-with the position after them: a replay that is ended anywhere and asked for again goes on there.
+Consumers that lost or misread events get them again, and a new consumer gets a history. The published
+position doesn't change: a replay has its own transactional id and position (``<transactional id>.replay``),
+so it may run concurrently with syncs. Like publishing it sends records in transactions with the position
+after them: an interrupted replay that is requested again resumes there.
 
 A range can be sent only while the changes table has its batches (``lake.retention_seconds``).
 """
@@ -30,6 +30,7 @@ from airflow_cdc_provider.jobs.events.captured import captured_records, is_stric
 from airflow_cdc_provider.jobs.events.damage import Damage
 from airflow_cdc_provider.jobs.events.made import Made, Wanted
 from airflow_cdc_provider.jobs.publishing.batches import BatchPublisher, wait_for_servers
+from airflow_cdc_provider.jobs.publishing.dead_letters import DeadLetters
 from airflow_cdc_provider.jobs.publishing.form import form_of
 from airflow_cdc_provider.jobs.publishing.publish import (
     client_settings,
@@ -37,7 +38,6 @@ from airflow_cdc_provider.jobs.publishing.publish import (
     published,
     registrar_of,
 )
-from airflow_cdc_provider.jobs.publishing.refused_records import RefusedRecords
 from airflow_cdc_provider.jobs.spec import JobResult, ReplayResult
 from airflow_cdc_provider.jobs.topics.rules import topic_maker
 from airflow_cdc_provider.jobs.topics.settings import headers_of
@@ -48,18 +48,18 @@ from airflow_cdc_provider.kafka.settings import ClientSettings
 
 
 def replay(context: JobContext) -> JobResult:
-    """Publish the events of batches once more.
+    """Publish the events of batches again.
 
     Options of the spec: ``first_batch`` and ``last_batch``, or ``since`` and ``until`` (ISO 8601: batches
-    that were committed then); what isn't given is open: from the first batch that is kept, up to the last
-    one that is published, or with another prefix to the newest. ``topic_prefix``: of the topics to send to;
-    empty for the same ones. ``request``: names what is asked for; only a replay of the same request goes on
-    where another one was ended. With tables in the spec only theirs.
+    that were committed in that time). The range defaults to the first batch that is kept up to the last
+    published one, or with another prefix up to the newest. ``topic_prefix``: of the topics to send to; empty
+    for the same ones. ``request``: an id; only a replay of the same request resumes an interrupted one. With
+    tables in the spec only theirs.
 
     Raises:
-        ConfigurationError: Batches of the range are gone, not there yet or not published yet; or as for
+        ConfigurationError: Batches of the range have expired, don't exist or aren't published yet; or as for
             publishing.
-        TransientError: The brokers, or the registry, didn't answer for ``publish.kafka.retry_seconds``.
+        TransientError: The brokers, or the registry, didn't respond for ``publish.kafka.retry_seconds``.
         CommitConflict: Another replay of this connector runs.
         CorruptInput: A record can't be decoded and the source is strict.
     """
@@ -69,7 +69,7 @@ def replay(context: JobContext) -> JobResult:
             "batches of changes can't be replayed by a connector that publishes after merges",
             expected="publish.kafka.what: changes",
             found="after_merge",
-            remedy="airflow cdc offsets publish --batch 1 publishes all rows as they are, anew",
+            remedy="airflow cdc offsets publish --batch 1 publishes all rows again, in their current state",
         )
     prefix = str(context.spec.options.get("topic_prefix") or "")
     if prefix == context.connector.topic_prefix:
@@ -77,7 +77,7 @@ def replay(context: JobContext) -> JobResult:
     done = published(context)
     through = None if prefix else done.batch - 1 if done else 0
     run = _Replay(context, settings, prefix, through, Damage(strict=is_strict(context.connector)))
-    began = time.monotonic()
+    started = time.monotonic()
     kafka, name = context.connector.publish.kafka, context.connector.name
     wait_for_servers(run.send, lambda: run.transactions, kafka, context.stopping, name)
     sent = run.range
@@ -87,39 +87,39 @@ def replay(context: JobContext) -> JobResult:
         sum(one.records for one in run.tries),
         sum(one.refused for one in run.tries),
         run.transactions,
-        round(time.monotonic() - began, 3),
+        round(time.monotonic() - started, 3),
     )
     if run.tries[-1].position.batch <= sent.last:
         raise TransientError(
-            f"the replay was asked to stop in batch {run.tries[-1].position.batch}",
-            remedy="run it again: it goes on there",
+            f"the replay was stopped in batch {run.tries[-1].position.batch}",
+            remedy="run it again: it resumes there",
         )
     log.info("%s: replayed %s", context.connector.name, result)
-    context.afterwards.append(run.tell_end)
+    context.callbacks.append(run.store_end)
     findings = [f"replaying: {one}" for one in run.damage.told()]
     if not prefix and done is not None and sent.last < _published_now(context, done).batch - 1:
         findings.append(
-            f"events of batches {sent.first} to {sent.last} stand behind those of later ones now, or among "
-            "them: readers that take the last event of a key for its state see an older one; replay up to "
-            "the newest batch, while publishing pauses"
+            f"events of batches {sent.first} to {sent.last} are now after or among those of later ones: "
+            "consumers that take the last event of a key as its state get an older state; replay up to the "
+            "newest batch, while publishing pauses"
         )
     return JobResult(ok=True, replayed=result, findings=tuple(findings))
 
 
 def _published_now(context: JobContext, before: PublishPosition) -> PublishPosition:
-    """Return where publishing stands after a replay, beside which it may have gone on.
+    """Return the published position after a replay, as publishing may have continued concurrently.
 
-    All is sent: that brokers don't answer any more fails nothing, as another try would send it again.
+    All records are sent: an error of brokers must not fail the job, as a retry would send them again.
     """
     try:
         return published(context) or before
     except BrokersAway as error:
-        log.warning("%s: whether batches were published meanwhile isn't known: %s", before.connector, error)
+        log.warning("%s: can't check whether batches were published meanwhile: %s", before.connector, error)
         return before
 
 
-_TOLD: Final = ":told"
-"""Ends the form in the position of a replay that has come to its end."""
+_REPORTED: Final = ":reported"
+"""Suffix of the form in the position of a replay that has ended and whose result is written."""
 
 
 @dataclass(frozen=True)
@@ -131,17 +131,17 @@ class BatchRange:
 
 
 def kept_batches(context: JobContext) -> dict[int, datetime]:
-    """Return when each batch that the changes table still has was committed, oldest first.
+    """Return the commit time of each batch in the changes table, oldest first.
 
     Raises:
-        ConfigurationError: There is none.
+        ConfigurationError: There are no batches.
     """
     from pyspark.sql import functions as f
 
     state = context.changes.state()
     if not state.batch:
         raise ConfigurationError(
-            f"there is no table {context.connector.changes_table} with changes",
+            f"the changes table {context.connector.changes_table} is empty or doesn't exist",
             remedy="run a capture or sync first",
         )
     rows = context.changes.pending(0, state.batch, kinds=(record.OFFSET,))
@@ -152,22 +152,22 @@ def kept_batches(context: JobContext) -> dict[int, datetime]:
 def chosen_range(
     kept: Mapping[int, datetime], options: Mapping[str, Any], published_through: int | None
 ) -> BatchRange:
-    """Tell which batches are asked for.
+    """Return the requested range of batches.
 
     Args:
-        kept: When each batch that is there was committed, oldest first; at least one.
-        options: Of the spec; see :func:`replay`.
-        published_through: The last batch that is published, where none beyond it may be sent.
+        kept: Commit time of each existing batch, oldest first; at least one.
+        options: Options of the spec; see :func:`replay`.
+        published_through: The last published batch, if later ones may not be sent; else None.
 
     Raises:
-        ConfigurationError: Batches of the range are gone, not there yet or not published yet; there is none;
-            or numbers and times are mixed.
+        ConfigurationError: Batches of the range have expired, don't exist or aren't published yet; the range
+            is empty; or numbers and times are mixed.
     """
     first, last = options.get("first_batch"), options.get("last_batch")
-    since, until = (_moment(name, options.get(name)) for name in ("since", "until"))
+    since, until = (_time_of(name, options.get(name)) for name in ("since", "until"))
     if (first is not None or last is not None) and (since or until):
         raise ConfigurationError(
-            "a replay is of numbered batches or of a time",
+            "a replay takes batch numbers or times",
             expected="first_batch and last_batch, or since and until",
             found="both",
         )
@@ -175,24 +175,24 @@ def chosen_range(
     end = newest if published_through is None else min(newest, published_through)
     if since or until:
         if since and oldest > 1 and since < kept[oldest]:
-            raise _let_go(oldest, kept[oldest], f"since {since.isoformat()}")
+            raise _expired(oldest, kept[oldest], f"since {since.isoformat()}")
         chosen = [n for n, at in kept.items() if (not since or at >= since) and (not until or at <= until)]
         chosen = [n for n in chosen if n <= end]
         if not chosen:
             raise ConfigurationError(
-                "no batch that may be replayed was committed then",
+                "no batch that may be replayed was committed in that time",
                 expected=f"a time from {kept[oldest].isoformat()} on, and batches up to {end}",
             )
         return BatchRange(chosen[0], chosen[-1])
     first = oldest if first is None else int(first)
     last = end if last is None else int(last)
     if first < oldest and oldest > 1:
-        raise _let_go(oldest, kept[oldest], f"batch {first}")
+        raise _expired(oldest, kept[oldest], f"batch {first}")
     if end < last <= newest:
         raise ConfigurationError(
             f"batch {last} isn't published yet",
             expected=f"a batch up to {end}, or another topic_prefix",
-            remedy="publish first: otherwise the same topics would get its events twice",
+            remedy="publish first: otherwise its topics would get the events twice",
         )
     if not 1 <= first <= last <= newest:
         raise ConfigurationError(
@@ -205,16 +205,16 @@ def chosen_range(
 
 @dataclass
 class _Replay:
-    """One replay. What it counts outlives its tries.
+    """One replay of one or more tries.
 
     Args:
         context: The job.
-        settings: Of the clients.
-        prefix: Of the topics to send to; empty for the same ones.
+        settings: Client settings.
+        prefix: Prefix of the topics to send to; empty for the same ones.
         published_through: As for :func:`chosen_range`.
-        damage: Collects what is left out.
-        range: The batches, when a try has begun.
-        tries: What each try did.
+        damage: Collects skipped records.
+        range: The batches, once a try has started.
+        tries: The publisher of each try.
     """
 
     context: JobContext
@@ -227,19 +227,19 @@ class _Replay:
 
     @property
     def transactions(self) -> int:
-        """How many there were."""
+        """Number of transactions of all tries."""
         return sum(one.transactions for one in self.tries)
 
     @property
     def _name(self) -> str:
-        """Whose the position is."""
+        """Key of the stored position."""
         return f"{self.context.connector.name}.replay"
 
     def send(self) -> None:
-        """Send from where this replay stands to the end of the range.
+        """Send from the position of this replay to the end of the range.
 
         Raises:
-            BrokersAway: The brokers don't answer; the next try goes on.
+            BrokersAway: The brokers don't respond; the next try resumes.
             CdcError: As :func:`replay`.
         """
         kept = kept_batches(self.context)
@@ -250,18 +250,18 @@ class _Replay:
             try:
                 stored = producer.take_over()
             except OffsetMissing as error:
-                log.warning("%s begins at its begin: %s", self._name, error)
+                log.warning("%s starts over: %s", self._name, error)
                 stored = None
-            position, self.range = self._begin(stored, kept)
+            position, self.range = self._start(stored, kept)
             registrar = registrar_of(self.context)
             publisher = BatchPublisher(
                 producer,
-                lambda wanted: self._made(replace(wanted, registrar=registrar)),
+                lambda request: self._events(replace(request, registrar=registrar)),
                 headers_of(connector),
                 position.form,
                 options.records_at_once,
                 self.context.stopping,
-                RefusedRecords.of(self.context).add if options.sets_apart else None,
+                DeadLetters.of(self.context).add if options.sets_apart else None,
                 position,
             )
             self.tries.append(publisher)
@@ -269,21 +269,21 @@ class _Replay:
         finally:
             producer.close()
 
-    def tell_end(self) -> None:
-        """Store that this replay has come to its end and somebody was told: the next one is another one.
+    def store_end(self) -> None:
+        """Store that this replay has ended and its result is written, so that the next one starts over.
 
-        A job that is killed before that sends nothing more when it is run again; one that is asked for later
-        sends all.
+        A job that is killed before this sends nothing when it is run again; a replay that is requested later
+        sends all records.
 
         Raises:
-            BrokersAway: The brokers don't answer; the next replay of the same request sends nothing then.
-            CommitConflict: Another replay has begun.
+            BrokersAway: The brokers don't respond; the next replay of the same request sends nothing then.
+            CommitConflict: Another replay has started.
         """
         last = self.tries[-1].position
         producer = self._producer()
         try:
             if producer.take_over() == last:
-                producer.publish((), (), replace(last, form=f"{last.form}{_TOLD}"))
+                producer.publish((), (), replace(last, form=f"{last.form}{_REPORTED}"))
         finally:
             producer.close()
 
@@ -302,14 +302,14 @@ class _Replay:
             topics=topic_maker(connector, self.settings),
         )
 
-    def _begin(
+    def _start(
         self, stored: PublishPosition | None, kept: Mapping[int, datetime]
     ) -> tuple[PublishPosition, BatchRange]:
-        """Return where to begin, and the range: where the same was begun and nobody told of its end, its own.
+        """Return position and range to start with: those of an unfinished replay of the same request, if any.
 
-        What an open range stands for changes with each batch that is published: a replay keeps what it stood
-        for when it began. One that is sent stays so until that was told (:meth:`tell_end`): a job may be
-        killed, and brokers may go away, when the last transaction is committed.
+        An open range changes with each published batch: a replay keeps the range of its start. It counts as
+        unfinished until its result is written (:meth:`store_end`), since a job may be killed, or brokers may
+        become unavailable, after the last transaction.
 
         Args:
             stored: The position of the last replay; None for none.
@@ -319,14 +319,14 @@ class _Replay:
             ConfigurationError: As :func:`chosen_range`.
         """
         options = self.context.spec.options
-        told = [
+        request = [
             form_of(self.context.connector),
             [str(options.get(name) or "") for name in ("first_batch", "last_batch", "since", "until")],
             self.prefix,
             sorted(self.context.spec.tables),
             str(options.get("request", "")),
         ]
-        digest = hashlib.sha256(json.dumps(told).encode()).hexdigest()[:32]
+        digest = hashlib.sha256(json.dumps(request).encode()).hexdigest()[:32]
         found = re.fullmatch(rf"{digest}:(\d+)-(\d+)", stored.form) if stored is not None else None
         if stored is None or found is None:
             chosen = chosen_range(kept, options, self.published_through)
@@ -334,9 +334,9 @@ class _Replay:
             return PublishPosition(self._name, chosen.first, form=form), chosen
         oldest = next(iter(kept))
         if stored.batch < min(oldest, int(found[2]) + 1) and oldest > 1:
-            raise _let_go(oldest, kept[oldest], f"batch {stored.batch}, with which the replay is to go on")
+            raise _expired(oldest, kept[oldest], f"batch {stored.batch}, with which the replay has to resume")
         log.info(
-            "%s: going on with batch %d, record %d, up to batch %s",
+            "%s: resuming with batch %d, record %d, up to batch %s",
             self._name,
             stored.batch,
             stored.records,
@@ -344,15 +344,15 @@ class _Replay:
         )
         return stored, BatchRange(int(found[1]), int(found[2]))
 
-    def _made(self, wanted: Wanted) -> Iterator[Made]:
-        """Make the events as publishing does, for the topics of the other prefix."""
+    def _events(self, request: Wanted) -> Iterator[Made]:
+        """Build the events as publishing does, for the topics of the other prefix."""
         connector = self.context.connector
-        for made in captured_records(self.context, wanted, self.damage):
-            yield replace(made, records=_with_prefix(made.records, connector, self.prefix))
+        for events in captured_records(self.context, request, self.damage):
+            yield replace(events, records=_with_prefix(events.records, connector, self.prefix))
 
 
 def _with_prefix(records: pa.RecordBatch, connector: Connector, prefix: str) -> pa.RecordBatch:
-    """Name the topics of records by another prefix."""
+    """Replace the prefix of the topics of records."""
     if not prefix:
         return records
     topics = pc.dictionary_encode(records["topic"])
@@ -365,35 +365,37 @@ def _with_prefix(records: pa.RecordBatch, connector: Connector, prefix: str) -> 
 
 
 def other_topic(topic: str, before: str, now: str, delimiter: str) -> str:
-    """Return what a topic is called by another prefix; one that doesn't begin with the old gets the new one.
+    """Return a topic's name with another prefix; a name without the old prefix gets the new one.
 
     Args:
-        topic: Its name.
+        topic: The topic's name.
         before: The connector's topic prefix.
-        now: The other one.
-        delimiter: What stands behind prefixes.
+        now: The other prefix.
+        delimiter: The delimiter after prefixes.
     """
     rest = topic.removeprefix(f"{before}{delimiter}")
     return f"{now}{delimiter}{rest}"
 
 
-def _let_go(oldest: int, committed_at: datetime, found: str) -> ConfigurationError:
+def _expired(oldest: int, committed_at: datetime, found: str) -> ConfigurationError:
     return ConfigurationError(
-        f"batches before {oldest} were let go by maintenance",
+        f"batches before {oldest} have expired",
         expected=f"batches from {oldest} on, which was committed at {committed_at.isoformat()}",
         found=found,
-        remedy="a snapshot of the tables publishes their rows as they are now; lake.retention_seconds keeps "
+        remedy="a snapshot of the tables publishes their current rows; raise lake.retention_seconds to keep "
         "batches longer",
     )
 
 
-def _moment(name: str, text: object) -> datetime | None:
+def _time_of(name: str, text: object) -> datetime | None:
     if not text:
         return None
     try:
-        moment = datetime.fromisoformat(str(text))
+        time_given = datetime.fromisoformat(str(text))
     except ValueError as error:
         raise ConfigurationError(
-            f"option {name} is wrong", expected="a time such as 2026-11-23T12:00:00Z", found=repr(text)
+            f"invalid value for option {name}",
+            expected="a time such as 2026-11-23T12:00:00Z",
+            found=repr(text),
         ) from error
-    return moment if moment.tzinfo else moment.replace(tzinfo=UTC)
+    return time_given if time_given.tzinfo else time_given.replace(tzinfo=UTC)

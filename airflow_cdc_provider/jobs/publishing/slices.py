@@ -1,14 +1,14 @@
-"""Publishing in slices: tasks of Spark, each a producer with a position of its own.
+"""Publishing in slices: Spark tasks, each with its own producer and position.
 
-A slice has all records of each row of the source that it has any of (:mod:`.events.sliced`), and is
-published by what publishes the whole (:mod:`.batches`). A task first takes its slice over, which fences
-whoever had it, and only then reads the position: so a task that Spark tries again, or a second run, goes on
-where the first one came to. Brokers' and registries' logins travel in the pickled task alone, as those of
-sources do; neither a plan nor a log shows them.
+A slice has all records of each of its source rows (:mod:`.events.sliced`), and the same code publishes it as
+the whole table (:mod:`.batches`). A task first fences the previous producer of its slice, and only then reads
+the position: so a task that Spark retries, or a second run, resumes where the first one stopped. Credentials
+of brokers and registries are only in the pickled task, as those of sources are; neither plans nor logs show
+them.
 
-All slices publish a stretch of batches before one begins the next. How many slices there are is part of their
-positions. It changes when all stand at the begin of the same batch: slice 0 is told last, and what it says
-counts, so that a change that was broken off is as good as not begun.
+All slices publish a range of batches before one starts the next. The number of slices is part of their
+positions. It changes only when all slices are at the start of the same batch: the position of slice 0 is
+stored last and decides, so that an interrupted change has no effect.
 """
 
 from __future__ import annotations
@@ -27,8 +27,8 @@ from airflow_cdc_provider.jobs.context import JobContext, log
 from airflow_cdc_provider.jobs.events.captured import sliced_records
 from airflow_cdc_provider.jobs.events.damage import Damage
 from airflow_cdc_provider.jobs.events.made import Made, Wanted
-from airflow_cdc_provider.jobs.events.sliced import Sliced, SliceMaker, SliceRows, stretches
-from airflow_cdc_provider.jobs.publishing.batches import WAITED_FOR, BatchPublisher, require_ours
+from airflow_cdc_provider.jobs.events.sliced import SliceBuilder, Sliced, SliceRows, batch_ranges
+from airflow_cdc_provider.jobs.publishing.batches import RETRIED_ERRORS, BatchPublisher, require_matching
 from airflow_cdc_provider.kafka.positions import PositionsTopic, PublishPosition
 from airflow_cdc_provider.kafka.producer import Headers, RecordProducer
 from airflow_cdc_provider.kafka.registry import Registry
@@ -38,7 +38,7 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
 _ROWS_AT_ONCE: Final = 200_000
-"""Records of a stretch, for each slice: a clean stop is waited for as long as they take."""
+"""Records of a range, for each slice: a clean stop takes as long as a range."""
 _OUTCOME: Final = pa.schema([pa.field("outcome", pa.binary())])
 _DDL: Final = "outcome binary"
 
@@ -48,9 +48,9 @@ class Producers:
     """Builds the producers of slices. Picklable.
 
     Args:
-        topic: Of positions.
-        transactional_id: Leads the slices' ids; empty for delivery at least once.
-        topics: Makes topics that are missing; None: brokers or people do.
+        topic: The positions topic.
+        transactional_id: Prefix of the slices' ids; empty for delivery at least once.
+        topics: Creates missing topics; None to leave that to brokers or operators.
     """
 
     topic: PositionsTopic = field(repr=False)
@@ -62,20 +62,20 @@ class Producers:
         id_of_slice = f"{self.transactional_id}.{number}" if self.transactional_id else ""
         return RecordProducer(self.topic.settings, self.topic, number, id_of_slice, topics=self.topics)
 
-    def take_all_over(self) -> list[PublishPosition]:
-        """Fence all slices' producers, and return where the slices stand; nothing if there are none.
+    def fence_all(self) -> list[PublishPosition]:
+        """Fence the producers of all slices, and return the positions of the slices; empty if there are none.
 
-        What is only read may be held back by what a killed task has left open.
+        Without fencing, an open transaction of a killed task may hide positions.
 
         Raises:
-            BrokersAway: The brokers don't answer.
+            BrokersAway: The brokers don't respond.
             OffsetMissing: A position can't be read, or is missing.
-            ConfigurationError: A login, right or setting is wrong.
+            ConfigurationError: A login, permission or setting is invalid.
         """
-        return self.topic.all_slices(self.take_over)
+        return self.topic.all_slices(self.fence)
 
-    def take_over(self, number: int) -> PublishPosition | None:
-        """Fence a slice's producer, and return where the slice stands, None for nowhere."""
+    def fence(self, number: int) -> PublishPosition | None:
+        """Fence a slice's producer, and return the position of the slice, None for none."""
         producer = self.of_slice(number)
         try:
             return producer.take_over()
@@ -85,14 +85,14 @@ class Producers:
 
 @dataclass(frozen=True)
 class SliceOutcome:
-    """What a task did.
+    """The outcome of a task.
 
     Args:
-        position: How far its slice came; None if that isn't known.
-        damage: What it left out.
-        records: How many records it sent.
-        transactions: How often it sent something.
-        error: What ended it before its time.
+        position: The position of its slice; None if unknown.
+        damage: Skipped records.
+        records: Number of records sent.
+        transactions: Number of transactions sent.
+        error: The error that ended the task early.
     """
 
     position: PublishPosition | None
@@ -104,25 +104,25 @@ class SliceOutcome:
 
 @dataclass(frozen=True)
 class SliceTask:
-    """Publishes a stretch of batches of one slice. Picklable, with the secrets of its clients.
+    """Publishes a range of batches of one slice. Picklable, with the secrets of its clients.
 
     Args:
         producers: Builds its producer.
-        registrar: Gives schemas their ids; None for none.
-        make: Makes events.
-        headers: Of all data records.
-        form: Digest of all that decides which records a batch has.
+        registrar: Assigns ids to schemas; None for none.
+        build: Builds events.
+        headers: Headers of all data records.
+        form: Digest of all options that determine the records of a batch.
         records_at_once: Records of one transaction.
-        slices: How many slices there are.
-        after: The stretch begins after this batch: the task is given no records up to it.
-        through: The last batch of the stretch.
-        now_ns: When events are made.
-        strict: Whether what can't be decoded ends it.
+        slices: Number of slices.
+        after: The batch before the range: the task gets no records up to it.
+        through: The last batch of the range.
+        now_ns: Build time of events.
+        strict: Whether a record that can't be decoded is an error.
     """
 
     producers: Producers = field(repr=False)
     registrar: Registry | None = field(repr=False)
-    make: SliceMaker = field(repr=False)
+    build: SliceBuilder = field(repr=False)
     headers: Headers
     form: str
     records_at_once: int
@@ -133,7 +133,7 @@ class SliceTask:
     strict: bool
 
     def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        """Publish the slice of Spark's partition, and tell of it in one row."""
+        """Publish the slice of Spark's partition, and return the outcome as one row."""
         from pyspark import TaskContext
 
         context = TaskContext.get()
@@ -145,23 +145,23 @@ class SliceTask:
         """Publish a slice.
 
         Args:
-            number: Which one.
-            batches: Its records, of ``TABLE_SCHEMA`` and in its order; those that are published among them.
+            number: The number of the slice.
+            batches: Its records, of ``TABLE_SCHEMA`` and in its order, including published ones.
 
         Returns:
-            What was done. Errors that have a name are told, not raised: Spark would try in vain again.
+            The outcome. It includes known errors, which aren't raised: a retry by Spark would be in vain.
         """
         damage = Damage(self.strict)
         publisher: BatchPublisher | None = None
         try:
             producer = self.producers.of_slice(number)
             try:
-                position = self._own(producer.take_over(), number)
+                position = self._checked(producer.take_over(), number)
                 if position.batch > self.through:
                     return SliceOutcome(position, damage)
                 publisher = BatchPublisher(
                     producer,
-                    self._maker(SliceRows(batches), damage),
+                    self._builder(SliceRows(batches), damage),
                     self.headers,
                     self.form,
                     self.records_at_once,
@@ -176,18 +176,18 @@ class SliceTask:
             return _outcome(publisher, damage, error)
         return _outcome(publisher, damage, None)
 
-    def _maker(self, rows: SliceRows, damage: Damage) -> Callable[[Wanted], Iterator[Made]]:
-        def make(wanted: Wanted) -> Iterator[Made]:
-            found = rows.between(wanted.after, wanted.until)
-            return self.make(found, replace(wanted, registrar=self.registrar), damage)
+    def _builder(self, rows: SliceRows, damage: Damage) -> Callable[[Wanted], Iterator[Made]]:
+        def build(request: Wanted) -> Iterator[Made]:
+            found = rows.between(request.after, request.until)
+            return self.build(found, replace(request, registrar=self.registrar), damage)
 
-        return make
+        return build
 
-    def _own(self, position: PublishPosition | None, number: int) -> PublishPosition:
-        """Refuse to go on where another run has parted events otherwise, or set the position back."""
+    def _checked(self, position: PublishPosition | None, number: int) -> PublishPosition:
+        """Refuse to continue if another run has changed the number of slices, or set the position back."""
         if position is None or position.slices != self.slices:
             raise CommitConflict(
-                f"slice {number} isn't this run's any more",
+                f"another run has changed slice {number}",
                 expected=f"a position of {self.slices} slices",
                 found=f"one of {position.slices}" if position else "none",
                 remedy="let only one run publish at a time",
@@ -197,25 +197,25 @@ class SliceTask:
                 f"the publishing position of slice {number} was set back while this run published",
                 expected=f"a batch from {self.after + 1} on",
                 found=str(position.batch),
-                remedy="the next run publishes from there",
+                remedy="the next run resumes from there",
             )
         if position.batch <= self.through:
-            require_ours(position, self.form, self.through)
+            require_matching(position, self.form, self.through)
         return position
 
 
 @dataclass(frozen=True)
 class _WithoutRecords:
-    """Publishes a stretch in which there is nothing. Picklable, with the secrets of its clients.
+    """Publishes an empty range. Picklable, with the secrets of its clients.
 
     Args:
-        task: Of the stretch.
+        task: The task of the range.
     """
 
     task: SliceTask = field(repr=False)
 
     def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        """Do as the task does without records; what Spark's partition has are no records."""
+        """Run the task without records; rows of Spark's partition are ignored."""
         for _ in batches:
             pass
         return self.task(iter(()))
@@ -223,19 +223,19 @@ class _WithoutRecords:
 
 @dataclass
 class SlicedRun:
-    """One try to publish all slices; tells what it did also when it fails.
+    """One try to publish all slices; its counters are valid also after a failure.
 
     Args:
         context: The job, for all tables.
         producers: Builds producers.
-        registrar: Gives schemas their ids; None for none.
-        headers: Of all data records.
-        form: Digest of all that decides which records a batch has.
-        damage: Collects what is left out.
-        positions: How far the slices came, in their order.
-        transactions: How often something was sent.
-        records: How many records were.
-        refused: How many were set apart: none.
+        registrar: Assigns ids to schemas; None for none.
+        headers: Headers of all data records.
+        form: Digest of all options that determine the records of a batch.
+        damage: Collects skipped records.
+        positions: The positions of the slices, in their order.
+        transactions: Number of transactions sent.
+        records: Number of records sent.
+        refused: Number of dead letters: always 0.
     """
 
     context: JobContext
@@ -251,20 +251,20 @@ class SlicedRun:
 
     @property
     def position(self) -> PublishPosition:
-        """The least that a slice came to."""
+        """The least position of all slices."""
         return min(self.positions, key=lambda position: (position.batch, position.records))
 
     def publish(self, through: int) -> None:
         """Publish from the slices' positions to the end of a batch.
 
         Raises:
-            BrokersAway: The brokers don't answer a slice; the others may be whole.
-            RegistryAway: The registry doesn't.
-            CdcError: As a slice.
+            BrokersAway: The brokers don't respond to a slice; the others may be complete.
+            RegistryAway: The registry doesn't respond.
+            CdcError: Any error of a slice.
         """
         self._require_no_speculation()
         for position in self.positions:
-            require_ours(position, self.form, through)
+            require_matching(position, self.form, through)
         self._settle()
         after = self.position.batch - 1
         if after >= through:
@@ -273,14 +273,14 @@ class SlicedRun:
         counts = {row["batch"]: row["count"] for row in sliced.rows.groupBy("batch").count().collect()}
         now_ns = time.time_ns()
         at_once = _ROWS_AT_ONCE * len(self.positions)
-        cut = stretches(counts, after, through, rows_at_once=at_once, alone=sliced.alone)
-        for begin, end in cut:
+        ranges = batch_ranges(counts, after, through, rows_at_once=at_once, isolated=sliced.isolated)
+        for start, end in ranges:
             if self.context.stopping():
                 return
-            has_records = any(begin < batch <= end for batch in counts)
-            self._publish_stretch(sliced, begin, end, now_ns, has_records=has_records)
+            has_records = any(start < batch <= end for batch in counts)
+            self._publish_range(sliced, start, end, now_ns, has_records=has_records)
 
-    def _publish_stretch(
+    def _publish_range(
         self, sliced: Sliced, after: int, through: int, now_ns: int, *, has_records: bool
     ) -> None:
         slices = len(self.positions)
@@ -288,7 +288,7 @@ class SlicedRun:
         task = SliceTask(
             self.producers,
             self.registrar,
-            sliced.make,
+            sliced.build,
             self.headers,
             self.form,
             options.records_at_once,
@@ -299,105 +299,107 @@ class SlicedRun:
             self.damage.strict,
         )
         if has_records:
-            parted = map_in_arrow(_parted(sliced, after, through, slices), task, _DDL)
-        else:  # of nothing adaptive plans make no partitions; positions go on all the same
-            parted = map_in_arrow(self.context.spark.range(0, slices, 1, slices), _WithoutRecords(task), _DDL)
-        rows = parted.collect()
+            partitioned = map_in_arrow(_partitioned(sliced, after, through, slices), task, _DDL)
+        else:  # adaptive plans have no partitions for empty input, but positions must advance
+            partitioned = map_in_arrow(
+                self.context.spark.range(0, slices, 1, slices), _WithoutRecords(task), _DDL
+            )
+        rows = partitioned.collect()
         # Pickled by this job's own tasks.
         outcomes: list[SliceOutcome] = [pickle.loads(row["outcome"]) for row in rows]  # noqa: S301
-        self._note(outcomes)
-        told = {one.position.slice: one.position for one in outcomes if one.position is not None}
-        whole = sorted(number for number, position in told.items() if position.batch > through)
-        if whole != list(range(slices)):
+        self._add_up(outcomes)
+        reported = {one.position.slice: one.position for one in outcomes if one.position is not None}
+        complete = sorted(number for number, position in reported.items() if position.batch > through)
+        if complete != list(range(slices)):
             raise OffsetMissing(
-                f"slices of {self.context.connector.name} have not told that batch {through} is published",
+                f"slices of {self.context.connector.name} have not reported batch {through} as published",
                 expected=f"slices 0 to {slices - 1}",
-                found=str(whole),
+                found=str(complete),
             )
-        self.positions = [told[number] for number in whole]
+        self.positions = [reported[number] for number in complete]
 
-    def _note(self, outcomes: Sequence[SliceOutcome]) -> None:
-        """Add up what tasks did; raise the error of one, first one that waiting won't mend."""
+    def _add_up(self, outcomes: Sequence[SliceOutcome]) -> None:
+        """Add up the outcomes of tasks; raise the error of one, preferably one that a retry can't resolve."""
         for one in outcomes:
             self.records += one.records
             self.transactions += one.transactions
             self.damage.places += one.damage.places
             self.damage.skipped.update(one.damage.skipped)
         errors = [one.error for one in outcomes if one.error is not None]
-        for error in sorted(errors, key=lambda error: isinstance(error, WAITED_FOR)):
+        for error in sorted(errors, key=lambda error: isinstance(error, RETRIED_ERRORS)):
             raise error
 
     def _settle(self) -> None:
-        """Undo what a change of the number of slices that was broken off has told some of them."""
+        """Undo an interrupted change of the number of slices."""
         settled = [replace(position, slices=len(self.positions)) for position in self.positions]
-        for wanted, position in zip(settled, self.positions, strict=True):
-            if wanted != position:
-                log.info("slice %d goes on as one of %d", position.slice, wanted.slices)
-                tell(self.producers, wanted, [position])
+        for changed, position in zip(settled, self.positions, strict=True):
+            if changed != position:
+                log.info("slice %d resumes as one of %d", position.slice, changed.slices)
+                store_position(self.producers, changed, [position])
         self.positions = settled
 
     def _require_no_speculation(self) -> None:
         speculation = self.context.spark.sparkContext.getConf().get("spark.speculation", "false")
         if speculation == "true":
             raise ConfigurationError(
-                "slices are published by tasks, of which Spark must not run a second copy",
+                "Spark must not run a second copy of the tasks that publish slices",
                 expected="spark.speculation=false, or publish.kafka.slices: 1",
                 found="spark.speculation=true",
             )
 
 
-def begin_slices(producers: Producers, first: PublishPosition, slices: int) -> list[PublishPosition]:
-    """Give slices their first position, and return them.
+def start_slices(producers: Producers, first: PublishPosition, slices: int) -> list[PublishPosition]:
+    """Store the first positions of slices, and return them.
 
     Raises:
-        CommitConflict: Another run has begun.
+        CommitConflict: Another run has started.
     """
     positions = [replace(first, slice=number, slices=slices) for number in range(slices)]
     for position in reversed(positions):
-        tell(producers, position, None if position.slice else [None])
+        store_position(producers, position, None if position.slice else [None])
     return positions
 
 
 def change_slices(
     producers: Producers, positions: Sequence[PublishPosition], slices: int
 ) -> list[PublishPosition]:
-    """Part events into another number of slices, and return the new positions.
+    """Change the number of slices, and return the new positions.
 
-    Slices that are no more are told, too: a task that was believed dead finds that it isn't wanted.
+    Removed slices get a new position, too, which stops a task that was believed dead.
 
     Args:
         producers: Builds producers.
-        positions: Where the old slices stand: all at the begin of one batch.
-        slices: How many there are to be.
+        positions: The positions of the old slices: all at the start of one batch.
+        slices: The new number of slices.
 
     Raises:
         CommitConflict: Another run publishes.
     """
     assert {(position.batch, position.records) for position in positions} == {(positions[0].batch, 0)}
-    wanted = [
+    changed = [
         replace(positions[0], slice=number, slices=slices) for number in range(max(len(positions), slices))
     ]
-    for position in reversed(wanted):
+    for position in reversed(changed):
         number = position.slice
-        tell(producers, position, [positions[number]] if number < len(positions) else None)
+        store_position(producers, position, [positions[number]] if number < len(positions) else None)
     log.info("%s: %d slices from batch %d on", positions[0].connector, slices, positions[0].batch)
-    return wanted[:slices]
+    return changed[:slices]
 
 
-def tell(
+def store_position(
     producers: Producers,
     position: PublishPosition,
     expected: Collection[PublishPosition | None] | None = None,
 ) -> None:
-    """Store the position of a slice, whose producers so far are fenced.
+    """Fence the previous producers of a slice, and store its position.
 
     Args:
         producers: Builds producers.
         position: The position.
-        expected: One of them must be stored; None: it doesn't matter what is, or whether it can be read.
+        expected: Valid stored positions; None for any, even one that can't be read.
 
     Raises:
-        CommitConflict: Something else is stored.
+        CommitConflict: Another position is stored.
     """
     producer = producers.of_slice(position.slice)
     try:
@@ -414,14 +416,14 @@ def tell(
         producer.close()
 
 
-def _parted(sliced: Sliced, after: int, through: int, slices: int) -> DataFrame:
-    """Give each slice a partition of its own, whose number is the slice's, in order."""
+def _partitioned(sliced: Sliced, after: int, through: int, slices: int) -> DataFrame:
+    """Partition records by slice, so that the partition's number is the slice's, and sort them."""
     from pyspark.sql import functions as f
 
-    number = f.pmod(f.xxhash64(sliced.part_by), f.lit(slices)).cast("int")
+    number = f.pmod(f.xxhash64(sliced.partition_by), f.lit(slices)).cast("int")
     rows = sliced.rows.where(f.col("batch").between(after + 1, through))
-    parted = rows.withColumn("slice", number).repartitionById(slices, "slice")
-    return parted.sortWithinPartitions(*sliced.order).drop("slice")
+    partitioned = rows.withColumn("slice", number).repartitionById(slices, "slice")
+    return partitioned.sortWithinPartitions(*sliced.order).drop("slice")
 
 
 def _outcome(publisher: BatchPublisher | None, damage: Damage, error: CdcError | None) -> SliceOutcome:

@@ -1,4 +1,4 @@
-"""The publish stage: each change to Kafka or to Pulsar, or what merges changed."""
+"""The publish stage: publishes each change to Kafka or Pulsar, or rows that merges changed."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from airflow_cdc_provider.jobs.spec import PublishResult
 
 
 def publish_events(context: JobContext) -> PublishResult:
-    """Publish what isn't published.
+    """Publish all that isn't published yet.
 
     Raises:
         CdcError: As :func:`.publish.publish`, :func:`.merged.publish_merged` and
@@ -22,10 +22,10 @@ def publish_events(context: JobContext) -> PublishResult:
 
 
 def published_through(context: JobContext) -> int | None:
-    """Return the last batch of the changes table that is published, None if nothing is. Nobody is fenced.
+    """Return the last published batch of the changes table, None for none. No producer is fenced.
 
     Raises:
-        BrokersAway: The brokers don't answer.
+        BrokersAway: The brokers don't respond.
         OffsetMissing: A stored position can't be read.
     """
     if context.connector.publish.kafka.after_merge:
@@ -37,10 +37,10 @@ def published_through(context: JobContext) -> int | None:
 
 
 def publish_from(context: JobContext, batch: int) -> None:
-    """Let the next run begin with a batch, whatever was published before.
+    """Let the next run start with a batch, whatever was published before.
 
     Raises:
-        ConfigurationError: There can be no such batch.
+        ConfigurationError: The batch neither exists nor is the next one.
     """
     if context.connector.publish.pulsar.enabled:
         pulsar.publish_to_pulsar_from(context, batch)

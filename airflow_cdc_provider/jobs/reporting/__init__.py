@@ -1,4 +1,4 @@
-"""What a job tells of itself when it is asked or has ended: its result, and where each table stands.
+"""Reports of a job: its result, and the status of each table.
 
-It looks at what capturing, merging and snapshots left; it changes nothing.
+It reads the state that capturing, merging and snapshots stored, and changes nothing.
 """

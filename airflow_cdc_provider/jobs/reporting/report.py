@@ -1,4 +1,4 @@
-"""What a stage reports: counts, the position reached and the lag behind the source."""
+"""The result of a stage: counts, the position and the lag behind the source."""
 
 from __future__ import annotations
 
@@ -40,8 +40,8 @@ def report(
 ) -> JobResult:
     """Build the result of a stage.
 
-    It is ok unless a table could not be merged: then its error names each of these, beside what was done.
-    ``skipped`` says that no snapshot was due.
+    It is ok unless a table could not be merged: then its error names each such table, and the result still
+    has what was done. ``skipped`` means that no snapshot was due.
     """
     error = failures.of_all_tables(tables)
     try:
@@ -52,7 +52,7 @@ def report(
     except Exception:
         if error is None:
             raise
-        raise error from None  # what fails after it has the same cause, or less to say
+        raise error from None  # a later error has the same cause, or is less specific
     return outcome if error is None else replace(outcome, ok=False, error_code=error.code, error=str(error))
 
 
@@ -60,12 +60,12 @@ def _with_published(outcome: JobResult, published: PublishResult) -> JobResult:
     findings = [*outcome.findings, *(f"publishing: {finding}" for finding in published.findings)]
     if published.refused:
         findings.append(
-            f"{published.refused} records were refused by the broker, or can't be made, and are set apart in "
-            "the table <connector>_refused, each with its reason"
+            f"{published.refused} records that the broker refused, or that can't be built, are dead "
+            "letters in the table <connector>_refused, each with its reason"
         )
     seconds = {**outcome.seconds, "publish": published.seconds}
-    told = replace(published, findings=())
-    return replace(outcome, published=told, seconds=seconds, findings=tuple(findings))
+    counts = replace(published, findings=())
+    return replace(outcome, published=counts, seconds=seconds, findings=tuple(findings))
 
 
 def _report(
@@ -88,8 +88,8 @@ def _report(
         selected = tuple(context.source.tables())
         if not selected:
             findings.append(
-                f"connector {context.connector.name} captures no table: the source has none that it selects, "
-                "or none with capture switched on. airflow cdc check tells which"
+                f"connector {context.connector.name} captures no table: the source has no selected table "
+                "with capture enabled. Run airflow cdc check for details"
             )
         if beyond := context.connector.beyond_guardrail(selected):
             findings.append(beyond)
@@ -101,29 +101,31 @@ def _report(
                 f"quarantine in {context.connector.changes_table}, each with its reason in the column reason"
             )
     findings += [
-        f"{count} notifications could not be sent by channel {channel}; the log says why"
+        f"{count} notifications could not be sent by channel {channel}; see the log"
         for channel, count in sorted(context.notifier.failed.items())
     ]
     findings += [
-        f"signals of channel {channel} could not be read and wait there: {why}"
-        for channel, why in sorted(context.signals.troubles.items())
+        f"signals of channel {channel} could not be read and stay there: {reason}"
+        for channel, reason in sorted(context.signals.errors.items())
     ]
     if tables:
         seconds["merge"] = round(max(t.seconds for t in tables), 3)
-    for name, taken in sorted(progress.snapshots.items()):
-        if taken.outdated:
-            findings.append(f"{name} lacks changes that were lost, until its next snapshot: {taken.lost}")
+    for name, snapshot in sorted(progress.snapshots.items()):
+        if snapshot.outdated:
+            findings.append(
+                f"{name} is incomplete until its next snapshot: changes were lost: {snapshot.lost}"
+            )
     for table in tables:
         if table.undecodable:
             findings.append(
-                f"{table.table}: {table.undecodable} changes could not be decoded and are set apart"
+                f"{table.table}: {table.undecodable} changes could not be decoded and are quarantined"
             )
         if table.doubtful:
             findings.append(f"{table.table}: {table.doubtful} keys need a re-read from the source")
         if table.unseen:
             findings.append(
-                f"{table.table}: what the last snapshot did not show is still to be read again: it may hold"
-                " rows that are gone"
+                f"{table.table}: rows that the last snapshot didn't return must still be reread: the mirror "
+                "may have deleted rows"
             )
     return JobResult(
         ok=True,
@@ -137,28 +139,28 @@ def _report(
         snapshot=shot,
         seconds=seconds,
         findings=tuple(findings),
-        passed_over=_by_why(captured.passed_over) if captured else {},
+        passed_over=_by_reason(captured.passed_over) if captured else {},
         selected=selected,
         committed_at=state.committed_at,
         newest_batch=state.batch,
         copies={
-            name: {"done": taken.done and not taken.outdated, "began_at": taken.began_us / 1e6}
-            for name, taken in sorted(progress.snapshots.items())
+            name: {"done": snapshot.done and not snapshot.outdated, "began_at": snapshot.began_us / 1e6}
+            for name, snapshot in sorted(progress.snapshots.items())
         },
     )
 
 
 def _origins(lag: Lag, captured: CaptureCounts | None) -> tuple[OriginResult, ...]:
-    """Tell of each origin what came of it and how far it is read."""
+    """Return the counts and the position of each origin."""
     if captured is None:
-        return tuple(_place(origin, place) for origin, place in sorted(lag.details.items()))
+        return tuple(_position(origin, details) for origin, details in sorted(lag.details.items()))
     counts = {one.origin: one for one in captured.origins}
     segments = captured.segments.at_end(lag.details)
     results = []
     for origin in sorted({*lag.details, *counts}):
-        beside = {why: n for (of, why), n in captured.passed_over.items() if of == origin}
-        result = _place(origin, lag.details.get(origin, {}))
-        result = replace(result, passed_over=beside, segments=segments.get(origin))
+        counts_by_reason = {reason: n for (of, reason), n in captured.passed_over.items() if of == origin}
+        result = _position(origin, lag.details.get(origin, {}))
+        result = replace(result, passed_over=counts_by_reason, segments=segments.get(origin))
         if origin in counts:
             found = counts[origin]
             result = replace(
@@ -179,29 +181,29 @@ def _origins(lag: Lag, captured: CaptureCounts | None) -> tuple[OriginResult, ..
 def _with_streams(
     origins: Sequence[OriginResult], context: JobContext, captured: CaptureCounts | None
 ) -> tuple[OriginResult, ...]:
-    """Add what was met on streams since the job began: on the process's own, and on those of tasks."""
+    """Add the stream metrics since the start of the job, of the driver and of tasks."""
     source = context.source
     streams = source.stream_numbers() if isinstance(source, CountsStreams) else {}
     for found in captured.origins if captured is not None else ():
         if found.last_transaction:
             context.last_transactions[found.origin] = found.last_transaction
 
-    def together(origin: str) -> StreamNumbers:
+    def with_tasks(origin: str) -> StreamNumbers:
         stream = streams[origin]
         sums = {name: getattr(stream, name) + context.reading.get(name, 0) for name in _OF_TASKS}
         return replace(stream, **sums, last_transaction=context.last_transactions.get(origin, ""))
 
     known = {one.origin for one in origins}
-    # One stream may bring what several origins tell.
+    # A stream may have the changes of several origins.
     of_streams = (OriginResult(origin, "", None) for origin in streams if origin not in known)
     return tuple(
-        replace(one, stream=together(one.origin)) if one.origin in streams else one
+        replace(one, stream=with_tasks(one.origin)) if one.origin in streams else one
         for one in (*origins, *of_streams)
     )
 
 
 def _stages(captured: CaptureCounts) -> dict[str, float]:
-    """Tell where a capture's time went: of tasks, the sum over all of them."""
+    """Return the durations of a capture's steps; for tasks, the sum over all of them."""
     found = {"capture.plan": captured.plan_seconds, "capture.commit": captured.commit_seconds}
     for name in ("wait", "parse", "convert"):
         if microseconds := captured.reading.get(f"{name}_us"):
@@ -209,15 +211,15 @@ def _stages(captured: CaptureCounts) -> dict[str, float]:
     return {name: round(seconds, 3) for name, seconds in found.items()}
 
 
-def _place(origin: str, place: Mapping[str, Any]) -> OriginResult:
-    return OriginResult(origin, place.get("file", ""), place.get("position"))
+def _position(origin: str, details: Mapping[str, Any]) -> OriginResult:
+    return OriginResult(origin, details.get("file", ""), details.get("position"))
 
 
-def _by_why(passed_over: Mapping[tuple[str, str], int]) -> dict[str, int]:
-    together: Counter[str] = Counter()
-    for (_, why), count in passed_over.items():
-        together[why] += count
-    return dict(sorted(together.items()))
+def _by_reason(passed_over: Mapping[tuple[str, str], int]) -> dict[str, int]:
+    by_reason: Counter[str] = Counter()
+    for (_, reason), count in passed_over.items():
+        by_reason[reason] += count
+    return dict(sorted(by_reason.items()))
 
 
 def _rounded(seconds: float | None) -> float | None:

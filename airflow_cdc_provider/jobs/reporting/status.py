@@ -1,4 +1,4 @@
-"""Where each table of a connector stands: what its mirror holds, what waits, and what is wrong."""
+"""The status of a connector's tables: rows, pending changes, unresolved keys and undecodable changes."""
 
 from __future__ import annotations
 
@@ -16,19 +16,19 @@ from airflow_cdc_provider.sources.abilities import ReadsChunks
 
 
 def table_status(context: JobContext) -> tuple[TableStatus, ...]:
-    """Look at the mirrors of the job's tables; changes nothing."""
+    """Return the status of the job's tables; read-only."""
     captured = context.changes.state()
     progress = Progress.from_offset(captured.offset)
     states = {table: context.mirror(table).state() for table in context.tables()}
     merged = {table: state.merged_through for table, state in states.items()}
-    begun = context.changes.table.exists()
-    waiting = pending_by_table(context.changes, merged, captured.batch) if begun else {}
-    apart = Quarantine.of(context).counts()
+    exists = context.changes.table.exists()
+    pending_tables = pending_by_table(context.changes, merged, captured.batch) if exists else {}
+    quarantined = Quarantine.of(context).counts()
     now = time.time()
     found = []
     for table, state in states.items():
-        pending = waiting.get(table, Pending())
-        # What was captured since the last merge holds nothing of a table for which nothing waits.
+        pending = pending_tables.get(table, Pending())
+        # Without pending changes the mirror is current up to the captured offset.
         up_to_date = state.merged_through >= 0 and not pending.rows and not pending.fences
         found.append(
             TableStatus(
@@ -39,22 +39,22 @@ def table_status(context: JobContext) -> tuple[TableStatus, ...]:
                 pending_seconds=round(now - pending.oldest_captured_seconds, 3) if pending.rows else 0.0,
                 rows=state.rows,
                 doubtful=state.doubts,
-                undecodable=apart.get(table, 0),
+                undecodable=quarantined.get(table, 0),
             )
         )
     return tuple(found)
 
 
 def signal_status(context: JobContext) -> tuple[Mapping[str, Any], ...]:
-    """Tell of the newest signals, oldest first, and of each table that one still asks to copy.
+    """Return the newest signals, oldest first, and each table that a pending request has to copy.
 
     A signal is ``{"signal": id, "type", "channel", "received_at", "outcome", "detail"}``, a table's copy
-    ``{"copy": table, "signal": id, "kind", "paused", "chunks", "rows", "where", "next", "maximum"}``; its
-    keys are shown as the source shows them.
+    ``{"copy": table, "signal": id, "kind", "paused", "chunks", "rows", "where", "next", "maximum"}``, with
+    keys in the source's readable form.
     """
     signals = Progress.from_offset(context.changes.state().offset).signals
     source = context.source
-    shown = source.show_key if isinstance(source, ReadsChunks) else str
+    show_key = source.show_key if isinstance(source, ReadsChunks) else str
     records = [
         {
             "signal": one.id,
@@ -75,8 +75,8 @@ def signal_status(context: JobContext) -> tuple[Mapping[str, Any], ...]:
             "chunks": copy.chunks,
             "rows": copy.rows,
             "where": copy.where,
-            "next": shown(copy.next),
-            "maximum": shown(copy.maximum),
+            "next": show_key(copy.next),
+            "maximum": show_key(copy.maximum),
         }
         for request in signals.requests
         for copy in request.tables
@@ -84,9 +84,9 @@ def signal_status(context: JobContext) -> tuple[Mapping[str, Any], ...]:
     return (*records, *copies)
 
 
-def _snapshot_state(taken: SnapshotProgress | None) -> SnapshotState:
-    if taken is None:
+def _snapshot_state(snapshot: SnapshotProgress | None) -> SnapshotState:
+    if snapshot is None:
         return "none"
-    if not taken.done:
+    if not snapshot.done:
         return "running"
-    return "outdated" if taken.outdated else "done"
+    return "outdated" if snapshot.outdated else "done"

@@ -1,4 +1,4 @@
-"""What stands with the offset, so that the next job goes on where one ended: progress, requests, whose it is.
+"""The state stored with the offset, with which the next job resumes: progress, requests, and identity.
 
-It knows a job's context; every stage that captures, reads tables or merges stands on it.
+It imports a job's context; every stage that captures, reads tables or merges imports it.
 """

@@ -1,13 +1,11 @@
-"""Snapshots that were asked for, and the record of all signals: values that are stored with the offset.
+"""Requested snapshots, and the record of all signals: values that are stored with the offset.
 
-What a signal does to them is a pure function (:func:`received`), so that a job can commit its outcome before
-it tells the channel that the signal is done. The record says of each signal what became of it, and it is what
-makes signals idempotent: an id that stands in it is not followed again. It keeps the newest
-:data:`KEPT_RECORDS`.
+A pure function (:func:`received`) computes the effect of signals, so that a job can commit it before it
+acknowledges the signals to their channel. The record has the outcome of each signal and makes signals
+idempotent: a signal whose id is in it is ignored. It keeps the newest :data:`KEPT_RECORDS`.
 
-Requests stand in the order in which they came. Incremental ones are worked off one table after the other, the
-next request when all tables of the one before are done; blocking ones have precedence, since streaming waits
-for nothing else.
+Requests are in order of arrival. Incremental ones are processed table by table, each after all tables of the
+one before; blocking ones have precedence, since streaming waits only for them.
 """
 
 from __future__ import annotations
@@ -26,18 +24,18 @@ _LONGEST_TEXT: Final = 300
 
 @dataclass(frozen=True)
 class TableCopy:
-    """One table of a request, as far as it is read.
+    """One table of a request, and its progress.
 
     Args:
         table: The table.
         where: The filter of the request, empty for none.
-        begun: Whether its end was fixed, so that reading may go on.
-        maximum: The source's largest key when it began, in base64.
-        next: Where the next chunk begins, in base64; empty for the beginning.
-        ranges: Of a source without chunks: the planned ranges that are not read, as
+        begun: Whether its end is fixed, so that reading may continue.
+        maximum: The source's largest key at its start, in base64.
+        next: Start of the next chunk, in base64; empty for the first.
+        ranges: For a source without chunks: the planned ranges that are not read, as
             :class:`~.planned_ranges.PlannedRanges` stores them.
-        chunks: Chunks, or ranges, that were read.
-        rows: Rows that were read.
+        chunks: Number of chunks, or ranges, that were read.
+        rows: Number of rows that were read.
     """
 
     table: str
@@ -57,16 +55,16 @@ class TableCopy:
 
 @dataclass(frozen=True)
 class SnapshotRequest:
-    """A snapshot that was asked for and is not done.
+    """A requested snapshot that is not done.
 
     Args:
-        id: The signal's.
-        kind: Beside the stream, or in its place.
-        channel: How it was asked for.
+        id: Id of the signal.
+        kind: ``incremental`` or ``blocking``.
+        channel: The channel of the signal.
         asked_us: When the signal was received, µs since 1970.
-        tables: What is left of it, in order.
-        done: How many tables are read.
-        started: Whether anything of it was begun.
+        tables: The remaining tables, in order.
+        done: Number of completed tables.
+        started: Whether it has started.
     """
 
     id: str
@@ -80,16 +78,16 @@ class SnapshotRequest:
 
 @dataclass(frozen=True)
 class SignalRecord:
-    """What became of a signal.
+    """The outcome of a signal.
 
     Args:
         id: Its id.
-        type: Its type, empty if it was none.
-        channel: How it came.
-        received_us: When, µs since 1970.
-        outcome: ``queued``, ``running``, ``done``, ``stopped``, ``failed``; of what is done at once
-            ``followed``; ``ignored``.
-        detail: Why, in words.
+        type: Its type, empty if it was not a valid signal.
+        channel: Its channel.
+        received_us: When it was received, µs since 1970.
+        outcome: ``queued``, ``running``, ``done``, ``stopped``, ``failed``; ``followed`` for signals with
+            immediate effect; ``ignored``.
+        detail: The reason, as text.
     """
 
     id: str
@@ -102,16 +100,16 @@ class SignalRecord:
 
 @dataclass(frozen=True)
 class SignalState:
-    """What is asked of a connector.
+    """The state of a connector's signals.
 
     Args:
         requests: Snapshots that are not done, oldest first.
-        paused: Whether incremental snapshots wait for a ``resume-snapshot``.
+        paused: Whether incremental snapshots are paused until a ``resume-snapshot``.
         records: The newest signals, oldest first.
-        read_batch: The newest batch of the changes table that was looked through for signals; -1 before the
-            first look.
-        chunks: How many groups of chunks were ever committed: it numbers the next one.
-        places: Up to where channels were read that keep a place, by the channel's name.
+        read_batch: The newest batch of the changes table that was searched for signals; -1 before the first
+            search.
+        chunks: Number of groups of chunks committed so far: the number of the next one.
+        places: Positions of channels that have one, by the channel's name.
     """
 
     requests: tuple[SnapshotRequest, ...] = ()
@@ -123,14 +121,14 @@ class SignalState:
 
     @property
     def incremental(self) -> SnapshotRequest | None:
-        """The incremental snapshot whose turn it is, unless all are paused."""
+        """The current incremental snapshot, unless all are paused."""
         if self.paused:
             return None
         return next((r for r in self.requests if r.kind == "incremental"), None)
 
     @property
     def blocking(self) -> SnapshotRequest | None:
-        """The oldest blocking snapshot that is asked for."""
+        """The oldest requested blocking snapshot."""
         return next((r for r in self.requests if r.kind == "blocking"), None)
 
     def to_plain(self) -> dict[str, Any]:
@@ -139,7 +137,7 @@ class SignalState:
 
     @classmethod
     def from_plain(cls, values: Mapping[str, Any] | None) -> SignalState:
-        """Read what :meth:`to_plain` gave."""
+        """Read what :meth:`to_plain` returned."""
         if not values:
             return cls()
         requests = tuple(
@@ -152,12 +150,12 @@ class SignalState:
         return cls(**{**values, "requests": requests, "records": records})
 
     def with_request(self, request: SnapshotRequest) -> SignalState:
-        """Return a copy with a request in place of the one with its id; one without tables is gone."""
+        """Return a copy with a request replaced by id; a request without tables is removed."""
         kept = tuple(request if r.id == request.id else r for r in self.requests)
         return replace(self, requests=tuple(r for r in kept if r.tables))
 
     def with_outcome(self, identity: str, outcome: str, detail: str = "") -> SignalState:
-        """Return a copy whose record says what became of a signal."""
+        """Return a copy with the outcome of a signal in its record."""
         records = tuple(
             replace(r, outcome=outcome, detail=detail[:_LONGEST_TEXT] or r.detail) if r.id == identity else r
             for r in self.records
@@ -165,20 +163,20 @@ class SignalState:
         return replace(self, records=records)
 
     def knows(self, arrived: Arrived) -> bool:
-        """Tell whether something arrived before."""
+        """Return whether a signal was received before."""
         same = (r for r in self.records if r.id == arrived.id[:_LONGEST_TEXT])
         return any(isinstance(arrived, NoSignal) or r.type for r in same)
 
 
 @dataclass(frozen=True)
 class Reception:
-    """What came of signals.
+    """The effect of signals.
 
     Args:
-        state: The state with them.
-        events: What happened by them.
-        messages: What is to be logged, each as the id of its signal and its text.
-        warnings: What was not followed, and why.
+        state: The new state.
+        events: Events of snapshots caused by the signals.
+        messages: Messages to log, each as the id of its signal and its text.
+        warnings: Ignored signals, with reasons.
     """
 
     state: SignalState
@@ -188,19 +186,19 @@ class Reception:
 
 
 def received(state: SignalState, arrived: Sequence[Arrived], tables: Sequence[str], now_us: int) -> Reception:
-    """Follow signals, oldest first.
+    """Apply signals, oldest first.
 
     Args:
-        state: What is asked for so far.
-        arrived: What channels brought.
+        state: The state before.
+        arrived: Signals of channels.
         tables: The captured tables.
         now_us: The time, µs since 1970.
     """
     result = Reception(state)
     for one in arrived:
         if result.state.knows(one):
-            told = f"signal {one.id} of channel {one.channel} came before: it is not followed again"
-            result = replace(result, warnings=(*result.warnings, told))
+            warning = f"signal {one.id} of channel {one.channel} is a duplicate: it is ignored"
+            result = replace(result, warnings=(*result.warnings, warning))
         else:
             result = _followed(result, one, tables, now_us)
     return result
@@ -224,13 +222,13 @@ def _followed(result: Reception, one: Arrived, tables: Sequence[str], now_us: in
 
 
 def _execute(result: Reception, signal: Signal, tables: Sequence[str], now_us: int) -> Reception:
-    wish = read_execute(signal.data)
-    chosen = [table for table in tables if wish.names.take(table)]
+    requested = read_execute(signal.data)
+    chosen = [table for table in tables if requested.names.take(table)]
     if not chosen:
-        raise Unclear(f"no captured table is meant by {', '.join(wish.names.patterns)}")
-    copies = tuple(TableCopy(table, wish.filter_of(table)) for table in chosen)
-    request = SnapshotRequest(signal.id, wish.kind, signal.channel, now_us, copies)
-    detail = f"{wish.kind}: {', '.join(chosen)}"
+        raise Unclear(f"no captured table matches {', '.join(requested.names.patterns)}")
+    copies = tuple(TableCopy(table, requested.filter_of(table)) for table in chosen)
+    request = SnapshotRequest(signal.id, requested.kind, signal.channel, now_us, copies)
+    detail = f"{requested.kind}: {', '.join(chosen)}"
     recorded = _recorded(result, signal, signal.type, "queued", detail, now_us)
     state = recorded.state
     return replace(recorded, state=replace(state, requests=(*state.requests, request)))
@@ -245,20 +243,20 @@ def _stop(result: Reception, signal: Signal, now_us: int) -> Reception:
     events: list[SnapshotEvent] = []
     stopped: list[str] = []
     for request in running:
-        gone = tuple(t for t in request.tables if names is None or names.take(t.table))
-        if not gone:
+        removed = tuple(t for t in request.tables if names is None or names.take(t.table))
+        if not removed:
             continue
-        stopped += [copy.table for copy in gone]
-        left = replace(request, tables=tuple(t for t in request.tables if t not in gone))
+        stopped += [copy.table for copy in removed]
+        left = replace(request, tables=tuple(t for t in request.tables if t not in removed))
         state = state.with_request(left)
-        why = f"by signal {signal.id}"
+        reason = f"by signal {signal.id}"
         if left.tables:
-            events += [_told("table_scanned", left, now_us, copy, "SKIPPED", why) for copy in gone]
+            events += [_event("table_scanned", left, now_us, copy, "SKIPPED", reason) for copy in removed]
         else:
-            state = state.with_outcome(request.id, "stopped", why)
-            events.append(_told("aborted", request, now_us, reason=why))
+            state = state.with_outcome(request.id, "stopped", reason)
+            events.append(_event("aborted", request, now_us, reason=reason))
     if not stopped:
-        raise Unclear("no table of the running incremental snapshot is meant")
+        raise Unclear("no table of the running incremental snapshot matches")
     detail = f"stopped: {', '.join(stopped)}"
     recorded = _recorded(replace(result, state=state), signal, signal.type, "followed", detail, now_us)
     return replace(recorded, events=(*recorded.events, *events))
@@ -267,21 +265,21 @@ def _stop(result: Reception, signal: Signal, now_us: int) -> Reception:
 def _pause(result: Reception, signal: Signal, now_us: int) -> Reception:
     kind = str(signal.data.get("type") or "incremental").lower()
     if kind != "incremental":
-        raise_text = f"only incremental snapshots can be paused and resumed, not {kind!r}"
-        return _recorded(result, signal, signal.type, "ignored", raise_text, now_us)
+        reason = f"only incremental snapshots can be paused and resumed, not {kind!r}"
+        return _recorded(result, signal, signal.type, "ignored", reason, now_us)
     pausing = signal.type == PAUSE
     state = result.state
     running = next((r for r in state.requests if r.kind == "incremental"), None)
     if pausing and (running is None or state.paused):
-        why = "it is paused already" if state.paused else "no incremental snapshot is running"
-        return _recorded(result, signal, signal.type, "ignored", why, now_us)
+        reason = "it is already paused" if state.paused else "no incremental snapshot is running"
+        return _recorded(result, signal, signal.type, "ignored", reason, now_us)
     if not pausing and not state.paused:
         return _recorded(result, signal, signal.type, "ignored", "nothing is paused", now_us)
     changed = replace(result, state=replace(state, paused=pausing))
     recorded = _recorded(changed, signal, signal.type, "followed", "", now_us)
     if running is None:
         return recorded
-    event = _told("paused" if pausing else "resumed", running, now_us, running.tables[0])
+    event = _event("paused" if pausing else "resumed", running, now_us, running.tables[0])
     return replace(recorded, events=(*recorded.events, event))
 
 
@@ -297,7 +295,7 @@ def _recorded(
     return replace(result, state=state, warnings=warnings)
 
 
-def _told(
+def _event(
     kind: Happening,
     request: SnapshotRequest,
     now_us: int,

@@ -1,4 +1,4 @@
-"""Tables read in full: before the stream, beside it in chunks, or as a snapshotter of one's own says.
+"""Snapshots: initial ones before the stream, incremental ones in chunks, and those of a custom snapshotter.
 
-It stands on ``jobs.capturing`` and ``jobs.resuming``, and asks ``jobs.merging`` what waits.
+It imports ``jobs.capturing`` and ``jobs.resuming``, and the payloads of end records in ``jobs.merging``.
 """

@@ -1,12 +1,12 @@
-"""Snapshots beside the stream: a few chunks of a table in one commit, between two commits of the stream.
+"""Incremental snapshots: a few chunks of a table in one commit, between two commits of the stream.
 
-A commit holds the rows, the stream's offset as it stands, and how far the request has come, so a job that is
-killed goes on behind its last commit. Rows compete with the stream's changes by their versions, as those of
-every snapshot do, and nothing is taken out of a mirror: what the source no longer has, the stream has told.
+A commit has the rows, the current offset of the stream, and the progress of the request, so a job resumes
+after its last commit. Rows and changes of the stream are merged by their versions, as for every snapshot, and
+no rows are removed from a mirror: deletes are in the stream.
 
-For whoever reads the events of the changes table in its order: what a source reads at the position up to
-which the stream is committed (:class:`~airflow_cdc_provider.sources.abilities.ReadsChunks`) holds every
-change of its row that stands before it, and each change after it is newer.
+The order of events in the changes table is consistent: a chunk that a source reads at the committed position
+of the stream (:class:`~airflow_cdc_provider.sources.abilities.ReadsChunks`) includes every earlier change of
+its rows, and each later change is newer.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ from airflow_cdc_provider.sources.abilities import ReadsChunks, SnapshotsFromOff
 from airflow_cdc_provider.sources.base import Source
 
 _PARTS_PER_CORE: Final = 2
-_MOST_CHUNKS: Final = 256
+_MAX_CHUNKS: Final = 256
 _SHORT_SECONDS: Final = 4.0
 _LONG_SECONDS: Final = 12.0
 _RANGES_PER_CORE: Final = 2
@@ -42,7 +42,7 @@ _RANGES_PER_CORE: Final = 2
 
 @dataclass(frozen=True)
 class _Step:
-    """What the next commit reads, and the table's copy after it."""
+    """The ranges of the next commit, and the progress of the table after it."""
 
     ranges: Sequence[Any]
     after: TableCopy
@@ -55,16 +55,16 @@ class _Step:
 def copy_chunks(
     context: JobContext, request: SnapshotRequest, progress: Progress, state: ChangesState
 ) -> tuple[Progress, ChangesState]:
-    """Read the next chunks of a request, commit them and tell of them.
+    """Read the next chunks of a request, commit them and send notifications.
 
-    A table that can't be read as it was asked for (its filter is wrong, a right is missing) ends the request,
-    not the job.
+    A table that can't be read as requested (an invalid filter, a missing permission) ends the request, not
+    the job.
 
     Raises:
-        CommitConflict: Another writer took the changes table; what was committed before stays.
-        TransientError: The source doesn't answer.
+        CommitConflict: Another writer committed to the changes table; earlier commits stay.
+        TransientError: The source doesn't respond.
     """
-    began = time.monotonic()
+    started = time.monotonic()
     try:
         return _copied(context, request, progress, state)
     except Exception as error:
@@ -73,14 +73,14 @@ def copy_chunks(
             raise
         return end_request(context, request, known)
     finally:
-        _learn_pace(context, time.monotonic() - began)
+        _adapt_size(context, time.monotonic() - started)
 
 
-def _learn_pace(context: JobContext, seconds: float) -> None:
-    """Let commits grow while they are short."""
+def _adapt_size(context: JobContext, seconds: float) -> None:
+    """Adapt the size of commits to their duration."""
     memory = context.signals
     if seconds < _SHORT_SECONDS:
-        memory.chunks = min(2 * memory.chunks, _MOST_CHUNKS)
+        memory.chunks = min(2 * memory.chunks, _MAX_CHUNKS)
     elif seconds > _LONG_SECONDS:
         memory.chunks = max(memory.chunks // 2, 1)
 
@@ -91,15 +91,15 @@ def end_request(
     error: CdcError,
     snapshots: Mapping[str, SnapshotProgress] | None = None,
 ) -> tuple[Progress, ChangesState]:
-    """End a request that can't be followed, wherever it stands; the job goes on.
+    """End a request that failed; the job continues.
 
     Args:
         context: The job.
         request: The request.
-        error: Why.
-        snapshots: Where the snapshots of its tables stood before it began; None if it left them alone.
+        error: The error.
+        snapshots: Progress of its tables' snapshots before it; None if it doesn't change them.
     """
-    log.error("the snapshot of signal %s ends: %s", request.id, error)
+    log.error("the snapshot of signal %s failed: %s", request.id, error)
     state = context.changes.state()
     progress = Progress.from_offset(state.offset)
     signals = progress.signals.with_request(replace(request, tables=()))
@@ -112,7 +112,7 @@ def end_request(
         before = {t: s for t, s in snapshots.items() if t in unfinished}
         progress = replace(progress, snapshots={**kept, **before})
     state = context.changes.set_offset(progress.to_offset(), state)
-    context.happened(
+    context.record(
         SnapshotEvent(
             "aborted",
             request.kind,
@@ -152,8 +152,8 @@ def _copied(
     with _marks(context, step):
         state = context.changes.append_batch(frame, progress.to_offset(), state, extra_rows=ends)
     rows = state.appended - len(ends)
-    # Rows are known once they are committed: the count follows with the next commit, and a job that goes on
-    # with another one's copy has not its last one's.
+    # The number of rows is known only after the commit, so the next commit stores it, and a job that resumes
+    # another job's copy lacks the last number.
     total = copy.rows + rows
     if step.ended:
         total = max(total, _rows_copied(context, copy.table, request.id, state))
@@ -161,7 +161,7 @@ def _copied(
     if left and not step.ended:
         after = replace(after, tables=(counted, *left[1:]))
         progress = progress.with_signals(progress.signals.with_request(after))
-    _tell(context, request, after, step, counted, rows, signals.chunks + 1)
+    _record_events(context, request, after, step, counted, rows, signals.chunks + 1)
     return progress, state
 
 
@@ -193,14 +193,14 @@ def _next_chunks(
         number=progress.signals.chunks,
     )
     after = replace(copy, next=plan.next, chunks=copy.chunks + len(plan.ranges) * max(chunks // parts, 1))
-    shown = (source.show_key(key) for key in (copy.next, plan.next, copy.maximum))
-    return _Step(plan.ranges, after, plan.done, *shown)
+    keys = (source.show_key(key) for key in (copy.next, plan.next, copy.maximum))
+    return _Step(plan.ranges, after, plan.done, *keys)
 
 
 def _next_ranges(source: Source, copy: TableCopy, cores: int) -> _Step:
     if not copy.begun:
         plan = source.plan_snapshot(copy.table, copy.where or None)
-        log.info("%s: copying %d ranges, about %s rows", copy.table, len(plan.ranges), plan.estimated_rows)
+        log.info("%s: copying %d ranges, details %s rows", copy.table, len(plan.ranges), plan.estimated_rows)
         copy = replace(copy, begun=True, ranges=source.planned_ranges.to_json(plan.ranges))
     taken = source.planned_ranges.from_json(copy.ranges[: _RANGES_PER_CORE * cores])
     left = copy.ranges[len(taken) :]
@@ -210,7 +210,7 @@ def _next_ranges(source: Source, copy: TableCopy, cores: int) -> _Step:
 
 @contextmanager
 def _marks(context: JobContext, step: _Step) -> Iterator[None]:
-    """Write marks around the chunks of a commit, where that is asked for."""
+    """Write watermarks around the chunks of a commit, if enabled."""
     strategy = context.connector.snapshot.incremental.watermarks
     source = context.source
     if strategy == "none" or not step.ranges or not isinstance(source, WritesMarks):
@@ -223,7 +223,7 @@ def _marks(context: JobContext, step: _Step) -> Iterator[None]:
     source.write_marks(table, chunks, strategy, opening=False)
 
 
-def _tell(
+def _record_events(
     context: JobContext,
     before: SnapshotRequest,
     after: SnapshotRequest,
@@ -232,13 +232,13 @@ def _tell(
     rows: int,
     chunk: int,
 ) -> None:
-    def told(kind: Any, **about: Any) -> None:
+    def record_event(kind: Any, **details: Any) -> None:
         left = tuple(t.table for t in after.tables)
         at_us = time.time_ns() // 1000
-        context.happened(SnapshotEvent(kind, "incremental", before.id, tables=left, at_us=at_us, **about))
+        context.record(SnapshotEvent(kind, "incremental", before.id, tables=left, at_us=at_us, **details))
 
     if not before.started:
-        context.happened(
+        context.record(
             SnapshotEvent(
                 "started",
                 "incremental",
@@ -248,7 +248,7 @@ def _tell(
             )
         )
     if step.ranges:
-        told(
+        record_event(
             "in_progress",
             table=counted.table,
             chunk=chunk,
@@ -259,14 +259,14 @@ def _tell(
         )
     if step.ended:
         status = "SUCCEEDED" if counted.rows or counted.where else "EMPTY"
-        told("table_scanned", table=counted.table, rows=counted.rows, status=status)
-        log.info("%s: copied %d rows beside the stream", counted.table, counted.rows)
+        record_event("table_scanned", table=counted.table, rows=counted.rows, status=status)
+        log.info("%s: copied %d rows by the incremental snapshot", counted.table, counted.rows)
     if not after.tables:
-        told("completed")
+        record_event("completed")
 
 
 def _end_row(table: str) -> dict[str, Any]:
-    """Build the record that ends a table's copy; it takes nothing out of a mirror."""
+    """Build the record that ends a table's copy; it removes no rows from a mirror."""
     return {
         "source_table": table,
         "kind": record.SNAPSHOT_END,
@@ -295,7 +295,7 @@ class Requested:
         return self.read_several([part])
 
     def read_several(self, parts: Iterable[Any]) -> Iterator[pa.RecordBatch]:
-        """Read partitions one after the other."""
+        """Read partitions in sequence."""
         column = record.CHANGE_SCHEMA.get_field_index("request")
         for batch in batches(self.reader, parts):
             requests = pa.repeat(pa.scalar(self.request), batch.num_rows)

@@ -1,7 +1,7 @@
 """The snapshot stage: tables in full, range by range, resumable after each commit.
 
-A commit holds ranges of as many tables as it takes to fill it, and it grows while the ranges turn out small:
-a commit costs about a second, whatever it holds.
+A commit may have ranges of several tables, and it grows while ranges turn out small, since each commit takes
+about a second whatever its size.
 """
 
 from __future__ import annotations
@@ -33,15 +33,15 @@ from airflow_cdc_provider.sources.abilities import (
 )
 
 _RANGES_PER_CORE = 4
-_MOST_RANGES_PER_CORE = 64
+_MAX_RANGES_PER_CORE = 64
 _TASKS_PER_CORE = 2
 _FEW_ROWS = 50_000
-"""A commit with fewer rows than these is followed by one with more ranges."""
+"""After a commit with fewer rows, the next one has more ranges."""
 
 
 @dataclass(frozen=True)
 class _Part:
-    """What a commit takes of one table."""
+    """The ranges of one table in a commit."""
 
     table: str
     ranges: Sequence[Any]
@@ -49,7 +49,7 @@ class _Part:
 
 
 def due_tables(context: JobContext, progress: Progress) -> list[str]:
-    """List the tables that the declaration's snapshot mode asks to read now."""
+    """List the tables whose snapshot is due by the declared snapshot mode."""
     options = context.connector.snapshot
     mode = options.mode
     source = context.source
@@ -72,7 +72,7 @@ def _is_due(context: JobContext, taken: SnapshotProgress | None, table: str) -> 
     source = context.source
     if isinstance(source, ReadsInBatches) and source.in_batches(table):
         return not taken.done or time.time() - taken.began_us / 1e6 >= source.batch_seconds
-    # By the source's clock, where the snapshot asked for it.
+    # By the source's clock, if the snapshot read it.
     began_us = taken.read_after_us or taken.began_us
     return isinstance(source, LearnsSchemas) and source.resumed_at(table) > began_us
 
@@ -85,18 +85,18 @@ def snapshot(
     replacing: bool,
     filters: Mapping[str, str] | None = None,
 ) -> SnapshotResult:
-    """Read tables in full. How far it came stands in the context, too, from the begin on.
+    """Read tables in full. The context has the progress, too, from the start.
 
     Args:
         context: The job.
-        tables: Which ones.
-        again: Read also those that have a finished snapshot.
-        replacing: Rows that the snapshot doesn't see, and no later change wrote, are to go. Where a snapshot
-            has no position in the feed, the merge after it reads again what it didn't see.
+        tables: The tables.
+        again: Whether to read also tables with a finished snapshot.
+        replacing: Whether to remove rows that the snapshot doesn't return and no later change wrote. If the
+            snapshot has no position in the feed, the merge after it rereads such rows.
         filters: Per table, a filter in place of the declared one.
 
     Raises:
-        CommitConflict: Another writer took the changes table; what was committed before stays and is resumed.
+        CommitConflict: Another writer committed to the changes table; earlier commits stay and are resumed.
     """
     started = time.monotonic()
     progress, state = begin_feed(context)
@@ -110,10 +110,10 @@ def snapshot(
     first, ranges = state.batch, 0
     shot = context.snapshot = SnapshotResult(len(due), len(due))
     lost = context.spark.sparkContext.accumulator(0)
-    with _told(context), ScannedRows(context.spark.sparkContext, context.spec.rows_path) as scanned:
+    with _notifications(context), ScannedRows(context.spark.sparkContext, context.spec.rows_path) as scanned:
         while not context.stopping() and (parts := left.take(count)):
-            for table in left.begun(parts):
-                context.tells_of_snapshots.in_progress(table)
+            for table in left.started(parts):
+                context.snapshot_notifier.in_progress(table)
             progress, state, read = _commit(
                 context, parts, progress, state, _TASKS_PER_CORE * cores, scanned, lost.add
             )
@@ -122,9 +122,9 @@ def snapshot(
             ranges += sum(len(part.ranges) for part in parts)
             by_table = scanned.tally.rows()
             for part in parts:
-                _tell(part, seconds / max(ranges, 1), by_table.get(part.table))
+                _log_progress(part, seconds / max(ranges, 1), by_table.get(part.table))
                 if part.after.done:
-                    context.tells_of_snapshots.table_completed(part.table, by_table.get(part.table))
+                    context.snapshot_notifier.table_completed(part.table, by_table.get(part.table))
             shot = replace(
                 shot,
                 rows=shot.rows + read,
@@ -133,15 +133,15 @@ def snapshot(
                 seconds=seconds,
                 disconnects=lost.value,
                 last_event=scanned.tally.last_row,
-                last_event_at=scanned.tally.told_at,
+                last_event_at=scanned.tally.reported_at,
             )
             context.snapshot = shot
-            scanned.tally.tell(asdict(replace(shot, rows_by_table={})))  # rows are told by themselves
+            scanned.tally.report(asdict(replace(shot, rows_by_table={})))  # rows are reported separately
             log.info("snapshot: %d rows, %.0f rows/s", shot.rows, shot.rows / max(seconds, 1e-3))
             if read < _FEW_ROWS:
-                count = min(4 * count, _MOST_RANGES_PER_CORE * cores)
+                count = min(4 * count, _MAX_RANGES_PER_CORE * cores)
     if due and isinstance(context.source, SnapshotsFromOffset):
-        context.learn(state.batch)  # its readers of tables tell of schemas too
+        context.learn(state.batch)  # snapshot readers record schemas, too
     found = context.changes.summary(first, state.batch)
     rows = {part.source_table: part.count for part in found if part.kind == record.SNAPSHOT}
     by_origin: dict[str, dict[str, int]] = {}
@@ -156,32 +156,32 @@ def snapshot(
         erroneous=sum(part.count for part in found if part.kind == record.QUARANTINE),
     )
     if shot.completed and due:
-        log.info("snapshot ended: %d tables, %d rows, %.1f s", len(due), shot.rows, shot.seconds)
+        log.info("snapshot completed: %d tables, %d rows, %.1f s", len(due), shot.rows, shot.seconds)
     return context.snapshot
 
 
 @contextmanager
-def _told(context: JobContext) -> Iterator[None]:
-    """Notify that the context's snapshot has begun and how it ended, if it is of any table."""
+def _notifications(context: JobContext) -> Iterator[None]:
+    """Send notifications of the start and end of the context's snapshot, if it has tables."""
     shot = context.snapshot
     if shot is None or not shot.tables:
         yield
         return
-    notices = context.tells_of_snapshots
-    notices.started()
+    notifier = context.snapshot_notifier
+    notifier.started()
     try:
         yield
     except BaseException:
-        notices.aborted()
+        notifier.aborted()
         raise
     if context.snapshot is not None and context.snapshot.completed:
-        notices.completed()
+        notifier.completed()
     else:
-        notices.aborted()
+        notifier.aborted()
 
 
 class _Ranges:
-    """The ranges that are left to read, table after table. A table is planned when its turn comes."""
+    """The remaining ranges, table by table. A table is planned right before it is read."""
 
     def __init__(
         self,
@@ -200,16 +200,16 @@ class _Ranges:
         self._again = again
         self._replacing = replacing
         self._filters = filters
-        self._begun: set[str] = set()
+        self._started: set[str] = set()
 
-    def begun(self, parts: Sequence[_Part]) -> list[str]:
-        """Return the tables whose first ranges are among those taken just now."""
-        new = [part.table for part in parts if part.table not in self._begun]
-        self._begun.update(new)
+    def started(self, parts: Sequence[_Part]) -> list[str]:
+        """Return the tables whose first ranges are among the given parts."""
+        new = [part.table for part in parts if part.table not in self._started]
+        self._started.update(new)
         return new
 
     def take(self, count: int) -> list[_Part]:
-        """Take the next ranges, about so many; none when all are taken."""
+        """Return the next ranges, about ``count``; none at the end."""
         parts = []
         while self._tables and count > 0:
             table = self._tables[0]
@@ -233,7 +233,7 @@ class _Ranges:
         if isinstance(source, ReadsInBatches) and source.in_batches(table) and table not in self._filters:
             plan = source.plan_batch(table, where, "" if self._again or before.outdated else before.reached)
         else:
-            # A part that somebody asked for doesn't tell up to where the rest was read.
+            # A requested part of a table doesn't advance its batch position.
             plan = replace(source.plan_snapshot(table, where), reached=before.reached)
         log.info("snapshot of %s: %d ranges, about %s rows", table, len(plan.ranges), plan.estimated_rows)
         return SnapshotProgress(
@@ -258,7 +258,7 @@ def _commit(
     scanned: ScannedRows,
     lost: Callable[[int], None],
 ) -> tuple[Progress, ChangesState, int]:
-    """Read the ranges of one commit; return also how many rows they had."""
+    """Read and commit the ranges of one commit; return also the number of their rows."""
     ranges = [one for part in parts for one in part.ranges]
     reader = context.source.snapshot_reader()
     if isinstance(reader, CountsDisconnects):
@@ -275,10 +275,10 @@ def _commit(
     return progress, state, state.appended - len(ends)
 
 
-def _tell(part: _Part, seconds_per_range: float, rows: int | None) -> None:
+def _log_progress(part: _Part, seconds_per_range: float, rows: int | None) -> None:
     if part.after.done:
         log.info(
-            "snapshot of %s ended: %s rows, %.1f s since it was planned",
+            "snapshot of %s completed: %s rows, %.1f s since it was planned",
             part.table,
             "?" if rows is None else rows,
             time.time() - part.after.began_us / 1e6,
@@ -297,7 +297,8 @@ def _tell(part: _Part, seconds_per_range: float, rows: int | None) -> None:
 def _end_rows(table: str, ended: SnapshotProgress) -> Iterator[dict[str, Any]]:
     """Build the records that end a snapshot, one for each feed.
 
-    A replacing one is a fence at the position where it began; where cells compete it says since when it read.
+    The record of a replacing snapshot is a fence at its start position; for cells merged by write time it has
+    the start time of the reading.
     """
     payload = REPLACE if ended.replace else b"add"
     if ended.read_after_us:

@@ -1,4 +1,4 @@
-"""What every stage needs of Spark: a session, the reading of a source's partitions, and what failures mean.
+"""Spark for all stages: the session, the reading of a source's partitions, and the mapping of failures.
 
-It knows the job's spec and nothing else of ``jobs``.
+It imports only the job's spec from ``jobs``.
 """

@@ -1,7 +1,7 @@
-"""What a failure inside Spark means for the person who must mend it.
+"""Mapping of failures inside Spark to errors with a remedy.
 
-Spark turns what happens on its workers into long text. Ours are told by their code; of the others, those that
-every installation meets sooner or later get one sentence and a remedy here. The rest keep their own words.
+Spark turns errors of its workers into long text. Errors of this package are recognized by their code; common
+failures of Spark and its environment get a message and a remedy here. Others keep their text.
 """
 
 from __future__ import annotations
@@ -27,15 +27,15 @@ class _Known(NamedTuple):
     message: str
     remedy: str
     of_all: bool = False
-    """Whether it is of what every table needs."""
+    """Whether the failure affects all tables."""
 
 
 _KNOWN: Final = (
     _Known(
         re.compile(r"[^\n]*(?:No space left on device|Disk quota exceeded)[^\n]*"),
         TransientError,
-        "a disk is full; nothing of the running commit is visible, and the next run does it again",
-        "free space where the lake's warehouse or Spark's local folders (spark.local.dir) lie",
+        "a disk is full; the running commit is not visible, and the next run repeats it",
+        "free space on the disk of the lake's warehouse or of Spark's local folders (spark.local.dir)",
     ),
     _Known(
         re.compile(r"[^\n]*(?:Java heap space|GC overhead limit exceeded)[^\n]*"),
@@ -46,14 +46,14 @@ _KNOWN: Final = (
     _Known(
         re.compile(r"[^\n]*Python worker exited unexpectedly[^\n]*"),
         TransientError,
-        "a Python worker of Spark was killed, most likely for want of memory",
+        "a Python worker of Spark was killed, most likely because it ran out of memory",
         "raise spark.executor.memoryOverhead, or run fewer tasks at once (spark.executor.cores)",
     ),
     _Known(
         re.compile(r"[^\n]*(?:AccessDeniedException|AccessControlException|Permission denied)[^\n]*"),
         ConfigurationError,
         "Spark may not write or read a file",
-        "give the user that runs Spark the right to the lake's warehouse and to the source's files",
+        "grant the user that runs Spark access to the lake's warehouse and to the source's files",
     ),
     _Known(
         re.compile(
@@ -63,8 +63,8 @@ _KNOWN: Final = (
             r"|Transport endpoint is not connected)[^\n]*"
         ),
         TransientError,
-        "the lake can't be reached: no further table is tried, and what was committed stays",
-        "see that Spark reaches the lake's catalog and storage; the next run goes on",
+        "the lake can't be reached: the remaining tables are not tried; earlier commits stay",
+        "check that Spark can reach the lake's catalog and storage; the next run resumes",
         of_all=True,
     ),
     _Known(
@@ -73,8 +73,8 @@ _KNOWN: Final = (
             r"|Error while sending or receiving)[^\n]*"
         ),
         TransientError,
-        "Spark has ended: no further table is tried, and what was committed stays",
-        "look for its last words in the application's log; the next run goes on",
+        "Spark has stopped: the remaining tables are not tried; earlier commits stay",
+        "see the end of the application's log; the next run resumes",
         of_all=True,
     ),
 )
@@ -82,13 +82,13 @@ _LONGEST: Final = 300
 
 
 def explain(error: BaseException) -> CdcError | None:
-    """Tell what a failure means.
+    """Map a failure to an error of this package.
 
     Args:
-        error: Whatever a stage raised; its text may be Spark's, with the traceback of a worker inside.
+        error: The error of a stage; its text may be Spark's, including the traceback of a worker.
 
     Returns:
-        An error of ours, None if the failure is of no known kind.
+        The error, None if the failure is unknown.
     """
     if isinstance(error, CdcError):
         return error
@@ -101,14 +101,14 @@ def explain(error: BaseException) -> CdcError | None:
 
 
 def is_of_all_tables(error: BaseException) -> bool:
-    """Tell whether a failure is of what every table needs, the lake or Spark: no other would fare better."""
+    """Return whether a failure affects all tables, such as one of the lake or Spark."""
     text = str(error)
     known, _ = _known(text)
     return known is not None and known.of_all and error_from_text(text) is None
 
 
 def _known(text: str) -> tuple[_Known | None, str]:
-    """Return the kind of failure that a text tells of, None for none, and the line that says so."""
+    """Return the known failure in a text, None for none, and the matching line."""
     for known in _KNOWN:
         if line := known.pattern.search(text):
             return known, line.group().strip()
@@ -116,7 +116,7 @@ def _known(text: str) -> tuple[_Known | None, str]:
 
 
 def of_one_table(result: TableResult, error: Exception) -> TableResult:
-    """Return a table's result with what kept it from being merged."""
+    """Return a table's result with the error of its merge."""
     known = explain(error)
     if known is None:
         first = (str(error).splitlines() or [""])[0]
@@ -125,17 +125,17 @@ def of_one_table(result: TableResult, error: Exception) -> TableResult:
 
 
 def of_all_tables(tables: Sequence[TableResult]) -> CdcError | None:
-    """Return the error that a job ends with because of its tables, None if all went well.
+    """Return the error of a job whose tables failed, None if none failed.
 
-    It is of the class that all of them have. Where another try may get over some, these decide: it will tell
-    of the others again.
+    It has the class of the tables' errors. Errors that a retry may resolve determine the class: the retry
+    reports the others again.
     """
     failed = [table for table in tables if table.error]
     if not failed:
         return None
     errors = [error_from_text(table.error) or CdcError(table.error) for table in failed]
-    passing = [error for error in errors if not isinstance(error, PERMANENT)]
-    kinds = {type(error) for error in passing or errors}
-    told = "; ".join(f"{t.table}: {t.error.removeprefix(f'[CDC-{t.error_code}] ')}" for t in failed)
+    retryable = [error for error in errors if not isinstance(error, PERMANENT)]
+    kinds = {type(error) for error in retryable or errors}
+    details = "; ".join(f"{t.table}: {t.error.removeprefix(f'[CDC-{t.error_code}] ')}" for t in failed)
     what = f"{len(failed)} of {len(tables)} tables could not be merged"
-    return (kinds.pop() if len(kinds) == 1 else CdcError)(f"{what}: {told}")
+    return (kinds.pop() if len(kinds) == 1 else CdcError)(f"{what}: {details}")

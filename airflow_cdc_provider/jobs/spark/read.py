@@ -1,4 +1,4 @@
-"""Reading a source's partitions on Spark: partitions are pickled, each read by one task, as Arrow batches."""
+"""Reading of a source's partitions on Spark: partitions are pickled, tasks read them as Arrow batches."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ _INLINE_BYTES = 1 << 20
 
 
 class _CountParam:
-    """Adds up counts by name: what Spark calls an AccumulatorParam."""
+    """Adds up counts by name; a Spark AccumulatorParam."""
 
     def zero(self, value: Counter[Any]) -> Counter[Any]:
         return Counter()
@@ -43,7 +43,7 @@ class _CountParam:
 
 
 def new_counts(spark: SparkSession) -> Accumulator[Counter[Any]]:
-    """Return counts that tasks add to; what a task that failed had counted may be counted twice."""
+    """Return an accumulator of counts; counts of failed tasks may be included twice."""
     return spark.sparkContext.accumulator(Counter(), _CountParam())
 
 
@@ -62,11 +62,11 @@ def read_partitions(
         spark: The session.
         reader: From ``Source.reader()`` or ``Source.snapshot_reader()``.
         partitions: From the plan; small ones travel in the task, large ones as data.
-        tasks: Over how many tasks to spread them at most; None for one each.
-        passed_over: Gets what a reader that counts (:class:`~airflow_cdc_provider.sources.abilities.
-            CountsPassedOver`) met and did not yield.
-        reading: Gets what a reader that tells it
-            (:class:`~airflow_cdc_provider.sources.abilities.TellsReading`) did.
+        tasks: Maximum number of tasks; None for one per partition.
+        passed_over: Accumulator for changes that a reader skipped
+            (:class:`~airflow_cdc_provider.sources.abilities.CountsPassedOver`).
+        reading: Accumulator for the metrics of a reader
+            (:class:`~airflow_cdc_provider.sources.abilities.TellsReading`).
     """
     pickled = [pickle.dumps(partition) for partition in partitions]
     if not pickled:
@@ -121,7 +121,7 @@ def _read(
     passed_over: Accumulator[PassedOver] | None = None,
     reading: Accumulator[ReadingCounts] | None = None,
 ) -> Iterator[pa.RecordBatch]:
-    # Pickled by this job's own driver a moment ago.
+    # Pickled by this job's own driver.
     parts = (pickle.loads(blob) for blob in pickled)  # noqa: S301
     counts: PassedOver = Counter()
     done: ReadingCounts = Counter()
@@ -141,11 +141,11 @@ def _read(
 
 @dataclass(frozen=True)
 class Paced:
-    """A reader that is held up between batches. Picklable.
+    """A rate-limited reader. Picklable.
 
     Args:
-        reader: What reads.
-        rows_per_second: At most so many, on average, by each task.
+        reader: The wrapped reader.
+        rows_per_second: Maximum average rate of each task.
     """
 
     reader: Reader
@@ -156,11 +156,11 @@ class Paced:
         return self.read_several([part])
 
     def row_in_words(self, rows: pa.RecordBatch) -> str:
-        """Name a row as the reader does."""
+        """Return the reader's description of a row."""
         return self.reader.row_in_words(rows) if isinstance(self.reader, NamesRows) else ""
 
     def read_several(self, parts: Iterable[Any]) -> Iterator[pa.RecordBatch]:
-        """Read partitions one after the other."""
+        """Read partitions in sequence."""
         free_at = time.monotonic()
         for batch in batches(self.reader, parts):
             yield batch
@@ -170,7 +170,7 @@ class Paced:
 
 
 def batches(reader: Reader, parts: Iterable[Any]) -> Iterator[pa.RecordBatch]:
-    """Read partitions one after the other, over one connection where the reader can."""
+    """Read partitions in sequence, over one connection if the reader supports it."""
     if isinstance(reader, ReadsSeveral):
         return reader.read_several(parts)
     return (batch for part in parts for batch in reader(part))

@@ -1,8 +1,8 @@
 """The Spark session of a job, and the lake inside it.
 
-:func:`build_session` starts or joins a session and adds what this package needs. What ``spark-submit``, the
-cluster's ``spark-defaults.conf`` or a session that runs already has set stays, with one exception: the
-session's time zone is UTC, because change records carry UTC timestamps.
+:func:`build_session` starts or joins a session and adds the settings of this package. Settings of
+``spark-submit``, the cluster's ``spark-defaults.conf`` or a running session take precedence, with one
+exception: the session's time zone is UTC, because change records have UTC timestamps.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from airflow_cdc_provider.lake.iceberg import IcebergLake
 
 ICEBERG_JAR = "org.apache.iceberg:iceberg-spark-runtime-4.1_2.13:1.12.0"
-"""The jar that Iceberg on Spark 4.1 needs, as Maven names it."""
+"""Maven coordinates of the Iceberg jar for Spark 4.1."""
 
 _EXTENSIONS = "spark.sql.extensions"
 _ICEBERG_EXTENSIONS = "org.apache.iceberg.spark.extensions.IcebergSparkSessionExtensions"
@@ -35,13 +35,13 @@ _SHUFFLE_PARTITIONS = "spark.sql.shuffle.partitions"
 def build_session(
     connector: Connector, app_name: str, *, extra_conf: Mapping[str, str] | None = None
 ) -> SparkSession:
-    """Start a Spark session for a connector, or join the one that runs.
+    """Start a Spark session for a connector, or join the running one.
 
     Args:
         connector: The declaration; its ``lake.catalog_options`` declare the catalog unless Spark's own
             configuration does.
-        app_name: Name of the application, unless ``spark-submit`` gave one.
-        extra_conf: Further Spark settings. They win over this package's, not over what Spark has already.
+        app_name: Name of the application, unless ``spark-submit`` sets one.
+        extra_conf: Further Spark settings. They override this package's, not existing ones of Spark.
 
     Returns:
         The session.
@@ -59,14 +59,18 @@ def build_session(
     else:
         _require_java()
         os.environ.setdefault("PYSPARK_PYTHON", extra.get("spark.pyspark.python", sys.executable))
-        launch = SparkConf(loadDefaults=False)  # class path and memory are settled when the JVM starts
+        launch = SparkConf(loadDefaults=False)  # class path and memory are fixed when the JVM starts
         launch.setAll([(name, value) for name, value in extra.items() if not name.startswith("spark.sql.")])
         SparkContext._ensure_initialized(conf=launch)
         present = dict(SparkConf(_jvm=SparkContext._jvm).getAll())
-    wanted = {"spark.app.name": app_name, "spark.master": "local[*]", **settings(connector, present, extra)}
+    configured = {
+        "spark.app.name": app_name,
+        "spark.master": "local[*]",
+        **settings(connector, present, extra),
+    }
     _require_iceberg(SparkContext._jvm)
     builder = SparkSession.builder
-    for name, value in wanted.items():
+    for name, value in configured.items():
         if name not in present or name in {_EXTENSIONS, _TIME_ZONE}:
             builder = builder.config(name, value)
     session = builder.getOrCreate()
@@ -78,7 +82,7 @@ def build_session(
 
 
 def build_lake(spark: SparkSession, connector: Connector) -> IcebergLake:
-    """Return the lake in which a connector's tables live.
+    """Return the lake of a connector's tables.
 
     Args:
         spark: A session from :func:`build_session`.
@@ -104,12 +108,12 @@ def build_lake(spark: SparkSession, connector: Connector) -> IcebergLake:
 def settings(
     connector: Connector, present: Mapping[str, str], extra: Mapping[str, str] | None = None
 ) -> dict[str, str]:
-    """Return the Spark settings that a connector's jobs want.
+    """Return the Spark settings of a connector's jobs.
 
     Args:
         connector: The declaration.
-        present: What Spark has already; decides whether the catalog is declared.
-        extra: Further settings, which win over this package's.
+        present: Existing settings of Spark; they determine whether the catalog is declared.
+        extra: Further settings, which override this package's.
 
     Raises:
         ConfigurationError: Nothing declares the catalog.
@@ -133,8 +137,8 @@ def settings(
         "spark.python.unix.domain.socket.enabled": "true",
         "spark.pyspark.python": os.environ.get("PYSPARK_PYTHON", sys.executable),
         "spark.sql.execution.arrow.pyspark.enabled": "true",
-        # A merge says itself how it joins and shuffles. Adapting would run each stage as a job, planned anew,
-        # and compute the broadcast keys twice.
+        # A merge defines its joins and shuffles. Adaptive execution would run each stage as a job, plan it
+        # again, and compute the broadcast keys twice.
         "spark.sql.adaptive.enabled": "false",
         **extra,
         _EXTENSIONS: ",".join(extensions),
@@ -149,7 +153,7 @@ def _require_java() -> None:
     java = str(Path(home, "bin", "java")) if home else shutil.which("java")
     if java is None or not os.access(java, os.X_OK):
         raise ConfigurationError(
-            "Spark needs Java and there is none",
+            "Spark needs Java, which is not installed",
             expected="JAVA_HOME, or java on the PATH; version 17 or 21",
             found=f"JAVA_HOME={home!r}" if home else "neither",
             remedy="install a JRE, for example: apt-get install openjdk-17-jre-headless",

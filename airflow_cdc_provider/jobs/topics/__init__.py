@@ -1,4 +1,4 @@
-"""What a declaration's ``publish`` means for all topics: their names and rules, and how records are encoded.
+"""Effect of the declaration's ``publish`` on all topics: their names and rules, and the encoding of records.
 
-It knows nothing else of ``jobs``; events, channels and publishing stand on it.
+It imports nothing else of ``jobs``; events, channels and publishing import it.
 """

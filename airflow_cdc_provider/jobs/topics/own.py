@@ -1,4 +1,4 @@
-"""Topics of a connector that are not tables': heartbeats, transactions, schema changes, signals."""
+"""Topics of a connector other than those of tables: heartbeats, transactions, schema changes, signals."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def transactions_topic(connector: Connector) -> str:
 
 
 def schema_changes_topic(connector: Connector) -> str:
-    """Return the topic of schema changes; of Vitess it is the prefix alone, as Debezium has it."""
+    """Return the topic of schema changes; for Vitess it is only the prefix, as in Debezium."""
     publish = connector.publish
     if isinstance(connector.source, VitessOptions):
         return topic_name(publish.vitess.schema_changes_topic or connector.topic_prefix)
@@ -31,5 +31,5 @@ def schema_changes_topic(connector: Connector) -> str:
 
 
 def signals_topic(connector: Connector) -> str:
-    """Return the topic that signals come by."""
+    """Return the topic of signals."""
     return connector.signals.kafka.topic or f"{connector.topic_prefix}-signal"

@@ -1,4 +1,4 @@
-"""By what rules a connector's topics are made: ``publish.topics``, and what topics of other kinds need."""
+"""Rules for the creation of a connector's topics: ``publish.topics``, and rules for other kinds of topics."""
 
 from __future__ import annotations
 
@@ -20,11 +20,11 @@ from airflow_cdc_provider.kafka.topics import TopicMaker, TopicRule
 
 
 def topic_rules(connector: Connector) -> tuple[TopicRule, ...]:
-    """Return the rules by which a connector's topics are made, in the order in which they are asked.
+    """Return the rules for the creation of a connector's topics, in the order of their evaluation.
 
-    Groups come first. Topics that are not tables' have one partition: their records are in order only so.
-    In those of transactions and schema changes a record doesn't replace the one before of its key, so what
-    tables' topics may be, compacted, they are not. The last rule is for all others.
+    Groups come first. Topics other than those of tables have one partition, to keep their records in order.
+    In those of transactions and schema changes a record doesn't replace the previous one of its key, so they
+    are never compacted, even if the topics of tables are. The last rule applies to all others.
     """
     options = connector.publish.topics
     groups = (
@@ -68,17 +68,17 @@ def topic_rules(connector: Connector) -> tuple[TopicRule, ...]:
 
 
 def topic_maker(connector: Connector, settings: ClientSettings) -> TopicMaker | None:
-    """Return what makes missing topics; None where brokers or people do."""
+    """Return the creator of missing topics; None to leave that to brokers or operators."""
     return TopicMaker(settings, topic_rules(connector)) if connector.publish.topics.create else None
 
 
 @dataclass(frozen=True)
 class CreatedTopics:
-    """What became of a connector's topics.
+    """Created and existing topics of a connector.
 
     Args:
-        made: Those that were missing.
-        there: Those that weren't; they stay as they are.
+        made: Topics that were created.
+        there: Topics that existed; they are unchanged.
     """
 
     made: Sequence[str]
@@ -86,7 +86,7 @@ class CreatedTopics:
 
 
 def topic_of_table(connector: Connector, table: str) -> str:
-    """Name the topic of a table's events, before transforms that route them elsewhere.
+    """Return the topic of a table's events, before transforms that route them elsewhere.
 
     Args:
         connector: The declaration.
@@ -101,26 +101,26 @@ def topic_of_table(connector: Connector, table: str) -> str:
 
 
 def create_topics(connector: Connector, tables: Sequence[str], values: Mapping[str, Any]) -> CreatedTopics:
-    """Make the topics of tables, of what stands beside them, and of positions, where they are missing.
+    """Create the missing topics of tables, of transactions and schema changes, and of positions.
 
     Args:
-        connector: The declaration; ``publish.topics`` says with what, also where ``create`` is false.
+        connector: The declaration; ``publish.topics`` has the rules, which apply even if ``create`` is false.
         tables: Its tables.
-        values: Librdkafka's settings of the Kafka connection.
+        values: librdkafka settings of the Kafka connection.
 
     Raises:
-        ConfigurationError: A rule, a login or a right is wrong; or the connector publishes nothing.
-        TransientError: The brokers don't answer.
+        ConfigurationError: A rule, login or permission is invalid; or the connector doesn't publish.
+        TransientError: The brokers don't respond.
     """
     publish = connector.publish
     settings = ClientSettings(values, publish.kafka.producer, publish.kafka.consumer)
-    wanted = {topic_of_table(connector, table) for table in tables}
+    names = {topic_of_table(connector, table) for table in tables}
     if publish.transactions:
-        wanted.add(transactions_topic(connector))
+        names.add(transactions_topic(connector))
     if publish.schema_changes:
-        wanted.add(schema_changes_topic(connector))
-    made = TopicMaker(settings, topic_rules(connector)).make_missing(wanted)
+        names.add(schema_changes_topic(connector))
+    made = TopicMaker(settings, topic_rules(connector)).make_missing(names)
     own = publish.kafka.positions_topic or f"{connector.topic_prefix}.cdc-positions"
-    copies = publish.kafka.positions_replication
-    PositionsTopic(settings, own, connector.name, copies).make(publish.kafka.slices)
-    return CreatedTopics(made, tuple(sorted(wanted - set(made))))
+    replication = publish.kafka.positions_replication
+    PositionsTopic(settings, own, connector.name, replication).make(publish.kafka.slices)
+    return CreatedTopics(made, tuple(sorted(names - set(made))))

@@ -1,4 +1,4 @@
-"""What a connector's ``publish`` options mean to the encoder and to envelopes of every source."""
+"""Settings of the encoder and of all sources' envelopes, from a connector's ``publish`` options."""
 
 from __future__ import annotations
 
@@ -25,11 +25,11 @@ from airflow_cdc_provider.kafka.registry import RegistrySettings, client_setting
 
 
 def converters_of(connector: Connector, registrar: Registrar | None = None) -> Converters:
-    """Return how a connector's keys and values are written.
+    """Return the converters of a connector's keys and values.
 
     Args:
         connector: The connector.
-        registrar: Gives schemas their ids; without it bytes have none before them.
+        registrar: Assigns ids to schemas; without it encoded bytes have no schema id.
     """
     publish = connector.publish
     return Converters(
@@ -44,14 +44,14 @@ def converters_of(connector: Connector, registrar: Registrar | None = None) -> C
 
 
 def registry_settings(connector: Connector, values: Mapping[str, Any]) -> RegistrySettings | None:
-    """Return how a connector's registry is used; None where none takes part.
+    """Return the settings of a connector's schema registry; None without a registry.
 
     Args:
         connector: The connector.
         values: Values of the registry's connection; empty for none.
 
     Raises:
-        ConfigurationError: The connection is wrong, or nothing tells the address.
+        ConfigurationError: The connection is invalid or has no address.
     """
     registry = connector.publish.registry
     if not registry.enabled:
@@ -66,7 +66,7 @@ def registry_settings(connector: Connector, values: Mapping[str, Any]) -> Regist
 
 
 def headers_of(connector: Connector) -> tuple[tuple[str, str], ...]:
-    """Return the headers that all data records of a run have: names and JSON texts; none of Cassandra's."""
+    """Return the headers of all data records of a run, as names and JSON texts; empty for Cassandra."""
     publish = connector.publish
     if connector.type == "cassandra" or not publish.headers:
         return ()
@@ -74,10 +74,10 @@ def headers_of(connector: Connector) -> tuple[tuple[str, str], ...]:
 
 
 def topics_of(connector: Connector) -> TopicNaming:
-    """Return how a connector's topics are named.
+    """Return the naming of a connector's topics.
 
     Raises:
-        ConfigurationError: The class that is to name them can't be loaded.
+        ConfigurationError: The declared naming class can't be loaded.
     """
     publish = connector.publish
     strategy = load_strategy(publish.topic_naming) if publish.topic_naming else None
@@ -87,18 +87,18 @@ def topics_of(connector: Connector) -> TopicNaming:
 def encoded(
     connector: Connector, pieces: Sequence[Piece], registrar: Registrar | None = None
 ) -> pa.RecordBatch:
-    """Transform records as a connector wants it, and encode them.
+    """Apply a connector's transforms to records, and encode them.
 
     Args:
         connector: The connector.
         pieces: Its records.
-        registrar: Gives schemas their ids; None for none.
+        registrar: Assigns ids to schemas; None for none.
 
     Returns:
         Records in the order of their rows, whose number is in ``row``.
 
     Raises:
-        ConfigurationError: A transform doesn't fit the records.
+        ConfigurationError: A transform doesn't support the records.
     """
     publish = connector.publish
     documents = publish.unwrap.enabled or publish.outbox.enabled
@@ -110,32 +110,31 @@ def encoded(
 def encoded_events(
     connector: Connector, pieces: Sequence[Piece], registrar: Registrar | None = None
 ) -> pa.RecordBatch:
-    """Do as :func:`encoded`, with what the source told: records that can't be made may be set apart.
+    """Encode events of the source like :func:`encoded`; records that can't be built may become dead letters.
 
-    That is what ``publish.kafka.refused: quarantine`` asks for. They are in the place of what they should be,
-    with their ``fault``.
+    ``publish.kafka.refused: quarantine`` enables that. Such records keep their position and have a ``fault``.
     """
     if not connector.publish.kafka.sets_apart:
         return encoded(connector, pieces, registrar)
-    asked = None if registrar is None else Answering(registrar)
+    answering = None if registrar is None else Answering(registrar)
     return made_with_faults(
         [piece for piece in pieces if len(piece.rows)],
-        lambda some: encoded(connector, some, asked),
+        lambda some: encoded(connector, some, answering),
         converters_of(connector),
-        asked,
+        answering,
     )
 
 
 def heartbeat_of(connector: Connector, now_ms: int, registrar: Registrar | None = None) -> pa.RecordBatch:
-    """Make a connector's heartbeat.
+    """Build a connector's heartbeat.
 
     Args:
         connector: The connector.
-        now_ms: When it is made, ms since 1970.
-        registrar: Gives schemas their ids; None for none.
+        now_ms: Build time, ms since 1970.
+        registrar: Assigns ids to schemas; None for none.
 
     Returns:
-        One record, as the encoder makes them.
+        One encoded record.
     """
     envelope = build_heartbeat(heartbeats_topic(connector), connector.topic_prefix, now_ms)
     beat = Piece(envelope, np.zeros(1, np.int64))
@@ -143,18 +142,18 @@ def heartbeat_of(connector: Connector, now_ms: int, registrar: Registrar | None 
 
 
 def without_skipped(events: pa.RecordBatch, connector: Connector, skipped: Counter[str]) -> pa.RecordBatch:
-    """Leave out events whose kind the connector skips, and count them.
+    """Drop events whose kind the connector skips, and count them.
 
     Args:
-        events: Decoded events with a column ``op``, in the source's own codes; ``c`` and ``i`` are one.
+        events: Decoded events with a column ``op``, in the source's codes; ``c`` and ``i`` are equivalent.
         connector: The connector.
-        skipped: Gets their number by code.
+        skipped: Counts them by code.
     """
-    wanted = set(connector.publish.skipped_operations)
-    if not wanted:
+    operations = set(connector.publish.skipped_operations)
+    if not operations:
         return events
-    if wanted & {"c", "i"}:
-        wanted |= {"c", "i"}
-    out = pc.is_in(events["op"], value_set=pa.array(sorted(wanted), pa.utf8()))
+    if operations & {"c", "i"}:
+        operations |= {"c", "i"}
+    out = pc.is_in(events["op"], value_set=pa.array(sorted(operations), pa.utf8()))
     skipped.update(events["op"].filter(out).to_pylist())
     return events.filter(pc.invert(out))

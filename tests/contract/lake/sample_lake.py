@@ -19,8 +19,8 @@ from airflow_cdc_provider.connector import Connector
 from airflow_cdc_provider.jobs.channels.notification_table import TableChannel
 from airflow_cdc_provider.jobs.merging.decode import FAULT_TYPE
 from airflow_cdc_provider.jobs.merging.quarantine import Quarantine
-from airflow_cdc_provider.jobs.publishing.refused_records import RefusedRecords
-from airflow_cdc_provider.jobs.publishing.standing import Standing, StandingTable
+from airflow_cdc_provider.jobs.publishing.dead_letters import DeadLetters
+from airflow_cdc_provider.jobs.publishing.pulsar_position import PulsarPosition, PulsarPositionTable
 from airflow_cdc_provider.jobs.resuming.progress import Progress, SnapshotProgress
 from airflow_cdc_provider.jobs.resuming.snapshot_requests import (
     SignalRecord,
@@ -108,7 +108,7 @@ MIRROR_STATE = MirrorState(
     statics_commit="commit-1",
 )
 STATICS_STATE = StaticsState(Head(None), "commit-1", 1, 1_900_000_000)
-STANDING = Standing("shop-1", PublishPosition("shop", 1, records=2, now_ns=3, form="f", state="{}"))
+STANDING = PulsarPosition("shop-1", PublishPosition("shop", 1, records=2, now_ns=3, form="f", state="{}"))
 _COLUMNS = pa.schema([pa.field("k", pa.int32()), pa.field("s", pa.string()), pa.field("v", pa.float64())])
 _STATICS = StaticColumns(("k",), ("s",))
 
@@ -136,10 +136,10 @@ class SampleLake:
         )
         self.mirror = Mirror(lake, f"{namespace}.orders", statics_apart=True)
         self.quarantine = Quarantine(lake.table(f"{namespace}.shop_quarantine", layout.QUARANTINE))
-        self.dead_letters = RefusedRecords(
+        self.dead_letters = DeadLetters(
             lake.spark, lake.table(f"{namespace}.shop_refused", layout.DEAD_LETTERS)
         )
-        self.published = StandingTable(lake.table(f"{namespace}.shop_published", layout.PUBLISHED))
+        self.published = PulsarPositionTable(lake.table(f"{namespace}.shop_published", layout.PUBLISHED))
 
     def write(self) -> None:
         """Write content into every table by the provider's own code."""

@@ -35,10 +35,10 @@ class _Watched(JobContext):
 
     events: list[SnapshotEvent]
 
-    def happened(self, event: SnapshotEvent) -> None:
+    def record(self, event: SnapshotEvent) -> None:
         """Keep it, and do what every job does."""
         self.events.append(event)
-        super().happened(event)
+        super().record(event)
 
 
 class Signalled:
@@ -94,7 +94,7 @@ class Signalled:
         self.declaration[section] = {**self.declaration.get(section, {}), **options}
 
     def run(self, stage: str = "sync", **options: Any) -> JobResult:
-        """Run a stage as a job of its own; what happened to snapshots is added to ``events``."""
+        """Run a stage as a job of its own; what record to snapshots is added to ``events``."""
         connector = Connector.from_dict(self.declaration)
         lake = build_lake(self.spark, connector)
         lake.create_namespace(connector.namespace)
@@ -135,7 +135,7 @@ class Signalled:
         return next(record.outcome for record in self.state.records if record.id == identity)
 
     def told(self, identity: str) -> list[str]:
-        """List the kinds of what happened by a signal, repeated ones once."""
+        """List the kinds of what record by a signal, repeated ones once."""
         kinds = [event.kind for event in self.events if event.request_id == identity]
         return [kind for n, kind in enumerate(kinds) if n == 0 or kinds[n - 1] != kind]
 

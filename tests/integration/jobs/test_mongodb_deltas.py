@@ -79,7 +79,7 @@ def test_documents_that_are_not_known_are_read_again(
 
     (outcome,) = run_stage("sync", shop, connection).tables
 
-    assert outcome.note.endswith("keys in doubt were read again")
+    assert outcome.note.endswith("unresolved keys were reread")
     assert not outcome.doubtful
     mirror = f"{database.name}.{database.name}_things"
     assert assert_mirror_equals_collection(spark, database.things, mirror) == 7
@@ -119,6 +119,6 @@ def test_a_mirror_created_with_documents_continues_without_them(
     run_stage("sync", declaration(database.name), connection)
     database.things.update_many({"_id": {"$gte": 1}}, {"$set": {"w": 1}})
     (outcome,) = run_stage("sync", declaration(database.name), connection).tables
-    assert outcome.note == "1 keys in doubt were read again", "the others are known by now"
+    assert outcome.note == "1 unresolved keys were reread", "the others are known by now"
     mirror = f"{database.name}.{database.name}_things"
     assert assert_mirror_equals_collection(spark, database.things, mirror) == 5

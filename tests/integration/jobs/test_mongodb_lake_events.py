@@ -209,8 +209,9 @@ def test_quarantined_events_are_reported(
 
     assert path.read_text() == ""
     assert result.findings[:2] == (
-        "left out: the stream at 01: BROKEN-EVENT: odd",
-        f"left out: {database.name}.orders at 02: the change event is broken BSON or lacks ns or documentKey",
+        "undecodable: the stream at 01: BROKEN-EVENT: odd",
+        f"undecodable: {database.name}.orders at 02: "
+        "the change event is broken BSON or lacks ns or documentKey",
     )
     strict = {**shop, "source": {**shop["source"], "advanced": {"strict": True}}}
     with pytest.raises(CorruptInput, match="BROKEN-EVENT: odd"):
@@ -280,7 +281,7 @@ def test_what_a_merge_reads_again_is_no_event(
     run_stage("capture", shop, connection)
     database.things.delete_one({"_id": "goes"})
     (outcome,) = run_stage("merge", shop, connection).tables
-    assert outcome.note == "2 keys in doubt were read again"
+    assert outcome.note == "2 unresolved keys were reread"
     run_stage("capture", shop, connection)
 
     reported = [

@@ -394,7 +394,7 @@ def test_a_full_disk_is_reported_and_the_next_run_resumes(
 
     assert (failed.ok, failed.error_code) == (False, "TRANSIENT")
     assert "a disk is full" in failed.error
-    assert "free space where the lake's warehouse" in failed.error
+    assert "free space on the disk of the lake's warehouse" in failed.error
     subprocess.run(["mount", "-o", "remount,size=200m", str(small_disk)], check=True)
     outcome = application.wait(application.start("sync", shop, connection))
     assert outcome.ok, outcome.error

@@ -129,7 +129,7 @@ def test_refused_records_are_told_or_set_apart_and_foreign_positions_are_refused
     outcome = run_stage("publish", apart, both)
     assert outcome.published is not None
     assert (outcome.published.records, outcome.published.refused) == (20, 1)
-    assert any("1 records were refused by the broker" in finding for finding in outcome.findings)
+    assert any("1 records that the broker refused" in finding for finding in outcome.findings)
     assert len(read(kafka_server, topics)) == 20
 
     with pytest.raises(ConfigurationError, match="expected a batch from 1 to"):

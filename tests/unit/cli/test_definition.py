@@ -108,7 +108,7 @@ def test_airflow_cdc_events_prints_events_and_nothing_else(tmp_path: Path) -> No
     assert done.returncode == 0, done.stderr
     (line,) = done.stdout.splitlines()
     assert json.loads(line)["topic"] == "shop.shop.c"
-    assert done.stderr.splitlines()[-1] == "summary: 1 places of the input were left out"
+    assert done.stderr.splitlines()[-1] == "summary: 1 records of the input could not be decoded"
 
 
 def test_logs_stay_out_of_the_output(tmp_path: Path) -> None:

@@ -60,8 +60,8 @@ def test_broken_places_are_counted_on_stderr(
     out, err = capfdbinary.readouterr()
     assert len(out.splitlines()) == 30
     lines = err.decode().splitlines()
-    assert lines[0].startswith(f"left out: {tmp_path / 'stream.bson'} at byte {len(insert(0))}: ")
-    assert lines[-2:] == ["left out: and 9 more", "summary: 29 places of the input were left out"]
+    assert lines[0].startswith(f"undecodable: {tmp_path / 'stream.bson'} at byte {len(insert(0))}: ")
+    assert lines[-2:] == ["undecodable: and 9 more", "summary: 29 records of the input could not be decoded"]
 
 
 def test_strict_ends_with_exit_code_1(tmp_path: Path, capfdbinary: pytest.CaptureFixture[bytes]) -> None:

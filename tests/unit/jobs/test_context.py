@@ -25,8 +25,8 @@ def context(tables: list[str], lake: dict[str, str]) -> JobContext:
 @pytest.mark.parametrize(
     ("tables", "lake", "shared"),
     [
-        (["a_b.c", "a.b_c"], {}, "a_b.c and a.b_c would both be kept in n.a_b_c"),
-        (["k.t", "k.t__side"], {}, "k.t and k.t__side would both be kept in n.k_t__side"),
+        (["a_b.c", "a.b_c"], {}, "a_b.c and a.b_c would both be stored in n.a_b_c"),
+        (["k.t", "k.t__side"], {}, "k.t and k.t__side would both be stored in n.k_t__side"),
         (["k.t__statics", "k.t"], {"statics": "table"}, "k.t__statics and k.t .* n.k_t__statics"),
         (["shop.changes"], {}, "the changes table of shop and shop.changes .* n.shop_changes"),
     ],

@@ -75,7 +75,7 @@ def context(source: Any = None, **snapshot: Any) -> Any:
         spec=SimpleNamespace(options={}),
         stopping=lambda: False,
         snapshot=None,
-        tells_of_snapshots=InitialSnapshot(Notifier(), "shop"),
+        snapshot_notifier=InitialSnapshot(Notifier(), "shop"),
     )
 
 
@@ -105,14 +105,14 @@ def test_a_place_that_is_gone_is_a_choice(
 ) -> None:
     asked = context(**snapshot)
     if raised is None:
-        lost_position.goes_on(asked, LOST)
+        lost_position.continue_after_loss(asked, LOST)
         assert [p.lost for p in progress(asked).snapshots.values()] == [
             "the oplog begins later; changes since noon"
         ] * 2
         assert all(p.outdated for p in progress(asked).snapshots.values()), "it is told until a snapshot"
     else:
         with pytest.raises(PositionLost) as told:
-            lost_position.goes_on(asked, LOST)
+            lost_position.continue_after_loss(asked, LOST)
         assert type(told.value) is raised
         assert isinstance(error_from_text(str(told.value)), PositionLost)
         assert isinstance(told.value, PERMANENT)
@@ -125,7 +125,7 @@ def test_a_place_that_is_gone_is_a_choice(
 def test_a_table_that_was_never_read_is_not_taken_for_read_by_going_on() -> None:
     asked = context(on_lost_position="go_on")
     asked.changes.offset = Progress({"at": 1}, {"s.a": SnapshotProgress(True, began_us=1)}).to_offset()
-    lost_position.goes_on(asked, LOST)
+    lost_position.continue_after_loss(asked, LOST)
     assert due_tables(asked, progress(asked)) == ["s.b"]
 
 

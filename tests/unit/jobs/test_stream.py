@@ -30,7 +30,7 @@ def streamed(
     """Run the stage with rounds that a test says."""
     monkeypatch.setattr(stage, "sync", lambda context: one())
     monkeypatch.setattr(stage, "busy", lambda context: False)
-    monkeypatch.setattr(stage, "waiting", lambda context: False)
+    monkeypatch.setattr(stage, "has_signals", lambda context: False)
     context: Any = SimpleNamespace(
         spec=SimpleNamespace(options={"state_path": str(path), **options}),
         connector=SimpleNamespace(name="shop", snapshot=SimpleNamespace(mode="initial")),

@@ -33,7 +33,7 @@ def synced(monkeypatch: pytest.MonkeyPatch, outcome: JobResult) -> JobResult:
         stopping=lambda: False,
         source=None,
         snapshot=None,
-        tells_of_snapshots=InitialSnapshot(Notifier(), "shop"),
+        snapshot_notifier=InitialSnapshot(Notifier(), "shop"),
     )
 
     def publish(_: Any) -> Any:

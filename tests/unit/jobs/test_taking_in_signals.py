@@ -84,7 +84,7 @@ class Job:
 
     def take_in(self) -> SignalState:
         state = cast("ChangesState", None)
-        self.progress, _ = signals._take_in(cast("JobContext", self), self.progress, state)
+        self.progress, _ = signals._receive(cast("JobContext", self), self.progress, state)
         return self.progress.signals
 
 
@@ -141,11 +141,11 @@ def test_the_same_trouble_is_logged_once_and_told_until_it_is_over(caplog: pytes
     with caplog.at_level(logging.WARNING):
         for _ in range(3):
             job.take_in()
-    assert caplog.text.count("channel box is read again later") == 1
-    assert "no broker answers" in job.signals.troubles["box"]
+    assert caplog.text.count("channel box can't be read now") == 1
+    assert "no broker answers" in job.signals.errors["box"]
     box.trouble = None
     job.take_in()
-    assert job.signals.troubles == {}
+    assert job.signals.errors == {}
 
 
 def test_a_channel_that_can_never_be_read_ends_the_job() -> None:

@@ -75,7 +75,7 @@ def test_no_java_is_a_configuration_error(
     if home:
         monkeypatch.setenv("JAVA_HOME", str(tmp_path / home))
     monkeypatch.setattr("pyspark.sql.SparkSession.getActiveSession", lambda: None)
-    with pytest.raises(ConfigurationError, match=r"needs Java and there is none.*install a JRE"):
+    with pytest.raises(ConfigurationError, match=r"needs Java, which is not installed.*install a JRE"):
         build_session(connector(catalog_options=LOCAL), "test")
 
 

@@ -1,4 +1,4 @@
-"""Events of Cassandra's records: Debezium's and DataStax's, with rows before and after where they are wanted.
+"""Events of Cassandra's records in the forms of Debezium and DataStax, optionally with rows before and after.
 
-Both recordings and the changes table come here; what reads either stands above.
+Both recordings and the changes table use it; the readers of either are outside of this folder.
 """

@@ -18,6 +18,7 @@ from airflow_cdc_provider.events.envelopes import cassandra as cassandra_envelop
 from airflow_cdc_provider.events.envelopes import datastax as datastax_envelope
 from airflow_cdc_provider.events.transforms.pieces import Piece
 from airflow_cdc_provider.exceptions import ConfigurationError
+from airflow_cdc_provider.jobs.events.cassandra.before_images import data_of
 from airflow_cdc_provider.jobs.events.cassandra.records import (
     EventSettings,
     Numbered,
@@ -29,12 +30,11 @@ from airflow_cdc_provider.jobs.events.cassandra.records import (
     nodes_of,
     note,
     runs_of,
+    selected_changes,
     table_ids_of,
-    wanted_changes,
 )
+from airflow_cdc_provider.jobs.events.cassandra.reread_rows import as_read, last_of_each_row
 from airflow_cdc_provider.jobs.events.cassandra.row_states import row_states
-from airflow_cdc_provider.jobs.events.cassandra.rows_again import as_read, last_of_each_row
-from airflow_cdc_provider.jobs.events.cassandra.rows_before import data_of
 from airflow_cdc_provider.jobs.events.damage import Damage
 from airflow_cdc_provider.jobs.events.made import Made
 from airflow_cdc_provider.jobs.events.order import EVENT_BITS, event_order
@@ -45,10 +45,10 @@ from airflow_cdc_provider.sources.cql.schema import TableSchema
 
 
 def whole_rows(settings: EventSettings, batches: Iterable[Numbered], damage: Damage) -> Iterator[Made]:
-    """Make the row after each change, of a write that several nodes logged once; or each row as it is now.
+    """Build the row after each change, once per write that several nodes logged; or each row as it is now.
 
-    Of rows after changes all are kept in memory: the last may change the first row. Rows as they are now are
-    made of each batch by itself where that is wanted: what else is read must not decide what a batch has.
+    Rows after changes are built in memory from all records: the last change may affect the first row. Rows
+    as they are now are built batch by batch if requested, so that a batch's events don't depend on others.
     """
     connector = settings.connector
     if set(connector.publish.skipped_operations) - {"t"}:
@@ -59,7 +59,7 @@ def whole_rows(settings: EventSettings, batches: Iterable[Numbered], damage: Dam
         )
     if connector.publish.cassandra.reread and settings.read_again is None:
         raise ConfigurationError(
-            "rows of a recording can't be read again",
+            "rows of a recording can't be read from the source",
             expected="publish.cassandra.reread false",
             remedy="or print events of what was captured, with --from-lake and a connection",
         )
@@ -79,18 +79,18 @@ def _whole_rows(settings: EventSettings, batches: Iterable[Numbered], damage: Da
     damage.skipped["t"] += count_truncations(records["kind"])
     table_ids = table_ids_of(records, source)
     rows: list[np.ndarray] = []
-    made: list[pa.RecordBatch] = []
+    parts: list[pa.RecordBatch] = []
     for schema in settings.tables():
         ours = pc.equal(table_ids, bytes.fromhex(schema.id)).fill_null(False)
         if not pc.any(ours).as_py():
             continue
         codec = source.codec_of(schema)
         left_out = whole_columns(excluded_of(schema, excluded, former=schema.id in former))
-        states, places = _states(settings, codec, records, ours, damage)
+        states, positions = _states(settings, codec, records, ours, damage)
         if connector.publish.cassandra.reread:
-            gone = schema.id in former
-            once = numbers if settings.by_batch else np.zeros_like(numbers)
-            states, places = _states_now(settings, codec, states, places, once, gone=gone)
+            dropped = schema.id in former
+            groups = numbers if settings.by_batch else np.zeros_like(numbers)
+            states, positions = _states_now(settings, codec, states, positions, groups, dropped=dropped)
         options = envelope_options(connector, codec.schema, left_out)
         decoder = RowDecoder(codec.schema, key_in_value=options.key_in_value)
         for of_partition in (False, True):
@@ -101,19 +101,19 @@ def _whole_rows(settings: EventSettings, batches: Iterable[Numbered], damage: Da
             envelope = datastax_envelope.build(part, schema.keyspace, schema.name, options)
             piece = Piece(envelope, np.flatnonzero(chosen))
             written = encoded_events(connector, [piece], settings.registrar)
-            made.append(written)
-            rows.append(places[written["row"].to_numpy()])
-    if made:
-        in_turn = in_order(made, np.concatenate(rows))
+            parts.append(written)
+            rows.append(positions[written["row"].to_numpy()])
+    if parts:
+        ordered = in_order(parts, np.concatenate(rows))
         of_batch = numbers[np.sort(np.concatenate(rows)) >> EVENT_BITS]
         for start, end in runs_of(of_batch):
-            yield Made(int(of_batch[start]), in_turn.slice(start, end - start))
+            yield Made(int(of_batch[start]), ordered.slice(start, end - start))
 
 
 def envelope_options(
     connector: Connector, schema: TableSchema, left_out: Sequence[str]
 ) -> datastax_envelope.EnvelopeOptions:
-    """Return what a connector's envelopes of a table's whole rows look like; some columns are left out."""
+    """Return the options of a connector's envelopes for a table's whole rows without some columns."""
     return datastax_envelope.EnvelopeOptions(
         topics_of(connector),
         json=connector.publish.value == "json",
@@ -141,11 +141,12 @@ def _states(
         codec.rules,
         clustered=bool(codec.schema.clustering),
     )
-    copies = copies_of(decoded.contributions, of_change, changes.num_rows)
-    damage.skipped["copy"] += int(np.count_nonzero(copies))
+    duplicates = replica_duplicates(decoded.contributions, of_change, changes.num_rows)
+    damage.skipped["replica duplicate"] += int(np.count_nonzero(duplicates))
     latest = np.full(changes.num_rows, np.iinfo(np.int64).min)
     np.maximum.at(latest, of_change, latest_times(decoded.contributions["state"]))
     change = states["change"].to_numpy()
+    chosen = selected_changes(settings.source, codec.schema.id, changes) & ~duplicates
     columns = {
         "key": states["key"],
         "key_state": states["key_state"],
@@ -156,7 +157,7 @@ def _states(
         "written_at": pa.array(latest[change]),
         "of_partition": states["key_state"].is_null(),
         "index": cassandra_envelope.event_index(states["change"]),
-        "captured": pa.array((wanted_changes(settings.source, codec.schema.id, changes) & ~copies)[change]),
+        "captured": pa.array(chosen[change]),
     }
     if settings.connector.publish.cassandra.node_header:
         columns["node"] = nodes_of(changes).take(states["change"])
@@ -167,33 +168,33 @@ def _states_now(
     settings: EventSettings,
     codec: CassandraCodec,
     states: pa.RecordBatch,
-    places: np.ndarray,
+    positions: np.ndarray,
     numbers: np.ndarray,
     *,
-    gone: bool,
+    dropped: bool,
 ) -> tuple[pa.RecordBatch, np.ndarray]:
-    """Return the rows that states are of, each once per number, as the source has them now.
+    """Return the current rows of states, each row once per group of records.
 
     Args:
-        settings: How events are made; it can read again.
-        codec: The table's.
-        states: Of :func:`_states`.
-        places: Likewise.
-        numbers: Per record, among which ones a row is told once.
-        gone: The table was dropped, so that nothing is there to be read.
+        settings: The settings of events, with a reader of rows.
+        codec: The table's codec.
+        states: States of :func:`_states`.
+        positions: Positions of :func:`_states`.
+        numbers: Per record, the number of its group.
+        dropped: Whether the table was dropped, so that it has no rows to read.
     """
     captured = np.flatnonzero(states["captured"])
-    states, places = states.take(pa.array(captured)), places[captured]
-    of_batch = numbers[places >> EVENT_BITS]
+    states, positions = states.take(pa.array(captured)), positions[captured]
+    of_batch = numbers[positions >> EVENT_BITS]
     last = np.concatenate(
         [
             np.empty(0, np.int64),
             *(start + last_of_each_row(states.slice(start, end - start)) for start, end in runs_of(of_batch)),
         ]
     )
-    states, places = states.take(pa.array(last)), places[last]
-    read_again = _read_nothing if gone or settings.read_again is None else settings.read_again
-    return as_read(states, codec, read_again, settings.now_ns // 1_000_000_000), places
+    states, positions = states.take(pa.array(last)), positions[last]
+    read_again = _read_nothing if dropped or settings.read_again is None else settings.read_again
+    return as_read(states, codec, read_again, settings.now_ns // 1_000_000_000), positions
 
 
 def _read_nothing(table: str, keys: Sequence[bytes]) -> Iterator[pa.RecordBatch]:
@@ -201,10 +202,10 @@ def _read_nothing(table: str, keys: Sequence[bytes]) -> Iterator[pa.RecordBatch]
     return iter(())
 
 
-def copies_of(contributions: pa.RecordBatch, of_change: np.ndarray, count: int) -> np.ndarray:
-    """Tell which changes say just what one before them has said: each replica logs its copy of a write.
+def replica_duplicates(contributions: pa.RecordBatch, of_change: np.ndarray, count: int) -> np.ndarray:
+    """Return which changes repeat an earlier one: each replica logs its copy of a write.
 
-    Two are the same if all they hold is: keys, deletions, values, write times and expiries.
+    Two changes are equal if their keys, deletions, values, write times and expiries are.
     """
     number = np.zeros(len(of_change), np.int64)
     for name in ("key", "scope", "clustering", "clustering_end", "generation", "state"):
@@ -216,21 +217,21 @@ def copies_of(contributions: pa.RecordBatch, of_change: np.ndarray, count: int) 
     buffers = [None, pa.py_buffer(offsets.astype(np.int64)), pa.py_buffer(number[order])]
     contents = pa.Array.from_buffers(pa.large_binary(), len(changes), buffers).dictionary_encode().indices
     firsts = np.unique(contents.to_numpy(), return_index=True)[1]
-    copies = np.zeros(count, np.bool_)
-    copies[np.delete(changes, firsts)] = True
-    return copies
+    duplicates = np.zeros(count, np.bool_)
+    duplicates[np.delete(changes, firsts)] = True
+    return duplicates
 
 
 def whole_columns(paths: Sequence[tuple[str, ...]]) -> list[str]:
-    """Return the columns that are to be left out.
+    """Return the names of the columns to exclude.
 
     Raises:
-        ConfigurationError: A field of one is, which this envelope can't.
+        ConfigurationError: A path names a field of a column, which this envelope can't exclude.
     """
     for path in paths:
         if len(path) > 1:
             raise ConfigurationError(
-                f"field {'.'.join(path)} can't be left out",
-                remedy="envelope datastax can leave out whole columns; debezium fields too",
+                f"field {'.'.join(path)} can't be excluded",
+                remedy="envelope datastax can exclude whole columns only; debezium also fields",
             )
     return [path[0] for path in paths]

@@ -1,4 +1,4 @@
-"""Records of Cassandra to events: the same for a recording and for the changes table."""
+"""Events from records of Cassandra, whether of a recording or of the changes table."""
 
 from __future__ import annotations
 
@@ -17,6 +17,7 @@ from airflow_cdc_provider.events.envelopes import cloud_events
 from airflow_cdc_provider.events.json_converter import to_json
 from airflow_cdc_provider.events.transforms.pieces import Piece
 from airflow_cdc_provider.jobs.events.cassandra.datastax_rows import whole_rows
+from airflow_cdc_provider.jobs.events.cassandra.grouping import Grouping
 from airflow_cdc_provider.jobs.events.cassandra.records import (
     EventSettings,
     Numbered,
@@ -25,10 +26,9 @@ from airflow_cdc_provider.jobs.events.cassandra.records import (
     excluded_of,
     nodes_of,
     note,
+    selected_changes,
     table_ids_of,
-    wanted_changes,
 )
-from airflow_cdc_provider.jobs.events.cassandra.together import Together
 from airflow_cdc_provider.jobs.events.damage import Damage
 from airflow_cdc_provider.jobs.events.made import Made
 from airflow_cdc_provider.jobs.topics.settings import encoded_events, topics_of, without_skipped
@@ -46,21 +46,21 @@ def made_of_records(
     damage: Damage,
     earlier: Iterable[pa.RecordBatch] = (),
 ) -> Iterator[Made]:
-    """Make the records of events, in the order of what they come from or that of their write times.
+    """Build the records of events, in the order of their source records or of their write times.
 
     Args:
-        settings: How.
-        batches: In order; of other kinds than changes, snapshot rows and truncations nothing comes.
-        damage: Collects what is left out.
-        earlier: Likewise, what was before, without numbers; no events come of it. Only the field ``before``
-            needs it.
+        settings: The settings of events.
+        batches: Records in order; kinds other than changes, snapshot rows and truncations have no events.
+        damage: Collects skipped records.
+        earlier: Records of earlier batches, without numbers, for the field ``before``; they have no events
+            here.
 
     Yields:
-        Records, batch after batch; of envelope ``datastax`` and in the order of write times when all was
-        read, since they need it. Where events of all batches are ordered together, the number is 0.
+        Records, batch by batch; for envelope ``datastax`` and the order of write times after all input was
+        read. If the events of all batches are ordered grouping, the number is 0.
 
     Raises:
-        ConfigurationError: The declaration doesn't fit the tables.
+        ConfigurationError: The declaration doesn't match the tables.
         CorruptInput: A record can't be decoded and ``damage`` is strict.
     """
     if settings.connector.publish.envelope == "datastax":
@@ -74,7 +74,7 @@ def _cells_of_rows(
     damage: Damage,
     earlier: Iterable[pa.RecordBatch],
 ) -> Iterator[Made]:
-    """Make what each update says of rows."""
+    """Build the events of each update's rows."""
     connector, source = settings.connector, settings.source
     excluded = excluded_columns(connector, source)
     publish, choices = connector.publish, connector.publish.cassandra
@@ -91,34 +91,34 @@ def _cells_of_rows(
         for schema in captured
     }
     options = envelope_options(connector, settings.cluster, settings.now_ns)
-    together: Together | None = None
+    grouping: Grouping | None = None
     if choices.before or choices.order == "write_time":
-        together = Together(settings, batches, earlier, types, converters)
-        batches = together.batches()
+        grouping = Grouping(settings, batches, earlier, types, converters)
+        batches = grouping.batches()
     end = 0
     for number, batch in batches:
         start, end = end, end + batch.num_rows
-        wanted = together.wanted[start:end] if together else None
-        kinds = batch["kind"] if wanted is None else batch["kind"].filter(wanted)
+        selected = grouping.selected[start:end] if grouping else None
+        kinds = batch["kind"] if selected is None else batch["kind"].filter(selected)
         damage.skipped["t"] += count_truncations(kinds)
         rows: list[np.ndarray] = []
-        made: list[pa.RecordBatch] = []
+        parts: list[pa.RecordBatch] = []
         table_ids = table_ids_of(batch, source)
         for table_id in pc.unique(table_ids).drop_null().to_pylist():
             if table_id not in decoders:
-                continue  # the declaration selects it no longer
-            places = np.flatnonzero(pc.equal(table_ids, table_id).fill_null(False))
-            places = places if wanted is None else places[wanted[places]]
-            places = places[wanted_changes(source, table_id.hex(), batch.take(pa.array(places)))]
-            part = batch.take(pa.array(places))
+                continue  # the declaration no longer selects the table
+            indexes = np.flatnonzero(pc.equal(table_ids, table_id).fill_null(False))
+            indexes = indexes if selected is None else indexes[selected[indexes]]
+            indexes = indexes[selected_changes(source, table_id.hex(), batch.take(pa.array(indexes)))]
+            part = batch.take(pa.array(indexes))
             decoder = decoders[table_id]
             decoded = decoder.decode(part)
             schema = decoder.schema
             note(schema.full_name, part, decoded.undecodable, decoded.reasons, damage)
             events = without_skipped(decoded.events, connector, damage.skipped)
             if events.num_rows:
-                if together and choices.before:
-                    before = together.before(table_id, events, start + places, part["key"])
+                if grouping and choices.before:
+                    before = grouping.before(table_id, events, start + indexes, part["key"])
                     events = events.append_column("before", before)
                 if choices.node_header:
                     events = events.append_column("node", nodes_of(part).take(events["row"]))
@@ -129,22 +129,22 @@ def _cells_of_rows(
                     envelope = _cloud_events(envelope, events, schemas=publish.schemas)
                 piece = Piece(envelope, np.arange(len(envelope.key)))
                 records = encoded_events(connector, [piece], settings.registrar)
-                rows.append(places[events["row"].take(records["row"]).to_numpy()])
-                made.append(records)
-        if made:
-            yield Made(number, in_order(made, np.concatenate(rows)))
+                rows.append(indexes[events["row"].take(records["row"]).to_numpy()])
+                parts.append(records)
+        if parts:
+            yield Made(number, in_order(parts, np.concatenate(rows)))
 
 
 def envelope_options(
     connector: Connector, cluster: str, now_ns: int, excluded: Sequence[tuple[str, ...]] = ()
 ) -> cassandra_envelope.EnvelopeOptions:
-    """Return what a connector's envelopes of cells look like.
+    """Return the options of a connector's envelopes of cells.
 
     Args:
         connector: The declaration.
         cluster: The cluster's name.
-        now_ns: When events are built, ns since 1970.
-        excluded: Columns to leave out of values, each as the path to it.
+        now_ns: Build time of events, ns since 1970.
+        excluded: Paths of columns to exclude from values.
     """
     publish, choices = connector.publish, connector.publish.cassandra
     as_datastax = publish.envelope == "datastax-cells"
@@ -164,10 +164,10 @@ def envelope_options(
 
 
 def _cloud_events(envelope: Envelope, events: pa.RecordBatch, *, schemas: bool) -> Envelope:
-    """Make CloudEvents.
+    """Wrap events in CloudEvents.
 
-    The place in a node's log and the number among a change's events name one; a row that was read is in no
-    log, and has its key and time for a number.
+    The id of an event has its position in the node's log and its number within the change; a row of a
+    snapshot has no position, so its id has its key and time.
     """
     (destination,) = envelope.destinations
     number = cassandra_envelope.event_index(events["row"]).cast(pa.large_utf8())

@@ -1,4 +1,4 @@
-"""What a changes table holds of Cassandra to events: batch after batch, each node as in its log."""
+"""Events from the Cassandra records of a changes table: batch by batch, each node in the order of its log."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ from airflow_cdc_provider.changes import record
 from airflow_cdc_provider.changes.contribution import CONTRIBUTION_SCHEMA
 from airflow_cdc_provider.exceptions import ConfigurationError
 from airflow_cdc_provider.jobs.context import JobContext, log
+from airflow_cdc_provider.jobs.events.cassandra.before_images import Known
 from airflow_cdc_provider.jobs.events.cassandra.events import made_of_records
 from airflow_cdc_provider.jobs.events.cassandra.records import EventSettings, Numbered, cluster_of
-from airflow_cdc_provider.jobs.events.cassandra.rows_before import Known
 from airflow_cdc_provider.jobs.events.damage import Damage
 from airflow_cdc_provider.jobs.events.made import Made, Wanted
 from airflow_cdc_provider.jobs.events.sliced import Sliced, runs_of_batches
@@ -27,70 +27,70 @@ if TYPE_CHECKING:
 
 _KINDS: Final = (record.CHANGE, record.SNAPSHOT, record.TRUNCATE)
 _ROWS_AT_ONCE: Final = 10_000
-_ROWS_TOGETHER: Final = 200_000
+_ROWS_PER_READ: Final = 200_000
 
 
-def captured_records(context: JobContext, wanted: Wanted, damage: Damage) -> Iterator[Made]:
-    """Make the records of batches, oldest first.
+def captured_records(context: JobContext, request: Wanted, damage: Damage) -> Iterator[Made]:
+    """Build the records of batches, oldest first.
 
     Args:
         context: The job; with tables in its spec only theirs.
-        wanted: Which.
-        damage: Collects what is left out.
+        request: The events to build.
+        damage: Collects skipped records.
 
     Raises:
         CorruptInput: A record can't be decoded and ``damage`` is strict.
-        ConfigurationError: Whole rows are wanted of a part of the batches.
-        TransientError: Rows are to be read again and the source doesn't answer.
+        ConfigurationError: Whole rows are requested for a part of the batches.
+        TransientError: Rows must be read again and the source doesn't respond.
     """
-    after = wanted.after
+    after = request.after
     source = context.source
     assert isinstance(source, CassandraSource)
     context.learn()
     publish = context.connector.publish
     if after and publish.envelope == "datastax" and not publish.cassandra.reread:
         raise ConfigurationError(
-            "events with whole rows need all batches that there are",
+            "events with whole rows need all batches",
             expected="no --after-batch in envelope datastax",
             found=str(after),
-            remedy="or publish.cassandra.reread, which needs no more than the rows' names",
+            remedy="or set publish.cassandra.reread, which needs only the rows' keys",
         )
     settings = EventSettings(
         context.connector,
         source,
         cluster_of(source),
-        wanted.now_ns,
+        request.now_ns,
         read_again=partial(_read_again, context, source),
-        by_batch=wanted.by_batch,
-        registrar=wanted.registrar,
+        by_batch=request.by_batch,
+        registrar=request.registrar,
     )
     earlier: Iterator[pa.RecordBatch] = iter(())
     if publish.cassandra.before:
         earlier = (batch for _, batch in _records(context, 0, after))
         settings = replace(settings, known_of=partial(_known, context, after))
-    yield from made_of_records(settings, _records(context, after, wanted.through), damage, earlier)
+    yield from made_of_records(settings, _records(context, after, request.through), damage, earlier)
 
 
 @dataclass(frozen=True)
 class CassandraSlice:
-    """Makes the events of a slice of Cassandra's records.
+    """Builds the events of a slice of Cassandra's records.
 
     Args:
-        settings: How; without what reads rows again.
+        settings: The settings of events, without a reader of rows.
     """
 
     settings: EventSettings
 
-    def __call__(self, rows: Iterator[pa.RecordBatch], wanted: Wanted, damage: Damage) -> Iterator[Made]:
-        """Make them; see :class:`~.sliced.SliceMaker`."""
-        settings = replace(self.settings, now_ns=wanted.now_ns, registrar=wanted.registrar)
+    def __call__(self, rows: Iterator[pa.RecordBatch], request: Wanted, damage: Damage) -> Iterator[Made]:
+        """Build the events; see :class:`~.sliced.SliceBuilder`."""
+        settings = replace(self.settings, now_ns=request.now_ns, registrar=request.registrar)
         runs = (run for batch in rows for run in runs_of_batches(batch))
         numbered = ((number, run.drop_columns(["batch"])) for number, run in runs)
         return made_of_records(settings, numbered, damage)
 
 
 def sliced_records(context: JobContext, after: int, through: int) -> Sliced:
-    """Part records by their partition key, whichever node told them; a truncation is of a table."""
+    """Partition records by their partition key, whichever node logged them; a truncation by its table."""
     from pyspark.sql import functions as f
 
     source = context.source
@@ -111,7 +111,7 @@ def sliced_records(context: JobContext, after: int, through: int) -> Sliced:
 def _read_again(
     context: JobContext, source: CassandraSource, table: str, keys: Sequence[bytes]
 ) -> Iterator[pa.RecordBatch]:
-    """Read partitions of a table, no faster than a snapshot may."""
+    """Read partitions of a table, within the rate limit of snapshots."""
     log.info("%s: reading %d keys again for events", table, len(keys))
     reader: Reader = partial(source.read_keys, table)
     if limit := context.connector.snapshot.rows_per_second:
@@ -120,7 +120,7 @@ def _read_again(
 
 
 def _known(context: JobContext, after: int, table: str, keys: pa.Array) -> Known | None:
-    """Return what the mirror of a table holds of some keys, if it has merged no batch after a certain one."""
+    """Return the mirror's rows of some keys, or None if it has merged a batch later than ``after``."""
     from pyspark.sql import functions as f
 
     mirror = context.mirror(table)
@@ -128,7 +128,7 @@ def _known(context: JobContext, after: int, table: str, keys: pa.Array) -> Known
     if not 0 <= state.merged_through <= after:
         return None
     frame = context.spark.createDataFrame(pa.table({"key": keys.cast(pa.binary())}))
-    wanted = f.broadcast(frame)
+    broadcast_keys = f.broadcast(frame)
     names = CONTRIBUTION_SCHEMA.names
     both = (
         mirror.rows(state)
@@ -136,7 +136,7 @@ def _known(context: JobContext, after: int, table: str, keys: pa.Array) -> Known
         .select(*names)
         .unionByName(mirror.remembered().select(*names))
     )
-    found = both.join(wanted, "key", "left_semi").select(*names).toArrow().cast(CONTRIBUTION_SCHEMA)
+    found = both.join(broadcast_keys, "key", "left_semi").select(*names).toArrow().cast(CONTRIBUTION_SCHEMA)
     return Known(found, state.fences, state.memory)
 
 
@@ -147,20 +147,20 @@ def _rows(context: JobContext, after: int, through: int) -> DataFrame:
 
 
 def _records(context: JobContext, after: int, through: int) -> Iterator[Numbered]:
-    """Read batch after batch, small ones together: as much at once as fits a driver's memory."""
+    """Read batch by batch, small ones at once: as much as fits the driver's memory."""
     rows = _rows(context, after, through)
     counts = sorted((row["batch"], row["count"]) for row in rows.groupBy("batch").count().collect())
-    together: list[int] = []
+    batch_numbers: list[int] = []
     size = 0
-    for batch, count in [*counts, (None, _ROWS_TOGETHER)]:
-        if together and size + count > _ROWS_TOGETHER:
-            part = rows.where(rows["batch"].between(together[0], together[-1]))
+    for batch, count in [*counts, (None, _ROWS_PER_READ)]:
+        if batch_numbers and size + count > _ROWS_PER_READ:
+            part = rows.where(rows["batch"].between(batch_numbers[0], batch_numbers[-1]))
             ordered = part.orderBy("batch", "origin", "position")
             found = ordered.toArrow().cast(record.TABLE_SCHEMA)
             for piece in found.to_batches(max_chunksize=_ROWS_AT_ONCE):
                 for number, run in runs_of_batches(piece):
                     yield number, run.drop_columns(["batch"])
-            together, size = [], 0
+            batch_numbers, size = [], 0
         if batch is not None:
-            together.append(batch)
+            batch_numbers.append(batch)
             size += count

@@ -1,4 +1,4 @@
-"""Rows of a mirror of Cassandra as events of cells: what merges changed, as a snapshot would tell it."""
+"""Rows of a mirror of Cassandra that merges changed, as events of cells in the form of snapshot rows."""
 
 from __future__ import annotations
 
@@ -25,22 +25,22 @@ from airflow_cdc_provider.sources.cassandra.source import CassandraSource
 from airflow_cdc_provider.sources.converters import load_converters, require_columns
 
 _NOTHING_EXPIRED: Final = 0
-"""A mirror's row is told as it is, whatever has expired since the merge."""
+"""Events show a mirror's row as it is, even if cells have expired since the merge."""
 
 
 @dataclass(frozen=True)
 class CassandraCells:
-    """Makes events of one mirror's rows; see :class:`~..merged_rows.RowEvents`.
+    """Builds events of one mirror's rows; see :class:`~..merged_rows.RowEvents`.
 
     Args:
-        cells: Those of the rows.
+        cells: The cells of the rows.
     """
 
     cells: MergedCells
 
     @classmethod
     def of(cls, context: JobContext, table: str) -> CassandraCells:
-        """Return how events are made of the rows of a table's mirror."""
+        """Return the builder of events for a table's mirror."""
         return cls(MergedCells.of(context, table))
 
     @property
@@ -50,13 +50,13 @@ class CassandraCells:
 
     @property
     def statics_apart(self) -> bool:
-        """Static columns are events of their own."""
+        """Static columns have separate events."""
         return True
 
     def maker(
         self, now_ns: int, registrar: Registrar | None, damage: Damage
     ) -> Callable[[pa.RecordBatch], pa.RecordBatch]:
-        """Return what makes records of rows."""
+        """Return a function that builds records of rows."""
         connector, source = self.cells.context.connector, self.cells.context.source
         assert isinstance(source, CassandraSource)
         schema, choices = self.cells.codec.schema, connector.publish.cassandra
@@ -68,7 +68,7 @@ class CassandraCells:
         excluded = excluded_columns(connector, source)[schema.full_name]
         options = envelope_options(connector, cluster_of(source), now_ns, excluded)
 
-        def make(rows: pa.RecordBatch) -> pa.RecordBatch:
+        def build(rows: pa.RecordBatch) -> pa.RecordBatch:
             states = self.cells.states(rows, now_ns)
             at = pa.array(np.full(states.num_rows, _NOTHING_EXPIRED))
             states = states.append_column("at_us", at)
@@ -83,4 +83,4 @@ class CassandraCells:
                     pieces.append(Piece(envelope, places))
             return encoded_events(connector, pieces, registrar)
 
-        return make
+        return build

@@ -1,7 +1,7 @@
-"""Rows of a mirror of Cassandra as DataStax's events: what merges changed, as it is.
+"""Rows of a mirror of Cassandra as DataStax's events: rows that merges changed, in their current state.
 
-A mirror keeps the cells of each row; static cells of its partition stand in the side table. A row is shown
-with the newest of these: a step that is made again may show newer ones than when it was begun.
+A mirror keeps the cells of each row; static cells of its partition are in the side table. An event has the
+newest static cells: a repeated step may send newer ones than its first attempt.
 """
 
 from __future__ import annotations
@@ -37,13 +37,13 @@ _NO_STATE = pa.scalar(None, pa.binary())
 
 @dataclass(frozen=True)
 class CassandraRows:
-    """Makes events of one mirror's rows; see :class:`~..merged_rows.RowEvents`.
+    """Builds events of one mirror's rows; see :class:`~..merged_rows.RowEvents`.
 
     Args:
         context: The job.
         table: ``keyspace.table``.
-        codec: The table's, with the column ids of the mirror.
-        state: Of the mirror.
+        codec: The table's codec, with the column ids of the mirror.
+        state: The mirror's state.
     """
 
     context: JobContext
@@ -53,7 +53,7 @@ class CassandraRows:
 
     @classmethod
     def of(cls, context: JobContext, table: str) -> CassandraRows:
-        """Return how events are made of the rows of a table's mirror."""
+        """Return the builder of events for a table's mirror."""
         source = context.source
         assert isinstance(source, CassandraSource)
         context.learn()
@@ -62,19 +62,19 @@ class CassandraRows:
 
     @property
     def columns(self) -> tuple[str, ...]:
-        """The static columns: they may change where no cell of the row does."""
+        """The static columns: they may change without a cell of the row."""
         return tuple(column.name for column in self.codec.schema.static)
 
     @property
     def statics_apart(self) -> bool:
-        """A whole row has the static columns of its partition."""
+        """A whole row includes the static columns of its partition."""
         return False
 
     def maker(
         self, now_ns: int, registrar: Registrar | None, damage: Damage
     ) -> Callable[[pa.RecordBatch], pa.RecordBatch]:
-        """Return what makes records of rows."""
-        del damage  # what a merge could not decode isn't in the mirror
+        """Return a function that builds records of rows."""
+        del damage  # changes that a merge could not decode aren't in the mirror
         connector, source = self.context.connector, self.context.source
         assert isinstance(source, CassandraSource)
         schema, choices = self.codec.schema, connector.publish.cassandra
@@ -87,7 +87,7 @@ class CassandraRows:
         )
         decoder = RowDecoder(schema, key_in_value=options.key_in_value)
 
-        def make(rows: pa.RecordBatch) -> pa.RecordBatch:
+        def build(rows: pa.RecordBatch) -> pa.RecordBatch:
             states = self._states(rows, now_ns)
             pieces = []
             for of_partition in (False, True):
@@ -98,25 +98,25 @@ class CassandraRows:
                     pieces.append(Piece(envelope, np.flatnonzero(chosen)))
             return encoded_events(connector, pieces, registrar)
 
-        return make
+        return build
 
     def _states(self, rows: pa.RecordBatch, now_ns: int) -> pa.RecordBatch:
-        """Return rows in the columns that the decoder reads, and those that the envelope does."""
+        """Return rows with the columns that the decoder and the envelope read."""
         keys, cells = rows["key"].cast(pa.binary()), rows["state"].cast(pa.binary())
         deletes = pc.equal(rows["op"], DELETE)
-        of_partition = cells.is_null()  # only static cells live there
+        of_partition = cells.is_null()  # the row has only static cells
         statics = self._statics(keys, now_ns // 1_000_000_000)
         written = np.full(len(keys), now_ns // 1000)
-        # When a row went isn't known: it has the moment at which that is told.
+        # The time of a deletion isn't known: use the build time.
         known = np.flatnonzero(pc.and_(cells.is_valid(), pc.invert(deletes)))
         written[known] = latest_times(cells.take(pa.array(known)))
-        gone = pc.and_(deletes, pc.invert(of_partition))
+        deleted_rows = pc.and_(deletes, pc.invert(of_partition))
         return pa.RecordBatch.from_pydict(
             {
                 "key": keys,
                 "key_state": cells,
                 "state": pc.if_else(deletes, _NO_STATE, cells),
-                "static_state": pc.if_else(gone, _NO_STATE, statics),
+                "static_state": pc.if_else(deleted_rows, _NO_STATE, statics),
                 "lives": pc.if_else(of_partition, statics.is_valid(), pc.invert(deletes)),
                 "written_at": pa.array(written),
                 "of_partition": of_partition,
@@ -124,5 +124,5 @@ class CassandraRows:
         )
 
     def _statics(self, keys: pa.Array, now_seconds: int) -> pa.Array:
-        """Return the static cells of partitions, null for none."""
+        """Return the static cells of partitions, null if there are none."""
         return known_statics(self.context, self.codec, self.state, keys, now_seconds).states

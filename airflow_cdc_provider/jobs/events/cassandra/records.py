@@ -1,4 +1,4 @@
-"""What records of Cassandra tell before they are decoded: tables, nodes, places, what is to be an event."""
+"""Properties of undecoded Cassandra records: tables, nodes, positions, and which of them become events."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ from airflow_cdc_provider.changes.fence import Fence, FenceRecord, add_fences
 from airflow_cdc_provider.connector import Connector
 from airflow_cdc_provider.events.framing import Registrar
 from airflow_cdc_provider.exceptions import ConfigurationError
-from airflow_cdc_provider.jobs.events.cassandra.rows_again import ReadAgain
-from airflow_cdc_provider.jobs.events.cassandra.rows_before import KnownOf, nothing_known
+from airflow_cdc_provider.jobs.events.cassandra.before_images import KnownOf, nothing_known
+from airflow_cdc_provider.jobs.events.cassandra.reread_rows import ReadAgain
 from airflow_cdc_provider.jobs.events.damage import Damage
 from airflow_cdc_provider.sources.cassandra.payload import Position
 from airflow_cdc_provider.sources.cassandra.source import CassandraSource
@@ -25,26 +25,26 @@ from airflow_cdc_provider.sources.cql.schema import TableSchema
 from airflow_cdc_provider.yaml_file import read_yaml
 
 Numbered = tuple[int, pa.RecordBatch]
-"""Records of one batch of the changes table, of ``CHANGE_SCHEMA``, and its number; 0 of a recording."""
+"""Number of a batch of the changes table, 0 for a recording, and its records of ``CHANGE_SCHEMA``."""
 
 _ID_DIGITS: Final = 32
-"""A table's id as text; ``schema_id`` of other records is something else."""
+"""Length of a table's id as text; the ``schema_id`` of other records has another length."""
 
 
 @dataclass(frozen=True)
 class EventSettings:
-    """What events are made by, beside the records.
+    """The settings of events.
 
     Args:
         connector: The declaration.
-        source: Knows the schemas, also those of tables that are gone.
+        source: Has the schemas, also those of dropped tables.
         cluster: The cluster's name.
-        now_ns: The moment at which events are built and TTLs are judged, ns since 1970.
-        known_of: What is known of rows from before all records.
-        read_again: Reads rows at the source; None where there is none, as of a recording.
+        now_ns: The time at which events are built and TTLs are evaluated, ns since 1970.
+        known_of: Returns the known rows from before all records.
+        read_again: Reads rows at the source; None without a source, such as for a recording.
         by_batch: Whether all events of a batch of the changes table come before those of the next, whatever
             their write times, and rows are read again once per batch.
-        registrar: Gives schemas their ids; None for none.
+        registrar: Assigns ids to schemas; None for none.
     """
 
     connector: Connector
@@ -63,7 +63,7 @@ class EventSettings:
 
 
 def all_records(batches: Iterable[Numbered]) -> tuple[pa.Table, np.ndarray]:
-    """Read all records; per record, the number of its batch."""
+    """Return all records, and the batch number of each."""
     kept = list(batches)
     numbers = [np.full(batch.num_rows, number) for number, batch in kept]
     return (
@@ -73,16 +73,16 @@ def all_records(batches: Iterable[Numbered]) -> tuple[pa.Table, np.ndarray]:
 
 
 def runs_of(numbers: np.ndarray) -> Iterator[tuple[int, int]]:
-    """Yield begin and end of each run of equal numbers."""
-    cuts = (np.flatnonzero(numbers[1:] != numbers[:-1]) + 1).tolist()
+    """Yield start and end of each run of equal numbers."""
+    bounds = (np.flatnonzero(numbers[1:] != numbers[:-1]) + 1).tolist()
     if len(numbers):
-        yield from zip([0, *cuts], [*cuts, len(numbers)], strict=True)
+        yield from zip([0, *bounds], [*bounds, len(numbers)], strict=True)
 
 
 def table_ids_of(records: pa.RecordBatch | pa.Table, source: CassandraSource) -> pa.Array:
-    """Return the id of the table that each change or snapshot row is of, null for other records.
+    """Return the table id of each change or snapshot row, null for other records.
 
-    Null for changes of counters too: they hold what each node has counted, not the sum, which a snapshot has.
+    Null also for changes of counters: they hold the count of a single node; only a snapshot has the sum.
     """
     kinds, names, ids = (records[name] for name in ("kind", "source_table", "schema_id"))
     by_name = {name: source.schemas.tables[name].id for name in source.tables()}
@@ -101,24 +101,24 @@ def table_ids_of(records: pa.RecordBatch | pa.Table, source: CassandraSource) ->
     return found.combine_chunks() if isinstance(found, pa.ChunkedArray) else found
 
 
-def wanted_changes(source: CassandraSource, table_id: str, changes: pa.RecordBatch) -> np.ndarray:
-    """Tell which changes are to be events: rows of snapshots, and what was written while ``cdc`` was on."""
+def selected_changes(source: CassandraSource, table_id: str, changes: pa.RecordBatch) -> np.ndarray:
+    """Return which changes become events: rows of snapshots, and writes while ``cdc`` was on."""
     read = pc.equal(changes["kind"], record.SNAPSHOT).to_numpy(zero_copy_only=False)
     return read | source.written_while_captured(table_id, changes)
 
 
 def nodes_of(records: pa.RecordBatch) -> pa.Array:
-    """Return the node that logged each record; null for rows of snapshots, whose origin is but a place."""
+    """Return the node that logged each record; null for rows of snapshots, whose origin is not a node."""
     return pc.if_else(pc.equal(records["kind"], record.SNAPSHOT), None, records["origin"])
 
 
 def count_truncations(kinds: pa.Array | pa.ChunkedArray) -> int:
-    """Return how many records of some kinds are truncations."""
+    """Return the number of truncations among record kinds."""
     return int(pc.sum(pc.equal(kinds, record.TRUNCATE)).as_py() or 0)
 
 
 def excluded_columns(connector: Connector, source: CassandraSource) -> Mapping[str, list[tuple[str, ...]]]:
-    """Return by table the columns to leave out of values."""
+    """Return by table the columns to exclude from values."""
     tables = [*source.tables(), *(schema.full_name for schema in source.former_tables())]
     excluded: dict[str, list[tuple[str, ...]]] = {table: [] for table in tables}
     for text in connector.publish.exclude_columns:
@@ -135,18 +135,18 @@ def excluded_columns(connector: Connector, source: CassandraSource) -> Mapping[s
 def excluded_of(
     schema: TableSchema, excluded: Mapping[str, Sequence[tuple[str, ...]]], *, former: bool
 ) -> Sequence[tuple[str, ...]]:
-    """Return what a table excludes; of one that was dropped since, what it had of that."""
+    """Return the excluded paths of a table; for a dropped table only those of its columns."""
     paths = excluded[schema.full_name]
     names = {column.name for column in schema.columns}
     return [path for path in paths if path[0] in names] if former else paths
 
 
 def fences_of(records: pa.Table, table_id: str = "") -> tuple[Fence, ...]:
-    """Return what the truncations among a table's records put an end to.
+    """Return the fences of the truncations among a table's records.
 
     Args:
-        records: Records of one table's name.
-        table_id: Only truncations of this table, by its id; empty for all.
+        records: Records with the name of one table.
+        table_id: The id of the table whose truncations count; empty for all.
     """
     truncates = records.filter(pc.equal(records["kind"], record.TRUNCATE)).to_pylist()
     ours = [row for row in truncates if not table_id or row["schema_id"] in (None, table_id)]
@@ -156,30 +156,31 @@ def fences_of(records: pa.Table, table_id: str = "") -> tuple[Fence, ...]:
 def note(
     table: str, part: pa.RecordBatch, undecodable: Sequence[int], reasons: Sequence[str], damage: Damage
 ) -> None:
-    """Note changes that could not be decoded.
+    """Collect changes that could not be decoded.
 
     Args:
-        table: Their table.
+        table: The table of the changes.
         part: Batch of ``CHANGE_SCHEMA``.
-        undecodable: Rows of it.
-        reasons: A text for each of them.
+        undecodable: Indexes of rows that could not be decoded.
+        reasons: The reason for each of them.
         damage: Collects them.
 
     Raises:
-        CorruptInput: It is strict.
+        CorruptInput: ``damage`` is strict.
     """
     for row, reason in zip(undecodable, reasons, strict=True):
-        damage.add(f"{table}, {place_of(part['origin'][row].as_py(), part['position'][row].as_py())}", reason)
+        position = describe_position(part["origin"][row].as_py(), part["position"][row].as_py())
+        damage.add(f"{table}, {position}", reason)
 
 
-def place_of(origin: str, position: bytes) -> str:
-    """Name a place for people."""
-    place = Position.unpack(position)
-    return f"node {origin}, segment {place.segment}, position {place.end}"
+def describe_position(origin: str, position: bytes) -> str:
+    """Return a readable form of a position."""
+    unpacked = Position.unpack(position)
+    return f"node {origin}, segment {unpacked.segment}, position {unpacked.end}"
 
 
 def cluster_name(path: Path) -> str:
-    """Return the cluster's name by the ``cassandra.yaml`` in the folder or above it, empty without one."""
+    """Return the cluster's name in the ``cassandra.yaml`` of the folder or its parent, empty without one."""
     for file in (path / "cassandra.yaml", path.parent / "cassandra.yaml"):
         if file.is_file():
             values = read_yaml(file)
@@ -188,5 +189,5 @@ def cluster_name(path: Path) -> str:
 
 
 def cluster_of(source: CassandraSource) -> str:
-    """Return the name of a source's cluster: as declared, else as the node's files or the cluster tell it."""
+    """Return the name of a source's cluster: as declared, else from the node's files or the cluster."""
     return source.options.cluster or cluster_name(Path(source.options.cdc_raw)) or source.cluster_name()

@@ -1,10 +1,9 @@
-"""The state of rows right after each change of them, or right before: what whole rows in events are.
+"""The state of rows right after or right before each change, for events with whole rows.
 
-Changes are reconciled one after the other as the database would: a change with an older write time than what
-is there leaves the row as it is. Changes that don't meet are reconciled at once, in one round: those of
-different rows. A change of statics, or a deletion of a range or partition, meets every other of its
-partition. So a row that is written again and again takes a round for each time, a partition of many rows
-does not.
+Changes are reconciled in sequence, as in the database: a change with an older write time than the current
+value has no effect. Independent changes, which are those of different rows, are reconciled at once, in one
+round. A change of static columns, or a deletion of a range or partition, conflicts with every other change of
+its partition. So a row needs a round for each of its changes, but a partition of many rows doesn't.
 """
 
 from __future__ import annotations
@@ -30,8 +29,8 @@ from airflow_cdc_provider.changes.kernels import walker
 from airflow_cdc_provider.lake.reconcile import Reconciled, reconcile_cells
 from airflow_cdc_provider.lake.reconcile.shapes import Flags, Numbers
 
-_ROUNDS_APART: Final = 32
-"""After so many rounds the chunks of what is known are made one."""
+_COMBINE_EVERY: Final = 32
+"""Number of rounds after which the chunks of the state tables are combined."""
 
 ROW_STATE_SCHEMA: Final = pa.schema(
     [
@@ -48,17 +47,17 @@ ROW_STATE_SCHEMA: Final = pa.schema(
 
 ``change``        the change.
 ``key``           the partition key.
-``key_state``     a cell row that names the row's clustering; null where the change is of the partition.
-``state``         the row's cells, null if it doesn't live or the change is of the partition.
+``key_state``     a cell row with the row's clustering; null if the change is of the partition.
+``state``         the row's cells, null if it doesn't exist or the change is of the partition.
 ``static_state``  the partition's static cells, null if there are none.
-``lives``         whether there is such a row; of a partition, whether it has static cells.
-``name``          equal for states of one row, or of one partition, and for no others; not to be stored.
+``lives``         whether the row exists; for a partition, whether it has static cells.
+``name``          identifies the row, or the partition; not to be stored.
 """
 
 
 _BEFORE_SCHEMA: Final = pa.schema([pa.field("state", pa.binary()), pa.field("static_state", pa.binary())])
 _BEFORE_ALL_EXPIRY: Final = 0
-"""A moment at which nothing has expired, in epoch seconds."""
+"""A time at which nothing has expired, in epoch seconds."""
 
 
 def row_states(
@@ -71,15 +70,14 @@ def row_states(
 ) -> pa.RecordBatch:
     """Return the states of all rows that each change touched.
 
-    A row or the static cells of a partition that a change speaks of are told in its order; a deletion of a
-    partition is told as such (of a row, if partitions are rows), then each row that a deletion of a partition
-    or range took. Rows that lived
-    before the first change are unknown, and those that a TRUNCATE took are not told.
+    A change first has the rows and static cells that it names, in its order, with a deletion of a partition
+    as such (as a row, if partitions are rows); then each row that a deletion of a partition or range removed.
+    Rows from before the first change are unknown, and rows that a TRUNCATE removed have no states.
 
     Args:
         contributions: ``CONTRIBUTION_SCHEMA`` of one table.
         changes: Per contribution the number of its change; changes of a partition come in this order.
-        now_seconds: Epoch second at which expiry is judged.
+        now_seconds: Epoch second at which expiry is evaluated.
         rules: Tie rules.
         clustered: Whether the table has clustering columns; without them a partition is a row.
 
@@ -88,9 +86,9 @@ def row_states(
     """
     by_name = _by_name(clustered)
     states = [ROW_STATE_SCHEMA.empty_table()]
-    for places, part, before, after in _play(contributions, changes, now_seconds, rules):
-        states.append(_told(part, changes[places], after, by_name))
-        states.append(_removed(part, changes[places], before, after, by_name))
+    for indexes, part, before, after in _play(contributions, changes, now_seconds, rules):
+        states.append(_states_after(part, changes[indexes], after, by_name))
+        states.append(_removed(part, changes[indexes], before, after, by_name))
     table = pa.concat_tables(states).combine_chunks()
     order = np.argsort(table["change"].to_numpy(), kind="stable")
     (batch,) = table.take(pa.array(order)).combine_chunks().to_batches() or [_nothing()]
@@ -100,28 +98,27 @@ def row_states(
 def rows_before(
     contributions: pa.Table, changes: npt.NDArray[np.int64], rules: str, *, clustered: bool = True
 ) -> pa.Table:
-    """Return what there was of each contribution's row right before its change.
+    """Return the state of each contribution's row right before its change.
 
-    Nothing has expired here: who shows the cells knows when they did. Rows that lived before the first change
-    are unknown.
+    Expiry is not applied: the decoder of the cells does. Rows from before the first change are unknown.
 
     Args:
         contributions: As for :func:`row_states`.
-        changes: Likewise.
-        rules: Likewise.
-        clustered: Likewise.
+        changes: As for :func:`row_states`.
+        rules: As for :func:`row_states`.
+        clustered: As for :func:`row_states`.
 
     Returns:
-        As many rows, with columns ``state`` (the row's cells; null if it wasn't there, or the contribution is
-        of the partition or a range of it) and ``static_state`` (the partition's, null for none and for a
-        range).
+        One row per contribution, with columns ``state`` (the row's cells; null if it didn't exist, or the
+        contribution is of the partition or a range of it) and ``static_state`` (the partition's static
+        cells, null for none and for a range).
     """
     by_name = _by_name(clustered)
     found = [_BEFORE_SCHEMA.empty_table()]
     order = [np.empty(0, np.int64)]
-    for places, part, before, _ in _play(contributions, changes, _BEFORE_ALL_EXPIRY, rules):
-        order.append(places)
-        found.append(_standing(part, before, by_name))
+    for indexes, part, before, _ in _play(contributions, changes, _BEFORE_ALL_EXPIRY, rules):
+        order.append(indexes)
+        found.append(_states_before(part, before, by_name))
     table = pa.concat_tables(found).combine_chunks()
     return table.take(pa.array(np.argsort(np.concatenate(order))))
 
@@ -131,9 +128,9 @@ def _by_name(clustered: bool) -> pa.Array:
 
 
 class _Round(NamedTuple):
-    """Changes that don't meet: where their contributions are, these, rows that they meet, what becomes."""
+    """Independent changes: indexes of their contributions, these, rows before and rows after."""
 
-    places: npt.NDArray[np.int64]
+    indexes: npt.NDArray[np.int64]
     part: pa.Table
     before: pa.Table
     after: Reconciled
@@ -149,21 +146,21 @@ def _play(
     order = np.argsort(rounds, kind="stable")
     starts = np.searchsorted(rounds[order], np.arange(int(rounds.max(initial=-1)) + 2))
     for number in range(len(starts) - 1):
-        places = order[starts[number] : starts[number + 1]]
-        part = contributions.take(pa.array(places))
+        indexes = order[starts[number] : starts[number + 1]]
+        part = contributions.take(pa.array(indexes))
         touched = _Touched(
             pc.unique(part["key"]),
-            pc.unique(part["key"].filter(pa.array(whole[places]))),
-            pc.unique(names.take(pa.array(places))),
+            pc.unique(part["key"].filter(pa.array(whole[indexes]))),
+            pc.unique(names.take(pa.array(indexes))),
         )
-        mine, others = _split(known, touched, pc.not_equal(known["scope"], ROW))
+        touching, others = _split(known, touched, pc.not_equal(known["scope"], ROW))
         before, resting = _split(live, touched, live["state"].is_null())
-        met = pa.concat_tables([mine.drop_columns("name"), part])
-        after = reconcile_cells(_current(met), now_seconds, rules)
-        yield _Round(places, part, before.drop_columns("name"), after)
+        touching_now = pa.concat_tables([touching.drop_columns("name"), part])
+        after = reconcile_cells(_current(touching_now), now_seconds, rules)
+        yield _Round(indexes, part, before.drop_columns("name"), after)
         known = pa.concat_tables([others, _named(after.side), _named(_as_contributions(after.live))])
         live = pa.concat_tables([resting, _named(after.live)])
-        if number % _ROUNDS_APART == 0:
+        if number % _COMBINE_EVERY == 0:
             known, live = known.combine_chunks(), live.combine_chunks()
 
 
@@ -174,9 +171,9 @@ def _nothing() -> pa.RecordBatch:
 def _rounds(
     contributions: pa.Table, changes: npt.NDArray[np.int64], names: pa.Array
 ) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.bool_]]:
-    """Number the round of each contribution, and tell whether its change meets its whole partition.
+    """Return the round of each contribution, and whether its change conflicts with its whole partition.
 
-    One of another generation than those before it meets the whole too: one of the two was truncated.
+    A change of another generation than its predecessors does too, since one of the two was truncated.
     """
     keys = contributions["key"].combine_chunks().dictionary_encode().indices.to_numpy()
     of_row = names.dictionary_encode().indices.to_numpy().astype(np.int64)
@@ -215,41 +212,41 @@ def _number_rounds(
     """Number the rounds of changes.
 
     Args:
-        order: Places of contributions, by key and change.
-        starts: Where in it each change begins, and its end.
-        new_key: Per change whether it is the first of its key.
-        of_row: Per contribution the number of its row.
-        is_row: Whether it is of one row.
-        generations: Its generation.
-        last: Per row the last round that met it, -1 for none.
-        rounds: Filled, per contribution.
-        whole: Filled, per contribution.
+        order: Indexes of contributions, sorted by key and change.
+        starts: Start of each change in ``order``, and the end of the last.
+        new_key: Per change, whether it is the first of its key.
+        of_row: Per contribution, the number of its row.
+        is_row: Per contribution, whether it is of one row.
+        generations: Per contribution, its generation.
+        last: Per row, the last round that touched it, -1 for none.
+        rounds: Output: per contribution, its round.
+        whole: Output: per contribution, whether its change conflicts with its whole partition.
     """
     floor, top, generation = np.int64(0), np.int64(-1), np.int64(0)
     for change in range(len(starts) - 1):
-        begin, end = starts[change], starts[change + 1]
+        start, end = starts[change], starts[change + 1]
         if new_key[change]:
-            floor, top, generation = np.int64(0), np.int64(-1), generations[order[begin]]
-        number, newest, apart = floor, generation, True
-        for at in range(begin, end):
-            place = order[at]
-            apart = apart and is_row[place] and generations[place] == generation
-            newest = max(newest, generations[place])
-            number = max(number, last[of_row[place]] + 1)
-        if not apart:
+            floor, top, generation = np.int64(0), np.int64(-1), generations[order[start]]
+        number, newest, independent = floor, generation, True
+        for at in range(start, end):
+            index = order[at]
+            independent = independent and is_row[index] and generations[index] == generation
+            newest = max(newest, generations[index])
+            number = max(number, last[of_row[index]] + 1)
+        if not independent:
             number = top + 1
             floor, generation = number + 1, newest
         top = max(top, number)
-        for at in range(begin, end):
-            place = order[at]
-            last[of_row[place]] = number
-            rounds[place] = number
-            whole[place] = not apart
+        for at in range(start, end):
+            index = order[at]
+            last[of_row[index]] = number
+            rounds[index] = number
+            whole[index] = not independent
 
 
 @dataclass(frozen=True)
 class _Touched:
-    """What a round is about: partitions, those of them that it is about as a whole, and rows by name."""
+    """What a round touches: partitions, those of them that it touches as a whole, and rows by name."""
 
     keys: pa.Array
     whole: pa.Array
@@ -257,7 +254,7 @@ class _Touched:
 
 
 def _split(table: pa.Table, touched: _Touched, of_partition: pa.ChunkedArray) -> tuple[pa.Table, pa.Table]:
-    """Part what a round meets from the rest; what is not of one row belongs to every row of its partition."""
+    """Split off what a round touches; a deletion of a range or partition belongs to all of its rows."""
     ours = pc.or_(
         pc.or_(
             pc.is_in(table["name"], value_set=touched.names), pc.is_in(table["key"], value_set=touched.whole)
@@ -272,7 +269,7 @@ def _named(table: pa.Table) -> pa.Table:
 
 
 def _current(contributions: pa.Table) -> pa.Table:
-    """Leave out what is of an earlier generation of its key's table: it was truncated."""
+    """Return the contributions of their key's newest generation; the others were truncated."""
     generations = contributions["generation"].to_numpy()
     if len(generations) == 0 or (generations == generations[0]).all():
         return contributions
@@ -283,7 +280,7 @@ def _current(contributions: pa.Table) -> pa.Table:
 
 
 def _as_contributions(live: pa.Table) -> pa.Table:
-    """Return live rows as what later changes meet; statics are on the side."""
+    """Return live rows as contributions for later rounds; static columns are in the side table."""
     rows = live.filter(pc.is_valid(live["state"]))
     count = rows.num_rows
     columns: dict[str, Any] = {
@@ -299,21 +296,21 @@ def _as_contributions(live: pa.Table) -> pa.Table:
     return pa.table(columns, schema=CONTRIBUTION_SCHEMA)
 
 
-def _standing(part: pa.Table, before: pa.Table, by_name: pa.Array) -> pa.Table:
-    """Return what stood of the rows that contributions are of; what a TRUNCATE took since is gone."""
+def _states_before(part: pa.Table, before: pa.Table, by_name: pa.Array) -> pa.Table:
+    """Return the states of contributions' rows before the round, without rows that a TRUNCATE removed."""
     before = before.combine_chunks()
     rows = before.filter(pc.is_valid(before["state"]))
     scope = part["scope"].combine_chunks()
     is_row = pc.is_in(scope, value_set=by_name)
     generation = part["generation"].combine_chunks()
 
-    def standing(place: pa.Array, of: pa.Table) -> pa.Array:
-        own = of["generation"].combine_chunks().take(place)
-        return pc.if_else(pc.less(own, generation), pa.scalar(None, pa.int32()), place)
+    def not_truncated(index: pa.Array, of: pa.Table) -> pa.Array:
+        own = of["generation"].combine_chunks().take(index)
+        return pc.if_else(pc.less(own, generation), pa.scalar(None, pa.int32()), index)
 
-    row = standing(pc.index_in(_names(part), value_set=_names(rows)), rows)
+    row = not_truncated(pc.index_in(_names(part), value_set=_names(rows)), rows)
     row = pc.if_else(is_row, row, pa.scalar(None, pa.int32()))
-    partition = standing(
+    partition = not_truncated(
         pc.index_in(part["key"].combine_chunks(), value_set=before["key"].combine_chunks()), before
     )
     of_partition = pc.and_(pc.invert(is_row), pc.not_equal(scope, RANGE_DELETION))
@@ -326,10 +323,12 @@ def _standing(part: pa.Table, before: pa.Table, by_name: pa.Array) -> pa.Table:
     return pa.table({"state": state, "static_state": static}, schema=_BEFORE_SCHEMA)
 
 
-def _told(part: pa.Table, changes: npt.NDArray[np.int64], after: Reconciled, by_name: pa.Array) -> pa.Table:
-    """Return the states of what the changes speak of by name."""
-    places = np.flatnonzero(part["scope"].to_numpy() != RANGE_DELETION)
-    part, changes = part.take(pa.array(places)), changes[places]
+def _states_after(
+    part: pa.Table, changes: npt.NDArray[np.int64], after: Reconciled, by_name: pa.Array
+) -> pa.Table:
+    """Return the states of the rows and partitions that the changes name."""
+    indexes = np.flatnonzero(part["scope"].to_numpy() != RANGE_DELETION)
+    part, changes = part.take(pa.array(indexes)), changes[indexes]
     is_row = pc.is_in(part["scope"].combine_chunks(), value_set=by_name)
     rows = after.live.filter(pc.is_valid(after.live["state"]))
     row = pc.index_in(_names(part), value_set=_names(rows))
@@ -359,15 +358,15 @@ def _removed(
     after: Reconciled,
     by_name: pa.Array,
 ) -> pa.Table:
-    """Return the rows that lived before and don't now, other than those that the changes name."""
+    """Return the rows that existed before the round and not after it, except those that the changes name."""
     before = before.filter(pc.is_valid(before["state"]))
     named = part.filter(pc.is_in(part["scope"], value_set=by_name))
     survivors = after.live.filter(pc.is_valid(after.live["state"]))
     names = _names(before)
-    gone = pc.invert(
+    removed = pc.invert(
         pc.or_(pc.is_in(names, value_set=_names(survivors)), pc.is_in(names, value_set=_names(named)))
     )
-    rows = before.filter(gone)
+    rows = before.filter(removed)
     by_key = pc.index_in(rows["key"].combine_chunks(), value_set=part["key"].combine_chunks())
     deleted = pc.greater_equal(rows["generation"], part["generation"].take(by_key))
     deleted = deleted.combine_chunks()
@@ -381,20 +380,20 @@ def _removed(
             "state": pa.nulls(count, pa.binary()),
             "static_state": pa.nulls(count, pa.binary()),
             "lives": pa.array(np.zeros(count, np.bool_)),
-            "name": _state_names(names.filter(gone).filter(deleted), pa.repeat(True, count)),
+            "name": _state_names(names.filter(removed).filter(deleted), pa.repeat(True, count)),
         },
         schema=ROW_STATE_SCHEMA,
     )
 
 
 def _state_names(names: pa.Array, is_row: pa.Array) -> pa.Array:
-    """Tell names of rows from those of partitions: either may have no clustering."""
+    """Make names of rows distinct from those of partitions: either may have no clustering."""
     kind = pc.if_else(is_row, pa.scalar(b"r", pa.binary()), pa.scalar(b"p", pa.binary()))
     return pc.binary_join_element_wise(kind, names, pa.scalar(b"", pa.binary()))
 
 
 def _names(rows: pa.Table) -> pa.Array:
-    """Return key and clustering as one name per row; the key's length keeps them apart."""
+    """Return key and clustering as one name per row; the key's length separates the two."""
     key, clustering = (rows[name].combine_chunks() for name in ("key", "clustering"))
     length = pc.binary_length(key).cast(pa.utf8()).cast(pa.binary())
     parts: Sequence[Any] = (length, pa.scalar(b":", pa.binary()), key, clustering.fill_null(b""))

@@ -1,1 +1,1 @@
-"""Events of MongoDB: ``records`` makes them, of recordings too; ``lake`` reads what they are made of."""
+"""Events of MongoDB: ``records`` builds them, also for recordings; ``lake`` reads their source records."""

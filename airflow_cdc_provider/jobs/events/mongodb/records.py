@@ -1,7 +1,7 @@
-"""Decoded events of MongoDB to records: envelope, transactions, transforms, converters, as ``publish`` says.
+"""Records of decoded MongoDB events: envelope, transactions, transforms and converters of ``publish``.
 
-For recordings and for whatever publishes: rows of Arrow columns in, records out, in publishing order. What
-goes from one batch to the next is a value (:class:`.transactions.OpenTransaction`).
+For recordings and for publishing: takes rows of Arrow columns, returns records in publishing order. The state
+between batches is a value (:class:`.transactions.OpenTransaction`).
 """
 
 from __future__ import annotations
@@ -41,24 +41,24 @@ from airflow_cdc_provider.sources.mongodb.raw_values import chosen_members, memb
 from airflow_cdc_provider.sources.mongodb.shapes import TypedDocuments, typed_documents
 
 UNCHANGED = "unchanged"
-"""Kind under which updates are counted that changed nothing."""
+"""Kind of skipped updates that changed nothing."""
 OUTBOX_UPDATE = "outbox update"
-"""Kind under which updates in an outbox are counted."""
+"""Kind of skipped updates in an outbox."""
 
 _EVENT_ID = (("name", "name"), ("ts", "ts_ms"), ("ord", "ord"))
-"""What the id of a CloudEvent names, and the fields of the source block that it is taken from."""
+"""Parts of a CloudEvent's id, and the fields of the source block that provide them."""
 
 
 @dataclass
 class MongodbRecords:
-    """Makes records of decoded events, batch after batch.
+    """Builds records of decoded events, batch by batch.
 
     Args:
         connector: The declaration.
-        now_ns: When records are made, ns since 1970.
-        skipped: Gets the number of events left out on purpose, by kind.
-        open: The transaction that the events before left open, and afterwards the one that these do.
-        registrar: Gives schemas their ids; None for none.
+        now_ns: Build time of records, ns since 1970.
+        skipped: Counts events that are skipped on purpose, by kind.
+        open: The open transaction after the last events.
+        registrar: Assigns ids to schemas; None for none.
     """
 
     connector: Connector
@@ -68,11 +68,11 @@ class MongodbRecords:
     registrar: Registrar | None = None
 
     def form(self, database: str = "", collection: str = "") -> EventForm:
-        """Return what events must be decoded to.
+        """Return the form in which events must be decoded.
 
         Args:
-            database: Of the collection that a snapshot reads; not needed for change events.
-            collection: Likewise.
+            database: Database of the collection that a snapshot reads; not needed for change events.
+            collection: The collection; not needed for change events.
         """
         publish = self.connector.publish
         own = publish.mongodb
@@ -94,25 +94,25 @@ class MongodbRecords:
         incremental: bool = False,
         schema_changes: pa.RecordBatch | None = None,
     ) -> tuple[pa.RecordBatch, dict[int, str]]:
-        """Make the records of decoded events, which are all captured.
+        """Build the records of decoded events, which are all captured.
 
         Args:
             events: Columns of :meth:`form`.
             last_of_snapshot: Whether the batch's last row ends the whole snapshot.
-            incremental: Whether rows of snapshots were read beside the stream.
-            schema_changes: Of the same input
+            incremental: Whether rows of snapshots are of an incremental one.
+            schema_changes: Schema changes of the same input
                 (:func:`~airflow_cdc_provider.sources.mongodb.schema_changes.decode_schema_changes`).
 
         Returns:
-            Records in publishing order, whose ``row`` numbers the batch's events, that of a schema change the
-            event that comes after it, or the number of all; and why events, by their
-            ``row`` in the input, have none.
+            Records in publishing order, whose ``row`` is the index of the event (for a schema change, of the
+            next event, or the number of all); and the reasons why events, by their ``row`` in the input, have
+            none.
 
         Raises:
             ConfigurationError: An outbox was updated and ``publish.outbox.updates`` is fatal.
         """
         publish = self.connector.publish
-        events = self._wanted(events)
+        events = self._selected(events)
         pieces: list[Piece] = []
         if schema_changes is not None and schema_changes.num_rows:
             pieces.append(self._schema_changes(schema_changes, events))
@@ -150,11 +150,11 @@ class MongodbRecords:
         inputs = events["row"]
         return records, {int(inputs[row].as_py()): reason for row, reason in reasons.items()}
 
-    def pass_over(self, events: pa.RecordBatch) -> None:
-        """Note which transaction decoded events leave open, without making records of them."""
-        self._track(self._wanted(events))
+    def skip(self, events: pa.RecordBatch) -> None:
+        """Track the transaction that decoded events leave open, without building records."""
+        self._track(self._selected(events))
 
-    def _wanted(self, events: pa.RecordBatch) -> pa.RecordBatch:
+    def _selected(self, events: pa.RecordBatch) -> pa.RecordBatch:
         events = without_skipped(events, self.connector, self.skipped)
         return self._changed(events) if self.connector.publish.skip_unchanged else events
 
@@ -216,7 +216,7 @@ class MongodbRecords:
             if options.updates == "fatal":
                 raise ConfigurationError(
                     f"{updates} documents of an outbox were updated",
-                    expected="inserts and deletes alone",
+                    expected="only inserts and deletes",
                     remedy="correct the application, or set publish.outbox.updates: warn",
                 )
             self.skipped[OUTBOX_UPDATE] += updates
@@ -250,8 +250,8 @@ class MongodbRecords:
         by_position = options.array_encoding == "document"
         events, envelope = _only_batch(events, rows), _only(envelope, rows)
         ids, documents = events["id_bson"], events["after_bson"]
-        lacks = pc.and_(pc.equal(events["op"], "u"), documents.is_null())
-        partial = with_id(pc.if_else(lacks, events["updated_bson"], _NO_DOCUMENT), ids)
+        without_document = pc.and_(pc.equal(events["op"], "u"), documents.is_null())
+        partial = with_id(pc.if_else(without_document, events["updated_bson"], _NO_DOCUMENT), ids)
         if options.deletes.startswith("rewrite"):
             documents = pc.if_else(pc.equal(events["op"], "d"), events["before_bson"], documents)
         keys, unkeyed = typed_documents(ids, by_position=by_position)
@@ -260,8 +260,8 @@ class MongodbRecords:
         if options.flatten:
             partial_groups = [_without_dots(group, options.delimiter) for group in partial_groups]
         reasons |= more | unkeyed
-        unshown = np.array(sorted(reasons), np.int64)
-        kept = np.setdiff1d(np.arange(len(rows)), unshown)
+        undecodable = np.array(sorted(reasons), np.int64)
+        kept = np.setdiff1d(np.arange(len(rows)), undecodable)
         pieces = unwrap(
             _only(envelope, kept),
             _renumbered(keys, kept),
@@ -291,9 +291,9 @@ _NO_DOCUMENT = pa.scalar(None, pa.large_binary())
 def _outbox_rows(
     documents: pa.Array, routing: outbox.Routing, *, expand: bool
 ) -> tuple[list[Rows], dict[int, str]]:
-    """Read the fields of outbox documents that their routing needs.
+    """Read the fields of outbox documents that the routing needs.
 
-    A payload that is a document is shown as text, unless it is to be expanded.
+    A payload that is a document becomes text, unless it is expanded.
     """
     names = [name for name in routing.fields if name != routing.payload]
     data, kinds, starts, ends = member_of(documents, routing.payload)
@@ -302,17 +302,17 @@ def _outbox_rows(
     lines = indented(texts).cast(pa.utf8())
     groups: list[Rows] = []
     reasons: dict[int, str] = {}
-    for rows, wanted in (
+    for rows, fields_of_rows in (
         (np.flatnonzero(as_text), names),
         (np.flatnonzero(~as_text), [*names, routing.payload]),
     ):
-        some = chosen_members(documents.take(pa.array(rows)), wanted)
+        some = chosen_members(documents.take(pa.array(rows)), fields_of_rows)
         typed, unread = typed_documents(some, by_position=False)
         reasons |= {int(rows[row]): reason for row, reason in unread.items()}
         for group in typed:
             own = rows[group.rows]
             values = group.documents
-            if len(wanted) == len(names):
+            if len(fields_of_rows) == len(names):
                 fields = [*values.type, pa.field(routing.payload, pa.utf8())]
                 arrays = [values.field(n) for n in range(values.type.num_fields)]
                 values = pa.StructArray.from_arrays([*arrays, lines.take(pa.array(own))], fields=fields)
@@ -329,7 +329,7 @@ def _without_dots(group: TypedDocuments, delimiter: str) -> TypedDocuments:
 
 
 def _renumbered(groups: Sequence[TypedDocuments], kept: np.ndarray) -> list[Rows]:
-    """Number the rows of groups by their places among the kept ones, and leave out the others."""
+    """Number the rows of groups by their indexes among the kept ones, and drop the others."""
     rows = rows_of([Rows(group.rows, group.documents) for group in groups], kept)
     return [Rows(np.searchsorted(kept, group.rows), group.values) for group in rows]
 
@@ -354,7 +354,7 @@ def _only(envelope: Envelope, rows: np.ndarray) -> Envelope:
 
 
 def selector(connector: Connector, options: MongodbOptions) -> Callable[[str], bool]:
-    """Return what tells whether the declaration selects a collection and its scope holds it."""
+    """Return a predicate: the declaration selects a collection and its scope includes it."""
     return partial(_selects, connector, options)
 
 

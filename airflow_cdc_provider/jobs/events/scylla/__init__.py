@@ -1,1 +1,1 @@
-"""Events of ScyllaDB: ``records`` makes them, of recordings too; ``lake`` reads what they are made of."""
+"""Events of ScyllaDB: ``records`` builds them, also for recordings; ``lake`` reads their source records."""

@@ -1,7 +1,7 @@
-"""What a changes table holds of ScyllaDB to events.
+"""Events from the ScyllaDB records of a changes table.
 
-Batch after batch; in each the rows of a snapshot, then each group of streams in the order of its log. Groups
-come one after the other: a row's changes are in one group, so they stay in order.
+Events come batch by batch; in each the rows of a snapshot, then each group of streams in the order of its
+log. Groups come in sequence: a row's changes are in one group, so they stay in order.
 """
 
 from __future__ import annotations
@@ -23,23 +23,23 @@ from airflow_cdc_provider.sources.scylla.event_tables import LogSchemas
 _ROWS_AT_ONCE = 10_000
 
 
-def captured_records(context: JobContext, wanted: Wanted, damage: Damage) -> Iterator[Made]:
-    """Make the records of batches, oldest first.
+def captured_records(context: JobContext, request: Wanted, damage: Damage) -> Iterator[Made]:
+    """Build the records of batches, oldest first.
 
     Args:
         context: The job; with tables in its spec only theirs.
-        wanted: Which.
-        damage: Collects what is left out.
+        request: The events to build.
+        damage: Collects skipped records.
 
     Yields:
-        Some thousands of events' at a time.
+        Records of some thousands of events at a time.
 
     Raises:
         CorruptInput: A record can't be decoded and ``damage`` is strict.
     """
-    after, through = wanted.after, wanted.through
-    maker = ScyllaRecords(
-        context.connector, wanted.now_ns, schemas_of(context, through), damage, wanted.registrar
+    after, through = request.after, request.through
+    builder = ScyllaRecords(
+        context.connector, request.now_ns, schemas_of(context, through), damage, request.registrar
     )
     tables = context.tables() if context.spec.tables else None
     rows = context.changes.pending(after, through, tables=tables, kinds=record.DATA_KINDS)
@@ -49,12 +49,12 @@ def captured_records(context: JobContext, wanted: Wanted, damage: Damage) -> Ite
         ordered = chosen.orderBy("source_table", "origin", "position")
         found = ordered.select(*record.CHANGE_SCHEMA.names).toArrow().cast(record.CHANGE_SCHEMA)
         for batch in found.to_batches(max_chunksize=_ROWS_AT_ONCE):
-            yield Made(number, maker.made(batch))
+            yield Made(number, builder.made(batch))
 
 
 @dataclass(frozen=True)
 class ScyllaSlice:
-    """Makes the events of a slice of ScyllaDB's records.
+    """Builds the events of a slice of ScyllaDB's records.
 
     Args:
         connector: The declaration.
@@ -64,19 +64,19 @@ class ScyllaSlice:
     connector: Connector
     schemas: LogSchemas
 
-    def __call__(self, rows: Iterator[pa.RecordBatch], wanted: Wanted, damage: Damage) -> Iterator[Made]:
-        """Make them; see :class:`~.sliced.SliceMaker`."""
-        maker = ScyllaRecords(self.connector, wanted.now_ns, self.schemas, damage, wanted.registrar)
+    def __call__(self, rows: Iterator[pa.RecordBatch], request: Wanted, damage: Damage) -> Iterator[Made]:
+        """Build the events; see :class:`~.sliced.SliceBuilder`."""
+        builder = ScyllaRecords(self.connector, request.now_ns, self.schemas, damage, request.registrar)
         for batch in rows:
             for number, run in runs_of_batches(batch):
-                yield Made(number, maker.made(run.drop_columns(["batch"])))
+                yield Made(number, builder.made(run.drop_columns(["batch"])))
 
 
 def sliced_records(context: JobContext, after: int, through: int) -> Sliced:
-    """Part records by their table.
+    """Partition records by their table.
 
-    A change may be of several keys, and the group of streams that tells of a row changes with the cluster's
-    topology; rows of snapshots are in none.
+    A change may be of several keys, and a row's group of streams changes with the cluster's topology; rows of
+    snapshots have none.
     """
     from pyspark.sql import functions as f
 
@@ -91,12 +91,12 @@ def sliced_records(context: JobContext, after: int, through: int) -> Sliced:
 
 
 def schemas_of(context: JobContext, through: int) -> LogSchemas:
-    """Return the logs' schemas as they were recorded."""
+    """Return the recorded schemas of the logs."""
     rows = context.changes.pending(0, through, kinds=(record.SCHEMA,))
-    told = rows.select("source_table", "position", "payload").collect()
+    recorded = rows.select("source_table", "position", "payload").collect()
     return LogSchemas(
         (row["source_table"], int.from_bytes(row["position"][-8:], "big"), bytes(row["payload"]))
-        for row in told
+        for row in recorded
     )
 
 

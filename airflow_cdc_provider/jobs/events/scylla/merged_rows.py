@@ -1,4 +1,4 @@
-"""Rows of a mirror of ScyllaDB as events: what merges changed, as a snapshot would tell it."""
+"""Rows of a mirror of ScyllaDB that merges changed, as events in the form of snapshot rows."""
 
 from __future__ import annotations
 
@@ -18,10 +18,10 @@ from airflow_cdc_provider.sources.scylla.event_tables import LogSchemas
 
 @dataclass(frozen=True)
 class ScyllaRows:
-    """Makes events of one mirror's rows; see :class:`~..merged_rows.RowEvents`.
+    """Builds events of one mirror's rows; see :class:`~..merged_rows.RowEvents`.
 
     Args:
-        cells: Those of the rows.
+        cells: The cells of the rows.
         schemas: The logs' schemas.
     """
 
@@ -30,7 +30,7 @@ class ScyllaRows:
 
     @classmethod
     def of(cls, context: JobContext, table: str) -> ScyllaRows:
-        """Return how events are made of the rows of a table's mirror."""
+        """Return the builder of events for a table's mirror."""
         return cls(MergedCells.of(context, table), schemas_of(context, context.changes.state().batch))
 
     @property
@@ -40,19 +40,19 @@ class ScyllaRows:
 
     @property
     def statics_apart(self) -> bool:
-        """Static columns are events of their own."""
+        """Static columns have separate events."""
         return True
 
     def maker(
         self, now_ns: int, registrar: Registrar | None, damage: Damage
     ) -> Callable[[pa.RecordBatch], pa.RecordBatch]:
-        """Return what makes records of rows."""
+        """Return a function that builds records of rows."""
         codec = self.cells.codec
         records = ScyllaRecords(self.cells.context.connector, now_ns, self.schemas, damage, registrar)
         names = [column.name for column in codec.schema.regular]
         log = self.schemas.of_row(codec.table, "", names, static=False, read_us=now_ns // 1000)
 
-        def make(rows: pa.RecordBatch) -> pa.RecordBatch:
+        def build(rows: pa.RecordBatch) -> pa.RecordBatch:
             return records.of_rows(log, self.cells.states(rows, now_ns), codec.schema)
 
-        return make
+        return build

@@ -1,4 +1,4 @@
-"""ScyllaDB's changes and rows of its snapshots to events, in the form of its source connector."""
+"""Events of ScyllaDB's changes and snapshot rows, in the form of its source connector."""
 
 from __future__ import annotations
 
@@ -33,20 +33,20 @@ from airflow_cdc_provider.sources.scylla.payload import Position
 from airflow_cdc_provider.sources.scylla.snapshot_events import SnapshotEventDecoder
 
 _SCOPE_AT = 1
-"""Place of the scope in the payload of a snapshot's row."""
+"""Offset of the scope in the payload of a snapshot's row."""
 _NO_POSTIMAGE = "an insert has no postimage: the table's option postimage was off"
 
 
 @dataclass
 class ScyllaRecords:
-    """Makes records of events of changes.
+    """Builds records of events of changes.
 
     Args:
         connector: The declaration.
-        now_ns: When records are made, ns since 1970.
+        now_ns: Build time of records, ns since 1970.
         schemas: The logs' schemas.
-        damage: Collects what is left out.
-        registrar: Gives schemas their ids; None for none.
+        damage: Collects skipped records.
+        registrar: Assigns ids to schemas; None for none.
     """
 
     connector: Connector
@@ -56,45 +56,46 @@ class ScyllaRecords:
     registrar: Registrar | None = None
 
     def made(self, records: pa.RecordBatch) -> pa.RecordBatch:
-        """Make the records of changes and of rows of snapshots, in their order.
+        """Build the records of changes and of rows of snapshots, in their order.
 
         Args:
-            records: Batch of ``CHANGE_SCHEMA``, of kinds ``change`` and ``snapshot`` alone.
+            records: Batch of ``CHANGE_SCHEMA`` with only the kinds ``change`` and ``snapshot``.
 
         Raises:
-            CorruptInput: A record can't be decoded and ``damage`` is strict; a value breaks its format; or
-                the schema of a log isn't recorded.
+            CorruptInput: A record can't be decoded and ``damage`` is strict; a value has an invalid format;
+                or the schema of a log isn't recorded.
         """
         read = pc.equal(records["kind"], record.SNAPSHOT).to_numpy(zero_copy_only=False)
         changes, rows = np.flatnonzero(~read), np.flatnonzero(read)
         pieces: list[Piece] = []
-        for (name, schema_id), places in _alike(records, changes):
+        for (name, schema_id), indexes in _group_by_schema(records, changes):
             table = self.schemas.of_change(name, schema_id)
-            pieces += self._of_changes(table, records.take(pa.array(places)), places)
-        for (name, table_id), places in _alike(records, rows):
-            pieces += self._of_snapshots(name, table_id, records.take(pa.array(places)), places)
+            pieces += self._of_changes(table, records.take(pa.array(indexes)), indexes)
+        for (name, table_id), indexes in _group_by_schema(records, rows):
+            pieces += self._of_snapshots(name, table_id, records.take(pa.array(indexes)), indexes)
         return encoded_events(self.connector, pieces, self.registrar)
 
-    def _of_changes(self, table: EventTable, changes: pa.RecordBatch, places: np.ndarray) -> Iterator[Piece]:
-        """Yield the records of changes of one table and schema, by their numbers."""
+    def _of_changes(self, table: EventTable, changes: pa.RecordBatch, indexes: np.ndarray) -> Iterator[Piece]:
+        """Yield the records of changes of one table and schema, with their indexes."""
         found = EventDecoder(table, self._lead(table)).decode(changes["payload"])
         reasons = {**found.undecodable, **self._without_postimages(found.events)}
         for number, reason in sorted(reasons.items()):
-            place = Position.unpack(changes["position"][number].as_py())
+            position = Position.unpack(changes["position"][number].as_py())
             self.damage.add(
-                f"{table.full_name}, stream {place.stream.hex()}, time {uuid.UUID(bytes=place.time)}", reason
+                f"{table.full_name}, stream {position.stream.hex()}, time {uuid.UUID(bytes=position.time)}",
+                reason,
             )
         self.damage.skipped.update(found.left_out)
         events = found.events
         if reasons:
             kept = pc.invert(pc.is_in(events["row"], value_set=pa.array(sorted(reasons), pa.int64())))
             events = events.filter(kept)
-        yield from self._enveloped(table, events, places)
+        yield from self._enveloped(table, events, indexes)
 
     def _of_snapshots(
-        self, name: str, table_id: str, rows: pa.RecordBatch, places: np.ndarray
+        self, name: str, table_id: str, rows: pa.RecordBatch, indexes: np.ndarray
     ) -> Iterator[Piece]:
-        """Yield the records of rows of snapshots of one table; they name their columns, not their schema."""
+        """Yield the records of snapshot rows of one table; they have column names, not a schema id."""
         numbers, names = snapshot_columns(rows["payload"])
         data, starts, _ = binary_parts(rows["payload"])
         static = data[starts[:-1] + _SCOPE_AT] == STATIC
@@ -109,16 +110,16 @@ class ScyllaRecords:
             for row, reason in sorted(found.undecodable.items()):
                 key = part["key"][row].as_py()
                 self.damage.add(f"{table.full_name}, snapshot, key {key.hex()}", reason)
-            yield from self._enveloped(table, found.events, places[chosen])
+            yield from self._enveloped(table, found.events, indexes[chosen])
 
     def of_rows(self, table: EventTable, states: pa.RecordBatch, schema: TableSchema) -> pa.RecordBatch:
-        """Make the records of rows of a mirror, as a snapshot shows rows.
+        """Build the records of a mirror's rows, in the form of snapshot rows.
 
         Args:
             table: The table and its log.
-            states: Columns ``key``, ``state`` and ``static_state``; where ``state`` is null, of statics; and
-                ``op`` and ``ts_us``.
-            schema: The table with the columns' ids that the states name.
+            states: Columns ``key``, ``state`` (null for static columns), ``static_state``, ``op`` and
+                ``ts_us``.
+            schema: The table with the column ids of the states.
         """
         decoder = SnapshotEventDecoder(table, self._lead(table))
         statics = states["state"].is_null()
@@ -133,9 +134,9 @@ class ScyllaRecords:
     def _lead(self, table: EventTable) -> str:
         return scylla_envelope.schema_lead(self.connector.topic_prefix, table.log.keyspace, table.log.table)
 
-    def _enveloped(self, table: EventTable, events: pa.RecordBatch, places: np.ndarray) -> Iterator[Piece]:
-        """Yield the records of events of one table and schema; ``places`` number what they come from."""
-        numbers = event_order(places[events["row"].to_numpy()])
+    def _enveloped(self, table: EventTable, events: pa.RecordBatch, indexes: np.ndarray) -> Iterator[Piece]:
+        """Yield the records of events of one table and schema; ``indexes`` are indexes of source records."""
+        numbers = event_order(indexes[events["row"].to_numpy()])
         events = events.append_column("order", pa.array(numbers, pa.int64()))
         events = without_skipped(events, self.connector, self.damage.skipped)
         for static in (False, True):
@@ -153,10 +154,10 @@ class ScyllaRecords:
                     yield from self._shaped(envelope, order)
 
     def _cloud_events(self, envelope: Envelope, events: pa.RecordBatch) -> Envelope:
-        """Make CloudEvents.
+        """Wrap events in CloudEvents.
 
-        The stream, the change's time and its number in that name one of a change; a row that was read has
-        its topic, key and time.
+        The id of a change's event has the stream, the change's time and the number within the change; that
+        of a snapshot row has its topic, key and time.
         """
         parts = {name: events[name] for name in ("stream", "time", "number")}
         if events["stream"].null_count:
@@ -167,9 +168,9 @@ class ScyllaRecords:
         return cloud_events.wrap(envelope, [("name", "name")], schemas=schemas, id_parts=parts)
 
     def _without_postimages(self, events: pa.RecordBatch) -> dict[int, str]:
-        """Tell of changes that inserted rows and have no postimages though events are to show these.
+        """Return changes that inserted rows and lack the postimages that events need.
 
-        A row that the same change deletes has none.
+        A row that the same change deletes has no postimage.
         """
         options = self._options
         if options.form == "legacy" or options.after == "none":
@@ -180,7 +181,7 @@ class ScyllaRecords:
         return dict.fromkeys(events["row"].filter(missing).to_pylist(), _NO_POSTIMAGE)
 
     def _shaped(self, envelope: Envelope, order: np.ndarray) -> Iterator[Piece]:
-        """Yield events as they are, or as rows."""
+        """Yield events unchanged, or unwrapped to rows."""
         choices = self.connector.publish.unwrap
         if not choices.enabled:
             yield Piece(envelope, order)
@@ -190,10 +191,10 @@ class ScyllaRecords:
         everything = np.arange(len(envelope.key))
         documents = []
         deleted = pc.equal(envelope.value.field("op"), "d").to_numpy(zero_copy_only=False)
-        for rows, wanted in ((after, ~deleted), (before, deleted)):
-            there = np.flatnonzero(wanted & rows.is_valid().to_numpy(zero_copy_only=False))
-            if len(there):
-                documents.append(Rows(there, rows.take(pa.array(there))))
+        for rows, selected in ((after, ~deleted), (before, deleted)):
+            present = np.flatnonzero(selected & rows.is_valid().to_numpy(zero_copy_only=False))
+            if len(present):
+                documents.append(Rows(present, rows.take(pa.array(present))))
         options = Unwrapping(
             choices.deletes,
             choices.rewrite_id,
@@ -210,8 +211,8 @@ class ScyllaRecords:
             if own.value is not envelope.destinations[0].value:
                 side = "Before" if deleted[piece.rows[0]] else "After"
                 own = replace(own, value=own.value.named(f"{own.value.name}.{side}"))
-            shown = replace(piece.envelope, destinations=[own])
-            yield replace(piece, envelope=shown, rows=order[piece.rows])
+            named = replace(piece.envelope, destinations=[own])
+            yield replace(piece, envelope=named, rows=order[piece.rows])
 
     @cached_property
     def _options(self) -> scylla_envelope.EnvelopeOptions:
@@ -236,12 +237,14 @@ class ScyllaRecords:
         )
 
 
-def _alike(records: pa.RecordBatch, places: np.ndarray) -> Iterator[tuple[tuple[str, str], np.ndarray]]:
-    """Yield records of one table and ``schema_id`` together: these, and the numbers of the records."""
-    chosen = pa.array(places)
+def _group_by_schema(
+    records: pa.RecordBatch, indexes: np.ndarray
+) -> Iterator[tuple[tuple[str, str], np.ndarray]]:
+    """Group records by table and ``schema_id``: yields both, and the indexes of the records."""
+    chosen = pa.array(indexes)
     names = records["source_table"].take(chosen)
     ids = records["schema_id"].take(chosen).fill_null("")
     both = pc.binary_join_element_wise(names, ids, "\n").dictionary_encode()
     for number, text in enumerate(both.dictionary.to_pylist()):
         table, _, schema_id = text.partition("\n")
-        yield (table, schema_id), places[both.indices.to_numpy() == number]
+        yield (table, schema_id), indexes[both.indices.to_numpy() == number]

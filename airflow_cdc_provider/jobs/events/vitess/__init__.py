@@ -1,1 +1,1 @@
-"""Events of Vitess: ``records`` makes them, of recordings too; ``lake`` reads what they are made of."""
+"""Events of Vitess: ``records`` builds them, also for recordings; ``lake`` reads their source records."""

@@ -1,4 +1,4 @@
-"""Rows that a mirror of Vitess keeps, as the records of a snapshot: what decodes these makes their events."""
+"""Stored rows of a Vitess mirror as snapshot records, for the decoder of snapshot events."""
 
 from __future__ import annotations
 
@@ -20,52 +20,52 @@ _AFTER: Final = b"\x12"
 """Leads the field ``after``."""
 
 
-def kept_rows(table: str, origins: pa.Array, states: pa.Array, gone: pa.Array) -> pa.RecordBatch:
-    """Write records of kind ``snapshot``, all at one place.
+def kept_rows(table: str, origins: pa.Array, states: pa.Array, deleted: pa.Array) -> pa.RecordBatch:
+    """Return records of kind ``snapshot``, all at one position.
 
     Args:
         table: ``keyspace.table``.
-        origins: Of each row its shard, ``keyspace/shard``.
-        states: What the mirror keeps of it (:mod:`airflow_cdc_provider.sources.vitess.states`).
-        gone: Whether the row is gone: then it is one before a change, else one after.
+        origins: The shard of each row, ``keyspace/shard``.
+        states: The mirror's state of each row (:mod:`airflow_cdc_provider.sources.vitess.states`).
+        deleted: Whether each row is deleted: then it is the row before a change, else the row after.
 
     Returns:
         Batch of ``CHANGE_SCHEMA``.
     """
     count = len(states)
     names = pc.binary_slice(states, 1, HEAD_BYTES).dictionary_encode()
-    told = pa.array([name.hex() for name in names.dictionary.to_pylist()], pa.string())
-    place = pa.repeat(pa.scalar(bytes(_POSITION_BYTES), pa.binary()), count)
+    schema_ids = pa.array([name.hex() for name in names.dictionary.to_pylist()], pa.string())
+    position = pa.repeat(pa.scalar(bytes(_POSITION_BYTES), pa.binary()), count)
     values = {
         "source_table": pa.repeat(pa.scalar(table), count),
         "kind": pa.repeat(pa.scalar(record.SNAPSHOT), count),
         "origin": origins,
-        "position": place,
+        "position": position,
         "generation": pa.array(np.zeros(count, np.int64)),
-        "version": place,
-        "schema_id": told.take(names.indices),
-        "payload": _row_changes(without_first_bytes(states, HEAD_BYTES), gone),
+        "version": position,
+        "schema_id": schema_ids.take(names.indices),
+        "payload": _row_changes(without_first_bytes(states, HEAD_BYTES), deleted),
     }
     arrays = [values.get(one.name, pa.nulls(count, one.type)) for one in CHANGE_SCHEMA]
     return pa.RecordBatch.from_arrays(arrays, schema=CHANGE_SCHEMA)
 
 
 def everything(keyspace: str, table: str) -> bool:
-    """Tell of any table that its rows are wanted."""
+    """Select every table."""
     del keyspace, table
     return True
 
 
-def _row_changes(rows: pa.Array, gone: pa.Array) -> pa.Array:
-    """Write Row messages as the changes that have them after, which is what a copy gives, or before."""
+def _row_changes(rows: pa.Array, deleted: pa.Array) -> pa.Array:
+    """Wrap Row messages in changes that have them after, as in a copy, or before."""
     sizes = pc.binary_length(rows).dictionary_encode()
     lengths = pa.array([_varint(size) for size in sizes.dictionary.to_pylist()], pa.binary())
-    sides = pc.if_else(gone, pa.scalar(_BEFORE, pa.binary()), pa.scalar(_AFTER, pa.binary()))
+    sides = pc.if_else(deleted, pa.scalar(_BEFORE, pa.binary()), pa.scalar(_AFTER, pa.binary()))
     return pc.binary_join_element_wise(sides, lengths.take(sizes.indices), rows, pa.scalar(b"", pa.binary()))
 
 
 def _varint(number: int) -> bytes:
-    """Write a number as Protobuf does: seven bits a byte, the lowest first."""
+    """Encode a number as a Protobuf varint."""
     out = bytearray()
     while number > 0x7F:
         out.append(number & 0x7F | 0x80)

@@ -1,8 +1,8 @@
-"""What a changes table holds of Vitess to events: the decoder and encoder of recordings.
+"""Events from the Vitess records of a changes table, with the decoder and encoder of recordings.
 
-Batch after batch; in each the rows of a snapshot, then each shard's changes in the order of its stream.
-Shards come one after the other: their transactions can't be ordered against each other, but for those that a
-reshard made, which come after those that they were made of.
+Events come batch by batch; in each the rows of a snapshot, then each shard's changes in stream order. Shards
+come in sequence, since their transactions have no common order; only the shards that a reshard created come
+after their parents.
 """
 
 from __future__ import annotations
@@ -33,43 +33,43 @@ from airflow_cdc_provider.sources.vitess.schema_ids import DDL, LINEAGE
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
-_SHOWN: Final = (record.CHANGE, record.SNAPSHOT, record.TRANSACTION)
+_KINDS_WITH_EVENTS: Final = (record.CHANGE, record.SNAPSHOT, record.TRANSACTION)
 _ROWS_AT_ONCE: Final = 10_000
 ORDER: Final = ("batch", f"kind <> '{record.SNAPSHOT}'", "substring(`position`, 1, 4)", "origin", "position")
-"""Expressions by which records are sorted. A position begins with the epoch, which is above its parents' in a
-shard that a reshard made: so a row that came with the reshard keeps its order."""
+"""Sort expressions of records. A position starts with the epoch, which in a shard created by a reshard is
+greater than its parents': so the changes of a row that moved with the reshard stay in order."""
 
 
-def captured_records(context: JobContext, wanted: Wanted, damage: Damage) -> Iterator[Made]:
-    """Make the records of batches, oldest first; a capture commits whole transactions.
+def captured_records(context: JobContext, request: Wanted, damage: Damage) -> Iterator[Made]:
+    """Build the records of batches, oldest first; a capture commits whole transactions.
 
     Args:
         context: The job; with tables in its spec only theirs.
-        wanted: Which.
-        damage: Collects what is left out.
+        request: The events to build.
+        damage: Collects skipped records.
 
     Yields:
-        Some thousands of events' at a time.
+        Records of some thousands of events at a time.
 
     Raises:
         CorruptInput: A record can't be decoded and ``damage`` is strict.
-        ConfigurationError: Two tables would share a name, or a mask or converter doesn't fit its column.
+        ConfigurationError: Two tables would share a name, or a mask or converter doesn't support its column.
     """
-    rows = _shown(context, wanted.after, wanted.through)
-    make = VitessSlice(
-        context.connector, frozenset(context.spec.tables), recorded_schema(context, wanted.through)
+    rows = _with_events(context, request.after, request.through)
+    build = VitessSlice(
+        context.connector, frozenset(context.spec.tables), recorded_schema(context, request.through)
     )
-    return make.of_batches(_batches(rows), wanted, damage)
+    return build.of_batches(_batches(rows), request, damage)
 
 
 @dataclass(frozen=True)
 class RecordedSchema:
-    """What the changes table keeps of the schema and of shards.
+    """The recorded schema and shards in the changes table.
 
     Args:
-        fields: The fields that rows came with, by table and ``schema_id``.
-        births: First epochs of the shards that reshards made.
-        reshards: Batches in which such shards begin.
+        fields: The field definitions of rows, by table and ``schema_id``.
+        births: First epochs of the shards that reshards created.
+        reshards: Batches in which such shards start.
     """
 
     fields: dict[tuple[str, str], bytes]
@@ -77,54 +77,54 @@ class RecordedSchema:
     reshards: frozenset[int] = frozenset()
 
     def fields_of(self, table: str, schema_id: str) -> bytes:
-        """Return the fields that rows came with.
+        """Return the field definitions of rows.
 
         Raises:
-            CorruptInput: They aren't kept.
+            CorruptInput: They aren't recorded.
         """
         if (table, schema_id) not in self.fields:
-            raise CorruptInput(f"the fields {schema_id} of {table} are not among the schema's records")
+            raise CorruptInput(f"the schema records don't have the fields {schema_id} of {table}")
         return self.fields[table, schema_id]
 
 
 @dataclass(frozen=True)
 class VitessSlice:
-    """Makes the events of Vitess's records: of a slice, or of all.
+    """Builds the events of Vitess's records, of a slice or of all.
 
     Args:
         connector: The declaration.
-        tables: Only these; none for all.
-        schema: What is kept of the schema.
+        tables: Only these tables; empty for all.
+        schema: The recorded schema.
     """
 
     connector: Connector
     tables: frozenset[str]
     schema: RecordedSchema
 
-    def __call__(self, rows: Iterator[pa.RecordBatch], wanted: Wanted, damage: Damage) -> Iterator[Made]:
-        """Make them; see :class:`~.sliced.SliceMaker`."""
+    def __call__(self, rows: Iterator[pa.RecordBatch], request: Wanted, damage: Damage) -> Iterator[Made]:
+        """Make them; see :class:`~.sliced.SliceBuilder`."""
         runs = (run for batch in rows for run in runs_of_batches(batch))
         batches = (
             (number, (run.drop_columns(["batch"]) for _, run in found))
             for number, found in groupby(runs, itemgetter(0))
         )
-        return self.of_batches(batches, wanted, damage)
+        return self.of_batches(batches, request, damage)
 
     def of_batches(
-        self, batches: Iterator[tuple[int, Iterator[pa.RecordBatch]]], wanted: Wanted, damage: Damage
+        self, batches: Iterator[tuple[int, Iterator[pa.RecordBatch]]], request: Wanted, damage: Damage
     ) -> Iterator[Made]:
-        """Make the events of batches of ``CHANGE_SCHEMA``, given with the number of their batch."""
+        """Build the events of batches of ``CHANGE_SCHEMA``, each with the number of its batch."""
         schema = self.schema
-        maker = VitessRecords(
-            self.connector, wanted.now_ns, self._captured, damage.skipped, schema.births, wanted.registrar
+        builder = VitessRecords(
+            self.connector, request.now_ns, self._captured, damage.skipped, schema.births, request.registrar
         )
         for number, found in batches:
             for rows in record_pieces(found):
-                decoded = decode_records(rows, schema.fields_of, maker.form, self._captured)
+                decoded = decode_records(rows, schema.fields_of, builder.form, self._captured)
                 for row, reason in sorted(decoded.unread.items()):
                     table, position = (rows[name][row].as_py() for name in ("source_table", "position"))
                     damage.add(f"{table} at {position.hex()}", reason)
-                yield Made(number, maker.made(decoded))
+                yield Made(number, builder.made(decoded))
 
     def _captured(self, keyspace: str, table: str) -> bool:
         name = f"{keyspace}.{table}"
@@ -132,48 +132,48 @@ class VitessSlice:
 
 
 def sliced_records(context: JobContext, after: int, through: int) -> Sliced:
-    """Part records by their shard: rows belong to its transactions."""
+    """Partition records by their shard: a transaction is of one shard."""
     from pyspark.sql import functions as f
 
     schema = recorded_schema(context, through)
     return Sliced(
-        _shown(context, after, through).select(*record.TABLE_SCHEMA.names),
-        f.expr(part_by(schema.reshards)),
+        _with_events(context, after, through).select(*record.TABLE_SCHEMA.names),
+        f.expr(partition_by(schema.reshards)),
         [f.expr(key) for key in ORDER],
         VitessSlice(context.connector, frozenset(), schema),
         schema.reshards,
     )
 
 
-def part_by(reshards: frozenset[int]) -> str:
-    """Return the expression of what is the same for all records of a row: the shard.
+def partition_by(reshards: frozenset[int]) -> str:
+    """Return the SQL expression to partition records by: the shard.
 
     Args:
-        reshards: Batches in which rows change theirs; the records of such a batch are all in one slice.
+        reshards: Batches in which rows change their shard; all records of such a batch are in one slice.
     """
     if not reshards:
         return "origin"
     return f"CASE WHEN batch IN ({', '.join(map(str, sorted(reshards)))}) THEN '' ELSE origin END"
 
 
-def reached_records(
+def heartbeat_records(
     context: JobContext, now_ns: int, registrar: Registrar | None = None, published: int | None = None
 ) -> pa.RecordBatch:
-    """Make a heartbeat of the stored offset: it stands for those of the stream, which nothing keeps.
+    """Build a heartbeat of the stored offset, in place of the stream's heartbeats, which aren't stored.
 
     Args:
         context: The job.
-        now_ns: When it is made, ns since 1970.
-        registrar: Gives schemas their ids; None for none.
-        published: The batch through which events are published: there is no heartbeat of an offset beyond
-            it. None: whatever is published.
+        now_ns: Build time, ns since 1970.
+        registrar: Assigns ids to schemas; None for none.
+        published: The batch through which events are published: an offset beyond it has no heartbeat. None
+            for no such limit.
     """
-    maker = VitessRecords(context.connector, now_ns, lambda keyspace, table: True, registrar=registrar)
-    return maker.heartbeats(_reached(context, published))
+    builder = VitessRecords(context.connector, now_ns, lambda keyspace, table: True, registrar=registrar)
+    return builder.heartbeats(_stored_heartbeat(context, published))
 
 
-def _reached(context: JobContext, published: int | None) -> list[Heartbeat]:
-    """Return the stored offset, if there is one and its batch is published."""
+def _stored_heartbeat(context: JobContext, published: int | None) -> list[Heartbeat]:
+    """Return the stored offset as a heartbeat, if there is one and its batch is published."""
     state = context.changes.state()
     progress = Progress.from_offset(state.offset)
     if progress.source is None or (published is not None and published < state.batch):
@@ -182,21 +182,21 @@ def _reached(context: JobContext, published: int | None) -> list[Heartbeat]:
 
 
 def record_pieces(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-    """Cut records behind whole transactions.
+    """Split records after whole transactions.
 
     Args:
-        batches: Batches of ``CHANGE_SCHEMA`` that follow each other.
+        batches: Successive batches of ``CHANGE_SCHEMA``.
     """
-    waiting: list[pa.RecordBatch] = []
+    incomplete: list[pa.RecordBatch] = []
     for batch in batches:
         whole = whole_transactions(batch)
         if whole:
-            yield _joined([*waiting, batch.slice(0, whole)])
-            waiting = []
+            yield _joined([*incomplete, batch.slice(0, whole)])
+            incomplete = []
         if whole < batch.num_rows:
-            waiting.append(batch.slice(whole))
-    if waiting:
-        yield _joined(waiting)
+            incomplete.append(batch.slice(whole))
+    if incomplete:
+        yield _joined(incomplete)
 
 
 def _joined(batches: list[pa.RecordBatch]) -> pa.RecordBatch:
@@ -204,31 +204,31 @@ def _joined(batches: list[pa.RecordBatch]) -> pa.RecordBatch:
 
 
 def recorded_schema(context: JobContext, through: int) -> RecordedSchema:
-    """Read what the changes table keeps of the schema and of shards up to a batch."""
+    """Read the recorded schema and shards up to a batch."""
     rows = context.changes.pending(0, through, kinds=(record.SCHEMA,))
     names = ("batch", "source_table", "schema_id", "payload", "origin", "position")
-    told = rows.select(*names).collect()
+    recorded = rows.select(*names).collect()
     births: dict[str, set[int]] = {}
     reshards: set[int] = set()
-    for row in told:
+    for row in recorded:
         if row["schema_id"] == LINEAGE:
             births.setdefault(row["origin"], set()).add(epoch_of(bytes(row["position"])))
             reshards.add(row["batch"])
-    fields = {(row["source_table"], row["schema_id"]): bytes(row["payload"]) for row in told}
+    fields = {(row["source_table"], row["schema_id"]): bytes(row["payload"]) for row in recorded}
     return RecordedSchema(fields, births, frozenset(reshards))
 
 
-def _shown(context: JobContext, after: int, through: int) -> DataFrame:
-    """Read what becomes events."""
+def _with_events(context: JobContext, after: int, through: int) -> DataFrame:
+    """Read the records that have events."""
     from pyspark.sql import functions as f
 
-    rows = context.changes.pending(after, through, kinds=(*_SHOWN, record.SCHEMA))
-    told = f.col("schema_id") == DDL if context.connector.publish.schema_changes else f.lit(False)
-    return rows.where((f.col("kind") != record.SCHEMA) | told)
+    rows = context.changes.pending(after, through, kinds=(*_KINDS_WITH_EVENTS, record.SCHEMA))
+    is_ddl = f.col("schema_id") == DDL if context.connector.publish.schema_changes else f.lit(False)
+    return rows.where((f.col("kind") != record.SCHEMA) | is_ddl)
 
 
 def _batches(rows: DataFrame) -> Iterator[tuple[int, Iterator[pa.RecordBatch]]]:
-    """Read batch after batch of the changes table."""
+    """Read the changes table batch by batch."""
     from pyspark.sql import functions as f
 
     numbers = sorted(row["batch"] for row in rows.select("batch").distinct().collect())

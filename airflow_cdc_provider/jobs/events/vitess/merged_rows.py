@@ -1,4 +1,4 @@
-"""Rows of a mirror of Vitess as events: what merges changed, as a copy of the rows would tell it."""
+"""Rows of a mirror of Vitess that merges changed, as events in the form of copied rows."""
 
 from __future__ import annotations
 
@@ -23,18 +23,18 @@ from airflow_cdc_provider.sources.vitess.event_records import decode_records
 from airflow_cdc_provider.sources.vitess.event_rows import TableEvents
 from airflow_cdc_provider.sources.vitess.states import shards_of
 
-_PLACE_BITS: Final = 32
-"""Of the place of an event, below the number of the record that it is of."""
+_ORDER_BITS: Final = 32
+"""Low bits of an event's order, below the index of its record."""
 
 
 @dataclass(frozen=True)
 class VitessRows:
-    """Makes events of one mirror's rows; see :class:`~..merged_rows.RowEvents`.
+    """Builds events of one mirror's rows; see :class:`~..merged_rows.RowEvents`.
 
     Args:
         context: The job.
         table: ``keyspace.table``.
-        schema: The fields that rows came with.
+        schema: The recorded schema, with the field definitions of rows.
     """
 
     context: JobContext
@@ -43,54 +43,56 @@ class VitessRows:
 
     @classmethod
     def of(cls, context: JobContext, table: str) -> VitessRows:
-        """Return how events are made of the rows of a table's mirror.
+        """Return the builder of events for a table's mirror.
 
         Raises:
-            ConfigurationError: Nothing tells the table's rows apart.
+            ConfigurationError: The table has no key.
         """
         context.learn()
         codec = context.source.codec(table, context.mirror(table).state().memory)
         assert isinstance(codec, VitessCodec)
         if not codec.has_key:
             raise ConfigurationError(
-                f"rows of {table} can't be published after merges: nothing tells them apart",
-                expected="tables with a primary key, or a unique one of columns that aren't null",
-                remedy="name it in exclude_tables; or publish.kafka.what: changes",
+                f"rows of {table} can't be published after merges: the table has no key",
+                expected="tables with a primary key, or a unique key of columns that aren't null",
+                remedy="add the table to exclude_tables; or set publish.kafka.what: changes",
             )
         return cls(context, table, recorded_schema(context, context.changes.state().batch))
 
     @property
     def columns(self) -> tuple[str, ...]:
-        """What is kept of a row is all of it."""
+        """None: the stored state has the whole row."""
         return ()
 
     @property
     def statics_apart(self) -> bool:
-        """There are no static columns."""
+        """Vitess has no static columns."""
         return False
 
     def maker(
         self, now_ns: int, registrar: Registrar | None, damage: Damage
     ) -> Callable[[pa.RecordBatch], pa.RecordBatch]:
-        """Return what makes records of rows."""
-        maker = VitessRecords(self.context.connector, now_ns, everything, damage.skipped, registrar=registrar)
+        """Return a function that builds records of rows."""
+        builder = VitessRecords(
+            self.context.connector, now_ns, everything, damage.skipped, registrar=registrar
+        )
 
-        def make(rows: pa.RecordBatch) -> pa.RecordBatch:
+        def build(rows: pa.RecordBatch) -> pa.RecordBatch:
             keys, states = (rows[name].cast(pa.binary()) for name in ("key", "state"))
             records = kept_rows(self.table, shards_of(keys), states, pc.equal(rows["op"], DELETE))
-            decoded = decode_records(records, self.schema.fields_of, maker.form, everything)
+            decoded = decode_records(records, self.schema.fields_of, builder.form, everything)
             for row, reason in sorted(decoded.unread.items()):
                 damage.add(f"{self.table} at {keys[row].as_py().hex()}", reason)
-            # Rows of a copy are told as created.
+            # Copied rows have events of inserts.
             ops = pc.if_else(pc.equal(rows["op"], READ), INSERT, rows["op"])
             tables = [_with_operations(table, ops) for table in decoded.tables]
-            return maker.made(replace(decoded, tables=tables))
+            return builder.made(replace(decoded, tables=tables))
 
-        return make
+        return build
 
 
 def _with_operations(table: TableEvents, ops: pa.Array) -> TableEvents:
-    """Return decoded rows as what became of them."""
-    own = ops.take(pa.array(np.asarray(table.places) >> _PLACE_BITS))
+    """Return decoded rows with the operations that changed them."""
+    own = ops.take(pa.array(np.asarray(table.places) >> _ORDER_BITS))
     at = table.rows.schema.get_field_index("op")
     return replace(table, rows=table.rows.set_column(at, "op", own))

@@ -1,7 +1,7 @@
-"""Decoded events of Vitess to records: envelope, transactions, converters, as ``publish`` says.
+"""Records of decoded Vitess events: envelope, transactions and converters of ``publish``.
 
-For recordings and for whatever publishes: a stretch of a stream in, records in publishing order out. What
-goes from one stretch to the next is a value: the epochs of shards.
+For recordings and for publishing: takes a section of a stream, returns records in publishing order. The state
+between sections is a value: the epochs of shards.
 """
 
 from __future__ import annotations
@@ -55,23 +55,23 @@ from airflow_cdc_provider.sources.vitess.transaction_order import TransactionOrd
 from airflow_cdc_provider.sources.vitess.vgtid_text import vgtid_text, vgtid_texts
 
 UNCHANGED = "unchanged"
-"""Kind under which updates are counted that changed nothing that events show."""
+"""Kind of skipped updates that changed no field of the event."""
 
 _EVENT_ID = (("name", "name"), ("vgtid", "vgtid"))
-"""What the id of a CloudEvent names, and the fields of the source block that it is taken from."""
+"""Parts of a CloudEvent's id, and the fields of the source block that provide them."""
 
 
 @dataclass
 class VitessRecords:
-    """Makes records of a stream, stretch after stretch.
+    """Builds records of a stream, section by section.
 
     Args:
         connector: The declaration.
-        now_ns: When records are made, ns since 1970.
-        captured: Tells of a keyspace and table whether its events are wanted.
-        skipped: Gets the number of events left out on purpose, by kind.
-        births: First epochs of the shards that a reshard made, where records tell them.
-        registrar: Gives schemas their ids; None for none.
+        now_ns: Build time of records, ns since 1970.
+        captured: Returns whether a keyspace's table is selected.
+        skipped: Counts events that are skipped on purpose, by kind.
+        births: First epochs of the shards that a reshard created, if recorded.
+        registrar: Assigns ids to schemas; None for none.
     """
 
     connector: Connector
@@ -83,44 +83,46 @@ class VitessRecords:
     _tables: dict[str, str] = field(default_factory=dict)
 
     def records(self, stream: Stream, first: int, last: int) -> tuple[pa.RecordBatch, dict[int, str]]:
-        """Make the records of a stretch of a stream.
+        """Build the records of a section of a stream.
 
         Args:
             stream: The stream.
-            first: First event, behind a transaction.
-            last: The event after the last one, behind a transaction.
+            first: First event, after the end of a transaction.
+            last: The event after the last one, after the end of a transaction.
 
         Returns:
-            Records in publishing order, and why row changes have none, by their first byte in the stream.
+            Records in publishing order, and the reasons of row changes without records, by the offset of
+            their first byte in the stream.
 
         Raises:
-            CorruptInput: The stream is broken.
-            ConfigurationError: Two tables would share a name, or a mask or converter doesn't fit its column.
+            CorruptInput: The stream is corrupt.
+            ConfigurationError: Two tables would share a name, or a mask or converter doesn't support its
+                column.
         """
         decoded = decode(stream, first, last, self.form, self.captured)
         return self.made(decoded), decoded.unread
 
     def made(self, decoded: StreamEvents) -> pa.RecordBatch:
-        """Make the records of decoded events, in publishing order.
+        """Build the records of decoded events, in publishing order.
 
         Raises:
             CorruptInput: A VGTID can't be read.
             ConfigurationError: Two tables would share a name.
         """
         publish = self.connector.publish
-        told = decoded.transactions
-        tables = [self._wanted(table) for table in decoded.tables]
+        read_transactions = decoded.transactions
+        tables = [self._selected(table) for table in decoded.tables]
         tables = [table for table in tables if table.rows.num_rows]
-        texts = self._vgtids(told)
+        texts = self._vgtids(read_transactions)
         pieces = [*self._schema_changes(decoded.statements), *self._heartbeats(decoded.heartbeats)]
         blocks: list[pa.StructArray] = []
         if publish.transactions:
-            bounded = self._bound(tables, told, texts)
+            bounded = self._bound(tables, read_transactions, texts)
             if publish.vitess.transaction_records:
                 topic = transactions_topic(self.connector)
-                places = np.concatenate([told.begins, told.ends])
+                places = np.concatenate([read_transactions.begins, read_transactions.ends])
                 pieces.append(Piece(self._changed_fields(transactions.build(bounded, topic)), places))
-            blocks = self._blocks(tables, told, bounded.blocks)
+            blocks = self._blocks(tables, read_transactions, bounded.blocks)
         for number, table in enumerate(tables):
             rows = table.rows.append_column("vgtid", texts.take(pa.array(table.transactions)))
             if blocks:
@@ -130,13 +132,13 @@ class VitessRecords:
 
     @cached_property
     def order(self) -> TransactionOrder:
-        """Epochs and ranks of shards' transactions, as far as they were read."""
+        """Epochs and ranks of the shards' transactions that were read."""
         inherits = self.connector.publish.vitess.inherit_epochs
         return TransactionOrder(inherits=inherits, births=self.births)
 
     @cached_property
     def form(self) -> EventForm:
-        """How rows are shown."""
+        """The form of rows in events."""
         own = self.connector.publish.vitess
         return EventForm(
             EventTypes(
@@ -162,7 +164,7 @@ class VitessRecords:
         )
 
     def _schema_changes(self, statements: list[Statement]) -> list[Piece]:
-        """Make records of DDL that concerns captured tables, or tables that it doesn't tell."""
+        """Build records of DDL for captured tables, or for tables that can't be parsed from it."""
         if not self.connector.publish.schema_changes:
             return []
         changes = [
@@ -173,40 +175,40 @@ class VitessRecords:
         ]
         if not changes:
             return []
-        told = [statement for statement, _, _ in changes]
+        selected = [statement for statement, _, _ in changes]
         local = self.connector.publish.vitess.local_vgtid
         columns = {
-            "keyspace": pa.array([statement.keyspace for statement in told], pa.utf8()),
+            "keyspace": pa.array([statement.keyspace for statement in selected], pa.utf8()),
             "table": pa.array([table for _, table, _ in changes], pa.utf8()),
             "type": pa.array([kind for _, _, kind in changes], pa.utf8()),
-            "statement": pa.array([statement.text for statement in told], pa.utf8()),
-            "shard": pa.array([statement.shard for statement in told], pa.utf8()),
-            "seconds": pa.array([statement.seconds for statement in told], pa.int64()),
-            "vgtid": pa.array([vgtid_text(s.vgtid, s.shard if local else "") for s in told], pa.utf8()),
+            "statement": pa.array([statement.text for statement in selected], pa.utf8()),
+            "shard": pa.array([statement.shard for statement in selected], pa.utf8()),
+            "seconds": pa.array([statement.seconds for statement in selected], pa.int64()),
+            "vgtid": pa.array([vgtid_text(s.vgtid, s.shard if local else "") for s in selected], pa.utf8()),
         }
         topic = schema_changes_topic(self.connector)
         envelope = vitess_envelope.build_schema_changes(pa.record_batch(columns), topic, self._options())
-        return [Piece(self._changed_fields(envelope), np.array([statement.place for statement in told]))]
+        return [Piece(self._changed_fields(envelope), np.array([statement.place for statement in selected]))]
 
-    def heartbeats(self, told: Sequence[Heartbeat]) -> pa.RecordBatch:
-        """Make the records of heartbeats alone; none if they aren't wanted."""
-        return encoded(self.connector, self._heartbeats(told), self.registrar)
+    def heartbeats(self, beats: Sequence[Heartbeat]) -> pa.RecordBatch:
+        """Build the records of heartbeats; none if they aren't enabled."""
+        return encoded(self.connector, self._heartbeats(beats), self.registrar)
 
-    def _heartbeats(self, told: Sequence[Heartbeat]) -> list[Piece]:
+    def _heartbeats(self, beats: Sequence[Heartbeat]) -> list[Piece]:
         publish = self.connector.publish
-        if not told or not (publish.vitess.heartbeats or publish.heartbeat_interval_seconds):
+        if not beats or not (publish.vitess.heartbeats or publish.heartbeat_interval_seconds):
             return []
         topic = heartbeats_topic(self.connector)
-        vgtids = pa.array([vgtid_text(one.vgtid) for one in told], pa.utf8())
+        vgtids = pa.array([vgtid_text(one.vgtid) for one in beats], pa.utf8())
         envelope = vitess_envelope.build_heartbeats(vgtids, topic, self._options())
-        return [Piece(envelope, np.array([one.place for one in told]))]
+        return [Piece(envelope, np.array([one.place for one in beats]))]
 
     def _changed_fields(self, envelope: Envelope) -> Envelope:
         own = self.connector.publish.vitess
         return change_fields(envelope, own.remove_fields, own.replace_fields)
 
     def _topic(self, keyspace: str, table: str) -> str:
-        """Return where a table's events go."""
+        """Return the topic of a table's events."""
         own = self.connector.publish.vitess
         topics = topics_of(self.connector)
         if own.topic_prefix and not any(
@@ -219,14 +221,14 @@ class VitessRecords:
         return topic
 
     def _refuse_shared_name(self, topic: str, table: str) -> None:
-        """Refuse tables whose names are equal once they are made fit for topics or schemas."""
+        """Refuse tables whose names are equal after adjustment for topics or schemas."""
         name = adjusted_schema(topic, converters_of(self.connector).adjustments()[0])
         other = self._tables.setdefault(name, table)
         if other != table:
             raise ConfigurationError(
                 f"tables {other} and {table} would share schemas and topic under the name {name}",
-                remedy="set publish.schema_names to avro_unicode, which keeps names of schemas apart, or "
-                "name topics by publish.topic_naming",
+                remedy="set publish.schema_names to avro_unicode, which keeps schema names distinct, or "
+                "set topic names by publish.topic_naming",
             )
 
     def _options(self) -> vitess_envelope.EnvelopeOptions:
@@ -239,8 +241,8 @@ class VitessRecords:
             publish.vitess.ordered_transactions,
         )
 
-    def _wanted(self, table: TableEvents) -> TableEvents:
-        """Leave out events that aren't to be published; transactions don't count them either."""
+    def _selected(self, table: TableEvents) -> TableEvents:
+        """Drop events that aren't published; transactions don't count them either."""
         publish = self.connector.publish
         if not publish.skipped_operations and not publish.skip_unchanged:
             return table
@@ -259,11 +261,18 @@ class VitessRecords:
         self.skipped[UNCHANGED] += int(same.sum())
         return rows.filter(pa.array(~same))
 
-    def _vgtids(self, told: Transactions) -> pa.Array:
+    def _vgtids(self, read_transactions: Transactions) -> pa.Array:
         local = self.connector.publish.vitess.local_vgtid
-        return vgtid_texts(told.data, told.vgtid_starts, told.vgtid_ends, told.shards if local else ())
+        return vgtid_texts(
+            read_transactions.data,
+            read_transactions.vgtid_starts,
+            read_transactions.vgtid_ends,
+            read_transactions.shards if local else (),
+        )
 
-    def _bound(self, tables: list[TableEvents], told: Transactions, texts: pa.Array) -> transactions.Bounded:
+    def _bound(
+        self, tables: list[TableEvents], read_transactions: Transactions, texts: pa.Array
+    ) -> transactions.Bounded:
         sort = _publishing_order(tables)
         numbers = np.concatenate([np.empty(0, np.int64), *(table.transactions for table in tables)])[sort]
         names = [
@@ -274,26 +283,30 @@ class VitessRecords:
         ]
         collections = pa.concat_arrays([pa.array([], pa.utf8()), *names]).take(pa.array(sort))
         return transactions.bound(
-            texts, told.begin_seconds * 1000, told.end_seconds * 1000, numbers, collections
+            texts,
+            read_transactions.begin_seconds * 1000,
+            read_transactions.end_seconds * 1000,
+            numbers,
+            collections,
         )
 
     def _blocks(
-        self, tables: list[TableEvents], told: Transactions, blocks: pa.StructArray
+        self, tables: list[TableEvents], read_transactions: Transactions, blocks: pa.StructArray
     ) -> list[pa.StructArray]:
-        """Hand each table's events their field ``transaction``."""
+        """Return the field ``transaction`` of each table's events."""
         sort = _publishing_order(tables)
         place = np.empty(len(sort), np.int64)
         place[sort] = np.arange(len(sort))
         of_tables = []
-        begin = 0
+        start = 0
         order = None
         if self.connector.publish.vitess.ordered_transactions:
-            shards = told.with_shards()
-            known = told.epochs
+            shards = read_transactions.with_shards()
+            known = read_transactions.epochs
             order = self.order.next(shards) if known is None else self.order.known(shards, known)
         for table in tables:
-            own = blocks.take(pa.array(place[begin : begin + table.rows.num_rows]))
-            begin += table.rows.num_rows
+            own = blocks.take(pa.array(place[start : start + table.rows.num_rows]))
+            start += table.rows.num_rows
             if order is not None:
                 which = pa.array(table.transactions)
                 own = pa.StructArray.from_arrays(
@@ -320,13 +333,13 @@ class VitessRecords:
 
 
 def _publishing_order(tables: list[TableEvents]) -> np.ndarray:
-    """Return what puts the events of all tables, one after the other, into the order of the stream."""
+    """Return the indexes that sort the concatenated events of all tables in stream order."""
     places = np.concatenate([np.empty(0, np.int64), *(table.places for table in tables)])
     return np.argsort(places, kind="stable")
 
 
 def _equal_rows(before: pa.StructArray, after: pa.StructArray) -> np.ndarray:
-    """Tell which rows are equal in all columns; two nulls are."""
+    """Return which rows are equal in all columns; nulls count as equal."""
     equal = np.ones(len(before), np.bool_)
     for old, new in zip(before.flatten(), after.flatten(), strict=True):
         same = pc.equal(old, new).fill_null(False)

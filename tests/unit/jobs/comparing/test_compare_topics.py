@@ -68,14 +68,14 @@ SCYLLA = {"type": "scylla"}
 @pytest.mark.parametrize(
     ("source", "publish", "told"),
     [
-        ({"type": "cassandra"}, {"envelope": "cloudevents"}, "events of this form don't tell rows"),
+        ({"type": "cassandra"}, {"envelope": "cloudevents"}, "events of this form don't contain rows"),
         ({"type": "cassandra"}, {"key": "string"}, "topics in this form can't be compared"),
-        (SCYLLA, {"scylla": {"format": "advanced"}}, "don't tell a null from a column that wasn't touched"),
-        (SCYLLA, {"scylla": {"flatten_columns": True}}, "don't tell a null from a column"),
-        (SCYLLA, {"unwrap": {"enabled": True}}, "events of this form don't tell rows"),
+        (SCYLLA, {"scylla": {"format": "advanced"}}, "don't distinguish a null from an unchanged column"),
+        (SCYLLA, {"scylla": {"flatten_columns": True}}, "don't distinguish a null from an unchanged"),
+        (SCYLLA, {"unwrap": {"enabled": True}}, "events of this form don't contain rows"),
         ({"type": "debezium", "topics": "a"}, {}, "events of source debezium can't be compared"),
-        (MONGODB, {"envelope": "cloudevents"}, "events of this form don't tell rows"),
-        (VITESS, {"value": "protobuf", "protobuf_nullables": "plain"}, "don't tell a null from 0"),
+        (MONGODB, {"envelope": "cloudevents"}, "events of this form don't contain rows"),
+        (VITESS, {"value": "protobuf", "protobuf_nullables": "plain"}, "don't distinguish a null from 0"),
         (MONGODB, {"value": "bytes"}, "topics in this form can't be compared"),
     ],
 )

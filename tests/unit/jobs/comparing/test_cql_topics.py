@@ -64,7 +64,7 @@ def told(**publish: Any) -> Told:
     kept = captured.rows.filter(pc.is_in(captured.rows["source_table"], value_set=pa.array(flat)))
     rows = SliceRows(kept.to_batches(max_chunksize=10_000))
     wanted = Wanted(0, captured.through, NOW_NS, by_batch=True, registrar=registry)
-    made = list(captured.make(rows.between(0, captured.through), wanted, Damage(strict=True)))
+    made = list(captured.build(rows.between(0, captured.through), wanted, Damage(strict=True)))
     records = pa.Table.from_batches([one.records for one in made])
     found: Told = {}
     for topic in pc.unique(records["topic"]).to_pylist():

@@ -19,7 +19,7 @@ from airflow_cdc_provider.jobs.events.cassandra.records import EventSettings
 from airflow_cdc_provider.jobs.events.damage import Damage
 from airflow_cdc_provider.jobs.events.made import Made, Wanted
 from airflow_cdc_provider.jobs.events.mongodb.lake import MongodbSlice
-from airflow_cdc_provider.jobs.events.sliced import SliceMaker, SliceRows
+from airflow_cdc_provider.jobs.events.sliced import SliceBuilder, SliceRows
 from airflow_cdc_provider.jobs.events.vitess.lake import RecordedSchema, VitessSlice
 from airflow_cdc_provider.jobs.offline.cassandra import _records, _source
 from airflow_cdc_provider.sources.mongodb.bson import split_documents
@@ -38,14 +38,14 @@ class LakeRecords:
     Args:
         connector: The declaration.
         rows: Table of ``TABLE_SCHEMA``, in the order in which events are told.
-        make: Makes events.
-        part_by: Per record, what is the same for all of a row of the source.
+        build: Builds events.
+        partition_by: Per record, what is the same for all of a row of the source.
     """
 
     connector: Connector
     rows: pa.Table
-    make: SliceMaker
-    part_by: list[bytes]
+    build: SliceBuilder
+    partition_by: list[bytes]
 
     @property
     def through(self) -> int:
@@ -54,18 +54,20 @@ class LakeRecords:
 
     def of_slice(self, number: int, slices: int) -> pa.Table:
         """Return the records of a slice."""
-        return self.rows.filter(pa.array([crc32(text + b".") % slices == number for text in self.part_by]))
+        return self.rows.filter(
+            pa.array([crc32(text + b".") % slices == number for text in self.partition_by])
+        )
 
     def made(self, number: int, slices: int, *, rows_at_once: int = 10_000) -> list[Made]:
         """Make the events of a slice, of records that come so many at a time."""
         rows = SliceRows(self.of_slice(number, slices).to_batches(max_chunksize=rows_at_once))
         wanted = Wanted(0, self.through, NOW_NS, by_batch=True)
-        return list(self.make(rows.between(0, self.through), wanted, Damage(strict=True)))
+        return list(self.build(rows.between(0, self.through), wanted, Damage(strict=True)))
 
     def batches(self, wanted: Wanted) -> Iterator[Made]:
         """Make events as they are wanted, of all records."""
         rows = SliceRows(self.rows.to_batches(max_chunksize=10_000))
-        return self.make(rows.between(wanted.after, wanted.until), wanted, Damage(strict=True))
+        return self.build(rows.between(wanted.after, wanted.until), wanted, Damage(strict=True))
 
 
 def cassandra(**publish: Any) -> LakeRecords:

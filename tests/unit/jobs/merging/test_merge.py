@@ -45,12 +45,16 @@ def taken(monkeypatch: pytest.MonkeyPatch, source: Source, pending: Pending, apa
     monkeypatch.setattr(Quarantine, "of", lambda context: quarantine)
     monkeypatch.setattr(stage, "pending_by_table", lambda changes, merged, through: {"s.t": pending})
     monkeypatch.setattr(
-        due, "prepare", lambda *args, waiting, **others: SimpleNamespace(table=args[1], waiting=waiting)
+        due,
+        "prepare",
+        lambda *args, retry_quarantined, **others: SimpleNamespace(
+            table=args[1], retry_quarantined=retry_quarantined
+        ),
     )
     found: list[Any] = []
 
     def merge_all(context: Any, dirty: list[Any], *others: Any) -> list[Any]:
-        found.extend((d.table, d.waiting) for d in dirty)
+        found.extend((d.table, d.retry_quarantined) for d in dirty)
         return []
 
     monkeypatch.setattr(stage, "_merge_each", merge_all)
@@ -92,7 +96,7 @@ class Lake:
         monkeypatch.setattr(stage, "pending_by_table", lambda changes, merged, through: {})
         monkeypatch.setattr(due, "prepare", self.prepare)
         monkeypatch.setattr(stage, "_merge_all", self.merge_all)
-        monkeypatch.setattr(stage, "read_doubts_again", self.read_again)
+        monkeypatch.setattr(stage, "reread_unresolved_keys", self.read_again)
         self.context: Any = SimpleNamespace(
             spec=SimpleNamespace(options={}, tables=()),
             connector=Connector.from_dict({"name": "shop", "source": {"type": "cassandra"}}),
@@ -118,7 +122,7 @@ class Lake:
 
     def prepare(self, context: Any, table: str, *others: Any, **more: Any) -> Any:
         self.step("prepare", table)
-        return SimpleNamespace(table=table, state=STATE, waiting=more["waiting"])
+        return SimpleNamespace(table=table, state=STATE, retry_quarantined=more["retry_quarantined"])
 
     def merge_all(self, context: Any, dirty: list[Any], together: Any) -> list[TableResult]:
         self.merged.append([d.table for d in dirty])
@@ -186,7 +190,7 @@ def test_a_lake_that_is_away_is_told_once_and_no_further_table_is_tried(
     assert lake.tried[-1] == (where, "s.a"), "s.b is not tried"
     known = explain(raised.value)
     assert isinstance(known, TransientError)
-    assert "the lake can't be reached: no further table is tried" in str(known)
+    assert "the lake can't be reached: the remaining tables are not tried" in str(known)
 
 
 def test_a_lake_that_goes_away_between_two_tables_keeps_what_was_merged(

@@ -99,7 +99,7 @@ def test_events_of_valid_messages_are_printed(
 
     assert any(reported in line for line in damage.told())
     assert damage.told()[-1].startswith("summary: ")
-    with pytest.raises(CorruptInput, match=r"item\.vstream.*strict: false to leave such places out"):
+    with pytest.raises(CorruptInput, match=r"item\.vstream.*strict: false to skip such records"):
         ids(event_lines, path, Damage(strict=True))
 
 

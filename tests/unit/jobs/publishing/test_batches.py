@@ -17,7 +17,7 @@ from airflow_cdc_provider.events.encoder import Converters
 from airflow_cdc_provider.exceptions import ConfigurationError, CorruptInput, OffsetMissing, TransientError
 from airflow_cdc_provider.jobs.events.made import Made, Wanted
 from airflow_cdc_provider.jobs.publishing import batches
-from airflow_cdc_provider.jobs.publishing.batches import BatchPublisher, require_ours, wait_for_servers
+from airflow_cdc_provider.jobs.publishing.batches import BatchPublisher, require_matching, wait_for_servers
 from airflow_cdc_provider.kafka.errors import BrokersAway, RecordsRefused
 from airflow_cdc_provider.kafka.positions import PublishPosition
 from airflow_cdc_provider.kafka.producer import Headers
@@ -91,7 +91,7 @@ EVERYTHING = [f"{batch}/{n}" for batch, count in BATCHES.items() for n in range(
 
 
 def publisher(broker: Broker, maker: Maker, at_once: int = 5, **more: object) -> BatchPublisher:
-    values: dict[str, object] = {"stopping": lambda: False, "set_apart": None, **more}
+    values: dict[str, object] = {"stopping": lambda: False, "quarantine": None, **more}
     return BatchPublisher(
         broker,
         maker,
@@ -178,7 +178,7 @@ def test_refused_records_end_it_unless_they_are_set_apart() -> None:
         assert reason == "MSG_SIZE_TOO_LARGE"
         apart.append((batch, numbers.tolist(), records["value"].to_pylist()))
 
-    run = publisher(broker, Maker(), set_apart=keep)
+    run = publisher(broker, Maker(), quarantine=keep)
     run.publish(THROUGH, now_ns=1)
     assert broker.committed == [value for value in EVERYTHING if value not in forbidden]
     assert apart == [(1, [3], ["1/3"]), (5, [0], ["5/0"]), (5, [11], ["5/11"]), (6, [2], ["6/2"])]
@@ -207,7 +207,7 @@ def test_what_cannot_be_made_is_set_apart_and_never_sent() -> None:
     run = publisher(
         broker,
         Faulty(),
-        set_apart=lambda records, numbers, batch, reason: apart.append((batch, numbers.tolist(), reason)),
+        quarantine=lambda records, numbers, batch, reason: apart.append((batch, numbers.tolist(), reason)),
     )
     run.publish(THROUGH, now_ns=1)
     assert broker.committed == [value for value in EVERYTHING if value not in broken]
@@ -230,7 +230,7 @@ def test_a_refused_topics_records_are_set_apart_together() -> None:
         broker,
         Maker(topic="closed"),
         at_once=100,
-        set_apart=lambda records, numbers, batch, reason: apart.extend(numbers.tolist()),
+        quarantine=lambda records, numbers, batch, reason: apart.extend(numbers.tolist()),
     )
     run.publish(THROUGH, now_ns=1)
     assert broker.committed == [value for value in EVERYTHING if not int(value.partition("/")[2]) % 2]
@@ -242,7 +242,7 @@ def test_a_run_that_dies_while_records_are_set_apart_goes_on_behind_what_was_sen
         broker = Broker(forbidden=frozenset({"1/3", "5/4"}), fails_at=frozenset({fails}))
         for _ in range(3):
             try:
-                publisher(broker, Maker(), set_apart=lambda *_: None).publish(THROUGH, now_ns=1)
+                publisher(broker, Maker(), quarantine=lambda *_: None).publish(THROUGH, now_ns=1)
             except BrokersAway:
                 continue
         assert broker.committed == [value for value in EVERYTHING if value not in broker.forbidden]
@@ -317,9 +317,9 @@ def test_a_position_is_read_back_as_it_was_written() -> None:
 
 def test_a_batch_is_not_ended_in_another_form_than_it_was_begun_in() -> None:
     begun = PublishPosition("shop", 3, 40, form="old")
-    require_ours(begun, "old", through=3)
-    with pytest.raises(ConfigurationError, match=r"changed while batch 3 .* 40 records after its begin"):
-        require_ours(begun, "new", through=3)
-    require_ours(PublishPosition("shop", 4, form="old"), "new", through=3)
+    require_matching(begun, "old", through=3)
+    with pytest.raises(ConfigurationError, match=r"changed while batch 3 .* other options after 40 records"):
+        require_matching(begun, "new", through=3)
+    require_matching(PublishPosition("shop", 4, form="old"), "new", through=3)
     with pytest.raises(OffsetMissing, match="beyond its changes table: expected a batch up to 4, found 5"):
-        require_ours(PublishPosition("shop", 5), "old", through=3)
+        require_matching(PublishPosition("shop", 5), "old", through=3)

@@ -22,8 +22,8 @@ from airflow_cdc_provider.exceptions import CommitConflict, ConfigurationError, 
 from airflow_cdc_provider.jobs.context import JobContext
 from airflow_cdc_provider.jobs.events.made import Made, Wanted
 from airflow_cdc_provider.jobs.publishing import pulsar as stage
-from airflow_cdc_provider.jobs.publishing.pulsar import numbered
-from airflow_cdc_provider.jobs.publishing.standing import Standing
+from airflow_cdc_provider.jobs.publishing.pulsar import with_sequence_ids
+from airflow_cdc_provider.jobs.publishing.pulsar_position import PulsarPosition
 from airflow_cdc_provider.jobs.spec import JobSpec, PublishResult
 from airflow_cdc_provider.jobs.topics.settings import encoded, topics_of
 from airflow_cdc_provider.kafka.positions import PublishPosition
@@ -34,7 +34,7 @@ from tests.unit.pulsar.fake_broker import FakeBroker
 
 def ids_of(pieces: list[tuple[int, int]]) -> list[int]:
     made = (Made(batch, pa.record_batch({"n": pa.array(range(count))})) for batch, count in pieces)
-    return [number for one in numbered(made) for number in one.records["sequence"].to_pylist()]
+    return [number for one in with_sequence_ids(made) for number in one.records["sequence"].to_pylist()]
 
 
 @given(st.lists(st.tuples(st.integers(1, 5), st.integers(0, 4))).map(sorted))
@@ -48,11 +48,11 @@ def test_ids_grow_and_do_not_depend_on_how_a_batch_comes_in_pieces(pieces: list[
 
 
 def test_a_standing_is_read_as_it_was_written() -> None:
-    standing = Standing("shop.1", PublishPosition("shop", 3, 5, 7, "form"))
-    assert Standing.from_json(standing.to_json()) == standing
+    standing = PulsarPosition("shop.1", PublishPosition("shop", 3, 5, 7, "form"))
+    assert PulsarPosition.from_json(standing.to_json()) == standing
     for broken in ("", "{}", '{"producer": "a", "position": 1}'):
         with pytest.raises(OffsetMissing, match="can't be read"):
-            Standing.from_json(broken)
+            PulsarPosition.from_json(broken)
 
 
 @dataclass

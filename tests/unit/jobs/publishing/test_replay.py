@@ -14,7 +14,7 @@ import pytest
 from airflow_cdc_provider.connector import Connector
 from airflow_cdc_provider.events.encoder import Converters
 from airflow_cdc_provider.exceptions import ConfigurationError
-from airflow_cdc_provider.jobs.context import do_afterwards
+from airflow_cdc_provider.jobs.context import on_finished
 from airflow_cdc_provider.jobs.events.made import Made, Wanted
 from airflow_cdc_provider.jobs.publishing import replay as replay_module
 from airflow_cdc_provider.jobs.publishing.replay import BatchRange, chosen_range, other_topic, replay
@@ -49,16 +49,16 @@ def test_a_range_is_of_numbers_or_of_a_time_and_ends_with_what_is_published(
 @pytest.mark.parametrize(
     ("options", "through", "told"),
     [
-        ({"first_batch": 2}, None, "batches before 3 were let go by maintenance: expected batches from 3 on"),
-        ({"since": "2026-11-23T09:30Z"}, None, "let go by maintenance.*found since 2026-11-23T09:30"),
+        ({"first_batch": 2}, None, "batches before 3 have expired: expected batches from 3 on"),
+        ({"since": "2026-11-23T09:30Z"}, None, "have expired.*found since 2026-11-23T09:30"),
         ({"last_batch": 6}, 5, "batch 6 isn't published yet: expected a batch up to 5, or another topic_pre"),
         ({"last_batch": 8}, None, "no such batches to replay: expected batches from 3 to 7, found 3 to 8"),
         ({"first_batch": 6, "last_batch": 4}, None, "found 6 to 4"),
         ({}, 0, "no such batches"),
-        ({"since": "2026-11-24T00:00Z"}, None, "no batch that may be replayed was committed then"),
-        ({"since": "2026-11-23T14:30Z"}, 6, "committed then: .* and batches up to 6"),
-        ({"since": "yesterday"}, None, "option since is wrong"),
-        ({"first_batch": 3, "until": "2026-11-24T00:00Z"}, None, "numbered batches or of a time"),
+        ({"since": "2026-11-24T00:00Z"}, None, "no batch that may be replayed was committed in that time"),
+        ({"since": "2026-11-23T14:30Z"}, 6, "committed in that time: .* and batches up to 6"),
+        ({"since": "yesterday"}, None, "invalid value for option since"),
+        ({"first_batch": 3, "until": "2026-11-24T00:00Z"}, None, "batch numbers or times"),
     ],
 )
 def test_what_is_gone_not_there_or_not_published_is_told(
@@ -168,11 +168,11 @@ def replayed(*, retry_seconds: float = 0, told: bool = True, **options: Any) -> 
         kafka={"bootstrap.servers": "k:1"},
         registry={},
         stopping=lambda: False,
-        afterwards=[],
+        callbacks=[],
     )
     outcome = replay(context)
     if told:
-        do_afterwards(context)
+        on_finished(context)
     return outcome
 
 
@@ -244,7 +244,7 @@ def test_batches_that_were_let_go_while_a_replay_waited_are_told(lake: Lake) -> 
         replayed()
     sent = list(lake.sent)
     del lake.kept[1], lake.kept[2], lake.kept[3]
-    with pytest.raises(ConfigurationError, match=r"batches before 4 were let go .*found batch 2, with which"):
+    with pytest.raises(ConfigurationError, match=r"batches before 4 have expired.*found batch 2, with which"):
         replayed()
     assert lake.sent == sent, "nothing is passed over"
 
@@ -253,7 +253,7 @@ def test_events_that_were_published_during_a_replay_are_warned_of(lake: Lake) ->
     assert replayed().findings == ()
     lake.beside = 1
     (warning,) = replayed().findings
-    assert warning.startswith("events of batches 1 to 5 stand behind those of later ones now, or among them")
+    assert warning.startswith("events of batches 1 to 5 are now after or among those of later ones")
 
 
 def test_a_replay_that_is_sent_is_not_sent_again_because_brokers_go_away_then(lake: Lake) -> None:

@@ -20,15 +20,15 @@ from airflow_cdc_provider.connector import Connector
 from airflow_cdc_provider.exceptions import CommitConflict, ConfigurationError, OffsetMissing
 from airflow_cdc_provider.jobs.events.damage import Damage
 from airflow_cdc_provider.jobs.events.made import Made
-from airflow_cdc_provider.jobs.events.sliced import SliceRows, stretches
+from airflow_cdc_provider.jobs.events.sliced import SliceRows, batch_ranges
 from airflow_cdc_provider.jobs.publishing import publish as publish_module
 from airflow_cdc_provider.jobs.publishing import slices as slices_module
 from airflow_cdc_provider.jobs.publishing.slices import (
     Producers,
     SlicedRun,
     SliceTask,
-    begin_slices,
     change_slices,
+    start_slices,
 )
 from airflow_cdc_provider.kafka.errors import BrokersAway
 from airflow_cdc_provider.kafka.positions import PositionsTopic, PublishPosition
@@ -94,7 +94,7 @@ def test_slices_have_together_each_record_once_and_those_of_a_key_in_order(sourc
 def test_stretches_are_all_batches_and_a_reshard_stands_alone(
     counts: dict[int, int], after: int, through: int, alone: frozenset[int]
 ) -> None:
-    found = list(stretches(counts, after, through, rows_at_once=60, alone=alone))
+    found = list(batch_ranges(counts, after, through, rows_at_once=60, isolated=alone))
     batches = [number for begin, end in found for number in range(begin + 1, end + 1)]
     assert batches == list(range(after + 1, through + 1))
     for begin, end in found:
@@ -130,7 +130,7 @@ class Brokers:
     def of_slice(self, number: int) -> Producer:
         return Producer(self, number)
 
-    def take_over(self, number: int) -> PublishPosition | None:
+    def fence(self, number: int) -> PublishPosition | None:
         return self.of_slice(number).take_over()
 
 
@@ -162,7 +162,7 @@ class Producer:
 
 def task_of(lake: LakeRecords, brokers: Brokers, slices: int, now_ns: int = NOW_NS) -> SliceTask:
     producers: Any = brokers
-    return SliceTask(producers, None, lake.make, (), "form", 3, slices, 0, lake.through, now_ns, strict=True)
+    return SliceTask(producers, None, lake.build, (), "form", 3, slices, 0, lake.through, now_ns, strict=True)
 
 
 @pytest.mark.parametrize("source", SOURCES)
@@ -170,7 +170,7 @@ def test_a_slice_that_is_ended_anywhere_goes_on_by_its_position(source: str) -> 
     lake = SOURCES[source]()
     for number in range(2):
         brokers = Brokers(fails_at=frozenset(range(4, 400, 3)))
-        begin_slices(brokers, PublishPosition("p", 1), 2)  # type: ignore[arg-type]
+        start_slices(brokers, PublishPosition("p", 1), 2)  # type: ignore[arg-type]
         tries = 0
         while True:
             tries += 1
@@ -194,7 +194,7 @@ def test_a_slice_that_is_ended_anywhere_goes_on_by_its_position(source: str) -> 
 def test_a_task_that_was_believed_dead_is_fenced_and_one_of_another_parting_refused() -> None:
     lake = mongodb()
     brokers = Brokers()
-    positions = begin_slices(brokers, PublishPosition("p", 1), 2)  # type: ignore[arg-type]
+    positions = start_slices(brokers, PublishPosition("p", 1), 2)  # type: ignore[arg-type]
     rows = lake.of_slice(0, 2).to_batches(max_chunksize=11)
 
     def overtaken() -> Iterator[pa.RecordBatch]:
@@ -222,7 +222,7 @@ def test_a_task_that_was_believed_dead_is_fenced_and_one_of_another_parting_refu
 def test_a_position_that_is_set_back_below_what_a_task_was_given_is_left_there() -> None:
     lake = mongodb()
     brokers = Brokers()
-    begin_slices(brokers, PublishPosition("p", 2), 2)  # type: ignore[arg-type]
+    start_slices(brokers, PublishPosition("p", 2), 2)  # type: ignore[arg-type]
     task = replace(task_of(lake, brokers, 2), after=2)
     rows = lake.of_slice(1, 2)
     later = rows.filter(pc.greater(rows["batch"], 2)).to_batches()
@@ -264,7 +264,7 @@ class SparkOfNothing:
 def test_positions_pass_batches_that_have_no_records(monkeypatch: pytest.MonkeyPatch) -> None:
     lake = mongodb()
     brokers = Brokers()
-    positions = begin_slices(brokers, PublishPosition("p", 4), 3)  # type: ignore[arg-type]
+    positions = start_slices(brokers, PublishPosition("p", 4), 3)  # type: ignore[arg-type]
     nothing: Any = SimpleNamespace(
         groupBy=lambda name: nothing,
         count=lambda: nothing,
@@ -273,7 +273,7 @@ def test_positions_pass_batches_that_have_no_records(monkeypatch: pytest.MonkeyP
     )
     spark: Any = SparkOfNothing(monkeypatch)
     spark.sparkContext = SimpleNamespace(getConf=lambda: SimpleNamespace(get=lambda name, default: default))
-    sliced = SimpleNamespace(rows=nothing, make=lake.make, alone=frozenset())
+    sliced = SimpleNamespace(rows=nothing, build=lake.build, isolated=frozenset())
     monkeypatch.setattr(slices_module, "sliced_records", lambda *given: sliced)
     context: Any = SimpleNamespace(spark=spark, connector=lake.connector, stopping=lambda: False)
     run = SlicedRun(context, brokers, None, (), "form", Damage(strict=True), positions)  # type: ignore[arg-type]
@@ -287,7 +287,7 @@ def test_positions_pass_batches_that_have_no_records(monkeypatch: pytest.MonkeyP
 def test_a_change_of_slices_that_is_broken_off_is_as_good_as_not_begun() -> None:
     for steps in range(1, 4):
         brokers = Brokers()
-        old = begin_slices(brokers, PublishPosition("p", 5), 2)  # type: ignore[arg-type]
+        old = start_slices(brokers, PublishPosition("p", 5), 2)  # type: ignore[arg-type]
         brokers.fails_at = frozenset([brokers.asked + steps])
         with pytest.raises(BrokersAway):
             change_slices(brokers, old, 3)  # type: ignore[arg-type]
@@ -303,7 +303,7 @@ def test_a_position_that_is_missing_is_told_and_nothing_is_guessed() -> None:
     brokers = Brokers()
     topic = PositionsTopic(ClientSettings({"bootstrap.servers": "k:9092"}), "p.positions", "p")
     assert topic.all_slices(brokers.positions.get) == []
-    told = begin_slices(brokers, PublishPosition("p", 1), 3)  # type: ignore[arg-type]
+    told = start_slices(brokers, PublishPosition("p", 1), 3)  # type: ignore[arg-type]
     assert topic.all_slices(brokers.positions.get) == told
     del brokers.positions[2]
     with pytest.raises(OffsetMissing, match="slice 2 of p is missing"):
@@ -317,7 +317,7 @@ def test_publishing_can_be_set_to_a_batch_whatever_is_stored(
     unread: set[int], slices: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     brokers = Brokers(unread=set(unread))
-    begin_slices(Brokers(positions=brokers.positions), PublishPosition("p", 8), 3)  # type: ignore[arg-type]
+    start_slices(Brokers(positions=brokers.positions), PublishPosition("p", 8), 3)  # type: ignore[arg-type]
     partitions: list[int] = []
     topic = SimpleNamespace(make=partitions.append)
     monkeypatch.setattr(publish_module, "positions_topic", lambda *given: topic)
@@ -345,7 +345,7 @@ def test_a_task_goes_to_other_processes_and_shows_no_secret(source: str) -> None
     there = pickle.loads(pickle.dumps(task))
     assert there.producers.topic.settings == settings
     assert "s3cret" not in repr(task) + repr(producers) + repr(there)
-    assert records_of(replace(lake, make=there.make).made(0, 2)) == records_of(lake.made(0, 2))
+    assert records_of(replace(lake, build=there.build).made(0, 2)) == records_of(lake.made(0, 2))
 
 
 @pytest.mark.parametrize(

@@ -52,7 +52,7 @@ def test_an_id_is_followed_once_also_in_one_go() -> None:
     first = asked(SignalState(), execute("1", "s.a"), execute("1", "s.b"))
     assert outcomes(first) == [("1", "queued")]
     (warning,) = first.warnings
-    assert "came before" in warning
+    assert "is a duplicate" in warning
     assert asked(first.state, execute("1", "s.c")).state == first.state
 
 

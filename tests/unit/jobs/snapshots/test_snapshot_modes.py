@@ -32,7 +32,7 @@ def context(mode: str) -> Any:
         stopping=lambda: False,
         source=None,
         snapshot=None,
-        tells_of_snapshots=InitialSnapshot(Notifier(), "shop"),
+        snapshot_notifier=InitialSnapshot(Notifier(), "shop"),
     )
 
 

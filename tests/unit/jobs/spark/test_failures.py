@@ -32,7 +32,7 @@ _SPARK = "Job aborted due to stage failure: Task 0 in stage 3.0 failed 1 times\n
         (
             "java.io.FileNotFoundException: /lake/a.avro (Permission denied)",
             ConfigurationError,
-            "the right to",
+            "access to",
         ),
         (
             "HttpHostConnectException: Connect to http://catalog:8181 failed: Connection refused",
@@ -42,7 +42,7 @@ _SPARK = "Job aborted due to stage failure: Task 0 in stage 3.0 failed 1 times\n
         (
             "IllegalStateException: Cannot call methods on a stopped SparkContext.",
             TransientError,
-            "Spark has ended",
+            "Spark has stopped",
         ),
     ],
 )

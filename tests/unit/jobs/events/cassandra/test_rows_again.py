@@ -103,7 +103,7 @@ def test_a_cluster_that_is_away_fails_the_command() -> None:
 
 
 def test_a_recording_can_not_be_read_again() -> None:
-    with pytest.raises(ConfigurationError, match="a recording can't be read again"):
+    with pytest.raises(ConfigurationError, match="a recording can't be read from the source"):
         list(event_lines(CONNECTOR, RECORDING, Damage(strict=True)))
 
 

@@ -410,7 +410,7 @@ def test_rows_without_a_commit_are_ignored(tmp_path: Path) -> None:
     damage = Damage(strict=False)
 
     assert after(events_of(stream, tmp_path, damage)) == [{"id": 1, "name": "a"}]
-    assert "1 row changes that no COMMIT follows" in damage.places[0]
+    assert "1 row changes without a COMMIT" in damage.places[0]
 
 
 def test_a_restarted_transaction_starts_at_its_last_begin(tmp_path: Path) -> None:

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from airflow_cdc_provider.connector.debezium import from_debezium
-from airflow_cdc_provider.jobs.events.vitess.lake import reached_records
+from airflow_cdc_provider.jobs.events.vitess.lake import heartbeat_records
 from airflow_cdc_provider.jobs.resuming.progress import Progress
 from airflow_cdc_provider.sources.vitess.options import VitessOptions
 from airflow_cdc_provider.sources.vitess.protocol import EVENT_TYPES, VGtid, VStreamResponse
@@ -114,7 +114,7 @@ def test_one_to_kafka_has_the_stored_offset_once_its_batch_is_published() -> Non
         context: Any = SimpleNamespace(
             connector=from_debezium(properties).connector, changes=SimpleNamespace(state=lambda: state)
         )
-        return reached_records(context, NOW_NS, published=published).to_pylist()
+        return heartbeat_records(context, NOW_NS, published=published).to_pylist()
 
     assert reported(offset, 4) == reported(None, 5) == []
     for published in (5, None):

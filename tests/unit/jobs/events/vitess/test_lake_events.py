@@ -16,7 +16,7 @@ from airflow_cdc_provider.changes import record
 from airflow_cdc_provider.events.encoder import text_of, to_lines
 from airflow_cdc_provider.exceptions import CorruptInput
 from airflow_cdc_provider.jobs.events.damage import Damage
-from airflow_cdc_provider.jobs.events.vitess.lake import ORDER, part_by, record_pieces
+from airflow_cdc_provider.jobs.events.vitess.lake import ORDER, partition_by, record_pieces
 from airflow_cdc_provider.jobs.events.vitess.records import VitessRecords
 from airflow_cdc_provider.jobs.offline.vitess_events import recorded_events
 from airflow_cdc_provider.sources.vitess.cutting import Cutter
@@ -126,7 +126,7 @@ def in_lakes_order(table: pa.Table, reshards: frozenset[int]) -> tuple[pa.Table,
         lake.execute(f"CREATE TABLE changes ({', '.join(columns)})")
         reported = zip(*(table[name].to_pylist() for name in columns), strict=True)
         lake.executemany("INSERT INTO changes VALUES (?, ?, ?, ?)", reported)
-        query = f"SELECT rowid - 1, {part_by(reshards)} FROM changes ORDER BY {', '.join(ORDER)}"
+        query = f"SELECT rowid - 1, {partition_by(reshards)} FROM changes ORDER BY {', '.join(ORDER)}"
         found = lake.execute(query).fetchall()
     return table.take([number for number, _ in found]), [part for _, part in found]
 

@@ -128,5 +128,5 @@ def test_tables_without_a_key_are_refused() -> None:
         source=SimpleNamespace(codec=lambda table, memory: keyless),
         mirror=lambda table: SimpleNamespace(state=lambda: state),
     )
-    with pytest.raises(ConfigurationError, match="nothing tells them apart"):
+    with pytest.raises(ConfigurationError, match="the table has no key"):
         VitessRows.of(context, TABLE)

@@ -9,8 +9,8 @@ import pytest
 
 from airflow_cdc_provider.changes.record import CHANGE_SCHEMA
 from airflow_cdc_provider.exceptions import TransientError
-from airflow_cdc_provider.jobs.merging import doubts
-from airflow_cdc_provider.jobs.merging.doubts import _place, _portions
+from airflow_cdc_provider.jobs.merging import unresolved_keys
+from airflow_cdc_provider.jobs.merging.unresolved_keys import _portions, _position_of
 
 
 def test_settlements_are_of_the_table_that_was_read() -> None:
@@ -18,8 +18,8 @@ def test_settlements_are_of_the_table_that_was_read() -> None:
     nothing = pa.RecordBatch.from_pylist([], CHANGE_SCHEMA)
     row = {"origin": "node", "position": b"\x01", "schema_id": "ab" * 16}
     reading = pa.RecordBatch.from_pylist([row], CHANGE_SCHEMA)
-    assert _place([nothing, reading]) == ("node", b"\x01", "ab" * 16)
-    assert _place([nothing]) == ("", b"\xff" * 16, None)
+    assert _position_of([nothing, reading]) == ("node", b"\x01", "ab" * 16)
+    assert _position_of([nothing]) == ("", b"\xff" * 16, None)
 
 
 def _batch(key: bytes) -> pa.RecordBatch:
@@ -30,10 +30,10 @@ KEYS = [bytes([n]) for n in range(10)]
 
 
 def test_portions_hold_whole_keys_each_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(doubts, "_KEYS_AT_ONCE", 3)
+    monkeypatch.setattr(unresolved_keys, "_KEYS_AT_ONCE", 3)
     read = [_batch(KEYS[n]) for n in (1, 1, 2, 8, 8)]
     for most in (1, 10**6):
-        monkeypatch.setattr(doubts, "_BYTES_AT_ONCE", most)
+        monkeypatch.setattr(unresolved_keys, "_BYTES_AT_ONCE", most)
         found = list(_portions(iter(read), KEYS))
         assert [key for some, _ in found for key in some] == KEYS
         assert [batch for _, changes in found for batch in changes] == read

@@ -1,7 +1,7 @@
-"""What stood of rows before the changes that events tell of: the field ``before``.
+"""Rows before the changes of events: the field ``before``.
 
-Changes are replayed in their order, on the rows that a mirror holds if they are from before all of them. What
-neither tells is unknown, and shown as a row that wasn't there.
+Changes are replayed in their order, on the rows of a mirror if it has merged none of them. A row that is in
+neither is unknown, and ``before`` is as for a new row.
 """
 
 from __future__ import annotations
@@ -22,17 +22,17 @@ from airflow_cdc_provider.sources.cassandra.debezium.kept_rows import KeptRowDec
 from airflow_cdc_provider.sources.cql.codec import CqlCodec
 
 _OF_THE_MIRROR: Final = -1
-"""Number of the change that stands for what a mirror holds."""
+"""Change number of the mirror's rows."""
 
 
 @dataclass(frozen=True)
 class Known:
-    """What a mirror holds of some keys.
+    """A mirror's rows of some keys.
 
     Args:
-        contributions: ``CONTRIBUTION_SCHEMA``: its rows, and what stands beside them.
-        fences: Of its table.
-        memory: What gives columns the ids by which its rows name them.
+        contributions: ``CONTRIBUTION_SCHEMA``: its rows, and those of its side table.
+        fences: Fences of its table.
+        memory: The mirror's memory, with the column ids that its rows use.
     """
 
     contributions: pa.Table
@@ -41,23 +41,23 @@ class Known:
 
 
 KnownOf = Callable[[str, pa.Array], Known | None]
-"""Gives what a mirror holds of partition keys of a table (``keyspace.table``), None for nothing."""
+"""Returns a mirror's rows of partition keys of a table (``keyspace.table``), None if it has none."""
 
 
 def nothing_known(table: str, keys: pa.Array) -> None:
-    """Know of no row but from the changes themselves."""
+    """Return None: no row is known except from the changes themselves."""
     del table, keys
 
 
 class RowsBefore:
-    """What stood before each change of one table.
+    """The rows before each change of one table.
 
     Args:
-        codec: The table's, with the column ids of the mirror.
-        decoder: Shows rows; of the codec's schema.
-        records: Changes and snapshot rows of the table, in the order in which they are to be replayed.
-        fences: Of the table.
-        known: What a mirror holds of their keys.
+        codec: The table's codec, with the column ids of the mirror.
+        decoder: Decodes rows of the codec's schema.
+        records: Changes and snapshot rows of the table, in replay order.
+        fences: Fences of the table.
+        known: The mirror's rows of their keys.
     """
 
     def __init__(
@@ -74,23 +74,23 @@ class RowsBefore:
         own = pa.Table.from_batches([decoded.contributions], CONTRIBUTION_SCHEMA)
         held = known.contributions if known else CONTRIBUTION_SCHEMA.empty_table()
         numbers = np.concatenate([np.full(held.num_rows, _OF_THE_MIRROR), changes])
-        everything = pa.concat_tables([held, own]).combine_chunks()
+        replayed = pa.concat_tables([held, own]).combine_chunks()
         clustered = bool(codec.schema.clustering)
-        before = rows_before(everything, numbers, codec.rules, clustered=clustered)
+        before = rows_before(replayed, numbers, codec.rules, clustered=clustered)
         self._before = before.slice(held.num_rows).combine_chunks()
         self._first = np.searchsorted(changes, np.arange(records.num_rows))
 
     def of(self, events: pa.RecordBatch, changes: np.ndarray, keys: pa.Array) -> pa.StructArray:
-        """Return the rows that stood before events, as cells.
+        """Return the rows before events, as cells.
 
         Args:
-            events: As the decoder gave them.
-            changes: Number of each one's change among the records.
-            keys: The partition key of each.
+            events: Events of the decoder.
+            changes: Per event, the index of its change among the records.
+            keys: The partition key of each event.
         """
         of_snapshot = events["snapshot"].to_numpy(zero_copy_only=False)
-        places = self._first[changes] + events["ordinal"].to_numpy()
-        chosen = pa.array(places, mask=of_snapshot)
+        indexes = self._first[changes] + events["ordinal"].to_numpy()
+        chosen = pa.array(indexes, mask=of_snapshot)
         columns = {
             name: self._before[name].combine_chunks().take(chosen) for name in ("state", "static_state")
         }
@@ -100,7 +100,7 @@ class RowsBefore:
 
 
 def data_of(records: pa.Table, ours: pa.Array) -> tuple[pa.RecordBatch, np.ndarray]:
-    """Return some records as one batch, and their numbers."""
+    """Return the selected records as one batch, and their indexes."""
     numbers = np.flatnonzero(ours)
     (changes,) = records.take(pa.array(numbers)).combine_chunks().to_batches() or [
         pa.RecordBatch.from_pylist([], record.CHANGE_SCHEMA)
@@ -109,5 +109,5 @@ def data_of(records: pa.Table, ours: pa.Array) -> tuple[pa.RecordBatch, np.ndarr
 
 
 def keys_of(changes: pa.RecordBatch) -> pa.Array:
-    """Return the partition keys of changes, each once."""
+    """Return the distinct partition keys of changes."""
     return pc.unique(changes["key"])

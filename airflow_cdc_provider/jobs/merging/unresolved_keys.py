@@ -1,4 +1,4 @@
-"""Reading again at the source what a merge could not decide, and merging what was seen."""
+"""Reread of unresolved keys: rows that a merge could not decide are read from the source and merged."""
 
 from __future__ import annotations
 
@@ -30,31 +30,30 @@ _KEY_SCHEMA: Final = pa.schema([pa.field("key", pa.binary())])
 
 
 class Reread(NamedTuple):
-    """A second reading of one table that is committed.
+    """A committed reread of one table.
 
     Args:
-        asked: What the mirror had in doubt then.
-        unread: Keys of it that could not be read; they stay in doubt.
+        asked: The unresolved keys of the mirror at the time of the reread.
+        unread: Keys that could not be read; they stay unresolved.
     """
 
     asked: Asked
     unread: Sequence[bytes]
 
 
-def read_doubts_again(context: JobContext, tables: Sequence[str]) -> Mapping[str, Reread]:
-    """Commit a second reading of all keys in doubt, as snapshot changes; several batches of them if need be.
+def reread_unresolved_keys(context: JobContext, tables: Sequence[str]) -> Mapping[str, Reread]:
+    """Read all unresolved keys from the source and commit them as snapshot changes, in one or more batches.
 
-    The changes captured before it are merged already, so what the source shows now and the mirror doesn't, or
-    the reverse, is either newer than the capture or the answer to the doubt; see
-    :mod:`airflow_cdc_provider.lake.doubts`.
+    The changes captured before are merged already, so a difference between source and mirror is either newer
+    than the capture or resolves the key; see :mod:`airflow_cdc_provider.lake.doubts`.
 
     Args:
         context: The job.
-        tables: Tables to look at.
+        tables: Tables to check for unresolved keys.
 
     Returns:
-        What was read, by table; the next merge settles it. A table of which nothing can be read now is left
-        out: its keys stay in doubt.
+        The rereads, by table; the next merge resolves their keys. A table that can't be read now is missing:
+        its keys stay unresolved.
     """
     source = context.source
     if not isinstance(source, Rereads):
@@ -68,8 +67,8 @@ def read_doubts_again(context: JobContext, tables: Sequence[str]) -> Mapping[str
         try:
             unread = _read_table(context, source, table, mirror, state)
         except TransientError as error:
-            # They stay in doubt, which is told at the end of the run; the next one asks again.
-            log.warning("%s: keys in doubt can't be read now: %s", table, error)
+            # They stay unresolved, which the run reports at its end; the next run tries again.
+            log.warning("%s: unresolved keys can't be read now: %s", table, error)
             continue
         if unread is not None:
             read[table] = Reread(state.asked, unread)
@@ -79,21 +78,21 @@ def read_doubts_again(context: JobContext, tables: Sequence[str]) -> Mapping[str
 def _read_table(
     context: JobContext, source: Rereads, table: str, mirror: Mirror, state: MirrorState
 ) -> Sequence[bytes] | None:
-    """Read the keys in doubt of one table.
+    """Read the unresolved keys of one table.
 
     Returns:
-        Those that could not be read, or were left when the job was asked to stop; None if none was read.
+        Keys that could not be read, or were left when a stop was requested; None if none was read.
 
     Raises:
-        TransientError: None can be read.
+        TransientError: No key can be read.
     """
     found = mirror.doubtful_keys(state)
     if state.unseen_before_us:
         found = found.union(unseen_keys(mirror, state))
     keys = found.distinct().toArrow()["key"].to_pylist()
-    # So that one which can't be read doesn't always stand before the same others.
+    # Shuffled so that a key that can't be read doesn't block the same keys in each run.
     random.shuffle(keys)
-    log.info("%s: reading %d keys in doubt again", table, len(keys))
+    log.info("%s: rereading %d unresolved keys", table, len(keys))
     codec = source.codec(table, state.memory)
     started = time.monotonic()
     done = 0
@@ -101,67 +100,67 @@ def _read_table(
         for some, changes in _portions(source.read_keys(table, keys), keys):
             if context.stopping():
                 break
-            settlements = list(_settlements(source, mirror, codec, state, some, changes))
+            corrections = list(_corrections(source, mirror, codec, state, some, changes))
             changes_state = context.changes.state()
             offset = Progress.from_offset(changes_state.offset).to_offset()
-            context.changes.append_batch(_frame(context, [*changes, *settlements]), offset, changes_state)
+            context.changes.append_batch(_frame(context, [*changes, *corrections]), offset, changes_state)
             done += len(some)
             seconds = time.monotonic() - started
             log.info(
-                "%s: %d of %d keys in doubt read, %d rows settled otherwise, %.0f keys/s, about %.0f s left",
+                "%s: %d of %d unresolved keys read, %d rows corrected, %.0f keys/s, about %.0f s left",
                 table,
                 done,
                 len(keys),
-                sum(batch.num_rows for batch in settlements),
+                sum(batch.num_rows for batch in corrections),
                 done / seconds,
                 (len(keys) - done) * seconds / done,
             )
     except TransientError as error:
         if not done:
             raise
-        log.warning("%s: %d keys in doubt can't be read now: %s", table, len(keys) - done, error)
+        log.warning("%s: %d unresolved keys can't be read now: %s", table, len(keys) - done, error)
     return keys[done:] if done or not keys else None
 
 
 def _portions(
     read: Iterator[pa.RecordBatch], keys: Sequence[bytes]
 ) -> Iterator[tuple[Sequence[bytes], list[pa.RecordBatch]]]:
-    """Cut a reading of keys into portions of whole keys that fit a commit.
+    """Split a reading of keys into portions of whole keys that fit a commit.
 
     Args:
-        read: What was read, in the order of the keys; of one that is gone, nothing. Each batch is of one key.
-        keys: What was asked for.
+        read: Rows in the order of the keys, none for a deleted key. Each batch is of one key.
+        keys: The requested keys.
 
     Raises:
-        TransientError: One key can't be read; those before it were yielded.
+        TransientError: One key can't be read; the keys before it were yielded.
     """
-    places = {key: place for place, key in enumerate(keys)}
-    begin, place, size = 0, 0, 0
+    indexes = {key: index for index, key in enumerate(keys)}
+    start, index, size = 0, 0, 0
     changes: list[pa.RecordBatch] = []
     of_last: list[pa.RecordBatch] = []
     try:
         for batch in read:
-            if (now := places[batch.column("key")[0].as_py()]) != place:
-                place, changes, of_last = now, [*changes, *of_last], []
-                while place - begin >= _KEYS_AT_ONCE:
-                    yield keys[begin : begin + _KEYS_AT_ONCE], changes
-                    begin, changes, size = begin + _KEYS_AT_ONCE, [], 0
-                if place > begin and size >= _BYTES_AT_ONCE:
-                    yield keys[begin:place], changes
-                    begin, changes, size = place, [], 0
+            if (now := indexes[batch.column("key")[0].as_py()]) != index:
+                index, changes, of_last = now, [*changes, *of_last], []
+                while index - start >= _KEYS_AT_ONCE:
+                    yield keys[start : start + _KEYS_AT_ONCE], changes
+                    start, changes, size = start + _KEYS_AT_ONCE, [], 0
+                if index > start and size >= _BYTES_AT_ONCE:
+                    yield keys[start:index], changes
+                    start, changes, size = index, [], 0
             of_last.append(batch)
             size += batch.nbytes
     except TransientError:
-        if place > begin:  # of the last key there may be more, and what lies after it is not known
-            yield keys[begin:place], changes
+        if index > start:  # the last key may be incomplete
+            yield keys[start:index], changes
         raise
     changes += of_last
-    while begin < len(keys):
-        yield keys[begin : begin + _KEYS_AT_ONCE], changes
-        begin, changes = begin + _KEYS_AT_ONCE, []
+    while start < len(keys):
+        yield keys[start : start + _KEYS_AT_ONCE], changes
+        start, changes = start + _KEYS_AT_ONCE, []
 
 
-def _settlements(
+def _corrections(
     source: Rereads,
     mirror: Mirror,
     codec: Codec,
@@ -170,46 +169,48 @@ def _settlements(
     changes: Sequence[pa.RecordBatch],
 ) -> Iterator[pa.RecordBatch]:
     if codec.model == "row":
-        return  # the greatest version wins whole: what was read needs no help against what the mirror holds
+        return  # the greatest version wins as a whole, so the rows read need no corrections
     from pyspark.sql import functions as f
 
     spark = mirror.lake.spark
-    wanted = f.broadcast(spark.createDataFrame(pa.table([pa.array(keys, pa.binary())], schema=_KEY_SCHEMA)))
-    rows = mirror.table.read(state.head).select(f"{CDC_COLUMN}.*").join(wanted, "key", "left_semi")
+    broadcast_keys = f.broadcast(
+        spark.createDataFrame(pa.table([pa.array(keys, pa.binary())], schema=_KEY_SCHEMA))
+    )
+    rows = mirror.table.read(state.head).select(f"{CDC_COLUMN}.*").join(broadcast_keys, "key", "left_semi")
     held = rows.select("key", "clustering", "state").toArrow()
-    side = mirror.remembered().join(wanted, "key", "left_semi")
+    side = mirror.remembered().join(broadcast_keys, "key", "left_semi")
     remembered = side.select("key", "scope", "clustering", "clustering_end", "state").toArrow()
-    shown = [codec.decode(batch, state.fences).contributions for batch in changes]
+    read_rows = [codec.decode(batch, state.fences).contributions for batch in changes]
     newest = newest_generation(state.fences)
-    if any(part.num_rows and pc.min(part["generation"]).as_py() < newest for part in shown):
-        # It would not count in the merge, and what it settles would.
+    if any(part.num_rows and pc.min(part["generation"]).as_py() < newest for part in read_rows):
+        # The rows would not count in the merge, but the corrections would.
         raise TransientError(
-            f"what was read of {codec.table} can't be told to follow its last TRUNCATE",
-            remedy="run again: ten minutes after it that is certain",
+            f"rows read of {codec.table} may be older than its last TRUNCATE",
+            remedy="run again ten minutes after the TRUNCATE",
         )
-    origin, position, schema_id = _place(changes)
+    origin, position, schema_id = _position_of(changes)
     values = {
         "source_table": codec.table,
         "kind": record.SNAPSHOT,
         "origin": origin,
         "position": position,
         "schema_id": schema_id,
-        # It speaks of the rows that the mirror holds, whose generation is the newest.
+        # It corrects rows of the mirror, whose generation is the newest.
         "generation": newest,
         "captured_at": datetime.now(UTC),
     }
     found = [
-        {**values, "key": settlement.key, "payload": source.state_payload(codec, settlement.state)}
-        for settlement in settle(held, remembered, shown, int(time.time()))
+        {**values, "key": correction.key, "payload": source.state_payload(codec, correction.state)}
+        for correction in settle(held, remembered, read_rows, int(time.time()))
     ]
     if found:
         yield pa.RecordBatch.from_pylist(found, schema=record.CHANGE_SCHEMA)
 
 
-def _place(changes: Sequence[pa.RecordBatch]) -> tuple[str, bytes, str | None]:
-    """Return feed, position and schema of a reading; a settlement stands where its reading does.
+def _position_of(changes: Sequence[pa.RecordBatch]) -> tuple[str, bytes, str | None]:
+    """Return feed, position and schema of a reading, which its corrections get too.
 
-    It is of the same table, which may be dropped and made anew before it is merged, or merged again.
+    They must be of the same table, which may be dropped and re-created before they are merged.
     """
     for batch in changes:
         if batch.num_rows:

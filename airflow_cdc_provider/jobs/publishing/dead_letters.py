@@ -1,9 +1,8 @@
-"""Records that a broker refused for good, or that can't be made: kept beside the mirrors, for a person.
+"""Dead letters: records that a broker refused permanently, or that can't be built, in a table of the lake.
 
-The table ``<connector>_refused`` has what the record was to be, which one of its batch it was, and why it was
-refused; one that can't be made is there in JSON, as it was before all transforms. It is written before the
-position that passes over the record is: a run that is killed in between sets the record apart a second time,
-with the same batch and number.
+The table ``<connector>_refused`` has the record, its number in its batch, and the reason; a record that can't
+be built is in JSON, as it was before all transforms. A dead letter is written before the position after the
+record: if a run is killed in between, the next one writes it again, with the same batch and number.
 """
 
 from __future__ import annotations
@@ -29,30 +28,30 @@ _COLUMNS = (
 
 
 @dataclass(frozen=True)
-class RefusedRecords:
-    """A connector's refused records.
+class DeadLetters:
+    """A connector's dead letters.
 
     Args:
         spark: The session.
-        table: Where they are; it need not exist.
+        table: The table; it need not exist.
     """
 
     spark: SparkSession
     table: LakeTable
 
     @classmethod
-    def of(cls, context: JobContext) -> RefusedRecords:
-        """Return those of a job's connector."""
+    def of(cls, context: JobContext) -> DeadLetters:
+        """Return the dead letters of a job's connector."""
         return cls(context.spark, context.lake.table(context.connector.refused_table, DEAD_LETTERS))
 
     def add(self, records: pa.Table, numbers: np.ndarray, batch: int, reason: str) -> None:
-        """Keep records.
+        """Append records.
 
         Args:
             records: Columns of the encoder's records.
-            numbers: Which ones of their batch they are, from 0.
+            numbers: Their numbers in the batch, from 0.
             batch: The batch.
-            reason: The broker's, or why they can't be made.
+            reason: The broker's reason, or why they can't be built.
         """
         from pyspark.sql.types import StructType
 
@@ -73,7 +72,7 @@ class RefusedRecords:
         self.table.append(frame.selectExpr("*", "current_timestamp() seen_at"))
         topics = ", ".join(sorted(set(records["topic"].to_pylist())))
         log.warning(
-            "%d records of topics %s are not published, but in %s: %s",
+            "%d records of topics %s are dead letters in %s: %s",
             len(numbers),
             topics,
             self.table.name,

@@ -10,8 +10,8 @@ import pyarrow as pa
 import pytest
 
 from airflow_cdc_provider.exceptions import CorruptInput
+from airflow_cdc_provider.jobs.comparing.row_comparison import compare_reported
 from airflow_cdc_provider.jobs.comparing.told import RowForm, told_by
-from airflow_cdc_provider.jobs.comparing.told_rows import compare_told
 from airflow_cdc_provider.lake.compare import Comparison
 
 CELLS = RowForm("cassandra", ("p",), ("c",), ("s",), ("tags",))
@@ -44,7 +44,7 @@ def compared(topic: list[Event], mirror: list[Event], form: RowForm = CELLS) -> 
             for part in ([key for key, _ in events], [value for _, value in events])
         )
         sides.append(told_by(keys, values, np.arange(len(events)), form, of_mirror=of_mirror))
-    return compare_told(pa.Table.from_batches(sides), form, NOW_US)
+    return compare_reported(pa.Table.from_batches(sides), form, NOW_US)
 
 
 def counts(topic: list[Event], mirror: list[Event], form: RowForm = CELLS) -> tuple[int, ...]:

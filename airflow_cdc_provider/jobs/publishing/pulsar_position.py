@@ -1,10 +1,10 @@
-"""Where publishing to Pulsar stands: in the lake, in commits of a table without rows.
+"""The published position for Pulsar: stored in the lake, in commits of a table without rows.
 
-A topic of Pulsar would be a poor place: messages that no subscription holds go, and a namespace's time to
-live takes those that one holds. Each commit is a compare-and-set, so of two runs of a connector one ends.
+A Pulsar topic isn't suitable: messages without a subscription are deleted, and a namespace's time to live
+deletes those of a subscription. Each commit is a compare-and-set, so one of two concurrent runs fails.
 
-The standing is stored **before** the first record of a run too, with the moment by which its events are made:
-the next run makes the same records, whose sequence ids the broker knows.
+The position is also stored **before** the first record of a run, with the build time of its events: the next
+run builds the same records, whose sequence ids the broker knows.
 """
 
 from __future__ import annotations
@@ -23,72 +23,71 @@ _PROPERTY: Final = "cdc.published"
 
 
 @dataclass(frozen=True)
-class Standing:
-    """How far a producer came.
+class PulsarPosition:
+    """The published position of a producer.
 
     Args:
-        producer: Its name. Sequence ids mean something under it alone, so whoever begins anew takes another.
-        position: The batch that is being published; ``now_ns`` isn't 0 while records of it may have been
-            sent.
+        producer: Its name. Sequence ids are only valid for a name, so a run that starts over takes a new one.
+        position: The position; ``now_ns`` isn't 0 while records of its batch may have been sent.
     """
 
     producer: str
     position: PublishPosition
 
     def to_json(self) -> str:
-        """Write it."""
+        """Return it as JSON."""
         return json.dumps({"producer": self.producer, "position": self.position.to_json().decode()})
 
     @classmethod
-    def from_json(cls, text: str) -> Standing:
+    def from_json(cls, text: str) -> PulsarPosition:
         """Read what :meth:`to_json` wrote.
 
         Raises:
-            OffsetMissing: It is something else.
+            OffsetMissing: The text is invalid.
         """
         try:
             values = json.loads(text)
             return cls(values["producer"], PublishPosition.from_json(values["position"].encode()))
         except (ValueError, TypeError, KeyError, AttributeError) as error:
             raise OffsetMissing(
-                "where publishing stands can't be read",
+                "the published position can't be read",
                 found=text[:200],
                 remedy="set it by airflow cdc offsets publish --batch N",
             ) from error
 
 
-class StandingTable:
+class PulsarPositionTable:
     """The table ``<connector>_published``.
 
     Args:
-        table: It need not exist.
+        table: The table; it need not exist.
     """
 
     def __init__(self, table: LakeTable) -> None:
         self._table = table
         self._head: Head | None = None
 
-    def read(self) -> Standing | None:
-        """Return what is stored, None for nothing; what is stored next follows on this.
+    def read(self) -> PulsarPosition | None:
+        """Return the stored position, None for none; the next :meth:`store` replaces exactly this one.
 
         Raises:
-            OffsetMissing: It can't be read.
+            OffsetMissing: The position can't be read.
         """
         if not self._table.exists():
             return None
         self._head = self._table.head()
         text = self._head.properties.get(_PROPERTY)
-        return None if text is None else Standing.from_json(text)
+        return None if text is None else PulsarPosition.from_json(text)
 
-    def store(self, standing: Standing) -> None:
-        """Store it.
+    def store(self, stored: PulsarPosition) -> None:
+        """Store a position.
 
         Raises:
-            CommitConflict: Another run stored something since this one has read or stored.
+            CommitConflict: Another run stored a position since this one has read or stored.
         """
         from pyspark.sql.types import StringType, StructField, StructType
 
         if self._head is None:
             self._table.create(StructType([StructField("position", StringType())]))
             self._head = self._table.head()
-        self._head = self._table.commit(self._head, properties={_PROPERTY: standing.to_json()})
+        self._head = self._table.commit(self._head, properties={_PROPERTY: stored.to_json()})

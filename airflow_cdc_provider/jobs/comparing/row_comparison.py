@@ -1,15 +1,15 @@
-"""Rows as a topic tells them, put together of all that its events tell, against those of a mirror.
+"""Comparison of rows combined from a topic's events with rows of a mirror.
 
-All events of a partition's rows come together. Of each cell the last event counts that isn't older than a
-deletion of the row or partition. A row is on the topic's side if an insert of it counts or a cell of it has
-a value, both not expired.
+All events of a partition are compared together. For each cell the last event counts that isn't older than a
+deletion of the row or partition. A row is in the topic if an insert of it counts or one of its cells has a
+value, both not expired.
 
-What can't be known isn't taken for equal:
+What can't be decided doesn't count as equal:
 
-* What a topic doesn't tell of a row that both sides have (``untold``): it may have been written before.
-* A row that was told before a deletion of a range of its partition (``not_compared``): it may be in it.
-* A row of which all told values have expired and that the mirror has (``not_compared``).
-* A row that lives by cells that the topic doesn't tell whole, if it lives (``not_compared``).
+* Cells that a topic lacks of a row that both sides have (``untold``): they may have been written earlier.
+* A row with events before a range deletion in its partition (``not_compared``): the range may include it.
+* A row whose values in the topic have all expired, and that the mirror has (``not_compared``).
+* A row that exists only by cells that the topic contains incompletely (``not_compared``).
 """
 
 from __future__ import annotations
@@ -38,43 +38,43 @@ Mask = np.ndarray
 
 _NULL: Final = -1
 _BOUNDS: Final = ("_range_start", "_range_end")
-"""Members beside Cassandra's cells that are no columns."""
+"""Members next to Cassandra's cells that are not columns."""
 
 
-def compare_told(told: pa.Table, form: RowForm, now_us: int) -> Comparison:
-    """Compare what a topic tells of some partitions with their rows in the mirror.
+def compare_reported(reported: pa.Table, form: RowForm, now_us: int) -> Comparison:
+    """Compare the events of some partitions with their rows in the mirror.
 
     Args:
-        told: All of them; columns of ``TOLD_SCHEMA``, in any order.
-        form: How events tell rows.
-        now_us: When expiry is judged, us since 1970.
+        reported: All events of the partitions; columns of ``REPORTED_SCHEMA``, in any order.
+        form: The form of rows in events.
+        now_us: The time at which expiry is evaluated, us since 1970.
     """
-    events = _Events.of(told)
-    cells = _Cells.of(told, events, form, now_us)
+    events = _Events.of(reported)
+    cells = _Cells.of(reported, events, form, now_us)
     topic, mirror = cells.last(~events.of_mirror, events), cells.last(events.of_mirror, events)
     mirror = _Last(mirror.ids[mirror.codes != _NULL], mirror.codes[mirror.codes != _NULL])
     count, columns = len(events.keys), max(len(cells.names), 1)
 
     wrong = topic.ids[topic.codes != mirror.codes_at(topic.ids)]
-    mismatch, untold = np.zeros((2, count), np.bool_)
+    mismatch, not_in_topic = np.zeros((2, count), np.bool_)
     mismatch[wrong // columns] = True
-    untold[np.setdiff1d(mirror.ids, topic.ids) // columns] = True
+    not_in_topic[np.setdiff1d(mirror.ids, topic.ids) // columns] = True
 
     in_topic, in_mirror = np.zeros((2, count), np.bool_)
     in_topic[topic.ids[topic.codes != _NULL] // columns] = True
-    inserted = events.says & (events.what == INSERT) & ~events.static
+    inserted = events.effective & (events.what == INSERT) & ~events.static
     in_topic[events.key[inserted & ~cells.expired_inserts]] = True
     in_mirror[events.key[events.of_mirror]] = True
-    perhaps = ~in_topic & np.isin(np.arange(count), events.key[cells.owners_left_out])
-    lost_sight = events.ranged() | (perhaps & ~in_mirror)
-    # A row all of whose columns are left out of events is told as one that is gone.
-    lost_sight[events.key[events.of_mirror & (events.what == DELETE)]] = True
-    in_topic |= perhaps & in_mirror
-    # Whether such a row lives by itself, or has expired with its cells, isn't told.
+    possible = ~in_topic & np.isin(np.arange(count), events.key[cells.owners_left_out])
+    undecided = events.ranged() | (possible & ~in_mirror)
+    # A row whose columns are all left out of events looks like a deleted row.
+    undecided[events.key[events.of_mirror & (events.what == DELETE)]] = True
+    in_topic |= possible & in_mirror
+    # Events don't show whether such a row was inserted, or has expired with its cells.
     outlived = np.isin(np.arange(count), events.key[inserted & cells.expired_inserts])
-    lost_sight |= outlived & in_mirror & ~in_topic
+    undecided |= outlived & in_mirror & ~in_topic
 
-    known = ~lost_sight
+    known = ~undecided
     both = known & in_topic & in_mirror
     different, only = both & mismatch, [known & in_topic & ~in_mirror, known & in_mirror & ~in_topic]
     samples: list[dict[str, Any]] = [
@@ -86,30 +86,30 @@ def compare_told(told: pa.Table, form: RowForm, now_us: int) -> Comparison:
         own = wrong[wrong // columns == row] % columns
         samples.append({"key": _text(events.keys[int(row)]), "columns": [cells.names[i] for i in own]})
     return Comparison(
-        equal=int((both & ~mismatch & ~untold).sum()),
+        equal=int((both & ~mismatch & ~not_in_topic).sum()),
         only_left=int(only[0].sum()),
         only_right=int(only[1].sum()),
         different=int(different.sum()),
         samples=tuple(samples[:MOST_SAMPLES]),
-        untold=int((both & ~mismatch & untold).sum()),
-        not_compared=int(lost_sight.sum()),
+        untold=int((both & ~mismatch & not_in_topic).sum()),
+        not_compared=int(undecided.sum()),
     )
 
 
 @dataclass(frozen=True, eq=False)
 class _Events:
-    """Events by number.
+    """Events as arrays, one element each.
 
     Args:
-        keys: The different keys.
-        key: Number of each event's key.
-        partition: Number of each event's partition.
-        of_mirror: Whether it is made of the mirror.
-        static: Whether it is of a partition itself.
-        what: What it tells.
-        time: When it was written.
-        rank: The later it counts as written, the greater; from 1.
-        says: Whether its cells count: no deletion of the topic came later.
+        keys: The distinct keys.
+        key: Index of each event's key.
+        partition: Index of each event's partition.
+        of_mirror: Whether the event is of the mirror.
+        static: Whether it is of a whole partition.
+        what: The kind of change.
+        time: The write time.
+        rank: The position in the order of write times, from 1.
+        effective: Whether its cells count: no deletion of the topic came later.
     """
 
     keys: pa.Array
@@ -120,37 +120,37 @@ class _Events:
     what: Ints
     time: Ints
     rank: Ints
-    says: Mask
+    effective: Mask
 
     @classmethod
-    def of(cls, told: pa.Table) -> _Events:
-        keys = _one(told["key"]).dictionary_encode()
+    def of(cls, reported: pa.Table) -> _Events:
+        keys = _one(reported["key"]).dictionary_encode()
         key = keys.indices.to_numpy(zero_copy_only=False).astype(np.int64)
-        partition = _one(told["partition"]).dictionary_encode().indices.to_numpy().astype(np.int64)
+        partition = _one(reported["partition"]).dictionary_encode().indices.to_numpy().astype(np.int64)
         of_mirror, static, what, time, wins, place = (
-            _one(told[name]).to_numpy(zero_copy_only=False)
+            _one(reported[name]).to_numpy(zero_copy_only=False)
             for name in ("of_mirror", "static", "what", "time", "wins_ties", "place")
         )
         rank = np.zeros(len(key), np.int64)
         rank[np.lexsort((place, wins, time))] = np.arange(1, len(key) + 1)
         ended = np.zeros(len(keys.dictionary), np.int64)
         ended_partition = np.zeros(int(partition.max(initial=-1)) + 1, np.int64)
-        gone, gone_partition = what == DELETE, what == DELETE_PARTITION
-        np.maximum.at(ended, key[gone], rank[gone])
-        np.maximum.at(ended_partition, partition[gone_partition], rank[gone_partition])
+        deletes, partition_deletes = what == DELETE, what == DELETE_PARTITION
+        np.maximum.at(ended, key[deletes], rank[deletes])
+        np.maximum.at(ended_partition, partition[partition_deletes], rank[partition_deletes])
         last = np.maximum(ended[key], ended_partition[partition])
-        says = ~of_mirror & np.isin(what, (INSERT, UPDATE)) & (rank > last)
-        return cls(keys.dictionary, key, partition, of_mirror, static, what, time, rank, says)
+        effective = ~of_mirror & np.isin(what, (INSERT, UPDATE)) & (rank > last)
+        return cls(keys.dictionary, key, partition, of_mirror, static, what, time, rank, effective)
 
     def ranged(self) -> Mask:
-        """Tell which keys are of rows that a deletion of a range may have taken."""
+        """Return which keys are of rows that a range deletion may have removed."""
         found = np.zeros(len(self.keys), np.bool_)
         ranges = self.what == DELETE_RANGE
         if ranges.any():
             ended = np.full(int(self.partition.max()) + 1, np.iinfo(np.int64).min)
             np.maximum.at(ended, self.partition[ranges], self.time[ranges])
-            # Written at the same time it may have been taken, wherever the two events stand.
-            taken = self.says & ~self.static & (self.time <= ended[self.partition])
+            # A row written at the same time may have been removed, whatever the order of the two events.
+            taken = self.effective & ~self.static & (self.time <= ended[self.partition])
             found[self.key[taken]] = True
         return found
 
@@ -160,8 +160,8 @@ class _Last:
     """The last values of cells.
 
     Args:
-        ids: Ascending; a cell's is its key's number and its column's.
-        codes: The value's number, equal for equal values, or ``_NULL``.
+        ids: Ascending; the id of a cell combines the indexes of its key and its column.
+        codes: The index of the value, equal for equal values, or ``_NULL``.
     """
 
     ids: Ints
@@ -177,15 +177,15 @@ class _Last:
 
 @dataclass(frozen=True, eq=False)
 class _Cells:
-    """Cells that events tell, of the columns that are compared.
+    """Cells of events, of the columns that are compared.
 
     Args:
-        owners: Number of each cell's event.
-        columns: Number of its column.
+        owners: Index of each cell's event.
+        columns: Index of its column.
         codes: Its value, as in :class:`_Last`.
         names: The columns.
-        expired_inserts: Per event, whether all that it tells has expired.
-        owners_left_out: Events that tell a value of a column that isn't compared.
+        expired_inserts: Per event, whether all its cells have expired.
+        owners_left_out: Events with a value of a column that isn't compared.
     """
 
     owners: Ints
@@ -196,15 +196,15 @@ class _Cells:
     owners_left_out: Ints
 
     @classmethod
-    def of(cls, told: pa.Table, events: _Events, form: RowForm, now_us: int) -> _Cells:
-        chosen = np.flatnonzero(events.says | events.of_mirror)
-        data, objects = read_values(_one(told["cells"]).take(pa.array(chosen)))
+    def of(cls, reported: pa.Table, events: _Events, form: RowForm, now_us: int) -> _Cells:
+        chosen = np.flatnonzero(events.effective | events.of_mirror)
+        data, objects = read_values(_one(reported["cells"]).take(pa.array(chosen)))
         members = members_of(data, objects)
         owners, values = chosen[members.owners], members.values
         expiry = np.zeros(len(owners), np.int64)
-        is_told = np.ones(len(owners), np.bool_)
+        has_value = np.ones(len(owners), np.bool_)
         if form.in_cells:
-            is_told = values.kinds == OBJECT
+            has_value = values.kinds == OBJECT
             values, ends = members_of(data, values).find("value", "deletion_ts")
             expiry = show_plain(data, ends, "int64")[0].fill_null(0).to_numpy(zero_copy_only=False)
         codes = compact(data, values.only_present()).dictionary_encode().indices
@@ -213,28 +213,28 @@ class _Cells:
         names = sorted(set(spelled))
         columns = np.array([names.index(name) for name in spelled] or [0], np.int64)[numbers]
         of_keys = _flags(names, (*form.partition, *form.clustering, *_BOUNDS))[columns]
-        is_told &= ~of_keys
+        has_value &= ~of_keys
         expired = (expiry > 0) & (expiry <= now_us) & (codes != _NULL) & ~events.of_mirror[owners]
 
         some, lasting = np.zeros((2, len(events.key)), np.bool_)
-        some[owners[is_told & expired]] = True
-        lasting[owners[is_told & ~expired & (codes != _NULL)]] = True
+        some[owners[has_value & expired]] = True
+        lasting[owners[has_value & ~expired & (codes != _NULL)]] = True
         codes = np.where(expired, _NULL, codes)
         uncertain = _flags(names, form.left_out)[columns]
-        left_out = is_told & uncertain & (codes != _NULL) & events.says[owners]
-        is_told &= ~uncertain & (_flags(names, form.statics)[columns] == events.static[owners])
+        left_out = has_value & uncertain & (codes != _NULL) & events.effective[owners]
+        has_value &= ~uncertain & (_flags(names, form.statics)[columns] == events.static[owners])
         return cls(
-            owners[is_told],
-            columns[is_told],
-            codes[is_told],
+            owners[has_value],
+            columns[has_value],
+            codes[has_value],
             names,
             some & ~lasting,
             np.unique(owners[left_out]),
         )
 
-    def last(self, wanted: Mask, events: _Events) -> _Last:
-        """Return what the last of some events tell of each cell."""
-        own = wanted[self.owners]
+    def last(self, selected: Mask, events: _Events) -> _Last:
+        """Return the last value of each cell in the selected events."""
+        own = selected[self.owners]
         owners = self.owners[own]
         ids = events.key[owners] * max(len(self.names), 1) + self.columns[own]
         order = np.lexsort((events.rank[owners], ids))

@@ -1,4 +1,4 @@
-"""Records of Cassandra that must be together before events are made: sorted, or with the rows before them."""
+"""Grouping of all Cassandra records before events are built: sorted, or with the rows before changes."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ import pyarrow.compute as pc
 
 from airflow_cdc_provider.changes import record
 from airflow_cdc_provider.changes.cell_times import latest_times
+from airflow_cdc_provider.jobs.events.cassandra.before_images import RowsBefore, data_of, keys_of
 from airflow_cdc_provider.jobs.events.cassandra.records import (
     EventSettings,
     Numbered,
@@ -19,7 +20,6 @@ from airflow_cdc_provider.jobs.events.cassandra.records import (
     runs_of,
     table_ids_of,
 )
-from airflow_cdc_provider.jobs.events.cassandra.rows_before import RowsBefore, data_of, keys_of
 from airflow_cdc_provider.sources.cassandra.debezium.kept_rows import KeptRowDecoder
 from airflow_cdc_provider.sources.cassandra.debezium.types import EventTypes
 from airflow_cdc_provider.sources.converters import (
@@ -29,15 +29,15 @@ from airflow_cdc_provider.sources.converters import (
 _ROWS_AT_ONCE: Final = 10_000
 
 
-class Together:
-    """All records at once: in the order of their write times if need be, with what stood before each.
+class Grouping:
+    """All records in memory: in the order of their write times if configured, with the row before each.
 
     Args:
-        settings: How events are made.
-        batches: What is to become events.
-        earlier: What was before.
-        types: How values are shown.
-        converters: What shows them otherwise.
+        settings: The settings of events.
+        batches: Records to build events of.
+        earlier: Earlier records.
+        types: Types of values in events.
+        converters: Custom converters of values.
     """
 
     def __init__(
@@ -53,8 +53,8 @@ class Together:
         self._batch = np.concatenate([np.zeros(before.num_rows, np.int64), numbers])
         records = pa.concat_tables([before, now])
         self._records = records.combine_chunks()
-        self.wanted = np.arange(records.num_rows) >= before.num_rows
-        """Of which records events are to come."""
+        self.selected = np.arange(records.num_rows) >= before.num_rows
+        """Per record, whether events are built of it."""
         source, choices = settings.source, settings.connector.publish.cassandra
         if choices.order == "write_time":
             self._sort(settings)
@@ -78,21 +78,21 @@ class Together:
                 yield int(self._batch[start]), batch
 
     def before(
-        self, table_id: bytes, events: pa.RecordBatch, places: np.ndarray, keys: pa.Array
+        self, table_id: bytes, events: pa.RecordBatch, indexes: np.ndarray, keys: pa.Array
     ) -> pa.StructArray:
-        """Return the rows that stood before events of a table.
+        """Return the rows before events of a table.
 
         Args:
-            table_id: The table's.
-            events: As decoded.
-            places: Numbers of the records that they were decoded from.
-            keys: The partition keys of these.
+            table_id: Id of the table.
+            events: Decoded events.
+            indexes: Indexes of the records that they were decoded from.
+            keys: The partition keys of these records.
         """
         rows = events["row"].to_numpy()
-        return self._befores[table_id].of(events, self._numbers[places[rows]], keys.take(events["row"]))
+        return self._befores[table_id].of(events, self._numbers[indexes[rows]], keys.take(events["row"]))
 
     def _sort(self, settings: EventSettings) -> None:
-        """Sort the records by their greatest write times, if need be of each batch; equal ones stay."""
+        """Sort the records by their greatest write times, within batches if configured; stable."""
         written = np.full(self._records.num_rows, np.iinfo(np.int64).min)
         table_ids = table_ids_of(self._records, settings.source)
         for schema in settings.tables():
@@ -105,4 +105,4 @@ class Together:
             self._batch[:] = 0
         order = np.lexsort((written, self._batch))
         self._records = self._records.take(pa.array(order)).combine_chunks()
-        self.wanted, self._batch = self.wanted[order], self._batch[order]
+        self.selected, self._batch = self.selected[order], self._batch[order]

@@ -1,8 +1,8 @@
-"""Rows as the source shows them now, in place of those that changes add up to: the option ``reread``.
+"""Current rows of the source in index of rows built from changes: the option ``reread``.
 
-DataStax's connector reads the row of every mutation. Here the rows that a command's changes touch are told
-once each, however often they changed, and each partition of them is read once. What the source no longer has
-is gone: its event has no value.
+DataStax's connector reads the row of every mutation. Here each row that a command's changes touch has one
+event, however often it changed, and each partition is read once. The event of a row that the source no longer
+has is a delete without a value.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ ReadAgain = Callable[[str, Sequence[bytes]], Iterator[pa.RecordBatch]]
 
 
 def last_of_each_row(states: pa.RecordBatch) -> np.ndarray:
-    """Return the places of the last state of each row, and of each partition, in their order.
+    """Return the indexes of the last state of each row, and of each partition, in their order.
 
     Args:
         states: Has the column ``name`` of :data:`~.row_states.ROW_STATE_SCHEMA`.
@@ -38,31 +38,31 @@ def last_of_each_row(states: pa.RecordBatch) -> np.ndarray:
 def as_read(
     states: pa.RecordBatch, codec: CqlCodec, read_again: ReadAgain, now_seconds: int
 ) -> pa.RecordBatch:
-    """Return states of rows with what the source has of them now.
+    """Return states of rows with the source's current values.
 
     Args:
-        states: Of one table, with the columns of ``ROW_STATE_SCHEMA`` and any others.
-        codec: The table's.
-        read_again: Reads its partitions, each once.
-        now_seconds: Epoch second at which expiry is judged.
+        states: States of one table, with the columns of ``ROW_STATE_SCHEMA`` and any others.
+        codec: The table's codec.
+        read_again: Reads the table's partitions, each once.
+        now_seconds: Epoch second at which expiry is evaluated.
 
     Returns:
-        As many rows: ``state``, ``static_state`` and ``lives`` are those read, ``lives`` is false for what
-        isn't there; the other columns stay.
+        As many rows: ``state``, ``static_state`` and ``lives`` as read, with ``lives`` false for missing
+        rows; the other columns are unchanged.
 
     Raises:
-        TransientError: The source doesn't answer.
-        CorruptInput: It answers what can't be decoded.
+        TransientError: The source doesn't respond.
+        CorruptInput: A row that the source returns can't be decoded.
     """
     found = _read(pc.unique(states["key"]).to_pylist(), codec, read_again, now_seconds)
-    place = pc.index_in(states["name"], value_set=found["name"])
-    shown = {
-        "state": found["state"].take(place),
-        "static_state": found["static_state"].take(place),
-        "lives": found["lives"].take(place).fill_null(False),
+    index = pc.index_in(states["name"], value_set=found["name"])
+    current = {
+        "state": found["state"].take(index),
+        "static_state": found["static_state"].take(index),
+        "lives": found["lives"].take(index).fill_null(False),
     }
     names = states.schema.names
-    return pa.RecordBatch.from_pydict({name: shown.get(name, states[name]) for name in names})
+    return pa.RecordBatch.from_pydict({name: current.get(name, states[name]) for name in names})
 
 
 def _read(keys: Sequence[bytes], codec: CqlCodec, read_again: ReadAgain, now_seconds: int) -> pa.RecordBatch:
@@ -75,7 +75,7 @@ def _read(keys: Sequence[bytes], codec: CqlCodec, read_again: ReadAgain, now_sec
     if decoded.undecodable:
         raise CorruptInput(f"{codec.table} can't be read again", found=decoded.reasons[0])
     contributions = pa.Table.from_batches([decoded.contributions], CONTRIBUTION_SCHEMA)
-    # One change per partition: rows are told together with the statics beside them.
+    # One change per partition: the states of rows have the partition's static columns.
     partitions = decoded.contributions["key"].dictionary_encode().indices.to_numpy().astype(np.int64)
     clustered = bool(codec.schema.clustering)
     return row_states(contributions, partitions, now_seconds, codec.rules, clustered=clustered)
