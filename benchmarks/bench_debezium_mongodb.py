@@ -38,7 +38,7 @@ from airflow_cdc_provider.connector import Connector
 from airflow_cdc_provider.jobs.events.mongodb.records import MongodbRecords
 from airflow_cdc_provider.sources.mongodb import events as mongodb_events
 from airflow_cdc_provider.sources.mongodb.options import MongodbOptions
-from airflow_cdc_provider.sources.mongodb.position import StreamPlace
+from airflow_cdc_provider.sources.mongodb.position import StreamPosition
 from airflow_cdc_provider.sources.mongodb.selection import Selection
 from airflow_cdc_provider.sources.mongodb.source import MongodbSource
 from airflow_cdc_provider.sources.mongodb.time_slices import TimeSlice
@@ -93,7 +93,7 @@ def write(client: MongoClient, events: int) -> TimeSlice:
     collection = client[_DATABASE][_COLLECTION]
     collection.drop()
     client[_DATABASE].create_collection(_COLLECTION)
-    start = StreamPlace.after(client.admin.command("ping")["operationTime"])
+    start = StreamPosition.after(client.admin.command("ping")["operationTime"])
     inserts, updates = events * 6 // 10, events * 3 // 10
     for first in range(0, inserts, _AT_A_TIME):
         numbers = range(first, min(first + _AT_A_TIME, inserts))
@@ -104,7 +104,7 @@ def write(client: MongoClient, events: int) -> TimeSlice:
     ]
     for first in range(0, len(changes), _AT_A_TIME):
         collection.bulk_write(changes[first : first + _AT_A_TIME])
-    end = StreamPlace.after(client.admin.command("ping")["operationTime"])
+    end = StreamPosition.after(client.admin.command("ping")["operationTime"])
     client[_DATABASE]["marker"].insert_one({})  # the head moves beyond what is measured
     return TimeSlice(start, end.time + 1, time.time_ns() // 1000)
 

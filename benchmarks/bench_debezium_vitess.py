@@ -120,7 +120,7 @@ def events(recorded: Recording, port: int, stream: str) -> Iterator[pa.RecordBat
         decoded = decode_records(records, reading.fields, maker.form, lambda *_: True)
         if decoded.unread:
             raise SystemExit(f"rows that can't be read: {decoded.unread}")
-        yield maker.made(decoded)
+        yield maker.build(decoded)
 
 
 def best(run: Callable[[], Iterator[pa.RecordBatch]], rounds: int) -> float:

@@ -46,7 +46,7 @@ from airflow_cdc_provider.lake.changes_table import ChangesTable
 from airflow_cdc_provider.sources.base import Offset
 from airflow_cdc_provider.sources.mongodb.backlog import OplogSample
 from airflow_cdc_provider.sources.mongodb.options import MongodbOptions
-from airflow_cdc_provider.sources.mongodb.position import StreamPlace
+from airflow_cdc_provider.sources.mongodb.position import StreamPosition
 from airflow_cdc_provider.sources.mongodb.raw_cursor import as_timestamp
 from airflow_cdc_provider.sources.mongodb.selection import Selection
 from airflow_cdc_provider.sources.mongodb.source import MongodbSource
@@ -75,7 +75,7 @@ class Load:
     """
 
     name: str
-    start: StreamPlace
+    start: StreamPosition
     end: int
     events: int
     bytes: int
@@ -86,7 +86,7 @@ class Load:
         assert sample is not None
         inside = sample.between(self.start.time, self.end)
         cuts = [int(sample.times[inside[len(inside) * n // count]]) for n in range(1, count)]
-        starts = [self.start, *(StreamPlace.before(as_timestamp(cut)) for cut in cuts)]
+        starts = [self.start, *(StreamPosition.before(as_timestamp(cut)) for cut in cuts)]
         return [TimeSlice(s, e, 0) for s, e in zip(starts, [*cuts, self.end], strict=True)]
 
 
@@ -96,7 +96,7 @@ def write(client: MongoClient, name: str, count: int, document_bytes: int) -> Lo
     noise = rng.randbytes(document_bytes * 2).hex()
     collection = client["bench"][name]
     client["bench"].create_collection(name)
-    start = StreamPlace.after(client.admin.command("ping")["operationTime"])
+    start = StreamPosition.after(client.admin.command("ping")["operationTime"])
     total = 0
     for first in range(0, count, _AT_A_TIME):
         documents = []
@@ -106,7 +106,7 @@ def write(client: MongoClient, name: str, count: int, document_bytes: int) -> Lo
             documents.append(RawBSONDocument(bson.encode(body)))
             total += len(documents[-1].raw)
         collection.insert_many(documents, ordered=False)
-    reached = StreamPlace.after(client.admin.command("ping")["operationTime"])
+    reached = StreamPosition.after(client.admin.command("ping")["operationTime"])
     client["bench"]["after"].insert_one({})  # the head moves beyond what is measured
     return Load(name, start, reached.time + 1, count, total)
 
@@ -222,7 +222,7 @@ class CaptureBench:
             "source": {
                 "type": "mongodb",
                 "full_document": "none",
-                "advanced": {"backlog_streams": streams, "backlog_seconds": 1.0},
+                "advanced": {"backlog_streams": streams, "backlog_threshold_seconds": 1.0},
             },
             "tables": [rf"bench\.{load.name}"],
             "lake": {"namespace": "bench", "catalog_options": self._catalog()},

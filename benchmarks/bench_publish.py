@@ -22,7 +22,7 @@ import bson
 import pyarrow as pa
 
 from airflow_cdc_provider.connector import Connector
-from airflow_cdc_provider.jobs.events.made import Made, Wanted
+from airflow_cdc_provider.jobs.events.event_batches import EventBatch, EventRequest
 from airflow_cdc_provider.jobs.events.mongodb.records import MongodbRecords
 from airflow_cdc_provider.jobs.publishing.batches import BatchPublisher
 from airflow_cdc_provider.jobs.topics.settings import headers_of, registry_settings
@@ -91,17 +91,17 @@ def change_events(count: int) -> list[pa.Array]:
     return arrays
 
 
-def make(connector: Connector, arrays: list[pa.Array], registry: Registry | None) -> Iterator[Made]:
+def make(connector: Connector, arrays: list[pa.Array], registry: Registry | None) -> Iterator[EventBatch]:
     """Make the records of change events."""
     maker = MongodbRecords(connector, 1_800_000_000_000_000_000, registrar=registry)
     form = maker.form()
     for array in arrays:
         decoded = mongodb_events.decode_stream(array, full_document="lookup", pre_images=False, form=form)
-        yield Made(1, maker.records(decoded.events)[0])
+        yield EventBatch(1, maker.records(decoded.events)[0])
 
 
 def publisher(
-    producer: RecordProducer, connector: Connector, made: Callable[[Wanted], Iterator[Made]]
+    producer: RecordProducer, connector: Connector, made: Callable[[EventRequest], Iterator[EventBatch]]
 ) -> BatchPublisher:
     """Return what publishes one batch."""
     start = PublishPosition(connector.name, 1)
@@ -143,9 +143,9 @@ def measure(
     assert {message.value() for message in server.read(topic)} == sent
 
     print(f"{name}: events of {size:.0f} bytes")
-    made: list[Made] = []
+    made: list[EventBatch] = []
 
-    def send(events: Callable[[], Iterable[Made]]) -> None:
+    def send(events: Callable[[], Iterable[EventBatch]]) -> None:
         publisher(producer, connector, lambda wanted: iter(events())).publish(1, 0)
 
     count = sum(map(len, arrays))

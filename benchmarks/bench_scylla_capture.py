@@ -143,7 +143,7 @@ def work() -> None:
     for number in range(rounds + 1):  # the first is to warm up
         rows = size = digest = decoded = 0
         began = time.process_time()
-        batches = list(reader.read_telling(part, Counter()))
+        batches = list(reader.read_with_metrics(part, Counter()))
         read = time.process_time()
         for batch in batches:
             found = codec.decode(batch, ())
@@ -236,7 +236,7 @@ def compare_workers(
 def count_requests(cluster: ImitatedScylla, server: CassandraServer) -> None:
     """Count the requests of a first start over an empty day."""
     found = {}
-    for name, options in (("adaptive", {}), ("fixed", {"widest_window_seconds": 30})):
+    for name, options in (("adaptive", {}), ("fixed", {"max_query_window_seconds": 30})):
         source = source_of(cluster, server, EMPTY.name, **options)
         offset: Offset | None = source.start()
         head = source.head()
@@ -247,11 +247,11 @@ def count_requests(cluster: ImitatedScylla, server: CassandraServer) -> None:
             counts: Counter[str] = Counter()
             if name == "adaptive":
                 for part in plan.partitions:
-                    list(reader.read_telling(part, counts))
+                    list(reader.read_with_metrics(part, counts))
                 requests += counts["requests"]
             else:  # one query of each stream and window, which adaptive windows show to be so
                 requests += sum(len(read.streams) for part in plan.partitions for read in part.reads)
-            source.heard(counts)
+            source.on_batch_read(counts)
             offset = None if plan.at_head else plan.end
         found[name] = requests
         source.close()

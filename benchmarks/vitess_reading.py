@@ -12,7 +12,7 @@ from airflow_cdc_provider.changes.record import SCHEMA, TRANSACTION
 from airflow_cdc_provider.sources.base import ReadLimit
 from airflow_cdc_provider.sources.vitess.connection import ConnectionValues
 from airflow_cdc_provider.sources.vitess.options import VitessOptions
-from airflow_cdc_provider.sources.vitess.position import Position, ShardPlace
+from airflow_cdc_provider.sources.vitess.position import Position, ShardPosition
 from airflow_cdc_provider.sources.vitess.records import SliceReader
 from airflow_cdc_provider.sources.vitess.requests import filter_of
 from airflow_cdc_provider.sources.vitess.snapshot import RangeReader, SnapshotRange
@@ -72,8 +72,8 @@ class Reading:
                 yield batch
 
     def _streamed(self, stream: str) -> Iterator[pa.RecordBatch]:
-        begin = Position({_SHARD: ShardPlace(self.recorded.starts[stream], 1)})
-        head = Position({_SHARD: ShardPlace(self.recorded.ends[stream], 1)})
+        begin = Position({_SHARD: ShardPosition(self.recorded.starts[stream], 1)})
+        head = Position({_SHARD: ShardPosition(self.recorded.ends[stream], 1)})
         read = SliceReader(_selects)
         with VtgateClient(self._values) as client:
             changes = ChangeStream(

@@ -32,7 +32,7 @@ with DAG(
         connector=EVENTS,
         group_id="billing",
         max_lag=10_000,
-        wait_for_begin=False,
+        wait_for_first_commit=False,
         deferrable=True,
     )
     publish = CdcPublishOperator(task_id="publish", connector=EVENTS)

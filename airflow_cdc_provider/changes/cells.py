@@ -78,6 +78,6 @@ CELL_COMPLEX_DELETION: Final = 8
 CELL_UNCERTAIN: Final = 16
 """The write time is only a lower bound (an element read by a snapshot that doesn't return write times)."""
 
-MADE_UP_PATH_MARK: Final = b"\x80\x00LST"
+SYNTHETIC_PATH_MARK: Final = b"\x80\x00LST"
 """Follows the time in the synthetic path of a list element that was read by a SELECT, which doesn't return
 the real path. Cassandra's paths never contain it: they set a bit of the third byte that is not set here."""

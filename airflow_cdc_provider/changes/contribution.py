@@ -30,7 +30,7 @@ PARTITION_DELETION: Final = 2
 """Deletes all rows and the static row of ``key``; ``state`` is a cell row with only a deletion."""
 RANGE_DELETION: Final = 3
 """Deletes rows with ``clustering <= row < clustering_end`` by memcmp; ``state`` as above."""
-DOUBT: Final = 4
+UNRESOLVED: Final = 4
 """An unresolved key: ``key`` must be read again at the source.
 
 ``state`` is null, and it is never reconciled. In the tombstone table its ``generation`` is the last batch of
@@ -73,7 +73,7 @@ SPARK_DDL: Final = (
 )
 
 
-def doubts(keys: pa.Array, generation: int) -> pa.RecordBatch:
+def unresolved_keys(keys: pa.Array, generation: int) -> pa.RecordBatch:
     """Mark keys as unresolved, so that they are read again.
 
     Args:
@@ -81,12 +81,12 @@ def doubts(keys: pa.Array, generation: int) -> pa.RecordBatch:
         generation: In the tombstone table: the last batch of the merge that reports them; else 0.
 
     Returns:
-        One contribution of scope :data:`DOUBT` per key.
+        One contribution of scope :data:`UNRESOLVED` per key.
     """
     count = len(keys)
     columns = {
         "key": keys,
-        "scope": pa.array(np.full(count, DOUBT, np.int8)),
+        "scope": pa.array(np.full(count, UNRESOLVED, np.int8)),
         "clustering": pa.repeat(pa.scalar(b"", pa.binary()), count),
         "generation": pa.array(np.full(count, generation, np.int64)),
         "op": pa.array(np.full(count, UPSERT, np.int8)),

@@ -10,7 +10,7 @@ class Drift:
     """Column changes that can't be derived from the names in the target schema.
 
     Args:
-        renewed: The table was dropped and re-created: rows of the old one are invalid.
+        recreated: The table was dropped and re-created: rows of the old one are invalid.
         keys: Number of leading columns that are matched by position, whatever their names.
         replaced: Names of columns that were dropped and added again as other columns.
         exact: Columns that the source no longer has are dropped from the mirror, and fields of structs are
@@ -18,7 +18,7 @@ class Drift:
             name.
     """
 
-    renewed: bool = False
+    recreated: bool = False
     keys: int = 0
     replaced: frozenset[str] = frozenset()
     exact: bool = False

@@ -105,9 +105,13 @@ def _vitess_options(connector: Connector) -> VitessOptions:
 
 
 def _of_vitess(connector: Connector, content: bytes) -> Imported | None:
-    from airflow_cdc_provider.sources.vitess.debezium_offset import is_debeziums, position_of, read_offsets
+    from airflow_cdc_provider.sources.vitess.debezium_offset import (
+        is_debezium_offset,
+        position_of,
+        read_offsets,
+    )
 
-    if not is_debeziums(content):
+    if not is_debezium_offset(content):
         return None
     options = _vitess_options(connector)
     position, remarks = position_of(
@@ -131,10 +135,13 @@ def _vitess_shards(connector: Connector, options: VitessOptions) -> list[str]:
 
 
 def _of_cassandra(content: bytes, host_id: str) -> Imported | None:
-    from airflow_cdc_provider.sources.cassandra.commit_log.debezium_offset import is_debeziums, position_of
+    from airflow_cdc_provider.sources.cassandra.commit_log.debezium_offset import (
+        is_debezium_offset,
+        position_of,
+    )
     from airflow_cdc_provider.sources.cassandra.commit_log.offsets import write_offset
 
-    if not is_debeziums(content):
+    if not is_debezium_offset(content):
         return None
     if not host_id:
         raise ConfigurationError(
@@ -147,17 +154,17 @@ def _of_cassandra(content: bytes, host_id: str) -> Imported | None:
 
 def _of_scylla(connector: Connector, content: bytes) -> Imported | None:
     from airflow_cdc_provider.sources.scylla.connect_offset import (
-        is_the_connectors,
-        positions_of,
+        has_connect_offsets,
+        import_positions,
         read_offsets,
     )
     from airflow_cdc_provider.sources.scylla.position import write_offset
 
-    if not is_the_connectors(content):
+    if not has_connect_offsets(content):
         return None
     offsets = read_offsets(content)
     with _scylla_logs(connector) as logs:
-        positions, remarks = positions_of(offsets, logs)
+        positions, remarks = import_positions(offsets, logs)
     return Imported(write_offset(positions), remarks)
 
 
@@ -176,12 +183,12 @@ def _scylla_logs(connector: Connector) -> Iterator[LogState]:
     """Connect to the cluster; streams of a generation are queried on demand."""
     from airflow_cdc_provider.hooks.scylla import ScyllaCdcHook
     from airflow_cdc_provider.hooks.source import hook_for
-    from airflow_cdc_provider.sources.scylla.log_state import look_at_logs
+    from airflow_cdc_provider.sources.scylla.log_state import read_log_state
 
     hook = hook_for(connector)
     assert isinstance(hook, ScyllaCdcHook)
     with hook as session:
-        yield look_at_logs(session, _scylla_options(connector).advanced, connector.selects)
+        yield read_log_state(session, _scylla_options(connector).advanced, connector.selects)
 
 
 def _scylla_options(connector: Connector) -> ScyllaOptions:
@@ -191,16 +198,16 @@ def _scylla_options(connector: Connector) -> ScyllaOptions:
 
 def _of_mongodb(connector: Connector, content: bytes, *, allow_invalidation: bool) -> Imported | None:
     from airflow_cdc_provider.sources.mongodb.debezium_offset import (
-        is_debeziums,
-        place_of,
+        is_debezium_offset,
+        position_of,
         read_offsets,
         remarks,
     )
 
-    if not is_debeziums(content):
+    if not is_debezium_offset(content):
         return None
     offsets = read_offsets(content)
-    position = place_of(
+    position = position_of(
         offsets,
         connector.topic_prefix,
         shards=lambda: _mongodb_shards(connector),

@@ -43,7 +43,7 @@ def rows(args: Namespace) -> None:
 
 def _print(args: Namespace, lines_of: Callable[..., Iterator[Any]]) -> None:
     from airflow_cdc_provider.events.encoder import text_of
-    from airflow_cdc_provider.jobs.events.damage import Damage
+    from airflow_cdc_provider.jobs.events.skipped_records import SkippedRecords
     from airflow_cdc_provider.jobs.offline import recordings as offline
 
     connector = read_connector(args.connector)
@@ -52,11 +52,11 @@ def _print(args: Namespace, lines_of: Callable[..., Iterator[Any]]) -> None:
     if isinstance(connector.source, DebeziumOptions):
         raise wrong_usage("topics have no recordings: use airflow cdc check")
     recording = offline.Recording(Path(args.input), args.schema, _now_ns(args), args.table)
-    damage = Damage(strict=connector.source.advanced.strict)
-    for lines in lines_of(connector, recording, damage):
+    skipped = SkippedRecords(strict=connector.source.advanced.strict)
+    for lines in lines_of(connector, recording, skipped):
         sys.stdout.buffer.write(text_of(lines))
     sys.stdout.flush()
-    for line in damage.told():
+    for line in skipped.report():
         sys.stderr.write(f"{line}\n")
 
 

@@ -113,7 +113,7 @@ def _oversize_threshold(draft: Draft, name: str, value: str) -> None:
     if not re.fullmatch(r"[0-9]+", value) or (mode == "skip" and int(value) == 0):
         raise invalid(name, "a number of bytes, above 0 with mode skip", value)
     if mode == "skip":
-        draft.set("source.stream.skip_over_bytes", int(value))
+        draft.set("source.stream.skip_threshold_bytes", int(value))
 
 
 def _authentication(draft: Draft, name: str, value: str) -> None:
@@ -188,8 +188,8 @@ MONGODB: Final[dict[str, Rule]] = {
         "stream"
     ),
     "connect.max.attempts": number("source.advanced.connect_attempts"),
-    "connect.backoff.initial.delay.ms": number("source.advanced.connect_pause_seconds", per=1000),
-    "connect.backoff.max.delay.ms": number("source.advanced.connect_longest_pause_seconds", per=1000),
+    "connect.backoff.initial.delay.ms": number("source.advanced.connect_backoff_seconds", per=1000),
+    "connect.backoff.max.delay.ms": number("source.advanced.connect_max_backoff_seconds", per=1000),
     "filters.match.mode": custom_rule("how names in lists are matched", _match_mode),
     "database.include.list": custom_rule("`tables`", include_databases),
     "database.exclude.list": custom_rule("`exclude_tables`", exclude_databases),
@@ -210,7 +210,7 @@ MONGODB: Final[dict[str, Rule]] = {
         "source.stream.oversize", {"fail": "fail", "skip": "skip", "split": "split"}
     ),
     "cursor.oversize.skip.threshold": custom_rule(
-        "`source.stream.skip_over_bytes`, with mode skip", _oversize_threshold
+        "`source.stream.skip_threshold_bytes`, with mode skip", _oversize_threshold
     ),
     "cursor.max.await.time.ms": seconds("source.advanced.max_await_seconds"),
     "snapshot.mode": custom_rule(

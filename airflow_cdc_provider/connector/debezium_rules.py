@@ -207,16 +207,16 @@ COMMON: Final[dict[str, Rule]] = {
     "config.action.reload": PROCESS,
     "header.converter": ignored("headers are always JSON strings"),
     "errors.tolerance": ignored(
-        "a record that can't be transformed or converted fails the run; see publish.kafka.refused"
+        "a record that can't be transformed or converted fails the run; see publish.kafka.on_record_error"
     ),
     "errors.log.enable": ignored("the task's log has all errors"),
     "errors.log.include.messages": ignored("the task's log has all errors, but never records"),
     "errors.deadletterqueue.*": ignored("only sink connectors have a dead letter queue"),
     "errors.retry.timeout": ignored("use retries of the Airflow task"),
     "exactly.once.support": ignored("publish.kafka.delivery is exactly_once by default"),
-    "transaction.boundary": ignored("publish.kafka.records_at_once sets the size of transactions"),
+    "transaction.boundary": ignored("publish.kafka.records_per_commit sets the size of transactions"),
     "transaction.boundary.interval.ms": ignored(
-        "publish.kafka.records_at_once sets the size of transactions"
+        "publish.kafka.records_per_commit sets the size of transactions"
     ),
     "offsets.storage.topic": STATE,
     "errors.max.retries": ignored("use retries of the Airflow task"),

@@ -142,7 +142,7 @@ def _transforms(draft: Draft, name: str, value: str) -> None:
         elif kind in (*_ROWS, _ROWS_OF_CELLS):
             draft.set("publish.unwrap.enabled", True)
             if kind == _ROWS_OF_CELLS and draft.properties.get("cdc.output.format", "legacy") == "legacy":
-                draft.set("publish.scylla.rows_of_cells", True)
+                draft.set("publish.scylla.keep_cell_structs", True)
             _row_settings(draft, prefix)
         else:
             import_transform(draft, name, transform, (*_ROWS, _FLAT_COLUMNS, _ROWS_OF_CELLS))
@@ -177,8 +177,8 @@ SCYLLA: Final[dict[str, Rule]] = {
     "scylla.minimal.wait.for.window.time": number("source.minimal_wait_seconds", per=1000),
     "scylla.initial.lookback.ms": number("source.lookback_seconds", per=1000),
     "scylla.query.options.fetch.size": number("source.fetch_size"),
-    "worker.retry.backoff.base": number("source.advanced.retry_pause_seconds", per=1000),
-    "worker.maximum.backoff": number("source.advanced.retry_longest_pause_seconds", per=1000),
+    "worker.retry.backoff.base": number("source.advanced.retry_backoff_seconds", per=1000),
+    "worker.maximum.backoff": number("source.advanced.retry_max_backoff_seconds", per=1000),
     "worker.jitter.percentage": custom_rule("`source.advanced.retry_jitter_percent`", _jitter),
     "worker.max.retries": custom_rule(
         "`source.advanced.retries`, minus one: the property counts attempts. -1 is not supported", _attempts

@@ -255,8 +255,8 @@ def _retry_pause(draft: Draft, name: str, value: str) -> None:
 
 
 def _set_pauses(draft: Draft, seconds: float) -> None:
-    draft.set("source.advanced.connect_pause_seconds", seconds)
-    draft.set("source.advanced.connect_longest_pause_seconds", seconds)
+    draft.set("source.advanced.connect_backoff_seconds", seconds)
+    draft.set("source.advanced.connect_max_backoff_seconds", seconds)
 
 
 def _failures(draft: Draft, name: str, value: str) -> None:
@@ -266,7 +266,7 @@ def _failures(draft: Draft, name: str, value: str) -> None:
         raise invalid(name, f"one of {', '.join(modes)}", value)
     strict, logs = modes[value.lower()]
     draft.set("source.advanced.strict", strict)
-    draft.set("source.advanced.warn_of_broken", logs)
+    draft.set("source.advanced.log_quarantined_events", logs)
 
 
 def set_vitess_defaults(draft: Draft) -> None:
@@ -371,7 +371,7 @@ VITESS: Final[dict[str, Rule]] = {
         "publish.vitess.binary",
         {mode: mode for mode in ("bytes", "base64", "base64-url-safe", "hex")},
     ),
-    "include.unknown.datatypes": flag("publish.vitess.unknown_types"),
+    "include.unknown.datatypes": flag("publish.vitess.include_unknown_types"),
     "table.include.list": custom_rule("`tables`", include_tables),
     "table.exclude.list": custom_rule("`exclude_tables`", exclude_tables),
     "column.include.list": _columns("publish.vitess.include_columns"),
@@ -420,11 +420,12 @@ VITESS: Final[dict[str, Rule]] = {
         "`source.advanced.connect_attempts`; -1, the default of an import, means unlimited", _retries
     ),
     "retriable.restart.connector.wait.ms": custom_rule(
-        "`source.advanced.connect_pause_seconds` and `connect_longest_pause_seconds`; imported default: 10 s",
+        "`source.advanced.connect_backoff_seconds` and `connect_max_backoff_seconds`; imported default: 10 s",
         _retry_pause,
     ),
     "event.processing.failure.handling.mode": custom_rule(
-        "`source.advanced.strict` and `warn_of_broken`; imported default: fail, as in Debezium", _failures
+        "`source.advanced.strict` and `log_quarantined_events`; imported default: fail, as in Debezium",
+        _failures,
     ),
     "heartbeat.interval.ms": custom_rule(
         "`source.stream.heartbeat_seconds`, `publish.vitess.heartbeats` and "
@@ -439,6 +440,6 @@ VITESS: Final[dict[str, Rule]] = {
         topic_naming,
     ),
     "override.data.change.topic.prefix": option("publish.vitess.topic_prefix"),
-    "override.data.change.topic.prefix.exclude.list": _columns("publish.vitess.topic_prefix_not_for"),
+    "override.data.change.topic.prefix.exclude.list": _columns("publish.vitess.topic_prefix_excluded_tables"),
     "override.schema.change.topic": option("publish.vitess.schema_changes_topic"),
 }

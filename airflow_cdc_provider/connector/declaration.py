@@ -154,9 +154,9 @@ class LakeOptions:
     tombstone_retention_seconds: int = option(
         "Retention of tombstones; changes must not arrive later than this", 10 * 86_400, minimum=0
     )
-    statics: Literal["rows", "table"] = option(
+    static_columns: Literal["rows", "table"] = option(
         "Cassandra: location of static columns. rows: in each row of the partition, as in SELECT *; "
-        "table: once per partition, in the table <mirror>__statics",
+        "table: once per partition, in the table <mirror>__static_columns",
         "rows",
     )
     merge: MergeOptions = option("When pending changes are merged", MergeOptions)
@@ -229,7 +229,7 @@ class Connector:
         if problems:
             raise joined(problems)
         validate_publish_options(kind, top.publish)
-        validate_static_columns(top.publish, top.lake.statics)
+        validate_static_columns(top.publish, top.lake.static_columns)
         if kind != "cassandra":
             _validate_static_columns_source(kind, top.lake)
         if isinstance(options, MongodbOptions):
@@ -291,9 +291,9 @@ class Connector:
         return f"{self._own_tables}_quarantine"
 
     @property
-    def refused_table(self) -> str:
+    def dead_letters_table(self) -> str:
         """Name of the dead-letter table of records that could not be published."""
-        return f"{self._own_tables}_refused"
+        return f"{self._own_tables}_dead_letters"
 
     @property
     def published_table(self) -> str:
@@ -318,7 +318,7 @@ class Connector:
         database, _, name = table.partition(".")
         return f"{self.namespace}.{_safe(database)}_{_safe(name)}"
 
-    def when_lost(self, *, hole: bool) -> OnLostPosition:
+    def lost_position_action(self, *, hole: bool) -> OnLostPosition:
         """Return what a run does when the source no longer has the changes after the stored offset.
 
         Args:
@@ -337,7 +337,7 @@ class Connector:
             return "snapshot" if snapshotter.snapshot_on_data_error() else "fail"
         return "fail_once" if hole else "fail"
 
-    def beyond_guardrail(self, tables: Sequence[str]) -> str:
+    def guardrail_message(self, tables: Sequence[str]) -> str:
         """Return a message if more tables are captured than the guardrail allows, else an empty string."""
         limit = self.guardrail.max_tables
         if not limit or len(tables) <= limit:
@@ -399,9 +399,9 @@ class _Declaration:
 
 
 def _validate_static_columns_source(kind: str, lake: LakeOptions) -> None:
-    if lake.statics != LakeOptions().statics:
+    if lake.static_columns != LakeOptions().static_columns:
         raise ConfigurationError(
-            "option lake.statics is only supported for source cassandra",
+            "option lake.static_columns is only supported for source cassandra",
             found=f"source {kind}",
             expected="its default",
         )
@@ -424,9 +424,9 @@ def _validate_topics_source(snapshot: SnapshotOptions, *, publishes: bool) -> No
 
 def _validate_lost_position(options: MongodbOptions, snapshot: SnapshotOptions) -> None:
     """Reject skipping lost changes if updates are applied to the previous document."""
-    if options.full_document == "none" and snapshot.on_lost_position == "go_on":
+    if options.full_document == "none" and snapshot.on_lost_position == "continue":
         raise ConfigurationError(
-            "option snapshot.on_lost_position: go_on can't be combined with source.full_document: none",
+            "option snapshot.on_lost_position: continue can't be combined with source.full_document: none",
             expected="snapshot, fail or fail_once: after lost "
             "changes, updates "
             "would apply to "

@@ -20,11 +20,11 @@ from airflow_cdc_provider.connector.publish_scylla import ScyllaPublishOptions, 
 from airflow_cdc_provider.connector.publish_slices import validate_slices
 from airflow_cdc_provider.connector.publish_topics import TopicsOptions
 from airflow_cdc_provider.connector.publish_vitess import VitessPublishOptions, validate_vitess_options
+from airflow_cdc_provider.custom_classes import invalid_import_path
 from airflow_cdc_provider.events.transforms.options import read_transforms
 from airflow_cdc_provider.events.transforms.shapes import Shape, validate_transforms
 from airflow_cdc_provider.exceptions import ConfigurationError
 from airflow_cdc_provider.options import option
-from airflow_cdc_provider.plugins import wrong_place
 
 
 def _topic_pattern(value: str) -> str:
@@ -143,7 +143,9 @@ class PublishOptions:
         "",
         check=_topic_pattern,
     )
-    topic_naming: str = option("Custom topic naming strategy, package.module:Class", "", check=wrong_place)
+    topic_naming: str = option(
+        "Custom topic naming strategy, package.module:Class", "", check=invalid_import_path
+    )
     envelope: Literal["debezium", "datastax", "datastax-cells", "document", "cloudevents"] = option(
         "Format of events. debezium: Debezium's envelope; cloudevents: CloudEvents 1.0 in JSON with the "
         "attributes of Debezium's CloudEventsConverter; Cassandra: datastax: key and row after the change; "

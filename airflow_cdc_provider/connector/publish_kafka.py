@@ -29,7 +29,7 @@ class KafkaOptions:
         "records again",
         "exactly_once",
     )
-    what: Literal["changes", "after_merge"] = option(
+    mode: Literal["changes", "after_merge"] = option(
         "changes: publish each change; after_merge: publish the rows changed by merges, complete and as they "
         "are in the mirror, once per run",
         "changes",
@@ -39,13 +39,13 @@ class KafkaOptions:
         "after_merge; latest: only later batches or merges",
         "earliest",
     )
-    refused: Literal["fail", "quarantine"] = option(
+    on_record_error: Literal["fail", "dead_letters"] = option(
         "Handling of records that the broker rejects permanently (such as too large ones), or that "
         ""
         ""
         "transforms "
-        "or converters fail for. fail: fail the run with the record's position; quarantine: write them to "
-        "the table <connector>_refused, count them and continue",
+        "or converters fail for. fail: fail the run with the record's position; dead_letters: write them to "
+        "the table <connector>_dead_letters, count them and continue",
         "fail",
     )
     positions_topic: str = option(
@@ -62,7 +62,7 @@ class KafkaOptions:
         "",
         check=wrong_topic,
     )
-    records_at_once: int = option("Approximate number of records per transaction", 50_000, minimum=1)
+    records_per_commit: int = option("Approximate number of records per transaction", 50_000, minimum=1)
     slices: int = option(
         "Number of parallel producers, which run as Spark tasks; 1: the Spark driver publishes. Events are "
         "partitioned by row (Vitess: by shard; ScyllaDB: by table), so events of a row stay in order; "
@@ -76,7 +76,7 @@ class KafkaOptions:
     retry_interval_seconds: float = option(
         "Maximum interval between attempts to connect to the brokers", 1.0, minimum=0.01
     )
-    retry_seconds: float = option(
+    retry_timeout_seconds: float = option(
         "How long a run retries unavailable brokers or an unavailable registry before it fails; no data is "
         "lost",
         300.0,
@@ -97,14 +97,14 @@ class KafkaOptions:
         return bool(self.connection)
 
     @property
-    def sets_apart(self) -> bool:
+    def writes_dead_letters(self) -> bool:
         """Whether rejected records are written to the dead-letter table."""
-        return self.enabled and self.refused == "quarantine"
+        return self.enabled and self.on_record_error == "dead_letters"
 
     @property
     def after_merge(self) -> bool:
         """Whether rows of mirrors are published instead of changes."""
-        return self.what == "after_merge"
+        return self.mode == "after_merge"
 
 
 def validate_kafka_options(kafka: KafkaOptions, *, envelope: str, reread: bool) -> None:
@@ -127,5 +127,5 @@ def validate_kafka_options(kafka: KafkaOptions, *, envelope: str, reread: bool) 
         raise ConfigurationError(
             "envelope datastax requires the complete history of changes, but merged batches are deleted",
             expected="publish.cassandra.reread: true, which reads each changed row at the source",
-            remedy="or publish.kafka.what: after_merge; or another publish.envelope",
+            remedy="or publish.kafka.mode: after_merge; or another publish.envelope",
         )

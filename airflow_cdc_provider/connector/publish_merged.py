@@ -1,4 +1,4 @@
-"""Validation of ``publish.kafka.what: after_merge``: options that require individual changes."""
+"""Validation of ``publish.kafka.mode: after_merge``: options that require individual changes."""
 
 from __future__ import annotations
 
@@ -25,9 +25,9 @@ def validate_merged_rows(kind: str, publish: PublishOptions) -> None:
         return
     for option, reason in _change_options(kind, publish):
         raise ConfigurationError(
-            f"option {option} can't be combined with publish.kafka.what: after_merge: {reason}",
+            f"option {option} can't be combined with publish.kafka.mode: after_merge: {reason}",
             expected=f"no {option}",
-            remedy="or publish.kafka.what: changes",
+            remedy="or publish.kafka.mode: changes",
         )
 
 
@@ -36,17 +36,17 @@ def validate_static_columns(publish: PublishOptions, statics: str) -> None:
 
     Args:
         publish: The options.
-        statics: Location of static columns (``lake.statics``).
+        statics: Location of static columns (``lake.static_columns``).
 
     Raises:
         ConfigurationError: Static columns are in a separate table.
     """
     if publish.kafka.enabled and publish.kafka.after_merge and statics != "rows":
         raise ConfigurationError(
-            "publish.kafka.what: after_merge requires static columns in the rows of mirrors",
-            expected="lake.statics: rows",
+            "publish.kafka.mode: after_merge requires static columns in the rows of mirrors",
+            expected="lake.static_columns: rows",
             found=statics,
-            remedy="or publish.kafka.what: changes",
+            remedy="or publish.kafka.mode: changes",
         )
 
 
@@ -77,8 +77,8 @@ def _change_options(kind: str, publish: PublishOptions) -> Iterator[tuple[str, s
         yield "publish.cassandra.order", "a merge produces one event per row"
     if options.reread:
         yield "publish.cassandra.reread", "rows are read from the mirror"
-    if publish.mongodb.token_header:
-        yield "publish.mongodb.token_header", "rows of a mirror have no position in the stream"
+    if publish.mongodb.resume_token_header:
+        yield "publish.mongodb.resume_token_header", "rows of a mirror have no position in the stream"
     yield from _log_options(publish)
     if publish.vitess.key_columns:
         yield "publish.vitess.key_columns", "rows of a mirror are identified by their primary key"

@@ -88,7 +88,7 @@ class MongodbPublishOptions:
         "Add ts_us and ts_ns to envelopes, as in Debezium's documentation; its code writes only ts_ms",
         False,
     )
-    token_header: bool = option(
+    resume_token_header: bool = option(
         "Add the header cdc.token, the resume token, to events of changes; equal for duplicates of an event",
         False,
     )

@@ -46,11 +46,13 @@ class PulsarOptions:
         "Start of the first run. earliest: all batches of the changes table; latest: only later batches",
         "earliest",
     )
-    records_at_once: int = option("Number of records after which the position is stored", 50_000, minimum=1)
+    records_per_commit: int = option(
+        "Number of records after which the position is stored", 50_000, minimum=1
+    )
     retry_interval_seconds: float = option(
         "Interval between attempts to connect to brokers", 1.0, minimum=0.01
     )
-    retry_seconds: float = option(
+    retry_timeout_seconds: float = option(
         "How long a run retries unavailable brokers before it fails; no data is lost",
         300.0,
         minimum=0,

@@ -14,7 +14,7 @@ KEY_PLACEMENTS: Final = ("kafka-key", "payload-after", "payload-before", "payloa
 _ENVELOPE_FIELDS: Final = frozenset(
     {"source", "before", "after", "collections", "op", "ts_ms", "ts_us", "ts_ns", "transaction"}
 )
-_LEGACY_ONLY: Final = ("preimages", "all_types", "flatten_columns", "rows_of_cells")
+_LEGACY_ONLY: Final = ("preimages", "all_types", "flatten_columns", "keep_cell_structs")
 _ADVANCED_ONLY: Final = ("before", "after", "key_placement", "payload_key_name")
 
 
@@ -73,7 +73,7 @@ class ScyllaPublishOptions:
         "unchanged columns are indistinguishable",
         False,
     )
-    rows_of_cells: bool = option(
+    keep_cell_structs: bool = option(
         "Format legacy: keep structs in rows of publish.unwrap, like Debezium's ExtractNewRecordState; "
         ""
         ""
@@ -117,9 +117,9 @@ def validate_scylla_options(publish: ScyllaPublishOptions, *, rows: bool) -> Non
     Raises:
         ConfigurationError: Names the first problem.
     """
-    if publish.rows_of_cells and not rows:
+    if publish.keep_cell_structs and not rows:
         raise ConfigurationError(
-            "option publish.scylla.rows_of_cells requires rows", expected="publish.unwrap.enabled: true"
+            "option publish.scylla.keep_cell_structs requires rows", expected="publish.unwrap.enabled: true"
         )
     other = _ADVANCED_ONLY if publish.format == "legacy" else _LEGACY_ONLY
     for name in other:

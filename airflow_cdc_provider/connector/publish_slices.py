@@ -46,5 +46,5 @@ def _single_slice_options(publish: PublishOptions) -> Iterator[tuple[str, str]]:
         yield "publish.cassandra.order: write_time", "all events of a command are sorted together"
     if publish.envelope == "datastax":
         yield "publish.envelope: datastax", "rows are read again once per batch"
-    if publish.kafka.refused == "quarantine":
-        yield "publish.kafka.refused: quarantine", "dead letters are written by the driver"
+    if publish.kafka.on_record_error == "dead_letters":
+        yield "publish.kafka.on_record_error: dead_letters", "dead letters are written by the driver"

@@ -78,7 +78,7 @@ class VitessPublishOptions:
         "(override.datetime.to.nullable); false: NOT NULL columns have 1970-01-01 instead",
         False,
     )
-    unknown_types: bool = option(
+    include_unknown_types: bool = option(
         "Include columns of unsupported types as bytes, always null (include.unknown.datatypes)", False
     )
     bits: bool = option(
@@ -158,7 +158,7 @@ class VitessPublishOptions:
         "",
         check=_topic_part,
     )
-    topic_prefix_not_for: tuple[str, ...] = option(
+    topic_prefix_excluded_tables: tuple[str, ...] = option(
         "Anchored regular expressions of tables (keyspace.table) that keep publish.topic_prefix",
         (),
         check=_patterns,

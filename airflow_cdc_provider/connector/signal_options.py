@@ -111,7 +111,7 @@ class IncrementalOptions:
     chunks_per_commit: int = option(
         "Chunks per commit; 0: as many as are read within a few seconds", 0, minimum=0
     )
-    seconds_per_run: float = option(
+    max_seconds_per_run: float = option(
         "Maximum time that a sync reads before it merges and ends; the next sync continues. 0: until the "
         "snapshot is complete. A stream reads for its commit interval, then captures and merges",
         0.0,

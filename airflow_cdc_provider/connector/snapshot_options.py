@@ -8,9 +8,9 @@ from dataclasses import dataclass
 from typing import Any, Final, Literal
 
 from airflow_cdc_provider.connector.signal_options import IncrementalOptions
+from airflow_cdc_provider.custom_classes import invalid_import_path
 from airflow_cdc_provider.exceptions import ConfigurationError
 from airflow_cdc_provider.options import option
-from airflow_cdc_provider.plugins import wrong_place
 
 EVERY_TABLE: Final = (".*",)
 """Default selection of tables."""
@@ -26,7 +26,7 @@ def invalid_pattern(values: tuple[str, ...]) -> str:
     return ""
 
 
-OnLostPosition = Literal["auto", "fail", "fail_once", "snapshot", "go_on"]
+OnLostPosition = Literal["auto", "fail", "fail_once", "snapshot", "continue"]
 
 
 @dataclass(frozen=True)
@@ -46,7 +46,7 @@ class SnapshotOptions:
         "Mode custom: package.module:Class, derived from "
         "airflow_cdc_provider.connector.snapshotter.Snapshotter",
         "",
-        check=wrong_place,
+        check=invalid_import_path,
     )
     custom_settings: Mapping[str, Any] = option("Settings of the custom class", {})
     include: tuple[str, ...] = option(
@@ -61,7 +61,7 @@ class SnapshotOptions:
         ""
         ""
         "snapshot "
-        "immediately; go_on: skip the lost changes and report them. auto: snapshot with mode "
+        "immediately; continue: skip the lost changes and report them. auto: snapshot with mode "
         "when_needed or always, else fail; fail_once if only some changes are lost, as in Cassandra",
         "auto",
     )

@@ -21,8 +21,8 @@ from collections.abc import Mapping
 from functools import cache
 from typing import Any, Final
 
+from airflow_cdc_provider.custom_classes import load_custom
 from airflow_cdc_provider.exceptions import ConfigurationError
-from airflow_cdc_provider.plugins import load_plugin
 
 EVERYTHING: Final = ""
 """Query that selects all rows."""
@@ -113,7 +113,7 @@ def load_snapshotter(class_path: str, settings: Mapping[str, Any]) -> Snapshotte
 
 @cache
 def _load(class_path: str, settings: str) -> Snapshotter:
-    found = load_plugin("snapshot.custom", class_path)
+    found = load_custom("snapshot.custom", class_path)
     if not (isinstance(found, type) and issubclass(found, Snapshotter)):
         raise ConfigurationError(
             f"snapshot.custom {class_path} is not a snapshotter",

@@ -8,8 +8,8 @@ from dataclasses import dataclass
 from functools import cache
 from typing import Protocol
 
+from airflow_cdc_provider.custom_classes import load_custom
 from airflow_cdc_provider.exceptions import ConfigurationError
-from airflow_cdc_provider.plugins import load_plugin
 
 log = logging.getLogger(__name__)
 
@@ -59,7 +59,7 @@ def load_strategy(class_path: str) -> TopicNamingStrategy:
     Raises:
         ConfigurationError: The class can't be loaded, or lacks the method.
     """
-    strategy: TopicNamingStrategy = load_plugin("publish.topic_naming", class_path)()
+    strategy: TopicNamingStrategy = load_custom("publish.topic_naming", class_path)()
     if not callable(getattr(strategy, "data_change_topic", None)):
         raise ConfigurationError(
             "publish.topic_naming is not a topic naming strategy",

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
 from airflow_cdc_provider.exceptions import PositionLost
-from airflow_cdc_provider.sources.mongodb.position import LAST_INDEX, StreamPlace, token_time
+from airflow_cdc_provider.sources.mongodb.position import LAST_INDEX, StreamPosition, token_time
 from airflow_cdc_provider.sources.mongodb.selection import Selection, event_filter
 
 if TYPE_CHECKING:
@@ -52,7 +52,7 @@ class Feed:
         target: The database, or ``database.collection``.
         tables: Patterns of the selected tables.
         exclude_tables: Patterns of the excluded tables.
-        mends_loss: Whether the next run recovers from a lost position automatically.
+        recovers_from_loss: Whether the next run recovers from a lost position automatically.
         authentication_class: The connector's class that provides credentials; empty for none.
     """
 
@@ -60,7 +60,7 @@ class Feed:
     target: str = ""
     tables: tuple[str, ...] = (".*",)
     exclude_tables: tuple[str, ...] = ()
-    mends_loss: bool = False
+    recovers_from_loss: bool = False
     authentication_class: str = ""
 
     def pipeline(self) -> list[dict[str, Any]]:
@@ -91,7 +91,7 @@ async def look(
 
     if offset is None:
         return Pending(news=True, lag_seconds=None)
-    position = StreamPlace.from_offset(offset)
+    position = StreamPosition.from_offset(offset)
     try:
         with translated("can't check for changes"):
             head = (await client.admin.command("ping")).get("operationTime")
@@ -103,10 +103,10 @@ async def look(
                     raise
                 # The pipeline may filter out the token's event. Then the stream can only be opened by time.
                 before = position.time - 1
-                by_time = StreamPlace(before >> 32, before & LAST_INDEX)
+                by_time = StreamPosition(before >> 32, before & LAST_INDEX)
                 found, at_head = await _first_event(client, feed, by_time, head, patience_seconds)
     except PositionLost:
-        if not feed.mends_loss:
+        if not feed.recovers_from_loss:
             raise
         return Pending(news=True, lag_seconds=None, lost=True)
     if found is None:
@@ -117,7 +117,7 @@ async def look(
 
 
 async def _first_event(
-    client: AsyncMongoClient, feed: Feed, position: StreamPlace, head: Any, patience_seconds: float
+    client: AsyncMongoClient, feed: Feed, position: StreamPosition, head: Any, patience_seconds: float
 ) -> tuple[Mapping[str, Any] | None, bool]:
     import bson
 
@@ -153,7 +153,7 @@ def _watched(client: AsyncMongoClient, feed: Feed) -> Any:
     return client[database][collection] if feed.scope == "collection" else client[database]
 
 
-async def _window_seconds(client: AsyncMongoClient, feed: Feed, position: StreamPlace) -> float:
+async def _window_seconds(client: AsyncMongoClient, feed: Feed, position: StreamPosition) -> float:
     from pymongo.errors import OperationFailure
 
     try:

@@ -67,7 +67,7 @@ class Feed:
         distributed_keyspace: Keyspace of the generations.
         system_keyspace: Keyspace of the stream sets of tablets.
         schema_keyspace: Keyspace of ``scylla_tables``.
-        mends_loss: Whether the next run recovers from a lost position automatically.
+        recovers_from_loss: Whether the next run recovers from a lost position automatically.
     """
 
     tables: tuple[str, ...] = (".*",)
@@ -75,7 +75,7 @@ class Feed:
     distributed_keyspace: str = "system_distributed"
     system_keyspace: str = "system"
     schema_keyspace: str = "system_schema"
-    mends_loss: bool = False
+    recovers_from_loss: bool = False
 
     @property
     def names(self) -> ScyllaAdvanced:
@@ -115,7 +115,7 @@ def look_at_lags(session: Session, feed: Feed, offset: Mapping[str, Any] | None)
         table: _lag(position, logs.timelines[table], logs.now_us) for table, position in positions.items()
     }
     lost = [t for t, position in positions.items() if position.read_to_us < logs.kept_us(t)]
-    if lost and not feed.mends_loss:
+    if lost and not feed.recovers_from_loss:
         raise PositionLost(
             f"the logs of {', '.join(lost)} have expired past the stored offset",
             remedy="set snapshot.on_lost_position to let runs recover",
@@ -156,11 +156,11 @@ def _look(
     session: Session, feed: Feed, offset: Mapping[str, Any]
 ) -> tuple[LogState, dict[str, TablePosition]]:
     """Return the existing logs, and the positions of those that are read."""
-    from airflow_cdc_provider.sources.scylla.log_state import look_at_logs
+    from airflow_cdc_provider.sources.scylla.log_state import read_log_state
     from airflow_cdc_provider.sources.scylla.position import read_offset
 
     positions = read_offset(offset)
-    logs = look_at_logs(session, feed.names, feed.selects)
+    logs = read_log_state(session, feed.names, feed.selects)
     if not logs.timelines:
         raise ConfigurationError(
             "no table that the connector selects has a log",

@@ -89,7 +89,7 @@ def check_connector(connector: Connector, source: Source) -> list[Finding]:
     findings = [*source.check(), *channel_findings(connector)]
     if not connector.guardrail.max_tables or any(finding.level == "error" for finding in findings):
         return findings
-    if text := connector.beyond_guardrail(source.tables()):
+    if text := connector.guardrail_message(source.tables()):
         level: Literal["warning", "error"] = "error" if connector.guardrail.action == "fail" else "warning"
         findings.append(
             Finding(level, "guardrail", text, "check tables and exclude_tables, or raise the limit")

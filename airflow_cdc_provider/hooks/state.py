@@ -127,7 +127,7 @@ def store_result(context: Context, connector: Connector, stage: str, result: Job
     committed = {"committed_at": result.committed_at}
     status = {**lag, **counts, **committed, "stage": stage, "ok": result.ok, "at": at}
     _set(store, "status", status if result.ok else {**status, "error": result.error})
-    if result.copies is not None:
+    if result.table_snapshots is not None:
         _set(store, "snapshots", _snapshots(store.get("snapshots"), result, at))
     if result.newest_batch and result.committed_at is not None:
         commits = append_commit(store.get("batches"), result.newest_batch, result.committed_at)
@@ -186,7 +186,7 @@ def _snapshots(known: Any, result: JobResult, at: str) -> dict[str, Any]:
         remaining = result.snapshot.remaining
     elif result.snapshot_skipped:
         remaining = 0
-    copies = {table: dict(copy) for table, copy in (result.copies or {}).items()}
+    copies = {table: dict(copy) for table, copy in (result.table_snapshots or {}).items()}
     return {"tables": dict(list(copies.items())[:_MAX_TABLES]), "remaining": remaining, "at": at}
 
 

@@ -15,7 +15,13 @@ from typing import Any, Final
 
 from airflow_cdc_provider.exceptions import ConfigurationError
 from airflow_cdc_provider.kafka.consumer import MessageRange, read_range
-from airflow_cdc_provider.kafka.errors import BrokersAway, LastError, client_of, error_of, require_library
+from airflow_cdc_provider.kafka.errors import (
+    BrokersUnavailable,
+    LastError,
+    client_of,
+    error_of,
+    require_library,
+)
 from airflow_cdc_provider.kafka.partitions import ClusterTopics, Partition
 from airflow_cdc_provider.kafka.positions import PositionsTopic
 from airflow_cdc_provider.kafka.settings import ClientSettings
@@ -72,7 +78,7 @@ def look_at_publishing(positions: PositionsTopic, stored: Mapping[str, Any] | No
         TransientError: The brokers don't answer.
         OffsetMissing: The position of a slice is missing.
     """
-    position = positions.least()
+    position = positions.slowest()
     return lag_of(position.batch - 1 if position else 0, stored, time.time())
 
 
@@ -100,7 +106,7 @@ def look_at_group(
     *,
     every_topic: bool,
     without: Sequence[str],
-    wait_for_begin: bool = True,
+    wait_for_first_commit: bool = True,
     max_lag: int = 0,
 ) -> GroupLag:
     """Compare a group's committed offsets with the ends of topics.
@@ -111,18 +117,18 @@ def look_at_group(
         topics: Anchored regular expressions.
         every_topic: Whether to include topics for which the group has committed no offset.
         without: Names of excluded topics.
-        wait_for_begin: Whether the lag of a group without committed offsets is unknown, and topics must
-            exist; else that lag is zero.
+        wait_for_first_commit: Whether the lag of a group without committed offsets is unknown, and topics
+            must exist; else that lag is zero.
         max_lag: Up to this many messages the lag is exact; above it may be a difference of offsets.
 
     Raises:
         ConfigurationError: No topic is selected, the login is refused, or a permission is missing.
         TransientError: The brokers don't answer.
     """
-    nothing = GroupLag(None if wait_for_begin else 0)
+    nothing = GroupLag(None if wait_for_first_commit else 0)
     cluster = ClusterTopics(settings)
     found = {name: one for name, one in cluster.topics(topics).items() if name not in without}
-    if not found and not wait_for_begin:
+    if not found and not wait_for_first_commit:
         return nothing
     if not found:
         raise ConfigurationError(
@@ -139,7 +145,7 @@ def look_at_group(
     counted = [one for one in partitions if every_topic or one[0] in followed]
     begins, ends = cluster.begins(counted), cluster.ends(counted)
     left = [MessageRange(*one, max(committed.get(one, 0), begins[one]), ends[one]) for one in counted]
-    hasty = replace(settings, retry_seconds=min(_COUNT_SECONDS, settings.retry_seconds))
+    hasty = replace(settings, retry_timeout_seconds=min(_COUNT_SECONDS, settings.retry_timeout_seconds))
     lags = lags_of(
         left, max_lag, lambda some: read_range(settings, some), lambda some: read_range(hasty, some)
     )
@@ -188,7 +194,7 @@ def _count_some(messages: Iterable[Sequence[Any]], most: int, deadline: float) -
             count += len(some)
             if count > most or time.monotonic() > deadline:
                 return None
-    except BrokersAway:  # or only aborted records for that long: keep the difference of offsets
+    except BrokersUnavailable:  # or only aborted records for that long: keep the difference of offsets
         return None
     return count
 

@@ -78,7 +78,7 @@ class Feed:
         cells: Cells whose tablets may be read.
         tables: Patterns of the selected tables.
         exclude_tables: Patterns of the excluded tables.
-        mends_loss: Whether the next run recovers from a lost position automatically.
+        recovers_from_loss: Whether the next run recovers from a lost position automatically.
     """
 
     keyspace: str
@@ -88,7 +88,7 @@ class Feed:
     cells: tuple[str, ...] = ()
     tables: tuple[str, ...] = (".*",)
     exclude_tables: tuple[str, ...] = ()
-    mends_loss: bool = False
+    recovers_from_loss: bool = False
 
     @property
     def options(self) -> VitessOptions:
@@ -101,7 +101,7 @@ class Feed:
             tablet_type=self.tablet_type,  # type: ignore[arg-type]  # checked when the connector was read
             exclude_empty_shards=self.exclude_empty_shards,
             stream=VitessStream(heartbeat_seconds=1, cells=tuple(self.cells)),
-            advanced=VitessAdvanced(call_seconds=_CALL_SECONDS),
+            advanced=VitessAdvanced(call_timeout_seconds=_CALL_SECONDS),
         )
 
     def selects(self, table: str) -> bool:
@@ -130,7 +130,7 @@ def look(
     from airflow_cdc_provider.sources.vitess.gtid import is_real
     from airflow_cdc_provider.sources.vitess.position import Position, require_known
     from airflow_cdc_provider.sources.vitess.requests import current_position, serving_shards
-    from airflow_cdc_provider.sources.vitess.tablets import require_kept
+    from airflow_cdc_provider.sources.vitess.tablets import require_binlogs_retained
 
     if offset is None:
         return Pending(news=True, lag_seconds=None)
@@ -140,7 +140,7 @@ def look(
         head = current_position(client, options, serving_shards(client, options))
         if feed.tablet_type == "PRIMARY":  # a replica may be behind what was captured from another
             require_known(position, head)
-        require_kept(
+        require_binlogs_retained(
             client,
             {shard: at.gtid for shard, at in position.shards.items() if shard in head.shards},
             feed.tablet_type,
@@ -157,7 +157,7 @@ def look(
         found = _first_change(client, feed, position, head, ahead, patience_seconds)
         return replace(found, resharding=resharding)
     except PositionLost:
-        if not feed.mends_loss:
+        if not feed.recovers_from_loss:
             raise
         return Pending(news=True, lag_seconds=None, lost=True)
 
@@ -201,10 +201,10 @@ def _first_change(
 ) -> Pending:
     from airflow_cdc_provider.sources.vitess.position import Position
     from airflow_cdc_provider.sources.vitess.protocol import EVENT_TYPES, VStreamResponse
-    from airflow_cdc_provider.sources.vitess.requests import filter_of, stream_request, wanted_tables
+    from airflow_cdc_provider.sources.vitess.requests import filter_of, stream_request, tables_to_stream
 
     options = feed.options
-    filters = filter_of(wanted_tables(client, options, feed.selects))
+    filters = filter_of(tables_to_stream(client, options, feed.selects))
     request = stream_request(position.to_vgtid(), filters, options)
     stream = client.vstream(request.SerializeToString())
     kinds = {EVENT_TYPES[name] for name in _NEWS}

@@ -36,10 +36,10 @@ from airflow_cdc_provider.notifications import channels as notification_channels
 from airflow_cdc_provider.notifications.notifier import Notifier
 from airflow_cdc_provider.notifications.snapshot_events import SnapshotEvent
 from airflow_cdc_provider.notifications.snapshots import InitialSnapshot, incremental_notification
-from airflow_cdc_provider.signals.channels import Channel, ChannelPlaces, open_channels
+from airflow_cdc_provider.signals.channels import Channel, ChannelContext, open_channels
 from airflow_cdc_provider.signals.names import KAFKA as KAFKA_SIGNALS
 from airflow_cdc_provider.signals.names import SOURCE
-from airflow_cdc_provider.sources.abilities import HearsStop, LearnsSchemas, ReadingCounts
+from airflow_cdc_provider.sources.abilities import Cancellable, HasSchemaHistory, ReadMetrics
 from airflow_cdc_provider.sources.cassandra.options import CassandraOptions
 from airflow_cdc_provider.sources.debezium.options import DebeziumOptions
 from airflow_cdc_provider.sources.scylla.options import ScyllaOptions
@@ -107,7 +107,7 @@ class JobContext:
     stopping: Callable[[], bool] = field(default=lambda: False)
     snapshot: SnapshotResult | None = None
     uncommitted: Sequence[str] = ()
-    reading: ReadingCounts = field(default_factory=Counter)
+    reading: ReadMetrics = field(default_factory=Counter)
     last_transactions: dict[str, str] = field(default_factory=dict)
     incremental: IncrementalResult | None = None
     kafka: Mapping[str, Any] = field(default_factory=dict, repr=False)
@@ -166,7 +166,7 @@ class JobContext:
         if self._channels is None:
             folder = str(self.spec.options.get("signals_path", ""))
             options = self.connector.signals
-            places = ChannelPlaces(
+            places = ChannelContext(
                 Path(folder) if folder else None, options.file, self.connector.name, options.settings
             )
             builders = {KAFKA_SIGNALS: lambda: topic_of_signals(self.connector, self.signals_kafka)}
@@ -195,7 +195,7 @@ class JobContext:
         Args:
             through: The batch up to which the source must have the schema; 0 for any batch.
         """
-        if through > self._learned_through and isinstance(self.source, LearnsSchemas):
+        if through > self._learned_through and isinstance(self.source, HasSchemaHistory):
             self._learned_through = self.changes.state().batch
             if self.changes.table.exists():
                 self.source.learn(self.changes.lasting(record.SCHEMA).drop("batch").toArrow())
@@ -230,7 +230,7 @@ class JobContext:
         if not guardrail.max_tables:
             return
         self.learn()
-        text = self.connector.beyond_guardrail(self.source.tables())
+        text = self.connector.guardrail_message(self.source.tables())
         if text and guardrail.action == "fail":
             raise ConfigurationError(
                 text, remedy="check tables and exclude_tables, or raise the limit; nothing was captured"
@@ -240,8 +240,8 @@ class JobContext:
 
     def mirror(self, table: str) -> Mirror:
         """Return the mirror of a source table."""
-        in_table = self.connector.lake.statics == "table"
-        return Mirror(self.lake, self.connector.mirror_table(table), statics_apart=in_table)
+        in_table = self.connector.lake.static_columns == "table"
+        return Mirror(self.lake, self.connector.mirror_table(table), static_columns_table=in_table)
 
     def _require_own_names(self, tables: Sequence[str]) -> None:
         """Refuse tables whose mirrors, or the tables next to them, would have the same name."""
@@ -251,11 +251,15 @@ class JobContext:
             self.connector.quarantine_table: f"the quarantine of {name}",
             self.connector.notifications_table: f"the notifications of {name}",
             self.connector.published_table: f"the published positions of {name}",
-            self.connector.refused_table: f"the dead letters of {name}",
+            self.connector.dead_letters_table: f"the dead letters of {name}",
         }
         for table in tables:
             mirror = self.mirror(table)
-            others = [mirror.side, mirror.statics] if mirror.statics_apart else [mirror.side]
+            others = (
+                [mirror.tombstones, mirror.static_columns]
+                if mirror.static_columns_table
+                else [mirror.tombstones]
+            )
             for kept in (mirror.table, *others):
                 if owners.setdefault(kept.name, table) != table:
                     raise ConfigurationError(
@@ -282,10 +286,10 @@ def build_source(connector: Connector, connection: Mapping[str, Any]) -> Source:
 
         return CassandraSource(connector.source, connection, connector.selects, names=connector.names)
     if isinstance(connector.source, ScyllaOptions):
-        from airflow_cdc_provider.sources.scylla.check import WantedImages
+        from airflow_cdc_provider.sources.scylla.check import RequiredImages
         from airflow_cdc_provider.sources.scylla.source import ScyllaSource
 
-        images = WantedImages(*connector.publish.scylla.images())
+        images = RequiredImages(*connector.publish.scylla.images())
         return ScyllaSource(
             connector.source, connection, connector.selects, names=connector.names, images=images
         )
@@ -329,8 +333,8 @@ def job_context(spec: JobSpec, stopping: Callable[[], bool]) -> Iterator[JobCont
     pulsar = values.pop(PULSAR, {})
     signals_kafka, notifications_kafka = values.pop(SIGNALS_KAFKA, {}), values.pop(NOTIFICATIONS_KAFKA, {})
     source = build_source(connector, values)
-    if isinstance(source, HearsStop):
-        source.stop_when(stopping)
+    if isinstance(source, Cancellable):
+        source.cancel_when(stopping)
     try:
         spark = build_session(connector, f"cdc {connector.name} {spec.stage}")
         try:

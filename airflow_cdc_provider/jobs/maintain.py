@@ -17,7 +17,7 @@ from airflow_cdc_provider.jobs.publishing.merged import published_merged
 from airflow_cdc_provider.jobs.publishing.stage import published_through
 from airflow_cdc_provider.jobs.reporting.report import report
 from airflow_cdc_provider.jobs.spec import JobResult
-from airflow_cdc_provider.kafka.errors import BrokersAway
+from airflow_cdc_provider.kafka.errors import BrokersUnavailable
 from airflow_cdc_provider.kafka.merged_position import MergedPosition
 from airflow_cdc_provider.lake.changes_table import ChangesTable
 from airflow_cdc_provider.lake.iceberg_difference import release
@@ -54,7 +54,7 @@ def maintain(context: JobContext) -> JobResult:
     log.info("%s: batches through %d expired", context.changes.name, expired)
     for mirror in mirrors.values():
         try:
-            if mirror.forget_settled(mirror.state()):
+            if mirror.remove_resolved(mirror.state()):
                 log.info("%s: resolved keys are removed", mirror.name)
         except CommitConflict:
             log.info("%s: a merge is in progress; resolved keys will be removed later", mirror.name)
@@ -85,7 +85,7 @@ def _release_pins(context: JobContext, mirrors: Mapping[str, Mirror]) -> None:
     after_merge = context.connector.publish.kafka.after_merge
     try:
         known = published_merged(context) if after_merge else MergedPosition()
-    except BrokersAway as error:
+    except BrokersUnavailable as error:
         log.warning("%s: no snapshot of a mirror is released: %s", context.connector.name, error)
         return
     if known is None:
@@ -104,7 +104,7 @@ def _last_published(context: JobContext, through: int) -> int:
         return through
     try:
         batch = published_through(context)
-    except BrokersAway as error:
+    except BrokersUnavailable as error:
         log.warning("%s: no batch expires: %s", context.changes.name, error)
         return -1
     if batch is None:

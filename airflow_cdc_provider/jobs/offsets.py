@@ -15,7 +15,7 @@ from airflow_cdc_provider.jobs.reporting.status import signal_status, table_stat
 from airflow_cdc_provider.jobs.resuming.identity import identity_of, require_own
 from airflow_cdc_provider.jobs.resuming.progress import Progress
 from airflow_cdc_provider.jobs.spec import NEXT, JobResult, PublishResult
-from airflow_cdc_provider.kafka.errors import BrokersAway
+from airflow_cdc_provider.kafka.errors import BrokersUnavailable
 
 
 def offsets(context: JobContext) -> JobResult:
@@ -99,7 +99,7 @@ def _with_publishing(context: JobContext, outcome: JobResult) -> JobResult:
         return outcome
     try:
         batch = published_through(context)
-    except BrokersAway as error:
+    except BrokersUnavailable as error:
         return replace(outcome, findings=(*outcome.findings, f"the published position is unknown: {error}"))
     if batch is None:
         return replace(outcome, findings=(*outcome.findings, "nothing was published yet"))

@@ -30,8 +30,8 @@ from airflow_cdc_provider.jobs.spark.failures import explain
 from airflow_cdc_provider.jobs.spec import SnapshotResult
 from airflow_cdc_provider.lake.changes_table import ChangesState
 from airflow_cdc_provider.notifications.snapshot_events import ScanStatus, SnapshotEvent
-from airflow_cdc_provider.signals.channels import Channel, ChannelRefused, KeepsPlace
-from airflow_cdc_provider.signals.signal import Arrived
+from airflow_cdc_provider.signals.channels import Channel, ChannelRefused, ResumableChannel
+from airflow_cdc_provider.signals.signal import ReceivedSignal
 from airflow_cdc_provider.sources.abilities import CarriesSignals
 
 _MAX_UNSTORED_BATCHES: Final = 50
@@ -67,7 +67,7 @@ def follow(context: JobContext) -> Followed:
     """Receive signals and process requests, after the feed was captured to its head.
 
     Blocking snapshots are completed. Incremental ones are read for a limited time: in a stream its commit
-    interval, else ``snapshot.incremental.seconds_per_run``, with captures of the feed in between.
+    interval, else ``snapshot.incremental.max_seconds_per_run``, with captures of the feed in between.
 
     Raises:
         CommitConflict: Another writer committed to the changes table.
@@ -115,14 +115,14 @@ def has_signals(context: JobContext) -> bool:
 def _seconds(context: JobContext) -> float:
     if context.spec.stage == "stream":
         return float(context.spec.options.get("commit_interval_seconds", _CAPTURE_SECONDS))
-    return context.connector.snapshot.incremental.seconds_per_run or float("inf")
+    return context.connector.snapshot.incremental.max_seconds_per_run or float("inf")
 
 
 def _receive(context: JobContext, progress: Progress, state: ChangesState) -> tuple[Progress, ChangesState]:
     """Receive the signals of all channels, commit them, then acknowledge them."""
     memory, before = context.signals, progress.signals
     for channel in context.channels:
-        if isinstance(channel, KeepsPlace):
+        if isinstance(channel, ResumableChannel):
             channel.resume(before.places.get(channel.name))
     polled = _poll_channels(context)
     arrived = [
@@ -151,13 +151,13 @@ def _receive(context: JobContext, progress: Progress, state: ChangesState) -> tu
     return progress, state
 
 
-def _poll_channels(context: JobContext) -> list[tuple[Channel, Sequence[Arrived]]]:
+def _poll_channels(context: JobContext) -> list[tuple[Channel, Sequence[ReceivedSignal]]]:
     """Poll all channels other than the source; return the readable ones with their signals.
 
     Raises:
         ChannelRefused: A channel's declaration is invalid.
     """
-    found: list[tuple[Channel, Sequence[Arrived]]] = []
+    found: list[tuple[Channel, Sequence[ReceivedSignal]]] = []
     errors = context.signals.errors
     for channel in context.channels:
         try:
@@ -174,11 +174,13 @@ def _poll_channels(context: JobContext) -> list[tuple[Channel, Sequence[Arrived]
 
 def _positions(channels: Sequence[Channel]) -> dict[str, Mapping[str, Any]]:
     """Return the positions of the channels that have one."""
-    positions = {channel.name: channel.place for channel in channels if isinstance(channel, KeepsPlace)}
+    positions = {
+        channel.name: channel.position for channel in channels if isinstance(channel, ResumableChannel)
+    }
     return {name: position for name, position in positions.items() if position is not None}
 
 
-def _search_batches(context: JobContext, read_batch: int, state: ChangesState) -> Sequence[Arrived]:
+def _search_batches(context: JobContext, read_batch: int, state: ChangesState) -> Sequence[ReceivedSignal]:
     """Search new batches of the changes table for signals."""
     source, memory = context.source, context.signals
     if not context.listens_to_source or not isinstance(source, CarriesSignals):
@@ -190,7 +192,7 @@ def _search_batches(context: JobContext, read_batch: int, state: ChangesState) -
     collection = context.connector.signals.collection
     rows = context.changes.pending(after, state.batch, [collection], (record.CHANGE,))
     found = rows.orderBy("batch", "position").select("payload").collect()
-    return source.signals_of([bytes(row["payload"]) for row in found])
+    return source.parse_signals([bytes(row["payload"]) for row in found])
 
 
 def take_blocking(context: JobContext, request: SnapshotRequest) -> SnapshotResult | None:

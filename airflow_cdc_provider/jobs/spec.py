@@ -15,7 +15,7 @@ from typing import Any, Final, Literal, get_args
 
 from airflow_cdc_provider.exceptions import ConfigurationError
 from airflow_cdc_provider.secrets import read_private
-from airflow_cdc_provider.sources.stream_numbers import StreamNumbers
+from airflow_cdc_provider.sources.stream_metrics import StreamMetrics
 
 Stage = Literal[
     "sync",
@@ -164,9 +164,9 @@ class TableResult:
     """Result of a job for one table: numbers for XCom, asset events and metrics.
 
     ``row_changes`` counts merged changes of a cell-level source: changes of rows and of static columns, and
-    deletions; ``copies`` those of them that repeat another one, such as each replica's
-    duplicate of a write. ``doubtful`` counts keys that must be reread; ``unseen`` means that rows
-    not returned by the last snapshot must still be reread. ``error_code`` and ``error`` have the error, as
+    deletions; ``replica_duplicates`` those of them that repeat another one, such as each replica's duplicate
+    of a write. ``unresolved_keys`` counts keys that must be reread; ``not_in_snapshot`` means that rows not
+    returned by the last snapshot must still be reread. ``error_code`` and ``error`` have the error, as
     :class:`JobResult` has for the job.
     """
 
@@ -176,10 +176,10 @@ class TableResult:
     rows_written: int = 0
     rows_removed: int = 0
     row_changes: int = 0
-    copies: int = 0
+    replica_duplicates: int = 0
     undecodable: int = 0
-    doubtful: int = 0
-    unseen: bool = False
+    unresolved_keys: int = 0
+    not_in_snapshot: bool = False
     merged_through: int | None = None
     mirror_rows: int | None = None
     differences: int | None = None
@@ -312,8 +312,8 @@ class SegmentNumbers:
         seen: Segments with unread changes at its start.
         at_once: Maximum number of segments in a batch.
         read: Segments read to their end, or to the end of their durable part at its start.
-        waiting: Segments with unread changes at its end.
-        waiting_max: Maximum number of such segments.
+        pending: Segments with unread changes at its end.
+        pending_max: Maximum number of such segments.
         kept: Completed segments that still exist at its end.
         kept_max: Maximum number of such segments.
     """
@@ -321,8 +321,8 @@ class SegmentNumbers:
     seen: int = 0
     at_once: int = 0
     read: int = 0
-    waiting: int = 0
-    waiting_max: int = 0
+    pending: int = 0
+    pending_max: int = 0
     kept: int = 0
     kept_max: int = 0
 
@@ -343,7 +343,7 @@ class OriginResult:
         latency_p95_seconds: 95th percentile.
         latency_min_seconds: Minimum.
         latency_average_seconds: Mean.
-        passed_over: Number of skipped changes, by reason: ``view``, ``counter``, ``unselected``, ``system``.
+        skipped: Number of skipped changes, by reason: ``view``, ``counter``, ``unselected``, ``system``.
         failed_batches: Batches with its changes that could not be committed; the next run reads them again.
         segments: Segments, for sources that read them.
         stream: Stream metrics of the job's process so far, for sources that read a server's stream.
@@ -357,10 +357,10 @@ class OriginResult:
     latency_seconds: float | None = None
     latency_p50_seconds: float | None = None
     latency_p99_seconds: float | None = None
-    passed_over: Mapping[str, int] = field(default_factory=dict)
+    skipped: Mapping[str, int] = field(default_factory=dict)
     failed_batches: int = 0
     segments: SegmentNumbers | None = None
-    stream: StreamNumbers | None = None
+    stream: StreamMetrics | None = None
     latency_p95_seconds: float | None = None
     latency_min_seconds: float | None = None
     latency_average_seconds: float | None = None
@@ -373,7 +373,7 @@ class PublishResult:
     Args:
         batch: All batches of the changes table up to this one are published.
         records: Records sent, without dead letters.
-        refused: Dead letters: records that can't be built or that the broker refused.
+        dead_letters: Records that can't be built or that the broker refused.
         transactions: Number of transactions.
         pending_batches: Number of batches that are not published.
         lag_seconds: Age of the oldest of them; 0 for none.
@@ -383,7 +383,7 @@ class PublishResult:
 
     batch: int
     records: int = 0
-    refused: int = 0
+    dead_letters: int = 0
     transactions: int = 0
     pending_batches: int = 0
     lag_seconds: float = 0.0
@@ -399,7 +399,7 @@ class ReplayResult:
         first_batch: The first batch of the changes table whose events were sent.
         last_batch: The last batch.
         records: Records sent by this run, without those of earlier tries.
-        refused: Dead letters: records that can't be built or that the broker refused.
+        dead_letters: Records that can't be built or that the broker refused.
         transactions: Number of transactions.
         seconds: Duration.
     """
@@ -407,7 +407,7 @@ class ReplayResult:
     first_batch: int
     last_batch: int
     records: int = 0
-    refused: int = 0
+    dead_letters: int = 0
     transactions: int = 0
     seconds: float = 0.0
 
@@ -426,7 +426,7 @@ class TableStatus:
         pending: Records that are captured and not merged.
         pending_seconds: Age of the oldest of them.
         rows: Rows of its mirror, None if unknown without counting.
-        doubtful: Unresolved keys, which must be reread from the source.
+        unresolved_keys: Unresolved keys, which must be reread from the source.
         undecodable: Changes that no known schema decodes yet.
     """
 
@@ -436,7 +436,7 @@ class TableStatus:
     pending: int = 0
     pending_seconds: float = 0.0
     rows: int | None = None
-    doubtful: int = 0
+    unresolved_keys: int = 0
     undecodable: int = 0
 
 
@@ -458,7 +458,7 @@ class JobResult:
         error: Text of that error.
         origins: Results per ordered feed of the source.
         snapshot: Progress of a snapshot, None without one.
-        passed_over: Number of skipped changes by reason, of all origins.
+        skipped: Number of skipped changes by reason, of all origins.
         status: Status per table, if requested.
         signals: The newest signals and the snapshots that they requested, if requested: see
             :func:`~airflow_cdc_provider.jobs.reporting.status.signal_status`.
@@ -467,8 +467,8 @@ class JobResult:
         newest_batch: Number of that batch, 0 before the first; None for a failed job.
         snapshot_skipped: Whether no snapshot was due.
         incremental: Progress of the newest incremental snapshot, None without one.
-        copies: Per table whose snapshot has started, ``done`` (whether it completed and no changes were
-            lost since) and ``began_at`` (epoch seconds); None for a failed job.
+        table_snapshots: Per table whose snapshot has started, ``done`` (whether it completed and no changes
+            were lost since) and ``began_at`` (epoch seconds); None for a failed job.
         published: Result of publishing, None if it did not run.
         replayed: Result of a replay, None if it did not run.
     """
@@ -486,14 +486,14 @@ class JobResult:
     error: str = ""
     origins: Sequence[OriginResult] = ()
     snapshot: SnapshotResult | None = None
-    passed_over: Mapping[str, int] = field(default_factory=dict)
+    skipped: Mapping[str, int] = field(default_factory=dict)
     status: Sequence[TableStatus] = ()
     signals: Sequence[Mapping[str, Any]] = ()
     selected: Sequence[str] = ()
     committed_at: float | None = None
     snapshot_skipped: bool = False
     incremental: IncrementalResult | None = None
-    copies: Mapping[str, Mapping[str, Any]] | None = None
+    table_snapshots: Mapping[str, Mapping[str, Any]] | None = None
     published: PublishResult | None = None
     replayed: ReplayResult | None = None
     newest_batch: int | None = None
@@ -530,6 +530,6 @@ def _read_origin(values: Mapping[str, Any]) -> OriginResult:
         **{
             **values,
             "segments": SegmentNumbers(**segments) if segments else None,
-            "stream": StreamNumbers(**stream) if stream else None,
+            "stream": StreamMetrics(**stream) if stream else None,
         }
     )

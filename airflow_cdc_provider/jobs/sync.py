@@ -46,7 +46,7 @@ def sync(context: JobContext) -> JobResult:
         try:
             captured = capture(context)
         except SnapshotsDue as error:
-            if context.connector.when_lost(hole=True) != "snapshot":
+            if context.connector.lost_position_action(hole=True) != "snapshot":
                 raise
             lost = True
             log.warning("%s: taking new snapshots of the tables: %s", context.connector.name, error)

@@ -69,7 +69,7 @@ def read_range(
     Raises:
         PositionLost: The broker no longer has the start of the range.
         ConfigurationError: The login, a permission or a setting is invalid.
-        TransientError: The brokers send nothing for ``settings.retry_seconds``.
+        TransientError: The brokers send nothing for ``settings.retry_timeout_seconds``.
     """
     require_library()
     from confluent_kafka import Consumer, TopicPartition
@@ -80,17 +80,17 @@ def read_range(
     consumer = client_of(build or Consumer, config, last)
     try:
         consumer.assign([TopicPartition(messages.topic, messages.partition, messages.start)])
-        yield from _until_end(consumer, messages, settings.retry_seconds, last)
+        yield from _until_end(consumer, messages, settings.retry_timeout_seconds, last)
     finally:
         consumer.close()
 
 
 def _until_end(
-    consumer: Any, messages: MessageRange, retry_seconds: float, last: LastError
+    consumer: Any, messages: MessageRange, retry_timeout_seconds: float, last: LastError
 ) -> Iterator[list[Message]]:
     at = messages.start
     doing = f"reading partition {messages.partition} of topic {messages.topic}"
-    deadline = time.monotonic() + retry_seconds
+    deadline = time.monotonic() + retry_timeout_seconds
     while at < messages.end:
         found: list[Message] = []
         transient = None
@@ -112,7 +112,7 @@ def _until_end(
                 transient = error
         if found:
             yield found
-            deadline = time.monotonic() + retry_seconds
+            deadline = time.monotonic() + retry_timeout_seconds
         elif at < messages.end and time.monotonic() > deadline:
             from confluent_kafka import KafkaError
 

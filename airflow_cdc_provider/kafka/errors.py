@@ -1,10 +1,10 @@
 """Conversion of librdkafka's errors to this provider's errors, by code and never by text.
 
 =======================  =================================================================================
-:class:`RecordsRefused`  the broker rejects a record, or all records of a topic; retries don't help
+:class:`RecordsRejected`  the broker rejects a record, or all records of a topic; retries don't help
 ``ConfigurationError``   a login, a permission, a name or a setting is invalid
 ``CommitConflict``       another producer has the transactional id now: this one is fenced
-:class:`BrokersAway`     anything else: brokers that don't answer, coordinators that move
+:class:`BrokersUnavailable`     anything else: brokers that don't answer, coordinators that move
 =======================  =================================================================================
 """
 
@@ -73,11 +73,11 @@ TRANSIENT: Final = ("_TRANSPORT", "_ALL_BROKERS_DOWN", "_TIMED_OUT", "_RESOLVE",
 """Errors from which consumers recover by themselves, if possible."""
 
 
-class BrokersAway(TransientError):
+class BrokersUnavailable(TransientError):
     """The brokers don't answer, or are not available now."""
 
 
-class RecordsRefused(ConfigurationError):
+class RecordsRejected(ConfigurationError):
     """The broker rejects records; retries don't help.
 
     Args:
@@ -103,7 +103,7 @@ class RecordsRefused(ConfigurationError):
         else:
             remedy = (
                 "increase max.message.bytes of the topic and message.max.bytes in publish.kafka.producer, or "
-                "quarantine such records with publish.kafka.refused: quarantine"
+                "quarantine such records with publish.kafka.on_record_error: dead_letters"
             )
         super().__init__(f"topic {topic} rejects records", expected=expected, found=reason, remedy=remedy)
 
@@ -112,16 +112,16 @@ class RecordsRefused(ConfigurationError):
         return _rejected, (self.topic, self.reason, self.whole_topic, self.remedy)
 
 
-def _rejected(topic: str, reason: str, whole_topic: bool, remedy: str) -> RecordsRefused:
-    return RecordsRefused(topic, reason, whole_topic=whole_topic, remedy=remedy)
+def _rejected(topic: str, reason: str, whole_topic: bool, remedy: str) -> RecordsRejected:
+    return RecordsRejected(topic, reason, whole_topic=whole_topic, remedy=remedy)
 
 
-def rejection_of(error: KafkaError, topic: str) -> RecordsRefused | None:
+def rejection_of(error: KafkaError, topic: str) -> RecordsRejected | None:
     """Return the error if the broker rejected a record, None for other errors."""
     name = error.name()
     if name in _OF_RECORD or name in _OF_TOPIC:
         remedy = NAMES if name == WRONG_NAME else ""
-        return RecordsRefused(topic, f"{name}: {error.str()}", whole_topic=name in _OF_TOPIC, remedy=remedy)
+        return RecordsRejected(topic, f"{name}: {error.str()}", whole_topic=name in _OF_TOPIC, remedy=remedy)
     return None
 
 
@@ -154,7 +154,7 @@ def error_of(error: KafkaError, doing: str, last: KafkaError | None = None, *, r
         return ConfigurationError(f"{doing} failed", found=text, remedy=remedy)
     if last is not None:
         text += f" (last: {last.name()}: {last.str()})"
-    return BrokersAway(f"{doing} failed", found=text)
+    return BrokersUnavailable(f"{doing} failed", found=text)
 
 
 class LastError:

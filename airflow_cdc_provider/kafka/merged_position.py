@@ -24,7 +24,7 @@ _VERSION: Final = 1
 
 
 @dataclass(frozen=True)
-class Place:
+class PublishedSnapshot:
     """The published state of one mirror.
 
     Args:
@@ -49,7 +49,7 @@ class Step:
     """
 
     table: str
-    until: Place
+    until: PublishedSnapshot
     columns: tuple[str, ...] = ()
 
 
@@ -57,7 +57,7 @@ class Step:
 class MergedPosition:
     """Position of a connector's mirrors in publishing; see the module."""
 
-    tables: Mapping[str, Place] = field(default_factory=dict)
+    tables: Mapping[str, PublishedSnapshot] = field(default_factory=dict)
     step: Step | None = None
 
     def reached(self) -> MergedPosition:
@@ -86,10 +86,10 @@ class MergedPosition:
             values: dict[str, Any] = json.loads(text or "")
             if values["v"] != _VERSION:
                 raise ValueError("another version")
-            tables = {table: Place(**place) for table, place in values["tables"].items()}
+            tables = {table: PublishedSnapshot(**place) for table, place in values["tables"].items()}
             step = values["step"]
             if step is not None:
-                step = Step(step["table"], Place(**step["until"]), tuple(step["columns"]))
+                step = Step(step["table"], PublishedSnapshot(**step["until"]), tuple(step["columns"]))
             return cls(tables, step)
         except (ValueError, TypeError, KeyError, AttributeError) as error:
             raise OffsetMissing(
@@ -97,5 +97,5 @@ class MergedPosition:
                 expected=f"a position of version {_VERSION}",
                 found=(text or "nothing")[:200],
                 remedy="use the version of this package that wrote it, or publish all rows again with "
-                "airflow cdc offsets publish --batch 1",
+                "airflow cdc offsets publish-from --batch 1",
             ) from error

@@ -49,7 +49,7 @@ class ClusterTopics:
         self._isolation = isolation
         self._admin_client: Any = None
         self._last = LastError()
-        self._seconds = min(_CALL_SECONDS, max(1.0, settings.retry_seconds))
+        self._seconds = min(_CALL_SECONDS, max(1.0, settings.retry_timeout_seconds))
 
     @property
     def _admin(self) -> Any:
@@ -138,8 +138,8 @@ class ClusterTopics:
     def _retry_timeout(self, name: str) -> float:
         """Return for how many seconds to retry after an error."""
         if name in _NO_LEADER:
-            return self._settings.retry_seconds
-        return min(_NEW_SECONDS, self._settings.retry_seconds) if name in NOT_THERE else -1
+            return self._settings.retry_timeout_seconds
+        return min(_NEW_SECONDS, self._settings.retry_timeout_seconds) if name in NOT_THERE else -1
 
     def _error(self, error: Any, doing: str) -> CdcError:
         return error_of(error.args[0], doing, self._last.error)

@@ -25,7 +25,7 @@ from airflow_cdc_provider.kafka.errors import (
     NO_GROUP,
     NOT_ALLOWED,
     NOT_THERE,
-    BrokersAway,
+    BrokersUnavailable,
     LastError,
     client_of,
     error_of,
@@ -57,7 +57,7 @@ class PublishPosition:
     slice: int = 0
     slices: int = 1
 
-    def further(self, records: int) -> PublishPosition:
+    def advanced_by(self, records: int) -> PublishPosition:
         """Return the position after more records of the same batch."""
         return replace(self, records=self.records + records)
 
@@ -121,7 +121,7 @@ class PositionsTopic:
         self.connector = connector
         self.replication = replication
         self._build = build
-        self._call_seconds = max(5.0, min(_CALL_SECONDS, settings.retry_seconds))
+        self._call_seconds = max(5.0, min(_CALL_SECONDS, settings.retry_timeout_seconds))
 
     def make(self, slices: int) -> None:
         """Create the topic, or add missing partitions.
@@ -131,7 +131,7 @@ class PositionsTopic:
 
         Raises:
             ConfigurationError: It can't be created or extended, or is not compacted.
-            BrokersAway: The brokers don't answer.
+            BrokersUnavailable: The brokers don't answer.
         """
         from confluent_kafka import KafkaException, TopicCollection
         from confluent_kafka.admin import AdminClient, ConfigResource, NewPartitions, NewTopic, ResourceType
@@ -178,13 +178,13 @@ class PositionsTopic:
         """Return the newest committed position of each slice, in order; empty if there are none.
 
         Raises:
-            BrokersAway: As in :meth:`read`.
+            BrokersUnavailable: As in :meth:`read`.
             OffsetMissing: A position can't be read, or is missing.
             ConfigurationError: The login or a permission is invalid.
         """
         return self.all_slices(self.read)
 
-    def least(self) -> PublishPosition | None:
+    def slowest(self) -> PublishPosition | None:
         """Return the position of the slice that is furthest behind, None for none.
 
         Raises:
@@ -216,7 +216,7 @@ class PositionsTopic:
                 raise OffsetMissing(
                     f"the publishing position of slice {number} of {self.connector} is missing",
                     expected=f"one for each of {first.slices} slices in topic {self.topic}",
-                    remedy="publish again from a batch with airflow cdc offsets publish --batch N",
+                    remedy="publish again from a batch with airflow cdc offsets publish-from --batch N",
                 )
             found.append(position)
         return found
@@ -232,7 +232,7 @@ class PositionsTopic:
                 since it may have restarted or lack the newest metadata. Otherwise there is no position.
 
         Raises:
-            BrokersAway: The brokers don't answer, don't know a partition that must exist, or another
+            BrokersUnavailable: The brokers don't answer, don't know a partition that must exist, or another
                 transaction at its end is open.
             OffsetMissing: The newest position can't be read.
             ConfigurationError: The login or a permission is invalid.
@@ -261,7 +261,7 @@ class PositionsTopic:
                     if not must_exist:
                         return None
                     if time.monotonic() > deadline:
-                        raise BrokersAway(
+                        raise BrokersUnavailable(
                             f"the brokers don't know partition {number} of topic {self.topic}",
                             expected="the partition, which was created: without it the position is unknown",
                             found=f"{cause.name()}: {cause.str()}",
@@ -320,7 +320,7 @@ class PositionsTopic:
                 # All records up to the initial end are read, also if a producer is still writing.
                 if message.offset() >= high or (error is None and message.offset() == high - 1):
                     return PublishPosition.from_json(newest) if newest is not None else None
-        raise BrokersAway(
+        raise BrokersUnavailable(
             f"the end of topic {self.topic} can't be read",
             expected=f"committed records up to offset {high} of partition {number}",
             remedy="a transaction of another producer is open there, or a broker is unavailable; try again",

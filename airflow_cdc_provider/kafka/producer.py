@@ -37,7 +37,7 @@ from airflow_cdc_provider.kafka.errors import (
 from airflow_cdc_provider.kafka.positions import PositionsTopic, PublishPosition
 from airflow_cdc_provider.kafka.settings import ClientSettings
 from airflow_cdc_provider.kafka.topic_facts import TopicInspector
-from airflow_cdc_provider.kafka.topics import TopicMaker
+from airflow_cdc_provider.kafka.topics import TopicCreator
 
 if TYPE_CHECKING:
     from confluent_kafka import KafkaError, Message
@@ -74,7 +74,7 @@ class RecordProducer:
         slice_number: int = 0,
         transactional_id: str = "",
         build: Callable[[dict[str, Any]], Any] | None = None,
-        topics: TopicMaker | None = None,
+        topics: TopicCreator | None = None,
     ) -> None:
         require_library()
         self._settings = settings
@@ -91,7 +91,7 @@ class RecordProducer:
         self._sending_to: tuple[str, ...] = ()
         self._known: set[str] = set()
         self._missing: set[str] = set()
-        self._call_seconds = max(1.0, min(60.0, settings.retry_seconds))
+        self._call_seconds = max(1.0, min(60.0, settings.retry_timeout_seconds))
         self._client = self._new_client()
 
     def take_over(self, *, read: bool = True) -> PublishPosition | None:
@@ -107,7 +107,7 @@ class RecordProducer:
             takes over.
 
         Raises:
-            BrokersAway: The brokers don't answer.
+            BrokersUnavailable: The brokers don't answer.
             OffsetMissing: The position can't be read.
             ConfigurationError: A login, permission or setting is invalid.
         """
@@ -122,11 +122,11 @@ class RecordProducer:
         """Send records and the position after them.
 
         Raises:
-            RecordsRefused: The broker rejects a record. None of the records was published; without a
+            RecordsRejected: The broker rejects a record. None of the records was published; without a
                 transaction, some may have been. The producer can be used again.
             CommitConflict: Another producer took over; none of the records was published.
-            BrokersAway: The brokers don't answer. It is unknown whether the transaction is committed: close
-                the producer, and read the position with a new one.
+            BrokersUnavailable: The brokers don't answer. It is unknown whether the transaction is committed:
+                close the producer, and read the position with a new one.
             ConfigurationError: A permission or a setting is invalid.
         """
         if self._spoilt:
@@ -160,8 +160,8 @@ class RecordProducer:
         """Send records without a position, with a producer without a transactional id.
 
         Raises:
-            RecordsRefused: The broker rejects a record; others may have been sent.
-            BrokersAway: The brokers don't answer.
+            RecordsRejected: The broker rejects a record; others may have been sent.
+            BrokersUnavailable: The brokers don't answer.
             ConfigurationError: A permission or a setting is invalid.
         """
         self._failed.clear()
@@ -323,7 +323,7 @@ class RecordProducer:
         self._sending_to = tuple(named)
         new = [topic for topic in named if topic not in self._known]
         if new and self._topics is not None:
-            self._topics.make_missing(new)
+            self._topics.create_missing(new)
         for topic in new:
             # A topic that was not created in time once isn't waited for again.
             deadline = time.monotonic() + (0.0 if topic in self._missing else _TOPIC_SECONDS)

@@ -159,21 +159,21 @@ class SchemaId:
         return f"schema {self.id}"
 
 
-class RegistryAway(TransientError):
+class RegistryUnavailable(TransientError):
     """The registry doesn't answer, or reports an error of its own."""
 
 
 @dataclass(frozen=True)
-class Patience:
+class RetryTimeouts:
     """How long lookups of schemas by id are retried.
 
     Args:
         unknown_seconds: Retries for an unknown id: a read-only replica may receive it later.
-        away_seconds: Retries while the registry doesn't answer.
+        unavailable_seconds: Retries while the registry doesn't answer.
     """
 
     unknown_seconds: float = 6.0
-    away_seconds: float = 0.0
+    unavailable_seconds: float = 0.0
 
 
 class Registry:
@@ -191,7 +191,7 @@ class Registry:
         self,
         settings: RegistrySettings,
         sleep: Callable[[float], None] = time.sleep,
-        patience: Patience = Patience(),
+        patience: RetryTimeouts = RetryTimeouts(),
     ) -> None:
         self.settings = settings
         self.patience = patience
@@ -213,7 +213,7 @@ class Registry:
         Raises:
             ConfigurationError: The registry rejects it as incompatible or invalid, doesn't have it while
                 ``auto_register`` is off, or denies access. The message contains its reason.
-            RegistryAway: It doesn't answer, or reports an error of its own.
+            RegistryUnavailable: It doesn't answer, or reports an error of its own.
         """
         subject = self.subject(schema)
         name = (subject, schema.type, schema.text)
@@ -234,7 +234,7 @@ class Registry:
 
         Raises:
             ConfigurationError: The registry denies access, or is not a registry.
-            RegistryAway: It didn't answer within the retry timeout, or reported an error of its own.
+            RegistryUnavailable: It didn't answer within the retry timeout, or reported an error of its own.
         """
         if schema_id not in self._schemas:
             found = self._answered(schema_id)
@@ -250,11 +250,11 @@ class Registry:
 
     def _answered(self, schema_id: int) -> RegisteredSchema | None:
         """Look up an id, and retry while the registry doesn't answer."""
-        waits = _waits(self.patience.away_seconds)
+        waits = _waits(self.patience.unavailable_seconds)
         while True:
             try:
                 return self._look_up(schema_id)
-            except RegistryAway as error:
+            except RegistryUnavailable as error:
                 wait = next(waits, None)
                 if wait is None:
                     raise
@@ -346,14 +346,14 @@ class Registry:
         except SchemaRegistryError as error:
             raise _status_error(error, where, subject, schema) from error
         except httpx.TransportError as error:
-            raise RegistryAway(
+            raise RegistryUnavailable(
                 f"{where} doesn't answer",
                 found=f"{type(error).__name__}: {error}",
                 remedy="nothing is lost; check that it runs, and the address in the connection",
             ) from error
         except OAuthTokenError as error:
             denied = error.status_code is not None and error.status_code < 500
-            kind: Callable[..., Exception] = ConfigurationError if denied else RegistryAway
+            kind: Callable[..., Exception] = ConfigurationError if denied else RegistryUnavailable
             raise kind(f"no token was issued for {where}", found=f"HTTP {error.status_code}") from None
         except (
             ValueError,
@@ -388,7 +388,7 @@ def _status_error(error: Any, where: str, subject: str, schema: EventSchema | Sc
     status, reason = error.http_status_code, str(error.error_message)
     what = str(schema) if isinstance(schema, SchemaId) else f"the {schema.side} of topic {schema.topic}"
     if status >= 500 or status in _LATER:
-        return RegistryAway(f"{where} reports an error", found=f"HTTP {status}: {reason}")
+        return RegistryUnavailable(f"{where} reports an error", found=f"HTTP {status}: {reason}")
     if status in _NO_SUCH_RIGHT:
         return ConfigurationError(
             f"{where} denies access",

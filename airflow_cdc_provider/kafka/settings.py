@@ -82,14 +82,14 @@ class ClientSettings:
         producer: Tuning of producers.
         consumer: Tuning of consumers.
         retry_interval_seconds: Maximum time between attempts to reach a broker.
-        retry_seconds: How long to retry while brokers don't answer.
+        retry_timeout_seconds: How long to retry while brokers don't answer.
     """
 
     connection: Mapping[str, Any] = field(repr=False)
     producer: Mapping[str, Setting] = field(default_factory=dict)
     consumer: Mapping[str, Setting] = field(default_factory=dict)
     retry_interval_seconds: float = 1.0
-    retry_seconds: float = 300.0
+    retry_timeout_seconds: float = 300.0
 
     def __post_init__(self) -> None:
         """Reject a connection without brokers, or with settings that refer to code."""

@@ -2,14 +2,14 @@
 
 A message's key is the topic prefix of the target connector, its value a signal as one JSON object. The topic
 has one partition, which keeps the order of signals. Messages for other connectors are skipped and counted. An
-invalid signal becomes a ``NoSignal`` that names its topic and offset.
+invalid signal becomes a ``MalformedSignal`` that names its topic and offset.
 
 The position is committed in the lake together with the requests that were received::
 
-    {"topic": "shop-signal", "id": "...", "recreated": 0, "offset": 12, "passed_over": 3}
+    {"topic": "shop-signal", "id": "...", "recreated": 0, "offset": 12, "skipped": 3}
 
 ``offset`` is that of the next message, ``id`` the broker's topic id, ``recreated`` how often the topic was
-re-created or truncated meanwhile, ``passed_over`` how many messages were for other connectors. Then the
+re-created or truncated meanwhile, ``skipped`` how many messages were for other connectors. Then the
 offset is also committed to the consumer group, so that Kafka's tools show the lag. The group's offset is read
 only once, by a connector that has no position yet, such as one that was migrated from Debezium.
 """
@@ -36,7 +36,7 @@ from airflow_cdc_provider.kafka.partitions import ClusterTopics, Topic
 from airflow_cdc_provider.kafka.settings import ClientSettings
 from airflow_cdc_provider.signals.channels import ChannelRefused
 from airflow_cdc_provider.signals.names import KAFKA
-from airflow_cdc_provider.signals.signal import Arrived, NoSignal, signal_of_text
+from airflow_cdc_provider.signals.signal import MalformedSignal, ReceivedSignal, signal_of_text
 
 if TYPE_CHECKING:
     from confluent_kafka import KafkaError, Message
@@ -101,7 +101,7 @@ class _Position:
     id: str
     recreated: int
     offset: int
-    passed_over: int = 0
+    skipped: int = 0
 
 
 class TopicChannel:
@@ -125,7 +125,9 @@ class TopicChannel:
     ) -> None:
         self._settings = settings
         self._key = settings.key.encode()
-        hurried = replace(settings.client, retry_seconds=min(_CALL_SECONDS, settings.client.retry_seconds))
+        hurried = replace(
+            settings.client, retry_timeout_seconds=min(_CALL_SECONDS, settings.client.retry_timeout_seconds)
+        )
         self._topics = topics or ClusterTopics(hurried)
         self._build = build
         self._clock = clock
@@ -135,22 +137,22 @@ class TopicChannel:
         self._stored: Mapping[str, Any] | None = None
         self._at: _Position | None = None
         self._group_offset = -1
-        self._arrived: list[Arrived] = []
+        self._arrived: list[ReceivedSignal] = []
         self._open_error: CdcError | None = None
         self._retry_at = 0.0
 
-    def resume(self, place: Mapping[str, Any] | None) -> None:
+    def resume(self, position: Mapping[str, Any] | None) -> None:
         """Resume at the committed position; signals read after another position are dropped."""
-        if self._resumed and place == self._stored:
+        if self._resumed and position == self._stored:
             return
         self.close()
         self._resumed = True
-        self._stored = place
-        self._at = _Position(**place) if place else None
+        self._stored = position
+        self._at = _Position(**position) if position else None
         self._arrived = []
 
     @property
-    def place(self) -> Mapping[str, Any] | None:
+    def position(self) -> Mapping[str, Any] | None:
         """The position after all signals that :meth:`receive` returned.
 
         It doesn't change while only few messages for other connectors follow.
@@ -162,7 +164,7 @@ class TopicChannel:
             return at
         return at if self._at.offset - self._stored["offset"] >= _STORE_AFTER else self._stored
 
-    def receive(self) -> Sequence[Arrived]:
+    def receive(self) -> Sequence[ReceivedSignal]:
         """Poll once; the first call reads to the present end of the topic.
 
         Returns:
@@ -195,7 +197,7 @@ class TopicChannel:
 
     def done(self) -> None:
         """Acknowledge the signals that :meth:`receive` returned: they are committed, with the position."""
-        self._stored = self.place
+        self._stored = self.position
         self._arrived = []
         self._commit_to_group()
 
@@ -324,7 +326,9 @@ class TopicChannel:
                 return int(group.offset)
 
     def _miss(self, at: _Position, reason: str) -> None:
-        self._arrived.append(NoSignal(f"{at.topic}/0/{at.offset}.{at.recreated}-missed", self.name, reason))
+        self._arrived.append(
+            MalformedSignal(f"{at.topic}/0/{at.offset}.{at.recreated}-missed", self.name, reason)
+        )
 
     def _poll(self, until: int | None = None) -> KafkaError | None:
         """Process the received messages; return a transient error, and raise a lasting one."""
@@ -363,13 +367,13 @@ class TopicChannel:
             if message.key() == self._key and value:
                 self._arrived.append(self._read(bytes(value), at, offset))
             else:
-                at = replace(at, passed_over=at.passed_over + 1)
+                at = replace(at, skipped=at.skipped + 1)
             self._at = at
 
-    def _read(self, value: bytes, at: _Position, offset: int) -> Arrived:
+    def _read(self, value: bytes, at: _Position, offset: int) -> ReceivedSignal:
         own = f"{at.topic}/0/{offset}" + (f".{at.recreated}" if at.recreated else "")
         read = signal_of_text(value.decode(errors="replace"), self.name, otherwise=own)
-        if isinstance(read, NoSignal):
+        if isinstance(read, MalformedSignal):
             return replace(read, reason=f"topic {at.topic}, offset {offset}: {read.reason}")
         return read
 

@@ -87,7 +87,7 @@ class TopicInspector:
 
         Raises:
             ConfigurationError: The login is invalid.
-            BrokersAway: The brokers don't answer.
+            BrokersUnavailable: The brokers don't answer.
         """
         from confluent_kafka import TopicCollection
 

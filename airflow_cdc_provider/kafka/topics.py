@@ -1,8 +1,9 @@
 """Creation of topics by rule before their first record, and warnings about existing topics that differ.
 
 The first rule that matches a name decides, and the last one matches every name, like Kafka Connect's
-``topic.creation`` groups. :func:`plan` is a pure function; :class:`TopicMaker` describes the existing topics
-and creates the missing ones. An existing topic is never changed: differences are logged, once per process.
+``topic.creation`` groups. :func:`plan` is a pure function; :class:`TopicCreator` describes the existing
+topics and creates the missing ones. An existing topic is never changed: differences are logged, once per
+process.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ from airflow_cdc_provider.kafka.errors import (
     NOT_THERE,
     WRONG_NAME,
     LastError,
-    RecordsRefused,
+    RecordsRejected,
     client_of,
     error_of,
     require_library,
@@ -155,7 +156,7 @@ def _parts(value: str) -> list[str]:
     return sorted(part.strip() for part in value.split(","))
 
 
-class TopicMaker:
+class TopicCreator:
     """Creates missing topics.
 
     Args:
@@ -175,24 +176,24 @@ class TopicMaker:
         self._rules = rules
         self._build = build
         self._last = LastError()
-        self._seconds = max(1.0, min(_CALL_SECONDS, settings.retry_seconds))
+        self._seconds = max(1.0, min(_CALL_SECONDS, settings.retry_timeout_seconds))
         self._opened: Any = None
 
-    def make_missing(self, required: Iterable[str]) -> tuple[str, ...]:
+    def create_missing(self, required: Iterable[str]) -> tuple[str, ...]:
         """Create the missing topics, and log differences of existing ones.
 
         Returns:
             The names of the topics that were created.
 
         Raises:
-            RecordsRefused: A topic is missing without permission to describe or create it, or its name is
+            RecordsRejected: A topic is missing without permission to describe or create it, or its name is
                 invalid.
             ConfigurationError: Its rule or a login is invalid.
-            BrokersAway: The brokers don't answer.
+            BrokersUnavailable: The brokers don't answer.
         """
         names = sorted(set(required))
         if "" in names:  # which the client reports as a programming error
-            raise RecordsRefused("", "a topic without a name", whole_topic=True, remedy=NAMES)
+            raise RecordsRejected("", "a topic without a name", whole_topic=True, remedy=NAMES)
         found = self._describe(names)
         planned = plan(names, found, self._rules)
         for text in planned.differences:
@@ -278,9 +279,9 @@ class TopicMaker:
                 remedy="correct publish.topics",
             )
         if error.name() == WRONG_NAME:
-            return RecordsRefused(topic, text, whole_topic=True, remedy=NAMES)
+            return RecordsRejected(topic, text, whole_topic=True, remedy=NAMES)
         if error.name() in _NOT_ALLOWED:
-            return RecordsRefused(
+            return RecordsRejected(
                 topic,
                 text,
                 whole_topic=True,
@@ -304,7 +305,7 @@ class TopicMaker:
                     f"grant the connection's user DESCRIBE on topic {topic}, which WRITE implies; and CREATE "
                     "if it is missing"
                 )
-                raise RecordsRefused(
+                raise RecordsRejected(
                     topic,
                     f"{name}: {error.args[0].str()}",
                     whole_topic=True,

@@ -30,7 +30,7 @@ class Comparison:
         only_right: Rows whose key only the right side has.
         different: Rows on both sides that differ.
         samples: Some of the differences: ``key`` (hexadecimal if binary), and ``only`` or ``columns``.
-        untold: Rows on both sides that are equal in all values that one side reports, which are not all.
+        unreported: Rows on both sides that are equal in all values that one side reports, which are not all.
         not_compared: Rows whose present state one side doesn't report.
     """
 
@@ -39,7 +39,7 @@ class Comparison:
     only_right: int
     different: int
     samples: tuple[dict[str, Any], ...]
-    untold: int = 0
+    unreported: int = 0
     not_compared: int = 0
 
 

@@ -17,36 +17,36 @@ from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
 
 import pyarrow as pa
 
-from airflow_cdc_provider.changes.contribution import CONTRIBUTION_SCHEMA, SPARK_DDL, STATIC, doubts
+from airflow_cdc_provider.changes.contribution import CONTRIBUTION_SCHEMA, SPARK_DDL, STATIC, unresolved_keys
 from airflow_cdc_provider.changes.fence import Fence, newest_generation
 from airflow_cdc_provider.changes.static_columns import StaticColumns
 from airflow_cdc_provider.changes.worker import map_in_arrow
 from airflow_cdc_provider.exceptions import CommitConflict
-from airflow_cdc_provider.lake.doubts import find_keys_not_in_snapshot
 from airflow_cdc_provider.lake.merge_kernel import (
-    DOUBT,
     DUPLICATES,
     FROM_MIRROR,
     FROM_STATIC_COLUMNS,
     FROM_TOMBSTONES,
     LIVE,
+    LIVE_STATIC,
     PENDING,
     REMOVE,
     REMOVE_STATIC,
-    STATICS,
     TOMBSTONE,
+    UNRESOLVED,
     MergeKernel,
 )
 from airflow_cdc_provider.lake.mirror import (
     CDC_COLUMN,
-    Asked,
     Mirror,
     MirrorState,
-    StaticsState,
+    RereadBasis,
+    StaticColumnsState,
     spark_schema,
 )
-from airflow_cdc_provider.lake.reconcile import Copies
+from airflow_cdc_provider.lake.reconcile import ReplicaDuplicates
 from airflow_cdc_provider.lake.row_fences import NO_FENCES, RowFences
+from airflow_cdc_provider.lake.unresolved import find_keys_not_in_snapshot
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame, SparkSession
@@ -87,11 +87,11 @@ class RowShape(Protocol):
 
 
 @runtime_checkable
-class KeepsState(Protocol):
+class StoresState(Protocol):
     """A row-level source whose native states the mirror stores in addition to the columns."""
 
     @property
-    def keeps_state(self) -> bool:
+    def stores_state(self) -> bool:
         """Whether the states are stored, so that columns can be added later and patches applied."""
         ...
 
@@ -117,13 +117,14 @@ class MergePlan:
         now_seconds: Epoch second at which expiry is judged.
         pending_rows: Approximate number of contributions, to size the shuffle.
         purge_before_seconds: Tombstones older than this may be purged; None keeps all.
-        unseen_before_us: Start of a replacing snapshot that is among the contributions: rows not read since
-            then must be read again. 0 for none.
+        snapshot_started_us: Start of a replacing snapshot that is among the contributions: rows not read
+            since then must be read again. 0 for none.
         reread: Identifies the unresolved keys whose second reading is among the contributions; None for none.
         unread: Those of the keys that could not be read.
         column_ids: See :class:`~airflow_cdc_provider.lake.merge_kernel.MergeKernel`.
-        revisit: SQL predicate of mirror rows to merge although they have no pending changes; empty for none.
-        revisit_statics: The same for rows of the static columns table.
+        rows_to_rewrite: SQL predicate of mirror rows to merge although they have no pending changes; empty
+            for none.
+        static_rows_to_rewrite: The same for rows of the static columns table.
         offset: The source's offset after batch ``through``; None if unknown.
     """
 
@@ -134,12 +135,12 @@ class MergePlan:
     now_seconds: int
     pending_rows: int
     purge_before_seconds: int | None = None
-    unseen_before_us: int = 0
-    reread: Asked | None = None
+    snapshot_started_us: int = 0
+    reread: RereadBasis | None = None
     unread: Sequence[bytes] = ()
     column_ids: frozenset[int] | None = None
-    revisit: str = ""
-    revisit_statics: str = ""
+    rows_to_rewrite: str = ""
+    static_rows_to_rewrite: str = ""
     offset: Mapping[str, Any] | None = None
 
 
@@ -152,25 +153,25 @@ class MergeCounts:
         written: Rows written, including those of the static columns table.
         removed: Rows removed, including those of the static columns table.
         tombstones: Rows appended to the tombstone table.
-        doubts: Number of keys that must be read again at the source.
-        unsettled: Whether such keys may exist, including those that a replacing snapshot did not read, which
-            are only found when they are read again.
+        unresolved_keys: Number of keys that must be read again at the source.
+        has_unresolved: Whether such keys may exist, including those that a replacing snapshot did not read,
+            which are only found when they are read again.
         swept: Whether expired rows were removed.
         seconds: Duration.
         row_changes: Changes of rows; cell-level sources only.
-        copies: How many of them are replica duplicates.
+        replica_duplicates: How many of them are replica duplicates.
     """
 
     rows: int = 0
     written: int = 0
     removed: int = 0
     tombstones: int = 0
-    doubts: int = 0
-    unsettled: bool = False
+    unresolved_keys: int = 0
+    has_unresolved: bool = False
     swept: bool = False
     seconds: float = 0.0
     row_changes: int = 0
-    copies: int = 0
+    replica_duplicates: int = 0
 
 
 def merge(
@@ -198,7 +199,7 @@ def merge(
     started = time.monotonic()
     state = plan.base
     _require_no_later_static_columns(mirror, plan)
-    sweep = state.expires_next is not None and state.expires_next <= plan.now_seconds
+    sweep = state.earliest_expiry is not None and state.earliest_expiry <= plan.now_seconds
     fences = RowFences.of(plan.fences, shape)
     generation = newest_generation(plan.fences)
     if shape.model == "row":
@@ -216,34 +217,34 @@ def merge(
         purge_before_seconds=plan.purge_before_seconds,
         through=plan.through,
         column_ids=plan.column_ids,
-        statics_apart=state.static_columns is not None,
+        static_columns_table=state.static_columns is not None,
         rewrite_static_columns=state.static_columns_ahead,
-        keeps_state=isinstance(shape, KeepsState) and shape.keeps_state,
+        stores_state=isinstance(shape, StoresState) and shape.stores_state,
         patch=shape.patch if isinstance(shape, AppliesPatches) else None,
-        rewrite=bool(plan.revisit) and shape.model == "row",
+        rewrite=bool(plan.rows_to_rewrite) and shape.model == "row",
     )
     outcome = _reconciled(spark, mirror, state, contributions, kernel, plan, sweep=sweep)
     try:
         counts, expiries, duplicates = _count(outcome)
-        if counts.get(TOMBSTONE) or counts.get(DOUBT):
-            mirror.side.append(
-                outcome.where(f"_cdc_kind IN ({TOMBSTONE}, {DOUBT})").select("_cdc_tombstone.*")
+        if counts.get(TOMBSTONE) or counts.get(UNRESOLVED):
+            mirror.tombstones.append(
+                outcome.where(f"_cdc_kind IN ({TOMBSTONE}, {UNRESOLVED})").select("_cdc_tombstone.*")
             )
         fenced = None
         if raised and state.merged_through >= 0:
             earlier = f"{CDC_COLUMN}.generation < {generation}"
             fenced = fences.predicate(CDC_COLUMN) if shape.model == "row" else earlier
-        resolved = plan.reread == state.asked
-        earlier_unresolved = 0 if resolved else state.doubts
-        unresolved = earlier_unresolved + counts.get(DOUBT, 0)
-        unseen_before_us = plan.unseen_before_us
-        if unseen_before_us and state.merged_through < 0:
-            rows = outcome.where(f"_cdc_kind IN ({LIVE}, {STATICS})").selectExpr(
+        resolved = plan.reread == state.reread_basis
+        earlier_unresolved = 0 if resolved else state.unresolved_keys
+        unresolved = earlier_unresolved + counts.get(UNRESOLVED, 0)
+        snapshot_started_us = plan.snapshot_started_us
+        if snapshot_started_us and state.merged_through < 0:
+            rows = outcome.where(f"_cdc_kind IN ({LIVE}, {LIVE_STATIC})").selectExpr(
                 f"{CDC_COLUMN}.key", f"if(_cdc_kind = {LIVE}, {CDC_COLUMN}.state, null) state"
             )
-            side = outcome.where(f"_cdc_kind = {TOMBSTONE}").select("_cdc_tombstone.*")
-            if find_keys_not_in_snapshot(rows, side, unseen_before_us).isEmpty():
-                unseen_before_us = 0
+            tombstones = outcome.where(f"_cdc_kind = {TOMBSTONE}").select("_cdc_tombstone.*")
+            if find_keys_not_in_snapshot(rows, tombstones, snapshot_started_us).isEmpty():
+                snapshot_started_us = 0
         written, removed = counts.get(LIVE, 0), counts.get(REMOVE, 0)
         merged = replace(
             state,
@@ -252,9 +253,9 @@ def merge(
             fences=tuple(plan.fences),
             memory=plan.memory,
             next_expiry=_earliest(expiries.get(LIVE), _later_expiry(mirror.table, state, plan, sweep=sweep)),
-            doubts=unresolved,
+            unresolved_keys=unresolved,
             unresolved_since=state.unresolved_since if earlier_unresolved else plan.through,
-            unseen_before_us=max(unseen_before_us, 0 if resolved else state.unseen_before_us),
+            snapshot_started_us=max(snapshot_started_us, 0 if resolved else state.snapshot_started_us),
             rows=None if fenced else mirror.row_count(state) + written - removed,
         )
         row_columns = kernel.columns
@@ -264,9 +265,9 @@ def merge(
                 mirror,
                 state.static_columns,
                 plan,
-                _changes(outcome, counts, partition_columns, STATICS, REMOVE_STATIC),
+                _changes(outcome, counts, partition_columns, LIVE_STATIC, REMOVE_STATIC),
                 fenced=fenced,
-                expiry=expiries.get(STATICS),
+                expiry=expiries.get(LIVE_STATIC),
                 sweep=sweep,
             )
             merged = replace(merged, static_columns_commit=commit)
@@ -280,15 +281,15 @@ def merge(
         outcome.unpersist()
     return MergeCounts(
         rows=mirror.row_count(replace(merged, head=head)),
-        written=written + counts.get(STATICS, 0),
+        written=written + counts.get(LIVE_STATIC, 0),
         removed=removed + counts.get(REMOVE_STATIC, 0),
         tombstones=counts.get(TOMBSTONE, 0),
-        doubts=unresolved,
-        unsettled=unresolved > 0 or merged.unseen_before_us > 0,
+        unresolved_keys=unresolved,
+        has_unresolved=unresolved > 0 or merged.snapshot_started_us > 0,
         swept=sweep,
         seconds=time.monotonic() - started,
         row_changes=duplicates.row_changes,
-        copies=duplicates.duplicates,
+        replica_duplicates=duplicates.duplicates,
     )
 
 
@@ -307,7 +308,7 @@ def _reconciled(
     names = CONTRIBUTION_SCHEMA.names
     pending = contributions if contributions is not None else spark.createDataFrame([], SPARK_DDL)
     if plan.unread:
-        unread = pa.Table.from_batches([doubts(pa.array(plan.unread, pa.binary()), 0)])
+        unread = pa.Table.from_batches([unresolved_keys(pa.array(plan.unread, pa.binary()), 0)])
         pending = pending.select(*names).unionByName(spark.createDataFrame(unread, SPARK_DDL))
     union = pending.selectExpr(
         *names, f"cast({PENDING} as tinyint) _from", "cast(null as bigint) _expires_at"
@@ -325,8 +326,8 @@ def _reconciled(
                     *names, f"cast({source} as tinyint) _from", "expires_at _expires_at"
                 )
             )
-        if not mirror.side.empty():
-            kept = mirror.remembered().join(keys, "key", "left_semi")
+        if not mirror.tombstones.empty():
+            kept = mirror.tombstone_rows().join(keys, "key", "left_semi")
             union = union.unionByName(
                 kept.selectExpr(
                     *names, f"cast({FROM_TOMBSTONES} as tinyint) _from", "cast(null as bigint) _expires_at"
@@ -354,7 +355,7 @@ def _require_no_later_static_columns(mirror: Mirror, plan: MergePlan) -> None:
 
 def _commit_static_columns(
     mirror: Mirror,
-    before: StaticsState,
+    before: StaticColumnsState,
     plan: MergePlan,
     changes: Mapping[str, Any],
     *,
@@ -382,7 +383,7 @@ def _commit_static_columns(
     if plan.base.merged_through < 0:
         # Its rows were not read; existing ones were left by a first merge that was killed.
         fenced = None if mirror.static_columns.empty() else "true"
-    merged = StaticsState(
+    merged = StaticColumnsState(
         before.head,
         commit=uuid.uuid4().hex,
         merged_through=plan.through,
@@ -409,13 +410,15 @@ def _affected_keys(
     if sweep:
         for rows in stored.values():
             keys = keys.union(rows.where(f"expires_at <= {plan.now_seconds}").select("key"))
-    if plan.revisit:
-        keys = keys.union(mirror.table.read(state.head).where(plan.revisit).select(f"{CDC_COLUMN}.key"))
-    if plan.revisit_statics and state.static_columns is not None:
-        static_rows = mirror.static_columns.read(state.static_columns.head).where(plan.revisit_statics)
+    if plan.rows_to_rewrite:
+        keys = keys.union(
+            mirror.table.read(state.head).where(plan.rows_to_rewrite).select(f"{CDC_COLUMN}.key")
+        )
+    if plan.static_rows_to_rewrite and state.static_columns is not None:
+        static_rows = mirror.static_columns.read(state.static_columns.head).where(plan.static_rows_to_rewrite)
         keys = keys.union(static_rows.select(f"{CDC_COLUMN}.key"))
     if _static_columns_are_lost(state):
-        keys = keys.union(mirror.remembered().where(f"scope = {STATIC}").select("key"))
+        keys = keys.union(mirror.tombstone_rows().where(f"scope = {STATIC}").select("key"))
     return keys
 
 
@@ -432,7 +435,7 @@ def _changes(
     }
 
 
-def _count(outcome: DataFrame) -> tuple[dict[int, int], dict[int, int], Copies]:
+def _count(outcome: DataFrame) -> tuple[dict[int, int], dict[int, int], ReplicaDuplicates]:
     """Materialise the outcome: rows and earliest expiry per kind, and replica duplicates."""
     counted = [
         f"sum(if(_cdc_kind = {DUPLICATES}, {CDC_COLUMN}.{name}, 0)) {name}"
@@ -446,7 +449,11 @@ def _count(outcome: DataFrame) -> tuple[dict[int, int], dict[int, int], Copies]:
     counts = {int(row["_cdc_kind"]): int(row["n"]) for row in rows}
     expiries = {int(row["_cdc_kind"]): int(row["earliest"]) for row in rows if row["earliest"] is not None}
     found = next((row for row in rows if row["_cdc_kind"] == DUPLICATES), None)
-    duplicates = Copies() if found is None else Copies(int(found["generation"]), int(found["expires_at"]))
+    duplicates = (
+        ReplicaDuplicates()
+        if found is None
+        else ReplicaDuplicates(int(found["generation"]), int(found["expires_at"]))
+    )
     return counts, expiries, duplicates
 
 
@@ -457,7 +464,7 @@ def _expressions(*texts: str) -> list[Column]:
 
 
 def _later_expiry(
-    table: LakeTable, state: MirrorState | StaticsState, plan: MergePlan, *, sweep: bool
+    table: LakeTable, state: MirrorState | StaticColumnsState, plan: MergePlan, *, sweep: bool
 ) -> int | None:
     """Return a second before which none of a table's remaining rows can expire."""
     if not sweep:

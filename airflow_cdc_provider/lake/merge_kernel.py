@@ -7,8 +7,8 @@ them:
 ``LIVE``           the mirror's columns and ``_cdc`` are a row to append
 ``REMOVE``         ``_cdc.id`` is a row to delete from the mirror
 ``TOMBSTONE``      ``_cdc_tombstone`` is a contribution to append to the tombstone table
-``DOUBT``          ``_cdc_tombstone`` holds a key whose state the data can't decide
-``STATICS``        the mirror's columns and ``_cdc`` are a row to append to the static columns table
+``UNRESOLVED``          ``_cdc_tombstone`` holds a key whose state the data can't decide
+``LIVE_STATIC``        the mirror's columns and ``_cdc`` are a row to append to the static columns table
 ``REMOVE_STATIC``  ``_cdc.id`` is a row to delete from the static columns table
 ``DUPLICATES``     cell-level, one row: ``_cdc.generation`` is the number of pending changes of rows, and
                    ``_cdc.expires_at`` the number of replica duplicates among them
@@ -30,9 +30,9 @@ from airflow_cdc_provider.changes.contribution import (
     LIVE_ROW_SCHEMA,
     PARTITION_DELETION,
     STATIC,
-    doubts,
+    unresolved_keys,
 )
-from airflow_cdc_provider.changes.contribution import DOUBT as UNRESOLVED_SCOPE
+from airflow_cdc_provider.changes.contribution import UNRESOLVED as UNRESOLVED_SCOPE
 from airflow_cdc_provider.lake.mirror import CDC_TYPE, fingerprints, mirror_arrow_schema, row_ids
 from airflow_cdc_provider.lake.reconcile import (
     Patch,
@@ -47,8 +47,8 @@ from airflow_cdc_provider.lake.row_fences import NO_FENCES, RowFences
 LIVE: Final = 0
 REMOVE: Final = 1
 TOMBSTONE: Final = 2
-DOUBT: Final = 3
-STATICS: Final = 4
+UNRESOLVED: Final = 3
+LIVE_STATIC: Final = 4
 REMOVE_STATIC: Final = 5
 DUPLICATES: Final = 6
 
@@ -84,9 +84,10 @@ class MergeKernel:
         purge_before_seconds: Tombstones older than this second are purged; None keeps all.
         through: The last batch that is merged; it is recorded with unresolved keys.
         column_ids: Cell-level: ids of the existing columns, None if none was dropped.
-        statics_apart: Cell-level: static columns have a separate table; the mirror's rows don't show them.
+        static_columns_table: Cell-level: static columns have a separate table; the mirror's rows don't show
+            them.
         rewrite_static_columns: Rewrite all rows of that table, because their projection may have changed.
-        keeps_state: Row-level: the mirror stores the states of its rows, so they can be projected again.
+        stores_state: Row-level: the mirror stores the states of its rows, so they can be projected again.
         patch: Row-level: applies patches to states; None for a source without patches.
         rewrite: Row-level: rewrite all rows that were read, from their stored states.
     """
@@ -101,9 +102,9 @@ class MergeKernel:
     purge_before_seconds: int | None = None
     through: int = 0
     column_ids: frozenset[int] | None = None
-    statics_apart: bool = False
+    static_columns_table: bool = False
     rewrite_static_columns: bool = False
-    keeps_state: bool = False
+    stores_state: bool = False
     patch: Patch | None = None
     rewrite: bool = False
 
@@ -145,19 +146,19 @@ class MergeKernel:
         changed = pc.invert(unchanged)
         yield from self._live_batches(LIVE, live.filter(changed), live_ids.filter(changed))
         yield from self._removed(REMOVE, prior_ids, live_ids.filter(unchanged))
-        if self.statics_apart:
+        if self.static_columns_table:
             prior_static = table.filter(pc.equal(table["_from"], FROM_STATIC_COLUMNS))
             yield from self._merge_static_columns(prior_static, outcome.static_columns)
-        side = _new_tombstones(table, outcome.side)
-        if side.num_rows:
-            yield self._batch(TOMBSTONE, side.num_rows, side=_struct(side, _TOMBSTONE_TYPE))
-        unresolved = [reported_keys, _flat(outcome.doubtful_keys)]
+        tombstones = _new_tombstones(table, outcome.tombstones)
+        if tombstones.num_rows:
+            yield self._batch(TOMBSTONE, tombstones.num_rows, tombstones=_struct(tombstones, _TOMBSTONE_TYPE))
+        unresolved = [reported_keys, _flat(outcome.unresolved_keys)]
         if self.column_ids is not None and live.num_rows:
             unresolved.append(_lost_all_cells(live, live_ids, prior, prior_ids))
         keys = pc.unique(pa.concat_arrays(unresolved))
         if len(keys):
-            side = pa.Table.from_batches([doubts(keys, self.through)])
-            yield self._batch(DOUBT, len(keys), side=_struct(side, _TOMBSTONE_TYPE))
+            tombstones = pa.Table.from_batches([unresolved_keys(keys, self.through)])
+            yield self._batch(UNRESOLVED, len(keys), tombstones=_struct(tombstones, _TOMBSTONE_TYPE))
         changes, duplicates = outcome.replica_duplicates
         if changes:
             counts = _cdc(1, generation=pa.array([changes]), expires_at=pa.array([duplicates]))
@@ -179,7 +180,7 @@ class MergeKernel:
             rows = static_columns.drop_columns("state").rename_columns({"static_state": "state"})
             same = self._equal_rows(rows, prior, index)
         changed = pc.invert(same)
-        yield from self._live_batches(STATICS, static_columns.filter(changed), ids.filter(changed))
+        yield from self._live_batches(LIVE_STATIC, static_columns.filter(changed), ids.filter(changed))
         yield from self._removed(REMOVE_STATIC, prior_ids, ids.filter(same))
 
     def _removed(self, kind: int, prior_ids: pa.Array, kept: pa.Array) -> Iterator[pa.RecordBatch]:
@@ -204,7 +205,7 @@ class MergeKernel:
             rules=self.rules,
             min_generation=self.generation,
             purge_before_seconds=self.purge_before_seconds,
-            statics_apart=self.statics_apart,
+            static_columns_table=self.static_columns_table,
             pending=pc.equal(table["_from"], PENDING),
         )
 
@@ -215,14 +216,14 @@ class MergeKernel:
         index = pc.index_in(live_ids, value_set=prior_ids)
         if self.rewrite:
             return pa.array(np.zeros(len(live_ids), np.bool_))
-        if self.model == "row" and self.keeps_state:
+        if self.model == "row" and self.stores_state:
             same = pc.and_(_equal_at(live, prior, index, "version"), _equal_at(live, prior, index, "state"))
             return pc.and_(same, pc.is_valid(index))
         if self.model == "row":
             # A winner from the mirror has no state, because only its version was read.
             return pc.and_(pc.is_valid(index), pc.is_null(_flat(live["state"])))
         same = self._equal_rows(live, prior, index)
-        if self.statics_apart:
+        if self.static_columns_table:
             return same
         # Rows show their partition's static columns: if these may have changed, all rows are rewritten.
         pending = pc.equal(table["_from"], PENDING)
@@ -236,13 +237,13 @@ class MergeKernel:
         return pc.and_(same, pc.invert(pc.fill_null(due, False)))
 
     def _live_batches(self, kind: int, live: pa.Table, ids: pa.Array) -> Iterator[pa.RecordBatch]:
-        state = "static_state" if kind == STATICS else "state"
+        state = "static_state" if kind == LIVE_STATIC else "state"
         for start in range(0, live.num_rows, _BATCH_ROWS):
             part = live.slice(start, _BATCH_ROWS).combine_chunks()
             rows = pa.RecordBatch.from_arrays(
                 [_flat(part[name]) for name in LIVE_ROW_SCHEMA.names], schema=LIVE_ROW_SCHEMA
             )
-            kept = self.model == "cell" or self.keeps_state
+            kept = self.model == "cell" or self.stores_state
             expires = rows["expires_at"]
             cdc = _cdc(
                 rows.num_rows,
@@ -263,14 +264,14 @@ class MergeKernel:
         *,
         columns: pa.RecordBatch | None = None,
         cdc: pa.Array | None = None,
-        side: pa.Array | None = None,
+        tombstones: pa.Array | None = None,
     ) -> pa.RecordBatch:
         values = [pa.nulls(count, f.type) for f in self.columns] if columns is None else list(columns.columns)
         arrays = [
             pa.array(np.full(count, kind, np.int8)),
             *values,
             pa.nulls(count, CDC_TYPE) if cdc is None else cdc,
-            pa.nulls(count, _TOMBSTONE_TYPE) if side is None else side,
+            pa.nulls(count, _TOMBSTONE_TYPE) if tombstones is None else tombstones,
         ]
         return pa.RecordBatch.from_arrays(arrays, schema=self.output_schema)
 
@@ -287,16 +288,16 @@ def _lost_all_cells(live: pa.Table, live_ids: pa.Array, prior: pa.Table, prior_i
     return _flat(live["key"]).filter(pc.fill_null(lost, False))
 
 
-def _new_tombstones(table: pa.Table, side: pa.Table) -> pa.Table:
+def _new_tombstones(table: pa.Table, tombstones: pa.Table) -> pa.Table:
     """Return the contributions that the tombstone table doesn't have yet."""
     known = table.filter(pc.equal(table["_from"], FROM_TOMBSTONES))
-    if not side.num_rows or not known.num_rows:
-        return side
+    if not tombstones.num_rows or not known.num_rows:
+        return tombstones
     names = CONTRIBUTION_SCHEMA.names
-    return side.filter(
+    return tombstones.filter(
         pc.invert(
             pc.is_in(
-                fingerprints([_flat(side[n]) for n in names]),
+                fingerprints([_flat(tombstones[n]) for n in names]),
                 value_set=fingerprints([_flat(known[n]) for n in names]),
             )
         )

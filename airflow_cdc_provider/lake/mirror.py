@@ -7,14 +7,15 @@ A mirror has the source's columns and one trailing struct ``_cdc``::
 
 ``id`` identifies the row (see :func:`row_ids`). ``state`` is the cell row of cell-level sources; it is null
 for the others, whose ``version`` is enough. A mirror holds live rows only, so a plain SELECT of any engine is
-right. The tombstone table (``<mirror>__side``) has the columns of a contribution and is only appended to. It
-holds what a live row can't: deletions, static columns and the states of rows that aren't live. Its content is
-commutative, so it is written before the mirror, and a crash between the two is harmless.
+right. The tombstone table (``<mirror>__tombstones``) has the columns of a contribution and is only appended
+to. It holds what a live row can't: deletions, static columns and the states of rows that aren't live. Its
+content is commutative, so it is written before the mirror, and a crash between the two is harmless.
 
-A mirror shows static columns in each row of their partition or, with ``lake.statics: table``, in a separate
-table (``<mirror>__statics``): partition key, static columns and ``_cdc``, one row for each partition in which
-a static column has a value. That table is committed just before the mirror. A merge that ends between the two
-commits leaves it ahead; both commits carry a common id, by which the next merge detects that and repeats it.
+A mirror shows static columns in each row of their partition or, with ``lake.static_columns: table``, in a
+separate table (``<mirror>__static_columns``): partition key, static columns and ``_cdc``, one row for each
+partition in which a static column has a value. That table is committed just before the mirror. A merge that
+ends between the two commits leaves it ahead; both commits carry a common id, by which the next merge detects
+that and repeats it.
 """
 
 from __future__ import annotations
@@ -28,7 +29,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from airflow_cdc_provider.changes.contribution import CONTRIBUTION_SCHEMA, DOUBT, ROW, UPSERT
+from airflow_cdc_provider.changes.contribution import CONTRIBUTION_SCHEMA, ROW, UNRESOLVED, UPSERT
 from airflow_cdc_provider.changes.drift import NO_DRIFT, Drift
 from airflow_cdc_provider.changes.fence import Fence, fences_from_json, fences_to_json
 from airflow_cdc_provider.changes.static_columns import StaticColumns
@@ -68,17 +69,17 @@ _STATIC_ONLY = b"\xff"
 """Takes the place of the clustering in a row of static columns only; no clustering begins with this byte."""
 
 
-class Asked(NamedTuple):
+class RereadBasis(NamedTuple):
     """The unresolved keys of a mirror when they were read again; fields of :class:`MirrorState`."""
 
     merged_through: int
-    doubts: int
+    unresolved_keys: int
     unresolved_since: int
-    unseen_before_us: int
+    snapshot_started_us: int
 
 
 @dataclass(frozen=True)
-class StaticsState:
+class StaticColumnsState:
     """Properties of the newest commit of a mirror's static columns table.
 
     Args:
@@ -94,7 +95,7 @@ class StaticsState:
     next_expiry: int | None = None
 
     def properties(self) -> dict[str, str]:
-        """Return the commit properties that :meth:`Mirror.statics_state` reads back."""
+        """Return the commit properties that :meth:`Mirror.static_columns_state` reads back."""
         found = {MERGED_THROUGH: str(self.merged_through)}
         if self.commit:
             found[STATIC_COLUMNS] = self.commit
@@ -113,11 +114,11 @@ class MirrorState:
         fences: Fences of the table.
         memory: The source's memory of the table (see ``Source.remember``), None before the first merge.
         next_expiry: No row expires before this epoch second, None for never.
-        doubts: Number of keys that must be read again at the source; a key may be counted twice. They are
-            stored in the tombstone table (:meth:`Mirror.doubtful_keys`).
+        unresolved_keys: Number of keys that must be read again at the source; a key may be counted twice.
+            They are stored in the tombstone table (:meth:`Mirror.unresolved_keys`).
         unresolved_since: The batch of the first merge that reported one of them.
-        unseen_before_us: Start of a replacing snapshot that was merged, by the source's clock in us: rows not
-            read since then must be read again too. 0 for none.
+        snapshot_started_us: Start of a replacing snapshot that was merged, by the source's clock in us: rows
+            not read since then must be read again too. 0 for none.
         rows: Number of rows in the mirror; None after a fence removed some, so that they must be counted.
         offset: The source's offset up to which all changes were merged, None before the first merge.
         static_columns: State of its static columns table, None if it has none.
@@ -129,12 +130,12 @@ class MirrorState:
     fences: tuple[Fence, ...] = ()
     memory: Mapping[str, Any] | None = None
     next_expiry: int | None = None
-    doubts: int = 0
+    unresolved_keys: int = 0
     unresolved_since: int = 0
-    unseen_before_us: int = 0
+    snapshot_started_us: int = 0
     rows: int | None = None
     offset: Mapping[str, Any] | None = None
-    static_columns: StaticsState | None = None
+    static_columns: StaticColumnsState | None = None
     static_columns_commit: str = ""
 
     @property
@@ -143,15 +144,17 @@ class MirrorState:
         return self.static_columns is not None and self.static_columns.commit != self.static_columns_commit
 
     @property
-    def expires_next(self) -> int | None:
+    def earliest_expiry(self) -> int | None:
         """Epoch second before which nothing in mirror and static columns table expires, None for never."""
         expiries = (self.next_expiry, self.static_columns.next_expiry if self.static_columns else None)
         return min((s for s in expiries if s is not None), default=None)
 
     @property
-    def asked(self) -> Asked:
+    def reread_basis(self) -> RereadBasis:
         """The unresolved keys; equal for two states if no merge between them reported or resolved any."""
-        return Asked(self.merged_through, self.doubts, self.unresolved_since, self.unseen_before_us)
+        return RereadBasis(
+            self.merged_through, self.unresolved_keys, self.unresolved_since, self.snapshot_started_us
+        )
 
     def properties(self) -> dict[str, str]:
         """Return the commit properties that :meth:`Mirror.state` reads back."""
@@ -160,11 +163,11 @@ class MirrorState:
             found[MEMORY] = json.dumps(self.memory, sort_keys=True)
         if self.next_expiry is not None:
             found[NEXT_EXPIRY] = str(self.next_expiry)
-        if self.doubts:
-            found[UNRESOLVED_KEYS] = str(self.doubts)
+        if self.unresolved_keys:
+            found[UNRESOLVED_KEYS] = str(self.unresolved_keys)
             found[UNRESOLVED_SINCE] = str(self.unresolved_since)
-        if self.unseen_before_us:
-            found[SNAPSHOT_STARTED] = str(self.unseen_before_us)
+        if self.snapshot_started_us:
+            found[SNAPSHOT_STARTED] = str(self.snapshot_started_us)
         if self.rows is not None:
             found[ROWS] = str(self.rows)
         if self.offset is not None:
@@ -181,24 +184,26 @@ class Mirror:
     Args:
         lake: The lake.
         name: The mirror's ``namespace.table``.
-        statics_apart: Whether static columns have a separate table.
+        static_columns_table: Whether static columns have a separate table.
     """
 
     lake: Lake
     name: str
-    statics_apart: bool = False
+    static_columns_table: bool = False
 
     def __post_init__(self) -> None:
         """Look up the tables; none need exist."""
         self.table = self.lake.table(self.name, MIRROR)
-        self.side = self.lake.table(f"{self.name}__side", TOMBSTONES)
-        self.static_columns = self.lake.table(f"{self.name}__statics", STATIC_COLUMNS)
+        self.tombstones = self.lake.table(f"{self.name}__tombstones", TOMBSTONES)
+        self.static_columns = self.lake.table(f"{self.name}__static_columns", STATIC_COLUMNS)
 
     def tables(self) -> list[LakeTable]:
         """List the tables that exist."""
-        tables = [self.table, self.side]
+        tables = [self.table, self.tombstones]
         return (
-            [*tables, self.static_columns] if self.statics_apart and self.static_columns.exists() else tables
+            [*tables, self.static_columns]
+            if self.static_columns_table and self.static_columns.exists()
+            else tables
         )
 
     def layout(self, columns: pa.Schema, static_columns: StaticColumns | None) -> tuple[pa.Schema, pa.Schema]:
@@ -214,7 +219,7 @@ class Mirror:
             dropped.
         """
         if (
-            not self.statics_apart
+            not self.static_columns_table
             or static_columns is None
             or not (static_columns.names or self.static_columns.exists())
         ):
@@ -224,7 +229,7 @@ class Mirror:
     def require_layout(
         self, static_columns: StaticColumns | None, replaced: frozenset[str] = frozenset()
     ) -> None:
-        """Check that the mirror was created with the present value of ``lake.statics``.
+        """Check that the mirror was created with the present value of ``lake.static_columns``.
 
         Args:
             static_columns: The codec's ``static_columns``.
@@ -237,14 +242,14 @@ class Mirror:
             return
         has_table = self.static_columns.exists()
         in_rows = not has_table and (set(static_columns.names) - replaced) & set(self.table.schema().names)
-        if (in_rows and self.statics_apart) or (has_table and not self.statics_apart):
-            expected, found = ("table", "rows") if self.statics_apart else ("rows", "table")
+        if (in_rows and self.static_columns_table) or (has_table and not self.static_columns_table):
+            expected, found = ("table", "rows") if self.static_columns_table else ("rows", "table")
             raise ConfigurationError(
-                f"the mirror {self.name} was created with lake.statics: {found}",
-                expected=f"a mirror created with lake.statics: {expected}",
+                f"the mirror {self.name} was created with lake.static_columns: {found}",
+                expected=f"a mirror created with lake.static_columns: {expected}",
                 found=f"static columns {', '.join(static_columns.names)} in "
                 f"{'its rows' if in_rows else f'the table {self.static_columns.name}'}",
-                remedy=f"set lake.statics to {found}; or drop {self.name} and take a new snapshot of its "
+                remedy=f"set lake.static_columns to {found}; or drop {self.name} and take a new snapshot of its "
                 "source table",
             )
 
@@ -268,14 +273,14 @@ class Mirror:
                 remedy="exclude the table, or rename the column",
             )
         # Listed first, because a concurrent job creates the mirror before them.
-        left_behind = [table for table in (self.side, self.static_columns) if table.exists()]
+        left_behind = [table for table in (self.tombstones, self.static_columns) if table.exists()]
         row_columns, partition_columns = self.layout(columns, static_columns)
         if not self.table.exists():
             for table in left_behind:
                 table.drop()
             self.table.create(spark_schema(mirror_arrow_schema(row_columns)))
-        if not self.side.exists():
-            self.side.create(spark_schema(CONTRIBUTION_SCHEMA))
+        if not self.tombstones.exists():
+            self.tombstones.create(spark_schema(CONTRIBUTION_SCHEMA))
         if len(partition_columns):
             self.static_columns.create(spark_schema(mirror_arrow_schema(partition_columns)))
 
@@ -302,7 +307,7 @@ class Mirror:
             return state
         reserved = state if memory is None else replace(state, memory=memory)
         if clear:
-            reserved = replace(reserved, next_expiry=None, doubts=0, unseen_before_us=0, rows=0)
+            reserved = replace(reserved, next_expiry=None, unresolved_keys=0, snapshot_started_us=0, rows=0)
         delete = "true" if clear else None
         return replace(
             reserved, head=self.table.commit(state.head, delete=delete, properties=reserved.properties())
@@ -341,13 +346,13 @@ class Mirror:
             changes += [f"{change} in its static columns table" for change in found]
         return changes
 
-    def statics_state(self) -> StaticsState | None:
+    def static_columns_state(self) -> StaticColumnsState | None:
         """Read the newest commit's properties of the static columns table; None if there is no such table."""
-        if not self.statics_apart or not self.static_columns.exists():
+        if not self.static_columns_table or not self.static_columns.exists():
             return None
         head = self.static_columns.head()
         expiry = head.properties.get(NEXT_EXPIRY)
-        return StaticsState(
+        return StaticColumnsState(
             head=head,
             commit=head.properties.get(STATIC_COLUMNS, ""),
             merged_through=int(head.properties.get(MERGED_THROUGH, "-1")),
@@ -368,12 +373,12 @@ class Mirror:
             fences=fences_from_json(found.get(FENCES, "[]")),
             memory=None if memory is None else json.loads(memory),
             next_expiry=None if expiry is None else int(expiry),
-            doubts=int(found.get(UNRESOLVED_KEYS, "0")),
+            unresolved_keys=int(found.get(UNRESOLVED_KEYS, "0")),
             unresolved_since=int(found.get(UNRESOLVED_SINCE, "0")),
-            unseen_before_us=int(found.get(SNAPSHOT_STARTED, "0")),
+            snapshot_started_us=int(found.get(SNAPSHOT_STARTED, "0")),
             rows=None if rows is None else int(rows),
             offset=None if offset is None else json.loads(offset),
-            static_columns=self.statics_state(),
+            static_columns=self.static_columns_state(),
             static_columns_commit=found.get(STATIC_COLUMNS, ""),
         )
 
@@ -384,43 +389,43 @@ class Mirror:
         """
         return _as_contributions(self.table.read(state.head))
 
-    def static_rows(self, static_columns: StaticsState) -> DataFrame:
+    def static_rows(self, static_columns: StaticColumnsState) -> DataFrame:
         """Return the rows of the static columns table as contributions.
 
         They have no ``clustering``; their ``state`` is that of the static columns.
         """
         return _as_contributions(self.static_columns.read(static_columns.head))
 
-    def remembered(self) -> DataFrame:
+    def tombstone_rows(self) -> DataFrame:
         """Return the present content of the tombstone table for reconciliation: all but unresolved keys.
 
         The frame reads the newest snapshot by id. If it read the table itself, Spark would recompute a cached
         frame under a new plan whenever a merge appends. That frame could not be unpersisted, and it would
         fail once the files it was computed from are deleted.
         """
-        return self.side.read(self.side.head()).where(f"scope <> {DOUBT}")
+        return self.tombstones.read(self.tombstones.head()).where(f"scope <> {UNRESOLVED}")
 
-    def doubtful_keys(self, state: MirrorState) -> DataFrame:
+    def unresolved_keys(self, state: MirrorState) -> DataFrame:
         """Return the unresolved keys as of a state: one column ``key``, with repetitions."""
         return (
-            self.side.read()
-            .where(f"scope = {DOUBT} AND generation >= {state.unresolved_since}")
+            self.tombstones.read()
+            .where(f"scope = {UNRESOLVED} AND generation >= {state.unresolved_since}")
             .select("key")
         )
 
-    def forget_settled(self, state: MirrorState) -> bool:
+    def remove_resolved(self, state: MirrorState) -> bool:
         """Remove resolved keys from the tombstone table; returns whether there were any.
 
         Raises:
             CommitConflict: A concurrent merge committed; nothing is removed.
         """
         # A concurrent merge has written its keys already, with the merged batch or a later one.
-        through = (state.unresolved_since if state.doubts else state.merged_through) - 1
-        resolved = f"scope = {DOUBT} AND generation <= {through}"
-        head = self.side.head()
-        if self.side.read(head).where(resolved).isEmpty():
+        through = (state.unresolved_since if state.unresolved_keys else state.merged_through) - 1
+        resolved = f"scope = {UNRESOLVED} AND generation <= {through}"
+        head = self.tombstones.head()
+        if self.tombstones.read(head).where(resolved).isEmpty():
             return False
-        self.side.commit(head, delete=resolved, properties={})
+        self.tombstones.commit(head, delete=resolved, properties={})
         return True
 
     def row_count(self, state: MirrorState) -> int:

@@ -31,20 +31,24 @@ _VALUE: Final = "value"
 _COMPARED: Final = "compared"
 
 
-def changed_rows(found: Difference, columns: Sequence[str], *, statics_apart: bool = False) -> DataFrame:
+def changed_rows(
+    found: Difference, columns: Sequence[str], *, static_columns_table: bool = False
+) -> DataFrame:
     """Return the rows that changed.
 
     Args:
         found: The difference of the mirror's snapshots.
         columns: Columns of the mirror whose values belong to a row's contents, and are returned.
-        statics_apart: Whether partitions that have only static columns are skipped.
+        static_columns_table: Whether partitions that have only static columns are skipped.
 
     Returns:
         Columns ``op`` (``c``, ``u`` or ``d``), ``key``, ``clustering``, ``version``, ``state`` of ``_cdc``,
         and the given columns: of the row after the change, for deleted rows of the row before. Deletes come
         first, then by id.
     """
-    removed, added = (_with_states(rows) if statics_apart else rows for rows in (found.removed, found.added))
+    removed, added = (
+        _with_states(rows) if static_columns_table else rows for rows in (found.removed, found.added)
+    )
     before = _rows(removed, columns).withColumnRenamed("row", "before")
     after = _rows(added, columns).withColumnRenamed("row", "after")
     contents = ["state", *_numbered(columns, _COMPARED)]
@@ -55,9 +59,9 @@ def changed_rows(found: Difference, columns: Sequence[str], *, statics_apart: bo
     return _ordered(changed.selectExpr("id", op, "coalesce(after, before) row"), columns)
 
 
-def all_rows(rows: DataFrame, columns: Sequence[str], *, statics_apart: bool = False) -> DataFrame:
+def all_rows(rows: DataFrame, columns: Sequence[str], *, static_columns_table: bool = False) -> DataFrame:
     """Return all rows of a mirror in the columns and order of :func:`changed_rows`, as ``r``."""
-    rows = _with_states(rows) if statics_apart else rows
+    rows = _with_states(rows) if static_columns_table else rows
     return _ordered(_rows(rows, columns).selectExpr("id", f"'{READ}' op", "row"), columns)
 
 

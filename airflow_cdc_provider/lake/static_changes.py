@@ -26,7 +26,7 @@ _AS_ROWS: Final = (
 """Columns that rows have in addition to ``op`` and ``key``; they are null for static columns."""
 
 
-def changed_statics(
+def changed_static_columns(
     found: Difference, before: DataFrame, after: DataFrame, columns: Sequence[str]
 ) -> DataFrame:
     """Return the partitions whose static columns changed.
@@ -55,8 +55,8 @@ def changed_statics(
     return changed.where("op IS NOT NULL").orderBy("key")
 
 
-def all_statics(rows: DataFrame, columns: Sequence[str]) -> DataFrame:
-    """Return all partitions with static columns, in the columns and order of :func:`changed_statics`."""
+def all_static_columns(rows: DataFrame, columns: Sequence[str]) -> DataFrame:
+    """Return all partitions with static columns, in the columns and order of :func:`changed_static_columns`."""
     partitions = _partitions(rows, columns).where("has")
     return partitions.orderBy("key").selectExpr(f"'{READ}' op", "key", *_AS_ROWS)
 

@@ -1,6 +1,6 @@
 """Events of requested snapshots, for notifications, metrics and logs.
 
-A job records each event (``JobContext.happened``) after the commit that it reports, so that no event of a
+A job records each event (``JobContext.record``) after the commit that it reports, so that no event of a
 killed job is reported that wasn't committed. A job that is killed right after the commit doesn't report it.
 """
 
@@ -9,7 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
-Happening = Literal[
+SnapshotEventKind = Literal[
     "started", "in_progress", "paused", "resumed", "table_scanned", "completed", "aborted", "skipped"
 ]
 ScanStatus = Literal["", "EMPTY", "NO_PRIMARY_KEY", "SKIPPED", "SQL_EXCEPTION", "SUCCEEDED", "UNKNOWN_SCHEMA"]
@@ -37,7 +37,7 @@ class SnapshotEvent:
         at_us: Time of the event, µs since 1970.
     """
 
-    kind: Happening
+    kind: SnapshotEventKind
     snapshot: Literal["initial", "incremental", "blocking"]
     request_id: str
     table: str = ""

@@ -48,7 +48,7 @@ class CdcHealthOperator(BaseOperator):
 
     XCom, also of a failed task: ``ok``; ``problems``, a list of messages; ``reader``: ``kind`` (``stream`` or
     ``runs``), ``status``, ``offset``, ``committed_at`` and ``commit_age_seconds`` of the newest commit,
-    ``told_at`` and ``silent_seconds``, lag and counts; ``session``: ``server``, ``requests``, ``errors``,
+    ``reported_at`` and ``silent_seconds``, lag and counts; ``session``: ``server``, ``requests``, ``errors``,
     response times, and for Cassandra ``nodes`` and ``nodes_down``.
 
     Args:
@@ -144,10 +144,10 @@ class CdcHealthOperator(BaseOperator):
         if kind == "auto":
             newer = float(health.state.get("heartbeat_at", 0.0)) > run_at
             kind = "stream" if health.alive or (health.state and newer) else "runs"
-        state, status, told_at = run, _status(run), run_at or None
+        state, status, reported_at = run, _status(run), run_at or None
         problems = self._problems_of(connector, run, run_at) if kind == "runs" else []
         if kind == "stream":
-            state, status, told_at = health.state, health.status, health.state.get("heartbeat_at")
+            state, status, reported_at = health.state, health.status, health.state.get("heartbeat_at")
             failure = folder.failure(health)
             problems = [failure] if failure else []
         names = ("stage", "rounds", "batch", "batches", "changes", "lag_seconds", "lag_bytes", "error")
@@ -155,8 +155,8 @@ class CdcHealthOperator(BaseOperator):
         numbers = {
             "kind": kind,
             "status": status,
-            "told_at": told_at,
-            "silent_seconds": None if told_at is None else _since(told_at),
+            "reported_at": reported_at,
+            "silent_seconds": None if reported_at is None else _since(reported_at),
             "offset": state.get("offset"),
             "committed_at": committed_at,
             "commit_age_seconds": None if committed_at is None else _since(committed_at),

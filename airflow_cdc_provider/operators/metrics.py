@@ -24,17 +24,17 @@ if TYPE_CHECKING:
         SnapshotResult,
     )
     from airflow_cdc_provider.notifications.notification import Notification
-    from airflow_cdc_provider.sources.stream_numbers import StreamNumbers
+    from airflow_cdc_provider.sources.stream_metrics import StreamMetrics
 
 
 _TABLE_COUNTS: Final = (
     "rows_written",
     "rows_removed",
     "row_changes",
-    "copies",
+    "replica_duplicates",
     "snapshot_rows",
     "undecodable",
-    "doubtful",
+    "unresolved_keys",
 )
 
 
@@ -67,14 +67,14 @@ def emit_metrics(connector: Connector, stage: str, result: JobResult) -> None:
             if count := getattr(table, name):
                 Stats.incr(f"cdc.{name}", count, tags=own)
         if table.row_changes:
-            Stats.gauge("cdc.copies_ratio", table.copies / table.row_changes, tags=own)
+            Stats.gauge("cdc.replica_duplicate_ratio", table.replica_duplicates / table.row_changes, tags=own)
         if table.differences is not None:
             Stats.gauge("cdc.differences", table.differences, tags=own)
 
 
 def _emit_published(published: PublishResult, tags: Mapping[str, str]) -> None:
     Stats.incr("cdc.publish.records", published.records, tags=dict(tags))
-    Stats.incr("cdc.publish.refused", published.refused, tags=dict(tags))
+    Stats.incr("cdc.publish.dead_letters", published.dead_letters, tags=dict(tags))
     Stats.gauge("cdc.publish.batch", published.batch, tags=dict(tags))
     Stats.gauge("cdc.publish.pending_batches", published.pending_batches, tags=dict(tags))
     Stats.gauge("cdc.publish.lag_seconds", published.lag_seconds, tags=dict(tags))
@@ -148,15 +148,15 @@ def _emit_origin(origin: OriginResult, tags: dict[str, str]) -> None:
     ):
         if (seconds := getattr(origin, name)) is not None:
             Stats.gauge(f"cdc.origin.{name}", seconds, tags=tags)
-    for why, count in origin.passed_over.items():
-        Stats.incr("cdc.origin.passed_over", count, tags={**tags, "why": why})
+    for why, count in origin.skipped.items():
+        Stats.incr("cdc.origin.skipped", count, tags={**tags, "why": why})
     if origin.segments is not None:
         _emit_segments(origin.segments, tags)
     if origin.stream is not None:
         _emit_stream(origin.stream, tags)
 
 
-def _emit_stream(stream: StreamNumbers, tags: dict[str, str]) -> None:
+def _emit_stream(stream: StreamMetrics, tags: dict[str, str]) -> None:
     Stats.gauge("cdc.stream.connected", int(stream.connected), tags=tags)
     for name in (
         "disconnects",
@@ -187,5 +187,5 @@ def _emit_stream(stream: StreamNumbers, tags: dict[str, str]) -> None:
 
 def _emit_segments(segments: SegmentNumbers, tags: dict[str, str]) -> None:
     Stats.incr("cdc.origin.segments_read", segments.read, tags=tags)
-    for name in ("seen", "at_once", "waiting", "waiting_max", "kept", "kept_max"):
+    for name in ("seen", "at_once", "pending", "pending_max", "kept", "kept_max"):
         Stats.gauge(f"cdc.origin.segments_{name}", getattr(segments, name), tags=tags)

@@ -26,8 +26,8 @@ from airflow_cdc_provider.hooks.work_folder import signals_folder
 from airflow_cdc_provider.links.connector import ConnectorAssetsLink
 from airflow_cdc_provider.signals import names
 from airflow_cdc_provider.signals.files import send
+from airflow_cdc_provider.signals.payloads import InvalidSignal, read_execute, read_stop
 from airflow_cdc_provider.signals.signal import EXECUTE, STOP, TYPES
-from airflow_cdc_provider.signals.wishes import Unclear, read_execute, read_stop
 
 if TYPE_CHECKING:
     from airflow.providers.common.compat.sdk import Context
@@ -142,6 +142,6 @@ def send_signal(
             read_execute(data)
         elif signal == STOP:
             read_stop(data)
-    except Unclear as error:
+    except InvalidSignal as error:
         raise ConfigurationError(f"invalid signal {signal}", found=str(error)) from error
     return send(signals_folder(work_folder, connector.name), signal, data, identity)

@@ -419,7 +419,7 @@ def summary(connector: Connector, stage: str, result: JobResult) -> dict[str, An
         "committed_at": result.committed_at,
         "tables": {table.table: table_numbers(table) for table in result.tables},
         "origins": {one.origin: asdict(one) for one in result.origins[:_MOST_SHOWN]},
-        "passed_over": dict(result.passed_over),
+        "skipped": dict(result.skipped),
         "snapshot": _snapshot_numbers(result.snapshot),
         "published": None if result.published is None else asdict(result.published),
         "replayed": None if result.replayed is None else asdict(result.replayed),

@@ -15,7 +15,7 @@ from typing import Final
 
 from airflow_cdc_provider.exceptions import ConfigurationError
 from airflow_cdc_provider.pulsar import wire
-from airflow_cdc_provider.pulsar.errors import BrokersAway, error_of
+from airflow_cdc_provider.pulsar.errors import BrokersUnavailable, error_of
 from airflow_cdc_provider.pulsar.settings import Address, ClientSettings
 
 _REDIRECTS: Final = 20
@@ -35,7 +35,7 @@ class Connection:
         proxied: Behind a proxy: the target broker, ``host:port``.
 
     Raises:
-        BrokersAway: It doesn't answer.
+        BrokersUnavailable: It doesn't answer.
         ConfigurationError: The login or TLS is invalid.
     """
 
@@ -69,19 +69,19 @@ class Connection:
         """Send frames.
 
         Raises:
-            BrokersAway: The connection is lost.
+            BrokersUnavailable: The connection is lost.
         """
         try:
             self._socket.settimeout(self._settings.timeout_seconds)
             self._socket.sendall(frames)
         except OSError as error:
-            raise BrokersAway(f"connection to broker {self.address} lost", found=str(error)) from None
+            raise BrokersUnavailable(f"connection to broker {self.address} lost", found=str(error)) from None
 
     def receive(self) -> Command:
         """Return the next command other than those that maintain the connection.
 
         Raises:
-            BrokersAway: None arrived in time, the connection is lost, or the data is no command.
+            BrokersUnavailable: None arrived in time, the connection is lost, or the data is no command.
         """
         deadline = time.monotonic() + self._settings.timeout_seconds
         while True:
@@ -119,7 +119,9 @@ class Connection:
         if answer == wire.ERROR:
             raise error_of(_number(found, 2), _text(found, 3), doing)
         if answer != response:
-            raise BrokersAway(f"{doing} failed", expected=f"command {response}", found=f"command {answer}")
+            raise BrokersUnavailable(
+                f"{doing} failed", expected=f"command {response}", found=f"command {answer}"
+            )
         return found
 
     def _next(self, deadline: float) -> Command:
@@ -127,14 +129,14 @@ class Connection:
             if len(self._received) >= 4:
                 size = struct.unpack_from(">I", self._received)[0]
                 if size > _LARGEST_COMMAND:
-                    raise BrokersAway(f"{self.address} sent an invalid Pulsar command")
+                    raise BrokersUnavailable(f"{self.address} sent an invalid Pulsar command")
                 if len(self._received) >= 4 + size:
                     frame = bytes(self._received[4 : 4 + size])
                     del self._received[: 4 + size]
                     return self._command(frame)
             left = deadline - time.monotonic()
             if left <= 0:
-                raise BrokersAway(
+                raise BrokersUnavailable(
                     f"broker {self.address} doesn't answer",
                     expected=f"within {self._settings.timeout_seconds} s",
                 )
@@ -144,9 +146,11 @@ class Connection:
             except TimeoutError:
                 continue
             except OSError as error:
-                raise BrokersAway(f"connection to broker {self.address} lost", found=str(error)) from None
+                raise BrokersUnavailable(
+                    f"connection to broker {self.address} lost", found=str(error)
+                ) from None
             if not data:
-                raise BrokersAway(f"connection to broker {self.address} lost", found="it was closed")
+                raise BrokersUnavailable(f"connection to broker {self.address} lost", found="it was closed")
             self._received += data
 
     def _command(self, frame: bytes) -> Command:
@@ -159,7 +163,9 @@ class Connection:
                 raise ValueError("no type")
             return kind, wire.read_message(body)
         except (struct.error, ValueError, KeyError) as error:
-            raise BrokersAway(f"{self.address} sent an invalid Pulsar command", found=str(error)) from None
+            raise BrokersUnavailable(
+                f"{self.address} sent an invalid Pulsar command", found=str(error)
+            ) from None
 
 
 class Brokers:
@@ -220,7 +226,7 @@ class Brokers:
             if answer == 1:
                 return connection
             authoritative = _number(found, 5)
-        raise BrokersAway(f"{doing} failed", found="too many redirects between brokers")
+        raise BrokersUnavailable(f"{doing} failed", found="too many redirects between brokers")
 
     def _to(self, address: Address, proxied: str = "") -> Connection:
         key = address, proxied
@@ -253,7 +259,7 @@ def _connect(address: Address, settings: ClientSettings) -> socket.socket:
             remedy="name the authority in tls_ca_file of the connection's extra",
         ) from None
     except OSError as error:
-        raise BrokersAway(f"broker {address} can't be reached", found=str(error)) from None
+        raise BrokersUnavailable(f"broker {address} can't be reached", found=str(error)) from None
 
 
 def _failure(found: dict[int, int | bytes], doing: str) -> Exception:

@@ -2,7 +2,7 @@
 
 ``ConfigurationError``  a login, a permission, a topic or its schema is invalid
 ``CommitConflict``      another producer uses the name now
-:class:`BrokersAway`    anything else: brokers that don't answer, topics that move
+:class:`BrokersUnavailable`    anything else: brokers that don't answer, topics that move
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ _LASTING: Final = {
 }
 
 
-class BrokersAway(TransientError):
+class BrokersUnavailable(TransientError):
     """The brokers don't answer, or are not available now."""
 
 
@@ -68,4 +68,4 @@ def error_of(number: int, text: str, doing: str) -> CdcError:
             found=found,
             remedy="run only one publisher at a time",
         )
-    return BrokersAway(f"{doing} failed", found=found)
+    return BrokersUnavailable(f"{doing} failed", found=found)

@@ -29,7 +29,7 @@ import pyarrow as pa
 from airflow_cdc_provider.exceptions import ConfigurationError
 from airflow_cdc_provider.pulsar import wire
 from airflow_cdc_provider.pulsar.connection import Brokers, Connection
-from airflow_cdc_provider.pulsar.errors import BrokersAway, error_of
+from airflow_cdc_provider.pulsar.errors import BrokersUnavailable, error_of
 from airflow_cdc_provider.pulsar.settings import ClientSettings
 
 _IN_FLIGHT: Final = 4_000
@@ -92,7 +92,7 @@ class PulsarProducer:
             batches: Batches in the order of ``sequence``.
 
         Raises:
-            BrokersAway: Brokers don't answer; some records may be stored: send all of them again.
+            BrokersUnavailable: Brokers don't answer; some records may be stored: send all of them again.
             ConfigurationError: The login, a permission, a topic or a schema is invalid, or a record is too
                 large; the records before it are stored, later ones of its topic are not.
             CommitConflict: Another producer uses the name.
@@ -230,7 +230,7 @@ class _Session:
             assert isinstance(text, bytes)
             raise error_of(number, text.decode(errors="replace"), "sending a record")
         else:
-            raise BrokersAway(
+            raise BrokersUnavailable(
                 "a topic moved to another broker", found=f"command {kind} of {connection.address}"
             )
 

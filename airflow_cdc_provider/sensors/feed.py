@@ -89,7 +89,8 @@ class FeedSensor(ObservingSensor):
                 **self.feed(connector),
                 "tables": list(connector.tables),
                 "exclude_tables": list(connector.exclude_tables),
-                "mends_loss": connector.when_lost(hole=self.continues_after_loss) != "fail",
+                "recovers_from_loss": connector.lost_position_action(hole=self.continues_after_loss)
+                != "fail",
             },
             "poll_seconds": self.poke_interval,
         }

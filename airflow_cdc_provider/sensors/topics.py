@@ -143,9 +143,9 @@ class CdcConsumerLagSensor(_TopicSensor):
         max_lag: The greatest allowed number of unread messages (templated).
         topics: Anchored regular expressions of topics, all of which count (templated). Default: topics with
             the connector's prefix for which the group has committed an offset.
-        wait_for_begin: Whether to wait for a group that has committed no offset yet, and to fail if topics
-            don't exist; False: the lag is 0 then. Use False for a sensor before a publishing task: the group
-            waits for that task.
+        wait_for_first_commit: Whether to wait for a group that has committed no offset yet, and to fail if
+            topics don't exist; False: the lag is 0 then. Use False for a sensor before a publishing task: the
+            group waits for that task.
         kafka_conn_id: Connection to use instead of the declared one (templated).
         kwargs: As for :class:`~airflow_cdc_provider.sensors.observing.ObservingSensor`.
     """
@@ -158,14 +158,14 @@ class CdcConsumerLagSensor(_TopicSensor):
         group_id: str,
         max_lag: int | str = 0,
         topics: Sequence[str] | str = (),
-        wait_for_begin: bool = True,
+        wait_for_first_commit: bool = True,
         **kwargs: Any,
     ) -> None:
         super().__init__(**kwargs)
         self.group_id = group_id
         self.max_lag = max_lag
         self.topics = topics
-        self.wait_for_begin = wait_for_begin
+        self.wait_for_first_commit = wait_for_first_commit
 
     def trigger(self, context: Context) -> ConsumerLagTrigger:
         """Return the trigger.
@@ -191,7 +191,7 @@ class CdcConsumerLagSensor(_TopicSensor):
             every_topic=bool(chosen),
             without=() if chosen else (own,),
             max_lag=int(to_number("max_lag", self.max_lag) or 0),
-            wait_for_begin=self.wait_for_begin,
+            wait_for_first_commit=self.wait_for_first_commit,
             **self.trigger_arguments(connector),
         )
 

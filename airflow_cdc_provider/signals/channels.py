@@ -9,8 +9,8 @@ in the Kafka package and passed in; ``source``, documents or rows in a table of 
 with the changes themselves and needs no channel object. Others are named as ``package.module:Class`` and
 built with their settings.
 
-A channel whose signals can't be deleted, such as a topic, has a position (:class:`KeepsPlace`), which is
-committed together with the signals.
+A channel whose signals can't be deleted, such as a topic, has a position (:class:`ResumableChannel`), which
+is committed together with the signals.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from typing import Any, Protocol, runtime_checkable
 from airflow_cdc_provider.exceptions import ConfigurationError
 from airflow_cdc_provider.signals.files import FileChannel, FolderChannel
 from airflow_cdc_provider.signals.names import AIRFLOW, FILE
-from airflow_cdc_provider.signals.signal import Arrived
+from airflow_cdc_provider.signals.signal import ReceivedSignal
 
 
 class ChannelRefused(ConfigurationError):
@@ -37,7 +37,7 @@ class Channel(Protocol):
 
     name: str
 
-    def receive(self) -> Sequence[Arrived]:
+    def receive(self) -> Sequence[ReceivedSignal]:
         """Return the signals that arrived and aren't done yet, oldest first. Doesn't block.
 
         Raises:
@@ -56,21 +56,21 @@ class Channel(Protocol):
 
 
 @runtime_checkable
-class KeepsPlace(Protocol):
+class ResumableChannel(Protocol):
     """A channel that resumes at a given position, instead of deleting signals."""
 
     @property
-    def place(self) -> Mapping[str, Any] | None:
+    def position(self) -> Mapping[str, Any] | None:
         """The position after all signals that ``receive`` returned, as JSON; None before the first one."""
         ...
 
-    def resume(self, place: Mapping[str, Any] | None) -> None:
+    def resume(self, position: Mapping[str, Any] | None) -> None:
         """Resume at a committed position, None if there is none; called before each poll."""
         ...
 
 
 @dataclass(frozen=True)
-class ChannelPlaces:
+class ChannelContext:
     """Locations and settings of one connector's channels.
 
     Args:
@@ -87,7 +87,7 @@ class ChannelPlaces:
 
 
 def open_channels(
-    names: Sequence[str], context: ChannelPlaces, builders: Mapping[str, Callable[[], Channel]] | None = None
+    names: Sequence[str], context: ChannelContext, builders: Mapping[str, Callable[[], Channel]] | None = None
 ) -> list[Channel]:
     """Open the channels that a declaration names, except ``source``.
 
@@ -113,7 +113,7 @@ def open_channels(
     return opened
 
 
-def _build(name: str, context: ChannelPlaces) -> Channel:
+def _build(name: str, context: ChannelContext) -> Channel:
     module, _, attribute = name.partition(":")
     try:
         built = getattr(importlib.import_module(module), attribute)(context.connector, dict(context.settings))

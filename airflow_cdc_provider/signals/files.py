@@ -23,7 +23,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from airflow_cdc_provider.exceptions import ConfigurationError, TransientError
-from airflow_cdc_provider.signals.signal import Arrived, signal_of_text
+from airflow_cdc_provider.signals.signal import ReceivedSignal, signal_of_text
 
 _LARGEST_BYTES: Final = 1 << 20
 """A signal has a few hundred; a larger file isn't a signal file."""
@@ -43,7 +43,7 @@ class FileChannel:
         self._path = path
         self._read: dict[Path, int] = {}
 
-    def receive(self) -> Sequence[Arrived]:
+    def receive(self) -> Sequence[ReceivedSignal]:
         """Rename the file, and read all renamed files that aren't committed.
 
         Raises:
@@ -55,7 +55,7 @@ class FileChannel:
                 if self._path.stat().st_size:
                     self._path.rename(self._path.with_name(f"{self._path.name}{_TAKEN}{_stamp()}"))
             self._read = {}
-            arrived: list[Arrived] = []
+            arrived: list[ReceivedSignal] = []
             for taken in self._taken():
                 text = _read(taken)
                 self._read[taken] = len(text)
@@ -97,7 +97,7 @@ class FolderChannel:
         self._folder = folder
         self._read: list[Path] = []
 
-    def receive(self) -> Sequence[Arrived]:
+    def receive(self) -> Sequence[ReceivedSignal]:
         """Read all files of the folder.
 
         Raises:

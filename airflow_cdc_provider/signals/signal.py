@@ -14,7 +14,7 @@ A signal has an ``id``, a ``type`` and ``data``, as in Debezium::
 ========================  ===================================================================================
 
 Channels may contain arbitrary content, so no function here raises for what it reads: content that isn't a
-signal becomes a :class:`NoSignal`, which is logged and recorded, and capture continues.
+signal becomes a :class:`MalformedSignal`, which is logged and recorded, and capture continues.
 """
 
 from __future__ import annotations
@@ -56,7 +56,7 @@ class Signal:
 
 
 @dataclass(frozen=True)
-class NoSignal:
+class MalformedSignal:
     """Content of a channel that isn't a valid signal.
 
     Args:
@@ -70,11 +70,11 @@ class NoSignal:
     reason: str
 
 
-Arrived = Signal | NoSignal
+ReceivedSignal = Signal | MalformedSignal
 """What a channel receives."""
 
 
-def signal_of(given: object, channel: str, *, otherwise: str) -> Arrived:
+def signal_of(given: object, channel: str, *, otherwise: str) -> ReceivedSignal:
     """Read a signal from a mapping with ``id``, ``type`` and ``data``.
 
     Args:
@@ -83,33 +83,35 @@ def signal_of(given: object, channel: str, *, otherwise: str) -> Arrived:
         otherwise: The id of a signal that has none.
     """
     if not isinstance(given, Mapping):
-        return NoSignal(otherwise, channel, f"it is not a JSON object: {_shown(given)}")
+        return MalformedSignal(otherwise, channel, f"it is not a JSON object: {_shown(given)}")
     identity = given.get("id")
     # A lone surrogate, which JSON can contain, would break storing and logging the id.
     name = otherwise if identity in (None, "") else str(identity).encode(errors="replace").decode()
     return signal_from(name, given.get("type"), given.get("data"), channel)
 
 
-def signal_from(identity: str, kind: object, data: object, channel: str) -> Arrived:
+def signal_from(identity: str, kind: object, data: object, channel: str) -> ReceivedSignal:
     """Read a signal from its three parts; ``data`` may be a mapping, its JSON text, or empty."""
     if not isinstance(kind, str) or kind not in TYPES:
-        return NoSignal(identity, channel, f"its type is {_shown(kind)}, not one of {', '.join(TYPES)}")
+        return MalformedSignal(
+            identity, channel, f"its type is {_shown(kind)}, not one of {', '.join(TYPES)}"
+        )
     if isinstance(data, str):
         try:
             data = json.loads(data) if data.strip() else None
         except (ValueError, RecursionError) as error:
-            return NoSignal(identity, channel, f"its data is not JSON: {error}")
+            return MalformedSignal(identity, channel, f"its data is not JSON: {error}")
     if data is not None and not isinstance(data, Mapping):
-        return NoSignal(identity, channel, f"its data is not a JSON object: {_shown(data)}")
+        return MalformedSignal(identity, channel, f"its data is not a JSON object: {_shown(data)}")
     return Signal(identity, kind, data or {}, channel)
 
 
-def signal_of_text(text: str, channel: str, *, otherwise: str) -> Arrived:
+def signal_of_text(text: str, channel: str, *, otherwise: str) -> ReceivedSignal:
     """Read a signal from one JSON object's text."""
     try:
         given = json.loads(text)
     except (ValueError, RecursionError) as error:
-        return NoSignal(otherwise, channel, f"it is not JSON: {error}")
+        return MalformedSignal(otherwise, channel, f"it is not JSON: {error}")
     return signal_of(given, channel, otherwise=otherwise)
 
 

@@ -12,72 +12,72 @@ from typing import Any, Final, Protocol, runtime_checkable
 
 import pyarrow as pa
 
-from airflow_cdc_provider.signals.signal import Arrived
+from airflow_cdc_provider.signals.signal import ReceivedSignal
 from airflow_cdc_provider.sources.base import ChunkPlan, Codec, Offset, SnapshotPlan
-from airflow_cdc_provider.sources.stream_numbers import StreamNumbers
+from airflow_cdc_provider.sources.stream_metrics import StreamMetrics
 
-PassedOver = Counter[tuple[str, str]]
+SkippedCounts = Counter[tuple[str, str]]
 """Number of skipped updates or messages, by origin and reason."""
 
 
 @runtime_checkable
-class ReadsSeveral(Protocol):
+class ReadsPartitions(Protocol):
     """A reader that can read several partitions over one connection."""
 
-    def read_several(self, parts: Iterable[Any]) -> Iterator[pa.RecordBatch]:
+    def read_sequentially(self, parts: Iterable[Any]) -> Iterator[pa.RecordBatch]:
         """Read partitions in sequence, over one connection."""
         ...
 
 
 @runtime_checkable
-class CountsPassedOver(Protocol):
+class CountsSkipped(Protocol):
     """A reader that counts what it skips."""
 
-    def read_counting(self, part: Any, skipped: PassedOver) -> Iterator[pa.RecordBatch]:
+    def read_with_skip_counts(self, part: Any, skipped: SkippedCounts) -> Iterator[pa.RecordBatch]:
         """Read one partition; add the skipped updates to ``skipped`` when the partition is exhausted."""
         ...
 
 
-ReadingCounts = Counter[str]
+ReadMetrics = Counter[str]
 """Metrics of the tasks that read a batch.
 
 ``wait_us`` is the time spent waiting for the server, ``parse_us`` and ``convert_us`` the processing time.
 Tasks with streams of their own add ``events``, ``bytes`` and ``disconnects``. ``creates``, ``updates``,
 ``deletes``, ``filtered``, ``broken`` and ``transactions`` are those of
-:class:`.stream_numbers.StreamNumbers`. A source that paces each table separately adds ``events <table>`` and
+:class:`.stream_metrics.StreamMetrics`. A source that paces each table separately adds ``events <table>`` and
 ``bytes <table>``.
 """
 
 
 @runtime_checkable
-class TellsReading(Protocol):
+class ReportsReadMetrics(Protocol):
     """A reader that reports metrics of its reads."""
 
-    def read_telling(self, part: Any, counts: ReadingCounts) -> Iterator[pa.RecordBatch]:
+    def read_with_metrics(self, part: Any, counts: ReadMetrics) -> Iterator[pa.RecordBatch]:
         """Read one partition; add its metrics to ``counts`` when the partition is exhausted."""
         ...
 
 
 @runtime_checkable
-class HearsReading(Protocol):
+class BatchReadListener(Protocol):
     """A source that adapts its next batch to the metrics of the last one."""
 
-    def heard(self, reading: ReadingCounts) -> None:
+    def on_batch_read(self, reading: ReadMetrics) -> None:
         """Process the metrics of a committed batch."""
         ...
 
 
 @runtime_checkable
-class NamesRows(Protocol):
+class DescribesRows(Protocol):
     """A snapshot reader that can describe a row in readable form."""
 
-    def row_in_words(self, rows: pa.RecordBatch) -> str:
+    def describe_row(self, rows: pa.RecordBatch) -> str:
         """Describe the last row of a batch in a line of at most 1000 characters."""
         ...
 
 
 @runtime_checkable
-class InheritsRows(Protocol):
+class HasReplacedFeeds(Protocol):
     """A codec whose row keys contain names of feeds that other feeds have replaced."""
 
     def families(self, keys: pa.Array) -> pa.Array | None:
@@ -86,19 +86,19 @@ class InheritsRows(Protocol):
 
 
 @runtime_checkable
-class CountsDisconnects(Protocol):
+class ReportsDisconnects(Protocol):
     """A snapshot reader that reconnects after lost connections."""
 
-    def counting(self, lost: Callable[[int], None]) -> Callable[[Any], Iterator[pa.RecordBatch]]:
+    def counting_disconnects(self, lost: Callable[[int], None]) -> Callable[[Any], Iterator[pa.RecordBatch]]:
         """Return a reader that calls the picklable function ``lost`` with 1 for each lost connection."""
         ...
 
 
 @runtime_checkable
-class CountsStreams(Protocol):
+class ReportsStreamMetrics(Protocol):
     """A source that reads a server's stream and reports its metrics."""
 
-    def stream_numbers(self) -> Mapping[str, StreamNumbers]:
+    def stream_metrics(self) -> Mapping[str, StreamMetrics]:
         """Return the metrics of this process' streams so far, per origin."""
         ...
 
@@ -111,10 +111,10 @@ class HasManyFeeds(Protocol):
 
 
 @runtime_checkable
-class HearsStop(Protocol):
+class Cancellable(Protocol):
     """A source that may wait long for its server and can be cancelled while it waits."""
 
-    def stop_when(self, stopping: Callable[[], bool]) -> None:
+    def cancel_when(self, stopping: Callable[[], bool]) -> None:
         """Set the function that returns whether a clean stop was requested."""
         ...
 
@@ -123,13 +123,13 @@ class HearsStop(Protocol):
 class SnapshotsFromOffset(Protocol):
     """A source whose snapshots are aligned with the position of its feed."""
 
-    def stand_at(self, offset: Offset) -> None:
+    def seek_to(self, offset: Offset) -> None:
         """Set the stored offset; called before a snapshot is planned."""
         ...
 
 
 @runtime_checkable
-class LearnsSchemas(Protocol):
+class HasSchemaHistory(Protocol):
     """A source whose changes can only be decoded with a schema history, which the source itself may not have.
 
     Its reader quarantines changes that match no known schema (kind ``quarantine``) and emits schema changes
@@ -156,7 +156,7 @@ class LearnsSchemas(Protocol):
         """Return messages about parts of the schema that keep mirrors from being updated."""
         ...
 
-    def may_land(self, reason: str) -> bool:
+    def may_become_readable(self, reason: str) -> bool:
         """Return whether more schemas may make records readable that were quarantined for a reason code."""
         ...
 
@@ -174,7 +174,7 @@ FIELD_COUNTS: Final = pa.schema(
         pa.field("name", pa.string()),
         pa.field("kind", pa.int64()),
         pa.field("count", pa.int64()),
-        pa.field("place", pa.int64()),
+        pa.field("first_index", pa.int64()),
         pa.field("whole", pa.bool_()),
     ]
 )
@@ -183,21 +183,21 @@ document; and whether the batch lists all fields."""
 
 
 @runtime_checkable
-class RevisitsRows(Protocol):
+class RewritesRows(Protocol):
     """A codec that may require rows without pending changes to be rewritten."""
 
     @property
-    def revisit(self) -> str:
+    def rows_to_rewrite(self) -> str:
         """SQL predicate of the mirror's rows that must be rewritten, empty for none."""
         ...
 
 
 @runtime_checkable
-class LearnsColumns(RevisitsRows, Protocol):
+class InfersColumns(RewritesRows, Protocol):
     """A codec that infers columns from the rows."""
 
     @property
-    def learns_columns(self) -> bool:
+    def infers_columns(self) -> bool:
         """Whether the columns of this table are inferred."""
         ...
 
@@ -215,7 +215,7 @@ class LearnsColumns(RevisitsRows, Protocol):
 
 
 @runtime_checkable
-class ReadsInBatches(Protocol):
+class PollsTables(Protocol):
     """A source with tables that have no change feed and are polled in batches."""
 
     def in_batches(self, table: str) -> bool:
@@ -233,7 +233,7 @@ class ReadsInBatches(Protocol):
         ...
 
     @property
-    def batch_seconds(self) -> float:
+    def batch_interval_seconds(self) -> float:
         """Minimum time between the starts of two reads, in seconds."""
         ...
 
@@ -252,11 +252,11 @@ class FindsGaps(Protocol):
 
 
 @runtime_checkable
-class FeedIsWhole(Protocol):
+class FeedIsComplete(Protocol):
     """A source whose feed is complete, so that tables are never read directly."""
 
     @property
-    def feed_is_whole(self) -> bool:
+    def feed_is_complete(self) -> bool:
         """Whether the feed is complete."""
         ...
 
@@ -269,7 +269,7 @@ class RenamesTables(Protocol):
     replaces. Changes of dropped tables can be decoded up to the drop.
     """
 
-    def arrival(self, payload: bytes) -> str:
+    def describe_arrival(self, payload: bytes) -> str:
         """Describe how the rows arrived, given the payload of such a record."""
         ...
 
@@ -345,7 +345,7 @@ class ReadsChunks(Protocol):
         """
         ...
 
-    def show_key(self, key: str) -> str:
+    def format_key(self, key: str) -> str:
         """Format a key for display; empty for an empty key."""
         ...
 
@@ -354,16 +354,16 @@ class ReadsChunks(Protocol):
 class CarriesSignals(Protocol):
     """A source whose feed may contain signals, as rows of one table."""
 
-    def signals_of(self, payloads: Sequence[bytes]) -> Sequence[Arrived]:
+    def parse_signals(self, payloads: Sequence[bytes]) -> Sequence[ReceivedSignal]:
         """Parse signals from the payloads of changes of that table, in the order of the feed."""
         ...
 
 
 @runtime_checkable
-class WritesMarks(Protocol):
+class WritesWatermarks(Protocol):
     """A source that can write watermarks around chunks into its feed."""
 
-    def write_marks(self, table: str, chunks: Sequence[str], strategy: str, *, opening: bool) -> None:
+    def write_watermarks(self, table: str, chunks: Sequence[str], strategy: str, *, opening: bool) -> None:
         """Write the opening or closing watermarks of chunks.
 
         Args:

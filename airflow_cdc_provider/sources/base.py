@@ -131,7 +131,7 @@ class SnapshotPlan:
             and the snapshot is complete, so older rows of the mirror that it doesn't contain must be read
             again. 0 if the snapshot may be incomplete.
         reached: The position at which the next read of a polled table resumes
-            (:meth:`.abilities.ReadsInBatches.plan_batch`).
+            (:meth:`.abilities.PollsTables.plan_batch`).
         partial: Whether it reads only a part of the table and so never replaces rows.
         others: Positions of further feeds with rows of the table; the snapshot fences them too.
     """
@@ -211,7 +211,7 @@ class Codec(Protocol):
         ...
 
     @property
-    def lived_by(self) -> tuple[str, ...] | None:
+    def liveness_columns(self) -> tuple[str, ...] | None:
         """The columns that kept rows alive at the last merge and still do; None if that is all of them."""
         ...
 
@@ -295,7 +295,7 @@ class Source(Protocol):
         """
         ...
 
-    def after_loss(self) -> Offset | None:
+    def offset_after_loss(self) -> Offset | None:
         """Return where capture resumes if the data after its offset are lost; None: the earliest position."""
         ...
 

@@ -27,7 +27,7 @@ Stored = tuple[Mapping[str, Any], Mapping[str, Any]]
 _JAVA: Final = b"\xac\xed\x00\x05"
 
 
-def is_stored_by_connect(content: bytes, members: Iterable[str]) -> bool:
+def is_connect_offset_file(content: bytes, members: Iterable[str]) -> bool:
     """Return whether a file contains offsets in one of these formats rather than ours.
 
     Args:
@@ -45,7 +45,7 @@ def is_stored_by_connect(content: bytes, members: Iterable[str]) -> bool:
     return isinstance(first, dict) and bool({"offsets", "partition", *members} & set(first))
 
 
-def read_stored(content: bytes, database: str) -> list[Stored]:
+def read_connect_offsets(content: bytes, database: str) -> list[Stored]:
     """Read all offsets of a file.
 
     Args:

@@ -17,8 +17,8 @@ from typing import Any
 
 import pyarrow as pa
 
+from airflow_cdc_provider.custom_classes import load_custom
 from airflow_cdc_provider.exceptions import ConfigurationError
-from airflow_cdc_provider.plugins import load_plugin
 from airflow_cdc_provider.sources.connect_metadata import CONNECT_NAME
 
 
@@ -114,6 +114,6 @@ def _pattern(name: str, values: Mapping[str, Any]) -> str:
 
 
 def _load(name: str, values: Mapping[str, Any]) -> Converter:
-    found = load_plugin(f"converter {name}", str(values.get("type", "")))
+    found = load_custom(f"converter {name}", str(values.get("type", "")))
     settings = {key: value for key, value in values.items() if key not in ("type", "columns")}
     return Converter(name, found, settings)

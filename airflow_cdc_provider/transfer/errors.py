@@ -38,7 +38,7 @@ def write_note(errors: Store, segment: Segment, reason: str, *, lost: bool) -> N
     errors.write(segment.name + NOTE_SUFFIX, [json.dumps(note).encode()])
 
 
-def tells_loss(errors: Store, name: str) -> bool:
+def reports_loss(errors: Store, name: str) -> bool:
     """Return whether the note of a segment reports lost changes.
 
     Args:

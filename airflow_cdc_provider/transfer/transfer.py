@@ -14,7 +14,7 @@ from typing import Final, Literal
 
 from airflow_cdc_provider.exceptions import CdcError, ConfigurationError, CorruptInput
 from airflow_cdc_provider.transfer.disposal import CommitLogTransfer
-from airflow_cdc_provider.transfer.errors import NOTE_SUFFIX, tells_loss, write_note
+from airflow_cdc_provider.transfer.errors import NOTE_SUFFIX, reports_loss, write_note
 from airflow_cdc_provider.transfer.layout import Source, Target, Vanished
 from airflow_cdc_provider.transfer.pace import Pace
 from airflow_cdc_provider.transfer.segments import Index, Segment
@@ -261,7 +261,7 @@ class Transfer:
                 continue
             self.target.bring(_finished(segment), errors, segment.size_bytes, self.pace)
             errors.remove(segment)
-            if not tells_loss(errors.store, segment.name):  # capture marks the tables by the note
+            if not reports_loss(errors.store, segment.name):  # capture marks the tables by the note
                 errors.store.remove(segment.name + NOTE_SUFFIX)
             counts.copied += 1
 

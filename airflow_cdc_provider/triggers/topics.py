@@ -44,7 +44,7 @@ class _TopicTrigger(ObservingTrigger):
 
     async def observe(self, given: Given) -> Observation:
         """Check in a thread: the library's calls block."""
-        settings = ClientSettings(given.connection, consumer=self.consumer, retry_seconds=30.0)
+        settings = ClientSettings(given.connection, consumer=self.consumer, retry_timeout_seconds=30.0)
         return await asyncio.to_thread(self.look, settings, given)
 
 
@@ -106,7 +106,7 @@ class ConsumerLagTrigger(_TopicTrigger):
         every_topic: Whether to include topics for which the group has committed no offset.
         without: Names of excluded topics.
         max_lag: The greatest allowed number of unread messages.
-        wait_for_begin: Whether to wait for a group that has committed no offset.
+        wait_for_first_commit: Whether to wait for a group that has committed no offset.
         arguments: Further arguments, as for all triggers of topics.
     """
 
@@ -118,7 +118,7 @@ class ConsumerLagTrigger(_TopicTrigger):
         every_topic: bool,
         without: Sequence[str],
         max_lag: int,
-        wait_for_begin: bool,
+        wait_for_first_commit: bool,
         **arguments: Any,
     ) -> None:
         super().__init__(
@@ -127,7 +127,7 @@ class ConsumerLagTrigger(_TopicTrigger):
             every_topic=every_topic,
             without=list(without),
             max_lag=max_lag,
-            wait_for_begin=wait_for_begin,
+            wait_for_first_commit=wait_for_first_commit,
             **arguments,
         )
         self.group_id = group_id
@@ -135,7 +135,7 @@ class ConsumerLagTrigger(_TopicTrigger):
         self.every_topic = every_topic
         self.without = tuple(without)
         self.max_lag = max_lag
-        self.wait_for_begin = wait_for_begin
+        self.wait_for_first_commit = wait_for_first_commit
 
     def look(self, settings: ClientSettings, given: Given) -> Observation:
         """Measure the lag."""
@@ -146,7 +146,7 @@ class ConsumerLagTrigger(_TopicTrigger):
             self.topics,
             every_topic=self.every_topic,
             without=self.without,
-            wait_for_begin=self.wait_for_begin,
+            wait_for_first_commit=self.wait_for_first_commit,
             max_lag=self.max_lag,
         )
         near = lag.lag is not None and lag.lag <= self.max_lag

@@ -47,7 +47,7 @@ def fed_back(result: Reconciled) -> pa.Table:
         "op": pa.array([0] * count, pa.int8()),
         "state": rows["state"],
     }
-    return pa.concat_tables([pa.table(mirror, CONTRIBUTION_SCHEMA), result.side])
+    return pa.concat_tables([pa.table(mirror, CONTRIBUTION_SCHEMA), result.tombstones])
 
 
 def as_kept(result: Reconciled) -> Kept:
@@ -58,11 +58,11 @@ def as_kept(result: Reconciled) -> Kept:
     }
     side = {
         (r["key"], r["scope"], r["clustering"], r["clustering_end"]): (r["state"], r["generation"])
-        for r in result.side.to_pylist()
+        for r in result.tombstones.to_pylist()
     }
     assert len(live) == result.live.num_rows
-    assert len(side) == result.side.num_rows
-    keys = result.doubtful_keys.to_pylist()
+    assert len(side) == result.tombstones.num_rows
+    keys = result.unresolved_keys.to_pylist()
     assert len(keys) == len(set(keys))
     return Kept(live, side, frozenset(keys))
 

@@ -18,7 +18,7 @@ from airflow.dag_processing.dagbag import DagBag
 
 from airflow_cdc_provider.connector import load_connector
 from airflow_cdc_provider.events.encoder import text_of
-from airflow_cdc_provider.jobs.events.damage import Damage
+from airflow_cdc_provider.jobs.events.skipped_records import SkippedRecords
 from airflow_cdc_provider.jobs.offline.recordings import Recording, event_lines
 from airflow_cdc_provider.operators.transfer import CommitLogTransferOperator
 from airflow_cdc_provider.transfer.shipper import Settings, Shipper
@@ -98,7 +98,7 @@ class Cluster:
         """Return the events of what lies in the landing area."""
         recording = Recording(self.landing, str(RECORDING / "schema.cql"), 1_800_000_000_000_000_000)
         connector = replace(load_connector(self.declaration), tables=(".*",))
-        lines = event_lines(connector, recording, Damage(strict=True))
+        lines = event_lines(connector, recording, SkippedRecords(strict=True))
         return [json.loads(line) for chunk in lines for line in text_of(chunk).splitlines()]
 
     def is_free(self, host_id: str) -> bool:

@@ -125,7 +125,7 @@ class EnvelopeOptions:
     static_keys: Literal["partition", "null"] = "partition"
 
 
-def schema_lead(prefix: str, keyspace: str, table: str) -> str:
+def schema_name_prefix(prefix: str, keyspace: str, table: str) -> str:
     """Return the prefix of schema names of a table."""
     return f"{prefix}.{keyspace}.{table}."
 
@@ -147,7 +147,7 @@ def build(
         partition: Names of its partition key columns.
         options: Options of the envelope.
     """
-    shape = _Shape(events, schema_lead(options.topics.prefix, keyspace, table), partition, options)
+    shape = _Shape(events, schema_name_prefix(options.topics.prefix, keyspace, table), partition, options)
     count = events.num_rows
     deletes = pc.equal(events["op"], "d").to_numpy(zero_copy_only=False)
     before, before_image = shape.before(deletes)

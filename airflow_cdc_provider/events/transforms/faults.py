@@ -21,15 +21,18 @@ from airflow_cdc_provider.events.transforms.chain import some_rows
 from airflow_cdc_provider.events.transforms.pieces import Piece
 from airflow_cdc_provider.exceptions import ConfigurationError
 
-MOST_FAULTS: Final = 1000
+MAX_FAULTS: Final = 1000
 """Maximum per batch; more faults indicate an error in the declaration, not in records."""
 
 Encode = Callable[[Sequence[Piece]], pa.RecordBatch]
 """Transforms and encodes pieces."""
 
 
-def made_with_faults(
-    pieces: Sequence[Piece], encode_some: Encode, converters: Converters, registrar: Answering | None = None
+def encode_with_faults(
+    pieces: Sequence[Piece],
+    encode_some: Encode,
+    converters: Converters,
+    registrar: RecordingRegistrar | None = None,
 ) -> pa.RecordBatch:
     """Encode records, with one faulty record for each row that can't be encoded.
 
@@ -43,7 +46,7 @@ def made_with_faults(
         Batch of ``converters.record_schema``, in row order.
 
     Raises:
-        ConfigurationError: The registry rejects a schema; or more than :data:`MOST_FAULTS` rows can't be
+        ConfigurationError: The registry rejects a schema; or more than :data:`MAX_FAULTS` rows can't be
             encoded.
     """
     batches: list[pa.RecordBatch] = []
@@ -59,7 +62,7 @@ def made_with_faults(
                 raise
             if len(some) == 1 and len(some[0].rows) == 1:
                 faults += 1
-                if faults > MOST_FAULTS:
+                if faults > MAX_FAULTS:
                     raise
                 batches.append(_faulty_record(some[0], converters, error))
                 return
@@ -75,7 +78,7 @@ def made_with_faults(
 
 
 @dataclass
-class Answering:
+class RecordingRegistrar:
     """A registrar that records its last error.
 
     Args:

@@ -61,7 +61,7 @@ def mark_arrivals(
             continue
         snapshot = found.snapshots.get(table)
         if snapshot is None or bytes.fromhex(snapshot.position) <= bytes(row["position"]):
-            reason = source.arrival(bytes(row["payload"]))
+            reason = source.describe_arrival(bytes(row["payload"]))
             log.info("%s: %s: its snapshot is due", table, reason)
             found = found.with_loss([table], now_us, reason)
     if ended:

@@ -22,14 +22,14 @@ from airflow_cdc_provider.jobs.resuming.progress import Progress
 from airflow_cdc_provider.jobs.spark.read import new_counts, read_partitions
 from airflow_cdc_provider.lake.changes_table import ChangesState, OriginChanges, join_origins
 from airflow_cdc_provider.sources.abilities import (
-    CountsPassedOver,
+    BatchReadListener,
+    CountsSkipped,
     FindsGaps,
     HasManyFeeds,
-    HearsReading,
-    LearnsSchemas,
-    PassedOver,
-    ReadingCounts,
-    TellsReading,
+    HasSchemaHistory,
+    ReadMetrics,
+    ReportsReadMetrics,
+    SkippedCounts,
 )
 from airflow_cdc_provider.sources.base import ReadLimit
 
@@ -43,9 +43,9 @@ class CaptureCounts:
 
     Percentiles of joined captures can't be computed: the greater ones are kept.
 
-    ``quarantined`` counts all quarantined records after the capture; ``passed_over`` the skipped changes (for
+    ``quarantined`` counts all quarantined records after the capture; ``skipped`` the skipped changes (for
     Cassandra, updates of other tables) by origin and reason; ``segments`` the segments of its batches;
-    ``reading`` the read metrics of tasks (:data:`~airflow_cdc_provider.sources.abilities.ReadingCounts`).
+    ``reading`` the read metrics of tasks (:data:`~airflow_cdc_provider.sources.abilities.ReadMetrics`).
     Planning batches on the driver took ``plan_seconds``; reading, converting and writing them
     ``commit_seconds``.
     """
@@ -55,7 +55,7 @@ class CaptureCounts:
     quarantined: int = 0
     seconds: float = 0.0
     origins: Sequence[OriginChanges] = ()
-    passed_over: Mapping[tuple[str, str], int] = field(default_factory=dict)
+    skipped: Mapping[tuple[str, str], int] = field(default_factory=dict)
     segments: SegmentTally = field(default_factory=SegmentTally)
     reading: Mapping[str, int] = field(default_factory=dict)
     plan_seconds: float = 0.0
@@ -63,8 +63,8 @@ class CaptureCounts:
 
     def joined(self, later: CaptureCounts) -> CaptureCounts:
         """Return this capture and a later one of the same job as one."""
-        skipped = Counter(self.passed_over)
-        skipped.update(later.passed_over)
+        skipped = Counter(self.skipped)
+        skipped.update(later.skipped)
         return CaptureCounts(
             self.batches + later.batches,
             self.changes + later.changes,
@@ -136,11 +136,11 @@ def _capture(context: JobContext) -> CaptureCounts:
     context.learn(first)
     if isinstance(source, FindsGaps):
         progress, state = close_gaps(context, source, progress, state)
-    seen = list(source.schema_records()) if isinstance(source, LearnsSchemas) else []
+    seen = list(source.schema_records()) if isinstance(source, HasSchemaHistory) else []
     schema_changed = bool(seen)
     reader = source.reader()
-    skipped_counts = new_counts(context.spark) if isinstance(reader, CountsPassedOver) else None
-    reading = new_counts(context.spark) if isinstance(reader, TellsReading) else None
+    skipped_counts = new_counts(context.spark) if isinstance(reader, CountsSkipped) else None
+    reading = new_counts(context.spark) if isinstance(reader, ReportsReadMetrics) else None
     planned = committed = 0.0
     batches = captured = landed = quarantined = 0
     segments = SegmentTally()
@@ -154,7 +154,7 @@ def _capture(context: JobContext) -> CaptureCounts:
             progress = progress.with_source(plan.end)
             rows = (
                 read_partitions(
-                    context.spark, reader, plan.partitions, passed_over=skipped_counts, reading=reading
+                    context.spark, reader, plan.partitions, skipped=skipped_counts, reading=reading
                 )
                 if plan.partitions
                 else None
@@ -162,7 +162,7 @@ def _capture(context: JobContext) -> CaptureCounts:
             seen += plan.records
             schema_changed = schema_changed or bool(plan.records)
             began = time.monotonic()
-            before: ReadingCounts = Counter() if reading is None else Counter(reading.value)
+            before: ReadMetrics = Counter() if reading is None else Counter(reading.value)
             try:
                 state = changes.append_batch(rows, progress.to_offset(), state, extra_rows=seen)
             except Exception:
@@ -170,8 +170,8 @@ def _capture(context: JobContext) -> CaptureCounts:
                 raise
             committing = time.monotonic() - began
             committed += committing
-            if reading is not None and isinstance(source, HearsReading):
-                source.heard(Counter(reading.value) - before)
+            if reading is not None and isinstance(source, BatchReadListener):
+                source.on_batch_read(Counter(reading.value) - before)
             batches += 1
             captured += state.appended - len(seen)
             seen = []
@@ -196,7 +196,7 @@ def _capture(context: JobContext) -> CaptureCounts:
         origins = changes.origins(first, state.batch, latencies=latencies, per_table=per_table)
     if reading is not None:
         context.reading.update(reading.value)
-    if isinstance(source, LearnsSchemas):
+    if isinstance(source, HasSchemaHistory):
         if seen:
             state = changes.append_batch(None, progress.to_offset(), state, extra_rows=seen)
         if schema_changed or captured:
@@ -205,7 +205,7 @@ def _capture(context: JobContext) -> CaptureCounts:
     else:
         quarantined = sum(origin.quarantined for origin in origins)
     seconds = time.monotonic() - started
-    skipped = PassedOver() if skipped_counts is None else skipped_counts.value
+    skipped = SkippedCounts() if skipped_counts is None else skipped_counts.value
     if skipped:
         log.info(
             "%s: skipped, by origin and reason: %s", context.connector.name, dict(sorted(skipped.items()))
@@ -224,7 +224,7 @@ def _capture(context: JobContext) -> CaptureCounts:
     )
 
 
-def _task_metrics(reading: ReadingCounts) -> str:
+def _task_metrics(reading: ReadMetrics) -> str:
     """Format the read metrics of the tasks of one batch."""
     return "; tasks: " + ", ".join(
         f"{name.removesuffix('_us')} {count / 1_000_000:.3f} s" if name.endswith("_us") else f"{name} {count}"
@@ -233,7 +233,7 @@ def _task_metrics(reading: ReadingCounts) -> str:
     )
 
 
-def land_quarantined(context: JobContext, source: LearnsSchemas, state: ChangesState) -> tuple[int, int]:
+def land_quarantined(context: JobContext, source: HasSchemaHistory, state: ChangesState) -> tuple[int, int]:
     """Read quarantined records again with the current schema history.
 
     Returns:

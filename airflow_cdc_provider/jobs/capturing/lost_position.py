@@ -9,7 +9,7 @@ after a gap (:class:`~airflow_cdc_provider.sources.abilities.FindsGaps`) reports
 fail       this run and each later one fail until an operator intervenes; nothing is changed
 fail_once  the run fails, which alerts operators; the next sync takes new snapshots and resumes capture
 snapshot   the same sync takes new snapshots and resumes capture
-go_on      capture resumes after the gap; runs report that mirrors are incomplete until their next snapshot
+continue      capture resumes after the gap; runs report that mirrors are incomplete until their next snapshot
 auto       snapshot with mode when_needed and always; else fail, for holes fail_once
 =========  =================================================================================================
 
@@ -42,16 +42,16 @@ def continue_after_loss(context: JobContext, lost: PositionLost) -> None:
         SnapshotsDue: The tables need new snapshots first.
         PositionLost: An operator must intervene.
     """
-    choice = context.connector.when_lost(hole=False)
+    choice = context.connector.lost_position_action(hole=False)
     if choice == "fail":
         raise lost
     state = context.changes.state()
     progress = Progress.from_offset(state.offset)
     text = "; ".join(part for part in (lost.message, lost.found) if part)
-    after = context.source.after_loss()
-    marked = _marked(context, progress, text, tolerated=choice == "go_on").with_source(after)
+    after = context.source.offset_after_loss()
+    marked = _marked(context, progress, text, tolerated=choice == "continue").with_source(after)
     context.changes.set_offset(marked.to_offset(), state)
-    if choice == "go_on":
+    if choice == "continue":
         log.warning("%s: changes are lost, capture continues without them: %s", context.connector.name, lost)
         return
     raise _due(context, lost.message, lost.found) from lost
@@ -76,12 +76,12 @@ def close_gaps(
         return (progress.with_source(after) if begins else progress), state
     more = f"; and {len(lost) - _MAX_REPORTED} more" if lost[_MAX_REPORTED:] else ""
     text = "; ".join(lost[:_MAX_REPORTED]) + more
-    choice = context.connector.when_lost(hole=True)
+    choice = context.connector.lost_position_action(hole=True)
     if choice == "fail":
         raise PositionLost(text, remedy="set snapshot.on_lost_position to what a run shall do instead")
-    marked = _marked(context, progress, text, tolerated=choice == "go_on").with_source(after)
+    marked = _marked(context, progress, text, tolerated=choice == "continue").with_source(after)
     context.changes.set_offset(marked.to_offset(), state)
-    if choice != "go_on":
+    if choice != "continue":
         raise _due(context, text, "")
     log.warning("%s: changes are lost, capture continues without them: %s", context.connector.name, text)
     state = context.changes.state()

@@ -114,5 +114,9 @@ def heartbeat_producer(
     """
     tuning = {n: v for n, v in settings.producer.items() if n not in ("message.timeout.ms", "linger.ms")}
     tuning |= {"delivery.timeout.ms": int(_RESPONSE_SECONDS * 1000), "linger.ms": 0}
-    fast = replace(settings, producer=tuning, retry_seconds=min(_RESPONSE_SECONDS, settings.retry_seconds))
+    fast = replace(
+        settings,
+        producer=tuning,
+        retry_timeout_seconds=min(_RESPONSE_SECONDS, settings.retry_timeout_seconds),
+    )
     return RecordProducer(fast, positions, topics=topic_maker(connector, fast))

@@ -17,7 +17,7 @@ from airflow_cdc_provider.events.framing import Registrar
 from airflow_cdc_provider.events.notifications import build
 from airflow_cdc_provider.events.transforms.pieces import Piece
 from airflow_cdc_provider.jobs.topics.settings import encoded, registry_settings
-from airflow_cdc_provider.kafka.notices import NoticeProducer
+from airflow_cdc_provider.kafka.notification_producer import NotificationProducer
 from airflow_cdc_provider.kafka.registry import Registry
 from airflow_cdc_provider.kafka.settings import ClientSettings
 from airflow_cdc_provider.notifications.notification import Notification
@@ -35,7 +35,7 @@ class TopicChannel:
     name = "sink"
 
     def __init__(
-        self, connector: Connector, producer: NoticeProducer, registrar: Registrar | None = None
+        self, connector: Connector, producer: NotificationProducer, registrar: Registrar | None = None
     ) -> None:
         self._connector = connector
         self._producer = producer
@@ -50,11 +50,11 @@ class TopicChannel:
         """Send a notification without waiting for a broker."""
         envelope = build(self._connector.notifications.topic, [notification])
         piece = Piece(envelope, np.zeros(1, np.int64))
-        self._producer.hand_over(encoded(self._connector, [piece], self._registrar))
+        self._producer.enqueue(encoded(self._connector, [piece], self._registrar))
 
     def flush(self) -> None:
         """Wait until all are delivered, for some seconds at most."""
-        self._producer.deliver()
+        self._producer.flush()
 
 
 def topic_of_notifications(
@@ -72,5 +72,5 @@ def topic_of_notifications(
     """
     tuning = connector.publish.kafka.producer
     schemas = registry_settings(connector, registry)
-    producer = NoticeProducer(ClientSettings(broker, tuning))
+    producer = NotificationProducer(ClientSettings(broker, tuning))
     return TopicChannel(connector, producer, Registry(schemas) if schemas else None)

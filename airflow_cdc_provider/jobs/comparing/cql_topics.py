@@ -1,6 +1,6 @@
 """Topics of Cassandra and ScyllaDB against mirrors: which events suffice, and how tasks compare them.
 
-:mod:`.told` reads single events, :mod:`.row_comparison` combines them to rows and compares these.
+:mod:`.reported_rows` reads single events, :mod:`.row_comparison` combines them to rows and compares these.
 """
 
 from __future__ import annotations
@@ -20,8 +20,8 @@ from airflow_cdc_provider.connector import Connector
 from airflow_cdc_provider.events.names import adjusted_field
 from airflow_cdc_provider.exceptions import ConfigurationError
 from airflow_cdc_provider.jobs.comparing.differences import OUTCOME_DDL, outcome_of
+from airflow_cdc_provider.jobs.comparing.reported_rows import REPORTED_DDL, RowForm, reported_by
 from airflow_cdc_provider.jobs.comparing.row_comparison import compare_reported
-from airflow_cdc_provider.jobs.comparing.told import REPORTED_DDL, RowForm, told_by
 from airflow_cdc_provider.jobs.topics.settings import converters_of
 from airflow_cdc_provider.sources.cassandra.options import CassandraOptions
 from airflow_cdc_provider.sources.cql.schema import Column, CqlType, TableSchema
@@ -143,7 +143,7 @@ class _ReadTopic:
             changes = batch.filter(pc.equal(batch["kind"], record.CHANGE))
             if changes.num_rows:
                 offsets = _offsets(changes["position"])
-                yield told_by(changes["key"], changes["payload"], offsets, self.form, of_mirror=False)
+                yield reported_by(changes["key"], changes["payload"], offsets, self.form, of_mirror=False)
 
 
 @dataclass(frozen=True)
@@ -155,7 +155,7 @@ class _ReadMirror:
     def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         for batch in batches:
             keys = compact(*read_values(batch["key"]))
-            yield told_by(keys, batch["value"], np.zeros(len(keys), np.int64), self.form, of_mirror=True)
+            yield reported_by(keys, batch["value"], np.zeros(len(keys), np.int64), self.form, of_mirror=True)
 
 
 @dataclass(frozen=True)

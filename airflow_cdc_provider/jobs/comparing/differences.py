@@ -19,7 +19,7 @@ from airflow_cdc_provider.lake.compare import Comparison
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
-_COUNTS: Final = ("equal", "only_left", "only_right", "different", "untold", "not_compared")
+_COUNTS: Final = ("equal", "only_left", "only_right", "different", "unreported", "not_compared")
 _SAMPLES: Final = 20
 OUTCOME_DDL: Final = ", ".join(f"{name} bigint" for name in _COUNTS) + ", samples array<string>"
 
@@ -97,7 +97,7 @@ def table_result(
         "different": found.different,
     }
     left_out: dict[str, Any] = {
-        name: count for name in ("untold", "not_compared") if (count := getattr(found, name))
+        name: count for name in ("unreported", "not_compared") if (count := getattr(found, name))
     }
     if columns_left_out:
         left_out["columns_not_compared"] = list(columns_left_out)

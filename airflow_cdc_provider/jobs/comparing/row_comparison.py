@@ -6,7 +6,7 @@ value, both not expired.
 
 What can't be decided doesn't count as equal:
 
-* Cells that a topic lacks of a row that both sides have (``untold``): they may have been written earlier.
+* Cells that a topic lacks of a row that both sides have (``unreported``): they may have been written earlier.
 * A row with events before a range deletion in its partition (``not_compared``): the range may include it.
 * A row whose values in the topic have all expired, and that the mirror has (``not_compared``).
 * A row that exists only by cells that the topic contains incompletely (``not_compared``).
@@ -20,7 +20,7 @@ from typing import Any, Final
 import numpy as np
 import pyarrow as pa
 
-from airflow_cdc_provider.jobs.comparing.told import (
+from airflow_cdc_provider.jobs.comparing.reported_rows import (
     DELETE,
     DELETE_PARTITION,
     DELETE_RANGE,
@@ -91,7 +91,7 @@ def compare_reported(reported: pa.Table, form: RowForm, now_us: int) -> Comparis
         only_right=int(only[1].sum()),
         different=int(different.sum()),
         samples=tuple(samples[:MOST_SAMPLES]),
-        untold=int((both & ~mismatch & not_in_topic).sum()),
+        unreported=int((both & ~mismatch & not_in_topic).sum()),
         not_compared=int(undecided.sum()),
     )
 

@@ -32,9 +32,9 @@ from airflow_cdc_provider.jobs.reporting.report import report
 from airflow_cdc_provider.jobs.spark.read import read_partitions
 from airflow_cdc_provider.jobs.spec import JobResult, TableResult
 from airflow_cdc_provider.lake.compare import Comparison, compare_tables
-from airflow_cdc_provider.lake.merge_kernel import LIVE, PENDING, STATICS, MergeKernel
+from airflow_cdc_provider.lake.merge_kernel import LIVE, LIVE_STATIC, PENDING, MergeKernel
 from airflow_cdc_provider.lake.mirror import CDC_COLUMN, ID_KEY_BEGINS, spark_schema
-from airflow_cdc_provider.sources.abilities import InheritsRows
+from airflow_cdc_provider.sources.abilities import HasReplacedFeeds
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
@@ -69,7 +69,7 @@ def _verify_table(context: JobContext, table: str) -> TableResult:
         columns=codec.mirror_schema(),
         project=codec.project,
         now_seconds=int(time.time()),
-        statics_apart=bool(len(in_static_table)),
+        static_columns_table=bool(len(in_static_table)),
     )
     plan = context.source.plan_snapshot(table)
     rows = read_partitions(context.spark, context.source.snapshot_reader(), plan.ranges)
@@ -79,13 +79,13 @@ def _verify_table(context: JobContext, table: str) -> TableResult:
         "*", f"cast({PENDING} as tinyint) _from", "cast(null as bigint) _expires_at"
     ).repartition(partitions, "key")
     merged = map_in_arrow(shuffled, kernel, spark_schema(kernel.output_schema))
-    source = merged.where(f"_cdc_kind IN ({LIVE}, {STATICS})")
+    source = merged.where(f"_cdc_kind IN ({LIVE}, {LIVE_STATIC})")
     mirrored = _with_id(mirror.table.read(state.head), own)
-    if state.statics is not None:
+    if state.static_columns is not None:
         # No row has the id of static columns, so both can be compared together.
-        statics = _with_id(mirror.statics.read(state.statics.head), in_static_table)
+        statics = _with_id(mirror.static_columns.read(state.static_columns.head), in_static_table)
         mirrored = mirrored.unionByName(statics, allowMissingColumns=True)
-    families = codec.families if isinstance(codec, InheritsRows) else None
+    families = codec.families if isinstance(codec, HasReplacedFeeds) else None
     found = _compare(source, mirrored, kernel.columns, partitions, families)
     return table_result(
         table,

@@ -12,10 +12,10 @@ from airflow_cdc_provider.connector import Connector
 from airflow_cdc_provider.exceptions import ConfigurationError
 from airflow_cdc_provider.jobs.context import JobContext
 from airflow_cdc_provider.jobs.events.cassandra import lake as cassandra_lake
-from airflow_cdc_provider.jobs.events.damage import Damage
-from airflow_cdc_provider.jobs.events.made import Made, Wanted
+from airflow_cdc_provider.jobs.events.event_batches import EventBatch, EventRequest
 from airflow_cdc_provider.jobs.events.mongodb import lake as mongodb_lake
 from airflow_cdc_provider.jobs.events.scylla import lake as scylla_lake
+from airflow_cdc_provider.jobs.events.skipped_records import SkippedRecords
 from airflow_cdc_provider.jobs.events.sliced import Sliced
 from airflow_cdc_provider.jobs.events.vitess import lake as vitess_lake
 from airflow_cdc_provider.sources.debezium.options import DebeziumOptions
@@ -26,28 +26,30 @@ from airflow_cdc_provider.sources.vitess.options import VitessOptions
 _NO_EVENTS: Final = "source debezium has no events to publish: its topics have them already"
 
 
-def captured_records(context: JobContext, request: Wanted, damage: Damage) -> Iterator[Made]:
+def captured_records(
+    context: JobContext, request: EventRequest, skipped: SkippedRecords
+) -> Iterator[EventBatch]:
     """Build the records of batches of a changes table, oldest first.
 
     Args:
         context: The job; with tables in its spec only theirs.
         request: The events to build.
-        damage: Collects skipped records.
+        skipped: Collects skipped records.
 
     Raises:
-        CorruptInput: A record can't be decoded and ``damage`` is strict.
+        CorruptInput: A record can't be decoded and ``skipped`` is strict.
         ConfigurationError: The declaration doesn't match the captured tables.
         TransientError: Rows must be read again and the source doesn't respond.
     """
     if isinstance(context.connector.source, MongodbOptions):
-        return mongodb_lake.captured_records(context, request, damage)
+        return mongodb_lake.captured_records(context, request, skipped)
     if isinstance(context.connector.source, ScyllaOptions):
-        return scylla_lake.captured_records(context, request, damage)
+        return scylla_lake.captured_records(context, request, skipped)
     if isinstance(context.connector.source, VitessOptions):
-        return vitess_lake.captured_records(context, request, damage)
+        return vitess_lake.captured_records(context, request, skipped)
     if isinstance(context.connector.source, DebeziumOptions):
         raise ConfigurationError(_NO_EVENTS)
-    return cassandra_lake.captured_records(context, request, damage)
+    return cassandra_lake.captured_records(context, request, skipped)
 
 
 def sliced_records(context: JobContext, after: int, through: int) -> Sliced:

@@ -55,7 +55,7 @@ def known_statics(
     spark, names = context.spark, CONTRIBUTION_SCHEMA.names
     broadcast_keys = f.broadcast(spark.createDataFrame(pa.table({"key": pc.unique(keys)})))
     fence = newest_generation(state.fences)
-    remembered = context.mirror(codec.table).remembered()
+    remembered = context.mirror(codec.table).tombstone_rows()
     own = remembered.where(f"scope IN ({STATIC}, {PARTITION_DELETION}) AND generation >= {fence}")
     found = own.join(broadcast_keys, "key", "left_semi").select(*names).toArrow().cast(CONTRIBUTION_SCHEMA)
     return statics_of(found, codec, keys, now_seconds, fence)
@@ -78,9 +78,9 @@ def statics_of(
         states = only_columns(found["state"], codec.column_ids)
         found = found.set_column(found.schema.get_field_index("state"), "state", states)
     outcome = reconcile_cells(
-        found, now_seconds, rules=codec.rules, min_generation=generation, statics_apart=True
+        found, now_seconds, rules=codec.rules, min_generation=generation, static_columns_table=True
     )
-    statics = outcome.statics.combine_chunks()
+    statics = outcome.static_columns.combine_chunks()
     owners = pc.index_in(keys, value_set=_one(statics["key"]))
     written = np.full(len(keys), NEVER_WRITTEN)
     contributed = _one(found["key"])

@@ -20,10 +20,10 @@ from airflow_cdc_provider.exceptions import ConfigurationError
 from airflow_cdc_provider.jobs.context import JobContext
 from airflow_cdc_provider.jobs.events.cassandra.merged_cells import CassandraCells
 from airflow_cdc_provider.jobs.events.cassandra.merged_rows import CassandraRows
-from airflow_cdc_provider.jobs.events.damage import Damage
 from airflow_cdc_provider.jobs.events.mirrored import as_bson
 from airflow_cdc_provider.jobs.events.mongodb.records import MongodbRecords
 from airflow_cdc_provider.jobs.events.scylla.merged_rows import ScyllaRows
+from airflow_cdc_provider.jobs.events.skipped_records import SkippedRecords
 from airflow_cdc_provider.jobs.events.vitess.merged_rows import VitessRows
 from airflow_cdc_provider.lake.row_changes import DELETE
 from airflow_cdc_provider.sources.cassandra.options import CassandraOptions
@@ -47,7 +47,7 @@ class RowEvents(Protocol):
         ...
 
     @property
-    def statics_apart(self) -> bool:
+    def static_columns_table(self) -> bool:
         """Whether these are static columns that have separate events.
 
         Each partition whose static columns changed is a row without a state then, and a row has an event if
@@ -55,13 +55,13 @@ class RowEvents(Protocol):
         """
         ...
 
-    def maker(self, now_ns: int, registrar: Registrar | None, damage: Damage) -> RowBuilder:
+    def builder(self, now_ns: int, registrar: Registrar | None, skipped: SkippedRecords) -> RowBuilder:
         """Return a function that builds events.
 
         Args:
             now_ns: Build time of events, ns since 1970.
             registrar: Assigns ids to schemas; None for none.
-            damage: Collects skipped records.
+            skipped: Collects skipped records.
         """
         ...
 
@@ -86,7 +86,7 @@ def row_events(context: JobContext, table: str) -> RowEvents:
 
 def _of_mongodb(context: JobContext, source: MongodbOptions, table: str) -> RowEvents:
     codec = context.source.codec(table, context.mirror(table).state().memory)
-    if getattr(codec, "keeps_state", False):
+    if getattr(codec, "stores_state", False):
         return MongodbRows(context, table, ())
     if source.document_column != "extended_json":
         raise ConfigurationError(
@@ -112,13 +112,13 @@ class MongodbRows:
     columns: tuple[str, ...]
 
     @property
-    def statics_apart(self) -> bool:
+    def static_columns_table(self) -> bool:
         """MongoDB has no static columns."""
         return False
 
-    def maker(self, now_ns: int, registrar: Registrar | None, damage: Damage) -> RowBuilder:
+    def builder(self, now_ns: int, registrar: Registrar | None, skipped: SkippedRecords) -> RowBuilder:
         """Return a function that builds events; see :class:`RowEvents`."""
-        builder = MongodbRecords(self.context.connector, now_ns, damage.skipped, registrar=registrar)
+        builder = MongodbRecords(self.context.connector, now_ns, skipped.by_kind, registrar=registrar)
         database, _, collection = self.table.partition(".")
         form = builder.form(database, collection)
 
@@ -126,11 +126,11 @@ class MongodbRows:
             documents = as_bson(rows[_DOCUMENT]) if self.columns else rows["state"]
             decoded = mongodb_events.decode_snapshot(documents, database, collection, form, rows["version"])
             for row, reason in zip(decoded.undecodable, decoded.reasons, strict=True):
-                damage.add(f"{self.table} at {rows['key'][row].as_py().hex()}", reason)
+                skipped.add(f"{self.table} at {rows['key'][row].as_py().hex()}", reason)
             events = with_operations(decoded.events, rows["op"].take(decoded.events["row"]))
             records, reasons = builder.records(events)
             for row, reason in sorted(reasons.items()):
-                damage.add(f"{self.table} at {rows['key'][row].as_py().hex()}", reason)
+                skipped.add(f"{self.table} at {rows['key'][row].as_py().hex()}", reason)
             return records
 
         return build

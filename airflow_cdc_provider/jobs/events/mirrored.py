@@ -74,7 +74,7 @@ def mirror_events(
         )
     assert isinstance(connector.source, MongodbOptions)
     codec = context.source.codec(table, state.memory)
-    if getattr(codec, "keeps_state", False):
+    if getattr(codec, "stores_state", False):
         return map_in_arrow(
             rows.selectExpr(f"{CDC_COLUMN}.state state"), _MongodbEvents(plain, table), EVENT_DDL
         )
@@ -138,7 +138,7 @@ class _VitessEvents:
                     f"a row of the mirror of {self.table} can't be read",
                     found=next(iter(decoded.unread.values())),
                 )
-            yield _events(builder.made(decoded))
+            yield _events(builder.build(decoded))
 
     def _fields(self, table: str, schema_id: str) -> bytes:
         if schema_id not in self.fields:

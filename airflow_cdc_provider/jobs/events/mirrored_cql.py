@@ -26,16 +26,16 @@ from airflow_cdc_provider.jobs.context import JobContext
 from airflow_cdc_provider.jobs.events.cassandra import datastax_rows
 from airflow_cdc_provider.jobs.events.cassandra import events as cassandra_events
 from airflow_cdc_provider.jobs.events.cassandra.records import excluded_columns
-from airflow_cdc_provider.jobs.events.damage import Damage
 from airflow_cdc_provider.jobs.events.scylla.lake import schemas_of
 from airflow_cdc_provider.jobs.events.scylla.records import ScyllaRecords
+from airflow_cdc_provider.jobs.events.skipped_records import SkippedRecords
 from airflow_cdc_provider.jobs.topics.settings import encoded
 from airflow_cdc_provider.lake.mirror import Mirror, MirrorState
 from airflow_cdc_provider.lake.reconcile import reconcile_cells
 from airflow_cdc_provider.lake.reconcile.columns import only_columns
 from airflow_cdc_provider.lake.row_changes import READ
 from airflow_cdc_provider.sources.cassandra.datastax.rows import RowDecoder
-from airflow_cdc_provider.sources.cassandra.debezium.kept_rows import KeptRowDecoder
+from airflow_cdc_provider.sources.cassandra.debezium.mirror_rows import MirrorRowDecoder
 from airflow_cdc_provider.sources.cassandra.debezium.types import EventTypes
 from airflow_cdc_provider.sources.cassandra.source import CassandraSource
 from airflow_cdc_provider.sources.converters import load_converters
@@ -72,7 +72,7 @@ def cql_mirror_events(
     """
     names = CONTRIBUTION_SCHEMA.names
     rows = mirror.rows(state).where("state IS NOT NULL").select(*names)
-    both = rows.unionByName(mirror.remembered().select(*names))
+    both = rows.unionByName(mirror.tombstone_rows().select(*names))
     partitions = mirror.row_count(state) // _ROWS_PER_PARTITION + 1
     source = context.source
     excluded: tuple[tuple[str, ...], ...] = ()
@@ -121,12 +121,12 @@ class _CqlEvents:
             self.now_us // _SECOND_US,
             rules=self.codec.rules,
             min_generation=self.generation,
-            statics_apart=True,
+            static_columns_table=True,
         )
-        for rows in (outcome.live, outcome.statics):
+        for rows in (outcome.live, outcome.static_columns):
             for batch in rows.combine_chunks().to_batches(max_chunksize=_ROWS_AT_ONCE):
                 if batch.num_rows:
-                    records = self._records(connector, batch, static=rows is outcome.statics)
+                    records = self._records(connector, batch, static=rows is outcome.static_columns)
                     both = [
                         records[name].cast(pa.large_binary()).cast(pa.binary()) for name in ("key", "value")
                     ]
@@ -136,7 +136,9 @@ class _CqlEvents:
         names = ["key", "state", "static_state"]
         states = pa.RecordBatch.from_arrays([rows[name].cast(pa.binary()) for name in names], names)
         if self.log is not None:
-            builder = ScyllaRecords(connector, self.now_us * 1000, LogSchemas(()), Damage(strict=True))
+            builder = ScyllaRecords(
+                connector, self.now_us * 1000, LogSchemas(()), SkippedRecords(strict=True)
+            )
             return builder.of_rows(self.log, _as_read(states), self.codec.schema)
         build = self._whole if connector.publish.envelope == "datastax" else self._cells
         envelope = build(connector, states, static=static)
@@ -145,7 +147,7 @@ class _CqlEvents:
     def _cells(self, connector: Connector, states: pa.RecordBatch, *, static: bool) -> Envelope:
         schema, choices = self.codec.schema, connector.publish.cassandra
         types = EventTypes(choices.decimals, choices.varints, choices.frozen)
-        decoder = KeptRowDecoder(schema, types, load_converters(choices.converters))
+        decoder = MirrorRowDecoder(schema, types, load_converters(choices.converters))
         at = pa.array(np.full(states.num_rows, self.now_us))
         events = decoder.merged_rows(_as_read(states).append_column("at_us", at), static=static)
         options = cassandra_events.envelope_options(connector, "", self.now_us * 1000, self.excluded)

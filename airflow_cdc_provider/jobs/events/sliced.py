@@ -15,8 +15,8 @@ from typing import TYPE_CHECKING, Protocol
 import numpy as np
 import pyarrow as pa
 
-from airflow_cdc_provider.jobs.events.damage import Damage
-from airflow_cdc_provider.jobs.events.made import Made, Wanted
+from airflow_cdc_provider.jobs.events.event_batches import EventBatch, EventRequest
+from airflow_cdc_provider.jobs.events.skipped_records import SkippedRecords
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame
@@ -25,16 +25,18 @@ if TYPE_CHECKING:
 class SliceBuilder(Protocol):
     """Builds the events of records. Picklable; uses neither Spark nor the source's connection."""
 
-    def __call__(self, rows: Iterator[pa.RecordBatch], request: Wanted, damage: Damage) -> Iterator[Made]:
+    def __call__(
+        self, rows: Iterator[pa.RecordBatch], request: EventRequest, skipped: SkippedRecords
+    ) -> Iterator[EventBatch]:
         """Build the events, oldest first.
 
         Args:
             rows: Batches of ``TABLE_SCHEMA`` in the order of the slice: only the requested records.
             request: The events to build.
-            damage: Collects skipped records.
+            skipped: Collects skipped records.
 
         Raises:
-            CorruptInput: A record can't be decoded and ``damage`` is strict.
+            CorruptInput: A record can't be decoded and ``skipped`` is strict.
             ConfigurationError: The declaration doesn't match the captured tables.
         """
         ...

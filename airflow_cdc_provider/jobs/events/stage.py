@@ -13,8 +13,8 @@ from airflow_cdc_provider.events.encoder import text_of, to_lines
 from airflow_cdc_provider.exceptions import ConfigurationError
 from airflow_cdc_provider.jobs.context import JobContext, log
 from airflow_cdc_provider.jobs.events.captured import captured_records, is_strict
-from airflow_cdc_provider.jobs.events.damage import Damage
-from airflow_cdc_provider.jobs.events.made import Wanted
+from airflow_cdc_provider.jobs.events.event_batches import EventRequest
+from airflow_cdc_provider.jobs.events.skipped_records import SkippedRecords
 from airflow_cdc_provider.jobs.events.vitess import lake as vitess_lake
 from airflow_cdc_provider.jobs.spec import JobResult
 from airflow_cdc_provider.jobs.topics.settings import headers_of
@@ -44,15 +44,15 @@ def events(context: JobContext) -> JobResult:
     after = int(context.spec.options.get("after_batch", 0))
     through = context.changes.state().batch
     now_ns = int(context.spec.options.get("now_ns", time.time_ns()))
-    damage = Damage(strict=is_strict(context.connector))
+    skipped = SkippedRecords(strict=is_strict(context.connector))
     headers = headers_of(context.connector)
     target = Path(context.spec.options["path"])
     unfinished = target.with_name(target.name + ".part")
     with unfinished.open("wb") as file:
-        for batch in captured_records(context, Wanted(after, through, now_ns), damage):
+        for batch in captured_records(context, EventRequest(after, through, now_ns), skipped):
             file.write(text_of(to_lines(batch.records, headers)))
         if isinstance(context.connector.source, VitessOptions):
             file.write(text_of(to_lines(vitess_lake.heartbeat_records(context, now_ns), headers)))
     unfinished.replace(target)
     log.info("%s: events of batches %d to %d", context.connector.name, after + 1, through)
-    return JobResult(ok=True, findings=tuple(damage.told()))
+    return JobResult(ok=True, findings=tuple(skipped.report()))

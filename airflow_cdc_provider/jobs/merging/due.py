@@ -74,7 +74,7 @@ def assess(
 
 def unmerged(table: str, state: MirrorState) -> TableResult:
     """Return the result of a table that isn't merged in this run."""
-    return TableResult(table, merged_through=state.merged_through, doubtful=state.doubts)
+    return TableResult(table, merged_through=state.merged_through, unresolved_keys=state.unresolved_keys)
 
 
 def _due(
@@ -89,17 +89,17 @@ def _due(
 ) -> str:
     """Return reason a merge is due, empty if it isn't."""
     options = context.connector.lake.merge
-    if state.expires_next is not None and state.expires_next <= now:
+    if state.earliest_expiry is not None and state.earliest_expiry <= now:
         return "rows have expired"
     if state.merged_through < 0:
         return "the mirror is new"
-    if not pending.rows and not moved and not pending.unseen_before_us:
+    if not pending.rows and not moved and not pending.snapshot_started_us:
         return ""
     if force:
         return "it was requested"
     if moved:
         return "the table was truncated, dropped or replaced"
-    if pending.unseen_before_us:
+    if pending.snapshot_started_us:
         return "a snapshot was completed"
     age = int(now - pending.oldest_captured_seconds)
     if age >= options.freshness_seconds:
@@ -146,7 +146,7 @@ def prepare(
         retry_quarantined: As in :class:`DueTable`.
     """
     codec = context.source.codec(table, state.memory)
-    renewed = codec.drift.renewed
+    renewed = codec.drift.recreated
     statics = codec.static_columns
     mirror.require_layout(statics, codec.drift.replaced)
     mirror.create(codec.mirror_schema(), statics)
@@ -154,7 +154,7 @@ def prepare(
     state = mirror.reserve(state, context.source.reserve(codec, state.memory), clear=renewed)
     for change in mirror.prepare(codec.mirror_schema(), codec.drift, statics):
         log.info("%s: %s", mirror.name, change)
-    state = replace(state, statics=mirror.statics_state())
+    state = replace(state, static_columns=mirror.static_columns_state())
     if renewed:
         log.info("%s: the table was dropped and re-created; its mirror starts over", table)
         # Newer than all fences of the dropped table; later truncations are among the pending fences.

@@ -12,12 +12,12 @@ from airflow_cdc_provider.changes.contribution import CONTRIBUTION_SCHEMA
 from airflow_cdc_provider.changes.worker import map_in_arrow
 from airflow_cdc_provider.jobs.context import JobContext, log
 from airflow_cdc_provider.jobs.merging.due import DueTable
-from airflow_cdc_provider.sources.abilities import FIELD_COUNTS, LearnsColumns
+from airflow_cdc_provider.sources.abilities import FIELD_COUNTS, InfersColumns
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame
 
-_DDL = "name string, kind bigint, count bigint, place bigint, whole boolean"
+_DDL = "name string, kind bigint, count bigint, first_index bigint, whole boolean"
 
 
 def learn(context: JobContext, d: DueTable, contributions: DataFrame) -> DueTable:
@@ -34,11 +34,11 @@ def learn(context: JobContext, d: DueTable, contributions: DataFrame) -> DueTabl
     Returns:
         The table with the codec for all columns, or unchanged.
     """
-    if not isinstance(d.codec, LearnsColumns) or not d.codec.learns_columns:
+    if not isinstance(d.codec, InfersColumns) or not d.codec.infers_columns:
         return d
     counted = map_in_arrow(contributions.select(*CONTRIBUTION_SCHEMA.names), _Tally(d.codec), _DDL)
     summed = counted.groupBy("name", "kind").agg(
-        *_expressions("sum(count) count", "min(place) place", "bool_and(whole) whole")
+        *_expressions("sum(count) count", "min(first_index) first_index", "bool_and(whole) whole")
     )
     counts = summed.select(*FIELD_COUNTS.names).toArrow().cast(FIELD_COUNTS)
     learned = d.codec.learn(counts)
@@ -52,7 +52,7 @@ def learn(context: JobContext, d: DueTable, contributions: DataFrame) -> DueTabl
 
 @dataclass(frozen=True)
 class _Tally:
-    codec: LearnsColumns
+    codec: InfersColumns
 
     def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         for batch in batches:

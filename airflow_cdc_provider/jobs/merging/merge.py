@@ -26,7 +26,7 @@ from airflow_cdc_provider.jobs.spec import TableResult
 from airflow_cdc_provider.lake.merge import MergePlan, merge
 from airflow_cdc_provider.lake.mirror import MirrorState
 from airflow_cdc_provider.lake.reconcile import reconcile_cells, reconcile_rows
-from airflow_cdc_provider.sources.abilities import LearnsColumns, RenamesTables, RevisitsRows
+from airflow_cdc_provider.sources.abilities import InfersColumns, RenamesTables, RewritesRows
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
@@ -92,7 +92,7 @@ def merge_tables(context: JobContext, *, force: bool = False) -> list[TableResul
         again = _merge_due(context, list(reread), force=True, reread=reread, unsettled=unsettled)
         merged = {r.table: r for r in again}
         results = [_joined(r, merged[r.table]) if r.table in merged else r for r in results]
-    return [replace(r, unseen=r.table in unsettled and not r.doubtful) for r in results]
+    return [replace(r, not_in_snapshot=r.table in unsettled and not r.unresolved_keys) for r in results]
 
 
 def _ended(context: JobContext, tables: Sequence[str]) -> list[str]:
@@ -132,13 +132,13 @@ def _joined(first: TableResult, second: TableResult) -> TableResult:
         changes=first.changes,
         snapshot_rows=first.snapshot_rows,
         row_changes=first.row_changes,
-        copies=first.copies,
+        replica_duplicates=first.replica_duplicates,
         rows_written=first.rows_written + second.rows_written,
         rows_removed=first.rows_removed + second.rows_removed,
         undecodable=first.undecodable + second.undecodable,
         seconds=round(first.seconds + second.seconds, 3),
-        note=f"{first.doubtful} unresolved keys were reread"
-        if first.doubtful
+        note=f"{first.unresolved_keys} unresolved keys were reread"
+        if first.unresolved_keys
         else "rows that the snapshot didn't return were reread",
     )
 
@@ -192,7 +192,7 @@ def _merge_due(
         assessed = _or_failure(unmerged(table, base), assessment)
         if isinstance(assessed, TableResult):
             results.append(assessed)
-            if not assessed.error and (base.doubts or base.unseen_before_us):
+            if not assessed.error and (base.unresolved_keys or base.snapshot_started_us):
                 unsettled.add(table)
         else:
             due.append(assessed)
@@ -262,7 +262,7 @@ def _compile(due: Sequence[DueTable]) -> None:
     for d in due:
         d.codec.decode(nothing, ())
         d.codec.project(no_rows)
-        if isinstance(d.codec, LearnsColumns) and d.codec.learns_columns:
+        if isinstance(d.codec, InfersColumns) and d.codec.infers_columns:
             d.codec.tally(pa.RecordBatch.from_pylist([], schema=CONTRIBUTION_SCHEMA))
     if any(d.codec.model == "cell" for d in due):
         reconcile_cells(no_contributions, 0, pending=pa.chunked_array([], pa.bool_()))
@@ -279,12 +279,12 @@ def _rows_to_rewrite(d: DueTable) -> tuple[str, str]:
         SQL predicates, empty for none.
     """
     codec = d.codec
-    if isinstance(codec, RevisitsRows):
-        return codec.revisit, ""
-    if codec.lived_by is None:
+    if isinstance(codec, RewritesRows):
+        return codec.rows_to_rewrite, ""
+    if codec.liveness_columns is None:
         return "", ""
     statics = codec.static_columns.names if codec.static_columns else ()
-    return _all_null(codec.lived_by), _all_null([n for n in statics if n not in codec.drift.replaced])
+    return _all_null(codec.liveness_columns), _all_null([n for n in statics if n not in codec.drift.replaced])
 
 
 def _all_null(columns: Sequence[str]) -> str:
@@ -306,7 +306,7 @@ def _merge_one(
     late = d.table in shared.late or bool(faults.get(d.table))
     horizon = shared.now_seconds - context.connector.lake.tombstone_retention_seconds
     reread = shared.reread.get(d.table)
-    revisit, revisit_statics = _rows_to_rewrite(d)
+    rows_to_rewrite, static_rows_to_rewrite = _rows_to_rewrite(d)
     counts = merge(
         context.spark,
         d.mirror,
@@ -319,17 +319,17 @@ def _merge_one(
             fences=d.fences,
             memory=context.source.remember(d.codec),
             now_seconds=shared.now_seconds,
-            pending_rows=_rows_to_merge(d, own, revisit),
+            pending_rows=_rows_to_merge(d, own, rows_to_rewrite),
             purge_before_seconds=None if late else horizon,
-            unseen_before_us=d.pending.unseen_before_us,
+            snapshot_started_us=d.pending.snapshot_started_us,
             reread=reread.asked if reread else None,
             unread=reread.unread if reread else (),
             column_ids=d.codec.column_ids,
-            revisit=revisit,
-            revisit_statics=revisit_statics,
+            rows_to_rewrite=rows_to_rewrite,
+            static_rows_to_rewrite=static_rows_to_rewrite,
         ),
     )
-    if counts.unsettled:
+    if counts.has_unresolved:
         shared.unsettled.add(d.table)
     log.info(
         "%s: %d rows written, %d removed, %.1f s, through batch %d",
@@ -346,17 +346,17 @@ def _merge_one(
         rows_written=counts.written,
         rows_removed=counts.removed,
         row_changes=counts.row_changes,
-        copies=counts.copies,
+        replica_duplicates=counts.replica_duplicates,
         undecodable=faults.get(d.table, 0),
-        doubtful=counts.doubts,
+        unresolved_keys=counts.unresolved_keys,
         merged_through=shared.through,
         mirror_rows=counts.rows,
         seconds=round(counts.seconds, 3),
-        note="; ".join(d.codec.findings()) if isinstance(d.codec, LearnsColumns) else "",
+        note="; ".join(d.codec.findings()) if isinstance(d.codec, InfersColumns) else "",
     )
 
 
-def _rows_to_merge(d: DueTable, own: DataFrame, revisit: str) -> int:
+def _rows_to_merge(d: DueTable, own: DataFrame, rows_to_rewrite: str) -> int:
     """Return the approximate number of rows of a merge, to size its shuffle."""
     pending = own.count() if d.reread else d.pending.rows
-    return pending + d.mirror.row_count(d.state) if revisit else pending
+    return pending + d.mirror.row_count(d.state) if rows_to_rewrite else pending

@@ -32,15 +32,15 @@ class Pending:
         snapshot_rows: Number of rows of snapshots.
         oldest_captured_seconds: When the oldest of them was captured (epoch), 0 if there is none.
         fences: Truncates, drops and replacing snapshots.
-        unseen_before_us: Start of a complete snapshot, by the source's clock: rows that are older and not in
-            it must be reread; 0 for none.
+        snapshot_started_us: Start of a complete snapshot, by the source's clock: rows that are older and not
+            in it must be reread; 0 for none.
     """
 
     changes: int = 0
     snapshot_rows: int = 0
     oldest_captured_seconds: float = 0.0
     fences: tuple[FenceRecord, ...] = ()
-    unseen_before_us: int = 0
+    snapshot_started_us: int = 0
 
     @property
     def rows(self) -> int:
@@ -78,7 +78,7 @@ def pending_by_table(changes: ChangesTable, merged: Mapping[str, int], through: 
     if fenced:
         for table, pending in _fences(changes, {t: merged[t] for t in fenced}, through).items():
             found[table] = replace(
-                found[table], fences=pending.fences, unseen_before_us=pending.unseen_before_us
+                found[table], fences=pending.fences, snapshot_started_us=pending.snapshot_started_us
             )
     return found
 
@@ -98,7 +98,7 @@ def _fences(changes: ChangesTable, merged: Mapping[str, int], through: int) -> d
         elif payload.startswith(REREAD_UNSEEN):
             unseen[table] = max(unseen[table], int.from_bytes(payload.removeprefix(REREAD_UNSEEN), "big"))
     return {
-        table: Pending(fences=tuple(sorted(fences[table])), unseen_before_us=unseen[table])
+        table: Pending(fences=tuple(sorted(fences[table])), snapshot_started_us=unseen[table])
         for table in merged
     }
 

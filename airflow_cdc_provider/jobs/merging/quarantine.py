@@ -18,7 +18,7 @@ from airflow_cdc_provider.changes import record
 from airflow_cdc_provider.exceptions import CommitConflict
 from airflow_cdc_provider.jobs.context import JobContext, log
 from airflow_cdc_provider.lake.layout import QUARANTINE
-from airflow_cdc_provider.sources.abilities import LearnsSchemas
+from airflow_cdc_provider.sources.abilities import HasSchemaHistory
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
@@ -33,10 +33,10 @@ def schemas_awaited(context: JobContext) -> bool:
     from pyspark.sql import functions as f
 
     source, changes = context.source, context.changes
-    if not isinstance(source, LearnsSchemas) or not changes.table.exists():
+    if not isinstance(source, HasSchemaHistory) or not changes.table.exists():
         return False
     reasons = changes.lasting(record.QUARANTINE).select(f.substring_index("reason", ":", 1)).distinct()
-    return any(source.may_land(row[0] or "") for row in reasons.collect())
+    return any(source.may_become_readable(row[0] or "") for row in reasons.collect())
 
 
 @dataclass(frozen=True)

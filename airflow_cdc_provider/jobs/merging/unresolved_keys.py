@@ -16,8 +16,8 @@ from airflow_cdc_provider.changes.fence import newest_generation
 from airflow_cdc_provider.exceptions import TransientError
 from airflow_cdc_provider.jobs.context import JobContext, log
 from airflow_cdc_provider.jobs.resuming.progress import Progress
-from airflow_cdc_provider.lake.doubts import settle, unseen_keys
-from airflow_cdc_provider.lake.mirror import CDC_COLUMN, Asked, Mirror, MirrorState
+from airflow_cdc_provider.lake.mirror import CDC_COLUMN, Mirror, MirrorState, RereadBasis
+from airflow_cdc_provider.lake.unresolved import keys_not_in_snapshot, resolve
 from airflow_cdc_provider.sources.abilities import Rereads
 from airflow_cdc_provider.sources.base import Codec
 
@@ -37,7 +37,7 @@ class Reread(NamedTuple):
         unread: Keys that could not be read; they stay unresolved.
     """
 
-    asked: Asked
+    asked: RereadBasis
     unread: Sequence[bytes]
 
 
@@ -45,7 +45,7 @@ def reread_unresolved_keys(context: JobContext, tables: Sequence[str]) -> Mappin
     """Read all unresolved keys from the source and commit them as snapshot changes, in one or more batches.
 
     The changes captured before are merged already, so a difference between source and mirror is either newer
-    than the capture or resolves the key; see :mod:`airflow_cdc_provider.lake.doubts`.
+    than the capture or resolves the key; see :mod:`airflow_cdc_provider.lake.unresolved`.
 
     Args:
         context: The job.
@@ -62,7 +62,7 @@ def reread_unresolved_keys(context: JobContext, tables: Sequence[str]) -> Mappin
     for table in tables:
         mirror = context.mirror(table)
         state = mirror.state()
-        if not (state.doubts or state.unseen_before_us):
+        if not (state.unresolved_keys or state.snapshot_started_us):
             continue
         try:
             unread = _read_table(context, source, table, mirror, state)
@@ -71,7 +71,7 @@ def reread_unresolved_keys(context: JobContext, tables: Sequence[str]) -> Mappin
             log.warning("%s: unresolved keys can't be read now: %s", table, error)
             continue
         if unread is not None:
-            read[table] = Reread(state.asked, unread)
+            read[table] = Reread(state.reread_basis, unread)
     return read
 
 
@@ -86,9 +86,9 @@ def _read_table(
     Raises:
         TransientError: No key can be read.
     """
-    found = mirror.doubtful_keys(state)
-    if state.unseen_before_us:
-        found = found.union(unseen_keys(mirror, state))
+    found = mirror.unresolved_keys(state)
+    if state.snapshot_started_us:
+        found = found.union(keys_not_in_snapshot(mirror, state))
     keys = found.distinct().toArrow()["key"].to_pylist()
     # Shuffled so that a key that can't be read doesn't block the same keys in each run.
     random.shuffle(keys)
@@ -178,7 +178,7 @@ def _corrections(
     )
     rows = mirror.table.read(state.head).select(f"{CDC_COLUMN}.*").join(broadcast_keys, "key", "left_semi")
     held = rows.select("key", "clustering", "state").toArrow()
-    side = mirror.remembered().join(broadcast_keys, "key", "left_semi")
+    side = mirror.tombstone_rows().join(broadcast_keys, "key", "left_semi")
     remembered = side.select("key", "scope", "clustering", "clustering_end", "state").toArrow()
     read_rows = [codec.decode(batch, state.fences).contributions for batch in changes]
     newest = newest_generation(state.fences)
@@ -201,7 +201,7 @@ def _corrections(
     }
     found = [
         {**values, "key": correction.key, "payload": source.state_payload(codec, correction.state)}
-        for correction in settle(held, remembered, read_rows, int(time.time()))
+        for correction in resolve(held, remembered, read_rows, int(time.time()))
     ]
     if found:
         yield pa.RecordBatch.from_pylist(found, schema=record.CHANGE_SCHEMA)

@@ -36,7 +36,7 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any, Final
 
 from airflow_cdc_provider.jobs.spark.read import Reader, batches
-from airflow_cdc_provider.sources.abilities import NamesRows
+from airflow_cdc_provider.sources.abilities import DescribesRows
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -261,9 +261,9 @@ class Counted:
 
     def __call__(self, part: Any) -> Iterator[pa.RecordBatch]:
         """Read one partition."""
-        return self.read_several([part])
+        return self.read_sequentially([part])
 
-    def read_several(self, parts: Iterable[Any]) -> Iterator[pa.RecordBatch]:
+    def read_sequentially(self, parts: Iterable[Any]) -> Iterator[pa.RecordBatch]:
         """Read partitions in sequence."""
         connection = _DriverConnection(self.address, [self.token, self.commit, *_task()])
         rows: Counter[str] = Counter()
@@ -273,7 +273,7 @@ class Counted:
                     page = batch.slice(start, REFRESH_ROWS)
                     table = page.column("source_table")[0].as_py()  # a range is of one table
                     rows[table] += page.num_rows
-                    last = self.reader.row_in_words(page) if isinstance(self.reader, NamesRows) else ""
+                    last = self.reader.describe_row(page) if isinstance(self.reader, DescribesRows) else ""
                     connection.send([table, rows[table], last])
                     yield page
             connection.send([])

@@ -22,7 +22,7 @@ class SegmentTally:
     def add(self, plan: Plan) -> None:
         """Add a batch; its plan may be empty."""
         for origin, found in plan.segments.items():
-            known = self._numbers.get(origin, SegmentNumbers(seen=found.waiting, waiting_max=found.waiting))
+            known = self._numbers.get(origin, SegmentNumbers(seen=found.waiting, pending_max=found.waiting))
             self._numbers[origin] = replace(
                 known,
                 at_once=max(known.at_once, found.taken),
@@ -40,7 +40,7 @@ class SegmentTally:
                 mine,
                 at_once=max(mine.at_once, other.at_once),
                 read=mine.read + other.read,
-                waiting_max=max(mine.waiting_max, other.waiting_max),
+                pending_max=max(mine.pending_max, other.pending_max),
                 kept_max=max(mine.kept_max, other.kept_max),
             )
         return both
@@ -62,8 +62,8 @@ class SegmentTally:
 def _ended(found: SegmentNumbers, waiting: int, kept: int) -> SegmentNumbers:
     return replace(
         found,
-        waiting=waiting,
-        waiting_max=max(found.waiting_max, waiting),
+        pending=waiting,
+        pending_max=max(found.pending_max, waiting),
         kept=kept,
         kept_max=max(found.kept_max, kept),
     )

@@ -15,7 +15,7 @@ from airflow_cdc_provider.changes.fence import newest_generation
 from airflow_cdc_provider.connector import Connector
 from airflow_cdc_provider.events.encoder import to_lines
 from airflow_cdc_provider.exceptions import ConfigurationError
-from airflow_cdc_provider.jobs.events.cassandra.events import made_of_records
+from airflow_cdc_provider.jobs.events.cassandra.events import build_events
 from airflow_cdc_provider.jobs.events.cassandra.records import (
     EventSettings,
     cluster_name,
@@ -23,7 +23,7 @@ from airflow_cdc_provider.jobs.events.cassandra.records import (
     fences_of,
     note,
 )
-from airflow_cdc_provider.jobs.events.damage import Damage
+from airflow_cdc_provider.jobs.events.skipped_records import SkippedRecords
 from airflow_cdc_provider.jobs.offline.recordings import Recording, row_lines_of
 from airflow_cdc_provider.jobs.topics.settings import headers_of
 from airflow_cdc_provider.lake.reconcile import reconcile_cells
@@ -36,20 +36,24 @@ from airflow_cdc_provider.sources.cassandra.source import CassandraSource
 _ROWS_AT_ONCE: Final = 10_000
 
 
-def event_lines(connector: Connector, recording: Recording, damage: Damage) -> Iterator[pa.LargeStringArray]:
+def event_lines(
+    connector: Connector, recording: Recording, skipped: SkippedRecords
+) -> Iterator[pa.LargeStringArray]:
     """Write a recording's events in the order of the log; see :func:`.offline.event_lines`."""
     source = _source(connector, recording)
     cluster = source.options.cluster or cluster_name(recording.path)
     settings = EventSettings(connector, source, cluster, recording.now_ns)
-    batches = ((0, batch) for batch in _records(source, recording, damage))
-    for events in made_of_records(settings, batches, damage):
+    batches = ((0, batch) for batch in _records(source, recording, skipped))
+    for events in build_events(settings, batches, skipped):
         yield to_lines(events.records, headers_of(connector))
 
 
-def row_lines(connector: Connector, recording: Recording, damage: Damage) -> Iterator[pa.LargeStringArray]:
+def row_lines(
+    connector: Connector, recording: Recording, skipped: SkippedRecords
+) -> Iterator[pa.LargeStringArray]:
     """Write the rows at the end of a recording; see :func:`.offline.row_lines`."""
     source = _source(connector, recording)
-    records = pa.Table.from_batches(_records(source, recording, damage), record.CHANGE_SCHEMA)
+    records = pa.Table.from_batches(_records(source, recording, skipped), record.CHANGE_SCHEMA)
     for table in source.tables():
         if recording.table not in ("", table):
             continue
@@ -59,7 +63,7 @@ def row_lines(connector: Connector, recording: Recording, damage: Damage) -> Ite
         contributions = []
         for batch in changes.filter(pc.equal(changes["kind"], record.CHANGE)).to_batches():
             decoded = codec.decode(batch, fences)
-            note(table, batch, decoded.undecodable, decoded.reasons, damage)
+            note(table, batch, decoded.undecodable, decoded.reasons, skipped)
             contributions.append(decoded.contributions)
         live = reconcile_cells(
             pa.Table.from_batches(contributions, CONTRIBUTION_SCHEMA),
@@ -88,7 +92,9 @@ def _source(connector: Connector, recording: Recording) -> CassandraSource:
     return source
 
 
-def _records(source: CassandraSource, recording: Recording, damage: Damage) -> Iterator[pa.RecordBatch]:
+def _records(
+    source: CassandraSource, recording: Recording, skipped: SkippedRecords
+) -> Iterator[pa.RecordBatch]:
     """Read all segments; unreadable records are collected and skipped."""
     if not any(list_segments(recording.path, source.options.node).values()):
         raise ConfigurationError(
@@ -96,7 +102,7 @@ def _records(source: CassandraSource, recording: Recording, damage: Damage) -> I
             expected="a folder with CommitLog-*.log (or .log.gz) and *_cdc.idx files",
         )
     for origin, segment, reason in list_faults(recording.path, source.options.node):
-        damage.add(f"node {origin}, segment {segment}", reason)
+        skipped.add(f"node {origin}, segment {segment}", reason)
     read, stop = source.reader(), source.head()
     start: Offset | None = None
     if source.options.advanced.latest_segment_only:
@@ -109,7 +115,7 @@ def _records(source: CassandraSource, recording: Recording, damage: Damage) -> I
             for batch in read(part):
                 broken = pc.equal(batch["kind"], record.QUARANTINE)
                 for row in batch.filter(broken).to_pylist():
-                    damage.add(describe_position(row["origin"], row["position"]), row["reason"])
+                    skipped.add(describe_position(row["origin"], row["position"]), row["reason"])
                 yield batch.filter(pc.invert(broken))
         if plan.at_head or plan.end == start:
             return

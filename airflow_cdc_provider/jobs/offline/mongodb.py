@@ -26,8 +26,8 @@ from airflow_cdc_provider.connector import Connector
 from airflow_cdc_provider.events.encoder import to_lines
 from airflow_cdc_provider.events.java_hashes import bucket_count, spread_hash
 from airflow_cdc_provider.exceptions import ConfigurationError, CorruptInput
-from airflow_cdc_provider.jobs.events.damage import Damage
 from airflow_cdc_provider.jobs.events.mongodb.records import MongodbRecords, selector
+from airflow_cdc_provider.jobs.events.skipped_records import SkippedRecords
 from airflow_cdc_provider.jobs.offline.recordings import Recording, row_lines_of
 from airflow_cdc_provider.jobs.topics.settings import headers_of
 from airflow_cdc_provider.lake.reconcile import reconcile_patched
@@ -43,7 +43,9 @@ _ROWS_AT_ONCE: Final = 10_000
 _POSITION_BYTES: Final = 12
 
 
-def event_lines(connector: Connector, recording: Recording, damage: Damage) -> Iterator[pa.LargeStringArray]:
+def event_lines(
+    connector: Connector, recording: Recording, skipped: SkippedRecords
+) -> Iterator[pa.LargeStringArray]:
     """Write a recording's events; see :func:`.offline.event_lines`."""
     options = connector.source
     assert isinstance(options, MongodbOptions)
@@ -52,7 +54,7 @@ def event_lines(connector: Connector, recording: Recording, damage: Damage) -> I
     if connector.snapshot.mode == "initial_only":
         streams = []
 
-    builder = MongodbRecords(connector, recording.now_ns, damage.skipped)
+    builder = MongodbRecords(connector, recording.now_ns, skipped.by_kind)
 
     def decoded_snapshots() -> Iterator[tuple[_Chunk, pa.RecordBatch]]:
         for database, collection, file in snapshots:
@@ -60,9 +62,9 @@ def event_lines(connector: Connector, recording: Recording, damage: Damage) -> I
                 continue
             _refuse_filter(connector, database, collection)
             form = builder.form(database, collection)
-            for chunk in _bson_chunks(file, damage, change_events=False):
+            for chunk in _bson_chunks(file, skipped, change_events=False):
                 decoded = mongodb_events.decode_snapshot(chunk.documents, database, collection, form)
-                yield chunk, _decodable(chunk, decoded, damage)
+                yield chunk, _decodable(chunk, decoded, skipped)
 
     def captured(database: str, collection: str) -> bool:
         return _captured(connector, options, database, collection)
@@ -70,14 +72,14 @@ def event_lines(connector: Connector, recording: Recording, damage: Damage) -> I
     def decoded_streams() -> Iterator[tuple[_Chunk, pa.RecordBatch, pa.RecordBatch | None]]:
         form = builder.form()
         for file in streams:
-            for chunk in _bson_chunks(file, damage, change_events=True):
+            for chunk in _bson_chunks(file, skipped, change_events=True):
                 decoded = mongodb_events.decode_stream(
                     chunk.documents,
                     full_document=options.full_document,
                     pre_images=options.pre_images,
                     form=form,
                 )
-                events = _of_captured_tables(connector, options, _decodable(chunk, decoded, damage))
+                events = _of_captured_tables(connector, options, _decodable(chunk, decoded, skipped))
                 changes = (
                     decode_schema_changes(chunk.documents, captured, connector.publish.mongodb.json)
                     if connector.publish.schema_changes
@@ -94,7 +96,7 @@ def event_lines(connector: Connector, recording: Recording, damage: Damage) -> I
     ) -> pa.LargeStringArray:
         records, reasons = builder.records(events, last_of_snapshot=last_of_snapshot, schema_changes=changes)
         for row, reason in sorted(reasons.items()):
-            damage.add(chunk.position(row), reason)
+            skipped.add(chunk.position(row), reason)
         return to_lines(records, headers)
 
     if connector.snapshot.mode != "never":
@@ -111,21 +113,23 @@ def event_lines(connector: Connector, recording: Recording, damage: Damage) -> I
             yield lines(chunk, events, changes)
 
 
-def row_lines(connector: Connector, recording: Recording, damage: Damage) -> Iterator[pa.LargeStringArray]:
+def row_lines(
+    connector: Connector, recording: Recording, skipped: SkippedRecords
+) -> Iterator[pa.LargeStringArray]:
     """Write the documents at the end of a recording; see :func:`.offline.row_lines`."""
     options = connector.source
     assert isinstance(options, MongodbOptions)
-    records = _records(connector, options, recording, damage)
+    records = _records(connector, options, recording, skipped)
     for table in sorted(records):
         if recording.table in ("", table):
-            live = _live(table, records, options, damage)
+            live = _live(table, records, options, skipped)
             codec = MongodbCodec.of(table, options)
             for batch in live.to_batches(max_chunksize=_ROWS_AT_ONCE):
                 yield row_lines_of(table, codec.to_json(batch))
 
 
 def _records(
-    connector: Connector, options: MongodbOptions, recording: Recording, damage: Damage
+    connector: Connector, options: MongodbOptions, recording: Recording, skipped: SkippedRecords
 ) -> dict[str, pa.Table]:
     """Read a recording as change records, per collection, in stream order."""
     batches: list[pa.RecordBatch] = []
@@ -137,7 +141,7 @@ def _records(
         for number, (database, collection, file) in enumerate(snapshots):
             if _read_in_full(connector, options, database, collection):
                 _refuse_filter(connector, database, collection)
-                data, spans = _documents(file, damage, change_events=False)
+                data, spans = _documents(file, skipped, change_events=False)
                 batches.append(
                     snapshot_records(
                         data,
@@ -150,7 +154,7 @@ def _records(
                     )
                 )
     for file in streams:
-        data, spans = _documents(file, damage, change_events=True)
+        data, spans = _documents(file, skipped, change_events=True)
         batches.append(
             read_events(
                 data,
@@ -162,7 +166,7 @@ def _records(
         )
     table = pa.Table.from_batches(batches, record.CHANGE_SCHEMA).combine_chunks()
     for row in table.filter(pc.equal(table["kind"], record.QUARANTINE)).to_pylist():
-        damage.add(f"{row['source_table'] or 'the stream'} at {row['position'].hex()}", row["reason"])
+        skipped.add(f"{row['source_table'] or 'the stream'} at {row['position'].hex()}", row["reason"])
     return {
         name: table.filter(pc.equal(table["source_table"], name))
         for name in pc.unique(table["source_table"]).drop_null().to_pylist()
@@ -173,7 +177,7 @@ def _live(
     table: str,
     records: Mapping[str, pa.Table],
     options: MongodbOptions,
-    damage: Damage,
+    skipped: SkippedRecords,
     before: bytes | None = None,
 ) -> pa.Table:
     """Reconcile one collection.
@@ -182,7 +186,7 @@ def _live(
         table: The collection.
         records: Records of all collections, since a rename moves rows from another one.
         options: The source's options.
-        damage: Collects changes that can't be applied.
+        skipped: Collects changes that can't be applied.
         before: Only changes at lower positions; None for all.
     """
     changes = (
@@ -199,15 +203,15 @@ def _live(
         contributions.append(decoded.contributions)
         if before is None:
             for number, reason in zip(decoded.undecodable, decoded.reasons, strict=True):
-                damage.add(f"{table} at {batch['position'][number].as_py().hex()}", reason)
+                skipped.add(f"{table} at {batch['position'][number].as_py().hex()}", reason)
     signals = changes.filter(pc.equal(changes["kind"], record.SIGNAL)).to_pylist()
-    contributions += [_renamed(signal, records, options, damage, fences) for signal in signals]
+    contributions += [_renamed(signal, records, options, skipped, fences) for signal in signals]
     found = pa.Table.from_batches(contributions, CONTRIBUTION_SCHEMA)
     codec = MongodbCodec.of(table, options)
     reconciled = reconcile_patched(found, 0, codec.patch, min_generation=newest_generation(fences))
     if before is None:
-        for key in reconciled.doubtful_keys.to_pylist():
-            damage.add(f"{table}, key {key.hex()}", "NO-BASE: an update of an unknown document")
+        for key in reconciled.unresolved_keys.to_pylist():
+            skipped.add(f"{table}, key {key.hex()}", "NO-BASE: an update of an unknown document")
     return reconciled.live
 
 
@@ -215,7 +219,7 @@ def _renamed(
     signal: Mapping[str, Any],
     records: Mapping[str, pa.Table],
     options: MongodbOptions,
-    damage: Damage,
+    skipped: SkippedRecords,
     fences: Sequence[Fence],
 ) -> pa.RecordBatch:
     """Return the rows that a rename moved: those of the other collection at that position."""
@@ -224,12 +228,12 @@ def _renamed(
     version = position[:_POSITION_BYTES]
     source = f"{namespace['db']}.{namespace['coll']}"
     if source not in records:
-        damage.add(
+        skipped.add(
             f"{signal['source_table']} at {position.hex()}",
             f"its rows came from {source}, which is not captured",
         )
         return pa.RecordBatch.from_pylist([], CONTRIBUTION_SCHEMA)
-    rows = _live(source, records, options, damage, before=version)
+    rows = _live(source, records, options, skipped, before=version)
     count = rows.num_rows
     return pa.RecordBatch.from_arrays(
         [
@@ -305,9 +309,9 @@ class _Chunk:
         return f"{self.file} at byte {self.starts[row]}"
 
 
-def _bson_chunks(file: Path, damage: Damage, *, change_events: bool) -> Iterator[_Chunk]:
+def _bson_chunks(file: Path, skipped: SkippedRecords, *, change_events: bool) -> Iterator[_Chunk]:
     """Split a file into documents, chunk by chunk, without copying them."""
-    data, spans = _documents(file, damage, change_events=change_events)
+    data, spans = _documents(file, skipped, change_events=change_events)
     starts, ends = spans.starts, spans.ends
     start = 0
     for row in range(1, len(starts) + 1):
@@ -321,7 +325,7 @@ def _bson_chunks(file: Path, damage: Damage, *, change_events: bool) -> Iterator
             start = row
 
 
-def _documents(file: Path, damage: Damage, *, change_events: bool) -> tuple[np.ndarray, Spans]:
+def _documents(file: Path, skipped: SkippedRecords, *, change_events: bool) -> tuple[np.ndarray, Spans]:
     """Read a file and find its documents."""
     opened = gzip.open if file.suffix == ".gz" else open
     try:
@@ -331,13 +335,15 @@ def _documents(file: Path, damage: Damage, *, change_events: bool) -> tuple[np.n
         raise CorruptInput(f"{file} can't be read", found=str(error)) from error
     starts, ends, lost_starts, lost_ends = mongodb_events.split_documents(data, change_events=change_events)
     for first, last in zip(lost_starts, lost_ends, strict=True):
-        damage.add(f"{file} at byte {first}", f"{last - first} bytes are not a BSON document")
+        skipped.add(f"{file} at byte {first}", f"{last - first} bytes are not a BSON document")
     return data, Spans(starts, ends, len(data))
 
 
-def _decodable(chunk: _Chunk, decoded: mongodb_events.MongodbEvents, damage: Damage) -> pa.RecordBatch:
+def _decodable(
+    chunk: _Chunk, decoded: mongodb_events.MongodbEvents, skipped: SkippedRecords
+) -> pa.RecordBatch:
     for row, reason in zip(decoded.undecodable, decoded.reasons, strict=True):
-        damage.add(chunk.position(row), reason)
+        skipped.add(chunk.position(row), reason)
     return decoded.events
 
 

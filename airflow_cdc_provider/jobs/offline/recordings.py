@@ -17,7 +17,7 @@ from typing import Final
 import pyarrow as pa
 
 from airflow_cdc_provider.connector import Connector
-from airflow_cdc_provider.jobs.events.damage import Damage
+from airflow_cdc_provider.jobs.events.skipped_records import SkippedRecords
 
 _MODULES: Final = {
     "cassandra": "airflow_cdc_provider.jobs.offline.cassandra",
@@ -43,38 +43,42 @@ class Recording:
     table: str = ""
 
 
-def event_lines(connector: Connector, recording: Recording, damage: Damage) -> Iterator[pa.LargeStringArray]:
+def event_lines(
+    connector: Connector, recording: Recording, skipped: SkippedRecords
+) -> Iterator[pa.LargeStringArray]:
     """Write a recording's events as lines of JSON, in publishing order.
 
     Args:
         connector: The declaration.
         recording: The input.
-        damage: Collects skipped records.
+        skipped: Collects skipped records.
 
     Raises:
         ConfigurationError: The input doesn't exist or is of another source.
         CorruptInput: The input is corrupt and the source is strict.
     """
     lines: Iterator[pa.LargeStringArray] = importlib.import_module(_MODULES[connector.type]).event_lines(
-        connector, recording, damage
+        connector, recording, skipped
     )
     return lines
 
 
-def row_lines(connector: Connector, recording: Recording, damage: Damage) -> Iterator[pa.LargeStringArray]:
+def row_lines(
+    connector: Connector, recording: Recording, skipped: SkippedRecords
+) -> Iterator[pa.LargeStringArray]:
     """Write the rows at the end of a recording as lines of JSON, table by table.
 
     Args:
         connector: The declaration.
         recording: The input.
-        damage: Collects skipped records.
+        skipped: Collects skipped records.
 
     Raises:
         ConfigurationError: The input doesn't exist or is of another source.
         CorruptInput: The input is corrupt and the source is strict.
     """
     lines: Iterator[pa.LargeStringArray] = importlib.import_module(_MODULES[connector.type]).row_lines(
-        connector, recording, damage
+        connector, recording, skipped
     )
     return lines
 

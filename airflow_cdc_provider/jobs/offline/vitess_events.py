@@ -14,19 +14,21 @@ import pyarrow as pa
 from airflow_cdc_provider.connector import Connector
 from airflow_cdc_provider.events.encoder import to_lines
 from airflow_cdc_provider.exceptions import ConfigurationError, CorruptInput
-from airflow_cdc_provider.jobs.events.damage import Damage
+from airflow_cdc_provider.jobs.events.skipped_records import SkippedRecords
 from airflow_cdc_provider.jobs.events.vitess.records import VitessRecords
 from airflow_cdc_provider.jobs.offline.recordings import Recording
 from airflow_cdc_provider.jobs.topics.settings import headers_of
 from airflow_cdc_provider.sources.vitess import wire
-from airflow_cdc_provider.sources.vitess.events import Stream, heartbeats, stretches
+from airflow_cdc_provider.sources.vitess.events import Stream, heartbeats, split_stream
 from airflow_cdc_provider.sources.vitess.options import VitessOptions, has_keyspace
 from airflow_cdc_provider.sources.vitess.recordings import read_recording
 
 _ROWS_AT_ONCE: Final = 10_000
 
 
-def event_lines(connector: Connector, recording: Recording, damage: Damage) -> Iterator[pa.LargeStringArray]:
+def event_lines(
+    connector: Connector, recording: Recording, skipped: SkippedRecords
+) -> Iterator[pa.LargeStringArray]:
     """Write a recording's events; see :func:`.offline.event_lines`."""
     options = connector.source
     assert isinstance(options, VitessOptions)
@@ -35,14 +37,14 @@ def event_lines(connector: Connector, recording: Recording, damage: Damage) -> I
     def captured(keyspace: str, table: str) -> bool:
         return has_keyspace(options.keyspace, keyspace) and connector.selects(f"{keyspace}.{table}")
 
-    builder = VitessRecords(connector, recording.now_ns, captured, damage.skipped)
+    builder = VitessRecords(connector, recording.now_ns, captured, skipped.by_kind)
     for file in recorded_files(recording.path):
-        events = recorded_events(file, damage)
+        events = recorded_events(file, skipped)
         stream, last = Stream(events), 0
-        for first, last in stretches(events, _ROWS_AT_ONCE):
+        for first, last in split_stream(events, _ROWS_AT_ONCE):
             records, unread = builder.records(stream, first, last)
             for offset, reason in sorted(unread.items()):
-                damage.add(f"{file} at byte {offset}", reason)
+                skipped.add(f"{file} at byte {offset}", reason)
             if records.num_rows:
                 yield to_lines(records, headers)
         beats = builder.heartbeats(heartbeats(events, last, len(events)))
@@ -50,7 +52,7 @@ def event_lines(connector: Connector, recording: Recording, damage: Damage) -> I
             yield to_lines(beats, headers)
         open_rows = len(events.changes) - int(np.searchsorted(events.changes.events, last))
         if open_rows:
-            damage.add(f"{file}, the last transaction", f"{open_rows} row changes without a COMMIT")
+            skipped.add(f"{file}, the last transaction", f"{open_rows} row changes without a COMMIT")
 
 
 def recorded_files(path: Path) -> list[Path]:
@@ -71,12 +73,12 @@ def recorded_files(path: Path) -> list[Path]:
     return found
 
 
-def recorded_events(file: Path, damage: Damage) -> wire.Events:
+def recorded_events(file: Path, skipped: SkippedRecords) -> wire.Events:
     """Read the readable messages of a recording.
 
     Args:
         file: The recording.
-        damage: Collects skipped messages.
+        skipped: Collects skipped messages.
 
     Raises:
         CorruptInput: The file can't be read, or a message is corrupt and the source is strict.
@@ -89,7 +91,7 @@ def recorded_events(file: Path, damage: Damage) -> wire.Events:
         raise CorruptInput(f"{file} can't be read", found=str(error)) from error
     recorded = read_recording(data)
     for offset, reason in recorded.broken:
-        damage.add(f"{file} at byte {offset}", reason)
+        skipped.add(f"{file} at byte {offset}", reason)
     return recorded.events
 
 

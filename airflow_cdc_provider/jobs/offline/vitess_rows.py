@@ -20,18 +20,18 @@ from airflow_cdc_provider.changes.contribution import CONTRIBUTION_SCHEMA
 from airflow_cdc_provider.changes.fence import Fence, FenceRecord, add_fences
 from airflow_cdc_provider.changes.spans import Bytes, Ints, binary_buffer, fixed_width_binary
 from airflow_cdc_provider.connector import Connector
-from airflow_cdc_provider.jobs.events.damage import Damage
+from airflow_cdc_provider.jobs.events.skipped_records import SkippedRecords
 from airflow_cdc_provider.jobs.offline.recordings import Recording, row_lines_of
 from airflow_cdc_provider.jobs.offline.vitess_events import recorded_events, recorded_files
 from airflow_cdc_provider.lake.reconcile import reconcile_rows
 from airflow_cdc_provider.lake.row_fences import RowFences
+from airflow_cdc_provider.sources.vitess.assembler import TransactionAssembler
 from airflow_cdc_provider.sources.vitess.codec import VitessCodec
-from airflow_cdc_provider.sources.vitess.cutting import Cutter
 from airflow_cdc_provider.sources.vitess.ddl import read_statement
 from airflow_cdc_provider.sources.vitess.gtid import CURRENT
 from airflow_cdc_provider.sources.vitess.history import TableHistory, lineage_of
 from airflow_cdc_provider.sources.vitess.options import VitessOptions, has_keyspace
-from airflow_cdc_provider.sources.vitess.position import Position, ShardPlace, vgtid_shards
+from airflow_cdc_provider.sources.vitess.position import Position, ShardPosition, vgtid_shards
 from airflow_cdc_provider.sources.vitess.projection import to_json
 from airflow_cdc_provider.sources.vitess.records import SliceReader
 from airflow_cdc_provider.sources.vitess.rows import RowSpans, read_changes
@@ -53,9 +53,11 @@ class _Recorded:
     schemas: Sequence[Mapping[str, Any]]
 
 
-def row_lines(connector: Connector, recording: Recording, damage: Damage) -> Iterator[pa.LargeStringArray]:
+def row_lines(
+    connector: Connector, recording: Recording, skipped: SkippedRecords
+) -> Iterator[pa.LargeStringArray]:
     """Write the rows at the end of a recording; see :func:`.offline.row_lines`."""
-    recorded = _read(connector, recording, damage)
+    recorded = _read(connector, recording, skipped)
     lineage = lineage_of(recorded.schemas)
     for table in sorted(recorded.tables):
         if recording.table not in ("", table):
@@ -63,12 +65,12 @@ def row_lines(connector: Connector, recording: Recording, damage: Damage) -> Ite
         codec = VitessCodec(table, TableHistory.of(table, recorded.schemas), lineage)
         fences = _fences(table, recorded.schemas)
         if codec.has_key:
-            yield from _keyed(codec, recorded.tables[table], fences, damage)
+            yield from _keyed(codec, recorded.tables[table], fences, skipped)
         else:
-            yield from _keyless(codec, recorded.tables[table], fences, damage)
+            yield from _keyless(codec, recorded.tables[table], fences, skipped)
 
 
-def _read(connector: Connector, recording: Recording, damage: Damage) -> _Recorded:
+def _read(connector: Connector, recording: Recording, skipped: SkippedRecords) -> _Recorded:
     """Convert a recording to records, as a capture does."""
     options = connector.source
     assert isinstance(options, VitessOptions)
@@ -84,8 +86,8 @@ def _read(connector: Connector, recording: Recording, damage: Damage) -> _Record
     known: set[tuple[str, str]] = set()
     position = Position()
     for file in recorded_files(recording.path):
-        events = recorded_events(file, damage)
-        cutter = Cutter(
+        events = recorded_events(file, skipped)
+        assembler = TransactionAssembler(
             Position(_first_positions(events) | dict(position.shards)),
             selects,
             is_known,
@@ -94,9 +96,9 @@ def _read(connector: Connector, recording: Recording, damage: Damage) -> _Record
             stops_at_journals=False,
         )
         # Events without a time count as earlier than all others.
-        cutter.take(_whole(events), 0)
-        slices, found = cutter.give(0)
-        position = cutter.place
+        assembler.add(_whole(events), 0)
+        slices, found = assembler.drain(0)
+        position = assembler.position
         schemas += found
         known.update((one["source_table"], one["schema_id"]) for one in found)
         read = SliceReader(selects)
@@ -115,12 +117,12 @@ def _whole(events: Events) -> bytes:
     )
 
 
-def _first_positions(events: Events) -> dict[str, ShardPlace]:
+def _first_positions(events: Events) -> dict[str, ShardPosition]:
     """Return the shards of the first VGTID, before their first position."""
     first = np.flatnonzero(events.types == VGTID)
     if not len(first):
         return {}
-    return {shard: ShardPlace(CURRENT) for shard in vgtid_shards(events.body(int(first[0])))}
+    return {shard: ShardPosition(CURRENT) for shard in vgtid_shards(events.body(int(first[0])))}
 
 
 def _with_copies(batch: pa.RecordBatch) -> pa.RecordBatch:
@@ -154,14 +156,14 @@ def _fences(table: str, schemas: Sequence[Mapping[str, Any]]) -> tuple[Fence, ..
 
 
 def _keyed(
-    codec: VitessCodec, changes: pa.Table, fences: Sequence[Fence], damage: Damage
+    codec: VitessCodec, changes: pa.Table, fences: Sequence[Fence], skipped: SkippedRecords
 ) -> Iterator[pa.LargeStringArray]:
     contributions = []
     for batch in changes.to_batches():
         decoded = codec.decode(batch, fences)
         contributions.append(decoded.contributions)
         for number, reason in zip(decoded.undecodable, decoded.reasons, strict=True):
-            damage.add(f"{codec.table} at {batch['position'][number].as_py().hex()}", reason)
+            skipped.add(f"{codec.table} at {batch['position'][number].as_py().hex()}", reason)
     found = pa.Table.from_batches(contributions, CONTRIBUTION_SCHEMA)
     live = reconcile_rows(RowFences.of(fences, codec).filter(found), 0).live
     for batch in live.to_batches(max_chunksize=_ROWS_AT_ONCE):
@@ -169,14 +171,14 @@ def _keyed(
 
 
 def _keyless(
-    codec: VitessCodec, changes: pa.Table, fences: Sequence[Fence], damage: Damage
+    codec: VitessCodec, changes: pa.Table, fences: Sequence[Fence], skipped: SkippedRecords
 ) -> Iterator[pa.LargeStringArray]:
     """Fold a table without a key: each change removes one of the rows equal to its row before."""
     found: Counter[tuple[str, str]] = Counter()
     for batch in changes.to_batches():
         decoded = codec.decode(batch, fences)
         for number, reason in zip(decoded.undecodable, decoded.reasons, strict=True):
-            damage.add(f"{codec.table} at {batch['position'][number].as_py().hex()}", reason)
+            skipped.add(f"{codec.table} at {batch['position'][number].as_py().hex()}", reason)
         sound = batch.filter(pa.array(~np.isin(np.arange(batch.num_rows), decoded.undecodable)))
         data, starts, ends = binary_buffer(sound.column("payload"))
         parts = read_changes(data, starts, ends)

@@ -20,16 +20,16 @@ import pyarrow.compute as pc
 from airflow_cdc_provider.connector.publish_kafka import KafkaOptions
 from airflow_cdc_provider.connector.publish_pulsar import PulsarOptions
 from airflow_cdc_provider.exceptions import ConfigurationError, CorruptInput, OffsetMissing
-from airflow_cdc_provider.jobs.events.made import Made, Wanted
-from airflow_cdc_provider.kafka.errors import BrokersAway, RecordsRefused
+from airflow_cdc_provider.jobs.events.event_batches import EventBatch, EventRequest
+from airflow_cdc_provider.kafka.errors import BrokersUnavailable, RecordsRejected
 from airflow_cdc_provider.kafka.positions import PublishPosition
 from airflow_cdc_provider.kafka.producer import Headers
-from airflow_cdc_provider.kafka.registry import RegistryAway
-from airflow_cdc_provider.pulsar.errors import BrokersAway as PulsarBrokersAway
+from airflow_cdc_provider.kafka.registry import RegistryUnavailable
+from airflow_cdc_provider.pulsar.errors import BrokersUnavailable as PulsarBrokersUnavailable
 
 log = logging.getLogger("airflow_cdc_provider.jobs")
 
-BuildEvents = Callable[[Wanted], Iterator[Made]]
+BuildEvents = Callable[[EventRequest], Iterator[EventBatch]]
 """Builds the events of batches, oldest first."""
 StoreDeadLetters = Callable[[pa.Table, np.ndarray, int, str], None]
 """Stores dead letters: the records, their numbers in their batch, the batch, and the reason."""
@@ -52,26 +52,26 @@ class BatchPublisher:
         build: Builds events.
         headers: Headers of all data records.
         form: Digest of all options that determine the records of a batch.
-        records_at_once: Maximum number of records in a transaction.
+        records_per_commit: Maximum number of records in a transaction.
         stopping: Returns whether a clean stop was requested.
         quarantine: Stores dead letters; None to raise an error for records that the broker refuses.
         position: The published position.
         transactions: Number of transactions sent.
         records: Number of records sent.
-        refused: Number of dead letters: records that can't be built or that the broker refused.
+        dead_letters: Number of dead letters: records that can't be built or that the broker refused.
     """
 
     sender: Sender
     build: BuildEvents
     headers: Headers
     form: str
-    records_at_once: int
+    records_per_commit: int
     stopping: Callable[[], bool]
     quarantine: StoreDeadLetters | None
     position: PublishPosition
     transactions: int = 0
     records: int = 0
-    refused: int = 0
+    dead_letters: int = 0
 
     def keep_position(self) -> None:
         """Store the current position."""
@@ -85,20 +85,22 @@ class BatchPublisher:
             now_ns: Build time of events; the rest of an interrupted batch keeps its build time.
 
         Raises:
-            RecordsRefused: The broker refuses records, and dead letters aren't enabled.
+            RecordsRejected: The broker refuses records, and dead letters aren't enabled.
             CorruptInput: A batch has fewer records than were sent of it.
             CdcError: As the sender, and the function that builds events.
         """
         at = self.position
         if at.records:
-            request = Wanted(at.batch - 1, through, at.now_ns, by_batch=True, state=at.state, first_only=True)
+            request = EventRequest(
+                at.batch - 1, through, at.now_ns, by_batch=True, state=at.state, first_only=True
+            )
             self._send_events(_only(at.batch, self.build(request)), now_ns=at.now_ns, last=at.batch)
         at = self.position
         if at.batch <= through and not at.records and not self.stopping():
-            request = Wanted(at.batch - 1, through, now_ns, by_batch=True, state=at.state)
+            request = EventRequest(at.batch - 1, through, now_ns, by_batch=True, state=at.state)
             self._send_events(self.build(request), now_ns=now_ns, last=through)
 
-    def _send_events(self, found: Iterator[Made], *, now_ns: int, last: int) -> None:
+    def _send_events(self, found: Iterator[EventBatch], *, now_ns: int, last: int) -> None:
         """Send events in transactions, each with records of one batch."""
         skip = self.position.records
         at = replace(self.position, now_ns=now_ns, form=self.form, records=0)
@@ -117,15 +119,15 @@ class BatchPublisher:
             state = events.state
             skipped = min(skip, events.records.num_rows)
             skip -= skipped
-            at = at.further(skipped)
+            at = at.advanced_by(skipped)
             rest = events.records.slice(skipped)
             while rest.num_rows:
-                free = self.records_at_once - _count(buffered)
+                free = self.records_per_commit - _count(buffered)
                 buffered.append(rest.slice(0, free))
                 rest = rest.slice(free)
-                if _count(buffered) < self.records_at_once:
+                if _count(buffered) < self.records_per_commit:
                     continue
-                chunk = _Chunk(buffered, at, at.further(self.records_at_once))
+                chunk = _Chunk(buffered, at, at.advanced_by(self.records_per_commit))
                 self._send(chunk)
                 at, buffered = chunk.after, []
                 if self.stopping():
@@ -154,7 +156,7 @@ class BatchPublisher:
         for reason in pc.unique(table["fault"]).drop_null().to_pylist():
             same = pc.equal(table["fault"], reason).fill_null(False)
             self.quarantine(table.filter(same), numbers[same.to_numpy()], batch, reason)
-        self.refused += int((~valid).sum())
+        self.dead_letters += int((~valid).sum())
         return table.filter(pa.array(valid)).to_batches(), numbers[valid]
 
     def _send_some(
@@ -167,7 +169,7 @@ class BatchPublisher:
         """Send records with their numbers in the batch; if some are refused, halve down to single ones."""
         try:
             self.sender.publish(records, self.headers, after)
-        except RecordsRefused as refusal:
+        except RecordsRejected as refusal:
             if self.quarantine is None or not len(numbers):
                 raise
             table = pa.Table.from_batches(records).combine_chunks()
@@ -182,7 +184,7 @@ class BatchPublisher:
                 return
             dead_letters = table.filter(pa.array(refused))
             self.quarantine(dead_letters, numbers[refused], start.batch, refusal.reason)
-            self.refused += dead_letters.num_rows
+            self.dead_letters += dead_letters.num_rows
             left = table.filter(pa.array(~refused)).to_batches()
             self._send_some(left, numbers[~refused], start, after)
             return
@@ -190,7 +192,7 @@ class BatchPublisher:
         self.records += len(numbers)
 
 
-RETRIED_ERRORS: Final = (BrokersAway, PulsarBrokersAway, RegistryAway)
+RETRIED_ERRORS: Final = (BrokersUnavailable, PulsarBrokersUnavailable, RegistryUnavailable)
 """Errors of servers that don't respond, after which publishing retries."""
 
 
@@ -201,7 +203,8 @@ def wait_for_servers(
     stopping: Callable[[], bool],
     name: str,
 ) -> None:
-    """Publish, and retry for at most ``retry_seconds`` at a time while brokers or the registry don't respond.
+    """Publish, and retry for at most ``retry_timeout_seconds`` at a time while brokers or the registry don't
+    respond.
 
     Records that were sent stay sent: each try starts at the stored position.
 
@@ -213,8 +216,8 @@ def wait_for_servers(
         name: The connector's name.
 
     Raises:
-        BrokersAway: The brokers didn't respond for that long.
-        RegistryAway: The registry didn't respond for that long.
+        BrokersUnavailable: The brokers didn't respond for that long.
+        RegistryUnavailable: The registry didn't respond for that long.
         CdcError: As ``publish``.
     """
     waited_since, before = 0.0, -1
@@ -225,7 +228,7 @@ def wait_for_servers(
             now = time.monotonic()
             if sent() > before:
                 before, waited_since = sent(), now
-            if now - waited_since >= options.retry_seconds or stopping():
+            if now - waited_since >= options.retry_timeout_seconds or stopping():
                 raise
             log.warning("%s: retrying: %s", name, error)
             time.sleep(options.retry_interval_seconds)
@@ -251,7 +254,7 @@ def require_matching(position: PublishPosition, form: str, through: int) -> None
             f"the publishing position of {name} is beyond its changes table",
             expected=f"a batch up to {through + 1}",
             found=str(position.batch),
-            remedy="the table was re-created: airflow cdc offsets publish --batch 1 publishes all of it",
+            remedy="the table was re-created: airflow cdc offsets publish-from --batch 1 publishes all of it",
         )
     if position.records and position.form != form:
         raise ConfigurationError(
@@ -259,7 +262,7 @@ def require_matching(position: PublishPosition, form: str, through: int) -> None
             expected="the options of publish, and the tables, of its first records",
             found=f"other options after {position.records} records",
             remedy="publish once with the old options; or send the batch again in the new form, some of "
-            f"its records a second time, by: airflow cdc offsets publish --batch {position.batch}",
+            f"its records a second time, by: airflow cdc offsets publish-from --batch {position.batch}",
         )
 
 
@@ -282,7 +285,7 @@ def _count(records: Sequence[pa.RecordBatch]) -> int:
     return sum(batch.num_rows for batch in records)
 
 
-def _only(batch: int, found: Iterator[Made]) -> Iterator[Made]:
+def _only(batch: int, found: Iterator[EventBatch]) -> Iterator[EventBatch]:
     """Yield the events of one batch, which is the first."""
     for events in found:
         if events.batch != batch:
@@ -296,5 +299,5 @@ def _require_skipped(at: PublishPosition, skip: int) -> None:
         raise CorruptInput(
             f"batch {at.batch} has fewer records than were sent of it",
             expected=f"{skip} more",
-            remedy=f"its records changed; send it again by: airflow cdc offsets publish --batch {at.batch}",
+            remedy=f"its records changed; send it again by: airflow cdc offsets publish-from --batch {at.batch}",
         )

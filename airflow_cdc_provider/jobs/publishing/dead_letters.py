@@ -1,8 +1,8 @@
 """Dead letters: records that a broker refused permanently, or that can't be built, in a table of the lake.
 
-The table ``<connector>_refused`` has the record, its number in its batch, and the reason; a record that can't
-be built is in JSON, as it was before all transforms. A dead letter is written before the position after the
-record: if a run is killed in between, the next one writes it again, with the same batch and number.
+The table ``<connector>_dead_letters`` has the record, its number in its batch, and the reason; a record that
+can't be built is in JSON, as it was before all transforms. A dead letter is written before the position after
+the record: if a run is killed in between, the next one writes it again, with the same batch and number.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ class DeadLetters:
     @classmethod
     def of(cls, context: JobContext) -> DeadLetters:
         """Return the dead letters of a job's connector."""
-        return cls(context.spark, context.lake.table(context.connector.refused_table, DEAD_LETTERS))
+        return cls(context.spark, context.lake.table(context.connector.dead_letters_table, DEAD_LETTERS))
 
     def add(self, records: pa.Table, numbers: np.ndarray, batch: int, reason: str) -> None:
         """Append records.

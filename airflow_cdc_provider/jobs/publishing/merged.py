@@ -24,9 +24,9 @@ from airflow_cdc_provider.exceptions import ConfigurationError, OffsetMissing
 from airflow_cdc_provider.jobs.channels.heartbeats import Heartbeats
 from airflow_cdc_provider.jobs.context import JobContext, log
 from airflow_cdc_provider.jobs.events.captured import is_strict
-from airflow_cdc_provider.jobs.events.damage import Damage
-from airflow_cdc_provider.jobs.events.made import Made, Wanted
+from airflow_cdc_provider.jobs.events.event_batches import EventBatch, EventRequest
 from airflow_cdc_provider.jobs.events.merged_rows import RowEvents, row_events
+from airflow_cdc_provider.jobs.events.skipped_records import SkippedRecords
 from airflow_cdc_provider.jobs.merging.pending import pending_by_table
 from airflow_cdc_provider.jobs.publishing.batches import BatchPublisher, wait_for_servers
 from airflow_cdc_provider.jobs.publishing.dead_letters import DeadLetters
@@ -40,7 +40,7 @@ from airflow_cdc_provider.jobs.publishing.publish import (
 from airflow_cdc_provider.jobs.spec import PublishResult
 from airflow_cdc_provider.jobs.topics.rules import topic_maker
 from airflow_cdc_provider.jobs.topics.settings import encoded, headers_of
-from airflow_cdc_provider.kafka.merged_position import MergedPosition, Place, Step
+from airflow_cdc_provider.kafka.merged_position import MergedPosition, PublishedSnapshot, Step
 from airflow_cdc_provider.kafka.positions import PositionsTopic, PublishPosition
 from airflow_cdc_provider.kafka.producer import RecordProducer
 from airflow_cdc_provider.kafka.settings import ClientSettings
@@ -52,7 +52,7 @@ from airflow_cdc_provider.lake.iceberg_difference import (
     table_id,
 )
 from airflow_cdc_provider.lake.row_changes import all_rows, arrow_batches, changed_rows
-from airflow_cdc_provider.lake.static_changes import all_statics, changed_statics
+from airflow_cdc_provider.lake.static_changes import all_static_columns, changed_static_columns
 from airflow_cdc_provider.lake.table import Head
 from airflow_cdc_provider.sources.abilities import RenamesTables
 
@@ -65,7 +65,7 @@ def publish_merged(context: JobContext) -> PublishResult:
 
     Raises:
         ConfigurationError: As :func:`~.publish.publish`; or mirrors have no form to build events from.
-        TransientError: The brokers didn't respond for ``publish.kafka.retry_seconds``.
+        TransientError: The brokers didn't respond for ``publish.kafka.retry_timeout_seconds``.
         CommitConflict: Another run publishes this connector's rows.
         CorruptInput: A row can't be encoded and the source is strict.
         OffsetMissing: The last published snapshot of a mirror has expired, or the mirror was re-created.
@@ -74,7 +74,7 @@ def publish_merged(context: JobContext) -> PublishResult:
     options = connector.publish.kafka
     everything = replace(context, spec=replace(context.spec, tables=()))
     beats = heartbeats_of(context)
-    run = _Merged(everything, client_settings(context), Damage(strict=is_strict(connector)), beats)
+    run = _Merged(everything, client_settings(context), SkippedRecords(strict=is_strict(connector)), beats)
     started = time.monotonic()
 
     def publish_once() -> None:
@@ -164,13 +164,15 @@ def _now(context: JobContext) -> MergedPosition:
     return MergedPosition(tables)
 
 
-def _newest(context: JobContext, table: str) -> Place | None:
+def _newest(context: JobContext, table: str) -> PublishedSnapshot | None:
     """Return the current snapshot of a mirror; None if nothing was merged yet."""
     mirror = context.mirror(table)
     state = mirror.state()
     if state.merged_through < 0 or state.head.snapshot is None:
         return None
-    return Place(table_id(context.lake.table(mirror.name)), state.head.snapshot, state.merged_through)
+    return PublishedSnapshot(
+        table_id(context.lake.table(mirror.name)), state.head.snapshot, state.merged_through
+    )
 
 
 @dataclass
@@ -180,7 +182,7 @@ class _Merged:
     Args:
         context: The job, for all tables.
         settings: Client settings.
-        damage: Collects skipped records.
+        skipped: Collects skipped records.
         heartbeats: Sender of heartbeats between records; None for none.
         tries: The publisher of each try.
         known: The published position of mirrors.
@@ -188,7 +190,7 @@ class _Merged:
 
     context: JobContext
     settings: ClientSettings
-    damage: Damage
+    skipped: SkippedRecords
     heartbeats: Heartbeats | None = None
     tries: list[BatchPublisher] = field(default_factory=list)
     known: MergedPosition = field(default_factory=MergedPosition)
@@ -229,12 +231,12 @@ class _Merged:
         return PublishResult(
             batch=batch,
             records=sum(one.records for one in self.tries),
-            refused=sum(one.refused for one in self.tries),
+            dead_letters=sum(one.dead_letters for one in self.tries),
             transactions=self.transactions,
             pending_batches=self.context.changes.state().batch - batch,
             lag_seconds=publishing_lag(self.context, batch),
             seconds=round(seconds, 3),
-            findings=tuple(self.damage.told()),
+            findings=tuple(self.skipped.report()),
         )
 
     def _tables(self) -> list[str]:
@@ -273,9 +275,9 @@ class _Merged:
             self._events,
             headers_of(connector),
             form_of(connector),
-            options.records_at_once,
+            options.records_per_commit,
             self.context.stopping,
-            DeadLetters.of(self.context).add if options.sets_apart else None,
+            DeadLetters.of(self.context).add if options.writes_dead_letters else None,
             position,
         )
 
@@ -285,24 +287,24 @@ class _Merged:
         known = MergedPosition() if earliest else _now(self.context)
         return PublishPosition(name, 1, state=known.to_json())
 
-    def _events(self, request: Wanted) -> Iterator[Made]:
+    def _events(self, request: EventRequest) -> Iterator[EventBatch]:
         events = self._events_of_step(request)
         return events if self.heartbeats is None else self.heartbeats.between(events)
 
-    def _events_of_step(self, request: Wanted) -> Iterator[Made]:
+    def _events_of_step(self, request: EventRequest) -> Iterator[EventBatch]:
         """Build the events of the step in the request's state."""
         known = MergedPosition.from_json(request.state)
         step = known.step
         assert step is not None
         connector = self.context.connector
         after = known.reached().to_json()
-        yield Made(request.after + 1, encoded(connector, []), after)
+        yield EventBatch(request.after + 1, encoded(connector, []), after)
         events = row_events(self.context, step.table)
-        build = events.maker(request.now_ns, registrar_of(self.context), self.damage)
+        build = events.builder(request.now_ns, registrar_of(self.context), self.skipped)
         with ExitStack() as read:
             for rows in self._changed(known, step, events, read):
                 for batch in arrow_batches(rows):
-                    yield Made(request.after + 1, build(batch), after)
+                    yield EventBatch(request.after + 1, build(batch), after)
 
     def _changed(
         self, known: MergedPosition, step: Step, events: RowEvents, read: ExitStack
@@ -310,19 +312,19 @@ class _Merged:
         """Yield the changed rows of a step, then static columns if they have separate events."""
         table = self.context.lake.table(self.context.mirror(step.table).name)
         published = known.tables.get(step.table)
-        separate = events.statics_apart
+        separate = events.static_columns_table
         columns = () if separate else step.columns
         everything = table.read(Head(step.until.snapshot))
         if published is None:
-            yield all_rows(everything, columns, statics_apart=separate)
+            yield all_rows(everything, columns, static_columns_table=separate)
             if separate and step.columns:
-                yield all_statics(everything, step.columns)
+                yield all_static_columns(everything, step.columns)
             return
         since = newest_of_same_rows(table, published.snapshot)
         found = read.enter_context(difference(table, since, step.until.snapshot))
-        yield changed_rows(found, columns, statics_apart=separate)
+        yield changed_rows(found, columns, static_columns_table=separate)
         if separate and step.columns:
-            yield changed_statics(found, table.read(Head(since)), everything, step.columns)
+            yield changed_static_columns(found, table.read(Head(since)), everything, step.columns)
 
     def _require_form(self, publisher: BatchPublisher) -> None:
         """Refuse to resume within a step with other options."""
@@ -333,7 +335,7 @@ class _Merged:
                 expected="the options of publish, and the tables, of the first records",
                 found=f"other options after {position.records} records",
                 remedy="publish once with the old options; or all rows again in the new form: airflow cdc "
-                "offsets publish --batch 1",
+                "offsets publish-from --batch 1",
             )
 
     def _require_kept(self, known: MergedPosition, step: Step) -> None:
@@ -353,6 +355,6 @@ class _Merged:
                 f"the published snapshot of {name} no longer exists",
                 expected=f"the snapshots {', '.join(sorted(snapshots))}, which tags of the table keep",
                 found="a table that was re-created" if recreated else "a table without them",
-                remedy="airflow cdc offsets publish --batch 1 publishes all rows of all mirrors again; "
+                remedy="airflow cdc offsets publish-from --batch 1 publishes all rows of all mirrors again; "
                 "CdcCompareTopicsOperator finds rows that were deleted meanwhile",
             )

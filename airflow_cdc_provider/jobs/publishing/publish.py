@@ -7,8 +7,8 @@ transaction together with the position after them, so the next run resumes where
 With one slice it publishes on the driver; with several, Spark tasks publish (:mod:`.slices`).
 
 No transaction is open while events are built: it starts when its records are complete. If brokers or a
-registry don't respond, the stage retries for ``publish.kafka.retry_seconds``; each try starts like a new run,
-from the stored position.
+registry don't respond, the stage retries for ``publish.kafka.retry_timeout_seconds``; each try starts like a
+new run, from the stored position.
 """
 
 from __future__ import annotations
@@ -24,8 +24,8 @@ from airflow_cdc_provider.exceptions import ConfigurationError, OffsetMissing
 from airflow_cdc_provider.jobs.channels.heartbeats import Heartbeats, heartbeat_producer
 from airflow_cdc_provider.jobs.context import JobContext, log
 from airflow_cdc_provider.jobs.events.captured import captured_records, is_strict
-from airflow_cdc_provider.jobs.events.damage import Damage
-from airflow_cdc_provider.jobs.events.made import Made, Wanted
+from airflow_cdc_provider.jobs.events.event_batches import EventBatch, EventRequest
+from airflow_cdc_provider.jobs.events.skipped_records import SkippedRecords
 from airflow_cdc_provider.jobs.events.vitess.lake import heartbeat_records
 from airflow_cdc_provider.jobs.publishing.batches import BatchPublisher, require_matching, wait_for_servers
 from airflow_cdc_provider.jobs.publishing.dead_letters import DeadLetters
@@ -53,7 +53,8 @@ def publish(context: JobContext) -> PublishResult:
     Raises:
         ConfigurationError: There is no connection; a login, permission, topic or setting is invalid; the
             options changed within a batch; or the broker refuses records.
-        TransientError: The brokers, or the registry, didn't respond for ``publish.kafka.retry_seconds``.
+        TransientError: The brokers, or the registry, didn't respond for
+            ``publish.kafka.retry_timeout_seconds``.
         CommitConflict: Another run publishes this connector's events.
         CorruptInput: A record can't be decoded and the source is strict.
         OffsetMissing: The stored position is of another changes table.
@@ -63,7 +64,7 @@ def publish(context: JobContext) -> PublishResult:
     # A job for some tables publishes all of them: a batch's events must be the same each time.
     everything = replace(context, spec=replace(context.spec, tables=()))
     beats = heartbeats_of(context)
-    run = _Publishing(everything, settings, Damage(strict=is_strict(context.connector)), beats)
+    run = _Publishing(everything, settings, SkippedRecords(strict=is_strict(context.connector)), beats)
     started = time.monotonic()
 
     def publish_once() -> None:
@@ -86,7 +87,7 @@ def publish(context: JobContext) -> PublishResult:
 
 def published(context: JobContext) -> PublishPosition | None:
     """Return the stored position, of several slices the least; None for none. No producer is fenced."""
-    return positions_topic(context.connector, client_settings(context)).least()
+    return positions_topic(context.connector, client_settings(context)).slowest()
 
 
 def publish_from(context: JobContext, batch: int) -> None:
@@ -131,7 +132,7 @@ def client_settings(context: JobContext) -> ClientSettings:
         options.producer,
         options.consumer,
         options.retry_interval_seconds,
-        options.retry_seconds,
+        options.retry_timeout_seconds,
     )
 
 
@@ -199,14 +200,14 @@ class _Publishing:
     Args:
         context: The job, for all tables.
         settings: Client settings.
-        damage: Collects skipped records.
+        skipped: Collects skipped records.
         heartbeats: Sender of heartbeats between records; None for none.
         tries: The publisher of each try.
     """
 
     context: JobContext
     settings: ClientSettings
-    damage: Damage
+    skipped: SkippedRecords
     heartbeats: Heartbeats | None = None
     tries: list[BatchPublisher | SlicedRun] = field(default_factory=list)
 
@@ -263,7 +264,7 @@ class _Publishing:
             registrar_of(self.context),
             headers_of(connector),
             form_of(connector),
-            self.damage,
+            self.skipped,
             positions,
         )
         self.tries.append(run)
@@ -280,12 +281,12 @@ class _Publishing:
         return PublishResult(
             batch=batch,
             records=sum(one.records for one in self.tries),
-            refused=sum(one.refused for one in self.tries),
+            dead_letters=sum(one.dead_letters for one in self.tries),
             transactions=self.transactions,
             pending_batches=self.context.changes.state().batch - batch,
             lag_seconds=publishing_lag(self.context, batch),
             seconds=round(seconds, 3),
-            findings=tuple(self.damage.told()),
+            findings=tuple(self.skipped.report()),
         )
 
     def _publisher(self, producer: RecordProducer, position: PublishPosition) -> BatchPublisher:
@@ -297,14 +298,14 @@ class _Publishing:
             lambda request: self._events(replace(request, registrar=registrar)),
             headers_of(connector),
             form_of(connector),
-            options.records_at_once,
+            options.records_per_commit,
             self.context.stopping,
-            DeadLetters.of(self.context).add if options.sets_apart else None,
+            DeadLetters.of(self.context).add if options.writes_dead_letters else None,
             position,
         )
 
-    def _events(self, request: Wanted) -> Iterator[Made]:
-        events = captured_records(self.context, request, self.damage)
+    def _events(self, request: EventRequest) -> Iterator[EventBatch]:
+        events = captured_records(self.context, request, self.skipped)
         return events if self.heartbeats is None else self.heartbeats.between(events)
 
     def _first(self, through: int) -> PublishPosition:

@@ -19,8 +19,8 @@ from airflow_cdc_provider.connector import Connector
 from airflow_cdc_provider.exceptions import ConfigurationError, OffsetMissing
 from airflow_cdc_provider.jobs.context import JobContext, log
 from airflow_cdc_provider.jobs.events.captured import captured_records, is_strict
-from airflow_cdc_provider.jobs.events.damage import Damage
-from airflow_cdc_provider.jobs.events.made import Made, Wanted
+from airflow_cdc_provider.jobs.events.event_batches import EventBatch, EventRequest
+from airflow_cdc_provider.jobs.events.skipped_records import SkippedRecords
 from airflow_cdc_provider.jobs.publishing.batches import BatchPublisher, require_matching, wait_for_servers
 from airflow_cdc_provider.jobs.publishing.form import form_of, publishing_lag, require_batch
 from airflow_cdc_provider.jobs.publishing.pulsar_position import PulsarPosition, PulsarPositionTable
@@ -41,7 +41,7 @@ def publish_to_pulsar(context: JobContext) -> PublishResult:
     Raises:
         ConfigurationError: The connection, a permission or a topic's schema is invalid; the options changed
             within a batch; a record is too large; or the broker doesn't deduplicate.
-        TransientError: The brokers didn't respond for ``publish.pulsar.retry_seconds``.
+        TransientError: The brokers didn't respond for ``publish.pulsar.retry_timeout_seconds``.
         CommitConflict: Another run publishes this connector's events.
         CorruptInput: A record can't be decoded and the source is strict.
         OffsetMissing: The stored position is of another changes table.
@@ -50,7 +50,7 @@ def publish_to_pulsar(context: JobContext) -> PublishResult:
     options = connector.publish.pulsar
     settings = ClientSettings.of_connection(context.pulsar)
     everything = replace(context, spec=replace(context.spec, tables=()), connector=connector)
-    run = _Publishing(everything, settings, Damage(strict=is_strict(connector)))
+    run = _Publishing(everything, settings, SkippedRecords(strict=is_strict(connector)))
     started = time.monotonic()
     wait_for_servers(run.through_head, lambda: run.sent, options, context.stopping, connector.name)
     result = run.result(time.monotonic() - started)
@@ -86,7 +86,7 @@ def as_published(connector: Connector) -> Connector:
     return replace(connector, publish=replace(publish, topic_pattern=pattern, schemas=True))
 
 
-def with_sequence_ids(found: Iterator[Made]) -> Iterator[Made]:
+def with_sequence_ids(found: Iterator[EventBatch]) -> Iterator[EventBatch]:
     """Add a column with sequence ids to records."""
     batch, count = -1, 0
     for events in found:
@@ -141,7 +141,7 @@ class _Publishing:
 
     context: JobContext
     settings: ClientSettings
-    damage: Damage
+    skipped: SkippedRecords
     tries: list[BatchPublisher] = field(default_factory=list)
     off: set[str] = field(default_factory=set)
 
@@ -195,7 +195,7 @@ class _Publishing:
             pending_batches=self.context.changes.state().batch - batch,
             lag_seconds=publishing_lag(self.context, batch),
             seconds=round(seconds, 3),
-            findings=(*self.damage.told(), *off),
+            findings=(*self.skipped.report(), *off),
         )
 
     def _producer(self, stored: PulsarPosition) -> PulsarProducer:
@@ -211,14 +211,14 @@ class _Publishing:
             self._events,
             (),
             form,
-            options.records_at_once,
+            options.records_per_commit,
             self.context.stopping,
             None,
             stored.position,
         )
 
-    def _events(self, request: Wanted) -> Iterator[Made]:
-        return with_sequence_ids(captured_records(self.context, request, self.damage))
+    def _events(self, request: EventRequest) -> Iterator[EventBatch]:
+        return with_sequence_ids(captured_records(self.context, request, self.skipped))
 
 
 def _table(context: JobContext) -> PulsarPositionTable:

@@ -52,7 +52,7 @@ class PulsarPosition:
             raise OffsetMissing(
                 "the published position can't be read",
                 found=text[:200],
-                remedy="set it by airflow cdc offsets publish --batch N",
+                remedy="set it by airflow cdc offsets publish-from --batch N",
             ) from error
 
 

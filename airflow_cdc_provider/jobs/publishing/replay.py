@@ -27,8 +27,8 @@ from airflow_cdc_provider.connector import Connector
 from airflow_cdc_provider.exceptions import ConfigurationError, OffsetMissing, TransientError
 from airflow_cdc_provider.jobs.context import JobContext, log
 from airflow_cdc_provider.jobs.events.captured import captured_records, is_strict
-from airflow_cdc_provider.jobs.events.damage import Damage
-from airflow_cdc_provider.jobs.events.made import Made, Wanted
+from airflow_cdc_provider.jobs.events.event_batches import EventBatch, EventRequest
+from airflow_cdc_provider.jobs.events.skipped_records import SkippedRecords
 from airflow_cdc_provider.jobs.publishing.batches import BatchPublisher, wait_for_servers
 from airflow_cdc_provider.jobs.publishing.dead_letters import DeadLetters
 from airflow_cdc_provider.jobs.publishing.form import form_of
@@ -41,7 +41,7 @@ from airflow_cdc_provider.jobs.publishing.publish import (
 from airflow_cdc_provider.jobs.spec import JobResult, ReplayResult
 from airflow_cdc_provider.jobs.topics.rules import topic_maker
 from airflow_cdc_provider.jobs.topics.settings import headers_of
-from airflow_cdc_provider.kafka.errors import BrokersAway
+from airflow_cdc_provider.kafka.errors import BrokersUnavailable
 from airflow_cdc_provider.kafka.positions import PositionsTopic, PublishPosition
 from airflow_cdc_provider.kafka.producer import RecordProducer
 from airflow_cdc_provider.kafka.settings import ClientSettings
@@ -59,7 +59,8 @@ def replay(context: JobContext) -> JobResult:
     Raises:
         ConfigurationError: Batches of the range have expired, don't exist or aren't published yet; or as for
             publishing.
-        TransientError: The brokers, or the registry, didn't respond for ``publish.kafka.retry_seconds``.
+        TransientError: The brokers, or the registry, didn't respond for
+            ``publish.kafka.retry_timeout_seconds``.
         CommitConflict: Another replay of this connector runs.
         CorruptInput: A record can't be decoded and the source is strict.
     """
@@ -67,16 +68,16 @@ def replay(context: JobContext) -> JobResult:
     if context.connector.publish.kafka.after_merge:
         raise ConfigurationError(
             "batches of changes can't be replayed by a connector that publishes after merges",
-            expected="publish.kafka.what: changes",
+            expected="publish.kafka.mode: changes",
             found="after_merge",
-            remedy="airflow cdc offsets publish --batch 1 publishes all rows again, in their current state",
+            remedy="airflow cdc offsets publish-from --batch 1 publishes all rows again, in their current state",
         )
     prefix = str(context.spec.options.get("topic_prefix") or "")
     if prefix == context.connector.topic_prefix:
         prefix = ""
     done = published(context)
     through = None if prefix else done.batch - 1 if done else 0
-    run = _Replay(context, settings, prefix, through, Damage(strict=is_strict(context.connector)))
+    run = _Replay(context, settings, prefix, through, SkippedRecords(strict=is_strict(context.connector)))
     started = time.monotonic()
     kafka, name = context.connector.publish.kafka, context.connector.name
     wait_for_servers(run.send, lambda: run.transactions, kafka, context.stopping, name)
@@ -85,7 +86,7 @@ def replay(context: JobContext) -> JobResult:
         sent.first,
         sent.last,
         sum(one.records for one in run.tries),
-        sum(one.refused for one in run.tries),
+        sum(one.dead_letters for one in run.tries),
         run.transactions,
         round(time.monotonic() - started, 3),
     )
@@ -96,7 +97,7 @@ def replay(context: JobContext) -> JobResult:
         )
     log.info("%s: replayed %s", context.connector.name, result)
     context.callbacks.append(run.store_end)
-    findings = [f"replaying: {one}" for one in run.damage.told()]
+    findings = [f"replaying: {one}" for one in run.skipped.report()]
     if not prefix and done is not None and sent.last < _published_now(context, done).batch - 1:
         findings.append(
             f"events of batches {sent.first} to {sent.last} are now after or among those of later ones: "
@@ -113,7 +114,7 @@ def _published_now(context: JobContext, before: PublishPosition) -> PublishPosit
     """
     try:
         return published(context) or before
-    except BrokersAway as error:
+    except BrokersUnavailable as error:
         log.warning("%s: can't check whether batches were published meanwhile: %s", before.connector, error)
         return before
 
@@ -212,7 +213,7 @@ class _Replay:
         settings: Client settings.
         prefix: Prefix of the topics to send to; empty for the same ones.
         published_through: As for :func:`chosen_range`.
-        damage: Collects skipped records.
+        skipped: Collects skipped records.
         range: The batches, once a try has started.
         tries: The publisher of each try.
     """
@@ -221,7 +222,7 @@ class _Replay:
     settings: ClientSettings
     prefix: str
     published_through: int | None
-    damage: Damage
+    skipped: SkippedRecords
     range: BatchRange = BatchRange(0, 0)
     tries: list[BatchPublisher] = field(default_factory=list)
 
@@ -239,7 +240,7 @@ class _Replay:
         """Send from the position of this replay to the end of the range.
 
         Raises:
-            BrokersAway: The brokers don't respond; the next try resumes.
+            BrokersUnavailable: The brokers don't respond; the next try resumes.
             CdcError: As :func:`replay`.
         """
         kept = kept_batches(self.context)
@@ -259,9 +260,9 @@ class _Replay:
                 lambda request: self._events(replace(request, registrar=registrar)),
                 headers_of(connector),
                 position.form,
-                options.records_at_once,
+                options.records_per_commit,
                 self.context.stopping,
-                DeadLetters.of(self.context).add if options.sets_apart else None,
+                DeadLetters.of(self.context).add if options.writes_dead_letters else None,
                 position,
             )
             self.tries.append(publisher)
@@ -276,7 +277,8 @@ class _Replay:
         sends all records.
 
         Raises:
-            BrokersAway: The brokers don't respond; the next replay of the same request sends nothing then.
+            BrokersUnavailable: The brokers don't respond; the next replay of the same request sends nothing
+                then.
             CommitConflict: Another replay has started.
         """
         last = self.tries[-1].position
@@ -344,10 +346,10 @@ class _Replay:
         )
         return stored, BatchRange(int(found[1]), int(found[2]))
 
-    def _events(self, request: Wanted) -> Iterator[Made]:
+    def _events(self, request: EventRequest) -> Iterator[EventBatch]:
         """Build the events as publishing does, for the topics of the other prefix."""
         connector = self.context.connector
-        for events in captured_records(self.context, request, self.damage):
+        for events in captured_records(self.context, request, self.skipped):
             yield replace(events, records=_with_prefix(events.records, connector, self.prefix))
 
 

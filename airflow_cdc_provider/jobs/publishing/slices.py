@@ -25,14 +25,14 @@ from airflow_cdc_provider.changes.worker import map_in_arrow
 from airflow_cdc_provider.exceptions import CdcError, CommitConflict, ConfigurationError, OffsetMissing
 from airflow_cdc_provider.jobs.context import JobContext, log
 from airflow_cdc_provider.jobs.events.captured import sliced_records
-from airflow_cdc_provider.jobs.events.damage import Damage
-from airflow_cdc_provider.jobs.events.made import Made, Wanted
+from airflow_cdc_provider.jobs.events.event_batches import EventBatch, EventRequest
+from airflow_cdc_provider.jobs.events.skipped_records import SkippedRecords
 from airflow_cdc_provider.jobs.events.sliced import SliceBuilder, Sliced, SliceRows, batch_ranges
 from airflow_cdc_provider.jobs.publishing.batches import RETRIED_ERRORS, BatchPublisher, require_matching
 from airflow_cdc_provider.kafka.positions import PositionsTopic, PublishPosition
 from airflow_cdc_provider.kafka.producer import Headers, RecordProducer
 from airflow_cdc_provider.kafka.registry import Registry
-from airflow_cdc_provider.kafka.topics import TopicMaker
+from airflow_cdc_provider.kafka.topics import TopicCreator
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
@@ -55,7 +55,7 @@ class Producers:
 
     topic: PositionsTopic = field(repr=False)
     transactional_id: str
-    topics: TopicMaker | None = field(default=None, repr=False)
+    topics: TopicCreator | None = field(default=None, repr=False)
 
     def of_slice(self, number: int) -> RecordProducer:
         """Connect the producer of a slice."""
@@ -68,7 +68,7 @@ class Producers:
         Without fencing, an open transaction of a killed task may hide positions.
 
         Raises:
-            BrokersAway: The brokers don't respond.
+            BrokersUnavailable: The brokers don't respond.
             OffsetMissing: A position can't be read, or is missing.
             ConfigurationError: A login, permission or setting is invalid.
         """
@@ -89,14 +89,14 @@ class SliceOutcome:
 
     Args:
         position: The position of its slice; None if unknown.
-        damage: Skipped records.
+        skipped: Skipped records.
         records: Number of records sent.
         transactions: Number of transactions sent.
         error: The error that ended the task early.
     """
 
     position: PublishPosition | None
-    damage: Damage
+    skipped: SkippedRecords
     records: int = 0
     transactions: int = 0
     error: CdcError | None = None
@@ -112,7 +112,7 @@ class SliceTask:
         build: Builds events.
         headers: Headers of all data records.
         form: Digest of all options that determine the records of a batch.
-        records_at_once: Records of one transaction.
+        records_per_commit: Records of one transaction.
         slices: Number of slices.
         after: The batch before the range: the task gets no records up to it.
         through: The last batch of the range.
@@ -125,7 +125,7 @@ class SliceTask:
     build: SliceBuilder = field(repr=False)
     headers: Headers
     form: str
-    records_at_once: int
+    records_per_commit: int
     slices: int
     after: int
     through: int
@@ -151,20 +151,20 @@ class SliceTask:
         Returns:
             The outcome. It includes known errors, which aren't raised: a retry by Spark would be in vain.
         """
-        damage = Damage(self.strict)
+        skipped = SkippedRecords(self.strict)
         publisher: BatchPublisher | None = None
         try:
             producer = self.producers.of_slice(number)
             try:
                 position = self._checked(producer.take_over(), number)
                 if position.batch > self.through:
-                    return SliceOutcome(position, damage)
+                    return SliceOutcome(position, skipped)
                 publisher = BatchPublisher(
                     producer,
-                    self._builder(SliceRows(batches), damage),
+                    self._builder(SliceRows(batches), skipped),
                     self.headers,
                     self.form,
-                    self.records_at_once,
+                    self.records_per_commit,
                     lambda: False,
                     None,
                     position,
@@ -173,13 +173,15 @@ class SliceTask:
             finally:
                 producer.close()
         except CdcError as error:
-            return _outcome(publisher, damage, error)
-        return _outcome(publisher, damage, None)
+            return _outcome(publisher, skipped, error)
+        return _outcome(publisher, skipped, None)
 
-    def _builder(self, rows: SliceRows, damage: Damage) -> Callable[[Wanted], Iterator[Made]]:
-        def build(request: Wanted) -> Iterator[Made]:
+    def _builder(
+        self, rows: SliceRows, skipped: SkippedRecords
+    ) -> Callable[[EventRequest], Iterator[EventBatch]]:
+        def build(request: EventRequest) -> Iterator[EventBatch]:
             found = rows.between(request.after, request.until)
-            return self.build(found, replace(request, registrar=self.registrar), damage)
+            return self.build(found, replace(request, registrar=self.registrar), skipped)
 
         return build
 
@@ -231,11 +233,11 @@ class SlicedRun:
         registrar: Assigns ids to schemas; None for none.
         headers: Headers of all data records.
         form: Digest of all options that determine the records of a batch.
-        damage: Collects skipped records.
+        skipped: Collects skipped records.
         positions: The positions of the slices, in their order.
         transactions: Number of transactions sent.
         records: Number of records sent.
-        refused: Number of dead letters: always 0.
+        dead_letters: Number of dead letters: always 0.
     """
 
     context: JobContext
@@ -243,11 +245,11 @@ class SlicedRun:
     registrar: Registry | None
     headers: Headers
     form: str
-    damage: Damage
+    skipped: SkippedRecords
     positions: Sequence[PublishPosition]
     transactions: int = 0
     records: int = 0
-    refused: int = 0
+    dead_letters: int = 0
 
     @property
     def position(self) -> PublishPosition:
@@ -258,8 +260,8 @@ class SlicedRun:
         """Publish from the slices' positions to the end of a batch.
 
         Raises:
-            BrokersAway: The brokers don't respond to a slice; the others may be complete.
-            RegistryAway: The registry doesn't respond.
+            BrokersUnavailable: The brokers don't respond to a slice; the others may be complete.
+            RegistryUnavailable: The registry doesn't respond.
             CdcError: Any error of a slice.
         """
         self._require_no_speculation()
@@ -291,12 +293,12 @@ class SlicedRun:
             sliced.build,
             self.headers,
             self.form,
-            options.records_at_once,
+            options.records_per_commit,
             slices,
             after,
             through,
             now_ns,
-            self.damage.strict,
+            self.skipped.strict,
         )
         if has_records:
             partitioned = map_in_arrow(_partitioned(sliced, after, through, slices), task, _DDL)
@@ -323,8 +325,8 @@ class SlicedRun:
         for one in outcomes:
             self.records += one.records
             self.transactions += one.transactions
-            self.damage.places += one.damage.places
-            self.damage.skipped.update(one.damage.skipped)
+            self.skipped.undecodable += one.skipped.undecodable
+            self.skipped.by_kind.update(one.skipped.by_kind)
         errors = [one.error for one in outcomes if one.error is not None]
         for error in sorted(errors, key=lambda error: isinstance(error, RETRIED_ERRORS)):
             raise error
@@ -426,7 +428,9 @@ def _partitioned(sliced: Sliced, after: int, through: int, slices: int) -> DataF
     return partitioned.sortWithinPartitions(*sliced.order).drop("slice")
 
 
-def _outcome(publisher: BatchPublisher | None, damage: Damage, error: CdcError | None) -> SliceOutcome:
+def _outcome(
+    publisher: BatchPublisher | None, skipped: SkippedRecords, error: CdcError | None
+) -> SliceOutcome:
     if publisher is None:
-        return SliceOutcome(None, damage, error=error)
-    return SliceOutcome(publisher.position, damage, publisher.records, publisher.transactions, error)
+        return SliceOutcome(None, skipped, error=error)
+    return SliceOutcome(publisher.position, skipped, publisher.records, publisher.transactions, error)

@@ -25,7 +25,7 @@ def published_through(context: JobContext) -> int | None:
     """Return the last published batch of the changes table, None for none. No producer is fenced.
 
     Raises:
-        BrokersAway: The brokers don't respond.
+        BrokersUnavailable: The brokers don't respond.
         OffsetMissing: A stored position can't be read.
     """
     if context.connector.publish.kafka.after_merge:

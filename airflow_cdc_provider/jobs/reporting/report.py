@@ -12,9 +12,9 @@ from airflow_cdc_provider.jobs.context import JobContext
 from airflow_cdc_provider.jobs.resuming.progress import Progress
 from airflow_cdc_provider.jobs.spark import failures
 from airflow_cdc_provider.jobs.spec import JobResult, OriginResult, PublishResult, SnapshotResult, TableResult
-from airflow_cdc_provider.sources.abilities import CountsStreams, LearnsSchemas
+from airflow_cdc_provider.sources.abilities import HasSchemaHistory, ReportsStreamMetrics
 from airflow_cdc_provider.sources.base import Lag
-from airflow_cdc_provider.sources.stream_numbers import StreamNumbers
+from airflow_cdc_provider.sources.stream_metrics import StreamMetrics
 
 _OF_TASKS: Final = (
     "events",
@@ -58,10 +58,10 @@ def report(
 
 def _with_published(outcome: JobResult, published: PublishResult) -> JobResult:
     findings = [*outcome.findings, *(f"publishing: {finding}" for finding in published.findings)]
-    if published.refused:
+    if published.dead_letters:
         findings.append(
-            f"{published.refused} records that the broker refused, or that can't be built, are dead "
-            "letters in the table <connector>_refused, each with its reason"
+            f"{published.dead_letters} records that the broker refused, or that can't be built, are dead "
+            "letters in the table <connector>_dead_letters, each with its reason"
         )
     seconds = {**outcome.seconds, "publish": published.seconds}
     counts = replace(published, findings=())
@@ -91,9 +91,9 @@ def _report(
                 f"connector {context.connector.name} captures no table: the source has no selected table "
                 "with capture enabled. Run airflow cdc check for details"
             )
-        if beyond := context.connector.beyond_guardrail(selected):
+        if beyond := context.connector.guardrail_message(selected):
             findings.append(beyond)
-        if isinstance(context.source, LearnsSchemas):
+        if isinstance(context.source, HasSchemaHistory):
             findings += context.source.schema_findings()
         if captured.quarantined:
             findings.append(
@@ -120,9 +120,9 @@ def _report(
             findings.append(
                 f"{table.table}: {table.undecodable} changes could not be decoded and are quarantined"
             )
-        if table.doubtful:
-            findings.append(f"{table.table}: {table.doubtful} keys need a re-read from the source")
-        if table.unseen:
+        if table.unresolved_keys:
+            findings.append(f"{table.table}: {table.unresolved_keys} keys need a re-read from the source")
+        if table.not_in_snapshot:
             findings.append(
                 f"{table.table}: rows that the last snapshot didn't return must still be reread: the mirror "
                 "may have deleted rows"
@@ -139,11 +139,11 @@ def _report(
         snapshot=shot,
         seconds=seconds,
         findings=tuple(findings),
-        passed_over=_by_reason(captured.passed_over) if captured else {},
+        skipped=_by_reason(captured.skipped) if captured else {},
         selected=selected,
         committed_at=state.committed_at,
         newest_batch=state.batch,
-        copies={
+        table_snapshots={
             name: {"done": snapshot.done and not snapshot.outdated, "began_at": snapshot.began_us / 1e6}
             for name, snapshot in sorted(progress.snapshots.items())
         },
@@ -158,9 +158,9 @@ def _origins(lag: Lag, captured: CaptureCounts | None) -> tuple[OriginResult, ..
     segments = captured.segments.at_end(lag.details)
     results = []
     for origin in sorted({*lag.details, *counts}):
-        counts_by_reason = {reason: n for (of, reason), n in captured.passed_over.items() if of == origin}
+        counts_by_reason = {reason: n for (of, reason), n in captured.skipped.items() if of == origin}
         result = _position(origin, lag.details.get(origin, {}))
-        result = replace(result, passed_over=counts_by_reason, segments=segments.get(origin))
+        result = replace(result, skipped=counts_by_reason, segments=segments.get(origin))
         if origin in counts:
             found = counts[origin]
             result = replace(
@@ -183,12 +183,12 @@ def _with_streams(
 ) -> tuple[OriginResult, ...]:
     """Add the stream metrics since the start of the job, of the driver and of tasks."""
     source = context.source
-    streams = source.stream_numbers() if isinstance(source, CountsStreams) else {}
+    streams = source.stream_metrics() if isinstance(source, ReportsStreamMetrics) else {}
     for found in captured.origins if captured is not None else ():
         if found.last_transaction:
             context.last_transactions[found.origin] = found.last_transaction
 
-    def with_tasks(origin: str) -> StreamNumbers:
+    def with_tasks(origin: str) -> StreamMetrics:
         stream = streams[origin]
         sums = {name: getattr(stream, name) + context.reading.get(name, 0) for name in _OF_TASKS}
         return replace(stream, **sums, last_transaction=context.last_transactions.get(origin, ""))
@@ -215,9 +215,9 @@ def _position(origin: str, details: Mapping[str, Any]) -> OriginResult:
     return OriginResult(origin, details.get("file", ""), details.get("position"))
 
 
-def _by_reason(passed_over: Mapping[tuple[str, str], int]) -> dict[str, int]:
+def _by_reason(skipped: Mapping[tuple[str, str], int]) -> dict[str, int]:
     by_reason: Counter[str] = Counter()
-    for (_, reason), count in passed_over.items():
+    for (_, reason), count in skipped.items():
         by_reason[reason] += count
     return dict(sorted(by_reason.items()))
 

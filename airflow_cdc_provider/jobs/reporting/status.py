@@ -38,7 +38,7 @@ def table_status(context: JobContext) -> tuple[TableStatus, ...]:
                 pending=pending.rows,
                 pending_seconds=round(now - pending.oldest_captured_seconds, 3) if pending.rows else 0.0,
                 rows=state.rows,
-                doubtful=state.doubts,
+                unresolved_keys=state.unresolved_keys,
                 undecodable=quarantined.get(table, 0),
             )
         )
@@ -54,7 +54,7 @@ def signal_status(context: JobContext) -> tuple[Mapping[str, Any], ...]:
     """
     signals = Progress.from_offset(context.changes.state().offset).signals
     source = context.source
-    show_key = source.show_key if isinstance(source, ReadsChunks) else str
+    format_key = source.format_key if isinstance(source, ReadsChunks) else str
     records = [
         {
             "signal": one.id,
@@ -75,8 +75,8 @@ def signal_status(context: JobContext) -> tuple[Mapping[str, Any], ...]:
             "chunks": copy.chunks,
             "rows": copy.rows,
             "where": copy.where,
-            "next": show_key(copy.next),
-            "maximum": show_key(copy.maximum),
+            "next": format_key(copy.next),
+            "maximum": format_key(copy.maximum),
         }
         for request in signals.requests
         for copy in request.tables

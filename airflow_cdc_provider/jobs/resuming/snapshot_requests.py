@@ -14,9 +14,17 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from typing import Any, Final
 
-from airflow_cdc_provider.notifications.snapshot_events import Happening, ScanStatus, SnapshotEvent
-from airflow_cdc_provider.signals.signal import EXECUTE, LOG, PAUSE, STOP, Arrived, NoSignal, Signal
-from airflow_cdc_provider.signals.wishes import SnapshotKind, Unclear, read_execute, read_stop
+from airflow_cdc_provider.notifications.snapshot_events import ScanStatus, SnapshotEvent, SnapshotEventKind
+from airflow_cdc_provider.signals.payloads import InvalidSignal, SnapshotKind, read_execute, read_stop
+from airflow_cdc_provider.signals.signal import (
+    EXECUTE,
+    LOG,
+    PAUSE,
+    STOP,
+    MalformedSignal,
+    ReceivedSignal,
+    Signal,
+)
 
 KEPT_RECORDS: Final = 50
 _LONGEST_TEXT: Final = 300
@@ -162,10 +170,10 @@ class SignalState:
         )
         return replace(self, records=records)
 
-    def knows(self, arrived: Arrived) -> bool:
+    def knows(self, arrived: ReceivedSignal) -> bool:
         """Return whether a signal was received before."""
         same = (r for r in self.records if r.id == arrived.id[:_LONGEST_TEXT])
-        return any(isinstance(arrived, NoSignal) or r.type for r in same)
+        return any(isinstance(arrived, MalformedSignal) or r.type for r in same)
 
 
 @dataclass(frozen=True)
@@ -185,7 +193,9 @@ class Reception:
     warnings: tuple[str, ...] = field(default=())
 
 
-def received(state: SignalState, arrived: Sequence[Arrived], tables: Sequence[str], now_us: int) -> Reception:
+def received(
+    state: SignalState, arrived: Sequence[ReceivedSignal], tables: Sequence[str], now_us: int
+) -> Reception:
     """Apply signals, oldest first.
 
     Args:
@@ -204,15 +214,15 @@ def received(state: SignalState, arrived: Sequence[Arrived], tables: Sequence[st
     return result
 
 
-def _followed(result: Reception, one: Arrived, tables: Sequence[str], now_us: int) -> Reception:
-    if isinstance(one, NoSignal):
+def _followed(result: Reception, one: ReceivedSignal, tables: Sequence[str], now_us: int) -> Reception:
+    if isinstance(one, MalformedSignal):
         return _recorded(result, one, "", "ignored", one.reason, now_us)
     try:
         if one.type == EXECUTE:
             return _execute(result, one, tables, now_us)
         if one.type == STOP:
             return _stop(result, one, now_us)
-    except Unclear as error:
+    except InvalidSignal as error:
         return _recorded(result, one, one.type, "ignored", str(error), now_us)
     if one.type == LOG:
         message = str(one.data.get("message", ""))
@@ -225,7 +235,7 @@ def _execute(result: Reception, signal: Signal, tables: Sequence[str], now_us: i
     requested = read_execute(signal.data)
     chosen = [table for table in tables if requested.names.take(table)]
     if not chosen:
-        raise Unclear(f"no captured table matches {', '.join(requested.names.patterns)}")
+        raise InvalidSignal(f"no captured table matches {', '.join(requested.names.patterns)}")
     copies = tuple(TableCopy(table, requested.filter_of(table)) for table in chosen)
     request = SnapshotRequest(signal.id, requested.kind, signal.channel, now_us, copies)
     detail = f"{requested.kind}: {', '.join(chosen)}"
@@ -239,7 +249,7 @@ def _stop(result: Reception, signal: Signal, now_us: int) -> Reception:
     state = result.state
     running = [r for r in state.requests if r.kind == "incremental"]
     if not running:
-        raise Unclear("no incremental snapshot is running")
+        raise InvalidSignal("no incremental snapshot is running")
     events: list[SnapshotEvent] = []
     stopped: list[str] = []
     for request in running:
@@ -256,7 +266,7 @@ def _stop(result: Reception, signal: Signal, now_us: int) -> Reception:
             state = state.with_outcome(request.id, "stopped", reason)
             events.append(_event("aborted", request, now_us, reason=reason))
     if not stopped:
-        raise Unclear("no table of the running incremental snapshot matches")
+        raise InvalidSignal("no table of the running incremental snapshot matches")
     detail = f"stopped: {', '.join(stopped)}"
     recorded = _recorded(replace(result, state=state), signal, signal.type, "followed", detail, now_us)
     return replace(recorded, events=(*recorded.events, *events))
@@ -284,7 +294,7 @@ def _pause(result: Reception, signal: Signal, now_us: int) -> Reception:
 
 
 def _recorded(
-    result: Reception, one: Arrived, kind: str, outcome: str, detail: str, now_us: int
+    result: Reception, one: ReceivedSignal, kind: str, outcome: str, detail: str, now_us: int
 ) -> Reception:
     detail = detail[:_LONGEST_TEXT]
     entry = SignalRecord(one.id[:_LONGEST_TEXT], kind, one.channel, now_us, outcome, detail)
@@ -296,7 +306,7 @@ def _recorded(
 
 
 def _event(
-    kind: Happening,
+    kind: SnapshotEventKind,
     request: SnapshotRequest,
     now_us: int,
     copy: TableCopy | None = None,

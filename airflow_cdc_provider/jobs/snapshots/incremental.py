@@ -30,7 +30,7 @@ from airflow_cdc_provider.jobs.spark.failures import explain
 from airflow_cdc_provider.jobs.spark.read import Paced, Reader, batches, read_partitions
 from airflow_cdc_provider.lake.changes_table import ChangesState
 from airflow_cdc_provider.notifications.snapshot_events import SnapshotEvent
-from airflow_cdc_provider.sources.abilities import ReadsChunks, SnapshotsFromOffset, WritesMarks
+from airflow_cdc_provider.sources.abilities import ReadsChunks, SnapshotsFromOffset, WritesWatermarks
 from airflow_cdc_provider.sources.base import Source
 
 _PARTS_PER_CORE: Final = 2
@@ -137,7 +137,7 @@ def _copied(
         step = _next_chunks(context, source, copy, progress, chunks, cores)
     else:
         if isinstance(source, SnapshotsFromOffset) and progress.source is not None:
-            source.stand_at(progress.source)
+            source.seek_to(progress.source)
         step = _next_ranges(source, copy, cores)
     reader: Reader = Requested(source.snapshot_reader(), request.id)
     if limit := context.connector.snapshot.rows_per_second:
@@ -176,7 +176,9 @@ def _next_chunks(
     options = context.connector.snapshot.incremental
     if not copy.begun:
         copy = replace(copy, begun=True, maximum=source.maximum_key(copy.table, copy.where))
-        log.info("%s: copying up to %s", copy.table, source.show_key(copy.maximum) or "nothing: it is empty")
+        log.info(
+            "%s: copying up to %s", copy.table, source.format_key(copy.maximum) or "nothing: it is empty"
+        )
     if not copy.maximum:
         return _Step((), copy, ended=True)
     assert progress.source is not None
@@ -193,7 +195,7 @@ def _next_chunks(
         number=progress.signals.chunks,
     )
     after = replace(copy, next=plan.next, chunks=copy.chunks + len(plan.ranges) * max(chunks // parts, 1))
-    keys = (source.show_key(key) for key in (copy.next, plan.next, copy.maximum))
+    keys = (source.format_key(key) for key in (copy.next, plan.next, copy.maximum))
     return _Step(plan.ranges, after, plan.done, *keys)
 
 
@@ -213,14 +215,14 @@ def _marks(context: JobContext, step: _Step) -> Iterator[None]:
     """Write watermarks around the chunks of a commit, if enabled."""
     strategy = context.connector.snapshot.incremental.watermarks
     source = context.source
-    if strategy == "none" or not step.ranges or not isinstance(source, WritesMarks):
+    if strategy == "none" or not step.ranges or not isinstance(source, WritesWatermarks):
         yield
         return
     table = context.connector.signals.collection
     chunks = [str(uuid.uuid4()) for _ in step.ranges]
-    source.write_marks(table, chunks, strategy, opening=True)
+    source.write_watermarks(table, chunks, strategy, opening=True)
     yield
-    source.write_marks(table, chunks, strategy, opening=False)
+    source.write_watermarks(table, chunks, strategy, opening=False)
 
 
 def _record_events(
@@ -292,9 +294,9 @@ class Requested:
 
     def __call__(self, part: Any) -> Iterator[pa.RecordBatch]:
         """Read one partition."""
-        return self.read_several([part])
+        return self.read_sequentially([part])
 
-    def read_several(self, parts: Iterable[Any]) -> Iterator[pa.RecordBatch]:
+    def read_sequentially(self, parts: Iterable[Any]) -> Iterator[pa.RecordBatch]:
         """Read partitions in sequence."""
         column = record.CHANGE_SCHEMA.get_field_index("request")
         for batch in batches(self.reader, parts):

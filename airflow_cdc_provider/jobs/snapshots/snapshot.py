@@ -25,10 +25,10 @@ from airflow_cdc_provider.jobs.spark.read import Paced, read_partitions
 from airflow_cdc_provider.jobs.spec import SnapshotResult
 from airflow_cdc_provider.lake.changes_table import ChangesState
 from airflow_cdc_provider.sources.abilities import (
-    CountsDisconnects,
-    FeedIsWhole,
-    LearnsSchemas,
-    ReadsInBatches,
+    FeedIsComplete,
+    HasSchemaHistory,
+    PollsTables,
+    ReportsDisconnects,
     SnapshotsFromOffset,
 )
 
@@ -53,10 +53,10 @@ def due_tables(context: JobContext, progress: Progress) -> list[str]:
     options = context.connector.snapshot
     mode = options.mode
     source = context.source
-    if isinstance(source, FeedIsWhole) and source.feed_is_whole:
+    if isinstance(source, FeedIsComplete) and source.feed_is_complete:
         return []
     if mode == "never":
-        tables = [t for t in context.tables() if isinstance(source, ReadsInBatches) and source.in_batches(t)]
+        tables = [t for t in context.tables() if isinstance(source, PollsTables) and source.in_batches(t)]
     else:
         tables = [t for t in context.tables() if options.includes(t)]
     if (own := snapshotter_of(context.connector)) is not None:
@@ -70,11 +70,11 @@ def _is_due(context: JobContext, taken: SnapshotProgress | None, table: str) -> 
     if taken is None or taken.due:
         return True
     source = context.source
-    if isinstance(source, ReadsInBatches) and source.in_batches(table):
-        return not taken.done or time.time() - taken.began_us / 1e6 >= source.batch_seconds
+    if isinstance(source, PollsTables) and source.in_batches(table):
+        return not taken.done or time.time() - taken.began_us / 1e6 >= source.batch_interval_seconds
     # By the source's clock, if the snapshot read it.
     began_us = taken.read_after_us or taken.began_us
-    return isinstance(source, LearnsSchemas) and source.resumed_at(table) > began_us
+    return isinstance(source, HasSchemaHistory) and source.resumed_at(table) > began_us
 
 
 def snapshot(
@@ -101,7 +101,7 @@ def snapshot(
     started = time.monotonic()
     progress, state = begin_feed(context)
     if isinstance(context.source, SnapshotsFromOffset) and progress.source is not None:
-        context.source.stand_at(progress.source)
+        context.source.seek_to(progress.source)
     known = progress.snapshots
     due = [table for table in tables if again or _is_due(context, known.get(table), table)]
     left = _Ranges(context, due, known, again=again, replacing=replacing, filters=filters or {})
@@ -230,7 +230,7 @@ class _Ranges:
         where = self._filters.get(table) or filter_of(self._context.connector, table)
         before = self._before.get(table, SnapshotProgress(True))
         source = self._context.source
-        if isinstance(source, ReadsInBatches) and source.in_batches(table) and table not in self._filters:
+        if isinstance(source, PollsTables) and source.in_batches(table) and table not in self._filters:
             plan = source.plan_batch(table, where, "" if self._again or before.outdated else before.reached)
         else:
             # A requested part of a table doesn't advance its batch position.
@@ -261,8 +261,8 @@ def _commit(
     """Read and commit the ranges of one commit; return also the number of their rows."""
     ranges = [one for part in parts for one in part.ranges]
     reader = context.source.snapshot_reader()
-    if isinstance(reader, CountsDisconnects):
-        reader = reader.counting(lost)
+    if isinstance(reader, ReportsDisconnects):
+        reader = reader.counting_disconnects(lost)
     if limit := context.connector.snapshot.rows_per_second:
         at_once = min(context.spark.sparkContext.defaultParallelism, len(ranges))
         reader = Paced(reader, limit / at_once)

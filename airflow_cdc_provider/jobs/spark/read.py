@@ -14,12 +14,12 @@ import pyarrow as pa
 from airflow_cdc_provider.changes.record import CHANGE_SCHEMA, SPARK_DDL
 from airflow_cdc_provider.changes.worker import map_in_arrow
 from airflow_cdc_provider.sources.abilities import (
-    CountsPassedOver,
-    NamesRows,
-    PassedOver,
-    ReadingCounts,
-    ReadsSeveral,
-    TellsReading,
+    CountsSkipped,
+    DescribesRows,
+    ReadMetrics,
+    ReadsPartitions,
+    ReportsReadMetrics,
+    SkippedCounts,
 )
 
 if TYPE_CHECKING:
@@ -53,8 +53,8 @@ def read_partitions(
     partitions: Sequence[Any],
     *,
     tasks: int | None = None,
-    passed_over: Accumulator[PassedOver] | None = None,
-    reading: Accumulator[ReadingCounts] | None = None,
+    skipped: Accumulator[SkippedCounts] | None = None,
+    reading: Accumulator[ReadMetrics] | None = None,
 ) -> DataFrame:
     """Return the changes of a plan's partitions as a frame of ``CHANGE_SCHEMA``.
 
@@ -63,10 +63,10 @@ def read_partitions(
         reader: From ``Source.reader()`` or ``Source.snapshot_reader()``.
         partitions: From the plan; small ones travel in the task, large ones as data.
         tasks: Maximum number of tasks; None for one per partition.
-        passed_over: Accumulator for changes that a reader skipped
-            (:class:`~airflow_cdc_provider.sources.abilities.CountsPassedOver`).
+        skipped: Accumulator for changes that a reader skipped
+            (:class:`~airflow_cdc_provider.sources.abilities.CountsSkipped`).
         reading: Accumulator for the metrics of a reader
-            (:class:`~airflow_cdc_provider.sources.abilities.TellsReading`).
+            (:class:`~airflow_cdc_provider.sources.abilities.ReportsReadMetrics`).
     """
     pickled = [pickle.dumps(partition) for partition in partitions]
     if not pickled:
@@ -74,10 +74,10 @@ def read_partitions(
     slices = min(len(pickled), tasks or len(pickled))
     if sum(map(len, pickled)) <= _INLINE_BYTES:
         frame = spark.range(0, len(pickled), 1, slices)
-        return map_in_arrow(frame, _ReadByNumber(reader, pickled, passed_over, reading), SPARK_DDL)
+        return map_in_arrow(frame, _ReadByNumber(reader, pickled, skipped, reading), SPARK_DDL)
     blobs = spark.sparkContext.parallelize([(blob,) for blob in pickled], slices)
     frame = spark.createDataFrame(blobs, "blob binary")
-    return map_in_arrow(frame, _ReadBlob(reader, passed_over, reading), SPARK_DDL)
+    return map_in_arrow(frame, _ReadBlob(reader, skipped, reading), SPARK_DDL)
 
 
 class _ReadByNumber:
@@ -85,12 +85,12 @@ class _ReadByNumber:
         self,
         reader: Reader,
         pickled: Sequence[bytes],
-        passed_over: Accumulator[PassedOver] | None,
-        reading: Accumulator[ReadingCounts] | None,
+        skipped: Accumulator[SkippedCounts] | None,
+        reading: Accumulator[ReadMetrics] | None,
     ) -> None:
         self._reader = reader
         self._pickled = pickled
-        self._passed_over = passed_over
+        self._passed_over = skipped
         self._reading = reading
 
     def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
@@ -103,11 +103,11 @@ class _ReadBlob:
     def __init__(
         self,
         reader: Reader,
-        passed_over: Accumulator[PassedOver] | None,
-        reading: Accumulator[ReadingCounts] | None,
+        skipped: Accumulator[SkippedCounts] | None,
+        reading: Accumulator[ReadMetrics] | None,
     ) -> None:
         self._reader = reader
-        self._passed_over = passed_over
+        self._passed_over = skipped
         self._reading = reading
 
     def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
@@ -118,23 +118,23 @@ class _ReadBlob:
 def _read(
     reader: Reader,
     pickled: Iterable[bytes],
-    passed_over: Accumulator[PassedOver] | None = None,
-    reading: Accumulator[ReadingCounts] | None = None,
+    skipped: Accumulator[SkippedCounts] | None = None,
+    reading: Accumulator[ReadMetrics] | None = None,
 ) -> Iterator[pa.RecordBatch]:
     # Pickled by this job's own driver.
     parts = (pickle.loads(blob) for blob in pickled)  # noqa: S301
-    counts: PassedOver = Counter()
-    done: ReadingCounts = Counter()
-    if passed_over is not None and isinstance(reader, CountsPassedOver):
-        found = (batch for part in parts for batch in reader.read_counting(part, counts))
-    elif reading is not None and isinstance(reader, TellsReading):
-        found = (batch for part in parts for batch in reader.read_telling(part, done))
+    counts: SkippedCounts = Counter()
+    done: ReadMetrics = Counter()
+    if skipped is not None and isinstance(reader, CountsSkipped):
+        found = (batch for part in parts for batch in reader.read_with_skip_counts(part, counts))
+    elif reading is not None and isinstance(reader, ReportsReadMetrics):
+        found = (batch for part in parts for batch in reader.read_with_metrics(part, done))
     else:
         found = batches(reader, parts)
     for batch in found:
         yield batch if batch.schema.equals(CHANGE_SCHEMA) else batch.cast(CHANGE_SCHEMA)
-    if passed_over is not None and counts:
-        passed_over.add(counts)
+    if skipped is not None and counts:
+        skipped.add(counts)
     if reading is not None and done:
         reading.add(done)
 
@@ -153,13 +153,13 @@ class Paced:
 
     def __call__(self, part: Any) -> Iterator[pa.RecordBatch]:
         """Read one partition."""
-        return self.read_several([part])
+        return self.read_sequentially([part])
 
-    def row_in_words(self, rows: pa.RecordBatch) -> str:
+    def describe_row(self, rows: pa.RecordBatch) -> str:
         """Return the reader's description of a row."""
-        return self.reader.row_in_words(rows) if isinstance(self.reader, NamesRows) else ""
+        return self.reader.describe_row(rows) if isinstance(self.reader, DescribesRows) else ""
 
-    def read_several(self, parts: Iterable[Any]) -> Iterator[pa.RecordBatch]:
+    def read_sequentially(self, parts: Iterable[Any]) -> Iterator[pa.RecordBatch]:
         """Read partitions in sequence."""
         free_at = time.monotonic()
         for batch in batches(self.reader, parts):
@@ -171,6 +171,6 @@ class Paced:
 
 def batches(reader: Reader, parts: Iterable[Any]) -> Iterator[pa.RecordBatch]:
     """Read partitions in sequence, over one connection if the reader supports it."""
-    if isinstance(reader, ReadsSeveral):
-        return reader.read_several(parts)
+    if isinstance(reader, ReadsPartitions):
+        return reader.read_sequentially(parts)
     return (batch for part in parts for batch in reader(part))

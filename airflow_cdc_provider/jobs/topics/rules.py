@@ -16,7 +16,7 @@ from airflow_cdc_provider.jobs.topics.own import (
 from airflow_cdc_provider.jobs.topics.settings import topics_of
 from airflow_cdc_provider.kafka.positions import PositionsTopic
 from airflow_cdc_provider.kafka.settings import ClientSettings
-from airflow_cdc_provider.kafka.topics import TopicMaker, TopicRule
+from airflow_cdc_provider.kafka.topics import TopicCreator, TopicRule
 
 
 def topic_rules(connector: Connector) -> tuple[TopicRule, ...]:
@@ -67,9 +67,9 @@ def topic_rules(connector: Connector) -> tuple[TopicRule, ...]:
     )
 
 
-def topic_maker(connector: Connector, settings: ClientSettings) -> TopicMaker | None:
+def topic_maker(connector: Connector, settings: ClientSettings) -> TopicCreator | None:
     """Return the creator of missing topics; None to leave that to brokers or operators."""
-    return TopicMaker(settings, topic_rules(connector)) if connector.publish.topics.create else None
+    return TopicCreator(settings, topic_rules(connector)) if connector.publish.topics.create else None
 
 
 @dataclass(frozen=True)
@@ -94,7 +94,7 @@ def topic_of_table(connector: Connector, table: str) -> str:
     """
     naming = topics_of(connector)
     own = connector.publish.vitess
-    if own.topic_prefix and not any(re.fullmatch(one, table) for one in own.topic_prefix_not_for):
+    if own.topic_prefix and not any(re.fullmatch(one, table) for one in own.topic_prefix_excluded_tables):
         naming = replace(naming, prefix=own.topic_prefix)
     database, _, name = table.partition(".")
     return naming.topic(database, name)
@@ -119,7 +119,7 @@ def create_topics(connector: Connector, tables: Sequence[str], values: Mapping[s
         names.add(transactions_topic(connector))
     if publish.schema_changes:
         names.add(schema_changes_topic(connector))
-    made = TopicMaker(settings, topic_rules(connector)).make_missing(names)
+    made = TopicCreator(settings, topic_rules(connector)).create_missing(names)
     own = publish.kafka.positions_topic or f"{connector.topic_prefix}.cdc-positions"
     replication = publish.kafka.positions_replication
     PositionsTopic(settings, own, connector.name, replication).make(publish.kafka.slices)

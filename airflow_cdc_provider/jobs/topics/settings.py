@@ -18,7 +18,7 @@ from airflow_cdc_provider.events.headers import context_headers
 from airflow_cdc_provider.events.heartbeats import build as build_heartbeat
 from airflow_cdc_provider.events.topics import TopicNaming, load_strategy
 from airflow_cdc_provider.events.transforms.chain import Chain
-from airflow_cdc_provider.events.transforms.faults import Answering, made_with_faults
+from airflow_cdc_provider.events.transforms.faults import RecordingRegistrar, encode_with_faults
 from airflow_cdc_provider.events.transforms.pieces import Piece, encode_pieces
 from airflow_cdc_provider.jobs.topics.own import heartbeats_topic
 from airflow_cdc_provider.kafka.registry import RegistrySettings, client_settings
@@ -112,12 +112,13 @@ def encoded_events(
 ) -> pa.RecordBatch:
     """Encode events of the source like :func:`encoded`; records that can't be built may become dead letters.
 
-    ``publish.kafka.refused: quarantine`` enables that. Such records keep their position and have a ``fault``.
+    ``publish.kafka.on_record_error: dead_letters`` enables that. Such records keep their position and have a
+    ``fault``.
     """
-    if not connector.publish.kafka.sets_apart:
+    if not connector.publish.kafka.writes_dead_letters:
         return encoded(connector, pieces, registrar)
-    answering = None if registrar is None else Answering(registrar)
-    return made_with_faults(
+    answering = None if registrar is None else RecordingRegistrar(registrar)
+    return encode_with_faults(
         [piece for piece in pieces if len(piece.rows)],
         lambda some: encoded(connector, some, answering),
         converters_of(connector),

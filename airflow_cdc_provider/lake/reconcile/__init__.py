@@ -10,7 +10,14 @@ and idempotent.
 from airflow_cdc_provider.lake.reconcile.cells import reconcile_cells
 from airflow_cdc_provider.lake.reconcile.patched import Patch, reconcile_patched
 from airflow_cdc_provider.lake.reconcile.reconciled import Reconciled
-from airflow_cdc_provider.lake.reconcile.replica_duplicates import Copies
+from airflow_cdc_provider.lake.reconcile.replica_duplicates import ReplicaDuplicates
 from airflow_cdc_provider.lake.reconcile.rows import reconcile_rows
 
-__all__ = ["Copies", "Patch", "Reconciled", "reconcile_cells", "reconcile_patched", "reconcile_rows"]
+__all__ = [
+    "Patch",
+    "Reconciled",
+    "ReplicaDuplicates",
+    "reconcile_cells",
+    "reconcile_patched",
+    "reconcile_rows",
+]

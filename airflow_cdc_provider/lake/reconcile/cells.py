@@ -75,7 +75,7 @@ def reconcile_cells(
     *,
     min_generation: int = 0,
     purge_before_seconds: int | None = None,
-    statics_apart: bool = False,
+    static_columns_table: bool = False,
     pending: pa.ChunkedArray | None = None,
 ) -> Reconciled:
     """Reconcile cell-level contributions of one table.
@@ -89,7 +89,7 @@ def reconcile_cells(
             highest generation of their key.
         purge_before_seconds: Tombstones and expired data older than this epoch second are purged. Only safe
             if nothing older can arrive any more; None keeps all.
-        statics_apart: Return static columns once per partition, not with each of its rows.
+        static_columns_table: Return static columns once per partition, not with each of its rows.
         pending: Which of the contributions are new: replica duplicates are counted among them, except for
             rows read by a SELECT and ignored contributions. None counts nothing.
 
@@ -142,7 +142,7 @@ def reconcile_cells(
     live_count, tombstone_count, unresolved_count = (int(n) for n in outcome.counts)
     live = _live_rows(outcome, live_count, tombstone_count, key, clustering)
     rows, static_columns = (
-        _split_static_columns(live, outcome, live_count) if statics_apart else (live, live.slice(0, 0))
+        _split_static_columns(live, outcome, live_count) if static_columns_table else (live, live.slice(0, 0))
     )
     duplicates = NO_CHANGES
     if pending is not None:
@@ -153,8 +153,8 @@ def reconcile_cells(
         live=rows,
         static_columns=static_columns,
         replica_duplicates=duplicates,
-        side=_tombstone_rows(outcome, tombstone_count, key, clustering, clustering_end),
-        doubtful_keys=key.take(pa.array(outcome.unresolved[:unresolved_count])).cast(pa.binary()),
+        tombstones=_tombstone_rows(outcome, tombstone_count, key, clustering, clustering_end),
+        unresolved_keys=key.take(pa.array(outcome.unresolved[:unresolved_count])).cast(pa.binary()),
     )
 
 

@@ -58,7 +58,7 @@ def reconcile_patched(
 def _patched(whole: Reconciled, patches: pa.Table, patch: Patch) -> Reconciled:
     live = whole.live
     rows = {
-        name: pa.concat_arrays([one_array(live[name]), one_array(whole.side[name])])
+        name: pa.concat_arrays([one_array(live[name]), one_array(whole.tombstones[name])])
         for name in ("key", "generation", "version")
     }
     index = pc.index_in(one_array(patches["key"]), value_set=rows["key"])
@@ -74,7 +74,7 @@ def _patched(whole: Reconciled, patches: pa.Table, patch: Patch) -> Reconciled:
     chosen = pc.and_(pc.invert(outdated), base)
     ordered = _in_order(patches.filter(chosen), index.filter(chosen))
     if not ordered.num_rows:
-        return Reconciled(live, whole.side, pc.unique(lost).cast(pa.binary()))
+        return Reconciled(live, whole.tombstones, pc.unique(lost).cast(pa.binary()))
     changed, first = np.unique(one_array(ordered["index"]).to_numpy(), return_index=True)
     offsets = np.append(first, ordered.num_rows).astype(np.int64)
     states = patch(one_array(live["state"]).take(pa.array(changed)), one_array(ordered["state"]), offsets)
@@ -92,7 +92,7 @@ def _patched(whole: Reconciled, patches: pa.Table, patch: Patch) -> Reconciled:
     for name, values in new.items():
         columns[name] = pa.concat_arrays([columns[name], values]).take(pa.array(source))
     unresolved = pc.unique(pa.concat_arrays([lost, refused])).cast(pa.binary())
-    return Reconciled(to_table(columns, LIVE_ROW_SCHEMA), whole.side, unresolved)
+    return Reconciled(to_table(columns, LIVE_ROW_SCHEMA), whole.tombstones, unresolved)
 
 
 def _in_order(patches: pa.Table, index: pa.Array) -> pa.Table:

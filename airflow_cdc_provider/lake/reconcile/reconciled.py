@@ -8,7 +8,7 @@ from typing import Any
 import pyarrow as pa
 
 from airflow_cdc_provider.changes.contribution import LIVE_ROW_SCHEMA
-from airflow_cdc_provider.lake.reconcile.replica_duplicates import NO_CHANGES, Copies
+from airflow_cdc_provider.lake.reconcile.replica_duplicates import NO_CHANGES, ReplicaDuplicates
 
 
 def _no_keys() -> Any:
@@ -22,9 +22,9 @@ class Reconciled:
     Args:
         live: ``LIVE_ROW_SCHEMA``: every live row. If static columns are returned separately, without them,
             and without rows of partitions that have only static columns.
-        side: ``CONTRIBUTION_SCHEMA``: the rows of the tombstone table for these keys, with which a later
-            reconciliation of ``live``, ``side`` and new contributions is exact.
-        doubtful_keys: Binary keys whose state the data can't decide, each once; they must be read again at
+        tombstones: ``CONTRIBUTION_SCHEMA``: the rows of the tombstone table for these keys, with which a
+            later reconciliation of ``live``, ``tombstones`` and new contributions is exact.
+        unresolved_keys: Binary keys whose state the data can't decide, each once; they must be read again at
             the source.
         static_columns: ``LIVE_ROW_SCHEMA``, if returned separately: the static columns of every partition
             that has some, with null ``clustering`` and ``state``. Else empty.
@@ -32,7 +32,7 @@ class Reconciled:
     """
 
     live: pa.Table
-    side: pa.Table
-    doubtful_keys: Any = field(default_factory=_no_keys)
+    tombstones: pa.Table
+    unresolved_keys: Any = field(default_factory=_no_keys)
     static_columns: pa.Table = field(default_factory=LIVE_ROW_SCHEMA.empty_table)
-    replica_duplicates: Copies = NO_CHANGES
+    replica_duplicates: ReplicaDuplicates = NO_CHANGES

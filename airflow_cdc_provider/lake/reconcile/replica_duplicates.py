@@ -24,19 +24,19 @@ _FEW: Final = 8
 """Up to this number, each is compared with each."""
 
 
-class Copies(NamedTuple):
+class ReplicaDuplicates(NamedTuple):
     """Number of changes of rows, including deletions and static columns, and of duplicates among them."""
 
     row_changes: int = 0
     duplicates: int = 0
 
 
-NO_CHANGES: Final = Copies()
+NO_CHANGES: Final = ReplicaDuplicates()
 
 
 def count_duplicates(
     states: Flat, clustering_end: Flat, scope: Bytes, changes: Flags, order: Numbers, levels: Bytes
-) -> Copies:
+) -> ReplicaDuplicates:
     """Count changes of rows, and duplicates among them.
 
     Args:
@@ -50,7 +50,9 @@ def count_duplicates(
     Returns:
         The counts.
     """
-    return Copies(*(int(count) for count in _count(states, clustering_end, scope, changes, order, levels)))
+    return ReplicaDuplicates(
+        *(int(count) for count in _count(states, clustering_end, scope, changes, order, levels))
+    )
 
 
 @kernel

@@ -80,7 +80,7 @@ def reconcile_rows(contributions: pa.Table, now_seconds: int, *, min_generation:
     }
     return Reconciled(
         live=to_table(_where(columns, ~deleted), LIVE_ROW_SCHEMA),
-        side=to_table(_where(columns, deleted), CONTRIBUTION_SCHEMA),
+        tombstones=to_table(_where(columns, deleted), CONTRIBUTION_SCHEMA),
     )
 
 

@@ -1,8 +1,9 @@
 """List elements with synthetic paths, because a SELECT returned them, next to elements from the log.
 
 Cassandra identifies each element of a list by a time UUID that no query returns. A snapshot generates paths,
-which carry a mark (:data:`~airflow_cdc_provider.changes.cells.MADE_UP_PATH_MARK`); write times and values of
-the elements are the real ones. So an element can occur twice, under its real path and under a synthetic one:
+which carry a mark (:data:`~airflow_cdc_provider.changes.cells.SYNTHETIC_PATH_MARK`); write times and values
+of the elements are the real ones. So an element can occur twice, under its real path and under a synthetic
+one:
 
 - if the log has an element of the same write time and value as a synthetic one, they are the same element,
   also if it changed since: the synthetic one is dropped;
@@ -23,7 +24,7 @@ from airflow_cdc_provider.changes.cells import (
     CELL_HEADER_BYTES,
     CELL_PATH,
     CELL_TOMBSTONE,
-    MADE_UP_PATH_MARK,
+    SYNTHETIC_PATH_MARK,
 )
 from airflow_cdc_provider.changes.kernels import walker
 from airflow_cdc_provider.lake.reconcile.cell_row import (
@@ -41,7 +42,7 @@ from airflow_cdc_provider.lake.reconcile.cell_row import (
 from airflow_cdc_provider.lake.reconcile.shapes import Batch, Bytes, Flags, Int, Numbers
 
 _PATH_BYTES: Final = 16
-_MARK: Final = np.frombuffer(MADE_UP_PATH_MARK, np.uint8)
+_MARK: Final = np.frombuffer(SYNTHETIC_PATH_MARK, np.uint8)
 _HUNDRED_NS_TO_1970: Final = 12_219_292_800 * 10_000_000
 _MIRROR_US: Final = 1_262_304_000 * 1_000_000
 """Cassandra gives prepended elements times mirrored at the beginning of 2010."""

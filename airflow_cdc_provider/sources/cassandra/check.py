@@ -26,7 +26,7 @@ from airflow_cdc_provider.sources.cql.driver.connect import (
     driver_errors,
     open_session,
 )
-from airflow_cdc_provider.sources.cql.driver.every_node import ask_nodes
+from airflow_cdc_provider.sources.cql.driver.node_queries import query_nodes
 from airflow_cdc_provider.sources.cql.schema import Schemas, TableSchema
 from airflow_cdc_provider.sources.cql.snapshots.token_ranges import PARTITIONER
 from airflow_cdc_provider.sources.cql.system_schema import load
@@ -196,7 +196,7 @@ def check_nodes(options: CassandraOptions, members: Mapping[str, str]) -> Iterat
             "warning",
             f"node {host_id}",
             "it is not a node of this cluster, or has left it",
-            f"when its segments are captured: remove its folder, and airflow cdc offsets forget {host_id}",
+            f"when its segments are captured: remove its folder, and airflow cdc offsets remove-origin {host_id}",
         )
     yield from _check_silence(folder, folders & set(members), members)
 
@@ -395,7 +395,7 @@ def _check_space(folder: Path, cap: int | None, *, blocks: bool) -> Iterator[Fin
 def node_settings(session: Session) -> dict[str, NodeSettings]:
     """Return the settings of each node that is up, by its address."""
     found = {}
-    for host, answer in ask_nodes(session, "SELECT name, value FROM system_views.settings"):
+    for host, answer in query_nodes(session, "SELECT name, value FROM system_views.settings"):
         if isinstance(answer, CdcError):
             found[host.address] = NodeSettings()
         else:

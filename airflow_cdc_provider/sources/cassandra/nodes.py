@@ -20,7 +20,7 @@ from airflow_cdc_provider.changes.record import TRUNCATE
 from airflow_cdc_provider.exceptions import CdcError
 from airflow_cdc_provider.sources.cassandra.commit_log.truncation import read_truncation
 from airflow_cdc_provider.sources.cassandra.payload import Truncation
-from airflow_cdc_provider.sources.cql.driver.every_node import ask_nodes
+from airflow_cdc_provider.sources.cql.driver.node_queries import query_nodes
 
 if TYPE_CHECKING:
     from cassandra.cluster import Session
@@ -58,7 +58,7 @@ class NodeState:
 def node_states(session: Session) -> list[NodeState]:
     """Query every node; nodes that don't respond are skipped, and logged."""
     found = []
-    for host, answer in ask_nodes(session, _QUERY):
+    for host, answer in query_nodes(session, _QUERY):
         if isinstance(answer, CdcError):
             log.warning("skipped node %s, whose truncations can't be read: %s", host.address, answer)
             continue
@@ -69,7 +69,7 @@ def node_states(session: Session) -> list[NodeState]:
     return sorted(found, key=lambda node: node.host_id)
 
 
-def snapshot_place(nodes: Sequence[NodeState], table_id: str) -> tuple[str, bytes]:
+def snapshot_position(nodes: Sequence[NodeState], table_id: str) -> tuple[str, bytes]:
     """Return the feed and position of rows that are read from a table now.
 
     They follow the last truncation, unless it is in progress: then the read may still return rows that are

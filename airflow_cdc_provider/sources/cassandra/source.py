@@ -51,7 +51,7 @@ from airflow_cdc_provider.sources.cassandra.nodes import (
     NodeState,
     host_ids,
     node_states,
-    snapshot_place,
+    snapshot_position,
     truncation_rows,
 )
 from airflow_cdc_provider.sources.cassandra.options import CassandraOptions
@@ -119,7 +119,7 @@ class CassandraSource:
     def __repr__(self) -> str:
         return f"CassandraSource({self.options!r})"
 
-    def that_asks_nobody(self) -> CassandraSource:
+    def detached(self) -> CassandraSource:
         """Return a copy for other processes, with the same tables and without a connection."""
         copy = CassandraSource(self.options, {}, self._selects, names=self._names, recorded=self._recorded)
         copy._history = self._history
@@ -178,7 +178,7 @@ class CassandraSource:
         """Start from the earliest segment: its changes merge with a snapshot in any order."""
         return None
 
-    def after_loss(self) -> Offset | None:
+    def offset_after_loss(self) -> Offset | None:
         """Start from the earliest segment that is left."""
         return None
 
@@ -274,7 +274,7 @@ class CassandraSource:
             )
         return found
 
-    def may_land(self, reason: str) -> bool:
+    def may_become_readable(self, reason: str) -> bool:
         """Return whether reading again may succeed: for mutations, but not for corrupt bytes."""
         return reason in MUTATION_CODES
 
@@ -309,7 +309,7 @@ class CassandraSource:
             where=where or "",
             origin=origin,
             position=position,
-            sees_all=self.options.consistency == "ALL" and not where,
+            reads_all_replicas=self.options.consistency == "ALL" and not where,
         )
 
     def snapshot_reader(self) -> Callable[[SnapshotRange], Iterator[pa.RecordBatch]]:
@@ -475,7 +475,7 @@ class CassandraSource:
                 f"no node returns its truncations of {table}, so rows read now have no position in the log",
                 remedy="retry when the cluster is reachable",
             )
-        return snapshot_place(self._nodes, self._schema(table).id)
+        return snapshot_position(self._nodes, self._schema(table).id)
 
     def _with_truncations(self, plan: Plan) -> Plan:
         """Add truncations found on the nodes that no earlier batch has."""

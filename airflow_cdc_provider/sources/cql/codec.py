@@ -81,12 +81,12 @@ class CqlCodec(ABC):
         return StaticColumns(key, tuple(c.name for c in self.schema.static))
 
     @property
-    def lived_by(self) -> tuple[str, ...] | None:
+    def liveness_columns(self) -> tuple[str, ...] | None:
         """The columns whose cells keep a row alive as when the mirror was last written.
 
         None if no column was removed since, so no row lost its last cells with a column.
         """
-        if self.drift.renewed or not self.drift.replaced:
+        if self.drift.recreated or not self.drift.replaced:
             return None
         return tuple(c.name for c in self.schema.regular if c.name not in self.drift.replaced)
 
@@ -225,7 +225,7 @@ def _drift(
     if not _same_table(schema, memory):
         own = {column.name for column in schema.columns}
         known = {*memory["keys"], *memory["columns"], *reserved}
-        return Drift(renewed=True, replaced=frozenset(known | own), exact=True)
+        return Drift(recreated=True, replaced=frozenset(known | own), exact=True)
     keys = len(schema.partition_key) + len(schema.clustering)
     replaced = {*memory["columns"], *reserved} - set(kept)
     return Drift(keys=keys, replaced=frozenset(replaced), exact=True)

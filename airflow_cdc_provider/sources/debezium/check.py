@@ -70,7 +70,7 @@ def _sample(reader: SliceReader, topic: Topic, last: MessageRange) -> list[Findi
     table = table_of(topic.name) if options.tables_from == "topic" else ""
     part = TopicSlice(last, 0, len(topic.partitions), table, 0)
     try:
-        batches = list(reader.read_counting(part, Counter()))
+        batches = list(reader.read_with_skip_counts(part, Counter()))
     except CdcError as error:
         return [
             Finding("error", where, error.message + (f": {error.found}" if error.found else ""), error.remedy)

@@ -88,9 +88,9 @@ class DebeziumCodec:
     rules: str = ""
     created_us: int = 0
     column_ids: frozenset[int] | None = None
-    lived_by: tuple[str, ...] | None = None
+    liveness_columns: tuple[str, ...] | None = None
     static_columns: None = None
-    keeps_state: bool = True
+    stores_state: bool = True
 
     @classmethod
     def of(
@@ -106,7 +106,7 @@ class DebeziumCodec:
                 inferred,
                 fields=tuple(one for one in inferred.fields if one.name not in dropped),
                 replaced=inferred.replaced | dropped,
-                revisit="all",
+                rows_to_rewrite="all",
             )
         return cls(rows.table, rows, form, inferred, most_inferred, memory)
 
@@ -123,20 +123,20 @@ class DebeziumCodec:
         return Drift(replaced=frozenset(replaced | self.inferred.replaced))
 
     @cached_property
-    def revisit(self) -> str:
+    def rows_to_rewrite(self) -> str:
         """SQL predicate of the mirror's rows that must be rewritten, empty for none."""
         if self.memory is None:
             return ""
-        if _PENDING in self.memory or self.drift.replaced or self.inferred.revisit == "all":
+        if _PENDING in self.memory or self.drift.replaced or self.inferred.rows_to_rewrite == "all":
             return "true"
         before = dict(_columns(self.memory, "columns"))
         is_wider = any(name in before and before[name] != kind for name, kind in self._column_types)
         is_new = any(name not in before for name, _ in self._column_types)
         # Values without a column are in the rest; a new or wider column may hold them.
-        return f"`{REST}` IS NOT NULL" if is_wider or is_new or self.inferred.revisit else ""
+        return f"`{REST}` IS NOT NULL" if is_wider or is_new or self.inferred.rows_to_rewrite else ""
 
     @property
-    def learns_columns(self) -> bool:
+    def infers_columns(self) -> bool:
         """Whether there are rows without a schema, whose columns are inferred."""
         return self.rows.plain
 
@@ -194,7 +194,7 @@ class DebeziumCodec:
             [one.path[0] for one in found],
             [one.kind for one in found],
             [one.count for one in found],
-            [one.place for one in found],
+            [one.first_index for one in found],
             [complete] * len(found),
         ]
         return pa.RecordBatch.from_arrays(
@@ -205,7 +205,8 @@ class DebeziumCodec:
     def learn(self, counts: pa.Table) -> DebeziumCodec:
         """Return a codec with columns for the members that :meth:`tally` counted; self if nothing changes."""
         found = [
-            FieldCount((row["name"],), row["kind"], row["count"], row["place"]) for row in counts.to_pylist()
+            FieldCount((row["name"],), row["kind"], row["count"], row["first_index"])
+            for row in counts.to_pylist()
         ]
         complete = all(counts["whole"].to_pylist())
         taken = [REST, "_cdc", *HIDDEN, *self.rows.columns]

@@ -84,7 +84,7 @@ class DebeziumAdvanced:
     slice_messages: int = option(
         "Minimum number of offsets per task when a partition is split for several tasks", 50_000, minimum=1
     )
-    most_inferred_columns: int = option(
+    max_inferred_columns: int = option(
         "Maximum number of inferred columns of a table without a schema; other values are stored in _rest",
         500,
         minimum=0,
@@ -93,12 +93,12 @@ class DebeziumAdvanced:
         "Debezium's unavailable.value.placeholder: the placeholder of an unavailable value",
         "__debezium_unavailable_value",
     )
-    retry_seconds: float = option(
+    retry_timeout_seconds: float = option(
         "How long to retry brokers or a registry that don't answer before a run fails with a transient error",
         60.0,
         minimum=1,
     )
-    schema_seconds: float = option(
+    schema_lookup_timeout_seconds: float = option(
         "How long to retry a schema id that the registry doesn't have before its messages are quarantined. "
         "Each later run retries once, and reads the messages if the registry has the schema",
         6.0,
@@ -156,7 +156,7 @@ class DebeziumOptions:
         "Kafka's isolation.level: whether messages of uncommitted and aborted transactions are read",
         "read_committed",
     )
-    partitions_added: Literal["fail", "follow"] = option(
+    on_partitions_added: Literal["fail", "follow"] = option(
         "What to do if partitions are added to a topic, which moves keys to other partitions. fail: the "
         "run fails and reads nothing; follow: later messages are newer than all earlier ones",
         "fail",

@@ -12,7 +12,7 @@ import pyarrow as pa
 
 from airflow_cdc_provider.kafka.consumer import MessageRange, read_range
 from airflow_cdc_provider.kafka.settings import ClientSettings
-from airflow_cdc_provider.sources.abilities import PassedOver
+from airflow_cdc_provider.sources.abilities import SkippedCounts
 from airflow_cdc_provider.sources.debezium.converters import (
     Converter,
     FramedConverter,
@@ -75,9 +75,9 @@ class SliceReader:
 
     def __call__(self, part: TopicSlice) -> Iterator[pa.RecordBatch]:
         """Read one slice."""
-        return self.read_counting(part, Counter())
+        return self.read_with_skip_counts(part, Counter())
 
-    def read_counting(self, part: TopicSlice, skipped: PassedOver) -> Iterator[pa.RecordBatch]:
+    def read_with_skip_counts(self, part: TopicSlice, skipped: SkippedCounts) -> Iterator[pa.RecordBatch]:
         """Read one slice; count skipped messages."""
         feed = self.feed(part)
         seen: set[tuple[str, str]] = set()
@@ -118,7 +118,7 @@ class SliceReader:
 
 
 def read_parted(
-    messages: Messages, feed: Feed, seen: set[tuple[str, str]], skipped: PassedOver
+    messages: Messages, feed: Feed, seen: set[tuple[str, str]], skipped: SkippedCounts
 ) -> Iterator[pa.RecordBatch]:
     """Read messages, split into parts if they don't fit one Arrow batch.
 

@@ -31,7 +31,7 @@ from airflow_cdc_provider.changes import record
 from airflow_cdc_provider.changes.record import CHANGE_SCHEMA
 from airflow_cdc_provider.changes.spans import span_column
 from airflow_cdc_provider.exceptions import CorruptInput
-from airflow_cdc_provider.sources.abilities import PassedOver
+from airflow_cdc_provider.sources.abilities import SkippedCounts
 from airflow_cdc_provider.sources.debezium import converters
 from airflow_cdc_provider.sources.debezium.contributions import operations_of
 from airflow_cdc_provider.sources.debezium.converters import Converter, JsonConverter, Values
@@ -167,7 +167,7 @@ class Feed:
 
 
 def read_messages(
-    messages: Messages, feed: Feed, seen: set[tuple[str, str]], skipped: PassedOver
+    messages: Messages, feed: Feed, seen: set[tuple[str, str]], skipped: SkippedCounts
 ) -> pa.RecordBatch:
     """Convert messages to records.
 

@@ -18,7 +18,7 @@ import pyarrow as pa
 from airflow_cdc_provider.exceptions import ConfigurationError, PositionLost, SchemaUnknown
 from airflow_cdc_provider.kafka.consumer import MessageRange
 from airflow_cdc_provider.kafka.partitions import ClusterTopics, Topic, require_patterns
-from airflow_cdc_provider.kafka.registry import Patience, Registry, RegistrySettings, client_settings
+from airflow_cdc_provider.kafka.registry import Registry, RegistrySettings, RetryTimeouts, client_settings
 from airflow_cdc_provider.kafka.settings import ClientSettings
 from airflow_cdc_provider.sources.base import Codec, Finding, Lag, Offset, Plan, ReadLimit, SnapshotPlan
 from airflow_cdc_provider.sources.debezium.check import check_topics
@@ -56,7 +56,7 @@ class DebeziumSource:
 
     type = "debezium"
     planned_ranges = PlannedRanges({})
-    feed_is_whole = True
+    feed_is_complete = True
 
     def __init__(
         self,
@@ -80,10 +80,10 @@ class DebeziumSource:
         return ClientSettings(
             dict(self._connection.get("extra", {})),
             consumer=advanced.consumer,
-            retry_seconds=advanced.retry_seconds,
+            retry_timeout_seconds=advanced.retry_timeout_seconds,
         )
 
-    def _registry_for(self, patience: Patience) -> Registry | None:
+    def _registry_for(self, patience: RetryTimeouts) -> Registry | None:
         """Return the schema registry, None if the converters don't use one."""
         where = self._options.registry
         if not where.enabled:
@@ -105,7 +105,7 @@ class DebeziumSource:
 
     def check(self) -> list[Finding]:
         """Check the brokers, the topics and the last messages of partitions."""
-        registry = self._registry_for(Patience())
+        registry = self._registry_for(RetryTimeouts())
         reader = SliceReader(self._settings, self._options, self._selects, registry=registry)
         return check_topics(self._settings, self._options, reader)
 
@@ -131,7 +131,7 @@ class DebeziumSource:
         """Return no messages."""
         return []
 
-    def may_land(self, reason: str) -> bool:
+    def may_become_readable(self, reason: str) -> bool:
         """Return whether a quarantined record may become readable: when the registry has its schema."""
         return reason == UNKNOWN_SCHEMA and self._options.registry.enabled
 
@@ -142,7 +142,7 @@ class DebeziumSource:
         before_us = 0
         if self._remembers_seconds is not None:
             before_us = int((time.time() - self._remembers_seconds) * 1_000_000)
-        return UnknownSchemaReader(self._reader(Patience(0, 0)), dict(self._counts), before_us)
+        return UnknownSchemaReader(self._reader(RetryTimeouts(0, 0)), dict(self._counts), before_us)
 
     def codec(self, table: str, memory: Mapping[str, Any] | None = None) -> Codec:
         """Return the decoder of a table for all recorded schemas of its rows.
@@ -155,7 +155,7 @@ class DebeziumSource:
             raise SchemaUnknown(
                 f"no row of {table} was captured yet", expected="an event of it", found="none"
             )
-        return DebeziumCodec.of(rows, self._form, self._options.advanced.most_inferred_columns, memory)
+        return DebeziumCodec.of(rows, self._form, self._options.advanced.max_inferred_columns, memory)
 
     def remember(self, codec: Codec) -> Mapping[str, Any]:
         """Return the memory of the mirror: its columns."""
@@ -180,7 +180,7 @@ class DebeziumSource:
             found = self._cluster.at(partitions, int(datetime.fromisoformat(start).timestamp() * 1000))
         return to_offset(_positions(topics, found))
 
-    def after_loss(self) -> Offset:
+    def offset_after_loss(self) -> Offset:
         """Return where capture resumes: at its position, or at the start of partitions with lost messages."""
         topics = self._require_topics()
         begins, ends = self._cluster.begins(_partitions(topics)), self._cluster.ends(_partitions(topics))
@@ -234,7 +234,7 @@ class DebeziumSource:
 
         Raises:
             PositionLost: A partition no longer has the next messages, or its topic was re-created.
-            ConfigurationError: A topic got more partitions, and option ``partitions_added`` is ``fail``.
+            ConfigurationError: A topic got more partitions, and option ``on_partitions_added`` is ``fail``.
         """
         target = from_offset(head)
         positions = from_offset(start) if start is not None else {}
@@ -245,7 +245,7 @@ class DebeziumSource:
         }
         _require_kept(positions, target, begins, self._options.topics)
         added = _added(positions, target)
-        if added and self._options.partitions_added == "fail":
+        if added and self._options.on_partitions_added == "fail":
             raise _more_partitions(added)
         current = {origin: position for origin, position in positions.items() if origin in target}
         if not added or all(current[o].offset == target[o].offset for o in _siblings(current, added)):
@@ -289,9 +289,11 @@ class DebeziumSource:
     def reader(self) -> SliceReader:
         """Return the picklable function that reads slices."""
         advanced = self._options.advanced
-        return self._reader(Patience(advanced.schema_seconds, advanced.retry_seconds))
+        return self._reader(
+            RetryTimeouts(advanced.schema_lookup_timeout_seconds, advanced.retry_timeout_seconds)
+        )
 
-    def _reader(self, patience: Patience) -> SliceReader:
+    def _reader(self, patience: RetryTimeouts) -> SliceReader:
         known = frozenset((one["source_table"], one["schema_id"] or "") for one in self._records)
         registry = self._registry_for(patience)
         return SliceReader(self._settings, self._options, self._selects, known, registry)
@@ -386,7 +388,7 @@ def _require_kept(
         raise PositionLost(
             "the topics no longer have the messages after the stored offset",
             found="; ".join(lost[:_MAX_REPORTED]) + more,
-            remedy="snapshot.on_lost_position: go_on reads the remaining messages, fail_once does so from "
+            remedy="snapshot.on_lost_position: continue reads the remaining messages, fail_once does so from "
             "the next run on; take a snapshot of the tables with Debezium, which is written to the topics. "
             "Rows that were deleted meanwhile remain: drop the mirrors to start over",
         )
@@ -434,7 +436,7 @@ def _more_partitions(added: Sequence[_Added]) -> ConfigurationError:
     return ConfigurationError(
         "partitions were added to a topic, so events of a key are in several partitions",
         found=names,
-        remedy="set source.partitions_added: follow; then later messages are newer than all earlier ones. "
+        remedy="set source.on_partitions_added: follow; then later messages are newer than all earlier ones. "
         "Keys that changed between the addition and this run may have an outdated row until they change "
         "again: stop Debezium and let a run read to the end before adding partitions",
     )

@@ -10,8 +10,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, Final, Protocol
 
+from airflow_cdc_provider.custom_classes import load_custom
 from airflow_cdc_provider.exceptions import CdcError, ConfigurationError
-from airflow_cdc_provider.plugins import load_plugin
 
 _OPTION: Final = "source.authentication_class"
 _ALLOWED: Final = ("username", "password", "authSource", "authMechanism", "authMechanismProperties")
@@ -44,7 +44,7 @@ def provider_credentials(class_path: str, hosts: str) -> dict[str, Any]:
         ConfigurationError: The class can't be loaded, fails, or returns other options. The message contains
             no values.
     """
-    provider = load_plugin(_OPTION, class_path)
+    provider = load_custom(_OPTION, class_path)
     try:
         credentials = provider().credentials(hosts)
     except CdcError:

@@ -32,7 +32,7 @@ from airflow_cdc_provider.changes.spans import Ints
 from airflow_cdc_provider.sources.base import ReadLimit
 from airflow_cdc_provider.sources.mongodb.connection import retry_over_elections
 from airflow_cdc_provider.sources.mongodb.options import MongodbAdvanced
-from airflow_cdc_provider.sources.mongodb.position import StreamPlace
+from airflow_cdc_provider.sources.mongodb.position import StreamPosition
 from airflow_cdc_provider.sources.mongodb.server_errors import translated
 
 log = logging.getLogger(__name__)
@@ -171,7 +171,7 @@ class Backlog:
         self._one_stream_seconds = 0.0
         self._planned_at: float | None = None
 
-    def slice_ends(self, start: StreamPlace, head: StreamPlace, limit: ReadLimit) -> list[int]:
+    def slice_ends(self, start: StreamPosition, head: StreamPosition, limit: ReadLimit) -> list[int]:
         """Return the end times of the next batch's slices.
 
         Args:
@@ -201,7 +201,7 @@ class Backlog:
         self._planned_at = self._clock()
         return ends
 
-    def one_stream_limit(self, start: StreamPlace, head: StreamPlace, limit: ReadLimit) -> ReadLimit:
+    def one_stream_limit(self, start: StreamPosition, head: StreamPosition, limit: ReadLimit) -> ReadLimit:
         """Return the limit for one stream: small until it is known whether there is a backlog."""
         if self._has_backlog or not self._may_have_backlog(start, head, limit):
             return limit
@@ -223,12 +223,12 @@ class Backlog:
     def _streams(self, limit: ReadLimit) -> int:
         return self._advanced.backlog_streams or min(limit.tasks, MAX_STREAMS)
 
-    def _may_have_backlog(self, start: StreamPlace, head: StreamPlace, limit: ReadLimit) -> bool:
+    def _may_have_backlog(self, start: StreamPosition, head: StreamPosition, limit: ReadLimit) -> bool:
         behind_seconds = (head.time - start.time) / 2**32
         return (
             self._streams(limit) > 1
             and behind_seconds > 0
-            and (behind_seconds >= self._advanced.backlog_seconds)
+            and (behind_seconds >= self._advanced.backlog_threshold_seconds)
         )
 
     def _fresh_sample(self, start: int, head: int) -> OplogSample | None:

@@ -31,6 +31,7 @@ from bson.timestamp import Timestamp
 from pymongo import MongoClient
 
 from airflow_cdc_provider.exceptions import CdcError, ConfigurationError, PositionLost, TransientError
+from airflow_cdc_provider.sources.backoff import pauses
 from airflow_cdc_provider.sources.base import Plan, ReadLimit
 from airflow_cdc_provider.sources.mongodb.connection import (
     ConnectionValues,
@@ -49,14 +50,13 @@ from airflow_cdc_provider.sources.mongodb.pipeline import (
     stream_pipeline,
     target,
 )
-from airflow_cdc_provider.sources.mongodb.position import LAST_INDEX, StreamPlace, describe
+from airflow_cdc_provider.sources.mongodb.position import LAST_INDEX, StreamPosition, describe
 from airflow_cdc_provider.sources.mongodb.prefetch import BufferedStats, BufferLimit, Prefetcher
 from airflow_cdc_provider.sources.mongodb.raw_cursor import RawBatch, RawCursor, as_timestamp
 from airflow_cdc_provider.sources.mongodb.selection import Selection
 from airflow_cdc_provider.sources.mongodb.server_errors import EventTooLarge, ServerTimeout, translated
 from airflow_cdc_provider.sources.mongodb.stream_events import Reply, SlicedEvents
-from airflow_cdc_provider.sources.pauses import pauses
-from airflow_cdc_provider.sources.stream_numbers import StreamNumbers
+from airflow_cdc_provider.sources.stream_metrics import StreamMetrics
 
 log = logging.getLogger(__name__)
 
@@ -98,14 +98,14 @@ class ChangeStream:
         self._wait_ms = 1
         self._order = EventOrder(options.target)
         self._primary: ObjectId | None = None
-        self._counts = StreamNumbers(
+        self._counts = StreamMetrics(
             queue_events_limit=options.advanced.read_ahead_events,
             queue_bytes_limit=options.advanced.read_ahead_bytes,
         )
         self._buffered = BufferedStats()
 
     @property
-    def counts(self) -> StreamNumbers:
+    def counts(self) -> StreamMetrics:
         """The stream's counters so far."""
         position = self._order.position
         members = {} if position is None else {"sec": str(position.seconds), "ord": str(position.increment)}
@@ -124,12 +124,12 @@ class ChangeStream:
         )
 
     @property
-    def position(self) -> StreamPlace:
+    def position(self) -> StreamPosition:
         """The position up to which the stream has been read."""
         assert self._order.position is not None
         return self._order.position
 
-    def plan(self, start: StreamPlace, head: StreamPlace, limit: ReadLimit) -> Plan:
+    def plan(self, start: StreamPosition, head: StreamPosition, limit: ReadLimit) -> Plan:
         """Read from a position to the head or the limit, whichever comes first.
 
         Raises:
@@ -143,7 +143,7 @@ class ChangeStream:
             self._close_cursor()  # the cursor is ahead of the events that were returned
             raise
 
-    def _read_to(self, head: StreamPlace, limit: ReadLimit) -> Plan:
+    def _read_to(self, head: StreamPosition, limit: ReadLimit) -> Plan:
         collected = SlicedEvents()
         while True:
             reply = self.read()
@@ -160,7 +160,7 @@ class ChangeStream:
         collected.close()
         return Plan(self.position.to_offset(), collected.slices, at_head)
 
-    def seek(self, position: StreamPlace) -> None:
+    def seek(self, position: StreamPosition) -> None:
         """Continue from a position. A stream that is already there stays open."""
         if self._cursor is None or self._order.position != position:
             self._close_cursor()
@@ -217,7 +217,7 @@ class ChangeStream:
 
         def open_and_read() -> bytes:
             try:
-                cursor = self._open(StreamPlace.before(time), batch_events=1)
+                cursor = self._open(StreamPosition.before(time), batch_events=1)
             except TransientError:
                 self._close_cursor(lost=True)
                 raise
@@ -227,7 +227,7 @@ class ChangeStream:
 
         return retry_over_elections(open_and_read)
 
-    def open_at(self, position: StreamPlace) -> None:
+    def open_at(self, position: StreamPosition) -> None:
         """Verify that the stream can be opened at a position.
 
         Raises:
@@ -243,7 +243,7 @@ class ChangeStream:
         """Return whether the server still has all events since a cluster time."""
         try:
             # Without a filter the first read returns at once, however many other namespaces the oplog has.
-            self._probe(StreamPlace.before(time), filtered=False)
+            self._probe(StreamPosition.before(time), filtered=False)
         except PositionLost:
             return False
         return True
@@ -255,13 +255,13 @@ class ChangeStream:
             self._client.close()
             self._client = None
 
-    def _probe(self, position: StreamPlace, *, filtered: bool = True) -> None:
+    def _probe(self, position: StreamPosition, *, filtered: bool = True) -> None:
         cursor = self._open(position, batch_events=1, filtered=filtered)
         cursor.next()
         cursor.next(wait_ms=1)  # the server reports a lost position on the first read, not when opening
         cursor.close()
 
-    def _is_at(self, head: StreamPlace, reply: Reply) -> bool:
+    def _is_at(self, head: StreamPosition, reply: Reply) -> bool:
         position = self.position
         if position.time != head.time:
             return position.time > head.time or self.ended(reply)
@@ -360,7 +360,7 @@ class ChangeStream:
         self._order.position = replace(position, token=b"")
         self._replays = True
 
-    def _opens_without_stages(self, position: StreamPlace) -> bool:
+    def _opens_without_stages(self, position: StreamPosition) -> bool:
         try:
             self._probe(position, filtered=False)
         except PositionLost:
@@ -377,7 +377,7 @@ class ChangeStream:
                 names = [event.get("ns", {}).get(part, "") for part in ("db", "coll")]
                 found = (
                     f"{event['operationType']} of {'.'.join(filter(None, names))}, {event['bytes']} bytes, "
-                    f"at {describe(StreamPlace.after(event['clusterTime']))}"
+                    f"at {describe(StreamPosition.after(event['clusterTime']))}"
                 )
         except CdcError as failure:
             log.warning("failed to find the event over 16 MB: %s", failure)
@@ -389,10 +389,10 @@ class ChangeStream:
             "are smaller",
         )
 
-    def _first_large_event(self, position: StreamPlace) -> Mapping[str, Any] | None:
+    def _first_large_event(self, position: StreamPosition) -> Mapping[str, Any] | None:
         stages = large_events(self._options, self._selection)
         # By time: after this pipeline's filter the server would not find the token's event.
-        before = StreamPlace(position.time - 1 >> 32, position.time - 1 & LAST_INDEX)
+        before = StreamPosition(position.time - 1 >> 32, position.time - 1 & LAST_INDEX)
         cursor = self._run(before, stages[1:], batch_events=1)
         deadline = time.monotonic() + _LOOK_FOR_LARGE_SECONDS
         try:
@@ -406,7 +406,7 @@ class ChangeStream:
         return None
 
     def _open(
-        self, position: StreamPlace, *, batch_events: int | None = None, filtered: bool = True
+        self, position: StreamPosition, *, batch_events: int | None = None, filtered: bool = True
     ) -> Prefetcher:
         self._connect()
         return self._run(
@@ -432,7 +432,7 @@ class ChangeStream:
         """The pipeline as it is sent, without its start position."""
         return describe_pipeline(self._pipeline)
 
-    def _run(self, position: StreamPlace, stages: Stages, *, batch_events: int | None) -> Prefetcher:
+    def _run(self, position: StreamPosition, stages: Stages, *, batch_events: int | None) -> Prefetcher:
         self._connect()
         assert self._client is not None
         first = dict(self._pipeline[0]["$changeStream"])

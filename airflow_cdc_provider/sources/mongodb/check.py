@@ -16,7 +16,7 @@ from airflow_cdc_provider.sources.mongodb.connection import ConnectionValues, aw
 from airflow_cdc_provider.sources.mongodb.oplog import BEGIN, oldest_time
 from airflow_cdc_provider.sources.mongodb.options import MongodbOptions
 from airflow_cdc_provider.sources.mongodb.pipeline import SPLIT_SINCE
-from airflow_cdc_provider.sources.mongodb.position import StreamPlace, describe
+from airflow_cdc_provider.sources.mongodb.position import StreamPosition, describe
 from airflow_cdc_provider.sources.mongodb.records import is_captured
 from airflow_cdc_provider.sources.mongodb.selection import OWN_DATABASES, Selection, literal_name
 from airflow_cdc_provider.sources.mongodb.server_errors import UNAUTHORIZED, translated
@@ -92,7 +92,7 @@ def check_deployment(
     values: ConnectionValues,
     options: MongodbOptions,
     selects: Callable[[str], bool],
-    offset: StreamPlace | None,
+    offset: StreamPosition | None,
 ) -> list[Finding]:
     """Verify all prerequisites, in an order in which the first error usually explains the others.
 
@@ -347,12 +347,12 @@ def _stream(
     client: MongoClient,
     options: MongodbOptions,
     selects: Callable[[str], bool],
-    offset: StreamPlace | None,
+    offset: StreamPosition | None,
 ) -> Iterator[Finding]:
     stream = ChangeStream(values, options, selects if isinstance(selects, Selection) else None)
     try:
         now = cluster_time(client)
-        stream.open_at(StreamPlace.after(now))
+        stream.open_at(StreamPosition.after(now))
         yield Finding("ok", "change stream", f"opens for scope {options.scope}: {stream.described}")
         if offset is not None:
             stream.open_at(offset)
@@ -366,7 +366,7 @@ def _stream(
         stream.close()
 
 
-def _window(oldest: Timestamp, now: Timestamp, offset: StreamPlace | None) -> Iterator[Finding]:
+def _window(oldest: Timestamp, now: Timestamp, offset: StreamPosition | None) -> Iterator[Finding]:
     if oldest == BEGIN:
         yield Finding("ok", "oplog window", "the oplog has all changes since the replica set was initiated")
         return

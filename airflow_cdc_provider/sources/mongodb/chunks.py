@@ -29,7 +29,7 @@ from pymongo import MongoClient
 from airflow_cdc_provider.exceptions import ConfigurationError, TransientError
 from airflow_cdc_provider.sources.base import ChunkPlan, Offset
 from airflow_cdc_provider.sources.mongodb.connection import cluster_time
-from airflow_cdc_provider.sources.mongodb.position import LAST_INDEX, StreamPlace, token_time
+from airflow_cdc_provider.sources.mongodb.position import LAST_INDEX, StreamPosition, token_time
 from airflow_cdc_provider.sources.mongodb.raw_cursor import RawCursor, as_timestamp
 from airflow_cdc_provider.sources.mongodb.snapshot import SnapshotRange, history_expired, parse_filter
 
@@ -84,7 +84,7 @@ def plan_chunks(
         CdcError: The server is unreachable, or refuses the reads.
     """
     now = cluster_time(client)
-    at = min(_passed(StreamPlace.from_offset(position)), now.time << 32 | now.inc)
+    at = min(_passed(StreamPosition.from_offset(position)), now.time << 32 | now.inc)
     last = base64.b64decode(maximum)
     lower = base64.b64decode(start)
     ranges: list[SnapshotRange] = []
@@ -110,7 +110,7 @@ def plan_chunks(
     return ChunkPlan(tuple(ranges), base64.b64encode(lower).decode(), done)
 
 
-def _passed(position: StreamPlace) -> int:
+def _passed(position: StreamPosition) -> int:
     """Return the last cluster time of which a position has passed an event, so that no later one is read.
 
     The token of a position between events precedes all events of its own cluster time, which may still
@@ -144,7 +144,7 @@ def _ids_at(client: MongoClient, table: str, at: int, options: Mapping[str, Any]
         return _ids(client, table, {**options, "readConcern": {"level": "majority"}})
 
 
-def show_key(key: str) -> str:
+def format_key(key: str) -> str:
     """Return a chunk's boundary as Extended JSON; empty for the start or end of the collection."""
     if not key:
         return ""

@@ -51,7 +51,7 @@ from airflow_cdc_provider.sources.mongodb.options import MongodbOptions
 from airflow_cdc_provider.sources.mongodb.patches import apply_patches
 from airflow_cdc_provider.sources.mongodb.rest import projected_offsets, write_rest
 
-MISFITS: Final = b"cdc.misfits"
+MISFITS: Final = b"cdc.type-mismatches"
 """Metadata of a projected batch's schema: JSON, column -> number of values it couldn't hold exactly."""
 
 LAKE_TYPE: Final = b"cdc.lake_type"
@@ -99,7 +99,7 @@ class MongodbCodec:
     rules: str = ""
     created_us: int = 0
     column_ids: frozenset[int] | None = None
-    lived_by: tuple[str, ...] | None = None
+    liveness_columns: tuple[str, ...] | None = None
     static_columns: None = None
 
     @classmethod
@@ -155,12 +155,12 @@ class MongodbCodec:
         return Drift(replaced=replaced) if replaced else NO_DRIFT
 
     @property
-    def learns_columns(self) -> bool:
+    def infers_columns(self) -> bool:
         """Whether columns are inferred."""
         return self.inferred is not None
 
     @property
-    def keeps_state(self) -> bool:
+    def stores_state(self) -> bool:
         """Whether the mirror stores documents as BSON: to infer columns, or to apply patches."""
         return self.inferred is not None or self.full_document == "none"
 
@@ -169,9 +169,9 @@ class MongodbCodec:
         return apply_patches(states, patches, offsets)
 
     @property
-    def revisit(self) -> str:
+    def rows_to_rewrite(self) -> str:
         """SQL predicate of the mirror's rows to rewrite, empty for none."""
-        which = self.inferred.revisit if self.inferred is not None else ""
+        which = self.inferred.rows_to_rewrite if self.inferred is not None else ""
         return {"": "", "rest": f"`{REST}` IS NOT NULL", "all": "true"}[which]
 
     def tally(self, contributions: pa.RecordBatch) -> pa.RecordBatch:
@@ -191,7 +191,7 @@ class MongodbCodec:
             [one.path[0] for one in found.fields],
             [one.kind for one in found.fields],
             [one.count for one in found.fields],
-            [one.place for one in found.fields],
+            [one.first_index for one in found.fields],
             [found.whole for _ in found.fields],
         ]
         return pa.RecordBatch.from_arrays(
@@ -204,7 +204,8 @@ class MongodbCodec:
         if self.inferred is None:
             return self
         found = [
-            FieldCount((row["name"],), row["kind"], row["count"], row["place"]) for row in counts.to_pylist()
+            FieldCount((row["name"],), row["kind"], row["count"], row["first_index"])
+            for row in counts.to_pylist()
         ]
         reserved = [*RESERVED, REST, *(column.name for column in self.columns)]
         whole = all(counts["whole"].to_pylist())

@@ -24,11 +24,11 @@ from pymongo.read_preferences import ReadPreference
 from pymongo.uri_parser import parse_uri
 
 from airflow_cdc_provider.exceptions import ConfigurationError, TransientError
+from airflow_cdc_provider.sources.backoff import pauses
 from airflow_cdc_provider.sources.mongodb.authentication import provider_credentials
 from airflow_cdc_provider.sources.mongodb.options import MongodbAdvanced
 from airflow_cdc_provider.sources.mongodb.server_errors import short_text, translated
 from airflow_cdc_provider.sources.mongodb.tls import pem_options, take_stores
-from airflow_cdc_provider.sources.pauses import pauses
 
 log = logging.getLogger(__name__)
 

@@ -19,8 +19,8 @@ import bson
 from bson.errors import BSONError
 
 from airflow_cdc_provider.exceptions import ConfigurationError
-from airflow_cdc_provider.sources.connect_offsets import is_stored_by_connect, read_stored
-from airflow_cdc_provider.sources.mongodb.position import LAST_INDEX, StreamPlace, token_time
+from airflow_cdc_provider.sources.connect_offsets import is_connect_offset_file, read_connect_offsets
+from airflow_cdc_provider.sources.mongodb.position import LAST_INDEX, StreamPosition, token_time
 
 INVALIDATION: Final = "internal.mongodb.allow.offset.invalidation"
 """Debezium's property that permits invalidating offsets of single shards."""
@@ -45,9 +45,9 @@ class StoredOffset:
     value: Mapping[str, Any]
 
 
-def is_debeziums(content: bytes) -> bool:
+def is_debezium_offset(content: bytes) -> bool:
     """Return whether a file holds an offset of Debezium and not one of this provider."""
-    return is_stored_by_connect(content, ("resume_token", "sec"))
+    return is_connect_offset_file(content, ("resume_token", "sec"))
 
 
 def read_offsets(content: bytes) -> list[StoredOffset]:
@@ -58,17 +58,17 @@ def read_offsets(content: bytes) -> list[StoredOffset]:
     """
     return [
         StoredOffset(str(partition.get("server_id", "")), str(partition.get("replicaSetName", "")), offset)
-        for partition, offset in read_stored(content, "MongoDB")
+        for partition, offset in read_connect_offsets(content, "MongoDB")
     ]
 
 
-def place_of(
+def position_of(
     offsets: Sequence[StoredOffset],
     topic_prefix: str,
     *,
     shards: Callable[[], Sequence[str] | None],
     allow_invalidation: bool,
-) -> StreamPlace | None:
+) -> StreamPosition | None:
     """Return the position after which to resume.
 
     Args:
@@ -101,7 +101,7 @@ def place_of(
     if not oldest.token:
         return oldest
     before = oldest.time - 1  # the router doesn't accept a shard's token
-    return StreamPlace(before >> 32, before & LAST_INDEX)
+    return StreamPosition(before >> 32, before & LAST_INDEX)
 
 
 def remarks(offsets: Sequence[StoredOffset]) -> list[str]:
@@ -130,7 +130,7 @@ def _of_server(offsets: Sequence[StoredOffset], topic_prefix: str) -> list[Store
     return own
 
 
-def _position(value: Mapping[str, Any]) -> StreamPlace:
+def _position(value: Mapping[str, Any]) -> StreamPosition:
     token = _token(value.get("resume_token"))
     seconds, increment = value.get("sec"), value.get("ord")
     known = token_time(bson.decode(token)) if token else 0
@@ -146,9 +146,9 @@ def _position(value: Mapping[str, Any]) -> StreamPlace:
         )
     if not token:  # Debezium starts at that time, not after it
         time -= 1
-        return StreamPlace(time >> 32, time & LAST_INDEX)
+        return StreamPosition(time >> 32, time & LAST_INDEX)
     # The event's index within its cluster time is unknown; later events get greater indexes.
-    return StreamPlace(time >> 32, time & LAST_INDEX, 0, token)
+    return StreamPosition(time >> 32, time & LAST_INDEX, 0, token)
 
 
 def _token(text: Any) -> bytes:

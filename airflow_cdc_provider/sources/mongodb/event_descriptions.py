@@ -47,7 +47,7 @@ def renamed_from(event: bytes) -> str:
         return _UNREADABLE
 
 
-def row_in_words(collection: str, document: bytes) -> str:
+def describe_row(collection: str, document: bytes) -> str:
     """Describe a document that a snapshot has read."""
     try:
         key = _as_text({"_id": RawBSONDocument(document, _LAZY)["_id"]})

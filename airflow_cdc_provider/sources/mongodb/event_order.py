@@ -22,7 +22,7 @@ from airflow_cdc_provider.exceptions import TransientError
 from airflow_cdc_provider.sources.mongodb.bson import Spans, as_bytes, find_in_all
 from airflow_cdc_provider.sources.mongodb.change_event import Scan, scan
 from airflow_cdc_provider.sources.mongodb.fragments import join_fragments
-from airflow_cdc_provider.sources.mongodb.position import LAST_INDEX, StreamPlace, describe, token_time
+from airflow_cdc_provider.sources.mongodb.position import LAST_INDEX, StreamPosition, describe, token_time
 from airflow_cdc_provider.sources.mongodb.raw_cursor import RawBatch
 from airflow_cdc_provider.sources.mongodb.stream_events import Events
 
@@ -45,7 +45,7 @@ class EventOrder:
     """
 
     def __init__(self, target: str) -> None:
-        self.position: StreamPlace | None = None
+        self.position: StreamPosition | None = None
         self.newest = b""
         self._target = target
         self._fragments: list[bytes] = []
@@ -63,7 +63,7 @@ class EventOrder:
         return self._last_event[0] >> 32
 
     @property
-    def _current(self) -> StreamPlace:
+    def _current(self) -> StreamPosition:
         assert self.position is not None
         return self.position
 
@@ -71,7 +71,7 @@ class EventOrder:
         """Drop fragments: the stream that is opened next returns them again."""
         self._fragments = []
 
-    def opened(self, position: StreamPlace, *, replays: bool) -> None:
+    def opened(self, position: StreamPosition, *, replays: bool) -> None:
         """Reset the index counters for a stream that was opened at a position.
 
         Args:
@@ -109,7 +109,7 @@ class EventOrder:
             if first < count:
                 yield Events(batch.data, spans, found.times, found.indexes).part(first, count)
                 last_time, index = self._last_event
-                position = StreamPlace(last_time >> 32, last_time & 0xFFFF_FFFF, index, batch.resume_token)
+                position = StreamPosition(last_time >> 32, last_time & 0xFFFF_FFFF, index, batch.resume_token)
             if found.invalidate:
                 log.warning(
                     "the change stream of %s was invalidated by a drop or rename; resuming after it",
@@ -117,7 +117,7 @@ class EventOrder:
                 )
         newest = time_of(batch.resume_token)
         if newest > position.time:
-            position = StreamPlace(newest >> 32, newest & 0xFFFF_FFFF, LAST_INDEX, batch.resume_token)
+            position = StreamPosition(newest >> 32, newest & 0xFFFF_FFFF, LAST_INDEX, batch.resume_token)
         elif batch.resume_token and not count and self._skip_through == _NO_EVENT:
             if newest and newest < position.time:
                 raise _went_back(position, newest)
@@ -132,7 +132,7 @@ class EventOrder:
         back = np.flatnonzero(found.times[1:] < found.times[:-1])
         if len(back):
             before = int(found.times[back[0]])
-            previous = StreamPlace(before >> 32, before & 0xFFFF_FFFF)
+            previous = StreamPosition(before >> 32, before & 0xFFFF_FFFF)
             raise _went_back(previous, int(found.times[back[0] + 1]))
 
     def _skipped(self, found: Scan) -> int:
@@ -175,14 +175,14 @@ class EventOrder:
             whole = Spans(np.array([0]), np.array([len(event)]), len(event))
             yield Events(event, whole, np.array([time], np.uint64), np.array([index]))
             token = data[token_starts[row] : token_ends[row]].tobytes()
-            self.position = StreamPlace(time >> 32, time & 0xFFFF_FFFF, index, token)
+            self.position = StreamPosition(time >> 32, time & 0xFFFF_FFFF, index, token)
 
 
-def _went_back(position: StreamPlace, time: int) -> TransientError:
+def _went_back(position: StreamPosition, time: int) -> TransientError:
     return TransientError(
         "the change stream went back",
         expected=f"no events before {describe(position)}, which was already read",
-        found=describe(StreamPlace(time >> 32, time & 0xFFFF_FFFF)),
+        found=describe(StreamPosition(time >> 32, time & 0xFFFF_FFFF)),
         remedy="run again; if the error persists, the deployment was restored from a backup or is another "
         "one: reset the offset and take a new snapshot",
     )

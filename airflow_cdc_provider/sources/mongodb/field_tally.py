@@ -34,13 +34,13 @@ class FieldCount:
         path: Member names that lead to it. Bytes that are not UTF-8 are replaced by U+FFFD.
         kind: BSON type, or :data:`UUID`.
         count: Number of documents with the field; members with a repeated name count each.
-        place: Smallest index of the field in its documents.
+        first_index: Smallest index of the field in its documents.
     """
 
     path: tuple[str, ...]
     kind: int
     count: int
-    place: int
+    first_index: int
 
 
 @dataclass(frozen=True)
@@ -79,8 +79,8 @@ def tally_fields(data: Bytes, starts: Ints, ends: Ints, *, depth: int = 1) -> Fi
         name = data[start : start + size].tobytes().decode(errors="replace")
         paths.append((*(paths[owner] if owner >= 0 else ()), name))
     fields = [
-        FieldCount(path, int(kind), int(count), int(place))
-        for path, (kind, count, place) in zip(
+        FieldCount(path, int(kind), int(count), int(first_index))
+        for path, (kind, count, first_index) in zip(
             paths, table[:distinct, [_KIND, _COUNT, _INDEX]].tolist(), strict=True
         )
     ]

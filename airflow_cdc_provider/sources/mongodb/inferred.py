@@ -134,14 +134,14 @@ class InferredColumns:
         fields: The fields, in the order of the columns.
         left_out: Whether fields have no column because of the limit.
         replaced: Columns whose type changed beyond widening: they are re-created.
-        revisit: Which rows to rewrite: none, those with values in the rest, or all.
+        rows_to_rewrite: Which rows to rewrite: none, those with values in the rest, or all.
         declared: The declared columns in addition to these: name and declaration.
     """
 
     fields: tuple[InferredField, ...] = ()
     left_out: bool = False
     replaced: frozenset[str] = frozenset()
-    revisit: Literal["", "rest", "all"] = field(default="")
+    rows_to_rewrite: Literal["", "rest", "all"] = field(default="")
     declared: tuple[tuple[str, str], ...] = ()
 
     @classmethod
@@ -151,7 +151,7 @@ class InferredColumns:
             tuple(InferredField(name, family, tuple(types)) for name, family, types in memory["fields"]),
             memory["left_out"],
             frozenset(memory.get("replaced", ())),
-            memory.get("revisit", ""),
+            memory.get("rows_to_rewrite", ""),
             tuple((name, text) for name, text in memory["declared"]),
         )
 
@@ -165,13 +165,13 @@ class InferredColumns:
         }
         if self.replaced:
             found["replaced"] = sorted(self.replaced)
-        if self.revisit:
-            found["revisit"] = self.revisit
+        if self.rows_to_rewrite:
+            found["rows_to_rewrite"] = self.rows_to_rewrite
         return found
 
     def applied(self) -> InferredColumns:
         """Return the columns without pending changes, for when all rows have them."""
-        return replace(self, replaced=frozenset(), revisit="")
+        return replace(self, replaced=frozenset(), rows_to_rewrite="")
 
     def with_declared(self, declared: Mapping[str, str]) -> InferredColumns:
         """Return these columns for a new set of declared columns, which take precedence over equal names.
@@ -190,7 +190,7 @@ class InferredColumns:
             fields=tuple(one for one in self.fields if one.name not in dropped),
             left_out=self.left_out or bool(outdated),
             replaced=self.replaced | dropped | outdated,
-            revisit="all",
+            rows_to_rewrite="all",
             declared=now,
         )
 
@@ -212,7 +212,7 @@ class InferredColumns:
             of_type = counts.setdefault(name, {})
             type_name = TYPE_NAMES[one.kind]
             of_type[type_name] = of_type.get(type_name, 0) + one.count
-            first_indexes[name] = min(first_indexes.get(name, one.place), one.place)
+            first_indexes[name] = min(first_indexes.get(name, one.first_index), one.first_index)
         known = {one.name: one for one in self.fields}
         fields, replaced = [], set(self.replaced)
         for old in self.fields:
@@ -234,13 +234,17 @@ class InferredColumns:
                 continue
             used.add(name.lower())
             fields.append(InferredField(name, family, tuple(sorted(counts[name]))))
-        revisit = self.revisit
+        rows_to_rewrite = self.rows_to_rewrite
         if replaced:
-            revisit = "all"
+            rows_to_rewrite = "all"
         elif self.left_out and len(fields) > len(known):
-            revisit = revisit or "rest"
+            rows_to_rewrite = rows_to_rewrite or "rest"
         return replace(
-            self, fields=tuple(fields), left_out=left_out, replaced=frozenset(replaced), revisit=revisit
+            self,
+            fields=tuple(fields),
+            left_out=left_out,
+            replaced=frozenset(replaced),
+            rows_to_rewrite=rows_to_rewrite,
         )
 
 

@@ -7,9 +7,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Literal
 
+from airflow_cdc_provider.custom_classes import invalid_import_path
 from airflow_cdc_provider.exceptions import ConfigurationError
 from airflow_cdc_provider.options import option
-from airflow_cdc_provider.plugins import wrong_place
 from airflow_cdc_provider.sources.mongodb.stages import check_copy_stages, check_stages, read_stages
 from airflow_cdc_provider.sources.mongodb.start_times import check_start_time, read_start_time
 
@@ -54,10 +54,10 @@ class MongodbStream:
     oversize: Literal["split", "skip", "fail"] = option(
         "Events above the server's limit of 16 MB. split: the server sends fragments (6.0.9), which are "
         "joined; skip: the server leaves out these events and all whose document is larger than "
-        "skip_over_bytes, so mirrors keep the previous state; fail: the run fails and names the collection",
+        "skip_threshold_bytes, so mirrors keep the previous state; fail: the run fails and names the collection",
         "split",
     )
-    skip_over_bytes: int = option(
+    skip_threshold_bytes: int = option(
         "With oversize: skip: maximum size of fullDocument and fullDocumentBeforeChange of an event",
         0,
         minimum=0,
@@ -97,14 +97,14 @@ class MongodbStream:
         Raises:
             ConfigurationError: Options contradict each other; the message states the valid combination.
         """
-        if self.oversize == "skip" and not self.skip_over_bytes:
+        if self.oversize == "skip" and not self.skip_threshold_bytes:
             raise ConfigurationError(
-                "option source.stream.skip_over_bytes is missing",
+                "option source.stream.skip_threshold_bytes is missing",
                 expected="with oversize: skip, the largest document in bytes",
             )
-        if self.oversize != "skip" and self.skip_over_bytes:
+        if self.oversize != "skip" and self.skip_threshold_bytes:
             raise ConfigurationError(
-                f"option source.stream.skip_over_bytes has no effect with oversize: {self.oversize}",
+                f"option source.stream.skip_threshold_bytes has no effect with oversize: {self.oversize}",
                 expected="oversize: skip",
             )
         if self.pipeline_order == "user_only" and not self.pipeline:
@@ -184,7 +184,7 @@ class MongodbAdvanced:
         "bursts",
         False,
     )
-    backlog_seconds: float = option(
+    backlog_threshold_seconds: float = option(
         "Seconds of cluster time behind the head from which a capture uses several change streams",
         10.0,
         minimum=0.0,
@@ -224,10 +224,10 @@ class MongodbAdvanced:
         16,
         minimum=0,
     )
-    connect_pause_seconds: float = option(
+    connect_backoff_seconds: float = option(
         "Pause after the first failed attempt; it doubles with each further attempt", 1.0, minimum=0.0
     )
-    connect_longest_pause_seconds: float = option("Maximum pause between attempts", 120.0, minimum=0.0)
+    connect_max_backoff_seconds: float = option("Maximum pause between attempts", 120.0, minimum=0.0)
 
     def __post_init__(self) -> None:
         """Validate that the buffer can hold one reply.
@@ -256,7 +256,7 @@ class MongodbOptions:
         "Custom class that provides credentials each time a process connects, as package.module:Class; "
         "credentials in the connection string take precedence",
         "",
-        check=wrong_place,
+        check=invalid_import_path,
     )
     start_at: str = option(
         "Start of the first capture instead of now: an ISO date (UTC by default), seconds since 1970, or a "
@@ -285,7 +285,7 @@ class MongodbOptions:
         (),
         check=_collections,
     )
-    batch_seconds: float = option(
+    batch_interval_seconds: float = option(
         "Minimum seconds between the starts of two batch reads of a table",
         60.0,
         minimum=0.0,
@@ -301,7 +301,7 @@ class MongodbOptions:
         0.0,
         minimum=0.0,
     )
-    batch_full_seconds: float = option(
+    batch_full_refresh_seconds: float = option(
         "Interval of full reads of such a table, which detect deletions and late values; 0: only the first",
         0.0,
         minimum=0.0,

@@ -144,7 +144,7 @@ def _exempt_always_passing(stage: dict[str, Any], always: Stages) -> dict[str, A
 
 def _small_enough(stream: MongodbStream) -> dict[str, Any]:
     documents = [
-        {"$lte": [_size(f"${name}"), stream.skip_over_bytes]}
+        {"$lte": [_size(f"${name}"), stream.skip_threshold_bytes]}
         for name in ("fullDocument", "fullDocumentBeforeChange")
     ]
     # Two documents below the limit can still result in an event that exceeds a reply.

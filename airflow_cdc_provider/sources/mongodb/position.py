@@ -39,7 +39,7 @@ _U32: Final = 1 << 32
 
 
 @dataclass(frozen=True, order=True)
-class StreamPlace:
+class StreamPosition:
     """A position right after an event, or after all events of a cluster time.
 
     Args:
@@ -55,12 +55,12 @@ class StreamPlace:
     token: bytes = b""
 
     @classmethod
-    def after(cls, time: Timestamp) -> StreamPlace:
+    def after(cls, time: Timestamp) -> StreamPosition:
         """Return the position after all events of a cluster time."""
         return cls(time.time, time.inc)
 
     @classmethod
-    def before(cls, time: Timestamp) -> StreamPlace:
+    def before(cls, time: Timestamp) -> StreamPosition:
         """Return the position before all events of a cluster time."""
         last = (time.time << 32 | time.inc) - 1
         return cls(last >> 32, last & (_U32 - 1))
@@ -94,7 +94,7 @@ class StreamPlace:
         }
 
     @classmethod
-    def from_offset(cls, offset: Mapping[str, Any]) -> StreamPlace:
+    def from_offset(cls, offset: Mapping[str, Any]) -> StreamPosition:
         """Read an offset.
 
         Raises:
@@ -142,7 +142,7 @@ def _wrong(found: str) -> ConfigurationError:
     )
 
 
-def describe(position: StreamPlace) -> str:
+def describe(position: StreamPosition) -> str:
     """Return a position as readable text."""
     date = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(position.seconds))
     return f"cluster time {position.seconds}:{position.increment} ({date})"

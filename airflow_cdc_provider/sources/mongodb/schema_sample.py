@@ -82,7 +82,11 @@ def _sum_counts(tallies: Sequence[FieldTally]) -> list[FieldCount]:
     for tally in tallies:
         for one in tally.fields:
             before = found.get((one.path, one.kind))
-            count, index = (0, one.place) if before is None else (before.count, min(before.place, one.place))
+            count, index = (
+                (0, one.first_index)
+                if before is None
+                else (before.count, min(before.first_index, one.first_index))
+            )
             found[one.path, one.kind] = FieldCount(one.path, one.kind, count + one.count, index)
     return list(found.values())
 
@@ -128,7 +132,7 @@ def _columns(
 
 
 def _first_index(fields: Sequence[FieldCount], name: str) -> int:
-    return min(one.place for one in fields if one.path[-1] == name)
+    return min(one.first_index for one in fields if one.path[-1] == name)
 
 
 _ONLY_NULL: Final = InferredField("v", "any", ("null",))

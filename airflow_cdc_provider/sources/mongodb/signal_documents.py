@@ -18,14 +18,14 @@ from bson.errors import BSONError
 from pymongo import MongoClient, errors
 
 from airflow_cdc_provider.exceptions import ConfigurationError
-from airflow_cdc_provider.signals.signal import WINDOW_MARKS, Arrived, NoSignal, signal_from
+from airflow_cdc_provider.signals.signal import WINDOW_MARKS, MalformedSignal, ReceivedSignal, signal_from
 from airflow_cdc_provider.sources.mongodb.server_errors import UNAUTHORIZED, translated
 
 _CHANNEL: Final = "source"
 _MEMBERS: Final = 3
 
 
-def signals_of(events: Iterable[bytes]) -> list[Arrived]:
+def parse_signals(events: Iterable[bytes]) -> list[ReceivedSignal]:
     """Read signals from change events of a signal collection; only inserts are signals.
 
     Args:
@@ -45,11 +45,13 @@ def signals_of(events: Iterable[bytes]) -> list[Arrived]:
     return arrived
 
 
-def _signal(document: dict[str, Any]) -> Arrived | None:
+def _signal(document: dict[str, Any]) -> ReceivedSignal | None:
     members = list(document.values())
     identity = _text(members[0])
     if len(members) != _MEMBERS:
-        return NoSignal(identity, _CHANNEL, f"it has {len(members)} members: {', '.join(document)}"[:200])
+        return MalformedSignal(
+            identity, _CHANNEL, f"it has {len(members)} members: {', '.join(document)}"[:200]
+        )
     _, kind, data = members
     if kind in WINDOW_MARKS:
         return None
@@ -64,7 +66,7 @@ def _text(identity: object) -> str:
     return str(identity) if isinstance(identity, ObjectId) else json_util.dumps(identity)
 
 
-def write_marks(
+def write_watermarks(
     client: MongoClient,
     collection: str,
     chunks: Sequence[str],

@@ -40,6 +40,7 @@ from pymongo import MongoClient
 from pymongo.errors import OperationFailure
 
 from airflow_cdc_provider.exceptions import CdcError, ConfigurationError, TransientError
+from airflow_cdc_provider.sources.backoff import pauses
 from airflow_cdc_provider.sources.base import SnapshotPlan
 from airflow_cdc_provider.sources.mongodb.bson import Spans, find_in_all
 from airflow_cdc_provider.sources.mongodb.connection import (
@@ -48,14 +49,13 @@ from airflow_cdc_provider.sources.mongodb.connection import (
     pinned_client,
 )
 from airflow_cdc_provider.sources.mongodb.cursor_life import kept_alive
-from airflow_cdc_provider.sources.mongodb.event_descriptions import row_in_words
+from airflow_cdc_provider.sources.mongodb.event_descriptions import describe_row
 from airflow_cdc_provider.sources.mongodb.identity import canonical_keys
 from airflow_cdc_provider.sources.mongodb.options import MongodbAdvanced, MongodbOptions
-from airflow_cdc_provider.sources.mongodb.position import LAST_INDEX, ORIGIN, StreamPlace
+from airflow_cdc_provider.sources.mongodb.position import LAST_INDEX, ORIGIN, StreamPosition
 from airflow_cdc_provider.sources.mongodb.raw_cursor import RawBatch, RawCursor
 from airflow_cdc_provider.sources.mongodb.records import snapshot_records
 from airflow_cdc_provider.sources.mongodb.server_errors import translated
-from airflow_cdc_provider.sources.pauses import pauses
 
 log = logging.getLogger(__name__)
 
@@ -132,7 +132,7 @@ def plan_snapshot(client: MongoClient, table: str, where: str | None, ranges_at_
             for number, (lower, upper) in enumerate(pairwise(bounds))
         ),
         # After all events that the reads see, but before the rows of a read at the same cluster time.
-        position=StreamPlace(now.time, now.inc, LAST_INDEX - 1).encoded,
+        position=StreamPosition(now.time, now.inc, LAST_INDEX - 1).encoded,
         origin=ORIGIN,
         estimated_rows=rows,
     )
@@ -203,14 +203,14 @@ class RangeReader:
         """Read a range."""
         return _read_range(self, part)
 
-    def counting(self, lost: Callable[[int], None]) -> RangeReader:
+    def counting_disconnects(self, lost: Callable[[int], None]) -> RangeReader:
         """Return a reader that reports lost connections to a callback."""
         return replace(self, lost=lost)
 
-    def row_in_words(self, rows: pa.RecordBatch) -> str:
+    def describe_row(self, rows: pa.RecordBatch) -> str:
         """Describe the last document of a batch."""
         last = rows.slice(rows.num_rows - 1)
-        return row_in_words(last["source_table"][0].as_py(), last["payload"][0].as_py())
+        return describe_row(last["source_table"][0].as_py(), last["payload"][0].as_py())
 
 
 def _read_range(reader: RangeReader, part: SnapshotRange) -> Iterator[pa.RecordBatch]:

@@ -12,7 +12,7 @@ import pyarrow as pa
 from pymongo import MongoClient
 
 from airflow_cdc_provider.exceptions import CdcError, ConfigurationError, PositionLost, SchemaUnknown
-from airflow_cdc_provider.signals.signal import Arrived
+from airflow_cdc_provider.signals.signal import ReceivedSignal
 from airflow_cdc_provider.sources.base import (
     ChunkPlan,
     Codec,
@@ -26,7 +26,7 @@ from airflow_cdc_provider.sources.base import (
 from airflow_cdc_provider.sources.mongodb.backlog import Backlog, BatchStats
 from airflow_cdc_provider.sources.mongodb.capture import ChangeStream
 from airflow_cdc_provider.sources.mongodb.check import check_deployment, list_collections
-from airflow_cdc_provider.sources.mongodb.chunks import maximum_key, plan_chunks, show_key
+from airflow_cdc_provider.sources.mongodb.chunks import format_key, maximum_key, plan_chunks
 from airflow_cdc_provider.sources.mongodb.codec import MongodbCodec
 from airflow_cdc_provider.sources.mongodb.connection import (
     ConnectionValues,
@@ -39,12 +39,12 @@ from airflow_cdc_provider.sources.mongodb.event_descriptions import renamed_from
 from airflow_cdc_provider.sources.mongodb.inferred import InferredColumns
 from airflow_cdc_provider.sources.mongodb.oplog import oldest_time
 from airflow_cdc_provider.sources.mongodb.options import MongodbOptions
-from airflow_cdc_provider.sources.mongodb.position import LAST_INDEX, ORIGIN, StreamPlace, describe
+from airflow_cdc_provider.sources.mongodb.position import LAST_INDEX, ORIGIN, StreamPosition, describe
 from airflow_cdc_provider.sources.mongodb.raw_cursor import as_timestamp
 from airflow_cdc_provider.sources.mongodb.reread import read_keys
 from airflow_cdc_provider.sources.mongodb.selection import Selection
 from airflow_cdc_provider.sources.mongodb.server_errors import translated
-from airflow_cdc_provider.sources.mongodb.signal_documents import signals_of, write_marks
+from airflow_cdc_provider.sources.mongodb.signal_documents import parse_signals, write_watermarks
 from airflow_cdc_provider.sources.mongodb.snapshot import SnapshotRange, plan_snapshot, range_reader
 from airflow_cdc_provider.sources.mongodb.start_times import parse_start_time
 from airflow_cdc_provider.sources.mongodb.time_slices import ChangeReader, TimeSlice
@@ -56,7 +56,7 @@ from airflow_cdc_provider.sources.mongodb.whole_reads import (
     plan_whole_read,
 )
 from airflow_cdc_provider.sources.planned_ranges import PlannedRanges
-from airflow_cdc_provider.sources.stream_numbers import StreamNumbers
+from airflow_cdc_provider.sources.stream_metrics import StreamMetrics
 
 log = logging.getLogger(__name__)
 
@@ -120,7 +120,7 @@ class MongodbSource:
 
     def check(self, offset: Offset | None = None) -> list[Finding]:
         """Verify server, permissions, collections, images and oplog, and that a stored offset is valid."""
-        position = StreamPlace.from_offset(offset) if offset is not None else None
+        position = StreamPosition.from_offset(offset) if offset is not None else None
         return check_deployment(self._values, self._options, self._selects, position)
 
     def tables(self) -> list[str]:
@@ -135,9 +135,9 @@ class MongodbSource:
         return self._options.in_batches(table)
 
     @property
-    def batch_seconds(self) -> float:
+    def batch_interval_seconds(self) -> float:
         """Minimum seconds between the starts of two reads of such a table."""
-        return self._options.batch_seconds
+        return self._options.batch_interval_seconds
 
     def codec(self, table: str, memory: Mapping[str, Any] | None = None) -> Codec:
         """Return the codec of a collection. It needs no schema, so a dropped collection has one too.
@@ -173,12 +173,12 @@ class MongodbSource:
         if not chosen:
             return self.head()
         time, now = as_timestamp(chosen), await_cluster_time(self._client, self._options.advanced)
-        before = StreamPlace(chosen - 1 >> 32, chosen - 1 & LAST_INDEX)
-        requested = f"{self._options.start_at}, {describe(StreamPlace.after(time))}"
+        before = StreamPosition(chosen - 1 >> 32, chosen - 1 & LAST_INDEX)
+        requested = f"{self._options.start_at}, {describe(StreamPosition.after(time))}"
         if time > now:
             raise ConfigurationError(
                 "source.start_at is in the future",
-                expected=f"a time up to {describe(StreamPlace.after(now))}",
+                expected=f"a time up to {describe(StreamPosition.after(now))}",
                 found=requested,
             )
         if not self._stream.accepts(time):
@@ -191,13 +191,13 @@ class MongodbSource:
         log.info("%s: the first capture starts at %s", self._options.scope, requested)
         return before.to_offset()
 
-    def after_loss(self) -> Offset:
+    def offset_after_loss(self) -> Offset:
         """Return the current head: earlier changes are lost, or covered by the snapshots that follow."""
         return self.head()
 
     def head(self) -> Offset:
         """Return the offset after all changes of the current cluster time."""
-        return StreamPlace.after(await_cluster_time(self._client, self._options.advanced)).to_offset()
+        return StreamPosition.after(await_cluster_time(self._client, self._options.advanced)).to_offset()
 
     def earliest(self) -> Offset:
         """Return the offset before the first change in the oplog."""
@@ -205,8 +205,8 @@ class MongodbSource:
 
     def lag(self, offset: Offset | None) -> Lag:
         """Return how many seconds of cluster time an offset is behind the head; bytes are unknown."""
-        head = StreamPlace.after(cluster_time(self._client))
-        position = StreamPlace.from_offset(offset) if offset is not None else self._earliest()
+        head = StreamPosition.after(cluster_time(self._client))
+        position = StreamPosition.from_offset(offset) if offset is not None else self._earliest()
         seconds = float(max(head.seconds - position.seconds, 0)) if position.time < head.time else 0.0
         ahead = position.seconds - head.seconds
         remarks = []
@@ -225,7 +225,7 @@ class MongodbSource:
         Raises:
             ConfigurationError: Not a valid MongoDB offset; the message states the expected format.
         """
-        StreamPlace.from_offset(offset)
+        StreamPosition.from_offset(offset)
 
     def plan(self, start: Offset | None, head: Offset, limit: ReadLimit) -> Plan:
         """Plan the next batch: events read from the stream, or slices of a backlog for executors to read.
@@ -236,8 +236,8 @@ class MongodbSource:
             PositionLost: The oplog no longer reaches back to ``start``; the message names its earliest time.
             TransientError: The server is unreachable.
         """
-        position = StreamPlace.from_offset(start) if start is not None else self._earliest()
-        stop = StreamPlace.from_offset(head)
+        position = StreamPosition.from_offset(start) if start is not None else self._earliest()
+        stop = StreamPosition.from_offset(head)
         try:
             if ends := self._backlog.slice_ends(position, stop, limit):
                 return self._plan_slices(position, ends)
@@ -256,17 +256,17 @@ class MongodbSource:
         self._backlog.record_batch(batch, limit)
         return plan
 
-    def stream_numbers(self) -> Mapping[str, StreamNumbers]:
+    def stream_metrics(self) -> Mapping[str, StreamMetrics]:
         """Return the counters of the driver's stream; the streams of slices are not counted."""
         return {ORIGIN: self._cached_stream.counts} if self._cached_stream is not None else {}
 
-    def _plan_slices(self, start: StreamPlace, ends: Sequence[int]) -> Plan:
+    def _plan_slices(self, start: StreamPosition, ends: Sequence[int]) -> Plan:
         """Build a plan of slices that executors read."""
         now_us = time.time_ns() // 1000
-        starts = [start, *(StreamPlace.before(as_timestamp(end)) for end in ends[:-1])]
+        starts = [start, *(StreamPosition.before(as_timestamp(end)) for end in ends[:-1])]
         slices = [TimeSlice(first, until, now_us) for first, until in zip(starts, ends, strict=True)]
         last = as_timestamp(ends[-1])
-        end = replace(StreamPlace.before(last), token=self._stream.token_before(last))
+        end = replace(StreamPosition.before(last), token=self._stream.token_before(last))
         self._stream.seek(end)
         log.info(
             "reading the backlog up to %s with %d change streams: after %s, then from %s",
@@ -302,7 +302,7 @@ class MongodbSource:
         field = options.batch_cursors.get(table)
         if field is None:
             return plan_whole_read(self._client, table, where)
-        cursor = CursorField(field, options.batch_overlap_seconds, options.batch_full_seconds)
+        cursor = CursorField(field, options.batch_overlap_seconds, options.batch_full_refresh_seconds)
         return plan_reading(self._client, table, where, cursor, reached)
 
     def snapshot_reader(self) -> Callable[[Any], Iterator[pa.RecordBatch]]:
@@ -364,26 +364,26 @@ class MongodbSource:
             number=number,
         )
 
-    def show_key(self, key: str) -> str:
+    def format_key(self, key: str) -> str:
         """Return an ``_id`` as Extended JSON."""
-        return show_key(key)
+        return format_key(key)
 
-    def arrival(self, payload: bytes) -> str:
+    def describe_arrival(self, payload: bytes) -> str:
         """Describe from which name a collection was renamed, given the event of its rename."""
         return f"{renamed_from(payload)} was renamed to it, with all its documents"
 
-    def signals_of(self, payloads: Sequence[bytes]) -> Sequence[Arrived]:
+    def parse_signals(self, payloads: Sequence[bytes]) -> Sequence[ReceivedSignal]:
         """Read signals from change events of the signal collection."""
-        return signals_of(payloads)
+        return parse_signals(payloads)
 
-    def write_marks(self, table: str, chunks: Sequence[str], strategy: str, *, opening: bool) -> None:
+    def write_watermarks(self, table: str, chunks: Sequence[str], strategy: str, *, opening: bool) -> None:
         """Mark the start or the end of chunks by documents in a collection.
 
         Raises:
             ConfigurationError: The user may not write to it.
             TransientError: The server doesn't respond.
         """
-        write_marks(self._client, table, chunks, strategy, opening=opening)
+        write_watermarks(self._client, table, chunks, strategy, opening=opening)
 
     def row_count(self, table: str) -> int | None:
         """Return the document count in the collection's metadata; off only after an unclean shutdown.
@@ -405,11 +405,11 @@ class MongodbSource:
         self._cached_stream = None
         self._cached_client = None
 
-    def _earliest(self) -> StreamPlace:
+    def _earliest(self) -> StreamPosition:
         oldest = oldest_time(self._client, self._stream.accepts, cluster_time(self._client))
-        return StreamPlace.after(as_timestamp(((oldest.time << 32) | oldest.inc) - 1))
+        return StreamPosition.after(as_timestamp(((oldest.time << 32) | oldest.inc) - 1))
 
-    def _explain_loss(self, error: PositionLost, position: StreamPlace) -> PositionLost:
+    def _explain_loss(self, error: PositionLost, position: StreamPosition) -> PositionLost:
         """Build an error that states what is lost and how to recover."""
         earliest = self._earliest()
         recovery = (

@@ -28,15 +28,15 @@ from dataclasses import dataclass, field
 import pyarrow as pa
 
 from airflow_cdc_provider.exceptions import PositionLost
-from airflow_cdc_provider.sources.abilities import ReadingCounts
+from airflow_cdc_provider.sources.abilities import ReadMetrics
 from airflow_cdc_provider.sources.mongodb.capture import ChangeStream
 from airflow_cdc_provider.sources.mongodb.connection import ConnectionValues
 from airflow_cdc_provider.sources.mongodb.options import MongodbOptions
-from airflow_cdc_provider.sources.mongodb.position import StreamPlace, describe
+from airflow_cdc_provider.sources.mongodb.position import StreamPosition, describe
 from airflow_cdc_provider.sources.mongodb.records import EventSlice, read_events, slice_reader
 from airflow_cdc_provider.sources.mongodb.selection import Selection
 from airflow_cdc_provider.sources.mongodb.stream_events import Events
-from airflow_cdc_provider.sources.stream_numbers import StreamNumbers
+from airflow_cdc_provider.sources.stream_metrics import StreamMetrics
 
 
 @dataclass(frozen=True)
@@ -50,7 +50,7 @@ class TimeSlice:
             the same when it is read again.
     """
 
-    start: StreamPlace
+    start: StreamPosition
     until: int
     captured_us: int
 
@@ -72,10 +72,12 @@ class ChangeReader:
     selects: Callable[[str], bool]
 
     def __call__(self, part: EventSlice | TimeSlice) -> Iterator[pa.RecordBatch]:
-        """Read a partition (see :meth:`read_telling`)."""
-        return self.read_telling(part, Counter())
+        """Read a partition (see :meth:`read_with_metrics`)."""
+        return self.read_with_metrics(part, Counter())
 
-    def read_telling(self, part: EventSlice | TimeSlice, counts: ReadingCounts) -> Iterator[pa.RecordBatch]:
+    def read_with_metrics(
+        self, part: EventSlice | TimeSlice, counts: ReadMetrics
+    ) -> Iterator[pa.RecordBatch]:
         """Read a partition.
 
         Args:
@@ -121,7 +123,7 @@ class ChangeReader:
             stream.close()
 
 
-def position_lost(position: StreamPlace, found: str) -> PositionLost:
+def position_lost(position: StreamPosition, found: str) -> PositionLost:
     """Return the error of a stream that can't resume after a position."""
     return PositionLost(
         "the oplog no longer has the changes after the stored offset",
@@ -131,7 +133,7 @@ def position_lost(position: StreamPlace, found: str) -> PositionLost:
     )
 
 
-def _add(counts: ReadingCounts, stream: StreamNumbers) -> None:
+def _add(counts: ReadMetrics, stream: StreamMetrics) -> None:
     counts["wait_us"] += _us(stream.waited_seconds)
     counts["parse_us"] += _us(stream.parsed_seconds)
     counts["events"] += stream.events

@@ -23,7 +23,7 @@ from airflow_cdc_provider.sources.mongodb.connection import ConnectionValues, cl
 from airflow_cdc_provider.sources.mongodb.cursor_reads import CursorField, greatest
 from airflow_cdc_provider.sources.mongodb.options import MongodbOptions
 from airflow_cdc_provider.sources.mongodb.pipeline import user_stages
-from airflow_cdc_provider.sources.mongodb.position import LAST_INDEX, ORIGIN, StreamPlace
+from airflow_cdc_provider.sources.mongodb.position import LAST_INDEX, ORIGIN, StreamPosition
 from airflow_cdc_provider.sources.mongodb.raw_cursor import RawCursor
 from airflow_cdc_provider.sources.mongodb.records import snapshot_records
 from airflow_cdc_provider.sources.mongodb.snapshot import (
@@ -60,7 +60,7 @@ def plan_whole_read(client: MongoClient, table: str, where: str | None) -> Snaps
     return SnapshotPlan(
         table=table,
         ranges=(WholeRead(table, where or "", (now.time << 32) | now.inc),),
-        position=StreamPlace(now.time, now.inc, LAST_INDEX - 1).encoded,
+        position=StreamPosition(now.time, now.inc, LAST_INDEX - 1).encoded,
         origin=ORIGIN,
     )
 
@@ -116,13 +116,13 @@ class SnapshotReader:
     options: MongodbOptions
     read_range: RangeReader
 
-    def counting(self, lost: Callable[[int], None]) -> SnapshotReader:
+    def counting_disconnects(self, lost: Callable[[int], None]) -> SnapshotReader:
         """Return a reader that reports lost connections of ranges to a callback."""
-        return replace(self, read_range=self.read_range.counting(lost))
+        return replace(self, read_range=self.read_range.counting_disconnects(lost))
 
-    def row_in_words(self, rows: pa.RecordBatch) -> str:
+    def describe_row(self, rows: pa.RecordBatch) -> str:
         """Describe the last document of a batch."""
-        return self.read_range.row_in_words(rows)
+        return self.read_range.describe_row(rows)
 
     def __call__(self, part: SnapshotRange | WholeRead) -> Iterator[pa.RecordBatch]:
         """Read one part as snapshot records."""

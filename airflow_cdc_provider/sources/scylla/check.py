@@ -27,7 +27,7 @@ _LOCAL: Final = ("LOCAL_QUORUM", "LOCAL_SERIAL")
 
 
 @dataclass(frozen=True)
-class WantedImages:
+class RequiredImages:
     """The row images that events require.
 
     Args:
@@ -43,7 +43,7 @@ def check_cluster(
     cluster: Cluster,
     options: ScyllaOptions,
     selected: Callable[[], Sequence[str]],
-    images: WantedImages,
+    images: RequiredImages,
     selects: Callable[[str], bool],
 ) -> Iterator[Finding]:
     """Check a cluster, the selected tables, and their streams.
@@ -218,7 +218,7 @@ def check_counters(selected: Iterable[TableSchema]) -> Iterator[Finding]:
         )
 
 
-def check_images(options: Mapping[str, CdcOption], required: WantedImages) -> Iterator[Finding]:
+def check_images(options: Mapping[str, CdcOption], required: RequiredImages) -> Iterator[Finding]:
     """Check that tables log the images that events require.
 
     Args:

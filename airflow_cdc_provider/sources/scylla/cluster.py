@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from airflow_cdc_provider.exceptions import ConfigurationError
 from airflow_cdc_provider.sources.cql.driver.connect import driver_errors, open_session
-from airflow_cdc_provider.sources.cql.driver.every_node import slowest_clock_us
+from airflow_cdc_provider.sources.cql.driver.node_queries import slowest_clock_us
 from airflow_cdc_provider.sources.cql.schema import Schemas
 from airflow_cdc_provider.sources.cql.system_schema import read_rows, schemas_from_rows
 from airflow_cdc_provider.sources.scylla.generations import StreamTables, Timeline

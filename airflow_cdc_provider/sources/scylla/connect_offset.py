@@ -27,7 +27,7 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from airflow_cdc_provider.exceptions import ConfigurationError
-from airflow_cdc_provider.sources.connect_offsets import Stored, is_stored_by_connect, read_stored
+from airflow_cdc_provider.sources.connect_offsets import Stored, is_connect_offset_file, read_connect_offsets
 from airflow_cdc_provider.sources.scylla.generations import Groups, Timeline
 from airflow_cdc_provider.sources.scylla.log_state import LogState
 from airflow_cdc_provider.sources.scylla.position import TablePosition
@@ -60,9 +60,9 @@ class StoredOffset:
     read_to_us: int
 
 
-def is_the_connectors(content: bytes) -> bool:
+def has_connect_offsets(content: bytes) -> bool:
     """Return whether a file contains offsets of Kafka Connect rather than ours."""
-    return is_stored_by_connect(content, ("window_start",))
+    return is_connect_offset_file(content, ("window_start",))
 
 
 def read_offsets(content: bytes) -> list[StoredOffset]:
@@ -71,10 +71,10 @@ def read_offsets(content: bytes) -> list[StoredOffset]:
     Raises:
         ConfigurationError: The file has none of the formats, or an offset isn't of this connector.
     """
-    return [_read(partition, offset) for partition, offset in read_stored(content, "ScyllaDB")]
+    return [_read(partition, offset) for partition, offset in read_connect_offsets(content, "ScyllaDB")]
 
 
-def positions_of(
+def import_positions(
     offsets: Sequence[StoredOffset], logs: LogState
 ) -> tuple[dict[str, TablePosition], tuple[str, ...]]:
     """Determine the positions to resume from.

@@ -42,7 +42,7 @@ from airflow_cdc_provider.sources.scylla.throttle import RetryPauses, Throttle
 if TYPE_CHECKING:
     from cassandra.cluster import Session
 
-    from airflow_cdc_provider.sources.abilities import ReadingCounts
+    from airflow_cdc_provider.sources.abilities import ReadMetrics
     from airflow_cdc_provider.sources.cql.driver.raw_results import RawPage
 
 UNKNOWN_OPERATION: Final = "unknown-operation"
@@ -78,8 +78,8 @@ class LogReads:
         advanced = options.advanced
         pauses = RetryPauses(
             advanced.retries,
-            advanced.retry_pause_seconds,
-            advanced.retry_longest_pause_seconds,
+            advanced.retry_backoff_seconds,
+            advanced.retry_max_backoff_seconds,
             advanced.retry_jitter_percent,
         )
         return cls(
@@ -108,10 +108,10 @@ class LogReader:
     connect: Callable[[Mapping[str, Any], float], Session] | None = None
 
     def __call__(self, part: LogPart) -> Iterator[pa.RecordBatch]:
-        """Read a part (see :meth:`read_telling`)."""
-        return self.read_telling(part, Counter())
+        """Read a part (see :meth:`read_with_metrics`)."""
+        return self.read_with_metrics(part, Counter())
 
-    def read_telling(self, part: LogPart, counts: ReadingCounts) -> Iterator[pa.RecordBatch]:
+    def read_with_metrics(self, part: LogPart, counts: ReadMetrics) -> Iterator[pa.RecordBatch]:
         """Read a part as batches of ``CHANGE_SCHEMA``.
 
         Adds to ``counts``: ``requests``, ``retries``, ``events`` (changes), their ``bytes``, ``wait_us``; and
@@ -162,7 +162,7 @@ class _Request:
 class _PartRead:
     """One read of one part, over one connection."""
 
-    def __init__(self, session: Session, reader: LogReader, part: LogPart, counts: ReadingCounts) -> None:
+    def __init__(self, session: Session, reader: LogReader, part: LogPart, counts: ReadMetrics) -> None:
         self._session = session
         self._reader = reader
         self._counts = counts

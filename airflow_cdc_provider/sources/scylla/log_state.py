@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from airflow_cdc_provider.sources.cql.driver.every_node import slowest_clock_us
+from airflow_cdc_provider.sources.cql.driver.node_queries import slowest_clock_us
 from airflow_cdc_provider.sources.scylla.generations import StreamTables, Timeline
 from airflow_cdc_provider.sources.scylla.log_options import read_log_options
 
@@ -36,7 +36,7 @@ class LogState:
         return self.now_us - ttl * 1_000_000 if ttl else 0
 
 
-def look_at_logs(session: Session, names: ScyllaAdvanced, selects: Callable[[str], bool]) -> LogState:
+def read_log_state(session: Session, names: ScyllaAdvanced, selects: Callable[[str], bool]) -> LogState:
     """Read the state of the enabled logs of the selected tables.
 
     Args:

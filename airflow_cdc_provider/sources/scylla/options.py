@@ -28,10 +28,10 @@ class ScyllaAdvanced:
         "A request that takes longer than this halves the number of requests in flight", 2.0, minimum=0.001
     )
     retries: int = option("How often a request is retried if the cluster is overloaded", 20, minimum=0)
-    retry_pause_seconds: float = option(
+    retry_backoff_seconds: float = option(
         "Pause before the first retry; doubled for each further one", 0.05, minimum=0
     )
-    retry_longest_pause_seconds: float = option("Maximum pause between retries", 30.0, minimum=0)
+    retry_max_backoff_seconds: float = option("Maximum pause between retries", 30.0, minimum=0)
     retry_jitter_percent: float = option("Random variation of the pauses", 20.0, minimum=0)
     ranges_per_snapshot: int = option("Minimum number of token ranges of a table's snapshot", 16, minimum=1)
     snapshot_fetch_size: int = option("Rows per page of a snapshot read", 5000, minimum=1)
@@ -62,7 +62,7 @@ class ScyllaOptions:
         30.0,
         minimum=0.001,
     )
-    widest_window_seconds: float = option(
+    max_query_window_seconds: float = option(
         "Maximum width of a window; set it to query_window_seconds for a fixed width", 86400.0, minimum=0.001
     )
     confidence_window_seconds: float = option(

@@ -4,9 +4,8 @@ A row is an event ``r`` with all its regular columns; the static columns of its 
 ``r``. A null means that the column had no value when it was read. ``ts_us`` is the greatest write time in the
 row, or its read time if it has no write time.
 
-Records that resolve unresolved keys (:mod:`airflow_cdc_provider.lake.doubts`) are snapshot records too, but
-not
-events: they repeat changes of the log.
+Records that resolve unresolved keys (:mod:`airflow_cdc_provider.lake.unresolved`) are snapshot records too,
+but not events: they repeat changes of the log.
 """
 
 from __future__ import annotations

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, Final
 import pyarrow as pa
 
 from airflow_cdc_provider.exceptions import SchemaUnknown
-from airflow_cdc_provider.sources.abilities import ReadingCounts
+from airflow_cdc_provider.sources.abilities import ReadMetrics
 from airflow_cdc_provider.sources.base import Finding, Lag, Offset, Plan, ReadLimit, SnapshotPlan
 from airflow_cdc_provider.sources.cql.lake_types import LakeTypes
 from airflow_cdc_provider.sources.cql.schema import Schemas, TableSchema
@@ -28,7 +28,7 @@ from airflow_cdc_provider.sources.cql.snapshots.token_ranges import (
     plan_ranges,
 )
 from airflow_cdc_provider.sources.planned_ranges import PlannedRanges
-from airflow_cdc_provider.sources.scylla.check import WantedImages, check_cluster, not_logged_error
+from airflow_cdc_provider.sources.scylla.check import RequiredImages, check_cluster, not_logged_error
 from airflow_cdc_provider.sources.scylla.cluster import SECOND_US, Cluster
 from airflow_cdc_provider.sources.scylla.generations import Timeline
 from airflow_cdc_provider.sources.scylla.log_parts import GroupRead, divide, group_reads
@@ -74,17 +74,17 @@ class ScyllaSource:
         selects: Callable[[str], bool],
         *,
         names: Callable[[str], bool] = lambda table: False,
-        images: WantedImages | None = None,
+        images: RequiredImages | None = None,
     ) -> None:
         self.options = options
         self._connection = dict(connection)
         self._cluster = Cluster(options, connection)
         self._selects = selects
         self._names = names
-        self._images = images or WantedImages()
+        self._images = images or RequiredImages()
         self._history = LogHistory()
         self._paces = Paces(
-            Pace.between(_us(options.query_window_seconds), _us(options.widest_window_seconds))
+            Pace.between(_us(options.query_window_seconds), _us(options.max_query_window_seconds))
         )
         self._limit = ReadLimit()
         self._planned_us: dict[str, int] = {}
@@ -95,7 +95,7 @@ class ScyllaSource:
     def __repr__(self) -> str:
         return f"ScyllaSource({self.options!r})"
 
-    def stop_when(self, stopping: Callable[[], bool]) -> None:
+    def cancel_when(self, stopping: Callable[[], bool]) -> None:
         """Set the function that returns whether a clean stop was requested; it ends waits between windows."""
         self._stopping = stopping
 
@@ -144,7 +144,7 @@ class ScyllaSource:
         self._cluster.observe()
         return write_offset({table: self._start_position(table) for table in self._read_tables()})
 
-    def after_loss(self) -> Offset | None:
+    def offset_after_loss(self) -> Offset | None:
         """Return None: the start of the logs."""
         return None
 
@@ -212,7 +212,7 @@ class ScyllaSource:
         parts = divide(reads, limit.tasks, self.options.advanced.requests_in_flight)
         return Plan(end=write_offset(positions), partitions=parts, at_head=at_head, records=records)
 
-    def heard(self, reading: ReadingCounts) -> None:
+    def on_batch_read(self, reading: ReadMetrics) -> None:
         """Adapt the width of the next windows to the size of the last batch."""
         self._was_empty = not reading["events"]
         load = {
@@ -257,7 +257,7 @@ class ScyllaSource:
         """Return messages about tables whose log is disabled or dropped."""
         return list(self._history.findings(self.tables(), self._cluster.logs))
 
-    def may_land(self, reason: str) -> bool:
+    def may_become_readable(self, reason: str) -> bool:
         """Return True for unknown operations: a later release may support them."""
         return reason == UNKNOWN_OPERATION
 
@@ -278,7 +278,7 @@ class ScyllaSource:
             where=where or "",
             origin="",
             position=self._read_position(table),
-            sees_all=self.options.snapshot_consistency == "ALL" and not where,
+            reads_all_replicas=self.options.snapshot_consistency == "ALL" and not where,
         )
 
     def snapshot_reader(self) -> Callable[[SnapshotRange], Iterator[pa.RecordBatch]]:

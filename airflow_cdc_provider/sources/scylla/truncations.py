@@ -24,7 +24,7 @@ from typing import TYPE_CHECKING, Any, Final
 from airflow_cdc_provider.changes.fence import EVENT_US
 from airflow_cdc_provider.changes.record import TRUNCATE
 from airflow_cdc_provider.exceptions import CdcError
-from airflow_cdc_provider.sources.cql.driver.every_node import ask_nodes
+from airflow_cdc_provider.sources.cql.driver.node_queries import query_nodes
 from airflow_cdc_provider.sources.scylla.stream_ids import STREAM_ID_BYTES, first_time, sortable_time
 
 if TYPE_CHECKING:
@@ -62,7 +62,7 @@ def read_truncations(session: Session, keyspace: str = "system") -> list[dict[st
 
     query = f"SELECT DISTINCT table_uuid, truncated_at FROM {keyspace}.truncated"
     found = []
-    for host, answer in ask_nodes(session, query):
+    for host, answer in query_nodes(session, query):
         if isinstance(answer, CdcError) and isinstance(answer.__cause__, InvalidRequest):
             log.info(
                 "node %s has no table %s.truncated: its TRUNCATEs are not detected", host.address, keyspace

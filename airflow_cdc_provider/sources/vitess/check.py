@@ -26,7 +26,7 @@ from airflow_cdc_provider.sources.vitess.tablets import (
     keyless_tables,
     list_tablets,
     read_binlogs,
-    require_kept,
+    require_binlogs_retained,
 )
 from airflow_cdc_provider.sources.vitess.vtctld import vtctld_position
 from airflow_cdc_provider.sources.vitess.vtgate import VtgateClient
@@ -307,7 +307,7 @@ def _mysql_servers(
     if offset is not None:
         try:
             positions = {shard: known.gtid for shard, known in offset.shards.items()}
-            require_kept(client, positions, options.tablet_type, seconds)
+            require_binlogs_retained(client, positions, options.tablet_type, seconds)
         except PositionLost as error:
             yield _failed("stored offset", error)
         except CdcError as error:
@@ -411,7 +411,7 @@ def _target(options: VitessOptions, shard: str) -> str:
 
 
 def _seconds(options: VitessOptions) -> float:
-    return options.advanced.call_seconds
+    return options.advanced.call_timeout_seconds
 
 
 def _duration(seconds: int) -> str:

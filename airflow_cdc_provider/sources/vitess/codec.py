@@ -50,9 +50,9 @@ class VitessCodec:
     rules: str = ""
     created_us: int = 0
     column_ids: frozenset[int] | None = None
-    lived_by: tuple[str, ...] | None = None
+    liveness_columns: tuple[str, ...] | None = None
     static_columns: None = None
-    keeps_state: bool = True
+    stores_state: bool = True
 
     @property
     def has_key(self) -> bool:
@@ -72,7 +72,7 @@ class VitessCodec:
         return Drift(replaced=frozenset(replaced), exact=True)
 
     @cached_property
-    def revisit(self) -> str:
+    def rows_to_rewrite(self) -> str:
         """SQL predicate of the mirror's rows to rewrite: all rows, or empty for none.
 
         All rows, if a column was renamed or has another type than in the mirror, or if an added column has a

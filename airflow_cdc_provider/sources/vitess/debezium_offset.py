@@ -26,10 +26,10 @@ from dataclasses import dataclass
 from typing import Any
 
 from airflow_cdc_provider.exceptions import ConfigurationError, CorruptInput
-from airflow_cdc_provider.sources.connect_offsets import Stored, is_stored_by_connect, read_stored
+from airflow_cdc_provider.sources.connect_offsets import Stored, is_connect_offset_file, read_connect_offsets
 from airflow_cdc_provider.sources.vitess.gtid import GtidSet, is_real
 from airflow_cdc_provider.sources.vitess.options import VitessOptions
-from airflow_cdc_provider.sources.vitess.position import Position, ShardPlace
+from airflow_cdc_provider.sources.vitess.position import Position, ShardPosition
 from airflow_cdc_provider.sources.vitess.task_offsets import (
     Layout,
     ShardOffset,
@@ -57,9 +57,9 @@ class StoredOffset:
     value: Mapping[str, Any]
 
 
-def is_debeziums(content: bytes) -> bool:
+def is_debezium_offset(content: bytes) -> bool:
     """Return whether a file contains an offset of Debezium rather than of this package."""
-    return is_stored_by_connect(content, ("vgtid",))
+    return is_connect_offset_file(content, ("vgtid",))
 
 
 def read_offsets(content: bytes) -> list[StoredOffset]:
@@ -70,7 +70,7 @@ def read_offsets(content: bytes) -> list[StoredOffset]:
     """
     return [
         StoredOffset(str(partition.get("server", "")), str(partition.get("task_key", "")), offset)
-        for partition, offset in read_stored(content, "Vitess")
+        for partition, offset in read_connect_offsets(content, "Vitess")
     ]
 
 
@@ -276,7 +276,7 @@ def _configured(options: VitessOptions) -> dict[str, ShardOffset]:
     }
 
 
-def _shard_position(shard: str, offset: ShardOffset, generation: int) -> ShardPlace:
+def _shard_position(shard: str, offset: ShardOffset, generation: int) -> ShardPosition:
     if not is_real(offset.gtid):
         raise ConfigurationError(
             f"this Debezium offset contains no position of shard {shard}",
@@ -290,7 +290,7 @@ def _shard_position(shard: str, offset: ShardOffset, generation: int) -> ShardPl
         raise ConfigurationError(
             f"invalid position of shard {shard}", expected=error.expected, found=error.found
         ) from None
-    return ShardPlace(offset.gtid, max(offset.epoch or 0, 1), generation=generation)
+    return ShardPosition(offset.gtid, max(offset.epoch or 0, 1), generation=generation)
 
 
 def _json_member(value: Mapping[str, Any], name: str, default: Any) -> Any:

@@ -43,7 +43,7 @@ class RowChanges:
         data: A buffer.
         starts: First byte of each ``RowChange`` message in it.
         ends: Byte after each.
-        places: Sort key of each, ascending; the number after each is unused.
+        sort_keys: Sort key of each, ascending; the number after each is unused.
         shards: Shard name of each.
         seconds: Commit time of each, in seconds since 1970; 0 if unknown.
         transactions: Transaction number of each.
@@ -52,7 +52,7 @@ class RowChanges:
     data: Bytes
     starts: Ints
     ends: Ints
-    places: Ints
+    sort_keys: Ints
     shards: pa.Array
     seconds: Ints
     transactions: Ints
@@ -63,7 +63,7 @@ class RowChanges:
             self.data,
             self.starts[rows],
             self.ends[rows],
-            self.places[rows],
+            self.sort_keys[rows],
             self.shards.take(pa.array(rows)),
             self.seconds[rows],
             self.transactions[rows],
@@ -87,13 +87,13 @@ class TableEvents:
     Args:
         table: The table.
         rows: The events.
-        places: Sort key of each event among all events, BEGIN, END and statements; ascending.
+        sort_keys: Sort key of each event among all events, BEGIN, END and statements; ascending.
         transactions: Transaction number of each event.
     """
 
     table: EventTable
     rows: pa.RecordBatch
-    places: Ints
+    sort_keys: Ints
     transactions: Ints
 
 
@@ -141,7 +141,9 @@ def table_events(table: EventTable, rows: RowChanges, unread: dict[int, str]) ->
         "shard": rows.shards.take(pa.array(index)),
         "seconds": pa.array(rows.seconds[index]),
     }
-    return TableEvents(table, pa.record_batch(events), rows.places[index] + second, rows.transactions[index])
+    return TableEvents(
+        table, pa.record_batch(events), rows.sort_keys[index] + second, rows.transactions[index]
+    )
 
 
 def _reasons(changes: Changes, before: Values, after: Values, table: EventTable) -> dict[int, str]:

@@ -93,7 +93,7 @@ class EventTypes:
         binary: ``binary.handling.mode``.
         nullable_dates: Invalid dates are null in all DATE and DATETIME columns, which are therefore optional
             (``override.datetime.to.nullable``). Otherwise NOT NULL columns contain 1970-01-01.
-        unknown_types: Omitted columns are included as optional bytes, always null
+        include_unknown_types: Omitted columns are included as optional bytes, always null
             (``include.unknown.datatypes``).
         bits: Include BIT columns: BIT(1) as boolean, others as bytes (``io.debezium.data.Bits``).
         geometries: Include spatial columns, as ``io.debezium.data.geometry.Geometry`` or ``Point``.
@@ -107,7 +107,7 @@ class EventTypes:
     unsigned_bigints: Literal["string", "precise", "long"] = "string"
     binary: Literal["bytes", "base64", "base64-url-safe", "hex"] = "bytes"
     nullable_dates: bool = False
-    unknown_types: bool = False
+    include_unknown_types: bool = False
     bits: bool = False
     geometries: bool = False
     vectors: bool = False
@@ -144,7 +144,7 @@ def event_column(column: Column, index: int, types: EventTypes) -> EventColumn |
     nullable = column.nullable
     event_type = _event_type(column, types)
     if event_type is None:
-        if not types.unknown_types:
+        if not types.include_unknown_types:
             return None
         event_type = _EventType(pa.binary(), columns.nulls)
         nullable = True

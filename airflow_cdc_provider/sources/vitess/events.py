@@ -85,7 +85,7 @@ class Statement:
     """A DDL statement.
 
     Args:
-        place: Its sort key.
+        sort_key: Its sort key.
         text: The statement as MySQL logged it.
         keyspace: Keyspace in which it ran.
         shard: Shard in which it ran.
@@ -93,7 +93,7 @@ class Statement:
         vgtid: The ``VGtid`` message before it.
     """
 
-    place: int
+    sort_key: int
     text: str
     keyspace: str
     shard: str
@@ -106,11 +106,11 @@ class Heartbeat:
     """A heartbeat of VTGate in an idle stream.
 
     Args:
-        place: Its sort key.
+        sort_key: Its sort key.
         vgtid: The ``VGtid`` message of the current position.
     """
 
-    place: int
+    sort_key: int
     vgtid: bytes
 
 
@@ -149,7 +149,7 @@ class Stream:
         return np.flatnonzero(self.events.types == wire.FIELD)
 
 
-def stretches(events: wire.Events, changes: int) -> Iterator[tuple[int, int]]:
+def split_stream(events: wire.Events, changes: int) -> Iterator[tuple[int, int]]:
     """Split a stream into parts of whole transactions.
 
     Args:

@@ -10,7 +10,7 @@ from typing import Any, Final, Literal
 
 from airflow_cdc_provider.exceptions import ConfigurationError
 from airflow_cdc_provider.options import option
-from airflow_cdc_provider.sources.pauses import NO_LIMIT
+from airflow_cdc_provider.sources.backoff import NO_LIMIT
 
 CURRENT: Final = "current"
 
@@ -194,7 +194,9 @@ class VitessAdvanced:
     strict: bool = option(
         "Fail on the first event that can't be parsed or decoded instead of quarantining it", False
     )
-    warn_of_broken: bool = option("Log the position of each quarantined event; false: only count them", True)
+    log_quarantined_events: bool = option(
+        "Log the position of each quarantined event; false: only count them", True
+    )
     slice_bytes: int = option("Bytes of the stream that one task converts to records", 4 << 20, minimum=1)
     read_ahead_bytes: int = option(
         "Approximate limit of prefetched changes, in bytes; 0: no limit",
@@ -206,8 +208,8 @@ class VitessAdvanced:
         1_000_000,
         minimum=0,
     )
-    call_seconds: float = option("Timeout of statements", 30.0, minimum=0.1)
-    stall_seconds: float = option(
+    call_timeout_seconds: float = option("Timeout of statements", 30.0, minimum=0.1)
+    stall_timeout_seconds: float = option(
         "Maximum time without a transaction while the head is ahead, before the run fails",
         300.0,
         minimum=1.0,
@@ -218,10 +220,10 @@ class VitessAdvanced:
         16,
         minimum=NO_LIMIT,
     )
-    connect_pause_seconds: float = option(
+    connect_backoff_seconds: float = option(
         "Pause after the first failed attempt; it doubles with each further attempt", 1.0, minimum=0.0
     )
-    connect_longest_pause_seconds: float = option("Maximum pause", 120.0, minimum=0.0)
+    connect_max_backoff_seconds: float = option("Maximum pause", 120.0, minimum=0.0)
 
 
 @dataclass(frozen=True)
@@ -266,7 +268,7 @@ class VitessOptions:
     task_offsets: VitessTaskOffsets = option(
         "How Debezium's tasks store their offsets, for import and export", VitessTaskOffsets
     )
-    batch_seconds: float = option(
+    batch_interval_seconds: float = option(
         "Minimum interval between the starts of two full reads of a table without a key, for runs in quick "
         "succession",
         60.0,

@@ -23,7 +23,7 @@ from typing import Any
 
 from airflow_cdc_provider.exceptions import ReshardStopped
 from airflow_cdc_provider.sources.base import Plan, ReadLimit
-from airflow_cdc_provider.sources.stream_numbers import StreamNumbers, added
+from airflow_cdc_provider.sources.stream_metrics import StreamMetrics, sum_stream_metrics
 from airflow_cdc_provider.sources.vitess.failures import PartialReshard
 from airflow_cdc_provider.sources.vitess.options import VitessOptions
 from airflow_cdc_provider.sources.vitess.position import Position, overlap
@@ -51,15 +51,15 @@ class ParallelStreams:
         self._create = create
         self._options = options
         self._streams: dict[Assignment, ChangeStream] = {}
-        self._closed = StreamNumbers()
+        self._closed = StreamMetrics()
         self._read_by_one: frozenset[str] = frozenset()
         self._failing = threading.Event()
         self._stopped_at: tuple[Position, Position] | None = None
 
     @property
-    def counts(self) -> StreamNumbers:
+    def counts(self) -> StreamMetrics:
         """Statistics of all streams so far."""
-        total = added([self._closed, *(stream.counts for stream in self._streams.values())])
+        total = sum_stream_metrics([self._closed, *(stream.counts for stream in self._streams.values())])
         advanced = self._options.advanced
         return replace(
             total,
@@ -182,7 +182,7 @@ class ParallelStreams:
         for assignment in [assignment for assignment in self._streams if assignment not in assignments]:
             stream = self._streams.pop(assignment)
             stream.close()
-            self._closed = added([self._closed, replace(stream.counts, position={})])
+            self._closed = sum_stream_metrics([self._closed, replace(stream.counts, position={})])
 
 
 def merged_groups(shards: Collection[str], head: Collection[str]) -> list[Assignment]:

@@ -36,7 +36,7 @@ MAX_TRANSACTIONS: Final = 0xFFFF_FFFF_FFFF_FFFF
 
 
 @dataclass(frozen=True)
-class ShardPlace:
+class ShardPosition:
     """Position of one shard.
 
     Args:
@@ -61,7 +61,7 @@ class ShardPlace:
         """Epoch and number of transactions as 12 sortable bytes."""
         return position_key(self.epoch, self.set.count)
 
-    def moved(self, gtid: str) -> ShardPlace:
+    def moved(self, gtid: str) -> ShardPosition:
         """Return the position with another GTID set.
 
         Raises:
@@ -108,7 +108,7 @@ def next_epoch(epoch: int, before: str, after: str) -> int:
 class Position:
     """Position of a stream: the positions of all its shards by ``keyspace/shard``."""
 
-    shards: Mapping[str, ShardPlace] = field(default_factory=dict)
+    shards: Mapping[str, ShardPosition] = field(default_factory=dict)
 
     @property
     def is_real(self) -> bool:
@@ -181,7 +181,7 @@ class Position:
                     GtidSet.parse(gtid)
                 except CorruptInput as error:
                     raise _invalid(f"gtid {error.found} of {shard}") from error
-            shards[shard] = ShardPlace(gtid, epoch, tuple(parents), generation)
+            shards[shard] = ShardPosition(gtid, epoch, tuple(parents), generation)
         if not shards:
             raise _invalid("no shard")
         return cls(shards)
@@ -189,7 +189,7 @@ class Position:
     @classmethod
     def of_vgtid(cls, message: bytes) -> Position:
         """Parse the shards of a ``VGtid`` message, without epochs."""
-        return cls({shard: ShardPlace(gtid) for shard, gtid in vgtid_shards(message).items()})
+        return cls({shard: ShardPosition(gtid) for shard, gtid in vgtid_shards(message).items()})
 
     def to_vgtid(self) -> Any:
         """Convert the position to a ``VGtid`` message for a request."""
@@ -210,7 +210,7 @@ class Position:
         Raises:
             CorruptInput: A shard has no position any more, or a new shard overlaps no known one.
         """
-        shards: dict[str, ShardPlace] = {}
+        shards: dict[str, ShardPosition] = {}
         new = [shard for shard in gtids if shard not in self.shards]
         for shard, gtid in gtids.items():
             before = self.shards.get(shard)
@@ -232,7 +232,7 @@ class Position:
         older = (line for parent in parents for line in self.shards[parent].parents)
         return tuple(dict.fromkeys([*parents, *older]))
 
-    def _child(self, shard: str, gtid: str) -> ShardPlace:
+    def _child(self, shard: str, gtid: str) -> ShardPosition:
         parents = [known for known in self.shards if overlap(known, shard)]
         if not parents:
             raise CorruptInput(
@@ -242,7 +242,7 @@ class Position:
             )
         epoch = 1 + max(self.shards[parent].epoch for parent in parents)
         generation = max(self.shards[parent].generation for parent in parents)
-        return ShardPlace(gtid, epoch, self.ancestors_of(shard), generation)
+        return ShardPosition(gtid, epoch, self.ancestors_of(shard), generation)
 
 
 def vgtid_shards(message: bytes) -> dict[str, str]:

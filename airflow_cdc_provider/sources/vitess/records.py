@@ -27,7 +27,7 @@ import pyarrow as pa
 from airflow_cdc_provider.changes.record import CHANGE, CHANGE_SCHEMA, SCHEMA, SNAPSHOT, TRANSACTION
 from airflow_cdc_provider.changes.spans import Bytes, Ints, fixed_width_binary, span_column
 from airflow_cdc_provider.exceptions import CorruptInput
-from airflow_cdc_provider.sources.abilities import ReadingCounts
+from airflow_cdc_provider.sources.abilities import ReadMetrics
 from airflow_cdc_provider.sources.vitess.position import LAST_ROW, copy_key
 from airflow_cdc_provider.sources.vitess.rows import FAULTS, Changes, read_changes, read_rows
 from airflow_cdc_provider.sources.vitess.wire import Events, ShardTable, scan
@@ -107,10 +107,10 @@ class SliceReader:
     warns: bool = True
 
     def __call__(self, stream_slice: StreamSlice) -> Iterator[pa.RecordBatch]:
-        """Read a slice (see :meth:`read_telling`)."""
-        return self.read_telling(stream_slice, Counter())
+        """Read a slice (see :meth:`read_with_metrics`)."""
+        return self.read_with_metrics(stream_slice, Counter())
 
-    def read_telling(self, stream_slice: StreamSlice, counts: ReadingCounts) -> Iterator[pa.RecordBatch]:
+    def read_with_metrics(self, stream_slice: StreamSlice, counts: ReadMetrics) -> Iterator[pa.RecordBatch]:
         """Read a slice.
 
         Args:
@@ -194,7 +194,7 @@ def _reasons_inside(data: Bytes, found: Changes) -> dict[int, str]:
     return reasons
 
 
-def _count(counts: ReadingCounts, found: Changes, broken: Mapping[int, str]) -> None:
+def _count(counts: ReadMetrics, found: Changes, broken: Mapping[int, str]) -> None:
     """Count captured row changes by operation."""
     before, after = found.before.starts >= 0, found.after.starts >= 0
     sound = np.ones(len(found.faults), np.bool_)

@@ -74,7 +74,9 @@ def each_keyspace(client: VtgateClient, options: VitessOptions) -> list[VitessOp
     """
     if not options.keyspace.startswith("/"):
         return [options]
-    answer = client.execute("SHOW VITESS_SHARDS", timeout_seconds=options.advanced.call_seconds).texts()
+    answer = client.execute(
+        "SHOW VITESS_SHARDS", timeout_seconds=options.advanced.call_timeout_seconds
+    ).texts()
     existing = sorted({name.partition("/")[0] for (name, *_) in answer})
     found = [keyspace for keyspace in existing if has_keyspace(options.keyspace, keyspace)]
     if not found:
@@ -97,7 +99,7 @@ def serving_shards(client: VtgateClient, options: VitessOptions) -> list[str]:
 
 
 def _serving_shards(client: VtgateClient, options: VitessOptions) -> list[str]:
-    seconds = options.advanced.call_seconds
+    seconds = options.advanced.call_timeout_seconds
     answer = client.execute("SHOW VITESS_SHARDS", timeout_seconds=seconds).texts()
     keyspace = options.keyspace
     found = sorted(name.partition("/")[2] for (name, *_) in answer if name.partition("/")[0] == keyspace)
@@ -142,11 +144,11 @@ def list_keyless(client: VtgateClient, options: VitessOptions, selects: Callable
     keyspace, _, shard = _serving_shards(client, options)[0].partition("/")
     target = f"{keyspace}:{shard}@{options.tablet_type.lower()}"
     names = [table.partition(".")[2] for table in list_tables(client, options, selects)]
-    found = keyless_tables(client, target, names, options.advanced.call_seconds)
+    found = keyless_tables(client, target, names, options.advanced.call_timeout_seconds)
     return [f"{keyspace}.{table}" for table in found]
 
 
-def wanted_tables(
+def tables_to_stream(
     client: VtgateClient, options: VitessOptions, selects: Callable[[str], bool]
 ) -> list[str] | None:
     """List the tables to request from a stream; None for all, if all tables are selected.
@@ -165,7 +167,7 @@ def wanted_tables(
 
 
 def _base_tables(client: VtgateClient, options: VitessOptions) -> list[str]:
-    seconds = options.advanced.call_seconds
+    seconds = options.advanced.call_timeout_seconds
     sql = f"SHOW FULL TABLES FROM {quoted(options.keyspace)}"
     answer = client.execute(sql, target=options.keyspace, timeout_seconds=seconds).texts()
     names = (name for name, kind, *_ in answer if kind == "BASE TABLE")
@@ -188,7 +190,7 @@ def current_position(
     request = stream_request(vgtid, filter_of(("_vt_no_table",)), options, tablet_type)
     prefetcher = Prefetcher(client.vstream(request.SerializeToString()), buffer_limit(options))
     known: dict[str, Any] = {}
-    seconds = options.advanced.call_seconds
+    seconds = options.advanced.call_timeout_seconds
     try:
         while len(known) < len(shards):
             response = prefetcher.next(seconds)

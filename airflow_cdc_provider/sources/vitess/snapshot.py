@@ -30,8 +30,8 @@ import pyarrow as pa
 
 from airflow_cdc_provider.changes.record import CHANGE_SCHEMA, SCHEMA
 from airflow_cdc_provider.exceptions import ConfigurationError, CorruptInput, TransientError
+from airflow_cdc_provider.sources.backoff import pauses
 from airflow_cdc_provider.sources.base import SnapshotPlan
-from airflow_cdc_provider.sources.pauses import pauses
 from airflow_cdc_provider.sources.vitess.connection import ConnectionValues
 from airflow_cdc_provider.sources.vitess.gtid import GtidSet
 from airflow_cdc_provider.sources.vitess.options import VitessOptions
@@ -151,7 +151,7 @@ class RangeReader:
     lost: Callable[[int], None] | None = field(default=None, repr=False)
     sleep: Callable[[float], None] = time.sleep
 
-    def counting(self, lost: Callable[[int], None]) -> RangeReader:
+    def counting_disconnects(self, lost: Callable[[int], None]) -> RangeReader:
         """Return a copy that reports lost connections to a callback."""
         return replace(self, lost=lost)
 
@@ -226,7 +226,7 @@ class RangeReader:
         if batch.num_rows != 1 or batch.column("kind")[0].as_py() != SCHEMA:
             return batch
         (schema,) = batch.to_pylist()
-        seconds = self.options.advanced.call_seconds
+        seconds = self.options.advanced.call_timeout_seconds
         complete = with_charsets(schema, client, self.options.tablet_type, seconds)
         return pa.RecordBatch.from_pylist([complete], schema=CHANGE_SCHEMA)
 

@@ -12,10 +12,10 @@ from typing import Any, TypeVar
 import pyarrow as pa
 
 from airflow_cdc_provider.exceptions import ConfigurationError, PositionLost, SchemaUnknown, TransientError
+from airflow_cdc_provider.sources.backoff import pauses
 from airflow_cdc_provider.sources.base import Codec, Finding, Lag, Offset, Plan, ReadLimit, SnapshotPlan
-from airflow_cdc_provider.sources.pauses import pauses
 from airflow_cdc_provider.sources.planned_ranges import PlannedRanges
-from airflow_cdc_provider.sources.stream_numbers import StreamNumbers
+from airflow_cdc_provider.sources.stream_metrics import StreamMetrics
 from airflow_cdc_provider.sources.vitess.check import check_keyspace
 from airflow_cdc_provider.sources.vitess.codec import VitessCodec
 from airflow_cdc_provider.sources.vitess.connection import ConnectionValues, Vtctld
@@ -27,7 +27,7 @@ from airflow_cdc_provider.sources.vitess.options import (
     require_epochs_of,
 )
 from airflow_cdc_provider.sources.vitess.parallel_streams import ParallelStreams
-from airflow_cdc_provider.sources.vitess.position import Position, ShardPlace, require_known
+from airflow_cdc_provider.sources.vitess.position import Position, ShardPosition, require_known
 from airflow_cdc_provider.sources.vitess.records import SliceReader
 from airflow_cdc_provider.sources.vitess.requests import (
     current_position,
@@ -37,12 +37,12 @@ from airflow_cdc_provider.sources.vitess.requests import (
     list_tables,
     quoted,
     serving_shards,
-    wanted_tables,
+    tables_to_stream,
 )
 from airflow_cdc_provider.sources.vitess.selection import Selects
 from airflow_cdc_provider.sources.vitess.snapshot import RangeReader, SnapshotRange, plan_snapshot
 from airflow_cdc_provider.sources.vitess.stream import ChangeStream
-from airflow_cdc_provider.sources.vitess.tablets import require_kept
+from airflow_cdc_provider.sources.vitess.tablets import require_binlogs_retained
 from airflow_cdc_provider.sources.vitess.unknown_charsets import with_charsets
 from airflow_cdc_provider.sources.vitess.vtctld import vtctld_position
 from airflow_cdc_provider.sources.vitess.vtgate import VtgateClient
@@ -87,7 +87,7 @@ class VitessSource:
         self._stopping: Callable[[], bool] = lambda: False
         self._connected_before = False
 
-    def stop_when(self, stopping: Callable[[], bool]) -> None:
+    def cancel_when(self, stopping: Callable[[], bool]) -> None:
         """Set the callable that returns whether a clean stop was requested; a stop ends pauses."""
         self._stopping = stopping
 
@@ -117,7 +117,7 @@ class VitessSource:
         return ChangeStream(
             lambda: client,
             options,
-            lambda: filter_of(wanted_tables(client, options, self._selects)),
+            lambda: filter_of(tables_to_stream(client, options, self._selects)),
             self._selects,
             self._is_recorded,
             lambda seconds: _pause(seconds, stopping),
@@ -170,9 +170,9 @@ class VitessSource:
         return table in self._keyless
 
     @property
-    def batch_seconds(self) -> float:
+    def batch_interval_seconds(self) -> float:
         """Minimum interval between the starts of two full reads of such a table."""
-        return self._options.batch_seconds
+        return self._options.batch_interval_seconds
 
     def learn(self, records: pa.Table) -> None:
         """Load all records of kind ``schema``."""
@@ -195,7 +195,7 @@ class VitessSource:
         """Return no findings: snapshots resolve all schema changes that mirrors can't apply."""
         return []
 
-    def may_land(self, reason: str) -> bool:
+    def may_become_readable(self, reason: str) -> bool:
         """Return False: a newer schema can't decode a quarantined record, as each row has its own fields."""
         del reason
         return False
@@ -267,7 +267,7 @@ class VitessSource:
         log.info("Starting the first capture at %s", self._options.start_at)
         return position.to_offset()
 
-    def after_loss(self) -> Offset:
+    def offset_after_loss(self) -> Offset:
         """Return the current position; everything before it is lost, or covered by the snapshots that follow.
 
         All later changes sort after all captured ones, even if the servers were replaced.
@@ -281,7 +281,7 @@ class VitessSource:
         for shard, current in now.shards.items():
             known = before.shards.get(shard)
             parents = known.parents if known is not None else before.ancestors_of(shard)
-            shards[shard] = ShardPlace(current.gtid, epoch, parents, self._options.generation)
+            shards[shard] = ShardPosition(current.gtid, epoch, parents, self._options.generation)
         return Position(shards).to_offset()
 
     def head(self) -> Offset:
@@ -315,7 +315,7 @@ class VitessSource:
         """
         Position.from_offset(offset)
 
-    def stand_at(self, offset: Offset) -> None:
+    def seek_to(self, offset: Offset) -> None:
         """Set the stored offset; snapshots are planned at it."""
         self._offset = Position.from_offset(offset).of_generation(self._options.generation)
 
@@ -348,7 +348,7 @@ class VitessSource:
 
     def _with_charsets(self, plan: Plan) -> Plan:
         options = self._options
-        seconds = options.advanced.call_seconds
+        seconds = options.advanced.call_timeout_seconds
 
         def complete() -> list[dict[str, Any]]:
             client = self._client
@@ -356,7 +356,7 @@ class VitessSource:
 
         return replace(plan, records=self._with_retries(complete))
 
-    def stream_numbers(self) -> Mapping[str, StreamNumbers]:
+    def stream_metrics(self) -> Mapping[str, StreamMetrics]:
         """Return the statistics of the stream so far."""
         return {"stream": self._open_streams.counts} if self._open_streams is not None else {}
 
@@ -367,7 +367,7 @@ class VitessSource:
             self._selects,
             options.stream.empty_transactions,
             options.advanced.strict,
-            options.advanced.warn_of_broken,
+            options.advanced.log_quarantined_events,
         )
 
     def plan_snapshot(self, table: str, where: str | None = None) -> SnapshotPlan:
@@ -400,7 +400,7 @@ class VitessSource:
         response = self._client.execute(
             f"select count(*) from {quoted(name)}",
             target=f"{keyspace}@{self._options.tablet_type.lower()}",
-            timeout_seconds=self._options.advanced.call_seconds,
+            timeout_seconds=self._options.advanced.call_timeout_seconds,
         ).texts()
         return int(response[0][0])
 
@@ -417,7 +417,7 @@ class VitessSource:
         shards = self._head().shards
         return Position({shard: self._initial_shard_position(shard, p.gtid) for shard, p in shards.items()})
 
-    def _initial_shard_position(self, shard: str, gtid: str, *, is_configured: bool = False) -> ShardPlace:
+    def _initial_shard_position(self, shard: str, gtid: str, *, is_configured: bool = False) -> ShardPosition:
         """Return the position at which a capture starts in a shard.
 
         The first position that the server reports starts an epoch, as does one configured without epochs. A
@@ -426,7 +426,7 @@ class VitessSource:
         options = self._options
         epoch = options.epochs.get(shard.partition("/")[2], 0)
         before = gtid if is_configured and options.epochs else CURRENT
-        return ShardPlace(before, epoch, generation=options.generation).moved(gtid)
+        return ShardPosition(before, epoch, generation=options.generation).moved(gtid)
 
     def _head(self, tablet_type: str = "") -> Position:
         now = self._with_retries(
@@ -434,7 +434,7 @@ class VitessSource:
                 self._client, self._options, serving_shards(self._client, self._options), tablet_type
             )
         )
-        return Position({s: ShardPlace(CURRENT).moved(p.gtid) for s, p in now.shards.items()})
+        return Position({s: ShardPosition(CURRENT).moved(p.gtid) for s, p in now.shards.items()})
 
     def _position_from_vtctld(self, vtctld: Vtctld, now: Position) -> Position:
         """Request the position from vtctld.
@@ -443,7 +443,7 @@ class VitessSource:
             PositionLost: vtctld belongs to another cluster.
         """
         options = self._options
-        seconds = options.advanced.call_seconds
+        seconds = options.advanced.call_timeout_seconds
         reported = vtctld_position(self._values, vtctld, list(now.shards), options.tablet_type, seconds)
         position = Position({s: self._initial_shard_position(s, p.gtid) for s, p in reported.shards.items()})
         # vtctld's position is newer than the head requested before it, so compare it with a new head.
@@ -463,8 +463,10 @@ class VitessSource:
                 raise
             require_known(position, self._head(_PRIMARY))
         positions = {shard: p.gtid for shard, p in position.shards.items() if shard in head.shards}
-        seconds = self._options.advanced.call_seconds
-        self._with_retries(lambda: require_kept(self._client, positions, self._options.tablet_type, seconds))
+        seconds = self._options.advanced.call_timeout_seconds
+        self._with_retries(
+            lambda: require_binlogs_retained(self._client, positions, self._options.tablet_type, seconds)
+        )
 
 
 def _require_all_shards(position: Position, head: Position) -> None:

@@ -1,7 +1,7 @@
 """Capture: one VStream of all shards, read up to a head in bounded plans of raw bytes.
 
 The driver reads only the types and byte ranges of events, and passes the bytes in slices of whole
-transactions (:mod:`.cutting`) to executors, which convert them to records. A plan contains its data. Read
+transactions (:mod:`.assembler`) to executors, which convert them to records. A plan contains its data. Read
 again from the same offset, the stream delivers the same transactions of each shard at the same positions; the
 order between shards may differ.
 
@@ -11,7 +11,7 @@ idle and isn't waited for.
 After a lost connection, a race of a tablet with a DDL statement, or a silent stream, the stream is reopened
 after the last whole transaction, and no event is lost. VTGate sends a heartbeat after each
 ``heartbeat_seconds`` without an event; after three intervals without any message the connection counts as
-lost. A stream that sends only heartbeats although the head is ahead fails after ``stall_seconds``.
+lost. A stream that sends only heartbeats although the head is ahead fails after ``stall_timeout_seconds``.
 """
 
 from __future__ import annotations
@@ -25,10 +25,10 @@ from typing import Any, Final
 import numpy as np
 
 from airflow_cdc_provider.exceptions import CdcError, CorruptInput, TransientError
+from airflow_cdc_provider.sources.backoff import pauses
 from airflow_cdc_provider.sources.base import Plan, ReadLimit
-from airflow_cdc_provider.sources.pauses import pauses
-from airflow_cdc_provider.sources.stream_numbers import StreamNumbers
-from airflow_cdc_provider.sources.vitess.cutting import Cutter
+from airflow_cdc_provider.sources.stream_metrics import StreamMetrics
+from airflow_cdc_provider.sources.vitess.assembler import TransactionAssembler
 from airflow_cdc_provider.sources.vitess.failures import PartialReshard
 from airflow_cdc_provider.sources.vitess.options import VitessOptions
 from airflow_cdc_provider.sources.vitess.position import Position
@@ -78,16 +78,16 @@ class ChangeStream:
         self.resharded: Position | None = None
         """Position from which to resume after the reshard that ended the stream."""
         self._prefetcher: Prefetcher | None = None
-        self._assembler: Cutter | None = None
+        self._assembler: TransactionAssembler | None = None
         self._position = Position()
         self._buffered = BufferedStats()
-        self._counts = StreamNumbers(
+        self._counts = StreamMetrics(
             queue_bytes_limit=options.advanced.read_ahead_bytes,
             queue_events_limit=options.advanced.read_ahead_events,
         )
 
     @property
-    def counts(self) -> StreamNumbers:
+    def counts(self) -> StreamMetrics:
         """Statistics of the stream so far."""
         position = {shard: known.gtid for shard, known in self._position.shards.items()}
         return replace(
@@ -147,11 +147,11 @@ class ChangeStream:
                 records += schema_records
                 self._pause_after_loss(error, left)
                 continue
-            if assembler.place != self._position:
-                self._position = assembler.place
+            if assembler.position != self._position:
+                self._position = assembler.position
                 moved_at = time.monotonic()
                 left = pauses(self._options.advanced)
-            elif time.monotonic() - moved_at > self._options.advanced.stall_seconds:
+            elif time.monotonic() - moved_at > self._options.advanced.stall_timeout_seconds:
                 raise self._stall_error(head)
             read_bytes, changes = assembler.size, assembler.changes
             if assembler.resharded is not None:
@@ -166,10 +166,10 @@ class ChangeStream:
         """Drain the complete transactions from the assembler."""
         if self._assembler is None:
             return [], []
-        self._position = self._assembler.place
-        return self._assembler.give(_now_us())
+        self._position = self._assembler.position
+        return self._assembler.drain(_now_us())
 
-    def _read_next(self, max_bytes: int) -> Cutter:
+    def _read_next(self, max_bytes: int) -> TransactionAssembler:
         """Read the buffered responses, or the next one, and open the stream if necessary.
 
         Args:
@@ -203,7 +203,7 @@ class ChangeStream:
         self._counts.parsed_seconds += time.perf_counter() - received
         return self._assembler
 
-    def _add(self, assembler: Cutter, responses: Sequence[bytes]) -> None:
+    def _add(self, assembler: TransactionAssembler, responses: Sequence[bytes]) -> None:
         """Add responses to the assembler; one by one if one of them can't be parsed."""
         try:
             events = assembler.add_all(responses, _now_us())
@@ -236,7 +236,7 @@ class ChangeStream:
             CorruptInput: Option ``strict`` is set.
         """
         assert self._assembler is not None
-        shards = self._assembler.place.shards.items()
+        shards = self._assembler.position.shards.items()
         after = ", ".join(f"{shard} at {known.gtid}" for shard, known in shards)
         if self._options.advanced.strict:
             raise CorruptInput(
@@ -246,7 +246,7 @@ class ChangeStream:
                 "take a new snapshot of the tables",
             ) from error
         self._assembler.quarantine(response, error.found, _now_us())
-        if self._options.advanced.warn_of_broken:
+        if self._options.advanced.log_quarantined_events:
             log.warning(
                 "Quarantined a message of VTGate's stream (%d bytes) after %s that can't be parsed, and "
                 "may contain a whole transaction: %s",
@@ -260,7 +260,7 @@ class ChangeStream:
         self._prefetcher = Prefetcher(
             self._client().vstream(request.SerializeToString()), buffer_limit(self._options), self._buffered
         )
-        self._assembler = Cutter(
+        self._assembler = TransactionAssembler(
             self._position,
             self._selects,
             self._is_recorded,
@@ -292,7 +292,7 @@ class ChangeStream:
             if shard not in self._position.shards or not self._position.shards[shard].set.contains(target.set)
         ]
         return TransientError(
-            f"VTGate's stream delivered no transaction for {self._options.advanced.stall_seconds:g} s",
+            f"VTGate's stream delivered no transaction for {self._options.advanced.stall_timeout_seconds:g} s",
             expected=", ".join(f"{shard} at {target.gtid}" for shard, target in head.shards.items()),
             found=", ".join(behind),
             remedy="check replication to the tablets of source.tablet_type",

@@ -112,7 +112,7 @@ def read_binlogs(client: VtgateClient, target: str, seconds: float) -> Binlogs:
     )
 
 
-def require_kept(
+def require_binlogs_retained(
     client: VtgateClient, positions: Mapping[str, str], tablet_type: str, seconds: float
 ) -> None:
     """Reject a position if the binlogs after it were purged.

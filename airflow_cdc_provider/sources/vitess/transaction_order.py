@@ -18,7 +18,7 @@ import pyarrow as pa
 
 from airflow_cdc_provider.changes.spans import Ints
 from airflow_cdc_provider.sources.vitess.gtid import GtidSet, is_real
-from airflow_cdc_provider.sources.vitess.position import Position, ShardPlace, vgtid_shards
+from airflow_cdc_provider.sources.vitess.position import Position, ShardPosition, vgtid_shards
 
 
 class Order(NamedTuple):
@@ -41,13 +41,13 @@ class TransactionOrder:
         position: Position of the stream; by default before its start, so that the first set of a shard has
             epoch 1, as in a stream that started with a copy or at ``current``.
         inherits: Whether epochs of a shard that a reshard created start above those of its parents.
-        births: The known first epochs of such shards (``keyspace/shard``); several if a shard name was
+        first_epochs: The known first epochs of such shards (``keyspace/shard``); several if a shard name was
             reused.
     """
 
     position: Position = field(default_factory=Position)
     inherits: bool = True
-    births: dict[str, set[int]] = field(default_factory=dict)
+    first_epochs: dict[str, set[int]] = field(default_factory=dict)
 
     def known(self, transactions: Iterable[tuple[bytes, str]], epochs: Ints) -> Order:
         """Order transactions whose epochs are known."""
@@ -72,10 +72,10 @@ class TransactionOrder:
         for message, shard in transactions:
             gtids = vgtid_shards(message)
             if not self.position.shards:
-                self.position = Position(dict.fromkeys(gtids, ShardPlace("")))
+                self.position = Position(dict.fromkeys(gtids, ShardPosition("")))
             self.position, new = self.position.after(gtids)
             for child in new:
-                self.births.setdefault(child, set()).add(self.position.shards[child].epoch)
+                self.first_epochs.setdefault(child, set()).add(self.position.shards[child].epoch)
             shard_position = self.position.shards[shard]
             epochs.append(self._event_epoch(shard, shard_position.epoch))
             ranks.append(_rank_bytes(shard_position.gtid))
@@ -85,7 +85,7 @@ class TransactionOrder:
         """Return the epoch in events."""
         if self.inherits:
             return epoch
-        return epoch - max((birth for birth in self.births.get(shard, ()) if birth <= epoch), default=0)
+        return epoch - max((birth for birth in self.first_epochs.get(shard, ()) if birth <= epoch), default=0)
 
 
 def _rank_bytes(gtid: str) -> bytes:

@@ -20,7 +20,7 @@ from airflow_cdc_provider.sources.vitess import protocol
 from airflow_cdc_provider.sources.vitess.connection import ConnectionValues, Vtctld
 from airflow_cdc_provider.sources.vitess.failures import failure
 from airflow_cdc_provider.sources.vitess.gtid import GtidSet
-from airflow_cdc_provider.sources.vitess.position import Position, ShardPlace
+from airflow_cdc_provider.sources.vitess.position import Position, ShardPosition
 
 _METHOD: Final = "/vtctlservice.Vtctld/ShardReplicationPositions"
 
@@ -46,7 +46,7 @@ def vtctld_position(
     """
     with vtctld.channel(values) as channel:
         call: Any = channel.unary_unary(_METHOD)
-        positions = {s: ShardPlace(_position(call, vtctld, s, tablet_type, seconds)) for s in shards}
+        positions = {s: ShardPosition(_position(call, vtctld, s, tablet_type, seconds)) for s in shards}
     return Position(positions)
 
 

@@ -32,7 +32,7 @@ from airflow_cdc_provider.kafka.positions import PublishPosition
 from airflow_cdc_provider.lake import layout
 from airflow_cdc_provider.lake.changes_table import ChangesTable
 from airflow_cdc_provider.lake.iceberg import IcebergLake
-from airflow_cdc_provider.lake.mirror import Mirror, MirrorState, StaticsState
+from airflow_cdc_provider.lake.mirror import Mirror, MirrorState, StaticColumnsState
 from airflow_cdc_provider.lake.table import Head
 from airflow_cdc_provider.notifications.notification import Notification
 from airflow_cdc_provider.sources.cassandra.source import CassandraSource
@@ -102,12 +102,12 @@ MIRROR_STATE = MirrorState(
     next_expiry=1_800_000_000,
     doubts=1,
     doubts_since=1,
-    unseen_before_us=8,
+    snapshot_started_us=8,
     rows=1,
     offset={"node": {"v": 1}},
     statics_commit="commit-1",
 )
-STATICS_STATE = StaticsState(Head(None), "commit-1", 1, 1_900_000_000)
+STATICS_STATE = StaticColumnsState(Head(None), "commit-1", 1, 1_900_000_000)
 STANDING = PulsarPosition("shop-1", PublishPosition("shop", 1, records=2, now_ns=3, form="f", state="{}"))
 _COLUMNS = pa.schema([pa.field("k", pa.int32()), pa.field("s", pa.string()), pa.field("v", pa.float64())])
 _STATICS = StaticColumns(("k",), ("s",))
@@ -134,7 +134,7 @@ class SampleLake:
                 }
             ),
         )
-        self.mirror = Mirror(lake, f"{namespace}.orders", statics_apart=True)
+        self.mirror = Mirror(lake, f"{namespace}.orders", static_columns_table=True)
         self.quarantine = Quarantine(lake.table(f"{namespace}.shop_quarantine", layout.QUARANTINE))
         self.dead_letters = DeadLetters(
             lake.spark, lake.table(f"{namespace}.shop_refused", layout.DEAD_LETTERS)

@@ -20,7 +20,7 @@ from airflow_cdc_provider.lake.iceberg_difference import (
 )
 from airflow_cdc_provider.lake.mirror import Mirror, mirror_arrow_schema, spark_schema
 from airflow_cdc_provider.lake.row_changes import all_rows, arrow_batches, changed_rows
-from airflow_cdc_provider.lake.static_changes import all_statics, changed_statics
+from airflow_cdc_provider.lake.static_changes import all_static_columns, changed_static_columns
 from airflow_cdc_provider.lake.table import Head
 
 pytestmark = pytest.mark.integration
@@ -192,9 +192,9 @@ def test_changed_static_columns_are_reported_once_per_partition(table: IcebergTa
     )
     first = commit_rows(table, {"i1": ("i", one)})
     now = table.read()
-    everything = all_statics(now, ("text", "counts"))
+    everything = all_static_columns(now, ("text", "counts"))
     assert [row["key"] for row in everything.collect()] == [b"a", b"c", b"d", b"e", b"f", b"g", b"i"]
-    assert all_rows(now, (), statics_apart=True).count() == 9
+    assert all_rows(now, (), static_columns_table=True).count() == 9
 
     commit_rows(table, {"a3": ("a", one), "b2": none})  # rows came, statics stay
     write(table, [], [b"c2", b"d-", b"e1"])  # of c a row stays, of d and e nothing
@@ -203,9 +203,9 @@ def test_changed_static_columns_are_reported_once_per_partition(table: IcebergTa
     )
     last = write(table, [], [b"f-"])  # it has a row now
     with difference(table, first, last) as found:
-        told = changed_statics(found, table.read(Head(first)), table.read(), ("text", "counts"))
+        told = changed_static_columns(found, table.read(Head(first)), table.read(), ("text", "counts"))
         batches = [row for batch in arrow_batches(told) for row in batch.to_pylist()]
-        rows = shown(changed_rows(found, (), statics_apart=True))
+        rows = shown(changed_rows(found, (), static_columns_table=True))
     assert [(row["op"], row["key"]) for row in batches] == [
         ("d", b"d"),
         ("d", b"e"),

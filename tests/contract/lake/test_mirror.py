@@ -31,9 +31,9 @@ def mirror(lake: Lake, namespace: str) -> Mirror:
         fences=(Fence(5, "", b"p", 5),),
         memory={"last_id": 1},
         next_expiry=9,
-        doubts=1,
+        unresolved_keys=1,
         unresolved_since=6,
-        unseen_before_us=8,
+        snapshot_started_us=8,
         rows=2,
     )
     rows = lake.spark.createDataFrame([(1, None), (2, None)], found.table.schema())
@@ -42,8 +42,8 @@ def mirror(lake: Lake, namespace: str) -> Mirror:
 
 
 def append_tombstone(mirror: Mirror) -> int:
-    mirror.side.append(mirror.lake.spark.createDataFrame([(b"k", 0, *[None] * 6)], SPARK_DDL))
-    return mirror.side.read().count()
+    mirror.tombstones.append(mirror.lake.spark.createDataFrame([(b"k", 0, *[None] * 6)], SPARK_DDL))
+    return mirror.tombstones.read().count()
 
 
 def test_reserve_changes_only_the_memory(mirror: Mirror) -> None:
@@ -68,7 +68,13 @@ def test_rows_of_a_dropped_source_table_are_deleted_and_the_merge_is_still_pendi
     mirror.reserve(state, None, clear=True)
     found = mirror.state()
     assert found == replace(
-        state, head=found.head, next_expiry=None, doubts=0, unresolved_since=0, unseen_before_us=0, rows=0
+        state,
+        head=found.head,
+        next_expiry=None,
+        unresolved_keys=0,
+        unresolved_since=0,
+        snapshot_started_us=0,
+        rows=0,
     )
     assert mirror.table.read().count() == mirror.row_count(found) == 0
     assert mirror.reserve(found, None, clear=True) == found, "it is done once"
@@ -81,7 +87,7 @@ def test_tombstones_are_dropped_with_their_mirror(mirror: Mirror) -> None:
     assert append_tombstone(mirror) == 2
     mirror.table.drop()
     mirror.create(COLUMNS)
-    assert mirror.side.read().count() == 0
+    assert mirror.tombstones.read().count() == 0
 
 
 WITH_STATICS = pa.schema([pa.field(name, pa.int32()) for name in ("k", "c", "s")])
@@ -92,11 +98,11 @@ STATICS = StaticColumns(("k",), ("s",))
 def test_mirror_created_with_another_static_columns_layout_is_rejected(
     lake: Lake, namespace: str, separate: bool
 ) -> None:
-    created = Mirror(lake, f"{namespace}.t", statics_apart=separate)
+    created = Mirror(lake, f"{namespace}.t", static_columns_table=separate)
     created.create(WITH_STATICS, STATICS)
     assert created.table.schema().names == (["k", "c", "_cdc"] if separate else ["k", "c", "s", "_cdc"])
     created.require_layout(STATICS)
-    other = Mirror(lake, created.name, statics_apart=not separate)
+    other = Mirror(lake, created.name, static_columns_table=not separate)
     with pytest.raises(ConfigurationError, match=f"or drop {created.name} and take a new snapshot"):
         other.require_layout(STATICS)
 
@@ -113,7 +119,7 @@ def test_mirror_created_with_another_static_columns_layout_is_rejected(
 def test_static_columns_table_is_created_with_the_first_static_column_and_kept(
     lake: Lake, namespace: str
 ) -> None:
-    mirror = Mirror(lake, f"{namespace}.t", statics_apart=True)
+    mirror = Mirror(lake, f"{namespace}.t", static_columns_table=True)
     none = StaticColumns(("k",), ())
     without = pa.schema([field for field in WITH_STATICS if field.name != "s"])
     mirror.prepare(without, static_columns=none)

@@ -68,7 +68,7 @@ def test_a_recorded_lake_is_read_and_continued(recorded: SampleLake) -> None:
     assert statics is not None
     assert replace(statics, head=sample_lake.STATICS_STATE.head) == sample_lake.STATICS_STATE
     assert replace(mirror, head=sample_lake.MIRROR_STATE.head, statics=None) == sample_lake.MIRROR_STATE
-    assert [row["key"] for row in recorded.mirror.doubtful_keys(mirror).collect()] == [b"k"]
+    assert [row["key"] for row in recorded.mirror.unresolved_keys(mirror).collect()] == [b"k"]
 
     assert recorded.quarantine.counts() == {"shop.orders": 1}
     assert recorded.published.read() == sample_lake.STANDING

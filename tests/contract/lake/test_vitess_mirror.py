@@ -51,7 +51,7 @@ def merged(
             memory=codec.remember(),
             now_seconds=0,
             pending_rows=contributions.num_rows,
-            revisit=codec.revisit,
+            rows_to_rewrite=codec.rows_to_rewrite,
         ),
     )
     rows = mirror.table.read().drop("_cdc").orderBy("id").collect()
@@ -86,7 +86,7 @@ def test_rows_that_a_mirror_has_follow_their_columns(lake: Lake, namespace: str)
         {"id": 3, "b": 7, "at": None, "d": None, "c": Decimal("1.50"), "_rest": None},
     ]
     third = VitessCodec(TABLE, TableHistory.of(TABLE, records), memory=mirror.state().memory)
-    assert third.revisit == ""
+    assert third.rows_to_rewrite == ""
     deletes = [changed(SECOND, change(["1", "5", None, None, "1.5"], None), 6)]
     assert [row["id"] for row in merged(lake, mirror, third, deletes, 3)] == [2, 3]
 

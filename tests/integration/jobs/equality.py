@@ -28,16 +28,16 @@ def assert_mirror_equals_table(spark: SparkSession, session: Any, mirror: str, t
     meta = session.cluster.metadata.keyspaces[keyspace].tables[name]
     frame = spark.table(f"lake.{mirror}").drop(MIRROR_COLUMN)
     source = list(session.execute(f"SELECT * FROM {table}", timeout=60))
-    if spark.catalog.tableExists(f"lake.{mirror}__statics"):
+    if spark.catalog.tableExists(f"lake.{mirror}__static_columns"):
         partition = [c.name for c in meta.partition_key]
         names = [c.name for c in meta.columns.values() if c.is_static]
-        statics = spark.table(f"lake.{mirror}__statics").drop(MIRROR_COLUMN)
+        statics = spark.table(f"lake.{mirror}__static_columns").drop(MIRROR_COLUMN)
         assert sorted(statics.columns) == sorted([*partition, *names])
         assert not set(names) & set(frame.columns)
         quoted = ", ".join(f'"{column}"' for column in (*partition, *names))
         found = session.execute(f"SELECT DISTINCT {quoted} FROM {table}", timeout=60)
         valued = [row for row in found if any(getattr(row, name) is not None for name in names)]
-        _assert_same_rows(valued, statics, partition, f"{mirror}__statics")
+        _assert_same_rows(valued, statics, partition, f"{mirror}__static_columns")
         assert not frame.where(" OR ".join(f"{c.name} IS NULL" for c in meta.clustering_key)).count()
         frame = frame.join(statics, partition, "full_outer")
     return _assert_same_rows(source, frame, [c.name for c in meta.primary_key], mirror)

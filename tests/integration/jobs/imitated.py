@@ -9,7 +9,7 @@ from airflow_cdc_provider.sources.cql.system_schema import load
 from server_kit.scylla import PAIR, ImitatedScylla, SystemKeyspaces
 from server_kit.scylla.base_table import BaseTable
 from tests.integration.jobs.shop import Shop
-from tests.unit.sources.cql.lake_values import comparable_pylist, shown
+from tests.unit.sources.cql.lake_values import comparable_pylist, expected_value
 
 
 def names_in(keyspace: str) -> SystemKeyspaces:
@@ -53,6 +53,6 @@ def assert_mirror_equals_model(shop: Shop, name: str, base: BaseTable) -> int:
     columns = sorted(types)
     found = [comparable_pylist(mirror[column].combine_chunks()) for column in columns]
     shown_rows = base.select(int(time.time()))
-    expected = [[shown(types[column], row.get(column)) for row in shown_rows] for column in columns]
+    expected = [[expected_value(types[column], row.get(column)) for row in shown_rows] for column in columns]
     assert sorted(map(repr, zip(*found, strict=True))) == sorted(map(repr, zip(*expected, strict=True)))
     return mirror.num_rows

@@ -104,11 +104,11 @@ class Shop:
 
     def side(self, table: str) -> DataFrame:
         """Return the side table of a table's mirror."""
-        return self.spark.table(f"lake.{self.mirror_name(table)}__side")
+        return self.spark.table(f"lake.{self.mirror_name(table)}__tombstones")
 
     def statics(self, table: str) -> DataFrame:
         """Return the table of statics beside a table's mirror."""
-        return self.spark.table(f"lake.{self.mirror_name(table)}__statics")
+        return self.spark.table(f"lake.{self.mirror_name(table)}__static_columns")
 
     def changes(self, kind: str = "change") -> DataFrame:
         """Return the rows of one kind in the connector's changes table."""

@@ -253,7 +253,7 @@ def test_duplicates_of_a_second_replica_and_the_segments_of_each_node_are_counte
     shop = {**declaration(pair, keyspaces), "tables": [one, two]}
     outcome = run_stage("sync", shop, pair.connection)
 
-    found = {table.table: (table.row_changes, table.copies) for table in outcome.tables}
+    found = {table.table: (table.row_changes, table.replica_duplicates) for table in outcome.tables}
     assert found == {one: (20, 0), two: (40, 20)}
     assert sum(node.mutations for node in outcome.origins) == 60
     for node, server in zip(outcome.origins, sorted(pair.servers, key=lambda s: s.host_id), strict=True):

@@ -54,7 +54,7 @@ def test_statics_written_by_a_killed_merge_never_show_as_another_column(
     with monkeypatch.context() as patched, pytest.raises(Killed):
         patched.setattr(IcebergTable, "append", append_and_die)
         shop.sync()
-    assert sorted(killed) == [f"{shop.mirror_name(table)}__side" for table in ("new", "old")]
+    assert sorted(killed) == [f"{shop.mirror_name(table)}__tombstones" for table in ("new", "old")]
     for table in ("old", "new"):
         shop.run(f"ALTER TABLE {table} ADD aa text static")
     for c in (2, 3):

@@ -68,7 +68,7 @@ def test_a_capture_tells_file_position_and_numbers_per_node(run_stage: RunStage,
     count = len(list(landed.glob("*_cdc.idx")))
     finished = sum("COMPLETED" in index.read_text() for index in landed.glob("*_cdc.idx"))
     assert node.segments == SegmentNumbers(count, count, count, 0, count, finished, finished)
-    assert (node.passed_over["view"], node.passed_over["counter"]) == (19, 10)
+    assert (node.skipped["view"], node.skipped["counter"]) == (19, 10)
 
     broken = sorted(landed.glob("*.log"))[2]
     data = bytearray(broken.read_bytes())

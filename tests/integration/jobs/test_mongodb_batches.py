@@ -33,7 +33,7 @@ def test_views_time_series_and_chosen_collections_follow_by_full_reads(
         "source": {
             "type": "mongodb",
             "batch": [rf"{database.name}\.(metrics|open|small)"],
-            "batch_seconds": 0,
+            "batch_interval_seconds": 0,
         },
         "tables": [rf"{database.name}\..*"],
         "lake": {"catalog": "lake", "namespace": database.name},
@@ -69,7 +69,7 @@ def test_views_time_series_and_chosen_collections_follow_by_full_reads(
     assert run_stage("verify", shop, connection).ok
     third = run_stage("sync", {**shop, "snapshot": {"mode": "never"}}, connection)
     assert {t.snapshot_rows for t in third.tables} == {0, 8, 201, 5}
-    shop["source"]["batch_seconds"] = 3600
+    shop["source"]["batch_interval_seconds"] = 3600
     assert {t.snapshot_rows for t in run_stage("sync", shop, connection).tables} == {0}, "it isn't time yet"
 
 
@@ -90,7 +90,7 @@ def test_by_a_cursor_field_runs_read_what_is_new_and_readings_in_full_see_the_re
         "source": {
             "type": "mongodb",
             "batch": [rf"{name}\.(metrics|open|small)"],
-            "batch_seconds": 0,
+            "batch_interval_seconds": 0,
             "batch_cursors": {f"{name}.metrics": "at", f"{name}.open": "n.seq", f"{name}.small": "_id"},
         },
         "tables": [rf"{name}\..*"],
@@ -130,7 +130,7 @@ def test_by_a_cursor_field_runs_read_what_is_new_and_readings_in_full_see_the_re
     back = [measured for measured in there("metrics").values() if measured["at"] >= since]
     assert sync(batch_overlap_seconds=10)["metrics"] == len(back)
     assert mirrored("metrics") == there("metrics")
-    assert sync(batch_full_seconds=0.001) == {"orders": 0, "open": 11, "metrics": 304, "small": 6}
+    assert sync(batch_full_refresh_seconds=0.001) == {"orders": 0, "open": 11, "metrics": 304, "small": 6}
     assert mirrored("open") == there("open")
     assert sync() == {"orders": 0, "open": 1, "metrics": 1, "small": 1}
     run_stage("offsets", shop, connection, tables=[f"{name}.open"], action="reset")

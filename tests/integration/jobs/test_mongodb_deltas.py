@@ -80,7 +80,7 @@ def test_documents_that_are_not_known_are_read_again(
     (outcome,) = run_stage("sync", shop, connection).tables
 
     assert outcome.note.endswith("unresolved keys were reread")
-    assert not outcome.doubtful
+    assert not outcome.unresolved_keys
     mirror = f"{database.name}.{database.name}_things"
     assert assert_mirror_equals_collection(spark, database.things, mirror) == 7
 

@@ -17,8 +17,8 @@ from bson.raw_bson import RawBSONDocument
 from airflow_cdc_provider.connector import Connector
 from airflow_cdc_provider.events.encoder import text_of
 from airflow_cdc_provider.exceptions import CorruptInput
-from airflow_cdc_provider.jobs.events.damage import Damage
 from airflow_cdc_provider.jobs.events.mongodb import lake as mongodb_lake
+from airflow_cdc_provider.jobs.events.skipped_records import SkippedRecords
 from airflow_cdc_provider.jobs.offline.recordings import Recording, event_lines
 from airflow_cdc_provider.jobs.snapshots import snapshot
 from airflow_cdc_provider.jobs.spark.session import build_lake
@@ -46,7 +46,7 @@ def declaration(database: Database, **more: Any) -> dict[str, Any]:
         "tables": [rf"{database.name}\..*"],
         "exclude_tables": [r".*\.hidden"],
         "lake": {"catalog": "lake", "namespace": database.name},
-        "publish": {"transactions": True, "topic_prefix": "shop", "mongodb": {"token_header": True}},
+        "publish": {"transactions": True, "topic_prefix": "shop", "mongodb": {"resume_token_header": True}},
         **more,
     }
 
@@ -108,7 +108,9 @@ def recorded(server: MongoServer, database: Database, since: bson.Timestamp) -> 
 
 
 def offline(declared: dict[str, Any], folder: Path) -> list[str]:
-    lines = event_lines(Connector.from_dict(declared), Recording(folder, "", NOW_NS), Damage(strict=True))
+    lines = event_lines(
+        Connector.from_dict(declared), Recording(folder, "", NOW_NS), SkippedRecords(strict=True)
+    )
     return plain(b"".join(text_of(chunk) for chunk in lines).decode())
 
 

@@ -10,7 +10,7 @@ import pytest
 
 from airflow_cdc_provider.exceptions import PositionLost
 from airflow_cdc_provider.jobs.spec import JobResult
-from airflow_cdc_provider.sources.mongodb.position import StreamPlace
+from airflow_cdc_provider.sources.mongodb.position import StreamPosition
 from tests.integration.jobs.conftest import RunStage
 from tests.integration.jobs.equality import assert_mirror_equals_collection
 
@@ -42,7 +42,7 @@ def declaration(name: str, **snapshot: Any) -> dict[str, Any]:
 
 def roll_over(client: Any, offset: Any) -> None:
     """Write until the oplog begins after an offset."""
-    stored = StreamPlace.from_offset(offset)
+    stored = StreamPosition.from_offset(offset)
     deadline = time.monotonic() + 60
     while True:
         status = client.admin.command("serverStatus", oplog=1)["oplog"]["earliestOptime"]
@@ -91,7 +91,7 @@ def test_a_lost_position_fails_or_is_recovered_as_configured(
 
     things.delete_one({"_id": 2})
     roll_over(client, again.offset)
-    going_on = declaration("shop", on_lost_position="go_on", **only_things)
+    going_on = declaration("shop", on_lost_position="continue", **only_things)
     assert run_stage("capture", going_on, connection).changes == 0
     things.insert_one({"_id": "after"})
     outcome = run_stage("sync", going_on, connection)

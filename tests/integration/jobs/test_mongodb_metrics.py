@@ -272,7 +272,7 @@ def test_connections_that_a_snapshot_and_a_stream_lose_are_counted(
 ) -> None:
     database.a.insert_many([{"_id": n} for n in range(3000)])
     shop = declaration(database.name)
-    shop["source"]["advanced"] = {"connect_pause_seconds": 0.05, "fetch_size": 500}
+    shop["source"]["advanced"] = {"connect_backoff_seconds": 0.05, "fetch_size": 500}
     point = {"configureFailPoint": "failCommand", "mode": {"times": 1}}
     hang_up = {"closeConnection": True, "namespace": f"{database.name}.a"}
     mongo_client.admin.command({**point, "data": {**hang_up, "failCommands": ["getMore"]}})

@@ -257,7 +257,7 @@ def test_a_backlog_that_several_streams_read_ends_with_the_collection(
 ) -> None:
     monkeypatch.setattr(backlog, "MIN_BACKLOG_BYTES", 1)
     shop = declaration(database.name)
-    shop["source"]["advanced"] = {"backlog_seconds": 0.0, "batch_events": 20, "backlog_streams": 3}
+    shop["source"]["advanced"] = {"backlog_threshold_seconds": 0.0, "batch_events": 20, "backlog_streams": 3}
     run_stage("sync", shop, connection)
     write_mongodb(database.things, seed=4, count=400)
 

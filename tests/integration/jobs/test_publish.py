@@ -44,7 +44,7 @@ def test_each_event_is_published_once_as_it_is_printed(
     tmp_path: Path,
 ) -> None:
     topics = make_topics(kafka_server, database, "orders", "customers")
-    declared = declaration(database, {"records_at_once": 17})
+    declared = declaration(database, {"records_per_commit": 17})
     database.orders.insert_many([{"_id": f"old-{n}", "n": n} for n in range(40)])
     database.customers.insert_one({"_id": "old"})
     first = run_stage("sync", declared, both)
@@ -116,7 +116,7 @@ def test_refused_records_are_told_or_set_apart_and_foreign_positions_are_refused
 ) -> None:
     topics = make_topics(kafka_server, database, "orders")
     kafka_server.create_topic(topic_of(database, "customers"), 1, max_message_bytes=300)
-    declared = declaration(database, {"records_at_once": 5})
+    declared = declaration(database, {"records_per_commit": 5})
     database.orders.insert_many([{"_id": n} for n in range(20)])
     database.customers.insert_one({"_id": 1, "long": "x" * 1000})
     # customers come before orders in the snapshot, so that nothing of the batch is sent ...
@@ -125,10 +125,10 @@ def test_refused_records_are_told_or_set_apart_and_foreign_positions_are_refused
     assert "customers rejects records: found MSG_SIZE_TOO_LARGE" in failed.error
     assert failed.tables, "what was captured and merged is told all the same"
     # ... and with what is refused set apart all but that is.
-    apart = declaration(database, {"records_at_once": 5, "refused": "quarantine"})
+    apart = declaration(database, {"records_per_commit": 5, "on_record_error": "dead_letters"})
     outcome = run_stage("publish", apart, both)
     assert outcome.published is not None
-    assert (outcome.published.records, outcome.published.refused) == (20, 1)
+    assert (outcome.published.records, outcome.published.dead_letters) == (20, 1)
     assert any("1 records that the broker refused" in finding for finding in outcome.findings)
     assert len(read(kafka_server, topics)) == 20
 
@@ -248,7 +248,7 @@ def test_slices_publish_each_event_once_in_order_while_their_number_changes(
 ) -> None:
     topics = make_topics(kafka_server, database, "orders", "customers")[1:]
     both["kafka"]["sasl.password"] = "s3cret"
-    declared = declaration(database, {"records_at_once": 17}, transactions=False)
+    declared = declaration(database, {"records_per_commit": 17}, transactions=False)
     database.orders.insert_many([{"_id": f"old-{n}", "n": n} for n in range(40)])
     database.customers.insert_one({"_id": "old"})
     sent = 0

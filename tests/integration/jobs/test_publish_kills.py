@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from airflow_cdc_provider.jobs.spec import JobResult
-from airflow_cdc_provider.kafka.errors import BrokersAway
+from airflow_cdc_provider.kafka.errors import BrokersUnavailable
 from server_kit import KafkaServer
 from tests.integration.jobs.conftest import Application, RunStage
 from tests.integration.jobs.publishing import (
@@ -45,7 +45,7 @@ def _captured(
     **publish: Any,
 ) -> dict[str, Any]:
     """Capture events in some batches, and publish none."""
-    kafka = {"records_at_once": 50, "retry_seconds": 60, "slices": slices}
+    kafka = {"records_per_commit": 50, "retry_timeout_seconds": 60, "slices": slices}
     declared = declaration(database, kafka, **publish)
     silent = {**declared, "publish": {**declared["publish"], "kafka": {}}}
     database.create_collection("orders")
@@ -248,8 +248,8 @@ def test_a_job_waits_for_brokers_keeps_its_place_and_goes_on(
     database.orders.insert_one({"_id": "while the brokers are away"})
     before = run_stage("offsets", declared, both, action="show").published
     own_broker.kill()
-    hasty = declaration(database, {"retry_seconds": 2}, topics={"create": False})
-    with pytest.raises(BrokersAway):
+    hasty = declaration(database, {"retry_timeout_seconds": 2}, topics={"create": False})
+    with pytest.raises(BrokersUnavailable):
         run_stage("publish", hasty, both)
     outcome = run_stage("sync", hasty, both)
     assert (outcome.ok, outcome.error_code, outcome.changes) == (False, "TRANSIENT", 1)

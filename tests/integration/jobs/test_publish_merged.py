@@ -35,7 +35,7 @@ Told = list[tuple[str, str | None]]
 
 def merged(database: Database, **kafka: Any) -> dict[str, Any]:
     form = {"json": "extended"}  # as mirrors hold documents
-    return declaration(database, {"what": "after_merge", **kafka}, transactions=False, mongodb=form)
+    return declaration(database, {"mode": "after_merge", **kafka}, transactions=False, mongodb=form)
 
 
 def told(messages: list[Message]) -> Told:
@@ -91,7 +91,7 @@ def test_the_last_event_of_each_key_is_the_row_of_the_mirror(
     both: dict[str, Any],
     kafka_server: KafkaServer,
 ) -> None:
-    declared = merged(database, records_at_once=7)
+    declared = merged(database, records_per_commit=7)
     declared["lake"]["retention_seconds"] = 0
     silent = {**declared, "publish": {**declared["publish"], "kafka": {}}}
     topic = topic_of(database, "orders")
@@ -180,7 +180,7 @@ def _with_kills(
     application: Application,
     kills: int,
 ) -> None:
-    declared = merged(database, records_at_once=100, retry_seconds=60)
+    declared = merged(database, records_per_commit=100, retry_timeout_seconds=60)
     warehouse = spark.conf.get("spark.sql.catalog.lake.warehouse")
     lake = {**declared["lake"], "catalog_options": {"type": "hadoop", "warehouse": warehouse}}
     silent = {**declared, "publish": {**declared["publish"], "kafka": {}}}
@@ -220,7 +220,7 @@ def test_whole_rows_of_cassandra_are_those_of_the_mirror(shop: Shop, kafka_serve
     shop.run(f"CREATE TABLE t ({columns}) WITH cdc = true")
     topic = f"{shop.keyspace}.{shop.keyspace}.t"
     shop.connection = with_broker(shop.connection, kafka_server)
-    kafka = {"connection": "kafka", "what": "after_merge", "records_at_once": 3}
+    kafka = {"connection": "kafka", "mode": "after_merge", "records_per_commit": 3}
     shop.declare(publish={"topic_prefix": shop.keyspace, "envelope": "datastax", "kafka": kafka})
     for k, c in ((1, 1), (1, 2), (2, 1), (2, 2), (3, 1)):
         shop.run(f"INSERT INTO t (k, c, v, m) VALUES ({k}, {c}, 'a', {{'x': {c}}})")
@@ -309,7 +309,7 @@ def test_cells_of_cassandras_rows_are_those_of_the_mirror_and_statics_are_told_o
     )
     topic = f"{shop.keyspace}.{shop.keyspace}.t"
     shop.connection = with_broker(shop.connection, kafka_server)
-    kafka = {"connection": "kafka", "what": "after_merge", "records_at_once": 3}
+    kafka = {"connection": "kafka", "mode": "after_merge", "records_per_commit": 3}
     shop.declare(publish={"topic_prefix": shop.keyspace, "kafka": kafka})
     for k, c in ((1, 1), (1, 2), (2, 1), (2, 2), (3, 1), (5, 1)):
         shop.run(f"INSERT INTO t (k, c, v, w) VALUES ({k}, {c}, 'a', {c})")
@@ -368,7 +368,7 @@ def test_rows_of_scylla_are_those_of_the_mirror_and_statics_are_told_once(
 ) -> None:
     cluster = scylla_table(shop, names, CdcOptions())
     shop.connection = with_broker(shop.connection, kafka_server)
-    kafka = {"connection": "kafka", "what": "after_merge", "records_at_once": 2}
+    kafka = {"connection": "kafka", "mode": "after_merge", "records_per_commit": 2}
     publish = {"topic_prefix": shop.keyspace, "headers": False, "scylla": {"format": form}, "kafka": kafka}
     declare(shop, names, snapshot={"mode": "never"}, publish=publish)
     topic = f"{shop.keyspace}.{shop.keyspace}.item"

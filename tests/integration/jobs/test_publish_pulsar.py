@@ -9,7 +9,7 @@ import pyarrow as pa
 import pytest
 
 from airflow_cdc_provider.exceptions import ConfigurationError
-from airflow_cdc_provider.pulsar.errors import BrokersAway
+from airflow_cdc_provider.pulsar.errors import BrokersUnavailable
 from airflow_cdc_provider.pulsar.producer import PulsarProducer
 from server_kit import PulsarServer
 from tests.integration.jobs.shop import Shop
@@ -26,7 +26,7 @@ def declared(shop: Shop, server: PulsarServer, **pulsar: Any) -> dict[str, Any]:
             "key": "avro",
             "value": "avro",
             "cassandra": {"reread": True, "node_header": False},
-            "pulsar": {"connection": "pulsar", "retry_seconds": 0, **pulsar},
+            "pulsar": {"connection": "pulsar", "retry_timeout_seconds": 0, **pulsar},
         },
     )
     return {**shop.connection, "pulsar": {"service_url": server.service_url}}
@@ -35,7 +35,7 @@ def declared(shop: Shop, server: PulsarServer, **pulsar: Any) -> dict[str, Any]:
 def test_readers_of_datastax_topics_see_each_row_once_also_after_a_kill(
     shop: Shop, pulsar_server: PulsarServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    connection = declared(shop, pulsar_server, records_at_once=4)
+    connection = declared(shop, pulsar_server, records_per_commit=4)
     shop.run("CREATE TABLE t (p text, c int, a int, s set<text>, PRIMARY KEY (p, c)) WITH cdc = true")
     for n in range(10):
         shop.run("INSERT INTO t (p, c, a, s) VALUES (%s, %s, %s, {'x'})", (f"ä{n % 2}", n, n))
@@ -47,12 +47,12 @@ def test_readers_of_datastax_topics_see_each_row_once_also_after_a_kill(
 
     def send_and_break(producer: PulsarProducer, batches: Sequence[pa.RecordBatch]) -> None:
         send(producer, batches)
-        raise BrokersAway("the run ends after records were stored, before the position is")
+        raise BrokersUnavailable("the run ends after records were stored, before the position is")
 
     with monkeypatch.context() as broken:
         broken.setattr(PulsarProducer, "send", send_and_break)
         for _ in range(2):
-            with pytest.raises(BrokersAway):
+            with pytest.raises(BrokersUnavailable):
                 shop.stage("publish", connection=connection)
     published = shop.stage("publish", connection=connection).published
     assert published is not None

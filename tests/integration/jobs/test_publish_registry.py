@@ -41,7 +41,7 @@ def test_published_avro_has_its_schemas_in_the_registry_and_waits_for_it(
     topics = make_topics(kafka_server, database, "orders")
     declared = declaration(
         database,
-        {"retry_seconds": 1.0},
+        {"retry_timeout_seconds": 1.0},
         key="avro",
         value="avro",
         transactions=False,

@@ -58,7 +58,10 @@ def _read_beside(
     server.create_topic(topic, 3)
     workload = Workload(topic, 3, kills, schemas=True)
     plain = declaration(
-        name, [rf"{name}\..*"], batch_messages=150, advanced={"slice_messages": 25, "retry_seconds": 120}
+        name,
+        [rf"{name}\..*"],
+        batch_messages=150,
+        advanced={"slice_messages": 25, "retry_timeout_seconds": 120},
     )
     declared: dict[str, Any] = with_catalog(spark, plain)
     chance = random.Random(kills)

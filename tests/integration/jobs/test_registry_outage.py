@@ -44,7 +44,7 @@ def test_publishing_waits_for_a_registry_that_fails_in_mid_run_and_sends_each_ev
     tmp_path: Path,
 ) -> None:
     topics = make_topics(kafka_server, database, "orders", "customers")[1:]
-    kafka = {"records_at_once": 5, "retry_seconds": 60, "retry_interval_seconds": 0.05}
+    kafka = {"records_per_commit": 5, "retry_timeout_seconds": 60, "retry_interval_seconds": 0.05}
     avro = {"key": "avro", "value": "avro", "transactions": False, "registry": {"connection": "r"}}
     declared = publishing.declaration(database, kafka, **avro)
     silent = {**declared, "publish": {**declared["publish"], "kafka": {}}}
@@ -117,7 +117,7 @@ def test_messages_wait_for_their_schemas_and_a_registry_that_fails_and_land_in_o
         key_converter="avro",
         value_converter="avro",
         registry={"connection": "r"},
-        advanced={"schema_seconds": 0.3, "slice_messages": 40},
+        advanced={"schema_lookup_timeout_seconds": 0.3, "slice_messages": 40},
     )
     values = {**test_debezium_mirror.connection(kafka_server), "source_registry": registry.connection}
 

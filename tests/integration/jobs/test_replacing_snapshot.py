@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from airflow_cdc_provider.changes.contribution import DOUBT
+from airflow_cdc_provider.changes.contribution import UNRESOLVED
 from airflow_cdc_provider.exceptions import TransientError
 from airflow_cdc_provider.sources.cql.snapshots.token_ranges import SnapshotReader
 from tests.integration.jobs.shop import Shop
@@ -75,12 +75,12 @@ def test_rows_deleted_while_nobody_looked_are_gone_after_the_next_snapshot(shop:
 
     assert shop.assert_equal("orders") == 216
     (table,) = outcome.tables
-    assert (table.changes, table.snapshot_rows > 0, table.doubtful) == (1, True, 0)
+    assert (table.changes, table.snapshot_rows > 0, table.unresolved_keys) == (1, True, 0)
     assert not outcome.findings
     # What is asked for again finds nothing more to settle, and nothing is read twice.
     again = shop.stage("snapshot", tables=[shop.table_name("orders")])
     assert shop.assert_equal("orders") == 216
-    assert [t.doubtful for t in again.tables] == [0]
+    assert [t.unresolved_keys for t in again.tables] == [0]
 
 
 def test_a_snapshot_that_may_miss_rows_only_adds(shop: Shop) -> None:
@@ -115,7 +115,7 @@ def test_no_doubt_is_lost_however_many_there_are(shop: Shop, monkeypatch: pytest
     # The changes are merged while the cluster can't be asked; what they leave open waits for it.
     shop.stage("capture")
     told = shop.stage("merge", connection={**shop.connection, "port": 1})
-    assert [t.doubtful for t in told.tables] == [3000]
+    assert [t.unresolved_keys for t in told.tables] == [3000]
     assert shop.mirror("many").count() == 4500
 
     # One can't be read: those before it are settled, it and the others wait.
@@ -128,11 +128,11 @@ def test_no_doubt_is_lost_however_many_there_are(shop: Shop, monkeypatch: pytest
 
         patch.setattr(SnapshotReader, "read_keys", read_some)
         (table,) = shop.stage("sync").tables
-    assert 0 < table.doubtful < 3000
+    assert 0 < table.unresolved_keys < 3000
 
     (table,) = shop.stage("sync").tables
 
-    assert table.doubtful == 0
+    assert table.unresolved_keys == 0
     assert shop.assert_equal("many") == 1500
 
 
@@ -160,13 +160,13 @@ def test_counters_are_read_again_where_the_log_says_that_they_changed(shop: Shop
 
     (table,) = shop.sync().tables
 
-    assert (table.changes > 0, table.snapshot_rows, table.doubtful) == (True, 0, 0)
+    assert (table.changes > 0, table.snapshot_rows, table.unresolved_keys) == (True, 0, 0)
     assert shop.assert_equal("clicks") == 61
     shop.run("TRUNCATE clicks")
     count(1, 1, 1)
     shop.sync()
     assert shop.assert_equal("clicks") == 1
     # What was settled is not asked for ever again, and maintenance forgets it.
-    assert shop.side("clicks").where(f"scope = {DOUBT}").count() > 0
+    assert shop.side("clicks").where(f"scope = {UNRESOLVED}").count() > 0
     shop.stage("maintain")
-    assert shop.side("clicks").where(f"scope = {DOUBT}").count() == 0
+    assert shop.side("clicks").where(f"scope = {UNRESOLVED}").count() == 0

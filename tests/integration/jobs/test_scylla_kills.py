@@ -80,7 +80,7 @@ def kill_and_recover(shop: Shop, names: SystemKeyspaces, application: Applicatio
     short = {
         "confidence_window_seconds": CONFIDENCE_SECONDS,
         "query_window_seconds": 3,
-        "widest_window_seconds": 3,
+        "max_query_window_seconds": 3,
         "fetch_size": 5,
     }
     declare(shop, names, source=short, snapshot={"mode": "never"})

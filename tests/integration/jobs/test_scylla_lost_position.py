@@ -96,7 +96,7 @@ def test_an_expired_position_fails_or_is_made_good_as_the_declaration_says(
     assert assert_mirror_equals_model(shop, "item", base) == 19
 
     lose(shop, cluster, 2)
-    declare(shop, names, snapshot={"on_lost_position": "go_on"})
+    declare(shop, names, snapshot={"on_lost_position": "continue"})
     outcome = settled(shop)
     assert snapshot_rows(outcome) == {}
     assert any(f"{table} is incomplete until its next snapshot" in text for text in outcome.findings)

@@ -195,7 +195,9 @@ def test_a_paused_copy_goes_on_after_a_restart_where_it_was_as_a_topic_tells_it(
     name = store.database.name
     store.database.things.insert_many([{"_id": n} for n in range(200)])
     store.signal_by(kafka_server)
-    store.declare("snapshot", incremental={"chunk_size": 10, "chunks_per_commit": 4, "seconds_per_run": 0.01})
+    store.declare(
+        "snapshot", incremental={"chunk_size": 10, "chunks_per_commit": 4, "max_seconds_per_run": 0.01}
+    )
     outcome = store.run()
     assert outcome.ok, "nothing but signals waits for the topic"
     assert any(f"there is no topic {name}.signals for signals" in finding for finding in outcome.findings)
@@ -210,7 +212,7 @@ def test_a_paused_copy_goes_on_after_a_restart_where_it_was_as_a_topic_tells_it(
     (request,) = store.state.requests
     assert (request.id, request.tables[0].table) == ("copy", f"{store.database.name}.things")
     place = store.state.places["kafka"]
-    assert (place["topic"], place["offset"], place["passed_over"]) == (f"{name}.signals", 3, 1)
+    assert (place["topic"], place["offset"], place["skipped"]) == (f"{name}.signals", 3, 1)
     assert store.outcome(f"{name}.signals/0/1") == "ignored"
     assert f"topic {name}.signals, offset 1: it is not JSON" in caplog.text
     store.send("pause-snapshot", "pause")
@@ -255,7 +257,9 @@ def test_tables_are_copied_in_turn_and_one_or_all_can_be_stopped(
     names = ("a", "b", "c", "d")
     for name in names:
         store.database[name].insert_many([{"_id": n} for n in range(30)])
-    store.declare("snapshot", incremental={"chunk_size": 10, "chunks_per_commit": 1, "seconds_per_run": 0.01})
+    store.declare(
+        "snapshot", incremental={"chunk_size": 10, "chunks_per_commit": 1, "max_seconds_per_run": 0.01}
+    )
     store.send("stop-snapshot", "too soon", type="incremental")
     store.run()
     assert store.outcome("too soon") == "ignored"

@@ -25,7 +25,7 @@ class Killed(BaseException):
 
 @pytest.fixture
 def shop(shop: Shop) -> Shop:
-    shop.declare(lake={"statics": "table"})
+    shop.declare(lake={"static_columns": "table"})
     return shop
 
 
@@ -34,7 +34,7 @@ def sync_killed_between_statics_and_mirror(shop: Shop, monkeypatch: pytest.Monke
 
     def commit_and_die(self: IcebergTable, base: Head, **changes: Any) -> Head:
         head = commit(self, base, **changes)
-        if self.name.endswith("__statics") and changes.get("append") is not None:
+        if self.name.endswith("__static_columns") and changes.get("append") is not None:
             raise Killed
         return head
 
@@ -75,10 +75,10 @@ def test_statics_equal_the_source_in_a_table_of_their_own_and_in_all_rows(shop: 
     shop.assert_equal("wide")
     assert shop.stage("verify").ok
 
-    shop.declare(lake={"statics": "rows"})
+    shop.declare(lake={"static_columns": "rows"})
     shop.drop_mirror("wide")
     shop.stage("snapshot", [shop.table_name("wide")])
-    assert not shop.spark.catalog.tableExists(f"lake.{shop.mirror_name('wide')}__statics")
+    assert not shop.spark.catalog.tableExists(f"lake.{shop.mirror_name('wide')}__static_columns")
     assert shop.assert_equal("wide") > ROWS
     assert shop.mirror("wide").where("s = 2 AND t = 'c'").count() == ROWS
 
@@ -128,7 +128,7 @@ def test_statics_of_their_own_follow_the_table_whatever_becomes_of_it(
     shop.sync()
     assert_equal(rows=1, statics=1)
 
-    shop.spark.sql(f"DROP TABLE lake.{shop.mirror_name('t')}__statics")
+    shop.spark.sql(f"DROP TABLE lake.{shop.mirror_name('t')}__static_columns")
     shop.run("INSERT INTO t (k, c) VALUES ('b', 1)")
     shop.sync()
     assert_equal(rows=2, statics=1)

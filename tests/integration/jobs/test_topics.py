@@ -41,7 +41,7 @@ def test_events_are_sent_again_and_topics_equal_mirrors_until_somebody_writes_to
 ) -> None:
     both = with_broker(connection, kafka_server)
     orders = make_topics(kafka_server, database, "orders")[1]
-    declared = declaration(database, {"records_at_once": 7}, transactions=False)
+    declared = declaration(database, {"records_per_commit": 7}, transactions=False)
     table = f"{database.name}.orders"
     database.orders.insert_many([{"_id": n, "n": n * 2**40, "x": 0.1 * n, "s": "é"} for n in range(30)])
     assert run_stage("sync", declared, both).ok

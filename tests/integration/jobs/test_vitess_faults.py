@@ -88,7 +88,7 @@ def test_a_vtgate_that_went_away_fails_the_run_and_the_next_resumes(
 ) -> None:
     table = "away1"
     impatient = declaration(table)
-    impatient["source"]["advanced"] = {"connect_attempts": 1, "connect_pause_seconds": 0.1}
+    impatient["source"]["advanced"] = {"connect_attempts": 1, "connect_backoff_seconds": 0.1}
     with VitessServer() as server:
         create(server, table)
         run(server, table, 1, 30)

@@ -154,7 +154,7 @@ def test_rows_after_merges_are_those_of_the_mirror_each_once(
     run_stage: RunStage, vitess_server: VitessServer, table: str, kafka_server: KafkaServer
 ) -> None:
     chosen = declaration(table)
-    kafka = {"connection": "kafka", "what": "after_merge", "records_at_once": 2}
+    kafka = {"connection": "kafka", "mode": "after_merge", "records_per_commit": 2}
     chosen["publish"] = {"topic_prefix": table, "headers": False, "kafka": kafka}
     both = {**vitess_server.connection, "kafka": {"bootstrap.servers": kafka_server.bootstrap}}
     topic = f"{table}.shop.{table}"

@@ -167,7 +167,7 @@ def test_a_table_without_a_key_is_read_in_full_at_each_run(
 ) -> None:
     vitess_server.define("lookup", "create table keyless1 (a int, b varchar(9))")
     kept = declaration("keyless1")
-    kept["source"] = {"type": "vitess", "keyspace": "lookup", "batch_seconds": 0}
+    kept["source"] = {"type": "vitess", "keyspace": "lookup", "batch_interval_seconds": 0}
     kept["tables"] = [r"lookup\.keyless1"]
     for values, expected in (("(1, 'x'), (1, 'x'), (2, 'y')", [1, 1, 2]), ("(3, 'z')", [1, 2, 3])):
         with vitess_server.connect("lookup").cursor() as cursor:

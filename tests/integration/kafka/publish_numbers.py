@@ -12,7 +12,7 @@ import pyarrow as pa
 
 from airflow_cdc_provider.events.encoder import Converters
 from airflow_cdc_provider.exceptions import CommitConflict
-from airflow_cdc_provider.kafka.errors import BrokersAway
+from airflow_cdc_provider.kafka.errors import BrokersUnavailable
 from airflow_cdc_provider.kafka.positions import PositionsTopic, PublishPosition
 from airflow_cdc_provider.kafka.producer import RecordProducer
 from airflow_cdc_provider.kafka.settings import ClientSettings
@@ -25,7 +25,7 @@ _AT_ONCE = 100
 def main(servers: str, name: str, total: int) -> int:
     """Publish what is left, as long as it takes."""
     settings = ClientSettings(
-        {"bootstrap.servers": servers}, {"transaction.timeout.ms": 10_000}, retry_seconds=10
+        {"bootstrap.servers": servers}, {"transaction.timeout.ms": 10_000}, retry_timeout_seconds=10
     )
     while True:
         positions = PositionsTopic(settings, f"{name}.positions", name)
@@ -34,9 +34,9 @@ def main(servers: str, name: str, total: int) -> int:
             position = producer.take_over() or PublishPosition(name, 1)
             while position.records < total:
                 numbers = range(position.records, min(position.records + _AT_ONCE, total))
-                position = position.further(len(numbers))
+                position = position.advanced_by(len(numbers))
                 producer.publish([_records(name, numbers)], (), position)
-        except BrokersAway:
+        except BrokersUnavailable:
             time.sleep(0.2)
         except CommitConflict:
             return FENCED

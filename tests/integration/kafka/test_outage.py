@@ -15,7 +15,7 @@ import pytest
 from airflow_cdc_provider.connector.publish_kafka import KafkaOptions
 from airflow_cdc_provider.jobs.publishing.batches import BatchPublisher, wait_for_servers
 from airflow_cdc_provider.jobs.publishing.slices import Producers, begin_slices
-from airflow_cdc_provider.kafka.errors import BrokersAway
+from airflow_cdc_provider.kafka.errors import BrokersUnavailable
 from airflow_cdc_provider.kafka.positions import PositionsTopic, PublishPosition
 from airflow_cdc_provider.kafka.producer import Headers, RecordProducer
 from airflow_cdc_provider.kafka.settings import ClientSettings
@@ -27,7 +27,7 @@ pytestmark = pytest.mark.integration
 
 
 _KILLING = threading.Lock()
-HASTY = KafkaOptions(retry_seconds=2.0)
+HASTY = KafkaOptions(retry_timeout_seconds=2.0)
 
 
 @dataclass
@@ -92,7 +92,7 @@ class Publishing:
             options.producer,
             options.consumer,
             options.retry_interval_seconds,
-            options.retry_seconds,
+            options.retry_timeout_seconds,
         )
         return Producers(PositionsTopic(settings, f"{self.name}.positions", self.name), self.name)
 
@@ -157,7 +157,9 @@ def test_events_of_cassandra_and_vitess_wait_for_brokers_and_keep_their_position
         began = time.monotonic()
         _run_all(hasty)
         assert 2 <= time.monotonic() - began < 15, "bounded"
-        assert all(isinstance(one.failed[0], BrokersAway) for one in hasty), "Airflow tries such a task again"
+        assert all(isinstance(one.failed[0], BrokersUnavailable) for one in hasty), (
+            "Airflow tries such a task again"
+        )
         assert all(thread.is_alive() for thread in threads), "they wait"
         server.start()
         for thread in threads:

@@ -18,7 +18,7 @@ import pytest
 
 from airflow_cdc_provider.events.encoder import Converters
 from airflow_cdc_provider.exceptions import CommitConflict, ConfigurationError
-from airflow_cdc_provider.kafka.errors import BrokersAway, RecordsRefused
+from airflow_cdc_provider.kafka.errors import BrokersUnavailable, RecordsRejected
 from airflow_cdc_provider.kafka.positions import PositionsTopic, PublishPosition
 from airflow_cdc_provider.kafka.producer import RecordProducer
 from airflow_cdc_provider.kafka.settings import ClientSettings
@@ -139,15 +139,15 @@ def test_rejected_records_are_reported_and_the_producer_continues(
     one.take_over()
     small = {"value": "fits"}
     with pytest.raises(
-        RecordsRefused, match=rf"topic {name}\.small rejects records: found MSG_SIZE"
+        RecordsRejected, match=rf"topic {name}\.small rejects records: found MSG_SIZE"
     ) as by_broker:
         large = {"value": "x" * 5_000}
         one.publish(records(f"{name}.small", small, large), (), PublishPosition(name, 1))
     assert not by_broker.value.whole_topic
-    with pytest.raises(RecordsRefused, match="found MSG_SIZE") as by_client:
+    with pytest.raises(RecordsRejected, match="found MSG_SIZE") as by_client:
         one.publish(records(name, small, {"value": "x" * 2_000_000}), (), PublishPosition(name, 1))
     assert not by_client.value.whole_topic
-    with pytest.raises(RecordsRefused, match=rf"topic {name}\.missing rejects .*UNKNOWN_TOPIC") as missing:
+    with pytest.raises(RecordsRejected, match=rf"topic {name}\.missing rejects .*UNKNOWN_TOPIC") as missing:
         one.publish(records(f"{name}.missing", small), (), PublishPosition(name, 1))
     assert missing.value.whole_topic
     assert PositionsTopic(settings(kafka_server), f"{name}.positions", name).read() is None
@@ -171,13 +171,13 @@ def test_a_rejected_login_is_reported_without_secrets(tmp_path: Path) -> None:
         one.publish(records("t", {"key": "k", "value": "v"}), (), PublishPosition("c", 1))
         assert PositionsTopic(good, "positions", "c").read() == PublishPosition("c", 1)
         one.close()
-        wrong = ClientSettings({**server.secured_config, "sasl.password": "s3cret"}, retry_seconds=5)
+        wrong = ClientSettings({**server.secured_config, "sasl.password": "s3cret"}, retry_timeout_seconds=5)
         with pytest.raises(ConfigurationError, match="AUTHENTICATION") as refused:
             _producer(wrong).take_over()
         assert "s3cret" not in str(refused.value) + repr(wrong)
         stranger = {**server.secured_config, "ssl.ca.location": str(server.folder / "broker.crt")}
         with pytest.raises(ConfigurationError, match="SSL"):
-            _producer(ClientSettings(stranger, retry_seconds=5)).take_over()
+            _producer(ClientSettings(stranger, retry_timeout_seconds=5)).take_over()
 
 
 def _start(server: KafkaServer, name: str, total: int) -> subprocess.Popen[bytes]:
@@ -278,6 +278,6 @@ def test_two_publishers_at_once_fence_each_other_and_double_nothing(
 
 
 def test_brokers_that_do_not_answer_are_an_error_that_may_pass() -> None:
-    away = ClientSettings({"bootstrap.servers": "127.0.0.1:1"}, retry_seconds=2)
-    with pytest.raises(BrokersAway, match="taking over transactional id t failed"):
+    away = ClientSettings({"bootstrap.servers": "127.0.0.1:1"}, retry_timeout_seconds=2)
+    with pytest.raises(BrokersUnavailable, match="taking over transactional id t failed"):
         _producer(away).take_over()

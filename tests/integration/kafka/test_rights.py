@@ -32,15 +32,15 @@ from airflow_cdc_provider.jobs.channels.heartbeats import heartbeat_producer
 from airflow_cdc_provider.jobs.publishing.slices import Producers
 from airflow_cdc_provider.jobs.topics.rules import create_topics
 from airflow_cdc_provider.kafka.consumer import MessageRange, read_range
-from airflow_cdc_provider.kafka.errors import RecordsRefused
-from airflow_cdc_provider.kafka.notices import NoticeProducer
+from airflow_cdc_provider.kafka.errors import RecordsRejected
+from airflow_cdc_provider.kafka.notification_producer import NotificationProducer
 from airflow_cdc_provider.kafka.partitions import ClusterTopics, require_patterns
 from airflow_cdc_provider.kafka.positions import PositionsTopic, PublishPosition
 from airflow_cdc_provider.kafka.producer import RecordProducer
 from airflow_cdc_provider.kafka.settings import ClientSettings
 from airflow_cdc_provider.kafka.signal_topic import SignalTopic, TopicChannel
 from airflow_cdc_provider.kafka.topic_facts import TopicFacts, TopicInspector
-from airflow_cdc_provider.kafka.topics import TopicMaker, TopicRule
+from airflow_cdc_provider.kafka.topics import TopicCreator, TopicRule
 from server_kit import KafkaServer
 
 pytestmark = pytest.mark.integration
@@ -86,7 +86,7 @@ class Broker:
     @property
     def settings(self) -> ClientSettings:
         """Of the user's clients."""
-        return ClientSettings(self.server.config_of(USER), retry_seconds=20)
+        return ClientSettings(self.server.config_of(USER), retry_timeout_seconds=20)
 
     @property
     def events(self) -> str:
@@ -97,8 +97,8 @@ class Broker:
         return PositionsTopic(self.settings, f"{self.name}.positions", self.name)
 
     @property
-    def maker(self) -> TopicMaker:
-        return TopicMaker(self.settings, [TopicRule("default")])
+    def builder(self) -> TopicCreator:
+        return TopicCreator(self.settings, [TopicRule("default")])
 
     def grant(self, rights: Sequence[Right]) -> None:
         """Let the user do this and nothing else."""
@@ -192,7 +192,7 @@ def publish_twice(broker: Broker, transactional_id: str, slices: int = 1, *, cre
                 producer.publish(records(broker.events), (), after)
             finally:
                 producer.close()
-    least = broker.positions.least()
+    least = broker.positions.slowest()
     assert least is not None
     assert least.batch == 2
 
@@ -230,9 +230,9 @@ def send_a_heartbeat(broker: Broker) -> None:
 
 def notify(broker: Broker) -> None:
     broker.fill(broker.events)
-    producer = NoticeProducer(broker.settings, 5)
-    producer.hand_over(records(broker.events)[0])
-    producer.deliver()
+    producer = NotificationProducer(broker.settings, 5)
+    producer.enqueue(records(broker.events)[0])
+    producer.flush()
     producer.close()
 
 
@@ -419,7 +419,7 @@ def test_a_topic_without_permission_to_write_is_distinguished_from_others(
     producer.take_over()
     both = [*records(broker.events), *records(f"{broker.name}.closed")]
     for _ in range(2):
-        with pytest.raises(RecordsRefused) as raised:
+        with pytest.raises(RecordsRejected) as raised:
             producer.publish(both, (), PublishPosition(broker.name, 2))
         assert raised.value.topic == f"{broker.name}.closed"
     producer.publish(records(broker.events), (), PublishPosition(broker.name, 3))
@@ -433,12 +433,12 @@ def test_settings_are_compared_where_they_may_be_looked_at(
     broker: Broker, caplog: pytest.LogCaptureFixture
 ) -> None:
     broker.server.create_topic(broker.events)
-    maker = TopicMaker(broker.settings, [TopicRule("default", settings={"cleanup.policy": "compact"})])
+    maker = TopicCreator(broker.settings, [TopicRule("default", settings={"cleanup.policy": "compact"})])
     broker.grant(on(TOPIC, ".events", "WRITE"))
-    maker.make_missing([broker.events])
+    maker.create_missing([broker.events])
     assert "left as it is" not in caplog.text
     broker.grant(on(TOPIC, ".events", "WRITE", "DESCRIBE_CONFIGS"))
-    maker.make_missing([broker.events])
+    maker.create_missing([broker.events])
     assert f"topic {broker.events} is not changed: cleanup.policy delete" in caplog.text
 
 
@@ -456,7 +456,7 @@ def test_a_gate_takes_topics_that_may_not_be_seen_for_missing(broker: Broker) ->
     broker.grant(on(GROUP, ".group", "DESCRIBE"))
     group = f"{broker.name}.group"
     lag = look_at_group(
-        broker.settings, group, [broker.events], every_topic=True, without=(), wait_for_begin=False
+        broker.settings, group, [broker.events], every_topic=True, without=(), wait_for_first_commit=False
     )
     assert lag == GroupLag(0)
 

@@ -16,14 +16,14 @@ from airflow_cdc_provider.exceptions import TransientError
 from airflow_cdc_provider.jobs.channels.notification_topic import TopicChannel as NotificationTopic
 from airflow_cdc_provider.jobs.channels.notification_topic import topic_of_notifications
 from airflow_cdc_provider.jobs.channels.signal_topic import topic_of_signals
-from airflow_cdc_provider.kafka.errors import BrokersAway, RecordsRefused
-from airflow_cdc_provider.kafka.notices import NoticeProducer
+from airflow_cdc_provider.kafka.errors import BrokersUnavailable, RecordsRejected
+from airflow_cdc_provider.kafka.notification_producer import NotificationProducer
 from airflow_cdc_provider.kafka.settings import ClientSettings
 from airflow_cdc_provider.kafka.signal_topic import TopicChannel
 from airflow_cdc_provider.notifications.notifier import Notifier
 from airflow_cdc_provider.notifications.snapshots import InitialSnapshot
 from airflow_cdc_provider.signals.channels import ChannelRefused
-from airflow_cdc_provider.signals.signal import Arrived, NoSignal, Signal
+from airflow_cdc_provider.signals.signal import MalformedSignal, ReceivedSignal, Signal
 from server_kit import KafkaServer
 
 pytestmark = pytest.mark.integration
@@ -46,7 +46,7 @@ def listening(server: KafkaServer, name: str, **kafka: Any) -> TopicChannel:
     return topic_of_signals(declared, {})
 
 
-def look(channel: TopicChannel, place: Mapping[str, Any] | None) -> Sequence[Arrived]:
+def look(channel: TopicChannel, place: Mapping[str, Any] | None) -> Sequence[ReceivedSignal]:
     """Take in what there is, as a job does that begins."""
     channel.resume(place)
     return channel.receive()
@@ -95,7 +95,7 @@ def test_signals_of_a_topic_are_read_once_by_jobs_that_follow_each_other(
         found = channel.receive()
     first, wrong, second = found
     assert first == Signal("one", "log", {"message": "hello"}, "kafka")
-    assert isinstance(wrong, NoSignal)
+    assert isinstance(wrong, MalformedSignal)
     assert wrong.reason.startswith(f"topic {topic}, offset 2: it is not JSON")
     assert isinstance(second, Signal)
     assert (second.type, second.id.rpartition("/")[0]) == ("pause-snapshot", f"{topic}/0")
@@ -104,7 +104,7 @@ def test_signals_of_a_topic_are_read_once_by_jobs_that_follow_each_other(
     channel.close()
     assert place is not None
     assert group_offset(kafka_server, name) == place["offset"]
-    assert place["passed_over"] == 1
+    assert place["skipped"] == 1
     assert place["id"], "the broker tells topics of one name apart"
 
     send(name, '{"id": "two", "type": "resume-snapshot"}')
@@ -128,7 +128,7 @@ def test_signals_of_a_topic_are_read_once_by_jobs_that_follow_each_other(
     behind = TopicPartition(topic, 0, place["offset"] + 1)
     admin.delete_records([behind])[behind].result(10)
     (missed,) = look(listening(kafka_server, name), place)
-    assert isinstance(missed, NoSignal)
+    assert isinstance(missed, MalformedSignal)
     assert f"messages {place['offset']} to {place['offset']} of topic {topic} were gone" in missed.reason
 
     kafka_server.create_topic(f"{name}.wide", 2)
@@ -174,8 +174,8 @@ def test_a_missing_topic_or_broker_is_reported_and_blocks_nothing(
 ) -> None:
     notifications = {"channels": ["sink"], "topic": f"{name}.notes", "connection": "k"}
     declared = connector(name, notifications=notifications)
-    for servers, error in ((kafka_server.bootstrap, RecordsRefused), ("127.0.0.1:1", BrokersAway)):
-        producer = NoticeProducer(ClientSettings({"bootstrap.servers": servers}), deliver_seconds=2.0)
+    for servers, error in ((kafka_server.bootstrap, RecordsRejected), ("127.0.0.1:1", BrokersUnavailable)):
+        producer = NotificationProducer(ClientSettings({"bootstrap.servers": servers}), deliver_seconds=2.0)
         channel = NotificationTopic(declared, producer)
         told = InitialSnapshot(Notifier([channel]), name)
         told.started()

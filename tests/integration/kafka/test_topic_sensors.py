@@ -51,7 +51,7 @@ def test_publish_sensor_ends_when_no_more_than_so_many_batches_wait(
 ) -> None:
     name = f"lag-{request.node.callspec.id}"
     context = TaskContext()
-    told = {"told": [[3, 100.0], [7, 200.0]]}
+    told = {"commits": [[3, 100.0], [7, 200.0]]}
 
     def make(**how: Any) -> CdcPublishLagSensor:
         sensor = CdcPublishLagSensor(task_id="near", connector=connector(name), max_batches=2, **how)
@@ -117,7 +117,7 @@ def test_consumer_sensor_ends_when_a_group_has_read_nearly_all(
         return CdcConsumerLagSensor(task_id="read", connector=connector(name), group_id=name, **how)
 
     assert not make().poke(TaskContext()), "it has read nothing yet"
-    gate = make(wait_for_begin=False).poke(TaskContext())
+    gate = make(wait_for_first_commit=False).poke(TaskContext())
     assert (gate.is_done, gate.xcom_value) == (True, {"lag": 0, "topics": {}})
     consume(kafka_server, topic, name, 2)
     assert make().poke(TaskContext()).xcom_value == {"lag": 1, "topics": {topic: 1}}
@@ -127,5 +127,5 @@ def test_consumer_sensor_ends_when_a_group_has_read_nearly_all(
     assert (named.is_done, named.xcom_value) == (True, {"lag": 3, "topics": {other: 3, topic: 0}})
     with pytest.raises(AirflowFailException, match="no topic is selected"):
         make(topics="nothing").poke(TaskContext())
-    nothing = make(topics="nothing", wait_for_begin=False).poke(TaskContext())
+    nothing = make(topics="nothing", wait_for_first_commit=False).poke(TaskContext())
     assert nothing.xcom_value == {"lag": 0, "topics": {}}

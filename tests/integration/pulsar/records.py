@@ -9,7 +9,7 @@ import pyarrow as pa
 
 from airflow_cdc_provider.events.avro_converter import to_avro
 from airflow_cdc_provider.events.avro_schema import avro_of_struct
-from airflow_cdc_provider.pulsar.errors import BrokersAway
+from airflow_cdc_provider.pulsar.errors import BrokersUnavailable
 from airflow_cdc_provider.pulsar.producer import PulsarProducer
 from airflow_cdc_provider.pulsar.settings import ClientSettings
 
@@ -45,7 +45,7 @@ def send(producer: PulsarProducer, batch: pa.RecordBatch) -> None:
     while True:
         try:
             return producer.send([batch])
-        except BrokersAway:
+        except BrokersUnavailable:
             if time.monotonic() > deadline:
                 raise
             time.sleep(0.2)

@@ -12,7 +12,7 @@ import pyarrow as pa
 import pytest
 
 from airflow_cdc_provider.exceptions import ConfigurationError
-from airflow_cdc_provider.pulsar.errors import BrokersAway
+from airflow_cdc_provider.pulsar.errors import BrokersUnavailable
 from airflow_cdc_provider.pulsar.producer import PulsarProducer
 from airflow_cdc_provider.pulsar.settings import ClientSettings
 from server_kit import PulsarServer
@@ -114,7 +114,7 @@ def test_records_that_cannot_be_sent_raise_by_type(pulsar_server: PulsarServer) 
         producer.send([records("t", 0, 1)])
     away = ClientSettings(f"pulsar://127.0.0.1:{free_port()}", "s3cret", timeout_seconds=2)
     assert "s3cret" not in repr(away)
-    with pytest.raises(BrokersAway, match="can't be reached"):
+    with pytest.raises(BrokersUnavailable, match="can't be reached"):
         PulsarProducer(away, "away", "public/default").send([records("t", 0, 1)])
     large = records("data-ks.large", 0, 3)
     values = [None, b"x" * (6 << 20), None]

@@ -130,7 +130,7 @@ def test_what_is_gone_is_told_and_what_there_is_can_be_read(kafka_server: KafkaS
         admin.delete_records([TopicPartition(topic, 0, 12)])[TopicPartition(topic, 0)].result(30)
         with pytest.raises(PositionLost, match="begins at 12, after 5"):
             source.plan(offset, source.head(), ReadLimit())
-        after = source.after_loss()
+        after = source.offset_after_loss()
         assert after[f"{topic}/0"]["offset"] == 12
         assert after[f"{topic}/0"]["epoch"] == 1
         end, records = next(iter(batches(source, after)))
@@ -157,9 +157,9 @@ def test_partitions_that_are_added_are_refused_or_followed(kafka_server: KafkaSe
         send(kafka_server, workload.messages(30))
         admin = AdminClient({"bootstrap.servers": kafka_server.bootstrap})
         admin.create_partitions([NewPartitions(topic, 3)])[topic].result(30)
-        with pytest.raises(ConfigurationError, match="partitions_added"):
+        with pytest.raises(ConfigurationError, match="on_partitions_added"):
             source.plan(offset, source.head(), ReadLimit())
-    with closing(source_of(kafka_server, topic, partitions_added="follow")) as source:
+    with closing(source_of(kafka_server, topic, on_partitions_added="follow")) as source:
         for end, records in batches(source, offset, changes=20):
             offset = end
             merged(table, records)
@@ -200,7 +200,7 @@ def test_check_tells_what_can_and_what_can_not_be_read(kafka_server: KafkaServer
 
 
 def test_brokers_that_do_not_answer_are_a_reason_to_come_again() -> None:
-    options = parse(DebeziumOptions, {"topics": ["a"], "advanced": {"retry_seconds": 1}}, "source")
+    options = parse(DebeziumOptions, {"topics": ["a"], "advanced": {"retry_timeout_seconds": 1}}, "source")
     lost = {"extra": {"bootstrap.servers": "127.0.0.1:1", "socket.connection.setup.timeout.ms": 1000}}
     with closing(DebeziumSource(options, lost, everything)) as source:
         assert [finding.level for finding in source.check()] == ["error"]

@@ -99,7 +99,7 @@ def test_broken_messages_are_set_apart_with_their_reasons_and_all_others_read(
     sent.append((None, lead + written(encoding, 99, "without a key")))
     _send(kafka_server, [(topic, 0, key, value) for key, value in sent])
 
-    advanced = {"schema_seconds": 0.1}
+    advanced = {"schema_lookup_timeout_seconds": 0.1}
     with closing(source_of(kafka_server, topic, **options, advanced=advanced)) as source:
         ((end, records),) = batches(source, None)
         assert end == source.head(), "it goes on behind them"

@@ -24,7 +24,7 @@ from airflow_cdc_provider.sources.base import ReadLimit
 from airflow_cdc_provider.sources.mongodb.bson import as_bytes, find_in_all
 from airflow_cdc_provider.sources.mongodb.identity import canonical_keys
 from airflow_cdc_provider.sources.mongodb.options import MongodbAdvanced, MongodbOptions
-from airflow_cdc_provider.sources.mongodb.position import StreamPlace
+from airflow_cdc_provider.sources.mongodb.position import StreamPosition
 from airflow_cdc_provider.sources.mongodb.selection import Selection, event_filter
 from airflow_cdc_provider.sources.mongodb.source import MongodbSource
 from tests.chance import draw
@@ -209,13 +209,13 @@ def test_a_quiet_period_moves_the_offset_to_the_head(replay: Replay, database: A
     before = replay.offset
     for n in range(20):
         database.client[database.name + "x"].c.insert_one({"_id": n})
-    head = StreamPlace.from_offset(replay.source.head())
+    head = StreamPosition.from_offset(replay.source.head())
     started = time.monotonic()
     replay.capture()
     assert time.monotonic() - started < 5
     assert replay.records() == []
-    at_event = StreamPlace.from_offset(replay.offset)
-    assert at_event.time >= head.time > StreamPlace.from_offset(before).time
+    at_event = StreamPosition.from_offset(replay.offset)
+    assert at_event.time >= head.time > StreamPosition.from_offset(before).time
     assert at_event.token
     database.client.drop_database(database.name + "x")
 
@@ -227,13 +227,13 @@ def test_a_position_by_time_alone_resumes_inside_a_transaction(replay: Replay, d
     replay.capture()
     places = [r["position"] for r in replay.records()]
     assert len({p[:8] for p in places}) == 1
-    third = StreamPlace(
+    third = StreamPosition(
         int.from_bytes(places[2][:4], "big"), int.from_bytes(places[2][4:8], "big"), 2
     ).to_offset()
     replay.batches, replay.offset = [], third
     replay.capture(fresh=True)
     assert [r["position"] for r in replay.records()] == places[3:]
-    assert StreamPlace.from_offset(start).time < StreamPlace.from_offset(third).time
+    assert StreamPosition.from_offset(start).time < StreamPosition.from_offset(third).time
 
 
 @pytest.mark.covers("MDB-SNAP-01")
@@ -369,7 +369,7 @@ def test_a_databases_stream_sees_its_collections_only(connection: dict[str, Any]
     replay.capture()
     assert [r["source_table"] for r in replay.records()] == [f"{database.name}.a"]
     assert replay.source.tables() == [f"{database.name}.a"]
-    assert StreamPlace.from_offset(replay.offset).token
+    assert StreamPosition.from_offset(replay.offset).token
     assert ("stored offset", "ok") in [(f.subject, f.level) for f in replay.source.check(replay.offset)]
     database.client.drop_database(database.name + "x")
     replay.source.close()
@@ -478,7 +478,7 @@ def test_values_that_pymongo_cannot_write_pass_unchanged(replay: Replay, databas
 def test_positions_are_in_order(replay: Replay, database: Any) -> None:
     database.things.insert_one({"_id": 1})
     source = replay.source
-    earliest, head = (StreamPlace.from_offset(o) for o in (source.earliest(), source.head()))
+    earliest, head = (StreamPosition.from_offset(o) for o in (source.earliest(), source.head()))
     assert earliest.time < head.time
     lag = source.lag(replay.offset)
     assert lag.seconds is not None and 0 <= lag.seconds < 60
@@ -522,8 +522,8 @@ def test_a_lost_position_is_reported_with_the_earliest_time_left() -> None:
         deadline = time.monotonic() + 60
         while time.monotonic() < deadline:
             client.lost.big.insert_many([{"s": "x" * 100_000} for _ in range(40)])
-            oldest = StreamPlace.from_offset(replay.source.earliest())
-            if oldest.time > StreamPlace.from_offset(by_token).time:
+            oldest = StreamPosition.from_offset(replay.source.earliest())
+            if oldest.time > StreamPosition.from_offset(by_token).time:
                 break
             time.sleep(0.1)
         for offset in (by_token, by_time):

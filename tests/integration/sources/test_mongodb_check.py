@@ -19,7 +19,7 @@ from airflow_cdc_provider.sources.base import Finding, ReadLimit
 from airflow_cdc_provider.sources.mongodb import backlog
 from airflow_cdc_provider.sources.mongodb.backlog import OplogSample
 from airflow_cdc_provider.sources.mongodb.options import MongodbAdvanced, MongodbOptions, MongodbStream
-from airflow_cdc_provider.sources.mongodb.position import StreamPlace
+from airflow_cdc_provider.sources.mongodb.position import StreamPosition
 from airflow_cdc_provider.sources.mongodb.selection import Selection
 from airflow_cdc_provider.sources.mongodb.source import MongodbSource
 from airflow_cdc_provider.sources.mongodb.time_slices import TimeSlice
@@ -157,14 +157,14 @@ def test_the_oplog_is_sampled_for_users_that_may_read_it_and_others_do_without(
             user,
             r"shop\.many",
             advanced=MongodbAdvanced(
-                batch_events=50, backlog_seconds=0.0, backlog_streams=2, sample_oplog=True
+                batch_events=50, backlog_threshold_seconds=0.0, backlog_streams=2, sample_oplog=True
             ),
         )
         start = behind.head()
         for _ in range(10):
             client.shop.many.insert_many([{"by": user, "s": "x" * 200} for _ in range(100)])
-        head = StreamPlace.from_offset(behind.head())
-        sample = OplogSample.take(behind._client, StreamPlace.from_offset(start).time, head.time)
+        head = StreamPosition.from_offset(behind.head())
+        sample = OplogSample.take(behind._client, StreamPosition.from_offset(start).time, head.time)
         assert (sample is not None) == may
         offset, seen, sliced = start, 0, 0
         while True:

@@ -357,7 +357,7 @@ def test_sixteen_failed_attempts_and_their_pauses_end_a_run_after_twenty_minutes
     assert sum(slept) == 20 * 60 + 7
 
     advanced = MongodbAdvanced(
-        connect_timeout_seconds=0.1, connect_pause_seconds=0.001, connect_longest_pause_seconds=0.002
+        connect_timeout_seconds=0.1, connect_backoff_seconds=0.001, connect_max_backoff_seconds=0.002
     )
     caplog.clear()
     began = time.monotonic()

@@ -16,7 +16,7 @@ from pymongo.errors import AutoReconnect, BulkWriteError, OperationFailure
 from airflow_cdc_provider.sources.base import ReadLimit
 from airflow_cdc_provider.sources.mongodb import backlog
 from airflow_cdc_provider.sources.mongodb.options import MongodbAdvanced
-from airflow_cdc_provider.sources.mongodb.position import StreamPlace
+from airflow_cdc_provider.sources.mongodb.position import StreamPosition
 from airflow_cdc_provider.sources.mongodb.time_slices import TimeSlice
 from server_kit import MongoReplicaSet
 from tests.integration.sources.mongodb_replay import Replay, documents
@@ -159,7 +159,7 @@ def test_elections_kills_and_hang_ups_during_a_capture_lose_and_double_nothing(
     expected = [(r["position"], r["payload"]) for r in again.records()]
     assert [(r["position"], r["payload"]) for r in replay.records()] == expected
     assert len(expected) > 200
-    counts = replay.source.stream_numbers()["stream"]
+    counts = replay.source.stream_metrics()["stream"]
     assert counts.disconnects >= 4
     assert counts.elections == 4
     again.source.close()
@@ -213,7 +213,7 @@ def test_slices_get_over_the_loss_of_a_primary(
     several = Replay(
         connection(replica_set, database.name),
         rf"{database.name}\..*",
-        advanced=MongodbAdvanced(batch_events=25, backlog_seconds=0.0),
+        advanced=MongodbAdvanced(batch_events=25, backlog_threshold_seconds=0.0),
         **options,
     )
     several.offset = one.offset
@@ -246,6 +246,6 @@ def test_slices_get_over_the_loss_of_a_primary(
     got, expected = ([(r["position"], r["payload"]) for r in replay.records()] for replay in (several, one))
     assert got == expected[: len(got)]
     assert len(got) == 10_000
-    assert StreamPlace.from_offset(one.offset).time >= StreamPlace.from_offset(several.offset).time
+    assert StreamPosition.from_offset(one.offset).time >= StreamPosition.from_offset(several.offset).time
     for replay in (one, several):
         replay.source.close()

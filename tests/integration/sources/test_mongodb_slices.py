@@ -19,11 +19,11 @@ from pymongo.errors import OperationFailure
 
 from airflow_cdc_provider.changes.record import CHANGE_SCHEMA
 from airflow_cdc_provider.exceptions import PositionLost, error_from_text
-from airflow_cdc_provider.sources.abilities import TellsReading
+from airflow_cdc_provider.sources.abilities import ReportsReadMetrics
 from airflow_cdc_provider.sources.base import Offset, ReadLimit
 from airflow_cdc_provider.sources.mongodb import backlog
 from airflow_cdc_provider.sources.mongodb.options import MongodbAdvanced
-from airflow_cdc_provider.sources.mongodb.position import LAST_INDEX, StreamPlace
+from airflow_cdc_provider.sources.mongodb.position import LAST_INDEX, StreamPosition
 from airflow_cdc_provider.sources.mongodb.time_slices import TimeSlice
 from tests.integration.sources.mongodb_replay import Replay, documents
 
@@ -120,9 +120,9 @@ def move_on(client: MongoClient) -> None:
 
 
 def slices_at(start: Offset, ends: Sequence[int]) -> list[TimeSlice]:
-    begins = [StreamPlace.from_offset(start)]
+    begins = [StreamPosition.from_offset(start)]
     begins += [
-        StreamPlace.before(Timestamp(end_time >> 32, end_time & 0xFFFF_FFFF)) for end_time in ends[:-1]
+        StreamPosition.before(Timestamp(end_time >> 32, end_time & 0xFFFF_FFFF)) for end_time in ends[:-1]
     ]
     return [TimeSlice(begin, end_time, 5) for begin, end_time in zip(begins, ends, strict=True)]
 
@@ -163,8 +163,8 @@ def test_slices_at_random_times_give_what_one_stream_gives_byte_for_byte(
     write_operations(database, rng, 60)
     expected = one_stream(replay)
     move_on(database.client)
-    end = StreamPlace.from_offset(replay.offset)
-    begin = StreamPlace.from_offset(start)
+    end = StreamPosition.from_offset(replay.offset)
+    begin = StreamPosition.from_offset(start)
     assert len(expected) > 100
     assert any(row[COMPARED.index("kind")] == "drop" for row in expected)
 
@@ -193,7 +193,7 @@ def test_one_stream_resumes_after_slices_from_the_token_and_from_the_time(
         at = Timestamp(end_time >> 32, end_time & 0xFFFF_FFFF)
         token = replay.source._stream.token_before(at)
         assert token
-        by_time = StreamPlace.before(at)
+        by_time = StreamPosition.before(at)
         before = read_slices(replay, slices_at(start, [end_time]))
         assert before == [row for row in expected if time_of(row) < end_time]
         for at_event in (by_time, replace(by_time, token=token)):
@@ -218,7 +218,7 @@ def test_a_slice_may_begin_inside_a_transaction_by_token_or_by_index(
 
     replay.offset = start
     first = replay.source.plan(start, replay.source.head(), ReadLimit(changes=5))
-    inside = StreamPlace.from_offset(first.end)
+    inside = StreamPosition.from_offset(first.end)
     assert (inside.index, bool(inside.token)) == (5, True)
     for at_event in (inside, replace(inside, token=b"")):
         assert read_slices(replay, [TimeSlice(at_event, time_of(expected[-1]), 0)]) == expected[6:9]
@@ -278,7 +278,7 @@ def test_a_backlog_is_planned_in_slices_up_to_the_head_and_then_read_by_one_stre
 ) -> None:
     if not sampled:
         monkeypatch.setattr(backlog.OplogSample, "take", lambda *_: None)
-    advanced = MongodbAdvanced(backlog_seconds=0.0, batch_events=100)
+    advanced = MongodbAdvanced(backlog_threshold_seconds=0.0, batch_events=100)
     replay = make_replay(rf"{database.name}\..*", full_document="none", advanced=advanced)
     start = replay.offset
     rng = random.Random(8)
@@ -287,13 +287,13 @@ def test_a_backlog_is_planned_in_slices_up_to_the_head_and_then_read_by_one_stre
         write_operations(database, rng, 10)
         if turn in (2, 5):
             time.sleep(1.1)  # streams are cut where a second begins
-    head = StreamPlace.from_offset(replay.source.head())
+    head = StreamPosition.from_offset(replay.source.head())
     sliced = 0
     got: list[tuple[Any, ...]] = []
     offset = start
     while True:
         plan = replay.source.plan(offset, head.to_offset(), limit)
-        reached, before = (StreamPlace.from_offset(o) for o in (plan.end, offset))
+        reached, before = (StreamPosition.from_offset(o) for o in (plan.end, offset))
         assert (reached.time, reached.index) >= (before.time, before.index)
         if any(isinstance(part, TimeSlice) for part in plan.partitions):
             sliced += 1
@@ -308,7 +308,7 @@ def test_a_backlog_is_planned_in_slices_up_to_the_head_and_then_read_by_one_stre
     other = make_replay(rf"{database.name}\..*", full_document="none")
     other.offset = start
     assert got == one_stream(other)[: len(got)]
-    assert StreamPlace.from_offset(offset).time >= head.time
+    assert StreamPosition.from_offset(offset).time >= head.time
 
 
 @pytest.mark.usefixtures("eager")
@@ -316,7 +316,7 @@ def test_a_backlog_is_planned_in_slices_up_to_the_head_and_then_read_by_one_stre
 def test_one_stream_is_enough_near_the_head_and_if_configured(
     make_replay: Callable[..., Replay], database: Any
 ) -> None:
-    for advanced in (MongodbAdvanced(backlog_seconds=600.0), MongodbAdvanced(backlog_streams=1)):
+    for advanced in (MongodbAdvanced(backlog_threshold_seconds=600.0), MongodbAdvanced(backlog_streams=1)):
         replay = make_replay(rf"{database.name}\..*", full_document="none", advanced=advanced)
         database.a.insert_many([{"_id": bson.ObjectId()} for _ in range(500)])
         head = replay.source.head()
@@ -364,7 +364,7 @@ def test_a_slice_whose_start_is_lost_fails_like_a_single_stream(
     )
     try:
         with pytest.raises(PositionLost, match="oplog no longer has the changes after the stored") as caught:
-            list(reader(TimeSlice(StreamPlace.from_offset(replay.offset), (1 << 63) - 1, 0)))
+            list(reader(TimeSlice(StreamPosition.from_offset(replay.offset), (1 << 63) - 1, 0)))
     finally:
         mongo_client.admin.command("configureFailPoint", "failCommand", mode="off")
     assert isinstance(error_from_text(f"PythonException: {caught.value}"), PositionLost)
@@ -379,15 +379,15 @@ def test_a_reader_reports_its_times_and_counts(make_replay: Callable[..., Replay
     expected = one_stream(replay)
     move_on(database.client)
     reader = replay.source.reader()
-    assert isinstance(reader, TellsReading)
+    assert isinstance(reader, ReportsReadMetrics)
     counts: Counter[str] = Counter()
     for part in slices_at(start, [time_of(expected[700]), time_of(expected[-1]) + 1]):
-        list(reader.read_telling(part, counts))
+        list(reader.read_with_metrics(part, counts))
     payloads = sum(len(row[COMPARED.index("payload")]) for row in expected)
     assert counts["events"] >= 2000
     assert counts["bytes"] >= payloads
     assert all(counts[f"{stage}_us"] > 0 for stage in ("wait", "parse", "convert"))
-    numbers = replay.source.stream_numbers()["stream"]
+    numbers = replay.source.stream_metrics()["stream"]
     assert (numbers.events, numbers.bytes) == (2000, payloads)
     assert min(numbers.waited_seconds, numbers.parsed_seconds) > 0
     assert numbers.connected
@@ -402,7 +402,7 @@ def test_replies_are_fetched_ahead_within_a_limit_of_bytes(
         replay = make_replay(rf"{database.name}\..*", full_document="none", advanced=advanced)
         replay.offset = start
         stream = replay.source._stream
-        stream.seek(StreamPlace.from_offset(start))
+        stream.seek(StreamPosition.from_offset(start))
         while not (reply := stream.read()).count:
             pass
         cursor = stream._cursor
@@ -428,7 +428,7 @@ def test_replies_are_fetched_ahead_within_a_limit_of_bytes(
 def test_a_mirror_of_slices_is_the_collection(
     make_replay: Callable[..., Replay], database: Any, eager: None
 ) -> None:
-    advanced = MongodbAdvanced(backlog_seconds=0.0, batch_events=50)
+    advanced = MongodbAdvanced(backlog_threshold_seconds=0.0, batch_events=50)
     replay = make_replay(rf"{database.name}\..*", advanced=advanced)
     rng = random.Random(11)
     for _ in range(3):

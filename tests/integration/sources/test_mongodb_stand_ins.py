@@ -11,11 +11,11 @@ import pytest
 
 from airflow_cdc_provider.connector import Connector
 from airflow_cdc_provider.events.encoder import text_of
-from airflow_cdc_provider.jobs.events.damage import Damage
+from airflow_cdc_provider.jobs.events.skipped_records import SkippedRecords
 from airflow_cdc_provider.jobs.offline.recordings import Recording, event_lines
 from airflow_cdc_provider.sources.base import ReadLimit
 from airflow_cdc_provider.sources.mongodb.options import MongodbAdvanced, MongodbOptions
-from airflow_cdc_provider.sources.mongodb.position import StreamPlace
+from airflow_cdc_provider.sources.mongodb.position import StreamPosition
 from airflow_cdc_provider.sources.mongodb.selection import Selection
 from airflow_cdc_provider.sources.mongodb.shards import shard_names
 from airflow_cdc_provider.sources.mongodb.source import MongodbSource
@@ -45,7 +45,7 @@ def test_a_cluster_is_captured_through_mongos_by_one_stream(
     name = f"s{random.randrange(10**9)}"
     database = mongo_client[name]
     database.orders.insert_many([{"_id": n, "region": n % 2} for n in range(3_000)])
-    advanced = MongodbAdvanced(backlog_seconds=0.0, backlog_streams=2, connect_attempts=0)
+    advanced = MongodbAdvanced(backlog_threshold_seconds=0.0, backlog_streams=2, connect_attempts=0)
     connection = {"host": "127.0.0.1", "port": mongos.port, "extra": {}}
     source = MongodbSource(MongodbOptions(advanced=advanced), connection, Selection((rf"{name}\..*",)))
     try:
@@ -79,7 +79,9 @@ def test_a_cluster_is_captured_through_mongos_by_one_stream(
     # One destination, and nothing of a shard or a set in its name.
     (tmp_path / "stream.bson").write_bytes(b"".join(events))
     declared = {"name": "shop", "source": {"type": "mongodb"}, "tables": [rf"{name}\..*"]}
-    lines = event_lines(Connector.from_dict(declared), Recording(tmp_path, "", 0), Damage(strict=True))
+    lines = event_lines(
+        Connector.from_dict(declared), Recording(tmp_path, "", 0), SkippedRecords(strict=True)
+    )
     topics = {line.partition(b'"partition"')[0] for chunk in lines for line in text_of(chunk).splitlines()}
     assert topics == {f'{{"topic":"shop.{name}.orders",'.encode()}
 
@@ -131,7 +133,7 @@ def test_streams_without_tokens_on_empty_batches_resume_by_the_servers_time(
                 if batch_plan.at_head:
                     break
         assert seen == [10 * turn + n for turn in (1, 3, 5) for n in range(3)]
-        assert StreamPlace.from_offset(offset).time >= StreamPlace.from_offset(head).time
+        assert StreamPosition.from_offset(offset).time >= StreamPosition.from_offset(head).time
         pipeline = next(f.message for f in source.check() if f.subject == "change stream")
         assert "$addFields" not in pipeline
     finally:

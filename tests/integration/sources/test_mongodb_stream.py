@@ -27,7 +27,7 @@ from airflow_cdc_provider.hooks.mongodb import async_client
 from airflow_cdc_provider.hooks.mongodb_feed import Feed, Pending, look
 from airflow_cdc_provider.sources.base import ReadLimit
 from airflow_cdc_provider.sources.mongodb.options import MongodbAdvanced, MongodbOptions, MongodbStream
-from airflow_cdc_provider.sources.mongodb.position import StreamPlace
+from airflow_cdc_provider.sources.mongodb.position import StreamPosition
 from airflow_cdc_provider.sources.mongodb.selection import Selection
 from airflow_cdc_provider.sources.mongodb.source import MongodbSource
 from tests.conftest import ROOT
@@ -159,7 +159,7 @@ def test_a_stage_that_the_server_refuses_is_reported_with_its_message(watch: Wat
 def test_the_pipeline_is_logged_once_as_it_is_sent(
     watch: Watch, database: Any, caplog: pytest.LogCaptureFixture
 ) -> None:
-    replay = watch(oversize="skip", skip_over_bytes=1000, pipeline=({"$match": {"x": 1}},))
+    replay = watch(oversize="skip", skip_threshold_bytes=1000, pipeline=({"$match": {"x": 1}},))
     with caplog.at_level(logging.INFO):
         for n in range(3):
             database.a.insert_one({"_id": n})
@@ -175,7 +175,7 @@ def test_large_documents_are_skipped_by_the_server_also_where_two_make_one_large
     watch: Watch, database: Any
 ) -> None:
     database.create_collection("big", changeStreamPreAndPostImages={"enabled": True})
-    replay = watch("database", oversize="skip", skip_over_bytes=10_000_000, pre_images=True)
+    replay = watch("database", oversize="skip", skip_threshold_bytes=10_000_000, pre_images=True)
     database.big.insert_one({"_id": 1, "s": BIG})
     database.big.update_one({"_id": 1}, {"$set": {"n": 1}})  # 9 MB before and after
     database.big.insert_one({"_id": 2, "s": BIG + "x" * 2_000_000})
@@ -200,7 +200,7 @@ def test_an_event_over_16_mb_fails_the_run_for_good_and_is_named(watch: Watch, d
         assert f"update of {database.name}.big, 1800" in raised.value.found
         assert isinstance(raised.value, PERMANENT)
     for oversize, more in (("split", 1), ("skip", 0)):
-        size = {"skip_over_bytes": 15_000_000} if oversize == "skip" else {}
+        size = {"skip_threshold_bytes": 15_000_000} if oversize == "skip" else {}
         chosen = watch("database", oversize=oversize, pre_images=True, **size)
         chosen.offset, chosen.batches = replay.offset, []
         chosen.capture()
@@ -299,8 +299,8 @@ def test_the_server_sees_comment_waiting_time_and_batch_size(watch: Watch, datab
 def test_the_server_waits_for_news_no_longer_than_it_may(watch: Watch, database: Any) -> None:
     replay = watch("database", advanced=MongodbAdvanced(max_await_seconds=0.4))
     database.a.insert_one({"_id": 1})
-    head = StreamPlace.from_offset(replay.source.head())
-    later = StreamPlace(head.seconds + 1, 0)
+    head = StreamPosition.from_offset(replay.source.head())
+    later = StreamPosition(head.seconds + 1, 0)
     waits: list[int] = []
     took: list[float] = []
     stream = replay.source._stream
@@ -314,7 +314,7 @@ def test_the_server_waits_for_news_no_longer_than_it_may(watch: Watch, database:
         return batch
 
     stream._next = noted  # type: ignore[method-assign]
-    stream.plan(StreamPlace.from_offset(replay.offset), later, ReadLimit())
+    stream.plan(StreamPosition.from_offset(replay.offset), later, ReadLimit())
     assert max(waits) == 400
     assert min(took) < 0.7, "a busy machine may answer later, not always"
 
@@ -409,7 +409,7 @@ def test_a_reply_that_times_out_is_requested_in_smaller_batches(
     watch: Watch, database: Any, caplog: pytest.LogCaptureFixture
 ) -> None:
     name = database.name
-    advanced = MongodbAdvanced(batch_events=16, connect_pause_seconds=0.01)
+    advanced = MongodbAdvanced(batch_events=16, connect_backoff_seconds=0.01)
     replay = watch(extra={"appname": name, "socketTimeoutMS": 400}, advanced=advanced)
     database.a.insert_many([{"_id": n} for n in range(60)])
     slow = {"failCommands": ["getMore"], "blockConnection": True, "blockTimeMS": 1500}
@@ -424,7 +424,7 @@ def test_a_reply_that_times_out_is_requested_in_smaller_batches(
 def test_a_server_that_is_away_for_a_while_is_waited_for_and_then_given_up(
     watch: Watch, database: Any, caplog: pytest.LogCaptureFixture
 ) -> None:
-    advanced = MongodbAdvanced(connect_attempts=4, connect_pause_seconds=0.05)
+    advanced = MongodbAdvanced(connect_attempts=4, connect_backoff_seconds=0.05)
     name = database.name
     away = {"failCommands": ["aggregate", "getMore"], "closeConnection": True}
     with failing(database.client, name, {"times": 3}, **away):
@@ -515,7 +515,7 @@ def test_a_selection_that_leaves_out_the_last_event_loses_and_doubles_no_row(
     at_event = int.from_bytes(records[-1]["position"][:8], "big"), records[-1]["position"][8:]
     token = bson.encode(bson.decode(records[-1]["payload"])["_id"])
     index = int.from_bytes(at_event[1], "big")
-    inside = StreamPlace(at_event[0] >> 32, at_event[0] & 0xFFFF_FFFF, index, token)
+    inside = StreamPosition(at_event[0] >> 32, at_event[0] & 0xFFFF_FFFF, index, token)
 
     fewer = watch(tables=(rf"{name}\.kept",))
     fewer.batches = [batch.slice(0, 4) for batch in both.batches[:1]]
@@ -539,12 +539,14 @@ def test_a_token_of_another_deployment_is_a_lost_position_and_resuming_by_time_w
     replay = watch()
     database.a.insert_many([{"_id": n} for n in range(3)])
     replay.capture(ReadLimit(changes=1))
-    at_event = StreamPlace.from_offset(replay.offset)
+    at_event = StreamPosition.from_offset(replay.offset)
     event = captured(replay)[-1]
     text = event["_id"]["_data"]
     at = text.index("5A1004") + 6  # where the collection's UUID begins
     other = text[:at] + ("0" if text[at] != "0" else "1") + text[at + 1 :]
-    strange = StreamPlace(at_event.seconds, at_event.increment, at_event.index, bson.encode({"_data": other}))
+    strange = StreamPosition(
+        at_event.seconds, at_event.increment, at_event.index, bson.encode({"_data": other})
+    )
     database.a.insert_one({"_id": "later"})
     replay.source.close()
     with pytest.raises(PositionLost, match=r"can't resume after the stored token.*token was not found"):
@@ -570,9 +572,9 @@ def test_an_oplog_that_rolled_over_is_reported_with_a_remedy() -> None:
         replay = Replay({"host": server.uri}, r"lost\..*", stream=MongodbStream(resume_by_time=True))
         client.lost.small.insert_one({"_id": 0})
         replay.capture()
-        began = StreamPlace.from_offset(replay.offset)
+        began = StreamPosition.from_offset(replay.offset)
         deadline = time.monotonic() + 60
-        while StreamPlace.from_offset(replay.source.earliest()).time <= began.time:
+        while StreamPosition.from_offset(replay.source.earliest()).time <= began.time:
             assert time.monotonic() < deadline
             client.lost.big.insert_many([{"s": "x" * 100_000} for _ in range(40)])
             time.sleep(0.1)
@@ -580,9 +582,9 @@ def test_an_oplog_that_rolled_over_is_reported_with_a_remedy() -> None:
             replay.new_source().plan(replay.offset, replay.source.head(), ReadLimit())
         assert "offsets reset" in raised.value.remedy
         assert "when_needed" in raised.value.remedy
-        for mends_loss in (False, True):
-            feed = Feed(tables=(r"lost\..*",), mends_loss=mends_loss)
-            if mends_loss:
+        for recovers_from_loss in (False, True):
+            feed = Feed(tables=(r"lost\..*",), recovers_from_loss=recovers_from_loss)
+            if recovers_from_loss:
                 assert asyncio.run(looked(server.uri, feed, replay.offset)) == Pending(True, None, lost=True)
             else:
                 with pytest.raises(PositionLost):

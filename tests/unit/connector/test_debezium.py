@@ -12,10 +12,10 @@ from airflow_cdc_provider.connector.debezium import (
 )
 from airflow_cdc_provider.exceptions import ConfigurationError
 from airflow_cdc_provider.properties_file import parse_properties
+from airflow_cdc_provider.sources.backoff import pauses
 from airflow_cdc_provider.sources.cassandra.options import CassandraOptions
 from airflow_cdc_provider.sources.mongodb.connection import ConnectionValues
 from airflow_cdc_provider.sources.mongodb.options import MongodbOptions
-from airflow_cdc_provider.sources.pauses import pauses
 
 MONGODB = {
     "connector.class": "io.debezium.connector.mongodb.MongoDbConnector",
@@ -381,7 +381,7 @@ def test_cursor_options_is_imported() -> None:
     )
     assert built.stream.pipeline == ({"$match": {"fullDocument.x": {"$gt": 1}}},)
     assert (built.stream.pipeline_order, built.stream.oversize) == ("user_first", "skip")
-    assert (built.stream.skip_over_bytes, built.advanced.max_await_seconds) == (5000, 0.25)
+    assert (built.stream.skip_threshold_bytes, built.advanced.max_await_seconds) == (5000, 0.25)
     assert built.advanced.fetch_size == 77
     default = source()
     assert (default.stream.oversize, default.advanced.max_await_seconds) == ("split", 1.0)
@@ -390,7 +390,7 @@ def test_cursor_options_is_imported() -> None:
             source(cursor_pipeline=wrong)
     with pytest.raises(ConfigurationError, match="above 0 with mode skip"):
         source(cursor_oversize_handling_mode="skip", cursor_oversize_skip_threshold="0")
-    with pytest.raises(ConfigurationError, match="skip_over_bytes is missing"):
+    with pytest.raises(ConfigurationError, match="skip_threshold_bytes is missing"):
         source(cursor_oversize_handling_mode="skip")
 
 

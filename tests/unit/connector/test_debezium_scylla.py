@@ -94,8 +94,8 @@ def test_a_login_is_both_or_neither() -> None:
         ("scylla.minimal.wait.for.window.time", "500", "source.minimal_wait_seconds", 0.5),
         ("scylla.initial.lookback.ms", "60000", "source.lookback_seconds", 60),
         ("scylla.query.options.fetch.size", "100", "source.fetch_size", 100),
-        ("worker.retry.backoff.base", "20", "source.advanced.retry_pause_seconds", 0.02),
-        ("worker.maximum.backoff", "10000", "source.advanced.retry_longest_pause_seconds", 10),
+        ("worker.retry.backoff.base", "20", "source.advanced.retry_backoff_seconds", 0.02),
+        ("worker.maximum.backoff", "10000", "source.advanced.retry_max_backoff_seconds", 10),
         ("worker.jitter.percentage", "50", "source.advanced.retry_jitter_percent", 50),
         ("worker.max.retries", "5", "source.advanced.retries", 4),
         ("cdc.output.format", "advanced", "publish.scylla.format", "advanced"),
@@ -110,7 +110,7 @@ def test_properties_are_options_of_ours(name: str, value: str, path: str, expect
 @pytest.mark.covers("SCY-CFG-10")
 def test_retries_have_the_connectors_defaults_and_names() -> None:
     advanced = option({}, "source.advanced")
-    pauses = (advanced.retry_pause_seconds, advanced.retry_longest_pause_seconds)
+    pauses = (advanced.retry_backoff_seconds, advanced.retry_max_backoff_seconds)
     assert (*pauses, advanced.retry_jitter_percent, advanced.retries) == (0.05, 30.0, 20.0, 20)
     properties = {
         "worker.retry.backoff.base": "100",
@@ -119,7 +119,7 @@ def test_retries_have_the_connectors_defaults_and_names() -> None:
         "worker.max.retries": "3",
     }
     advanced = option(properties, "source.advanced")
-    pauses = (advanced.retry_pause_seconds, advanced.retry_longest_pause_seconds)
+    pauses = (advanced.retry_backoff_seconds, advanced.retry_max_backoff_seconds)
     assert (*pauses, advanced.retry_jitter_percent, advanced.retries) == (0.1, 5.0, 10.0, 2)
 
 
@@ -208,7 +208,7 @@ def test_transforms_of_the_connector_are_followed(name: str) -> None:
             "transforms.rows.delete.tombstone.handling.mode": "rewrite",
         }
     ).connector.publish
-    assert (found.unwrap.enabled, found.scylla.rows_of_cells, found.unwrap.deletes) == (
+    assert (found.unwrap.enabled, found.scylla.keep_cell_structs, found.unwrap.deletes) == (
         True,
         False,
         "rewrite",
@@ -221,13 +221,13 @@ def test_transforms_of_the_connector_are_followed(name: str) -> None:
 def test_debeziums_own_extraction_is_followed_and_leaves_cells_in_the_legacy_format() -> None:
     lead = {"transforms": "rows", "transforms.rows.type": "io.debezium.transforms.ExtractNewRecordState"}
     found = imported({**lead, "transforms.rows.drop.tombstones": "false"}).connector.publish
-    assert (found.unwrap.enabled, found.scylla.rows_of_cells, found.unwrap.deletes) == (
+    assert (found.unwrap.enabled, found.scylla.keep_cell_structs, found.unwrap.deletes) == (
         True,
         True,
         "tombstone",
     )
     advanced = imported({**lead, "cdc.output.format": "advanced"}).connector.publish
-    assert not advanced.scylla.rows_of_cells
+    assert not advanced.scylla.keep_cell_structs
 
 
 def test_other_transforms_are_refused() -> None:

@@ -132,7 +132,7 @@ def test_kinds_of_events_are_skipped() -> None:
         ("heartbeat.topics.prefix", "beat", "publish.heartbeat_prefix", "beat"),
         ("max.queue.size", "4096", "source.advanced.read_ahead_events", 4096),
         ("max.queue.size.in.bytes", "1024", "source.advanced.read_ahead_bytes", 1024),
-        ("retriable.restart.connector.wait.ms", "2500", "source.advanced.connect_pause_seconds", 2.5),
+        ("retriable.restart.connector.wait.ms", "2500", "source.advanced.connect_backoff_seconds", 2.5),
         ("snapshot.mode", "never", "snapshot.mode", "never"),
         ("snapshot.mode", "no_data", "snapshot.mode", "never"),
         ("snapshot.include.collection.list", "shop.item", "snapshot.include", ("(?i:shop.item)",)),
@@ -140,7 +140,7 @@ def test_kinds_of_events_are_skipped() -> None:
         ("bigint.unsigned.handling.mode", "precise", "publish.vitess.unsigned_bigints", "precise"),
         ("binary.handling.mode", "base64-url-safe", "publish.vitess.binary", "base64-url-safe"),
         ("override.datetime.to.nullable", "true", "publish.vitess.nullable_dates", True),
-        ("include.unknown.datatypes", "true", "publish.vitess.unknown_types", True),
+        ("include.unknown.datatypes", "true", "publish.vitess.include_unknown_types", True),
         ("message.key.columns", "shop.t:a,b", "publish.vitess.key_columns", {T: "(?i:a)|(?i:b)"}),
         ("column.include.list", r"shop\.t\.a", "publish.vitess.include_columns", (r"(?i:shop\.t\.a)",)),
         ("column.exclude.list", r"shop\.t\.a", "publish.vitess.exclude_columns", (r"(?i:shop\.t\.a)",)),
@@ -166,7 +166,7 @@ def test_properties_become_options(name: str, value: str, path: str, expected: A
 def test_retries_are_those_of_the_properties_and_else_debeziums() -> None:
     def retries(properties: dict[str, str]) -> tuple[int, float, float]:
         found = source(properties).advanced
-        return found.connect_attempts, found.connect_pause_seconds, found.connect_longest_pause_seconds
+        return found.connect_attempts, found.connect_backoff_seconds, found.connect_max_backoff_seconds
 
     assert retries({}) == (-1, 10.0, 10.0)
     assert retries({"errors.max.retries": "-1"}) == (-1, 10.0, 10.0)
@@ -184,7 +184,7 @@ def test_retries_are_those_of_the_properties_and_else_debeziums() -> None:
 )  # fmt: skip
 def test_handling_of_broken_events_is_migrated(mode: str, expected: tuple[bool, bool]) -> None:
     found = source({"event.processing.failure.handling.mode": mode} if mode else {}).advanced
-    assert (found.strict, found.warn_of_broken) == expected
+    assert (found.strict, found.log_quarantined_events) == expected
     with pytest.raises(ConfigurationError, match="fail, warn, skip"):
         imported({"event.processing.failure.handling.mode": "explode"})
 

@@ -11,7 +11,7 @@ from airflow_cdc_provider.exceptions import ConfigurationError
 
 
 def declared(kind: str = "mongodb", lake: dict[str, Any] | None = None, **publish: Any) -> Connector:
-    kafka = {"connection": "k", "what": "after_merge", **publish.pop("kafka", {})}
+    kafka = {"connection": "k", "mode": "after_merge", **publish.pop("kafka", {})}
     source = {"type": kind, **({"keyspace": "s"} if kind == "vitess" else {})}
     return Connector.from_dict(
         {"name": "shop", "source": source, "lake": lake or {}, "publish": {**publish, "kafka": kafka}}
@@ -58,7 +58,7 @@ def test_rows_of_mirrors_can_be_published_in_every_envelope_that_shows_them(
         ("mongodb", {"schema_changes": True}, "publish.schema_changes"),
         ("mongodb", {"outbox": {"enabled": True, "tables": ["s.o"]}}, "publish.outbox"),
         ("mongodb", {"skip_unchanged": True}, "publish.skip_unchanged"),
-        ("mongodb", {"mongodb": {"token_header": True}}, "publish.mongodb.token_header"),
+        ("mongodb", {"mongodb": {"resume_token_header": True}}, "publish.mongodb.resume_token_header"),
         ("cassandra", {"envelope": "datastax", "cassandra": {"reread": True}}, "publish.cassandra.reread"),
         ("cassandra", {"envelope": "datastax", "event_index": True}, "publish.event_index"),
         ("cassandra", {"envelope": "datastax", "skipped_operations": ["d"]}, "publish.skipped_operations"),
@@ -74,4 +74,4 @@ def test_options_that_need_changes_are_refused(kind: str, publish: dict[str, Any
 def test_rows_without_their_static_columns_are_refused() -> None:
     for envelope in ("datastax", "debezium"):
         with pytest.raises(ConfigurationError, match="requires static columns"):
-            declared("cassandra", {"statics": "table"}, envelope=envelope)
+            declared("cassandra", {"static_columns": "table"}, envelope=envelope)

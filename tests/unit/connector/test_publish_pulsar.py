@@ -33,7 +33,7 @@ def test_topics_are_called_as_datastax_calls_them() -> None:
 
 
 def test_connections_and_patience_are_no_part_of_the_form_but_names_of_topics_are() -> None:
-    patient = connector(pulsar={"connection": "other", "retry_seconds": 9})
+    patient = connector(pulsar={"connection": "other", "retry_timeout_seconds": 9})
     renamed = connector(pulsar={"connection": "pulsar", "topic_prefix": "x."})
     assert form_of(as_published(patient)) == form_of(as_published(connector()))
     assert form_of(as_published(renamed)) != form_of(as_published(connector()))
@@ -47,7 +47,7 @@ def test_connections_and_patience_are_no_part_of_the_form_but_names_of_topics_ar
         ({"cassandra": {}}, "publish.cassandra.reread"),
         ({"cassandra": {"reread": True, "key_in_value": True}}, "publish.cassandra.key_in_value"),
         ({"kafka": {"connection": "kafka"}}, "publish.kafka.connection"),
-        ({"kafka": {"what": "after_merge"}}, "publish.kafka"),
+        ({"kafka": {"mode": "after_merge"}}, "publish.kafka"),
         ({"registry": {"connection": "registry"}}, "publish.registry"),
         ({"topic_pattern": "x-{database}.{table}"}, "publish.topic_pattern"),
         ({"topics": {"partitions": 3}}, "publish.topics"),

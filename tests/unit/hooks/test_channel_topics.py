@@ -14,7 +14,7 @@ import pytest
 from airflow_cdc_provider.connector import Connector
 from airflow_cdc_provider.exceptions import ConfigurationError
 from airflow_cdc_provider.hooks.channel_topics import channel_findings
-from airflow_cdc_provider.kafka.errors import BrokersAway
+from airflow_cdc_provider.kafka.errors import BrokersUnavailable
 from airflow_cdc_provider.kafka.topic_facts import TopicFacts
 
 DECLARED = {
@@ -97,7 +97,7 @@ def test_what_brokers_do_not_report_is_no_fault() -> None:
 
 def test_brokers_that_do_not_answer_are_a_warning_and_a_refused_login_is_an_error() -> None:
     def away(values: Mapping[str, Any], topic: str, partitions: int) -> TopicFacts:
-        raise BrokersAway("asking failed", found="_TIMED_OUT")
+        raise BrokersUnavailable("asking failed", found="_TIMED_OUT")
 
     def refused(values: Mapping[str, Any], topic: str, partitions: int) -> TopicFacts:
         raise ConfigurationError("asking failed", remedy="correct the login")

@@ -30,7 +30,7 @@ def test_the_declared_file_is_the_connections_unless_it_has_its_own(
     assert hook.connection_values()["extra"] == {"tls": True, "driver_config_file": file}
 
 
-class Answering(CdcHook):
+class RecordingRegistrar(CdcHook):
     """A hook whose server answers as a test says."""
 
     accepted_types = ("cdc_cassandra",)
@@ -51,7 +51,7 @@ def test_a_session_is_asked_as_often_as_wanted_and_its_errors_show_no_secret(
 ) -> None:
     values = {"conn_type": "cdc_cassandra", "host": "db1", "password": "s3cr3t-word"}
     monkeypatch.setenv("AIRFLOW_CONN_SHOP", json.dumps(values))
-    hook = Answering()
+    hook = RecordingRegistrar()
     state = hook.session_state(3)
     assert (state["server"], state["requests"]) == ("Server 1, cluster shop", 3)
     assert 0 <= state["mean_seconds"] <= state["max_seconds"]

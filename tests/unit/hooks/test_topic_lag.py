@@ -11,7 +11,7 @@ from airflow_cdc_provider.hooks import topic_lag
 from airflow_cdc_provider.hooks.state import append_commit
 from airflow_cdc_provider.hooks.topic_lag import PublishingLag, ReadRange, lag_of, lags_of
 from airflow_cdc_provider.kafka.consumer import MessageRange
-from airflow_cdc_provider.kafka.errors import BrokersAway
+from airflow_cdc_provider.kafka.errors import BrokersUnavailable
 
 COMMITS: dict[str, Any] = {"commits": [[3, 100.0], [5, 200.0], [6, 300.0]]}
 
@@ -86,11 +86,11 @@ def test_short_ranges_are_always_read() -> None:
 
 def test_counting_that_takes_long_gives_up(monkeypatch: pytest.MonkeyPatch) -> None:
     def silent(wanted: MessageRange) -> Iterator[Sequence[int]]:
-        raise BrokersAway("nothing comes")
+        raise BrokersUnavailable("nothing comes")
         yield ()
 
     assert lags_of([span(200)], 5, silent, silent) == [200]
-    with pytest.raises(BrokersAway):
+    with pytest.raises(BrokersUnavailable):
         lags_of([span(100)], 5, silent, silent)
     monkeypatch.setattr(topic_lag, "_COUNT_SECONDS", -1.0)
     assert lags_of([span(200)], 50, silent, messages([], 20)) == [200]

@@ -26,8 +26,12 @@ def context(tables: list[str], lake: dict[str, str]) -> JobContext:
     ("tables", "lake", "shared"),
     [
         (["a_b.c", "a.b_c"], {}, "a_b.c and a.b_c would both be stored in n.a_b_c"),
-        (["k.t", "k.t__side"], {}, "k.t and k.t__side would both be stored in n.k_t__side"),
-        (["k.t__statics", "k.t"], {"statics": "table"}, "k.t__statics and k.t .* n.k_t__statics"),
+        (["k.t", "k.t__tombstones"], {}, "k.t and k.t__tombstones would both be stored in n.k_t__tombstones"),
+        (
+            ["k.t__static_columns", "k.t"],
+            {"static_columns": "table"},
+            "k.t__static_columns and k.t .* n.k_t__static_columns",
+        ),
         (["shop.changes"], {}, "the changes table of shop and shop.changes .* n.shop_changes"),
     ],
 )
@@ -40,5 +44,5 @@ def test_tables_that_would_share_a_name_are_refused(
 
 
 def test_tables_with_names_of_their_own_are_taken() -> None:
-    tables = ["k.t", "k.t__statics", "k.t_side", "a_b.d"]
+    tables = ["k.t", "k.t__static_columns", "k.t_side", "a_b.d"]
     assert context(tables, {}).tables() == tables

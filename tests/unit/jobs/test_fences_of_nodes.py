@@ -25,7 +25,7 @@ from airflow_cdc_provider.changes.fence import (
     newest_generation,
 )
 from airflow_cdc_provider.sources.cassandra.decoding.decode import generations
-from airflow_cdc_provider.sources.cassandra.nodes import NodeState, snapshot_place, truncation_rows
+from airflow_cdc_provider.sources.cassandra.nodes import NodeState, snapshot_position, truncation_rows
 from airflow_cdc_provider.sources.cassandra.payload import Position, Truncation
 from tests.oracles import cassandra_read_path as oracle
 from tests.unit.lake.kernel_tables import Tables, shown_rows
@@ -158,7 +158,7 @@ class History:
         return [node.state(self.now_ms) for node in self.nodes]
 
     def snapshot(self) -> None:
-        origin, place = snapshot_place(self.ask(), TABLE_ID)
+        origin, place = snapshot_position(self.ask(), TABLE_ID)
         rows = [c.row for node in self.nodes for c in node.held]
         self.append([Change(origin, place + n.to_bytes(8, "big"), row) for n, row in enumerate(rows)])
 

@@ -57,7 +57,7 @@ class Holes:
     def tables(self) -> list[str]:
         return TABLES
 
-    def after_loss(self) -> dict[str, Any]:
+    def offset_after_loss(self) -> dict[str, Any]:
         return {"at": 9}
 
     def gaps(self, offset: Any) -> tuple[list[str], dict[str, Any]]:
@@ -96,8 +96,8 @@ LOST = PositionLost("the oplog begins later", found="changes since noon")
         ({"mode": "always"}, SnapshotsDue, TABLES, {"at": 9}),
         ({"on_lost_position": "snapshot"}, SnapshotsDue, TABLES, {"at": 9}),
         ({"on_lost_position": "fail_once"}, SnapshotsDue, TABLES, {"at": 9}),
-        ({"on_lost_position": "go_on"}, None, [], {"at": 9}),
-        ({"mode": "never", "on_lost_position": "go_on"}, None, [], {"at": 9}),
+        ({"on_lost_position": "continue"}, None, [], {"at": 9}),
+        ({"mode": "never", "on_lost_position": "continue"}, None, [], {"at": 9}),
     ],
 )
 def test_a_place_that_is_gone_is_a_choice(
@@ -123,7 +123,7 @@ def test_a_place_that_is_gone_is_a_choice(
 
 @pytest.mark.covers("MDB-XA-05")
 def test_a_table_that_was_never_read_is_not_taken_for_read_by_going_on() -> None:
-    asked = context(on_lost_position="go_on")
+    asked = context(on_lost_position="continue")
     asked.changes.offset = Progress({"at": 1}, {"s.a": SnapshotProgress(True, began_us=1)}).to_offset()
     lost_position.continue_after_loss(asked, LOST)
     assert due_tables(asked, progress(asked)) == ["s.b"]
@@ -136,7 +136,7 @@ def test_a_table_that_was_never_read_is_not_taken_for_read_by_going_on() -> None
         ("fail_once", SnapshotsDue, TABLES),
         ("snapshot", SnapshotsDue, TABLES),
         ("fail", PositionLost, []),
-        ("go_on", None, []),
+        ("continue", None, []),
     ],
 )
 def test_a_hole_is_the_same_choice_and_by_default_fails_once(
@@ -158,7 +158,7 @@ def test_a_hole_is_the_same_choice_and_by_default_fails_once(
 def test_capture_goes_on_at_once_where_that_is_chosen(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    asked = context(on_lost_position="go_on")
+    asked = context(on_lost_position="continue")
     tries: list[Any] = []
 
     def once(_: Any) -> CaptureCounts:
@@ -245,7 +245,7 @@ def test_only_included_tables_are_read_by_themselves() -> None:
         {"mode": "never", "on_lost_position": "snapshot"},
         {"mode": "never", "on_lost_position": "fail_once"},
         {"mode": "when_needed", "on_lost_position": "fail"},
-        {"mode": "when_needed", "on_lost_position": "go_on"},
+        {"mode": "when_needed", "on_lost_position": "continue"},
     ],
 )
 def test_choices_that_contradict_each_other_are_refused(snapshot: dict[str, str]) -> None:

@@ -42,7 +42,7 @@ def let_go(
             table=own,
             tables=lambda: [own, kept],
             state=lambda: states[table],
-            forget_settled=lambda state: False,
+            remove_resolved=lambda state: False,
         )
 
     context: Any = SimpleNamespace(
@@ -75,7 +75,7 @@ def test_changes_that_no_mirror_has_stay_whatever_tables_the_job_is_for(
 
 
 def test_batches_do_not_wait_for_what_is_published_after_merges() -> None:
-    kafka = {"connection": "kafka", "what": "after_merge"}
+    kafka = {"connection": "kafka", "mode": "after_merge"}
     declared = {"name": "shop", "source": {"type": "mongodb"}, "publish": {"kafka": kafka}}
     context: Any = SimpleNamespace(connector=Connector.from_dict(declared))
     assert stage._last_published(context, 7) == 7

@@ -66,7 +66,7 @@ def test_missing_connection_is_named(monkeypatch: pytest.MonkeyPatch, tmp_path: 
 
 
 def test_result_survives_its_file(tmp_path: Path) -> None:
-    node = OriginResult("n1", passed_over={"view": 1}, segments=SegmentNumbers(2, 1))
+    node = OriginResult("n1", skipped={"view": 1}, segments=SegmentNumbers(2, 1))
     tables = (TableResult("a.b", changes=3),)
     result = JobResult(True, {"n1": {"v": 1}}, 2, 300, 1.5, None, tables, {"capture": 1.0}, origins=(node,))
 

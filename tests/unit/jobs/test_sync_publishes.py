@@ -11,7 +11,7 @@ from airflow_cdc_provider.connector import Connector
 from airflow_cdc_provider.jobs import sync as sync_stage
 from airflow_cdc_provider.jobs.resuming.progress import Progress
 from airflow_cdc_provider.jobs.spec import JobResult
-from airflow_cdc_provider.kafka.errors import BrokersAway
+from airflow_cdc_provider.kafka.errors import BrokersUnavailable
 from airflow_cdc_provider.notifications.notifier import Notifier
 from airflow_cdc_provider.notifications.snapshots import InitialSnapshot
 
@@ -37,7 +37,7 @@ def synced(monkeypatch: pytest.MonkeyPatch, outcome: JobResult) -> JobResult:
     )
 
     def publish(_: Any) -> Any:
-        raise BrokersAway("taking over the transactional id failed")
+        raise BrokersUnavailable("taking over the transactional id failed")
 
     monkeypatch.setattr(sync_stage, "capture", lambda _: None)
     monkeypatch.setattr(sync_stage, "merge_tables", lambda _, force: [])
@@ -48,7 +48,7 @@ def synced(monkeypatch: pytest.MonkeyPatch, outcome: JobResult) -> JobResult:
 
 def test_brokers_that_are_away_fail_a_sync_and_hide_nothing_of_it(monkeypatch: pytest.MonkeyPatch) -> None:
     found = synced(monkeypatch, JobResult(ok=True, changes=7))
-    assert (found.ok, found.error_code, found.changes) == (False, BrokersAway.code, 7)
+    assert (found.ok, found.error_code, found.changes) == (False, BrokersUnavailable.code, 7)
     assert "taking over the transactional id failed" in (found.error or "")
 
 

@@ -16,7 +16,7 @@ from airflow_cdc_provider.jobs.resuming.progress import Progress
 from airflow_cdc_provider.jobs.resuming.snapshot_requests import SignalState
 from airflow_cdc_provider.lake.changes_table import ChangesState
 from airflow_cdc_provider.signals.channels import ChannelRefused
-from airflow_cdc_provider.signals.signal import Arrived, Signal
+from airflow_cdc_provider.signals.signal import ReceivedSignal, Signal
 
 
 @dataclass
@@ -24,11 +24,11 @@ class Box:
     """A channel that gives what lies in it, or its trouble, and notes what is done to it."""
 
     name: str = "box"
-    arrived: list[Arrived] = field(default_factory=list)
+    arrived: list[ReceivedSignal] = field(default_factory=list)
     trouble: Exception | None = None
-    done_with: list[list[Arrived]] = field(default_factory=list)
+    done_with: list[list[ReceivedSignal]] = field(default_factory=list)
 
-    def receive(self) -> Sequence[Arrived]:
+    def receive(self) -> Sequence[ReceivedSignal]:
         if self.trouble:
             raise self.trouble
         return list(self.arrived)
@@ -43,14 +43,14 @@ class Box:
 
 @dataclass
 class Shelf(Box):
-    """A channel that keeps a place."""
+    """A channel that keeps a position."""
 
     name: str = "shelf"
-    place: Mapping[str, Any] | None = None
+    position: Mapping[str, Any] | None = None
     resumed: list[Mapping[str, Any] | None] = field(default_factory=list)
 
-    def resume(self, place: Mapping[str, Any] | None) -> None:
-        self.resumed.append(place)
+    def resume(self, position: Mapping[str, Any] | None) -> None:
+        self.resumed.append(position)
 
 
 @dataclass
@@ -93,7 +93,7 @@ def asked(identity: str) -> Signal:
 
 
 def test_a_place_is_committed_with_what_was_asked_for_before_the_channel_lets_go() -> None:
-    shelf = Shelf(arrived=[asked("a")], place={"offset": 1})
+    shelf = Shelf(arrived=[asked("a")], position={"offset": 1})
     job = Job(shelf)
     state = job.take_in()
     assert shelf.resumed == [None]
@@ -109,7 +109,7 @@ def test_a_place_is_committed_with_what_was_asked_for_before_the_channel_lets_go
 
 
 def test_a_place_alone_is_committed_too() -> None:
-    shelf = Shelf(place={"offset": 1000})
+    shelf = Shelf(position={"offset": 1000})
     job = Job(shelf)
     assert job.take_in().places == {"shelf": {"offset": 1000}}
     assert shelf.done_with == [[]]
@@ -117,10 +117,10 @@ def test_a_place_alone_is_committed_too() -> None:
 
 
 def test_what_came_before_still_moves_the_place() -> None:
-    shelf = Shelf(arrived=[asked("a")], place={"offset": 1})
+    shelf = Shelf(arrived=[asked("a")], position={"offset": 1})
     job = Job(shelf)
     job.take_in()
-    shelf.arrived, shelf.place = [asked("a")], {"offset": 2}
+    shelf.arrived, shelf.position = [asked("a")], {"offset": 2}
     state = job.take_in()
     assert (len(state.records), state.places) == (1, {"shelf": {"offset": 2}})
 

@@ -8,7 +8,7 @@ from airflow_cdc_provider.kafka.consumer import MessageRange, read_range
 from airflow_cdc_provider.kafka.settings import ClientSettings
 from tests.unit.kafka.fake_consumer import FakeConsumer, FakeMessage, end_at
 
-SETTINGS = ClientSettings({"bootstrap.servers": "localhost:1"}, retry_seconds=0.01)
+SETTINGS = ClientSettings({"bootstrap.servers": "localhost:1"}, retry_timeout_seconds=0.01)
 RANGE = MessageRange("orders", 2, 5, 9)
 
 

@@ -5,10 +5,10 @@ from __future__ import annotations
 import pytest
 
 from airflow_cdc_provider.exceptions import OffsetMissing
-from airflow_cdc_provider.kafka.merged_position import MergedPosition, Place, Step
+from airflow_cdc_provider.kafka.merged_position import MergedPosition, PublishedSnapshot, Step
 
-BEFORE, AFTER = Place("table", "1", 4), Place("table", "2", 9)
-OTHER = Place("other", "7", 3)
+BEFORE, AFTER = PublishedSnapshot("table", "1", 4), PublishedSnapshot("table", "2", 9)
+OTHER = PublishedSnapshot("other", "7", 3)
 
 
 def test_a_position_is_read_as_it_was_written() -> None:

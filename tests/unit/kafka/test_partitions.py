@@ -12,7 +12,7 @@ from confluent_kafka import KafkaError, KafkaException
 
 from airflow_cdc_provider.exceptions import ConfigurationError
 from airflow_cdc_provider.kafka import partitions
-from airflow_cdc_provider.kafka.errors import BrokersAway
+from airflow_cdc_provider.kafka.errors import BrokersUnavailable
 from airflow_cdc_provider.kafka.partitions import ClusterTopics
 from airflow_cdc_provider.kafka.settings import ClientSettings
 
@@ -36,8 +36,10 @@ class Leader:
         return dict.fromkeys(request, found)
 
 
-def cluster(leader: Leader, retry_seconds: float = 60) -> ClusterTopics:
-    made = ClusterTopics(ClientSettings({"bootstrap.servers": "nowhere:1"}, retry_seconds=retry_seconds))
+def cluster(leader: Leader, retry_timeout_seconds: float = 60) -> ClusterTopics:
+    made = ClusterTopics(
+        ClientSettings({"bootstrap.servers": "nowhere:1"}, retry_timeout_seconds=retry_timeout_seconds)
+    )
     made._admin_client = leader
     return made
 
@@ -50,9 +52,9 @@ def test_offsets_of_a_new_partition_are_retried_until_its_leader_knows_it() -> N
 
 def test_a_leader_is_waited_for_as_long_as_brokers_are() -> None:
     away = [KafkaError.NOT_LEADER_FOR_PARTITION, KafkaError._NOENT, KafkaError.LEADER_NOT_AVAILABLE] * 30
-    with pytest.raises(BrokersAway, match="listing offsets"):
-        cluster(Leader(*away), retry_seconds=0.5).ends([PARTITION])
-    assert cluster(Leader(*away[:3]), retry_seconds=60).ends([PARTITION]) == {PARTITION: 7}
+    with pytest.raises(BrokersUnavailable, match="listing offsets"):
+        cluster(Leader(*away), retry_timeout_seconds=0.5).ends([PARTITION])
+    assert cluster(Leader(*away[:3]), retry_timeout_seconds=60).ends([PARTITION]) == {PARTITION: 7}
 
 
 def test_a_partition_that_stays_unknown_is_reported_soon(monkeypatch: pytest.MonkeyPatch) -> None:

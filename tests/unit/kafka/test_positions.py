@@ -11,7 +11,7 @@ from confluent_kafka import KafkaError, KafkaException
 
 from airflow_cdc_provider.exceptions import ConfigurationError
 from airflow_cdc_provider.kafka import positions as positions_module
-from airflow_cdc_provider.kafka.errors import BrokersAway
+from airflow_cdc_provider.kafka.errors import BrokersUnavailable
 from airflow_cdc_provider.kafka.positions import PositionsTopic, PublishPosition
 from airflow_cdc_provider.kafka.settings import ClientSettings
 from tests.unit.kafka.fake_consumer import FakeMessage
@@ -62,7 +62,7 @@ def topic_of(broker: Broker) -> PositionsTopic:
 def test_a_missing_topic_has_no_position(code: int) -> None:
     broker = Broker([code])
     assert topic_of(broker).read() is None
-    assert topic_of(Broker([code])).least() is None
+    assert topic_of(Broker([code])).slowest() is None
     assert broker.open == 0, "closed"
 
 
@@ -77,7 +77,7 @@ def test_reading_an_existing_topic_is_retried_until_the_broker_knows_it(code: in
 def test_an_existing_topic_that_stays_unknown_is_an_error(code: int, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(positions_module, "_PROPAGATION_SECONDS", 0.3)
     broker = Broker([code] * 100)
-    with pytest.raises(BrokersAway, match="don't know partition 0 of topic p"):
+    with pytest.raises(BrokersUnavailable, match="don't know partition 0 of topic p"):
         topic_of(broker).read(must_exist=True)
     assert len(broker.refuses) < 100
     assert broker.open == 0

@@ -14,13 +14,13 @@ from confluent_kafka import KafkaError, KafkaException
 from airflow_cdc_provider.events.encoder import Converters
 from airflow_cdc_provider.exceptions import CommitConflict, ConfigurationError, OffsetMissing
 from airflow_cdc_provider.kafka import producer as producer_module
-from airflow_cdc_provider.kafka.errors import BrokersAway, RecordsRefused
+from airflow_cdc_provider.kafka.errors import BrokersUnavailable, RecordsRejected
 from airflow_cdc_provider.kafka.positions import PositionsTopic, PublishPosition
 from airflow_cdc_provider.kafka.producer import RecordProducer
 from airflow_cdc_provider.kafka.settings import ClientSettings
-from airflow_cdc_provider.kafka.topics import TopicMaker, TopicRule
+from airflow_cdc_provider.kafka.topics import TopicCreator, TopicRule
 
-SETTINGS = ClientSettings({"bootstrap.servers": "b:1"}, retry_seconds=2)
+SETTINGS = ClientSettings({"bootstrap.servers": "b:1"}, retry_timeout_seconds=2)
 AT = PublishPosition("shop", 1, 2)
 
 
@@ -148,8 +148,8 @@ def test_a_commit_that_may_be_resumed_is(setting: Setting) -> None:
 @pytest.mark.parametrize(
     ("error", "raised", "aborts"),
     [
-        (failure(KafkaError._TIMED_OUT), BrokersAway, False),
-        (failure(KafkaError.COORDINATOR_NOT_AVAILABLE, txn_requires_abort=True), BrokersAway, True),
+        (failure(KafkaError._TIMED_OUT), BrokersUnavailable, False),
+        (failure(KafkaError.COORDINATOR_NOT_AVAILABLE, txn_requires_abort=True), BrokersUnavailable, True),
         (failure(KafkaError._FENCED, fatal=True), CommitConflict, False),
         (failure(KafkaError.INVALID_PRODUCER_EPOCH, txn_requires_abort=True), CommitConflict, True),
     ],
@@ -169,7 +169,7 @@ def test_a_refusal_outweighs_what_it_brings_about(setting: Setting) -> None:
         ("t", KafkaError(KafkaError.OUT_OF_ORDER_SEQUENCE_NUMBER)),
         ("t", KafkaError(KafkaError.MSG_SIZE_TOO_LARGE)),
     ]
-    with pytest.raises(RecordsRefused) as refused:
+    with pytest.raises(RecordsRejected) as refused:
         publish(setting)
     assert (refused.value.topic, refused.value.whole_topic) == ("t", False)
     assert setting.client.calls[-1] == "abort"
@@ -177,7 +177,7 @@ def test_a_refusal_outweighs_what_it_brings_about(setting: Setting) -> None:
 
 def refuse(setting: Setting) -> None:
     setting.client.reports = [("t", KafkaError(KafkaError.INVALID_RECORD))]
-    with pytest.raises(RecordsRefused):
+    with pytest.raises(RecordsRejected):
         publish(setting)
 
 
@@ -225,7 +225,7 @@ def test_records_of_a_transaction_that_has_ended_are_not_waited_for(
 
     monkeypatch.setattr(setting.client, "flush", flush)
     if ended:
-        with pytest.raises(BrokersAway, match="COORDINATOR_NOT_AVAILABLE"):
+        with pytest.raises(BrokersUnavailable, match="COORDINATOR_NOT_AVAILABLE"):
             publish(setting)
         assert (setting.client.calls[-1], left) == ("abort", [0])
     else:
@@ -260,8 +260,8 @@ def test_topics_are_created_once_before_a_transaction_begins() -> None:
         clients.append(Client(values, calls=calls))
         return clients[-1]
 
-    class Maker(TopicMaker):
-        def make_missing(self, wanted: Iterable[str]) -> tuple[str, ...]:
+    class Maker(TopicCreator):
+        def create_missing(self, wanted: Iterable[str]) -> tuple[str, ...]:
             calls.append(f"make {','.join(wanted)}")
             return ()
 
@@ -306,7 +306,7 @@ def test_a_topic_that_stays_missing_is_waited_for_once(
     monkeypatch.setattr(setting.client, "list_topics", list_topics)
     monkeypatch.setattr(producer_module, "_TOPIC_SECONDS", 0.3)
     for _ in range(2):
-        with pytest.raises(RecordsRefused) as refused:
+        with pytest.raises(RecordsRejected) as refused:
             publish(setting)
         assert (refused.value.topic, refused.value.whole_topic) == ("t", True)
         times, asked[:] = len(asked), []
@@ -336,7 +336,7 @@ def test_records_can_be_sent_without_a_position() -> None:
     producer.send([batch])
     assert clients[0].calls == ["t=a"]
     clients[0].reports = [("t", KafkaError(KafkaError.MSG_SIZE_TOO_LARGE))]
-    with pytest.raises(RecordsRefused):
+    with pytest.raises(RecordsRejected):
         producer.send([batch])
 
 
@@ -354,6 +354,6 @@ def test_without_transactions_the_position_follows_the_records() -> None:
     assert "transactional.id" not in clients[0].settings
     assert clients[0].settings["enable.idempotence"] is True
     clients[0].reports = [("t", KafkaError(KafkaError._MSG_TIMED_OUT))]
-    with pytest.raises(BrokersAway):
+    with pytest.raises(BrokersUnavailable):
         publish(Setting(Positions(SETTINGS, "positions", "shop"), clients, producer))
     assert not [call for call in clients[0].calls[3:] if call.startswith("positions")]

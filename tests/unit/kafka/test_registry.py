@@ -13,11 +13,11 @@ import pytest
 from airflow_cdc_provider.events.framing import TopicSchema
 from airflow_cdc_provider.exceptions import ConfigurationError, TransientError
 from airflow_cdc_provider.kafka.registry import (
-    Patience,
     RegisteredSchema,
     Registry,
-    RegistryAway,
     RegistrySettings,
+    RegistryUnavailable,
+    RetryTimeouts,
     Subjects,
     client_settings,
 )
@@ -94,7 +94,7 @@ def test_what_is_no_record_names_no_subject() -> None:
 Answer = tuple[int, dict[str, str], bytes]
 
 
-class Answering:
+class RecordingRegistrar:
     """An HTTP server that gives answers in turn, the last one for good, and keeps the paths asked for."""
 
     def __init__(self, *answers: Answer) -> None:
@@ -119,7 +119,7 @@ class Answering:
         self._server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
         self.settings = RegistrySettings({"url": f"http://127.0.0.1:{self._server.server_port}"})
 
-    def __enter__(self) -> Answering:
+    def __enter__(self) -> RecordingRegistrar:
         Thread(target=self._server.serve_forever, kwargs={"poll_interval": 0.01}, daemon=True).start()
         return self
 
@@ -134,7 +134,7 @@ FOUND: Answer = (200, {}, b'{"schema":"\\"string\\""}')
 
 def test_lookups_of_an_id_that_a_replica_lacks_are_retried() -> None:
     waited: list[float] = []
-    with Answering(MISSING, MISSING, FOUND) as server:
+    with RecordingRegistrar(MISSING, MISSING, FOUND) as server:
         registry = Registry(server.settings, waited.append)
         assert registry.schema_of(7) == RegisteredSchema("AVRO", '"string"')
         assert registry.schema_of(7) is not None
@@ -145,7 +145,7 @@ def test_lookups_of_an_id_that_a_replica_lacks_are_retried() -> None:
 
 def test_ids_that_are_nowhere_are_waited_for_within_bounds() -> None:
     waited: list[float] = []
-    with Answering(MISSING) as server:
+    with RecordingRegistrar(MISSING) as server:
         registry = Registry(server.settings, waited.append)
         assert registry.schema_of(7) is None
         assert 3 < sum(waited) < 10
@@ -160,8 +160,8 @@ def test_ids_that_are_nowhere_are_waited_for_within_bounds() -> None:
 @pytest.mark.parametrize(("seconds", "most"), [(0.0, 1), (1.0, 4), (60.0, 40)])
 def test_lookups_of_unknown_ids_are_retried_up_to_the_timeout(seconds: float, most: int) -> None:
     waited: list[float] = []
-    with Answering(MISSING) as server:
-        registry = Registry(server.settings, waited.append, Patience(unknown_seconds=seconds))
+    with RecordingRegistrar(MISSING) as server:
+        registry = Registry(server.settings, waited.append, RetryTimeouts(unknown_seconds=seconds))
         assert registry.schema_of(7) is None
         assert sum(waited) == pytest.approx(seconds)
         assert len(server.asked) == len(waited) + 1 <= most
@@ -172,18 +172,18 @@ TROUBLE: Answer = (503, {}, b"<html>the registry starts</html>")
 
 def test_a_registry_in_trouble_is_waited_for_when_a_schema_is_read() -> None:
     waited: list[float] = []
-    with Answering(*[TROUBLE] * 3, MISSING, TROUBLE, FOUND) as server:
+    with RecordingRegistrar(*[TROUBLE] * 3, MISSING, TROUBLE, FOUND) as server:
         settings = replace(server.settings, client={**server.settings.client, "max.retries": 0})
-        registry = Registry(settings, waited.append, Patience(away_seconds=60))
+        registry = Registry(settings, waited.append, RetryTimeouts(unavailable_seconds=60))
         assert registry.schema_of(7) == RegisteredSchema("AVRO", '"string"')
         assert len(server.asked) == 6
-    with Answering(TROUBLE) as server:
+    with RecordingRegistrar(TROUBLE) as server:
         settings = replace(server.settings, client={**server.settings.client, "max.retries": 0})
         waited.clear()
-        with pytest.raises(RegistryAway, match="reports an error: found HTTP 503"):
-            Registry(settings, waited.append, Patience(away_seconds=3)).schema_of(7)
+        with pytest.raises(RegistryUnavailable, match="reports an error: found HTTP 503"):
+            Registry(settings, waited.append, RetryTimeouts(unavailable_seconds=3)).schema_of(7)
         assert sum(waited) == pytest.approx(3)
-        with pytest.raises(RegistryAway):
+        with pytest.raises(RegistryUnavailable):
             Registry(settings, waited.append).schema_id(VALUE)
 
 
@@ -200,7 +200,7 @@ def test_a_registry_in_trouble_is_waited_for_when_a_schema_is_read() -> None:
     ],
 )
 def test_an_answer_that_is_not_from_a_registry_is_an_error(answer: Answer) -> None:
-    with Answering(answer) as server:
+    with RecordingRegistrar(answer) as server:
         with pytest.raises(ConfigurationError, match=r"registry at 127\.0\.0\.1"):
             Registry(server.settings).schema_of(7)
         with pytest.raises(ConfigurationError, match=r"registry at 127\.0\.0\.1"):

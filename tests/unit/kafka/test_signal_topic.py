@@ -13,8 +13,8 @@ from confluent_kafka import KafkaError
 from airflow_cdc_provider.exceptions import ConfigurationError, TransientError
 from airflow_cdc_provider.kafka.settings import ClientSettings
 from airflow_cdc_provider.kafka.signal_topic import SignalTopic, TopicChannel
-from airflow_cdc_provider.signals.channels import Channel, ChannelRefused, KeepsPlace
-from airflow_cdc_provider.signals.signal import Arrived, NoSignal, Signal
+from airflow_cdc_provider.signals.channels import Channel, ChannelRefused, ResumableChannel
+from airflow_cdc_provider.signals.signal import MalformedSignal, ReceivedSignal, Signal
 from tests.unit.kafka.fake_signal_topic import FakeTopic
 
 LOG = '{"type": "log", "data": {"message": "hello"}}'
@@ -26,11 +26,11 @@ def signal(identity: str) -> str:
 
 @dataclass
 class Listening:
-    """A topic and jobs that listen to it one after the other, each with the place that was committed last."""
+    """A topic and jobs that listen to it one after the other, each with the position that was committed last."""
 
     topic: FakeTopic = field(default_factory=FakeTopic)
     consumer: dict[str, Any] = field(default_factory=dict)
-    place: dict[str, Any] | None = None
+    position: dict[str, Any] | None = None
     now: float = 0.0
     channel: TopicChannel = field(init=False)
 
@@ -43,16 +43,16 @@ class Listening:
         wanted = SignalTopic(client, self.topic.name, "shop", "kafka-signal", 0.25)
         self.channel = TopicChannel(wanted, self.topic, self.topic.consumer, lambda: self.now)
 
-    def look(self) -> list[Arrived]:
+    def look(self) -> list[ReceivedSignal]:
         """Take in what came and commit it."""
         found = self.seen()
-        self.place = dict(self.channel.place) if self.channel.place is not None else None
+        self.position = dict(self.channel.position) if self.channel.position is not None else None
         self.channel.done()
         return found
 
-    def seen(self) -> list[Arrived]:
+    def seen(self) -> list[ReceivedSignal]:
         """Take in what came, and commit nothing."""
-        self.channel.resume(self.place)
+        self.channel.resume(self.position)
         return list(self.channel.receive())
 
     def ids(self) -> list[str]:
@@ -67,7 +67,7 @@ def listening() -> Listening:
 
 def test_it_is_a_channel_with_a_position(listening: Listening) -> None:
     assert isinstance(listening.channel, Channel)
-    assert isinstance(listening.channel, KeepsPlace)
+    assert isinstance(listening.channel, ResumableChannel)
 
 
 @pytest.mark.covers("MDB-SIG-05")
@@ -83,12 +83,12 @@ def test_messages_with_the_connectors_key_are_signals_and_others_are_counted(lis
         Signal("mine", "log", {"message": "mine"}, "kafka"),
         Signal("shop-signal/0/3", "log", {"message": "hello"}, "kafka"),
     ]
-    assert listening.place == {
+    assert listening.position == {
         "topic": "shop-signal",
         "id": "one",
         "recreated": 0,
         "offset": 5,
-        "passed_over": 3,
+        "skipped": 3,
     }
 
 
@@ -111,7 +111,7 @@ def test_an_invalid_signal_is_reported_with_topic_and_offset_and_skipped(
     listening.topic.add(text)
     listening.topic.add(signal("next"))
     wrong, right = listening.look()
-    assert isinstance(wrong, NoSignal)
+    assert isinstance(wrong, MalformedSignal)
     assert wrong.reason.startswith(f"topic shop-signal, offset 0: {reason}")
     assert right.id == "next"
     assert listening.ids() == []
@@ -146,8 +146,8 @@ def test_marks_of_transactions_at_the_end_are_passed(listening: Listening) -> No
     listening.topic.add(LOG)
     listening.topic.high += 1
     assert len(listening.look()) == 1
-    assert listening.place is not None
-    assert listening.place["offset"] == 2
+    assert listening.position is not None
+    assert listening.position["offset"] == 2
 
 
 def test_what_is_not_committed_comes_again_with_the_same_ids(listening: Listening) -> None:
@@ -166,7 +166,7 @@ def test_a_position_that_another_job_committed_is_resumed(listening: Listening) 
     for number in range(3):
         listening.topic.add(signal(str(number)))
     listening.seen()
-    listening.place = {"topic": "shop-signal", "id": "one", "recreated": 0, "offset": 2, "passed_over": 0}
+    listening.position = {"topic": "shop-signal", "id": "one", "recreated": 0, "offset": 2, "skipped": 0}
     assert listening.ids() == ["2"]
 
 
@@ -212,17 +212,17 @@ def test_messages_for_others_alone_cost_a_commit_only_now_and_then(listening: Li
     topic = listening.topic
     topic.add(LOG)
     listening.look()
-    kept = listening.place
+    kept = listening.position
     for _ in range(999):
         topic.add(LOG, key="other")
     listening.restart()
     assert listening.ids() == []
-    assert listening.place == kept
+    assert listening.position == kept
     assert topic.group_offset == 1000, "but the lag is shown as it is"
     topic.add(LOG, key="other")
     listening.look()
-    assert listening.place is not None
-    assert (listening.place["offset"], listening.place["passed_over"]) == (1001, 1000)
+    assert listening.position is not None
+    assert (listening.position["offset"], listening.position["skipped"]) == (1001, 1000)
 
 
 def test_a_commit_to_the_group_that_fails_costs_nothing_but_a_word(
@@ -260,7 +260,7 @@ def test_signals_that_retention_deleted_unread_are_reported(listening: Listening
     topic.expire(3)
     listening.restart()
     missed, *found = listening.look()
-    assert isinstance(missed, NoSignal)
+    assert isinstance(missed, MalformedSignal)
     assert "messages 1 to 2 of topic shop-signal were deleted before they were read" in missed.reason
     assert [one.id for one in found] == ["2", "3"]
 
@@ -275,7 +275,7 @@ def test_retention_during_a_stream_is_reported_at_the_next_poll(listening: Liste
     with pytest.raises(TransientError):
         listening.look()
     (missed,) = listening.look()
-    assert isinstance(missed, NoSignal)
+    assert isinstance(missed, MalformedSignal)
     assert topic.opened == 2
 
 
@@ -290,7 +290,7 @@ def test_a_recreated_topic_is_read_from_its_start_with_distinct_ids(listening: L
     topic.add(LOG)
     listening.restart()
     missed, *found = listening.look()
-    assert isinstance(missed, NoSignal)
+    assert isinstance(missed, MalformedSignal)
     assert "was re-created" in missed.reason
     assert [one.id for one in found] == [f"shop-signal/0/{n}.1" for n in range(3)]
 
@@ -303,7 +303,7 @@ def test_a_truncated_topic_is_resumed_at_its_end(listening: Listening) -> None:
     topic.cut(1)
     listening.restart()
     (missed,) = listening.look()
-    assert isinstance(missed, NoSignal)
+    assert isinstance(missed, MalformedSignal)
     assert "its brokers lost it" in missed.reason
     topic.add(LOG)
     assert listening.ids() == ["shop-signal/0/1.1"], "another one than that of before"

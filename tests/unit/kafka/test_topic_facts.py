@@ -11,7 +11,7 @@ import pytest
 from confluent_kafka import KafkaError, KafkaException
 from confluent_kafka.admin import AclOperation
 
-from airflow_cdc_provider.kafka.errors import BrokersAway
+from airflow_cdc_provider.kafka.errors import BrokersUnavailable
 from airflow_cdc_provider.kafka.settings import ClientSettings
 from airflow_cdc_provider.kafka.topic_facts import TopicFacts, TopicInspector
 
@@ -73,10 +73,10 @@ def test_a_missing_topic_is_described_with_the_reason_it_cannot_be_created() -> 
 
 
 def test_brokers_that_do_not_answer_are_an_error() -> None:
-    with pytest.raises(BrokersAway):
+    with pytest.raises(BrokersUnavailable):
         facts(Admin(KafkaError._TIMED_OUT))
 
 
 def test_brokers_in_trouble_refuse_no_topic() -> None:
-    with pytest.raises(BrokersAway, match="validating the creation"):
+    with pytest.raises(BrokersUnavailable, match="validating the creation"):
         facts(Admin(KafkaError.UNKNOWN_TOPIC_OR_PART, made=KafkaError.REQUEST_TIMED_OUT))

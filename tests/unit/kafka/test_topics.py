@@ -13,9 +13,9 @@ import pytest
 from confluent_kafka import KafkaError, KafkaException
 
 from airflow_cdc_provider.exceptions import ConfigurationError
-from airflow_cdc_provider.kafka.errors import BrokersAway, RecordsRefused
+from airflow_cdc_provider.kafka.errors import BrokersUnavailable, RecordsRejected
 from airflow_cdc_provider.kafka.settings import ClientSettings
-from airflow_cdc_provider.kafka.topics import TopicFound, TopicMaker, TopicRule, plan, rule_of
+from airflow_cdc_provider.kafka.topics import TopicCreator, TopicFound, TopicRule, plan, rule_of
 
 COMPACT = TopicRule(
     "group orders", (r"shop\.orders\..*",), (r".*_log",), 6, 3, {"cleanup.policy": "compact,delete"}
@@ -101,21 +101,21 @@ class Admin:
         return {one.topic: told(code) for one in new}
 
 
-def maker(topics: dict[str, int], **fails: int) -> tuple[TopicMaker, list[Admin]]:
+def maker(topics: dict[str, int], **fails: int) -> tuple[TopicCreator, list[Admin]]:
     built: list[Admin] = []
 
     def build(values: dict[str, Any]) -> Admin:
         built.append(Admin(values, topics, fails))
         return built[-1]
 
-    return TopicMaker(ClientSettings({"bootstrap.servers": "b:1"}), RULES, build), built
+    return TopicCreator(ClientSettings({"bootstrap.servers": "b:1"}), RULES, build), built
 
 
 def test_missing_topics_are_created_by_their_rules(caplog: pytest.LogCaptureFixture) -> None:
     made, clients = maker({"there": 2})
     with caplog.at_level(logging.WARNING):
-        names = made.make_missing(["shop.orders.a", "there", "b"])
-        made.make_missing(["there"])
+        names = made.create_missing(["shop.orders.a", "there", "b"])
+        made.create_missing(["there"])
     assert names == ("b", "shop.orders.a")
     (client,) = clients
     assert client.asked == [["b", "shop.orders.a", "there"], ["there"]]
@@ -130,20 +130,20 @@ def test_missing_topics_are_created_by_their_rules(caplog: pytest.LogCaptureFixt
 
 def test_records_for_a_topic_without_a_name_are_refused_and_no_fault_of_ours() -> None:
     made, clients = maker({"there": 2})
-    with pytest.raises(RecordsRefused, match="the transform that names the topic") as raised:
-        made.make_missing(["there", ""])
+    with pytest.raises(RecordsRejected, match="the transform that names the topic") as raised:
+        made.create_missing(["there", ""])
     assert (raised.value.topic, raised.value.whole_topic) == ("", True)
     assert not clients
 
 
 def test_settings_that_may_not_be_looked_at_are_passed_over() -> None:
     made, _ = maker({"unseen": 2}, configs=KafkaError.TOPIC_AUTHORIZATION_FAILED)
-    assert made.make_missing(["unseen"]) == ()
+    assert made.create_missing(["unseen"]) == ()
 
 
 def test_a_topic_that_another_run_created_concurrently_exists() -> None:
     made, _ = maker({}, create=KafkaError.TOPIC_ALREADY_EXISTS)
-    assert made.make_missing(["a"]) == ()
+    assert made.create_missing(["a"]) == ()
 
 
 @pytest.mark.parametrize(
@@ -160,19 +160,19 @@ def test_a_topic_that_another_run_created_concurrently_exists() -> None:
         (
             "create",
             KafkaError.TOPIC_AUTHORIZATION_FAILED,
-            RecordsRefused,
+            RecordsRejected,
             "create it, or grant the connection's",
         ),
         (
             "describe",
             KafkaError.TOPIC_AUTHORIZATION_FAILED,
-            RecordsRefused,
+            RecordsRejected,
             "DESCRIBE on topic",
         ),
-        ("create", KafkaError.TOPIC_EXCEPTION, RecordsRefused, "topic names have letters"),
-        ("describe", KafkaError.TOPIC_EXCEPTION, RecordsRefused, "or the transform that names the topic"),
-        ("create", KafkaError._TIMED_OUT, BrokersAway, "creating topic a failed"),
-        ("describe", KafkaError._TRANSPORT, BrokersAway, "describing topic a failed"),
+        ("create", KafkaError.TOPIC_EXCEPTION, RecordsRejected, "topic names have letters"),
+        ("describe", KafkaError.TOPIC_EXCEPTION, RecordsRejected, "or the transform that names the topic"),
+        ("create", KafkaError._TIMED_OUT, BrokersUnavailable, "creating topic a failed"),
+        ("describe", KafkaError._TRANSPORT, BrokersUnavailable, "describing topic a failed"),
     ],
 )
 def test_topics_that_cannot_be_created_are_reported_with_a_remedy(
@@ -180,5 +180,5 @@ def test_topics_that_cannot_be_created_are_reported_with_a_remedy(
 ) -> None:
     made, _ = maker({}, **{call: code})
     with pytest.raises(error, match=text) as raised:
-        made.make_missing(["a"])
+        made.create_missing(["a"])
     assert type(raised.value) is error

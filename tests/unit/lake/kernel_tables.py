@@ -16,10 +16,10 @@ from airflow_cdc_provider.lake.merge_kernel import (
     FROM_TOMBSTONES,
     INPUT_SCHEMA,
     LIVE,
+    LIVE_STATIC,
     PENDING,
     REMOVE,
     REMOVE_STATIC,
-    STATICS,
     TOMBSTONE,
     MergeKernel,
 )
@@ -39,12 +39,12 @@ class Tables:
     ``duplicates`` has the number of changes of rows of the last merge, and of duplicates among them.
     """
 
-    def __init__(self, model: str, *, statics_apart: bool = False) -> None:
+    def __init__(self, model: str, *, static_columns_table: bool = False) -> None:
         self.model = model
-        self.statics_apart = statics_apart
+        self.static_columns_table = static_columns_table
         self.mirror: dict[bytes, dict[str, Any]] = {}
         self.static_columns: dict[bytes, dict[str, Any]] = {}
-        self.side: list[dict[str, Any]] = []
+        self.tombstones: list[dict[str, Any]] = []
         self.duplicates = 0, 0
 
     def merge(self, pending: Sequence[dict[str, Any]], now: int, **more: Any) -> Counter[int]:
@@ -74,14 +74,18 @@ class Tables:
                     }
                 )
         rows += [
-            {**row, "_from": FROM_TOMBSTONES, "_expires_at": None} for row in self.side if row["key"] in keys
+            {**row, "_from": FROM_TOMBSTONES, "_expires_at": None}
+            for row in self.tombstones
+            if row["key"] in keys
         ]
-        kernel = MergeKernel(self.model, "4.0", COLUMNS, show, now, statics_apart=self.statics_apart, **more)
+        kernel = MergeKernel(
+            self.model, "4.0", COLUMNS, show, now, static_columns_table=self.static_columns_table, **more
+        )
         batch = pa.RecordBatch.from_pylist(rows, schema=INPUT_SCHEMA)
         tables = {
             LIVE: self.mirror,
             REMOVE: self.mirror,
-            STATICS: self.static_columns,
+            LIVE_STATIC: self.static_columns,
             REMOVE_STATIC: self.static_columns,
         }
         added: list[tuple[int, dict[str, Any]]] = []
@@ -97,10 +101,10 @@ class Tables:
                 counts[kind] += 1
                 if kind in (REMOVE, REMOVE_STATIC):
                     del tables[kind][row["_cdc"]["id"]]
-                elif kind in (LIVE, STATICS):
+                elif kind in (LIVE, LIVE_STATIC):
                     added.append((kind, row))
                 elif kind == TOMBSTONE:
-                    self.side.append(row["_cdc_tombstone"])
+                    self.tombstones.append(row["_cdc_tombstone"])
         for kind, row in added:
             assert row["_cdc"]["id"] not in tables[kind], "the row is in the table already"
             tables[kind][row["_cdc"]["id"]] = row

@@ -12,9 +12,9 @@ from airflow_cdc_provider.changes.contribution import CONTRIBUTION_SCHEMA, DELET
 from airflow_cdc_provider.lake.merge_kernel import (
     INPUT_SCHEMA,
     LIVE,
+    LIVE_STATIC,
     REMOVE,
     REMOVE_STATIC,
-    STATICS,
     TOMBSTONE,
 )
 from airflow_cdc_provider.lake.row_fences import RowFences
@@ -127,8 +127,8 @@ def test_cells_merged_in_any_order_and_portions_show_what_the_database_shows(
     """Statics in the rows, or in a table of their own with which the rows are joined."""
     shuffled = data.draw(st.permutations(contributions + contributions[:3]))
     cut = data.draw(st.integers(0, len(shuffled)))
-    for statics_apart, shown in ((False, shown_rows), (True, joined_rows)):
-        tables = Tables("cell", statics_apart=statics_apart)
+    for static_columns_table, shown in ((False, shown_rows), (True, joined_rows)):
+        tables = Tables("cell", static_columns_table=static_columns_table)
 
         tables.merge([c.as_dict() for c in shuffled[:cut]], now=10)
         tables.merge([c.as_dict() for c in shuffled[cut:]], now=10)
@@ -155,31 +155,34 @@ def new_static_columns(*cells: oracle.Cell) -> list[dict[str, Any]]:
 
 def test_change_of_static_columns_writes_no_row_if_they_have_a_separate_table() -> None:
     """The same applies to static columns that start to expire, expire or are deleted."""
-    separate, in_rows = Tables("cell", statics_apart=True), Tables("cell")
+    separate, in_rows = Tables("cell", static_columns_table=True), Tables("cell")
     for tables in (separate, in_rows):
         tables.merge(of_many_rows(oracle.Cell(1, 1, b"x")), now=10)
 
     changed = new_static_columns(oracle.Cell(1, 2, b"y"))
     assert in_rows.merge(changed, now=10) == {LIVE: 50, REMOVE: 50, TOMBSTONE: 1}
-    assert separate.merge(changed, now=10) == {STATICS: 1, REMOVE_STATIC: 1, TOMBSTONE: 1}
+    assert separate.merge(changed, now=10) == {LIVE_STATIC: 1, REMOVE_STATIC: 1, TOMBSTONE: 1}
     assert joined_rows(separate, 10) == shown_rows(in_rows, 10)
     expiring = new_static_columns(oracle.Cell(1, 3, b"z", expiring=True, ttl=10, end=15))
-    assert separate.merge(expiring, now=10) == {STATICS: 1, REMOVE_STATIC: 1, TOMBSTONE: 1}
+    assert separate.merge(expiring, now=10) == {LIVE_STATIC: 1, REMOVE_STATIC: 1, TOMBSTONE: 1}
     assert separate.merge([], now=20) == {REMOVE_STATIC: 1, TOMBSTONE: 1}
     assert not separate.static_columns
     assert len(separate.mirror) == 50
-    assert separate.merge(new_static_columns(oracle.Cell(1, 4, b"z")), now=20) == {STATICS: 1, TOMBSTONE: 1}
+    assert separate.merge(new_static_columns(oracle.Cell(1, 4, b"z")), now=20) == {
+        LIVE_STATIC: 1,
+        TOMBSTONE: 1,
+    }
     assert separate.merge(new_static_columns(oracle.Cell(1, 4, b"z")), now=20) == {}, "existing rows are kept"
 
 
 def test_static_columns_of_a_killed_merge_are_rewritten() -> None:
     """The columns that show them may have been made anew since."""
-    tables = Tables("cell", statics_apart=True)
+    tables = Tables("cell", static_columns_table=True)
     tables.merge(new_static_columns(oracle.Cell(1, 1, b"x")), now=10)
 
     again = tables.merge(new_static_columns(oracle.Cell(1, 1, b"x")), now=10, rewrite_static_columns=True)
 
-    assert again == {STATICS: 1, REMOVE_STATIC: 1}
+    assert again == {LIVE_STATIC: 1, REMOVE_STATIC: 1}
 
 
 @pytest.mark.covers("DSX-CON-04")

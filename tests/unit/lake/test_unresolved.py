@@ -9,11 +9,11 @@ import pyarrow as pa
 import pytest
 
 from airflow_cdc_provider.changes.cell_row import read_cell_row
-from airflow_cdc_provider.changes.cells import MADE_UP_PATH_MARK
+from airflow_cdc_provider.changes.cells import SYNTHETIC_PATH_MARK
 from airflow_cdc_provider.changes.contribution import CONTRIBUTION_SCHEMA
-from airflow_cdc_provider.lake.doubts import settle
 from airflow_cdc_provider.lake.reconcile import reconcile_cells
 from airflow_cdc_provider.lake.reconcile.fully_observed import fully_observed
+from airflow_cdc_provider.lake.unresolved import resolve
 from tests.oracles.cassandra_read_path import Cell, Contribution, Liveness, Reading, Row, write
 
 HELD = Row(Reading(10), cells=(Cell(1, 5, b"a"), Cell(2, 7, b"b")))
@@ -23,7 +23,7 @@ def contribution(row: Row) -> dict[str, Any]:
     return Contribution(b"k", 0, b"\x40c", None, 0, row).as_dict()
 
 
-def settlements(held: Row, shown: Row | None, *side: dict[str, Any]) -> list[dict[str, Any]]:
+def settlements(held: Row, shown: Row | None, *tombstones: dict[str, Any]) -> list[dict[str, Any]]:
     mirror = pa.table(
         {
             "key": pa.array([b"k"], pa.binary()),
@@ -35,8 +35,8 @@ def settlements(held: Row, shown: Row | None, *side: dict[str, Any]) -> list[dic
     batch = pa.RecordBatch.from_pylist(again, schema=CONTRIBUTION_SCHEMA)
     return [
         {**contribution(HELD), "key": s.key, "clustering": s.clustering, "state": s.state}
-        for s in settle(
-            mirror, pa.Table.from_pylist(list(side), CONTRIBUTION_SCHEMA), [batch], now_seconds=50
+        for s in resolve(
+            mirror, pa.Table.from_pylist(list(tombstones), CONTRIBUTION_SCHEMA), [batch], now_seconds=50
         )
     ]
 
@@ -49,7 +49,7 @@ def live(*rows: dict[str, Any]) -> list[set[int]]:
 
 def doubts(*rows: dict[str, Any]) -> set[bytes]:
     table = pa.Table.from_pylist(list(rows), schema=CONTRIBUTION_SCHEMA)
-    return set(reconcile_cells(table, 60).doubtful_keys.to_pylist())
+    return set(reconcile_cells(table, 60).unresolved_keys.to_pylist())
 
 
 def test_row_that_the_source_no_longer_returns_is_deleted() -> None:
@@ -138,13 +138,13 @@ def test_a_row_that_lost_all_cells_and_is_read_without_is_unresolved_only_once(
     above: Contribution | None, known: Liveness | None
 ) -> None:
     """Also under a deletion of the tombstone table, and if the cell is still live in the mirror."""
-    side = [above.as_dict()] if above else []
+    tombstones = [above.as_dict()] if above else []
     for cell in (DEAD, Cell(1, 25, b"unseen")):
         held, shown = Row(Reading(40, known), cells=(cell,)), Row(Reading(50))
-        answers = settlements(held, shown, *side)
+        answers = settlements(held, shown, *tombstones)
 
-        assert doubts(*side, contribution(held), contribution(shown), *answers) == set()
-        assert live(*side, contribution(held), contribution(shown), *answers) == [set()]
+        assert doubts(*tombstones, contribution(held), contribution(shown), *answers) == set()
+        assert live(*tombstones, contribution(held), contribution(shown), *answers) == [set()]
 
 
 def test_a_row_that_lives_by_a_known_liveness_needs_no_cell() -> None:
@@ -154,17 +154,17 @@ def test_a_row_that_lives_by_a_known_liveness_needs_no_cell() -> None:
 
 def test_static_columns_that_the_source_no_longer_returns_are_deleted() -> None:
     static = Row(Reading(10), cells=(Cell(3, 7, b"s"), Cell(4, 8, b"t")))
-    side = Contribution(b"k", 1, b"", None, 0, static).as_dict()
+    tombstones = Contribution(b"k", 1, b"", None, 0, static).as_dict()
     shown = Contribution(b"k", 1, b"", None, 0, Row(Reading(30), cells=(Cell(4, 8, b"t"),))).as_dict()
     batch = pa.RecordBatch.from_pylist([shown], schema=CONTRIBUTION_SCHEMA)
     nothing = pa.table({name: pa.array([], pa.binary()) for name in ("key", "clustering", "state")})
 
-    (answer,) = settle(nothing, pa.Table.from_pylist([side], CONTRIBUTION_SCHEMA), [batch], 50)
+    (answer,) = resolve(nothing, pa.Table.from_pylist([tombstones], CONTRIBUTION_SCHEMA), [batch], 50)
 
     assert (answer.scope, answer.key) == (1, b"k")
-    settled = {**side, "state": answer.state}
+    settled = {**tombstones, "state": answer.state}
     (row,) = reconcile_cells(
-        pa.Table.from_pylist([side, shown, settled], CONTRIBUTION_SCHEMA), 60
+        pa.Table.from_pylist([tombstones, shown, settled], CONTRIBUTION_SCHEMA), 60
     ).live.to_pylist()
     state = read_cell_row(row["static_state"])
     assert {c.column for c in state.cells if not c.flags & 1} == {4}
@@ -189,7 +189,7 @@ def test_elements_of_a_list_are_known_by_write_time_and_value_in_whatever_order(
     """Their paths, by which cells stand in a row, don't sort as the list does; ``c`` is new."""
     elements = zip((b"a", b"b"), LISTED[:2], strict=True)
     held = Row(Liveness(1), cells=tuple(Cell(1, 5, value, path=path) for value, path in elements))
-    paths = [bytes([0] * 7 + [n]) + MADE_UP_PATH_MARK + bytes(3) for n in range(len(shown))]
+    paths = [bytes([0] * 7 + [n]) + SYNTHETIC_PATH_MARK + bytes(3) for n in range(len(shown))]
     cells = tuple(Cell(1, 5, v.encode(), path=p) for v, p in zip(shown, paths, strict=True))
     answers = settlements(held, Row(Reading(30), cells=cells))
     gone = [LISTED.index(cell.path) for answer in answers for cell in read_cell_row(answer["state"]).cells]
@@ -237,14 +237,14 @@ def test_rows_that_are_shown_whole_are_those_without_a_settlement(
         [pa.RecordBatch.from_pylist(again, schema=CONTRIBUTION_SCHEMA)],
         50,
     )
-    found = list(settle(*arguments))
+    found = list(resolve(*arguments))
     passed = []
 
     def none_whole(held: Any, shown: Any, now_seconds: int) -> pa.Array:
         passed.append(sum(fully_observed(held, shown, now_seconds).to_pylist()))
         return pa.array([False] * len(held))
 
-    monkeypatch.setattr("airflow_cdc_provider.lake.doubts.fully_observed", none_whole)
-    assert list(settle(*arguments)) == found
+    monkeypatch.setattr("airflow_cdc_provider.lake.unresolved.fully_observed", none_whole)
+    assert list(resolve(*arguments)) == found
     assert passed[0] > 5
     assert len(found) > 50

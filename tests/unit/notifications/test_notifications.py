@@ -19,7 +19,7 @@ from airflow_cdc_provider.exceptions import ConfigurationError
 from airflow_cdc_provider.notifications.channels import CallbackChannel, FileChannel, LogChannel
 from airflow_cdc_provider.notifications.notification import Notification
 from airflow_cdc_provider.notifications.notifier import Notifier
-from airflow_cdc_provider.notifications.snapshot_events import Happening, ScanStatus, SnapshotEvent
+from airflow_cdc_provider.notifications.snapshot_events import ScanStatus, SnapshotEvent, SnapshotEventKind
 from airflow_cdc_provider.notifications.snapshots import (
     InitialSnapshot,
     incremental_notification,
@@ -67,7 +67,9 @@ class Broken:
         raise RuntimeError("no way either")
 
 
-def happening(kind: Happening, tables: tuple[str, ...] = (), table: str = "", **more: Any) -> SnapshotEvent:
+def happening(
+    kind: SnapshotEventKind, tables: tuple[str, ...] = (), table: str = "", **more: Any
+) -> SnapshotEvent:
     values: dict[str, Any] = {"snapshot": "incremental", "request_id": "ad-hoc-1", "at_us": 7_000, **more}
     return SnapshotEvent(kind, tables=tables, table=table, **values)
 

@@ -16,9 +16,9 @@ from airflow_cdc_provider.hooks.debezium_gauges import emit_debeziums
 from airflow_cdc_provider.jobs.metrics.debezium import metrics_of
 from airflow_cdc_provider.jobs.metrics.incremental import after
 from airflow_cdc_provider.jobs.spec import IncrementalResult, JobResult, OriginResult, SnapshotResult
-from airflow_cdc_provider.notifications.snapshot_events import Happening, SnapshotEvent
+from airflow_cdc_provider.notifications.snapshot_events import SnapshotEvent, SnapshotEventKind
 from airflow_cdc_provider.operators.spark_stage import summary
-from airflow_cdc_provider.sources.stream_numbers import StreamNumbers
+from airflow_cdc_provider.sources.stream_metrics import StreamMetrics
 
 PROPERTIES = {
     "connector.class": "io.debezium.connector.mongodb.MongoDbConnector",
@@ -26,7 +26,7 @@ PROPERTIES = {
     "topic.prefix": "shop",
     "custom.metric.tags": "database=salesdb-streaming,team=inventory",
 }
-STREAM = StreamNumbers(
+STREAM = StreamMetrics(
     connected=True,
     events=100,
     creates=40,
@@ -67,7 +67,11 @@ RESULT = JobResult(
 
 
 def happening(
-    kind: Happening, at_us: int, tables: tuple[str, ...] = ("shop.a", "shop.b"), table: str = "", **more: Any
+    kind: SnapshotEventKind,
+    at_us: int,
+    tables: tuple[str, ...] = ("shop.a", "shop.b"),
+    table: str = "",
+    **more: Any,
 ) -> SnapshotEvent:
     values: dict[str, Any] = {"snapshot": "incremental", "request_id": "ad-hoc-1", **more}
     return SnapshotEvent(kind, tables=tables, table=table, at_us=at_us, **values)
@@ -180,7 +184,7 @@ def test_texts_and_lists_are_in_xcom() -> None:
 
 
 def test_before_the_first_event_times_are_minus_one() -> None:
-    fresh = replace(RESULT, origins=(OriginResult("stream", stream=StreamNumbers()),), snapshot=None)
+    fresh = replace(RESULT, origins=(OriginResult("stream", stream=StreamMetrics()),), snapshot=None)
     found = metrics_of(fresh)
     assert set(found) == {"streaming"}
     assert found["streaming"]["MilliSecondsSinceLastEvent"] == -1

@@ -22,7 +22,7 @@ from airflow_cdc_provider.jobs.spec import (
 from airflow_cdc_provider.operators import metrics
 from airflow_cdc_provider.operators.metrics import emit_failure, emit_metrics, emit_snapshot
 from airflow_cdc_provider.operators.spark_stage import summary
-from airflow_cdc_provider.sources.stream_numbers import StreamNumbers
+from airflow_cdc_provider.sources.stream_metrics import StreamMetrics
 
 CONNECTOR = Connector.from_dict(
     {"name": "shop", "source": {"type": "cassandra", "conn_id": "shop"}, "metric_tags": {"team": "orders"}}
@@ -100,7 +100,7 @@ def test_tables_and_nodes_have_gauges_of_their_own(stats: Recorder) -> None:
 
 @pytest.mark.covers("VIT-RSH-03")
 def test_a_stream_reports_journals_of_reshards(stats: Recorder) -> None:
-    stream = StreamNumbers(journals=2)
+    stream = StreamMetrics(journals=2)
     emit_metrics(CONNECTOR, "sync", JobResult(ok=True, origins=(OriginResult("stream", stream=stream),)))
 
     assert stats.counts["cdc.stream.journals", "stream"] == 2
@@ -110,7 +110,7 @@ def test_a_stream_reports_journals_of_reshards(stats: Recorder) -> None:
 def test_a_stream_reports_whether_it_is_connected_what_it_lost_and_where_it_is(
     stats: Recorder, tmp_path: Path
 ) -> None:
-    stream = StreamNumbers(
+    stream = StreamMetrics(
         connected=True,
         disconnects=3,
         elections=2,
@@ -146,14 +146,16 @@ def test_a_stream_reports_whether_it_is_connected_what_it_lost_and_where_it_is(
 @pytest.mark.covers("DSX-CON-04")
 def test_copies_of_each_table_are_counted_and_so_is_their_part(stats: Recorder) -> None:
     tables = (
-        TableResult("k.a", row_changes=12, copies=9),
+        TableResult("k.a", row_changes=12, replica_duplicates=9),
         TableResult("k.b", row_changes=5),
         TableResult("k.c"),
     )
     nodes = (OriginResult("node-1", latency_p99_seconds=8.0),)
     emit_metrics(CONNECTOR, "sync", JobResult(ok=True, tables=tables, origins=nodes))
-    assert (stats.counts["cdc.row_changes", "k.a"], stats.counts["cdc.copies", "k.a"]) == (12, 9)
-    ratios = {table: value for (name, table), value in stats.gauges.items() if name == "cdc.copies_ratio"}
+    assert (stats.counts["cdc.row_changes", "k.a"], stats.counts["cdc.replica_duplicates", "k.a"]) == (12, 9)
+    ratios = {
+        table: value for (name, table), value in stats.gauges.items() if name == "cdc.replica_duplicate_ratio"
+    }
     assert ratios == {"k.a": 0.75, "k.b": 0.0}
     assert stats.gauges["cdc.origin.latency_p99_seconds", "node-1"] == 8.0
 
@@ -189,16 +191,16 @@ def test_xcom_has_the_snapshot_and_each_node() -> None:
 @pytest.mark.covers("DSX-AGT-05")
 def test_each_node_reports_its_segments_and_of_what_was_skipped(stats: Recorder) -> None:
     segments = SegmentNumbers(7, 4, 6, 1, 8, 5, 9)
-    node = OriginResult("node-1", mutations=40, passed_over={"view": 3}, segments=segments)
+    node = OriginResult("node-1", mutations=40, skipped={"view": 3}, segments=segments)
     emit_metrics(CONNECTOR, "sync", JobResult(ok=True, origins=(node,)))
     assert stats.counts["cdc.origin.mutations", "node-1"] == 40
-    assert stats.counts["cdc.origin.passed_over", "node-1"] == 3
+    assert stats.counts["cdc.origin.skipped", "node-1"] == 3
     assert stats.counts["cdc.origin.segments_read", "node-1"] == 6
-    names = ("seen", "at_once", "waiting", "waiting_max", "kept", "kept_max")
+    names = ("seen", "at_once", "pending", "pending_max", "kept", "kept_max")
     found = [stats.gauges[f"cdc.origin.segments_{name}", "node-1"] for name in names]
     assert found == [7, 4, 1, 8, 5, 9]
     xcom = summary(CONNECTOR, "sync", JobResult(ok=True, origins=(node,)))
-    assert xcom["origins"]["node-1"]["segments"]["waiting"] == 1
+    assert xcom["origins"]["node-1"]["segments"]["pending"] == 1
 
 
 @pytest.mark.covers("CAS-METRIC-04", "DSX-AGT-05")

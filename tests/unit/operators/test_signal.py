@@ -15,7 +15,7 @@ from airflow_cdc_provider.cli import live_commands
 from airflow_cdc_provider.hooks.work_folder import signals_folder
 from airflow_cdc_provider.operators.signal import CdcSignalOperator
 from airflow_cdc_provider.signals.files import FolderChannel
-from airflow_cdc_provider.signals.signal import Arrived, Signal
+from airflow_cdc_provider.signals.signal import ReceivedSignal, Signal
 
 DECLARATION = {"name": "shop", "source": {"type": "mongodb"}}
 CONTEXT: Any = {
@@ -24,7 +24,7 @@ CONTEXT: Any = {
 }
 
 
-def handed_over(work: Path) -> list[Arrived]:
+def handed_over(work: Path) -> list[ReceivedSignal]:
     return list(FolderChannel(signals_folder(str(work), "shop")).receive())
 
 

@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from airflow_cdc_provider.exceptions import ConfigurationError
-from airflow_cdc_provider.pulsar.errors import BrokersAway
+from airflow_cdc_provider.pulsar.errors import BrokersUnavailable
 from airflow_cdc_provider.pulsar.producer import PulsarProducer
 from airflow_cdc_provider.pulsar.settings import ClientSettings
 from tests.unit.pulsar.fake_broker import FakeBroker
@@ -46,7 +46,7 @@ def test_what_is_sent_again_until_it_is_through_is_stored_once_and_in_order(
             broker.dies_after = death
             try:
                 producer_of(broker).send([records(90, schemas)])
-            except BrokersAway:
+            except BrokersUnavailable:
                 continue
         broker.dies_after = None
         producer = producer_of(broker)
@@ -74,6 +74,6 @@ def test_the_token_is_shown_to_the_broker_alone() -> None:
             producer_of(broker, "s3cret").send([records(1)])
         assert broker.tokens == [b"s3cret"]
     assert "s3cret" not in str(error.value)
-    with pytest.raises(BrokersAway) as away:
+    with pytest.raises(BrokersUnavailable) as away:
         producer_of(broker, "s3cret").send([records(1)])
     assert "s3cret" not in str(away.value)

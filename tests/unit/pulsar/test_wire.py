@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from airflow_cdc_provider.exceptions import CommitConflict, ConfigurationError
 from airflow_cdc_provider.pulsar import wire
-from airflow_cdc_provider.pulsar.errors import BrokersAway, error_of
+from airflow_cdc_provider.pulsar.errors import BrokersUnavailable, error_of
 from airflow_cdc_provider.pulsar.producer import partition_of
 from airflow_cdc_provider.pulsar.settings import Address, ClientSettings
 
@@ -61,8 +61,8 @@ def test_keys_choose_partitions_as_javas_clients_do() -> None:
 def test_errors_go_by_number() -> None:
     assert isinstance(error_of(4, "no", "sending"), ConfigurationError)
     assert isinstance(error_of(25, "fenced", "sending"), CommitConflict)
-    assert isinstance(error_of(16, "busy", "sending"), BrokersAway)
-    assert isinstance(error_of(99, "new", "sending"), BrokersAway)
+    assert isinstance(error_of(16, "busy", "sending"), BrokersUnavailable)
+    assert isinstance(error_of(99, "new", "sending"), BrokersUnavailable)
 
 
 def test_a_connection_is_checked_and_its_token_shown_nowhere() -> None:

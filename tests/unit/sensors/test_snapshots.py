@@ -32,7 +32,7 @@ def ran(context: TaskContext, *, remaining: int | None = None, skipped: bool = F
     """Store what a run leaves: which tables it read in full."""
     copies = {f"shop.{name}": {"done": whole, "began_at": BEGAN} for name, whole in done.items()}
     shot = SnapshotResult(tables=2, remaining=remaining) if remaining is not None else None
-    result = JobResult(ok=True, snapshot=shot, snapshot_skipped=skipped, copies=copies)
+    result = JobResult(ok=True, snapshot=shot, snapshot_skipped=skipped, table_snapshots=copies)
     store_result(context, Connector.from_dict(DECLARATION), "sync", result)
 
 

@@ -10,8 +10,8 @@ import pytest
 
 from airflow_cdc_provider.connector import Connector
 from airflow_cdc_provider.exceptions import ConfigurationError
-from airflow_cdc_provider.signals.channels import ChannelPlaces, open_channels
-from airflow_cdc_provider.signals.signal import Arrived, Signal
+from airflow_cdc_provider.signals.channels import ChannelContext, open_channels
+from airflow_cdc_provider.signals.signal import ReceivedSignal, Signal
 
 OWN = f"{__name__}:Mailbox"
 
@@ -24,7 +24,7 @@ class Mailbox:
     def __init__(self, connector: str, settings: Mapping[str, Any]) -> None:
         self.text = f"{connector} {settings['greeting']}"
 
-    def receive(self) -> Sequence[Arrived]:
+    def receive(self) -> Sequence[ReceivedSignal]:
         """Return one signal."""
         return [Signal("1", "log", {"message": self.text}, self.name)]
 
@@ -42,8 +42,8 @@ class Wrong:
         """Do nothing."""
 
 
-def places(folder: Path | None) -> ChannelPlaces:
-    return ChannelPlaces(folder, "file-signals.txt", "shop", {"greeting": "hello"})
+def places(folder: Path | None) -> ChannelContext:
+    return ChannelContext(folder, "file-signals.txt", "shop", {"greeting": "hello"})
 
 
 @pytest.mark.covers("MDB-SIG-02")

@@ -10,7 +10,7 @@ import pytest
 
 from airflow_cdc_provider.exceptions import ConfigurationError
 from airflow_cdc_provider.signals.files import FileChannel, FolderChannel, send
-from airflow_cdc_provider.signals.signal import NoSignal, Signal
+from airflow_cdc_provider.signals.signal import MalformedSignal, Signal
 
 
 def lines(*messages: str) -> str:
@@ -69,7 +69,7 @@ def test_a_folder_gives_signals_in_the_order_in_which_they_were_sent(tmp_path: P
     (folder / "half.part").write_text("{")
     found = channel.receive()
     assert [one.id for one in found] == [*ids, "own", "broken"]
-    assert isinstance(found[-1], NoSignal)
+    assert isinstance(found[-1], MalformedSignal)
     later = send(folder, "log", {})
     channel.done()
     assert [one.id for one in channel.receive()] == [later]

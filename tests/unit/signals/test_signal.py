@@ -8,16 +8,16 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from airflow_cdc_provider.signals.signal import NoSignal, Signal, signal_of, signal_of_text
-from airflow_cdc_provider.signals.wishes import (
+from airflow_cdc_provider.signals.payloads import (
     Condition,
+    InvalidSignal,
     Names,
     SnapshotPayload,
-    Unclear,
     matches,
     read_execute,
     read_stop,
 )
+from airflow_cdc_provider.signals.signal import MalformedSignal, Signal, signal_of, signal_of_text
 
 
 def test_a_signal_has_an_id_of_its_own_or_that_of_its_place() -> None:
@@ -39,7 +39,7 @@ def test_a_signal_has_an_id_of_its_own_or_that_of_its_place() -> None:
 )
 def test_what_is_no_signal_says_why(text: str, reason: str) -> None:
     found = signal_of_text(text, "file", otherwise="line-1")
-    assert isinstance(found, NoSignal)
+    assert isinstance(found, MalformedSignal)
     assert found.id == "line-1"
     assert reason in found.reason
 
@@ -95,7 +95,7 @@ def test_a_snapshot_request_is_read_completely() -> None:
     ],
 )
 def test_a_request_that_is_invalid_says_why(data: dict[str, Any], reason: str) -> None:
-    with pytest.raises(Unclear, match=reason):
+    with pytest.raises(InvalidSignal, match=reason):
         read_execute(data)
 
 
@@ -103,5 +103,5 @@ def test_a_stop_must_say_what_kind_of_snapshot_it_means() -> None:
     assert read_stop({"type": "INCREMENTAL"}) is None
     assert read_stop({"type": "incremental", "data-collections": ["a"]}) == Names(("a",))
     for kind in (None, "blocking"):
-        with pytest.raises(Unclear, match="type must be incremental"):
+        with pytest.raises(InvalidSignal, match="type must be incremental"):
             read_stop({"type": kind})

@@ -16,7 +16,7 @@ import pytest
 from airflow_cdc_provider.exceptions import ConfigurationError, CorruptInput, TransientError
 from airflow_cdc_provider.transfer import stores
 from airflow_cdc_provider.transfer.disposal import CommitLogTransfer, load_transfer
-from airflow_cdc_provider.transfer.errors import tells_loss
+from airflow_cdc_provider.transfer.errors import reports_loss
 from airflow_cdc_provider.transfer.layout import Vanished
 from airflow_cdc_provider.transfer.pace import Pace
 from airflow_cdc_provider.transfer.segments import Segment
@@ -352,7 +352,7 @@ def test_a_segment_that_the_node_drops_before_it_was_completely_copied_is_report
     assert site.transfer(retry_errors=True).run().lost == 0
     assert site.landed()["CommitLog-7-1.log"] == stump["CommitLog-7-1.log"]
     assert site.landed()["CommitLog-7-1_cdc.idx"] == b"128\nCOMPLETED", "capture reads what there is of it"
-    assert tells_loss(FolderStore(site.errors), "CommitLog-7-1.log"), "so that new snapshots are taken"
+    assert reports_loss(FolderStore(site.errors), "CommitLog-7-1.log"), "so that new snapshots are taken"
 
 
 @pytest.mark.parametrize("last_step", ["WholeSegments.bring", "Transfer._note"])

@@ -18,7 +18,7 @@ from airflow_cdc_provider.changes import record
 from airflow_cdc_provider.changes.contribution import CONTRIBUTION_SCHEMA
 from airflow_cdc_provider.changes.fence import Fence
 from airflow_cdc_provider.jobs.events.cassandra.row_states import rows_before
-from airflow_cdc_provider.sources.cassandra.debezium.kept_rows import KeptRowDecoder
+from airflow_cdc_provider.sources.cassandra.debezium.mirror_rows import MirrorRowDecoder
 from airflow_cdc_provider.sources.cql.codec import CqlCodec
 
 _OF_THE_MIRROR: Final = -1
@@ -63,7 +63,7 @@ class RowsBefore:
     def __init__(
         self,
         codec: CqlCodec,
-        decoder: KeptRowDecoder,
+        decoder: MirrorRowDecoder,
         records: pa.RecordBatch,
         fences: tuple[Fence, ...],
         known: Known | None,

@@ -35,16 +35,18 @@ from airflow_cdc_provider.jobs.events.cassandra.records import (
 )
 from airflow_cdc_provider.jobs.events.cassandra.reread_rows import as_read, last_of_each_row
 from airflow_cdc_provider.jobs.events.cassandra.row_states import row_states
-from airflow_cdc_provider.jobs.events.damage import Damage
-from airflow_cdc_provider.jobs.events.made import Made
+from airflow_cdc_provider.jobs.events.event_batches import EventBatch
 from airflow_cdc_provider.jobs.events.order import EVENT_BITS, event_order
+from airflow_cdc_provider.jobs.events.skipped_records import SkippedRecords
 from airflow_cdc_provider.jobs.topics.settings import encoded_events, topics_of
 from airflow_cdc_provider.sources.cassandra.codec import CassandraCodec
 from airflow_cdc_provider.sources.cassandra.datastax.rows import RowDecoder
 from airflow_cdc_provider.sources.cql.schema import TableSchema
 
 
-def whole_rows(settings: EventSettings, batches: Iterable[Numbered], damage: Damage) -> Iterator[Made]:
+def whole_rows(
+    settings: EventSettings, batches: Iterable[Numbered], skipped: SkippedRecords
+) -> Iterator[EventBatch]:
     """Build the row after each change, once per write that several nodes logged; or each row as it is now.
 
     Rows after changes are built in memory from all records: the last change may affect the first row. Rows
@@ -65,18 +67,20 @@ def whole_rows(settings: EventSettings, batches: Iterable[Numbered], damage: Dam
         )
     if settings.by_batch and connector.publish.cassandra.reread:
         for _, of_batch in groupby(batches, itemgetter(0)):
-            yield from _whole_rows(settings, of_batch, damage)
+            yield from _whole_rows(settings, of_batch, skipped)
     else:
-        yield from _whole_rows(settings, batches, damage)
+        yield from _whole_rows(settings, batches, skipped)
 
 
-def _whole_rows(settings: EventSettings, batches: Iterable[Numbered], damage: Damage) -> Iterator[Made]:
+def _whole_rows(
+    settings: EventSettings, batches: Iterable[Numbered], skipped: SkippedRecords
+) -> Iterator[EventBatch]:
     connector, source = settings.connector, settings.source
     excluded = excluded_columns(connector, source)
     former = {schema.id for schema in source.former_tables()}
     records, numbers = all_records(batches)
     records = records.combine_chunks()
-    damage.skipped["t"] += count_truncations(records["kind"])
+    skipped.by_kind["t"] += count_truncations(records["kind"])
     table_ids = table_ids_of(records, source)
     rows: list[np.ndarray] = []
     parts: list[pa.RecordBatch] = []
@@ -86,7 +90,7 @@ def _whole_rows(settings: EventSettings, batches: Iterable[Numbered], damage: Da
             continue
         codec = source.codec_of(schema)
         left_out = whole_columns(excluded_of(schema, excluded, former=schema.id in former))
-        states, positions = _states(settings, codec, records, ours, damage)
+        states, positions = _states(settings, codec, records, ours, skipped)
         if connector.publish.cassandra.reread:
             dropped = schema.id in former
             groups = numbers if settings.by_batch else np.zeros_like(numbers)
@@ -107,7 +111,7 @@ def _whole_rows(settings: EventSettings, batches: Iterable[Numbered], damage: Da
         ordered = in_order(parts, np.concatenate(rows))
         of_batch = numbers[np.sort(np.concatenate(rows)) >> EVENT_BITS]
         for start, end in runs_of(of_batch):
-            yield Made(int(of_batch[start]), ordered.slice(start, end - start))
+            yield EventBatch(int(of_batch[start]), ordered.slice(start, end - start))
 
 
 def envelope_options(
@@ -125,13 +129,13 @@ def envelope_options(
 
 
 def _states(
-    settings: EventSettings, codec: CassandraCodec, records: pa.Table, ours: pa.Array, damage: Damage
+    settings: EventSettings, codec: CassandraCodec, records: pa.Table, ours: pa.Array, skipped: SkippedRecords
 ) -> tuple[pa.RecordBatch, np.ndarray]:
     """Return the states of a table's rows after each change, and numbers that order all tables' events."""
     fences = fences_of(records.filter(pc.equal(records["source_table"], codec.table)), codec.schema.id)
     changes, numbers = data_of(records, ours)
     decoded = codec.decode(changes, fences)
-    note(codec.table, changes, decoded.undecodable, decoded.reasons, damage)
+    note(codec.table, changes, decoded.undecodable, decoded.reasons, skipped)
     of_change = np.asarray(decoded.rows, np.int64)
     contributions = pa.Table.from_batches([decoded.contributions], CONTRIBUTION_SCHEMA)
     states = row_states(
@@ -142,7 +146,7 @@ def _states(
         clustered=bool(codec.schema.clustering),
     )
     duplicates = replica_duplicates(decoded.contributions, of_change, changes.num_rows)
-    damage.skipped["replica duplicate"] += int(np.count_nonzero(duplicates))
+    skipped.by_kind["replica duplicate"] += int(np.count_nonzero(duplicates))
     latest = np.full(changes.num_rows, np.iinfo(np.int64).min)
     np.maximum.at(latest, of_change, latest_times(decoded.contributions["state"]))
     change = states["change"].to_numpy()

@@ -29,8 +29,8 @@ from airflow_cdc_provider.jobs.events.cassandra.records import (
     selected_changes,
     table_ids_of,
 )
-from airflow_cdc_provider.jobs.events.damage import Damage
-from airflow_cdc_provider.jobs.events.made import Made
+from airflow_cdc_provider.jobs.events.event_batches import EventBatch
+from airflow_cdc_provider.jobs.events.skipped_records import SkippedRecords
 from airflow_cdc_provider.jobs.topics.settings import encoded_events, topics_of, without_skipped
 from airflow_cdc_provider.sources.cassandra.debezium.events import EventDecoder
 from airflow_cdc_provider.sources.cassandra.debezium.types import EventTypes
@@ -40,18 +40,18 @@ from airflow_cdc_provider.sources.converters import (
 )
 
 
-def made_of_records(
+def build_events(
     settings: EventSettings,
     batches: Iterable[Numbered],
-    damage: Damage,
+    skipped: SkippedRecords,
     earlier: Iterable[pa.RecordBatch] = (),
-) -> Iterator[Made]:
+) -> Iterator[EventBatch]:
     """Build the records of events, in the order of their source records or of their write times.
 
     Args:
         settings: The settings of events.
         batches: Records in order; kinds other than changes, snapshot rows and truncations have no events.
-        damage: Collects skipped records.
+        skipped: Collects skipped records.
         earlier: Records of earlier batches, without numbers, for the field ``before``; they have no events
             here.
 
@@ -61,19 +61,19 @@ def made_of_records(
 
     Raises:
         ConfigurationError: The declaration doesn't match the tables.
-        CorruptInput: A record can't be decoded and ``damage`` is strict.
+        CorruptInput: A record can't be decoded and ``skipped`` is strict.
     """
     if settings.connector.publish.envelope == "datastax":
-        return whole_rows(settings, batches, damage)
-    return _cells_of_rows(settings, batches, damage, earlier)
+        return whole_rows(settings, batches, skipped)
+    return _cells_of_rows(settings, batches, skipped, earlier)
 
 
 def _cells_of_rows(
     settings: EventSettings,
     batches: Iterable[Numbered],
-    damage: Damage,
+    skipped: SkippedRecords,
     earlier: Iterable[pa.RecordBatch],
-) -> Iterator[Made]:
+) -> Iterator[EventBatch]:
     """Build the events of each update's rows."""
     connector, source = settings.connector, settings.source
     excluded = excluded_columns(connector, source)
@@ -100,7 +100,7 @@ def _cells_of_rows(
         start, end = end, end + batch.num_rows
         selected = grouping.selected[start:end] if grouping else None
         kinds = batch["kind"] if selected is None else batch["kind"].filter(selected)
-        damage.skipped["t"] += count_truncations(kinds)
+        skipped.by_kind["t"] += count_truncations(kinds)
         rows: list[np.ndarray] = []
         parts: list[pa.RecordBatch] = []
         table_ids = table_ids_of(batch, source)
@@ -114,8 +114,8 @@ def _cells_of_rows(
             decoder = decoders[table_id]
             decoded = decoder.decode(part)
             schema = decoder.schema
-            note(schema.full_name, part, decoded.undecodable, decoded.reasons, damage)
-            events = without_skipped(decoded.events, connector, damage.skipped)
+            note(schema.full_name, part, decoded.undecodable, decoded.reasons, skipped)
+            events = without_skipped(decoded.events, connector, skipped.by_kind)
             if events.num_rows:
                 if grouping and choices.before:
                     before = grouping.before(table_id, events, start + indexes, part["key"])
@@ -132,7 +132,7 @@ def _cells_of_rows(
                 rows.append(indexes[events["row"].take(records["row"]).to_numpy()])
                 parts.append(records)
         if parts:
-            yield Made(number, in_order(parts, np.concatenate(rows)))
+            yield EventBatch(number, in_order(parts, np.concatenate(rows)))
 
 
 def envelope_options(

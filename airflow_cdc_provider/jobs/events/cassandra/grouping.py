@@ -20,7 +20,7 @@ from airflow_cdc_provider.jobs.events.cassandra.records import (
     runs_of,
     table_ids_of,
 )
-from airflow_cdc_provider.sources.cassandra.debezium.kept_rows import KeptRowDecoder
+from airflow_cdc_provider.sources.cassandra.debezium.mirror_rows import MirrorRowDecoder
 from airflow_cdc_provider.sources.cassandra.debezium.types import EventTypes
 from airflow_cdc_provider.sources.converters import (
     Converter,
@@ -67,7 +67,7 @@ class Grouping:
             self._numbers[numbers] = np.arange(len(numbers))
             known = settings.known_of(schema.full_name, keys_of(changes))
             codec = source.codec_of(schema, known.memory if known else None)
-            decoder = KeptRowDecoder(codec.schema, types, converters)
+            decoder = MirrorRowDecoder(codec.schema, types, converters)
             ours = self._records.filter(pc.equal(self._records["source_table"], schema.full_name))
             self._befores[table_id] = RowsBefore(codec, decoder, changes, fences_of(ours, schema.id), known)
 

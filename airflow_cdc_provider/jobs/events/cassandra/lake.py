@@ -14,10 +14,10 @@ from airflow_cdc_provider.changes.contribution import CONTRIBUTION_SCHEMA
 from airflow_cdc_provider.exceptions import ConfigurationError
 from airflow_cdc_provider.jobs.context import JobContext, log
 from airflow_cdc_provider.jobs.events.cassandra.before_images import Known
-from airflow_cdc_provider.jobs.events.cassandra.events import made_of_records
+from airflow_cdc_provider.jobs.events.cassandra.events import build_events
 from airflow_cdc_provider.jobs.events.cassandra.records import EventSettings, Numbered, cluster_of
-from airflow_cdc_provider.jobs.events.damage import Damage
-from airflow_cdc_provider.jobs.events.made import Made, Wanted
+from airflow_cdc_provider.jobs.events.event_batches import EventBatch, EventRequest
+from airflow_cdc_provider.jobs.events.skipped_records import SkippedRecords
 from airflow_cdc_provider.jobs.events.sliced import Sliced, runs_of_batches
 from airflow_cdc_provider.jobs.spark.read import Paced, Reader
 from airflow_cdc_provider.sources.cassandra.source import CassandraSource
@@ -30,16 +30,18 @@ _ROWS_AT_ONCE: Final = 10_000
 _ROWS_PER_READ: Final = 200_000
 
 
-def captured_records(context: JobContext, request: Wanted, damage: Damage) -> Iterator[Made]:
+def captured_records(
+    context: JobContext, request: EventRequest, skipped: SkippedRecords
+) -> Iterator[EventBatch]:
     """Build the records of batches, oldest first.
 
     Args:
         context: The job; with tables in its spec only theirs.
         request: The events to build.
-        damage: Collects skipped records.
+        skipped: Collects skipped records.
 
     Raises:
-        CorruptInput: A record can't be decoded and ``damage`` is strict.
+        CorruptInput: A record can't be decoded and ``skipped`` is strict.
         ConfigurationError: Whole rows are requested for a part of the batches.
         TransientError: Rows must be read again and the source doesn't respond.
     """
@@ -68,7 +70,7 @@ def captured_records(context: JobContext, request: Wanted, damage: Damage) -> It
     if publish.cassandra.before:
         earlier = (batch for _, batch in _records(context, 0, after))
         settings = replace(settings, known_of=partial(_known, context, after))
-    yield from made_of_records(settings, _records(context, after, request.through), damage, earlier)
+    yield from build_events(settings, _records(context, after, request.through), skipped, earlier)
 
 
 @dataclass(frozen=True)
@@ -81,12 +83,14 @@ class CassandraSlice:
 
     settings: EventSettings
 
-    def __call__(self, rows: Iterator[pa.RecordBatch], request: Wanted, damage: Damage) -> Iterator[Made]:
+    def __call__(
+        self, rows: Iterator[pa.RecordBatch], request: EventRequest, skipped: SkippedRecords
+    ) -> Iterator[EventBatch]:
         """Build the events; see :class:`~.sliced.SliceBuilder`."""
         settings = replace(self.settings, now_ns=request.now_ns, registrar=request.registrar)
         runs = (run for batch in rows for run in runs_of_batches(batch))
         numbered = ((number, run.drop_columns(["batch"])) for number, run in runs)
-        return made_of_records(settings, numbered, damage)
+        return build_events(settings, numbered, skipped)
 
 
 def sliced_records(context: JobContext, after: int, through: int) -> Sliced:
@@ -96,9 +100,7 @@ def sliced_records(context: JobContext, after: int, through: int) -> Sliced:
     source = context.source
     assert isinstance(source, CassandraSource)
     context.learn()
-    settings = EventSettings(
-        context.connector, source.that_asks_nobody(), cluster_of(source), 0, by_batch=True
-    )
+    settings = EventSettings(context.connector, source.detached(), cluster_of(source), 0, by_batch=True)
     rows = _rows(context, after, through)
     return Sliced(
         rows,
@@ -134,7 +136,7 @@ def _known(context: JobContext, after: int, table: str, keys: pa.Array) -> Known
         mirror.rows(state)
         .where("state IS NOT NULL")
         .select(*names)
-        .unionByName(mirror.remembered().select(*names))
+        .unionByName(mirror.tombstone_rows().select(*names))
     )
     found = both.join(broadcast_keys, "key", "left_semi").select(*names).toArrow().cast(CONTRIBUTION_SCHEMA)
     return Known(found, state.fences, state.memory)

@@ -16,10 +16,10 @@ from airflow_cdc_provider.events.transforms.pieces import Piece
 from airflow_cdc_provider.jobs.context import JobContext
 from airflow_cdc_provider.jobs.events.cassandra.events import envelope_options
 from airflow_cdc_provider.jobs.events.cassandra.records import cluster_of, excluded_columns
-from airflow_cdc_provider.jobs.events.damage import Damage
 from airflow_cdc_provider.jobs.events.merged_cells import MergedCells
+from airflow_cdc_provider.jobs.events.skipped_records import SkippedRecords
 from airflow_cdc_provider.jobs.topics.settings import encoded_events, without_skipped
-from airflow_cdc_provider.sources.cassandra.debezium.kept_rows import KeptRowDecoder
+from airflow_cdc_provider.sources.cassandra.debezium.mirror_rows import MirrorRowDecoder
 from airflow_cdc_provider.sources.cassandra.debezium.types import EventTypes
 from airflow_cdc_provider.sources.cassandra.source import CassandraSource
 from airflow_cdc_provider.sources.converters import load_converters, require_columns
@@ -49,12 +49,12 @@ class CassandraCells:
         return self.cells.columns
 
     @property
-    def statics_apart(self) -> bool:
+    def static_columns_table(self) -> bool:
         """Static columns have separate events."""
         return True
 
-    def maker(
-        self, now_ns: int, registrar: Registrar | None, damage: Damage
+    def builder(
+        self, now_ns: int, registrar: Registrar | None, skipped: SkippedRecords
     ) -> Callable[[pa.RecordBatch], pa.RecordBatch]:
         """Return a function that builds records of rows."""
         connector, source = self.cells.context.connector, self.cells.context.source
@@ -64,7 +64,7 @@ class CassandraCells:
         known = [source.schemas.tables[name] for name in source.tables()]
         require_columns(converters, [f"{one.full_name}.{c.name}" for one in known for c in one.columns])
         types = EventTypes(choices.decimals, choices.varints, choices.frozen)
-        decoder = KeptRowDecoder(schema, types, converters)
+        decoder = MirrorRowDecoder(schema, types, converters)
         excluded = excluded_columns(connector, source)[schema.full_name]
         options = envelope_options(connector, cluster_of(source), now_ns, excluded)
 
@@ -76,7 +76,7 @@ class CassandraCells:
             pieces = []
             for static, chosen in ((False, pc.invert(statics)), (True, statics)):
                 events = decoder.merged_rows(states.filter(chosen), static=static)
-                events = without_skipped(events, connector, damage.skipped)
+                events = without_skipped(events, connector, skipped.by_kind)
                 if events.num_rows:
                     places = np.flatnonzero(chosen)[events["row"].to_numpy()]
                     envelope = cassandra_envelope.build(events, schema.keyspace, schema.name, options)

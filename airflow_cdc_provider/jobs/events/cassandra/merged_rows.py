@@ -21,8 +21,8 @@ from airflow_cdc_provider.events.transforms.pieces import Piece
 from airflow_cdc_provider.jobs.context import JobContext
 from airflow_cdc_provider.jobs.events.cassandra.datastax_rows import whole_columns
 from airflow_cdc_provider.jobs.events.cassandra.records import excluded_columns
-from airflow_cdc_provider.jobs.events.damage import Damage
 from airflow_cdc_provider.jobs.events.known_statics import known_statics
+from airflow_cdc_provider.jobs.events.skipped_records import SkippedRecords
 from airflow_cdc_provider.jobs.topics.settings import encoded_events, topics_of
 from airflow_cdc_provider.lake.row_changes import DELETE
 from airflow_cdc_provider.sources.cassandra.codec import CassandraCodec
@@ -66,15 +66,15 @@ class CassandraRows:
         return tuple(column.name for column in self.codec.schema.static)
 
     @property
-    def statics_apart(self) -> bool:
+    def static_columns_table(self) -> bool:
         """A whole row includes the static columns of its partition."""
         return False
 
-    def maker(
-        self, now_ns: int, registrar: Registrar | None, damage: Damage
+    def builder(
+        self, now_ns: int, registrar: Registrar | None, skipped: SkippedRecords
     ) -> Callable[[pa.RecordBatch], pa.RecordBatch]:
         """Return a function that builds records of rows."""
-        del damage  # changes that a merge could not decode aren't in the mirror
+        del skipped  # changes that a merge could not decode aren't in the mirror
         connector, source = self.context.connector, self.context.source
         assert isinstance(source, CassandraSource)
         schema, choices = self.codec.schema, connector.publish.cassandra

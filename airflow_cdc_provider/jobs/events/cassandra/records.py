@@ -18,7 +18,7 @@ from airflow_cdc_provider.events.framing import Registrar
 from airflow_cdc_provider.exceptions import ConfigurationError
 from airflow_cdc_provider.jobs.events.cassandra.before_images import KnownOf, nothing_known
 from airflow_cdc_provider.jobs.events.cassandra.reread_rows import ReadAgain
-from airflow_cdc_provider.jobs.events.damage import Damage
+from airflow_cdc_provider.jobs.events.skipped_records import SkippedRecords
 from airflow_cdc_provider.sources.cassandra.payload import Position
 from airflow_cdc_provider.sources.cassandra.source import CassandraSource
 from airflow_cdc_provider.sources.cql.schema import TableSchema
@@ -154,7 +154,11 @@ def fences_of(records: pa.Table, table_id: str = "") -> tuple[Fence, ...]:
 
 
 def note(
-    table: str, part: pa.RecordBatch, undecodable: Sequence[int], reasons: Sequence[str], damage: Damage
+    table: str,
+    part: pa.RecordBatch,
+    undecodable: Sequence[int],
+    reasons: Sequence[str],
+    skipped: SkippedRecords,
 ) -> None:
     """Collect changes that could not be decoded.
 
@@ -163,14 +167,14 @@ def note(
         part: Batch of ``CHANGE_SCHEMA``.
         undecodable: Indexes of rows that could not be decoded.
         reasons: The reason for each of them.
-        damage: Collects them.
+        skipped: Collects them.
 
     Raises:
-        CorruptInput: ``damage`` is strict.
+        CorruptInput: ``skipped`` is strict.
     """
     for row, reason in zip(undecodable, reasons, strict=True):
         position = describe_position(part["origin"][row].as_py(), part["position"][row].as_py())
-        damage.add(f"{table}, {position}", reason)
+        skipped.add(f"{table}, {position}", reason)
 
 
 def describe_position(origin: str, position: bytes) -> str:

@@ -158,7 +158,7 @@ def _play(
         touching_now = pa.concat_tables([touching.drop_columns("name"), part])
         after = reconcile_cells(_current(touching_now), now_seconds, rules)
         yield _Round(indexes, part, before.drop_columns("name"), after)
-        known = pa.concat_tables([others, _named(after.side), _named(_as_contributions(after.live))])
+        known = pa.concat_tables([others, _named(after.tombstones), _named(_as_contributions(after.live))])
         live = pa.concat_tables([resting, _named(after.live)])
         if number % _COMBINE_EVERY == 0:
             known, live = known.combine_chunks(), live.combine_chunks()

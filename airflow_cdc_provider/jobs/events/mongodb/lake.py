@@ -27,9 +27,9 @@ from airflow_cdc_provider.changes import record
 from airflow_cdc_provider.connector import Connector
 from airflow_cdc_provider.events.transactions import OpenTransaction
 from airflow_cdc_provider.jobs.context import JobContext
-from airflow_cdc_provider.jobs.events.damage import Damage
-from airflow_cdc_provider.jobs.events.made import Made, Wanted
+from airflow_cdc_provider.jobs.events.event_batches import EventBatch, EventRequest
 from airflow_cdc_provider.jobs.events.mongodb.records import MongodbRecords, selector
+from airflow_cdc_provider.jobs.events.skipped_records import SkippedRecords
 from airflow_cdc_provider.jobs.events.sliced import Sliced
 from airflow_cdc_provider.sources.mongodb import events as mongodb_events
 from airflow_cdc_provider.sources.mongodb.options import MongodbOptions
@@ -52,32 +52,34 @@ _RANGE_BYTES: Final = 4
 _SECTION_TYPE: Final = "struct<batch: bigint, is_changes: boolean, table: string, range: binary>"
 
 
-def captured_records(context: JobContext, request: Wanted, damage: Damage) -> Iterator[Made]:
+def captured_records(
+    context: JobContext, request: EventRequest, skipped: SkippedRecords
+) -> Iterator[EventBatch]:
     """Build the records of batches, oldest first.
 
     Args:
         context: The job; with tables in its spec only theirs.
         request: The events to build. With transaction metadata, earlier batches are read, too, to find the
             open transaction, unless ``state`` has it.
-        damage: Collects skipped records.
+        skipped: Collects skipped records.
 
     Yields:
         Records of some thousands of events at a time.
 
     Raises:
-        CorruptInput: A record can't be decoded and ``damage`` is strict.
+        CorruptInput: A record can't be decoded and ``skipped`` is strict.
     """
     connector = context.connector
     publish = connector.publish
-    builder = MongodbRecords(connector, request.now_ns, damage.skipped, registrar=request.registrar)
+    builder = MongodbRecords(connector, request.now_ns, skipped.by_kind, registrar=request.registrar)
     if request.state:
         builder.open = OpenTransaction.from_json(request.state)
     elif request.state is None and request.after and publish.transactions:
         earlier = MongodbRecords(connector, request.now_ns)
         for piece in _pieces(context, 0, request.after):
-            earlier.skip(_decode(earlier, piece, Damage(strict=False)))
+            earlier.skip(_decode(earlier, piece, SkippedRecords(strict=False)))
         builder.open = earlier.open
-    yield from _build(builder, _pieces(context, request.after, request.through), damage)
+    yield from _build(builder, _pieces(context, request.after, request.through), skipped)
 
 
 def sliced_records(context: JobContext, after: int, through: int) -> Sliced:
@@ -117,26 +119,30 @@ class MongodbSlice:
     connector: Connector
     lasts: frozenset[tuple[int, bytes]] = frozenset()
 
-    def __call__(self, rows: Iterator[pa.RecordBatch], request: Wanted, damage: Damage) -> Iterator[Made]:
+    def __call__(
+        self, rows: Iterator[pa.RecordBatch], request: EventRequest, skipped: SkippedRecords
+    ) -> Iterator[EventBatch]:
         """Build the events; see :class:`~.sliced.SliceBuilder`."""
-        builder = MongodbRecords(self.connector, request.now_ns, damage.skipped, registrar=request.registrar)
+        builder = MongodbRecords(self.connector, request.now_ns, skipped.by_kind, registrar=request.registrar)
         pieces = (piece for batch in rows if batch.num_rows for piece in _runs(batch))
-        return _build(builder, map(self._with_end, pieces), damage)
+        return _build(builder, map(self._with_end, pieces), skipped)
 
     def _with_end(self, piece: _Piece) -> _Piece:
         ends = (piece.batch, piece.rows["position"][-1].as_py()) in self.lasts
         return replace(piece, ends_snapshot=ends)
 
 
-def _build(builder: MongodbRecords, pieces: Iterable[_Piece], damage: Damage) -> Iterator[Made]:
+def _build(
+    builder: MongodbRecords, pieces: Iterable[_Piece], skipped: SkippedRecords
+) -> Iterator[EventBatch]:
     """Build the records of successive pieces."""
     tracks = builder.connector.publish.transactions
     for piece in pieces:
         if piece.kind == record.QUARANTINE:
             for row, reason in enumerate(piece.rows["reason"].to_pylist()):
-                damage.add(piece.position(row), reason or "it was quarantined")
+                skipped.add(piece.position(row), reason or "it was quarantined")
             continue
-        events = _decode(builder, piece, damage)
+        events = _decode(builder, piece, skipped)
         schema_changes = _schema_changes(builder.connector, piece)
         if not events.num_rows and not (schema_changes is not None and schema_changes.num_rows):
             continue
@@ -147,8 +153,8 @@ def _build(builder: MongodbRecords, pieces: Iterable[_Piece], damage: Damage) ->
             schema_changes=schema_changes,
         )
         for row, reason in sorted(reasons.items()):
-            damage.add(piece.position(row), reason)
-        yield Made(piece.batch, records, builder.open.to_json() if tracks else "")
+            skipped.add(piece.position(row), reason)
+        yield EventBatch(piece.batch, records, builder.open.to_json() if tracks else "")
 
 
 @dataclass(frozen=True)
@@ -177,7 +183,7 @@ class _Piece:
         return f"{table or 'the stream'} at {position.hex()}"
 
 
-def _decode(builder: MongodbRecords, piece: _Piece, damage: Damage) -> pa.RecordBatch:
+def _decode(builder: MongodbRecords, piece: _Piece, skipped: SkippedRecords) -> pa.RecordBatch:
     """Decode changes, or rows of a snapshot."""
     options = builder.connector.source
     assert isinstance(options, MongodbOptions)
@@ -192,7 +198,7 @@ def _decode(builder: MongodbRecords, piece: _Piece, damage: Damage) -> pa.Record
             payloads, full_document=options.full_document, pre_images=options.pre_images, form=builder.form()
         )
     for row, reason in zip(decoded.undecodable, decoded.reasons, strict=True):
-        damage.add(piece.position(row), reason)
+        skipped.add(piece.position(row), reason)
     return decoded.events
 
 

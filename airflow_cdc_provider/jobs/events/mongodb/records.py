@@ -83,7 +83,7 @@ class MongodbRecords:
             tuple(name.strip() for name in shard_key.split(",") if name.strip()),
             FieldRules(field_rules(own.exclude_fields, own.rename_fields)),
             publish.unwrap.enabled or publish.outbox.enabled,
-            own.token_header,
+            own.resume_token_header,
         )
 
     def records(

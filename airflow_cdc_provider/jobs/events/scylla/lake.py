@@ -14,32 +14,34 @@ import pyarrow as pa
 from airflow_cdc_provider.changes import record
 from airflow_cdc_provider.connector import Connector
 from airflow_cdc_provider.jobs.context import JobContext
-from airflow_cdc_provider.jobs.events.damage import Damage
-from airflow_cdc_provider.jobs.events.made import Made, Wanted
+from airflow_cdc_provider.jobs.events.event_batches import EventBatch, EventRequest
 from airflow_cdc_provider.jobs.events.scylla.records import ScyllaRecords
+from airflow_cdc_provider.jobs.events.skipped_records import SkippedRecords
 from airflow_cdc_provider.jobs.events.sliced import Sliced, runs_of_batches
 from airflow_cdc_provider.sources.scylla.event_tables import LogSchemas
 
 _ROWS_AT_ONCE = 10_000
 
 
-def captured_records(context: JobContext, request: Wanted, damage: Damage) -> Iterator[Made]:
+def captured_records(
+    context: JobContext, request: EventRequest, skipped: SkippedRecords
+) -> Iterator[EventBatch]:
     """Build the records of batches, oldest first.
 
     Args:
         context: The job; with tables in its spec only theirs.
         request: The events to build.
-        damage: Collects skipped records.
+        skipped: Collects skipped records.
 
     Yields:
         Records of some thousands of events at a time.
 
     Raises:
-        CorruptInput: A record can't be decoded and ``damage`` is strict.
+        CorruptInput: A record can't be decoded and ``skipped`` is strict.
     """
     after, through = request.after, request.through
     builder = ScyllaRecords(
-        context.connector, request.now_ns, schemas_of(context, through), damage, request.registrar
+        context.connector, request.now_ns, schemas_of(context, through), skipped, request.registrar
     )
     tables = context.tables() if context.spec.tables else None
     rows = context.changes.pending(after, through, tables=tables, kinds=record.DATA_KINDS)
@@ -49,7 +51,7 @@ def captured_records(context: JobContext, request: Wanted, damage: Damage) -> It
         ordered = chosen.orderBy("source_table", "origin", "position")
         found = ordered.select(*record.CHANGE_SCHEMA.names).toArrow().cast(record.CHANGE_SCHEMA)
         for batch in found.to_batches(max_chunksize=_ROWS_AT_ONCE):
-            yield Made(number, builder.made(batch))
+            yield EventBatch(number, builder.build(batch))
 
 
 @dataclass(frozen=True)
@@ -64,12 +66,14 @@ class ScyllaSlice:
     connector: Connector
     schemas: LogSchemas
 
-    def __call__(self, rows: Iterator[pa.RecordBatch], request: Wanted, damage: Damage) -> Iterator[Made]:
+    def __call__(
+        self, rows: Iterator[pa.RecordBatch], request: EventRequest, skipped: SkippedRecords
+    ) -> Iterator[EventBatch]:
         """Build the events; see :class:`~.sliced.SliceBuilder`."""
-        builder = ScyllaRecords(self.connector, request.now_ns, self.schemas, damage, request.registrar)
+        builder = ScyllaRecords(self.connector, request.now_ns, self.schemas, skipped, request.registrar)
         for batch in rows:
             for number, run in runs_of_batches(batch):
-                yield Made(number, builder.made(run.drop_columns(["batch"])))
+                yield EventBatch(number, builder.build(run.drop_columns(["batch"])))
 
 
 def sliced_records(context: JobContext, after: int, through: int) -> Sliced:

@@ -9,10 +9,10 @@ import pyarrow as pa
 
 from airflow_cdc_provider.events.framing import Registrar
 from airflow_cdc_provider.jobs.context import JobContext
-from airflow_cdc_provider.jobs.events.damage import Damage
 from airflow_cdc_provider.jobs.events.merged_cells import MergedCells
 from airflow_cdc_provider.jobs.events.scylla.lake import schemas_of
 from airflow_cdc_provider.jobs.events.scylla.records import ScyllaRecords
+from airflow_cdc_provider.jobs.events.skipped_records import SkippedRecords
 from airflow_cdc_provider.sources.scylla.event_tables import LogSchemas
 
 
@@ -39,16 +39,16 @@ class ScyllaRows:
         return self.cells.columns
 
     @property
-    def statics_apart(self) -> bool:
+    def static_columns_table(self) -> bool:
         """Static columns have separate events."""
         return True
 
-    def maker(
-        self, now_ns: int, registrar: Registrar | None, damage: Damage
+    def builder(
+        self, now_ns: int, registrar: Registrar | None, skipped: SkippedRecords
     ) -> Callable[[pa.RecordBatch], pa.RecordBatch]:
         """Return a function that builds records of rows."""
         codec = self.cells.codec
-        records = ScyllaRecords(self.cells.context.connector, now_ns, self.schemas, damage, registrar)
+        records = ScyllaRecords(self.cells.context.connector, now_ns, self.schemas, skipped, registrar)
         names = [column.name for column in codec.schema.regular]
         log = self.schemas.of_row(codec.table, "", names, static=False, read_us=now_ns // 1000)
 

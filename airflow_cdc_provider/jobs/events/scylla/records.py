@@ -21,8 +21,8 @@ from airflow_cdc_provider.events.framing import Registrar
 from airflow_cdc_provider.events.json_converter import to_json
 from airflow_cdc_provider.events.transforms.pieces import Piece, Rows
 from airflow_cdc_provider.events.transforms.unwrap import Unwrapping, unwrap
-from airflow_cdc_provider.jobs.events.damage import Damage
 from airflow_cdc_provider.jobs.events.order import event_order
+from airflow_cdc_provider.jobs.events.skipped_records import SkippedRecords
 from airflow_cdc_provider.jobs.topics.settings import encoded_events, topics_of, without_skipped
 from airflow_cdc_provider.sources.cql.buffers import binary_parts
 from airflow_cdc_provider.sources.cql.schema import TableSchema
@@ -45,24 +45,24 @@ class ScyllaRecords:
         connector: The declaration.
         now_ns: Build time of records, ns since 1970.
         schemas: The logs' schemas.
-        damage: Collects skipped records.
+        skipped: Collects skipped records.
         registrar: Assigns ids to schemas; None for none.
     """
 
     connector: Connector
     now_ns: int
     schemas: LogSchemas
-    damage: Damage
+    skipped: SkippedRecords
     registrar: Registrar | None = None
 
-    def made(self, records: pa.RecordBatch) -> pa.RecordBatch:
+    def build(self, records: pa.RecordBatch) -> pa.RecordBatch:
         """Build the records of changes and of rows of snapshots, in their order.
 
         Args:
             records: Batch of ``CHANGE_SCHEMA`` with only the kinds ``change`` and ``snapshot``.
 
         Raises:
-            CorruptInput: A record can't be decoded and ``damage`` is strict; a value has an invalid format;
+            CorruptInput: A record can't be decoded and ``skipped`` is strict; a value has an invalid format;
                 or the schema of a log isn't recorded.
         """
         read = pc.equal(records["kind"], record.SNAPSHOT).to_numpy(zero_copy_only=False)
@@ -81,11 +81,11 @@ class ScyllaRecords:
         reasons = {**found.undecodable, **self._without_postimages(found.events)}
         for number, reason in sorted(reasons.items()):
             position = Position.unpack(changes["position"][number].as_py())
-            self.damage.add(
+            self.skipped.add(
                 f"{table.full_name}, stream {position.stream.hex()}, time {uuid.UUID(bytes=position.time)}",
                 reason,
             )
-        self.damage.skipped.update(found.left_out)
+        self.skipped.by_kind.update(found.left_out)
         events = found.events
         if reasons:
             kept = pc.invert(pc.is_in(events["row"], value_set=pa.array(sorted(reasons), pa.int64())))
@@ -109,7 +109,7 @@ class ScyllaRecords:
             found = SnapshotEventDecoder(table, self._lead(table)).decode(part)
             for row, reason in sorted(found.undecodable.items()):
                 key = part["key"][row].as_py()
-                self.damage.add(f"{table.full_name}, snapshot, key {key.hex()}", reason)
+                self.skipped.add(f"{table.full_name}, snapshot, key {key.hex()}", reason)
             yield from self._enveloped(table, found.events, indexes[chosen])
 
     def of_rows(self, table: EventTable, states: pa.RecordBatch, schema: TableSchema) -> pa.RecordBatch:
@@ -132,13 +132,15 @@ class ScyllaRecords:
         return encoded_events(self.connector, pieces, self.registrar)
 
     def _lead(self, table: EventTable) -> str:
-        return scylla_envelope.schema_lead(self.connector.topic_prefix, table.log.keyspace, table.log.table)
+        return scylla_envelope.schema_name_prefix(
+            self.connector.topic_prefix, table.log.keyspace, table.log.table
+        )
 
     def _enveloped(self, table: EventTable, events: pa.RecordBatch, indexes: np.ndarray) -> Iterator[Piece]:
         """Yield the records of events of one table and schema; ``indexes`` are indexes of source records."""
         numbers = event_order(indexes[events["row"].to_numpy()])
         events = events.append_column("order", pa.array(numbers, pa.int64()))
-        events = without_skipped(events, self.connector, self.damage.skipped)
+        events = without_skipped(events, self.connector, self.skipped.by_kind)
         for static in (False, True):
             part = events.filter(pc.equal(events["static"], static))
             if part.num_rows:
@@ -186,7 +188,7 @@ class ScyllaRecords:
         if not choices.enabled:
             yield Piece(envelope, order)
             return
-        cells = self.connector.publish.scylla.rows_of_cells
+        cells = self.connector.publish.scylla.keep_cell_structs
         before, after = scylla_envelope.rows_of(envelope, cells=cells)
         everything = np.arange(len(envelope.key))
         documents = []

@@ -20,8 +20,8 @@ from airflow_cdc_provider.connector import Connector
 from airflow_cdc_provider.events.framing import Registrar
 from airflow_cdc_provider.exceptions import CorruptInput
 from airflow_cdc_provider.jobs.context import JobContext
-from airflow_cdc_provider.jobs.events.damage import Damage
-from airflow_cdc_provider.jobs.events.made import Made, Wanted
+from airflow_cdc_provider.jobs.events.event_batches import EventBatch, EventRequest
+from airflow_cdc_provider.jobs.events.skipped_records import SkippedRecords
 from airflow_cdc_provider.jobs.events.sliced import Sliced, runs_of_batches
 from airflow_cdc_provider.jobs.events.vitess.records import VitessRecords
 from airflow_cdc_provider.jobs.resuming.progress import Progress
@@ -40,26 +40,28 @@ ORDER: Final = ("batch", f"kind <> '{record.SNAPSHOT}'", "substring(`position`, 
 greater than its parents': so the changes of a row that moved with the reshard stay in order."""
 
 
-def captured_records(context: JobContext, request: Wanted, damage: Damage) -> Iterator[Made]:
+def captured_records(
+    context: JobContext, request: EventRequest, skipped: SkippedRecords
+) -> Iterator[EventBatch]:
     """Build the records of batches, oldest first; a capture commits whole transactions.
 
     Args:
         context: The job; with tables in its spec only theirs.
         request: The events to build.
-        damage: Collects skipped records.
+        skipped: Collects skipped records.
 
     Yields:
         Records of some thousands of events at a time.
 
     Raises:
-        CorruptInput: A record can't be decoded and ``damage`` is strict.
+        CorruptInput: A record can't be decoded and ``skipped`` is strict.
         ConfigurationError: Two tables would share a name, or a mask or converter doesn't support its column.
     """
     rows = _with_events(context, request.after, request.through)
     build = VitessSlice(
         context.connector, frozenset(context.spec.tables), recorded_schema(context, request.through)
     )
-    return build.of_batches(_batches(rows), request, damage)
+    return build.of_batches(_batches(rows), request, skipped)
 
 
 @dataclass(frozen=True)
@@ -68,12 +70,12 @@ class RecordedSchema:
 
     Args:
         fields: The field definitions of rows, by table and ``schema_id``.
-        births: First epochs of the shards that reshards created.
+        first_epochs: First epochs of the shards that reshards created.
         reshards: Batches in which such shards start.
     """
 
     fields: dict[tuple[str, str], bytes]
-    births: dict[str, set[int]]
+    first_epochs: dict[str, set[int]]
     reshards: frozenset[int] = frozenset()
 
     def fields_of(self, table: str, schema_id: str) -> bytes:
@@ -101,30 +103,40 @@ class VitessSlice:
     tables: frozenset[str]
     schema: RecordedSchema
 
-    def __call__(self, rows: Iterator[pa.RecordBatch], request: Wanted, damage: Damage) -> Iterator[Made]:
+    def __call__(
+        self, rows: Iterator[pa.RecordBatch], request: EventRequest, skipped: SkippedRecords
+    ) -> Iterator[EventBatch]:
         """Make them; see :class:`~.sliced.SliceBuilder`."""
         runs = (run for batch in rows for run in runs_of_batches(batch))
         batches = (
             (number, (run.drop_columns(["batch"]) for _, run in found))
             for number, found in groupby(runs, itemgetter(0))
         )
-        return self.of_batches(batches, request, damage)
+        return self.of_batches(batches, request, skipped)
 
     def of_batches(
-        self, batches: Iterator[tuple[int, Iterator[pa.RecordBatch]]], request: Wanted, damage: Damage
-    ) -> Iterator[Made]:
+        self,
+        batches: Iterator[tuple[int, Iterator[pa.RecordBatch]]],
+        request: EventRequest,
+        skipped: SkippedRecords,
+    ) -> Iterator[EventBatch]:
         """Build the events of batches of ``CHANGE_SCHEMA``, each with the number of its batch."""
         schema = self.schema
         builder = VitessRecords(
-            self.connector, request.now_ns, self._captured, damage.skipped, schema.births, request.registrar
+            self.connector,
+            request.now_ns,
+            self._captured,
+            skipped.by_kind,
+            schema.first_epochs,
+            request.registrar,
         )
         for number, found in batches:
             for rows in record_pieces(found):
                 decoded = decode_records(rows, schema.fields_of, builder.form, self._captured)
                 for row, reason in sorted(decoded.unread.items()):
                     table, position = (rows[name][row].as_py() for name in ("source_table", "position"))
-                    damage.add(f"{table} at {position.hex()}", reason)
-                yield Made(number, builder.made(decoded))
+                    skipped.add(f"{table} at {position.hex()}", reason)
+                yield EventBatch(number, builder.build(decoded))
 
     def _captured(self, keyspace: str, table: str) -> bool:
         name = f"{keyspace}.{table}"
@@ -208,14 +220,14 @@ def recorded_schema(context: JobContext, through: int) -> RecordedSchema:
     rows = context.changes.pending(0, through, kinds=(record.SCHEMA,))
     names = ("batch", "source_table", "schema_id", "payload", "origin", "position")
     recorded = rows.select(*names).collect()
-    births: dict[str, set[int]] = {}
+    first_epochs: dict[str, set[int]] = {}
     reshards: set[int] = set()
     for row in recorded:
         if row["schema_id"] == LINEAGE:
-            births.setdefault(row["origin"], set()).add(epoch_of(bytes(row["position"])))
+            first_epochs.setdefault(row["origin"], set()).add(epoch_of(bytes(row["position"])))
             reshards.add(row["batch"])
     fields = {(row["source_table"], row["schema_id"]): bytes(row["payload"]) for row in recorded}
-    return RecordedSchema(fields, births, frozenset(reshards))
+    return RecordedSchema(fields, first_epochs, frozenset(reshards))
 
 
 def _with_events(context: JobContext, after: int, through: int) -> DataFrame:

@@ -13,7 +13,7 @@ import pyarrow.compute as pc
 from airflow_cdc_provider.events.framing import Registrar
 from airflow_cdc_provider.exceptions import ConfigurationError
 from airflow_cdc_provider.jobs.context import JobContext
-from airflow_cdc_provider.jobs.events.damage import Damage
+from airflow_cdc_provider.jobs.events.skipped_records import SkippedRecords
 from airflow_cdc_provider.jobs.events.vitess.kept_rows import everything, kept_rows
 from airflow_cdc_provider.jobs.events.vitess.lake import RecordedSchema, recorded_schema
 from airflow_cdc_provider.jobs.events.vitess.records import VitessRecords
@@ -55,7 +55,7 @@ class VitessRows:
             raise ConfigurationError(
                 f"rows of {table} can't be published after merges: the table has no key",
                 expected="tables with a primary key, or a unique key of columns that aren't null",
-                remedy="add the table to exclude_tables; or set publish.kafka.what: changes",
+                remedy="add the table to exclude_tables; or set publish.kafka.mode: changes",
             )
         return cls(context, table, recorded_schema(context, context.changes.state().batch))
 
@@ -65,16 +65,16 @@ class VitessRows:
         return ()
 
     @property
-    def statics_apart(self) -> bool:
+    def static_columns_table(self) -> bool:
         """Vitess has no static columns."""
         return False
 
-    def maker(
-        self, now_ns: int, registrar: Registrar | None, damage: Damage
+    def builder(
+        self, now_ns: int, registrar: Registrar | None, skipped: SkippedRecords
     ) -> Callable[[pa.RecordBatch], pa.RecordBatch]:
         """Return a function that builds records of rows."""
         builder = VitessRecords(
-            self.context.connector, now_ns, everything, damage.skipped, registrar=registrar
+            self.context.connector, now_ns, everything, skipped.by_kind, registrar=registrar
         )
 
         def build(rows: pa.RecordBatch) -> pa.RecordBatch:
@@ -82,17 +82,17 @@ class VitessRows:
             records = kept_rows(self.table, shards_of(keys), states, pc.equal(rows["op"], DELETE))
             decoded = decode_records(records, self.schema.fields_of, builder.form, everything)
             for row, reason in sorted(decoded.unread.items()):
-                damage.add(f"{self.table} at {keys[row].as_py().hex()}", reason)
+                skipped.add(f"{self.table} at {keys[row].as_py().hex()}", reason)
             # Copied rows have events of inserts.
             ops = pc.if_else(pc.equal(rows["op"], READ), INSERT, rows["op"])
             tables = [_with_operations(table, ops) for table in decoded.tables]
-            return builder.made(replace(decoded, tables=tables))
+            return builder.build(replace(decoded, tables=tables))
 
         return build
 
 
 def _with_operations(table: TableEvents, ops: pa.Array) -> TableEvents:
     """Return decoded rows with the operations that changed them."""
-    own = ops.take(pa.array(np.asarray(table.places) >> _ORDER_BITS))
+    own = ops.take(pa.array(np.asarray(table.sort_keys) >> _ORDER_BITS))
     at = table.rows.schema.get_field_index("op")
     return replace(table, rows=table.rows.set_column(at, "op", own))

@@ -70,7 +70,7 @@ class VitessRecords:
         now_ns: Build time of records, ns since 1970.
         captured: Returns whether a keyspace's table is selected.
         skipped: Counts events that are skipped on purpose, by kind.
-        births: First epochs of the shards that a reshard created, if recorded.
+        first_epochs: First epochs of the shards that a reshard created, if recorded.
         registrar: Assigns ids to schemas; None for none.
     """
 
@@ -78,7 +78,7 @@ class VitessRecords:
     now_ns: int
     captured: Callable[[str, str], bool]
     skipped: Counter[str] = field(default_factory=Counter)
-    births: dict[str, set[int]] = field(default_factory=dict)
+    first_epochs: dict[str, set[int]] = field(default_factory=dict)
     registrar: Registrar | None = None
     _tables: dict[str, str] = field(default_factory=dict)
 
@@ -100,9 +100,9 @@ class VitessRecords:
                 column.
         """
         decoded = decode(stream, first, last, self.form, self.captured)
-        return self.made(decoded), decoded.unread
+        return self.build(decoded), decoded.unread
 
-    def made(self, decoded: StreamEvents) -> pa.RecordBatch:
+    def build(self, decoded: StreamEvents) -> pa.RecordBatch:
         """Build the records of decoded events, in publishing order.
 
         Raises:
@@ -120,21 +120,21 @@ class VitessRecords:
             bounded = self._bound(tables, read_transactions, texts)
             if publish.vitess.transaction_records:
                 topic = transactions_topic(self.connector)
-                places = np.concatenate([read_transactions.begins, read_transactions.ends])
-                pieces.append(Piece(self._changed_fields(transactions.build(bounded, topic)), places))
+                sort_keys = np.concatenate([read_transactions.begins, read_transactions.ends])
+                pieces.append(Piece(self._changed_fields(transactions.build(bounded, topic)), sort_keys))
             blocks = self._blocks(tables, read_transactions, bounded.blocks)
         for number, table in enumerate(tables):
             rows = table.rows.append_column("vgtid", texts.take(pa.array(table.transactions)))
             if blocks:
                 rows = rows.append_column("transaction", blocks[number])
-            pieces.append(Piece(self._envelope(table, rows), table.places))
+            pieces.append(Piece(self._envelope(table, rows), table.sort_keys))
         return encoded_events(self.connector, pieces, self.registrar)
 
     @cached_property
     def order(self) -> TransactionOrder:
         """Epochs and ranks of the shards' transactions that were read."""
         inherits = self.connector.publish.vitess.inherit_epochs
-        return TransactionOrder(inherits=inherits, births=self.births)
+        return TransactionOrder(inherits=inherits, first_epochs=self.first_epochs)
 
     @cached_property
     def form(self) -> EventForm:
@@ -147,7 +147,7 @@ class VitessRecords:
                 own.unsigned_bigints,
                 own.binary,
                 own.nullable_dates,
-                own.unknown_types,
+                own.include_unknown_types,
                 own.bits,
                 own.geometries,
                 own.vectors,
@@ -188,7 +188,9 @@ class VitessRecords:
         }
         topic = schema_changes_topic(self.connector)
         envelope = vitess_envelope.build_schema_changes(pa.record_batch(columns), topic, self._options())
-        return [Piece(self._changed_fields(envelope), np.array([statement.place for statement in selected]))]
+        return [
+            Piece(self._changed_fields(envelope), np.array([statement.sort_key for statement in selected]))
+        ]
 
     def heartbeats(self, beats: Sequence[Heartbeat]) -> pa.RecordBatch:
         """Build the records of heartbeats; none if they aren't enabled."""
@@ -201,7 +203,7 @@ class VitessRecords:
         topic = heartbeats_topic(self.connector)
         vgtids = pa.array([vgtid_text(one.vgtid) for one in beats], pa.utf8())
         envelope = vitess_envelope.build_heartbeats(vgtids, topic, self._options())
-        return [Piece(envelope, np.array([one.place for one in beats]))]
+        return [Piece(envelope, np.array([one.sort_key for one in beats]))]
 
     def _changed_fields(self, envelope: Envelope) -> Envelope:
         own = self.connector.publish.vitess
@@ -212,7 +214,7 @@ class VitessRecords:
         own = self.connector.publish.vitess
         topics = topics_of(self.connector)
         if own.topic_prefix and not any(
-            re.fullmatch(pattern, f"{keyspace}.{table}") for pattern in own.topic_prefix_not_for
+            re.fullmatch(pattern, f"{keyspace}.{table}") for pattern in own.topic_prefix_excluded_tables
         ):
             topics = replace(topics, prefix=own.topic_prefix)
         topic = topics.topic(keyspace, table)
@@ -253,7 +255,7 @@ class VitessRecords:
             rows = self._changed(rows)
         kept = rows["number"].to_numpy()
         rows = rows.drop_columns(["number"])
-        return TableEvents(table.table, rows, table.places[kept], table.transactions[kept])
+        return TableEvents(table.table, rows, table.sort_keys[kept], table.transactions[kept])
 
     def _changed(self, rows: pa.RecordBatch) -> pa.RecordBatch:
         updates = pc.equal(rows["op"], "u").to_numpy(zero_copy_only=False)
@@ -295,8 +297,8 @@ class VitessRecords:
     ) -> list[pa.StructArray]:
         """Return the field ``transaction`` of each table's events."""
         sort = _publishing_order(tables)
-        place = np.empty(len(sort), np.int64)
-        place[sort] = np.arange(len(sort))
+        sort_key = np.empty(len(sort), np.int64)
+        sort_key[sort] = np.arange(len(sort))
         of_tables = []
         start = 0
         order = None
@@ -305,7 +307,7 @@ class VitessRecords:
             known = read_transactions.epochs
             order = self.order.next(shards) if known is None else self.order.known(shards, known)
         for table in tables:
-            own = blocks.take(pa.array(place[start : start + table.rows.num_rows]))
+            own = blocks.take(pa.array(sort_key[start : start + table.rows.num_rows]))
             start += table.rows.num_rows
             if order is not None:
                 which = pa.array(table.transactions)
@@ -334,8 +336,8 @@ class VitessRecords:
 
 def _publishing_order(tables: list[TableEvents]) -> np.ndarray:
     """Return the indexes that sort the concatenated events of all tables in stream order."""
-    places = np.concatenate([np.empty(0, np.int64), *(table.places for table in tables)])
-    return np.argsort(places, kind="stable")
+    sort_keys = np.concatenate([np.empty(0, np.int64), *(table.sort_keys for table in tables)])
+    return np.argsort(sort_keys, kind="stable")
 
 
 def _equal_rows(before: pa.StructArray, after: pa.StructArray) -> np.ndarray:

@@ -152,7 +152,7 @@ def lag(folder: LogFolder, offset: Offset | None) -> Lag:
     seconds = 0.0 if total == 0 else max(time.time() - oldest, 0.0) if oldest else None
     remarks = [
         f"node {origin} no longer has a folder in {folder.path}: mount it, or transfer its segments; if the "
-        "node has left the cluster: airflow cdc offsets forget"
+        "node has left the cluster: airflow cdc offsets remove-origin"
         for origin, node in sorted(nodes.items())
         if _was_read(node) and not (folder.node or _has_folder(folder, origin))
     ]
@@ -242,7 +242,7 @@ class _NodeBatch:
                 expected=f"the segment in {self.folder.path}",
                 found=f"{len(present)} other segments",
                 remedy="take a new snapshot of the tables, or set a later offset: airflow cdc offsets set; "
-                "if the node has left the cluster: airflow cdc offsets forget",
+                "if the node has left the cluster: airflow cdc offsets remove-origin",
             )
 
     def head_position(self, segment: int) -> int:

@@ -17,7 +17,7 @@ from airflow_cdc_provider.sources.cassandra.commit_log.offsets import NodeOffset
 _POSITION: Final = re.compile(r"CommitLog-\d+-(\d+)\.log:-?\d+")
 
 
-def is_debeziums(content: bytes) -> bool:
+def is_debezium_offset(content: bytes) -> bool:
     """Return whether a file has this format, which is not JSON."""
     return not content.lstrip().startswith((b"{", b"["))
 

@@ -30,7 +30,7 @@ from airflow_cdc_provider.sources.cassandra.commit_log.offsets import (
     write_offset,
 )
 from airflow_cdc_provider.sources.cassandra.commit_log.segments import SegmentFile, list_segments
-from airflow_cdc_provider.transfer.errors import ERRORS, NOTE_SUFFIX, tells_loss
+from airflow_cdc_provider.transfer.errors import ERRORS, NOTE_SUFFIX, reports_loss
 from airflow_cdc_provider.transfer.segments import segment_number
 from airflow_cdc_provider.transfer.space import default_total_bytes
 from airflow_cdc_provider.transfer.stores import FolderStore
@@ -96,7 +96,7 @@ def _noted(folder: LogFolder, origin: str, node: NodeOffset) -> Iterator[int]:
     for path in errors.path.glob("*" + NOTE_SUFFIX):
         name = path.name.removesuffix(NOTE_SUFFIX)
         number = segment_number(name)
-        if number and node.position(number[1]) != WHOLE and tells_loss(errors, name):
+        if number and node.position(number[1]) != WHOLE and reports_loss(errors, name):
             yield number[1]
 
 

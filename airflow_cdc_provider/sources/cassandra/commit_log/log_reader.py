@@ -33,7 +33,7 @@ from airflow_cdc_provider.changes.byte_kernels import Bytes, Int, copy
 from airflow_cdc_provider.changes.kernels import walker
 from airflow_cdc_provider.changes.record import CHANGE, CHANGE_SCHEMA, QUARANTINE, SCHEMA, TRUNCATE
 from airflow_cdc_provider.exceptions import CdcError, CorruptInput, SchemaUnknown
-from airflow_cdc_provider.sources.abilities import PassedOver
+from airflow_cdc_provider.sources.abilities import SkippedCounts
 from airflow_cdc_provider.sources.cassandra.commit_log import tables as roles
 from airflow_cdc_provider.sources.cassandra.commit_log.capture import SegmentSlice
 from airflow_cdc_provider.sources.cassandra.commit_log.encryption import Keys
@@ -174,7 +174,9 @@ class SegmentReader:
         """Call :func:`read_segments`."""
         return read_segments(part, keys=self.keys)
 
-    def read_counting(self, part: SegmentSlice, passed_over: PassedOver) -> Iterator[pa.RecordBatch]:
+    def read_with_skip_counts(
+        self, part: SegmentSlice, passed_over: SkippedCounts
+    ) -> Iterator[pa.RecordBatch]:
         """Read, and count the updates of tables that are not captured: see :class:`ReadCounts`."""
         counts = ReadCounts()
         yield from read_segments(part, counts, keys=self.keys)

@@ -11,8 +11,8 @@ The operations of an update's parts::
     row of a snapshot                             i, with all columns
     static row of a snapshot                      u, clustering columns null, with all static columns
 
-The re-read of an unresolved key (:mod:`airflow_cdc_provider.lake.doubts`) is a snapshot record too, but not
-an event: it repeats changes from the log.
+The re-read of an unresolved key (:mod:`airflow_cdc_provider.lake.unresolved`) is a snapshot record too, but
+not an event: it repeats changes from the log.
 
 A column's cell is null if the update doesn't contain it, else it has its value, ``deletion_ts`` (us: when it
 expires or was deleted) and ``set``.

@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 
 from airflow_cdc_provider.changes.byte_kernels import Bytes, Int
 from airflow_cdc_provider.changes.cells import ROW_STRICT
-from airflow_cdc_provider.changes.contribution import CONTRIBUTION_SCHEMA, ROW, UPSERT, doubts
+from airflow_cdc_provider.changes.contribution import CONTRIBUTION_SCHEMA, ROW, UPSERT, unresolved_keys
 from airflow_cdc_provider.changes.fence import EVENT_US, Fence, newest_event
 from airflow_cdc_provider.changes.kernels import walker
 from airflow_cdc_provider.exceptions import ConfigurationError
@@ -112,7 +112,7 @@ class UpdateDecoder:
         first = np.unique(keys.indices.to_numpy(zero_copy_only=False), return_index=True)[1]
         decoded_rows: Any = np.concatenate([rows[np.asarray(read.rows, np.int64)], touched[first]])
         return Decoded(
-            contributions=pa.concat_batches([read.contributions, doubts(keys.dictionary, 0)]),
+            contributions=pa.concat_batches([read.contributions, unresolved_keys(keys.dictionary, 0)]),
             undecodable=rows[np.asarray(read.undecodable, np.int64)].tolist(),
             reasons=read.reasons,
             rows=decoded_rows,

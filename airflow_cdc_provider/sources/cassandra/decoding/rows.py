@@ -43,7 +43,7 @@ from airflow_cdc_provider.sources.cassandra.decoding.times import (
     read_ttl,
 )
 from airflow_cdc_provider.sources.cql.decoding.cell_rows import LIVE, put_cell_header
-from airflow_cdc_provider.sources.cql.decoding.programs import GONE, Program
+from airflow_cdc_provider.sources.cql.decoding.programs import DROPPED, Program
 from airflow_cdc_provider.sources.cql.decoding.sink import NOWHERE, STATES_AT, Sink, failed, put_row
 from airflow_cdc_provider.sources.cql.decoding.sorting import compare_cells, order_cells
 from airflow_cdc_provider.sources.cql.reasons import (
@@ -140,7 +140,7 @@ def read_row(
     cells = np.int64(0)
     ordered: Any = True
     before = np.int64(-1)
-    last_id = np.int64(GONE)
+    last_id = np.int64(DROPPED)
     row_times = (timestamp, ttl, expiry)
     for i in range(listed):
         if subset != 0 and ((subset >> i) & 1 if listed < 64 else not sink.present[i]):
@@ -159,7 +159,7 @@ def read_row(
                 if after < 0:
                     return failed(cursor, at, -after)
                 at = after
-                if marked_at != LIVE and marked_at > dropped_at and column_id != GONE:
+                if marked_at != LIVE and marked_at > dropped_at and column_id != DROPPED:
                     if state_at + CELL_HEADER_BYTES > len(states):
                         return -NO_SPACE
                     put_cell_header(
@@ -364,7 +364,7 @@ def _read_cell(
                 return state_at, -TRUNCATED
     if length > end - at:
         return state_at, -TRUNCATED
-    if column_id == GONE or timestamp <= dropped_at:
+    if column_id == DROPPED or timestamp <= dropped_at:
         return state_at, at + length
 
     if state_at + CELL_HEADER_BYTES + path_length + length > len(states):

@@ -21,7 +21,7 @@ from airflow_cdc_provider.sources.cql.schema import CqlType, TableSchema
 from airflow_cdc_provider.sources.cql.types import fixed_length
 from airflow_cdc_provider.sources.cql.wire import read_i64
 
-GONE: Final = -1
+DROPPED: Final = -1
 """Column id of a dropped column: its cells are parsed and skipped."""
 
 _NEVER_DROPPED: Final = np.iinfo(np.int64).min
@@ -36,7 +36,7 @@ class Program(NamedTuple):
     ``first_column``      per table, then the total
     ``names``             names of all columns as UTF-8, concatenated
     ``name_start``, ``name_length``   per column, position of its name in ``names``
-    ``column_id``         per column, its id in cell rows, or :data:`GONE`
+    ``column_id``         per column, its id in cell rows, or :data:`DROPPED`
     ``column_size``       per column, the length of a simple cell's value, -1 if it is variable
     ``column_complex``    per column, whether it has a cell per element
     ``dropped_at``        per column, cells with a write time up to this are skipped
@@ -121,7 +121,7 @@ def _listed(schema: TableSchema) -> list[_Listed]:
         )
     present = {column.name for column in schema.columns}
     listed += [
-        _Listed(column.name.encode(), column.kind == "static", column.type, GONE, column.dropped_at_us)
+        _Listed(column.name.encode(), column.kind == "static", column.type, DROPPED, column.dropped_at_us)
         for column in schema.dropped.values()
         if column.name not in present and column.kind in ("static", "regular")
     ]

@@ -30,7 +30,7 @@ from airflow_cdc_provider.changes.cells import (
 )
 from airflow_cdc_provider.changes.contribution import ROW, STATIC
 from airflow_cdc_provider.changes.kernels import walker
-from airflow_cdc_provider.sources.cql.decoding.programs import GONE, Program, find_column
+from airflow_cdc_provider.sources.cql.decoding.programs import DROPPED, Program, find_column
 from airflow_cdc_provider.sources.cql.decoding.sink import FAILED_AT, NOWHERE, STATES_AT, Sink, put_row
 from airflow_cdc_provider.sources.cql.decoding.sorting import compare_cells, order_cells
 from airflow_cdc_provider.sources.cql.reasons import BAD_SNAPSHOT, NO_SPACE, UNKNOWN_COLUMN
@@ -91,7 +91,7 @@ def read_snapshot_row(data: Bytes, at: Int, end: Int, change: Int, program: Prog
             return -BAD_SNAPSHOT
         column = np.int64(sink.listed[0, name])
         timestamp = load_little64(data, cell_at + 8)
-        if program.column_id[column] != GONE and timestamp > program.dropped_at[column]:
+        if program.column_id[column] != DROPPED and timestamp > program.dropped_at[column]:
             copy(data, cell_at, length, states, state_at)
             store_little16(states, state_at, np.int64(program.column_id[column]))
             ordered = ordered and (kept == 0 or compare_cells(states, before, state_at) < 0)

@@ -36,12 +36,12 @@ from airflow_cdc_provider.changes.cells import (
     CELL_UNCERTAIN,
     FORMAT,
     LATEST_EXPIRY,
-    MADE_UP_PATH_MARK,
     NEVER,
     ROW_HEADER_BYTES,
     ROW_STATIC,
     ROW_STRICT,
     ROW_UNCERTAIN,
+    SYNTHETIC_PATH_MARK,
 )
 from airflow_cdc_provider.changes.kernels import kernel
 from airflow_cdc_provider.sources.cql.programs import LIST, MAP, SET, UDT
@@ -62,7 +62,7 @@ UNTIMED_ELEMENTS: Final = 3
 _HUNDRED_NS_TO_1970: Final = 12_219_292_800 * 10_000_000
 _HUNDRED_NS_TO_2010: Final = _HUNDRED_NS_TO_1970 + 1_262_304_000 * 10_000_000
 """Cassandra's paths of appended elements are later; those of prepended ones are mirrored at this time."""
-_MARK: Final = np.frombuffer(MADE_UP_PATH_MARK, np.uint8)
+_MARK: Final = np.frombuffer(SYNTHETIC_PATH_MARK, np.uint8)
 _PATH_BYTES: Final = 16
 
 

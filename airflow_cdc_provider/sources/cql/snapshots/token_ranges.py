@@ -93,7 +93,7 @@ def plan_ranges(
     where: str,
     origin: str,
     position: bytes,
-    sees_all: bool = False,
+    reads_all_replicas: bool = False,
 ) -> SnapshotPlan:
     """Split a table into ranges, more for a large table.
 
@@ -104,7 +104,7 @@ def plan_ranges(
         where: Further conditions in CQL, empty for none.
         origin: As in :class:`SnapshotRange`.
         position: As in :class:`SnapshotRange`.
-        sees_all: Whether the reads include the data of every replica.
+        reads_all_replicas: Whether the reads include the data of every replica.
 
     Returns:
         The plan.
@@ -132,7 +132,7 @@ def plan_ranges(
         position=position,
         origin="",
         estimated_rows=partitions or None,
-        read_after_us=now * 1000 if sees_all else 0,
+        read_after_us=now * 1000 if reads_all_replicas else 0,
     )
 
 
@@ -186,9 +186,9 @@ class SnapshotReader:
             TransientError: The cluster doesn't respond at this consistency level, after several attempts.
             ConfigurationError: The cluster rejects the query.
         """
-        return self.read_several([part])
+        return self.read_sequentially([part])
 
-    def read_several(self, parts: Iterable[SnapshotRange]) -> Iterator[pa.RecordBatch]:
+    def read_sequentially(self, parts: Iterable[SnapshotRange]) -> Iterator[pa.RecordBatch]:
         """Read ranges in sequence, over one connection."""
         with self._connected() as session:
             for part in parts:

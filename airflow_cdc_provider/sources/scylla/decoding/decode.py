@@ -14,7 +14,7 @@ import pyarrow.compute as pc
 from numpy.typing import NDArray
 
 from airflow_cdc_provider.changes.byte_kernels import Bytes, Int
-from airflow_cdc_provider.changes.contribution import CONTRIBUTION_SCHEMA, DOUBT, UPSERT, generations
+from airflow_cdc_provider.changes.contribution import CONTRIBUTION_SCHEMA, UNRESOLVED, UPSERT, generations
 from airflow_cdc_provider.changes.fence import Fence
 from airflow_cdc_provider.changes.kernels import walker
 from airflow_cdc_provider.exceptions import ConfigurationError
@@ -115,7 +115,7 @@ class LogDecoder:
                 generations(changes, fences).take(changes_of_rows),
                 pa.nulls(len(rows), pa.binary()),
                 pa.array(np.full(len(rows), UPSERT, np.int8)),
-                binary_array(sink.states, state_ends, rows[:, SCOPE] != DOUBT),
+                binary_array(sink.states, state_ends, rows[:, SCOPE] != UNRESOLVED),
             ],
             schema=CONTRIBUTION_SCHEMA,
         )

@@ -18,7 +18,7 @@ from airflow_cdc_provider.changes.byte_kernels import (
     same,
     store_little32,
 )
-from airflow_cdc_provider.changes.contribution import DOUBT
+from airflow_cdc_provider.changes.contribution import UNRESOLVED
 from airflow_cdc_provider.changes.kernels import inlined, walker
 from airflow_cdc_provider.sources.cql.decoding.sink import (
     NOWHERE,
@@ -175,5 +175,5 @@ def put_clustering(
 @inlined
 def put_unresolved(sink: Sink, change: Int) -> Int:
     """Append a contribution that marks the partition as unresolved, to be read again."""
-    done = put_row(sink, change, np.int64(DOUBT), sink.cursor[STATES_AT], NOWHERE, NOWHERE)
+    done = put_row(sink, change, np.int64(UNRESOLVED), sink.cursor[STATES_AT], NOWHERE, NOWHERE)
     return np.int64(0) if done else np.int64(-NO_SPACE)

@@ -14,8 +14,8 @@ code         contribution
 0, 9         none: images are read without isolation, and add nothing to the other rows
 ============ ========================================================================================
 
-With ``delta = keys``, a 1 or 2 marks the partition as unresolved: ``DOUBT``. If it is unknown whether a log
-contains keys only, so does a 1 or 2 without data of any column, in addition to its row.
+With ``delta = keys``, a 1 or 2 marks the partition as unresolved: ``UNRESOLVED``. If it is unknown whether a
+log contains keys only, so does a 1 or 2 without data of any column, in addition to its row.
 
 Functions that advance return the offset after the bytes read, or a negative reason.
 """

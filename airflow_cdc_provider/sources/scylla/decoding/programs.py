@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from airflow_cdc_provider.exceptions import CorruptInput
-from airflow_cdc_provider.sources.cql.decoding.programs import GONE
+from airflow_cdc_provider.sources.cql.decoding.programs import DROPPED
 from airflow_cdc_provider.sources.cql.schema import Column, TableSchema
 from airflow_cdc_provider.sources.scylla.log_table import LogColumn, LogTable
 from airflow_cdc_provider.sources.scylla.payload import (
@@ -140,9 +140,9 @@ def _column(schema: TableSchema, log: LogTable, column: LogColumn) -> tuple[list
         number, form = present.id, _FORMS.get(_multi_cell_type(present), ONE_CELL)
         static = present.kind == "static"
         if (form != ONE_CELL) != (column.deleted_elements >= 0):
-            number = GONE  # a dropped column of this name, with cells of another kind
+            number = DROPPED  # a dropped column of this name, with cells of another kind
     elif dropped is not None:
-        number = GONE
+        number = DROPPED
     if dropped is not None:
         dropped_at = dropped.dropped_at_us
     indexes = [column.value, column.deleted, column.deleted_elements]

@@ -37,7 +37,7 @@ from airflow_cdc_provider.changes.cells import (
 from airflow_cdc_provider.changes.contribution import ROW, STATIC
 from airflow_cdc_provider.changes.kernels import walker
 from airflow_cdc_provider.sources.cql.decoding.cell_rows import LIVE, put_cell_header
-from airflow_cdc_provider.sources.cql.decoding.programs import GONE
+from airflow_cdc_provider.sources.cql.decoding.programs import DROPPED
 from airflow_cdc_provider.sources.cql.decoding.sink import (
     NOWHERE,
     STATES_AT,
@@ -141,7 +141,7 @@ def read_row(
             if length < 0 and not deleted and (removed < 0 or fields[removed, 1] < 0):
                 continue
             column_id = log.columns[column, ID]
-            if column_id == GONE or time_us <= log.dropped_at[column]:
+            if column_id == DROPPED or time_us <= log.dropped_at[column]:
                 continue
             if column_id == UNKNOWN:
                 return np.int64(-UNKNOWN_COLUMN)

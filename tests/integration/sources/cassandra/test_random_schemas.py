@@ -21,7 +21,7 @@ from airflow_cdc_provider.changes.fence import FenceRecord, add_fences, newest_g
 from airflow_cdc_provider.changes.record import CHANGE, CHANGE_SCHEMA, QUARANTINE, SCHEMA, TRUNCATE
 from airflow_cdc_provider.connector import Connector
 from airflow_cdc_provider.events.encoder import text_of
-from airflow_cdc_provider.jobs.events.damage import Damage
+from airflow_cdc_provider.jobs.events.skipped_records import SkippedRecords
 from airflow_cdc_provider.jobs.offline.recordings import Recording, row_lines
 from airflow_cdc_provider.lake.reconcile import reconcile_cells
 from airflow_cdc_provider.sources.base import Offset, ReadLimit
@@ -164,13 +164,13 @@ def untold_tables(records: pa.Table) -> Iterator[str]:
 
 def rows_offline(connector: Connector, folder: Path) -> dict[str, list[str]]:
     """Return what a recording adds up to, its schema known from the log alone."""
-    damage = Damage(strict=False)
+    damage = SkippedRecords(strict=False)
     chunks = row_lines(connector, Recording(folder, "", time.time_ns()), damage)
     rows: dict[str, list[str]] = {}
     for line in filter(None, b"".join(map(text_of, chunks)).decode().split("\n")):  # values have other ends
         table, _, row = line.removeprefix('{"table":"').partition('","row":')
         rows.setdefault(table, []).append(row.removesuffix("}"))
-    assert not damage.places
+    assert not damage.undecodable
     return rows
 
 

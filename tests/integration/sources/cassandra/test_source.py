@@ -20,8 +20,8 @@ from airflow_cdc_provider.changes.contribution import CONTRIBUTION_SCHEMA, UPSER
 from airflow_cdc_provider.changes.record import CHANGE, CHANGE_SCHEMA, SCHEMA
 from airflow_cdc_provider.connector import Connector
 from airflow_cdc_provider.exceptions import ConfigurationError, SchemaUnknown, TransientError
-from airflow_cdc_provider.lake.doubts import settle
 from airflow_cdc_provider.lake.reconcile import reconcile_cells
+from airflow_cdc_provider.lake.unresolved import resolve
 from airflow_cdc_provider.sources.base import Finding, ReadLimit
 from airflow_cdc_provider.sources.cassandra.codec import CassandraCodec
 from airflow_cdc_provider.sources.cassandra.debezium.events import EventDecoder
@@ -148,7 +148,7 @@ def test_snapshot_and_log_merge_in_any_order_and_unresolved_keys_are_resolved(
         found = [_contributions(codec, changes) for changes in (own, shot)]
         found = [part.take(np.random.default_rng(seed).permutation(len(part))) for part in found]
         merged = reconcile_cells(pa.concat_tables(found), int(time.time()))
-        unresolved = set(merged.doubtful_keys.to_pylist())
+        unresolved = set(merged.unresolved_keys.to_pylist())
         doubtful = pc.is_in(merged.live["key"], pa.array(unresolved, pa.binary()))
         assert set(_as_json(codec, merged.live.filter(pc.invert(doubtful)))) <= set(expected), table
         again = _contributions(
@@ -163,9 +163,11 @@ def test_snapshot_and_log_merge_in_any_order_and_unresolved_keys_are_resolved(
                 "op": UPSERT,
                 "state": s.state,
             }
-            for s in settle(
+            for s in resolve(
                 merged.live.filter(doubtful),
-                merged.side.filter(pc.is_in(merged.side["key"], pa.array(unresolved, pa.binary()))),
+                merged.tombstones.filter(
+                    pc.is_in(merged.tombstones["key"], pa.array(unresolved, pa.binary()))
+                ),
                 again.to_batches(),
                 int(time.time()),
             )
@@ -448,4 +450,4 @@ def test_unknown_tables_are_rejected_by_name(build: BuildSource, keyspace: str) 
     memory = json.loads(json.dumps(source.remember(source.codec(f"{keyspace}.plain"))))
     again, first = source.codec(f"{keyspace}.plain", memory), source.codec(f"{keyspace}.plain")
     assert (again.schema, again.last_id) == (first.schema, first.last_id)
-    assert not again.drift.renewed and not again.drift.replaced
+    assert not again.drift.recreated and not again.drift.replaced

@@ -17,7 +17,7 @@ from airflow_cdc_provider.changes.record import CHANGE
 from airflow_cdc_provider.connector import Connector
 from airflow_cdc_provider.exceptions import ConfigurationError
 from airflow_cdc_provider.lake.reconcile import reconcile_cells
-from airflow_cdc_provider.sources.abilities import PassedOver
+from airflow_cdc_provider.sources.abilities import SkippedCounts
 from airflow_cdc_provider.sources.base import ReadLimit
 from airflow_cdc_provider.sources.cassandra.codec import CassandraCodec
 from airflow_cdc_provider.sources.cassandra.debezium.events import EventDecoder
@@ -159,10 +159,10 @@ def test_a_snapshot_of_a_view_and_later_changes_equal_it_and_so_do_its_keys_read
             live = reconcile_cells(reread, int(time.time())).live
             assert set(texts(codec, live)) <= set(expected)
         # Elements of lists have no paths in a SELECT: keys whose lists changed since are read again.
-        doubtful = pc.is_in(result.live["key"], value_set=result.doubtful_keys.cast(pa.binary()))
+        doubtful = pc.is_in(result.live["key"], value_set=result.unresolved_keys.cast(pa.binary()))
         sure = texts(codec, result.live.filter(pc.invert(doubtful)))
         assert set(sure) <= set(expected), name
-        if not len(result.doubtful_keys):
+        if not len(result.unresolved_keys):
             assert sure == expected, name
         certain += len(sure)
     assert certain > 3
@@ -180,10 +180,10 @@ def test_a_view_is_counted_and_skipped_unless_it_is_named(
     def read(*tables: str) -> tuple[list[str], Counter[str], int]:
         """Return the captured tables, how many changes each has, and how many views' updates were counted."""
         source = build(tables)
-        passed_over: PassedOver = Counter()
+        passed_over: SkippedCounts = Counter()
         plan = source.plan(None, source.head(), ReadLimit(1 << 40))
-        read_counting = source.reader().read_counting  # type: ignore[attr-defined]
-        batches = [batch for part in plan.partitions for batch in read_counting(part, passed_over)]
+        read_with_skip_counts = source.reader().read_with_skip_counts  # type: ignore[attr-defined]
+        batches = [batch for part in plan.partitions for batch in read_with_skip_counts(part, passed_over)]
         changes = pa.Table.from_batches(batches)
         of_tables = changes.filter(pc.equal(changes["kind"], CHANGE))["source_table"].to_pylist()
         return source.tables(), Counter(of_tables), passed_over[cassandra_server.host_id, "view"]

@@ -12,9 +12,9 @@ import pyarrow as pa
 
 from airflow_cdc_provider.changes.record import CHANGE_SCHEMA
 from airflow_cdc_provider.options import parse
-from airflow_cdc_provider.sources.abilities import ReadingCounts
+from airflow_cdc_provider.sources.abilities import ReadMetrics
 from airflow_cdc_provider.sources.base import Offset, Plan, ReadLimit
-from airflow_cdc_provider.sources.scylla.check import WantedImages
+from airflow_cdc_provider.sources.scylla.check import RequiredImages
 from airflow_cdc_provider.sources.scylla.log_reader import payload_rows
 from airflow_cdc_provider.sources.scylla.options import ScyllaOptions
 from airflow_cdc_provider.sources.scylla.payload import LOG_ROW_TTL
@@ -26,7 +26,7 @@ from server_kit.scylla import ImitatedScylla
 def scylla_source(
     cluster: ImitatedScylla,
     server: CassandraServer,
-    images: WantedImages | None = None,
+    images: RequiredImages | None = None,
     spelled_out: Callable[[str], bool] = lambda table: False,
     **options: Any,
 ) -> ScyllaSource:
@@ -71,7 +71,7 @@ class Captured:
     offset: Offset | None = None
     changes: list[pa.RecordBatch] = field(default_factory=list)
     plans: list[Plan] = field(default_factory=list)
-    counts: ReadingCounts = field(default_factory=Counter)
+    counts: ReadMetrics = field(default_factory=Counter)
     columns: dict[str, list[str]] = field(default_factory=dict)
 
     def run(self, limit: ReadLimit | None = None) -> Captured:
@@ -87,10 +87,10 @@ class Captured:
         while True:
             plan = self.source.plan(self.offset, head, limit)
             self.plans.append(plan)
-            counts: ReadingCounts = Counter()
+            counts: ReadMetrics = Counter()
             for part in plan.partitions:
-                self.changes += reader.read_telling(part, counts)
-            self.source.heard(counts)
+                self.changes += reader.read_with_metrics(part, counts)
+            self.source.on_batch_read(counts)
             self.counts.update(counts)
             self.offset = plan.end
             if plan.at_head:

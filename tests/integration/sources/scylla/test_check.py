@@ -13,8 +13,8 @@ import pytest
 
 from airflow_cdc_provider.exceptions import ConfigurationError
 from airflow_cdc_provider.sources.base import Finding
-from airflow_cdc_provider.sources.scylla.check import WantedImages, release_of
-from airflow_cdc_provider.sources.scylla.log_state import look_at_logs
+from airflow_cdc_provider.sources.scylla.check import RequiredImages, release_of
+from airflow_cdc_provider.sources.scylla.log_state import read_log_state
 from server_kit import CassandraServer
 from server_kit.scylla import Column, CqlType, InvalidRequest, Preimage
 from tests.integration.sources.scylla.captured import Captured, scylla_source
@@ -22,7 +22,7 @@ from tests.integration.sources.scylla.test_log_reading import imitated, insert, 
 
 pytestmark = pytest.mark.integration
 
-BOTH = WantedImages("publish.scylla.before", "publish.scylla.after")
+BOTH = RequiredImages("publish.scylla.before", "publish.scylla.after")
 
 
 @pytest.fixture
@@ -108,7 +108,7 @@ def test_logs_without_scylla_tables_are_read_and_check_says_what_is_not_known(
     assert [text.partition(" was read")[0] for text in lost] == [
         f"the log of {keyspace}.brief keeps changes for 20 s and"
     ]
-    logs = look_at_logs(cassandra_session, source.options.advanced, lambda table: keyspace in table)
+    logs = read_log_state(cassandra_session, source.options.advanced, lambda table: keyspace in table)
     assert logs.ttl_seconds == {f"{keyspace}.brief": 20, f"{keyspace}.item": 0}
 
 

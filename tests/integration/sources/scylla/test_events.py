@@ -15,8 +15,8 @@ import pytest
 from airflow_cdc_provider.changes.record import CHANGE_SCHEMA
 from airflow_cdc_provider.connector import Connector
 from airflow_cdc_provider.exceptions import CorruptInput
-from airflow_cdc_provider.jobs.events.damage import Damage
 from airflow_cdc_provider.jobs.events.scylla.records import ScyllaRecords
+from airflow_cdc_provider.jobs.events.skipped_records import SkippedRecords
 from airflow_cdc_provider.sources.scylla.event_tables import LogSchemas
 from airflow_cdc_provider.sources.scylla.log_reader import payload_rows
 from server_kit import CassandraServer
@@ -37,11 +37,11 @@ def keyspace(cassandra_session: Any) -> Iterator[str]:
         cassandra_session.execute(f"DROP KEYSPACE IF EXISTS {name}{suffix}")
 
 
-def events(captured: Captured, damage: Damage, **publish: Any) -> list[dict[str, Any]]:
+def events(captured: Captured, skipped: SkippedRecords, **publish: Any) -> list[dict[str, Any]]:
     """Return the records of all that was captured: topic, key and value as JSON."""
     declaration = {"name": "shop", "source": {"type": "scylla"}, "publish": {"topic_prefix": "my", **publish}}
     schemas = LogSchemas((r["source_table"], 0, r["payload"]) for r in captured.source.schema_records())
-    maker = ScyllaRecords(Connector.from_dict(declaration), 0, schemas, damage)
+    maker = ScyllaRecords(Connector.from_dict(declaration), 0, schemas, skipped)
     changes = pa.Table.from_batches(captured.changes, CHANGE_SCHEMA).sort_by("committed_at")
     (batch,) = changes.combine_chunks().to_batches()
     return [
@@ -50,7 +50,7 @@ def events(captured: Captured, damage: Damage, **publish: Any) -> list[dict[str,
             "key": json.loads(row["key"]),
             "value": row["value"] and json.loads(row["value"]),
         }
-        for row in maker.made(batch).to_pylist()
+        for row in maker.build(batch).to_pylist()
     ]
 
 
@@ -72,7 +72,7 @@ def test_what_is_captured_of_a_table_are_events_of_its_rows(
     cluster.execute("item", DeletePartition(key))
     captured = Captured(scylla_source(cluster, cassandra_server)).run()
     options = {"format": "advanced", "before": "full", "after": "full"}
-    found = events(captured, Damage(strict=True), scylla=options, tombstones=False)
+    found = events(captured, SkippedRecords(strict=True), scylla=options, tombstones=False)
     assert {row["topic"] for row in found} == {f"my.{keyspace}.item"}
     rows = [(r["value"]["op"], r["value"]["before"], r["value"]["after"]) for r in found]
     assert rows == [
@@ -141,7 +141,7 @@ def test_a_change_whose_end_never_comes_stops_the_capture_and_nothing_is_lost(
     # The replica that has the row answers again.
     cluster.write_log([replace(change, change=replace(change.change, time=written_us + 1))])
     captured.run()
-    found = events(captured, Damage(strict=True), scylla={"preimages": True})
+    found = events(captured, SkippedRecords(strict=True), scylla={"preimages": True})
     assert [(r["value"]["op"], r["key"]) for r in found] == [
         ("c", {"sku": 1}),
         ("u", {"sku": 1}),

@@ -164,14 +164,14 @@ def test_an_empty_day_takes_fifty_times_fewer_requests_than_fixed_windows(
 
     adaptive = Captured(scylla_source(cluster, cassandra_server)).run()
 
-    fixed = scylla_source(cluster, cassandra_server, widest_window_seconds=30)
+    fixed = scylla_source(cluster, cassandra_server, max_query_window_seconds=30)
     fixed.head()
     begin = fixed.start()
     windows = 0
     head = fixed.head()
     while begin is not None:
         plan = fixed.plan(begin, head, ReadLimit())
-        fixed.heard(Counter())
+        fixed.on_batch_read(Counter())
         begin, windows = None if plan.at_head else plan.end, windows + 1
     assert windows in (2880, 2881)
     requests = adaptive.counts["requests"]
@@ -345,7 +345,7 @@ def test_generations_are_looked_for_every_30_s_and_after_an_empty_window(
             cluster,
             cassandra_server,
             query_window_seconds=20,
-            widest_window_seconds=20,
+            max_query_window_seconds=20,
             advanced={"generation_poll_seconds": poll_seconds},
         )
         newest_ms = cluster.generations.sets[-1].time_ms
@@ -353,7 +353,7 @@ def test_generations_are_looked_for_every_30_s_and_after_an_empty_window(
         head = source.head()
         first = source.plan(start, head, ReadLimit())
         cluster.new_generation(began_ms + announced_s * 1000)
-        source.heard(counts)
+        source.on_batch_read(counts)
         end = source.plan(first.end, head, ReadLimit()).end[f"{keyspace}.item"]
         source.close()
         return (end["generation"] - began_ms) // 1000, (end["read_to"] // 1000 - began_ms) // 1000
@@ -376,7 +376,7 @@ def test_windows_keep_the_configured_interval_until_a_stop(
         cluster,
         cassandra_server,
         query_window_seconds=1,
-        widest_window_seconds=1,
+        max_query_window_seconds=1,
         minimal_wait_seconds=0.4,
     )
     began = time.monotonic()
@@ -385,7 +385,7 @@ def test_windows_keep_the_configured_interval_until_a_stop(
     assert time.monotonic() - began >= 0.4 * (windows - 1)
 
     stopped = scylla_source(cluster, cassandra_server, minimal_wait_seconds=60)
-    stopped.stop_when(lambda: True)
+    stopped.cancel_when(lambda: True)
     head = stopped.head()
     began = time.monotonic()
     stopped.plan(stopped.start(), head, ReadLimit())

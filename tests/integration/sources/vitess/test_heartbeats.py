@@ -43,7 +43,7 @@ def test_rows_of_the_tablets_heartbeats_are_streamed_if_enabled() -> None:
                     cursor.execute("insert into item (id) values (%s)", (time.time_ns(),))
                 plan = source.plan(start, source.head(), ReadLimit())
                 reader = source.reader()
-                batches = [b for part in plan.partitions for b in reader.read_telling(part, counts)]
+                batches = [b for part in plan.partitions for b in reader.read_with_metrics(part, counts)]
             rows = [row for batch in batches for row in batch.to_pylist() if row["kind"] == CHANGE]
             return rows, counts
 

@@ -42,7 +42,7 @@ def test_two_streams_return_the_same_as_one(vitess_server: VitessServer) -> None
     for streams in (1, 2):
         with closing(source_of(vitess_server, "two1", streams=streams)) as source:
             found[streams], _ = captured(source, start, ReadLimit(bytes=4000))
-            assert source.stream_numbers()["stream"].events > 0
+            assert source.stream_metrics()["stream"].events > 0
 
     assert comparable(found[1]) == comparable(found[2])
     assert {row[0] for row in comparable(found[1])} == {"shop/-80", "shop/80-"}
@@ -58,7 +58,7 @@ def test_the_number_of_streams_may_change_from_run_to_run(vitess_server: VitessS
     run(vitess_server, "two2", 1, 30)
     with closing(source_of(vitess_server, "two2")) as source:
         offset = source.start()
-        source.stand_at(offset)
+        source.seek_to(offset)
         tables = [snapshot(source, "two2")]
     for seed, streams in ((2, 2), (3, 1), (4, 3)):
         run(vitess_server, "two2", seed, 30)

@@ -21,7 +21,7 @@ pytestmark = pytest.mark.integration
 
 
 def source_of(server: VitessServer, table: str, **chosen: Any) -> VitessSource:
-    advanced = chosen.pop("advanced", VitessAdvanced(connect_attempts=3, connect_pause_seconds=0.2))
+    advanced = chosen.pop("advanced", VitessAdvanced(connect_attempts=3, connect_backoff_seconds=0.2))
     stream = chosen.pop("stream", VitessStream(heartbeat_seconds=2))
     options = VitessOptions(keyspace="shop", stream=stream, advanced=advanced, **chosen)
     return VitessSource(options, server.connection, lambda name: name == f"shop.{table}")
@@ -75,7 +75,7 @@ def test_snapshot_and_stream_give_the_table_while_it_is_written(vitess_server: V
     run(vitess_server, "mix1", 1, 40)
     with closing(source_of(vitess_server, "mix1")) as source:
         offset = source.start()
-        source.stand_at(offset)
+        source.seek_to(offset)
         writer = threading.Thread(target=run, args=(vitess_server, "mix1", 2, 150))
         writer.start()
         copied = snapshot(source, "mix1")
@@ -114,7 +114,7 @@ def test_a_repeated_batch_gives_the_same_records(vitess_server: VitessServer) ->
 def test_a_table_without_rows_is_copied_too(vitess_server: VitessServer) -> None:
     create(vitess_server, "empty1")
     with closing(source_of(vitess_server, "empty1")) as source:
-        source.stand_at(source.start())
+        source.seek_to(source.start())
 
         records = snapshot(source, "empty1")
 
@@ -126,7 +126,7 @@ def test_a_filter_copies_the_matching_rows(vitess_server: VitessServer) -> None:
     with vitess_server.connect("shop").cursor() as cursor:
         cursor.execute("insert into some1 (id, name) values (1, 'a'), (2, 'b'), (3, 'b')")
     with closing(source_of(vitess_server, "some1")) as source:
-        source.stand_at(source.start())
+        source.seek_to(source.start())
         plan = source.plan_snapshot("shop.some1", "name = 'b'")
 
         records = read(source.snapshot_reader(), plan.ranges)
@@ -235,7 +235,7 @@ def test_ddl_between_rows_changes_their_fields(vitess_server: VitessServer) -> N
 
 def test_no_server_is_a_passing_fault() -> None:
     source = VitessSource(
-        VitessOptions(keyspace="shop", advanced=VitessAdvanced(call_seconds=1.0)),
+        VitessOptions(keyspace="shop", advanced=VitessAdvanced(call_timeout_seconds=1.0)),
         {"host": "127.0.0.1", "port": 1},
         lambda _: True,
     )

@@ -15,7 +15,7 @@ from airflow_cdc_provider.events.encoder import ConverterName, Converters, text_
 from airflow_cdc_provider.events.framing import TopicSchema
 from airflow_cdc_provider.events.transforms import faults
 from airflow_cdc_provider.events.transforms.chain import Chain, some_rows
-from airflow_cdc_provider.events.transforms.faults import Answering, made_with_faults
+from airflow_cdc_provider.events.transforms.faults import RecordingRegistrar, encode_with_faults
 from airflow_cdc_provider.events.transforms.options import read_transforms
 from airflow_cdc_provider.events.transforms.pieces import Piece, encode_pieces
 from airflow_cdc_provider.exceptions import ConfigurationError
@@ -30,7 +30,7 @@ TO_NUMBERS = Chain(
 
 def made(pieces: Sequence[Piece], converter: ConverterName = "json") -> pa.RecordBatch:
     converters = Converters(converter, converter)
-    return made_with_faults(
+    return encode_with_faults(
         pieces, lambda some: encode_pieces(TO_NUMBERS.apply(some), converters), converters
     )
 
@@ -86,7 +86,7 @@ def test_records_are_those_that_each_row_gives_alone(emails: list[str | None]) -
 
 
 def test_with_very_many_the_declaration_is_wrong(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(faults, "MOST_FAULTS", 3)
+    monkeypatch.setattr(faults, "MAX_FAULTS", 3)
     bad = [change(n, "c", "x") for n in range(4)]
     assert [what for _, what in shown(made([piece(bad[:3])]))] == ["fault"] * 3
     with pytest.raises(ConfigurationError, match="cast to int32"):
@@ -101,10 +101,10 @@ class Refusing:
 
 
 def test_what_a_registry_refuses_is_no_fault_of_a_record() -> None:
-    registrar = Answering(Refusing())
+    registrar = RecordingRegistrar(Refusing())
     converters = Converters("avro", "avro", registrar=registrar)
     with pytest.raises(ConfigurationError, match=r"no schema of shop\.t is taken"):
-        made_with_faults(
+        encode_with_faults(
             [piece([change(1, "c", "1")])],
             lambda some: encode_pieces(some, converters),
             converters,

@@ -15,7 +15,7 @@ from airflow_cdc_provider.connector.debezium import from_debezium
 from airflow_cdc_provider.jobs.channels.heartbeats import Heartbeats, heartbeat_producer
 from airflow_cdc_provider.jobs.stream import _pause
 from airflow_cdc_provider.jobs.topics.settings import heartbeat_of
-from airflow_cdc_provider.kafka.errors import BrokersAway
+from airflow_cdc_provider.kafka.errors import BrokersUnavailable
 from airflow_cdc_provider.kafka.positions import PositionsTopic
 from airflow_cdc_provider.kafka.settings import ClientSettings
 
@@ -41,7 +41,7 @@ class Producer:
     def send(self, records: Sequence[pa.RecordBatch]) -> None:
         if self.fails:
             self.fails -= 1
-            raise BrokersAway("sending records failed")
+            raise BrokersUnavailable("sending records failed")
         self.sent += records
 
     def close(self) -> None:
@@ -89,7 +89,7 @@ def test_there_is_one_per_interval_and_a_late_one_delays_no_other() -> None:
 
 def test_one_that_could_not_be_sent_is_still_due_and_a_new_client_sends_it() -> None:
     setting = Setting(fails=1)
-    with pytest.raises(BrokersAway):
+    with pytest.raises(BrokersUnavailable):
         setting.at(100)
     assert setting.producers[0].closed
     setting.fails = 0
@@ -139,12 +139,12 @@ def test_its_producer_has_no_transactions_and_gives_up_soon() -> None:
     settings = ClientSettings(
         {"bootstrap.servers": "127.0.0.1:1"},
         {"delivery.timeout.ms": 500_000, "message.timeout.ms": 500_000, "compression.type": "zstd"},
-        retry_seconds=0.5,
+        retry_timeout_seconds=0.5,
     )
     connector = from_debezium(MONGODB).connector
     producer = heartbeat_producer(connector, settings, PositionsTopic(settings, "positions", "shop"))
     began = time.monotonic()
-    with pytest.raises(BrokersAway):
+    with pytest.raises(BrokersUnavailable):
         producer.send([heartbeat_of(connector, 1)])
     producer.close()
     assert time.monotonic() - began < 15

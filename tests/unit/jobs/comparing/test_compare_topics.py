@@ -94,7 +94,7 @@ def test_topics_are_named_as_publishing_does_unless_others_are_given() -> None:
     assert topics_of_table(mine, "shop.orders", {"topics": {"shop.orders": ["x", "y"]}}) == ["x", "y"]
     assert topics_of_table(mine, "shop.orders", {"topics": {"shop.orders": "x"}}) == ["x"]
     apart = connector(
-        VITESS, topic_prefix="v", vitess={"topic_prefix": "own", "topic_prefix_not_for": ["shop.a"]}
+        VITESS, topic_prefix="v", vitess={"topic_prefix": "own", "topic_prefix_excluded_tables": ["shop.a"]}
     )
     assert topics_of_table(apart, "shop.a", {}) == ["v.shop.a"]
     assert topics_of_table(apart, "shop.b", {}) == ["own.shop.b"]

@@ -14,10 +14,10 @@ import pytest
 
 from airflow_cdc_provider.events.framing import TopicSchema
 from airflow_cdc_provider.jobs.comparing.cql_topics import row_form
-from airflow_cdc_provider.jobs.comparing.told import told_by
+from airflow_cdc_provider.jobs.comparing.reported_rows import reported_by
 from airflow_cdc_provider.jobs.comparing.topics import topic_reader
-from airflow_cdc_provider.jobs.events.damage import Damage
-from airflow_cdc_provider.jobs.events.made import Wanted
+from airflow_cdc_provider.jobs.events.event_batches import EventRequest
+from airflow_cdc_provider.jobs.events.skipped_records import SkippedRecords
 from airflow_cdc_provider.jobs.events.sliced import SliceRows
 from airflow_cdc_provider.jobs.offline.cassandra import _source
 from airflow_cdc_provider.kafka.consumer import MessageRange
@@ -63,8 +63,8 @@ def told(**publish: Any) -> Told:
     flat = [name for name, schema in schemas.items() if not nests(schema)]
     kept = captured.rows.filter(pc.is_in(captured.rows["source_table"], value_set=pa.array(flat)))
     rows = SliceRows(kept.to_batches(max_chunksize=10_000))
-    wanted = Wanted(0, captured.through, NOW_NS, by_batch=True, registrar=registry)
-    made = list(captured.build(rows.between(0, captured.through), wanted, Damage(strict=True)))
+    wanted = EventRequest(0, captured.through, NOW_NS, by_batch=True, registrar=registry)
+    made = list(captured.build(rows.between(0, captured.through), wanted, SkippedRecords(strict=True)))
     records = pa.Table.from_batches([one.records for one in made])
     found: Told = {}
     for topic in pc.unique(records["topic"]).to_pylist():
@@ -81,7 +81,7 @@ def told(**publish: Any) -> Told:
         schema = schemas[topic.partition(".")[2]]
         form = row_form(connector, schema)
         left_out = row_form(framed, schema).left_out
-        batch = told_by(read["key"], read["payload"], np.arange(read.num_rows), form, of_mirror=False)
+        batch = reported_by(read["key"], read["payload"], np.arange(read.num_rows), form, of_mirror=False)
         found[topic] = [
             {**row, "key": json.loads(row["key"]), "cells": compared_cells(row["cells"], left_out)}
             for row in batch.drop_columns(["place", "partition"]).to_pylist()

@@ -10,8 +10,8 @@ import pyarrow as pa
 import pytest
 
 from airflow_cdc_provider.exceptions import CorruptInput
+from airflow_cdc_provider.jobs.comparing.reported_rows import RowForm, reported_by
 from airflow_cdc_provider.jobs.comparing.row_comparison import compare_reported
-from airflow_cdc_provider.jobs.comparing.told import RowForm, told_by
 from airflow_cdc_provider.lake.compare import Comparison
 
 CELLS = RowForm("cassandra", ("p",), ("c",), ("s",), ("tags",))
@@ -43,12 +43,12 @@ def compared(topic: list[Event], mirror: list[Event], form: RowForm = CELLS) -> 
             pa.array([None if one is None else json.dumps(one).encode() for one in part], pa.binary())
             for part in ([key for key, _ in events], [value for _, value in events])
         )
-        sides.append(told_by(keys, values, np.arange(len(events)), form, of_mirror=of_mirror))
+        sides.append(reported_by(keys, values, np.arange(len(events)), form, of_mirror=of_mirror))
     return compare_reported(pa.Table.from_batches(sides), form, NOW_US)
 
 
 def counts(topic: list[Event], mirror: list[Event], form: RowForm = CELLS) -> tuple[int, ...]:
-    """Equal, only in the topic, only in the mirror, different, untold, not compared."""
+    """Equal, only in the topic, only in the mirror, different, unreported, not compared."""
     found = compared(topic, mirror, form)
     assert found.samples or found.only_left + found.only_right + found.different == 0
     return (
@@ -56,7 +56,7 @@ def counts(topic: list[Event], mirror: list[Event], form: RowForm = CELLS) -> tu
         found.only_left,
         found.only_right,
         found.different,
-        found.untold,
+        found.unreported,
         found.not_compared,
     )
 

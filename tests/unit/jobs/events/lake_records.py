@@ -16,9 +16,9 @@ from airflow_cdc_provider.changes import record
 from airflow_cdc_provider.connector import Connector
 from airflow_cdc_provider.jobs.events.cassandra.lake import CassandraSlice
 from airflow_cdc_provider.jobs.events.cassandra.records import EventSettings
-from airflow_cdc_provider.jobs.events.damage import Damage
-from airflow_cdc_provider.jobs.events.made import Made, Wanted
+from airflow_cdc_provider.jobs.events.event_batches import EventBatch, EventRequest
 from airflow_cdc_provider.jobs.events.mongodb.lake import MongodbSlice
+from airflow_cdc_provider.jobs.events.skipped_records import SkippedRecords
 from airflow_cdc_provider.jobs.events.sliced import SliceBuilder, SliceRows
 from airflow_cdc_provider.jobs.events.vitess.lake import RecordedSchema, VitessSlice
 from airflow_cdc_provider.jobs.offline.cassandra import _records, _source
@@ -58,16 +58,16 @@ class LakeRecords:
             pa.array([crc32(text + b".") % slices == number for text in self.partition_by])
         )
 
-    def made(self, number: int, slices: int, *, rows_at_once: int = 10_000) -> list[Made]:
+    def made(self, number: int, slices: int, *, rows_at_once: int = 10_000) -> list[EventBatch]:
         """Make the events of a slice, of records that come so many at a time."""
         rows = SliceRows(self.of_slice(number, slices).to_batches(max_chunksize=rows_at_once))
-        wanted = Wanted(0, self.through, NOW_NS, by_batch=True)
-        return list(self.build(rows.between(0, self.through), wanted, Damage(strict=True)))
+        wanted = EventRequest(0, self.through, NOW_NS, by_batch=True)
+        return list(self.build(rows.between(0, self.through), wanted, SkippedRecords(strict=True)))
 
-    def batches(self, wanted: Wanted) -> Iterator[Made]:
+    def batches(self, wanted: EventRequest) -> Iterator[EventBatch]:
         """Make events as they are wanted, of all records."""
         rows = SliceRows(self.rows.to_batches(max_chunksize=10_000))
-        return self.build(rows.between(wanted.after, wanted.until), wanted, Damage(strict=True))
+        return self.build(rows.between(wanted.after, wanted.until), wanted, SkippedRecords(strict=True))
 
 
 def cassandra(**publish: Any) -> LakeRecords:
@@ -75,8 +75,8 @@ def cassandra(**publish: Any) -> LakeRecords:
     declaration = {"name": "p", "source": {"type": "cassandra"}, "publish": {"topic_prefix": "p", **publish}}
     connector = Connector.from_dict(declaration)
     source = _source(connector, RECORDING)
-    table = pa.Table.from_batches(_records(source, RECORDING, Damage(strict=True)))
-    settings = EventSettings(connector, source.that_asks_nobody(), "c", 0, by_batch=True)
+    table = pa.Table.from_batches(_records(source, RECORDING, SkippedRecords(strict=True)))
+    settings = EventSettings(connector, source.detached(), "c", 0, by_batch=True)
     rows = _in_batches(table, 40)
     return LakeRecords(connector, rows, CassandraSlice(settings), _keys(rows))
 

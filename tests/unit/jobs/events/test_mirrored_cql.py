@@ -14,7 +14,7 @@ from airflow_cdc_provider.changes.cells import CELL_EXPIRING, NEVER, ROW_LIVENES
 from airflow_cdc_provider.changes.contribution import CONTRIBUTION_SCHEMA, ROW, STATIC
 from airflow_cdc_provider.connector import Connector
 from airflow_cdc_provider.jobs.comparing.cql_topics import row_form
-from airflow_cdc_provider.jobs.comparing.told import told_by
+from airflow_cdc_provider.jobs.comparing.reported_rows import reported_by
 from airflow_cdc_provider.jobs.events.mirrored import as_json
 from airflow_cdc_provider.jobs.events.mirrored_cql import _CqlEvents
 from airflow_cdc_provider.sources.cql.schema import number_columns
@@ -85,7 +85,7 @@ def test_comparisons_read_their_events(advanced: bool) -> None:
     connector, codec, events = mirrored(**publish)
     keys, values = (pa.array([event[name] for event in events], pa.binary()) for name in ("key", "value"))
     form = row_form(connector, codec.schema)
-    told = told_by(keys, values, np.arange(len(keys)), form, of_mirror=True).to_pylist()
+    told = reported_by(keys, values, np.arange(len(keys)), form, of_mirror=True).to_pylist()
     assert sorted((row["static"], json.loads(row["key"])["shop"]) for row in told) == [
         (False, 7),
         (False, 7),

@@ -18,8 +18,8 @@ from airflow_cdc_provider.jobs.merging.quarantine import Quarantine
 from airflow_cdc_provider.jobs.spark.failures import explain
 from airflow_cdc_provider.jobs.spec import TableResult
 from airflow_cdc_provider.lake import merge as lake_merge
-from airflow_cdc_provider.lake.mirror import MirrorState, StaticsState
-from airflow_cdc_provider.lake.reconcile import Copies
+from airflow_cdc_provider.lake.mirror import MirrorState, StaticColumnsState
+from airflow_cdc_provider.lake.reconcile import ReplicaDuplicates
 from airflow_cdc_provider.lake.table import Head
 
 STATE = MirrorState(Head("1"), merged_through=4, memory={"v": 1})
@@ -131,7 +131,7 @@ class Lake:
         for d in dirty:
             self.step("merge", d.table)
             together.unsettled.add(d.table)
-        return [TableResult(d.table, rows_written=1, doubtful=1) for d in dirty]
+        return [TableResult(d.table, rows_written=1, unresolved_keys=1) for d in dirty]
 
     def read_again(self, context: Any, tables: list[str]) -> dict[str, int]:
         self.step("doubt", tables[0])
@@ -220,7 +220,7 @@ def test_a_merge_commits_on_the_state_that_it_was_planned_from(monkeypatch: pyte
     outcome: Any = SimpleNamespace(unpersist=lambda: None)
     outcome.where = outcome.select = lambda *texts: outcome
     monkeypatch.setattr(lake_merge, "_reconciled", lambda *args, **others: outcome)
-    monkeypatch.setattr(lake_merge, "_count", lambda frame: ({}, {}, Copies()))
+    monkeypatch.setattr(lake_merge, "_count", lambda frame: ({}, {}, ReplicaDuplicates()))
     monkeypatch.setattr(lake_merge, "MergeKernel", lambda **values: SimpleNamespace(columns=[]))
     shape: Any = SimpleNamespace(model="cell", rules="4.0", mirror_schema=list, project=None)
     plan = lake_merge.MergePlan(
@@ -233,11 +233,16 @@ def test_a_merge_commits_on_the_state_that_it_was_planned_from(monkeypatch: pyte
 
 def test_statics_of_a_later_merge_that_is_not_done_yet_are_not_replaced() -> None:
     """It has committed them already, and is about to commit its mirror."""
-    statics = StaticsState(Head("1"), merged_through=5)
+    statics = StaticColumnsState(Head("1"), merged_through=5)
     plan = lake_merge.MergePlan(
-        base=replace(STATE, statics=statics), through=4, fences=(), memory={}, now_seconds=0, pending_rows=0
+        base=replace(STATE, static_columns=statics),
+        through=4,
+        fences=(),
+        memory={},
+        now_seconds=0,
+        pending_rows=0,
     )
-    mirror: Any = SimpleNamespace(statics=SimpleNamespace(name="s.t__statics"))
+    mirror: Any = SimpleNamespace(static_columns=SimpleNamespace(name="s.t__static_columns"))
     nothing: Any = None
-    with pytest.raises(CommitConflict, match=r"s\.t__statics.*through batch 5"):
+    with pytest.raises(CommitConflict, match=r"s\.t__static_columns.*through batch 5"):
         lake_merge.merge(nothing, mirror, nothing, None, plan)

@@ -116,7 +116,7 @@ def pages(part: Any) -> Iterator[pa.RecordBatch]:
 
 def read(reader: Any, *parts: Any) -> int:
     again = pickle.loads(pickle.dumps(reader))
-    return sum(batch.num_rows for batch in again.read_several(parts))
+    return sum(batch.num_rows for batch in again.read_sequentially(parts))
 
 
 def test_tasks_tell_the_driver_while_they_read(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -124,7 +124,7 @@ def test_tasks_tell_the_driver_while_they_read(path: Path, monkeypatch: pytest.M
     monkeypatch.setattr(module, "_task", lambda: (next(tasks), 0))
     with scanned(path) as rows:
         reader = rows.counted(pages, 1)
-        running = iter(cast(Any, reader).read_several([("k.a", 2, 5000), ("k.b", 1, 3)]))
+        running = iter(cast(Any, reader).read_sequentially([("k.a", 2, 5000), ("k.b", 1, 3)]))
         next(running)
         next(running)
         deadline = time.monotonic() + 10

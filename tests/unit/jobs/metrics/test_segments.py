@@ -65,9 +65,9 @@ def test_segments_of_each_node_are_counted_until_they_are_removed(
 
     numbers = tally.at_end(lag(log, offset).details)
     assert numbers["a"] == SegmentNumbers(
-        seen=3, at_once=at_once, read=3, waiting=1, waiting_max=3, kept=3, kept_max=3
+        seen=3, at_once=at_once, read=3, pending=1, pending_max=3, kept=3, kept_max=3
     )
-    assert numbers["b"] == SegmentNumbers(seen=1, at_once=1, read=1, waiting_max=1)
+    assert numbers["b"] == SegmentNumbers(seen=1, at_once=1, read=1, pending_max=1)
 
     put_index(tmp_path / "b", 7, "900\nCOMPLETED")
     tally = SegmentTally()
@@ -76,8 +76,8 @@ def test_segments_of_each_node_are_counted_until_they_are_removed(
         file.unlink()
 
     numbers = tally.at_end(lag(log, offset).details)
-    assert numbers["a"] == SegmentNumbers(seen=1, at_once=1, read=1, waiting_max=1, kept=1, kept_max=3)
-    assert numbers["b"] == SegmentNumbers(seen=1, at_once=1, read=1, waiting_max=1, kept=1, kept_max=1)
+    assert numbers["a"] == SegmentNumbers(seen=1, at_once=1, read=1, pending_max=1, kept=1, kept_max=3)
+    assert numbers["b"] == SegmentNumbers(seen=1, at_once=1, read=1, pending_max=1, kept=1, kept_max=1)
 
 
 def test_what_a_capture_that_was_stopped_did_not_read_goes_on_waiting(tmp_path: Path) -> None:
@@ -87,7 +87,7 @@ def test_what_a_capture_that_was_stopped_did_not_read_goes_on_waiting(tmp_path: 
     tally = SegmentTally()
     tally.add(plan := plan_segments(log, TABLES, None, head(log), ReadLimit(bytes=100)))
     assert tally.at_end(lag(log, plan.end).details) == {
-        "a": SegmentNumbers(seen=2, at_once=1, waiting=2, waiting_max=2)
+        "a": SegmentNumbers(seen=2, at_once=1, pending=2, pending_max=2)
     }
 
 

@@ -18,7 +18,7 @@ from airflow_cdc_provider.connector.debezium import from_debezium
 from airflow_cdc_provider.events.encoder import text_of
 from airflow_cdc_provider.exceptions import CdcError, ConfigurationError, CorruptInput
 from airflow_cdc_provider.jobs.events.cassandra.records import cluster_name
-from airflow_cdc_provider.jobs.events.damage import Damage
+from airflow_cdc_provider.jobs.events.skipped_records import SkippedRecords
 from airflow_cdc_provider.jobs.offline.recordings import Recording, event_lines, row_lines
 
 FIXTURES = Path(__file__).parents[3] / "fixtures" / "cassandra"
@@ -33,8 +33,10 @@ def recording(folder: Path, **more: Any) -> Recording:
     return Recording(folder / "cdc_raw", str(folder / "schema.cql"), **{"now_ns": NOW_NS, **more})
 
 
-def printed(connector: Connector, source: Recording, damage: Damage | None = None) -> list[dict[str, Any]]:
-    lines = event_lines(connector, source, damage or Damage(strict=False))
+def printed(
+    connector: Connector, source: Recording, skipped: SkippedRecords | None = None
+) -> list[dict[str, Any]]:
+    lines = event_lines(connector, source, skipped or SkippedRecords(strict=False))
     return [json.loads(line) for line in b"".join(text_of(chunk) for chunk in lines).splitlines()]
 
 
@@ -219,7 +221,7 @@ def test_events_carry_the_moment_given_as_that_of_their_making() -> None:
 
 def rows_by_table(folder: Path, **more: Any) -> dict[str, list[str]]:
     rows: dict[str, list[str]] = defaultdict(list)
-    lines = row_lines(plain_connector(), recording(folder, **more), Damage(strict=False))
+    lines = row_lines(plain_connector(), recording(folder, **more), SkippedRecords(strict=False))
     for line in b"".join(text_of(chunk) for chunk in lines).decode().splitlines():
         table = json.loads(line)["table"]
         rows[table].append(line.removeprefix(f'{{"table":"{table}","row":').removesuffix("}"))
@@ -270,10 +272,10 @@ def broken(tmp_path: Path) -> Recording:
 
 
 def test_corrupt_input_is_located_and_the_rest_is_captured(tmp_path: Path) -> None:
-    damage = Damage(strict=False)
-    events = printed(plain_connector(tombstones=False), broken(tmp_path), damage)
+    skipped = SkippedRecords(strict=False)
+    events = printed(plain_connector(tombstones=False), broken(tmp_path), skipped)
     assert len(events) == 34
-    (place,) = damage.places
+    (place,) = skipped.undecodable
     assert re.match(r"node node, segment 1795247483877, position \d+: entry-checksum: ", place)
 
 
@@ -282,20 +284,20 @@ def test_strict_fails_at_the_first_corrupt_position(tmp_path: Path) -> None:
         {"name": "a", "source": {"type": "cassandra", "advanced": {"strict": True}}}
     )
     with pytest.raises(CdcError, match="entry-checksum"):
-        printed(connector, broken(tmp_path), Damage(strict=True))
+        printed(connector, broken(tmp_path), SkippedRecords(strict=True))
 
 
-def faults_of_indexes(damage: Damage) -> list[str]:
-    return [place for place in damage.places if "its index" in place]
+def faults_of_indexes(skipped: SkippedRecords) -> list[str]:
+    return [place for place in skipped.undecodable if "its index" in place]
 
 
 def test_an_index_without_its_segment_is_reported(tmp_path: Path) -> None:
     shutil.copytree(PLAIN / "cdc_raw", tmp_path / "a")
     sorted((tmp_path / "a").glob("*.log.gz"))[2].unlink()
-    damage = Damage(strict=False)
+    skipped = SkippedRecords(strict=False)
     source = replace(recording(PLAIN), path=tmp_path / "a")
-    assert printed(plain_connector(), source, damage)
-    assert faults_of_indexes(damage) == [
+    assert printed(plain_connector(), source, skipped)
+    assert faults_of_indexes(skipped) == [
         "node node, segment 1795247392877: its index exists, but the segment is missing"
     ]
 
@@ -308,29 +310,29 @@ def test_a_segment_with_a_broken_index_is_reported_and_read(text: bytes, tmp_pat
     packed.unlink()
     (index,) = (tmp_path / "a").glob("*.idx")
     index.write_bytes(text)
-    damage = Damage(strict=False)
+    skipped = SkippedRecords(strict=False)
     source = replace(recording(DEBEZIUM), path=tmp_path / "a")
-    assert len(printed(plain_connector(tombstones=False), source, damage)) == 35
-    (place,) = damage.places
+    assert len(printed(plain_connector(tombstones=False), source, skipped)) == 35
+    (place,) = skipped.undecodable
     assert place.endswith("its index is broken; it was read to the end of its data")
     with pytest.raises(CorruptInput, match="its index is broken"):
-        printed(plain_connector(), source, Damage(strict=True))
+        printed(plain_connector(), source, SkippedRecords(strict=True))
 
 
 def test_an_incomplete_index_of_an_earlier_segment_is_reported(tmp_path: Path) -> None:
     shutil.copytree(PLAIN / "cdc_raw", tmp_path / "a")
     first = sorted((tmp_path / "a").glob("*.idx"))[0]
     first.write_text("500")
-    damage = Damage(strict=False)
+    skipped = SkippedRecords(strict=False)
     source = replace(recording(PLAIN), path=tmp_path / "a")
-    assert printed(plain_connector(), source, damage)
-    assert faults_of_indexes(damage) == [
+    assert printed(plain_connector(), source, skipped)
+    assert faults_of_indexes(skipped) == [
         "node node, segment 1795247392875: its index is not COMPLETED; it was read to position 500"
     ]
     midway = replace(recording(PLAIN), path=PLAIN / "midway" / "cdc_raw")
-    damage = Damage(strict=False)
-    assert printed(plain_connector(), midway, damage)
-    assert faults_of_indexes(damage) == []
+    skipped = SkippedRecords(strict=False)
+    assert printed(plain_connector(), midway, skipped)
+    assert faults_of_indexes(skipped) == []
 
 
 def test_segments_without_any_index_are_read_to_their_end(tmp_path: Path) -> None:

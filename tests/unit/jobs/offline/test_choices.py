@@ -20,7 +20,7 @@ from airflow_cdc_provider.connector.debezium import from_debezium
 from airflow_cdc_provider.events.encoder import text_of
 from airflow_cdc_provider.exceptions import ConfigurationError
 from airflow_cdc_provider.jobs.context import build_source
-from airflow_cdc_provider.jobs.events.damage import Damage
+from airflow_cdc_provider.jobs.events.skipped_records import SkippedRecords
 from airflow_cdc_provider.jobs.offline.recordings import Recording, event_lines
 
 FIXTURES = Path(__file__).parents[3] / "fixtures" / "cassandra"
@@ -29,7 +29,7 @@ NOW_NS = 1_800_000_000_123_456_789
 
 
 def printed(
-    damage: Damage | None = None,
+    skipped: SkippedRecords | None = None,
     folder: Path = FOLDER,
     source: dict[str, Any] | None = None,
     **publish: Any,
@@ -39,7 +39,7 @@ def printed(
         {"name": "p", "source": {"type": "cassandra", **(source or {})}, "publish": publish}
     )
     recording = Recording(folder / "cdc_raw", str(folder / "schema.cql"), NOW_NS)
-    lines = event_lines(connector, recording, damage or Damage(strict=False))
+    lines = event_lines(connector, recording, skipped or SkippedRecords(strict=False))
     return [json.loads(line) for line in b"".join(text_of(chunk) for chunk in lines).splitlines()]
 
 
@@ -63,17 +63,17 @@ def test_operations_are_debeziums_own_or_those_of_its_other_connectors() -> None
     ("skipped", "left"), [(["c"], "udr"), (["i"], "udr"), (["u", "d"], "ir"), (["r"], "iud"), ([], "iudr")]
 )
 def test_skipped_operations_are_left_out_and_counted(skipped: list[str], left: str) -> None:
-    damage = Damage(strict=False)
-    kept = "".join(value["op"] for value in values(printed(damage, skipped_operations=skipped)))
+    skipped = SkippedRecords(strict=False)
+    kept = "".join(value["op"] for value in values(printed(skipped, skipped_operations=skipped)))
     assert set(kept) == set(left)
-    assert len(kept) + damage.skipped.total() == len(ops())
+    assert len(kept) + skipped.by_kind.total() == len(ops())
 
 
 @pytest.mark.covers("CAS-D3X-18")
 def test_truncations_have_no_event_and_are_counted() -> None:
-    damage = Damage(strict=False)
-    printed(damage, folder=FIXTURES / "A" / "v7-plain", skipped_operations=["t"])
-    assert damage.skipped == {"t": 1}
+    skipped = SkippedRecords(strict=False)
+    printed(skipped, folder=FIXTURES / "A" / "v7-plain", skipped_operations=["t"])
+    assert skipped.by_kind == {"t": 1}
 
 
 @pytest.mark.covers("CAS-CFG-33")
@@ -389,7 +389,7 @@ def test_converters_that_are_wrong_are_refused(more: dict[str, Any], message: st
 
 
 def test_a_converter_that_loses_values_is_told() -> None:
-    damage = Damage(strict=False)
+    skipped = SkippedRecords(strict=False)
     converter = {"type": f"{__name__}:shorter", "columns": ".*c_int"}
-    printed(damage, cassandra={"converters": {"short": converter}})
-    assert any("converter short doesn't return a column" in place for place in damage.places)
+    printed(skipped, cassandra={"converters": {"short": converter}})
+    assert any("converter short doesn't return a column" in place for place in skipped.undecodable)

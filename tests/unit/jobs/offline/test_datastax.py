@@ -21,8 +21,8 @@ from airflow_cdc_provider.connector import Connector
 from airflow_cdc_provider.events.encoder import text_of
 from airflow_cdc_provider.exceptions import ConfigurationError
 from airflow_cdc_provider.jobs.events.cassandra.datastax_rows import replica_duplicates
-from airflow_cdc_provider.jobs.events.damage import Damage
 from airflow_cdc_provider.jobs.events.order import event_order
+from airflow_cdc_provider.jobs.events.skipped_records import SkippedRecords
 from airflow_cdc_provider.jobs.offline.recordings import Recording, event_lines, row_lines
 from tests.unit.jobs.events.cassandra.test_row_states import Changes
 
@@ -39,7 +39,7 @@ def printed(
         {"name": "p", "source": source_options, "publish": {"envelope": "datastax", **publish}}
     )
     source = Recording(folder / "cdc_raw", str(folder / "schema.cql"), now_ns)
-    lines = event_lines(connector, source, Damage(strict=folder == FOLDER))
+    lines = event_lines(connector, source, SkippedRecords(strict=folder == FOLDER))
     return [json.loads(line) for line in b"".join(text_of(chunk) for chunk in lines).splitlines()]
 
 
@@ -212,7 +212,7 @@ def test_the_last_event_of_each_row_is_the_row_that_stays() -> None:
     read_at = json.loads((folder / "rows" / "_index.json").read_text())["read_at_s"]
     source = Recording(folder / "cdc_raw", str(folder / "schema.cql"), read_at * 10**9)
     rows: dict[str, int] = defaultdict(int)
-    for chunk in row_lines(connector, source, Damage(strict=False)):
+    for chunk in row_lines(connector, source, SkippedRecords(strict=False)):
         for line in text_of(chunk).splitlines():
             rows[json.loads(line)["table"]] += 1
     last: dict[str, dict[str, Any]] = defaultdict(dict)
@@ -252,19 +252,19 @@ def test_a_write_that_several_nodes_logged_is_one_event(tmp_path: Path) -> None:
     one = printed(node=nodes[0])
     for node in nodes:
         shutil.copytree(FOLDER / "cdc_raw", tmp_path / "cdc_raw" / node)
-    damage = Damage(strict=True)
+    skipped = SkippedRecords(strict=True)
     connector = Connector.from_dict(
         {"name": "p", "source": {"type": "cassandra"}, "publish": {"envelope": "datastax"}}
     )
     recording = Recording(tmp_path / "cdc_raw", str(tmp_path / "schema.cql"), NOW_NS)
-    lines = [text_of(chunk) for chunk in event_lines(connector, recording, damage)]
+    lines = [text_of(chunk) for chunk in event_lines(connector, recording, skipped)]
     several = [json.loads(line) for line in b"".join(lines).splitlines()]
     assert by_table(several) == by_table(one)
-    assert damage.skipped["replica duplicate"] >= len(one) // 2 > 20
+    assert skipped.by_kind["replica duplicate"] >= len(one) // 2 > 20
     cells = Connector.from_dict({"name": "p", "source": {"type": "cassandra"}})
     told = [
         json.loads(line)
-        for chunk in event_lines(cells, recording, Damage(strict=True))
+        for chunk in event_lines(cells, recording, SkippedRecords(strict=True))
         for line in text_of(chunk).splitlines()
     ]
     assert len(told) == 2 * len({(e["topic"], e["key"], e["value"]) for e in told}), (

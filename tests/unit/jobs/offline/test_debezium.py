@@ -11,7 +11,7 @@ import pytest
 
 from airflow_cdc_provider.connector.debezium import from_debezium
 from airflow_cdc_provider.events.encoder import text_of
-from airflow_cdc_provider.jobs.events.damage import Damage
+from airflow_cdc_provider.jobs.events.skipped_records import SkippedRecords
 from airflow_cdc_provider.jobs.offline.recordings import Recording, event_lines
 
 FOLDER = Path(__file__).parents[3] / "fixtures" / "cassandra" / "debezium-B"
@@ -47,7 +47,7 @@ def ours(mode: str) -> list[str]:
         }
     ).connector
     source = Recording(FOLDER / "cdc_raw", str(FOLDER / "schema.cql"), 1_800_000_000_000_000_000)
-    lines = event_lines(connector, source, Damage(strict=True))
+    lines = event_lines(connector, source, SkippedRecords(strict=True))
     events = [json.loads(line) for line in b"".join(map(text_of, lines)).splitlines()]
     return [
         without_variables(f'{{"topic":"{e["topic"]}","key":{e["key"]},"value":{e["value"] or "null"}}}')

@@ -21,7 +21,7 @@ from airflow_cdc_provider.changes.record import CHANGE, QUARANTINE
 from airflow_cdc_provider.connector import Connector
 from airflow_cdc_provider.events.encoder import text_of
 from airflow_cdc_provider.exceptions import ConfigurationError
-from airflow_cdc_provider.jobs.events.damage import Damage
+from airflow_cdc_provider.jobs.events.skipped_records import SkippedRecords
 from airflow_cdc_provider.jobs.offline.recordings import Recording, row_lines
 from airflow_cdc_provider.sources.base import Offset, ReadLimit
 from airflow_cdc_provider.sources.cassandra.commit_log.sections import Section, walk_sections
@@ -59,19 +59,19 @@ def declaration(form: str, **advanced: Any) -> Connector:
 @dataclass
 class Shown:
     rows: Mapping[str, list[str]]
-    damage: list[str]
+    skipped: list[str]
 
 
 def rows_of(form: str, folder: str = "cdc_raw", **advanced: Any) -> Shown:
-    damage = Damage(strict=False)
+    skipped = SkippedRecords(strict=False)
     at = json.loads((FORMS / form / "rows" / "_index.json").read_text())["read_at_s"]
     recording = Recording(FORMS / form / folder, str(FORMS / form / "schema.cql"), at * 1_000_000_000)
     rows: dict[str, list[str]] = defaultdict(list)
-    lines = row_lines(declaration(form, **advanced), recording, damage)
+    lines = row_lines(declaration(form, **advanced), recording, skipped)
     for line in b"".join(text_of(chunk) for chunk in lines).decode().splitlines():
         table = json.loads(line)["table"]
         rows[table].append(line.removeprefix(f'{{"table":"{table}","row":').removesuffix("}"))
-    return Shown({table: sorted(found) for table, found in rows.items()}, damage.places)
+    return Shown({table: sorted(found) for table, found in rows.items()}, skipped.undecodable)
 
 
 def selected(form: str) -> dict[str, list[str]]:
@@ -88,7 +88,7 @@ def selected(form: str) -> dict[str, list[str]]:
 def assert_rows_equal_select(form: str, folder: str = "cdc_raw") -> None:
     shown = rows_of(form, folder)
     assert shown.rows == selected(form)
-    assert shown.damage == []
+    assert shown.skipped == []
     assert sum(map(len, shown.rows.values())) > 60
 
 

@@ -20,7 +20,7 @@ from airflow_cdc_provider.connector import Connector
 from airflow_cdc_provider.connector.debezium import from_debezium
 from airflow_cdc_provider.events.encoder import text_of
 from airflow_cdc_provider.exceptions import ConfigurationError, CorruptInput
-from airflow_cdc_provider.jobs.events.damage import Damage
+from airflow_cdc_provider.jobs.events.skipped_records import SkippedRecords
 from airflow_cdc_provider.jobs.offline.recordings import Recording, event_lines, row_lines
 
 FIXTURES = Path(__file__).parents[3] / "fixtures" / "mongodb"
@@ -63,8 +63,10 @@ def recording(folder: Path, stream: str) -> Recording:
     return Recording(folder, "", NOW_NS)
 
 
-def printed(connector: Connector, source: Recording, damage: Damage | None = None) -> list[dict[str, Any]]:
-    lines = event_lines(connector, source, damage or Damage(strict=True))
+def printed(
+    connector: Connector, source: Recording, skipped: SkippedRecords | None = None
+) -> list[dict[str, Any]]:
+    lines = event_lines(connector, source, skipped or SkippedRecords(strict=True))
     text = b"".join(text_of(chunk) for chunk in lines)
     return [json.loads(line) for line in text.splitlines()]
 
@@ -226,12 +228,12 @@ def test_broken_input_is_located_and_the_rest_lands(tmp_path: Path) -> None:
     events[9][20] = 0x77
     file = tmp_path / "stream.bson"
     file.write_bytes(b"".join(events) + insert(20)[:-4])
-    damage = Damage(strict=False)
-    records = printed(connector_of("default"), Recording(file, "", NOW_NS), damage)
+    skipped = SkippedRecords(strict=False)
+    records = printed(connector_of("default"), Recording(file, "", NOW_NS), skipped)
     assert [json.loads(r["key"])["id"] for r in records] == [
         str(number) for number in range(20) if number not in (3, 9)
     ]
-    assert [position.split(": ")[0] for position in damage.places] == [
+    assert [position.split(": ")[0] for position in skipped.undecodable] == [
         f"{file} at byte {3 * size}",
         f"{file} at byte {9 * size}",
         f"{file} at byte {20 * size}",
@@ -241,9 +243,9 @@ def test_broken_input_is_located_and_the_rest_lands(tmp_path: Path) -> None:
 def test_an_event_without_namespace_is_quarantined(tmp_path: Path) -> None:
     file = tmp_path / "stream.bson"
     file.write_bytes(insert(1) + bson.encode({"operationType": "insert"}) + insert(2))
-    damage = Damage(strict=False)
-    assert len(printed(connector_of("default"), Recording(file, "", NOW_NS), damage)) == 2
-    assert damage.places == [
+    skipped = SkippedRecords(strict=False)
+    assert len(printed(connector_of("default"), Recording(file, "", NOW_NS), skipped)) == 2
+    assert skipped.undecodable == [
         f"{file} at byte {len(insert(1))}: the change event is broken BSON or lacks ns or documentKey"
     ]
 
@@ -252,7 +254,7 @@ def test_strict_fails_at_the_first_broken_section(tmp_path: Path) -> None:
     file = tmp_path / "stream.bson"
     file.write_bytes(insert(1) + b"\xff" + insert(2))
     with pytest.raises(CorruptInput, match=f"at byte {len(insert(1))}"):
-        printed(connector_of("default"), Recording(file, "", NOW_NS), Damage(strict=True))
+        printed(connector_of("default"), Recording(file, "", NOW_NS), SkippedRecords(strict=True))
 
 
 def test_a_recorded_snapshot_is_not_filtered_by_guess(tmp_path: Path) -> None:
@@ -312,7 +314,7 @@ def canonical(document: bytes) -> str:
 
 def test_rows_equal_a_replay_of_the_recording(tmp_path: Path) -> None:
     source = recording(tmp_path, "lookup_pre")
-    lines = row_lines(connector_of("default"), source, Damage(strict=True))
+    lines = row_lines(connector_of("default"), source, SkippedRecords(strict=True))
     ours: dict[str, list[str]] = {}
     for line in b"".join(text_of(chunk) for chunk in lines).decode().splitlines():
         table = json.loads(line)["table"]
@@ -329,24 +331,24 @@ def test_rows_equal_a_replay_of_the_recording(tmp_path: Path) -> None:
 
 def test_rows_of_one_table_may_be_selected(tmp_path: Path) -> None:
     source = replace(recording(tmp_path, "lookup_pre"), table="shop.orders")
-    lines = list(row_lines(connector_of("default"), source, Damage(strict=True)))
+    lines = list(row_lines(connector_of("default"), source, SkippedRecords(strict=True)))
     tables = {json.loads(line)["table"] for chunk in lines for line in text_of(chunk).splitlines()}
     assert tables == {"shop.orders"}
 
 
 def test_updates_without_documents_add_up_to_the_same_rows_unless_a_path_is_ambiguous(tmp_path: Path) -> None:
-    def rows(profile: str, stream: str, damage: Damage) -> set[bytes]:
+    def rows(profile: str, stream: str, skipped: SkippedRecords) -> set[bytes]:
         folder = tmp_path / stream
         folder.mkdir()
-        lines = row_lines(connector_of(profile), recording(folder, stream), damage)
+        lines = row_lines(connector_of(profile), recording(folder, stream), skipped)
         return set(b"".join(text_of(chunk) for chunk in lines).splitlines())
 
-    damage = Damage(strict=False)
-    whole = rows("default", "lookup_pre", Damage(strict=True))
-    by_updates = rows("cs", "default", damage)
+    skipped = SkippedRecords(strict=False)
+    whole = rows("default", "lookup_pre", SkippedRecords(strict=True))
+    by_updates = rows("cs", "default", skipped)
 
     # Of it, {"a.b": 1, "a": {"b": 2}}, an update reports that a.b was set.
-    assert damage.places == [
+    assert skipped.undecodable == [
         "shop.mixed, key 013ff0000000000000: NO-BASE: an update of an unknown document"
     ]
     (ours,), (theirs,) = by_updates - whole, whole - by_updates
@@ -380,5 +382,7 @@ def test_a_document_that_another_shard_key_moves_is_deleted_and_inserted_and_is_
     source = Recording(tmp_path, "", NOW_NS)
     reported = [json.loads(r["value"])["op"] if r["value"] else None for r in printed(connector, source)]
     assert reported == ["r", "d", None, "c"]
-    (row,) = b"".join(text_of(c) for c in row_lines(connector, source, Damage(strict=True))).splitlines()
+    (row,) = b"".join(
+        text_of(c) for c in row_lines(connector, source, SkippedRecords(strict=True))
+    ).splitlines()
     assert json_util.loads(json.dumps(json.loads(row)["row"])) == after

@@ -12,7 +12,7 @@ import pytest
 
 from airflow_cdc_provider.connector import Connector
 from airflow_cdc_provider.events.encoder import text_of
-from airflow_cdc_provider.jobs.events.damage import Damage
+from airflow_cdc_provider.jobs.events.skipped_records import SkippedRecords
 from airflow_cdc_provider.jobs.offline.recordings import Recording, row_lines
 from tests.unit.sources.cql.recordings import read_at_seconds, recorded_rows, recorded_schemas, recording
 
@@ -20,10 +20,10 @@ CASSANDRA = Connector.from_dict({"name": "shop", "source": {"type": "cassandra"}
 LINE = re.compile(r'\{"table":("[^"]+"),"row":(.*)\}')
 
 
-def shown_rows(source: Recording, damage: Damage) -> dict[str, list[str]]:
+def shown_rows(source: Recording, skipped: SkippedRecords) -> dict[str, list[str]]:
     """Return the rows that a recording adds up to, by table."""
     shown: dict[str, list[str]] = defaultdict(list)
-    for chunk in row_lines(CASSANDRA, source, damage):
+    for chunk in row_lines(CASSANDRA, source, skipped):
         for line in text_of(chunk).decode().split("\n")[:-1]:
             match = LINE.fullmatch(line)
             assert match
@@ -35,11 +35,11 @@ def shown_rows(source: Recording, damage: Damage) -> dict[str, list[str]]:
 @pytest.mark.parametrize("variant", ["v7-plain", "v7-plain/midway", "v8-plain", "v7-lz4", "v7-zstd"])
 def test_the_log_alone_adds_up_to_the_rows_that_the_server_shows(variant: str) -> None:
     folder = recording(variant)
-    damage = Damage(strict=False)
+    skipped = SkippedRecords(strict=False)
     source = Recording(
         folder / "cdc_raw", str(folder / "schema.cql"), now_ns=read_at_seconds(folder) * 1_000_000_000
     )
-    shown = shown_rows(source, damage)
+    shown = shown_rows(source, skipped)
     tables = [t for t in recorded_schemas(folder).tables.values() if t.cdc and not t.view]
     for table in tables:
         wanted = sorted(row["json"] for row in recorded_rows(folder, table.full_name))
@@ -47,7 +47,7 @@ def test_the_log_alone_adds_up_to_the_rows_that_the_server_shows(variant: str) -
         assert sorted(shown.pop(table.full_name, [])) == ([] if table.counter else wanted), table.full_name
     assert not shown
     # Also of the table reborn, whose first life is known from the log alone, nothing is left out.
-    assert damage.places == []
+    assert skipped.undecodable == []
 
 
 @pytest.mark.covers("CAS-GAP-08")
@@ -55,12 +55,12 @@ def test_the_log_alone_adds_up_to_the_rows_that_the_server_shows(variant: str) -
 def test_the_log_alone_has_the_schema_too(variant: str) -> None:
     folder = recording(variant)
     now_ns = read_at_seconds(folder) * 1_000_000_000
-    damage = Damage(strict=False)
-    with_file = shown_rows(Recording(folder / "cdc_raw", str(folder / "schema.cql"), now_ns), damage)
-    from_log = shown_rows(Recording(folder / "cdc_raw", "", now_ns), damage)
+    skipped = SkippedRecords(strict=False)
+    with_file = shown_rows(Recording(folder / "cdc_raw", str(folder / "schema.cql"), now_ns), skipped)
+    from_log = shown_rows(Recording(folder / "cdc_raw", "", now_ns), skipped)
     assert len(from_log) > 10
     assert from_log == with_file
-    assert damage.places == []
+    assert skipped.undecodable == []
 
 
 @pytest.mark.covers("CAS-LIM-02")
@@ -76,8 +76,8 @@ def test_three_nodes_copies_of_each_write_add_up_to_the_same_rows(tmp_path: Path
     now_ns = read_at_seconds(folder) * 1_000_000_000
     schema = str(folder / "schema.cql")
 
-    once = shown_rows(Recording(folder / "cdc_raw", schema, now_ns=now_ns), Damage(strict=False))
-    thrice = shown_rows(Recording(tmp_path, schema, now_ns=now_ns), Damage(strict=False))
+    once = shown_rows(Recording(folder / "cdc_raw", schema, now_ns=now_ns), SkippedRecords(strict=False))
+    thrice = shown_rows(Recording(tmp_path, schema, now_ns=now_ns), SkippedRecords(strict=False))
 
     # Three nodes' records of one TRUNCATE count as three: see the roadmap.
     (truncated,) = (table for table in once if table.startswith("shop_a.trunc_"))

@@ -13,7 +13,7 @@ import pytest
 from airflow_cdc_provider.connector import Connector
 from airflow_cdc_provider.connector.debezium import load_debezium_properties
 from airflow_cdc_provider.events.encoder import text_of
-from airflow_cdc_provider.jobs.events.damage import Damage
+from airflow_cdc_provider.jobs.events.skipped_records import SkippedRecords
 from airflow_cdc_provider.jobs.offline.recordings import Recording, event_lines
 
 FIXTURES = Path(__file__).parents[3] / "fixtures" / "vitess"
@@ -31,9 +31,9 @@ def declared(name: str, **publish: Any) -> Connector:
     return Connector.from_dict({**imported, "publish": publish_options})
 
 
-def records(connector: Connector, path: Path, damage: Damage | None = None) -> list[dict[str, Any]]:
+def records(connector: Connector, path: Path, skipped: SkippedRecords | None = None) -> list[dict[str, Any]]:
     """Print a recording's events and read the lines."""
-    lines = event_lines(connector, Recording(path, "", NOW_NS), damage or Damage(strict=True))
+    lines = event_lines(connector, Recording(path, "", NOW_NS), skipped or SkippedRecords(strict=True))
     return [json.loads(line) for part in lines for line in text_of(part).splitlines()]
 
 

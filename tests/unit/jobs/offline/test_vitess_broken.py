@@ -12,7 +12,7 @@ import pytest
 from airflow_cdc_provider.connector import Connector
 from airflow_cdc_provider.events.encoder import text_of
 from airflow_cdc_provider.exceptions import CorruptInput
-from airflow_cdc_provider.jobs.events.damage import Damage
+from airflow_cdc_provider.jobs.events.skipped_records import SkippedRecords
 from airflow_cdc_provider.jobs.offline.recordings import Recording, event_lines, row_lines
 from tests.unit.vitess_stream import NOT_NULL, PRIMARY, Stream, column
 
@@ -43,8 +43,8 @@ def _length(message: bytes) -> bytes:
     return found + bytes([length])
 
 
-def ids(work: Any, path: Path, damage: Damage) -> list[int]:
-    lines = work(CONNECTOR, Recording(path, "", 10**18), damage)
+def ids(work: Any, path: Path, skipped: SkippedRecords) -> list[int]:
+    lines = work(CONNECTOR, Recording(path, "", 10**18), skipped)
     found = [json.loads(line) for part in lines for line in text_of(part).splitlines()]
     if work is row_lines:
         return [int(one["row"]["id"]) for one in found]
@@ -93,14 +93,14 @@ def test_events_of_valid_messages_are_printed(
 ) -> None:
     path = tmp_path / "item.vstream"
     path.write_bytes(breaks(recorded()))
-    damage = Damage(strict=False)
+    skipped = SkippedRecords(strict=False)
 
-    assert ids(event_lines, path, damage) == left
+    assert ids(event_lines, path, skipped) == left
 
-    assert any(reported in line for line in damage.told())
-    assert damage.told()[-1].startswith("summary: ")
+    assert any(reported in line for line in skipped.report())
+    assert skipped.report()[-1].startswith("summary: ")
     with pytest.raises(CorruptInput, match=r"item\.vstream.*strict: false to skip such records"):
-        ids(event_lines, path, Damage(strict=True))
+        ids(event_lines, path, SkippedRecords(strict=True))
 
 
 @pytest.mark.covers("VIT-FLT-11")
@@ -110,13 +110,13 @@ def test_rows_of_valid_messages_are_printed(
 ) -> None:
     path = tmp_path / "item.vstream"
     path.write_bytes(breaks(recorded()))
-    damage = Damage(strict=False)
+    skipped = SkippedRecords(strict=False)
 
-    assert sorted(ids(row_lines, path, damage)) == left
+    assert sorted(ids(row_lines, path, skipped)) == left
 
-    assert any(reported in line for line in damage.told())
+    assert any(reported in line for line in skipped.report())
     with pytest.raises(CorruptInput, match=r"item\.vstream"):
-        ids(row_lines, path, Damage(strict=True))
+        ids(row_lines, path, SkippedRecords(strict=True))
 
 
 def test_skipped_messages_are_reported_by_their_byte(tmp_path: Path) -> None:
@@ -124,9 +124,9 @@ def test_skipped_messages_are_reported_by_their_byte(tmp_path: Path) -> None:
     place = sum(len(one) for one in messages[: message_of(2, 1)])
     path = tmp_path / "item.vstream"
     path.write_bytes(torn_row(messages))
-    damage = Damage(strict=False)
+    skipped = SkippedRecords(strict=False)
 
-    ids(event_lines, path, damage)
+    ids(event_lines, path, skipped)
 
-    assert len(damage.places) == 1
-    assert damage.places[0].startswith(f"{path} at byte {place + 1}: ")
+    assert len(skipped.undecodable) == 1
+    assert skipped.undecodable[0].startswith(f"{path} at byte {place + 1}: ")

@@ -16,7 +16,7 @@ import pytest
 from airflow_cdc_provider.connector import Connector
 from airflow_cdc_provider.connector.debezium import load_debezium_properties
 from airflow_cdc_provider.events.encoder import text_of
-from airflow_cdc_provider.jobs.events.damage import Damage
+from airflow_cdc_provider.jobs.events.skipped_records import SkippedRecords
 from airflow_cdc_provider.jobs.offline.recordings import Recording, row_lines
 from airflow_cdc_provider.sources.vitess.options import VitessOptions
 from airflow_cdc_provider.sources.vitess.protocol import EVENT_TYPES, VStreamResponse
@@ -36,14 +36,14 @@ def declared(name: str) -> Connector:
 
 
 def printed(connector: Connector, path: Path, table: str = "") -> Rows:
-    damage = Damage(strict=True)
-    lines = row_lines(connector, Recording(path, "", NOW_NS, table), damage)
+    skipped = SkippedRecords(strict=True)
+    lines = row_lines(connector, Recording(path, "", NOW_NS, table), skipped)
     found: Rows = Counter()
     for part in lines:
         for line in text_of(part).splitlines():
             row = json.loads(line)
             found[row["table"], json.dumps(row["row"], sort_keys=True)] += 1
-    assert damage.told() == []
+    assert skipped.report() == []
     return found
 
 

@@ -15,13 +15,13 @@ from hypothesis import strategies as st
 from airflow_cdc_provider.connector.publish_kafka import KafkaOptions
 from airflow_cdc_provider.events.encoder import Converters
 from airflow_cdc_provider.exceptions import ConfigurationError, CorruptInput, OffsetMissing, TransientError
-from airflow_cdc_provider.jobs.events.made import Made, Wanted
+from airflow_cdc_provider.jobs.events.event_batches import EventBatch, EventRequest
 from airflow_cdc_provider.jobs.publishing import batches
 from airflow_cdc_provider.jobs.publishing.batches import BatchPublisher, require_matching, wait_for_servers
-from airflow_cdc_provider.kafka.errors import BrokersAway, RecordsRefused
+from airflow_cdc_provider.kafka.errors import BrokersUnavailable, RecordsRejected
 from airflow_cdc_provider.kafka.positions import PublishPosition
 from airflow_cdc_provider.kafka.producer import Headers
-from airflow_cdc_provider.kafka.registry import RegistryAway
+from airflow_cdc_provider.kafka.registry import RegistryUnavailable
 
 SCHEMA = Converters().record_schema
 BATCHES = {1: 7, 2: 0, 3: 1, 5: 12, 6: 3}
@@ -56,13 +56,13 @@ class Broker:
     def publish(self, records: Sequence[pa.RecordBatch], headers: Headers, position: PublishPosition) -> None:
         self.asked += 1
         if self.asked in self.fails_at:
-            raise BrokersAway("sending records failed")
+            raise BrokersUnavailable("sending records failed")
         rows = [row for batch in records for row in batch.to_pylist()]
         if any(row["topic"] == self.closed_topic for row in rows):
-            raise RecordsRefused(self.closed_topic, "TOPIC_AUTHORIZATION_FAILED", whole_topic=True)
+            raise RecordsRejected(self.closed_topic, "TOPIC_AUTHORIZATION_FAILED", whole_topic=True)
         for row in rows:
             if row["value"] in self.forbidden:
-                raise RecordsRefused(row["topic"], "MSG_SIZE_TOO_LARGE", whole_topic=False)
+                raise RecordsRejected(row["topic"], "MSG_SIZE_TOO_LARGE", whole_topic=False)
         self.committed += [row["value"] for row in rows]
         self.sizes.append(len(rows))
         self.position = PublishPosition.from_json(position.to_json())
@@ -74,9 +74,9 @@ class Maker:
 
     pieces: int = 3
     topic: str = "t"
-    asked: list[Wanted] = field(default_factory=list)
+    asked: list[EventRequest] = field(default_factory=list)
 
-    def __call__(self, wanted: Wanted) -> Iterator[Made]:
+    def __call__(self, wanted: EventRequest) -> Iterator[EventBatch]:
         self.asked.append(wanted)
         for batch, count in BATCHES.items():
             if not wanted.after < batch <= wanted.through:
@@ -84,7 +84,7 @@ class Maker:
             rows = [record_of(batch, n, self.topic if n % 2 else "t") for n in range(count)]
             for start in range(0, max(count, 1), self.pieces):
                 some = pa.RecordBatch.from_pylist(rows[start : start + self.pieces], schema=SCHEMA)
-                yield Made(batch, some, f"{batch}:{start + some.num_rows}")
+                yield EventBatch(batch, some, f"{batch}:{start + some.num_rows}")
 
 
 EVERYTHING = [f"{batch}/{n}" for batch, count in BATCHES.items() for n in range(count)]
@@ -147,7 +147,7 @@ def test_runs_that_end_anywhere_publish_each_record_once_together(
 def test_the_rest_of_a_batch_is_made_as_it_was_begun() -> None:
     broker = Broker(fails_at=frozenset({2}))
     maker = Maker()
-    with pytest.raises(BrokersAway):
+    with pytest.raises(BrokersUnavailable):
         publisher(broker, maker).publish(THROUGH, now_ns=1)
     assert (broker.position.batch, broker.position.records, broker.position.now_ns) == (1, 5, 1)
     publisher(broker, maker).publish(THROUGH, now_ns=2)
@@ -169,7 +169,7 @@ def test_a_batch_that_became_shorter_ends_it() -> None:
 
 def test_refused_records_end_it_unless_they_are_set_apart() -> None:
     forbidden = frozenset({"1/3", "5/0", "5/11", "6/2"})
-    with pytest.raises(RecordsRefused, match="topic t rejects records: found MSG_SIZE_TOO_LARGE"):
+    with pytest.raises(RecordsRejected, match="topic t rejects records: found MSG_SIZE_TOO_LARGE"):
         publisher(Broker(forbidden=forbidden), Maker()).publish(THROUGH, now_ns=1)
     broker = Broker(forbidden=forbidden)
     apart: list[tuple[int, list[int], list[str]]] = []
@@ -182,7 +182,7 @@ def test_refused_records_end_it_unless_they_are_set_apart() -> None:
     run.publish(THROUGH, now_ns=1)
     assert broker.committed == [value for value in EVERYTHING if value not in forbidden]
     assert apart == [(1, [3], ["1/3"]), (5, [0], ["5/0"]), (5, [11], ["5/11"]), (6, [2], ["6/2"])]
-    assert (run.records, run.refused) == (19, 4)
+    assert (run.records, run.dead_letters) == (19, 4)
 
 
 def test_what_cannot_be_made_is_set_apart_and_never_sent() -> None:
@@ -196,7 +196,7 @@ def test_what_cannot_be_made_is_set_apart_and_never_sent() -> None:
 
     @dataclass
     class Faulty(Maker):
-        def __call__(self, wanted: Wanted) -> Iterator[Made]:
+        def __call__(self, wanted: EventRequest) -> Iterator[EventBatch]:
             for made in super().__call__(wanted):
                 told = pa.array([broken.get(v) for v in made.records["value"].to_pylist()], pa.large_utf8())
                 at = SCHEMA.get_field_index("fault")
@@ -217,7 +217,7 @@ def test_what_cannot_be_made_is_set_apart_and_never_sent() -> None:
         (3, [0], "no number"),
         (5, [7, 8], "no number"),
     ]
-    assert (run.records, run.refused) == (len(EVERYTHING) - 5, 5)
+    assert (run.records, run.dead_letters) == (len(EVERYTHING) - 5, 5)
     assert broker.position == replace(
         PublishPosition("shop", THROUGH + 1), now_ns=1, form="form", state="6:3"
     )
@@ -234,7 +234,7 @@ def test_a_refused_topics_records_are_set_apart_together() -> None:
     )
     run.publish(THROUGH, now_ns=1)
     assert broker.committed == [value for value in EVERYTHING if not int(value.partition("/")[2]) % 2]
-    assert len(apart) == run.refused == 10
+    assert len(apart) == run.dead_letters == 10
 
 
 def test_a_run_that_dies_while_records_are_set_apart_goes_on_behind_what_was_sent() -> None:
@@ -243,12 +243,12 @@ def test_a_run_that_dies_while_records_are_set_apart_goes_on_behind_what_was_sen
         for _ in range(3):
             try:
                 publisher(broker, Maker(), quarantine=lambda *_: None).publish(THROUGH, now_ns=1)
-            except BrokersAway:
+            except BrokersUnavailable:
                 continue
         assert broker.committed == [value for value in EVERYTHING if value not in broker.forbidden]
 
 
-@pytest.mark.parametrize("away", [BrokersAway("no broker"), RegistryAway("no registry")])
+@pytest.mark.parametrize("away", [BrokersUnavailable("no broker"), RegistryUnavailable("no registry")])
 def test_servers_that_are_away_are_waited_for_from_when_they_were_missed(
     monkeypatch: pytest.MonkeyPatch, away: Exception
 ) -> None:
@@ -258,7 +258,7 @@ def test_servers_that_are_away_are_waited_for_from_when_they_were_missed(
         clock.now += seconds
 
     monkeypatch.setattr(batches, "time", SimpleNamespace(monotonic=lambda: clock.now, sleep=sleep))
-    options = KafkaOptions(retry_interval_seconds=10.0, retry_seconds=30.0)
+    options = KafkaOptions(retry_interval_seconds=10.0, retry_timeout_seconds=30.0)
     tries: list[float] = []
     sent = 0
 
@@ -287,7 +287,7 @@ def test_servers_that_are_away_are_waited_for_from_when_they_were_missed(
     assert tries == [0.0, 10.0, 20.0, 30.0, 40.0, 50.0], "30 s from the third one on"
 
     tries.clear()
-    at_once = replace(options, retry_seconds=0.0)
+    at_once = replace(options, retry_timeout_seconds=0.0)
     with pytest.raises(type(away)):
         wait_for_servers(sends_some_once, lambda: sent, at_once, lambda: False, "shop")
     assert len(tries) == 1

@@ -20,7 +20,7 @@ from airflow_cdc_provider.events.envelopes.datastax import EnvelopeOptions
 from airflow_cdc_provider.events.transforms.pieces import Piece
 from airflow_cdc_provider.exceptions import CommitConflict, ConfigurationError, OffsetMissing
 from airflow_cdc_provider.jobs.context import JobContext
-from airflow_cdc_provider.jobs.events.made import Made, Wanted
+from airflow_cdc_provider.jobs.events.event_batches import EventBatch, EventRequest
 from airflow_cdc_provider.jobs.publishing import pulsar as stage
 from airflow_cdc_provider.jobs.publishing.pulsar import with_sequence_ids
 from airflow_cdc_provider.jobs.publishing.pulsar_position import PulsarPosition
@@ -28,12 +28,12 @@ from airflow_cdc_provider.jobs.spec import JobSpec, PublishResult
 from airflow_cdc_provider.jobs.topics.settings import encoded, topics_of
 from airflow_cdc_provider.kafka.positions import PublishPosition
 from airflow_cdc_provider.lake.table import Head
-from airflow_cdc_provider.pulsar.errors import BrokersAway
+from airflow_cdc_provider.pulsar.errors import BrokersUnavailable
 from tests.unit.pulsar.fake_broker import FakeBroker
 
 
 def ids_of(pieces: list[tuple[int, int]]) -> list[int]:
-    made = (Made(batch, pa.record_batch({"n": pa.array(range(count))})) for batch, count in pieces)
+    made = (EventBatch(batch, pa.record_batch({"n": pa.array(range(count))})) for batch, count in pieces)
     return [number for one in with_sequence_ids(made) for number in one.records["sequence"].to_pylist()]
 
 
@@ -90,7 +90,7 @@ CONNECTOR = Connector.from_dict(
             "key": "avro",
             "value": "avro",
             "cassandra": {"reread": True},
-            "pulsar": {"connection": "p", "retry_seconds": 0, "records_at_once": 4},
+            "pulsar": {"connection": "p", "retry_timeout_seconds": 0, "records_per_commit": 4},
         },
     }
 )
@@ -104,7 +104,7 @@ class Job:
     broker: FakeBroker
     table: Table
     monkeypatch: pytest.MonkeyPatch
-    asked: list[Wanted] = field(default_factory=list)
+    asked: list[EventRequest] = field(default_factory=list)
 
     def publish(self, connector: Connector = CONNECTOR) -> PublishResult:
         self.monkeypatch.setattr(stage, "captured_records", self._captured)
@@ -119,9 +119,9 @@ class Job:
         context.pulsar = {"service_url": self.broker.url}
         return context
 
-    def _captured(self, context: JobContext, wanted: Wanted, damage: object) -> Iterator[Made]:
+    def _captured(self, context: JobContext, wanted: EventRequest, skipped: object) -> Iterator[EventBatch]:
         """Make records as the encoder does, of Avro with its schemas beside."""
-        del damage
+        del skipped
         self.asked.append(wanted)
         options = EnvelopeOptions(topics_of(context.connector), json=False)
         for batch, count in BATCHES.items():
@@ -139,7 +139,7 @@ class Job:
                 }
             )
             envelope = datastax_envelope.build(states, "ks", "t", options)
-            yield Made(batch, encoded(context.connector, [Piece(envelope, np.arange(count))]))
+            yield EventBatch(batch, encoded(context.connector, [Piece(envelope, np.arange(count))]))
 
 
 EVERYTHING = [(batch << 31) + n for batch, count in BATCHES.items() for n in range(count)]
@@ -153,7 +153,7 @@ def test_runs_that_end_anywhere_publish_each_record_once_by_one_clock(deaths: li
         job = Job(broker, Table(), monkeypatch)
         for death in deaths:
             broker.dies_after = death
-            with suppress(BrokersAway):
+            with suppress(BrokersUnavailable):
                 job.publish()
         broker.dies_after = None
         result = job.publish()
@@ -195,7 +195,7 @@ def test_a_broker_that_forgets_ends_a_run_once_its_records_are_accounted_for(
 def test_options_that_changed_in_the_middle_of_a_batch_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     with FakeBroker(dies_after=2) as broker:
         job = Job(broker, Table(), monkeypatch)
-        with pytest.raises(BrokersAway):
+        with pytest.raises(BrokersUnavailable):
             job.publish()
         pulsar = replace(CONNECTOR.publish.pulsar, topic_prefix="x-")
         renamed = replace(CONNECTOR, publish=replace(CONNECTOR.publish, pulsar=pulsar))

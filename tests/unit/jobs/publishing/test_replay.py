@@ -15,11 +15,11 @@ from airflow_cdc_provider.connector import Connector
 from airflow_cdc_provider.events.encoder import Converters
 from airflow_cdc_provider.exceptions import ConfigurationError
 from airflow_cdc_provider.jobs.context import on_finished
-from airflow_cdc_provider.jobs.events.made import Made, Wanted
+from airflow_cdc_provider.jobs.events.event_batches import EventBatch, EventRequest
 from airflow_cdc_provider.jobs.publishing import replay as replay_module
 from airflow_cdc_provider.jobs.publishing.replay import BatchRange, chosen_range, other_topic, replay
 from airflow_cdc_provider.jobs.spec import JobResult
-from airflow_cdc_provider.kafka.errors import BrokersAway
+from airflow_cdc_provider.kafka.errors import BrokersUnavailable
 from airflow_cdc_provider.kafka.positions import PublishPosition
 
 START = datetime(2026, 11, 23, 8, tzinfo=UTC)
@@ -111,16 +111,16 @@ class Lake:
 
     def position(self, context: Any) -> PublishPosition:
         if self.falls_silent and self.sent:
-            raise BrokersAway("gone")
+            raise BrokersUnavailable("gone")
         return PublishPosition("p", self.published + 1)
 
     def batches(self, context: Any) -> Mapping[int, datetime]:
         return dict(self.kept)
 
-    def made(self, context: Any, wanted: Wanted, damage: Any) -> Iterator[Made]:
+    def made(self, context: Any, wanted: EventRequest, skipped: Any) -> Iterator[EventBatch]:
         for batch in [number for number in self.kept if wanted.after < number <= wanted.until]:
             rows = [{"topic": "t", "bare": False, "headers": "", "value": f"{batch}{part}"} for part in "ab"]
-            yield Made(batch, pa.RecordBatch.from_pylist(rows, schema=Converters().record_schema))
+            yield EventBatch(batch, pa.RecordBatch.from_pylist(rows, schema=Converters().record_schema))
 
     def producer(self, *given: Any, **more: Any) -> Lake:
         return self
@@ -132,13 +132,13 @@ class Lake:
         self.transactions += 1
         fails = self.transactions == self.fails_at
         if fails and not self.takes_it:
-            raise BrokersAway("gone")
+            raise BrokersUnavailable("gone")
         self.published += self.beside
         self.stored = PublishPosition.from_json(position.to_json())
         values = [value for batch in records for value in batch["value"].cast("binary").to_pylist()]
         self.sent += [value.decode() for value in values]
         if fails:
-            raise BrokersAway("gone")
+            raise BrokersUnavailable("gone")
 
     def close(self) -> None:
         pass
@@ -157,9 +157,9 @@ def lake(monkeypatch: pytest.MonkeyPatch) -> Lake:
     return found
 
 
-def replayed(*, retry_seconds: float = 0, told: bool = True, **options: Any) -> JobResult:
+def replayed(*, retry_timeout_seconds: float = 0, told: bool = True, **options: Any) -> JobResult:
     """Run a replay whose brokers are not waited for, or so long; its job may be killed when it is sent."""
-    kafka = {"connection": "k", "retry_seconds": retry_seconds, "records_at_once": 1}
+    kafka = {"connection": "k", "retry_timeout_seconds": retry_timeout_seconds, "records_per_commit": 1}
     kafka["retry_interval_seconds"] = 0.01
     declaration = {"name": "p", "source": {"type": "mongodb"}, "publish": {"kafka": kafka}}
     context: Any = SimpleNamespace(
@@ -178,7 +178,7 @@ def replayed(*, retry_seconds: float = 0, told: bool = True, **options: Any) -> 
 
 def test_a_replay_of_an_open_range_goes_on_where_it_was_ended_though_more_was_published(lake: Lake) -> None:
     lake.fails_at = 4
-    with pytest.raises(BrokersAway):
+    with pytest.raises(BrokersUnavailable):
         replayed(first_batch=2, request="run 1")
     assert lake.sent == ["2a", "2b", "3a"]
     lake.published = 7
@@ -195,7 +195,7 @@ def test_a_replay_of_an_open_range_goes_on_where_it_was_ended_though_more_was_pu
 @pytest.mark.parametrize("other", [{"request": "run 2"}, {"last_batch": 4}, {"since": START.isoformat()}])
 def test_another_replay_begins_at_its_own_begin(lake: Lake, other: dict[str, Any]) -> None:
     lake.fails_at = 4
-    with pytest.raises(BrokersAway):
+    with pytest.raises(BrokersUnavailable):
         replayed(request="run 1")
     lake.sent.clear()
     replayed(**{"request": "run 1", **other})
@@ -208,7 +208,7 @@ def test_each_event_is_sent_once_whether_brokers_go_away_before_or_after_they_to
     lake: Lake, fails_at: int, takes_it: bool
 ) -> None:
     lake.fails_at, lake.takes_it = fails_at, takes_it
-    result = replayed(last_batch=3, retry_seconds=5).replayed
+    result = replayed(last_batch=3, retry_timeout_seconds=5).replayed
     assert lake.sent == ["1a", "1b", "2a", "2b", "3a", "3b"]
     assert result is not None
     assert (result.first_batch, result.last_batch) == (1, 3)
@@ -240,7 +240,7 @@ def test_a_replay_whose_position_is_of_a_later_version_begins_at_its_begin(lake:
 
 def test_batches_that_were_let_go_while_a_replay_waited_are_told(lake: Lake) -> None:
     lake.fails_at = 4
-    with pytest.raises(BrokersAway):
+    with pytest.raises(BrokersUnavailable):
         replayed()
     sent = list(lake.sent)
     del lake.kept[1], lake.kept[2], lake.kept[3]

@@ -18,8 +18,8 @@ from pyspark import TaskContext
 
 from airflow_cdc_provider.connector import Connector
 from airflow_cdc_provider.exceptions import CommitConflict, ConfigurationError, OffsetMissing
-from airflow_cdc_provider.jobs.events.damage import Damage
-from airflow_cdc_provider.jobs.events.made import Made
+from airflow_cdc_provider.jobs.events.event_batches import EventBatch
+from airflow_cdc_provider.jobs.events.skipped_records import SkippedRecords
 from airflow_cdc_provider.jobs.events.sliced import SliceRows, batch_ranges
 from airflow_cdc_provider.jobs.publishing import publish as publish_module
 from airflow_cdc_provider.jobs.publishing import slices as slices_module
@@ -30,7 +30,7 @@ from airflow_cdc_provider.jobs.publishing.slices import (
     change_slices,
     start_slices,
 )
-from airflow_cdc_provider.kafka.errors import BrokersAway
+from airflow_cdc_provider.kafka.errors import BrokersUnavailable
 from airflow_cdc_provider.kafka.positions import PositionsTopic, PublishPosition
 from airflow_cdc_provider.kafka.producer import Headers
 from airflow_cdc_provider.kafka.registry import Registry, RegistrySettings
@@ -60,7 +60,7 @@ def by_key(records: Sequence[Sent]) -> dict[tuple[str, str | None], list[Sent]]:
     return found
 
 
-def records_of(made: Sequence[Made]) -> list[Sent]:
+def records_of(made: Sequence[EventBatch]) -> list[Sent]:
     assert [one.batch for one in made] == sorted(one.batch for one in made), "batch after batch"
     return sent_of([one.records for one in made])
 
@@ -151,7 +151,7 @@ class Producer:
             raise CommitConflict("fenced")
         self.brokers.asked += 1
         if self.brokers.asked in self.brokers.fails_at:
-            raise BrokersAway("gone")
+            raise BrokersUnavailable("gone")
         self.brokers.committed[self.number] += sent_of(records)
         self.brokers.positions[self.number] = PublishPosition.from_json(position.to_json())
         self.brokers.unread.discard(self.number)
@@ -180,7 +180,7 @@ def test_a_slice_that_is_ended_anywhere_goes_on_by_its_position(source: str) -> 
             )
             if outcome.error is None:
                 break
-            assert isinstance(outcome.error, BrokersAway)
+            assert isinstance(outcome.error, BrokersUnavailable)
         assert tries > 3
         without_times = [
             [(topic, key, headers) for topic, key, _, headers in records]
@@ -276,7 +276,7 @@ def test_positions_pass_batches_that_have_no_records(monkeypatch: pytest.MonkeyP
     sliced = SimpleNamespace(rows=nothing, build=lake.build, isolated=frozenset())
     monkeypatch.setattr(slices_module, "sliced_records", lambda *given: sliced)
     context: Any = SimpleNamespace(spark=spark, connector=lake.connector, stopping=lambda: False)
-    run = SlicedRun(context, brokers, None, (), "form", Damage(strict=True), positions)  # type: ignore[arg-type]
+    run = SlicedRun(context, brokers, None, (), "form", SkippedRecords(strict=True), positions)  # type: ignore[arg-type]
 
     run.publish(9)
 
@@ -289,7 +289,7 @@ def test_a_change_of_slices_that_is_broken_off_is_as_good_as_not_begun() -> None
         brokers = Brokers()
         old = start_slices(brokers, PublishPosition("p", 5), 2)  # type: ignore[arg-type]
         brokers.fails_at = frozenset([brokers.asked + steps])
-        with pytest.raises(BrokersAway):
+        with pytest.raises(BrokersUnavailable):
             change_slices(brokers, old, 3)  # type: ignore[arg-type]
         assert brokers.positions[0].slices == 2, "slice 0 is told last"
         assert {position.batch for position in brokers.positions.values()} == {5}
@@ -357,7 +357,11 @@ def test_a_task_goes_to_other_processes_and_shows_no_secret(source: str) -> None
         ("cassandra", {"cassandra": {"before": True}}, "publish.cassandra.before"),
         ("cassandra", {"cassandra": {"order": "write_time"}}, "publish.cassandra.order"),
         ("cassandra", {"envelope": "datastax", "cassandra": {"reread": True}}, "publish.envelope: datastax"),
-        ("mongodb", {"kafka": {"refused": "quarantine"}}, "publish.kafka.refused: quarantine"),
+        (
+            "mongodb",
+            {"kafka": {"on_record_error": "dead_letters"}},
+            "publish.kafka.on_record_error: dead_letters",
+        ),
     ],
 )
 def test_what_needs_one_order_is_refused_by_name(kind: str, publish: dict[str, Any], named: str) -> None:

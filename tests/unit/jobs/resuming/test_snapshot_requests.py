@@ -13,12 +13,12 @@ from airflow_cdc_provider.jobs.resuming.snapshot_requests import (
     SignalState,
     received,
 )
-from airflow_cdc_provider.signals.signal import Arrived, NoSignal, Signal
+from airflow_cdc_provider.signals.signal import MalformedSignal, ReceivedSignal, Signal
 
 TABLES = ("s.a", "s.b", "s.c")
 
 
-def asked(state: SignalState, *arrived: Arrived) -> Reception:
+def asked(state: SignalState, *arrived: ReceivedSignal) -> Reception:
     return received(state, arrived, TABLES, 5)
 
 
@@ -57,9 +57,9 @@ def test_an_id_is_followed_once_also_in_one_go() -> None:
 
 
 def test_what_was_half_written_may_come_whole_under_its_id() -> None:
-    half = asked(SignalState(), NoSignal("f-1", "file", "it is not JSON"))
+    half = asked(SignalState(), MalformedSignal("f-1", "file", "it is not JSON"))
     assert outcomes(asked(half.state, execute("f-1", "s.a"))) == [("f-1", "ignored"), ("f-1", "queued")]
-    assert asked(half.state, NoSignal("f-1", "file", "it is not JSON")).state == half.state
+    assert asked(half.state, MalformedSignal("f-1", "file", "it is not JSON")).state == half.state
 
 
 def test_a_stop_takes_tables_out_of_all_incremental_requests() -> None:

@@ -80,8 +80,8 @@ def test_tables_whose_changes_are_lost_are_read_anew_if_the_class_says_so() -> N
     lost = progress(a=True, b=True).with_loss(["shop.a"], 5, "gone", tolerated=False)
     assert due(lost)[0] == []
     assert due(lost, on_data_error=True)[0] == ["shop.a"]
-    assert connector(on_data_error=True).when_lost(hole=False) == "snapshot"
-    assert connector(on_data_error=False).when_lost(hole=False) == "fail"
+    assert connector(on_data_error=True).lost_position_action(hole=False) == "snapshot"
+    assert connector(on_data_error=False).lost_position_action(hole=False) == "fail"
 
 
 @pytest.mark.covers("MDB-SNAP-11")

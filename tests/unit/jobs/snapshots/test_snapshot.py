@@ -115,9 +115,9 @@ class Connects:
         self.connections = 0
 
     def __call__(self, part: Any) -> Iterator[pa.RecordBatch]:
-        return self.read_several([part])
+        return self.read_sequentially([part])
 
-    def read_several(self, parts: Iterable[Any]) -> Iterator[pa.RecordBatch]:
+    def read_sequentially(self, parts: Iterable[Any]) -> Iterator[pa.RecordBatch]:
         self.connections += 1
         for part in parts:
             yield batch(part)
@@ -142,7 +142,7 @@ def test_a_paced_reader_takes_its_time_and_loses_nothing() -> None:
             yield pa.RecordBatch.from_pylist(rows, schema=CHANGE_SCHEMA)
 
     started = time.monotonic()
-    found = list(Paced(reader, 1000.0).read_several(["a", "b"]))
+    found = list(Paced(reader, 1000.0).read_sequentially(["a", "b"]))
     assert 0.28 < time.monotonic() - started < 3
     assert [batch.num_rows for batch in found] == [50] * 6
     assert found[-1].column("source_table")[0].as_py() == "b"

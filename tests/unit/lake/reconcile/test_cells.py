@@ -50,7 +50,10 @@ def test_order_and_duplicates_do_not_matter(found: list[Contribution], random: o
 def test_a_second_time_changes_nothing(found: list[Contribution], rules: str) -> None:
     once = reconcile_cells(as_table(found), NOW, rules)
     twice = reconcile_cells(fed_back(once), NOW, rules)
-    assert (twice.live.to_pylist(), twice.side.to_pylist()) == (once.live.to_pylist(), once.side.to_pylist())
+    assert (twice.live.to_pylist(), twice.tombstones.to_pylist()) == (
+        once.live.to_pylist(),
+        once.tombstones.to_pylist(),
+    )
 
 
 @pytest.mark.parametrize("rules", ["4.0", "scylla"])
@@ -65,7 +68,7 @@ def test_any_portions_at_any_moments_end_the_same(
         result = reconcile_cells(pa.concat_tables([as_table(portion), fed_back(result)]), now, rules)
     whole = reconcile_cells(as_table([c for portion in portions for c in portion]), moments[-1], rules)
     assert as_kept(result).live == as_kept(whole).live
-    assert as_kept(result).side == as_kept(whole).side
+    assert as_kept(result).tombstones == as_kept(whole).tombstones
 
 
 @given(st.lists(lists(uncertain=True, max_size=8), min_size=2, max_size=5))
@@ -78,7 +81,7 @@ def test_any_portions_at_one_moment_end_the_same_by_the_rules_of_3_11(
         result = reconcile_cells(pa.concat_tables([as_table(portion), fed_back(result)]), NOW, "3.11")
     whole = reconcile_cells(as_table([c for portion in portions for c in portion]), NOW, "3.11")
     assert as_kept(result).live == as_kept(whole).live
-    assert as_kept(result).side == as_kept(whole).side
+    assert as_kept(result).tombstones == as_kept(whole).tombstones
 
 
 @given(lists(), MOMENTS, MOMENTS)
@@ -91,7 +94,7 @@ def test_purging_shows_the_same(found: list[Contribution], now: int, purge: int)
 
 def test_nothing_comes_of_nothing() -> None:
     result = reconcile_cells(as_table([]), NOW)
-    assert (result.live.num_rows, result.side.num_rows, len(result.doubtful_keys)) == (0, 0, 0)
+    assert (result.live.num_rows, result.tombstones.num_rows, len(result.unresolved_keys)) == (0, 0, 0)
 
 
 def test_unknown_rules_are_refused() -> None:
@@ -104,11 +107,11 @@ def test_a_row_that_only_an_expiring_liveness_is_known_to_keep_is_read_again_whe
     read = Contribution(b"a", ROW, b"", None, 0, Row(Reading(read_us)))
     logged = Contribution(b"a", ROW, b"", None, 0, Row(Liveness(read_us - 1, 600, NOW + 1)))
     before = reconcile_cells(as_table([read, logged]), NOW)
-    assert (before.live["expires_at"].to_pylist(), len(before.doubtful_keys)) == ([NOW + 1], 0)
+    assert (before.live["expires_at"].to_pylist(), len(before.unresolved_keys)) == ([NOW + 1], 0)
     after = reconcile_cells(fed_back(before), NOW + 1)
-    assert (after.live.num_rows, after.doubtful_keys.to_pylist()) == (1, [b"a"])
+    assert (after.live.num_rows, after.unresolved_keys.to_pylist()) == (1, [b"a"])
     again = Contribution(b"a", ROW, b"", None, 0, Row(Reading((NOW + 2) * 1_000_000)))
     assert (
-        len(reconcile_cells(pa.concat_tables([fed_back(after), as_table([again])]), NOW + 2).doubtful_keys)
+        len(reconcile_cells(pa.concat_tables([fed_back(after), as_table([again])]), NOW + 2).unresolved_keys)
         == 0
     )

@@ -36,8 +36,8 @@ def contribution(
 def merged(*rows: dict[str, Any]) -> tuple[dict[str, Any], list[str], set[str]]:
     found = reconcile_patched(pa.Table.from_pylist(list(rows), CONTRIBUTION_SCHEMA), 0, append)
     live = {row["key"].decode(): (row["state"], row["version"][0]) for row in found.live.to_pylist()}
-    gone = [row["key"].decode() for row in found.side.to_pylist()]
-    return live, gone, {key.decode() for key in found.doubtful_keys.to_pylist()}
+    gone = [row["key"].decode() for row in found.tombstones.to_pylist()]
+    return live, gone, {key.decode() for key in found.unresolved_keys.to_pylist()}
 
 
 def test_patches_newer_than_the_row_are_applied_in_order_and_once() -> None:
@@ -110,8 +110,8 @@ def test_order_duplicates_and_steps_do_not_matter(
         {**row, "scope": ROW, "op": UPSERT} for row in before.live.drop_columns(["static_state"]).to_pylist()
     ]
     kept = [{n: v for n, v in row.items() if n in CONTRIBUTION_SCHEMA.names} for row in kept]
-    in_doubt = {key.decode() for key in before.doubtful_keys.to_pylist()}
-    live, deleted, later = merged(*kept, *before.side.to_pylist(), *rest)
+    in_doubt = {key.decode() for key in before.unresolved_keys.to_pylist()}
+    live, deleted, later = merged(*kept, *before.tombstones.to_pylist(), *rest)
     for key in {"a", "b"} - in_doubt:
         assert live.get(key) == at_once.get(key)
         assert (key in deleted, key in later) == (key in gone, key in doubtful)

@@ -1,4 +1,4 @@
-"""Copies of changes are counted as an oracle counts them that compares them as they are."""
+"""ReplicaDuplicates of changes are counted as an oracle counts them that compares them as they are."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from airflow_cdc_provider.changes.cells import ROW_UNCERTAIN
-from airflow_cdc_provider.lake.reconcile import Copies, reconcile_cells
+from airflow_cdc_provider.lake.reconcile import ReplicaDuplicates, reconcile_cells
 from tests.oracles.cassandra_read_path import RANGE_DELETION, ROW, Cell, Contribution, Row
 from tests.oracles.contributions import NOW, as_table, lists
 
@@ -24,7 +24,7 @@ def said(contribution: Contribution) -> tuple[Any, ...]:
     return tuple(row[name] for name in ("scope", "key", "clustering", "clustering_end", "state"))
 
 
-def counted(contributions: Sequence[Contribution], pending: Sequence[bool]) -> Copies:
+def counted(contributions: Sequence[Contribution], pending: Sequence[bool]) -> ReplicaDuplicates:
     mask = pa.chunked_array([pending], pa.bool_())
     return reconcile_cells(as_table(list(contributions)), NOW, pending=mask).replica_duplicates
 
@@ -47,12 +47,14 @@ def test_changes_and_their_duplicates_are_counted(
     changes = [said(c) for c, wanted in zip(shuffled, pending, strict=True) if wanted]
     written = Counter(change for change in changes if not change[-1][1] & ROW_UNCERTAIN)
 
-    assert counted(shuffled, pending) == Copies(written.total(), written.total() - len(written))
+    assert counted(shuffled, pending) == ReplicaDuplicates(written.total(), written.total() - len(written))
 
 
 @given(st.lists(st.integers(0, 40), min_size=20, max_size=60), st.randoms(use_true_random=False))
 def test_duplicates_are_counted_among_many_changes_of_one_row(times: list[int], random: Any) -> None:
     changes = [Contribution(b"k", ROW, b"", None, 0, Row(cells=(Cell(1, time, b"v"),))) for time in times]
     again = [replace(change, generation=1) for change in random.sample(changes, len(changes) // 2)]
-    assert counted(changes, [True] * len(changes)) == Copies(len(times), len(times) - len(set(times)))
+    assert counted(changes, [True] * len(changes)) == ReplicaDuplicates(
+        len(times), len(times) - len(set(times))
+    )
     assert counted([*changes, *again], [True] * len(changes + again)).duplicates >= len(again)

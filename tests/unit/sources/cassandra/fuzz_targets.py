@@ -32,7 +32,7 @@ from typing import Final
 import numpy as np
 import pyarrow as pa
 
-from airflow_cdc_provider.changes.contribution import DOUBT, LIVE_ROW_SCHEMA
+from airflow_cdc_provider.changes.contribution import LIVE_ROW_SCHEMA, UNRESOLVED
 from airflow_cdc_provider.changes.record import CHANGE, CHANGE_SCHEMA, QUARANTINE, SCHEMA, TRUNCATE
 from airflow_cdc_provider.exceptions import CdcError, ConfigurationError, CorruptInput
 from airflow_cdc_provider.sources.base import ReadLimit
@@ -162,7 +162,7 @@ def update(data: bytes) -> None:
     found = result.contributions
     found.validate(full=True)
     # Of a counter only its key comes out.
-    found = found.filter(pa.compute.not_equal(found["scope"], DOUBT))
+    found = found.filter(pa.compute.not_equal(found["scope"], UNRESOLVED))
     origins = found["generation"].to_pylist()
     assert not result.undecodable or 1 not in origins
     states = found["state"].to_pylist()

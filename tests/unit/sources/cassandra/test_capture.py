@@ -323,7 +323,7 @@ def test_folder_that_vanished_is_remarked_on_until_its_node_is_forgotten(tmp_pat
     put(ours, 2, sections_of(10, 1))
     (remark,) = lag(nodes, offset).remarks
     assert "node host-b no longer has a folder" in remark
-    with pytest.raises(PositionLost, match="offsets forget"):
+    with pytest.raises(PositionLost, match="offsets remove-origin"):
         plan_segments(nodes, TABLES, offset, head(nodes), EVERYTHING)
 
     left = {name: value for name, value in offset.items() if name != "host-b"}

@@ -120,11 +120,11 @@ def test_ids_of_a_merge_that_was_killed_are_not_given_to_other_columns() -> None
 def test_ids_of_a_first_merge_that_was_killed_are_not_given_to_other_columns() -> None:
     killed, memory = _killed(_table(), None)
     later = recall_codec(_table("ALTER TABLE k.t ADD aa int"), memory)
-    assert not later.drift.renewed
+    assert not later.drift.recreated
     assert _ids(later)["aa"] not in killed.values()
     assert {name: _ids(later)[name] for name in killed} == killed
     renewed = recall_codec(replace(_table(), id="0" * 32), memory)
-    assert renewed.drift.renewed
+    assert renewed.drift.recreated
     assert not set(_ids(renewed).values()) & set(killed.values())
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from airflow_cdc_provider.exceptions import ConfigurationError
-from airflow_cdc_provider.sources.cassandra.commit_log.debezium_offset import is_debeziums, position_of
+from airflow_cdc_provider.sources.cassandra.commit_log.debezium_offset import is_debezium_offset, position_of
 from airflow_cdc_provider.sources.cassandra.commit_log.offsets import WHOLE
 
 FILE = rb"""#Mon Nov 23 15:00:00 UTC 2026
@@ -20,8 +20,8 @@ def test_a_capture_resumes_from_the_oldest_segment_of_all_tables() -> None:
     assert offset.position(1795247392875) == offset.position(1795247392880) == 0, "read from their start"
     assert len(remarks) == 2
     assert "shop.items at segment 1795247392875, others up to 1795247392880" in remarks[1]
-    assert is_debeziums(FILE)
-    assert not is_debeziums(b' {"host": {}}')
+    assert is_debezium_offset(FILE)
+    assert not is_debezium_offset(b' {"host": {}}')
 
 
 @pytest.mark.parametrize(

@@ -14,7 +14,7 @@ from airflow_cdc_provider.sources.cassandra.nodes import (
     NO_FEED,
     SETTLED_MS,
     NodeState,
-    snapshot_place,
+    snapshot_position,
     truncation_rows,
 )
 from airflow_cdc_provider.sources.cassandra.options import CassandraOptions
@@ -43,7 +43,7 @@ def recorded(nodes: list[NodeState], known: dict[tuple[str, str], int]) -> dict[
 
 def place_generation(nodes: list[NodeState], *known: list[NodeState]) -> tuple[int, int]:
     """Return the generation of rows that are read now, and the newest, by all records of the nodes."""
-    origin, position = snapshot_place(nodes, TABLE_ID)
+    origin, position = snapshot_position(nodes, TABLE_ID)
     memory: dict[tuple[str, str], int] = {}
     records = [
         FenceRecord(name, truncation.fence, truncation.truncated_at_ms * 1000)
@@ -88,7 +88,7 @@ def test_rows_read_after_a_truncation_count_and_before_one_do_not() -> None:
     generation, newest = place_generation(done)
     assert generation == newest > 0
     assert place_generation([node("a"), node("b")])[0] == 0
-    origin, position = snapshot_place(done, TABLE_ID)
+    origin, position = snapshot_position(done, TABLE_ID)
     later = add_fences((), [FenceRecord("a", SECOND.fence, 2), FenceRecord("b", SECOND.fence, 2)])
     assert generation_at(later, origin, position) == 0
 
@@ -98,7 +98,7 @@ def test_rows_read_during_a_truncation_precede_it() -> None:
     for nodes in ([node("a", SECOND), node("b", FIRST)], [node("a", FIRST), node("b", SECOND)]):
         generation, newest = place_generation(nodes, before)
         assert (generation, newest) == (NOON_MS * 1000, SECOND.truncated_at_ms * 1000)
-    assert snapshot_place([node("a", FIRST), node("b")], TABLE_ID)[0] == NO_FEED
+    assert snapshot_position([node("a", FIRST), node("b")], TABLE_ID)[0] == NO_FEED
 
 
 def test_rows_read_count_though_a_node_joined_later() -> None:
@@ -113,7 +113,7 @@ def test_two_truncations_without_a_write_between_are_distinguished() -> None:
     again = FIRST._replace(truncated_at_ms=NOON_MS + 5_000)
     assert again.fence > FIRST.fence
 
-    origin, position = snapshot_place([node("a", FIRST)], TABLE_ID)
+    origin, position = snapshot_position([node("a", FIRST)], TABLE_ID)
     fences = add_fences((), [FenceRecord("a", t.fence, t.truncated_at_ms * 1000) for t in (FIRST, again)])
 
     assert generation_at(fences, origin, position) == NOON_MS * 1000 < newest_generation(fences)
@@ -122,7 +122,7 @@ def test_two_truncations_without_a_write_between_are_distinguished() -> None:
 def test_clusters_of_equally_old_segments_have_no_finding() -> None:
     nothing: dict[Any, int] = {}
     assert recorded([], nothing) == {}
-    assert snapshot_place([], TABLE_ID)[0] == NO_FEED
+    assert snapshot_position([], TABLE_ID)[0] == NO_FEED
 
 
 @pytest.mark.parametrize(("members", "origin"), [(1, ONLY_NODE), (3, "b")])

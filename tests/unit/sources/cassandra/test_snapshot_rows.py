@@ -15,11 +15,11 @@ from airflow_cdc_provider.changes.cells import (
     CELL_PATH,
     CELL_TOMBSTONE,
     CELL_UNCERTAIN,
-    MADE_UP_PATH_MARK,
     NEVER,
     ROW_LIVENESS,
     ROW_STATIC,
     ROW_UNCERTAIN,
+    SYNTHETIC_PATH_MARK,
 )
 from airflow_cdc_provider.changes.record import CHANGE_SCHEMA
 from airflow_cdc_provider.exceptions import CorruptInput
@@ -177,7 +177,7 @@ def test_elements_of_lists_have_their_write_times_and_synthetic_paths_in_order(
     assert [c[3] for c in cells] == times
     assert {c[1] & ~CELL_EXPIRING for c in cells} == {CELL_PATH | CELL_UNCERTAIN}
     paths = [c[5] for c in cells]
-    assert all(len(p) == 16 and p[6] >> 4 == 1 and p[8:].startswith(MADE_UP_PATH_MARK) for p in paths)
+    assert all(len(p) == 16 and p[6] >> 4 == 1 and p[8:].startswith(SYNTHETIC_PATH_MARK) for p in paths)
     order = [_path_us(p) for p in paths]
     assert order == sorted(order)
     assert len(set(paths)) == len(paths)

@@ -16,7 +16,7 @@ from airflow_cdc_provider.sources.cql.schema import CqlType
 from tests.unit.sources.cql.cql_values import Native, split, vector_parts
 
 
-def shown(cql_type: CqlType, value: Native) -> Any:  # one branch per type
+def expected_value(cql_type: CqlType, value: Native) -> Any:  # one branch per type
     """Return a value in the form of ``comparable_pylist``: dates as days, timestamps as microseconds."""
     if value is None:
         return None
@@ -53,19 +53,20 @@ def shown(cql_type: CqlType, value: Native) -> Any:  # one branch per type
     if name == "duration":
         return value_to_json(cql_type, value)[1:-1]
     if name in ("list", "set"):
-        return [shown(inside[0], v) for v in split(value[4:])]
+        return [expected_value(inside[0], v) for v in split(value[4:])]
     if name == "vector":
-        return [shown(inside[0], v) for v in vector_parts(cql_type, value)]
+        return [expected_value(inside[0], v) for v in vector_parts(cql_type, value)]
     if name == "map":
         parts = split(value[4:])
         entries = [
-            (shown(inside[0], k), shown(inside[1], v)) for k, v in zip(parts[::2], parts[1::2], strict=True)
+            (expected_value(inside[0], k), expected_value(inside[1], v))
+            for k, v in zip(parts[::2], parts[1::2], strict=True)
         ]
         return entries if is_lake_map(cql_type) else [{"key": k, "value": v} for k, v in entries]
     parts = split(value)[: len(inside)]
     parts += [None] * (len(inside) - len(parts))
     names = field_names(cql_type)
-    return {n: shown(t, v) for n, t, v in zip(names, inside, parts, strict=True)}
+    return {n: expected_value(t, v) for n, t, v in zip(names, inside, parts, strict=True)}
 
 
 def comparable_pylist(array: Any) -> Any:

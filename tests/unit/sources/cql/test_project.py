@@ -21,7 +21,7 @@ from airflow_cdc_provider.sources.cql.project import Projection
 from airflow_cdc_provider.sources.cql.schema import Column, CqlType, TableSchema, number_columns
 from tests.unit.sources.cql.cell_rows import cell_row, live_rows
 from tests.unit.sources.cql.cql_values import Native, types, values
-from tests.unit.sources.cql.lake_values import comparable_pylist, shown
+from tests.unit.sources.cql.lake_values import comparable_pylist, expected_value
 from tests.unit.sources.cql.recordings import VARIANTS, recorded_rows, recorded_schemas, recording
 
 
@@ -40,7 +40,7 @@ def _check(table: TableSchema, rows: Sequence[dict[str, Native]], noise: random.
     projected.validate(full=True)
     assert projected.num_rows == len(rows)
     for column, array in zip(table.columns, projected.columns, strict=True):
-        expected = [shown(column.type, row[column.name]) for row in rows]
+        expected = [expected_value(column.type, row[column.name]) for row in rows]
         found = comparable_pylist(array)
         for w, f in zip(expected, found, strict=True):
             assert _same(w, f), (column, w, f)

@@ -14,7 +14,7 @@ import pyarrow as pa
 from airflow_cdc_provider.changes.fence import FenceRecord, add_fences
 from airflow_cdc_provider.lake.reconcile import reconcile_patched
 from airflow_cdc_provider.lake.row_fences import RowFences
-from airflow_cdc_provider.sources.abilities import PassedOver
+from airflow_cdc_provider.sources.abilities import SkippedCounts
 from airflow_cdc_provider.sources.debezium.codec import DebeziumCodec
 from airflow_cdc_provider.sources.debezium.contributions import Form
 from airflow_cdc_provider.sources.debezium.reader import table_of
@@ -89,7 +89,7 @@ class Table:
 
     feed: Feed = FEED
     form: Form = field(default_factory=lambda: Form(False, spellings(PLACEHOLDER)))
-    skipped: PassedOver = field(default_factory=Counter)
+    skipped: SkippedCounts = field(default_factory=Counter)
     memory: Any = None
     next_offset: int = 0
 
@@ -119,14 +119,14 @@ class Table:
         decoded = codec.decode(records, self.fences)
         self.reasons += decoded.reasons
         contributions = pa.Table.from_batches([decoded.contributions])
-        if codec.learns_columns:
+        if codec.infers_columns:
             codec = codec.learn(pa.Table.from_batches([codec.tally(decoded.contributions)]))
         if self.known is not None:
             contributions = pa.concat_tables([contributions, self.known])
         contributions = RowFences.of(self.fences, codec).filter(contributions)
         merged = reconcile_patched(contributions, 0, codec.patch)
         live = merged.live.combine_chunks()
-        self.known = pa.concat_tables([_as_contributions(live), merged.side]).combine_chunks()
+        self.known = pa.concat_tables([_as_contributions(live), merged.tombstones]).combine_chunks()
         self.memory, self.codec = json.loads(json.dumps(codec.remember())), codec
         batches = live.to_batches()
         return codec.project(batches[0]) if batches else codec.project(_no_rows(live))

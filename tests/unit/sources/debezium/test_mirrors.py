@@ -267,7 +267,7 @@ def test_a_column_that_changes_its_type_is_rewritten() -> None:
     shown = table.take((key(3), framed(event("c", None, {"id": 3, "v": 7}), [ID, column("v", "int32")])))
     assert table.codec is not None
     assert table.codec.drift.replaced == {"v"}
-    assert table.codec.revisit == "true"
+    assert table.codec.rows_to_rewrite == "true"
     assert rows(shown) == {1: {"v": 12}, 2: {"_rest": '{"v":"x"}'}, 3: {"v": 7}}
 
 

@@ -22,7 +22,7 @@ from airflow_cdc_provider.kafka.consumer import MessageRange
 from airflow_cdc_provider.kafka.settings import ClientSettings
 from airflow_cdc_provider.operators.lineage import source_namespace
 from airflow_cdc_provider.options import parse
-from airflow_cdc_provider.sources.abilities import CountsPassedOver, FeedIsWhole, LearnsSchemas
+from airflow_cdc_provider.sources.abilities import CountsSkipped, FeedIsComplete, HasSchemaHistory
 from airflow_cdc_provider.sources.debezium.connect_schema import ConnectField, name_of, row_schema, type_table
 from airflow_cdc_provider.sources.debezium.options import DebeziumOptions
 from airflow_cdc_provider.sources.debezium.position import (
@@ -53,9 +53,9 @@ def test_a_declaration_builds_the_source_and_names_its_hook() -> None:
     assert connector.to_dict()["source"]["topics"] == [r"server\..*"]
     source = build_source(connector, {"extra": {"bootstrap.servers": "localhost:1"}})
     assert isinstance(source, DebeziumSource)
-    assert isinstance(source, LearnsSchemas)
-    assert isinstance(source, FeedIsWhole)
-    assert isinstance(pickle.loads(pickle.dumps(source.reader())), CountsPassedOver)
+    assert isinstance(source, HasSchemaHistory)
+    assert isinstance(source, FeedIsComplete)
+    assert isinstance(pickle.loads(pickle.dumps(source.reader())), CountsSkipped)
     assert source.tables() == []
     assert hook_for(connector).accepted_types == ("kafka",)
     with pytest.raises(ConfigurationError, match="ad-hoc snapshot"):

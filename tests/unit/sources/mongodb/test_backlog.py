@@ -14,11 +14,11 @@ from airflow_cdc_provider.sources.base import ReadLimit
 from airflow_cdc_provider.sources.mongodb import backlog
 from airflow_cdc_provider.sources.mongodb.backlog import MIN_BACKLOG_BYTES, Backlog, BatchStats, OplogSample
 from airflow_cdc_provider.sources.mongodb.options import MongodbAdvanced
-from airflow_cdc_provider.sources.mongodb.position import StreamPlace
+from airflow_cdc_provider.sources.mongodb.position import StreamPosition
 
 SECOND = 1 << 32
-START = StreamPlace(1000, 5)
-HEAD = StreamPlace(2000, 7)
+START = StreamPosition(1000, 5)
+HEAD = StreamPosition(2000, 7)
 MUCH = ReadLimit(bytes=1 << 40, changes=1 << 40, tasks=4)
 
 
@@ -56,7 +56,7 @@ def test_one_stream_reads_little_until_it_is_known_that_there_is_a_backlog(
     planner, _ = make_backlog(monkeypatch, sample_of(list(range(1000, 2000))))
     assert planner.slice_ends(START, HEAD, MUCH) == []
     assert planner.one_stream_limit(START, HEAD, MUCH).bytes == MIN_BACKLOG_BYTES
-    near = StreamPlace(1995, 0)
+    near = StreamPosition(1995, 0)
     assert planner.one_stream_limit(near, HEAD, MUCH) == MUCH, "near the head all at once"
 
     planner.record_batch(batch_stats(), MUCH)
@@ -76,7 +76,7 @@ def test_one_stream_reads_little_until_it_is_known_that_there_is_a_backlog(
         ({"backlog_streams": 12}, 2, 12),
         ({"backlog_streams": 1}, 8, 0),
         ({}, 1, 0),
-        ({"backlog_seconds": 1001.0}, 8, 0),
+        ({"backlog_threshold_seconds": 1001.0}, 8, 0),
     ],
 )
 def test_there_are_as_many_slices_as_tasks_or_as_configured(
@@ -132,7 +132,7 @@ def test_without_a_sample_batches_span_what_the_first_one_spanned_and_then_adapt
         clock.now += seconds
         ends = planner.slice_ends(at, HEAD, limit)
         spans.append((ends[-1] - at.time) // SECOND)
-        at = StreamPlace(ends[-1] >> 32, ends[-1] & 0xFFFF_FFFF)
+        at = StreamPosition(ends[-1] >> 32, ends[-1] & 0xFFFF_FFFF)
     assert spans == [40, 80, 80, 40, 20]
 
 

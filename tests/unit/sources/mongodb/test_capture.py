@@ -18,7 +18,7 @@ from airflow_cdc_provider.sources.mongodb.fragments import join_fragments
 from airflow_cdc_provider.sources.mongodb.oplog import BEGIN, oldest_time
 from airflow_cdc_provider.sources.mongodb.options import MongodbOptions
 from airflow_cdc_provider.sources.mongodb.pipeline import stream_pipeline, target
-from airflow_cdc_provider.sources.mongodb.position import StreamPlace, token_time
+from airflow_cdc_provider.sources.mongodb.position import StreamPosition, token_time
 from airflow_cdc_provider.sources.mongodb.raw_cursor import RawBatch
 
 
@@ -57,13 +57,13 @@ def split_batch(*fragments: tuple[int, int]) -> RawBatch:
 
 @pytest.mark.covers("MDB-CUR-08")
 def test_a_missing_fragment_ends_the_plan_and_keeps_the_position() -> None:
-    start = StreamPlace(4, 0, token=bson.encode({"_data": "0"}))
+    start = StreamPosition(4, 0, token=bson.encode({"_data": "0"}))
     stream = ChangeStream(ConnectionValues("mongodb://nowhere"), MongodbOptions(), None)
     batches = iter([split_batch((1, 3), (3, 3))])
     stream._order.position, stream._cursor = start, SimpleNamespace(close=lambda: None)  # type: ignore[assignment]  # never called
     stream._next = lambda _: next(batches)  # type: ignore[method-assign,assignment]
     with pytest.raises(TransientError, match="fragment 2, found fragment 3"):
-        stream.plan(start, StreamPlace(9, 0), ReadLimit())
+        stream.plan(start, StreamPosition(9, 0), ReadLimit())
     assert stream.position == start
     assert stream._cursor is None, "it would go on after the lost fragment"
 
@@ -98,10 +98,10 @@ def stream_of(*batches: RawBatch) -> ChangeStream:
     ],
 )
 def test_a_stream_that_goes_back_is_refused_and_keeps_the_position(batch: RawBatch) -> None:
-    start = StreamPlace(5, 0, token=token(5, 0))
+    start = StreamPosition(5, 0, token=token(5, 0))
     stream = stream_of(batch)
     with pytest.raises(TransientError, match=r"went back: expected no events before cluster time [56]:"):
-        stream.plan(start, StreamPlace(9, 0), ReadLimit())
+        stream.plan(start, StreamPosition(9, 0), ReadLimit())
     assert stream.position == start
 
 
@@ -110,7 +110,7 @@ def test_a_first_batch_of_101_events_is_not_taken_for_the_whole_backlog() -> Non
     first = batch_of(*((5, n) for n in range(101)), resume=token(5, 100))
     rest = batch_of(*((6, n) for n in range(7)), resume=token(6, 6))
     stream = stream_of(first, rest, batch_of(resume=token(9, 0)))
-    plan = stream.plan(StreamPlace(4, 0), StreamPlace(9, 0), ReadLimit())
+    plan = stream.plan(StreamPosition(4, 0), StreamPosition(9, 0), ReadLimit())
     assert plan.at_head
     assert stream.counts.events == 108
     assert (stream.counts.replies, stream.counts.empty_replies) == (3, 1)
@@ -129,9 +129,9 @@ def test_a_start_by_time_and_index_passes_over_that_many_events_however_they_are
     ]
     for index in range(7):
         stream = stream_of(*batches, batch_of(resume=token(9, 0)))
-        start = StreamPlace(5, 1, index)
+        start = StreamPosition(5, 1, index)
         stream._order.opened(start, replays=stream._replays)
-        plan = stream.plan(start, StreamPlace(9, 0), ReadLimit())
+        plan = stream.plan(start, StreamPosition(9, 0), ReadLimit())
         times = [e["clusterTime"] for part in plan.partitions for e in bson.decode_all(part.events)]
         assert times == [Timestamp(*time) for time in events[index + 1 :]]
         assert plan.partitions[0].first_index == (index + 1 if index < 6 else 0)
@@ -141,12 +141,12 @@ def test_a_start_by_time_and_index_passes_over_that_many_events_however_they_are
 def test_a_lost_stream_is_opened_again_after_pauses_that_double(monkeypatch: pytest.MonkeyPatch) -> None:
     pauses: list[float] = []
     monkeypatch.setattr("airflow_cdc_provider.sources.mongodb.capture.time.sleep", pauses.append)
-    start_position = StreamPlace(4, 0, token=bson.encode({"_data": "0"}))
+    start_position = StreamPosition(4, 0, token=bson.encode({"_data": "0"}))
     stream = ChangeStream(ConnectionValues("mongodb://nowhere"), MongodbOptions(), None)
     stream._order.position = start_position
-    opened: list[StreamPlace] = []
+    opened: list[StreamPosition] = []
 
-    def refuse(at: StreamPlace) -> None:
+    def refuse(at: StreamPosition) -> None:
         opened.append(at)
         raise TransientError("no answer")
 
@@ -231,7 +231,7 @@ def test_without_status_the_oldest_time_is_found_by_trying(oldest: int) -> None:
 
 def test_a_stream_without_tokens_is_at_its_head_once_it_has_nothing_to_give() -> None:
     """As on Amazon DocumentDB: an empty reply has no token, and the position is unchanged."""
-    start = StreamPlace(4, 0)
+    start = StreamPosition(4, 0)
     stream = ChangeStream(ConnectionValues("mongodb://nowhere"), MongodbOptions(), None)
     nothing = RawBatch(as_bytes(b""), split_documents(as_bytes(b"")), b"", Timestamp(9, 9))
     waits: list[int] = []
@@ -242,7 +242,7 @@ def test_a_stream_without_tokens_is_at_its_head_once_it_has_nothing_to_give() ->
         return nothing
 
     stream._next = wait  # type: ignore[method-assign,assignment]
-    plan = stream.plan(start, StreamPlace(9, 0), ReadLimit())
+    plan = stream.plan(start, StreamPosition(9, 0), ReadLimit())
     assert plan.at_head
     assert plan.end == start.to_offset()
     assert waits[-1] == 1000

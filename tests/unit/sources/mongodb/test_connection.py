@@ -10,12 +10,12 @@ from bson.timestamp import Timestamp
 from pymongo import errors
 
 from airflow_cdc_provider.exceptions import CdcError, ConfigurationError, PositionLost, TransientError
+from airflow_cdc_provider.sources.backoff import pauses
 from airflow_cdc_provider.sources.mongodb import connection
 from airflow_cdc_provider.sources.mongodb.connection import ConnectionValues, await_cluster_time
 from airflow_cdc_provider.sources.mongodb.options import MongodbAdvanced, MongodbOptions
 from airflow_cdc_provider.sources.mongodb.server_errors import ServerTimeout, translated
 from airflow_cdc_provider.sources.mongodb.snapshot import range_reader
-from airflow_cdc_provider.sources.pauses import pauses
 from server_kit.ports import free_port
 
 
@@ -164,7 +164,7 @@ def test_an_unverified_server_is_warned_of_once(
 
 @pytest.mark.covers("MDB-FAULT-02", "MDB-FAULT-03")
 def test_pauses_double_up_to_the_longest() -> None:
-    advanced = MongodbAdvanced(connect_attempts=6, connect_pause_seconds=1, connect_longest_pause_seconds=5)
+    advanced = MongodbAdvanced(connect_attempts=6, connect_backoff_seconds=1, connect_max_backoff_seconds=5)
     assert list(pauses(advanced)) == [1, 2, 4, 5, 5, 5]
     assert list(pauses(MongodbAdvanced(connect_attempts=0))) == []
 
@@ -181,7 +181,7 @@ def test_a_server_that_does_not_answer_is_tried_again_with_growing_pauses(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     address = {"host": "127.0.0.1", "port": free_port(), "extra": {"serverSelectionTimeoutMS": 20}}
-    advanced = MongodbAdvanced(connect_attempts=4, connect_pause_seconds=0.05)
+    advanced = MongodbAdvanced(connect_attempts=4, connect_backoff_seconds=0.05)
     with (
         caplog.at_level(logging.WARNING),
         pytest.raises(TransientError, match="the server doesn't respond"),

@@ -11,18 +11,18 @@ import pytest
 
 from airflow_cdc_provider.exceptions import ConfigurationError
 from airflow_cdc_provider.sources.mongodb.debezium_offset import (
-    is_debeziums,
-    place_of,
+    is_debezium_offset,
+    position_of,
     read_offsets,
     remarks,
 )
-from airflow_cdc_provider.sources.mongodb.position import LAST_INDEX, StreamPlace
+from airflow_cdc_provider.sources.mongodb.position import LAST_INDEX, StreamPosition
 
 SECONDS = 1795256806
 DATA = "826B016DE6000000012B0229296E04"
 TOKEN = bson.encode({"_data": DATA})
 OFFSET = {"sec": SECONDS, "ord": 1, "resume_token": base64.b64encode(TOKEN).decode()}
-AFTER = StreamPlace(SECONDS, 1, 0, TOKEN)
+AFTER = StreamPosition(SECONDS, 1, 0, TOKEN)
 
 JAVA_FILE = base64.b64decode(
     "rO0ABXNyABFqYXZhLnV0aWwuSGFzaE1hcAUH2sHDFmDRAwACRgAKbG9hZEZhY3RvckkACXRocmVzaG9sZHhwP0AAAAAAAAx3CAAAABAA"
@@ -38,10 +38,10 @@ def rest(*entries: tuple[dict[str, str], dict[str, Any]]) -> bytes:
     return json.dumps({"offsets": [{"partition": p, "offset": o} for p, o in entries]}).encode()
 
 
-def read_position(content: bytes, prefix: str = "shop", **choices: Any) -> StreamPlace | None:
-    assert is_debeziums(content)
+def read_position(content: bytes, prefix: str = "shop", **choices: Any) -> StreamPosition | None:
+    assert is_debezium_offset(content)
     given = {"shards": lambda: ["s1", "s2"], "allow_invalidation": False, **choices}
-    return place_of(read_offsets(content), prefix, **given)
+    return position_of(read_offsets(content), prefix, **given)
 
 
 @pytest.mark.covers("MDB-OFF-01")
@@ -65,14 +65,14 @@ def test_each_form_of_a_stored_offset_is_read(content: bytes) -> None:
 @pytest.mark.covers("MDB-OFF-01")
 def test_a_token_alone_has_its_time_and_a_time_alone_begins_with_it() -> None:
     idle = {"sec": -1, "ord": -1, "resume_token": OFFSET["resume_token"]}
-    from_token = StreamPlace(0x6B016DE6, 1, 0, TOKEN)
+    from_token = StreamPosition(0x6B016DE6, 1, 0, TOKEN)
     assert read_position(json.dumps(idle).encode()) == from_token
     bare = {"sec": -1, "ord": -1, "resume_token": DATA}
     assert read_position(json.dumps(bare).encode()) == from_token
     by_time = read_position(json.dumps({"sec": SECONDS, "ord": 5, "resume_token": None}).encode())
-    assert by_time == StreamPlace(SECONDS, 4, LAST_INDEX)
+    assert by_time == StreamPosition(SECONDS, 4, LAST_INDEX)
     assert by_time.start_time == bson.Timestamp(SECONDS, 5)
-    restored = StreamPlace.from_offset(AFTER.to_offset())
+    restored = StreamPosition.from_offset(AFTER.to_offset())
     assert restored == AFTER
 
 
@@ -129,8 +129,8 @@ def test_a_broken_token_is_refused() -> None:
 
 
 def test_our_own_offsets_are_not_taken_for_debeziums() -> None:
-    assert not is_debeziums(json.dumps(AFTER.to_offset()).encode())
-    assert not is_debeziums(b"\xff\xfe no text")
+    assert not is_debezium_offset(json.dumps(AFTER.to_offset()).encode())
+    assert not is_debezium_offset(b"\xff\xfe no text")
 
 
 def test_unfinished_work_is_reported() -> None:

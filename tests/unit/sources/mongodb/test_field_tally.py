@@ -56,7 +56,7 @@ def test_damage_is_survived(document: dict[str, Any], changes: list[tuple[int, i
 
 def test_a_field_has_the_smallest_index_of_its_documents() -> None:
     found = tally(bson.encode({"a": 1, "b": 1}), bson.encode({"b": 2, "a": 2}), bson.encode({"a": "x"}))
-    assert [(one.path[0], one.kind, one.place) for one in found.fields] == [
+    assert [(one.path[0], one.kind, one.first_index) for one in found.fields] == [
         ("a", 16, 0),
         ("b", 16, 0),
         ("a", 2, 0),

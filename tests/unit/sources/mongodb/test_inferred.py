@@ -129,21 +129,25 @@ def test_more_fields_than_allowed_are_stored_in_the_rest_until_the_limit_is_rais
     assert json.loads(rendered(few, {"b": 2})[0][REST]) == {"b": {"$numberInt": "2"}}
     more = learned(codec(few.remember(), most=2), {"b": 2})
     assert types(more) == {"a": "int", "b": "int"}
-    assert more.revisit == "`_rest` IS NOT NULL"
+    assert more.rows_to_rewrite == "`_rest` IS NOT NULL"
     assert more.remember()["left_out"]
 
 
 def test_a_column_that_changes_its_type_is_recreated_and_all_rows_are_rewritten() -> None:
     before = learned(codec(), {"n": 1, "m": 1})
     wider = learned(codec(before.remember()), {"m": Int64(1)})
-    assert (wider.drift, wider.revisit) == (NO_DRIFT, "")
+    assert (wider.drift, wider.rows_to_rewrite) == (NO_DRIFT, "")
     other = learned(codec(wider.remember()), {"n": 0.5})
     assert set(other.drift.replaced) == {"n"}
-    assert other.revisit == "true"
+    assert other.rows_to_rewrite == "true"
     assert other.inferred is not None
     killed = codec(other.inferred.to_memory())
-    assert (killed.drift.replaced, killed.revisit, types(killed)) == (frozenset({"n"}), "true", types(other))
-    assert codec(other.remember()).revisit == ""
+    assert (killed.drift.replaced, killed.rows_to_rewrite, types(killed)) == (
+        frozenset({"n"}),
+        "true",
+        types(other),
+    )
+    assert codec(other.remember()).rows_to_rewrite == ""
 
 
 def test_fields_that_are_known_change_nothing() -> None:
@@ -168,13 +172,13 @@ def test_columns_may_be_declared_later_and_no_more() -> None:
     declared = {"db.c": {"N": "n bigint", "city": "a.city string"}}
     second = codec(first.remember(), columns=declared)
     assert second.mirror_schema().names == ["_id", "document", "N", "city", "a", REST]
-    assert (second.drift.replaced, second.revisit) == (frozenset({"n"}), "true")
-    assert codec(second.remember(), columns=declared).revisit == ""
+    assert (second.drift.replaced, second.rows_to_rewrite) == (frozenset({"n"}), "true")
+    assert codec(second.remember(), columns=declared).rows_to_rewrite == ""
     third = codec(second.remember(), columns={"db.c": {"city": "a.city json"}})
-    assert (third.drift.replaced, third.revisit) == (frozenset({"N", "city"}), "true")
+    assert (third.drift.replaced, third.rows_to_rewrite) == (frozenset({"N", "city"}), "true")
     assert rendered(third, {"n": 1})[0][REST] == '{"n": {"$numberInt": "1"}}'
     fourth = learned(codec(third.remember(), columns={"db.c": {"city": "a.city json"}}), {"n": 0.5})
-    assert fourth.revisit == "`_rest` IS NOT NULL"
+    assert fourth.rows_to_rewrite == "`_rest` IS NOT NULL"
     assert types(fourth) == {"a": "json", "n": "double"}
 
 

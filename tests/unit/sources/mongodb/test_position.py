@@ -10,33 +10,33 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from airflow_cdc_provider.exceptions import ConfigurationError
-from airflow_cdc_provider.sources.mongodb.position import LAST_INDEX, StreamPlace
+from airflow_cdc_provider.sources.mongodb.position import LAST_INDEX, StreamPosition
 from tests.unit.sources.mongodb.documents import UINT32
 
 TOKENS = st.one_of(st.just(b""), st.text("0123456789ABCDEF").map(lambda t: bson.encode({"_data": t})))
-PLACES = st.builds(StreamPlace, UINT32, UINT32, UINT32, TOKENS)
+PLACES = st.builds(StreamPosition, UINT32, UINT32, UINT32, TOKENS)
 
 
 @given(PLACES)
-def test_an_offset_reads_back(place: StreamPlace) -> None:
-    assert StreamPlace.from_offset(place.to_offset()) == place
+def test_an_offset_reads_back(place: StreamPosition) -> None:
+    assert StreamPosition.from_offset(place.to_offset()) == place
 
 
 @given(PLACES, PLACES)
-def test_positions_compare_like_their_encodings(a: StreamPlace, b: StreamPlace) -> None:
+def test_positions_compare_like_their_encodings(a: StreamPosition, b: StreamPosition) -> None:
     places = [(p.seconds, p.increment, p.index) for p in (a, b)]
     assert (a.encoded < b.encoded) == (places[0] < places[1])
     assert len(a.encoded) == 12
 
 
 def test_a_position_after_a_cluster_time_starts_with_the_next() -> None:
-    assert StreamPlace.after(Timestamp(5, 7)).start_time == Timestamp(5, 8)
-    assert StreamPlace(5, 2**32 - 1).start_time == Timestamp(6, 0)
-    assert StreamPlace(5, 7, 0).start_time == Timestamp(5, 7)
-    assert StreamPlace.after(Timestamp(5, 7)).index == LAST_INDEX
+    assert StreamPosition.after(Timestamp(5, 7)).start_time == Timestamp(5, 8)
+    assert StreamPosition(5, 2**32 - 1).start_time == Timestamp(6, 0)
+    assert StreamPosition(5, 7, 0).start_time == Timestamp(5, 7)
+    assert StreamPosition.after(Timestamp(5, 7)).index == LAST_INDEX
 
 
-GOOD = StreamPlace(1, 2, 3).to_offset()["stream"]
+GOOD = StreamPosition(1, 2, 3).to_offset()["stream"]
 
 
 @pytest.mark.parametrize(
@@ -59,4 +59,4 @@ GOOD = StreamPlace(1, 2, 3).to_offset()["stream"]
 )
 def test_an_offset_of_another_form_is_refused(offset: Any) -> None:
     with pytest.raises(ConfigurationError, match="not a valid MongoDB offset"):
-        StreamPlace.from_offset(offset)
+        StreamPosition.from_offset(offset)

@@ -109,7 +109,7 @@ def test_stages_that_leave_what_capture_needs_are_taken(stage: dict[str, Any]) -
 def test_the_order_of_stages_is_the_configured_one(order: str, operators: list[str]) -> None:
     own = {"$match": {"mine": 1}}
     for oversize in ("split", "skip", "fail"):
-        limit = {"skip_over_bytes": 5} if oversize == "skip" else {}
+        limit = {"skip_threshold_bytes": 5} if oversize == "skip" else {}
         chosen = options(stream={"pipeline": [own], "pipeline_order": order, "oversize": oversize, **limit})
         first, *middle = stream_pipeline(chosen, Selection(), split=True)
         assert list(first) == ["$changeStream"]
@@ -126,10 +126,10 @@ def test_the_order_of_stages_is_the_configured_one(order: str, operators: list[s
     "stream",
     [
         {"oversize": "skip"},
-        {"oversize": "skip", "skip_over_bytes": 0},
-        {"skip_over_bytes": 1},
-        {"oversize": "fail", "skip_over_bytes": 1},
-        {"oversize": "skip", "skip_over_bytes": -1},
+        {"oversize": "skip", "skip_threshold_bytes": 0},
+        {"skip_threshold_bytes": 1},
+        {"oversize": "fail", "skip_threshold_bytes": 1},
+        {"oversize": "skip", "skip_threshold_bytes": -1},
         {"pipeline_order": "user_only"},
         {"collation": {"strength": 1}},
         {"skipped_operations": ["t"]},

@@ -10,7 +10,7 @@ import numpy as np
 import pyarrow as pa
 
 from airflow_cdc_provider.events.encoder import Converters
-from airflow_cdc_provider.events.envelopes.scylla import EnvelopeOptions, build, schema_lead
+from airflow_cdc_provider.events.envelopes.scylla import EnvelopeOptions, build, schema_name_prefix
 from airflow_cdc_provider.events.topics import TopicNaming
 from airflow_cdc_provider.events.transforms.pieces import Piece, encode_pieces
 from airflow_cdc_provider.sources.scylla.event_tables import event_table
@@ -25,7 +25,7 @@ NOW_NS = 1_700_000_009_123_456_789
 def decoded(table: Table, changes: Sequence[Change], partition: Sequence[bytes]) -> TableEvents:
     """Decode changes of one partition."""
     form = event_table(schema_payload(table))
-    decoder = EventDecoder(form, schema_lead("my", table.keyspace, table.name))
+    decoder = EventDecoder(form, schema_name_prefix("my", table.keyspace, table.name))
     return decoder.decode(payloads(record_of_change(table, change, partition) for change in changes))
 
 

@@ -14,8 +14,8 @@ from hypothesis import strategies as st
 from airflow_cdc_provider.exceptions import ConfigurationError
 from airflow_cdc_provider.sources.connect_offsets import to_rest
 from airflow_cdc_provider.sources.scylla.connect_offset import (
-    is_the_connectors,
-    positions_of,
+    has_connect_offsets,
+    import_positions,
     read_offsets,
     to_connect,
 )
@@ -61,7 +61,7 @@ def entry(vnode: int, start_ms: int, generation: int = FIRST, table: str = "item
 
 
 def imported(entries: list[Any], of: LogState) -> tuple[Mapping[str, TablePosition], tuple[str, ...]]:
-    return positions_of(read_offsets(json.dumps({"offsets": entries}).encode()), of)
+    return import_positions(read_offsets(json.dumps({"offsets": entries}).encode()), of)
 
 
 @pytest.mark.covers("SCY-OFF-05")
@@ -169,8 +169,8 @@ def test_what_is_exported_comes_back_less_than_a_millisecond_earlier(
     position = TablePosition(SECOND, least, {g: us for g, us in positions.items() if us > least})
 
     content = to_rest(to_connect({"shop.item": position}, of, 30)).encode()
-    assert is_the_connectors(content)
-    found, remarks = positions_of(read_offsets(content), of)
+    assert has_connect_offsets(content)
+    found, remarks = import_positions(read_offsets(content), of)
     back = found["shop.item"]
     assert (back.generation_ms, remarks) == (SECOND, ())
     for group, us in positions.items():

@@ -42,7 +42,7 @@ def test_defaults_are_the_connectors() -> None:
     assert (options.lookback_seconds, options.minimal_wait_seconds, options.fetch_size) == (0.0, 0.0, 0)
     assert options.consistency == "QUORUM"
     own = options.advanced
-    pauses = (own.retry_pause_seconds, own.retry_longest_pause_seconds, own.retry_jitter_percent, own.retries)
+    pauses = (own.retry_backoff_seconds, own.retry_max_backoff_seconds, own.retry_jitter_percent, own.retries)
     assert pauses == (0.05, 30.0, 20.0, 20)
     keyspaces = (own.distributed_keyspace, own.system_keyspace, own.schema_keyspace)
     assert keyspaces == ("system_distributed", "system", "system_schema")

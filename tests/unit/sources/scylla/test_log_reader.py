@@ -14,7 +14,7 @@ from cassandra import ConsistencyLevel, OperationTimedOut, ReadTimeout
 
 from airflow_cdc_provider.changes.record import CHANGE_SCHEMA
 from airflow_cdc_provider.exceptions import CorruptInput, TransientError
-from airflow_cdc_provider.sources.abilities import ReadingCounts
+from airflow_cdc_provider.sources.abilities import ReadMetrics
 from airflow_cdc_provider.sources.cql.describe import parse_cql
 from airflow_cdc_provider.sources.scylla.log_options import CdcOption
 from airflow_cdc_provider.sources.scylla.log_parts import GroupRead, LogPart
@@ -85,10 +85,10 @@ def part(streams: int, requests: int = 8) -> LogPart:
     return LogPart((GroupRead("s.t", "0", 7, BEGIN_US, END_US, ids),), requests)
 
 
-def read(session: FakeSession, streams: int, **how: Any) -> tuple[list[dict[str, Any]], ReadingCounts]:
+def read(session: FakeSession, streams: int, **how: Any) -> tuple[list[dict[str, Any]], ReadMetrics]:
     requests = how.pop("requests", 8)
-    counts: ReadingCounts = Counter()
-    batches = list(reader(session, **how).read_telling(part(streams, requests), counts))
+    counts: ReadMetrics = Counter()
+    batches = list(reader(session, **how).read_with_metrics(part(streams, requests), counts))
     return pa.Table.from_batches(batches, CHANGE_SCHEMA).to_pylist(), counts
 
 

@@ -20,11 +20,11 @@ from airflow_cdc_provider.changes.cells import (
     ROW_STATIC,
 )
 from airflow_cdc_provider.changes.contribution import (
-    DOUBT,
     PARTITION_DELETION,
     RANGE_DELETION,
     ROW,
     STATIC,
+    UNRESOLVED,
 )
 from airflow_cdc_provider.lake.reconcile import reconcile_cells
 from airflow_cdc_provider.sources.cql.native_rows import native_rows
@@ -302,8 +302,8 @@ def test_a_list_is_in_the_order_of_the_ids_of_its_elements() -> None:
 def test_a_log_of_keys_leaves_the_partition_unresolved_and_deletes_still_delete() -> None:
     table = replace(ITEM, cdc=CdcOptions(delta=Delta.KEYS))
     codec = codec_of(table)
-    assert contributions_of(codec, table, {"op": 2, "sku": i(1)}) == [{"scope": DOUBT}]
-    assert contributions_of(codec, table, {"op": 1}) == [{"scope": DOUBT}]
+    assert contributions_of(codec, table, {"op": 2, "sku": i(1)}) == [{"scope": UNRESOLVED}]
+    assert contributions_of(codec, table, {"op": 1}) == [{"scope": UNRESOLVED}]
     assert contributions_of(codec, table, {"op": 3, "sku": i(1)}) == [
         {"scope": ROW, "row": sku(1), "deleted": T}
     ]
@@ -322,8 +322,8 @@ def test_a_log_of_unknown_delta_is_applied_and_unresolved_without_column_data() 
 
     assert of({"op": 1, "sku": i(1), "qty": i(3)}) == [{"scope": ROW, "row": sku(1), "qty": [(i(3),)]}]
     assert of({"op": 1, "sku": i(1), "cdc$deleted_qty": TRUE})[0]["scope"] == ROW
-    assert of({"op": 2, "sku": i(1)}) == [{"scope": ROW, "row": sku(1), "live": T}, {"scope": DOUBT}]
-    assert of({"op": 1}) == [{"scope": DOUBT}]
+    assert of({"op": 2, "sku": i(1)}) == [{"scope": ROW, "row": sku(1), "live": T}, {"scope": UNRESOLVED}]
+    assert of({"op": 1}) == [{"scope": UNRESOLVED}]
     assert of({"op": 3, "sku": i(1)}) == [{"scope": ROW, "row": sku(1), "deleted": T}]
 
 
@@ -359,7 +359,7 @@ def test_a_ttl_counts_from_the_coordinators_clock_where_a_client_chose_the_write
 def test_a_ttl_is_unresolved_if_the_log_rows_ttl_may_not_be_that_of_the_schema() -> None:
     how = {"read_at": NOW + 3700, "life_seconds": LOG_TTL - 100}
     altered = codec_of(ITEM, ITEM.with_cdc(ttl=100))
-    unresolved = [{"scope": ROW, "row": sku(2), "live": (T, 60, NOW + 60)}, {"scope": DOUBT}]
+    unresolved = [{"scope": ROW, "row": sku(2), "live": (T, 60, NOW + 60)}, {"scope": UNRESOLVED}]
     assert contributions_of(altered, ITEM, JAM, **how) == unresolved
     from_beyond = {"read_at": NOW, "life_seconds": LOG_TTL + 50}
     assert contributions_of(ITEMS, ITEM, JAM, **from_beyond) == unresolved

@@ -89,9 +89,9 @@ def _merge(parts: list[pa.Table], now: int) -> list[pa.Table]:
         "version": pa.nulls(len(rows), pa.binary()),
         "op": pa.array([0] * len(rows), pa.int8()),
     }
-    schema = found.side.schema
+    schema = found.tombstones.schema
     live = pa.table({**columns, **empty}).select(schema.names).cast(schema)
-    return [live, found.side]
+    return [live, found.tombstones]
 
 
 def _select(schema: TableSchema, contributions: pa.Table, now: int) -> Shown:

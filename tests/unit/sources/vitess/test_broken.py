@@ -86,7 +86,7 @@ def test_quarantined_messages_are_not_logged_if_disabled(
     stack: ExitStack, caplog: pytest.LogCaptureFixture
 ) -> None:
     script: list[Step] = [response(*LOW1), TRUNCATED, response(*LOW2, *HIGH1), Waits()]
-    capture = Capture(stack, [script], chosen(warn_of_broken=False))
+    capture = Capture(stack, [script], chosen(log_quarantined_events=False))
 
     with caplog.at_level(logging.WARNING):
         records, _ = capture.read(START, HEAD)
@@ -160,7 +160,7 @@ def test_a_row_that_cannot_be_decoded_is_quarantined_by_the_merge(
         read = [
             batch
             for part in plan.partitions
-            for batch in SliceReader(lambda table: True).read_telling(part, counts)
+            for batch in SliceReader(lambda table: True).read_with_metrics(part, counts)
         ]
 
     assert "shop.item in shop/-80 at MySQL56/" in caplog.text

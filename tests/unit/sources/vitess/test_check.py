@@ -37,7 +37,7 @@ def found(status: str, kind: str = "REPLICA", /, **extra: Any) -> dict[str, tupl
     }
     with FakeVtgate([standing], answers) as vtgate:
         options = VitessOptions(
-            keyspace="shop", tablet_type="REPLICA", advanced=VitessAdvanced(call_seconds=5)
+            keyspace="shop", tablet_type="REPLICA", advanced=VitessAdvanced(call_timeout_seconds=5)
         )
         connection = vtgate.connection
         values = ConnectionValues.read({**connection, "extra": {**connection["extra"], **extra}})

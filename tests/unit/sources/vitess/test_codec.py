@@ -505,7 +505,7 @@ def test_a_mirror_tracks_columns_by_id_and_not_by_name() -> None:
     records = [seen(first, 1)]
     memory = codec_of(*records).remember()
     assert codec_of(*records, memory=memory).drift == Drift(exact=True)
-    assert codec_of(*records, memory=memory).revisit == ""
+    assert codec_of(*records, memory=memory).rows_to_rewrite == ""
     assert codec_of(*records, memory=memory).reserve() is None
     records += [
         ran("alter table t change a b int, modify c decimal(6,3), add n int, add w varchar(5)", 3),
@@ -513,30 +513,30 @@ def test_a_mirror_tracks_columns_by_id_and_not_by_name() -> None:
     ]
     later = codec_of(*records, memory=json.loads(json.dumps(memory)))
     assert later.drift == Drift(replaced=frozenset({"c"}), exact=True)
-    assert later.revisit == "true"
+    assert later.rows_to_rewrite == "true"
     reserved = later.reserve()
     assert reserved is not None
     # Fitted, but not merged: the mirror's new columns are empty until all rows are rewritten.
     again = codec_of(*records, memory=json.loads(json.dumps(reserved)))
-    assert again.revisit == "true"
+    assert again.rows_to_rewrite == "true"
     assert again.reserve() is None
     back = codec_of(records[0], memory=json.loads(json.dumps(reserved)))
-    assert back.revisit == "true"
-    assert codec_of(*records, memory=again.remember()).revisit == ""
+    assert back.rows_to_rewrite == "true"
+    assert codec_of(*records, memory=again.remember()).rows_to_rewrite == ""
 
 
 def test_a_new_column_without_values_in_older_rows_leaves_a_mirrors_rows_alone() -> None:
     later = fields({"id": "bigint", "v": "varchar(300)", "n": "int"})
     records = [seen(TWO, 1), ran("alter table t add n int, modify v varchar(300)", 2), seen(later, 3)]
     memory = codec_of(records[0]).remember()
-    assert codec_of(*records, memory=memory).revisit == ""
+    assert codec_of(*records, memory=memory).rows_to_rewrite == ""
     assert codec_of(*records, memory=memory).drift.replaced == frozenset()
     with_default = [
         records[0],
         ran("alter table t add n int default 1, modify v varchar(300)", 2),
         records[2],
     ]
-    assert codec_of(*with_default, memory=memory).revisit == "true"
+    assert codec_of(*with_default, memory=memory).rows_to_rewrite == "true"
 
 
 def test_a_column_that_was_added_and_dropped_is_not_projected() -> None:
@@ -559,7 +559,7 @@ def test_a_column_that_was_added_and_dropped_is_not_projected() -> None:
     found = sorted(projected(codec, rows), key=lambda row: row["id"])
     assert [(row["id"], row["v"]) for row in found] == [(1, "a"), (2, "b"), (3, "c")]
     memory = codec_of(*records[:3]).remember()
-    assert codec_of(*records, memory=memory).revisit == ""
+    assert codec_of(*records, memory=memory).rows_to_rewrite == ""
 
 
 def test_a_column_that_was_dropped_and_added_again_requires_a_snapshot() -> None:

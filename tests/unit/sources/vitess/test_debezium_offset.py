@@ -8,7 +8,7 @@ import pytest
 from airflow_cdc_provider.exceptions import ConfigurationError
 from airflow_cdc_provider.sources.connect_offsets import to_rest
 from airflow_cdc_provider.sources.vitess.debezium_offset import (
-    is_debeziums,
+    is_debezium_offset,
     layout_of,
     moved,
     position_of,
@@ -17,7 +17,7 @@ from airflow_cdc_provider.sources.vitess.debezium_offset import (
 )
 from airflow_cdc_provider.sources.vitess.gtid import CURRENT
 from airflow_cdc_provider.sources.vitess.options import VitessOptions, VitessTaskOffsets
-from airflow_cdc_provider.sources.vitess.position import Position, ShardPlace
+from airflow_cdc_provider.sources.vitess.position import Position, ShardPosition
 
 A = "aaaaaaaa-aaaa-aaaa-aaaa-aaaaaaaaaaaa"
 B = "bbbbbbbb-bbbb-bbbb-bbbb-bbbbbbbbbbbb"
@@ -29,8 +29,8 @@ STORED = {"vgtid": json.dumps(VGTID), "transaction_epoch": '{"-80":2,"80-":1}'}
 SHARDS = ("shop/-80", "shop/80-")
 POSITION = Position(
     {
-        "shop/-80": ShardPlace(f"MySQL56/{A}:1-41", 2),
-        "shop/80-": ShardPlace(f"MySQL56/{B}:1-38", 1),
+        "shop/-80": ShardPosition(f"MySQL56/{A}:1-41", 2),
+        "shop/80-": ShardPosition(f"MySQL56/{B}:1-38", 1),
     }
 )
 PLAIN = VitessOptions(keyspace="shop")
@@ -70,7 +70,7 @@ def test_offsets_of_several_connectors_are_distinguished() -> None:
     ],
 )
 def test_debeziums_offset_is_imported_with_its_epochs(content: str) -> None:
-    assert is_debeziums(content.encode())
+    assert is_debezium_offset(content.encode())
 
     position, remarks = read(content)
 
@@ -136,7 +136,7 @@ def test_shards_without_a_stored_offset_start_at_the_configured_position() -> No
     position, _ = read(first, of_tasks(1, 2, 1, start_at=given, epochs={"-80": 4, "80-": 5}))
 
     assert position.shards["shop/-80"].gtid == VGTID[0]["gtid"]
-    assert position.shards["shop/80-"] == ShardPlace(f"MySQL56/{B}:1-7", 5)
+    assert position.shards["shop/80-"] == ShardPosition(f"MySQL56/{B}:1-7", 5)
     with pytest.raises(ConfigurationError, match="no start position of shop/80-"):
         read(first, of_tasks(1, 2, 1))
 
@@ -182,7 +182,7 @@ def test_an_invalid_vgtid_of_an_offset_is_rejected(vgtid: str) -> None:
 
 
 def test_our_own_offset_is_not_taken_for_debeziums() -> None:
-    assert not is_debeziums(json.dumps(POSITION.to_offset()).encode())
+    assert not is_debezium_offset(json.dumps(POSITION.to_offset()).encode())
 
 
 @pytest.mark.covers("VIT-OFS-03", "VIT-OFS-04")

@@ -13,9 +13,9 @@ import pytest
 from airflow_cdc_provider.connector import Connector
 from airflow_cdc_provider.exceptions import ConfigurationError, CorruptInput
 from airflow_cdc_provider.sources.base import ReadLimit
-from airflow_cdc_provider.sources.vitess.cutting import Cutter
+from airflow_cdc_provider.sources.vitess.assembler import TransactionAssembler
 from airflow_cdc_provider.sources.vitess.options import VitessOptions
-from airflow_cdc_provider.sources.vitess.position import Position, ShardPlace
+from airflow_cdc_provider.sources.vitess.position import Position, ShardPosition
 from airflow_cdc_provider.sources.vitess.protocol import VStreamResponse
 from airflow_cdc_provider.sources.vitess.source import VitessSource
 from airflow_cdc_provider.sources.vitess.transaction_order import TransactionOrder
@@ -83,7 +83,9 @@ def test_epochs_of_other_shards_than_those_of_the_start_are_refused() -> None:
 
 @pytest.mark.covers("VIT-TXN-11")
 def test_a_raised_generation_adds_one_to_all_epochs_at_the_next_start_and_once() -> None:
-    stored = Position({"shop/-80": ShardPlace(gtid(5), 2), "shop/80-": ShardPlace(gtid(5), 1)}).to_offset()
+    stored = Position(
+        {"shop/-80": ShardPosition(gtid(5), 2), "shop/80-": ShardPosition(gtid(5), 1)}
+    ).to_offset()
     with FakeVtgate([at_five], ANSWERS) as server:
         offset: Any = stored
         for generation, after in ((0, [2, 1]), (1, [3, 2]), (1, [3, 2])):
@@ -99,8 +101,8 @@ def test_a_raised_generation_adds_one_to_all_epochs_at_the_next_start_and_once()
 @pytest.mark.covers("VIT-TXN-07")
 @pytest.mark.parametrize("back", ["current", ""])
 def test_a_shard_that_goes_back_to_no_position_breaks_the_stream(back: str) -> None:
-    place = Position({"shop/-80": ShardPlace(gtid(5), 1)})
-    assembler = Cutter(
+    place = Position({"shop/-80": ShardPosition(gtid(5), 1)})
+    assembler = TransactionAssembler(
         place,
         str.isascii,
         lambda table, name: False,
@@ -110,13 +112,13 @@ def test_a_shard_that_goes_back_to_no_position_breaks_the_stream(back: str) -> N
     )
 
     with pytest.raises(CorruptInput, match="went back to none"):
-        assembler.take(response(*transaction("-80", {"-80": back})), 1)
+        assembler.add(response(*transaction("-80", {"-80": back})), 1)
 
 
 @pytest.mark.covers("VIT-TXN-07")
 def test_epochs_of_a_stream_rise_as_debeziums_do() -> None:
     """The steps of its VitessEpochProvider: from ``current``, on, one more server, one less, others."""
-    order = TransactionOrder(Position({"shop/0": ShardPlace("current")}))
+    order = TransactionOrder(Position({"shop/0": ShardPosition("current")}))
     sets = [
         "current",
         f"MySQL56/{A}:1-5",
@@ -158,12 +160,12 @@ def test_shards_of_a_recorded_reshard_inherit_their_parents_epoch_or_start_at_0(
 
 @pytest.mark.covers("VIT-TXN-10")
 def test_captured_epochs_are_relative_to_the_first_epoch_of_the_shard() -> None:
-    births = {"shop/-40": {2, 6}}
+    first_epochs = {"shop/-40": {2, 6}}
     steps = [(vgtid({"-40": 1}).SerializeToString(), "shop/-40")] * 4
     kept = np.array([2, 3, 6, 7], np.int64)
 
-    assert TransactionOrder(births=births).known(steps, kept).epochs.to_pylist() == [2, 3, 6, 7]
-    shown = TransactionOrder(inherits=False, births=births).known(steps, kept)
+    assert TransactionOrder(first_epochs=first_epochs).known(steps, kept).epochs.to_pylist() == [2, 3, 6, 7]
+    shown = TransactionOrder(inherits=False, first_epochs=first_epochs).known(steps, kept)
     assert shown.epochs.to_pylist() == [0, 1, 0, 1]
 
 

@@ -13,10 +13,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from airflow_cdc_provider.exceptions import CorruptInput
-from airflow_cdc_provider.sources.vitess.cutting import Cutter
+from airflow_cdc_provider.sources.vitess.assembler import TransactionAssembler
 from airflow_cdc_provider.sources.vitess.following import follow
 from airflow_cdc_provider.sources.vitess.gtid import GtidSet
-from airflow_cdc_provider.sources.vitess.position import Position, ShardPlace, vgtid_shards
+from airflow_cdc_provider.sources.vitess.position import Position, ShardPosition, vgtid_shards
 from tests.unit.sources.vitess.fake_vtgate import fields, gtid, response, rows, transaction, vgtid
 from tests.unit.sources.vitess.test_stream import NONE_KNOWN, records_of
 
@@ -78,7 +78,7 @@ def test_the_fast_path_agrees_with_the_position(first: str, steps: list[tuple[in
     """Each step changes the set of a shard; the transaction may be of the other one."""
     sets = dict.fromkeys(["-80", "80-"], first)
     before = vgtid(dict(sets)).SerializeToString()
-    place = Position({shard: ShardPlace(first, 1) for shard in SHARDS})
+    place = Position({shard: ShardPosition(first, 1) for shard in SHARDS})
     messages, expected = [], []
     for changed, text, _ in steps:
         sets["80-" if changed else "-80"] = text
@@ -137,8 +137,8 @@ def test_many_responses_together_give_the_records_that_they_give_one_by_one(
         responses += [response(*events[:border]), response(*events[border:])]
 
     def assemble(size: int) -> tuple[pa.Table, Position, int]:
-        place = Position({"shop/-80": ShardPlace(gtid(10), 1), "shop/80-": ShardPlace(gtid(20), 1)})
-        assembler = Cutter(
+        place = Position({"shop/-80": ShardPosition(gtid(10), 1), "shop/80-": ShardPosition(gtid(20), 1)})
+        assembler = TransactionAssembler(
             place,
             slice_bytes=1 if cuts_often else 1 << 20,
             keep_empty=True,
@@ -147,11 +147,11 @@ def test_many_responses_together_give_the_records_that_they_give_one_by_one(
         )
         for first in range(0, len(responses), size):
             assembler.add_all(responses[first : first + size], 1)
-        slices, schema_records = assembler.give(1)
+        slices, schema_records = assembler.drain(1)
         records = records_of(slices, schema_records, empty=True)
         return (
             records.sort_by([("origin", "ascending"), ("position", "ascending")]),
-            assembler.place,
+            assembler.position,
             assembler.repeated,
         )
 

@@ -13,8 +13,8 @@ import grpc
 import pytest
 
 from airflow_cdc_provider.exceptions import CdcError, ConfigurationError, TransientError
+from airflow_cdc_provider.sources.backoff import NO_LIMIT, pauses
 from airflow_cdc_provider.sources.base import ReadLimit
-from airflow_cdc_provider.sources.pauses import NO_LIMIT, pauses
 from airflow_cdc_provider.sources.vitess.connection import ConnectionValues
 from airflow_cdc_provider.sources.vitess.options import VitessAdvanced, VitessOptions
 from airflow_cdc_provider.sources.vitess.position import Position
@@ -97,7 +97,7 @@ def test_configuration_errors_are_raised_immediately(stack: ExitStack, code: str
 def test_without_a_limit_a_lost_stream_is_opened_until_it_gives(stack: ExitStack) -> None:
     failures: list[Script] = [[Fails(grpc.StatusCode.UNAVAILABLE, "no tablet")]] * 40
     unlimited = VitessAdvanced(
-        connect_attempts=NO_LIMIT, connect_pause_seconds=0.5, connect_longest_pause_seconds=0.5
+        connect_attempts=NO_LIMIT, connect_backoff_seconds=0.5, connect_max_backoff_seconds=0.5
     )
     capture = Capture(
         stack,
@@ -112,13 +112,18 @@ def test_without_a_limit_a_lost_stream_is_opened_until_it_gives(stack: ExitStack
 
 
 def test_pauses_without_a_limit_grow_to_the_longest() -> None:
-    advanced = VitessAdvanced(connect_attempts=NO_LIMIT, connect_longest_pause_seconds=3.0)
+    advanced = VitessAdvanced(connect_attempts=NO_LIMIT, connect_max_backoff_seconds=3.0)
     assert list(islice(pauses(advanced), 5)) == [1.0, 2.0, 3.0, 3.0, 3.0]
 
 
 def source_of(server: FakeVtgate, **advanced: Any) -> VitessSource:
     chosen = VitessAdvanced(
-        **{"connect_attempts": NO_LIMIT, "connect_pause_seconds": 0.01, "call_seconds": 2.0, **advanced}
+        **{
+            "connect_attempts": NO_LIMIT,
+            "connect_backoff_seconds": 0.01,
+            "call_timeout_seconds": 2.0,
+            **advanced,
+        }
     )
     return VitessSource(VitessOptions(keyspace="shop", advanced=chosen), server.connection, lambda _: True)
 
@@ -158,7 +163,7 @@ def test_the_number_of_retries_is_an_option() -> None:
 
 def _stop_soon(source: VitessSource) -> None:
     stop = threading.Event()
-    source.stop_when(stop.is_set)
+    source.cancel_when(stop.is_set)
     threading.Timer(0.3, stop.set).start()
 
 
@@ -172,7 +177,7 @@ def _stop_soon(source: VitessSource) -> None:
 def test_a_stop_ends_the_pause_after_a_lost_connection(work: Callable[[VitessSource], Any]) -> None:
     with (
         FakeVtgate([NOW, GONE], SHARDS) as server,
-        closing(source_of(server, connect_pause_seconds=60.0)) as source,
+        closing(source_of(server, connect_backoff_seconds=60.0)) as source,
     ):
         source.head()
         source._verified = START
@@ -191,7 +196,7 @@ def test_a_stop_ends_the_pause_after_a_lost_connection(work: Callable[[VitessSou
 def test_a_copy_retries_a_limited_number_of_times_as_its_task_cannot_be_stopped() -> None:
     slept: list[float] = []
     unlimited = VitessAdvanced(
-        connect_attempts=NO_LIMIT, connect_pause_seconds=10.0, connect_longest_pause_seconds=10.0
+        connect_attempts=NO_LIMIT, connect_backoff_seconds=10.0, connect_max_backoff_seconds=10.0
     )
     with FakeVtgate([GONE]) as server:
         reader = RangeReader(

@@ -16,11 +16,11 @@ from hypothesis import strategies as st
 from airflow_cdc_provider.changes.record import CHANGE
 from airflow_cdc_provider.exceptions import ConfigurationError, TransientError
 from airflow_cdc_provider.sources.base import ReadLimit
-from airflow_cdc_provider.sources.stream_numbers import StreamNumbers, added
+from airflow_cdc_provider.sources.stream_metrics import StreamMetrics, sum_stream_metrics
 from airflow_cdc_provider.sources.vitess.connection import ConnectionValues
 from airflow_cdc_provider.sources.vitess.options import VitessAdvanced, VitessOptions
 from airflow_cdc_provider.sources.vitess.parallel_streams import ParallelStreams, merged_groups
-from airflow_cdc_provider.sources.vitess.position import Position, ShardPlace
+from airflow_cdc_provider.sources.vitess.position import Position, ShardPosition
 from airflow_cdc_provider.sources.vitess.requests import filter_of
 from airflow_cdc_provider.sources.vitess.stream import ChangeStream
 from airflow_cdc_provider.sources.vitess.vtgate import VtgateClient
@@ -39,7 +39,7 @@ from tests.unit.sources.vitess.fake_vtgate import (
 from tests.unit.sources.vitess.test_stream import NONE_KNOWN, records_of
 
 FOUR = ("-40", "40-80", "80-c0", "c0-")
-ADVANCED = VitessAdvanced(connect_attempts=1, connect_pause_seconds=0.01, stall_seconds=5.0)
+ADVANCED = VitessAdvanced(connect_attempts=1, connect_backoff_seconds=0.01, stall_timeout_seconds=5.0)
 PARTIAL_RESHARD = Fails(
     grpc.StatusCode.INTERNAL,
     "not all journaling participants are in the stream: journal: [...], stream: [...]",
@@ -74,13 +74,13 @@ class Cluster:
                 events.append(response(*transaction(shard, reported, *inside)))
         return [*events, Waits()]
 
-    def position(self, **more: ShardPlace) -> Position:
-        places = {f"shop/{s}": ShardPlace(gtid(count), 1) for s, count in self.counts.items()}
+    def position(self, **more: ShardPosition) -> Position:
+        places = {f"shop/{s}": ShardPosition(gtid(count), 1) for s, count in self.counts.items()}
         return Position({**places, **more})
 
 
 def start_of(shards: Sequence[str]) -> Position:
-    return Position({f"shop/{shard}": ShardPlace(gtid(1), 1) for shard in shards})
+    return Position({f"shop/{shard}": ShardPosition(gtid(1), 1) for shard in shards})
 
 
 class Capture:
@@ -176,13 +176,13 @@ def test_shards_of_a_reshard_are_assigned_again() -> None:
             start_of(("-80", "80-")),
             Position(
                 {
-                    "shop/-40": ShardPlace(gtid(1), 1),
-                    "shop/40-80": ShardPlace(gtid(1), 1),
-                    "shop/80-": ShardPlace(gtid(5), 1),
+                    "shop/-40": ShardPosition(gtid(1), 1),
+                    "shop/40-80": ShardPosition(gtid(1), 1),
+                    "shop/80-": ShardPosition(gtid(5), 1),
                 }
             ),
         )
-        assert split_end.shards["shop/-40"] == ShardPlace(gtid(1), 2, ("shop/-80",))
+        assert split_end.shards["shop/-40"] == ShardPosition(gtid(1), 2, ("shop/-80",))
 
         found, end = capture.read(split_end, Cluster(split).position())
 
@@ -214,13 +214,13 @@ def test_merged_shards_are_read_by_one_stream(head_tells: bool) -> None:
 
     with ExitStack() as stack:
         capture = Capture(stack, script, 2)
-        head = Position({"shop/-": ShardPlace(gtid(2), 1)})
+        head = Position({"shop/-": ShardPosition(gtid(2), 1)})
         if not head_tells:
-            head = Position({s: ShardPlace(gtid(6), 1) for s in ("shop/-80", "shop/80-")})
+            head = Position({s: ShardPosition(gtid(6), 1) for s in ("shop/-80", "shop/80-")})
 
         found, end = capture.read(start_of(("-80", "80-")), head)
 
-        assert end.shards == {"shop/-": ShardPlace(gtid(2), 2, ("shop/-80", "shop/80-"))}
+        assert end.shards == {"shop/-": ShardPosition(gtid(2), 2, ("shop/-80", "shop/80-"))}
         assert {shard: len(changes) for shard, changes in found.items()} == {
             "shop/-80": 4,
             "shop/80-": 4,
@@ -286,10 +286,10 @@ def test_shards_that_turned_into_one_are_joined() -> None:
 
 
 def test_numbers_of_streams_are_added() -> None:
-    one = StreamNumbers(connected=True, events=2, last_event_at=5.0, position={"a": "1"}, last_event="x")
-    other = StreamNumbers(disconnects=1, events=3, last_event_at=4.0, position={"b": "2"}, behind_seconds=7.0)
+    one = StreamMetrics(connected=True, events=2, last_event_at=5.0, position={"a": "1"}, last_event="x")
+    other = StreamMetrics(disconnects=1, events=3, last_event_at=4.0, position={"b": "2"}, behind_seconds=7.0)
 
-    assert added([one, other]) == StreamNumbers(
+    assert sum_stream_metrics([one, other]) == StreamMetrics(
         connected=True,
         disconnects=1,
         events=5,
@@ -298,4 +298,4 @@ def test_numbers_of_streams_are_added() -> None:
         behind_seconds=7.0,
         last_event="x",
     )
-    assert added([]) == StreamNumbers()
+    assert sum_stream_metrics([]) == StreamMetrics()

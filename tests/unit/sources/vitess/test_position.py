@@ -11,7 +11,7 @@ from airflow_cdc_provider.exceptions import ConfigurationError, CorruptInput, Po
 from airflow_cdc_provider.sources.vitess.gtid import CURRENT, GtidSet
 from airflow_cdc_provider.sources.vitess.position import (
     Position,
-    ShardPlace,
+    ShardPosition,
     next_epoch,
     overlap,
     require_known,
@@ -108,17 +108,17 @@ def test_shards_overlap_by_their_keys(one: str, other: str, share: bool) -> None
 
 def test_merged_shards_start_above_all_their_parents() -> None:
     place = f"MySQL56/{A}:1-5"
-    before = Position({"shop/-80": ShardPlace(place, 2, ("shop/0",)), "shop/80-": ShardPlace(place, 4)})
+    before = Position({"shop/-80": ShardPosition(place, 2, ("shop/0",)), "shop/80-": ShardPosition(place, 4)})
 
     after, new = before.after({"shop/-": place})
 
     assert new == ("shop/-",)
-    assert after.shards["shop/-"] == ShardPlace(place, 5, ("shop/-80", "shop/80-", "shop/0"))
+    assert after.shards["shop/-"] == ShardPosition(place, 5, ("shop/-80", "shop/80-", "shop/0"))
 
 
 @given(SETS, st.integers(0, 2**32 - 1))
 def test_an_offset_is_read_as_it_was_written(numbers: dict[str, list[int]], epoch: int) -> None:
-    position = Position({"shop/-80": ShardPlace(text_of(numbers), epoch, ("shop/0",))})
+    position = Position({"shop/-80": ShardPosition(text_of(numbers), epoch, ("shop/0",))})
 
     assert Position.from_offset(json.loads(json.dumps(position.to_offset()))) == position
 
@@ -144,17 +144,17 @@ def test_an_invalid_offset_is_rejected(offset: dict[str, Any]) -> None:
 
 
 def test_a_place_that_a_shard_lacks_is_lost() -> None:
-    head = Position({"shop/0": ShardPlace(f"MySQL56/{A}:1-5", 1)})
+    head = Position({"shop/0": ShardPosition(f"MySQL56/{A}:1-5", 1)})
 
-    require_known(Position({"shop/0": ShardPlace(f"MySQL56/{A}:1-5", 1)}), head)
+    require_known(Position({"shop/0": ShardPosition(f"MySQL56/{A}:1-5", 1)}), head)
     with pytest.raises(PositionLost, match="shop/0"):
-        require_known(Position({"shop/0": ShardPlace(f"MySQL56/{A}:1-6", 1)}), head)
+        require_known(Position({"shop/0": ShardPosition(f"MySQL56/{A}:1-6", 1)}), head)
 
 
 @pytest.mark.covers("VIT-TXN-11")
 def test_another_generation_of_the_connector_raises_all_epochs_once() -> None:
     place = f"MySQL56/{A}:1-5"
-    stored = Position({"shop/-80": ShardPlace(place, 1), "shop/80-": ShardPlace(place, 4)})
+    stored = Position({"shop/-80": ShardPosition(place, 1), "shop/80-": ShardPosition(place, 4)})
 
     raised = stored.of_generation(1)
 
@@ -165,17 +165,17 @@ def test_another_generation_of_the_connector_raises_all_epochs_once() -> None:
     assert "generation" not in stored.to_offset()["shop/-80"]
     assert {p.epoch for p in raised.of_generation(3).shards.values()} == {3, 6}
     moved, _ = raised.after({"shop/-80": f"MySQL56/{A}:1-6", "shop/80-": place})
-    assert moved.shards["shop/-80"] == ShardPlace(f"MySQL56/{A}:1-6", 2, (), 1)
+    assert moved.shards["shop/-80"] == ShardPosition(f"MySQL56/{A}:1-6", 2, (), 1)
     children, _ = raised.after({"shop/-40": place, "shop/40-80": place, "shop/80-": place})
-    assert children.shards["shop/-40"] == ShardPlace(place, 3, ("shop/-80",), 1)
+    assert children.shards["shop/-40"] == ShardPosition(place, 3, ("shop/-80",), 1)
 
 
 def test_a_resharded_shard_is_at_its_head() -> None:
     head = Position(
-        {"shop/-80": ShardPlace(f"MySQL56/{A}:1-9", 1), "shop/80-": ShardPlace(f"MySQL56/{B}:1", 1)}
+        {"shop/-80": ShardPosition(f"MySQL56/{A}:1-9", 1), "shop/80-": ShardPosition(f"MySQL56/{B}:1", 1)}
     )
     before = Position(
-        {"shop/-80": ShardPlace(f"MySQL56/{A}:1-8", 1), "shop/80-": ShardPlace(f"MySQL56/{B}:1", 1)}
+        {"shop/-80": ShardPosition(f"MySQL56/{A}:1-8", 1), "shop/80-": ShardPosition(f"MySQL56/{B}:1", 1)}
     )
 
     after, _ = before.after(

@@ -14,7 +14,7 @@ from airflow_cdc_provider.jobs.spec import JobResult, OriginResult
 from airflow_cdc_provider.sources.base import ReadLimit
 from airflow_cdc_provider.sources.vitess.connection import ConnectionValues
 from airflow_cdc_provider.sources.vitess.options import VitessAdvanced, VitessOptions
-from airflow_cdc_provider.sources.vitess.position import Position, ShardPlace
+from airflow_cdc_provider.sources.vitess.position import Position, ShardPosition
 from airflow_cdc_provider.sources.vitess.prefetch import BufferedStats, BufferLimit, Prefetcher, StreamEnded
 from airflow_cdc_provider.sources.vitess.records import SliceReader
 from airflow_cdc_provider.sources.vitess.requests import filter_of
@@ -144,7 +144,7 @@ def test_a_full_queue_stops_vtgate_loses_nothing_and_is_not_stored() -> None:
     options = VitessOptions(keyspace="shop", advanced=advanced)
 
     def at(number: int) -> Position:
-        return Position({"shop/-80": ShardPlace(gtid(number), 1)})
+        return Position({"shop/-80": ShardPosition(gtid(number), 1)})
 
     def keys(plan: Any) -> list[str]:
         reader = SliceReader(lambda table: True)

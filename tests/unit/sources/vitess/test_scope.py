@@ -15,11 +15,11 @@ from airflow_cdc_provider.jobs.spec import JobResult, OriginResult
 from airflow_cdc_provider.sources.base import ReadLimit
 from airflow_cdc_provider.sources.vitess.connection import ConnectionValues
 from airflow_cdc_provider.sources.vitess.options import VitessOptions, VitessStream
-from airflow_cdc_provider.sources.vitess.position import Position, ShardPlace
+from airflow_cdc_provider.sources.vitess.position import Position, ShardPosition
 from airflow_cdc_provider.sources.vitess.protocol import VGtid
 from airflow_cdc_provider.sources.vitess.requests import serving_shards, stream_request
 from airflow_cdc_provider.sources.vitess.source import VitessSource
-from airflow_cdc_provider.sources.vitess.tablets import require_kept
+from airflow_cdc_provider.sources.vitess.tablets import require_binlogs_retained
 from airflow_cdc_provider.sources.vitess.vtgate import VtgateClient
 from tests.unit.sources.vitess.fake_vtgate import (
     FakeVtgate,
@@ -135,11 +135,11 @@ def test_position_counts_as_kept_if_one_tablet_of_the_type_has_its_binlogs() -> 
     }
     with FakeVtgate([], answers) as vtgate, VtgateClient(ConnectionValues.read(vtgate.connection)) as client:
         with pytest.raises(PositionLost, match="were purged"):
-            require_kept(client, {"shop/0": gtid(5)}, "REPLICA", 5)
+            require_binlogs_retained(client, {"shop/0": gtid(5)}, "REPLICA", 5)
         assert sum("GLOBAL" in sql for sql in vtgate.statements) == 3
         answers["SHOW GLOBAL VARIABLES"] = [("gtid_purged", purged[1].partition("/")[2])]
-        require_kept(client, {"shop/0": gtid(5)}, "REPLICA", 5)
-        require_kept(client, {"shop/0": "current"}, "REPLICA", 5)
+        require_binlogs_retained(client, {"shop/0": gtid(5)}, "REPLICA", 5)
+        require_binlogs_retained(client, {"shop/0": "current"}, "REPLICA", 5)
 
 
 @pytest.mark.covers("VIT-SCO-02", "VIT-SCO-11", "VIT-SCO-15")
@@ -208,7 +208,7 @@ def test_names_of_tables_without_their_keyspace_change_nothing() -> None:
         return [response(*events), Waits()]
 
     found = []
-    start = Position({"shop/-80": ShardPlace(gtid(5), 1)}).to_offset()
+    start = Position({"shop/-80": ShardPosition(gtid(5), 1)}).to_offset()
     for excluded in (False, True):
         flags = VitessStream(exclude_keyspace_from_table_name=excluded)
         with FakeVtgate([script], answers) as vtgate:
@@ -254,10 +254,10 @@ def test_changes_that_the_patterns_leave_out_are_counted() -> None:
     with FakeVtgate([script], answers) as vtgate:
         source = VitessSource(connector.source, vtgate.connection, connector.selects)
         plan = source.plan(
-            Position({"shop/-80": ShardPlace(gtid(5), 1)}).to_offset(), source.head(), ReadLimit()
+            Position({"shop/-80": ShardPosition(gtid(5), 1)}).to_offset(), source.head(), ReadLimit()
         )
-        batches = [b for part in plan.partitions for b in source.reader().read_telling(part, counts)]
-        numbers = source.stream_numbers()["stream"]
+        batches = [b for part in plan.partitions for b in source.reader().read_with_metrics(part, counts)]
+        numbers = source.stream_metrics()["stream"]
         source.close()
 
     assert {t for b in batches for t in b["source_table"].to_pylist() if t} == {"shop.item"}

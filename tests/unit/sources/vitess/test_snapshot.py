@@ -11,7 +11,7 @@ from airflow_cdc_provider.changes.record import CHANGE_SCHEMA, SCHEMA, SNAPSHOT
 from airflow_cdc_provider.exceptions import ConfigurationError, TransientError
 from airflow_cdc_provider.sources.vitess.connection import ConnectionValues
 from airflow_cdc_provider.sources.vitess.options import VitessAdvanced, VitessOptions
-from airflow_cdc_provider.sources.vitess.position import Position, ShardPlace, copy_key
+from airflow_cdc_provider.sources.vitess.position import Position, ShardPosition, copy_key
 from airflow_cdc_provider.sources.vitess.protocol import RowChange
 from airflow_cdc_provider.sources.vitess.snapshot import RangeReader, plan_snapshot
 from tests.unit.sources.vitess.fake_vtgate import (
@@ -30,7 +30,7 @@ from tests.unit.sources.vitess.fake_vtgate import (
     vgtid,
 )
 
-STORED = Position({"shop/-80": ShardPlace(gtid(10), 1), "shop/80-": ShardPlace(gtid(20), 3)})
+STORED = Position({"shop/-80": ShardPosition(gtid(10), 1), "shop/80-": ShardPosition(gtid(20), 3)})
 
 
 def copied(last: int, *keys: int) -> Any:
@@ -80,7 +80,7 @@ class Copy:
         self.server = stack.enter_context(FakeVtgate(scripts))
         self.pauses: list[float] = []
         self.lost: list[int] = []
-        advanced = VitessAdvanced(connect_attempts=2, connect_pause_seconds=0.01)
+        advanced = VitessAdvanced(connect_attempts=2, connect_backoff_seconds=0.01)
         options = VitessOptions(keyspace="shop", advanced=advanced)
         values = ConnectionValues.read(self.server.connection)
         self.reader = RangeReader(values, options, self.lost.append, self.pauses.append)
@@ -207,21 +207,26 @@ def test_a_plan_has_a_range_and_a_fence_for_each_shard() -> None:
 
 def test_a_plan_fences_shards_that_were_resharded_too() -> None:
     parents = ("shop/-80", "shop/0")
-    children = {"shop/-40": ShardPlace(gtid(7), 4, parents), "shop/40-80": ShardPlace(gtid(900), 6, parents)}
-    plan = plan_snapshot(Position({**children, "shop/80-": ShardPlace(gtid(20), 3)}), "shop.item", None)
+    children = {
+        "shop/-40": ShardPosition(gtid(7), 4, parents),
+        "shop/40-80": ShardPosition(gtid(900), 6, parents),
+    }
+    plan = plan_snapshot(Position({**children, "shop/80-": ShardPosition(gtid(20), 3)}), "shop.item", None)
 
     fences = {plan.origin: plan.position, **plan.others}
     assert [r.shard for r in plan.ranges] == ["-40", "40-80", "80-"]
     assert set(fences) == {*children, "shop/80-", *parents}
     for parent in parents:
-        assert fences[parent] > ShardPlace(gtid(10**9), 3).key + b"\xff" * 16, "behind all that it reported"
-        assert fences[parent] < ShardPlace(gtid(1), 4).key, (
+        assert fences[parent] > ShardPosition(gtid(10**9), 3).key + b"\xff" * 16, (
+            "behind all that it reported"
+        )
+        assert fences[parent] < ShardPosition(gtid(1), 4).key, (
             "before all that its children reported: they inherit it"
         )
 
 
 def test_a_shard_that_was_split_and_merged_again_is_fenced_at_its_position() -> None:
-    merged = {"shop/-80": ShardPlace(gtid(9), 5, ("shop/-40", "shop/40-80", "shop/-80"))}
+    merged = {"shop/-80": ShardPosition(gtid(9), 5, ("shop/-40", "shop/40-80", "shop/-80"))}
     plan = plan_snapshot(Position(merged), "shop.item", None)
 
     assert plan.position == copy_key(merged["shop/-80"].key, plan.ranges[0].planned_us)

@@ -17,11 +17,11 @@ from hypothesis import strategies as st
 from airflow_cdc_provider.changes.record import CHANGE, CHANGE_SCHEMA, SCHEMA, TRANSACTION
 from airflow_cdc_provider.exceptions import ConfigurationError, PositionLost, ReshardStopped, TransientError
 from airflow_cdc_provider.sources.base import ReadLimit
+from airflow_cdc_provider.sources.vitess.assembler import TransactionAssembler
 from airflow_cdc_provider.sources.vitess.connection import ConnectionValues
-from airflow_cdc_provider.sources.vitess.cutting import Cutter
 from airflow_cdc_provider.sources.vitess.options import VitessAdvanced, VitessOptions, VitessStream
 from airflow_cdc_provider.sources.vitess.parallel_streams import ParallelStreams
-from airflow_cdc_provider.sources.vitess.position import Position, ShardPlace
+from airflow_cdc_provider.sources.vitess.position import Position, ShardPosition
 from airflow_cdc_provider.sources.vitess.protocol import RowChange, VStreamResponse
 from airflow_cdc_provider.sources.vitess.records import SliceReader
 from airflow_cdc_provider.sources.vitess.requests import filter_of
@@ -52,7 +52,7 @@ NONE_KNOWN: dict[str, Any] = {"selects": lambda table: True, "is_recorded": lamb
 def at(**shards: int | str) -> Position:
     return Position(
         {
-            f"shop/{'-80' if name == 'low' else '80-'}": ShardPlace(
+            f"shop/{'-80' if name == 'low' else '80-'}": ShardPosition(
                 gtid(last) if isinstance(last, int) else last, 1
             )
             for name, last in shards.items()
@@ -61,7 +61,7 @@ def at(**shards: int | str) -> Position:
 
 
 def options(**stream: Any) -> VitessOptions:
-    advanced = VitessAdvanced(connect_attempts=3, connect_pause_seconds=0.01, stall_seconds=1.0)
+    advanced = VitessAdvanced(connect_attempts=3, connect_backoff_seconds=0.01, stall_timeout_seconds=1.0)
     return VitessOptions(keyspace="shop", stream=VitessStream(**stream), advanced=advanced)
 
 
@@ -143,13 +143,15 @@ def test_a_plan_holds_all_rows_up_to_the_head_in_commit_order(stack: ExitStack) 
 def test_borders_of_responses_change_nothing(borders: list[int]) -> None:
     events = [*LOW1, *LOW2, *HIGH1]
     cuts = sorted({0, len(events), *(b for b in borders if b < len(events))})
-    assembler = Cutter(START, slice_bytes=1, keep_empty=False, stops_at_journals=False, **NONE_KNOWN)
+    assembler = TransactionAssembler(
+        START, slice_bytes=1, keep_empty=False, stops_at_journals=False, **NONE_KNOWN
+    )
     for first, end in itertools.pairwise(cuts):
-        assembler.take(response(*events[first:end]), 1)
-    slices, schema_records = assembler.give(1)
+        assembler.add(response(*events[first:end]), 1)
+    slices, schema_records = assembler.drain(1)
 
     assert changes(records_of(slices, schema_records)) == EXPECTED
-    assert assembler.place == HEAD
+    assert assembler.position == HEAD
 
 
 @pytest.mark.covers("VIT-STR-08")
@@ -216,7 +218,7 @@ def test_whatever_comes_again_in_whatever_parts_counts_once(
         order.insert(first + 1 + place % 3, steps[number])
     events = [one for step in order for one in step]
     cuts = sorted({0, len(events), *(b for b in borders if b < len(events))})
-    assembler = Cutter(
+    assembler = TransactionAssembler(
         START,
         slice_bytes=1 if cuts_often else 1 << 20,
         keep_empty=False,
@@ -224,11 +226,11 @@ def test_whatever_comes_again_in_whatever_parts_counts_once(
         **NONE_KNOWN,
     )
     for first, end in itertools.pairwise(cuts):
-        assembler.take(response(*events[first:end]), 1)
-    slices, schema_records = assembler.give(1)
+        assembler.add(response(*events[first:end]), 1)
+    slices, schema_records = assembler.drain(1)
 
     assert sorted(changes(records_of(slices, schema_records))) == EXPECTED
-    assert assembler.place == HEAD
+    assert assembler.position == HEAD
     assert assembler.repeated == len(order) - 3
 
 
@@ -254,9 +256,11 @@ def test_a_transaction_without_a_row_moves_the_offset_and_leaves_no_record(stack
 
 
 def test_transactions_without_rows_are_kept_if_enabled() -> None:
-    assembler = Cutter(START, slice_bytes=1 << 20, keep_empty=True, stops_at_journals=False, **NONE_KNOWN)
-    assembler.take(response(*transaction("80-", {"-80": 10, "80-": 21})), 1)
-    slices, _ = assembler.give(1)
+    assembler = TransactionAssembler(
+        START, slice_bytes=1 << 20, keep_empty=True, stops_at_journals=False, **NONE_KNOWN
+    )
+    assembler.add(response(*transaction("80-", {"-80": 10, "80-": 21})), 1)
+    slices, _ = assembler.drain(1)
 
     (one,) = records_of(slices, empty=True).to_pylist()
 
@@ -358,7 +362,7 @@ def test_a_stream_of_heartbeats_alone_fails_after_a_time(stack: ExitStack) -> No
     beats = [response(event("HEARTBEAT"))] * 30
     capture = Capture(stack, [[*beats, *beats, Waits()]], options(heartbeat_seconds=1))
     capture.stream._options = VitessOptions(
-        keyspace="shop", advanced=VitessAdvanced(stall_seconds=1.0, connect_attempts=0)
+        keyspace="shop", advanced=VitessAdvanced(stall_timeout_seconds=1.0, connect_attempts=0)
     )
 
     def slow(request: Any) -> Any:
@@ -458,7 +462,7 @@ def start_of(messages: Sequence[bytes]) -> Position:
     first = next(e for m in messages for e in VStreamResponse.FromString(m).events if e.type == 15)
     return Position(
         {
-            s: ShardPlace(p.gtid, 1)
+            s: ShardPosition(p.gtid, 1)
             for s, p in Position.of_vgtid(first.vgtid.SerializeToString()).shards.items()
         }
     )
@@ -468,18 +472,18 @@ def start_of(messages: Sequence[bytes]) -> Position:
 @pytest.mark.covers("VIT-RSH-01")
 def test_a_recorded_reshard_moves_the_offset_to_the_new_shards(name: str) -> None:
     messages = recorded(name)
-    assembler = Cutter(
+    assembler = TransactionAssembler(
         start_of(messages), slice_bytes=1 << 14, keep_empty=False, stops_at_journals=False, **NONE_KNOWN
     )
     for message in messages:
-        assembler.take(message, 1)
-    slices, schema_records = assembler.give(1)
+        assembler.add(message, 1)
+    slices, schema_records = assembler.drain(1)
 
     found = records_of(slices, schema_records)
 
     keys = sorted((origin, text[:3]) for _, origin, text in changes(found))
     assert keys == [("shop/40-80", "720"), ("shop/40-80", "721"), ("shop/80-", "722")]
-    assert {s: (p.epoch, p.parents) for s, p in assembler.place.shards.items()} == {
+    assert {s: (p.epoch, p.parents) for s, p in assembler.position.shards.items()} == {
         "shop/80-": (1, ()),
         "shop/-40": (2, ("shop/-80",)),
         "shop/40-80": (2, ("shop/-80",)),
@@ -505,7 +509,7 @@ def test_a_stream_stops_at_a_reshard_if_enabled_and_reports_the_next_offset(stac
         [[*messages, Waits()], [*messages, Waits()], [response(*after), Waits()]],
         options(stop_on_reshard=True),
     )
-    head = Position({"shop/40-80": ShardPlace(new["40-80"], 1), "shop/80-": start.shards["shop/80-"]})
+    head = Position({"shop/40-80": ShardPosition(new["40-80"], 1), "shop/80-": start.shards["shop/80-"]})
     streams = ParallelStreams(lambda *_: capture.stream, options(stop_on_reshard=True))
 
     plan = streams.plan(start, head, ALL)
@@ -577,8 +581,8 @@ def test_a_stream_lost_after_a_journal_resumes_with_the_new_shards(stack: ExitSt
 
 
 def test_two_merging_shards_remain_before_their_journals_until_both_arrive() -> None:
-    assembler = Cutter(
-        Position({f"shop/{name}": ShardPlace(gtid(5), 1) for name in ("-40", "40-80", "80-")}),
+    assembler = TransactionAssembler(
+        Position({f"shop/{name}": ShardPosition(gtid(5), 1) for name in ("-40", "40-80", "80-")}),
         slice_bytes=1 << 20,
         keep_empty=False,
         stops_at_journals=False,
@@ -586,8 +590,8 @@ def test_two_merging_shards_remain_before_their_journals_until_both_arrive() -> 
     )
 
     def take(shard: str, shards: dict[str, int | str], *inside: Any) -> dict[str, str]:
-        assembler.take(response(*transaction(shard, shards, *inside)), 1)
-        return {name.removeprefix("shop/"): place.gtid for name, place in assembler.place.shards.items()}
+        assembler.add(response(*transaction(shard, shards, *inside)), 1)
+        return {name.removeprefix("shop/"): place.gtid for name, place in assembler.position.shards.items()}
 
     def change(shard: str, number: int) -> list[Any]:
         return [fields("item", shard), rows("item", shard, (None, [f"{number}", "x"]))]
@@ -604,8 +608,8 @@ def test_two_merging_shards_remain_before_their_journals_until_both_arrive() -> 
     assert both == {"-80": gtid(3), "80-": gtid(5)}
     assert late == {"-80": gtid(3), "80-": gtid(6)}
     assert followed == {"-80": gtid(4), "80-": gtid(6)}
-    assert assembler.place.shards["shop/-80"].parents == ("shop/-40", "shop/40-80")
-    slices, schema_records = assembler.give(1)
+    assert assembler.position.shards["shop/-80"].parents == ("shop/-40", "shop/40-80")
+    slices, schema_records = assembler.drain(1)
     found = records_of(slices, schema_records)
     assert [origin for _, origin, _ in changes(found)] == ["shop/40-80", "shop/80-", "shop/-80"]
     assert [r["payload"] for r in schema_records if r["schema_id"] == "lineage"] == [
@@ -620,19 +624,19 @@ def test_every_recorded_row_becomes_a_record() -> None:
         first = next(n for n in range(len(events)) if events.types[n] == 20 and not events.table(n).shard)
         message = events.messages[first] + 1
         streamed = [data[a:b].tobytes() for a, b in zip(starts[message:], ends[message:], strict=True)]
-        begin = Position({shard: ShardPlace("current") for shard in start_of(streamed).shards})
-        assembler = Cutter(
+        begin = Position({shard: ShardPosition("current") for shard in start_of(streamed).shards})
+        assembler = TransactionAssembler(
             begin, slice_bytes=1 << 12, keep_empty=False, stops_at_journals=False, **NONE_KNOWN
         )
         expected = []
         for one in streamed:
-            assembler.take(one, 1)
+            assembler.add(one, 1)
             expected += [
                 change.SerializeToString()
                 for event in VStreamResponse.FromString(one).events
                 for change in event.row_event.row_changes
             ]
-        records = records_of(*assembler.give(1))
+        records = records_of(*assembler.drain(1))
         found = [r["payload"] for r in records.to_pylist() if r["kind"] == CHANGE]
         assert [RowChange.FromString(p) for p in found] == [RowChange.FromString(p) for p in expected]
         assert expected
@@ -693,5 +697,5 @@ def test_a_stream_and_its_readers_report_metrics(stack: ExitStack) -> None:
     counts: Counter[str] = Counter()
     reader = SliceReader("shop.item".__eq__)
     for part in plan.partitions:
-        list(reader.read_telling(part, counts))
+        list(reader.read_with_metrics(part, counts))
     assert +counts == {"creates": 2, "updates": 1, "deletes": 1, "filtered": 2, "transactions": 2}

@@ -81,7 +81,7 @@ def started(vtctld: FakeVtctld, tablet_type: Any = "PRIMARY", **extra: Any) -> A
         connection = vtgate.connection
         own = {"vtctld_host": "127.0.0.1", "vtctld_port": vtctld.port, **extra}
         options = VitessOptions(
-            keyspace="shop", tablet_type=tablet_type, advanced=VitessAdvanced(call_seconds=5)
+            keyspace="shop", tablet_type=tablet_type, advanced=VitessAdvanced(call_timeout_seconds=5)
         )
         source = VitessSource(
             options, {**connection, "extra": {**connection["extra"], **own}}, lambda t: True

@@ -11,9 +11,9 @@ import pytest
 
 from airflow_cdc_provider.connector import Connector
 from airflow_cdc_provider.events.encoder import text_of, to_lines
-from airflow_cdc_provider.jobs.events.cassandra.events import made_of_records
+from airflow_cdc_provider.jobs.events.cassandra.events import build_events
 from airflow_cdc_provider.jobs.events.cassandra.records import EventSettings
-from airflow_cdc_provider.jobs.events.damage import Damage
+from airflow_cdc_provider.jobs.events.skipped_records import SkippedRecords
 from airflow_cdc_provider.jobs.offline.cassandra import _records, _source
 from tests.unit.jobs.events.cassandra.test_rows_again import RECORDING, Cluster
 from tests.unit.jobs.offline.test_datastax import NOW_NS
@@ -30,7 +30,7 @@ FORMS: dict[str, dict[str, Any]] = {
 def batches(through: int, first: int = 1) -> Iterator[tuple[int, pa.RecordBatch]]:
     """Cut a recording into batches of seven records, numbered from 1; leave out those before the first."""
     source = _source(Connector.from_dict({"name": "p", "source": {"type": "cassandra"}}), RECORDING)
-    table = pa.Table.from_batches(_records(source, RECORDING, Damage(strict=True)))
+    table = pa.Table.from_batches(_records(source, RECORDING, SkippedRecords(strict=True)))
     for number in range(first, through + 1):
         for batch in table.slice(7 * (number - 1), 7).combine_chunks().to_batches():
             yield number, batch
@@ -47,7 +47,7 @@ def made(form: str, through: int, first: int = 1) -> dict[int, list[str]]:
     settings = EventSettings(connector, source, "c", NOW_NS, read_again=cluster.read_again, by_batch=True)
     lines: dict[int, list[str]] = {}
     numbers = []
-    for one in made_of_records(settings, batches(through, first), Damage(strict=False)):
+    for one in build_events(settings, batches(through, first), SkippedRecords(strict=False)):
         numbers.append(one.batch)
         text = text_of(to_lines(one.records, ())).decode()
         lines.setdefault(one.batch, []).extend(text.splitlines())

@@ -17,12 +17,12 @@ from airflow_cdc_provider.changes.cells import ROW_DELETION
 from airflow_cdc_provider.changes.contribution import PARTITION_DELETION, ROW, STATIC
 from airflow_cdc_provider.connector import Connector
 from airflow_cdc_provider.events.encoder import text_of, to_lines
-from airflow_cdc_provider.jobs.events.cassandra.events import made_of_records
+from airflow_cdc_provider.jobs.events.cassandra.events import build_events
 from airflow_cdc_provider.jobs.events.cassandra.merged_cells import CassandraCells
 from airflow_cdc_provider.jobs.events.cassandra.records import EventSettings
-from airflow_cdc_provider.jobs.events.damage import Damage
 from airflow_cdc_provider.jobs.events.known_statics import NEVER_WRITTEN, KnownStatics, statics_of
 from airflow_cdc_provider.jobs.events.merged_cells import MergedCells
+from airflow_cdc_provider.jobs.events.skipped_records import SkippedRecords
 from airflow_cdc_provider.jobs.offline.cassandra import _source
 from airflow_cdc_provider.lake.mirror import MirrorState
 from airflow_cdc_provider.lake.table import Head
@@ -70,7 +70,7 @@ def read(connector: Connector, table: str) -> list[dict[str, Any]]:
     schema = source.schemas.tables[f"shop_e.{table}"]
     found = snapshot_records(schema, [select_row(schema, ROWS[table], TIMES[table], TTLS[table])])
     settings = EventSettings(connector, source, "c", NOW_NS)
-    (made,) = made_of_records(settings, [(1, found)], Damage(strict=True))
+    (made,) = build_events(settings, [(1, found)], SkippedRecords(strict=True))
     return printed(made.records)
 
 
@@ -94,7 +94,7 @@ def merged(
             "state": pa.array([None if s else row["state"][0].as_py() for _, s in told], pa.binary()),
         }
     )
-    return printed(events.maker(NOW_NS, None, Damage(strict=True))(batch))
+    return printed(events.builder(NOW_NS, None, SkippedRecords(strict=True))(batch))
 
 
 def cell(value: Any, ends: int | None = None) -> dict[str, Any]:

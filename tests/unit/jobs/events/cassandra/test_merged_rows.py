@@ -14,7 +14,7 @@ from airflow_cdc_provider.changes.contribution import ROW, STATIC
 from airflow_cdc_provider.connector import Connector
 from airflow_cdc_provider.events.encoder import text_of, to_lines
 from airflow_cdc_provider.jobs.events.cassandra.merged_rows import CassandraRows
-from airflow_cdc_provider.jobs.events.damage import Damage
+from airflow_cdc_provider.jobs.events.skipped_records import SkippedRecords
 from airflow_cdc_provider.jobs.offline.cassandra import _source
 from airflow_cdc_provider.lake.mirror import MirrorState
 from airflow_cdc_provider.lake.table import Head
@@ -66,7 +66,7 @@ def made(*ops: str, statics: bool = True, partition: bool = False, **cassandra: 
             "state": pa.array([state] * len(ops), pa.binary()),
         }
     )
-    records = rows.maker(NOW_NS, None, Damage(strict=True))(batch)
+    records = rows.builder(NOW_NS, None, SkippedRecords(strict=True))(batch)
     return [json.loads(line) for line in text_of(to_lines(records, ())).splitlines()]
 
 

@@ -13,9 +13,9 @@ import pytest
 from airflow_cdc_provider.connector import Connector
 from airflow_cdc_provider.events.encoder import text_of, to_lines
 from airflow_cdc_provider.exceptions import ConfigurationError, TransientError
-from airflow_cdc_provider.jobs.events.cassandra.events import made_of_records
+from airflow_cdc_provider.jobs.events.cassandra.events import build_events
 from airflow_cdc_provider.jobs.events.cassandra.records import EventSettings
-from airflow_cdc_provider.jobs.events.damage import Damage
+from airflow_cdc_provider.jobs.events.skipped_records import SkippedRecords
 from airflow_cdc_provider.jobs.offline.cassandra import _records, _source
 from airflow_cdc_provider.jobs.offline.recordings import Recording, event_lines
 from airflow_cdc_provider.sources.cql.schema import TableSchema
@@ -63,10 +63,10 @@ class Cluster:
 def read_again(cluster: Cluster) -> list[dict[str, Any]]:
     source = _source(CONNECTOR, RECORDING)
     cluster.schemas = dict(source.schemas.tables)
-    damage = Damage(strict=True)
+    skipped = SkippedRecords(strict=True)
     settings = EventSettings(CONNECTOR, source, "c", NOW_NS, read_again=cluster.read_again)
-    batches = ((0, batch) for batch in _records(source, RECORDING, damage))
-    lines = [to_lines(made.records, ()) for made in made_of_records(settings, batches, damage)]
+    batches = ((0, batch) for batch in _records(source, RECORDING, skipped))
+    lines = [to_lines(made.records, ()) for made in build_events(settings, batches, skipped)]
     return [json.loads(line) for line in b"".join(map(text_of, lines)).splitlines()]
 
 
@@ -104,7 +104,7 @@ def test_a_cluster_that_is_away_fails_the_command() -> None:
 
 def test_a_recording_can_not_be_read_again() -> None:
     with pytest.raises(ConfigurationError, match="a recording can't be read from the source"):
-        list(event_lines(CONNECTOR, RECORDING, Damage(strict=True)))
+        list(event_lines(CONNECTOR, RECORDING, SkippedRecords(strict=True)))
 
 
 @pytest.mark.parametrize("envelope", ["debezium", "datastax-cells"])

@@ -20,8 +20,8 @@ from airflow_cdc_provider.events.envelopes.mongodb import EnvelopeOptions, build
 from airflow_cdc_provider.events.topics import TopicNaming
 from airflow_cdc_provider.events.transactions import OpenTransaction
 from airflow_cdc_provider.exceptions import ConfigurationError
-from airflow_cdc_provider.jobs.events.damage import Damage
 from airflow_cdc_provider.jobs.events.mongodb.records import MongodbRecords
+from airflow_cdc_provider.jobs.events.skipped_records import SkippedRecords
 from airflow_cdc_provider.jobs.offline.recordings import Recording
 from airflow_cdc_provider.jobs.topics.settings import heartbeat_of
 from airflow_cdc_provider.sources.mongodb.events import decode_snapshot, decode_stream
@@ -60,7 +60,7 @@ def ours_of(
     profile: str, folder: Path, more: dict[str, str] | None = None, *, strict: bool = True
 ) -> list[dict[str, Any]]:
     source = recording(folder, RECORDED_BY.get(profile, "lookup_pre"))
-    return printed(connector_of(profile, **(more or {})), source, Damage(strict=strict))
+    return printed(connector_of(profile, **(more or {})), source, SkippedRecords(strict=strict))
 
 
 def schemas_of(profile: str) -> list[str]:
@@ -377,7 +377,7 @@ def test_envelopes_have_finer_times_on_request(tmp_path: Path) -> None:
 @pytest.mark.covers("MDB-FAULT-07")
 def test_an_event_that_comes_twice_can_be_recognised(tmp_path: Path) -> None:
     events = [change(_id={"_data": f"82{n}"}, clusterTime=bson.Timestamp(7, n)) for n in (1, 2)]
-    found = published(tmp_path, [*events, events[0]], {"mongodb": {"token_header": True}})
+    found = published(tmp_path, [*events, events[0]], {"mongodb": {"resume_token_header": True}})
     tokens = [dict(record["headers"])["cdc.token"] for record in found]
     assert tokens == ['"821"', '"822"', '"821"']
     places = [json.loads(r["value"])["source"] for r in found]
@@ -445,10 +445,10 @@ def test_heartbeats_equal_debeziums() -> None:
 def test_a_new_name_that_is_taken_is_an_error(tmp_path: Path) -> None:
     file = tmp_path / "stream.bson"
     file.write_bytes(change() + change(fullDocument={"_id": 2, "x": 1, "y": 2}))
-    damage = Damage(strict=False)
+    skipped = SkippedRecords(strict=False)
     connector = from_debezium({"topic.prefix": "shop", "field.renames": "shop.flat.x:y"}).connector
-    assert len(printed(connector, Recording(file, "", NOW_NS), damage)) == 1
-    (reason,) = damage.places
+    assert len(printed(connector, Recording(file, "", NOW_NS), skipped)) == 1
+    (reason,) = skipped.undecodable
     assert "shop.flat.x:y: the document already has this name" in reason
 
 
@@ -457,12 +457,14 @@ def test_an_array_of_mixed_types_fails_its_event_alone(tmp_path: Path) -> None:
     file = tmp_path / "stream.bson"
     mixed = change(fullDocument={"_id": 2, "x": [1, "a"]})
     file.write_bytes(change() + mixed + change(fullDocument={"_id": 3, "x": [None, 1]}))
-    damage = Damage(strict=False)
+    skipped = SkippedRecords(strict=False)
     unwrap = {"enabled": True}
     declared: dict[str, Any] = {"name": "shop", "source": {"type": "mongodb"}, "publish": {"unwrap": unwrap}}
-    values = [r["value"] for r in printed(Connector.from_dict(declared), Recording(file, "", NOW_NS), damage)]
+    values = [
+        r["value"] for r in printed(Connector.from_dict(declared), Recording(file, "", NOW_NS), skipped)
+    ]
     assert values == ['{"_id":1,"x":2}', '{"_id":3,"x":[null,1]}']
-    assert "array x has values of different types" in damage.places[0]
+    assert "array x has values of different types" in skipped.undecodable[0]
     unwrap["array_encoding"] = "document"  # type: ignore[assignment]
     values = [r["value"] for r in printed(Connector.from_dict(declared), Recording(file, "", NOW_NS))]
     assert values[1] == '{"_id":2,"x":{"_0":1,"_1":"a"}}'

@@ -12,8 +12,8 @@ import pytest
 
 from airflow_cdc_provider.connector import Connector
 from airflow_cdc_provider.exceptions import CorruptInput
-from airflow_cdc_provider.jobs.events.damage import Damage
 from airflow_cdc_provider.jobs.events.merged_rows import MongodbRows
+from airflow_cdc_provider.jobs.events.skipped_records import SkippedRecords
 
 SECOND = 1_700_000_000
 VERSION = SECOND.to_bytes(4, "big") + (3).to_bytes(4, "big") + bytes(4)
@@ -23,7 +23,7 @@ NOW_NS = 1_800_000_000_000_000_000
 def built(rows: pa.RecordBatch, columns: tuple[str, ...] = (), **publish: Any) -> list[tuple[Any, Any]]:
     connector = Connector.from_dict({"name": "p", "source": {"type": "mongodb"}, "publish": publish})
     context: Any = SimpleNamespace(connector=connector)
-    make = MongodbRows(context, "db.c", columns).maker(NOW_NS, None, Damage(strict=True))
+    make = MongodbRows(context, "db.c", columns).builder(NOW_NS, None, SkippedRecords(strict=True))
     records = make(rows)
     assert records.num_rows == 0 or set(records["topic"].to_pylist()) == {"p.db.c"}
     keys, values = records["key"].to_pylist(), records["value"].to_pylist()

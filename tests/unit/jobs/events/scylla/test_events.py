@@ -10,8 +10,8 @@ import pytest
 
 from airflow_cdc_provider.connector import Connector
 from airflow_cdc_provider.exceptions import ConfigurationError, CorruptInput
-from airflow_cdc_provider.jobs.events.damage import Damage
 from airflow_cdc_provider.jobs.events.scylla.records import ScyllaRecords
+from airflow_cdc_provider.jobs.events.skipped_records import SkippedRecords
 from airflow_cdc_provider.sources.scylla.event_tables import LogSchemas
 from server_kit.scylla.log_rows import Change, LogRow
 from server_kit.scylla.statements import DeletePartition, DeleteRow, Insert, SetWhole, Statement, Update
@@ -36,19 +36,23 @@ def logged(*statements: Statement, **cdc: Any) -> list[Change]:
     return [c for n, statement in enumerate(statements) for c in database.execute(statement, at=T + n)]
 
 
-def made(given: Sequence[Change], damage: Damage | None = None, **publish: Any) -> list[dict[str, Any]]:
+def made(
+    given: Sequence[Change], skipped: SkippedRecords | None = None, **publish: Any
+) -> list[dict[str, Any]]:
     """Return the records of changes of item."""
     schemas = LogSchemas([("shop.item", 0, schema_payload(ITEM))])
-    maker = ScyllaRecords(connector(**publish), NOW_NS, schemas, damage or Damage(strict=True))
+    maker = ScyllaRecords(connector(**publish), NOW_NS, schemas, skipped or SkippedRecords(strict=True))
     rows = (record_of_change(ITEM, change, SHOP) for change in given)
-    return list(maker.made(changes(rows)).to_pylist())
+    return list(maker.build(changes(rows)).to_pylist())
 
 
-def records(given: Sequence[Change], damage: Damage | None = None, **publish: Any) -> list[dict[str, Any]]:
+def records(
+    given: Sequence[Change], skipped: SkippedRecords | None = None, **publish: Any
+) -> list[dict[str, Any]]:
     """Return the records of changes of item: key and value as JSON."""
     return [
         {"key": json.loads(row["key"]), "value": row["value"] and json.loads(row["value"])}
-        for row in made(given, damage, **publish)
+        for row in made(given, skipped, **publish)
     ]
 
 
@@ -73,7 +77,7 @@ def test_the_version_is_that_of_the_connector_whose_events_these_are() -> None:
 
 @pytest.mark.covers("SCY-EVT-13")
 def test_debeziums_own_extraction_leaves_the_structs_around_values() -> None:
-    rows = records(logged(INSERT), unwrap={"enabled": True}, scylla={"rows_of_cells": True})
+    rows = records(logged(INSERT), unwrap={"enabled": True}, scylla={"keep_cell_structs": True})
     assert rows[0]["value"]["name"] == {"value": "tea"}
 
 
@@ -100,16 +104,16 @@ def test_events_come_in_the_order_of_their_changes_with_those_of_static_columns(
 
 
 def test_deletes_that_no_event_shows_are_counted() -> None:
-    damage = Damage(strict=True)
-    assert records(logged(DeletePartition(SHOP)), damage) == []
-    assert damage.told() == ["skipped: 1 of kind partition delete"]
+    skipped = SkippedRecords(strict=True)
+    assert records(logged(DeletePartition(SHOP)), skipped) == []
+    assert skipped.report() == ["skipped: 1 of kind partition delete"]
 
 
 def test_an_insert_whose_postimage_is_missing_is_named_by_stream_and_time() -> None:
-    damage = Damage(strict=False)
+    skipped = SkippedRecords(strict=False)
     chosen = {"format": "advanced", "after": "full"}
-    assert len(records(logged(INSERT, UPDATE), damage, scylla=chosen)) == 1
-    (place,) = damage.places
+    assert len(records(logged(INSERT, UPDATE), skipped, scylla=chosen)) == 1
+    (place,) = skipped.undecodable
     assert place.startswith(f"shop.item, stream {STREAM.hex()}, time 04afc000-833b-11ee-8080-808080808080: ")
     with pytest.raises(CorruptInput, match="no postimage"):
         records(logged(INSERT), scylla=chosen)
@@ -120,16 +124,16 @@ def test_an_unknown_operation_is_reported_with_table_stream_and_time() -> None:
     unknown = Change(T, (LogRow(77, ROW, end_of_batch=True),))
     with pytest.raises(CorruptInput, match=r"shop\.item, stream c0.*, time 04afc0.*operation 77"):
         records([unknown])
-    damage = Damage(strict=False)
-    assert len(records([*logged(INSERT), unknown], damage)) == 1
-    assert len(damage.places) == 1
+    skipped = SkippedRecords(strict=False)
+    assert len(records([*logged(INSERT), unknown], skipped)) == 1
+    assert len(skipped.undecodable) == 1
 
 
 def test_skipped_operations_are_left_out_and_counted() -> None:
-    damage = Damage(strict=True)
-    found = records(logged(INSERT, UPDATE, DELETE), damage, skipped_operations=["u"], tombstones=False)
+    skipped = SkippedRecords(strict=True)
+    found = records(logged(INSERT, UPDATE, DELETE), skipped, skipped_operations=["u"], tombstones=False)
     assert [row["value"]["op"] for row in found] == ["c", "d"]
-    assert damage.skipped["u"] == 1
+    assert skipped.by_kind["u"] == 1
 
 
 @pytest.mark.parametrize(
@@ -139,7 +143,7 @@ def test_skipped_operations_are_left_out_and_counted() -> None:
         ({"scylla": {"format": "advanced", "preimages": True}}, "publish.scylla.preimages says nothing"),
         ({"scylla": {"key_placement": ["nowhere"]}}, "key_placement"),
         ({"scylla": {"format": "advanced", "payload_key_name": "after"}}, "payload_key_name"),
-        ({"scylla": {"rows_of_cells": True}}, "rows_of_cells"),
+        ({"scylla": {"keep_cell_structs": True}}, "keep_cell_structs"),
         ({"envelope": "document"}, "publish.envelope"),
         ({"mongodb": {"json": "strict"}}, "publish.mongodb"),
     ],

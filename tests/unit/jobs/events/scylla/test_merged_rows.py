@@ -14,11 +14,11 @@ import pytest
 from airflow_cdc_provider.changes.cell_row import Cell, CellRow, write_cell_row
 from airflow_cdc_provider.changes.cells import NEVER, ROW_LIVENESS, ROW_STATIC
 from airflow_cdc_provider.connector import Connector
-from airflow_cdc_provider.jobs.events.damage import Damage
 from airflow_cdc_provider.jobs.events.known_statics import NEVER_WRITTEN, KnownStatics
 from airflow_cdc_provider.jobs.events.merged_cells import MergedCells
 from airflow_cdc_provider.jobs.events.scylla.merged_rows import ScyllaRows
 from airflow_cdc_provider.jobs.events.scylla.records import ScyllaRecords
+from airflow_cdc_provider.jobs.events.skipped_records import SkippedRecords
 from airflow_cdc_provider.lake.mirror import MirrorState
 from airflow_cdc_provider.lake.table import Head
 from airflow_cdc_provider.sources.cql.schema import number_columns
@@ -77,7 +77,7 @@ def merged(
             "state": pa.array([row and write_cell_row(row) for _, row in rows_by_op], pa.binary()),
         }
     )
-    made = ScyllaRows(cells, ITEMS).maker(NOW_US * 1000, None, Damage(strict=True))(rows)
+    made = ScyllaRows(cells, ITEMS).builder(NOW_US * 1000, None, SkippedRecords(strict=True))(rows)
     return [{"key": one["key"], "value": one["value"]} for one in made.to_pylist()]
 
 
@@ -96,9 +96,9 @@ def values(events: list[dict[str, Any]]) -> list[dict[str, Any]]:
 )
 def test_rows_that_are_read_are_published_as_snapshot_rows(publish: dict[str, Any]) -> None:
     connector = declared(**publish)
-    maker = ScyllaRecords(connector, NOW_US * 1000, ITEMS, Damage(strict=True))
+    maker = ScyllaRecords(connector, NOW_US * 1000, ITEMS, SkippedRecords(strict=True))
     expected = [
-        {"key": one["key"], "value": one["value"]} for one in maker.made(changes([TEA, OWNER])).to_pylist()
+        {"key": one["key"], "value": one["value"]} for one in maker.build(changes([TEA, OWNER])).to_pylist()
     ]
     assert merged(connector, ("r", LIVES), ("r", None)) == expected
 

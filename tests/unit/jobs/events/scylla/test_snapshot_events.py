@@ -21,8 +21,8 @@ from airflow_cdc_provider.changes.cells import (
 )
 from airflow_cdc_provider.connector import Connector
 from airflow_cdc_provider.exceptions import CorruptInput
-from airflow_cdc_provider.jobs.events.damage import Damage
 from airflow_cdc_provider.jobs.events.scylla.records import ScyllaRecords
+from airflow_cdc_provider.jobs.events.skipped_records import SkippedRecords
 from airflow_cdc_provider.sources.cql.snapshot_payload import snapshot_prefix
 from airflow_cdc_provider.sources.cql.snapshots.select_rows import UNKNOWN_TIME
 from airflow_cdc_provider.sources.scylla.event_tables import LogSchemas
@@ -75,14 +75,17 @@ def row_of(
 
 
 def records(
-    given: Sequence[dict[str, Any]], schemas: LogSchemas, damage: Damage | None = None, **publish: Any
+    given: Sequence[dict[str, Any]],
+    schemas: LogSchemas,
+    skipped: SkippedRecords | None = None,
+    **publish: Any,
 ) -> list[dict[str, Any]]:
     publish_options = {"topic_prefix": "my", **publish}
     connector = Connector.from_dict(
         {"name": "shop", "source": {"type": "scylla"}, "publish": publish_options}
     )
-    maker = ScyllaRecords(connector, 1, schemas, damage or Damage(strict=True))
-    made = maker.made(changes(given))
+    maker = ScyllaRecords(connector, 1, schemas, skipped or SkippedRecords(strict=True))
+    made = maker.build(changes(given))
     return [{"key": json.loads(r["key"]), "value": json.loads(r["value"])} for r in made.to_pylist()]
 
 
@@ -159,15 +162,15 @@ def test_an_undecodable_row_is_reported_with_its_key() -> None:
     broken = {**TEA, "payload": TEA["payload"][:-3]}
     with pytest.raises(CorruptInput, match=r"shop\.item, snapshot, key 00000007"):
         records([broken], ITEMS)
-    damage = Damage(strict=False)
-    assert len(records([TEA, broken, OWNER], ITEMS, damage)) == 2
-    assert len(damage.places) == 1
+    skipped = SkippedRecords(strict=False)
+    assert len(records([TEA, broken, OWNER], ITEMS, skipped)) == 2
+    assert len(skipped.undecodable) == 1
 
 
 def test_reads_can_be_left_out() -> None:
-    damage = Damage(strict=True)
-    assert records([TEA, OWNER], ITEMS, damage, skipped_operations=["r"]) == []
-    assert damage.skipped["r"] == 2
+    skipped = SkippedRecords(strict=True)
+    assert records([TEA, OWNER], ITEMS, skipped, skipped_operations=["r"]) == []
+    assert skipped.by_kind["r"] == 2
 
 
 def test_a_row_is_read_by_the_schema_of_its_time() -> None:

@@ -18,7 +18,7 @@ import pytest
 
 from airflow_cdc_provider.connector import Connector
 from airflow_cdc_provider.exceptions import CdcError, ConfigurationError, CorruptInput
-from airflow_cdc_provider.jobs.events.damage import Damage
+from airflow_cdc_provider.jobs.events.skipped_records import SkippedRecords
 from tests.unit.jobs.offline.test_vitess import FIXTURES, declared, events, records, rows
 from tests.unit.vitess_stream import NOT_NULL, PRIMARY, SERVER, UNIQUE, Stream, column
 
@@ -27,7 +27,7 @@ NAME = column("name", "VARCHAR", "varchar(20)", charset=255)
 
 
 def events_of(
-    stream: Stream, tmp_path: Path, damage: Damage | None = None, **publish: Any
+    stream: Stream, tmp_path: Path, skipped: SkippedRecords | None = None, **publish: Any
 ) -> list[dict[str, Any]]:
     """Print the events of a built stream, keys, values and headers parsed."""
     connector = Connector.from_dict(
@@ -37,7 +37,7 @@ def events_of(
             "publish": {"headers": False, **publish},
         }
     )
-    found = records(connector, stream.write(tmp_path / "made.vstream"), damage)
+    found = records(connector, stream.write(tmp_path / "made.vstream"), skipped)
     return [
         {
             **record,
@@ -147,11 +147,11 @@ def test_columns_are_chosen_in_values_and_keys_keep_theirs(tmp_path: Path) -> No
 def test_updates_of_excluded_columns_are_skipped(tmp_path: Path) -> None:
     stream = Stream().fields("t", ID, NAME).change("t", (b"1", b"a"), (b"1", b"b"))
     vitess = {"exclude_columns": [r"shop\.t\.name"]}
-    damage = Damage(strict=True)
+    skipped = SkippedRecords(strict=True)
 
     assert len(events_of(stream, tmp_path, vitess=vitess)) == 1
-    assert events_of(stream, tmp_path, damage, skip_unchanged=True, vitess=vitess) == []
-    assert damage.skipped == {"unchanged": 1}
+    assert events_of(stream, tmp_path, skipped, skip_unchanged=True, vitess=vitess) == []
+    assert skipped.by_kind == {"unchanged": 1}
 
 
 @pytest.mark.covers("VIT-SCO-16")
@@ -383,7 +383,7 @@ def test_columns_that_the_binlog_omits_from_an_update_keep_their_values(tmp_path
     assert created_rows(stream, tmp_path) == [{"id": 1, "name": "a"}]
 
 
-# Damage
+# SkippedRecords
 
 
 @pytest.mark.parametrize(("values", "reason"), [((b"1",), "1 values"), ((b"x", b"a"), "can't be parsed")])
@@ -391,15 +391,15 @@ def test_a_row_that_cannot_be_decoded_is_reported_and_the_others_are_events(
     values: tuple[bytes, ...], reason: str, tmp_path: Path
 ) -> None:
     stream = Stream().fields("t", ID, NAME).change("t", None, values).change("t", None, (b"2", b"b"))
-    damage = Damage(strict=False)
+    skipped = SkippedRecords(strict=False)
 
-    found = events_of(stream, tmp_path, damage)
+    found = events_of(stream, tmp_path, skipped)
 
     assert after(found) == [{"id": 2, "name": "b"}]
-    assert len(damage.places) == 1
-    assert reason in damage.places[0]
+    assert len(skipped.undecodable) == 1
+    assert reason in skipped.undecodable[0]
     with pytest.raises(CorruptInput):
-        events_of(stream, tmp_path, Damage(strict=True))
+        events_of(stream, tmp_path, SkippedRecords(strict=True))
 
 
 @pytest.mark.covers("VIT-STR-08")
@@ -407,10 +407,10 @@ def test_rows_without_a_commit_are_ignored(tmp_path: Path) -> None:
     stream = (
         Stream().fields("t", ID, NAME).change("t", None, (b"1", b"a")).begin().row("t", None, (b"2", b"b"))
     )
-    damage = Damage(strict=False)
+    skipped = SkippedRecords(strict=False)
 
-    assert after(events_of(stream, tmp_path, damage)) == [{"id": 1, "name": "a"}]
-    assert "1 row changes without a COMMIT" in damage.places[0]
+    assert after(events_of(stream, tmp_path, skipped)) == [{"id": 1, "name": "a"}]
+    assert "1 row changes without a COMMIT" in skipped.undecodable[0]
 
 
 def test_a_restarted_transaction_starts_at_its_last_begin(tmp_path: Path) -> None:
@@ -433,10 +433,10 @@ def test_broken_recordings_are_rejected_or_reported_and_never_crash(seed: int, t
     connector = declared(
         "default", schemas=False, vitess={"bits": True, "geometries": True, "charsets": "column"}
     )
-    damage = Damage(strict=False)
+    skipped = SkippedRecords(strict=False)
 
     try:
-        found = records(connector, path, damage)
+        found = records(connector, path, skipped)
     except CdcError as error:
         assert error.message
     else:
@@ -517,7 +517,11 @@ def test_topics_have_other_prefixes_and_delimiters(tmp_path: Path) -> None:
         tmp_path,
         topic_delimiter="_",
         schema_changes=True,
-        vitess={"topic_prefix": "other", "topic_prefix_not_for": [r"shop\.u"], "schema_changes_topic": "ddl"},
+        vitess={
+            "topic_prefix": "other",
+            "topic_prefix_excluded_tables": [r"shop\.u"],
+            "schema_changes_topic": "ddl",
+        },
     )
 
     assert [record["topic"] for record in found] == ["other_shop_t", "cdc_shop_u", "ddl"]

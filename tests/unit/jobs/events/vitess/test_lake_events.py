@@ -15,13 +15,13 @@ import pytest
 from airflow_cdc_provider.changes import record
 from airflow_cdc_provider.events.encoder import text_of, to_lines
 from airflow_cdc_provider.exceptions import CorruptInput
-from airflow_cdc_provider.jobs.events.damage import Damage
+from airflow_cdc_provider.jobs.events.skipped_records import SkippedRecords
 from airflow_cdc_provider.jobs.events.vitess.lake import ORDER, partition_by, record_pieces
 from airflow_cdc_provider.jobs.events.vitess.records import VitessRecords
 from airflow_cdc_provider.jobs.offline.vitess_events import recorded_events
-from airflow_cdc_provider.sources.vitess.cutting import Cutter
+from airflow_cdc_provider.sources.vitess.assembler import TransactionAssembler
 from airflow_cdc_provider.sources.vitess.event_records import decode_records
-from airflow_cdc_provider.sources.vitess.position import Position, ShardPlace
+from airflow_cdc_provider.sources.vitess.position import Position, ShardPosition
 from airflow_cdc_provider.sources.vitess.records import SliceReader
 from airflow_cdc_provider.sources.vitess.schema_ids import DDL
 from tests.unit.jobs.offline.test_vitess import FIXTURES, NOW_NS, declared, records
@@ -41,14 +41,14 @@ def captured(
         return (table, schema_id) in fields
 
     fields: dict[tuple[str, str], bytes] = {}
-    events = recorded_events(path, Damage(strict=True))
-    place = Position({f"{keyspace}/{shard}": ShardPlace("current") for shard in shards})
-    assembler = Cutter(
+    events = recorded_events(path, SkippedRecords(strict=True))
+    place = Position({f"{keyspace}/{shard}": ShardPosition("current") for shard in shards})
+    assembler = TransactionAssembler(
         place, selects, is_recorded, slice_bytes=4096, keep_empty=True, stops_at_journals=False
     )
     spans = zip(events.keys, events.ends, strict=True)
-    assembler.take(b"".join(events.data[first:last].tobytes() for first, last in spans), 0)
-    slices, schemas = assembler.give(0)
+    assembler.add(b"".join(events.data[first:last].tobytes() for first, last in spans), 0)
+    slices, schemas = assembler.drain(0)
     fields.update({(one["source_table"], one["schema_id"]): one["payload"] for one in schemas})
     read = SliceReader(selects, empty_transactions=not isinstance(name, Path))
     statements = [one for one in schemas if (one["kind"], one["schema_id"]) == (record.SCHEMA, DDL)]
@@ -74,7 +74,7 @@ def printed_lines(
         for piece in record_pieces(iter(table.to_batches(max_chunksize=size))):
             decoded = decode_records(piece, lambda table, id: fields[table, id], maker.form, maker.captured)
             assert not decoded.unread
-            yield from text_of(to_lines(maker.made(decoded), ())).decode().splitlines()
+            yield from text_of(to_lines(maker.build(decoded), ())).decode().splitlines()
 
     return [json.loads(line) for line in lines()]
 

@@ -15,7 +15,7 @@ import pytest
 from airflow_cdc_provider.changes import record
 from airflow_cdc_provider.connector import Connector
 from airflow_cdc_provider.exceptions import ConfigurationError, CorruptInput
-from airflow_cdc_provider.jobs.events.damage import Damage
+from airflow_cdc_provider.jobs.events.skipped_records import SkippedRecords
 from airflow_cdc_provider.jobs.events.vitess.lake import RecordedSchema
 from airflow_cdc_provider.jobs.events.vitess.merged_rows import VitessRows
 from airflow_cdc_provider.jobs.events.vitess.records import VitessRecords
@@ -62,13 +62,13 @@ class Mirror:
         decoded = decode_records(
             copies.set_column(at, "committed_at", never), self.schema.fields_of, maker.form, maker.captured
         )
-        return parsed(maker.made(decoded))
+        return parsed(maker.build(decoded))
 
     def merged(self, connector: Connector, *ops: str) -> list[dict[str, Any]]:
         """Return the events of the rows as if they had become what ops say."""
         rows = self.rows.append_column("op", pa.array(ops))
         context: Any = SimpleNamespace(connector=connector)
-        make = VitessRows(context, TABLE, self.schema).maker(NOW_NS, None, Damage(strict=True))
+        make = VitessRows(context, TABLE, self.schema).builder(NOW_NS, None, SkippedRecords(strict=True))
         return parsed(make(rows))
 
 

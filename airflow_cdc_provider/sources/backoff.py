@@ -19,20 +19,20 @@ class Attempts(Protocol):
         ...
 
     @property
-    def connect_pause_seconds(self) -> float:
+    def connect_backoff_seconds(self) -> float:
         """The pause after the first failed attempt."""
         ...
 
     @property
-    def connect_longest_pause_seconds(self) -> float:
+    def connect_max_backoff_seconds(self) -> float:
         """The longest pause."""
         ...
 
 
 def pauses(attempts: Attempts) -> Iterator[float]:
     """Yield the pause in seconds before each retry of a connection."""
-    pause = attempts.connect_pause_seconds
+    pause = attempts.connect_backoff_seconds
     unlimited = attempts.connect_attempts == NO_LIMIT
     for _ in repeat(None) if unlimited else range(attempts.connect_attempts):
-        yield min(pause, attempts.connect_longest_pause_seconds)
-        pause = min(2 * pause, attempts.connect_longest_pause_seconds)
+        yield min(pause, attempts.connect_max_backoff_seconds)
+        pause = min(2 * pause, attempts.connect_max_backoff_seconds)

@@ -18,7 +18,7 @@ _PAUSE_SECONDS: Final = 0.2
 _CLOCK: Final = "SELECT toUnixTimestamp(now()) AS now_ms FROM system.local"
 
 
-def ask_nodes(session: Session, query: str) -> Iterator[tuple[Host, Any]]:
+def query_nodes(session: Session, query: str) -> Iterator[tuple[Host, Any]]:
     """Query all nodes that are up concurrently; yield each with its result, or with a translated error.
 
     With ``local_datacenter`` in the connection, only the nodes of that data center can be queried.
@@ -51,7 +51,7 @@ def slowest_clock_us(session: Session) -> int:
     Raises:
         TransientError: No node responds.
     """
-    answers = [answer for _, answer in ask_nodes(session, _CLOCK)]
+    answers = [answer for _, answer in query_nodes(session, _CLOCK)]
     clocks = [int(answer.one().now_ms) for answer in answers if not isinstance(answer, CdcError)]
     if not clocks:
         raise TransientError("no node returned its clock", remedy="check that the nodes are up and reachable")

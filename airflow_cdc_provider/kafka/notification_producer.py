@@ -1,7 +1,8 @@
 """A producer of records without a publishing position, such as notifications.
 
 The producer is idempotent, so retries don't duplicate records, and not transactional. Enqueueing never waits
-for a broker: records are sent in the background, and :meth:`NoticeProducer.deliver` waits for their delivery.
+for a broker: records are sent in the background, and :meth:`NotificationProducer.flush` waits for their
+delivery.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ from airflow_cdc_provider.kafka.errors import (
     FATAL,
     FATAL_SECONDS,
     IDEMPOTENT_WRITE,
-    BrokersAway,
+    BrokersUnavailable,
     LastError,
     client_of,
     error_of,
@@ -35,7 +36,7 @@ _TOPIC_PART: Final = 4
 """The fraction of the delivery timeout to wait for a topic that the broker creates automatically."""
 
 
-class NoticeProducer:
+class NotificationProducer:
     """Sends records. Use it from one thread.
 
     Args:
@@ -60,13 +61,13 @@ class NoticeProducer:
         self.waiting = 0
         """Number of records that were enqueued but not acknowledged yet."""
 
-    def hand_over(self, records: pa.RecordBatch) -> None:
+    def enqueue(self, records: pa.RecordBatch) -> None:
         """Enqueue records as the encoder returns them, without the headers that all data records have.
 
         Raises:
-            BrokersAway: The client's queue is full.
+            BrokersUnavailable: The client's queue is full.
             ConfigurationError: A setting is invalid.
-            RecordsRefused: The client rejects a record.
+            RecordsRejected: The client rejects a record.
         """
         from confluent_kafka import KafkaException
 
@@ -77,7 +78,7 @@ class NoticeProducer:
             try:
                 self._client.produce(row["topic"], row["value"], row["key"])
             except BufferError:
-                raise BrokersAway(
+                raise BrokersUnavailable(
                     f"the queue is full of undelivered records for topic {row['topic']}"
                 ) from None
             except KafkaException as error:
@@ -96,14 +97,14 @@ class NoticeProducer:
             self.close()
             raise
 
-    def deliver(self) -> None:
+    def flush(self) -> None:
         """Wait until the brokers have acknowledged all enqueued records, up to the delivery timeout.
 
         After an error, undelivered records are dropped.
 
         Raises:
-            RecordsRefused: The broker rejects a record, or its topic doesn't exist.
-            BrokersAway: The brokers don't answer.
+            RecordsRejected: The broker rejects a record, or its topic doesn't exist.
+            BrokersUnavailable: The brokers don't answer.
             ConfigurationError: A permission or a setting is invalid.
         """
         if not self.waiting:
@@ -115,7 +116,7 @@ class NoticeProducer:
                     break
             self._raise_failed()
             if self.waiting:
-                raise BrokersAway("sending records takes too long")
+                raise BrokersUnavailable("sending records takes too long")
         except BaseException:
             self.close()
             raise

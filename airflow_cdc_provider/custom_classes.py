@@ -17,12 +17,12 @@ IMPORT_PATH: Final = "package.module:function or package.module:Class"
 _IMPORT_PATH: Final = re.compile(r"[A-Za-z_]\w*(\.[A-Za-z_]\w*)*:[A-Za-z_]\w*")
 
 
-def wrong_place(value: str) -> str:
+def invalid_import_path(value: str) -> str:
     """Return the expected form, if a text is neither empty nor an import path; for checks of options."""
     return "" if not value or _IMPORT_PATH.fullmatch(value) else f"{IMPORT_PATH}, in Python"
 
 
-def load_plugin(what: str, path: str) -> Callable[..., Any]:
+def load_custom(what: str, path: str) -> Callable[..., Any]:
     """Load a function or class.
 
     Args:

@@ -9,7 +9,7 @@ contributions with exactly the write times concerned correct the mirror; they do
 - a row that the source returns without cells has a liveness that no known deletion covers. It gets the oldest
   such liveness, so that the same deletion doesn't make it unresolved again.
 
-Keys of which a *replacing* snapshot missed something are unresolved too (:func:`unseen_keys`).
+Keys of which a *replacing* snapshot missed something are unresolved too (:func:`keys_not_in_snapshot`).
 
 A kernel (:mod:`~airflow_cdc_provider.lake.reconcile.fully_observed`) finds the rows that the source returns
 unchanged, nearly all of them; the others are resolved one by one in Python.
@@ -32,7 +32,6 @@ from airflow_cdc_provider.changes.cells import (
     CELL_EXPIRING,
     CELL_PATH,
     CELL_TOMBSTONE,
-    MADE_UP_PATH_MARK,
     NEVER,
     NEVER_LIVED,
     ROW_DELETION,
@@ -40,6 +39,7 @@ from airflow_cdc_provider.changes.cells import (
     ROW_STATIC,
     ROW_STRICT,
     ROW_UNCERTAIN,
+    SYNTHETIC_PATH_MARK,
 )
 from airflow_cdc_provider.changes.contribution import (
     CONTRIBUTION_SCHEMA,
@@ -74,7 +74,7 @@ class Resolution:
     state: bytes
 
 
-def unseen_keys(mirror: Mirror, state: MirrorState) -> DataFrame:
+def keys_not_in_snapshot(mirror: Mirror, state: MirrorState) -> DataFrame:
     """Return the keys of which a mirror holds data that the last replacing snapshot didn't read.
 
     Returns:
@@ -85,11 +85,11 @@ def unseen_keys(mirror: Mirror, state: MirrorState) -> DataFrame:
         rows = rows.union(
             mirror.static_rows(state.static_columns).selectExpr("key", "cast(null as binary) state")
         )
-    return find_keys_not_in_snapshot(rows, mirror.side.read(), state.unseen_before_us)
+    return find_keys_not_in_snapshot(rows, mirror.tombstones.read(), state.snapshot_started_us)
 
 
 def find_keys_not_in_snapshot(rows: DataFrame, tombstones: DataFrame, since_us: int) -> DataFrame:
-    """Find the keys of :func:`unseen_keys` in rows and tombstones that may not be committed yet.
+    """Find the keys of :func:`keys_not_in_snapshot` in rows and tombstones that may not be committed yet.
 
     Args:
         rows: Columns ``key`` and ``state`` of rows; rows with only static columns have no state.
@@ -133,7 +133,7 @@ class _SnapshotStatus:
             yield pa.RecordBatch.from_arrays([batch.column("key"), status], names=["key", "status"])
 
 
-def settle(
+def resolve(
     mirror_rows: pa.Table,
     mirror_tombstones: pa.Table,
     read_again: Iterable[pa.RecordBatch],
@@ -292,7 +292,7 @@ def _missing_cells(cells: Iterable[Cell], read: CellRow | None, now_seconds: int
 
 
 def _is_synthetic(cell: Cell) -> bool:
-    return len(cell.path) == 16 and cell.path[8:].startswith(MADE_UP_PATH_MARK)
+    return len(cell.path) == 16 and cell.path[8:].startswith(SYNTHETIC_PATH_MARK)
 
 
 def _lives(cell: Cell, now_seconds: int) -> bool:

@@ -10,7 +10,7 @@ _GREATEST: Final = ("last_event_at", "last_empty_reply_at", "behind_seconds")
 
 
 @dataclass
-class StreamNumbers:
+class StreamMetrics:
     """The metrics of one stream since the process started.
 
     Args:
@@ -74,10 +74,10 @@ class StreamNumbers:
     queue_bytes_max: int = 0
 
 
-def added(numbers: Sequence[StreamNumbers]) -> StreamNumbers:
+def sum_stream_metrics(numbers: Sequence[StreamMetrics]) -> StreamMetrics:
     """Combine the metrics of several streams."""
     total: dict[str, Any] = {}
-    for one in fields(StreamNumbers):
+    for one in fields(StreamMetrics):
         values = [getattr(number, one.name) for number in numbers]
         if one.name == "position":
             total[one.name] = {name: position for value in values for name, position in value.items()}
@@ -89,4 +89,4 @@ def added(numbers: Sequence[StreamNumbers]) -> StreamNumbers:
             total[one.name] = next(filter(None, reversed(values)), "")
         else:
             total[one.name] = sum(values)
-    return StreamNumbers(**total)
+    return StreamMetrics(**total)

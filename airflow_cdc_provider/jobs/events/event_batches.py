@@ -15,7 +15,7 @@ from airflow_cdc_provider.events.framing import Registrar
 
 
 @dataclass(frozen=True)
-class Wanted:
+class EventRequest:
     """Which events to build.
 
     Args:
@@ -24,7 +24,7 @@ class Wanted:
         now_ns: The time at which events are built and TTLs are evaluated, ns since 1970.
         by_batch: Whether all events of a batch come before those of the next even if write times order them,
             and rows are read again once per batch.
-        state: :attr:`Made.state` of the last events of batch ``after``; None if unknown: then it is
+        state: :attr:`EventBatch.state` of the last events of batch ``after``; None if unknown: then it is
             computed from earlier batches.
         registrar: Assigns ids to schemas, which precede encoded keys and values; None for none.
         first_only: Whether to build only the events of the first batch; they may depend on later batches.
@@ -45,7 +45,7 @@ class Wanted:
 
 
 @dataclass(frozen=True)
-class Made:
+class EventBatch:
     """Records of events that follow each other in publishing order.
 
     Args:

@@ -25,7 +25,7 @@ from airflow_cdc_provider.sources.vitess.ddl import read_statement
 from airflow_cdc_provider.sources.vitess.failures import StaleTabletSchema
 from airflow_cdc_provider.sources.vitess.following import follow
 from airflow_cdc_provider.sources.vitess.gtid import is_real
-from airflow_cdc_provider.sources.vitess.position import LAST_ROW, Position, ShardPlace, vgtid_shards
+from airflow_cdc_provider.sources.vitess.position import LAST_ROW, Position, ShardPosition, vgtid_shards
 from airflow_cdc_provider.sources.vitess.records import (
     StreamSlice,
     Transactions,
@@ -52,11 +52,11 @@ _SINGLES: Final = (wire.FIELD, wire.JOURNAL, wire.DDL, wire.OTHER)
 """Event types that are processed one by one, because they are rare."""
 
 
-class Cutter:
+class TransactionAssembler:
     """Assembles the responses of one stream into slices of whole transactions.
 
     Args:
-        place: Position at which the stream was opened.
+        position: Position at which the stream was opened.
         selects: Returns whether ``keyspace.table`` is captured.
         is_recorded: Returns whether the fields of a table, by name and ``schema_id``, are recorded already.
         slice_bytes: Approximate size of a slice.
@@ -66,7 +66,7 @@ class Cutter:
 
     def __init__(
         self,
-        place: Position,
+        position: Position,
         selects: Callable[[str], bool],
         is_recorded: Callable[[str, str], bool],
         *,
@@ -74,9 +74,9 @@ class Cutter:
         keep_empty: bool,
         stops_at_journals: bool,
     ) -> None:
-        self.place = place
+        self.position = position
         self.resharded: Position | None = None
-        """Position after the reshard that ended the stream; :attr:`place` is the position before it."""
+        """Position after the reshard that ended the stream; :attr:`position` is the position before it."""
         self.repeated = 0
         """Number of transactions that were skipped because the position already contains them."""
         self._sliced_bytes = 0
@@ -97,7 +97,7 @@ class Cutter:
         self._shard_numbers: dict[str, int] = {}
         self._transactions: list[Ints] = []
         """Columns of transactions, in the field order of :class:`.records.Transactions` without ``names``."""
-        self._last_vgtid = place.to_vgtid().SerializeToString()
+        self._last_vgtid = position.to_vgtid().SerializeToString()
         """The VGTID message of the position; empty if the position doesn't correspond to one."""
         self._begin_event = 0
         self._vgtid_event = NONE
@@ -106,7 +106,7 @@ class Cutter:
         self._vgtid_start = 0
         self._pending_journal: Any = None
         self._journal_shards: dict[int, set[str]] = {}
-        self._held_back: dict[str, ShardPlace] = {}
+        self._held_back: dict[str, ShardPosition] = {}
         self._ended_shards: set[str] = set()
         self._slices: list[StreamSlice] = []
         self._records: list[dict[str, Any]] = []
@@ -121,7 +121,7 @@ class Cutter:
         """Number of buffered row changes, including those of the incomplete transaction."""
         return self._sliced_changes + self._row_count
 
-    def take(self, response: bytes, captured_us: int) -> Events:
+    def add(self, response: bytes, captured_us: int) -> Events:
         """Add a response (see :meth:`add_all`)."""
         return self.add_all((response,), captured_us)
 
@@ -165,7 +165,7 @@ class Cutter:
 
         Its rows are missing. If it contained a VGTID, the other rows of that transaction are missing too.
         """
-        shard = next(iter(self.place.shards), "")
+        shard = next(iter(self.position.shards), "")
         digest = blake2b(response, digest_size=16).digest()
         record = schema_record(
             response,
@@ -180,7 +180,7 @@ class Cutter:
         )
         self._records.append(record)
 
-    def give(self, captured_us: int) -> tuple[list[StreamSlice], list[dict[str, Any]]]:
+    def drain(self, captured_us: int) -> tuple[list[StreamSlice], list[dict[str, Any]]]:
         """Return the slices of all transactions completed since the last call, and the schema records."""
         self._close_slice(captured_us)
         slices, self._slices = self._slices, []
@@ -274,11 +274,11 @@ class Cutter:
         if not count:
             return 0
         self._last_vgtid = events.body(int(vgtids[count - 1]))
-        self.place, _ = self.place.after(vgtid_shards(self._last_vgtid))
+        self.position, _ = self.position.after(vgtid_shards(self._last_vgtid))
         numbers, epochs = np.zeros((2, len(names)), np.int64)
         for table in np.unique(tables[:count]).tolist():
             numbers[table] = self._shard_numbers.setdefault(names[table], len(self._shard_numbers))
-            epochs[table] = self.place.shards[names[table]].epoch
+            epochs[table] = self.position.shards[names[table]].epoch
         columns = (
             numbers[tables[:count]],
             epochs[tables[:count]],
@@ -319,7 +319,7 @@ class Cutter:
         if self._is_recorded(full_name, name):
             return
         shard = f"{table.keyspace}/{table.shard}"
-        known = self.place.shards.get(shard)
+        known = self.position.shards.get(shard)
         # Sorts after the last transaction and before the next one.
         last_key = known.key if known is not None and is_real(known.gtid) else bytes(12)
         key = last_key + LAST_ROW.to_bytes(4, "big")
@@ -344,24 +344,24 @@ class Cutter:
         shard = f"{table.keyspace}/{table.shard}"
         kind = int(events.types[number])
         first = self._begin_event if kind == wire.COMMIT else self._vgtid_event
-        before, vgtid = self.place, self._vgtid_event
+        before, vgtid = self.position, self._vgtid_event
         self._vgtid_event = NONE
         self._mark_complete(batch, number)
         reported = self._vgtid_shards or vgtid_shards(self._vgtid_message)
         late = not self._ended_shards.isdisjoint(reported)  # sent before VTGate switched to the new shards
         if late:
             reported = {name: reported.get(name, known.gtid) for name, known in before.shards.items()}
-        self.place, new = before.after(reported)
-        shard_position = self.place.shards.get(shard)
+        self.position, new = before.after(reported)
+        shard_position = self.position.shards.get(shard)
         # Transactions without a timestamp belong to a table copy, whose packets share a position.
         is_timed = bool(events.timestamps[number])
         if shard_position is not None and is_timed and _repeats(before.shards.get(shard), shard_position):
-            self.place, self._pending_journal = before, None
+            self.position, self._pending_journal = before, None
             self.repeated += 1
             return
         self._last_vgtid = b"" if late else self._vgtid_message
         for child in new:
-            self._record_lineage(child, self.place.shards[child], captured_us)
+            self._record_lineage(child, self.position.shards[child], captured_us)
         if shard_position is not None:
             shard_number = self._shard_numbers.setdefault(shard, len(self._shard_numbers))
             epoch, count = shard_position.epoch, shard_position.set.count
@@ -384,10 +384,10 @@ class Cutter:
             journal, self._pending_journal = self._pending_journal, None
             self._add_journal(journal, shard, before, captured_us)
         if self._held_back:
-            self.place = Position({**self.place.shards, **self._held_back})
+            self.position = Position({**self.position.shards, **self._held_back})
 
     def _add_statement(
-        self, events: Events, number: int, shard: str, shard_position: ShardPlace, captured_us: int
+        self, events: Events, number: int, shard: str, shard_position: ShardPosition, captured_us: int
     ) -> None:
         """Add the records of a DDL statement: its text, and the truncations and drops of captured tables."""
         payload = events.body(number)
@@ -432,15 +432,15 @@ class Cutter:
         arrived = self._journal_shards.setdefault(journal.id, set())
         arrived.add(shard)
         self._held_back[shard] = before.shards[shard]
-        if not arrived >= participants & set(self.place.shards):
+        if not arrived >= participants & set(self.position.shards):
             return
-        after = self.place.resharded(participants, targets)
+        after = self.position.resharded(participants, targets)
         if self._stops_at_journals:
             self.resharded = after
         elif participants <= set(
-            self.place.shards
+            self.position.shards
         ):  # else VTGate can't follow the reshard, and returns an error
-            self.place, self._last_vgtid = after, b""
+            self.position, self._last_vgtid = after, b""
             self._ended_shards |= participants
             self._held_back = {
                 held: before for held, before in self._held_back.items() if held not in participants
@@ -450,7 +450,7 @@ class Cutter:
         for child in targets:
             self._record_lineage(child, after.shards[child], captured_us)
 
-    def _record_lineage(self, shard: str, shard_position: ShardPlace, captured_us: int) -> None:
+    def _record_lineage(self, shard: str, shard_position: ShardPosition, captured_us: int) -> None:
         log.warning("Reading shard %s, created by a reshard of %s", shard, ", ".join(shard_position.parents))
         self._records.append(
             schema_record(
@@ -504,7 +504,7 @@ class Cutter:
         self._shard_numbers = {}
 
 
-def _repeats(before: ShardPlace | None, after: ShardPlace) -> bool:
+def _repeats(before: ShardPosition | None, after: ShardPosition) -> bool:
     """Return whether the shard already contains the transactions of a step, in the same epoch."""
     if before is None or after.epoch != before.epoch or after.set.count > before.set.count:
         return False

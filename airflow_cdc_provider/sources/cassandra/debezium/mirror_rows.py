@@ -16,7 +16,7 @@ from airflow_cdc_provider.sources.cql.buffers import binary_parts
 from airflow_cdc_provider.sources.cql.schema import Column
 
 
-class KeptRowDecoder(EventDecoder):
+class MirrorRowDecoder(EventDecoder):
     """Decodes the cell rows of one table from a mirror, or merged from changes."""
 
     def whole_rows(self, rows: pa.RecordBatch) -> pa.StructArray:

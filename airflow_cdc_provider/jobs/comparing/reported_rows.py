@@ -90,7 +90,7 @@ class RowForm:
     whole: bool = False
 
 
-def told_by(
+def reported_by(
     keys: pa.Array, values: pa.Array, offsets: np.ndarray, form: RowForm, *, of_mirror: bool
 ) -> pa.RecordBatch:
     """Return events as rows of ``REPORTED_SCHEMA``.

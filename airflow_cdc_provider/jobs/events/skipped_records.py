@@ -12,19 +12,19 @@ _MAX_REPORTED: Final = 20
 
 
 @dataclass
-class Damage:
+class SkippedRecords:
     """Records of the input without events or rows.
 
     Args:
         strict: Whether to raise for the first undecodable record.
-        places: Position and reason of each undecodable record, one text each.
-        skipped: Number of events left out on purpose, by kind; ``t`` are truncations, which have no event,
+        undecodable: Position and reason of each undecodable record, one text each.
+        by_kind: Number of events left out on purpose, by kind; ``t`` are truncations, which have no event,
             ``replica duplicate`` writes that the log of another node had already.
     """
 
     strict: bool
-    places: list[str] = field(default_factory=list)
-    skipped: Counter[str] = field(default_factory=Counter[str])
+    undecodable: list[str] = field(default_factory=list)
+    by_kind: Counter[str] = field(default_factory=Counter)
 
     def add(self, position: str, reason: str) -> None:
         """Add an undecodable record.
@@ -36,16 +36,16 @@ class Damage:
             raise CorruptInput(
                 f"{position}: {reason}", remedy="set source.advanced.strict: false to skip such records"
             )
-        self.places.append(f"{position}: {reason}")
+        self.undecodable.append(f"{position}: {reason}")
 
-    def told(self) -> list[str]:
+    def report(self) -> list[str]:
         """Return a readable report: the first undecodable records, their number, and what was left out."""
-        lines = [f"undecodable: {text}" for text in self.places[:_MAX_REPORTED]]
-        if len(self.places) > _MAX_REPORTED:
-            lines.append(f"undecodable: and {len(self.places) - _MAX_REPORTED} more")
-        if self.places:
-            lines.append(f"summary: {len(self.places)} records of the input could not be decoded")
-        if counted := +self.skipped:
+        lines = [f"undecodable: {text}" for text in self.undecodable[:_MAX_REPORTED]]
+        if len(self.undecodable) > _MAX_REPORTED:
+            lines.append(f"undecodable: and {len(self.undecodable) - _MAX_REPORTED} more")
+        if self.undecodable:
+            lines.append(f"summary: {len(self.undecodable)} records of the input could not be decoded")
+        if counted := +self.by_kind:
             lines.append(
                 "skipped: " + ", ".join(f"{n} of kind {kind}" for kind, n in sorted(counted.items()))
             )

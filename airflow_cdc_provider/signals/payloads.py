@@ -14,7 +14,7 @@ _QUOTED: Final = re.compile(r'"(?:[^"]|"")+"(?:\."(?:[^"]|"")+")*')
 _QUOTED_PART: Final = re.compile(r'"((?:[^"]|"")+)"')
 
 
-class Unclear(ValueError):
+class InvalidSignal(ValueError):
     """A signal's data is invalid; the message has the reason."""
 
 
@@ -29,14 +29,14 @@ class Names:
         """Read ``data-collections``: a list, or comma-separated text.
 
         Raises:
-            Unclear: The value is neither, or has an invalid regular expression.
+            InvalidSignal: The value is neither, or has an invalid regular expression.
         """
         if isinstance(given, str):
             given = [part.strip() for part in given.split(",")]
         if given is None:
             given = []
         if not isinstance(given, Sequence) or not all(isinstance(one, str) for one in given):
-            raise Unclear(f"data-collections is not a list of names: {given!r}"[:200])
+            raise InvalidSignal(f"data-collections is not a list of names: {given!r}"[:200])
         patterns = tuple(one for one in given if one)
         for pattern in patterns:
             _require_expression(pattern)
@@ -83,17 +83,17 @@ def read_execute(data: Mapping[str, Any]) -> SnapshotPayload:
     """Read the data of ``execute-snapshot``.
 
     Raises:
-        Unclear: The data is invalid.
+        InvalidSignal: The data is invalid.
     """
     if data.get("surrogate-key"):
-        raise Unclear("surrogate-key isn't supported: chunks are split by the primary key")
+        raise InvalidSignal("surrogate-key isn't supported: chunks are split by the primary key")
     given = data.get("type") or "incremental"
     kind = _KINDS.get(str(given).lower())
     if kind is None:
-        raise Unclear(f"its snapshot type is {given!r}, neither incremental nor blocking")
+        raise InvalidSignal(f"its snapshot type is {given!r}, neither incremental nor blocking")
     names = Names.read(data.get("data-collections"))
     if not names.patterns:
-        raise Unclear("data-collections names no table")
+        raise InvalidSignal("data-collections names no table")
     return SnapshotPayload(kind, names, _conditions(data.get("additional-conditions")))
 
 
@@ -101,11 +101,11 @@ def read_stop(data: Mapping[str, Any]) -> Names | None:
     """Read the data of ``stop-snapshot``: the tables to stop, None for all.
 
     Raises:
-        Unclear: The data is invalid.
+        InvalidSignal: The data is invalid.
     """
     given = data.get("type")
     if str(given or "").lower() != "incremental":
-        raise Unclear(f"type must be incremental, not {given!r}: no other snapshot can be stopped")
+        raise InvalidSignal(f"type must be incremental, not {given!r}: no other snapshot can be stopped")
     names = Names.read(data.get("data-collections"))
     return names if names.patterns else None
 
@@ -121,13 +121,13 @@ def _conditions(given: object) -> tuple[Condition, ...]:
     if given is None:
         return ()
     if not isinstance(given, Sequence) or isinstance(given, str):
-        raise Unclear("additional-conditions is not a list")
+        raise InvalidSignal("additional-conditions is not a list")
     found = []
     for one in given:
         tables = one.get("data-collection") if isinstance(one, Mapping) else None
         row_filter = one.get("filter") if isinstance(one, Mapping) else None
         if not isinstance(tables, str) or not tables or not row_filter:
-            raise Unclear("an entry of additional-conditions lacks data-collection or filter")
+            raise InvalidSignal("an entry of additional-conditions lacks data-collection or filter")
         _require_expression(tables)
         found.append(Condition(tables, row_filter if isinstance(row_filter, str) else json.dumps(row_filter)))
     return tuple(found)
@@ -137,4 +137,4 @@ def _require_expression(pattern: str) -> None:
     try:
         re.compile(pattern)
     except re.error as error:
-        raise Unclear(f"{pattern!r} is not a regular expression: {error}") from None
+        raise InvalidSignal(f"{pattern!r} is not a regular expression: {error}") from None
