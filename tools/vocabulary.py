@@ -163,7 +163,7 @@ def main(arguments: Sequence[str]) -> int:
         The exit code: 1 if there are findings.
     """
     count = 0
-    for path in arguments or tracked_files():
+    for path in filter(is_checked, arguments) if arguments else tracked_files():
         findings = [*check_name(path), *check_text(path, (ROOT / path).read_text())]
         for finding in findings:
             print(finding)

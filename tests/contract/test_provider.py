@@ -207,8 +207,8 @@ def test_parsing_a_dag_imports_nothing_heavy() -> None:
         f"for name in {names!r}: importlib.import_module(name)\n"
         f"print([name for name in {heavy!r} if name in sys.modules and name not in before])\n"
     )
-    told = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
-    assert told.stdout.strip() == "[]"
+    completed = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
+    assert completed.stdout.strip() == "[]"
 
 
 @pytest.mark.parametrize(

@@ -273,7 +273,7 @@ def test_an_id_leads_to_its_schema_with_all_that_it_refers_to(
     assert [one["field"] for one in shown["fields"]] == ["leaf", "middle"]
     assert not waited
     assert registry.schema_of(2_000_000_000) is None
-    assert waited  # for a copy that may not have heard of it yet
+    assert waited  # for a replica that may not have it yet
 
 
 def test_ids_are_not_looked_up_where_no_registry_is(registry_server: RegistryServer) -> None:

@@ -59,7 +59,9 @@ PROGRESS = Progress(
         "shop.items": SnapshotProgress(done=True, began_us=5, lost_us=9, lost="a segment", tolerated=True),
     },
     signals=SignalState(
-        requests=(SnapshotRequest("s1", "incremental", "file", 11, (TableCopy("shop.orders", begun=True),)),),
+        requests=(
+            SnapshotRequest("s1", "incremental", "file", 11, (TableCopy("shop.orders", started=True),)),
+        ),
         records=(SignalRecord("s1", "execute-snapshot", "file", 11, "running", "incremental: shop.orders"),),
         read_batch=1,
         chunks=2,
@@ -110,7 +112,7 @@ MIRROR_STATE = MirrorState(
 STATIC_COLUMNS_STATE = StaticColumnsState(Head(None), "commit-1", 1, 1_900_000_000)
 STANDING = PulsarPosition("shop-1", PublishPosition("shop", 1, records=2, now_ns=3, form="f", state="{}"))
 _COLUMNS = pa.schema([pa.field("k", pa.int32()), pa.field("s", pa.string()), pa.field("v", pa.float64())])
-_STATICS = StaticColumns(("k",), ("s",))
+_STATIC_COLUMNS = StaticColumns(("k",), ("s",))
 
 
 class SampleLake:
@@ -170,7 +172,7 @@ class SampleLake:
 
     def _write_mirror(self) -> None:
         spark, mirror = self.lake.spark, self.mirror
-        mirror.create(_COLUMNS, _STATICS)
+        mirror.create(_COLUMNS, _STATIC_COLUMNS)
         unresolved = unresolved_keys(pa.array([b"k"], pa.binary()), 1)
         mirror.tombstones.append(spark.createDataFrame(pa.Table.from_batches([unresolved]), SPARK_DDL))
         own = (b"id", b"k", b"c", 5, b"v", b"state", 1_800_000_000)

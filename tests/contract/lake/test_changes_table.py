@@ -134,8 +134,8 @@ def test_an_offset_is_set_without_changes(changes: ChangesTable) -> None:
 
 
 def test_records_in_quarantine_may_be_deleted_by_sql(changes: ChangesTable) -> None:
-    apart = rows(changes.lake, "s.a", kind=record.QUARANTINE)
-    state = changes.append_batch(rows(changes.lake, "s.a").union(apart), at(1), changes.state())
+    quarantined = rows(changes.lake, "s.a", kind=record.QUARANTINE)
+    state = changes.append_batch(rows(changes.lake, "s.a").union(quarantined), at(1), changes.state())
     changes.lake.spark.sql(f"DELETE FROM {changes.table.sql_name} WHERE kind = '{record.QUARANTINE}'")
     assert changes.lasting(record.QUARANTINE).count() == 0
     later = changes.state()
@@ -242,9 +242,9 @@ def test_schemas_and_quarantined_records_outlive_their_batches(changes: ChangesT
 
 def test_decoded_records_replace_their_quarantined_records(changes: ChangesTable) -> None:
     state = changes.append_batch(rows(changes.lake, "s.a"), at(1), changes.state())
-    apart = rows(changes.lake, "s.x", "s.y", kind=record.QUARANTINE)
-    state = changes.append_batch(apart, at(2), state)
-    stays = apart.where("source_table = 's.y'")
+    quarantined = rows(changes.lake, "s.x", "s.y", kind=record.QUARANTINE)
+    state = changes.append_batch(quarantined, at(2), state)
+    stays = quarantined.where("source_table = 's.y'")
 
     landed = changes.land(rows(changes.lake, "s.x").union(stays), state)
 

@@ -196,15 +196,17 @@ def test_changed_static_columns_are_reported_once_per_partition(table: IcebergTa
     assert [row["key"] for row in everything.collect()] == [b"a", b"c", b"d", b"e", b"f", b"g", b"i"]
     assert all_rows(now, (), static_columns_table=True).count() == 9
 
-    commit_rows(table, {"a3": ("a", one), "b2": none})  # rows came, statics stay
+    commit_rows(table, {"a3": ("a", one), "b2": none})  # rows came, static columns stay
     write(table, [], [b"c2", b"d-", b"e1"])  # of c a row stays, of d and e nothing
     commit_rows(
         table, {"f1": ("f", None), "g1": none, "h1": ("h", None), "i1": ("i", two), "j1": ("j", None)}
     )
     last = write(table, [], [b"f-"])  # it has a row now
     with difference(table, first, last) as found:
-        told = changed_static_columns(found, table.read(Head(first)), table.read(), ("text", "counts"))
-        batches = [row for batch in arrow_batches(told) for row in batch.to_pylist()]
+        static_changes = changed_static_columns(
+            found, table.read(Head(first)), table.read(), ("text", "counts")
+        )
+        batches = [row for batch in arrow_batches(static_changes) for row in batch.to_pylist()]
         rows = shown(changed_rows(found, (), static_columns_table=True))
     assert [(row["op"], row["key"]) for row in batches] == [
         ("d", b"d"),
@@ -222,4 +224,4 @@ def test_changed_static_columns_are_reported_once_per_partition(table: IcebergTa
         ("c", b"b"),
         ("c", b"f"),
         ("c", b"j"),
-    ], "statics alone change no row"
+    ], "static columns alone change no row"

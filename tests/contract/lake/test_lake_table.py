@@ -39,7 +39,7 @@ def found(rows: Any) -> list[tuple[int, str]]:
 
 
 def same(one: Head, other: Head) -> bool:
-    """Tell whether two heads are the same place; how many rows a commit added doesn't count."""
+    """Return whether two heads are the same; how many rows a commit added doesn't count."""
     return (one.snapshot, dict(one.properties)) == (other.snapshot, dict(other.properties))
 
 

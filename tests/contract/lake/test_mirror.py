@@ -90,8 +90,8 @@ def test_tombstones_are_dropped_with_their_mirror(mirror: Mirror) -> None:
     assert mirror.tombstones.read().count() == 0
 
 
-WITH_STATICS = pa.schema([pa.field(name, pa.int32()) for name in ("k", "c", "s")])
-STATICS = StaticColumns(("k",), ("s",))
+WITH_STATIC_COLUMN = pa.schema([pa.field(name, pa.int32()) for name in ("k", "c", "s")])
+STATIC_COLUMNS = StaticColumns(("k",), ("s",))
 
 
 @pytest.mark.parametrize("separate", [True, False])
@@ -99,18 +99,18 @@ def test_mirror_created_with_another_static_columns_layout_is_rejected(
     lake: Lake, namespace: str, separate: bool
 ) -> None:
     created = Mirror(lake, f"{namespace}.t", static_columns_table=separate)
-    created.create(WITH_STATICS, STATICS)
+    created.create(WITH_STATIC_COLUMN, STATIC_COLUMNS)
     assert created.table.schema().names == (["k", "c", "_cdc"] if separate else ["k", "c", "s", "_cdc"])
-    created.require_layout(STATICS)
+    created.require_layout(STATIC_COLUMNS)
     other = Mirror(lake, created.name, static_columns_table=not separate)
     with pytest.raises(ConfigurationError, match=f"or drop {created.name} and take a new snapshot"):
-        other.require_layout(STATICS)
+        other.require_layout(STATIC_COLUMNS)
 
     created.table.drop()
-    other.require_layout(STATICS)
-    other.create(WITH_STATICS, STATICS)
+    other.require_layout(STATIC_COLUMNS)
+    other.create(WITH_STATIC_COLUMN, STATIC_COLUMNS)
 
-    other.require_layout(STATICS)
+    other.require_layout(STATIC_COLUMNS)
     assert other.static_columns.exists() is not separate, (
         "the static columns table is dropped with its mirror"
     )
@@ -121,10 +121,10 @@ def test_static_columns_table_is_created_with_the_first_static_column_and_kept(
 ) -> None:
     mirror = Mirror(lake, f"{namespace}.t", static_columns_table=True)
     none = StaticColumns(("k",), ())
-    without = pa.schema([field for field in WITH_STATICS if field.name != "s"])
+    without = pa.schema([field for field in WITH_STATIC_COLUMN if field.name != "s"])
     mirror.prepare(without, static_columns=none)
     assert mirror.state().static_columns is None
-    mirror.prepare(WITH_STATICS, static_columns=STATICS)
+    mirror.prepare(WITH_STATIC_COLUMN, static_columns=STATIC_COLUMNS)
     assert mirror.static_columns.schema().names == ["k", "s", "_cdc"]
     mirror.prepare(without, Drift(exact=True), none)
     assert mirror.static_columns.schema().names == ["k", "_cdc"]

@@ -51,7 +51,7 @@ class WriterProcess:
     ) -> None:
         self.kill()
 
-    def tell(self, *command: Any) -> None:
+    def send(self, *command: Any) -> None:
         assert self.process.stdin is not None
         self.process.stdin.write(json.dumps(command).encode() + b"\n")
         self.process.stdin.flush()
@@ -67,7 +67,7 @@ class WriterProcess:
         return dict(json.loads(line))
 
     def ask(self, *command: Any) -> dict[str, Any]:
-        self.tell(*command)
+        self.send(*command)
         answer = self.answer()
         assert answer is not None
         return answer
@@ -115,7 +115,7 @@ def namespace() -> str:
 def both(two_processes: list[WriterProcess], namespace: str) -> list[WriterProcess]:
     """Two writers of one changes table, which is new."""
     for writer in two_processes:
-        writer.tell("use", namespace)
+        writer.send("use", namespace)
     states = [writer.answer() for writer in two_processes]
     assert states == [{"batch": 0, "offset": None}] * 2
     return two_processes
@@ -135,8 +135,8 @@ def race(both: list[WriterProcess], rounds: int) -> None:
         begin = time.time() + 0.2
         # Now and then one of them is late: while the other writes, or after its commit.
         late = random.Random(number).choice([0.0, 0.0, 0.0, 0.1, 1.0])
-        both[0].tell("append", begin)
-        both[1].tell("append", begin + late)
+        both[0].send("append", begin)
+        both[1].send("append", begin + late)
         outcomes = [writer.answer() for writer in both]
         assert sorted(outcomes, key=str) == [{"batch": number}, {"error": "COMMIT-CONFLICT"}], number
         for writer in both:
@@ -149,7 +149,7 @@ def test_two_writers_may_create_a_namespace_at_once(both: list[WriterProcess], n
     for number in range(20):
         begin = time.time() + 0.05
         for writer in both:
-            writer.tell("create_namespace", f"{namespace}_{number}", begin)
+            writer.send("create_namespace", f"{namespace}_{number}", begin)
         assert [writer.answer() for writer in both] == [{}, {}]
 
 
@@ -167,7 +167,7 @@ def test_fifty_races_have_one_winner_each(both: list[WriterProcess]) -> None:
 def test_writers_and_maintenance_at_the_same_time_lose_nothing(both: list[WriterProcess]) -> None:
     writer, keeper = both
     for _ in range(4):
-        keeper.tell("maintain")
+        keeper.send("maintain")
         for _ in range(3):
             assert "batch" in writer.ask("append")
         assert keeper.answer() == {}
@@ -186,7 +186,7 @@ def test_a_writer_killed_at_any_stage_of_a_commit_loses_and_doubles_nothing(
         with WriterProcess(folder, "jdbc") as writer:
             writer.ask("use", namespace)
             assert writer.ask("append") == {"batch": batches + 1}
-            writer.tell("append_and_die", stage)
+            writer.send("append_and_die", stage)
             assert writer.answer() is None
         batches += 2 if stage == "after _fast_forward" else 1
     with WriterProcess(folder, "jdbc") as writer:
@@ -207,7 +207,7 @@ def test_a_writer_killed_at_random_moments_loses_and_doubles_nothing(
         with WriterProcess(folder, catalog) as writer:
             writer.ask("use", namespace)
             check_nothing_lost_or_doubled(writer)
-            writer.tell("append_for_ever")
+            writer.send("append_for_ever")
             for _ in range(moments.randrange(1, 5)):
                 writer.answer()
             time.sleep(moments.uniform(0, 0.4))

@@ -1,4 +1,4 @@
-"""A writer in a process of its own, told on stdin what to do: one JSON line in, one out.
+"""A writer in a process of its own that runs commands from stdin: one JSON line in, one out.
 
 ``python -m tests.contract.lake.worker FOLDER CATALOG``; ``use`` comes before all else.
 """

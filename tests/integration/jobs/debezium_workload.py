@@ -45,7 +45,7 @@ def _fields(version: int) -> list[dict[str, Any]]:
 
 @dataclass
 class Workload:
-    """Rows of one table and the messages that tell of them.
+    """Rows of one table and the messages with their changes.
 
     Args:
         topic: Where the messages go.

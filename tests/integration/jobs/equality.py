@@ -22,7 +22,7 @@ MIRROR_COLUMN = "_cdc"
 def assert_mirror_equals_table(spark: SparkSession, session: Any, mirror: str, table: str) -> int:
     """Compare ``SELECT *`` of a Cassandra table with its mirror; return the number of rows.
 
-    A table of statics beside the mirror is compared with ``SELECT DISTINCT`` of them, and joined with it.
+    A static columns table is compared with ``SELECT DISTINCT`` of them, and joined with the mirror.
     """
     keyspace, _, name = table.partition(".")
     meta = session.cluster.metadata.keyspaces[keyspace].tables[name]
@@ -31,15 +31,15 @@ def assert_mirror_equals_table(spark: SparkSession, session: Any, mirror: str, t
     if spark.catalog.tableExists(f"lake.{mirror}__static_columns"):
         partition = [c.name for c in meta.partition_key]
         names = [c.name for c in meta.columns.values() if c.is_static]
-        statics = spark.table(f"lake.{mirror}__static_columns").drop(MIRROR_COLUMN)
-        assert sorted(statics.columns) == sorted([*partition, *names])
+        static_rows = spark.table(f"lake.{mirror}__static_columns").drop(MIRROR_COLUMN)
+        assert sorted(static_rows.columns) == sorted([*partition, *names])
         assert not set(names) & set(frame.columns)
         quoted = ", ".join(f'"{column}"' for column in (*partition, *names))
         found = session.execute(f"SELECT DISTINCT {quoted} FROM {table}", timeout=60)
         valued = [row for row in found if any(getattr(row, name) is not None for name in names)]
-        _assert_same_rows(valued, statics, partition, f"{mirror}__static_columns")
+        _assert_same_rows(valued, static_rows, partition, f"{mirror}__static_columns")
         assert not frame.where(" OR ".join(f"{c.name} IS NULL" for c in meta.clustering_key)).count()
-        frame = frame.join(statics, partition, "full_outer")
+        frame = frame.join(static_rows, partition, "full_outer")
     return _assert_same_rows(source, frame, [c.name for c in meta.primary_key], mirror)
 
 
@@ -64,7 +64,7 @@ def _key(value: Any) -> Any:
 
 
 def same(source: Any, mirror: Any) -> bool:
-    """Tell whether a driver's value and a mirror's value are the same value."""
+    """Return whether a driver's value and a mirror's value are the same value."""
     if source is None or mirror is None:
         return source is None and mirror is None
     if isinstance(source, bool | str | int) and isinstance(mirror, bool | int):

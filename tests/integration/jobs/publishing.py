@@ -62,13 +62,15 @@ def partitions_and_policies(server: KafkaServer, *topics: str) -> dict[str, tupl
 
     admin = AdminClient({"bootstrap.servers": server.bootstrap})
     there = admin.list_topics(timeout=30).topics
-    told = admin.describe_configs([ConfigResource(ResourceType.TOPIC, topic) for topic in topics])
-    policies = {resource.name: future.result(30)["cleanup.policy"].value for resource, future in told.items()}
+    configs = admin.describe_configs([ConfigResource(ResourceType.TOPIC, topic) for topic in topics])
+    policies = {
+        resource.name: future.result(30)["cleanup.policy"].value for resource, future in configs.items()
+    }
     return {topic: (len(there[topic].partitions), policies[topic]) for topic in topics}
 
 
 def plain(text: str | None) -> str | None:
-    """Leave out what tells when the event was made, and by which run."""
+    """Leave out when the event was made, and by which run."""
     if text is None:
         return None
     value = json.loads(text)

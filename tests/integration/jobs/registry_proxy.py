@@ -28,7 +28,7 @@ class RegistryProxy:
     Attributes:
         troubles: What becomes of the next requests, one after the other; those after them are handed through.
         down: Whether no request is answered.
-        hidden: Ids that it hasn't heard of.
+        hidden: Ids that it doesn't know.
     """
 
     def __init__(self, server: RegistryServer) -> None:
@@ -63,8 +63,8 @@ class RegistryProxy:
 
             do_POST = do_GET
 
-            def log_message(self, *told: Any) -> None:
-                del told
+            def log_message(self, *arguments: Any) -> None:
+                del arguments
 
         self._server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
         self._server.daemon_threads = True
@@ -76,7 +76,7 @@ class RegistryProxy:
 
     @property
     def connection(self) -> dict[str, Any]:
-        """Values of a connection of type http, whose client is told of each failure."""
+        """Values of a connection of type http, whose client gets each failure."""
         extra = {"path": "/apis/ccompat/v7", "max.retries": 0, "timeout": TIMEOUT_SECONDS}
         return {"host": "127.0.0.1", "port": self._server.server_port, "extra": extra}
 

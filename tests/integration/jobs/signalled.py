@@ -1,4 +1,4 @@
-"""A MongoDB database whose connector is told what to do by signals; each stage is a job of its own."""
+"""A MongoDB database whose connector is sent signals; each stage is a job of its own."""
 
 from __future__ import annotations
 
@@ -134,8 +134,8 @@ class Signalled:
         """Return what became of a signal."""
         return next(record.outcome for record in self.state.records if record.id == identity)
 
-    def told(self, identity: str) -> list[str]:
-        """List the kinds of what record by a signal, repeated ones once."""
+    def event_kinds(self, identity: str) -> list[str]:
+        """List the kinds of a signal's events, repeated ones once."""
         kinds = [event.kind for event in self.events if event.request_id == identity]
         return [kind for n, kind in enumerate(kinds) if n == 0 or kinds[n - 1] != kind]
 
@@ -171,7 +171,7 @@ class Signalled:
         return assert_mirror_equals_collection(self.spark, self.database[table], mirror)
 
     def assert_no_read_is_behind(self, table: str) -> None:
-        """Require that no row that a snapshot read stands behind, or beside, a newer change of its key."""
+        """Require that no row that a snapshot read follows a change of its key that is as new or newer."""
         newest: dict[bytes, bytes] = {}
         for row in self.records(table):
             key, version = bytes(row["key"]), bytes(row["version"])

@@ -52,7 +52,7 @@ def test_a_second_connector_of_a_name_is_refused_and_another_prefix_is_another_s
     run_stage("sync", changed, connection)
     assert assert_mirror_equals_collection(spark, database.orders, mirror) == 2
 
-    # Another prefix under a name of its own begins anew; adopted, it goes on where the old one stood.
+    # Another prefix under a name of its own starts over; adopted, it resumes from the old one's position.
     crm = {**others[2], "name": "crm", "lake": {"catalog": "lake", "namespace": f"{database.name}_crm"}}
     assert run_stage("sync", crm, connection).tables[0].snapshot_rows == 2
     database.orders.insert_one({"_id": 3})

@@ -1,4 +1,4 @@
-"""Topics of Debezium's events: the mirror equals the rows that they tell of, whatever happens."""
+"""Topics of Debezium's events: the mirror equals the rows that they describe, whatever happens."""
 
 from __future__ import annotations
 
@@ -94,7 +94,7 @@ def expected(rows: Mapping[int, Mapping[str, Any]], *, schemas: bool) -> dict[in
     return found
 
 
-def test_mirror_equals_the_rows_that_events_tell_of(
+def test_mirror_equals_the_rows_that_events_describe(
     spark: SparkSession, run_stage: RunStage, kafka_server: KafkaServer, registry_server: RegistryServer
 ) -> None:
     tables = [

@@ -58,10 +58,10 @@ def test_rows_before_come_from_the_mirror_where_the_changes_are_gone(shop: Shop,
     shop.close_segments()
     shop.stage("capture")
 
-    told = values(printed(shop, tmp_path, after_batch=merged))
+    published = values(printed(shop, tmp_path, after_batch=merged))
 
     first = {"p": 1, "c": 1, "s": "s", "v": 10, "w": "a"}
-    assert [(value["op"], shown(value["before"])) for value in told] == [
+    assert [(value["op"], shown(value["before"])) for value in published] == [
         ("u", first),
         ("u", {**first, "v": 11}),
         ("d", {"p": 2, "c": 2, "v": 20}),
@@ -70,11 +70,11 @@ def test_rows_before_come_from_the_mirror_where_the_changes_are_gone(shop: Shop,
     publish(shop)
     native = values(printed(shop, tmp_path, after_batch=merged))
     assert [list(value) for value in native] == [["ts_ms", "op", "source", "after"]] * 4
-    # Once the mirror has merged what is asked for, it can't tell what was before: only the log's rest can.
+    # Once the mirror has merged the selected batches, it has no before image: only the log's rest has.
     publish(shop, before=True)
     shop.stage("merge")
-    told = values(printed(shop, tmp_path, after_batch=merged))
-    assert [shown(value["before"]) for value in told] == [None, {"p": 1, "c": 1, "v": 11}, None, None]
+    published = values(printed(shop, tmp_path, after_batch=merged))
+    assert [shown(value["before"]) for value in published] == [None, {"p": 1, "c": 1, "v": 11}, None, None]
 
 
 def test_events_of_two_nodes_come_in_the_order_of_their_write_times(shop: Shop, tmp_path: Path) -> None:

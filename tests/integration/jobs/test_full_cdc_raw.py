@@ -69,7 +69,7 @@ def test_writes_that_a_full_cdc_raw_refuses_go_on_after_a_transfer_and_nothing_i
 
 
 @pytest.mark.parametrize("node", [False], ids=["drops"], indirect=True)
-def test_segments_that_a_node_drops_to_make_room_are_told_by_capture_and_by_the_transfer(
+def test_segments_that_a_node_drops_to_make_room_are_reported_by_capture_and_by_the_transfer(
     run_stage: RunStage, node: FullNode, tmp_path: Path
 ) -> None:
     direct = declaration(node.server.cdc_raw, "full_drops")
@@ -91,12 +91,12 @@ def test_segments_that_a_node_drops_to_make_room_are_told_by_capture_and_by_the_
 
 
 @pytest.mark.covers("CAS-C41-01")
-@pytest.mark.parametrize("seen", [True, False], ids=["begun", "unseen"])
+@pytest.mark.parametrize("seen", [True, False], ids=["started", "unseen"])
 @pytest.mark.parametrize("node", [False], ids=["drops"], indirect=True)
-def test_tables_whose_changes_a_node_dropped_are_read_anew(
+def test_tables_whose_changes_a_node_dropped_get_a_new_snapshot(
     spark: SparkSession, run_stage: RunStage, node: FullNode, seen: bool
 ) -> None:
-    name = f"dropped_{'begun' if seen else 'unseen'}"
+    name = f"dropped_{'started' if seen else 'unseen'}"
     shop = declaration(node.server.cdc_raw, name)
     shop["source"]["node"] = node.server.host_id
     shop["snapshot"]["mode"] = "initial"

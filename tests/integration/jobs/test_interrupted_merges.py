@@ -32,7 +32,7 @@ def kill_before_the_merge(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(merge_stage, "_merge_all", killed)
 
 
-def test_statics_written_by_a_killed_merge_never_show_as_another_column(
+def test_static_columns_written_by_a_killed_merge_never_show_as_another_column(
     shop: Shop, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """In a first merge, and in one that brings a new column; ``aa`` sorts before ``zz``."""
@@ -65,7 +65,7 @@ def test_statics_written_by_a_killed_merge_never_show_as_another_column(
             assert shop.assert_equal(table) == c
 
 
-def test_a_column_made_anew_after_a_killed_merge_is_followed(
+def test_a_column_re_created_after_a_killed_merge_is_followed(
     shop: Shop, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The killed merge has made the column already, with a type that the new one doesn't fit."""
@@ -107,8 +107,8 @@ def test_rows_of_a_dropped_table_never_show_under_the_columns_of_its_successor(
     assert shop.stage("verify").ok
 
 
-def test_a_mirror_that_was_dropped_begins_without_what_stood_beside_it(shop: Shop) -> None:
-    """The side table names columns by ids that went with the mirror; ``aa`` sorts before ``zz``."""
+def test_a_dropped_mirror_is_re_created_without_its_old_tombstones(shop: Shop) -> None:
+    """Tombstones name columns by ids that were dropped with the mirror; ``aa`` sorts before ``zz``."""
     shop.run("CREATE TABLE t (k int, c int, zz text static, PRIMARY KEY (k, c)) WITH cdc = true")
     shop.run("INSERT INTO t (k, c, zz) VALUES (1, 1, 'zz')")
     shop.sync()

@@ -38,7 +38,7 @@ def test_what_could_not_be_decoded_revives_nothing_that_was_deleted_since(
     shop.run("DELETE FROM t USING TIMESTAMP 20 WHERE k = 1")
     with monkeypatch.context() as patched:
         patched.setattr(CassandraSource, "codec", outdated)
-        shop.sync()  # sets them apart
+        shop.sync()  # quarantines them
         shop.run("DELETE FROM t USING TIMESTAMP 20 WHERE k = 2")
         shop.sync()  # while they are
 
@@ -56,7 +56,7 @@ def test_what_could_not_be_decoded_revives_nothing_that_was_deleted_since(
 
 
 @pytest.mark.covers("CAS-GAP-05")
-def test_what_was_set_apart_at_capture_revives_nothing_that_was_deleted_since(
+def test_records_quarantined_at_capture_revive_nothing_that_was_deleted_since(
     shop: Shop, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A mutation that begins with a table that no schema knows hides what it holds of others.

@@ -1,4 +1,4 @@
-"""What jobs tell of snapshots and of each node's log: on a real server, and on a recording."""
+"""Metrics of snapshots and of each node's log: on a real server, and on a recording."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ def updates_of_known_tables() -> int:
 
 
 @pytest.mark.covers("CAS-METRIC-08", "CAS-METRIC-09", "CAS-METRIC-10", "CAS-METRIC-11", "DSX-AGT-05")
-def test_a_capture_tells_file_position_and_numbers_per_node(run_stage: RunStage, landed: Path) -> None:
+def test_a_capture_reports_file_position_and_counts_per_node(run_stage: RunStage, landed: Path) -> None:
     outcome = run_stage("capture", declaration("metrics_sound", landed), {})
 
     (node,) = outcome.origins
@@ -79,14 +79,14 @@ def test_a_capture_tells_file_position_and_numbers_per_node(run_stage: RunStage,
     assert node.position == int(newest.read_text().split()[0])
 
 
-def test_a_run_that_reads_nothing_still_tells_where_it_stands(run_stage: RunStage, landed: Path) -> None:
+def test_a_run_that_reads_nothing_still_reports_its_position(run_stage: RunStage, landed: Path) -> None:
     first = run_stage("capture", declaration("metrics_idle", landed), {}).origins[0]
     again = run_stage("capture", declaration("metrics_idle", landed), {}).origins[0]
     assert (again.file, again.position, again.mutations) == (first.file, first.position, 0)
 
 
 @pytest.mark.covers("CAS-METRIC-01", "CAS-METRIC-02", "CAS-METRIC-05", "CAS-METRIC-06")
-def test_a_snapshot_tells_tables_rows_and_time(shop: Shop) -> None:
+def test_a_snapshot_reports_tables_rows_and_time(shop: Shop) -> None:
     for table, rows in (("a", 7), ("b", 0), ("c", 3)):
         shop.run(f"CREATE TABLE {table} (k int PRIMARY KEY, v int) WITH cdc = true")
         for k in range(rows):
@@ -123,10 +123,10 @@ def test_latency_is_measured_per_change_from_its_write_time(shop: Shop) -> None:
     assert 0 < node.latency_p50_seconds < 600
     assert 3600 <= node.latency_p99_seconds <= node.latency_seconds < 3600 + 600
 
-    told = shop.changes().selectExpr(
+    captured = shop.changes().selectExpr(
         "key", "unix_micros(committed_at) AS us", "captured_at >= committed_at AS later"
     )
-    found = {int.from_bytes(bytes(row["key"]), "big"): row["us"] for row in told.collect()}
+    found = {int.from_bytes(bytes(row["key"]), "big"): row["us"] for row in captured.collect()}
     rows = shop.run("SELECT k, WRITETIME(v) AS us FROM t")
     assert found == {row.k: row.us for row in rows}
-    assert told.where("NOT later").count() == 0
+    assert captured.where("NOT later").count() == 0

@@ -33,7 +33,7 @@ class Dated(Snapshotter):
     def __init__(self, settings: Mapping[str, Any]) -> None:
         super().__init__(settings)
         self.answers: dict[str, Any] = {}
-        self.heard: list[str] = []
+        self.calls: list[str] = []
 
     def snapshot_data(self, offset_exists: bool, snapshot_in_progress: bool) -> bool:
         answer = self.answers.get("data")
@@ -55,10 +55,10 @@ class Dated(Snapshotter):
         return queries.get(name, "")
 
     def snapshot_completed(self) -> None:
-        self.heard.append("completed")
+        self.calls.append("completed")
 
     def snapshot_aborted(self) -> None:
-        self.heard.append("aborted")
+        self.calls.append("aborted")
 
 
 @pytest.fixture
@@ -102,13 +102,13 @@ def test_a_class_of_ones_own_decides_on_snapshots(
         database[name].insert_many([{"_id": n, "n": n} for n in range(10)])
     # At first: all of one, what a query selects of another, nothing of the third, which is captured.
     first = sync()
-    assert own.heard == ["completed"]
+    assert own.calls == ["completed"]
     assert (mirrored("all"), mirrored("some")) == (10, 7)
     assert first.snapshot is not None
     assert first.snapshot.tables == 2
     database.none.insert_one({"_id": "new"})
     assert sync().snapshot is None
-    assert own.heard == ["completed"]
+    assert own.calls == ["completed"]
     assert mirrored("none") == 1
 
     # A new snapshot on demand; changes in between are captured, unless capture starts with the snapshot.
@@ -116,14 +116,14 @@ def test_a_class_of_ones_own_decides_on_snapshots(
     own.answers["data"] = True
     captured = kinds("change")
     sync()
-    assert own.heard == ["completed"] * 2
+    assert own.calls == ["completed"] * 2
     assert kinds("change") == captured + 1
     own.answers |= {"from_start": True}
     database.all.insert_one({"_id": "not all are read"})
     sync()
-    assert kinds("change") == captured + 2, "a table is left out: nothing is passed over"
+    assert kinds("change") == captured + 2, "a table is left out: nothing is skipped"
     own.answers |= {"queries": {}}
-    database.all.insert_one({"_id": "passed over"})
+    database.all.insert_one({"_id": "skipped"})
     sync()
     assert kinds("change") == captured + 2
     assert (mirrored("all"), mirrored("some"), mirrored("none")) == (13, 10, 11)
@@ -134,10 +134,10 @@ def test_a_class_of_ones_own_decides_on_snapshots(
 
     # A failed snapshot is reported, and nothing is captured if so configured.
     own.answers |= {"data": True, "queries": {"some": "{no query"}}
-    heard = len(own.heard)
+    earlier = len(own.calls)
     with pytest.raises(ConfigurationError, match="Extended JSON"):
         sync()
-    assert own.heard[heard:] == ["aborted"]
+    assert own.calls[earlier:] == ["aborted"]
     own.answers |= {"data": False, "stream": False}
     database.all.insert_one({"_id": "uncaptured"})
     sync()
@@ -153,7 +153,7 @@ def test_a_class_of_ones_own_decides_on_snapshots(
     with pytest.raises(PositionLost):
         sync()
     own.answers |= {"on_data_error": True}
-    heard = len(own.heard)
+    earlier = len(own.calls)
     sync()
-    assert own.heard[heard:] == ["completed"]
+    assert own.calls[earlier:] == ["completed"]
     assert mirrored("all") == 15

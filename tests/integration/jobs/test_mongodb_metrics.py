@@ -258,8 +258,8 @@ def test_a_job_reports_the_progress_of_its_snapshot_while_it_runs(
     found = metrics_of(outcome)["snapshot"]
     assert found["SnapshotDurationInSeconds"] == int(outcome.snapshot.seconds)
     assert found["SnapshotPausedDurationInSeconds"] == 0
-    told_to_airflow = (application.folder / "notifications.jsonl").read_text().splitlines()
-    assert [json.loads(line)["type"] for line in told_to_airflow][-1] == "COMPLETED"
+    notifications = (application.folder / "notifications.jsonl").read_text().splitlines()
+    assert [json.loads(line)["type"] for line in notifications][-1] == "COMPLETED"
 
 
 @pytest.mark.covers("MDB-MET-13")
@@ -325,7 +325,7 @@ def test_the_position_is_stored_with_the_data_or_not_at_all(
 ) -> None:
     shop = declaration(database.name)
     database.a.insert_one({"_id": 0})
-    begun = run_stage("sync", shop, connection).offset
+    stored = run_stage("sync", shop, connection).offset
     database.a.insert_many([{"_id": n} for n in range(1, 50)])
     lake_table = type(ChangesTable.__init__)  # noqa: F841
 
@@ -339,11 +339,11 @@ def test_the_position_is_stored_with_the_data_or_not_at_all(
     with monkeypatch.context() as broken, pytest.raises(InterruptedError):
         broken.setattr(IcebergTable, "commit", dies_before_the_commit_is_seen)
         run_stage("capture", shop, connection)
-    assert run_stage("offsets", shop, connection, action="show").offset == begun
+    assert run_stage("offsets", shop, connection, action="show").offset == stored
 
     outcome = run_stage("sync", shop, connection)
 
-    assert outcome.offset != begun
+    assert outcome.offset != stored
     assert outcome.changes == 49
     assert_mirror_equals_collection(spark, database.a, f"{database.name}.{database.name}_a")
 

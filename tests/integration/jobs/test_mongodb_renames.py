@@ -42,7 +42,7 @@ def test_a_renamed_collection_is_read_again_by_the_same_sync(
 ) -> None:
     database.a.insert_many([{"_id": n, "of": "a"} for n in range(50)])
     database.b.insert_many([{"_id": n, "of": "b"} for n in range(20, 90)])
-    database.apart.insert_many([{"_id": n, "of": "apart"} for n in range(30)])
+    database.separate.insert_many([{"_id": n, "of": "separate"} for n in range(30)])
     shop = declared(database, "a", "b", "sums")
     run_stage("sync", shop, connection)
     assert (equal(spark, database, "a"), equal(spark, database, "b")) == (50, 70)
@@ -61,7 +61,7 @@ def test_a_renamed_collection_is_read_again_by_the_same_sync(
 
     # Back to a former name; from a collection that isn't captured; and $out, which renames what it wrote.
     database.b.rename("a")
-    database.apart.rename("b")
+    database.separate.rename("b")
     database.a.aggregate([{"$group": {"_id": "$of", "n": {"$sum": 1}}}, {"$out": "sums"}])
     run_stage("sync", shop, connection)
     assert [equal(spark, database, name) for name in ("a", "b", "sums")] == [50, 30, 2]
@@ -72,7 +72,7 @@ def test_a_renamed_collection_is_read_again_by_the_same_sync(
     assert again.snapshot.rows_by_table == {f"{database.name}.sums": 1}
     assert equal(spark, database, "sums") == 1
     idle = run_stage("sync", shop, connection)
-    assert idle.snapshot is None or not idle.snapshot.tables, "what was read anew isn't due again"
+    assert idle.snapshot is None or not idle.snapshot.tables, "what was read again isn't due again"
     assert run_stage("verify", shop, connection).ok
 
 
@@ -143,6 +143,6 @@ def test_the_mirror_of_a_dropped_collection_becomes_empty(
     assert [equal(spark, database, name) for name in ("a", "b", "c", "elsewhere")] == [0, 0, 10, 10]
     again = run_stage("sync", shop, connection)
     assert {t.table.rpartition(".")[2] for t in again.tables} == {"c", "elsewhere"}
-    database.a.insert_one({"_id": "anew"})
+    database.a.insert_one({"_id": "again"})
     run_stage("sync", shop, connection)
     assert equal(spark, database, "a") == 1

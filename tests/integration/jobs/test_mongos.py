@@ -36,7 +36,9 @@ def store(
 
 
 @pytest.mark.covers("MDB-INC-12")
-def test_a_copy_beside_the_stream_works_through_mongos_with_its_marks_in_the_stream(store: Signalled) -> None:
+def test_incremental_snapshot_works_through_mongos_with_its_watermarks_in_the_stream(
+    store: Signalled,
+) -> None:
     name = store.database.name
     store.database.things.insert_many([{"_id": n, "n": 0} for n in range(60)])
     store.declare("signals", collection=f"{name}.signals", channels=["source"])

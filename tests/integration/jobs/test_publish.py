@@ -75,9 +75,9 @@ def test_each_event_is_published_once_as_it_is_printed(
     again = run_stage("publish", declared, both).published
     assert again is not None
     assert (again.records, again.transactions) == (0, 0)
-    told = run_stage("offsets", declared, both, action="show").published
-    assert told is not None
-    assert (told.batch, told.pending_batches) == (again.batch, 0)
+    reported = run_stage("offsets", declared, both, action="show").published
+    assert reported is not None
+    assert (reported.batch, reported.pending_batches) == (again.batch, 0)
 
 
 def test_batches_that_are_not_published_stay(
@@ -111,7 +111,7 @@ def test_batches_that_are_not_published_stay(
     assert batches() < 2
 
 
-def test_refused_records_are_told_or_set_apart_and_foreign_positions_are_refused(
+def test_rejected_records_fail_the_run_or_become_dead_letters_and_foreign_positions_are_refused(
     run_stage: RunStage, database: Database, both: dict[str, Any], kafka_server: KafkaServer
 ) -> None:
     topics = make_topics(kafka_server, database, "orders")
@@ -123,10 +123,10 @@ def test_refused_records_are_told_or_set_apart_and_foreign_positions_are_refused
     failed = run_stage("sync", declared, both)
     assert (failed.ok, failed.error_code) == (False, "CONFIGURATION")
     assert "customers rejects records: found MSG_SIZE_TOO_LARGE" in failed.error
-    assert failed.tables, "what was captured and merged is told all the same"
-    # ... and with what is refused set apart all but that is.
-    apart = declaration(database, {"records_per_commit": 5, "on_record_error": "dead_letters"})
-    outcome = run_stage("publish", apart, both)
+    assert failed.tables, "what was captured and merged is reported all the same"
+    # ... and with dead letters all other records are published.
+    with_dead_letters = declaration(database, {"records_per_commit": 5, "on_record_error": "dead_letters"})
+    outcome = run_stage("publish", with_dead_letters, both)
     assert outcome.published is not None
     assert (outcome.published.records, outcome.published.dead_letters) == (20, 1)
     assert any("1 records that the broker refused" in finding for finding in outcome.findings)
@@ -135,10 +135,10 @@ def test_refused_records_are_told_or_set_apart_and_foreign_positions_are_refused
     with pytest.raises(ConfigurationError, match="expected a batch from 1 to"):
         run_stage("offsets", declared, both, action="publish", batch=99)
     run_stage("offsets", declared, both, action="publish", batch=1)
-    again = run_stage("publish", apart, both).published
+    again = run_stage("publish", with_dead_letters, both).published
     assert again is not None
-    assert again.records == 20, "asked for by a person: once more"
-    stranger = {**apart, "lake": {"catalog": "lake", "namespace": f"{database.name}_other"}}
+    assert again.records == 20, "requested: published again"
+    stranger = {**with_dead_letters, "lake": {"catalog": "lake", "namespace": f"{database.name}_other"}}
     run_stage("capture", stranger, both)
     with pytest.raises(OffsetMissing, match="beyond its changes table"):
         run_stage("publish", stranger, both)
@@ -186,10 +186,10 @@ def test_a_missing_topic_is_named_or_made_by_rule_and_one_that_is_there_is_left(
         ddl: (1, "delete"),
         beats: (1, "compact"),
     }
-    (told,) = {r.message for r in caplog.records if "left as it is" in r.message}
-    assert customers in told
-    assert "partitions 2 where the declaration says 4" in told
-    assert "cleanup.policy delete where the declaration says compact" in told
+    (warning,) = {r.message for r in caplog.records if "left as it is" in r.message}
+    assert customers in warning
+    assert "partitions 2 where the declaration says 4" in warning
+    assert "cleanup.policy delete where the declaration says compact" in warning
     bounds = [json.loads(m.value()) for m in kafka_server.read(transactions)]
     assert [one["status"] for one in bounds] == ["BEGIN", "END"]
     assert bounds[1]["event_count"] == 2
@@ -221,9 +221,9 @@ def test_heartbeats_come_at_their_interval_and_the_position_moves_where_nothing_
     assert quiet.offset != first.offset
     assert quiet.published is not None
     assert quiet.published.batch > first.published.batch
-    told = run_stage("offsets", declared, both, action="show").published
-    assert told is not None
-    assert told.batch == quiet.published.batch
+    reported = run_stage("offsets", declared, both, action="show").published
+    assert reported is not None
+    assert reported.batch == quiet.published.batch
 
     beats = kafka_server.read(f"__debezium-heartbeat.{database.name}")
     assert {m.key() for m in beats} == {json.dumps({"serverName": database.name}).replace(" ", "").encode()}
@@ -278,7 +278,7 @@ def test_slices_publish_each_event_once_in_order_while_their_number_changes(
     run_stage("offsets", declared, both, action="publish", batch=last.batch)
     again = run_stage("publish", declared, both).published
     assert again is not None
-    assert again.records > 0, "asked for by a person: once more"
+    assert again.records > 0, "requested: published again"
     assert (again.batch, again.pending_batches) == (last.batch, 0)
 
 
@@ -346,7 +346,7 @@ def printed_bytes(text: str | None, converter: str) -> bytes | None:
 
 
 def as_data(data: bytes | None, schema: Any, converter: str, *, framed: bool = False) -> Any:
-    """Read a key or value, without what tells when it was made."""
+    """Read a key or value, without when it was made."""
     import io
 
     if data is None:

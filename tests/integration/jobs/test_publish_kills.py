@@ -71,15 +71,15 @@ def _publish_with_kills(
     topics = make_topics(server, database, "orders", "customers")
     declared = _captured(run_stage, database, both, 20_000)
     own = with_catalog(spark, declared)
-    begun = 0
+    started = 0
 
     def begin(number: int) -> subprocess.Popen[bytes]:
-        nonlocal begun
-        begun = number
+        nonlocal started
+        started = number
         return application.start("publish", own, both)
 
     application.kill_often(kills, begin)
-    last = application.wait(begin(begun + 1))
+    last = application.wait(begin(started + 1))
     assert last.ok, last.error
     assert sequences_of(read(server, topics)) == printed(run_stage, declared, application.folder)
 
@@ -122,17 +122,17 @@ def _replay_with_kills(
     for topic in moved:
         server.create_topic(topic, 1 if topic.endswith("transaction") else 3)
     own = with_catalog(spark, declared)
-    begun = done = 0
+    started = done = 0
 
     def begin(number: int) -> subprocess.Popen[bytes]:
-        nonlocal begun, done
+        nonlocal started, done
         if number and application.result_path.exists():
             done += 1  # the run before had come to its end; this one is another replay
-        begun = number
+        started = number
         return application.start("replay", own, both, topic_prefix="again", request=f"{done}")
 
     application.kill_often(kills, begin)
-    last = application.wait(begin(begun + 1))
+    last = application.wait(begin(started + 1))
     assert last.ok, last.error
     once = printed(run_stage, declared, application.folder)
     expected = {

@@ -1,4 +1,4 @@
-"""Publishing after merges on real servers: the last event of each key is the mirror's row, each told once."""
+"""Publishing after merges on real servers: the last event of each key is the mirror's row, each sent once."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
 pytestmark = pytest.mark.integration
 
-Told = list[tuple[str, str | None]]
+TextKeyOps = list[tuple[str, str | None]]
 """Keys and ops of events in the order of their topic; an op of None is a tombstone."""
 
 
@@ -38,7 +38,7 @@ def merged(database: Database, **kafka: Any) -> dict[str, Any]:
     return declaration(database, {"mode": "after_merge", **kafka}, transactions=False, mongodb=form)
 
 
-def told(messages: list[Message]) -> Told:
+def text_key_ops(messages: list[Message]) -> TextKeyOps:
     found = []
     for message in messages:
         key, value = message.key(), message.value()
@@ -48,7 +48,7 @@ def told(messages: list[Message]) -> Told:
 
 
 def require_equal(messages: list[Message], rows: dict[str, Any]) -> None:
-    """Require that readers hold the mirror's rows, and were told nothing twice on their way there."""
+    """Require that readers hold the mirror's rows, and got nothing twice on their way there."""
     held: dict[str, str] = {}
     for message in messages:
         key, value = message.key(), message.value()
@@ -98,7 +98,7 @@ def test_the_last_event_of_each_key_is_the_row_of_the_mirror(
     orders = database.orders
     orders.insert_many([{"_id": str(n), "n": n} for n in range(20)])
     assert run(run_stage, "sync", declared, both) == 20
-    assert {op for _, op in told(read(kafka_server, [topic]))} == {"r"}
+    assert {op for _, op in text_key_ops(read(kafka_server, [topic]))} == {"r"}
 
     orders.insert_one({"_id": "brief"})
     orders.update_one({"_id": "1"}, {"$set": {"turn": 1}})
@@ -113,7 +113,7 @@ def test_the_last_event_of_each_key_is_the_row_of_the_mirror(
     before = len(read(kafka_server, [topic]))
     assert run(run_stage, "sync", declared, both) == 4, "however many merges there were"
     messages = read(kafka_server, [topic])
-    assert sorted(told(messages)[before:], key=str) == [
+    assert sorted(text_key_ops(messages)[before:], key=str) == [
         ('"1"', "u"),
         ('"3"', "d"),
         ('"3"', None),
@@ -141,15 +141,15 @@ def test_the_first_run_may_begin_with_what_is_merged_from_now_on(
     database.orders.update_one({"_id": "a"}, {"$set": {"n": 1}})
     database.customers.insert_one({"_id": "c"})
     assert run(run_stage, "sync", declared, both) == 2
-    assert told(read(kafka_server, [topic])) == [('"a"', "u")]
-    assert told(read(kafka_server, [topic_of(database, "customers")])) == [('"c"', "r")]
+    assert text_key_ops(read(kafka_server, [topic])) == [('"a"', "u")]
+    assert text_key_ops(read(kafka_server, [topic_of(database, "customers")])) == [('"c"', "r")]
     database.customers.drop()
     assert run(run_stage, "sync", declared, both) == 2
-    gone = told(read(kafka_server, [topic_of(database, "customers")]))
+    gone = text_key_ops(read(kafka_server, [topic_of(database, "customers")]))
     assert gone[1:] == [('"c"', "d"), ('"c"', None)], "rows of a collection that is gone are gone"
 
 
-def test_a_mirror_that_was_made_anew_is_told_and_published_anew_on_request(
+def test_a_re_created_mirror_fails_the_run_and_is_published_again_on_request(
     spark: SparkSession,
     run_stage: RunStage,
     database: Database,
@@ -168,7 +168,7 @@ def test_a_mirror_that_was_made_anew_is_told_and_published_anew_on_request(
         run_stage("offsets", declared, both, action="publish", batch=2)
     assert run_stage("offsets", declared, both, action="publish", batch=1).ok
     assert run(run_stage, "publish", declared, both) == 2
-    assert sorted(told(read(kafka_server, [topic]))) == 2 * [('"a"', "r")] + 2 * [('"b"', "r")]
+    assert sorted(text_key_ops(read(kafka_server, [topic]))) == 2 * [('"a"', "r")] + 2 * [('"b"', "r")]
 
 
 def _with_kills(
@@ -238,10 +238,10 @@ def test_whole_rows_of_cassandra_are_those_of_the_mirror(shop: Shop, kafka_serve
     published(shop, 7)
     messages = kafka_server.read(topic)
     require_equal_rows(shop, messages)
-    told = [(json.loads(m.key() or b""), json.loads(m.value() or b"null")) for m in messages[6:]]
-    assert ({"k": 5, "c": None}, None) in told
-    assert ({"k": 4, "c": None}, {"s": "alone"}) in told
-    assert ({"k": 3, "c": 1}, None) in told
+    rows = [(json.loads(m.key() or b""), json.loads(m.value() or b"null")) for m in messages[6:]]
+    assert ({"k": 5, "c": None}, None) in rows
+    assert ({"k": 4, "c": None}, {"s": "alone"}) in rows
+    assert ({"k": 3, "c": 1}, None) in rows
     published(shop, 0)
     kept = shop.spark._jsparkSession.sharedState().cacheManager()
     assert kept.isEmpty(), "frames that outlive their merge fail when files are gone that they were made of"
@@ -291,7 +291,7 @@ def folded(messages: list[Message], in_cells: bool = True) -> dict[str, dict[str
     return held
 
 
-def told_ops(messages: list[Message]) -> list[tuple[dict[str, Any], str | None]]:
+def key_ops(messages: list[Message]) -> list[tuple[dict[str, Any], str | None]]:
     found = [(json.loads(m.key() or b""), json.loads(m.value() or b"null")) for m in messages]
     return [(key, value and value["op"]) for key, value in found]
 
@@ -301,7 +301,7 @@ def require_equal_topic(shop: Shop, table: str) -> None:
     assert (result.ok, [one.note for one in result.tables]) == (True, ["equal"]), result.error
 
 
-def test_cells_of_cassandras_rows_are_those_of_the_mirror_and_statics_are_told_once(
+def test_cells_of_cassandras_rows_are_those_of_the_mirror_and_static_columns_are_sent_once(
     shop: Shop, kafka_server: KafkaServer
 ) -> None:
     shop.run(
@@ -317,11 +317,11 @@ def test_cells_of_cassandras_rows_are_those_of_the_mirror_and_statics_are_told_o
         shop.run(f"UPDATE t SET s = 's{k}' WHERE k = {k}")
     published(shop, 10)
     messages = kafka_server.read(topic)
-    assert {op for _, op in told_ops(messages)} == {"i", "u"}
+    assert {op for _, op in key_ops(messages)} == {"i", "u"}
     assert folded(messages)['{"k":1,"c":2}'] == {"v": "a", "w": 2}
     assert folded(messages)['{"k":4,"c":null}'] == {"s": "s4"}
 
-    shop.run("INSERT INTO t (k, c, v) VALUES (1, 3, 'new')")  # the statics of other files' rows stay
+    shop.run("INSERT INTO t (k, c, v) VALUES (1, 3, 'new')")  # static columns of other files' rows stay
     shop.run("UPDATE t SET v = null WHERE k = 1 AND c = 2")
     shop.run("DELETE FROM t WHERE k = 1 AND c = 1")
     shop.run("DELETE s FROM t WHERE k = 2")
@@ -330,8 +330,8 @@ def test_cells_of_cassandras_rows_are_those_of_the_mirror_and_statics_are_told_o
     shop.run("UPDATE t SET s = 'first' WHERE k = 5")
     published(shop, 11)
     later = kafka_server.read(topic)
-    told = told_ops(later[10:])
-    assert sorted(told, key=str) == sorted(
+    ops = key_ops(later[10:])
+    assert sorted(ops, key=str) == sorted(
         [
             ({"k": 1, "c": 3}, "i"),
             ({"k": 1, "c": 2}, "u"),
@@ -363,7 +363,7 @@ def test_cells_of_cassandras_rows_are_those_of_the_mirror_and_statics_are_told_o
 
 
 @pytest.mark.parametrize("form", [pytest.param("legacy", marks=pytest.mark.long), "advanced"])
-def test_rows_of_scylla_are_those_of_the_mirror_and_statics_are_told_once(
+def test_rows_of_scylla_are_those_of_the_mirror_and_static_columns_are_sent_once(
     shop: Shop, names: SystemKeyspaces, kafka_server: KafkaServer, form: str
 ) -> None:
     cluster = scylla_table(shop, names, CdcOptions())
@@ -377,7 +377,7 @@ def test_rows_of_scylla_are_those_of_the_mirror_and_statics_are_told_once(
     cluster.execute("item", Insert(seven, None, {"owner": b"ann"}), Insert(eight, None, {"owner": b"bob"}))
     time.sleep(2.1)
     published(shop, 5)
-    assert {op for _, op in told_ops(kafka_server.read(topic))} == {"r"}
+    assert {op for _, op in key_ops(kafka_server.read(topic))} == {"r"}
 
     cluster.execute("item", Update(seven, (number(0),), (SetWhole("qty", None),)))
     cluster.execute("item", DeleteRow(seven, (number(1),)), Insert(seven, (number(3),), {"qty": number(3)}))
@@ -385,14 +385,14 @@ def test_rows_of_scylla_are_those_of_the_mirror_and_statics_are_told_once(
     time.sleep(2.1)
     published(shop, 5)
     messages = kafka_server.read(topic)
-    assert sorted(told_ops(messages[5:]), key=str) == [
+    assert sorted(key_ops(messages[5:]), key=str) == [
         ({"shop": 7, "sku": 0}, "u"),
         ({"shop": 7, "sku": 1}, "d"),
         ({"shop": 7, "sku": 1}, None),
         ({"shop": 7, "sku": 3}, "c"),
         ({"shop": 8}, "u"),
     ]
-    # In the advanced form each row shows all columns; statics are those of the partition alone.
+    # In the advanced form each row shows all columns; static columns are those of the partition alone.
     shown = {key: {n: v for n, v in one.items() if v is not None} for key, one in _of(messages, form).items()}
     assert shown == {
         '{"shop":7,"sku":0}': {},

@@ -42,10 +42,10 @@ def _read_with_kills(
 ) -> None:
     # One thread for all restarts, to the end: the kernel ends a server with the thread that has started it.
     with ThreadPoolExecutor(1) as restarter:
-        _read_beside(restarter, spark, server, application, name, kills, restarts)
+        _read_during_kills(restarter, spark, server, application, name, kills, restarts)
 
 
-def _read_beside(
+def _read_during_kills(
     restarter: ThreadPoolExecutor,
     spark: SparkSession,
     server: KafkaServer,
@@ -66,11 +66,11 @@ def _read_beside(
     declared: dict[str, Any] = with_catalog(spark, plain)
     chance = random.Random(kills)
     restarting: list[Future[None]] = []
-    begun = 0
+    started = 0
 
     def begin(number: int) -> subprocess.Popen[bytes]:
-        nonlocal begun
-        begun = number
+        nonlocal started
+        started = number
         wait(restarting)
         workload.version = 2 if number else 1
         send(server, workload.messages(250), transactional=f"{topic}-tx" if number % 2 else "")
@@ -82,7 +82,7 @@ def _read_beside(
         return process
 
     application.kill_often(kills, begin)
-    last = application.wait(begin(begun + 1))
+    last = application.wait(begin(started + 1))
     assert last.ok, last.error
     for restart in restarting:
         restart.result()

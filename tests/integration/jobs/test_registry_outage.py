@@ -30,7 +30,7 @@ pytestmark = pytest.mark.integration
 
 @pytest.fixture
 def registry(registry_server: RegistryServer) -> Iterator[RegistryProxy]:
-    """The shared registry behind one that fails as it is told."""
+    """The shared registry behind a proxy that fails on demand."""
     with RegistryProxy(registry_server) as proxy:
         yield proxy
 

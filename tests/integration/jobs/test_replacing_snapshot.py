@@ -1,4 +1,4 @@
-"""Cassandra: a snapshot that replaces, doubts by the thousand, and counters, against the table itself."""
+"""Cassandra: a snapshot that replaces, thousands of unresolved keys, and counters equal the table."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def delete_unseen(shop: Shop) -> None:
         shop.run(f"DELETE b, m['x'], l FROM orders WHERE k = {k} AND c = 2")
     for k in range(2, 60, 3):
         shop.run(f"DELETE FROM orders WHERE k = {k} AND c > 1 AND c <= 3")
-        shop.run(f"INSERT INTO orders (k, c, b) VALUES ({k}, 3, 'anew')")
+        shop.run(f"INSERT INTO orders (k, c, b) VALUES ({k}, 3, 'again')")
     # Of these nothing but cells.
     for k in range(60, 65):
         shop.run(f"DELETE b, m['x'] FROM orders WHERE k = {k} AND c = 2")
@@ -99,7 +99,9 @@ def test_a_snapshot_that_may_miss_rows_only_adds(shop: Shop) -> None:
 
 
 @pytest.mark.long
-def test_no_doubt_is_lost_however_many_there_are(shop: Shop, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_no_unresolved_key_is_lost_however_many_there_are(
+    shop: Shop, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """A row that a SELECT showed loses its last cell: only the source knows whether it lives."""
     shop.run("CREATE TABLE many (k int, c int, a int, PRIMARY KEY (k, c)) WITH cdc = true")
     write = shop.prepare("UPDATE many SET a = 1 WHERE k = ? AND c = ?")
@@ -114,8 +116,8 @@ def test_no_doubt_is_lost_however_many_there_are(shop: Shop, monkeypatch: pytest
     shop.close_segments()
     # The changes are merged while the cluster can't be asked; what they leave open waits for it.
     shop.stage("capture")
-    told = shop.stage("merge", connection={**shop.connection, "port": 1})
-    assert [t.unresolved_keys for t in told.tables] == [3000]
+    outcome = shop.stage("merge", connection={**shop.connection, "port": 1})
+    assert [t.unresolved_keys for t in outcome.tables] == [3000]
     assert shop.mirror("many").count() == 4500
 
     # One can't be read: those before it are settled, it and the others wait.

@@ -115,7 +115,7 @@ def test_rows_that_lived_by_a_dropped_column_alone_leave_the_mirror(shop: Shop) 
 
 
 @pytest.mark.covers("CAS-GAP-08")
-def test_table_that_was_dropped_and_made_anew_begins_again(shop: Shop) -> None:
+def test_a_table_that_was_dropped_and_re_created_starts_over(shop: Shop) -> None:
     def create(kind: str) -> None:
         shop.run(f"CREATE TABLE reborn (k int PRIMARY KEY, v {kind}) WITH cdc = true")
 
@@ -144,7 +144,7 @@ def test_table_that_was_dropped_and_made_anew_begins_again(shop: Shop) -> None:
 
 
 @pytest.mark.covers("CAS-GAP-05", "CAS-SCHEMA-01")
-def test_what_was_set_apart_lands_once_its_schema_is_known(
+def test_quarantined_records_land_once_their_schema_is_known(
     shop: Shop, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     shop.run("CREATE TABLE stays (k int PRIMARY KEY, v int) WITH cdc = true")
@@ -275,7 +275,7 @@ def test_indexes_and_views_add_nothing_to_what_is_captured_and_are_counted(
     assert len(path.read_text().splitlines()) == 22 + 1, "each change, and the tombstone of the deletion"
 
 
-def test_counts_of_what_is_passed_over_are_exact(shop: Shop) -> None:
+def test_counts_of_skipped_records_are_exact(shop: Shop) -> None:
     shop.run("CREATE TABLE t (k int PRIMARY KEY, v int) WITH cdc = true")
     shop.run("CREATE TABLE n (k int PRIMARY KEY, v counter)")
     shop.run(
@@ -303,10 +303,10 @@ def test_a_running_stream_takes_columns_and_tables_that_come_in_the_middle(
     shop.sync()
     before = avro_events(shop, tmp_path)
 
-    def apart() -> int:
+    def quarantined() -> int:
         return shop.changes(record.QUARANTINE).count()
 
-    of_others = apart()  # tables of other tests whose definitions this node's log has no more
+    of_others = quarantined()  # tables of other tests whose definitions this node's log has no more
     state, stop = tmp_path / "state.json", tmp_path / "stop"
     ended: list[Any] = []
 
@@ -348,7 +348,7 @@ def test_a_running_stream_takes_columns_and_tables_that_come_in_the_middle(
         stop.touch()
         thread.join(240)
     assert [outcome.ok for outcome in ended] == [True]
-    assert apart() == of_others
+    assert quarantined() == of_others
     assert assert_same_columns_and_rows(shop, "evo") == 3
     assert assert_same_columns_and_rows(shop, "late") == 1
 
@@ -357,8 +357,8 @@ def test_a_running_stream_takes_columns_and_tables_that_come_in_the_middle(
     old, new = (events[f"{shop.name}.{shop.table_name('evo')}"] for events in (before, after))
     assert [columns(schema) for schema, _ in old] == [{"k", "v", "_range_start", "_range_end"}]
     assert [columns(schema) for schema, _ in new] == [columns(old[0][0]) | {"m", "n"}] * 3
-    told = [read(data, schema)["after"] for schema, data in new]
-    values = [{c: told_cell and told_cell["value"] for c, told_cell in one.items()} for one in told]
+    afters = [read(data, schema)["after"] for schema, data in new]
+    values = [{c: cell and cell["value"] for c, cell in one.items()} for one in afters]
     assert [(one["k"], one["v"], one["n"], one["m"]) for one in values] == [
         (1, 1, None, None),
         (2, 2, "two", None),

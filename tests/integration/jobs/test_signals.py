@@ -1,4 +1,4 @@
-"""Signals, and the snapshots that they ask for: beside the stream, in its place, stopped, paused, resumed."""
+"""Signals, and the snapshots that they request: incremental, blocking, stopped, paused, resumed."""
 
 from __future__ import annotations
 
@@ -79,7 +79,7 @@ def store(
 
 
 @pytest.mark.covers("MDB-INC-01", "MDB-INC-03", "MDB-INC-02", "MDB-XD-30")
-def test_a_copy_beside_the_stream_fills_the_mirror_while_documents_change(
+def test_incremental_snapshot_fills_the_mirror_while_documents_change(
     store: Signalled, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(signals, "_CAPTURE_SECONDS", 0.0)
@@ -189,7 +189,7 @@ def test_strings_are_copied_once_in_the_order_of_their_index(
     *("MDB-INC-05", "MDB-XD-04", "MDB-XD-10", "MDB-XD-11"),
     *("MDB-SIG-05", "MDB-SIG-08", "MDB-NOT-01", "MDB-NOT-02"),
 )
-def test_a_paused_copy_goes_on_after_a_restart_where_it_was_as_a_topic_tells_it(
+def test_incremental_snapshot_paused_and_resumed_by_a_topic_continues_after_a_restart(
     store: Signalled, kafka_server: KafkaServer, caplog: pytest.LogCaptureFixture
 ) -> None:
     name = store.database.name
@@ -225,7 +225,7 @@ def test_a_paused_copy_goes_on_after_a_restart_where_it_was_as_a_topic_tells_it(
     store.declare("snapshot", incremental={"chunk_size": 10, "chunks_per_commit": 4})
     store.send("resume-snapshot", "resume")
     store.run()
-    assert store.told("copy") == [
+    assert store.event_kinds("copy") == [
         "started",
         "in_progress",
         "paused",
@@ -234,16 +234,16 @@ def test_a_paused_copy_goes_on_after_a_restart_where_it_was_as_a_topic_tells_it(
         "table_scanned",
         "completed",
     ]
-    told = store.notified("copy")
-    assert store.notified_by_topic("copy") == [one["type"] for one in told]
+    notifications = store.notified("copy")
+    assert store.notified_by_topic("copy") == [one["type"] for one in notifications]
     assert store.state.places["kafka"]["offset"] == 6
     assert "is a duplicate" not in caplog.text, "what was followed isn't read again"
-    assert [one["type"] for one in told if one["type"] != "IN_PROGRESS"] == [
+    assert [one["type"] for one in notifications if one["type"] != "IN_PROGRESS"] == [
         *("STARTED", "PAUSED", "RESUMED", "TABLE_SCAN_COMPLETED", "COMPLETED"),
     ]
-    (scanned,) = (one["additional_data"] for one in told if one["type"] == "TABLE_SCAN_COMPLETED")
+    (scanned,) = (one["additional_data"] for one in notifications if one["type"] == "TABLE_SCAN_COMPLETED")
     assert (scanned["status"], scanned["total_rows_scanned"]) == ("SUCCEEDED", "200")
-    progress = [one["additional_data"] for one in told if one["type"] == "IN_PROGRESS"]
+    progress = [one["additional_data"] for one in notifications if one["type"] == "IN_PROGRESS"]
     assert {one["maximum_key"] for one in progress} == {"199"}
     assert (progress[0]["last_processed_key"], progress[-1]["last_processed_key"]) == ("40", "199")
     assert set(store.copied("things").values()) == {1}
@@ -287,7 +287,7 @@ def test_tables_are_copied_in_turn_and_one_or_all_can_be_stopped(
     counts = [len(store.copied(name)) for name in names]
     assert counts == [30, 0, 10, 0]
     assert [e.status for e in store.events if e.kind == "table_scanned"] == ["SKIPPED", "SUCCEEDED"]
-    assert store.told("second")[-1] == "aborted"
+    assert store.event_kinds("second")[-1] == "aborted"
 
 
 @pytest.mark.covers("MDB-ADH-01", "MDB-ADH-02", "MDB-ADH-03", "MDB-ADH-04", "MDB-ADH-05")
@@ -358,10 +358,10 @@ def test_signals_come_as_documents_whatever_filters_say(
     )
     store.declare("signals", collection=f"{name}.signals")
     store.run()
-    wish = {"data-collections": [rf"{name}\.things"]}
+    request = {"data-collections": [rf"{name}\.things"]}
     asked: list[dict[str, Any]] = [
-        {"_id": "text", "type": "execute-snapshot", "data": json.dumps(wish)},
-        {"_id": bson.ObjectId("0123456789abcdef01234567"), "kind": "execute-snapshot", "what": wish},
+        {"_id": "text", "type": "execute-snapshot", "data": json.dumps(request)},
+        {"_id": bson.ObjectId("0123456789abcdef01234567"), "kind": "execute-snapshot", "what": request},
         {"_id": 7, "type": "log", "data": {"message": "seven at {}"}},
         {"_id": "four", "type": "log", "data": {}, "more": 1},
         {"_id": "bad", "type": "log", "data": "{"},
@@ -435,7 +435,7 @@ def test_a_blocking_copy_is_taken_in_place_of_the_stream(store: Signalled) -> No
     assert outcome.snapshot.rows == 25
     assert len(store.copied_ids("things")) == 30 + 20
     assert sorted(store.copied_ids("others")) == sorted([*range(30), *range(25, 30)])
-    assert store.told("block") == ["started", "table_scanned", "completed"]
+    assert store.event_kinds("block") == ["started", "table_scanned", "completed"]
     assert store.mirror_equals("things") == 20
     assert store.mirror_equals("others") == 30
     store.database.things.insert_one({"_id": "after"})
@@ -489,7 +489,7 @@ def test_marks_are_written_around_each_chunk_on_request(store: Signalled, strate
 
 
 @pytest.mark.covers("MDB-PERM-05")
-def test_a_user_who_may_not_write_marks_is_told_and_the_stream_goes_on(
+def test_missing_right_to_write_watermarks_fails_the_signal_and_the_stream_continues(
     spark: SparkSession, tmp_path: Path
 ) -> None:
     from server_kit import MongoServer
@@ -560,12 +560,12 @@ def test_a_stream_takes_signals_in_while_it_runs(
     store.declare("lake", catalog_options={"type": "hadoop", "warehouse": warehouse})
     store.declare("signals", poll_interval_seconds=0.5, channels=["airflow"])
     store.database.things.insert_many([{"_id": n} for n in range(100)])
-    told = tmp_path / "state.json"
+    state_path = tmp_path / "state.json"
     process = application.start(
         "stream",
         store.declaration,
         store.connection,
-        state_path=str(told),
+        state_path=str(state_path),
         signals_path=store.signals_path,
         commit_interval_seconds=600,
     )
@@ -577,19 +577,21 @@ def test_a_stream_takes_signals_in_while_it_runs(
             assert time.monotonic() < deadline, f"{what}\n{application.log_tail()}"
             time.sleep(0.2)
 
-    wait_for("first round", lambda: told.exists() and json.loads(told.read_text())["rounds"] >= 1)
-    rounds = json.loads(told.read_text())["rounds"]
+    wait_for("first round", lambda: state_path.exists() and json.loads(state_path.read_text())["rounds"] >= 1)
+    rounds = json.loads(state_path.read_text())["rounds"]
     store.copy("things", identity="live")
-    wait_for("the round of the signal", lambda: json.loads(told.read_text())["rounds"] > rounds)
+    wait_for("the round of the signal", lambda: json.loads(state_path.read_text())["rounds"] > rounds)
     wait_for("its end", lambda: store.outcome("live") == "done")
     process.terminate()
     assert application.wait(process).ok
     assert store.mirror_equals("things") == 100
 
 
-def test_a_table_of_cassandra_is_copied_beside_its_log_and_by_itself(shop: Shop, tmp_path: Path) -> None:
+def test_a_table_of_cassandra_is_read_by_incremental_and_blocking_snapshots(
+    shop: Shop, tmp_path: Path
+) -> None:
     shop.run("CREATE TABLE t (p int PRIMARY KEY, a int) WITH cdc = true")
-    shop.run(f"ALTER KEYSPACE {shop.keyspace} WITH durable_writes = false")  # so that no log tells it
+    shop.run(f"ALTER KEYSPACE {shop.keyspace} WITH durable_writes = false")  # so that no log has it
     for number in range(20):
         shop.run(f"INSERT INTO t (p, a) VALUES ({number}, 1)")
     shop.run(f"ALTER KEYSPACE {shop.keyspace} WITH durable_writes = true")
@@ -597,15 +599,15 @@ def test_a_table_of_cassandra_is_copied_beside_its_log_and_by_itself(shop: Shop,
     folder = tmp_path / "signals"
     shop.sync(signals_path=str(folder))
     for kind in ("incremental", "blocking"):
-        wish = {"data-collections": [shop.table_name("t")], "type": kind}
-        send(folder, "execute-snapshot", wish, kind)
+        request = {"data-collections": [shop.table_name("t")], "type": kind}
+        send(folder, "execute-snapshot", request, kind)
         outcome = shop.sync(signals_path=str(folder))
         assert outcome.tables[0].snapshot_rows == 20
         assert shop.assert_equal("t") == 20
 
 
 @pytest.mark.covers("MDB-INC-08", "MDB-SRC-05")
-def test_events_tell_which_snapshot_read_them(store: Signalled) -> None:
+def test_events_name_the_snapshot_that_read_them(store: Signalled) -> None:
     store.database.things.insert_many([{"_id": n} for n in range(2)])
     store.declare("snapshot", mode="initial")
     store.run()
@@ -613,7 +615,7 @@ def test_events_tell_which_snapshot_read_them(store: Signalled) -> None:
     store.copy("things", identity="copy")
     offset = store.run().offset
     connector = Connector.from_dict(store.declaration)
-    told: list[tuple[str, str, Any]] = []
+    events: list[tuple[str, str, Any]] = []
     for kind, mark in (("snapshot", None), ("change", None), ("snapshot", "copy")):
         rows = [r for r in store.records("things", [kind]) if r["request"] == mark]
         maker = MongodbRecords(connector, now_ns=time.time_ns())
@@ -631,15 +633,15 @@ def test_events_tell_which_snapshot_read_them(store: Signalled) -> None:
         assert not reasons
         for value in map(json.loads, records["value"].to_pylist()):
             assert value["before"] is None
-            told.append((value["op"], value["source"]["snapshot"], value["source"]))
-    assert [(op, snapshot) for op, snapshot, _ in told] == [
+            events.append((value["op"], value["source"]["snapshot"], value["source"]))
+    assert [(op, snapshot) for op, snapshot, _ in events] == [
         ("r", "true"),
         ("r", "last"),
         ("c", "false"),
         *[("r", "incremental")] * 3,
     ]
     assert offset is not None
-    streamed = told[2][2]
-    for _, _, source in told[3:]:
+    streamed = events[2][2]
+    for _, _, source in events[3:]:
         assert streamed["ts_ms"] // 1000 <= source["ts_ms"] // 1000 <= offset["stream"]["t"]
         assert source["ord"] >= 1

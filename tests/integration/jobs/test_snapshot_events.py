@@ -57,7 +57,7 @@ def test_rows_of_a_snapshot_have_the_events_of_their_inserts_flagged_as_snapshot
     for statement in STATEMENTS:
         shop.run(statement)
     shop.close_segments()
-    # Without a merge, which may read keys in doubt again.
+    # Without a merge, which may read unresolved keys again.
     shop.stage("snapshot", merge=False)
     connector = Connector.from_dict(shop.declaration)
     snapped = ChangesTable(build_lake(shop.spark, connector), connector).state().batch
@@ -69,7 +69,7 @@ def test_rows_of_a_snapshot_have_the_events_of_their_inserts_flagged_as_snapshot
     sources = [event["value"]["source"] for event in events]
     read = [e for e, source in zip(events, sources, strict=True) if source["snapshot"] == "true"]
     logged = {named(e): e["value"] for e in events if e["value"]["source"]["snapshot"] == "false"}
-    assert {named(e) for e in read} == set(logged), "each row, and the statics, once"
+    assert {named(e) for e in read} == set(logged), "each row, and the static columns, once"
     assert len(read) == len(logged) == 5
     for event in read:
         found, written = event["value"], logged[named(event)]
@@ -86,12 +86,12 @@ def test_rows_of_a_snapshot_have_the_events_of_their_inserts_flagged_as_snapshot
             assert found["source"]["ts_us"] == written["source"]["ts_us"]
         assert found["after"].keys() == written["after"].keys()
         for name, cell in found["after"].items():
-            told = written["after"][name]
+            expected = written["after"][name]
             if cell and cell["deletion_ts"]:
-                assert abs(cell.pop("deletion_ts") - told.pop("deletion_ts")) <= 1_000_000, name
-            assert cell == told, (event["key"], name)
+                assert abs(cell.pop("deletion_ts") - expected.pop("deletion_ts")) <= 1_000_000, name
+            assert cell == expected, (event["key"], name)
     (nulls,) = [e["value"]["after"] for e in read if '"nulls"' in e["key"]]
-    assert all(nulls[name] is not None for name in ("a", "b", "l", "fp", "tu")), "all columns are told"
+    assert all(nulls[name] is not None for name in ("a", "b", "l", "fp", "tu")), "all columns are there"
     (alone,) = [e["value"] for e in read if e["value"]["op"] == "u"]
     assert alone["after"]["s"]["value"] == "st"
 
@@ -133,11 +133,11 @@ def test_whole_rows_are_of_logged_values_and_read_again_on_request_alone(shop: S
     shop.run("UPDATE t SET a = 99, s = 'new' WHERE p = 1 AND c = 1")  # nobody captures it before the events
     path = tmp_path / "events.jsonl"
 
-    def told() -> list[tuple[str, Any]]:
+    def published() -> list[tuple[str, Any]]:
         assert shop.stage("events", path=str(path)).ok
         return [(event["key"], event["value"]) for event in map(json.loads, path.read_text().splitlines())]
 
-    assert told() == [
+    assert published() == [
         ('{"p":1,"c":1}', '{"a":1,"s":null}'),
         ('{"p":1,"c":2}', '{"a":2,"s":null}'),
         ('{"p":1,"c":1}', '{"a":10,"s":null}'),
@@ -145,7 +145,7 @@ def test_whole_rows_are_of_logged_values_and_read_again_on_request_alone(shop: S
         ('{"p":2,"c":null}', '{"s":"x"}'),
     ]
     shop.declare(publish={"cassandra": {"reread": True}})
-    assert told() == [
+    assert published() == [
         ('{"p":1,"c":1}', '{"a":99,"s":"new"}'),
         ('{"p":1,"c":2}', None),
         ('{"p":2,"c":null}', '{"s":"x"}'),

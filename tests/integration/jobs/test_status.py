@@ -1,4 +1,4 @@
-"""Where each table stands, told without changing anything."""
+"""The status of each table, reported without changing anything."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ pytestmark = pytest.mark.integration
 
 
 def status(shop: Shop) -> dict[str, TableStatus]:
-    told = shop.stage("offsets", action="status").status
-    return {one.table.removeprefix(f"{shop.keyspace}."): one for one in told}
+    reported = shop.stage("offsets", action="status").status
+    return {one.table.removeprefix(f"{shop.keyspace}."): one for one in reported}
 
 
 @pytest.mark.covers("CAS-LIFE-04")

@@ -131,15 +131,17 @@ class Streaming:
         warehouse = spark.conf.get("spark.sql.catalog.lake.warehouse")
         declared["lake"]["catalog_options"] = {"type": "hadoop", "warehouse": warehouse}
         self._application = application
-        self._told: Path = application.folder / "state.json"
-        self._told.unlink(missing_ok=True)
+        self._state_path: Path = application.folder / "state.json"
+        self._state_path.unlink(missing_ok=True)
         self.process: subprocess.Popen[bytes] = application.start(
-            "stream", declared, connection, state_path=str(self._told), commit_interval_seconds=0.1
+            "stream", declared, connection, state_path=str(self._state_path), commit_interval_seconds=0.1
         )
 
     @property
     def state(self) -> dict[str, Any]:
-        found: dict[str, Any] = json.loads(self._told.read_text()) if self._told.exists() else {"rounds": 0}
+        found: dict[str, Any] = (
+            json.loads(self._state_path.read_text()) if self._state_path.exists() else {"rounds": 0}
+        )
         return found
 
     def wait_for_rounds(self, count: int, timeout_seconds: float = 180) -> None:

@@ -208,7 +208,7 @@ def _publish_with_kills(server: KafkaServer, name: str, kills: int) -> None:
     rng = random.Random(kills)
     for _ in range(kills):
         process = _start(server, name, _ENDLESS)
-        # Read after the start: who was killed holds readers back until the next producer has begun.
+        # Read after the start: who was killed holds readers back until the next producer has started.
         before = positions.read()
         deadline = time.monotonic() + 60
         try:

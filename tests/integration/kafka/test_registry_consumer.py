@@ -25,13 +25,15 @@ from tests.unit.events.test_protobuf_converter import message_class
 pytestmark = pytest.mark.integration
 
 
-def without_bytes(told: Envelope) -> Envelope:
+def without_bytes(envelope: Envelope) -> Envelope:
     """Leave out the column of bytes, which have no text."""
-    (own,) = told.destinations
+    (own,) = envelope.destinations
     fields = tuple((name, schema) for name, schema in own.value.fields if schema.type != "bytes")
-    columns = [told.value.field(name) for name, _ in fields]
-    values = pa.StructArray.from_arrays(columns, [name for name, _ in fields], mask=told.value.is_null())
-    return replace(told, destinations=[replace(own, value=replace(own.value, fields=fields))], value=values)
+    columns = [envelope.value.field(name) for name, _ in fields]
+    values = pa.StructArray.from_arrays(columns, [name for name, _ in fields], mask=envelope.value.is_null())
+    return replace(
+        envelope, destinations=[replace(own, value=replace(own.value, fields=fields))], value=values
+    )
 
 
 def published(

@@ -105,7 +105,7 @@ def test_signals_of_a_topic_are_read_once_by_jobs_that_follow_each_other(
     assert position is not None
     assert group_offset(kafka_server, name) == position["offset"]
     assert position["skipped"] == 1
-    assert position["id"], "the broker tells topics of one name apart"
+    assert position["id"], "the broker distinguishes topics of one name"
 
     send(name, '{"id": "two", "type": "resume-snapshot"}')
     killed = listening(kafka_server, name)
@@ -147,10 +147,10 @@ def test_notifications_go_to_their_topic_in_debeziums_form(
     notifications = {"channels": ["sink"], "topic": f"{name}.notes", "connection": "k"}
     declared = connector(name, notifications=notifications, publish={"schemas": schemas, "headers": True})
     notifier = Notifier([topic_of_notifications(declared, {"bootstrap.servers": kafka_server.bootstrap}, {})])
-    told = InitialSnapshot(notifier, declared.topic_prefix)
-    told.started()
-    told.table_completed("shop.orders", 3)
-    told.completed()
+    snapshot = InitialSnapshot(notifier, declared.topic_prefix)
+    snapshot.started()
+    snapshot.table_completed("shop.orders", 3)
+    snapshot.completed()
     assert notifier.failed == {}
     found = kafka_server.read(f"{name}.notes")
     assert [message.headers() for message in found] == [None] * 3
@@ -179,8 +179,8 @@ def test_a_missing_topic_or_broker_is_reported_and_blocks_nothing(
     for servers, error in ((kafka_server.bootstrap, RecordsRejected), ("127.0.0.1:1", BrokersUnavailable)):
         producer = NotificationProducer(ClientSettings({"bootstrap.servers": servers}), deliver_seconds=2.0)
         channel = NotificationTopic(declared, producer)
-        told = InitialSnapshot(Notifier([channel]), name)
-        told.started()
+        snapshot = InitialSnapshot(Notifier([channel]), name)
+        snapshot.started()
         assert channel.waiting == 1
         with pytest.raises(error):
             channel.flush()

@@ -1,4 +1,4 @@
-"""What a real broker tells of a topic to who checks a declaration."""
+"""What a real broker returns of a topic to the check of a declaration."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What is Iceberg's own about the lake: branches, tags, and commits whose outcome is in doubt."""
+"""What is Iceberg's own about the lake: branches, tags, and commits whose outcome is unknown."""
 
 from __future__ import annotations
 

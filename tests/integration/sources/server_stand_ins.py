@@ -1,6 +1,6 @@
 """Stand-ins for servers that can't be had here: a proxy before a mongod that changes its answers.
 
-Of mongos: ``hello`` tells of no set, no members and no primary. Of Amazon DocumentDB: an empty batch of a
+Of mongos: ``hello`` returns no set, no members and no primary. Of Amazon DocumentDB: an empty batch of a
 change stream has no token. Everything else goes through as it is.
 """
 

@@ -116,7 +116,9 @@ def test_beginning_at_the_end_or_at_a_moment(kafka_server: KafkaServer) -> None:
         assert source.start() == source.head()
 
 
-def test_what_is_gone_is_told_and_what_there_is_can_be_read(kafka_server: KafkaServer) -> None:
+def test_deleted_and_re_created_topics_are_reported_and_what_is_left_can_be_read(
+    kafka_server: KafkaServer,
+) -> None:
     from confluent_kafka import TopicPartition
     from confluent_kafka.admin import AdminClient
 
@@ -183,7 +185,7 @@ def test_a_compacted_topic_and_holes_of_transactions_are_read_to_their_end(kafka
         assert merged(Table(feed=feed_of(topic)), records) == as_mirror(workload)
 
 
-def test_check_tells_what_can_and_what_can_not_be_read(kafka_server: KafkaServer) -> None:
+def test_check_reports_which_topics_can_and_can_not_be_read(kafka_server: KafkaServer) -> None:
     for name in ("good", "avro"):
         kafka_server.create_topic(f"dzk.shop.{name}")
     send(kafka_server, Workload("dzk.shop.good", 1, 3, schemas=True).messages(3))

@@ -1,4 +1,4 @@
-"""Broken messages on a real broker and a real registry: set apart with their reasons, the rest is read."""
+"""Broken messages on a real broker and a real registry: quarantined with their reasons, the rest is read."""
 
 from __future__ import annotations
 
@@ -76,7 +76,7 @@ def broken(encoding: str, lead: bytes) -> list[tuple[bytes, str]]:
 
 
 @pytest.mark.parametrize("encoding", ["json", "avro", "protobuf", "json_schema"])
-def test_broken_messages_are_set_apart_with_their_reasons_and_all_others_read(
+def test_broken_messages_are_quarantined_with_their_reasons_and_all_others_read(
     kafka_server: KafkaServer, registry_server: RegistryServer, encoding: str
 ) -> None:
     topic = f"dzh.shop.{encoding}"

@@ -398,7 +398,7 @@ def test_what_cannot_be_captured_as_configured_is_reported(
         found = findings()
         assert f"{name}.series, {name}.view" in found["views error"].message
         assert "source.batch" in found["views error"].remedy
-        assert "capped collections warning" not in found, "6.0 tells what they drop"
+        assert "capped collections warning" not in found, "6.0 reports what they drop"
         assert found["collections warning"].message == f"not found: {name}.missing"
         assert "pre- and post-images ok" not in found
         assert f"{name}.plain" in findings(pre_images=True)["pre- and post-images warning"].message

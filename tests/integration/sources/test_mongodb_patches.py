@@ -162,10 +162,10 @@ def test_documents_follow_every_operator_byte_for_byte(collection: Any, seed: in
         )
         assert document in (None, after), description
         assert document or may_be_read_in_two_ways(bson.decode(before), bson.decode(patch)), description
-    doubtful = {
+    unresolved = {
         n for n in states if any(d is None for d in applied(states[n][:-1], [[p] for p in patches[n]]))
     }
-    chains = [n for n in states if n not in doubtful]
+    chains = [n for n in states if n not in unresolved]
     ends = applied([states[n][0] for n in chains], [patches[n] for n in chains])
     assert ends == [states[n][-1] for n in chains]
     assert len(chains) > count / 3

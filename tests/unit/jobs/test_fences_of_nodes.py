@@ -1,4 +1,4 @@
-"""Random histories of a cluster: whatever nodes tell, late or never, the mirror is what they hold.
+"""Random histories of a cluster: whatever nodes report, late or never, the mirror is what they hold.
 
 A node of the model is a log of writes and truncations. What the cluster holds is, of each node, the writes
 after its last truncation, all put together. Captures lag by node, batches expire, nodes join and restart,
@@ -103,12 +103,12 @@ class History:
             self.join()
         self.batches: dict[int, list[Change | FenceRecord]] = {}
         self.last_batch = self.merged = 0
-        self.told: dict[tuple[str, str], int] = {}
+        self.truncated_ms: dict[tuple[str, str], int] = {}
         self.fences: tuple[Fence, ...] = ()
         self.tables = Tables("cell")
 
     def join(self) -> None:
-        """Without a connection only the id of its first segment tells that a node joined after a TRUNCATE."""
+        """Without a connection only the id of its first segment shows that a node joined after a TRUNCATE."""
         self.now_ms += 1_000 if self.connected else 2 * 60_000
         number = len(self.nodes) + 1
         self.nodes.append(Node(f"n{number}", self.rng.randint(-400, 400), self.now_ms))
@@ -145,7 +145,7 @@ class History:
 
     def truncate(self) -> None:
         """All nodes, one after the other; a snapshot or a capture may come in the middle of it."""
-        # Which of two TRUNCATEs a record is of can't be told while a node is silent and its log lacks one.
+        # Which of two TRUNCATEs a record is of is unknown while a node is silent and its log lacks one.
         self.now_ms += 61_000 if self.silences else 3_000
         for node in self.rng.sample(self.nodes, len(self.nodes)):
             node.truncate(self.now_ms, logged=not self.connected or self.rng.random() < 0.5)
@@ -170,8 +170,8 @@ class History:
             node.captured = end
         if self.connected:
             asked = [node.state(self.now_ms) for node in self.nodes if whole or node.answers]
-            for row in list(truncation_rows(asked, {TABLE_ID: "k.t"}, self.told)):
-                self.told[row["origin"], "k.t"] = row["committed_at"] // 1000
+            for row in list(truncation_rows(asked, {TABLE_ID: "k.t"}, self.truncated_ms)):
+                self.truncated_ms[row["origin"], "k.t"] = row["committed_at"] // 1000
                 found.append(FenceRecord(row["origin"], row["position"], row["committed_at"]))
         self.append(found)
 
@@ -208,7 +208,7 @@ class History:
             self.expire()
 
     def expire(self) -> None:
-        """Let go of what :mod:`airflow_cdc_provider.jobs.maintain` would let go of, at the earliest.
+        """Expire what :mod:`airflow_cdc_provider.jobs.maintain` would expire, at the earliest.
 
         Batches are kept for longer than a node is silent (docs/design/fences.md).
         """

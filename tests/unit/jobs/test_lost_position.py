@@ -109,13 +109,13 @@ def test_a_place_that_is_gone_is_a_choice(
         assert [p.lost for p in progress(asked).snapshots.values()] == [
             "the oplog begins later; changes since noon"
         ] * 2
-        assert all(p.outdated for p in progress(asked).snapshots.values()), "it is told until a snapshot"
+        assert all(p.outdated for p in progress(asked).snapshots.values()), "it is reported until a snapshot"
     else:
-        with pytest.raises(PositionLost) as told:
+        with pytest.raises(PositionLost) as raised_error:
             lost_position.continue_after_loss(asked, LOST)
-        assert type(told.value) is raised
-        assert isinstance(error_from_text(str(told.value)), PositionLost)
-        assert isinstance(told.value, PERMANENT)
+        assert type(raised_error.value) is raised
+        assert isinstance(error_from_text(str(raised_error.value)), PositionLost)
+        assert isinstance(raised_error.value, PERMANENT)
     assert progress(asked).source == source
     if snapshot.get("mode") != "always":
         assert due_tables(asked, progress(asked)) == due
@@ -149,9 +149,9 @@ def test_a_hole_is_the_same_choice_and_by_default_fails_once(
         after, new_state = lost_position.close_gaps(asked, source, progress(asked), state)
         assert (after.source, new_state.offset) == ({"at": 9}, asked.changes.offset)
     else:
-        with pytest.raises(PositionLost, match="segments 3 to 5") as told:
+        with pytest.raises(PositionLost, match="segments 3 to 5") as raised_error:
             lost_position.close_gaps(asked, source, progress(asked), state)
-        assert type(told.value) is raised
+        assert type(raised_error.value) is raised
     assert due_tables(asked, progress(asked)) == due
 
 
@@ -176,7 +176,7 @@ def test_capture_goes_on_at_once_where_that_is_chosen(
 
 @pytest.mark.covers("MDB-SNAP-08", "MDB-XA-05")
 @pytest.mark.parametrize(("choice", "fails"), [("snapshot", False), ("fail_once", True), ("fail", True)])
-def test_a_sync_reads_the_tables_anew_and_captures_on(
+def test_a_sync_reads_the_tables_again_and_continues_capture(
     monkeypatch: pytest.MonkeyPatch, choice: str, fails: bool
 ) -> None:
     asked = context(on_lost_position=choice)
@@ -254,14 +254,14 @@ def test_choices_that_contradict_each_other_are_refused(snapshot: dict[str, str]
 
 
 @pytest.mark.covers("MDB-GRD-01", "MDB-GRD-02")
-@pytest.mark.parametrize(("limit", "action", "told"), [(0, "fail", 0), (2, "fail", 0), (1, "warn", 1)])
-def test_a_guardrail_tells_of_too_many_tables(
-    limit: int, action: str, told: int, caplog: pytest.LogCaptureFixture
+@pytest.mark.parametrize(("limit", "action", "warnings"), [(0, "fail", 0), (2, "fail", 0), (1, "warn", 1)])
+def test_a_guardrail_warns_of_too_many_tables(
+    limit: int, action: str, warnings: int, caplog: pytest.LogCaptureFixture
 ) -> None:
     asked = guarded(limit, action)
     with caplog.at_level(logging.WARNING):
         asked.require_within_guardrail()
-    assert caplog.text.count("2 tables are captured, and guardrail.max_tables is 1") == told
+    assert caplog.text.count("2 tables are captured, and guardrail.max_tables is 1") == warnings
 
 
 def guarded(limit: int, action: str) -> JobContext:

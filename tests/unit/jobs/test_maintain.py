@@ -1,4 +1,4 @@
-"""Which batches maintenance lets go of."""
+"""Which batches maintenance expires."""
 
 from __future__ import annotations
 

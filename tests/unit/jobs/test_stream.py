@@ -1,4 +1,4 @@
-"""The continuous loop: its pace, what it tells, and how it ends."""
+"""The continuous loop: its pace, its state file, and how it ends."""
 
 from __future__ import annotations
 
@@ -57,9 +57,9 @@ def test_rounds_begin_at_the_interval_also_below_a_second(
     assert 3 <= len(began) <= 11
     assert all(later - earlier > 0.09 for earlier, later in pairwise(began))
     assert outcome.changes == 3 * len(began)
-    told = json.loads((tmp_path / "state.json").read_text())
-    assert (told["status"], told["rounds"], told["changes"]) == ("stopped", len(began), outcome.changes)
-    assert (told["batch"], told["lag_seconds"]) == (7, 1.5)
+    state = json.loads((tmp_path / "state.json").read_text())
+    assert (state["status"], state["rounds"], state["changes"]) == ("stopped", len(began), outcome.changes)
+    assert (state["batch"], state["lag_seconds"]) == (7, 1.5)
 
 
 def test_a_stop_that_is_asked_for_ends_it_after_the_round(
@@ -105,9 +105,9 @@ def test_a_few_failures_that_pass_are_got_over_and_more_in_a_row_end_it(
 
     with pytest.raises(TransientError):
         streamed(monkeypatch, tmp_path / "b.json", fails, **pace)
-    told = json.loads((tmp_path / "b.json").read_text())
-    assert (told["status"], told["rounds"]) == ("failed", 4)
-    assert "no answer" in told["error"]
+    state = json.loads((tmp_path / "b.json").read_text())
+    assert (state["status"], state["rounds"]) == ("failed", 4)
+    assert "no answer" in state["error"]
 
 
 def test_what_a_person_must_change_ends_it_at_once(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
@@ -120,25 +120,25 @@ def test_what_a_person_must_change_ends_it_at_once(monkeypatch: pytest.MonkeyPat
 
 
 @pytest.mark.parametrize("code", ["CONFIGURATION", "CORRUPT-INPUT", "ERROR"])
-def test_a_table_that_a_person_must_look_at_is_told_while_the_others_follow(
+def test_a_table_that_requires_intervention_is_reported_while_the_others_follow(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path, code: str
 ) -> None:
-    told: list[dict[str, Any]] = []
+    states: list[dict[str, Any]] = []
     failed = replace(DONE, ok=False, error_code=code, error=f"[CDC-{code}] shop.bad")
 
     def one() -> JobResult:
-        told.append(json.loads((tmp_path / "state.json").read_text()))
-        return failed if len(told) < 3 else DONE
+        states.append(json.loads((tmp_path / "state.json").read_text()))
+        return failed if len(states) < 3 else DONE
 
     pace: Any = {"commit_interval_seconds": 0.0}
-    outcome = streamed(monkeypatch, tmp_path / "state.json", one, lambda: len(told) == 4, **pace)
-    assert [(t["status"], t["error"]) for t in told] == [
+    outcome = streamed(monkeypatch, tmp_path / "state.json", one, lambda: len(states) == 4, **pace)
+    assert [(t["status"], t["error"]) for t in states] == [
         ("running", error) for error in ("", failed.error, failed.error, "")
     ]
     assert outcome.ok
 
-    told.clear()
-    outcome = streamed(monkeypatch, tmp_path / "state.json", one, lambda: len(told) == 2, **pace)
+    states.clear()
+    outcome = streamed(monkeypatch, tmp_path / "state.json", one, lambda: len(states) == 2, **pace)
     assert (outcome.ok, outcome.error, outcome.changes) == (False, failed.error, 6)
     ended = json.loads((tmp_path / "state.json").read_text())
     assert (ended["status"], ended["error"]) == ("failed", failed.error)
@@ -147,17 +147,17 @@ def test_a_table_that_a_person_must_look_at_is_told_while_the_others_follow(
 def test_a_table_that_fails_in_passing_is_no_news_for_watchers(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    told: list[str] = []
+    errors: list[str] = []
 
     def one() -> JobResult:
-        told.append(json.loads((tmp_path / "state.json").read_text())["error"])
-        if len(told) == 2:
+        errors.append(json.loads((tmp_path / "state.json").read_text())["error"])
+        if len(errors) == 2:
             return replace(DONE, ok=False, error_code="TRANSIENT", error="[CDC-TRANSIENT] shop.bad")
         return DONE
 
     pace: Any = {"commit_interval_seconds": 0.0}
-    outcome = streamed(monkeypatch, tmp_path / "state.json", one, lambda: len(told) == 4, **pace)
-    assert (outcome.ok, told) == (True, ["", "", "", ""])
+    outcome = streamed(monkeypatch, tmp_path / "state.json", one, lambda: len(errors) == 4, **pace)
+    assert (outcome.ok, errors) == (True, ["", "", "", ""])
 
 
 def test_a_table_that_another_run_may_merge_ends_it(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
@@ -189,11 +189,11 @@ def test_a_stream_without_a_state_file_is_refused() -> None:
 def test_heartbeats_are_sent_in_the_pauses_of_rounds_that_published_and_no_others(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    told: list[str] = []
+    calls: list[str] = []
 
     class Beats:
         def beat(self) -> None:
-            told.append("beat")
+            calls.append("beat")
 
     rounds: Iterator[JobResult | Exception] = iter(
         [
@@ -204,7 +204,7 @@ def test_heartbeats_are_sent_in_the_pauses_of_rounds_that_published_and_no_other
     )
 
     def one() -> JobResult:
-        told.append("round")
+        calls.append("round")
         outcome = next(rounds)
         if isinstance(outcome, Exception):
             raise outcome
@@ -213,9 +213,9 @@ def test_heartbeats_are_sent_in_the_pauses_of_rounds_that_published_and_no_other
     monkeypatch.setattr(stage, "heartbeats_of", lambda context: Beats())
 
     def ended() -> bool:
-        return told.count("round") == 3
+        return calls.count("round") == 3
 
     streamed(monkeypatch, tmp_path / "a.json", one, ended, commit_interval_seconds=0.5)
-    first, second, third = (text.split() for text in " ".join(told).split("round")[1:])
+    first, second, third = (text.split() for text in " ".join(calls).split("round")[1:])
     assert set(first) == {"beat"}
     assert second == third == []

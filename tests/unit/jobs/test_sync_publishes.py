@@ -1,4 +1,4 @@
-"""What a sync tells where publishing fails: of what was captured and merged, and of the failure."""
+"""What a sync reports where publishing fails: what was captured and merged, and the failure."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ def test_brokers_that_are_away_fail_a_sync_and_hide_nothing_of_it(monkeypatch: p
     assert "taking over the transactional id failed" in (found.error or "")
 
 
-def test_where_a_table_failed_too_both_are_told(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_where_a_table_failed_too_both_failures_are_reported(monkeypatch: pytest.MonkeyPatch) -> None:
     found = synced(monkeypatch, JobResult(ok=False, error="a table failed", findings=("one",)))
     assert (found.ok, found.error) == (False, "a table failed")
     assert found.findings[0] == "one"

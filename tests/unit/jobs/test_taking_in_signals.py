@@ -55,7 +55,7 @@ class Shelf(Box):
 
 @dataclass
 class Changes:
-    """A changes table that keeps its offsets, and what channels had let go of when each was committed."""
+    """A changes table that keeps its offsets, and what channels had released when each was committed."""
 
     channels: Sequence[Box]
     offsets: list[Mapping[str, Any]] = field(default_factory=list)
@@ -125,7 +125,7 @@ def test_what_came_before_still_moves_the_place() -> None:
     assert (len(state.records), state.places) == (1, {"shelf": {"offset": 2}})
 
 
-def test_a_channel_that_could_not_be_read_lets_go_of_nothing() -> None:
+def test_a_channel_that_could_not_be_read_releases_nothing() -> None:
     broken = Box("broken", [asked("kept")], trouble=TransientError("away"))
     good = Box("good", [asked("taken")])
     job = Job(broken, good)
@@ -135,7 +135,9 @@ def test_a_channel_that_could_not_be_read_lets_go_of_nothing() -> None:
     assert [one.id for one in job.take_in().records] == ["taken", "kept"]
 
 
-def test_the_same_trouble_is_logged_once_and_told_until_it_is_over(caplog: pytest.LogCaptureFixture) -> None:
+def test_the_same_trouble_is_logged_once_and_reported_until_it_is_over(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
     box = Box(trouble=TransientError("no broker answers"))
     job = Job(box)
     with caplog.at_level(logging.WARNING):

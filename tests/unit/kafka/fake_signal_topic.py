@@ -49,7 +49,7 @@ class FakeTopic:
         self.high = high
         self.messages = {n: m for n, m in self.messages.items() if n < high}
 
-    def make_anew(self) -> None:
+    def re_create(self) -> None:
         """Delete the topic and make one of its name."""
         self.id += " more"
         self.messages, self.low, self.high = {}, 0, 0

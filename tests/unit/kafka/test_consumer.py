@@ -53,7 +53,7 @@ def test_a_refused_login_is_a_matter_of_configuration() -> None:
     assert consumer.closed
 
 
-def test_that_the_group_of_no_use_may_not_be_joined_is_passed_over() -> None:
+def test_that_the_group_of_no_use_may_not_be_joined_is_ignored() -> None:
     refused = failure(KafkaError.GROUP_AUTHORIZATION_FAILED)
     assert offsets(FakeConsumer([[refused, FakeMessage(5)], [refused], [FakeMessage(8)]])) == [5, 8]
 

@@ -1,4 +1,4 @@
-"""What a cluster tells of partitions, also of those whose leader doesn't know of it yet."""
+"""What a cluster returns of partitions, also of those whose leader doesn't know of it yet."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ PARTITION = ("orders", 2)
 
 
 class Leader:
-    """An administrator's client that tells errors, then an offset."""
+    """An administrator's client that returns errors, then an offset."""
 
     def __init__(self, *errors: int) -> None:
         self._errors: Iterator[int] = iter(errors)

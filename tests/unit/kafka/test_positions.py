@@ -22,7 +22,7 @@ UNKNOWN = (KafkaError.UNKNOWN_TOPIC_OR_PART, KafkaError._UNKNOWN_PARTITION, Kafk
 
 @dataclass
 class Broker:
-    """Builds consumers of a partition with one position; refuses to tell its end with the codes given."""
+    """Builds consumers of a partition with one position; refuses to return its end with the codes given."""
 
     refuses: list[int] = field(default_factory=list)
     hidden: bool = False

@@ -30,7 +30,7 @@ def failure(code: int, **kind: bool) -> KafkaException:
 
 @dataclass
 class Client:
-    """Stands in for librdkafka: keeps what it is told to do, and fails as it is told to.
+    """Stands in for librdkafka: keeps its calls, and fails as its arguments say.
 
     Args:
         settings: Those it is built with.
@@ -90,7 +90,7 @@ class Positions(PositionsTopic):
     stored: PublishPosition | bytes | None = None
 
     def read(self, number: int = 0, *, must_exist: bool = False) -> PublishPosition | None:
-        assert must_exist, "a producer begins nothing anew because a broker doesn't know the topic"
+        assert must_exist, "a producer doesn't start over because a broker doesn't know the topic"
         return PublishPosition.from_json(self.stored) if isinstance(self.stored, bytes) else self.stored
 
 
@@ -282,15 +282,15 @@ def test_a_topic_that_the_broker_creates_automatically_is_waited_for(
         KafkaError(KafkaError.LEADER_NOT_AVAILABLE),
         None,
     ]
-    told = iter(answers)
+    errors = iter(answers)
 
     def list_topics(topic: str, seconds: float) -> Any:
-        return SimpleNamespace(topics={topic: SimpleNamespace(error=next(told))})
+        return SimpleNamespace(topics={topic: SimpleNamespace(error=next(errors))})
 
     monkeypatch.setattr(setting.client, "list_topics", list_topics)
     publish(setting)
     assert setting.client.calls == SENT
-    assert next(told, "all asked") == "all asked"
+    assert next(errors, "all asked") == "all asked"
 
 
 def test_a_topic_that_stays_missing_is_waited_for_once(

@@ -113,8 +113,8 @@ class RecordingRegistrar:
 
             do_POST = do_GET
 
-            def log_message(self, *told: Any) -> None:
-                del told
+            def log_message(self, *arguments: Any) -> None:
+                del arguments
 
         self._server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
         self.settings = RegistrySettings({"url": f"http://127.0.0.1:{self._server.server_port}"})

@@ -1,4 +1,4 @@
-"""Signals from a topic: which messages are some, where reading goes on, and what is told of troubles."""
+"""Signals from a topic: which messages are some, where reading resumes, and which troubles are reported."""
 
 from __future__ import annotations
 
@@ -248,7 +248,7 @@ def test_consumer_settings_apply_and_set_the_start_offset(reset: str, found: int
     assert listening.channel._consumer.settings["fetch.min.bytes"] == "7"
     listening.topic.add(LOG)
     listening.restart()
-    assert listening.ids() == ["shop-signal/0/2"], "what came between two jobs is not passed over"
+    assert listening.ids() == ["shop-signal/0/2"], "what came between two jobs is not skipped"
 
 
 def test_signals_that_retention_deleted_unread_are_reported(listening: Listening) -> None:
@@ -284,7 +284,7 @@ def test_a_recreated_topic_is_read_from_its_start_with_distinct_ids(listening: L
     for _ in range(2):
         topic.add(LOG)
     listening.look()
-    topic.make_anew()
+    topic.re_create()
     topic.add(LOG)
     topic.add(LOG)
     topic.add(LOG)
@@ -335,9 +335,9 @@ def test_a_topic_that_is_not_there_yet_is_looked_for_again_after_a_while() -> No
 def test_brokers_that_are_away_and_logins_that_are_refused_end_no_job(listening: Listening) -> None:
     for error in (TransientError("no broker answers"), ConfigurationError("the login is refused")):
         listening.topic.away = error
-        with pytest.raises(type(error)) as told:
+        with pytest.raises(type(error)) as raised:
             listening.look()
-        assert not isinstance(told.value, ChannelRefused)
+        assert not isinstance(raised.value, ChannelRefused)
         listening.now += 61
     listening.topic.away = None
     listening.topic.add(LOG)

@@ -16,7 +16,7 @@ from airflow_cdc_provider.kafka.settings import ClientSettings
 from airflow_cdc_provider.kafka.topic_facts import TopicFacts, TopicInspector
 
 
-def told(value: Any) -> Future[Any]:
+def future_of(value: Any) -> Future[Any]:
     future: Future[Any] = Future()
     if isinstance(value, int):
         future.set_exception(KafkaException(KafkaError(value, "as the test wants")))
@@ -35,15 +35,15 @@ class Admin:
 
     def describe_topics(self, topics: Any, **options: Any) -> dict[str, Future[Any]]:
         assert options["include_authorized_operations"]
-        return {"t": told(self.topic)}
+        return {"t": future_of(self.topic)}
 
     def describe_configs(self, resources: Any, **options: Any) -> dict[Any, Future[Any]]:
-        return {resources[0]: told(self.config)}
+        return {resources[0]: future_of(self.config)}
 
     def create_topics(self, topics: Any, **options: Any) -> dict[str, Future[Any]]:
         assert options["validate_only"]
         assert [(one.topic, one.num_partitions) for one in topics] == [("t", 1)]
-        return {"t": told(self.made)}
+        return {"t": future_of(self.made)}
 
 
 def facts(admin: Admin) -> TopicFacts:

@@ -51,7 +51,7 @@ def test_missing_topics_are_planned_and_differences_are_reported() -> None:
     )
 
 
-def told(value: Any) -> Future[Any]:
+def future_of(value: Any) -> Future[Any]:
     """What a call of the client gives."""
     future: Future[Any] = Future()
     if isinstance(value, int):
@@ -82,7 +82,7 @@ class Admin:
         self.asked.append(names)
         missing = self.fails.get("describe", KafkaError.UNKNOWN_TOPIC_OR_PART)
         return {
-            name: told(
+            name: future_of(
                 SimpleNamespace(partitions=[SimpleNamespace(replicas=[1])] * self.topics[name])
                 if name in self.topics
                 else missing
@@ -92,13 +92,13 @@ class Admin:
 
     def describe_configs(self, resources: Any, request_timeout: float) -> dict[Any, Future[Any]]:
         values = {"retention.ms": SimpleNamespace(value="7"), "preallocate": SimpleNamespace(value="true")}
-        return {resource: told(self.fails.get("configs", values)) for resource in resources}
+        return {resource: future_of(self.fails.get("configs", values)) for resource in resources}
 
     def create_topics(self, new: Any, request_timeout: float) -> dict[str, Future[Any]]:
         code = self.fails.get("create")
         if code is None:
             self.made |= {one.topic: (one.num_partitions, one.replication_factor, one.config) for one in new}
-        return {one.topic: told(code) for one in new}
+        return {one.topic: future_of(code) for one in new}
 
 
 def maker(topics: dict[str, int], **fails: int) -> tuple[TopicCreator, list[Admin]]:
@@ -125,7 +125,7 @@ def test_missing_topics_are_created_by_their_rules(caplog: pytest.LogCaptureFixt
     }
     assert [record.message for record in caplog.records] == [
         "topic there is not changed: retention.ms 7 where the declaration says 1000 (default)"
-    ], "told once"
+    ], "logged once"
 
 
 def test_records_for_a_topic_without_a_name_are_refused_and_no_fault_of_ours() -> None:
@@ -136,7 +136,7 @@ def test_records_for_a_topic_without_a_name_are_refused_and_no_fault_of_ours() -
     assert not clients
 
 
-def test_settings_that_may_not_be_looked_at_are_passed_over() -> None:
+def test_settings_that_may_not_be_read_are_ignored() -> None:
     made, _ = maker({"unseen": 2}, configs=KafkaError.TOPIC_AUTHORIZATION_FAILED)
     assert made.create_missing(["unseen"]) == ()
 

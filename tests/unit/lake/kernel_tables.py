@@ -1,4 +1,4 @@
-"""A mirror and the tables beside it in memory, merged into by the real kernel."""
+"""A mirror, its tombstone and static columns tables in memory, merged into by the real kernel."""
 
 from __future__ import annotations
 

@@ -124,7 +124,7 @@ CONTRIBUTIONS = st.one_of(
 def test_cells_merged_in_any_order_and_portions_show_what_the_database_shows(
     contributions: list[oracle.Contribution], data: st.DataObject
 ) -> None:
-    """Statics in the rows, or in a table of their own with which the rows are joined."""
+    """Static columns in the rows, or in a separate table with which the rows are joined."""
     shuffled = data.draw(st.permutations(contributions + contributions[:3]))
     cut = data.draw(st.integers(0, len(shuffled)))
     for static_columns_table, shown in ((False, shown_rows), (True, joined_rows)):
@@ -176,7 +176,7 @@ def test_change_of_static_columns_writes_no_row_if_they_have_a_separate_table() 
 
 
 def test_static_columns_of_a_killed_merge_are_rewritten() -> None:
-    """The columns that show them may have been made anew since."""
+    """The columns that show them may have been re-created since."""
     tables = Tables("cell", static_columns_table=True)
     tables.merge(new_static_columns(oracle.Cell(1, 1, b"x")), now=10)
 

@@ -1,4 +1,4 @@
-"""Which states a snapshot that saw all there was leaves in doubt."""
+"""Which states a complete snapshot leaves unresolved."""
 
 from __future__ import annotations
 

@@ -47,7 +47,7 @@ def live(*rows: dict[str, Any]) -> list[set[int]]:
     return [{c.column for c in state.cells if not c.flags & 1} for state in states]
 
 
-def doubts(*rows: dict[str, Any]) -> set[bytes]:
+def unresolved(*rows: dict[str, Any]) -> set[bytes]:
     table = pa.Table.from_pylist(list(rows), schema=CONTRIBUTION_SCHEMA)
     return set(reconcile_cells(table, 60).unresolved_keys.to_pylist())
 
@@ -96,8 +96,8 @@ def test_a_row_read_without_cells_is_unresolved_only_once(held: Row) -> None:
     shown = Row(Reading(50_000_000))
     answers = settlements(held, shown)
 
-    assert doubts(contribution(held)) == {b"k"}
-    assert doubts(contribution(held), contribution(shown), *answers) == set()
+    assert unresolved(contribution(held)) == {b"k"}
+    assert unresolved(contribution(held), contribution(shown), *answers) == set()
     assert live(contribution(held), contribution(shown), *answers) == [set()]
 
 
@@ -105,8 +105,8 @@ def test_a_deletion_after_the_second_reading_is_unresolved_again() -> None:
     held, shown = Row(Reading(20), deletion=(15, 0)), Row(Reading(50))
     settled = [contribution(held), contribution(shown), *settlements(held, shown)]
 
-    assert doubts(*settled, contribution(Row(deletion=(15, 0)))) == set()
-    assert doubts(*settled, contribution(Row(deletion=(16, 0)))) == {b"k"}
+    assert unresolved(*settled, contribution(Row(deletion=(15, 0)))) == set()
+    assert unresolved(*settled, contribution(Row(deletion=(16, 0)))) == {b"k"}
 
 
 @pytest.mark.parametrize("known", [None, Liveness(5), Liveness(5, ttl=100, expires=105)])
@@ -117,8 +117,8 @@ def test_a_row_that_lives_for_all_that_is_known_needs_no_settlement(known: Liven
 def test_a_known_liveness_after_the_deletion_resolves_the_row() -> None:
     held = Row(Reading(20, Liveness(16)), deletion=(15, 0))
 
-    assert doubts(contribution(held)) == set()
-    assert doubts(contribution(Row(Reading(20, Liveness(15)), deletion=(15, 0)))) == {b"k"}
+    assert unresolved(contribution(held)) == set()
+    assert unresolved(contribution(Row(Reading(20, Liveness(15)), deletion=(15, 0)))) == {b"k"}
 
 
 DEAD = Cell(1, 25, tombstone=True, end=30)
@@ -143,13 +143,13 @@ def test_a_row_that_lost_all_cells_and_is_read_without_is_unresolved_only_once(
         held, shown = Row(Reading(40, known), cells=(cell,)), Row(Reading(50))
         answers = settlements(held, shown, *tombstones)
 
-        assert doubts(*tombstones, contribution(held), contribution(shown), *answers) == set()
+        assert unresolved(*tombstones, contribution(held), contribution(shown), *answers) == set()
         assert live(*tombstones, contribution(held), contribution(shown), *answers) == [set()]
 
 
 def test_a_row_that_lives_by_a_known_liveness_needs_no_cell() -> None:
-    assert doubts(contribution(Row(Reading(40, Liveness(5)), cells=(DEAD,)))) == set()
-    assert doubts(contribution(Row(Reading(40), cells=(DEAD,)))) == {b"k"}
+    assert unresolved(contribution(Row(Reading(40, Liveness(5)), cells=(DEAD,)))) == set()
+    assert unresolved(contribution(Row(Reading(40), cells=(DEAD,)))) == {b"k"}
 
 
 def test_static_columns_that_the_source_no_longer_returns_are_deleted() -> None:
@@ -174,9 +174,9 @@ def test_data_that_only_an_older_reading_returned_is_unresolved() -> None:
     """It was deleted unseen, perhaps; the second reading of the same explains nothing more."""
     first = Row(Reading(10), cells=(Cell(1, 5, b"a"), Cell(2, 7, b"b")))
     second = Row(Reading(30), cells=(Cell(2, 7, b"b"),))
-    assert doubts(contribution(first), contribution(second)) == {b"k"}
+    assert unresolved(contribution(first), contribution(second)) == {b"k"}
     answers = settlements(first, second)
-    assert doubts(contribution(first), contribution(second), *answers) == set()
+    assert unresolved(contribution(first), contribution(second), *answers) == set()
     assert live(contribution(first), contribution(second), *answers) == [{2}]
 
 

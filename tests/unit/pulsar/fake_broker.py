@@ -1,4 +1,4 @@
-"""A broker in a thread: stores what producers send, drops repetitions, and goes away when it is told to."""
+"""A broker in a thread: stores what producers send, drops repetitions, and goes away on demand."""
 
 from __future__ import annotations
 

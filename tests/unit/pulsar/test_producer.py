@@ -1,4 +1,4 @@
-"""The producer beside a broker that goes away at any message."""
+"""The producer with a broker that goes away at any message."""
 
 from __future__ import annotations
 

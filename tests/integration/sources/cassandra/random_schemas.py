@@ -71,7 +71,7 @@ class RandomSchema:
             "add again": self._add_again,
             "rename": self._rename,
             "truncate": self._truncate,
-            "make anew": self._re_create,
+            "re-create": self._re_create,
             "grow type": self._grow_type,
         }
         kind = self.rng.choice([*kinds, "add", "drop", "add again", "rename"])
@@ -87,7 +87,7 @@ class RandomSchema:
         """Take the column from a table of another shape."""
         donor = self.draw_shape(self.rng, table.name, f"{self.keyspace}.pair")
         static = bool(table.clustering) and self.rng.random() < 0.3
-        found = donor.statics if static else donor.regular
+        found = donor.static if static else donor.regular
         if not found:
             return ""
         kind = self._as_grown(found[0])
@@ -99,7 +99,7 @@ class RandomSchema:
         if not dropped:
             return ""
         column = dropped[self.rng.randrange(len(dropped))]
-        text = self._add_column(session, table, column, static=column.name in self._statics(table))
+        text = self._add_column(session, table, column, static=column.name in self._static_names(table))
         dropped.remove(column)
         return text
 
@@ -108,21 +108,21 @@ class RandomSchema:
             f"ALTER TABLE {table.name} ADD {column.name} {to_cql(column.kind)}{' static' if static else ''}"
         )
         session.execute(text)
-        (table.statics if static else table.regular).append(column)
+        (table.static if static else table.regular).append(column)
         if static:
-            self._statics(table).add(column.name)
+            self._static_names(table).add(column.name)
         return text
 
     def _drop(self, session: Any, _: int, table: RandomTable) -> str:
-        columns = [*table.regular, *table.statics]
+        columns = [*table.regular, *table.static]
         if not columns:
             return ""
         column = self.rng.choice(columns)
         text = f"ALTER TABLE {table.name} DROP {column.name}"
         session.execute(text)
-        if column in table.statics:
-            self._statics(table).add(column.name)
-            table.statics.remove(column)
+        if column in table.static:
+            self._static_names(table).add(column.name)
+            table.static.remove(column)
         else:
             table.regular.remove(column)
         self._dropped.setdefault(table.name, []).append(column)
@@ -143,11 +143,11 @@ class RandomSchema:
 
     def _re_create(self, session: Any, number: int, table: RandomTable) -> str:
         table_shape = self.draw_shape(self.rng, table.name, f"{self.keyspace}.pair")
-        for columns in (table_shape.statics, table_shape.regular):
+        for columns in (table_shape.static, table_shape.regular):
             columns[:] = [self._as_grown(column) for column in columns]
         session.execute(f"DROP TABLE {table.name}")
         self._dropped.pop(table.name, None)
-        self._known_statics.pop(table.name, None)
+        self._known_static_names.pop(table.name, None)
         self.tables[number] = table_shape
         session.execute(table_shape.create())
         table_shape.fields = table.fields
@@ -163,7 +163,7 @@ class RandomSchema:
         self._grown += 1
         for one in self.tables:
             one.fields = {"udt": (*one.fields["udt"], name)}
-            for columns in (one.statics, one.regular):
+            for columns in (one.static, one.regular):
                 columns[:] = [self._grow(column, name) for column in columns]
         for dropped in self._dropped.values():
             dropped[:] = [column for column in dropped if column.kind.name != "udt"]
@@ -187,10 +187,10 @@ class RandomSchema:
         pieces = draw(st.lists(values(bigint), min_size=_PIECES, max_size=_PIECES), self.rng)
         return replace(column, kind=kind, parts=[*column.parts, pieces])
 
-    def _statics(self, table: RandomTable) -> set[str]:
+    def _static_names(self, table: RandomTable) -> set[str]:
         """Names of columns that are or were static: they can be added again as nothing else."""
-        return self._known_statics.setdefault(table.name, set())
+        return self._known_static_names.setdefault(table.name, set())
 
     def __post_init__(self) -> None:
         self._grown = 0
-        self._known_statics: dict[str, set[str]] = {}
+        self._known_static_names: dict[str, set[str]] = {}

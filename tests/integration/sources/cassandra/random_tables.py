@@ -41,7 +41,7 @@ class RandomTable:
     name: str
     partition: list[RandomColumn]
     clustering: list[RandomColumn]
-    statics: list[RandomColumn]
+    static: list[RandomColumn]
     regular: list[RandomColumn]
     orders: list[str]
     fields: Mapping[str, Sequence[str]]
@@ -49,7 +49,7 @@ class RandomTable:
     def create(self) -> str:
         """Return the statement that makes it."""
         columns = [f"{c.name} {to_cql(c.kind)}" for c in (*self.partition, *self.clustering, *self.regular)]
-        columns += [f"{c.name} {to_cql(c.kind)} static" for c in self.statics]
+        columns += [f"{c.name} {to_cql(c.kind)} static" for c in self.static]
         key = f"({', '.join(c.name for c in self.partition)})"
         key = ", ".join([key, *(c.name for c in self.clustering)])
         order = ", ".join(f"{c.name} {o}" for c, o in zip(self.clustering, self.orders, strict=True))
@@ -104,12 +104,12 @@ def draw_table(rng: random.Random, name: str, udt: str) -> RandomTable:
         )
 
     clustering = [column(f"c{n}", scalar(), key=True) for n in range(rng.choice([0, 1, 1, 2, 3]))]
-    statics = rng.randrange(3) if clustering else 0
+    static_count = rng.randrange(3) if clustering else 0
     return RandomTable(
         name,
         [column(f"p{n}", scalar(), key=True) for n in range(rng.choice([1, 1, 2]))],
         clustering,
-        [column(f"s{n}", any_kind()) for n in range(statics)],
+        [column(f"s{n}", any_kind()) for n in range(static_count)],
         [column(f"v{n}", any_kind()) for n in range(rng.choice([0, 1, 2, 4, 6]))],
         [rng.choice(["ASC", "DESC"]) for _ in clustering],
         {"udt": ("x", "y", "z")},
@@ -129,7 +129,7 @@ def statements(rng: random.Random, table: RandomTable, count: int) -> Iterator[l
 
 def _answers_can_be_read(table: RandomTable) -> bool:
     """Return whether the driver can decode any row, as in the response to a conditional insert."""
-    columns = (*table.partition, *table.clustering, *table.statics, *table.regular)
+    columns = (*table.partition, *table.clustering, *table.static, *table.regular)
     return not any(name in to_cql(c.kind) for c in columns for name in ("timestamp", "date"))
 
 
@@ -141,7 +141,7 @@ def _one(rng: random.Random, table: RandomTable, key: list[bytes], *, conditiona
         lambda: _insert(rng, table, key, row, _using(rng)),
         lambda: _delete(rng, table, key, row),
     ]
-    if table.regular or table.statics:
+    if table.regular or table.static:
         writers += [lambda: _update(rng, table, key, row)] * 4
     return rng.choice(writers)()
 
@@ -162,7 +162,7 @@ def _where(columns: Sequence[RandomColumn]) -> str:
 def _insert(
     rng: random.Random, table: RandomTable, key: list[bytes], row: list[bytes], tail: str
 ) -> Statement:
-    cells = [c for c in (*table.regular, *table.statics) if rng.random() < 0.6]
+    cells = [c for c in (*table.regular, *table.static) if rng.random() < 0.6]
     names = [c.name for c in (*table.partition, *table.clustering, *cells)]
     marks = ", ".join("?" * len(names))
     given_values = [None if rng.random() < 0.15 else rng.choice(c.pool) for c in cells]
@@ -174,16 +174,16 @@ def _insert(
 
 
 def _update(rng: random.Random, table: RandomTable, key: list[bytes], row: list[bytes]) -> Statement:
-    of_statics = bool(table.statics) and (not table.regular or rng.random() < 0.3)
-    cells = table.statics if of_statics else table.regular
+    of_static = bool(table.static) and (not table.regular or rng.random() < 0.3)
+    cells = table.static if of_static else table.regular
     sets, bound = [], []
     for column in rng.sample(cells, rng.randrange(1, len(cells) + 1)):
         text, found = _assignment(rng, table, column)
         sets.append(text)
         bound += found
-    where = table.partition if of_statics else [*table.partition, *table.clustering]
+    where = table.partition if of_static else [*table.partition, *table.clustering]
     text = f"UPDATE {table.name}{_using(rng)} SET {', '.join(sets)} WHERE {_where(where)}"
-    return text, [*bound, *key, *([] if of_statics else row)]
+    return text, [*bound, *key, *([] if of_static else row)]
 
 
 def _assignment(

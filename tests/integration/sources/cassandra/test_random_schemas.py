@@ -151,14 +151,14 @@ def is_whole(folder: Path) -> bool:
     return ids == list(range(ids[0], ids[-1] + 1))
 
 
-def untold_tables(records: pa.Table) -> Iterator[str]:
+def undefined_tables(records: pa.Table) -> Iterator[str]:
     """Check why changes are quarantined: their tables were dropped, and no record has their definition."""
-    told = records.filter(pc.equal(records["kind"], SCHEMA))["payload"].to_pylist()
+    definitions = records.filter(pc.equal(records["kind"], SCHEMA))["payload"].to_pylist()
     for reason in records.filter(pc.equal(records["kind"], QUARANTINE))["reason"].to_pylist():
         found = re.match(r"unknown-table: .*\(([0-9a-f]{32}) at", reason)
         assert found, reason
         table_id = bytes.fromhex(found[1])
-        assert not any(table_id in payload for payload in told), reason
+        assert not any(table_id in payload for payload in definitions), reason
         yield reason
 
 
@@ -191,12 +191,12 @@ def compare(
     schema.create(session, tables)
     session.execute(f"CREATE TABLE {keyspace}.visits (k int PRIMARY KEY, n counter) WITH cdc = true")
     seen: Counter[str] = Counter()
-    told = []
+    schema_changes = []
     for _ in range(rounds):
         done, refused = write(session, schema.statements(rng.randrange(1, 40)))
         session.execute(f"UPDATE {keyspace}.visits SET n = n + 1 WHERE k = {rng.randrange(3)}")
         seen.update(statements=done, refused=refused)
-        told += [schema.change(session) for _ in range(rng.choice([0, 1, 1, 2]))]
+        schema_changes += [schema.change(session) for _ in range(rng.choice([0, 1, 1, 2]))]
         if rng.random() < 0.3:
             captured.capture(rng.choice([1000, 20_000, 1 << 40]))
             seen["captures"] += 1
@@ -204,12 +204,12 @@ def compare(
     server.roll_segment(session)
     captured.capture(1 << 40)
     seen.update(schema.done)
-    story = "\n".join([f"seed {seed}", *told])
+    story = "\n".join([f"seed {seed}", *schema_changes])
     records = captured.records
     whole = is_whole(server.cdc_raw)
-    for unexplained in untold_tables(records):
+    for unexplained in undefined_tables(records):
         assert not whole, f"{unexplained}\n{story}"
-        seen["untold"] += 1
+        seen["undefined"] += 1
     assert records.filter(pc.equal(records["kind"], SCHEMA)).num_rows > tables
 
     folder = tmp_path / str(seed)
@@ -258,4 +258,4 @@ def test_many_schema_changes_on_many_tables_equal_the_source(
 ) -> None:
     seen = compare(cassandra_server, cassandra_session, random_keyspace, seed, 5, 60, tmp_path)
     assert seen["statements"] > 700
-    assert {"add", "drop", "add again", "rename", "truncate", "make anew"} <= set(seen)
+    assert {"add", "drop", "add again", "rename", "truncate", "re-create"} <= set(seen)

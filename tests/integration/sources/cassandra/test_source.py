@@ -149,8 +149,8 @@ def test_snapshot_and_log_merge_in_any_order_and_unresolved_keys_are_resolved(
         found = [part.take(np.random.default_rng(seed).permutation(len(part))) for part in found]
         merged = reconcile_cells(pa.concat_tables(found), int(time.time()))
         unresolved = set(merged.unresolved_keys.to_pylist())
-        doubtful = pc.is_in(merged.live["key"], pa.array(unresolved, pa.binary()))
-        assert set(_as_json(codec, merged.live.filter(pc.invert(doubtful)))) <= set(expected), table
+        is_unresolved = pc.is_in(merged.live["key"], pa.array(unresolved, pa.binary()))
+        assert set(_as_json(codec, merged.live.filter(pc.invert(is_unresolved)))) <= set(expected), table
         again = _contributions(
             codec, pa.Table.from_batches(source.read_keys(table, sorted(unresolved)), CHANGE_SCHEMA)
         )
@@ -164,7 +164,7 @@ def test_snapshot_and_log_merge_in_any_order_and_unresolved_keys_are_resolved(
                 "state": s.state,
             }
             for s in resolve(
-                merged.live.filter(doubtful),
+                merged.live.filter(is_unresolved),
                 merged.tombstones.filter(
                     pc.is_in(merged.tombstones["key"], pa.array(unresolved, pa.binary()))
                 ),

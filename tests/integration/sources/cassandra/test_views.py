@@ -159,8 +159,8 @@ def test_a_snapshot_of_a_view_and_later_changes_equal_it_and_so_do_its_keys_read
             live = reconcile_cells(reread, int(time.time())).live
             assert set(texts(codec, live)) <= set(expected)
         # Elements of lists have no paths in a SELECT: keys whose lists changed since are read again.
-        doubtful = pc.is_in(result.live["key"], value_set=result.unresolved_keys.cast(pa.binary()))
-        sure = texts(codec, result.live.filter(pc.invert(doubtful)))
+        is_unresolved = pc.is_in(result.live["key"], value_set=result.unresolved_keys.cast(pa.binary()))
+        sure = texts(codec, result.live.filter(pc.invert(is_unresolved)))
         assert set(sure) <= set(expected), name
         if not len(result.unresolved_keys):
             assert sure == expected, name
@@ -180,13 +180,13 @@ def test_a_view_is_counted_and_skipped_unless_it_is_named(
     def read(*tables: str) -> tuple[list[str], Counter[str], int]:
         """Return the captured tables, how many changes each has, and how many views' updates were counted."""
         source = build(tables)
-        passed_over: SkippedCounts = Counter()
+        skipped: SkippedCounts = Counter()
         plan = source.plan(None, source.head(), ReadLimit(1 << 40))
         read_with_skip_counts = source.reader().read_with_skip_counts  # type: ignore[attr-defined]
-        batches = [batch for part in plan.partitions for batch in read_with_skip_counts(part, passed_over)]
+        batches = [batch for part in plan.partitions for batch in read_with_skip_counts(part, skipped)]
         changes = pa.Table.from_batches(batches)
         of_tables = changes.filter(pc.equal(changes["kind"], CHANGE))["source_table"].to_pylist()
-        return source.tables(), Counter(of_tables), passed_over[cassandra_server.host_id, "view"]
+        return source.tables(), Counter(of_tables), skipped[cassandra_server.host_id, "view"]
 
     for patterns in (["{ks}\\..*"], ["{ks}\\.by_.*", "{ks}\\.base"]):
         tables, changes, counted = read(*patterns)
@@ -213,8 +213,8 @@ def test_a_named_view_that_cannot_be_captured_is_rejected_with_the_remedy(
         off.tables()
     with pytest.raises(ConfigurationError, match=r"p = 1"):
         build(["{ks}\\.of_one"]).tables()
-    told = {f.subject: f.level for f in off.check()}
-    assert told[f"{random_keyspace}.by_v"] == "error"
+    levels = {f.subject: f.level for f in off.check()}
+    assert levels[f"{random_keyspace}.by_v"] == "error"
     cassandra_session.execute(f"ALTER MATERIALIZED VIEW {random_keyspace}.by_v WITH cdc = true")
     assert build(["{ks}\\.base", "{ks}\\.by_v"]).tables() == [
         f"{random_keyspace}.base",
@@ -240,11 +240,11 @@ def test_a_row_that_moves_to_another_key_gives_a_deletion_and_an_insert(
     events = decoder.decode(changes).events.to_pylist()
 
     cells = [event["after"]["t"] for event in events]
-    told = [
+    published = [
         (event["op"], event["key"]["v"], text["value"], text["deletion_ts"])
         for event, text in zip(events, cells, strict=True)
     ]
-    assert sorted(told, key=repr) == [
+    assert sorted(published, key=repr) == [
         ("d", 7, None, 1000),
         ("d", 8, None, 3000),
         ("i", 7, "a", None),

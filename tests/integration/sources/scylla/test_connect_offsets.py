@@ -33,7 +33,7 @@ pytestmark = pytest.mark.integration
 def cluster(
     cassandra_session: Any, cassandra_server: CassandraServer, monkeypatch: pytest.MonkeyPatch
 ) -> Iterator[ImitatedScylla]:
-    """Changes of the last minute, 50 ms apart, in two generations of eight streams in four vnodes."""
+    """Changes of the last minute, every 50 ms, in two generations of eight streams in four vnodes."""
     keyspace = f"k{random.randrange(10**9)}"
     connection = {"conn_type": "cdc_scylla", "host": cassandra_server.host, "port": cassandra_server.port}
     monkeypatch.setenv("AIRFLOW_CONN_SCYLLA_SHOP", json.dumps(connection))

@@ -311,7 +311,7 @@ def test_a_change_that_is_not_whole_is_never_taken_in_part_nor_an_unknown_code_d
         captured.run()
 
 
-def test_a_generation_that_is_announced_late_is_read_from_its_begin(
+def test_a_generation_that_is_announced_late_is_read_from_its_start(
     cassandra_server: CassandraServer, cassandra_session: Any, keyspace: str
 ) -> None:
     cluster = imitated(cassandra_session, keyspace)

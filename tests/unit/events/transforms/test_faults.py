@@ -1,4 +1,4 @@
-"""Records that can't be made are set apart one by one, and all others are made as without them."""
+"""Records that can't be built are quarantined one by one, and all others are built as without them."""
 
 from __future__ import annotations
 

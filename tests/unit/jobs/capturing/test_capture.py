@@ -40,7 +40,7 @@ class Source:
 
 
 @pytest.mark.covers("DSX-AGT-05")
-def test_nodes_of_a_batch_that_cannot_be_committed_are_told(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_nodes_of_a_batch_that_cannot_be_committed_are_reported(monkeypatch: pytest.MonkeyPatch) -> None:
     class Node(Source):
         def plan(self, start: Any, head: Any, limit: ReadLimit) -> Plan:
             segments = {"a": SegmentCounts(waiting=2, taken=1), "b": SegmentCounts(waiting=1)}
@@ -115,7 +115,7 @@ class Frame:
 
 
 @pytest.mark.parametrize(
-    ("again", "commits", "told"),
+    ("again", "commits", "counts"),
     [
         (Frame(("quarantine", "UNKNOWN-SCHEMA", 3)), False, (0, 3)),
         (Frame(("quarantine", "UNKNOWN-SCHEMA", 2), ("quarantine", "LATE-TRUNCATE", 1)), True, (0, 3)),
@@ -126,8 +126,8 @@ class Frame:
         ),
     ],
 )
-def test_what_is_set_apart_for_another_reason_by_now_is_committed_so(
-    monkeypatch: pytest.MonkeyPatch, again: Frame, commits: bool, told: tuple[int, int]
+def test_records_quarantined_for_another_reason_than_before_are_committed(
+    monkeypatch: pytest.MonkeyPatch, again: Frame, commits: bool, counts: tuple[int, int]
 ) -> None:
     landed: list[Any] = []
     changes = SimpleNamespace(
@@ -139,5 +139,5 @@ def test_what_is_set_apart_for_another_reason_by_now_is_committed_so(
     context: Any = SimpleNamespace(changes=changes, connector=CONNECTOR)
     state = ChangesState(Head(None), 7, {})
     source: Any = Source()
-    assert stage.land_quarantined(context, source, state) == told
+    assert stage.land_quarantined(context, source, state) == counts
     assert landed == ([again] if commits else [])

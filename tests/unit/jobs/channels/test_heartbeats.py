@@ -70,7 +70,7 @@ class Setting:
         return sum(len(producer.sent) for producer in self.producers)
 
     def at(self, *moments: float) -> list[bool]:
-        """Ask for one at each of some moments, and tell which were sent."""
+        """Request one at each of some moments, and return which were sent."""
         found = []
         for self.now in moments:
             found.append(self.beats.beat())

@@ -1,4 +1,4 @@
-"""Rows of topics against rows of mirrors: what counts as equal, and what is told of what isn't."""
+"""Rows of topics against rows of mirrors: what counts as equal, and which differences are reported."""
 
 from __future__ import annotations
 
@@ -66,7 +66,7 @@ SCYLLA = {"type": "scylla"}
 
 
 @pytest.mark.parametrize(
-    ("source", "publish", "told"),
+    ("source", "publish", "message"),
     [
         ({"type": "cassandra"}, {"envelope": "cloudevents"}, "events of this form don't contain rows"),
         ({"type": "cassandra"}, {"key": "string"}, "topics in this form can't be compared"),
@@ -79,10 +79,10 @@ SCYLLA = {"type": "scylla"}
         (MONGODB, {"value": "bytes"}, "topics in this form can't be compared"),
     ],
 )
-def test_events_that_do_not_tell_rows_are_refused(
-    source: dict[str, Any], publish: dict[str, Any], told: str
+def test_events_that_do_not_contain_rows_are_refused(
+    source: dict[str, Any], publish: dict[str, Any], message: str
 ) -> None:
-    with pytest.raises(ConfigurationError, match=told):
+    with pytest.raises(ConfigurationError, match=message):
         require_comparable(connector(source, **publish))
     require_comparable(connector(VITESS))
 
@@ -93,14 +93,14 @@ def test_topics_are_named_as_publishing_does_unless_others_are_given() -> None:
     assert topics_of_table(mine, "shop.orders", {"topic_prefix": "debezium"}) == ["debezium.shop.orders"]
     assert topics_of_table(mine, "shop.orders", {"topics": {"shop.orders": ["x", "y"]}}) == ["x", "y"]
     assert topics_of_table(mine, "shop.orders", {"topics": {"shop.orders": "x"}}) == ["x"]
-    apart = connector(
+    without_prefix = connector(
         VITESS, topic_prefix="v", vitess={"topic_prefix": "own", "topic_prefix_excluded_tables": ["shop.a"]}
     )
-    assert topics_of_table(apart, "shop.a", {}) == ["v.shop.a"]
-    assert topics_of_table(apart, "shop.b", {}) == ["own.shop.b"]
+    assert topics_of_table(without_prefix, "shop.a", {}) == ["v.shop.a"]
+    assert topics_of_table(without_prefix, "shop.b", {}) == ["own.shop.b"]
 
 
-def test_the_other_side_is_written_without_what_stands_beside_rows() -> None:
+def test_the_other_side_is_written_with_rows_alone() -> None:
     plain = as_json(
         connector(MONGODB, schemas=True, transactions=True, skipped_operations=["r"], key="string")
     )

@@ -1,4 +1,4 @@
-"""Events of a recording of Cassandra are told alike in every form that topics have."""
+"""Events of a recording of Cassandra have the same contents in every form of topics."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ from tests.unit.jobs.events.cassandra.test_rows_again import RECORDING
 from tests.unit.jobs.events.lake_records import NOW_NS, cassandra
 from tests.unit.sources.debezium.registry_writers import Registered
 
-Told = dict[str, list[Mapping[str, Any]]]
+Contents = dict[str, list[Mapping[str, Any]]]
 
 
 class Registry(Registered):
@@ -46,13 +46,13 @@ def compared_cells(text: bytes, left_out: Collection[str]) -> dict[str, Any]:
 
 
 def nests(schema: TableSchema) -> bool:
-    """Tell whether a table has collections in collections, which Protobuf doesn't know."""
+    """Return whether a table has collections in collections, which Protobuf doesn't know."""
     inner = [kind for column in schema.columns for kind in column.type.parameters]
     return any(kind.name in ("list", "set", "map", "vector") for kind in inner)
 
 
-def told(**publish: Any) -> Told:
-    """Tell what the events of the recording say, by topic."""
+def contents(**publish: Any) -> Contents:
+    """Return the contents of the recording's events, by topic."""
     registry = Registry()
     if publish.get("value", "json") != "json":
         publish["registry"] = {"url": "http://registry:8081"}
@@ -66,7 +66,7 @@ def told(**publish: Any) -> Told:
     wanted = EventRequest(0, captured.through, NOW_NS, by_batch=True, registrar=registry)
     made = list(captured.build(rows.between(0, captured.through), wanted, SkippedRecords(strict=True)))
     records = pa.Table.from_batches([one.records for one in made])
-    found: Told = {}
+    found: Contents = {}
     for topic in pc.unique(records["topic"]).to_pylist():
         own = records.filter(pc.equal(records["topic"], topic)).combine_chunks()
         count = own.num_rows
@@ -90,21 +90,23 @@ def told(**publish: Any) -> Told:
 
 
 @pytest.fixture(scope="module")
-def as_json() -> Told:
-    return told()
+def as_json() -> Contents:
+    return contents()
 
 
-def test_the_recording_has_all_kinds_of_events(as_json: Told) -> None:
+def test_the_recording_has_all_kinds_of_events(as_json: Contents) -> None:
     assert {row["what"] for rows in as_json.values() for row in rows} >= {0, 1, 2, 3, 4}
 
 
 @pytest.mark.parametrize("converter", ["avro", "protobuf", "json_schema"])
-def test_events_have_the_same_contents_in_every_format_with_a_registry(as_json: Told, converter: str) -> None:
-    found = told(key=converter, value=converter)
+def test_events_have_the_same_contents_in_every_format_with_a_registry(
+    as_json: Contents, converter: str
+) -> None:
+    found = contents(key=converter, value=converter)
     assert set(found) == set(as_json)
     for topic, rows in as_json.items():
         assert found[topic] == rows, topic
 
 
-def test_events_have_the_same_contents_with_schemas(as_json: Told) -> None:
-    assert told(schemas=True) == as_json
+def test_events_have_the_same_contents_with_schemas(as_json: Contents) -> None:
+    assert contents(schemas=True) == as_json

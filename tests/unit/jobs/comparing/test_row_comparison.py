@@ -1,4 +1,4 @@
-"""Rows as a topic's events tell them: what counts, what is gone, and what can't be known."""
+"""Rows built from a topic's events: what counts, what is deleted, and what can't be compared."""
 
 from __future__ import annotations
 
@@ -90,7 +90,7 @@ def test_a_deletion_takes_what_is_not_later_and_wins_ties() -> None:
     assert counts(topic[:1], []) == (0, 1, 0, 0, 0, 0), "its delete is lost"
 
 
-def test_a_deletion_of_a_partition_takes_its_rows_and_statics_alone() -> None:
+def test_a_deletion_of_a_partition_takes_its_rows_and_static_columns_alone() -> None:
     static = row(None)
     topic = [
         event("i", row(1), 10, a=cell(1)),
@@ -102,14 +102,14 @@ def test_a_deletion_of_a_partition_takes_its_rows_and_statics_alone() -> None:
     assert counts(topic, [mirrored(row(2), a=1), mirrored(row(1, 2), a=1)]) == (2, 0, 0, 0, 0, 0)
 
 
-def test_statics_are_compared_where_they_are_told_and_not_in_rows() -> None:
+def test_static_columns_are_compared_in_events_of_their_own_and_not_in_rows() -> None:
     topic = [event("i", row(), 10, a=cell(1)), event("u", row(None), 10, s=cell("x"))]
     mirror = [mirrored(row(), a=1, s="other"), mirrored(row(None), s="x")]
     assert counts(topic, mirror) == (2, 0, 0, 0, 0, 0)
     assert counts(topic, [mirror[0], mirrored(row(None), s="y")]) == (1, 0, 0, 1, 0, 0)
 
 
-def test_a_row_told_before_a_deletion_of_a_range_is_not_compared() -> None:
+def test_a_row_sent_before_a_deletion_of_a_range_is_not_compared() -> None:
     topic = [
         event("i", row(1), 10, a=cell(1)),
         event("r", row(None), 20),
@@ -120,7 +120,7 @@ def test_a_row_told_before_a_deletion_of_a_range_is_not_compared() -> None:
 
 
 @pytest.mark.parametrize("first", [0, 1])
-def test_a_row_told_at_the_time_of_a_deletion_of_a_range_is_not_compared(first: int) -> None:
+def test_a_row_sent_at_the_time_of_a_deletion_of_a_range_is_not_compared(first: int) -> None:
     topic = [event("r", row(None), 10), event("i", row(1), 10, a=cell(1))]
     assert counts([topic[first], topic[1 - first]], []) == (0, 0, 0, 0, 0, 1)
 
@@ -129,13 +129,13 @@ def test_rows_whose_columns_are_all_left_out_are_not_compared() -> None:
     assert counts([(row(1), {})], [(row(1), {})], form=WHOLE) == (0, 0, 0, 0, 0, 1)
 
 
-def test_what_the_topic_does_not_tell_is_not_taken_for_equal() -> None:
+def test_values_that_are_missing_in_the_topic_are_not_taken_for_equal() -> None:
     topic = [event("u", row(), 10, a=cell(1))]
     assert counts(topic, [mirrored(row(), a=1, b=2)]) == (0, 0, 0, 0, 1, 0)
     assert counts(topic, [mirrored(row(), a=2, b=2)]) == (0, 0, 0, 1, 0, 0)
 
 
-def test_columns_that_are_told_in_part_are_not_compared() -> None:
+def test_columns_that_are_sent_in_part_are_not_compared() -> None:
     topic = [event("i", row(), 10, a=cell(1), tags=cell(["x"]))]
     assert counts(topic, [mirrored(row(), a=1, tags=["x", "y"])]) == (1, 0, 0, 0, 0, 0)
     alone = [event("u", row(), 10, tags=cell(["x"]))]
@@ -179,7 +179,7 @@ def test_changes_of_scylla_of_one_time_count_by_their_places() -> None:
     assert counts(topic[:3], [mirrored(row(), a=1)], form=SCYLLA) == (0, 0, 1, 0, 0, 0)
 
 
-def test_the_last_whole_row_counts_and_nothing_in_it_is_untold() -> None:
+def test_the_last_whole_row_counts_with_all_of_its_columns() -> None:
     topic: list[Event] = [
         (row(1), {"a": 1, "b": 2, "s": None}),
         (row(1), {"a": 3, "b": None, "s": "stale"}),
@@ -199,17 +199,17 @@ def test_nothing_on_both_sides_is_equal_to_nothing() -> None:
 
 
 @pytest.mark.parametrize(("key", "value"), [(None, {"op": "i"}), (row(), {"op": "x"}), (row(), {"a": 1})])
-def test_an_event_that_tells_no_row_is_an_error(key: Any, value: Any) -> None:
+def test_an_event_without_a_row_is_an_error(key: Any, value: Any) -> None:
     with pytest.raises(CorruptInput):
         compared([(key, value)], [])
 
 
 def test_rows_as_merges_left_them_are_ordered_by_the_topic_alone() -> None:
     gone = event("d", row(None), 9, v=cell(None, 9), s=cell(None, 9))
-    told = [event("i", row(), 8, v=cell(1)), event("u", row(None), 8, s=cell(1)), gone]
+    topic = [event("i", row(), 8, v=cell(1)), event("u", row(None), 8, s=cell(1)), gone]
     mirror = [event("i", row(), 0, v=cell(2))]
-    # Written before the deletion of its partition was told, perhaps to another partition of the topic.
-    anew = [event("i", row(), 5, v=cell(2)), *told[1:]]
-    assert counts([*told, event("u", row(), 7, v=cell(2))], mirror, MERGED) == (1, 0, 0, 0, 0, 0)
-    assert counts(anew, mirror, MERGED) == (1, 0, 0, 0, 0, 0)
-    assert counts(told, mirror, MERGED) == (0, 0, 0, 1, 0, 0)
+    # Written before the event of its partition's deletion, perhaps to another partition of the topic.
+    rewritten = [event("i", row(), 5, v=cell(2)), *topic[1:]]
+    assert counts([*topic, event("u", row(), 7, v=cell(2))], mirror, MERGED) == (1, 0, 0, 0, 0, 0)
+    assert counts(rewritten, mirror, MERGED) == (1, 0, 0, 0, 0, 0)
+    assert counts(topic, mirror, MERGED) == (0, 0, 0, 1, 0, 0)

@@ -68,7 +68,7 @@ def test_a_row_is_compared_under_the_shard_that_it_came_from(
     assert tuple(compared(source, mirror).values()) == expected
 
 
-def test_differences_are_told_by_the_row() -> None:
+def test_differences_are_reported_by_row() -> None:
     batches = _WithFamilies(CODEC.families)(iter([frame([("-40", 1, 7)], [("-80", 1, 9)])]))
     (outcome,) = list(_Compare(COLUMNS)(batches))
     (sample,) = outcome.column("samples")[0].as_py()

@@ -37,7 +37,7 @@ class LakeRecords:
 
     Args:
         connector: The declaration.
-        rows: Table of ``TABLE_SCHEMA``, in the order in which events are told.
+        rows: Table of ``TABLE_SCHEMA``, in the order in which events are sent.
         build: Builds events.
         partition_by: Per record, what is the same for all of a row of the source.
     """

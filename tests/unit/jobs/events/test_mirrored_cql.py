@@ -1,4 +1,4 @@
-"""Rows of mirrors of ScyllaDB as the events of a snapshot: live rows, statics alone, nothing that expired."""
+"""Rows of mirrors of ScyllaDB as events of a snapshot: live rows, static columns, nothing that expired."""
 
 from __future__ import annotations
 
@@ -85,8 +85,8 @@ def test_comparisons_read_their_events(advanced: bool) -> None:
     connector, codec, events = mirrored(**publish)
     keys, values = (pa.array([event[name] for event in events], pa.binary()) for name in ("key", "value"))
     form = row_form(connector, codec.schema)
-    told = reported_by(keys, values, np.arange(len(keys)), form, of_mirror=True).to_pylist()
-    assert sorted((row["static"], json.loads(row["key"])["shop"]) for row in told) == [
+    reported = reported_by(keys, values, np.arange(len(keys)), form, of_mirror=True).to_pylist()
+    assert sorted((row["static"], json.loads(row["key"])["shop"]) for row in reported) == [
         (False, 7),
         (False, 7),
         (True, 7),

@@ -95,7 +95,7 @@ def test_each_event_names_the_node_that_logged_it_where_readers_of_keys_and_valu
     bare = printed(folder=two_nodes, **{**publish, "cassandra": choices})
 
     nodes = Counter(json.loads(dict(event["headers"])["cdc.node"]) for event in events)
-    if publish.get("envelope") == "datastax":  # a copy is told once, as the first node had it
+    if publish.get("envelope") == "datastax":  # a replica duplicate is sent once, as the first node had it
         assert nodes == {NODES[0]: len(events)}
     else:
         assert set(nodes) == set(NODES)

@@ -100,7 +100,7 @@ def test_transforms_of_properties_come_after_those_of_mongodb(tmp_path: Path) ->
 
 
 @pytest.mark.parametrize(
-    ("more", "told"),
+    ("more", "message"),
     [
         (
             {
@@ -116,9 +116,9 @@ def test_transforms_of_properties_come_after_those_of_mongodb(tmp_path: Path) ->
         ),
     ],
 )
-def test_transforms_of_mongodb_stand_first_and_have_no_predicate(more: dict[str, str], told: str) -> None:
+def test_transforms_of_mongodb_stand_first_and_have_no_predicate(more: dict[str, str], message: str) -> None:
     unwrap = "io.debezium.connector.mongodb.transforms.ExtractNewDocumentState"
-    with pytest.raises(ConfigurationError, match=told):
+    with pytest.raises(ConfigurationError, match=message):
         from_debezium({**imported("mongodb"), "transforms.rows.type": unwrap, **more})
 
 
@@ -158,7 +158,7 @@ def test_every_source_takes_transforms_with_predicates_over(kind: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("properties", "told"),
+    ("properties", "message"),
     [
         ({"type": "io.debezium.transforms.Filter"}, "type: filter or route"),
         ({"type": "io.debezium.transforms.ContentBasedRouter"}, "type: filter or route"),
@@ -175,9 +175,9 @@ def test_every_source_takes_transforms_with_predicates_over(kind: str) -> None:
         ({"type": f"{CONNECT}Filter", "replace.null.with.default": "false"}, "is written as the default"),
     ],
 )
-def test_what_can_not_be_followed_is_told(properties: dict[str, str], told: str) -> None:
+def test_properties_that_can_not_be_imported_are_refused(properties: dict[str, str], message: str) -> None:
     own = {f"transforms.t.{name}": value for name, value in properties.items()}
-    with pytest.raises(ConfigurationError, match=told):
+    with pytest.raises(ConfigurationError, match=message):
         from_debezium({**imported("vitess"), "transforms": "t", **own})
 
 

@@ -38,9 +38,11 @@ class Source:
         return self.memory
 
 
-def taken(monkeypatch: pytest.MonkeyPatch, source: Source, pending: Pending, apart: int = 0) -> list[Any]:
+def taken(
+    monkeypatch: pytest.MonkeyPatch, source: Source, pending: Pending, quarantined: int = 0
+) -> list[Any]:
     """Return the tables that a merge takes, each with whether it decodes its quarantine again."""
-    counts = {"s.t": apart} if apart else {}
+    counts = {"s.t": quarantined} if quarantined else {}
     quarantine = SimpleNamespace(counts=lambda: counts, release=lambda tables, before_us: None)
     monkeypatch.setattr(Quarantine, "of", lambda context: quarantine)
     monkeypatch.setattr(stage, "pending_by_table", lambda changes, merged, through: {"s.t": pending})
@@ -71,16 +73,16 @@ def taken(monkeypatch: pytest.MonkeyPatch, source: Source, pending: Pending, apa
 
 
 def test_a_mirror_follows_its_tables_definition_also_without_changes(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A column was dropped, or the table made anew and nothing written to it since."""
+    """A column was dropped, or the table re-created and nothing written to it since."""
     assert taken(monkeypatch, Source({"v": 1}), Pending()) == []
     assert taken(monkeypatch, Source({"v": 2}), Pending()) == [("s.t", False)]
 
 
-def test_what_was_set_apart_is_decoded_again_by_another_definition_only(
+def test_quarantined_records_are_decoded_again_by_another_definition_only(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    assert taken(monkeypatch, Source({"v": 1}), Pending(), apart=3) == []
-    assert taken(monkeypatch, Source({"v": 2}), Pending(), apart=3) == [("s.t", True)]
+    assert taken(monkeypatch, Source({"v": 1}), Pending(), quarantined=3) == []
+    assert taken(monkeypatch, Source({"v": 2}), Pending(), quarantined=3) == [("s.t", True)]
 
 
 class Lake:
@@ -108,7 +110,7 @@ class Lake:
         )
 
     def spoil(self) -> Exception | None:
-        """Return what keeps a pass over several tables from being made."""
+        """Return what prevents a merge of several tables in one pass."""
         return None
 
     def step(self, name: str, table: str) -> None:
@@ -134,7 +136,7 @@ class Lake:
         return [TableResult(d.table, rows_written=1, unresolved_keys=1) for d in dirty]
 
     def read_again(self, context: Any, tables: list[str]) -> dict[str, int]:
-        self.step("doubt", tables[0])
+        self.step("unresolved", tables[0])
         return {}
 
     def release(self, tables: list[str], before_us: int) -> None:
@@ -147,7 +149,7 @@ class Lake:
         ("state", [["s.a"]], ["s.a"]),
         ("prepare", [["s.a"]], ["s.a"]),
         ("merge", [["s.a", "s.b"], ["s.a"], ["s.b"]], ["s.a"]),
-        ("doubt", [["s.a", "s.b"]], ["s.a", "s.b"]),
+        ("unresolved", [["s.a", "s.b"]], ["s.a", "s.b"]),
     ],
 )
 def test_one_table_that_fails_stops_no_other(
@@ -162,7 +164,7 @@ def test_one_table_that_fails_stops_no_other(
         "CONFIGURATION",
         str(ConfigurationError("no", remedy="yes")),
     )
-    assert bad.rows_written == (1 if where == "doubt" else 0)
+    assert bad.rows_written == (1 if where == "unresolved" else 0)
     assert lake.merged == merged
     assert lake.released == released
 
@@ -173,10 +175,10 @@ def test_one_table_that_fails_stops_no_other(
         ("state", "s.a", []),
         ("prepare", "s.a", []),
         ("merge", "s.a", [["s.a", "s.b"]]),
-        ("doubt", "s.a", [["s.a", "s.b"]]),
+        ("unresolved", "s.a", [["s.a", "s.b"]]),
     ],
 )
-def test_a_lake_that_is_away_is_told_once_and_no_further_table_is_tried(
+def test_an_unreachable_lake_is_reported_once_and_no_further_table_is_tried(
     monkeypatch: pytest.MonkeyPatch, where: str, table: str, merged: list[list[str]]
 ) -> None:
     away = RuntimeError(
@@ -206,7 +208,7 @@ def test_a_lake_that_goes_away_between_two_tables_keeps_what_was_merged(
 
 
 def test_a_merge_commits_on_the_state_that_it_was_planned_from(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Fences, memory and doubts come from it: on a later one, what another merge added would be lost."""
+    """Fences, memory and unresolved keys come from it: a later one would lose what another merge added."""
     bases: list[Head] = []
 
     def commit(base: Head, **others: Any) -> Head:
@@ -231,11 +233,11 @@ def test_a_merge_commits_on_the_state_that_it_was_planned_from(monkeypatch: pyte
     assert bases == [STATE.head]
 
 
-def test_statics_of_a_later_merge_that_is_not_done_yet_are_not_replaced() -> None:
+def test_static_columns_of_a_later_merge_that_is_not_done_yet_are_not_replaced() -> None:
     """It has committed them already, and is about to commit its mirror."""
-    statics = StaticColumnsState(Head("1"), merged_through=5)
+    static_columns = StaticColumnsState(Head("1"), merged_through=5)
     plan = lake_merge.MergePlan(
-        base=replace(STATE, static_columns=statics),
+        base=replace(STATE, static_columns=static_columns),
         through=4,
         fences=(),
         memory={},

@@ -1,4 +1,4 @@
-"""What a second reading of keys in doubt leaves in the changes table."""
+"""What reading unresolved keys again leaves in the changes table."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from airflow_cdc_provider.jobs.merging.unresolved_keys import _portions, _positi
 
 
 def test_settlements_are_of_the_table_that_was_read() -> None:
-    """Without its id they would count for one of the same name that is made anew before they are merged."""
+    """Without its id they would count for one of the same name that is re-created before they are merged."""
     nothing = pa.RecordBatch.from_pylist([], CHANGE_SCHEMA)
     row = {"origin": "node", "position": b"\x01", "schema_id": "ab" * 16}
     reading = pa.RecordBatch.from_pylist([row], CHANGE_SCHEMA)

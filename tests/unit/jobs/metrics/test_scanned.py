@@ -1,4 +1,4 @@
-"""Rows of a snapshot are told while tasks read them, and what is read twice counts once."""
+"""Rows of a snapshot are counted while tasks read them, and what is read twice counts once."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from airflow_cdc_provider.jobs.metrics import scanned as module
 from airflow_cdc_provider.jobs.metrics.scanned import REFRESH_ROWS, Counted, ScannedRows, Tally
 
 
-def told(path: Path) -> list[tuple[str, int]]:
+def reported(path: Path) -> list[tuple[str, int]]:
     lines = [json.loads(line) for line in path.read_text().splitlines()] if path.exists() else []
     return [(line["table"], line["rows"]) for line in lines]
 
@@ -32,17 +32,17 @@ def path(tmp_path: Path) -> Path:
 
 
 @pytest.mark.parametrize("page", [1, 700, 5000, 9999, 10_000])
-def test_a_table_is_told_at_least_every_10_000_rows_and_at_its_end(path: Path, page: int) -> None:
+def test_a_table_is_reported_at_least_every_10_000_rows_and_at_its_end(path: Path, page: int) -> None:
     tally = Tally(path)
     for rows in range(page, 45_001, page):
         tally.add(1, 0, 0, "k.a", rows)
-        assert rows - max([n for _, n in told(path)] or [0]) <= REFRESH_ROWS, "never further behind"
+        assert rows - max([n for _, n in reported(path)] or [0]) <= REFRESH_ROWS, "never further behind"
     tally.end(1, 0, 0)
     tally.settle(1, ["k.a", "k.empty"])
-    numbers = [rows for table, rows in told(path) if table == "k.a"]
+    numbers = [rows for table, rows in reported(path) if table == "k.a"]
     assert numbers[-1] == 45_000 // page * page
     assert all(b - a <= REFRESH_ROWS for a, b in zip([0, *numbers], numbers, strict=False))
-    assert ("k.empty", 0) in told(path)
+    assert ("k.empty", 0) in reported(path)
     assert len(numbers) < 12, "no line for each page"
 
 
@@ -76,7 +76,7 @@ def test_a_straggler_of_a_commit_that_is_made_does_not_count() -> None:
     assert tally.rows() == {"k.a": 4000}
 
 
-def test_a_file_that_can_not_be_written_stops_the_telling_alone(tmp_path: Path) -> None:
+def test_a_file_that_can_not_be_written_stops_reporting_alone(tmp_path: Path) -> None:
     tally = Tally(tmp_path / "nowhere" / "rows.jsonl")
     tally.add(1, 0, 0, "k.a", 20_000)
     tally.settle(1, ["k.a"])
@@ -119,7 +119,7 @@ def read(reader: Any, *parts: Any) -> int:
     return sum(batch.num_rows for batch in again.read_sequentially(parts))
 
 
-def test_tasks_tell_the_driver_while_they_read(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_tasks_report_to_the_driver_while_they_read(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     tasks = count()
     monkeypatch.setattr(module, "_task", lambda: (next(tasks), 0))
     with scanned(path) as rows:
@@ -131,7 +131,7 @@ def test_tasks_tell_the_driver_while_they_read(path: Path, monkeypatch: pytest.M
         while rows.tally.rows() != {"k.a": 10_000}:
             assert time.monotonic() < deadline
             time.sleep(0.01)
-        assert told(path) == [("k.a", 10_000)], "before the task has ended"
+        assert reported(path) == [("k.a", 10_000)], "before the task has ended"
         assert sum(batch.num_rows for batch in running) == 3
         assert rows.tally.rows() == {"k.a": 10_000, "k.b": 3}, "all of it, once a task has ended"
         with ThreadPoolExecutor(4) as pool:
@@ -139,11 +139,11 @@ def test_tasks_tell_the_driver_while_they_read(path: Path, monkeypatch: pytest.M
         assert rows.tally.rows()["k.c"] == 360
 
 
-def test_a_page_with_more_rows_is_told_of_piece_by_piece(path: Path) -> None:
+def test_a_page_with_more_rows_is_reported_piece_by_piece(path: Path) -> None:
     with scanned(path, LOCAL) as rows:
         assert read(rows.counted(pages, 1), ("k.a", 2, 25_000)) == 50_000
         rows.tally.settle(1, ["k.a"])
-    numbers = [rows for _, rows in told(path)]
+    numbers = [rows for _, rows in reported(path)]
     assert numbers[-1] == 50_000
     assert all(after - before <= REFRESH_ROWS for before, after in zip([0, *numbers], numbers, strict=False))
 
@@ -166,13 +166,13 @@ def test_what_a_failed_attempt_read_is_not_counted_twice(monkeypatch: pytest.Mon
         assert {table: n for table, n in rows.tally.rows().items() if n} == {"k.a": 200, "k.b": 50}
 
 
-def test_nobody_without_the_token_is_heard_and_noise_does_no_harm() -> None:
+def test_messages_without_the_token_are_ignored_and_noise_does_no_harm() -> None:
     with scanned(None) as rows:
-        told_to = cast(Counted, rows.counted(pages, 1)).address
-        wrong = Counted(pages, told_to, "0" * 32, 1)
+        address = cast(Counted, rows.counted(pages, 1)).address
+        wrong = Counted(pages, address, "0" * 32, 1)
         assert read(wrong, ("k.a", 4, 100)) == 400
         for noise in (b"\n", b"{}\n", b'["x"]\n', b"\xff" * 9000, b""):
-            with socket.create_connection(told_to, 5) as sender:
+            with socket.create_connection(address, 5) as sender:
                 sender.sendall(noise)
         assert read(rows.counted(pages, 1), ("k.b", 1, 5)) == 5
         assert rows.tally.rows() == {"k.b": 5}

@@ -1,4 +1,4 @@
-"""What a capture tells of each node's segments: from the first look at them until they are removed."""
+"""Metrics of each node's segments: from when a capture first lists them until they are removed."""
 
 from __future__ import annotations
 

@@ -388,7 +388,7 @@ def test_converters_that_are_wrong_are_refused(more: dict[str, Any], message: st
         converted(**more)
 
 
-def test_a_converter_that_loses_values_is_told() -> None:
+def test_a_converter_that_loses_values_is_reported() -> None:
     skipped = SkippedRecords(strict=False)
     converter = {"type": f"{__name__}:shorter", "columns": ".*c_int"}
     printed(skipped, cassandra={"converters": {"short": converter}})

@@ -50,10 +50,10 @@ def by_table(events: list[dict[str, Any]]) -> dict[str, list[dict[str, Any]]]:
     return tables
 
 
-def told() -> dict[str, list[dict[str, Any]]]:
+def converted() -> dict[str, list[dict[str, Any]]]:
     """Return what DataStax's converters make of the rows that a SELECT gives after each statement."""
     tables = defaultdict(list)
-    with gzip.open(FOLDER / "told.jsonl.gz", "rt") as lines:
+    with gzip.open(FOLDER / "converted.jsonl.gz", "rt") as lines:
         for line in lines:
             event = json.loads(line)
             tables[event["table"]].append(event)
@@ -64,7 +64,7 @@ def told() -> dict[str, list[dict[str, Any]]]:
 
 
 def without_removed(table: str, events: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    """Leave out what DataStax doesn't tell: each row that a deletion of a range or partition took."""
+    """Leave out what DataStax doesn't send: each row that a deletion of a range or partition took."""
     removed = {"shop_e.clustered": (8, 9, 10), "shop_f.stat": (7,)}.get(table, ())
     assert all(events[place]["value"] is None for place in removed)
     return [event for place, event in enumerate(events) if place not in removed]
@@ -94,7 +94,7 @@ def plain(schema: Any) -> Any:
 @pytest.mark.covers("CAS-TYPE-26", "DSX-EVT-06", "DSX-EVT-07", "DSX-EVT-09", "DSX-CON-06")
 def test_avro_equals_that_of_datastaxs_own_converters() -> None:
     ours = by_table(printed(key="avro", value="avro", schemas=True))
-    theirs = told()
+    theirs = converted()
     assert set(ours) == set(theirs)
     compared = same_bytes = 0
     for table, events in ours.items():
@@ -115,7 +115,7 @@ def test_avro_equals_that_of_datastaxs_own_converters() -> None:
 
 @pytest.mark.covers("DSX-CON-05", "DSX-EVT-06", "DSX-EVT-07", "DSX-EVT-09")
 def test_json_equals_that_of_datastaxs_own_converters() -> None:
-    ours, theirs = by_table(printed()), told()
+    ours, theirs = by_table(printed()), converted()
     compared = 0
     for table, events in ours.items():
         for event, other in zip(without_removed(table, events), theirs[table], strict=True):
@@ -137,12 +137,15 @@ def test_json_equals_that_of_datastaxs_own_converters() -> None:
 def test_json_alone_holds_the_key_in_the_value() -> None:
     pairs = zip(printed(), printed(cassandra={"key_in_value": True}), strict=True)
     rows = 0
-    for apart, together in pairs:
-        assert together["key"] == apart["key"]
-        if apart["value"] is None:
+    for separate, together in pairs:
+        assert together["key"] == separate["key"]
+        if separate["value"] is None:
             assert together["value"] == "{}"
-        elif None not in json.loads(apart["key"]).values():
-            assert json.loads(together["value"]) == {**json.loads(apart["key"]), **json.loads(apart["value"])}
+        elif None not in json.loads(separate["key"]).values():
+            assert json.loads(together["value"]) == {
+                **json.loads(separate["key"]),
+                **json.loads(separate["value"]),
+            }
             rows += 1
     assert rows > 25
 
@@ -206,7 +209,7 @@ def test_a_row_whose_time_is_over_is_gone() -> None:
 
 @pytest.mark.covers("DSX-EVT-07")
 def test_the_last_event_of_each_row_is_the_row_that_stays() -> None:
-    """On a recording of random writes whose final rows a SELECT has told."""
+    """On a recording of random writes whose final rows a SELECT returned."""
     folder = FOLDER.parent / "A" / "v7-plain"
     connector = Connector.from_dict({"name": "p", "source": {"type": "cassandra"}})
     read_at = json.loads((folder / "rows" / "_index.json").read_text())["read_at_s"]
@@ -262,13 +265,13 @@ def test_a_write_that_several_nodes_logged_is_one_event(tmp_path: Path) -> None:
     assert by_table(several) == by_table(one)
     assert skipped.by_kind["replica duplicate"] >= len(one) // 2 > 20
     cells = Connector.from_dict({"name": "p", "source": {"type": "cassandra"}})
-    told = [
+    events = [
         json.loads(line)
         for chunk in event_lines(cells, recording, SkippedRecords(strict=True))
         for line in text_of(chunk).splitlines()
     ]
-    assert len(told) == 2 * len({(e["topic"], e["key"], e["value"]) for e in told}), (
-        "Debezium tells each copy"
+    assert len(events) == 2 * len({(e["topic"], e["key"], e["value"]) for e in events}), (
+        "Debezium sends each replica duplicate"
     )
 
 

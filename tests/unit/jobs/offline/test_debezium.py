@@ -60,12 +60,12 @@ def theirs(mode: str) -> list[str]:
         return [without_variables(line.rstrip("\n")) for line in lines]
 
 
-def without_statics(events: list[str]) -> list[str]:
+def without_static_columns(events: list[str]) -> list[str]:
     """Leave out events of static columns, which Debezium doesn't have."""
     return [event for event in events if '"c1":null,"c2":null,"v":null,"w":null,"st":{' not in event]
 
 
-def told_removal(event: str) -> str:
+def shown_as_added(event: str) -> str:
     """Change the one event where Debezium shows an element removed from a set as added."""
     if '"s":{"value":["x"],"deletion_ts":null' not in event or '"l":null,"m":null' not in event:
         return event
@@ -76,14 +76,14 @@ def told_removal(event: str) -> str:
 
 @pytest.mark.covers("CAS-D3X-07", "CAS-CFG-27", "CAS-EVT-17")
 def test_numbers_as_text_and_tombstones_equal_debeziums_byte_for_byte() -> None:
-    wanted = [told_removal(event) for event in theirs("string")]
-    assert without_statics(ours("string")) == wanted
+    wanted = [shown_as_added(event) for event in theirs("string")]
+    assert without_static_columns(ours("string")) == wanted
     assert sum(event.endswith('"value":null}') for event in wanted) == 5
 
 
 @pytest.mark.covers("CAS-CFG-28", "CAS-D3X-11")
 def test_columns_left_out_and_topics_equal_debeziums_byte_for_byte() -> None:
-    assert without_statics(ours("exclude")) == [told_removal(event) for event in theirs("exclude")]
+    assert without_static_columns(ours("exclude")) == [shown_as_added(event) for event in theirs("exclude")]
 
 
 @pytest.mark.covers("CAS-D3X-07")
@@ -96,10 +96,10 @@ def test_precise_numbers_equal_debeziums_but_may_be_null() -> None:
         return event
 
     failed = 0
-    for event, other in zip(without_statics(ours("precise")), theirs("precise"), strict=True):
+    for event, other in zip(without_static_columns(ours("precise")), theirs("precise"), strict=True):
         if '"error":' in other:
             failed += 1
             assert "Invalid value: null used for required field" in other
         else:
-            assert required(event) == told_removal(other)
+            assert required(event) == shown_as_added(other)
     assert failed == 3

@@ -1,7 +1,7 @@
 """Every form of commit log that releases 3.11 to 5.0 write, recorded: its rows are those of SELECT JSON.
 
 tests/fixtures/cassandra/B has one small recording per form, made by tools/record_commit_log.py with the same
-statements: collections, statics, range deletes, TTLs, ties, TRUNCATE, dropped columns, LWT, counters.
+statements: collections, static columns, range deletes, TTLs, ties, TRUNCATE, dropped columns, LWT, counters.
 """
 
 from __future__ import annotations
@@ -194,7 +194,7 @@ def source(form: str, cdc_raw: Path, **advanced: Any) -> CassandraSource:
 
 
 def capture(made: CassandraSource, start: Offset | None = None) -> tuple[list[bytes], Offset, list[str]]:
-    """Read up to the head: positions of changes, the offset, and what was set apart."""
+    """Read up to the head: positions of changes, the offset, and reasons of quarantined records."""
     plan = made.plan(start, made.head(), ReadLimit())
     assert plan.at_head
     rows = [

@@ -34,7 +34,7 @@ def record_of(batch: int, number: int, topic: str = "t") -> dict[str, object]:
 
 @dataclass
 class Broker:
-    """Keeps what was committed; fails and refuses as it is told.
+    """Keeps what was committed; fails and rejects as its arguments say.
 
     Args:
         committed: Values of records, in order.
@@ -129,12 +129,12 @@ def test_runs_that_end_anywhere_publish_each_record_once_together(
     while broker.position.batch <= THROUGH:
         clock += 1
         left = stops.pop() if stops else 100
-        begun = broker.asked
+        asked = broker.asked
         run = publisher(
             broker,
             Maker(pieces),
             at_once,
-            stopping=lambda begun=begun, left=left: broker.asked > begun + left,
+            stopping=lambda asked=asked, left=left: broker.asked > asked + left,
         )
         assert clock < 100
         try:
@@ -144,7 +144,7 @@ def test_runs_that_end_anywhere_publish_each_record_once_together(
     assert broker.committed == EVERYTHING
 
 
-def test_the_rest_of_a_batch_is_made_as_it_was_begun() -> None:
+def test_the_rest_of_a_batch_is_built_with_the_batchs_own_state() -> None:
     broker = Broker(fails_at=frozenset({2}))
     maker = Maker()
     with pytest.raises(BrokersUnavailable):
@@ -156,7 +156,7 @@ def test_the_rest_of_a_batch_is_made_as_it_was_begun() -> None:
         (0, 1, True),
         (1, 2, True),
     ]
-    assert maker.asked[-1].state == "1:7", "what the makers of events knew goes on with the position"
+    assert maker.asked[-1].state == "1:7", "the state of event builders is kept with the position"
     assert broker.committed == EVERYTHING
 
 
@@ -167,25 +167,25 @@ def test_a_batch_that_became_shorter_ends_it() -> None:
     assert not broker.committed
 
 
-def test_refused_records_end_it_unless_they_are_set_apart() -> None:
+def test_rejected_records_end_the_run_unless_they_become_dead_letters() -> None:
     forbidden = frozenset({"1/3", "5/0", "5/11", "6/2"})
     with pytest.raises(RecordsRejected, match="topic t rejects records: found MSG_SIZE_TOO_LARGE"):
         publisher(Broker(forbidden=forbidden), Maker()).publish(THROUGH, now_ns=1)
     broker = Broker(forbidden=forbidden)
-    apart: list[tuple[int, list[int], list[str]]] = []
+    dead_letters: list[tuple[int, list[int], list[str]]] = []
 
     def keep(records: pa.Table, numbers: np.ndarray, batch: int, reason: str) -> None:
         assert reason == "MSG_SIZE_TOO_LARGE"
-        apart.append((batch, numbers.tolist(), records["value"].to_pylist()))
+        dead_letters.append((batch, numbers.tolist(), records["value"].to_pylist()))
 
     run = publisher(broker, Maker(), quarantine=keep)
     run.publish(THROUGH, now_ns=1)
     assert broker.committed == [value for value in EVERYTHING if value not in forbidden]
-    assert apart == [(1, [3], ["1/3"]), (5, [0], ["5/0"]), (5, [11], ["5/11"]), (6, [2], ["6/2"])]
+    assert dead_letters == [(1, [3], ["1/3"]), (5, [0], ["5/0"]), (5, [11], ["5/11"]), (6, [2], ["6/2"])]
     assert (run.records, run.dead_letters) == (19, 4)
 
 
-def test_what_cannot_be_made_is_set_apart_and_never_sent() -> None:
+def test_records_that_cannot_be_built_become_dead_letters_and_are_never_sent() -> None:
     broken = {
         "1/0": "no number",
         "1/6": "no name",
@@ -198,20 +198,22 @@ def test_what_cannot_be_made_is_set_apart_and_never_sent() -> None:
     class Faulty(Maker):
         def __call__(self, wanted: EventRequest) -> Iterator[EventBatch]:
             for made in super().__call__(wanted):
-                told = pa.array([broken.get(v) for v in made.records["value"].to_pylist()], pa.large_utf8())
+                faults = pa.array([broken.get(v) for v in made.records["value"].to_pylist()], pa.large_utf8())
                 at = SCHEMA.get_field_index("fault")
-                yield replace(made, records=made.records.set_column(at, SCHEMA.field(at), told))
+                yield replace(made, records=made.records.set_column(at, SCHEMA.field(at), faults))
 
-    apart: list[tuple[int, list[int], str]] = []
+    dead_letters: list[tuple[int, list[int], str]] = []
     broker = Broker()
     run = publisher(
         broker,
         Faulty(),
-        quarantine=lambda records, numbers, batch, reason: apart.append((batch, numbers.tolist(), reason)),
+        quarantine=lambda records, numbers, batch, reason: dead_letters.append(
+            (batch, numbers.tolist(), reason)
+        ),
     )
     run.publish(THROUGH, now_ns=1)
     assert broker.committed == [value for value in EVERYTHING if value not in broken]
-    assert apart == [
+    assert dead_letters == [
         (1, [0], "no number"),
         (1, [6], "no name"),
         (3, [0], "no number"),
@@ -223,21 +225,21 @@ def test_what_cannot_be_made_is_set_apart_and_never_sent() -> None:
     )
 
 
-def test_a_refused_topics_records_are_set_apart_together() -> None:
+def test_a_rejecting_topics_records_become_dead_letters_together() -> None:
     broker = Broker(closed_topic="closed")
-    apart: list[int] = []
+    dead_letters: list[int] = []
     run = publisher(
         broker,
         Maker(topic="closed"),
         at_once=100,
-        quarantine=lambda records, numbers, batch, reason: apart.extend(numbers.tolist()),
+        quarantine=lambda records, numbers, batch, reason: dead_letters.extend(numbers.tolist()),
     )
     run.publish(THROUGH, now_ns=1)
     assert broker.committed == [value for value in EVERYTHING if not int(value.partition("/")[2]) % 2]
-    assert len(apart) == run.dead_letters == 10
+    assert len(dead_letters) == run.dead_letters == 10
 
 
-def test_a_run_that_dies_while_records_are_set_apart_goes_on_behind_what_was_sent() -> None:
+def test_a_run_that_dies_while_dead_letters_are_written_resumes_behind_what_was_sent() -> None:
     for fails in range(1, 14):
         broker = Broker(forbidden=frozenset({"1/3", "5/4"}), fails_at=frozenset({fails}))
         for _ in range(3):
@@ -315,11 +317,11 @@ def test_a_position_is_read_back_as_it_was_written() -> None:
     assert replace(position, state=None) == PublishPosition.from_json(replace(position, state=None).to_json())
 
 
-def test_a_batch_is_not_ended_in_another_form_than_it_was_begun_in() -> None:
-    begun = PublishPosition("shop", 3, 40, form="old")
-    require_matching(begun, "old", through=3)
+def test_a_batch_is_not_ended_in_another_form_than_it_was_started_in() -> None:
+    unfinished = PublishPosition("shop", 3, 40, form="old")
+    require_matching(unfinished, "old", through=3)
     with pytest.raises(ConfigurationError, match=r"changed while batch 3 .* other options after 40 records"):
-        require_matching(begun, "new", through=3)
+        require_matching(unfinished, "new", through=3)
     require_matching(PublishPosition("shop", 4, form="old"), "new", through=3)
     with pytest.raises(OffsetMissing, match="beyond its changes table: expected a batch up to 4, found 5"):
         require_matching(PublishPosition("shop", 5), "old", through=3)

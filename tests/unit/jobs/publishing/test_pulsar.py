@@ -1,4 +1,4 @@
-"""The stage that publishes to Pulsar: sequence ids, and runs that end anywhere, beside a made broker."""
+"""The stage that publishes to Pulsar: sequence ids, and runs that end anywhere, with a fake broker."""
 
 from __future__ import annotations
 
@@ -120,7 +120,7 @@ class Job:
         return context
 
     def _captured(self, context: JobContext, wanted: EventRequest, skipped: object) -> Iterator[EventBatch]:
-        """Make records as the encoder does, of Avro with its schemas beside."""
+        """Make records as the encoder does, of Avro with separate schemas."""
         del skipped
         self.asked.append(wanted)
         options = EnvelopeOptions(topics_of(context.connector), json=False)
@@ -160,7 +160,7 @@ def test_runs_that_end_anywhere_publish_each_record_once_by_one_clock(deaths: li
         assert [number for number, _ in broker.stored[TOPIC]] == EVERYTHING
         assert (result.batch, result.pending_batches) == (3, 0)
         clocks = {wanted.now_ns for wanted in job.asked}
-        assert len(clocks) <= 1 or not deaths, "a batch that was begun is made by the clock of its begin"
+        assert len(clocks) <= 1 or not deaths, "the rest of a batch is built with the time of its start"
         assert job.publish().records == 0
 
 

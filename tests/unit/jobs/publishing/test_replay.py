@@ -47,7 +47,7 @@ def test_a_range_is_of_numbers_or_of_a_time_and_ends_with_what_is_published(
 
 
 @pytest.mark.parametrize(
-    ("options", "through", "told"),
+    ("options", "through", "message"),
     [
         ({"first_batch": 2}, None, "batches before 3 have expired: expected batches from 3 on"),
         ({"since": "2026-11-23T09:30Z"}, None, "have expired.*found since 2026-11-23T09:30"),
@@ -61,10 +61,10 @@ def test_a_range_is_of_numbers_or_of_a_time_and_ends_with_what_is_published(
         ({"first_batch": 3, "until": "2026-11-24T00:00Z"}, None, "batch numbers or times"),
     ],
 )
-def test_what_is_gone_not_there_or_not_published_is_told(
-    options: dict[str, Any], through: int | None, told: str
+def test_batches_that_expired_or_are_not_published_are_refused(
+    options: dict[str, Any], through: int | None, message: str
 ) -> None:
-    with pytest.raises(ConfigurationError, match=told):
+    with pytest.raises(ConfigurationError, match=message):
         chosen_range(LATE, options, through)
 
 
@@ -88,22 +88,22 @@ def test_no_topic_of_another_prefix_is_one_of_the_connectors(topic: str, expecte
 
 @dataclass
 class Lake:
-    """A changes table of two events a batch, brokers that take them, and what happens beside a replay.
+    """A changes table of two events a batch, brokers that take them, and what happens during a replay.
 
     Args:
         kept: When each batch that is there was committed.
         published: The last batch that is published.
         fails_at: The transaction at which the brokers go away; 0 for none.
         takes_it: Whether they have taken that one.
-        beside: Batches that are published beside each transaction.
-        falls_silent: Whether brokers tell no position any more when something was sent.
+        published_meanwhile: Batches that are published during each transaction.
+        falls_silent: Whether brokers return no position any more when something was sent.
     """
 
     kept: dict[int, datetime] = field(default_factory=lambda: dict(ALL))
     published: int = 5
     fails_at: int = 0
     takes_it: bool = False
-    beside: int = 0
+    published_meanwhile: int = 0
     falls_silent: bool = False
     stored: PublishPosition | bytes | None = None
     transactions: int = 0
@@ -133,7 +133,7 @@ class Lake:
         fails = self.transactions == self.fails_at
         if fails and not self.takes_it:
             raise BrokersUnavailable("gone")
-        self.published += self.beside
+        self.published += self.published_meanwhile
         self.stored = PublishPosition.from_json(position.to_json())
         values = [value for batch in records for value in batch["value"].cast("binary").to_pylist()]
         self.sent += [value.decode() for value in values]
@@ -157,7 +157,7 @@ def lake(monkeypatch: pytest.MonkeyPatch) -> Lake:
     return found
 
 
-def replayed(*, retry_timeout_seconds: float = 0, told: bool = True, **options: Any) -> JobResult:
+def replayed(*, retry_timeout_seconds: float = 0, finished: bool = True, **options: Any) -> JobResult:
     """Run a replay whose brokers are not waited for, or so long; its job may be killed when it is sent."""
     kafka = {"connection": "k", "retry_timeout_seconds": retry_timeout_seconds, "records_per_commit": 1}
     kafka["retry_interval_seconds"] = 0.01
@@ -171,7 +171,7 @@ def replayed(*, retry_timeout_seconds: float = 0, told: bool = True, **options: 
         callbacks=[],
     )
     outcome = replay(context)
-    if told:
+    if finished:
         on_finished(context)
     return outcome
 
@@ -214,8 +214,8 @@ def test_each_event_is_sent_once_whether_brokers_go_away_before_or_after_they_to
     assert (result.first_batch, result.last_batch) == (1, 3)
 
 
-def test_a_replay_that_is_killed_when_it_is_sent_sends_nothing_more_until_it_was_told(lake: Lake) -> None:
-    replayed(request="run 1", told=False)
+def test_a_replay_killed_after_its_last_event_sends_nothing_again_until_its_end_is_stored(lake: Lake) -> None:
+    replayed(request="run 1", finished=False)
     sent = list(lake.sent)
     lake.published = 7
     again = replayed(request="run 1").replayed
@@ -226,19 +226,19 @@ def test_a_replay_that_is_killed_when_it_is_sent_sends_nothing_more_until_it_was
     assert lake.sent[len(sent) :][0] == "1a", "a task that is cleared sends all again"
 
 
-def test_a_replay_whose_end_cannot_be_told_is_well_all_the_same(lake: Lake) -> None:
+def test_a_replay_whose_end_cannot_be_stored_succeeds(lake: Lake) -> None:
     lake.fails_at = 8
     assert replayed(last_batch=3).ok
     assert len(lake.sent) == 6
 
 
-def test_a_replay_whose_position_is_of_a_later_version_begins_at_its_begin(lake: Lake) -> None:
+def test_a_replay_whose_position_is_of_a_later_version_starts_over(lake: Lake) -> None:
     lake.stored = b'{"v": 2}'
     assert replayed(last_batch=1).ok
     assert lake.sent == ["1a", "1b"]
 
 
-def test_batches_that_were_let_go_while_a_replay_waited_are_told(lake: Lake) -> None:
+def test_batches_that_expired_while_a_replay_waited_fail_it(lake: Lake) -> None:
     lake.fails_at = 4
     with pytest.raises(BrokersUnavailable):
         replayed()
@@ -246,12 +246,12 @@ def test_batches_that_were_let_go_while_a_replay_waited_are_told(lake: Lake) -> 
     del lake.kept[1], lake.kept[2], lake.kept[3]
     with pytest.raises(ConfigurationError, match=r"batches before 4 have expired.*found batch 2, with which"):
         replayed()
-    assert lake.sent == sent, "nothing is passed over"
+    assert lake.sent == sent, "nothing is skipped"
 
 
 def test_events_that_were_published_during_a_replay_are_warned_of(lake: Lake) -> None:
     assert replayed().findings == ()
-    lake.beside = 1
+    lake.published_meanwhile = 1
     (warning,) = replayed().findings
     assert warning.startswith("events of batches 1 to 5 are now after or among those of later ones")
 

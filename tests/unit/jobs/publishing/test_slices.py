@@ -114,7 +114,7 @@ def test_records_of_later_batches_wait_until_they_are_asked_for() -> None:
 
 @dataclass
 class Brokers:
-    """Keeps what was committed, and who holds which slice; fails as it is told.
+    """Keeps what was committed, and who holds which slice; fails as its arguments say.
 
     Args:
         unread: Slices whose stored position is one of a later version.
@@ -174,7 +174,7 @@ def test_a_slice_that_is_ended_anywhere_goes_on_by_its_position(source: str) -> 
         tries = 0
         while True:
             tries += 1
-            # A later try makes the rest of a batch as it was begun, though its own time is another.
+            # A later try builds the rest of a batch as at its start, though its own time is another.
             outcome = task_of(lake, brokers, 2, NOW_NS if tries == 1 else NOW_NS + tries).publish(
                 number, iter(lake.of_slice(number, 2).to_batches(max_chunksize=11))
             )
@@ -284,14 +284,14 @@ def test_positions_pass_batches_that_have_no_records(monkeypatch: pytest.MonkeyP
     assert [brokers.positions[number] for number in range(3)] == run.positions
 
 
-def test_a_change_of_slices_that_is_broken_off_is_as_good_as_not_begun() -> None:
+def test_an_interrupted_change_of_slices_leaves_the_old_slices() -> None:
     for steps in range(1, 4):
         brokers = Brokers()
         old = start_slices(brokers, PublishPosition("p", 5), 2)  # type: ignore[arg-type]
         brokers.fails_at = frozenset([brokers.asked + steps])
         with pytest.raises(BrokersUnavailable):
             change_slices(brokers, old, 3)  # type: ignore[arg-type]
-        assert brokers.positions[0].slices == 2, "slice 0 is told last"
+        assert brokers.positions[0].slices == 2, "slice 0 is stored last"
         assert {position.batch for position in brokers.positions.values()} == {5}
         now = [brokers.positions[number] for number in range(2)]
         assert change_slices(brokers, now, 3) == [  # type: ignore[arg-type]
@@ -299,12 +299,12 @@ def test_a_change_of_slices_that_is_broken_off_is_as_good_as_not_begun() -> None
         ]
 
 
-def test_a_position_that_is_missing_is_told_and_nothing_is_guessed() -> None:
+def test_a_missing_position_fails_and_nothing_is_guessed() -> None:
     brokers = Brokers()
     topic = PositionsTopic(ClientSettings({"bootstrap.servers": "k:9092"}), "p.positions", "p")
     assert topic.all_slices(brokers.positions.get) == []
-    told = start_slices(brokers, PublishPosition("p", 1), 3)  # type: ignore[arg-type]
-    assert topic.all_slices(brokers.positions.get) == told
+    positions = start_slices(brokers, PublishPosition("p", 1), 3)  # type: ignore[arg-type]
+    assert topic.all_slices(brokers.positions.get) == positions
     del brokers.positions[2]
     with pytest.raises(OffsetMissing, match="slice 2 of p is missing"):
         topic.all_slices(brokers.positions.get)

@@ -59,7 +59,7 @@ def test_what_is_captured_and_how_may_change_at_any_time(
 
 @pytest.mark.covers("VIT-FLT-12")
 @pytest.mark.parametrize(
-    ("first", "second", "told"),
+    ("first", "second", "message"),
     [
         (
             MONGODB,
@@ -87,11 +87,13 @@ def test_what_is_captured_and_how_may_change_at_any_time(
     ],
 )
 def test_a_connector_of_another_source_is_refused_with_both_ways_on(
-    first: dict[str, Any], second: dict[str, Any], told: str
+    first: dict[str, Any], second: dict[str, Any], message: str
 ) -> None:
     connector = Connector.from_dict(second)
     assert connector.changes_table == Connector.from_dict(first).changes_table
-    with pytest.raises(ConfigurationError, match=rf"{connector.changes_table} holds .*{told}.*offsets adopt"):
+    with pytest.raises(
+        ConfigurationError, match=rf"{connector.changes_table} holds .*{message}.*offsets adopt"
+    ):
         require_own(connector, stored(first))
 
 

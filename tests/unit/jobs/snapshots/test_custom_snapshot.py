@@ -68,7 +68,7 @@ def test_the_class_is_asked_and_its_answer_decides() -> None:
     assert first == ["shop.a", "shop.b"], "not the one without a query"
     assert sorted(asked) == [("data", False, False), ("schema", False, False)]
     assert due(progress(a=True, b=True))[0] == []
-    assert due(progress(a=True, b=True), data=True)[0] == ["shop.a", "shop.b"], "anew"
+    assert due(progress(a=True, b=True), data=True)[0] == ["shop.a", "shop.b"], "again"
     goes_on, asked = due(progress(a=True, b=False))
     assert goes_on == ["shop.b"]
     assert ("data", True, True) in asked
@@ -76,7 +76,7 @@ def test_the_class_is_asked_and_its_answer_decides() -> None:
 
 
 @pytest.mark.covers("MDB-SNAP-11")
-def test_tables_whose_changes_are_lost_are_read_anew_if_the_class_says_so() -> None:
+def test_tables_whose_changes_are_lost_are_read_again_if_the_class_says_so() -> None:
     lost = progress(a=True, b=True).with_loss(["shop.a"], 5, "gone", tolerated=False)
     assert due(lost)[0] == []
     assert due(lost, on_data_error=True)[0] == ["shop.a"]
@@ -116,8 +116,8 @@ def test_what_is_no_snapshotter_is_refused() -> None:
     def declared(**snapshot: Any) -> Connector:
         return Connector.from_dict({"name": "a", "source": {"type": "mongodb"}, "snapshot": snapshot})
 
-    for place, told in ((f"{HERE}:due", "is not a snapshotter"), (f"{HERE}:Nothing", "can't be loaded")):
-        with pytest.raises(ConfigurationError, match=told):
+    for place, message in ((f"{HERE}:due", "is not a snapshotter"), (f"{HERE}:Nothing", "can't be loaded")):
+        with pytest.raises(ConfigurationError, match=message):
             snapshotter_of(declared(mode="custom", custom=place))
     for wrong in ({"mode": "custom"}, {"custom": f"{HERE}:Choosing"}, {"custom_settings": {"a": 1}}):
         with pytest.raises(ConfigurationError, match="require each other"):

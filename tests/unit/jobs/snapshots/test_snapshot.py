@@ -98,7 +98,7 @@ def test_what_a_commit_stores_resumes_behind_it() -> None:
     assert names_of(again.take(9)[0].ranges) == ["a-2", "a-3", "a-4"]
 
 
-def test_a_finished_snapshot_that_is_asked_for_again_begins_anew() -> None:
+def test_a_finished_snapshot_that_is_requested_again_starts_over() -> None:
     finished = SnapshotProgress(done=True, committed=1)
     left = left_to_read(FakeSource({"a": 1}), ["a"], {"a": finished})
     assert names_of(left.take(9)[0].ranges) == ["a-0"]

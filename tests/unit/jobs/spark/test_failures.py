@@ -1,4 +1,4 @@
-"""Failures inside Spark, told so that a person can mend them."""
+"""Failures inside Spark are reported with their class and remedy."""
 
 from __future__ import annotations
 
@@ -80,7 +80,7 @@ def test_an_error_of_ours_stays_what_it_is() -> None:
         (f"{ConfigurationError('a column')}\nCaused by: Connection refused", False),
     ],
 )
-def test_what_every_table_needs_is_told_from_what_is_one_tables_own(text: str, *, of_all: bool) -> None:
+def test_failures_of_all_tables_are_distinguished_from_those_of_one(text: str, *, of_all: bool) -> None:
     """A table may be too large for the memory or the disk that there is, and others not."""
     assert is_of_all_tables(RuntimeError(_SPARK + text)) is of_all
 
@@ -95,9 +95,9 @@ def failed(table: str, error: Exception) -> TableResult:
 
 def test_a_tables_failure_keeps_its_class_and_what_to_do() -> None:
     error = ConfigurationError("a column _cdc_x", expected="no such name", found="one", remedy="rename it")
-    told = failed("shop.bad", error)
-    assert (told.table, told.merged_through, told.error_code) == ("shop.bad", 7, "CONFIGURATION")
-    assert told.error == str(error)
+    outcome = failed("shop.bad", error)
+    assert (outcome.table, outcome.merged_through, outcome.error_code) == ("shop.bad", 7, "CONFIGURATION")
+    assert outcome.error == str(error)
     unforeseen = failed("shop.bad", KeyError("x\ny"))
     assert (unforeseen.error_code, unforeseen.error) == ("ERROR", "[CDC-ERROR] KeyError: 'x\\ny'")
 
@@ -119,7 +119,7 @@ def test_a_job_fails_by_what_its_tables_failed_of(errors: list[Exception], kind:
     assert type(error) is kind
     assert f"{len(errors)} of {len(tables)} tables could not be merged" in str(error)
     assert all(f"shop.t{n}: " in str(error) for n in range(len(errors)))
-    assert str(error).count("[CDC-") == 1, "one class, so that it can be told from the text"
+    assert str(error).count("[CDC-") == 1, "one class, so that the text identifies it"
 
 
 def test_a_job_whose_tables_are_merged_has_no_error() -> None:

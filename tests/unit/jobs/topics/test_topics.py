@@ -82,7 +82,7 @@ def test_the_positions_have_as_many_copies_and_topics_are_no_part_of_a_positions
 
 
 @pytest.mark.parametrize(
-    ("topics", "told"),
+    ("topics", "message"),
     [
         (
             {"partitions": 0},
@@ -95,6 +95,6 @@ def test_the_positions_have_as_many_copies_and_topics_are_no_part_of_a_positions
         ({"settings": {"cleanup.policy": ["compact"]}}, "a string, number or boolean for cleanup.policy"),
     ],
 )
-def test_wrong_rules_are_refused_with_their_place(topics: dict[str, Any], told: str) -> None:
-    with pytest.raises(ConfigurationError, match=told):
+def test_wrong_rules_are_refused_with_their_place(topics: dict[str, Any], message: str) -> None:
+    with pytest.raises(ConfigurationError, match=message):
         declared(topics=topics)

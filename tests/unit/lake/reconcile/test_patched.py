@@ -56,7 +56,7 @@ def test_a_whole_row_replaces_the_patches_before_it() -> None:
 
 
 def test_a_patch_without_a_row_to_change_leaves_the_key_unresolved() -> None:
-    live, gone, doubtful = merged(
+    live, gone, unresolved = merged(
         contribution("unknown", 1, PATCH, b"x"),
         contribution("deleted", 1, DELETE),
         contribution("deleted", 2, PATCH, b"x"),
@@ -69,7 +69,7 @@ def test_a_patch_without_a_row_to_change_leaves_the_key_unresolved() -> None:
     )
     assert live == {"stateless": (None, 1), "refusing": (b"as it was", 1), "good": (b"ab", 2)}
     assert gone == ["deleted"]
-    assert doubtful == {"unknown", "deleted", "stateless", "refusing"}
+    assert unresolved == {"unknown", "deleted", "stateless", "refusing"}
 
 
 def test_generations_come_before_versions() -> None:
@@ -93,16 +93,16 @@ CHANGES = st.lists(
 def test_order_duplicates_and_steps_do_not_matter(
     changes: list[tuple[str, int, int]], chance: Any, cut: int
 ) -> None:
-    """As a mirror is merged: first some, then what that gave with the rest; keys in doubt are read again."""
+    """As a mirror is merged: first some, then the result with the rest; unresolved keys are read again."""
     distinct = {(key, version): op for key, version, op in changes}
     rows = [
         contribution(key, version, op, None if op == DELETE else f"{op}{version} ".encode())
         for (key, version), op in sorted(distinct.items())
     ]
-    at_once, gone, doubtful = merged(*rows)
+    at_once, gone, unresolved = merged(*rows)
     shuffled = [*rows, *chance.choices(rows, k=3)] if rows else []
     chance.shuffle(shuffled)
-    assert merged(*shuffled) == (at_once, gone, doubtful)
+    assert merged(*shuffled) == (at_once, gone, unresolved)
 
     first, rest = rows[:cut], rows[cut:]
     before = reconcile_patched(pa.Table.from_pylist(first, CONTRIBUTION_SCHEMA), 0, append)
@@ -110,8 +110,8 @@ def test_order_duplicates_and_steps_do_not_matter(
         {**row, "scope": ROW, "op": UPSERT} for row in before.live.drop_columns(["static_state"]).to_pylist()
     ]
     kept = [{n: v for n, v in row.items() if n in CONTRIBUTION_SCHEMA.names} for row in kept]
-    in_doubt = {key.decode() for key in before.unresolved_keys.to_pylist()}
+    left_unresolved = {key.decode() for key in before.unresolved_keys.to_pylist()}
     live, deleted, later = merged(*kept, *before.tombstones.to_pylist(), *rest)
-    for key in {"a", "b"} - in_doubt:
+    for key in {"a", "b"} - left_unresolved:
         assert live.get(key) == at_once.get(key)
-        assert (key in deleted, key in later) == (key in gone, key in doubtful)
+        assert (key in deleted, key in later) == (key in gone, key in unresolved)

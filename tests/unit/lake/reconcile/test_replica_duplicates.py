@@ -30,7 +30,7 @@ def counted(contributions: Sequence[Contribution], pending: Sequence[bool]) -> R
 
 
 def says_something(contribution: Contribution) -> bool:
-    """Tell what can count: ranges that hold no row, and rows without content, don't."""
+    """Return whether it can count: ranges that hold no row, and rows without content, don't."""
     end = contribution.clustering_end
     holds_rows = contribution.scope != RANGE_DELETION or end is None or contribution.clustering < end
     return holds_rows and bool(contribution.row)

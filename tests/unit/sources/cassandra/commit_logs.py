@@ -107,16 +107,16 @@ class UpdateWriter:
         """Write one update; rows carry their clustering as cell rows do."""
         flags = 0x10 | (0x04 if partition_deletion else 0) | (0x08 if static is not None else 0)
         rows = [item for item in items if isinstance(item, Row)]
-        statics = self._listed(self.table.static, [static] if static is not None else [])
+        static_columns = self._listed(self.table.static, [static] if static is not None else [])
         regulars = self._listed(self.table.regular, rows)
         out = bytes.fromhex(self.table.id) + vbytes(key) + bytes([flags]) + self.stats.header()
         if static is not None:
-            out += self._names(statics)
+            out += self._names(static_columns)
         out += self._names(regulars)
         if partition_deletion:
             out += self.stats.deletion(partition_deletion)
         if static is not None:
-            out += self._row(static, statics, static=True)
+            out += self._row(static, static_columns, static=True)
         out += uvint(len(rows))
         for item in items:
             out += self._marker(item) if isinstance(item, Marker) else self._row(item, regulars)

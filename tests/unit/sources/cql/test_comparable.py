@@ -86,9 +86,9 @@ def test_clusterings_compare_column_by_column_and_prefixes_enclose_their_rows(da
     assert _sign(first, second) == expected
     for count in range(len(columns)):
         prefix = encode(rows[0], count)
-        beside = next((o for o in orders[:count] if o), 0)
+        first_order = next((o for o in orders[:count] if o), 0)
         inside = prefix <= second < prefix + bytes([AFTER])
-        assert inside == (beside == 0)
+        assert inside == (first_order == 0)
         assert prefix <= first < prefix + bytes([AFTER])
 
 

@@ -243,10 +243,10 @@ def test_values_beyond_a_column_are_in_the_rest() -> None:
     found = recording("postgresql")
     own = mirror(found, "defaults", "times")
     rows = by_key("times", own.take(*found.records["defaults"]["times"]).to_pylist(), str)
-    told_apart = {row: sorted(json.loads(one["_rest"])) for row, one in rows.items() if one["_rest"]}
+    rest_columns = {row: sorted(json.loads(one["_rest"])) for row, one in rows.items() if one["_rest"]}
     stamps = ["ts", "ts0", "ts3", "tsz", "tsz0"]
-    assert told_apart.pop("6") == stamps  # whose date the snapshot reads without its era
-    assert told_apart == {row: ["d", *stamps] for row in ("7", "8", "9", "106", "107", "108", "109")}
+    assert rest_columns.pop("6") == stamps  # whose date the snapshot reads without its era
+    assert rest_columns == {row: ["d", *stamps] for row in ("7", "8", "9", "106", "107", "108", "109")}
 
 
 def documented_types() -> Iterator[tuple[str, str, str]]:

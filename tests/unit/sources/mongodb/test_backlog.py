@@ -141,7 +141,7 @@ def test_slice_ends_by_time_are_possible_times_of_operations(span: int, streams:
     planner = Backlog(MongodbAdvanced(backlog_streams=streams), lambda: None)  # type: ignore[arg-type,return-value]
     planner.record_batch(batch_stats(span=span), ReadLimit(bytes=10 * MIN_BACKLOG_BYTES))
     ends = planner.slice_ends(START, HEAD, MUCH)
-    assert all(end & 0xFFFF_FFFF < 1 << 31 for end in ends), "else the server reads its oplog from the begin"
+    assert all(end & 0xFFFF_FFFF < 1 << 31 for end in ends), "else the server reads its oplog from the start"
 
 
 @given(

@@ -121,7 +121,7 @@ def test_a_first_batch_of_101_events_is_not_taken_for_the_whole_backlog() -> Non
 
 
 @pytest.mark.parametrize("size", [1, 2, 3, 7])
-def test_a_start_by_time_and_index_passes_over_that_many_events_however_they_are_batched(size: int) -> None:
+def test_a_start_by_time_and_index_skips_that_many_events_however_they_are_batched(size: int) -> None:
     events = [(5, 1)] * 7 + [(6, 1)]
     batches = [
         batch_of(*events[at : at + size], resume=token(*events[min(at + size, 8) - 1]))

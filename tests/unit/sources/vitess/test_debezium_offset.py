@@ -149,8 +149,8 @@ def test_the_connectors_generation_is_imported() -> None:
 
     assert {place.generation for place in position.shards.values()} == {2}
     assert {s: p.epoch for s, p in position.of_generation(3).shards.items()} == {"shop/-80": 3, "shop/80-": 2}
-    untold, _ = read(json.dumps(STORED), VitessOptions(keyspace="shop", generation=4))
-    assert untold.of_generation(4) == untold
+    without_generation, _ = read(json.dumps(STORED), VitessOptions(keyspace="shop", generation=4))
+    assert without_generation.of_generation(4) == without_generation
 
 
 @pytest.mark.covers("VIT-OFS-12")

@@ -196,8 +196,8 @@ def test_shards_of_a_reshard_are_assigned_again() -> None:
         assert sum(changes) == 4 + 3 + 2 + 6
 
 
-@pytest.mark.parametrize("head_tells", [True, False])
-def test_merged_shards_are_read_by_one_stream(head_tells: bool) -> None:
+@pytest.mark.parametrize("head_is_merged", [True, False])
+def test_merged_shards_are_read_by_one_stream(head_is_merged: bool) -> None:
     halves = Cluster({"-80": 5, "80-": 5})
     merged = transaction("-", {"-": 2}, fields("item", "-"), rows("item", "-", (None, ["1", "x"])))
 
@@ -215,7 +215,7 @@ def test_merged_shards_are_read_by_one_stream(head_tells: bool) -> None:
     with ExitStack() as stack:
         capture = Capture(stack, script, 2)
         head = Position({"shop/-": ShardPosition(gtid(2), 1)})
-        if not head_tells:
+        if not head_is_merged:
             head = Position({s: ShardPosition(gtid(6), 1) for s in ("shop/-80", "shop/80-")})
 
         found, end = capture.read(start_of(("-80", "80-")), head)
@@ -226,7 +226,7 @@ def test_merged_shards_are_read_by_one_stream(head_tells: bool) -> None:
             "shop/80-": 4,
             "shop/-": 1,
         }
-        assert capture.requested[:1] == ([["-80", "80-"]] if head_tells else [["-80"]])
+        assert capture.requested[:1] == ([["-80", "80-"]] if head_is_merged else [["-80"]])
         assert ["-80", "80-"] in capture.requested
 
 

@@ -34,10 +34,10 @@ def test_without_the_option_events_have_no_before_and_with_it_nothing_else_chang
     plain, asked = printed(folder=folder), printed(folder=folder, cassandra=BEFORE)
     assert len(plain) == len(asked) > 20
     for one, other in zip(plain, asked, strict=True):
-        told = json.loads(other["value"])
-        assert list(told) == ["ts_ms", "op", "source", "before", "after"]
-        del told["before"]
-        assert json.dumps(told) == json.dumps(json.loads(one["value"]))
+        value = json.loads(other["value"])
+        assert list(value) == ["ts_ms", "op", "source", "before", "after"]
+        del value["before"]
+        assert json.dumps(value) == json.dumps(json.loads(one["value"]))
         assert {**one, "value": ""} == {**other, "value": ""}
 
 
@@ -63,8 +63,8 @@ def test_the_before_image_of_a_row_has_all_earlier_changes() -> None:
 
 def test_excluded_columns_are_in_no_before_image() -> None:
     exclude = ["shop_e.scalars.c_int", "shop_e.clustered.v"]
-    told = values(printed(cassandra=BEFORE, exclude_columns=exclude))
-    befores = [value["before"] for value in told if value["before"]]
+    events = values(printed(cassandra=BEFORE, exclude_columns=exclude))
+    befores = [value["before"] for value in events if value["before"]]
     assert befores
     assert not any(before.get("c_int") or before.get("v") for before in befores)
     assert any(

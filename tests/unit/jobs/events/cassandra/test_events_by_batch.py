@@ -65,7 +65,7 @@ def test_a_batch_has_the_same_events_whatever_follows_it(form: str) -> None:
 @pytest.mark.parametrize("form", ["log", "write_time", "reread"])
 @pytest.mark.parametrize("first", [2, 4, 5])
 def test_a_batch_has_the_same_events_whatever_precedes_it(form: str, first: int) -> None:
-    """A run that goes on in the middle of a batch passes over as many records as were sent."""
+    """A run that resumes in the middle of a batch skips as many records as were sent."""
     whole, rest = made(form, 6), made(form, 6, first)
     assert rest
     assert rest == {number: lines for number, lines in whole.items() if number >= first}
@@ -87,7 +87,7 @@ def test_rows_that_are_read_again_have_one_event_per_batch() -> None:
     for number, lines in made("reread", 6).items():
         keys = [(event["topic"], event["key"]) for event in map(json.loads, lines)]
         assert len(keys) == len(set(keys))
-        told = {(event["topic"], event["key"]): event["value"] for event in map(json.loads, logged[number])}
-        assert set(keys) <= told.keys()
+        by_key = {(event["topic"], event["key"]): event["value"] for event in map(json.loads, logged[number])}
+        assert set(keys) <= by_key.keys()
         # Rows of earlier batches that a deletion of their range took: a batch knows its own alone.
-        assert {told[key] for key in told.keys() - set(keys)} <= {None}
+        assert {by_key[key] for key in by_key.keys() - set(keys)} <= {None}

@@ -45,7 +45,7 @@ TTLS: dict[str, dict[str, Any]] = {"clustered": {"v": TTL}, "colls": {"s": [None
 
 @dataclass(frozen=True)
 class Cells(MergedCells):
-    """Knows the static cells that a side table would tell: of each partition the same."""
+    """Returns static cells as if from the tombstone table: of each partition the same."""
 
     static: bytes | None = None
 
@@ -65,7 +65,7 @@ def printed(records: pa.RecordBatch) -> list[dict[str, Any]]:
 
 
 def read(connector: Connector, table: str) -> list[dict[str, Any]]:
-    """Return the events of a row that a snapshot reads, and of its statics."""
+    """Return the events of a row that a snapshot reads, and of its static columns."""
     source = _source(connector, RECORDING)
     schema = source.schemas.tables[f"shop_e.{table}"]
     found = snapshot_records(schema, [select_row(schema, ROWS[table], TIMES[table], TTLS[table])])
@@ -75,9 +75,9 @@ def read(connector: Connector, table: str) -> list[dict[str, Any]]:
 
 
 def merged(
-    connector: Connector, table: str, *told: tuple[str, bool], statics: bool = True
+    connector: Connector, table: str, *ops: tuple[str, bool], with_static: bool = True
 ) -> list[dict[str, Any]]:
-    """Return the events of that row, or of its partition's statics, as if they had become what ops say."""
+    """Return the events of that row, or of its partition's static columns, after the given operations."""
     source = _source(connector, RECORDING)
     schema = source.schemas.tables[f"shop_e.{table}"]
     codec = source.codec_of(schema)
@@ -85,13 +85,13 @@ def merged(
     kept = codec.decode(found, ()).contributions
     row, static = (kept.filter(pc.equal(kept["scope"], scope)) for scope in (ROW, STATIC))
     context: Any = SimpleNamespace(connector=connector, source=source)
-    known = static["state"][0].as_py() if statics and static.num_rows else None
+    known = static["state"][0].as_py() if with_static and static.num_rows else None
     events = CassandraCells(Cells(context, codec, MirrorState(Head(None)), known))
     batch = pa.RecordBatch.from_pydict(
         {
-            "op": pa.array([op for op, _ in told]),
-            "key": pa.array([row["key"][0].as_py()] * len(told), pa.binary()),
-            "state": pa.array([None if s else row["state"][0].as_py() for _, s in told], pa.binary()),
+            "op": pa.array([op for op, _ in ops]),
+            "key": pa.array([row["key"][0].as_py()] * len(ops), pa.binary()),
+            "state": pa.array([None if s else row["state"][0].as_py() for _, s in ops], pa.binary()),
         }
     )
     return printed(events.builder(NOW_NS, None, SkippedRecords(strict=True))(batch))
@@ -108,15 +108,15 @@ def cell(value: Any, ends: int | None = None) -> dict[str, Any]:
 def test_rows_that_are_read_have_events_of_a_snapshot(publish: dict[str, Any], table: str) -> None:
     connector = declared(**publish)
     expected = read(connector, table)
-    told = [("r", False), ("r", True)] if table == "clustered" else [("r", False)]
-    assert len(expected) == len(told)
-    shown = merged(connector, table, *told)
+    ops = [("r", False), ("r", True)] if table == "clustered" else [("r", False)]
+    assert len(expected) == len(ops)
+    shown = merged(connector, table, *ops)
     assert sorted(shown, key=repr) == sorted(expected, key=repr)
 
 
 def test_rows_that_changed_have_all_of_their_columns_whatever_changed() -> None:
     read_row, created, updated = merged(
-        declared(), "clustered", ("r", False), ("c", False), ("u", False), statics=False
+        declared(), "clustered", ("r", False), ("c", False), ("u", False), with_static=False
     )
     values = [json.loads(event["value"]) for event in (read_row, created, updated)]
     assert [(v["op"], v["source"]["snapshot"]) for v in values] == [
@@ -145,8 +145,8 @@ def test_a_deleted_row_is_a_deletion_with_its_tombstone_at_its_newest_write() ->
 def test_static_columns_are_an_event_of_their_partition_and_are_deleted_with_it() -> None:
     there, emptied, gone, tombstone = (
         *merged(declared(), "clustered", ("c", True)),
-        *merged(declared(), "clustered", ("u", True), statics=False),
-        *merged(declared(), "clustered", ("d", True), statics=False),
+        *merged(declared(), "clustered", ("u", True), with_static=False),
+        *merged(declared(), "clustered", ("d", True), with_static=False),
     )
     values = [json.loads(event["value"]) for event in (there, emptied, gone)]
     assert [value["op"] for value in values] == ["u", "u", "d"]

@@ -28,15 +28,17 @@ KEY = {"p1": "p", "p2": 1, "c1": 0, "c2": "x"}
 
 @dataclass(frozen=True)
 class Rows(CassandraRows):
-    """Knows the static cells that a side table would tell."""
+    """Returns static cells as if from the tombstone table."""
 
-    statics: pa.Array
+    static_states: pa.Array
 
     def _statics(self, keys: pa.Array, now_seconds: int) -> pa.Array:
-        return self.statics
+        return self.static_states
 
 
-def made(*ops: str, statics: bool = True, partition: bool = False, **cassandra: Any) -> list[dict[str, Any]]:
+def made(
+    *ops: str, with_static: bool = True, partition: bool = False, **cassandra: Any
+) -> list[dict[str, Any]]:
     """Make events of one row of a mirror as if it had become what ops say, or of its partition alone."""
     connector = Connector.from_dict(
         {
@@ -56,7 +58,7 @@ def made(*ops: str, statics: bool = True, partition: bool = False, **cassandra: 
     row, static = (found.filter(pc.equal(found["scope"], scope)) for scope in (ROW, STATIC))
     state = None if partition else row["state"][0].as_py()
     context: Any = SimpleNamespace(connector=connector, source=source)
-    kept = [static["state"][0].as_py() if statics else None] * len(ops)
+    kept = [static["state"][0].as_py() if with_static else None] * len(ops)
     rows = Rows(context, TABLE, codec, MirrorState(Head(None)), pa.array(kept, pa.binary()))
     assert rows.columns == ("st",)
     batch = pa.RecordBatch.from_pydict(
@@ -78,7 +80,7 @@ def test_rows_have_whole_events_with_their_static_columns_or_deletions() -> None
         assert event["headers"] == [["writetime", f'"{WRITTEN_US}"']]
     assert (json.loads(gone["key"]), gone["value"]) == (KEY, None)
     assert gone["headers"] == [["writetime", f'"{NOW_NS // 1000}"']], "when it went isn't known"
-    (bare,) = made("c", statics=False)
+    (bare,) = made("c", with_static=False)
     assert json.loads(bare["value"])["st"] is None
 
 
@@ -87,7 +89,7 @@ def test_partitions_with_only_static_columns_have_an_event_with_them() -> None:
     for event in (there, now_with_rows):
         assert json.loads(event["key"]) == {**KEY, "c1": None, "c2": None}
         assert json.loads(event["value"]) == {"st": 7}, "rows that came don't take them away"
-    (gone,) = made("d", statics=False, partition=True)
+    (gone,) = made("d", with_static=False, partition=True)
     assert gone["value"] is None
 
 

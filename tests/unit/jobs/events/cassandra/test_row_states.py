@@ -227,9 +227,9 @@ def test_the_before_image_of_each_change_is_the_merge_of_all_earlier_changes(
         own = [one for one in partition if one["state"] and one["clustering"] == row.encode()]
         state = own[0]["state"] if own and what in ("write", "row") else None
         static = partition[0]["static_state"] if partition else None
-        told = state is not None or what in ("static", "partition")
+        has_static = state is not None or what in ("static", "partition")
         assert value_of(found[number]["state"]) == value_of(state)
-        assert value_of(found[number]["static_state"]) == (value_of(static) if told else None)
+        assert value_of(found[number]["static_state"]) == (value_of(static) if has_static else None)
 
 
 def test_a_partition_of_many_rows_takes_as_many_rounds_as_its_busiest_row(

@@ -89,7 +89,7 @@ def test_each_changed_row_has_one_event_with_the_sources_current_values() -> Non
         if key == there:
             assert json.loads(event["value"]) == {"v": "now", "w": None, "st": 7}
         elif key == {**there, "c1": None, "c2": None}:
-            assert json.loads(event["value"]) == {"st": 7}, "a change of statics tells them alone"
+            assert json.loads(event["value"]) == {"st": 7}, "a change of static columns has them alone"
         else:
             assert event["value"] is None, "what isn't there any more is deleted"
     assert there in [json.loads(event["key"]) for event in now[TABLE]]

@@ -162,9 +162,9 @@ def test_a_transactions_id_is_the_session_and_the_number_or_the_one_that_there_i
         maker = MongodbRecords(Connector.from_dict(declared), NOW_NS)
         records, _ = maker.records(decoded(change(**members)))
         value = json.loads(records["value"][-1].as_py())
-        begun = [json.loads(key)["id"] for key in records["key"].to_pylist()[:-1]]
+        started_ids = [json.loads(key)["id"] for key in records["key"].to_pylist()[:-1]]
         found = value["transaction"] and value["transaction"]["id"]
-        return found, value["source"]["lsid"], value["source"]["txnNumber"], begun
+        return found, value["source"]["lsid"], value["source"]["txnNumber"], started_ids
 
     both = f"{text}:{2**40}"
     assert rendered(lsid=session, txnNumber=number) == (both, text, 2**40, [both])

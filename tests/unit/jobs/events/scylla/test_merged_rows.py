@@ -53,7 +53,7 @@ LIVES = CellRow(
     clustering=b"\4\0\0\0" + i(1),
     cells=(cell("name", t("tea"), T + 3), cell("qty", i(5))),
 )
-STATICS = CellRow(ROW_STATIC, cells=(cell("owner", t("ann")),))
+STATIC_ROW = CellRow(ROW_STATIC, cells=(cell("owner", t("ann")),))
 
 
 def declared(**publish: Any) -> Connector:
@@ -63,12 +63,12 @@ def declared(**publish: Any) -> Connector:
 
 
 def merged(
-    connector: Connector, *rows_by_op: tuple[str, CellRow | None], statics: CellRow | None = STATICS
+    connector: Connector, *rows_by_op: tuple[str, CellRow | None], static_row: CellRow | None = STATIC_ROW
 ) -> list[dict[str, Any]]:
     """Return the events of rows, or of the partition's static columns, with the given operations."""
     log = ITEMS.of_row(ITEM.full_name, "", ["name", "qty"], static=False, read_us=T)
     codec = ScyllaCodec(number_columns(log.schema, IDS), "scylla")
-    known = statics and write_cell_row(statics)
+    known = static_row and write_cell_row(static_row)
     cells = Cells(SimpleNamespace(connector=connector), codec, MirrorState(Head(None)), known)  # type: ignore[arg-type]
     rows = pa.RecordBatch.from_pydict(
         {
@@ -123,9 +123,9 @@ def test_changed_rows_are_complete_and_missing_rows_are_deletes(form: str) -> No
     assert [event["value"] for event in events[3:]] == [None]
 
 
-def test_statics_are_an_event_of_their_partition_that_ends_with_it() -> None:
+def test_static_columns_are_an_event_of_their_partition_that_ends_with_it() -> None:
     there = merged(declared(), ("c", None))
-    emptied, deleted, tombstone = merged(declared(), ("u", None), ("d", None), statics=None)
+    emptied, deleted, tombstone = merged(declared(), ("u", None), ("d", None), static_row=None)
     (shown, none, ended) = values([*there, emptied, deleted])
     assert shown["after"] == {"shop": 7, "sku": None, "name": None, "qty": None, "owner": {"value": "ann"}}
     assert none["after"]["owner"] == {"value": None}

@@ -98,7 +98,7 @@ TEA = row_of(ITEM, ["name", "qty"], [cell(0, t("tea"), T + 3), cell(1, i(5), T)]
 OWNER = row_of(ITEM, ["owner"], [cell(0, t("ann"))], sku=None)
 
 
-def test_a_row_has_all_its_columns_and_statics_are_an_event_of_their_own() -> None:
+def test_a_row_has_all_its_columns_and_static_columns_are_an_event_of_their_own() -> None:
     null = row_of(ITEM, ["name", "qty"], sku=2)
     found = records([TEA, OWNER, null], ITEMS)
     assert [record["key"] for record in found] == [{"shop": 7, "sku": 1}, {"shop": 7}, {"shop": 7, "sku": 2}]

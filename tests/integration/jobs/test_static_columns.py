@@ -29,7 +29,7 @@ def shop(shop: Shop) -> Shop:
     return shop
 
 
-def sync_killed_between_statics_and_mirror(shop: Shop, monkeypatch: pytest.MonkeyPatch) -> None:
+def sync_killed_between_static_columns_and_mirror(shop: Shop, monkeypatch: pytest.MonkeyPatch) -> None:
     commit = IcebergTable.commit
 
     def commit_and_die(self: IcebergTable, base: Head, **changes: Any) -> Head:
@@ -45,7 +45,9 @@ def sync_killed_between_statics_and_mirror(shop: Shop, monkeypatch: pytest.Monke
 
 @pytest.mark.covers("CAS-UNSUP-03")
 @pytest.mark.long
-def test_statics_equal_the_source_in_a_table_of_their_own_and_in_all_rows(shop: Shop, tmp_path: Path) -> None:
+def test_static_columns_equal_the_source_in_a_separate_table_and_in_all_rows(
+    shop: Shop, tmp_path: Path
+) -> None:
     shop.run(CASSANDRA_TABLES["wide"].format(ks=shop.keyspace))
     insert = shop.prepare("INSERT INTO wide (p, c1, c2) VALUES ('many', ?, '')")
     for number in range(ROWS):
@@ -53,7 +55,7 @@ def test_statics_equal_the_source_in_a_table_of_their_own_and_in_all_rows(shop: 
     shop.run("UPDATE wide USING TTL 1000 SET s = 1, t = 'a' WHERE p = 'many'")
     for seed in (50, 51):
         write_cassandra(shop.session, shop.keyspace, seed, 150, ["wide"])
-        shop.run("UPDATE wide SET s = %s WHERE p = 'statics alone'", (seed,))
+        shop.run("UPDATE wide SET s = %s WHERE p = 'static columns alone'", (seed,))
         time.sleep(3)  # for short TTLs
         shop.sync()  # the first with a snapshot
         assert shop.assert_equal("wide") > ROWS
@@ -83,12 +85,12 @@ def test_statics_equal_the_source_in_a_table_of_their_own_and_in_all_rows(shop: 
     assert shop.mirror("wide").where("s = 2 AND t = 'c'").count() == ROWS
 
 
-def test_statics_of_their_own_follow_the_table_whatever_becomes_of_it(
+def test_static_columns_table_follows_the_source_table_through_truncate_drop_and_rename(
     shop: Shop, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def assert_equal(rows: int, statics: int) -> None:
+    def assert_equal(rows: int, static_rows: int) -> None:
         assert shop.assert_equal("t") == rows
-        assert shop.statics("t").count() == statics
+        assert shop.static_columns("t").count() == static_rows
 
     shop.run(
         "CREATE TABLE t (k int, c int, v int, s int static, z int static, PRIMARY KEY (k, c)) WITH cdc = true"
@@ -96,23 +98,23 @@ def test_statics_of_their_own_follow_the_table_whatever_becomes_of_it(
     shop.run("INSERT INTO t (k, c, v, s, z) VALUES (1, 1, 1, 1, 1)")
     shop.run("INSERT INTO t (k, c, v) VALUES (2, 1, 1)")
     shop.run("UPDATE t SET z = 1 WHERE k = 3")
-    sync_killed_between_statics_and_mirror(shop, monkeypatch)
+    sync_killed_between_static_columns_and_mirror(shop, monkeypatch)
     shop.run("TRUNCATE t")
     for k in (1, 2):
         shop.run(f"INSERT INTO t (k, c, v, s) VALUES ({k}, 1, 1, {k})")
     for k in (3, 4):
         shop.run(f"UPDATE t SET z = {k} WHERE k = {k}")
     shop.sync()
-    assert_equal(rows=4, statics=4)
+    assert_equal(rows=4, static_rows=4)
 
     shop.run("ALTER TABLE t DROP z")
     shop.run("ALTER TABLE t ADD y text static")
     shop.run("ALTER TABLE t RENAME k TO id")
     shop.run("UPDATE t SET y = 'y' WHERE id = 4")
-    sync_killed_between_statics_and_mirror(shop, monkeypatch)
+    sync_killed_between_static_columns_and_mirror(shop, monkeypatch)
     shop.run("UPDATE t SET y = 'y' WHERE id = 5")
     shop.sync()
-    assert_equal(rows=4, statics=4)
+    assert_equal(rows=4, static_rows=4)
 
     shop.run(f"ALTER KEYSPACE {shop.keyspace} WITH durable_writes = false")
     shop.run("DELETE FROM t WHERE id = 5")
@@ -120,19 +122,19 @@ def test_statics_of_their_own_follow_the_table_whatever_becomes_of_it(
     shop.run(f"ALTER KEYSPACE {shop.keyspace} WITH durable_writes = true")
     assert [t.differences for t in shop.stage("verify").tables] == [2]
     shop.stage("snapshot", [shop.table_name("t")])
-    assert_equal(rows=3, statics=2)
+    assert_equal(rows=3, static_rows=2)
 
     shop.run("DROP TABLE t")
     shop.run("CREATE TABLE t (k text, c int, s text static, PRIMARY KEY (k, c)) WITH cdc = true")
     shop.run("INSERT INTO t (k, c, s) VALUES ('a', 1, 's')")
     shop.sync()
-    assert_equal(rows=1, statics=1)
+    assert_equal(rows=1, static_rows=1)
 
     shop.spark.sql(f"DROP TABLE lake.{shop.mirror_name('t')}__static_columns")
     shop.run("INSERT INTO t (k, c) VALUES ('b', 1)")
     shop.sync()
-    assert_equal(rows=2, statics=1)
+    assert_equal(rows=2, static_rows=1)
 
     shop.run("ALTER TABLE t DROP s")
     shop.sync()
-    assert_equal(rows=2, statics=0)
+    assert_equal(rows=2, static_rows=0)
