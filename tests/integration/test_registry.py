@@ -176,7 +176,7 @@ def test_compatible_changes_get_a_new_id_and_others_are_refused_with_the_reason(
         [*values.flatten(), pa.array([1, 1, 1])], [n for n, _ in value.fields], mask=changed.value.is_null()
     )
     changed = replace(changed, destinations=[replace(own, value=value)], value=values)
-    with pytest.raises(ConfigurationError, match=r"it is incompatible with what subject .* Incompatible"):
+    with pytest.raises(ConfigurationError, match=r"it is incompatible with those of subject .* Incompatible"):
         encode(changed, converters(name, registry))
     assert client.get_versions(f"{topic}-value") == versions
 

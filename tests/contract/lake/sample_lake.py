@@ -59,9 +59,7 @@ PROGRESS = Progress(
         "shop.items": SnapshotProgress(done=True, began_us=5, lost_us=9, lost="a segment", tolerated=True),
     },
     signals=SignalState(
-        requests=(
-            SnapshotRequest("s1", "incremental", "file", 11, (TableCopy("shop.orders", started=True),)),
-        ),
+        requests=(SnapshotRequest("s1", "incremental", "file", 11, (TableCopy("shop.orders", begun=True),)),),
         records=(SignalRecord("s1", "execute-snapshot", "file", 11, "running", "incremental: shop.orders"),),
         read_batch=1,
         chunks=2,

@@ -164,7 +164,7 @@ def test_expired_log_fails_the_lag_sensor_unless_runs_make_it_good(wait: Any, vn
     context = context_of({brief: read_to(vnodes, -500)[f"{vnodes.keyspace}.item"]})
     tables = {"tables": [r".*\.brief"]}
     strict = {**tables, "snapshot": {"on_lost_position": "fail"}}
-    with pytest.raises(AirflowFailException, match="have expired behind the stored offset"):
+    with pytest.raises(AirflowFailException, match="have expired past the stored offset"):
         wait(lag(vnodes, 600, **strict), context, lambda: None)
     value = wait(lag(vnodes, 600, **tables), context, lambda: None)
     assert value["lost"] == [brief]

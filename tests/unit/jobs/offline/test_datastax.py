@@ -173,7 +173,7 @@ def test_columns_left_out_of_values_stay_in_keys(converter: str) -> None:
         ("shop_e.none.v", r"shop_e\.none\.v, whose table is not captured"),
         ("shop_e.clustered.none", "excluded column none doesn't exist"),
         ("shop_f.nested.a.zip", r"field a\.zip can't be excluded"),
-        ("v", "keyspace.table.column each"),
+        ("v", "expected keyspace.table.column, or"),
     ],
 )
 def test_columns_that_are_not_there_are_refused(excluded: str, message: str) -> None:
