@@ -19,9 +19,9 @@ from airflow_cdc_provider.sensors.observing import ObservingSensor
 from airflow_cdc_provider.sensors.scylla import ScyllaGenerationSensor, ScyllaLagSensor
 from server_kit import CassandraServer
 from server_kit.scylla import ImitatedScylla
-from tests.integration.sources.scylla.test_log_reading import imitated, item
+from tests.integration.sources.scylla.logged_tables import imitated, item
 from tests.unit.airflow_context import TaskContext
-from tests.unit.sensors.test_alike import WAYS, Make
+from tests.unit.sensors.sensor_runs import WAYS, Make
 
 pytestmark = pytest.mark.integration
 

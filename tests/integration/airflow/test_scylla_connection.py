@@ -24,7 +24,7 @@ from server_kit import CassandraServer
 from server_kit.scylla import ImitatedScylla
 from tests.integration.airflow.keystores import WORD, demanding_certificates, make_stores, pem_files
 from tests.integration.sources.scylla.captured import Captured
-from tests.integration.sources.scylla.test_log_reading import imitated, insert, item, logged_rows
+from tests.integration.sources.scylla.logged_tables import imitated, insert, item, logged_rows
 
 pytestmark = pytest.mark.integration
 

@@ -19,7 +19,7 @@ from airflow_cdc_provider.sensors.mongodb import MongodbLagSensor, MongodbNewsSe
 from airflow_cdc_provider.sensors.observing import ObservingSensor
 from server_kit import MongoServer
 from tests.unit.airflow_context import TaskContext
-from tests.unit.sensors.test_alike import WAYS, wait_plain
+from tests.unit.sensors.sensor_runs import WAYS, wait_plain
 
 if TYPE_CHECKING:
     from pymongo import MongoClient

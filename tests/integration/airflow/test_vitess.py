@@ -20,7 +20,7 @@ from airflow_cdc_provider.sources.vitess.options import VitessOptions
 from airflow_cdc_provider.sources.vitess.source import VitessSource
 from server_kit import VitessServer
 from tests.unit.airflow_context import TaskContext
-from tests.unit.sensors.test_alike import WAYS, wait_plain
+from tests.unit.sensors.sensor_runs import WAYS, wait_plain
 
 pytestmark = pytest.mark.integration
 

@@ -11,13 +11,14 @@ import pytest
 
 from airflow_cdc_provider.jobs.spec import JobResult
 from server_kit import KafkaServer
-from server_kit.scylla import CdcOptions, Column, CqlType, ImitatedScylla, SystemKeyspaces, Table
+from server_kit.scylla import CdcOptions, SystemKeyspaces
 from server_kit.scylla.statements import DeleteRow, Insert, SetWhole, Update
+from tests.integration.jobs.debezium_messages import send
 from tests.integration.jobs.imitated import declare
+from tests.integration.jobs.printed_events import number
 from tests.integration.jobs.publishing import read
+from tests.integration.jobs.scylla_tables import scylla_table
 from tests.integration.jobs.shop import Shop
-from tests.integration.jobs.test_scylla_lake_events import number
-from tests.integration.jobs.test_topics import send
 
 pytestmark = pytest.mark.integration
 
@@ -159,22 +160,6 @@ def test_a_topic_of_whole_rows_equals_its_mirror_until_its_records_are_wrong(
     found = reported_differences(caplog)
     assert {"key": wrong, "columns": ["tags"]} in found
     assert len(found) == 3
-
-
-def scylla_table(shop: Shop, names: SystemKeyspaces, options: CdcOptions) -> ImitatedScylla:
-    cluster = ImitatedScylla(shop.session, shop.keyspace, names=names)
-    cluster.create()
-    table = Table(
-        shop.keyspace,
-        "item",
-        (Column("shop", CqlType("int")),),
-        (Column("sku", CqlType("int")),),
-        (Column("owner", CqlType("text")),),
-        (Column("qty", CqlType("int")), Column("price", CqlType("double"))),
-        cdc=options,
-    )
-    cluster.create_table(table)
-    return cluster
 
 
 @pytest.mark.parametrize("form", [pytest.param("legacy", marks=pytest.mark.long), "advanced"])

@@ -15,7 +15,7 @@ from airflow_cdc_provider.jobs.snapshots.custom import snapshotter_of
 from airflow_cdc_provider.jobs.spark.session import build_lake
 from airflow_cdc_provider.lake.changes_table import ChangesTable
 from tests.integration.jobs.conftest import RunStage
-from tests.integration.jobs.test_mongodb_lost_position import roll_over
+from tests.integration.jobs.oplog_rollover import roll_over
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

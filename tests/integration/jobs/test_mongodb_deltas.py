@@ -10,7 +10,7 @@ from pymongo.errors import OperationFailure
 from tests.integration.jobs.conftest import RunStage
 from tests.integration.jobs.equality import assert_mirror_equals_collection
 from tests.integration.jobs.workloads import write_mongodb
-from tests.integration.sources.test_mongodb_patches import Workload
+from tests.integration.sources.patch_workload import Workload
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
@@ -10,9 +9,9 @@ import pytest
 
 from airflow_cdc_provider.exceptions import PositionLost
 from airflow_cdc_provider.jobs.spec import JobResult
-from airflow_cdc_provider.sources.mongodb.position import StreamPosition
 from tests.integration.jobs.conftest import RunStage
 from tests.integration.jobs.equality import assert_mirror_equals_collection
+from tests.integration.jobs.oplog_rollover import roll_over
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -38,19 +37,6 @@ def declaration(name: str, **snapshot: Any) -> dict[str, Any]:
         "snapshot": snapshot,
         "lake": {"catalog": "lake", "namespace": name},
     }
-
-
-def roll_over(client: Any, offset: Any) -> None:
-    """Write until the oplog begins after an offset."""
-    stored = StreamPosition.from_offset(offset)
-    deadline = time.monotonic() + 60
-    while True:
-        status = client.admin.command("serverStatus", oplog=1)["oplog"]["earliestOptime"]
-        if (status.time << 32 | status.inc) > stored.time:
-            return
-        assert time.monotonic() < deadline
-        client.rolling.big.insert_many([{"s": "x" * 100_000} for _ in range(40)])
-        time.sleep(0.1)
 
 
 def snapshot_rows(outcome: JobResult) -> dict[str, int]:

@@ -17,10 +17,10 @@ from server_kit.scylla import CdcOptions, SystemKeyspaces
 from server_kit.scylla.statements import DeleteRow, Insert, SetWhole, Update
 from tests.integration.jobs.conftest import Application, RunStage
 from tests.integration.jobs.imitated import declare
+from tests.integration.jobs.printed_events import number
 from tests.integration.jobs.publishing import declaration, read, topic_of, with_broker
+from tests.integration.jobs.scylla_tables import scylla_table
 from tests.integration.jobs.shop import Shop
-from tests.integration.jobs.test_compare_cql_topics import scylla_table
-from tests.integration.jobs.test_scylla_lake_events import number
 
 if TYPE_CHECKING:
     from confluent_kafka import Message

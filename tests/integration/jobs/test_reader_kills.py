@@ -13,9 +13,9 @@ import pytest
 
 from server_kit import KafkaServer
 from tests.integration.jobs.conftest import Application
+from tests.integration.jobs.debezium_mirrors import connection, declaration, expected, mirror, send
 from tests.integration.jobs.debezium_workload import Workload
 from tests.integration.jobs.publishing import with_catalog
-from tests.integration.jobs.test_debezium_mirror import connection, declaration, expected, mirror, send
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

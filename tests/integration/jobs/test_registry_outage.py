@@ -14,12 +14,12 @@ from confluent_kafka.schema_registry import SchemaRegistryClient
 
 from airflow_cdc_provider.exceptions import ConfigurationError
 from server_kit import KafkaServer, RegistryServer
-from tests.integration.jobs import publishing, test_debezium_mirror
+from tests.integration.jobs import debezium_mirrors, publishing
 from tests.integration.jobs.conftest import RunStage
+from tests.integration.jobs.debezium_mirrors import InAvro, expected, mirror, send
 from tests.integration.jobs.debezium_workload import Workload
 from tests.integration.jobs.publishing import make_topics, read, with_broker
 from tests.integration.jobs.registry_proxy import RegistryProxy
-from tests.integration.jobs.test_debezium_mirror import InAvro, expected, mirror, send
 
 if TYPE_CHECKING:
     from pymongo.database import Database
@@ -111,7 +111,7 @@ def test_messages_wait_for_their_schemas_and_a_registry_that_fails_and_land_in_o
     registry.hidden = _ids(avro) - known
     assert registry.hidden, "columns were added, by another schema"
     send(kafka_server, avro.messages)
-    declared = test_debezium_mirror.declaration(
+    declared = debezium_mirrors.declaration(
         "dzw",
         [r"dzw\..*"],
         key_converter="avro",
@@ -119,7 +119,7 @@ def test_messages_wait_for_their_schemas_and_a_registry_that_fails_and_land_in_o
         registry={"connection": "r"},
         advanced={"schema_lookup_timeout_seconds": 0.3, "slice_messages": 40},
     )
-    values = {**test_debezium_mirror.connection(kafka_server), "source_registry": registry.connection}
+    values = {**debezium_mirrors.connection(kafka_server), "source_registry": registry.connection}
 
     registry.fail("hang_up", "error", "slow", "cut", "error")
     first = run_stage("sync", declared, values)

@@ -11,8 +11,8 @@ from airflow_cdc_provider.changes.contribution import PARTITION_DELETION, RANGE_
 from server_kit.scylla import Column, CqlType, ImitatedScylla, SystemKeyspaces, Table
 from server_kit.scylla.statements import DeletePartition, DeleteRange, Insert, Limit
 from tests.integration.jobs.imitated import assert_mirror_equals_model, declare
+from tests.integration.jobs.printed_events import number
 from tests.integration.jobs.shop import Shop
-from tests.integration.jobs.test_scylla_lake_events import number
 
 pytestmark = pytest.mark.integration
 

@@ -2,41 +2,18 @@
 
 from __future__ import annotations
 
-import json
-import struct
 import time
 from pathlib import Path
-from typing import Any
 
 import pytest
 
 from server_kit.scylla import CdcOptions, Column, CqlType, ImitatedScylla, SystemKeyspaces, Table
 from server_kit.scylla.statements import DeletePartition, DeleteRow, Insert, SetWhole, Statement, Update
 from tests.integration.jobs.imitated import declare
+from tests.integration.jobs.printed_events import number, printed
 from tests.integration.jobs.shop import Shop
 
 pytestmark = pytest.mark.integration
-
-
-def number(value: int) -> bytes:
-    return struct.pack(">i", value)
-
-
-def printed(shop: Shop, directory: Path) -> list[dict[str, Any]]:
-    """Print the events of all batches; return topic, key and value of each record."""
-    path = directory / "events.jsonl"
-    result = shop.stage("events", path=str(path))
-    assert result.ok, result.error
-    assert result.findings == ()
-    records = map(json.loads, path.read_text().splitlines())
-    return [
-        {
-            "topic": record["topic"],
-            "key": json.loads(record["key"]),
-            "value": record["value"] and json.loads(record["value"]),
-        }
-        for record in records
-    ]
 
 
 def test_events_of_all_batches_come_in_the_order_of_their_changes(

@@ -12,8 +12,8 @@ import pytest
 from server_kit.scylla import Column, CqlType, ImitatedScylla, SystemKeyspaces, Table
 from server_kit.scylla.statements import Insert, Statement
 from tests.integration.jobs.imitated import assert_mirror_equals_model, declare
+from tests.integration.jobs.printed_events import number, printed
 from tests.integration.jobs.shop import Shop
-from tests.integration.jobs.test_scylla_lake_events import number, printed
 
 pytestmark = pytest.mark.integration
 

@@ -11,22 +11,13 @@ from airflow_cdc_provider.exceptions import ConfigurationError
 from airflow_cdc_provider.jobs.topics.rules import create_topics
 from server_kit import KafkaServer
 from tests.integration.jobs.conftest import RunStage
+from tests.integration.jobs.debezium_messages import send
 from tests.integration.jobs.publishing import declaration, make_topics, plain, read, with_broker
 
 if TYPE_CHECKING:
     from pymongo.database import Database
 
 pytestmark = pytest.mark.integration
-
-
-def send(server: KafkaServer, topic: str, *records: tuple[str, str | None]) -> None:
-    """Write what no connector has."""
-    from confluent_kafka import Producer
-
-    producer = Producer({"bootstrap.servers": server.bootstrap, "partitioner": "murmur2_random"})
-    for key, value in records:
-        producer.produce(topic, value, key)
-    assert producer.flush(30) == 0
 
 
 def values(server: KafkaServer, topics: list[str]) -> list[tuple[bytes | None, str | None]]:

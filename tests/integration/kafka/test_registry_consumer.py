@@ -19,8 +19,8 @@ from airflow_cdc_provider.kafka.producer import RecordProducer
 from airflow_cdc_provider.kafka.registry import Registry
 from airflow_cdc_provider.kafka.settings import ClientSettings
 from server_kit import KafkaServer, RegistryServer
-from tests.integration.test_registry import events, settings_of
-from tests.unit.events.test_protobuf_converter import message_class
+from tests.integration.registry_events import events, settings_of
+from tests.unit.events.protobuf_messages import message_class
 
 pytestmark = pytest.mark.integration
 

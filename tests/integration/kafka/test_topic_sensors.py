@@ -14,7 +14,7 @@ from airflow_cdc_provider.kafka.settings import ClientSettings
 from airflow_cdc_provider.sensors.topics import CdcConsumerLagSensor, CdcPublishLagSensor
 from server_kit import KafkaServer
 from tests.unit.airflow_context import TaskContext
-from tests.unit.sensors.test_alike import both_ways
+from tests.unit.sensors.sensor_runs import both_ways
 
 pytestmark = pytest.mark.integration
 

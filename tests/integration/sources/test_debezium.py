@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import random
 from collections import Counter
-from collections.abc import Iterator
 from contextlib import closing
 from typing import Any
 
@@ -17,36 +16,12 @@ from airflow_cdc_provider.sources.base import Offset, ReadLimit
 from airflow_cdc_provider.sources.debezium.options import DebeziumOptions
 from airflow_cdc_provider.sources.debezium.source import DebeziumSource
 from server_kit import KafkaServer
+from tests.integration.jobs.debezium_mirrors import expected, send
 from tests.integration.jobs.debezium_workload import Workload
-from tests.integration.jobs.test_debezium_mirror import connection, expected, send
-from tests.unit.sources.debezium.debezium_messages import Table, everything, feed_of, rows
+from tests.integration.sources.debezium_sources import batches, merged, source_of
+from tests.unit.sources.debezium.debezium_messages import Table, everything, feed_of
 
 pytestmark = pytest.mark.integration
-
-
-def source_of(server: KafkaServer, *topics: str, **options: Any) -> DebeziumSource:
-    plain = {"conn_id": "kafka_shop", "topics": list(topics), **options}
-    return DebeziumSource(parse(DebeziumOptions, plain, "source"), connection(server), everything)
-
-
-def batches(
-    source: DebeziumSource, start: Offset | None, changes: int = 10_000, tasks: int = 1
-) -> Iterator[tuple[Offset, list[pa.RecordBatch]]]:
-    """Capture to the head: each batch's offset and records."""
-    head = source.head()
-    while True:
-        plan = source.plan(start, head, ReadLimit(changes=changes, tasks=tasks))
-        start = plan.end
-        yield plan.end, [batch for part in plan.partitions for batch in source.reader()(part)]
-        if plan.at_head:
-            return
-
-
-def merged(table: Table, records: list[pa.RecordBatch]) -> dict[Any, dict[str, Any]]:
-    shown: pa.RecordBatch | None = None
-    for batch in records:
-        shown = table.merge(batch)
-    return {} if shown is None else rows(shown)
 
 
 def as_mirror(workload: Workload) -> dict[int, dict[str, Any]]:

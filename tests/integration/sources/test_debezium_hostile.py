@@ -16,7 +16,7 @@ from confluent_kafka.schema_registry import Schema, SchemaRegistryClient
 from airflow_cdc_provider.exceptions import CorruptInput
 from server_kit import KafkaServer, RegistryServer
 from tests.integration.jobs.debezium_workload import Message
-from tests.integration.sources.test_debezium import batches, merged, source_of
+from tests.integration.sources.debezium_sources import batches, merged, source_of
 from tests.unit.sources.debezium.debezium_messages import Table, feed_of
 from tests.unit.sources.debezium.registry_writers import head
 

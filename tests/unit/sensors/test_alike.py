@@ -2,13 +2,10 @@
 
 from __future__ import annotations
 
-import asyncio
-import importlib
 import json
 import os
-import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -18,7 +15,6 @@ from airflow.providers.common.compat.sdk import (
     AirflowFailException,
     AirflowSensorTimeout,
     AirflowSkipException,
-    TaskDeferred,
 )
 
 from airflow_cdc_provider.exceptions import CdcError, ConfigurationError, TransientError
@@ -28,66 +24,9 @@ from airflow_cdc_provider.sensors.stream import CdcStreamHealthSensor
 from airflow_cdc_provider.triggers.observing import Given, Observation
 from tests.unit.airflow_context import TaskContext
 from tests.unit.conftest import WriteSegment
+from tests.unit.sensors.sensor_runs import WAYS, Make, both_ways
 
 DECLARATION: dict[str, Any] = {"name": "shop", "source": {"type": "cassandra", "conn_id": "cassandra_shop"}}
-Make = Callable[..., ObservingSensor]
-
-
-def wait_plain(make: Make, context: TaskContext, later: Callable[[], None]) -> Any:
-    """Run the plain sensor; what it waits for happens after its first look."""
-    sensor = make(deferrable=False, poke_interval=0.05, timeout=10)
-    poke, looks = sensor.poke, 0
-
-    def counted(context: Any) -> Any:
-        nonlocal looks
-        looks += 1
-        if looks == 2:
-            later()
-        return poke(context)
-
-    sensor.poke = counted  # type: ignore[method-assign]
-    return sensor.execute(context)
-
-
-def wait_deferred(make: Make, context: TaskContext, later: Callable[[], None]) -> Any:
-    """Run the deferrable sensor as Airflow does: other processes, from what the trigger serialises to."""
-    try:
-        return make(deferrable=True, poke_interval=0.05).execute(context)
-    except TaskDeferred as deferred:
-        path, arguments = deferred.trigger.serialize()
-        assert deferred.method_name == "execute_complete"
-        assert deferred.timeout is not None
-    module, _, name = path.rpartition(".")
-    trigger = getattr(importlib.import_module(module), name)(**json.loads(json.dumps(arguments)))
-    assert trigger.serialize() == (path, arguments)
-    state = next(iter(context.assets.found.values()), None)
-    kept = state.get("offset") if state else None
-
-    async def as_stored(connector: str) -> Any:  # the triggerer would read it from the state store
-        return kept["offset"] if kept else None
-
-    monkeypatch = pytest.MonkeyPatch()
-
-    async def as_reported(connector: str) -> Any:
-        return state.get("batches") if state else None
-
-    for own in {sys.modules[kind.__module__] for kind in type(trigger).__mro__}:
-        for name, stored in (("stored_offset_async", as_stored), ("stored_batches_async", as_reported)):
-            if hasattr(own, name):
-                monkeypatch.setattr(own, name, stored)
-    later()
-
-    async def first_event() -> Any:
-        return await asyncio.wait_for(anext(aiter(trigger.run())), 10)
-
-    event = asyncio.run(first_event()).payload
-    monkeypatch.undo()
-    assert json.loads(json.dumps(event)) == event
-    return make(deferrable=True).execute_complete(context, event)
-
-
-WAYS = [pytest.param(wait_plain, id="plain"), pytest.param(wait_deferred, id="deferred")]
-both_ways = pytest.mark.parametrize("wait", WAYS)
 
 
 @both_ways

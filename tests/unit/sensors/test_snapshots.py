@@ -18,7 +18,7 @@ from airflow_cdc_provider.sensors.observing import ObservingSensor
 from airflow_cdc_provider.sensors.snapshots import CdcSnapshotSensor
 from airflow_cdc_provider.triggers import snapshots
 from tests.unit.airflow_context import TaskContext
-from tests.unit.sensors.test_alike import WAYS
+from tests.unit.sensors.sensor_runs import WAYS
 
 DECLARATION: dict[str, Any] = {
     "name": "shop",

@@ -30,7 +30,7 @@ from airflow_cdc_provider.sources.cassandra.options import CassandraOptions
 from airflow_cdc_provider.sources.cassandra.source import CassandraSource
 from server_kit import CassandraServer
 from tests.integration.sources.cassandra.random_schemas import RandomSchema
-from tests.integration.sources.cassandra.test_random_tables import write
+from tests.integration.sources.cassandra.random_writes import write
 from tests.oracles.cassandra_read_path import read
 from tests.oracles.contributions import fed_back
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import random
 import time
-from collections.abc import Iterator
 from contextlib import closing
 from typing import TYPE_CHECKING, Any
 
@@ -19,44 +18,14 @@ from airflow_cdc_provider.sources.base import ReadLimit
 from airflow_cdc_provider.sources.cassandra.codec import CassandraCodec
 from airflow_cdc_provider.sources.cassandra.options import CassandraOptions
 from airflow_cdc_provider.sources.cassandra.source import CassandraSource
-from tests.integration.sources.cassandra.random_tables import Statement, draw_table, statements
+from tests.integration.sources.cassandra.random_tables import draw_table, statements
+from tests.integration.sources.cassandra.random_writes import write
 from tests.oracles.contributions import fed_back
 
 if TYPE_CHECKING:
     from server_kit import CassandraServer
 
 pytestmark = pytest.mark.integration
-
-
-def write(session: Any, batches: Iterator[list[Statement]]) -> tuple[int, int]:
-    """Execute statements with their values as bytes; return how many, and how many the server rejected."""
-    from cassandra import InvalidRequest
-    from cassandra.query import BatchStatement, BoundStatement
-
-    prepared: dict[str, Any] = {}
-    done = refused = 0
-
-    def bound(statement: Statement) -> Any:
-        text, values = statement
-        if text not in prepared:
-            prepared[text] = session.prepare(text)
-        ready = BoundStatement(prepared[text])
-        ready.values = values
-        return ready
-
-    for batch in batches:
-        try:
-            if len(batch) == 1:
-                session.execute(bound(batch[0]))
-            else:
-                unlogged_batch = BatchStatement()
-                for statement in batch:
-                    unlogged_batch.add(bound(statement))
-                session.execute(unlogged_batch)
-            done += len(batch)
-        except (InvalidRequest, NoHostAvailable):  # no legal value, or one that the server itself fails on
-            refused += len(batch)
-    return done, refused
 
 
 def _mirror(codec: CassandraCodec, log: pa.Table, rng: random.Random) -> list[str]:

@@ -18,7 +18,7 @@ from airflow_cdc_provider.sources.scylla.log_state import read_log_state
 from server_kit import CassandraServer
 from server_kit.scylla import Column, CqlType, InvalidRequest, Preimage
 from tests.integration.sources.scylla.captured import Captured, scylla_source
-from tests.integration.sources.scylla.test_log_reading import imitated, insert, item
+from tests.integration.sources.scylla.logged_tables import imitated, insert, item
 
 pytestmark = pytest.mark.integration
 

@@ -22,7 +22,7 @@ from airflow_cdc_provider.sources.scylla.stream_ids import time_us, vnode_index
 from server_kit import CassandraServer
 from server_kit.scylla import ImitatedScylla
 from tests.integration.sources.scylla.captured import Captured, LogRow, scylla_source
-from tests.integration.sources.scylla.test_log_reading import imitated, insert, item, logged_rows
+from tests.integration.sources.scylla.logged_tables import imitated, insert, item, logged_rows
 from tests.unit.cli.test_live_commands import application
 from tests.unit.sources.scylla.test_connect_offset import bound, entry
 

@@ -24,7 +24,7 @@ from server_kit.scylla import Column, Preimage
 from server_kit.scylla.cluster import token_of_key
 from server_kit.scylla.statements import DeletePartition, SetWhole, Update
 from tests.integration.sources.scylla.captured import Captured, row_values, scylla_source
-from tests.integration.sources.scylla.test_log_reading import NUMBER, imitated, insert, item, log_row
+from tests.integration.sources.scylla.logged_tables import NUMBER, imitated, insert, item, log_row
 
 pytestmark = pytest.mark.integration
 

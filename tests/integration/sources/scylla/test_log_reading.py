@@ -22,25 +22,13 @@ from airflow_cdc_provider.exceptions import ConfigurationError, CorruptInput
 from airflow_cdc_provider.sources.base import ReadLimit
 from airflow_cdc_provider.sources.scylla.options import ScyllaAdvanced, ScyllaOptions
 from server_kit import CassandraServer
-from server_kit.scylla import (
-    PAIR,
-    CdcOptions,
-    Column,
-    CqlType,
-    ImitatedScylla,
-    LoggedChange,
-    SystemKeyspaces,
-    Table,
-    Turmoil,
-    draw_table,
-)
+from server_kit.scylla import ImitatedScylla, Turmoil, draw_table
 from server_kit.scylla.statements import Insert
-from tests.integration.sources.scylla.captured import Captured, LogRow, scylla_source
-from tests.oracles.raw_rows import raw_rows
+from tests.integration.sources.scylla.captured import Captured, scylla_source
+from tests.integration.sources.scylla.logged_tables import imitated, insert, item, log_row, logged_rows
 
 pytestmark = pytest.mark.integration
 
-NUMBER = CqlType("int")
 SECOND_US = 1_000_000
 
 
@@ -50,38 +38,6 @@ def keyspace(cassandra_session: Any) -> Iterator[str]:
     yield name
     for suffix in ("", "_distributed", "_system", "_schema"):
         cassandra_session.execute(f"DROP KEYSPACE IF EXISTS {name}{suffix}")
-
-
-def imitated(session: Any, keyspace: str, **settings: Any) -> ImitatedScylla:
-    names = SystemKeyspaces(*(f"{keyspace}_{part}" for part in ("distributed", "system", "schema")))
-    cluster = ImitatedScylla(session, keyspace, names=names, **settings)
-    cluster.create(first_generation=False)
-    cluster.create_type(PAIR)
-    return cluster
-
-
-def item(keyspace: str, name: str = "item", **cdc: Any) -> Table:
-    columns = (Column("sku", NUMBER),)
-    return Table(keyspace, name, columns, regular=(Column("qty", NUMBER),), cdc=CdcOptions(**cdc))
-
-
-def insert(sku: int, qty: int) -> Insert:
-    return Insert((struct.pack(">i", sku),), (), {"qty": struct.pack(">i", qty)})
-
-
-def log_row(change: LoggedChange) -> str:
-    """Say in CQL which log row is the first of a change."""
-    moment = uuid.UUID(bytes=change.timeuuid)
-    return f'"cdc$stream_id" = 0x{change.stream.hex()} AND "cdc$time" = {moment} AND "cdc$batch_seq_no" = 0'
-
-
-def logged_rows(session: Any, cluster: ImitatedScylla) -> Counter[LogRow]:
-    """Read all log rows there are, as :attr:`Captured.log_rows` has them."""
-    return Counter(
-        (base.table.full_name, frozenset((name, value) for name, value in row.items() if value is not None))
-        for base in cluster.tables.values()
-        for row in raw_rows(session, f"SELECT * FROM {cluster.keyspace}.{base.table.log_name}")
-    )
 
 
 def in_stream_order(captured: Captured) -> bool:

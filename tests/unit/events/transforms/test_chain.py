@@ -12,39 +12,13 @@ import pyarrow as pa
 import pytest
 
 from airflow_cdc_provider.connector import Connector
-from airflow_cdc_provider.events.connect import OPTIONAL_STRING, STRING, ConnectSchema, struct
+from airflow_cdc_provider.events.connect import OPTIONAL_STRING, struct
 from airflow_cdc_provider.events.encoder import Converters, Destination, Envelope
 from airflow_cdc_provider.events.transforms.chain import Chain
 from airflow_cdc_provider.events.transforms.options import read_transforms
 from airflow_cdc_provider.events.transforms.pieces import Piece, encode_pieces
 from airflow_cdc_provider.exceptions import ConfigurationError
-
-ROW = struct("shop.t.Value", ("id", ConnectSchema("int64")), ("email", OPTIONAL_STRING), optional=True)
-VALUE = struct("shop.t.Envelope", ("before", ROW), ("after", ROW), ("op", STRING))
-ARROW_ROW = pa.struct([("id", pa.int64()), ("email", pa.utf8())])
-ARROW = pa.struct([("before", ARROW_ROW), ("after", ARROW_ROW), ("op", pa.utf8())])
-KEY = struct("shop.t.Key", ("id", ConnectSchema("int64")))
-
-
-def change(number: int, op: str, email: str | None = None) -> dict[str, Any]:
-    row = {"id": number, "email": email}
-    return {"before": row if op == "d" else None, "after": None if op == "d" else row, "op": op}
-
-
-def piece(events: list[dict[str, Any]], topics: tuple[str, ...] = ("shop.t",)) -> Piece:
-    """Return events, those of deletes with a tombstone after them; the topics take turns."""
-    count = len(events)
-    numbers = [(event["after"] or event["before"])["id"] for event in events]
-    envelope = Envelope(
-        [Destination(topic, KEY, VALUE) for topic in topics],
-        np.arange(count) % len(topics),
-        pa.array([{"id": number} for number in numbers], pa.struct([("id", pa.int64())])),
-        pa.array(events, ARROW),
-        np.array([event["op"] == "d" for event in events]),
-        {"n": pa.array([str(number) for number in numbers], pa.large_utf8())},
-    )
-    return Piece(envelope, np.arange(count) * 10)
-
+from tests.unit.events.transforms.changed_rows import KEY, VALUE, change, piece
 
 EVENTS = [change(1, "c", "a@x"), change(2, "d", "b@x"), change(3, "u", None), change(4, "d", "d@y")]
 

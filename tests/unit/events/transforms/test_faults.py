@@ -19,7 +19,7 @@ from airflow_cdc_provider.events.transforms.faults import RecordingRegistrar, en
 from airflow_cdc_provider.events.transforms.options import read_transforms
 from airflow_cdc_provider.events.transforms.pieces import Piece, encode_pieces
 from airflow_cdc_provider.exceptions import ConfigurationError
-from tests.unit.events.transforms.test_chain import change, piece
+from tests.unit.events.transforms.changed_rows import change, piece
 
 TO_NUMBERS = Chain(
     read_transforms(

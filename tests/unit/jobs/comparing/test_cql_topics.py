@@ -25,7 +25,7 @@ from airflow_cdc_provider.kafka.settings import ClientSettings
 from airflow_cdc_provider.sources.cql.schema import TableSchema
 from airflow_cdc_provider.sources.debezium.reader import TopicSlice
 from airflow_cdc_provider.sources.debezium.records import Messages, read_messages
-from tests.unit.jobs.events.cassandra.test_rows_again import RECORDING
+from tests.unit.jobs.events.cassandra.reread_cluster import RECORDING
 from tests.unit.jobs.events.lake_records import NOW_NS, cassandra
 from tests.unit.sources.debezium.registry_writers import Registered
 

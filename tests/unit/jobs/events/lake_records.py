@@ -24,8 +24,8 @@ from airflow_cdc_provider.jobs.events.vitess.lake import RecordedSchema, VitessS
 from airflow_cdc_provider.jobs.offline.cassandra import _records, _source
 from airflow_cdc_provider.sources.mongodb.bson import split_documents
 from airflow_cdc_provider.sources.mongodb.records import read_events, snapshot_records
-from tests.unit.jobs.events.cassandra.test_rows_again import RECORDING
-from tests.unit.jobs.events.vitess.test_lake_events import captured
+from tests.unit.jobs.events.cassandra.reread_cluster import RECORDING
+from tests.unit.jobs.events.vitess.recorded_events import captured
 from tests.unit.jobs.offline.test_vitess import declared
 
 NOW_NS = 1_800_000_000_000_000_000

@@ -8,7 +8,7 @@ import pytest
 
 from airflow_cdc_provider.connector import Connector
 from airflow_cdc_provider.exceptions import ConfigurationError
-from tests.unit.jobs.events.scylla.test_events import DELETE, INSERT, UPDATE, logged, records
+from tests.unit.jobs.events.scylla.logged_changes import DELETE, INSERT, UPDATE, logged, records
 from tests.unit.jobs.offline.test_choices import printed, values
 
 

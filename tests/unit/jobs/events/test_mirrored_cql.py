@@ -19,7 +19,7 @@ from airflow_cdc_provider.jobs.events.mirrored import as_json
 from airflow_cdc_provider.jobs.events.mirrored_cql import _CqlEvents
 from airflow_cdc_provider.sources.cql.schema import number_columns
 from airflow_cdc_provider.sources.scylla.codec import ScyllaCodec
-from tests.unit.jobs.events.scylla.test_snapshot_events import ITEMS, SHOP
+from tests.unit.jobs.events.scylla.snapshot_rows import ITEMS, SHOP
 from tests.unit.server_kit.scylla.item import ITEM, T, i, t
 
 NOW_US = T + 100_000_000

@@ -24,7 +24,7 @@ from airflow_cdc_provider.jobs.events.cassandra.datastax_rows import replica_dup
 from airflow_cdc_provider.jobs.events.order import event_order
 from airflow_cdc_provider.jobs.events.skipped_records import SkippedRecords
 from airflow_cdc_provider.jobs.offline.recordings import Recording, event_lines, row_lines
-from tests.unit.jobs.events.cassandra.test_row_states import Changes
+from tests.unit.jobs.events.cassandra.row_changes import Changes
 
 FOLDER = Path(__file__).parents[3] / "fixtures" / "cassandra" / "datastax-A"
 NOW_NS = 1_795_293_300_000_000_000

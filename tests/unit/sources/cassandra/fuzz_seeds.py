@@ -25,9 +25,9 @@ from tests.unit.sources.cassandra.fuzz_targets import (
     TRUST_ZERO,
     table_schemas,
 )
+from tests.unit.sources.cassandra.keystores import MANY
 from tests.unit.sources.cassandra.recordings import of_kind, read_all, recording
 from tests.unit.sources.cassandra.test_encryption import IV, KEYSTORE, encrypt
-from tests.unit.sources.cassandra.test_keystore import MANY
 
 _NAMES = [target.__name__ for target in TARGETS]
 _PER_TABLE = 12

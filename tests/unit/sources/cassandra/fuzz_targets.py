@@ -55,8 +55,8 @@ from airflow_cdc_provider.sources.cql.schema import TableSchema
 from airflow_cdc_provider.sources.cql.wire import read_uvint
 from tests.oracles.cassandra_read_path import read
 from tests.unit.sources.cassandra.commit_logs import EPOCH_S, EPOCH_US, HEADER_BYTES, UpdateWriter
+from tests.unit.sources.cassandra.decoded_changes import changes
 from tests.unit.sources.cassandra.recordings import recording
-from tests.unit.sources.cassandra.test_decode import changes
 from tests.unit.sources.cassandra.updates import TABLES
 
 MOST_SECONDS: Final = 10

@@ -24,8 +24,8 @@ from airflow_cdc_provider.sources.cql.reasons import CODES
 from airflow_cdc_provider.sources.cql.snapshot_payload import snapshot_prefix
 from tests.oracles.cassandra_read_path import Liveness, Row, read, write
 from tests.unit.sources.cassandra.commit_logs import put_segment
+from tests.unit.sources.cassandra.decoded_changes import changes
 from tests.unit.sources.cassandra.recordings import of_kind, read_all, recording
-from tests.unit.sources.cassandra.test_decode import changes
 
 PER_BATCH = 200
 _CODES = {name for name, _ in CODES.values()}

@@ -4,18 +4,15 @@ from __future__ import annotations
 
 import pickle
 import struct
-from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
-import pyarrow as pa
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from airflow_cdc_provider.changes.contribution import CONTRIBUTION_SCHEMA
 from airflow_cdc_provider.changes.fence import Fence
-from airflow_cdc_provider.changes.record import CHANGE_SCHEMA
 from airflow_cdc_provider.sources.cassandra.decoding.decode import UpdateDecoder, decode_updates
 from airflow_cdc_provider.sources.cassandra.payload import Position
 from airflow_cdc_provider.sources.cql.comparable import AFTER
@@ -44,6 +41,7 @@ from tests.unit.sources.cassandra.commit_logs import (
     uvint,
     vbytes,
 )
+from tests.unit.sources.cassandra.decoded_changes import KEY, changes
 from tests.unit.sources.cassandra.recordings import comparable, contribution
 from tests.unit.sources.cassandra.updates import (
     PLAIN,
@@ -55,23 +53,6 @@ from tests.unit.sources.cassandra.updates import (
     table,
     updates,
 )
-
-KEY = b"\0\0\0\x01"
-
-
-def changes(payloads: Sequence[bytes], keys: Sequence[bytes] | None = None, **columns: Any) -> pa.RecordBatch:
-    """A batch of changes."""
-    count = len(payloads)
-    values = {
-        "payload": payloads,
-        "key": keys or [KEY] * count,
-        "generation": [0] * count,
-        "origin": ["node"] * count,
-        "position": [Position(1, i + 1).pack() for i in range(count)],
-        **columns,
-    }
-    rows = [{name: column[i] for name, column in values.items()} for i in range(count)]
-    return pa.RecordBatch.from_pylist(rows, schema=CHANGE_SCHEMA)
 
 
 def decoded(schema: TableSchema, *payloads: bytes) -> list[Contribution]:

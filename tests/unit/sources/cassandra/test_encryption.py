@@ -34,8 +34,8 @@ from airflow_cdc_provider.sources.cassandra.options import CassandraEncryption, 
 from airflow_cdc_provider.sources.cassandra.source import CassandraSource
 from airflow_cdc_provider.sources.cql.reasons import code
 from tests.unit.sources.cassandra.commit_logs import entry, put_segment, segment
+from tests.unit.sources.cassandra.keystores import MANY
 from tests.unit.sources.cassandra.recordings import FIXTURES, of_kind, recording
-from tests.unit.sources.cassandra.test_keystore import MANY
 
 RECORDED = FIXTURES / "v7-encrypted"
 KEYSTORE = str(RECORDED / "keystore.jceks")

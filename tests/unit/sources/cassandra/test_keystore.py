@@ -17,10 +17,7 @@ from cryptography.hazmat.primitives.ciphers import Cipher, modes
 from airflow_cdc_provider.exceptions import ConfigurationError
 from airflow_cdc_provider.sources.cql.driver import keystore
 from airflow_cdc_provider.sources.cql.driver.keystore import read_secret_keys
-from tests.unit.sources.cassandra.recordings import FIXTURES
-
-KEYSTORES = FIXTURES.parent / "keystores"
-MANY = str(KEYSTORES / "many.jceks")
+from tests.unit.sources.cassandra.keystores import KEYSTORES, MANY
 
 
 def test_secret_keys_are_the_bytes_that_java_gives() -> None:

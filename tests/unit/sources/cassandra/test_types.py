@@ -15,7 +15,7 @@ from airflow_cdc_provider.sources.cassandra.debezium.events import EventDecoder
 from airflow_cdc_provider.sources.connect_metadata import CONNECT_NAME
 from tests.oracles.cassandra_read_path import Cell, Liveness, Row
 from tests.unit.sources.cassandra.commit_logs import UpdateWriter
-from tests.unit.sources.cassandra.test_decode import changes
+from tests.unit.sources.cassandra.decoded_changes import changes
 from tests.unit.sources.cassandra.updates import table
 from tests.unit.sources.cql.cql_values import parts, varint
 

@@ -20,9 +20,9 @@ from airflow_cdc_provider.events.json_schema import json_schema_of_connect
 from airflow_cdc_provider.sources.debezium.converters import FramedConverter
 from airflow_cdc_provider.sources.debezium.json_schema import connect_of_json_schema
 from airflow_cdc_provider.sources.debezium.registered import RegisteredSchemas
+from tests.unit.sources.debezium.avro_messages import FIELDS, ROW, framed_key, rows, table_rows, with_schema
 from tests.unit.sources.debezium.debezium_messages import FEED, Table, text
 from tests.unit.sources.debezium.registry_writers import Registered, head
-from tests.unit.sources.debezium.test_avro import FIELDS, ROW, framed_key, rows, table_rows, with_schema
 
 ROW_SCHEMA = replace(schema_of(pa.field("row", ROW, nullable=False)), name="s.Row")
 

@@ -25,7 +25,7 @@ from airflow_cdc_provider.sources.debezium.converters import BROKEN, FramedConve
 from airflow_cdc_provider.sources.debezium.protobuf_json import protobuf_to_json
 from airflow_cdc_provider.sources.debezium.protobuf_program import compile_protobuf, parse_protobuf
 from airflow_cdc_provider.sources.debezium.registered import RegisteredSchemas
-from tests.unit.events.test_protobuf_converter import EVERY_TYPE, SCHEMA, _expected, message_class, rows
+from tests.unit.events.protobuf_messages import EVERY_TYPE, SCHEMA, expected_text, message_class, rows
 from tests.unit.sources.debezium.debezium_messages import FEED, Table
 from tests.unit.sources.debezium.registry_writers import Registered, head
 
@@ -55,7 +55,7 @@ def test_what_our_encoder_writes_is_read_back_as_its_json(nullables: Nullables, 
     schema = protobuf_of_connect(SCHEMA, nullables)
     found, broken, shown = read(schema.text, *to_protobuf(schema, pa.array(values, EVERY_TYPE)).to_pylist())
     assert not any(broken)
-    expected = pa.array([_expected(row, nullables) for row in values], EVERY_TYPE)
+    expected = pa.array([expected_text(row, nullables) for row in values], EVERY_TYPE)
     assert found == [json.loads(one) for one in to_json(SCHEMA, expected).to_pylist()]
     types = {one["field"]: one["type"] for one in shown["fields"]}
     given = {name: schema.type for name, schema in SCHEMA.fields}

@@ -17,7 +17,7 @@ from airflow_cdc_provider.sources.mongodb.codec import LAKE_TYPE, MISFITS, Mongo
 from airflow_cdc_provider.sources.mongodb.options import MongodbInference, MongodbOptions
 from airflow_cdc_provider.sources.mongodb.records import snapshot_records
 from tests.unit.sources.mongodb.documents import READ, mutated
-from tests.unit.sources.mongodb.test_records import event, recorded, records
+from tests.unit.sources.mongodb.recorded_changes import event, recorded, records
 
 
 def codec(table: str = "shop.a.b", **options: Any) -> MongodbCodec:

@@ -27,6 +27,7 @@ from server_kit.scylla.schemas import log_columns
 from server_kit.scylla.tables import Column, Table
 from server_kit.scylla.values import CqlType, pack_elements, pack_pairs, pack_parts
 from tests.unit.server_kit.scylla.item import INT, ITEM, NOW, TEXT, THINGS, T, i, t
+from tests.unit.sources.scylla.log_rows import STREAM, TRUE, cdc_time, rows
 from tests.unit.sources.scylla.logged import (
     GENERATION_MS,
     OTHER_ID,
@@ -39,7 +40,6 @@ from tests.unit.sources.scylla.logged import (
     schema_payload,
     table_schema,
 )
-from tests.unit.sources.scylla.test_log_rows import STREAM, TRUE, cdc_time, rows
 
 ITEMS = codec_of(ITEM)
 TEA = {"op": 2, "sku": i(1), "name": t("tea")}

@@ -31,48 +31,12 @@ from airflow_cdc_provider.sources.cql.native_rows import native_rows
 from airflow_cdc_provider.sources.scylla.codec import ScyllaCodec, recall_scylla_codec
 from airflow_cdc_provider.sources.scylla.payload import schema_digest
 from server_kit.scylla.tables import CdcOptions, Delta, Table
-from server_kit.scylla.timeuuids import EPOCH_TICKS
 from server_kit.scylla.values import pack_elements, pack_pairs, pack_parts
 from tests.unit.server_kit.scylla.item import ITEM, NOW, PAIRS, THINGS, T, descending, i, t
-from tests.unit.sources.scylla.logged import (
-    LogRow,
-    change_record,
-    changes,
-    codec_of,
-    schema_payload,
-    table_schema,
-)
-
-STREAM = bytes.fromhex("c000000000000000aacd159e24000051")
-TRUE = b"\1"
+from tests.unit.sources.scylla.log_rows import TRUE, cdc_time, rows
+from tests.unit.sources.scylla.logged import change_record, changes, codec_of, schema_payload, table_schema
 
 ITEMS = codec_of(ITEM)
-
-
-def cdc_time(us: int, rest: bytes = b"\x80\x01\x7f\xff\x00\x02\xfe\x03") -> bytes:
-    ticks = us * 10 + EPOCH_TICKS
-    low, middle, high = ticks & 0xFFFFFFFF, ticks >> 32 & 0xFFFF, ticks >> 48 | 0x1000
-    return low.to_bytes(4, "big") + middle.to_bytes(2, "big") + high.to_bytes(2, "big") + rest
-
-
-def rows(*given: dict[str, Any], at: int = T, key: str = "shop") -> list[LogRow]:
-    """Write a change: of each row ``op``, perhaps ``ttl``, and what isn't null."""
-    found: list[LogRow] = []
-    for number, row in enumerate(given):
-        values = {name: value for name, value in row.items() if name not in ("op", "ttl")}
-        found.append(
-            {
-                "cdc$stream_id": STREAM,
-                "cdc$time": cdc_time(at),
-                "cdc$batch_seq_no": i(number),
-                "cdc$operation": row["op"].to_bytes(1, "big", signed=True),
-                "cdc$ttl": row["ttl"].to_bytes(8, "big") if "ttl" in row else None,
-                "cdc$end_of_batch": TRUE if number == len(given) - 1 else None,
-                key: i(7),
-                **values,
-            }
-        )
-    return found
 
 
 def contributions_of(

@@ -20,7 +20,7 @@ from server_kit.scylla.tables import CdcOptions, Preimage
 from server_kit.scylla.workload import draw_table
 from tests.unit.sources.scylla.logged import payloads, record_of, schema_payload
 from tests.unit.sources.scylla.published import options
-from tests.unit.sources.scylla.test_random_log_rows import random_changes
+from tests.unit.sources.scylla.random_log_rows import random_changes
 
 FORMS = (
     {"form": "legacy", "preimages": True, "all_types": True, "collection_changes": True, "details": True},

@@ -7,8 +7,7 @@ The requests, what they do to a table and what the log says of them are the imit
 from __future__ import annotations
 
 import random
-from collections.abc import Iterator, Mapping
-from dataclasses import replace
+from collections.abc import Mapping
 
 import pyarrow as pa
 import pytest
@@ -19,15 +18,11 @@ from airflow_cdc_provider.sources.cql.schema import TableSchema
 from airflow_cdc_provider.sources.scylla.codec import ScyllaCodec
 from server_kit.scylla.base_table import BaseTable
 from server_kit.scylla.cluster import LoggedChange
-from server_kit.scylla.images import read_images
-from server_kit.scylla.log_rows import changes_of
-from server_kit.scylla.mutations import mutations
-from server_kit.scylla.statements import Batch
 from server_kit.scylla.tables import CdcOptions, Preimage
-from server_kit.scylla.timeuuids import log_time
-from server_kit.scylla.workload import Workload, draw_table
-from tests.unit.server_kit.scylla.item import NOW, T
+from server_kit.scylla.workload import draw_table
+from tests.unit.server_kit.scylla.item import NOW
 from tests.unit.sources.scylla.logged import changes, codec_of, record_of
+from tests.unit.sources.scylla.random_log_rows import random_changes
 
 Shown = list[tuple[tuple[str, bytes | None], ...]]
 
@@ -51,21 +46,6 @@ def test_log_rows_of_random_requests_give_the_table_in_any_order_and_with_copies
         for part in decoded:  # each merge has what the one before left
             merged = _merge([*merged, pa.Table.from_batches([part])], now)
         assert _select(codec.schema, pa.concat_tables(merged), now) == expected
-
-
-def random_changes(chance: random.Random, base: BaseTable, count: int) -> Iterator[LoggedChange]:
-    workload = Workload(chance, base, lambda: T + chance.randrange(50), short_ttls=True)
-    for request in workload.requests(count, lambda: NOW):
-        statements = request.statements if isinstance(request, Batch) else (request,)
-        timed = [replace(s, timestamp=T) if s.timestamp is None else s for s in statements]
-        made = mutations(base, timed, NOW)
-        for mutation in made:
-            for change in changes_of(mutation, read_images(base, mutation, NOW)):
-                yield LoggedChange(
-                    base.table, mutation.key, chance.randbytes(16), log_time(change.time, chance), change
-                )
-        for mutation in made:
-            base.apply(mutation)
 
 
 def _portions(chance: random.Random, logged: list[LoggedChange]) -> list[list[LoggedChange]]:

@@ -9,8 +9,8 @@ import pytest
 from airflow_cdc_provider.sources.vitess.check import check_keyspace
 from airflow_cdc_provider.sources.vitess.connection import ConnectionValues
 from airflow_cdc_provider.sources.vitess.options import VitessAdvanced, VitessOptions
+from tests.unit.sources.vitess.fake_vtctld import FakeVtctld
 from tests.unit.sources.vitess.fake_vtgate import FakeVtgate, Waits, event, response, vgtid
-from tests.unit.sources.vitess.test_vtctld import FakeVtctld
 
 TABLETS: list[tuple[str, ...]] = [
     ("z", "shop", shard, "REPLICA", "SERVING", f"z-{n}") for n, shard in enumerate(("-80", "80-"))

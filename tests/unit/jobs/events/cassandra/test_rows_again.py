@@ -3,11 +3,8 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Sequence
 from typing import Any
 
-import pyarrow as pa
-import pyarrow.compute as pc
 import pytest
 
 from airflow_cdc_provider.connector import Connector
@@ -17,13 +14,10 @@ from airflow_cdc_provider.jobs.events.cassandra.events import build_events
 from airflow_cdc_provider.jobs.events.cassandra.records import EventSettings
 from airflow_cdc_provider.jobs.events.skipped_records import SkippedRecords
 from airflow_cdc_provider.jobs.offline.cassandra import _records, _source
-from airflow_cdc_provider.jobs.offline.recordings import Recording, event_lines
-from airflow_cdc_provider.sources.cql.schema import TableSchema
-from tests.unit.jobs.offline.test_datastax import FOLDER, NOW_NS, by_table, printed
-from tests.unit.sources.cassandra.select_pages import select_row, snapshot_records
+from airflow_cdc_provider.jobs.offline.recordings import event_lines
+from tests.unit.jobs.events.cassandra.reread_cluster import RECORDING, TABLE, Cluster
+from tests.unit.jobs.offline.test_datastax import NOW_NS, by_table, printed
 
-RECORDING = Recording(FOLDER / "cdc_raw", str(FOLDER / "schema.cql"), NOW_NS)
-TABLE = "shop_e.clustered"
 CONNECTOR = Connector.from_dict(
     {
         "name": "p",
@@ -31,33 +25,6 @@ CONNECTOR = Connector.from_dict(
         "publish": {"envelope": "datastax", "cassandra": {"reread": True}},
     }
 )
-
-
-class Cluster:
-    """Has one row of one table, and keeps what it was asked for.
-
-    Args:
-        once: A table is asked for once; else once per batch.
-    """
-
-    def __init__(self, *, once: bool = True) -> None:
-        self.once = once
-        self.asked: dict[str, list[bytes]] = {}
-        self.away = False
-        self.schemas: dict[str, TableSchema] = {}
-
-    def read_again(self, table: str, keys: Sequence[bytes]) -> Iterator[pa.RecordBatch]:
-        if self.away:
-            raise TransientError("the cluster doesn't answer")
-        assert table not in self.asked or not self.once, "each table once"
-        self.asked[table] = list(keys)
-        if table == TABLE:
-            numbers = {"p2": 1, "c1": 0, "st": 7}
-            raw = {name: number.to_bytes(4, "big") for name, number in numbers.items()}
-            raw |= {"p1": b"p", "c2": b"x", "v": b"now"}
-            times = {"v": NOW_NS // 1000, "st": NOW_NS // 1000}
-            read = snapshot_records(self.schemas[table], [select_row(self.schemas[table], raw, times, {})])
-            yield read.filter(pc.is_in(read["key"], value_set=pa.array(keys, pa.binary())))
 
 
 def read_again(cluster: Cluster) -> list[dict[str, Any]]:

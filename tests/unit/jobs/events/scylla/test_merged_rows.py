@@ -23,7 +23,7 @@ from airflow_cdc_provider.lake.mirror import MirrorState
 from airflow_cdc_provider.lake.table import Head
 from airflow_cdc_provider.sources.cql.schema import number_columns
 from airflow_cdc_provider.sources.scylla.codec import ScyllaCodec
-from tests.unit.jobs.events.scylla.test_snapshot_events import ITEMS, OWNER, SHOP, TEA
+from tests.unit.jobs.events.scylla.snapshot_rows import ITEMS, OWNER, SHOP, TEA
 from tests.unit.server_kit.scylla.item import ITEM, T, i, t
 from tests.unit.sources.scylla.logged import changes
 

@@ -10,68 +10,29 @@ from typing import Any
 
 import pytest
 
-from airflow_cdc_provider.changes.cell_row import Cell, CellRow, write_cell_row
-from airflow_cdc_provider.changes.cells import (
-    CELL_PATH,
-    CELL_UNCERTAIN,
-    NEVER,
-    ROW_LIVENESS,
-    ROW_STATIC,
-    ROW_UNCERTAIN,
-)
+from airflow_cdc_provider.changes.cells import CELL_PATH, CELL_UNCERTAIN, ROW_LIVENESS
 from airflow_cdc_provider.connector import Connector
 from airflow_cdc_provider.exceptions import CorruptInput
 from airflow_cdc_provider.jobs.events.scylla.records import ScyllaRecords
 from airflow_cdc_provider.jobs.events.skipped_records import SkippedRecords
-from airflow_cdc_provider.sources.cql.snapshot_payload import snapshot_prefix
 from airflow_cdc_provider.sources.cql.snapshots.select_rows import UNKNOWN_TIME
 from airflow_cdc_provider.sources.scylla.event_tables import LogSchemas
 from server_kit.scylla.statements import Insert
 from server_kit.scylla.tables import Column, Table
-from tests.unit.server_kit.scylla.item import INT, ITEM, TEXT, THINGS, Server, T, i, t
-from tests.unit.sources.scylla.logged import (
-    TABLE_ID,
-    changes,
-    record_of_change,
-    schema_payload,
-    time_uuid,
+from tests.unit.jobs.events.scylla.snapshot_rows import (
+    ITEMS,
+    OWNER,
+    READ_US,
+    SHOP,
+    TEA,
+    cell,
+    row_of,
+    schemas_of,
 )
+from tests.unit.server_kit.scylla.item import INT, ITEM, TEXT, THINGS, Server, T, i, t
+from tests.unit.sources.scylla.logged import changes, record_of_change, time_uuid
 
-READ_US = T + 5_000_000
-SHOP = i(7)
 SECOND = 1_000_000
-
-
-def cell(column: int, value: bytes, at: int = T, flags: int = 0, path: bytes = b"") -> Cell:
-    return Cell(column, flags, 0, at, NEVER, path, value)
-
-
-def row_of(
-    table: Table,
-    columns: Sequence[str],
-    cells: Sequence[Cell] = (),
-    sku: int | None = 1,
-    flags: int = ROW_UNCERTAIN,
-    **more: Any,
-) -> dict[str, Any]:
-    """Build the record of a row that a SELECT returned; of static columns without ``sku``."""
-    static = sku is None
-    clustering = b"" if sku is None else b"\4\0\0\0" + i(sku)
-    row = CellRow(
-        flags | (ROW_STATIC if static else 0), liveness_us=READ_US, clustering=clustering, cells=tuple(cells)
-    )
-    return {
-        "source_table": table.full_name,
-        "kind": "snapshot",
-        "origin": "",
-        "position": bytes(56),
-        "generation": 0,
-        "key": SHOP,
-        "captured_at": datetime.fromtimestamp(READ_US / 1e6, UTC),
-        "schema_id": TABLE_ID,
-        "payload": snapshot_prefix(columns, static=static) + write_cell_row(row),
-        **more,
-    }
 
 
 def records(
@@ -87,15 +48,6 @@ def records(
     maker = ScyllaRecords(connector, 1, schemas, skipped or SkippedRecords(strict=True))
     made = maker.build(changes(given))
     return [{"key": json.loads(r["key"]), "value": json.loads(r["value"])} for r in made.to_pylist()]
-
-
-def schemas_of(*tables: tuple[Table, int]) -> LogSchemas:
-    return LogSchemas([(table.full_name, read_us, schema_payload(table)) for table, read_us in tables])
-
-
-ITEMS = schemas_of((ITEM, 0))
-TEA = row_of(ITEM, ["name", "qty"], [cell(0, t("tea"), T + 3), cell(1, i(5), T)])
-OWNER = row_of(ITEM, ["owner"], [cell(0, t("ann"))], sku=None)
 
 
 def test_a_row_has_all_its_columns_and_static_columns_are_an_event_of_their_own() -> None:

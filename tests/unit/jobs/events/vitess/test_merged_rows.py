@@ -22,7 +22,7 @@ from airflow_cdc_provider.jobs.events.vitess.records import VitessRecords
 from airflow_cdc_provider.sources.vitess.codec import VitessCodec
 from airflow_cdc_provider.sources.vitess.event_records import decode_records
 from airflow_cdc_provider.sources.vitess.history import TableHistory
-from tests.unit.jobs.events.vitess.test_lake_events import captured
+from tests.unit.jobs.events.vitess.recorded_events import captured
 from tests.unit.jobs.offline.test_vitess import NOW_NS, declared
 from tests.unit.vitess_stream import NOT_NULL, PRIMARY, Stream, column
 
