@@ -53,7 +53,6 @@ def message_class(text: str, full_name: str) -> Any:
 
 
 INNER = pa.struct([pa.field("a", pa.int32()), pa.field("b", pa.utf8(), nullable=False)])
-
 EVERY_TYPE = pa.struct(
     [
         pa.field("id", pa.int64(), nullable=False),

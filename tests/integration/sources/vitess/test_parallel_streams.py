@@ -22,7 +22,7 @@ from airflow_cdc_provider.sources.vitess.options import VitessOptions, VitessTas
 from airflow_cdc_provider.sources.vitess.position import Position
 from airflow_cdc_provider.sources.vitess.protocol import VGtid
 from server_kit import VitessServer
-from tests.integration.sources.vitess.test_source import captured, snapshot, source_of
+from tests.integration.sources.vitess.vitess_sources import captured, snapshot, source_of
 from tests.integration.sources.vitess.workload import applied, create, run, selected
 
 pytestmark = pytest.mark.integration

@@ -12,13 +12,9 @@ from airflow_cdc_provider.events.encoder import Destination, Envelope
 from airflow_cdc_provider.events.transforms.pieces import Piece
 
 ROW = struct("shop.t.Value", ("id", ConnectSchema("int64")), ("email", OPTIONAL_STRING), optional=True)
-
 VALUE = struct("shop.t.Envelope", ("before", ROW), ("after", ROW), ("op", STRING))
-
 ARROW_ROW = pa.struct([("id", pa.int64()), ("email", pa.utf8())])
-
 ARROW = pa.struct([("before", ARROW_ROW), ("after", ARROW_ROW), ("op", pa.utf8())])
-
 KEY = struct("shop.t.Key", ("id", ConnectSchema("int64")))
 
 

@@ -15,7 +15,7 @@ import pytest
 from google.protobuf.message import Message
 
 from tests.unit.events.protobuf_messages import message_class
-from tests.unit.jobs.events.mongodb.test_events import UPDATE, change, published
+from tests.unit.jobs.events.mongodb.published_events import UPDATE, change, published
 from tests.unit.jobs.events.scylla.logged_changes import DELETE, INSERT, logged, made
 from tests.unit.jobs.events.scylla.logged_changes import UPDATE as SCYLLA_UPDATE
 from tests.unit.jobs.offline.test_choices import printed

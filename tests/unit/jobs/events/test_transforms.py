@@ -11,9 +11,9 @@ from airflow_cdc_provider.connector import Connector
 from airflow_cdc_provider.connector.debezium import from_debezium
 from airflow_cdc_provider.exceptions import ConfigurationError
 from airflow_cdc_provider.jobs.topics.settings import heartbeat_of
-from tests.unit.jobs.events.mongodb.test_events import connector_of
+from tests.unit.jobs.events.mongodb.published_events import connector_of
 from tests.unit.jobs.events.scylla import logged_changes as scylla
-from tests.unit.jobs.events.vitess.test_event_choices import ID, NAME, events_of
+from tests.unit.jobs.events.vitess.chosen_events import ID, NAME, events_of
 from tests.unit.jobs.offline import test_choices as cassandra
 from tests.unit.jobs.offline.test_mongodb import RECORDED_BY, printed, recording
 from tests.unit.vitess_stream import Stream

@@ -15,6 +15,7 @@ from airflow_cdc_provider.sources.cassandra.commit_log.system_tables import LOCA
 from airflow_cdc_provider.sources.cql.snapshot_payload import snapshot_prefix
 from tests.oracles.cassandra_read_path import Liveness, Row, write
 from tests.unit.sources.cassandra.commit_logs import segment
+from tests.unit.sources.cassandra.encrypted_segments import IV, KEYSTORE, encrypt
 from tests.unit.sources.cassandra.fuzz_targets import (
     BEYOND_INDEX,
     COMPLETED,
@@ -27,7 +28,6 @@ from tests.unit.sources.cassandra.fuzz_targets import (
 )
 from tests.unit.sources.cassandra.keystores import MANY
 from tests.unit.sources.cassandra.recordings import of_kind, read_all, recording
-from tests.unit.sources.cassandra.test_encryption import IV, KEYSTORE, encrypt
 
 _NAMES = [target.__name__ for target in TARGETS]
 _PER_TABLE = 12

@@ -5,5 +5,4 @@ from __future__ import annotations
 from tests.unit.sources.cassandra.recordings import FIXTURES
 
 KEYSTORES = FIXTURES.parent / "keystores"
-
 MANY = str(KEYSTORES / "many.jceks")

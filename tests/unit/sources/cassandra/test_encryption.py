@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import os
 import pickle
-import struct
 from argparse import Namespace
 from collections.abc import Callable
 from dataclasses import replace
@@ -14,8 +13,6 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
-from cryptography.hazmat.primitives.ciphers import Cipher, algorithms, modes
-from cryptography.hazmat.primitives.padding import PKCS7
 
 from airflow_cdc_provider.changes.record import CHANGE
 from airflow_cdc_provider.cli import offline_commands
@@ -34,34 +31,17 @@ from airflow_cdc_provider.sources.cassandra.options import CassandraEncryption, 
 from airflow_cdc_provider.sources.cassandra.source import CassandraSource
 from airflow_cdc_provider.sources.cql.reasons import code
 from tests.unit.sources.cassandra.commit_logs import entry, put_segment, segment
+from tests.unit.sources.cassandra.encrypted_segments import IV, KEY, KEYSTORE, RECORDED, encrypt
 from tests.unit.sources.cassandra.keystores import MANY
-from tests.unit.sources.cassandra.recordings import FIXTURES, of_kind, recording
+from tests.unit.sources.cassandra.recordings import of_kind, recording
 
-RECORDED = FIXTURES / "v7-encrypted"
-KEYSTORE = str(RECORDED / "keystore.jceks")
 WORD = "cassandra"
 OURS = {"keystore": KEYSTORE, "keystore_password": WORD}
 OTHERS = {"keystore": MANY, "keystore_password": "outer-word", "key_password": "inner-word"}
 ID = 1795247392875
-KEY = bytes(range(16))
-IV = bytes(range(100, 116))
 PARAMETERS = {"encCipher": "AES/CBC/PKCS5Padding", "encKeyAlias": "Mine:1", "encIV": IV.hex()}
 KEYS = Keys("keystore.jceks", {"mine:1": KEY})
 MUTATIONS: list[list[bytes]] = [[os.urandom(9000) for _ in range(30)], [], [b"the last mutation " * 20]]
-
-
-def encrypt(plain: bytes, chunk_bytes: int = 65536, key: bytes = KEY) -> bytes:
-    """Write a section's blocks as a node does."""
-    out = b""
-    for at in range(0, len(plain), chunk_bytes):
-        part = plain[at : at + chunk_bytes]
-        packed = struct.pack(">i", len(part)) + struct.pack("<i", len(part))
-        packed += bytes(pa.Codec("lz4_raw").compress(part))
-        pad = PKCS7(128).padder()
-        encryptor = Cipher(algorithms.AES(key), modes.CBC(IV)).encryptor()
-        cipher_text = encryptor.update(pad.update(packed) + pad.finalize())
-        out += struct.pack(">ii", len(cipher_text), len(packed)) + cipher_text
-    return out
 
 
 def plan(log: LogFolder) -> Plan:

@@ -10,13 +10,9 @@ from hypothesis import strategies as st
 from tests.unit.sources.debezium.debezium_messages import PLACEHOLDER, column, framed
 
 KEY = {"type": "struct", "fields": [{"type": "int64", "optional": False, "field": "id"}], "name": "s.Key"}
-
 DECIMAL = "org.apache.kafka.connect.data.Decimal"
-
 INNER = pa.struct([pa.field("a", pa.int32()), pa.field("b", pa.utf8(), nullable=False)])
-
 NAMED = {"connect.name": "n.Inner"}
-
 ROW = pa.struct(
     [
         pa.field("id", pa.int64(), nullable=False),
@@ -67,7 +63,6 @@ def framed_key(number: int) -> dict[str, Any]:
 
 
 PLAIN = {"type": "string", "optional": False}
-
 FIELDS = [
     column("id", "int64"),
     column("name", "string"),

@@ -16,7 +16,6 @@ from airflow_cdc_provider.sources.mongodb.records import EventSlice, slice_reade
 from airflow_cdc_provider.sources.mongodb.selection import Selection
 
 RAW = Path(__file__).parents[3] / "fixtures" / "mongodb" / "raw"
-
 SHOP = Selection((r"shop\..*", r"shop2\..*"))
 
 

@@ -9,7 +9,6 @@ from tests.unit.server_kit.scylla.item import T, i
 from tests.unit.sources.scylla.logged import LogRow
 
 STREAM = bytes.fromhex("c000000000000000aacd159e24000051")
-
 TRUE = b"\1"
 
 

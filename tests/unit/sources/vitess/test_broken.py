@@ -25,7 +25,7 @@ from tests.unit.sources.vitess.fake_vtgate import (
     rows,
     transaction,
 )
-from tests.unit.sources.vitess.test_stream import (
+from tests.unit.sources.vitess.stream_capture import (
     ALL,
     EXPECTED,
     HEAD,

@@ -18,7 +18,7 @@ from airflow_cdc_provider.sources.vitess.following import follow
 from airflow_cdc_provider.sources.vitess.gtid import GtidSet
 from airflow_cdc_provider.sources.vitess.position import Position, ShardPosition, vgtid_shards
 from tests.unit.sources.vitess.fake_vtgate import fields, gtid, response, rows, transaction, vgtid
-from tests.unit.sources.vitess.test_stream import NONE_KNOWN, records_of
+from tests.unit.sources.vitess.stream_capture import NONE_KNOWN, records_of
 
 SHARDS = ["shop/-80", "shop/80-"]
 ONE, TWO = (f"{digit * 8}-{digit * 4}-{digit * 4}-{digit * 4}-{digit * 12}" for digit in "ab")

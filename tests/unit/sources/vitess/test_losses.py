@@ -32,7 +32,16 @@ from tests.unit.sources.vitess.fake_vtgate import (
     transaction,
     vgtid,
 )
-from tests.unit.sources.vitess.test_stream import EXPECTED, HEAD, LOW1, START, Capture, at, changes, options
+from tests.unit.sources.vitess.stream_capture import (
+    EXPECTED,
+    HEAD,
+    LOW1,
+    START,
+    Capture,
+    at,
+    changes,
+    options,
+)
 
 LOST = (
     "ABORTED",

@@ -36,7 +36,7 @@ from tests.unit.sources.vitess.fake_vtgate import (
     rows,
     transaction,
 )
-from tests.unit.sources.vitess.test_stream import NONE_KNOWN, records_of
+from tests.unit.sources.vitess.stream_capture import NONE_KNOWN, records_of
 
 FOUR = ("-40", "40-80", "80-c0", "c0-")
 ADVANCED = VitessAdvanced(connect_attempts=1, connect_backoff_seconds=0.01, stall_timeout_seconds=5.0)

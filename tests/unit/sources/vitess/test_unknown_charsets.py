@@ -26,7 +26,7 @@ from tests.unit.sources.vitess.fake_vtgate import (
 )
 from tests.unit.sources.vitess.record_builders import fields as made_fields
 from tests.unit.sources.vitess.record_builders import ran, seen
-from tests.unit.sources.vitess.test_stream import START, at
+from tests.unit.sources.vitess.stream_capture import START, at
 
 ANSWERS: dict[str, list[tuple[str, ...]]] = {
     "information_schema.columns": [("id", "63"), ("name", "28")],

@@ -10,11 +10,10 @@ import pyarrow.compute as pc
 from airflow_cdc_provider.exceptions import TransientError
 from airflow_cdc_provider.jobs.offline.recordings import Recording
 from airflow_cdc_provider.sources.cql.schema import TableSchema
-from tests.unit.jobs.offline.test_datastax import FOLDER, NOW_NS
+from tests.unit.jobs.offline.datastax_recording import FOLDER, NOW_NS
 from tests.unit.sources.cassandra.select_pages import select_row, snapshot_records
 
 RECORDING = Recording(FOLDER / "cdc_raw", str(FOLDER / "schema.cql"), NOW_NS)
-
 TABLE = "shop_e.clustered"
 
 

@@ -16,7 +16,7 @@ from airflow_cdc_provider.jobs.events.cassandra.records import EventSettings
 from airflow_cdc_provider.jobs.events.skipped_records import SkippedRecords
 from airflow_cdc_provider.jobs.offline.cassandra import _records, _source
 from tests.unit.jobs.events.cassandra.reread_cluster import RECORDING, Cluster
-from tests.unit.jobs.offline.test_datastax import NOW_NS
+from tests.unit.jobs.offline.datastax_recording import NOW_NS
 
 FORMS: dict[str, dict[str, Any]] = {
     "log": {},

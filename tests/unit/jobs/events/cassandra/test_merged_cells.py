@@ -27,7 +27,7 @@ from airflow_cdc_provider.jobs.offline.cassandra import _source
 from airflow_cdc_provider.lake.mirror import MirrorState
 from airflow_cdc_provider.lake.table import Head
 from tests.unit.jobs.events.cassandra.reread_cluster import RECORDING
-from tests.unit.jobs.offline.test_datastax import NOW_NS
+from tests.unit.jobs.offline.datastax_recording import NOW_NS
 from tests.unit.sources.cassandra.select_pages import NOW, select_row, snapshot_records
 from tests.unit.sources.cql.cql_values import parts
 

@@ -16,7 +16,7 @@ from airflow_cdc_provider.jobs.events.skipped_records import SkippedRecords
 from airflow_cdc_provider.jobs.offline.cassandra import _records, _source
 from airflow_cdc_provider.jobs.offline.recordings import event_lines
 from tests.unit.jobs.events.cassandra.reread_cluster import RECORDING, TABLE, Cluster
-from tests.unit.jobs.offline.test_datastax import NOW_NS, by_table, printed
+from tests.unit.jobs.offline.datastax_recording import NOW_NS, by_table, printed
 
 CONNECTOR = Connector.from_dict(
     {

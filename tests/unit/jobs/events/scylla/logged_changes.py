@@ -18,11 +18,8 @@ from tests.unit.sources.scylla.logged import changes, record_of_change, schema_p
 SHOP, ROW = (i(7),), (i(1),)
 
 INSERT = Insert(SHOP, ROW, {"name": t("tea"), "qty": None})
-
 UPDATE = Update(SHOP, ROW, (SetWhole("qty", i(3)),))
-
 DELETE = DeleteRow(SHOP, ROW)
-
 NOW_NS = 1_700_000_009_123_456_789
 
 

@@ -15,7 +15,6 @@ from tests.unit.server_kit.scylla.item import ITEM, T, i, t
 from tests.unit.sources.scylla.logged import TABLE_ID, schema_payload
 
 READ_US = T + 5_000_000
-
 SHOP = i(7)
 
 
@@ -56,7 +55,5 @@ def schemas_of(*tables: tuple[Table, int]) -> LogSchemas:
 
 
 ITEMS = schemas_of((ITEM, 0))
-
 TEA = row_of(ITEM, ["name", "qty"], [cell(0, t("tea"), T + 3), cell(1, i(5), T)])
-
 OWNER = row_of(ITEM, ["owner"], [cell(0, t("ann"))], sku=None)

@@ -19,33 +19,9 @@ import pytest
 from airflow_cdc_provider.connector import Connector
 from airflow_cdc_provider.exceptions import CdcError, ConfigurationError, CorruptInput
 from airflow_cdc_provider.jobs.events.skipped_records import SkippedRecords
+from tests.unit.jobs.events.vitess.chosen_events import ID, NAME, events_of
 from tests.unit.jobs.offline.test_vitess import FIXTURES, declared, events, records, rows
 from tests.unit.vitess_stream import NOT_NULL, PRIMARY, SERVER, UNIQUE, Stream, column
-
-ID = column("id", "INT64", "bigint", PRIMARY | NOT_NULL)
-NAME = column("name", "VARCHAR", "varchar(20)", charset=255)
-
-
-def events_of(
-    stream: Stream, tmp_path: Path, skipped: SkippedRecords | None = None, **publish: Any
-) -> list[dict[str, Any]]:
-    """Print the events of a built stream, keys, values and headers parsed."""
-    connector = Connector.from_dict(
-        {
-            "name": "cdc",
-            "source": {"type": "vitess", "keyspace": stream.keyspace},
-            "publish": {"headers": False, **publish},
-        }
-    )
-    found = records(connector, stream.write(tmp_path / "made.vstream"), skipped)
-    return [
-        {
-            **record,
-            **{side: record[side] and json.loads(record[side]) for side in ("key", "value")},
-            "headers": {name: json.loads(text) for name, text in record["headers"]},
-        }
-        for record in found
-    ]
 
 
 def after(found: list[dict[str, Any]]) -> list[dict[str, Any] | None]:
