@@ -12,8 +12,8 @@ import pytest
 
 from airflow_cdc_provider.cli.migrate import plan
 from airflow_cdc_provider.connector import load_connector
-from airflow_cdc_provider.connector.debezium_review import review
 from airflow_cdc_provider.exceptions import ConfigurationError
+from airflow_cdc_provider.migration.debezium.review import review
 from airflow_cdc_provider.properties_file import parse_properties
 from airflow_cdc_provider.sources.debezium.options import DebeziumOptions
 
