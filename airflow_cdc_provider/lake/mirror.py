@@ -63,7 +63,7 @@ UNRESOLVED_SINCE = "cdc.unresolved-since"
 SNAPSHOT_STARTED = "cdc.snapshot-started"
 ROWS = "cdc.rows"
 OFFSET = "cdc.offset"
-STATIC_COLUMNS = "cdc.static-columns"
+STATIC_COLUMNS_COMMIT = "cdc.static-columns"
 
 _STATIC_ONLY = b"\xff"
 """Takes the place of the clustering in a row of static columns only; no clustering begins with this byte."""
@@ -98,7 +98,7 @@ class StaticColumnsState:
         """Return the commit properties that :meth:`Mirror.static_columns_state` reads back."""
         found = {MERGED_THROUGH: str(self.merged_through)}
         if self.commit:
-            found[STATIC_COLUMNS] = self.commit
+            found[STATIC_COLUMNS_COMMIT] = self.commit
         if self.next_expiry is not None:
             found[NEXT_EXPIRY] = str(self.next_expiry)
         return found
@@ -173,7 +173,7 @@ class MirrorState:
         if self.offset is not None:
             found[OFFSET] = json.dumps(self.offset, sort_keys=True)
         if self.static_columns_commit:
-            found[STATIC_COLUMNS] = self.static_columns_commit
+            found[STATIC_COLUMNS_COMMIT] = self.static_columns_commit
         return found
 
 
@@ -249,8 +249,8 @@ class Mirror:
                 expected=f"a mirror created with lake.static_columns: {expected}",
                 found=f"static columns {', '.join(static_columns.names)} in "
                 f"{'its rows' if in_rows else f'the table {self.static_columns.name}'}",
-                remedy=f"set lake.static_columns to {found}; or drop {self.name} and take a new snapshot of its "
-                "source table",
+                remedy=f"set lake.static_columns to {found}; or drop {self.name} and take a new snapshot of "
+                "its source table",
             )
 
     def create(self, columns: pa.Schema, static_columns: StaticColumns | None = None) -> None:
@@ -354,7 +354,7 @@ class Mirror:
         expiry = head.properties.get(NEXT_EXPIRY)
         return StaticColumnsState(
             head=head,
-            commit=head.properties.get(STATIC_COLUMNS, ""),
+            commit=head.properties.get(STATIC_COLUMNS_COMMIT, ""),
             merged_through=int(head.properties.get(MERGED_THROUGH, "-1")),
             next_expiry=None if expiry is None else int(expiry),
         )
@@ -379,7 +379,7 @@ class Mirror:
             rows=None if rows is None else int(rows),
             offset=None if offset is None else json.loads(offset),
             static_columns=self.static_columns_state(),
-            static_columns_commit=found.get(STATIC_COLUMNS, ""),
+            static_columns_commit=found.get(STATIC_COLUMNS_COMMIT, ""),
         )
 
     def rows(self, state: MirrorState) -> DataFrame:

@@ -56,7 +56,7 @@ def changed_static_columns(
 
 
 def all_static_columns(rows: DataFrame, columns: Sequence[str]) -> DataFrame:
-    """Return all partitions with static columns, in the columns and order of :func:`changed_static_columns`."""
+    """Return all partitions with static columns, as :func:`changed_static_columns` returns them."""
     partitions = _partitions(rows, columns).where("has")
     return partitions.orderBy("key").selectExpr(f"'{READ}' op", "key", *_AS_ROWS)
 

@@ -76,7 +76,7 @@ class FullNode:
             WholeSegments(FolderStore(landing), host),
             after_transfer="delete",
             after_commit="delete",
-            passed=lambda segment: is_captured(segment, offset),
+            is_captured=lambda segment: is_captured(segment, offset),
             errors=WholeSegments(FolderStore(errors), host),
             parallel=2,
         ).run()

@@ -236,7 +236,7 @@ def test_what_is_written_with_a_registry_is_read_back_by_its_ids(
     assert [(one["field"], one["type"]) for one in schema["fields"]] == [
         (one["field"], one["type"]) for one in own["fields"]
     ]
-    starts, ends = values.places.starts, values.places.ends
+    starts, ends = values.spans.starts, values.spans.ends
     shown: list[Any] = [
         None if start < 0 else json.loads(values.data[start:end].tobytes())
         for start, end in zip(starts, ends, strict=True)

@@ -318,12 +318,12 @@ class Kept:
 
     Args:
         live: (key, clustering) -> (state, static state, expires at, generation).
-        side: (key, scope, clustering, clustering_end) -> (state, generation).
+        tombstones: (key, scope, clustering, clustering_end) -> (state, generation).
         unresolved_keys: Keys that must be read again.
     """
 
     live: Mapping[tuple[bytes, bytes | None], tuple[bytes | None, bytes | None, int | None, int]]
-    side: Mapping[tuple[bytes, int, bytes, bytes | None], tuple[bytes, int]]
+    tombstones: Mapping[tuple[bytes, int, bytes, bytes | None], tuple[bytes, int]]
     unresolved_keys: frozenset[bytes]
 
 
@@ -337,22 +337,22 @@ def kept(
     """Reconcile and keep what can still matter."""
     horizon = -NEVER if purge_before is None else purge_before
     live: dict[Any, Any] = {}
-    side: dict[Any, Any] = {}
+    tombstones: dict[Any, Any] = {}
     unresolved_keys = set()
     for key, partition in _partitions(contributions, min_generation).items():
         generation = partition.generation
         whole = max(partition.deletions, default=None)
         if whole and whole[1] >= horizon:
-            side[key, PARTITION_DELETION, b"", None] = (write(Row(deletion=whole)), generation)
+            tombstones[key, PARTITION_DELETION, b"", None] = (write(Row(deletion=whole)), generation)
         for low, high, deletion in _disjoint(partition.ranges, whole):
             if deletion[1] >= horizon:
-                side[key, RANGE_DELETION, low, high] = (write(Row(deletion=deletion)), generation)
+                tombstones[key, RANGE_DELETION, low, high] = (write(Row(deletion=deletion)), generation)
         static, unresolved = _keep_row(partition.static, whole, now, rules, horizon, static=True)
         if unresolved:
             unresolved_keys.add(key)
         static_state = None
         if static:
-            side[key, STATIC, b"", None] = (write(static, static=True), generation)
+            tombstones[key, STATIC, b"", None] = (write(static, static=True), generation)
             if any(c.live(now) for c in static.cells):
                 static_state = write(static, static=True)
         alive = False
@@ -369,10 +369,10 @@ def kept(
                 expiry = _expiry(row, now, static_state)
                 live[key, clustering] = (write(row), static_state, expiry, generation)
             elif row:
-                side[key, ROW, clustering, None] = (write(row), generation)
+                tombstones[key, ROW, clustering, None] = (write(row), generation)
         if static_state and not alive:
             live[key, None] = (None, static_state, _expiry(Row(), now, static_state), generation)
-    return Kept(live, side, frozenset(unresolved_keys))
+    return Kept(live, tombstones, frozenset(unresolved_keys))
 
 
 def _expiry(row: Row, now: int, static_state: bytes | None) -> int | None:

@@ -203,8 +203,9 @@ def wait_for_servers(
     stopping: Callable[[], bool],
     name: str,
 ) -> None:
-    """Publish, and retry for at most ``retry_timeout_seconds`` at a time while brokers or the registry don't
-    respond.
+    """Publish, and retry while brokers or the registry don't respond.
+
+    It retries for at most ``retry_timeout_seconds`` at a time.
 
     Records that were sent stay sent: each try starts at the stored position.
 
@@ -299,5 +300,6 @@ def _require_skipped(at: PublishPosition, skip: int) -> None:
         raise CorruptInput(
             f"batch {at.batch} has fewer records than were sent of it",
             expected=f"{skip} more",
-            remedy=f"its records changed; send it again by: airflow cdc offsets publish-from --batch {at.batch}",
+            remedy="its records changed; send it again by: airflow cdc offsets publish-from "
+            f"--batch {at.batch}",
         )

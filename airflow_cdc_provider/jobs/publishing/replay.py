@@ -70,7 +70,7 @@ def replay(context: JobContext) -> JobResult:
             "batches of changes can't be replayed by a connector that publishes after merges",
             expected="publish.kafka.mode: changes",
             found="after_merge",
-            remedy="airflow cdc offsets publish-from --batch 1 publishes all rows again, in their current state",
+            remedy="airflow cdc offsets publish-from --batch 1 publishes all rows again, as they are now",
         )
     prefix = str(context.spec.options.get("topic_prefix") or "")
     if prefix == context.connector.topic_prefix:

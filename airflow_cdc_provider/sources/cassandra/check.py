@@ -196,7 +196,8 @@ def check_nodes(options: CassandraOptions, members: Mapping[str, str]) -> Iterat
             "warning",
             f"node {host_id}",
             "it is not a node of this cluster, or has left it",
-            f"when its segments are captured: remove its folder, and airflow cdc offsets remove-origin {host_id}",
+            "when its segments are captured: remove its folder, and run airflow cdc offsets remove-origin "
+            f"{host_id}",
         )
     yield from _check_silence(folder, folders & set(members), members)
 

@@ -144,7 +144,7 @@ class DebeziumCodec:
         """Return the memory for the mirror's next codec, for use after all its rows have these columns."""
         found: dict[str, Any] = {"v": MEMORY_FORMAT, "columns": [list(one) for one in self._column_types]}
         if self.rows.plain:
-            found[_INFERRED] = self.inferred.done().to_memory()
+            found[_INFERRED] = self.inferred.applied().to_memory()
         return found
 
     def reserve(self, memory: Mapping[str, Any] | None) -> dict[str, Any] | None:

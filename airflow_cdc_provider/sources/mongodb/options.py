@@ -53,8 +53,9 @@ class MongodbStream:
     )
     oversize: Literal["split", "skip", "fail"] = option(
         "Events above the server's limit of 16 MB. split: the server sends fragments (6.0.9), which are "
-        "joined; skip: the server leaves out these events and all whose document is larger than "
-        "skip_threshold_bytes, so mirrors keep the previous state; fail: the run fails and names the collection",
+        "joined; skip: the server leaves out these events and all with a document larger than "
+        "skip_threshold_bytes, so mirrors keep the previous state; fail: the run fails and names the "
+        "collection",
         "split",
     )
     skip_threshold_bytes: int = option(

@@ -292,7 +292,8 @@ class ChangeStream:
             if shard not in self._position.shards or not self._position.shards[shard].set.contains(target.set)
         ]
         return TransientError(
-            f"VTGate's stream delivered no transaction for {self._options.advanced.stall_timeout_seconds:g} s",
+            "VTGate's stream delivered no transaction for "
+            f"{self._options.advanced.stall_timeout_seconds:g} s",
             expected=", ".join(f"{shard} at {target.gtid}" for shard, target in head.shards.items()),
             found=", ".join(behind),
             remedy="check replication to the tablets of source.tablet_type",

@@ -12,7 +12,7 @@ import numpy as np
 import pyarrow as pa
 
 from airflow_cdc_provider.changes import record
-from airflow_cdc_provider.changes.contribution import SPARK_DDL, doubts
+from airflow_cdc_provider.changes.contribution import SPARK_DDL, unresolved_keys
 from airflow_cdc_provider.changes.fence import Fence
 from airflow_cdc_provider.changes.static_columns import StaticColumns
 from airflow_cdc_provider.connector import Connector
@@ -100,14 +100,14 @@ MIRROR_STATE = MirrorState(
     fences=(Fence(5, "node", b"p", 6),),
     memory={"last_id": 3, "columns": {"k": 1, "s": 2, "v": 3}},
     next_expiry=1_800_000_000,
-    doubts=1,
-    doubts_since=1,
+    unresolved_keys=1,
+    unresolved_since=1,
     snapshot_started_us=8,
     rows=1,
     offset={"node": {"v": 1}},
-    statics_commit="commit-1",
+    static_columns_commit="commit-1",
 )
-STATICS_STATE = StaticColumnsState(Head(None), "commit-1", 1, 1_900_000_000)
+STATIC_COLUMNS_STATE = StaticColumnsState(Head(None), "commit-1", 1, 1_900_000_000)
 STANDING = PulsarPosition("shop-1", PublishPosition("shop", 1, records=2, now_ns=3, form="f", state="{}"))
 _COLUMNS = pa.schema([pa.field("k", pa.int32()), pa.field("s", pa.string()), pa.field("v", pa.float64())])
 _STATICS = StaticColumns(("k",), ("s",))
@@ -171,12 +171,14 @@ class SampleLake:
     def _write_mirror(self) -> None:
         spark, mirror = self.lake.spark, self.mirror
         mirror.create(_COLUMNS, _STATICS)
-        unresolved = doubts(pa.array([b"k"], pa.binary()), 1)
-        mirror.side.append(spark.createDataFrame(pa.Table.from_batches([unresolved]), SPARK_DDL))
+        unresolved = unresolved_keys(pa.array([b"k"], pa.binary()), 1)
+        mirror.tombstones.append(spark.createDataFrame(pa.Table.from_batches([unresolved]), SPARK_DDL))
         own = (b"id", b"k", b"c", 5, b"v", b"state", 1_800_000_000)
-        assert mirror.statics is not None
-        rows = spark.createDataFrame([(1, "static", own)], mirror.statics.schema())
-        mirror.statics.commit(mirror.statics.head(), append=rows, properties=STATICS_STATE.properties())
+        assert mirror.static_columns is not None
+        rows = spark.createDataFrame([(1, "static", own)], mirror.static_columns.schema())
+        mirror.static_columns.commit(
+            mirror.static_columns.head(), append=rows, properties=STATIC_COLUMNS_STATE.properties()
+        )
         rows = spark.createDataFrame([(1, 2.5, own)], mirror.table.schema())
         mirror.table.commit(mirror.table.head(), append=rows, properties=MIRROR_STATE.properties())
 

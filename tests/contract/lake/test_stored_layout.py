@@ -64,10 +64,15 @@ def test_a_recorded_lake_is_read_and_continued(recorded: SampleLake) -> None:
     ]
 
     mirror = recorded.mirror.state()
-    statics = mirror.statics
-    assert statics is not None
-    assert replace(statics, head=sample_lake.STATICS_STATE.head) == sample_lake.STATICS_STATE
-    assert replace(mirror, head=sample_lake.MIRROR_STATE.head, statics=None) == sample_lake.MIRROR_STATE
+    static_columns = mirror.static_columns
+    assert static_columns is not None
+    assert (
+        replace(static_columns, head=sample_lake.STATIC_COLUMNS_STATE.head)
+        == sample_lake.STATIC_COLUMNS_STATE
+    )
+    assert (
+        replace(mirror, head=sample_lake.MIRROR_STATE.head, static_columns=None) == sample_lake.MIRROR_STATE
+    )
     assert [row["key"] for row in recorded.mirror.unresolved_keys(mirror).collect()] == [b"k"]
 
     assert recorded.quarantine.counts() == {"shop.orders": 1}

@@ -17,7 +17,7 @@ import pytest
 
 from airflow_cdc_provider.connector import Connector
 from airflow_cdc_provider.jobs.application import STAGES
-from airflow_cdc_provider.jobs.context import JobContext, build_source, do_afterwards
+from airflow_cdc_provider.jobs.context import JobContext, build_source, on_finished
 from airflow_cdc_provider.jobs.spark.session import build_lake
 from airflow_cdc_provider.jobs.spec import KAFKA, PULSAR, REGISTRY, ConnectionRef, JobResult, JobSpec
 from airflow_cdc_provider.lake.changes_table import ChangesTable
@@ -66,7 +66,7 @@ def run_stage(spark: SparkSession) -> RunStage:
                 spec, connector, spark, lake, changes, source, kafka=kafka, pulsar=pulsar, registry=registry
             )
             outcome = STAGES[stage](context)
-            do_afterwards(context)
+            on_finished(context)
             return outcome
 
     return run

@@ -14,7 +14,7 @@ import pytest
 from airflow_cdc_provider.changes.fence import Fence
 from airflow_cdc_provider.changes.record import CHANGE, SNAPSHOT
 from airflow_cdc_provider.connector import Connector
-from airflow_cdc_provider.jobs.maintain import last_batch_to_go
+from airflow_cdc_provider.jobs.maintain import last_expirable_batch
 from airflow_cdc_provider.jobs.spark.session import build_lake
 from airflow_cdc_provider.lake.changes_table import ChangesTable
 from airflow_cdc_provider.lake.mirror import Mirror, MirrorState
@@ -78,23 +78,23 @@ def test_batches_wait_for_a_node_whose_record_of_the_last_truncate_is_missing(co
     context.capture(("t", "a"))
     own = Fence(NOW_US, "a", b"\x01", NOW_US)
 
-    assert last_batch_to_go(context, context.states(t=(own,))) == 1
+    assert last_expirable_batch(context, context.states(t=(own,))) == 1
     both = (own, Fence(NOW_US, "b", b"\x01", NOW_US))
-    assert last_batch_to_go(context, context.states(t=both)) == 3
-    assert last_batch_to_go(context, context.states(t=(), u=(own,))) == 3
+    assert last_expirable_batch(context, context.states(t=both)) == 3
+    assert last_expirable_batch(context, context.states(t=(), u=(own,))) == 3
 
 
 def test_a_record_that_never_comes_is_not_waited_for_for_ever(context: Context) -> None:
     context.capture(("t", "b"))
     at = NOW_US - 11 * DAY_US
 
-    assert last_batch_to_go(context, context.states(t=(Fence(at, "a", b"\x01", at),))) == 1
+    assert last_expirable_batch(context, context.states(t=(Fence(at, "a", b"\x01", at),))) == 1
 
 
 def test_rows_read_before_the_first_truncate_wait_for_nothing(context: Context) -> None:
     context.capture(("t", ""), kind=SNAPSHOT)
 
-    assert last_batch_to_go(context, context.states(t=(Fence(NOW_US, "a", b"\x01", NOW_US),))) == 1
+    assert last_expirable_batch(context, context.states(t=(Fence(NOW_US, "a", b"\x01", NOW_US),))) == 1
 
 
 def test_batches_wait_for_tables_that_have_something_to_merge_and_for_no_others(context: Context) -> None:
@@ -102,9 +102,9 @@ def test_batches_wait_for_tables_that_have_something_to_merge_and_for_no_others(
     context.capture(("u", "a"))
     states = context.states(t=(), u=())
 
-    assert last_batch_to_go(context, {**states, "k.u": replace(states["k.u"], merged_through=1)}) == 1
-    assert last_batch_to_go(context, {**states, "k.t": replace(states["k.t"], merged_through=1)}) == 2
-    assert last_batch_to_go(context, {}) == -1
+    assert last_expirable_batch(context, {**states, "k.u": replace(states["k.u"], merged_through=1)}) == 1
+    assert last_expirable_batch(context, {**states, "k.t": replace(states["k.t"], merged_through=1)}) == 2
+    assert last_expirable_batch(context, {}) == -1
 
 
 def test_fences_stay_with_the_mirror(context: Context) -> None:

@@ -14,7 +14,7 @@ import pytest
 
 from airflow_cdc_provider.connector.publish.kafka import KafkaOptions
 from airflow_cdc_provider.jobs.publishing.batches import BatchPublisher, wait_for_servers
-from airflow_cdc_provider.jobs.publishing.slices import Producers, begin_slices
+from airflow_cdc_provider.jobs.publishing.slices import Producers, start_slices
 from airflow_cdc_provider.kafka.errors import BrokersUnavailable
 from airflow_cdc_provider.kafka.positions import PositionsTopic, PublishPosition
 from airflow_cdc_provider.kafka.producer import Headers, RecordProducer
@@ -146,7 +146,7 @@ def test_events_of_cassandra_and_vitess_wait_for_brokers_and_keep_their_position
         hasty = [replace(one, name=f"hasty-{one.name}", options=HASTY, tries=[], failed=[]) for one in both]
         for one in hasty:
             one.producers.topic.make(1)
-        firsts = [begin_slices(one.producers, PublishPosition(one.name, 1), 1) for one in hasty]
+        firsts = [start_slices(one.producers, PublishPosition(one.name, 1), 1) for one in hasty]
         threads = _started(both)
         assert killed.wait(60)
         assert KafkaOptions().retry_interval_seconds == 1.0

@@ -182,7 +182,7 @@ def publish_twice(broker: Broker, transactional_id: str, slices: int = 1, *, cre
         positions = broker.positions
         positions.make(1)
         positions.make(slices)
-        producers = Producers(positions, transactional_id, broker.maker if create else None)
+        producers = Producers(positions, transactional_id, broker.builder if create else None)
         for number in range(slices):
             producer = producers.of_slice(number)
             try:
@@ -389,7 +389,7 @@ def test_a_replay_needs_its_own_transactional_id(broker: Broker) -> None:
 
     def replayed() -> None:
         producer = RecordProducer(
-            broker.settings, other, transactional_id=f"{broker.name}.replay", topics=broker.maker
+            broker.settings, other, transactional_id=f"{broker.name}.replay", topics=broker.builder
         )
         try:
             producer.take_over()

@@ -46,9 +46,9 @@ def listening(server: KafkaServer, name: str, **kafka: Any) -> TopicChannel:
     return topic_of_signals(declared, {})
 
 
-def look(channel: TopicChannel, place: Mapping[str, Any] | None) -> Sequence[ReceivedSignal]:
+def look(channel: TopicChannel, position: Mapping[str, Any] | None) -> Sequence[ReceivedSignal]:
     """Take in what there is, as a job does that begins."""
-    channel.resume(place)
+    channel.resume(position)
     return channel.receive()
 
 
@@ -99,23 +99,23 @@ def test_signals_of_a_topic_are_read_once_by_jobs_that_follow_each_other(
     assert wrong.reason.startswith(f"topic {topic}, offset 2: it is not JSON")
     assert isinstance(second, Signal)
     assert (second.type, second.id.rpartition("/")[0]) == ("pause-snapshot", f"{topic}/0")
-    place = channel.place
+    position = channel.position
     channel.done()
     channel.close()
-    assert place is not None
-    assert group_offset(kafka_server, name) == place["offset"]
-    assert place["skipped"] == 1
-    assert place["id"], "the broker tells topics of one name apart"
+    assert position is not None
+    assert group_offset(kafka_server, name) == position["offset"]
+    assert position["skipped"] == 1
+    assert position["id"], "the broker tells topics of one name apart"
 
     send(name, '{"id": "two", "type": "resume-snapshot"}')
     killed = listening(kafka_server, name)
-    assert [one.id for one in look(killed, place)] == ["two"]
+    assert [one.id for one in look(killed, position)] == ["two"]
     killed.close()
-    assert group_offset(kafka_server, name) == place["offset"], "it committed nothing"
+    assert group_offset(kafka_server, name) == position["offset"], "it committed nothing"
     channel = listening(kafka_server, name, poll_timeout_seconds=0.5)
-    assert [one.id for one in look(channel, place)] == ["two"]
-    place = channel.place
-    assert place is not None
+    assert [one.id for one in look(channel, position)] == ["two"]
+    position = channel.position
+    assert position is not None
     channel.done()
     send(name, '{"id": "three", "type": "log"}')
     for _ in range(20):
@@ -125,11 +125,13 @@ def test_signals_of_a_topic_are_read_once_by_jobs_that_follow_each_other(
     channel.close()
 
     admin = AdminClient({"bootstrap.servers": kafka_server.bootstrap})
-    behind = TopicPartition(topic, 0, place["offset"] + 1)
+    behind = TopicPartition(topic, 0, position["offset"] + 1)
     admin.delete_records([behind])[behind].result(10)
-    (missed,) = look(listening(kafka_server, name), place)
+    (missed,) = look(listening(kafka_server, name), position)
     assert isinstance(missed, MalformedSignal)
-    assert f"messages {place['offset']} to {place['offset']} of topic {topic} were gone" in missed.reason
+    assert (
+        f"messages {position['offset']} to {position['offset']} of topic {topic} were gone" in missed.reason
+    )
 
     kafka_server.create_topic(f"{name}.wide", 2)
     with pytest.raises(ChannelRefused, match=rf"topic {name}\.wide can't keep the order of signals"):

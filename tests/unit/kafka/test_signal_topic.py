@@ -26,7 +26,7 @@ def signal(identity: str) -> str:
 
 @dataclass
 class Listening:
-    """A topic and jobs that listen to it one after the other, each with the position that was committed last."""
+    """A topic and consecutive jobs that listen to it, each with the last committed position."""
 
     topic: FakeTopic = field(default_factory=FakeTopic)
     consumer: dict[str, Any] = field(default_factory=dict)

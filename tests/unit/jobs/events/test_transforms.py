@@ -13,7 +13,7 @@ from airflow_cdc_provider.jobs.topics.settings import heartbeat_of
 from airflow_cdc_provider.migration.debezium.properties import from_debezium
 from tests.unit.jobs.events.mongodb.test_events import connector_of
 from tests.unit.jobs.events.scylla import test_events as scylla
-from tests.unit.jobs.events.vitess.test_event_choices import ID, NAME, made
+from tests.unit.jobs.events.vitess.test_event_choices import ID, NAME, events_of
 from tests.unit.jobs.offline import test_choices as cassandra
 from tests.unit.jobs.offline.test_mongodb import RECORDED_BY, printed, recording
 from tests.unit.vitess_stream import Stream
@@ -55,21 +55,21 @@ def vitess_stream() -> Stream:
 
 def test_rows_of_vitess_come_without_an_envelope(tmp_path: Path) -> None:
     unwrap = {"type": "unwrap", "add_fields": ["op"], "deletes": "rewrite"}
-    found = made(vitess_stream(), tmp_path, transforms=[unwrap])
+    found = events_of(vitess_stream(), tmp_path, transforms=[unwrap])
     assert [one["value"] for one in found] == [
         {"id": 1, "name": "ann", "__deleted": "false", "__op": "c"},
         {"id": 1, "name": "bob", "__deleted": "false", "__op": "u"},
         {"id": 1, "name": "bob", "__deleted": "true", "__op": "d"},
     ]
-    found = made(vitess_stream(), tmp_path, transforms=[{"type": "unwrap"}])
+    found = events_of(vitess_stream(), tmp_path, transforms=[{"type": "unwrap"}])
     assert [one["value"] for one in found] == [{"id": 1, "name": "ann"}, {"id": 1, "name": "bob"}, None]
 
 
 def test_events_of_vitess_keep_their_order_when_some_go_elsewhere(tmp_path: Path) -> None:
     rows = {"condition": "topic not like '%.transaction'"}
     route = {"type": "route", "topic": "if(value.op = 'u', 'updates', null)", "when": rows}
-    found = made(vitess_stream(), tmp_path, transforms=[route], transactions=True)
-    plain = made(vitess_stream(), tmp_path, transactions=True)
+    found = events_of(vitess_stream(), tmp_path, transforms=[route], transactions=True)
+    plain = events_of(vitess_stream(), tmp_path, transactions=True)
     assert [one["value"] for one in found] == [one["value"] for one in plain]
     assert [one["topic"] for one in found].count("updates") == 1
 

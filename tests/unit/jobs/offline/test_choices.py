@@ -60,11 +60,11 @@ def test_operations_are_debeziums_own_or_those_of_its_other_connectors() -> None
 
 @pytest.mark.covers("CAS-CFG-31", "CAS-D3X-18")
 @pytest.mark.parametrize(
-    ("skipped", "left"), [(["c"], "udr"), (["i"], "udr"), (["u", "d"], "ir"), (["r"], "iud"), ([], "iudr")]
+    ("operations", "left"), [(["c"], "udr"), (["i"], "udr"), (["u", "d"], "ir"), (["r"], "iud"), ([], "iudr")]
 )
-def test_skipped_operations_are_left_out_and_counted(skipped: list[str], left: str) -> None:
+def test_skipped_operations_are_left_out_and_counted(operations: list[str], left: str) -> None:
     skipped = SkippedRecords(strict=False)
-    kept = "".join(value["op"] for value in values(printed(skipped, skipped_operations=skipped)))
+    kept = "".join(value["op"] for value in values(printed(skipped, skipped_operations=operations)))
     assert set(kept) == set(left)
     assert len(kept) + skipped.by_kind.total() == len(ops())
 

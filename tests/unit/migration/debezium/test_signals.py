@@ -52,18 +52,18 @@ def test_channels_of_debezium_are_imported(source: str) -> None:
 @pytest.mark.covers("MDB-SIG-06", "MDB-SIG-07", "MDB-SIG-09")
 def test_properties_of_the_topic_have_debeziums_defaults() -> None:
     built = imported(kafka_bootstrap_servers="b:9092").connector
-    wanted = topic_of_signals(built, {})._wanted
-    assert (wanted.topic, wanted.key, wanted.group_id) == ("shop-signal", "shop", "kafka-signal")
-    assert wanted.poll_timeout_seconds == 0.1
+    settings = topic_of_signals(built, {})._settings
+    assert (settings.topic, settings.key, settings.group_id) == ("shop-signal", "shop", "kafka-signal")
+    assert settings.poll_timeout_seconds == 0.1
     own = imported(
         kafka_bootstrap_servers="b:9092,c:9092",
         kafka_topic="asked",
         kafka_groupId="mine",
         kafka_poll_timeout_ms="0",
     )
-    wanted = topic_of_signals(own.connector, {})._wanted
-    assert (wanted.topic, wanted.group_id, wanted.poll_timeout_seconds) == ("asked", "mine", 0.0)
-    assert wanted.client.servers == "b:9092,c:9092"
+    settings = topic_of_signals(own.connector, {})._settings
+    assert (settings.topic, settings.group_id, settings.poll_timeout_seconds) == ("asked", "mine", 0.0)
+    assert settings.client.servers == "b:9092,c:9092"
     with pytest.raises(ConfigurationError, match=r"signal\.kafka\.poll\.timeout\.ms: expected"):
         imported(kafka_bootstrap_servers="b:9092", kafka_poll_timeout_ms="soon")
 
@@ -98,7 +98,7 @@ def test_settings_of_the_consumer_are_passed_through_and_secrets_are_left_to_the
     assert "signals.kafka.connection" in reported
     assert "signal.consumer.max.poll.records is ignored" in reported
     assert "hunter2" not in repr(built)
-    assert topic_of_signals(built.connector, {})._wanted.client.consumer == options.consumer
+    assert topic_of_signals(built.connector, {})._settings.client.consumer == options.consumer
     with pytest.raises(
         ConfigurationError, match=r"invalid value for option signals\.kafka\.consumer"
     ) as refused:
