@@ -222,7 +222,9 @@ def import_offset(args: Namespace) -> None:
     if not conversion.recognizes(content):
         _store(args, _parse(content.decode(errors="replace"), args.file))
         return
-    stored = conversion.imported(OffsetFile(content, args.allow_offset_invalidation, args.host_id))
+    stored = conversion.imported(
+        OffsetFile(content, allow_invalidation=args.allow_offset_invalidation, host_id=args.host_id)
+    )
     for remark in stored.remarks:
         sys.stderr.write(f"{remark}\n")
     offset = stored.offset

@@ -194,7 +194,9 @@ def stored(connector: Connector, content: bytes, args: Namespace) -> ImportedOff
         raise ConfigurationError(
             f"{args.offsets} has no offset stored by Debezium", expected="a file that offsets import accepts"
         )
-    return conversion.imported(OffsetFile(content, args.allow_offset_invalidation, args.host_id))
+    return conversion.imported(
+        OffsetFile(content, allow_invalidation=args.allow_offset_invalidation, host_id=args.host_id)
+    )
 
 
 def write(path: Path, connector: Connector, imported_from: str, unsupported: list[str]) -> None:

@@ -8,10 +8,11 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from airflow_cdc_provider.connector.publish.cassandra import CassandraPublishOptions
-from airflow_cdc_provider.connector.publish.kafka import validate_kafka_options
+from airflow_cdc_provider.connector.publish.kafka import KafkaOptions, validate_kafka_options
 from airflow_cdc_provider.connector.publish.options import PublishOptions
 from airflow_cdc_provider.connector.publish.registry import validate_registry_options
 from airflow_cdc_provider.connector.publish.scylla import ScyllaPublishOptions, validate_scylla_options
+from airflow_cdc_provider.connector.publish.topics import TopicsOptions
 from airflow_cdc_provider.connector.publish.vitess import VitessPublishOptions, validate_vitess_options
 from airflow_cdc_provider.events.transforms.shapes import Shape, validate_transforms
 from airflow_cdc_provider.exceptions import ConfigurationError
@@ -57,21 +58,21 @@ def validate_publish_options(kind: str, publish: PublishOptions) -> None:
     validate_transforms(publish.transforms, _shape(kind, publish))
 
 
-def validate_static_columns(publish: PublishOptions, statics: str) -> None:
+def validate_static_columns(publish: PublishOptions, location: str) -> None:
     """Reject a separate table of static columns, whose rows would not be published.
 
     Args:
         publish: The options.
-        statics: Location of static columns (``lake.static_columns``).
+        location: Location of static columns (``lake.static_columns``).
 
     Raises:
         ConfigurationError: Static columns are in a separate table.
     """
-    if publish.kafka.enabled and publish.kafka.after_merge and statics != "rows":
+    if publish.kafka.enabled and publish.kafka.after_merge and location != "rows":
         raise ConfigurationError(
             "publish.kafka.mode: after_merge requires static columns in the rows of mirrors",
             expected="lake.static_columns: rows",
-            found=statics,
+            found=location,
             remedy="or publish.kafka.mode: changes",
         )
 
@@ -312,7 +313,7 @@ def _pulsar_clashes(publish: PublishOptions) -> Iterator[tuple[str, str, str]]:
     """Yield conflicting options, the expected value, and the reason."""
     if publish.kafka.enabled:
         yield "publish.kafka.connection", "one of the two", "a connector publishes to one target"
-    elif publish.kafka != type(publish.kafka)():
+    elif publish.kafka != KafkaOptions():
         yield "publish.kafka", "its defaults", "they have no effect"
     if publish.envelope != "datastax":
         yield "publish.envelope", "datastax", "consumers of DataStax's topics expect this format"
@@ -328,7 +329,7 @@ def _pulsar_clashes(publish: PublishOptions) -> Iterator[tuple[str, str, str]]:
     if publish.topic_pattern or publish.topic_naming:
         name = "publish.topic_pattern" if publish.topic_pattern else "publish.topic_naming"
         yield name, "publish.pulsar.topic_prefix", "topics are named <prefix><keyspace>.<table>"
-    if publish.topics != type(publish.topics)():
+    if publish.topics != TopicsOptions():
         yield (
             "publish.topics",
             "its default",

@@ -1,4 +1,4 @@
-"""What a declaration, and Debezium's properties, may say of the topic of signals."""
+"""Options of the signal topic, in a declaration and in Debezium's properties."""
 
 from __future__ import annotations
 

@@ -153,5 +153,5 @@ def test_the_shards_are_read_only_if_needed() -> None:
         read_position(rest(*single), shards=unknown)
     assert not requests
     found = read_position(rest(*single), shards=unknown, allow_invalidation=True)
-    assert found is not None, "whether there are other shards can't be told, and it goes on"
+    assert found is not None, "whether there are other shards is unknown, and the import continues"
     assert requests == ["config.shards"]

@@ -149,8 +149,8 @@ def test_the_connectors_generation_is_imported() -> None:
 
     assert {place.generation for place in position.shards.values()} == {2}
     assert {s: p.epoch for s, p in position.of_generation(3).shards.items()} == {"shop/-80": 3, "shop/80-": 2}
-    untold, _ = read(json.dumps(STORED), VitessOptions(keyspace="shop", generation=4))
-    assert untold.of_generation(4) == untold
+    unreported, _ = read(json.dumps(STORED), VitessOptions(keyspace="shop", generation=4))
+    assert unreported.of_generation(4) == unreported
 
 
 @pytest.mark.covers("VIT-OFS-12")
