@@ -8,8 +8,8 @@ from typing import Any
 import bson
 
 from airflow_cdc_provider.connector import Connector
-from airflow_cdc_provider.connector.debezium import from_debezium
 from airflow_cdc_provider.jobs.offline.recordings import Recording
+from airflow_cdc_provider.migration.debezium.properties import from_debezium
 from tests.unit.jobs.offline.test_mongodb import (
     NOW_NS,
     PROFILES,
