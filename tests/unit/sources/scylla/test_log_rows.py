@@ -29,6 +29,7 @@ from airflow_cdc_provider.changes.contribution import (
 from airflow_cdc_provider.lake.reconcile import reconcile_cells
 from airflow_cdc_provider.sources.cql.native_rows import native_rows
 from airflow_cdc_provider.sources.scylla.codec import ScyllaCodec, recall_scylla_codec
+from airflow_cdc_provider.sources.scylla.log_options import UNREPORTED
 from airflow_cdc_provider.sources.scylla.payload import schema_digest
 from server_kit.scylla.tables import CdcOptions, Delta, Table
 from server_kit.scylla.values import pack_elements, pack_pairs, pack_parts
@@ -275,7 +276,7 @@ def test_a_log_of_keys_leaves_the_partition_unresolved_and_deletes_still_delete(
 
 @pytest.mark.covers("SCY-LOG-17")
 def test_a_log_of_unknown_delta_is_applied_and_unresolved_without_column_data() -> None:
-    payload = schema_payload(ITEM).replace(b'"full"', b'"absent"')
+    payload = schema_payload(ITEM).replace(b'"full"', f'"{UNREPORTED}"'.encode())
     name = schema_digest(payload)
     codec = recall_scylla_codec(table_schema(ITEM), {name: payload}, None)
 
