@@ -31,21 +31,21 @@ def validate_merged_rows(kind: str, publish: PublishOptions) -> None:
         )
 
 
-def validate_static_columns(publish: PublishOptions, statics: str) -> None:
+def validate_static_columns(publish: PublishOptions, static_columns: str) -> None:
     """Reject a separate table of static columns, whose rows would not be published.
 
     Args:
         publish: The options.
-        statics: Location of static columns (``lake.static_columns``).
+        static_columns: Location of static columns (``lake.static_columns``).
 
     Raises:
         ConfigurationError: Static columns are in a separate table.
     """
-    if publish.kafka.enabled and publish.kafka.after_merge and statics != "rows":
+    if publish.kafka.enabled and publish.kafka.after_merge and static_columns != "rows":
         raise ConfigurationError(
             "publish.kafka.mode: after_merge requires static columns in the rows of mirrors",
             expected="lake.static_columns: rows",
-            found=statics,
+            found=static_columns,
             remedy="or publish.kafka.mode: changes",
         )
 

@@ -48,4 +48,4 @@ class SnapshotsDoneTrigger(ObservingTrigger):
         return Observation(started and not left, {"done": done, "left": left})
 
     def _counts(self, snapshot: Mapping[str, Any]) -> bool:
-        return bool(snapshot["done"]) and (self.since is None or float(snapshot["began_at"]) >= self.since)
+        return bool(snapshot["done"]) and (self.since is None or float(snapshot["started_at"]) >= self.since)

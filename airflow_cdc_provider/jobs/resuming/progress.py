@@ -25,15 +25,15 @@ class SnapshotProgress:
         ranges: The planned ranges that are not committed, as
             :class:`~airflow_cdc_provider.sources.planned_ranges.PlannedRanges` stores them.
         committed: How many ranges are committed.
-        began_us: When it was planned, µs since 1970.
+        started_us: When it was planned, µs since 1970.
         read_after_us: What it reads is read after this, by the source's clock, and the rest of the mirror is
             to be read again; 0 if not.
         lost_us: When it was last found that the source has lost changes unread, µs since 1970; a snapshot
             that began later has them.
         lost: What was lost, in words.
-        reached: What the next reading of a table in batches goes on from, by its source; empty to read all.
+        resume_at: What the next reading of a table in batches goes on from, by its source; empty to read all.
         tolerated: Whether the mirror is to go on without what was lost, until somebody asks for a snapshot.
-        others: Further feeds' positions at its plan, in hexadecimal.
+        other_positions: Further feeds' positions at its plan, in hexadecimal.
     """
 
     done: bool
@@ -42,28 +42,28 @@ class SnapshotProgress:
     replace: bool = False
     ranges: tuple[Mapping[str, Any], ...] = ()
     committed: int = 0
-    began_us: int = 0
+    started_us: int = 0
     read_after_us: int = 0
     lost_us: int = 0
     lost: str = ""
     tolerated: bool = False
-    reached: str = ""
-    others: Mapping[str, str] = field(default_factory=dict)
+    resume_at: str = ""
+    other_positions: Mapping[str, str] = field(default_factory=dict)
 
     @property
     def outdated(self) -> bool:
         """Whether the source has lost changes since it was planned, which only another one shows."""
-        return self.lost_us > self.began_us
+        return self.lost_us > self.started_us
 
     @property
     def due(self) -> bool:
         """Whether it is to be taken, or taken to its end, for the mirror's sake."""
-        unread = not self.began_us
+        unread = not self.started_us
         return not self.done or (self.outdated and (unread or not self.tolerated))
 
     def to_plain(self) -> dict[str, Any]:
-        """Return its values; ``others`` only where there are some."""
-        plain = {name: value for name, value in vars(self).items() if value or name != "others"}
+        """Return its values; ``other_positions`` only where there are some."""
+        plain = {name: value for name, value in vars(self).items() if value or name != "other_positions"}
         return {**plain, "ranges": list(self.ranges)}
 
     @classmethod

@@ -30,7 +30,7 @@ BEGAN = datetime(2026, 11, 23, 7, tzinfo=UTC).timestamp()
 
 def ran(context: TaskContext, *, remaining: int | None = None, skipped: bool = False, **done: bool) -> None:
     """Store what a run leaves: which tables it read in full."""
-    copies = {f"shop.{name}": {"done": whole, "began_at": BEGAN} for name, whole in done.items()}
+    copies = {f"shop.{name}": {"done": whole, "started_at": BEGAN} for name, whole in done.items()}
     shot = SnapshotResult(tables=2, remaining=remaining) if remaining is not None else None
     result = JobResult(ok=True, snapshot=shot, snapshot_skipped=skipped, table_snapshots=copies)
     store_result(context, Connector.from_dict(DECLARATION), "sync", result)
