@@ -53,19 +53,27 @@ def test_it_ends_when_all_tables_are_read(wait: Any, monkeypatch: pytest.MonkeyP
 
     value = wait(sensor, context, lambda: ran(context, remaining=0, a=True, b=True))
 
-    assert value == {"done": ["shop.a", "shop.b"], "left": []}
+    assert value == {"done": ["shop.a", "shop.b"], "remaining": []}
 
 
 @pytest.mark.parametrize(
     ("stored", "how", "value"),
     [
-        ({"remaining": 1, "a": True, "b": False}, {"tables": "shop.a"}, {"done": ["shop.a"], "left": []}),
+        (
+            {"remaining": 1, "a": True, "b": False},
+            {"tables": "shop.a"},
+            {"done": ["shop.a"], "remaining": []},
+        ),
         ({"remaining": 1, "a": True, "b": False}, {"tables": "shop.b"}, None),
         ({"remaining": 1, "a": True}, {}, None),
         ({"remaining": 0, "a": True, "b": False}, {}, None),  # lost changes have outdated it
-        ({"skipped": True}, {}, {"done": [], "left": []}),  # snapshot.mode never
+        ({"skipped": True}, {}, {"done": [], "remaining": []}),  # snapshot.mode never
         ({"remaining": 0, "a": True}, {"since": "2026-11-23T07:00:01+00:00"}, None),
-        ({"remaining": 0, "a": True}, {"since": "2026-11-23T07:00:00"}, {"done": ["shop.a"], "left": []}),
+        (
+            {"remaining": 0, "a": True},
+            {"since": "2026-11-23T07:00:00"},
+            {"done": ["shop.a"], "remaining": []},
+        ),
         ({"remaining": 0, "a": True}, {"since": datetime(2026, 11, 24, tzinfo=UTC)}, None),
     ],
 )

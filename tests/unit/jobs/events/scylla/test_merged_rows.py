@@ -38,7 +38,7 @@ class Cells(MergedCells):
 
     static: bytes | None = None
 
-    def statics(self, keys: pa.Array, now_seconds: int) -> KnownStaticColumns:
+    def static_columns(self, keys: pa.Array, now_seconds: int) -> KnownStaticColumns:
         written = NEVER_WRITTEN if self.static is None else T
         return KnownStaticColumns(
             pa.array([self.static] * len(keys), pa.binary()), np.full(len(keys), written)
