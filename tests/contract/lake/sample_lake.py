@@ -139,7 +139,7 @@ class SampleLake:
         self.mirror = Mirror(lake, f"{namespace}.orders", static_columns_table=True)
         self.quarantine = Quarantine(lake.table(f"{namespace}.shop_quarantine", layout.QUARANTINE))
         self.dead_letters = DeadLetters(
-            lake.spark, lake.table(f"{namespace}.shop_refused", layout.DEAD_LETTERS)
+            lake.spark, lake.table(f"{namespace}.shop_dead_letters", layout.DEAD_LETTERS)
         )
         self.published = PulsarPositionTable(lake.table(f"{namespace}.shop_published", layout.PUBLISHED))
 
