@@ -103,7 +103,7 @@ class Shop:
         return self.spark.table(f"lake.{self.mirror_name(table)}")
 
     def side(self, table: str) -> DataFrame:
-        """Return the tombstone table of a table's mirror."""
+        """Return the side table of a table's mirror."""
         return self.spark.table(f"lake.{self.mirror_name(table)}__tombstones")
 
     def statics(self, table: str) -> DataFrame:
@@ -119,7 +119,7 @@ class Shop:
         return self.spark.table(f"lake.{self.keyspace}.{self.name}_quarantine")
 
     def drop_mirror(self, table: str) -> None:
-        """Drop a table's mirror; its tombstone table stays."""
+        """Drop a table's mirror; its side table stays."""
         self.spark.sql(f"DROP TABLE lake.{self.mirror_name(table)}")
 
     def assert_equal(self, table: str) -> int:

@@ -108,7 +108,7 @@ def test_rows_of_a_dropped_table_never_show_under_the_columns_of_its_successor(
 
 
 def test_a_mirror_that_was_dropped_begins_without_what_stood_beside_it(shop: Shop) -> None:
-    """The tombstone table names columns by ids that went with the mirror; ``aa`` sorts before ``zz``."""
+    """The side table names columns by ids that went with the mirror; ``aa`` sorts before ``zz``."""
     shop.run("CREATE TABLE t (k int, c int, zz text static, PRIMARY KEY (k, c)) WITH cdc = true")
     shop.run("INSERT INTO t (k, c, zz) VALUES (1, 1, 'zz')")
     shop.sync()

@@ -99,7 +99,7 @@ class RandomSchema:
         if not dropped:
             return ""
         column = dropped[self.rng.randrange(len(dropped))]
-        text = self._add_column(session, table, column, static=column.name in self._static_columns(table))
+        text = self._add_column(session, table, column, static=column.name in self._statics(table))
         dropped.remove(column)
         return text
 
@@ -110,7 +110,7 @@ class RandomSchema:
         session.execute(text)
         (table.statics if static else table.regular).append(column)
         if static:
-            self._static_columns(table).add(column.name)
+            self._statics(table).add(column.name)
         return text
 
     def _drop(self, session: Any, _: int, table: RandomTable) -> str:
@@ -121,7 +121,7 @@ class RandomSchema:
         text = f"ALTER TABLE {table.name} DROP {column.name}"
         session.execute(text)
         if column in table.statics:
-            self._static_columns(table).add(column.name)
+            self._statics(table).add(column.name)
             table.statics.remove(column)
         else:
             table.regular.remove(column)
@@ -187,7 +187,7 @@ class RandomSchema:
         pieces = draw(st.lists(values(bigint), min_size=_PIECES, max_size=_PIECES), self.rng)
         return replace(column, kind=kind, parts=[*column.parts, pieces])
 
-    def _static_columns(self, table: RandomTable) -> set[str]:
+    def _statics(self, table: RandomTable) -> set[str]:
         """Names of columns that are or were static: they can be added again as nothing else."""
         return self._known_statics.setdefault(table.name, set())
 

@@ -174,16 +174,16 @@ def _insert(
 
 
 def _update(rng: random.Random, table: RandomTable, key: list[bytes], row: list[bytes]) -> Statement:
-    of_static_columns = bool(table.statics) and (not table.regular or rng.random() < 0.3)
-    cells = table.statics if of_static_columns else table.regular
+    of_statics = bool(table.statics) and (not table.regular or rng.random() < 0.3)
+    cells = table.statics if of_statics else table.regular
     sets, bound = [], []
     for column in rng.sample(cells, rng.randrange(1, len(cells) + 1)):
         text, found = _assignment(rng, table, column)
         sets.append(text)
         bound += found
-    where = table.partition if of_static_columns else [*table.partition, *table.clustering]
+    where = table.partition if of_statics else [*table.partition, *table.clustering]
     text = f"UPDATE {table.name}{_using(rng)} SET {', '.join(sets)} WHERE {_where(where)}"
-    return text, [*bound, *key, *([] if of_static_columns else row)]
+    return text, [*bound, *key, *([] if of_statics else row)]
 
 
 def _assignment(
