@@ -8,11 +8,11 @@ from typing import Any
 import pytest
 
 from airflow_cdc_provider.connector import Connector
-from airflow_cdc_provider.connector.debezium import from_debezium
 from airflow_cdc_provider.connector.snapshotter import EVERYTHING, Snapshotter
 from airflow_cdc_provider.exceptions import ConfigurationError
 from airflow_cdc_provider.jobs.resuming.progress import Progress, SnapshotProgress
 from airflow_cdc_provider.jobs.snapshots.custom import captures, due_by_class, filter_of, snapshotter_of
+from airflow_cdc_provider.migration.debezium.properties import from_debezium
 
 HERE = __name__
 TABLES = ["shop.a", "shop.b", "shop.logs"]
