@@ -58,7 +58,7 @@ def due(progress: Progress, **settings: Any) -> tuple[list[str], list[tuple[str,
 
 
 def progress(**done: bool) -> Progress:
-    taken = {f"shop.{name}": SnapshotProgress(done=value, began_us=1) for name, value in done.items()}
+    taken = {f"shop.{name}": SnapshotProgress(done=value, started_us=1) for name, value in done.items()}
     return Progress(source={"at": 1}, snapshots=taken)
 
 

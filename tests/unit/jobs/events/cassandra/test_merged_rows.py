@@ -32,7 +32,7 @@ class Rows(CassandraRows):
 
     static_states: pa.Array
 
-    def _statics(self, keys: pa.Array, now_seconds: int) -> pa.Array:
+    def _static_columns(self, keys: pa.Array, now_seconds: int) -> pa.Array:
         return self.static_states
 
 

@@ -1,4 +1,4 @@
-"""The current static cells of partitions in the side table of a mirror."""
+"""The current static cells of partitions in the tombstone table of a mirror."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from airflow_cdc_provider.sources.cql.codec import CqlCodec
 
 
 @dataclass(frozen=True)
-class KnownStatics:
+class KnownStaticColumns:
     """The static columns of some partitions.
 
     Args:
@@ -36,9 +36,9 @@ NEVER_WRITTEN = np.iinfo(np.int64).min
 """Write time of a partition whose static columns were never written."""
 
 
-def known_statics(
+def known_static_columns(
     context: JobContext, codec: CqlCodec, state: MirrorState, keys: pa.Array, now_seconds: int
-) -> KnownStatics:
+) -> KnownStaticColumns:
     """Return the static cells of partitions.
 
     Args:
@@ -51,20 +51,20 @@ def known_statics(
     from pyspark.sql import functions as f
 
     if not codec.schema.static or not len(keys):
-        return KnownStatics(pa.nulls(len(keys), pa.binary()), np.full(len(keys), NEVER_WRITTEN))
+        return KnownStaticColumns(pa.nulls(len(keys), pa.binary()), np.full(len(keys), NEVER_WRITTEN))
     spark, names = context.spark, CONTRIBUTION_SCHEMA.names
     broadcast_keys = f.broadcast(spark.createDataFrame(pa.table({"key": pc.unique(keys)})))
     fence = newest_generation(state.fences)
     remembered = context.mirror(codec.table).tombstone_rows()
     own = remembered.where(f"scope IN ({STATIC}, {PARTITION_DELETION}) AND generation >= {fence}")
     found = own.join(broadcast_keys, "key", "left_semi").select(*names).toArrow().cast(CONTRIBUTION_SCHEMA)
-    return statics_of(found, codec, keys, now_seconds, fence)
+    return static_columns_of(found, codec, keys, now_seconds, fence)
 
 
-def statics_of(
+def static_columns_of(
     found: pa.Table, codec: CqlCodec, keys: pa.Array, now_seconds: int, generation: int = 0
-) -> KnownStatics:
-    """Return the static cells of partitions, from their contributions in a side table.
+) -> KnownStaticColumns:
+    """Return the static cells of partitions, from their contributions in a tombstone table.
 
     Args:
         found: ``CONTRIBUTION_SCHEMA``: static cells and deletions of partitions.
@@ -80,8 +80,8 @@ def statics_of(
     outcome = reconcile_cells(
         found, now_seconds, rules=codec.rules, min_generation=generation, static_columns_table=True
     )
-    statics = outcome.static_columns.combine_chunks()
-    owners = pc.index_in(keys, value_set=_one(statics["key"]))
+    static_rows = outcome.static_columns.combine_chunks()
+    owners = pc.index_in(keys, value_set=_one(static_rows["key"]))
     written = np.full(len(keys), NEVER_WRITTEN)
     contributed = _one(found["key"])
     if len(contributed):
@@ -89,7 +89,7 @@ def statics_of(
         latest = np.full(len(pc.unique(keys)), NEVER_WRITTEN)
         np.maximum.at(latest, numbers, latest_times(_one(found["state"])))
         written = latest[pc.index_in(keys, value_set=pc.unique(keys)).to_numpy()]
-    return KnownStatics(_one(statics["static_state"]).take(owners), written)
+    return KnownStaticColumns(_one(static_rows["static_state"]).take(owners), written)
 
 
 def _one(column: pa.ChunkedArray) -> pa.Array:
