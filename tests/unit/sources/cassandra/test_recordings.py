@@ -45,6 +45,7 @@ def recorded(request: pytest.FixtureRequest) -> Recording:
     return recording(request.param)
 
 
+@pytest.mark.recorded
 @pytest.mark.covers("CAS-READ-02", "CAS-UNSUP-01", "CAS-UNSUP-02", "CAS-GAP-02")
 def test_every_update_is_what_cassandras_own_reader_decodes(recorded: Recording) -> None:
     schemas = recorded.schemas.tables
@@ -81,6 +82,7 @@ def test_changes_have_the_ends_of_their_entries_and_their_partition_keys(recorde
     assert changes.schema == CHANGE_SCHEMA
 
 
+@pytest.mark.recorded
 @pytest.mark.covers("CAS-C40-02")
 def test_index_names_the_logical_end_of_the_data(recorded: Recording) -> None:
     for file in list_segments(recorded.log.path)["node"]:
@@ -93,6 +95,7 @@ def test_index_names_the_logical_end_of_the_data(recorded: Recording) -> None:
         assert chain.sections[-1].end == file.index.end
 
 
+@pytest.mark.recorded
 @pytest.mark.covers("CAS-GAP-01")
 def test_reading_in_small_batches_gives_the_same_changes(recorded: Recording) -> None:
     tables = recorded.tables()
@@ -110,6 +113,7 @@ def test_same_partition_read_twice_gives_the_same_changes() -> None:
         assert _without_clock(first) == _without_clock(second)
 
 
+@pytest.mark.recorded
 @pytest.mark.covers("CAS-READ-06", "CAS-C40-01", "CAS-D3X-02")
 def test_growing_segment_is_read_to_its_durable_end_and_later_on_from_there() -> None:
     full = recording("v7-plain")
@@ -130,6 +134,7 @@ def test_growing_segment_is_read_to_its_durable_end_and_later_on_from_there() ->
     assert sorted(_without_clock(joined), key=str) == sorted(_without_clock(whole), key=str)
 
 
+@pytest.mark.recorded
 @pytest.mark.covers("CAS-UNSUP-07")
 def test_updates_of_other_tables_are_skipped_and_counted() -> None:
     full = recording("v7-plain")
@@ -159,6 +164,7 @@ def test_selected_table_is_found_when_no_other_is_known() -> None:
     assert len(of_kind(records, CHANGE)) == 9
 
 
+@pytest.mark.recorded
 @pytest.mark.covers("CAS-GAP-07", "DSX-CON-08")
 @pytest.mark.parametrize("variant", VARIANTS)
 def test_truncate_is_a_fence_in_the_log(variant: str) -> None:
@@ -214,6 +220,7 @@ def test_dropped_table_is_read_when_both_its_definitions_are_known() -> None:
     assert all(r.startswith("other-table: ") for r in reasons)
 
 
+@pytest.mark.recorded
 @pytest.mark.covers("CAS-C50-04")
 def test_expiries_beyond_2038_are_read_from_version_8() -> None:
     full = recording("v8-plain")
