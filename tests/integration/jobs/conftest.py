@@ -153,12 +153,25 @@ class Application:
         process.wait(30)
         return True
 
-    def kill_often(self, times: int, begin: Callable[[int], subprocess.Popen[bytes]]) -> None:
+    def kill_when_written(self, process: subprocess.Popen[bytes], folder: Path, pattern: str = "*") -> bool:
+        """SIGKILL an application as soon as a folder has another file; False if it had ended before."""
+        before = set(folder.glob(pattern))
+        while process.poll() is None:
+            if set(folder.glob(pattern)) - before:
+                return self.kill(process, after_seconds=0)
+            time.sleep(0.002)
+        return False
+
+    def kill_often(
+        self, times: int, begin: Callable[[int], subprocess.Popen[bytes]], changes: Path | None = None
+    ) -> None:
         """Start an application again and again and kill it at a random moment of its work.
 
         Args:
             times: How many are to be killed; those that end before their moment don't count.
             begin: Starts the application of a number that counts up.
+            changes: The folder of a changes table. If given, of three kills the first comes right after a
+                commit to this table, the second while a batch is written to it, the third at random.
         """
         rng = random.Random(times)
         longest_seconds = 22.0
@@ -167,7 +180,13 @@ class Application:
             assert number < 3 * times + 3, "most runs end before they can be killed"
             process = begin(number)
             started = time.monotonic()
-            if self.kill(process, after_seconds=rng.uniform(_START_SECONDS, longest_seconds)):
+            if changes is not None and killed % 3 == 0:
+                ended_early = not self.kill_when_written(process, changes / "metadata", "v*.metadata.json")
+            elif changes is not None and killed % 3 == 1:
+                ended_early = not self.kill_when_written(process, changes / "data", "**/*.parquet")
+            else:
+                ended_early = not self.kill(process, rng.uniform(_START_SECONDS, longest_seconds))
+            if not ended_early:
                 killed += 1
             else:
                 longest_seconds = max(time.monotonic() - started, _START_SECONDS)

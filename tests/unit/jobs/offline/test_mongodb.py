@@ -149,6 +149,18 @@ def test_events_equal_debeziums_byte_for_byte(profile: str, tmp_path: Path) -> N
 
 
 @pytest.mark.recorded
+@pytest.mark.covers("MDB-LIM-02")
+def test_skipping_truncates_has_no_effect(tmp_path: Path) -> None:
+    source = recording(tmp_path, "lookup_pre")
+    skipping = printed(connector_of("default", **{"skipped.operations": "t"}), source)
+    events = printed(connector_of("default"), source)
+    members = ("topic", "key", "value")
+    assert [[e[m] for m in members] for e in skipping] == [[e[m] for m in members] for e in events]
+    operations = {json.loads(e["value"])["op"] for e in events if e["value"] and '"op":' in e["value"]}
+    assert operations == {"r", "c", "u", "d"}
+
+
+@pytest.mark.recorded
 @pytest.mark.covers("MDB-FLT-02")
 def test_a_database_list_selects_whole_names(tmp_path: Path) -> None:
     # Debezium's stream lets shop2 through database.include.list=shop, against its documentation; we don't.

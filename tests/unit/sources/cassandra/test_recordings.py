@@ -46,7 +46,7 @@ def recorded(request: pytest.FixtureRequest) -> Recording:
 
 
 @pytest.mark.recorded
-@pytest.mark.covers("CAS-READ-02", "CAS-UNSUP-01", "CAS-UNSUP-02", "CAS-GAP-02")
+@pytest.mark.covers("CAS-READ-02", "CAS-UNSUP-01", "CAS-UNSUP-02", "CAS-GAP-02", "CAS-GAP-04")
 def test_every_update_is_what_cassandras_own_reader_decodes(recorded: Recording) -> None:
     schemas = recorded.schemas.tables
     changes = of_kind(read_all(recorded.log, recorded.tables())[0], CHANGE)
@@ -54,7 +54,7 @@ def test_every_update_is_what_cassandras_own_reader_decodes(recorded: Recording)
     contributions, reasons = decode_all(changes, schemas)
 
     assert reasons == []
-    cells = 0
+    cells = boundaries = 0
     seen = Counter[str]()
     for update in recorded.updates():
         table = f"{update['keyspace']}.{update['table']}"
@@ -64,9 +64,11 @@ def test_every_update_is_what_cassandras_own_reader_decodes(recorded: Recording)
         place = (update["segment"], update["end"], table)
         assert contributions.pop(place, []) == expected, place
         cells += sum(len(c.row.cells) for c in expected)
+        boundaries += sum({"open", "close"} <= item.keys() for item in update.get("unfiltered", ()))
         seen[table] += 1
     assert not contributions
     assert cells > 6000
+    assert boundaries, "range deletions that adjoin"
     assert Counter(changes["source_table"].to_pylist()) == seen
 
 
