@@ -153,11 +153,13 @@ class Application:
         process.wait(30)
         return True
 
-    def kill_when_written(self, process: subprocess.Popen[bytes], folder: Path, pattern: str = "*") -> bool:
-        """SIGKILL an application as soon as a folder has another file; False if it had ended before."""
+    def kill_when_written(
+        self, process: subprocess.Popen[bytes], folder: Path, pattern: str = "*", *, files: int = 1
+    ) -> bool:
+        """SIGKILL an application as soon as a folder has so many further files; False if it ended before."""
         before = set(folder.glob(pattern))
         while process.poll() is None:
-            if set(folder.glob(pattern)) - before:
+            if len(set(folder.glob(pattern)) - before) >= files:
                 return self.kill(process, after_seconds=0)
             time.sleep(0.002)
         return False
@@ -170,8 +172,8 @@ class Application:
         Args:
             times: How many are to be killed; those that end before their moment don't count.
             begin: Starts the application of a number that counts up.
-            changes: The folder of a changes table. If given, of three kills the first comes right after a
-                commit to this table, the second while a batch is written to it, the third at random.
+            changes: The folder of a changes table. If given, of three kills the first comes right after the
+                commit of a batch to it, the second while a batch is written to it, the third at random.
         """
         rng = random.Random(times)
         longest_seconds = 22.0
@@ -181,7 +183,10 @@ class Application:
             process = begin(number)
             started = time.monotonic()
             if changes is not None and killed % 3 == 0:
-                ended_early = not self.kill_when_written(process, changes / "metadata", "v*.metadata.json")
+                # A batch is committed to a branch, and this is made the table's state.
+                ended_early = not self.kill_when_written(
+                    process, changes / "metadata", "v*.metadata.json", files=4
+                )
             elif changes is not None and killed % 3 == 1:
                 ended_early = not self.kill_when_written(process, changes / "data", "**/*.parquet")
             else:

@@ -235,6 +235,25 @@ def test_each_setting_of_datastax_at_its_default_is_imported_or_noted() -> None:
     assert not built.selects("shop.orders2")
 
 
+@pytest.mark.covers("DSX-AGT-03")
+@pytest.mark.parametrize(
+    ("setting", "instead"),
+    [
+        ("pulsarServiceUrl", "`service_url` of the Airflow connection in `publish.pulsar.connection`"),
+        ("pulsarBatchDelayInMs", "for Kafka use `linger.ms` of the producer"),
+        ("pulsarKeyBasedBatcher", "Kafka batches per partition"),
+        ("pulsarMaxPendingMessages", "for Kafka use `queue.buffering.max.messages`"),
+        ("pulsarMemoryLimitBytes", "use `queue.buffering.max.kbytes` of the Kafka connection"),
+        ("pulsarAuthPluginClassName", "of Kafka's, `sasl.*`"),
+        ("pulsarAuthParams", "of Kafka's, `sasl.*`"),
+    ],
+)
+def test_settings_of_pulsar_are_noted_with_those_of_kafka(setting: str, instead: str) -> None:
+    (note,) = from_datastax({setting: DATASTAX_SETTINGS[setting]}).notes
+    assert f"property {setting} is ignored" in note
+    assert instead in note
+
+
 def test_every_rule_of_datastax_is_one_of_its_settings() -> None:
     assert {name for name in DATASTAX if not name.endswith("*")} <= set(DATASTAX_SETTINGS)
 

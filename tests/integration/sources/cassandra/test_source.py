@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import logging
 import pickle
 import random
 import struct
@@ -426,16 +427,21 @@ def test_each_fault_of_the_set_up_is_one_finding_with_a_remedy(
     assert f"{keyspace}.off" not in source.tables()
 
 
-@pytest.mark.covers("CAS-CFG-08")
-def test_a_cluster_that_does_not_answer_is_a_finding_and_a_transient_error(build: BuildSource) -> None:
+@pytest.mark.covers("CAS-CFG-07", "CAS-CFG-08")
+def test_a_cluster_that_does_not_answer_is_a_finding_and_a_transient_error(
+    build: BuildSource, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.DEBUG)
     source = build(
-        connection={"port": 1, "login": "me", "password": "s3cret"}, advanced={"request_timeout_seconds": 1.0}
+        connection={"port": 1, "login": "the-reader", "password": "s3cret"},
+        advanced={"request_timeout_seconds": 1.0},
     )
     findings = source.check()
     assert _levels(findings, "connection") == ["error"]
     with pytest.raises(TransientError) as caught:
         source.tables()
     assert "s3cret" not in str(caught.value) + repr(findings) + repr(source) + repr(vars(caught.value))
+    assert not any(secret in caplog.text for secret in ("the-reader", "s3cret"))
 
 
 def test_a_secret_is_in_no_text_of_a_reader(build: BuildSource) -> None:
