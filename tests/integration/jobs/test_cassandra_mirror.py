@@ -228,7 +228,7 @@ def _kill_and_recover(shop: Shop, application: Application, kills: int) -> None:
     assert len(set(positions)) == len(positions) > 100, "what was committed is not captured again"
 
 
-@pytest.mark.covers("CAS-FAULT-04", "CAS-FAULT-05", "DSX-AGT-01", "CAS-SNAP-08")
+@pytest.mark.covers("CAS-FAULT-03", "CAS-FAULT-04", "CAS-FAULT-05", "DSX-AGT-01", "CAS-SNAP-08")
 def test_killed_sync_is_completed_by_the_next_run(shop: Shop, application: Application) -> None:
     _kill_and_recover(shop, application, kills=2)
 

@@ -364,6 +364,21 @@ def _kill_and_recover(
     assert len(set(captured)) == len(captured), "what was committed is not captured again"
 
 
+@pytest.mark.covers("MDB-SNAP-04")
+def test_mode_always_copies_at_every_run_and_then_streams(
+    spark: SparkSession, run_stage: RunStage, database: Any, connection: dict[str, Any]
+) -> None:
+    shop = {**declaration(database.name), "snapshot": {"mode": "always"}}
+    mirror = f"{database.name}.{database.name}_things"
+    for number in range(1, 3):
+        database.things.insert_one({"_id": number})
+        outcome = run_stage("sync", shop, connection)
+        assert outcome.tables[0].snapshot_rows == number
+        assert assert_mirror_equals_collection(spark, database.things, mirror) == number
+    database.things.insert_one({"_id": 3})
+    assert run_stage("capture", shop, connection).changes == 1
+
+
 @pytest.mark.covers("MDB-STR-02", "MDB-FAULT-06")
 def test_killed_sync_is_recovered_by_the_next_run(
     spark: SparkSession, application: Application, database: Any, connection: dict[str, Any]

@@ -43,7 +43,7 @@ def sync_killed_between_statics_and_mirror(shop: Shop, monkeypatch: pytest.Monke
         shop.sync()
 
 
-@pytest.mark.covers("CAS-UNSUP-03")
+@pytest.mark.covers("CAS-UNSUP-03", "CAS-GAP-09")
 @pytest.mark.long
 def test_statics_equal_the_source_in_a_table_of_their_own_and_in_all_rows(shop: Shop, tmp_path: Path) -> None:
     shop.run(CASSANDRA_TABLES["wide"].format(ks=shop.keyspace))

@@ -118,6 +118,7 @@ def test_a_snapshot_equals_the_table_whatever_the_pages(
     assert source.tables() == sorted(f"{keyspace}.{t}" for t in CASSANDRA_TABLES)
     rows = 0
     for table in source.tables():
+        assert len(source.plan_snapshot(table).ranges) >= 5, "what tasks read in parallel"
         changes = _snapshot(source, table)
         assert _texts(source.codec(table), changes) == _selected(cassandra_session, table)
         positions = changes.column("position").to_pylist()
@@ -243,7 +244,7 @@ def test_a_long_lived_source_has_the_columns_and_tables_of_the_log_it_reads(
         assert text in selected_json
 
 
-@pytest.mark.covers("CAS-SNAP-05", "CAS-CFG-02")
+@pytest.mark.covers("CAS-SNAP-05", "CAS-CFG-02", "DSX-CON-09")
 def test_a_snapshot_without_enough_replicas_fails_and_returns_nothing(
     build: BuildSource, cassandra_session: Any, keyspace: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:

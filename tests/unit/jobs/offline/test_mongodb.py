@@ -133,7 +133,6 @@ def raced_with_the_next_write(record: dict[str, Any]) -> bool:
     "MDB-XD-02",
     "MDB-XD-03",
     "MDB-XF-06",
-    "MDB-LIM-03",
 )
 def test_events_equal_debeziums_byte_for_byte(profile: str, tmp_path: Path) -> None:
     source = recording(tmp_path, RECORDED_BY.get(profile, "lookup_pre"))
