@@ -20,11 +20,13 @@ install: $(STAMP) ## Create .venv with all dependencies (and, as root, install J
 $(STAMP): requirements.lock pyproject.toml tools/install.sh
 	UV_VERSION=$(UV_VERSION) bash tools/install.sh $(VENV)
 
-check: install ## Lint, format, types, layers
+check: install ## Lint, format, types, layers, vocabulary, and that docs/features.md is true
 	$(VENV)/bin/ruff check .
 	$(VENV)/bin/ruff format --check .
 	$(VENV)/bin/mypy
 	$(VENV)/bin/lint-imports
+	$(PYTHON) -m tools.vocabulary
+	$(PYTHON) tools/features.py --check
 
 format: install ## Format the code and apply ruff's fixes
 	$(VENV)/bin/ruff check --fix .
@@ -32,13 +34,15 @@ format: install ## Format the code and apply ruff's fixes
 
 test: install ## All tests except the long ones; starts real servers
 	$(PYTEST) -m "not long" -n $(TEST_WORKERS) --dist loadfile --no-loadscope-reorder --max-worker-restart 0 \
-		--durations=30 --durations-min=10
+		--durations=30 --durations-min=10 --junitxml build/junit.xml
 
 test-unit: install ## Tests without servers and Spark
 	$(PYTEST) -m "not integration and not e2e and not long"
 
 test-long: install ## Long tests: many rounds of kills and races, long workloads
 	$(PYTEST) -m long --timeout 5400
+
+test-all: test test-long ## All tests
 
 test-faults: install ## Long tests that kill processes, cut connections and fill disks: 20 random moments per stage
 	$(PYTEST) -m long -k "killed or broker or lost_primaries or full_disk" --timeout 5400
@@ -72,4 +76,4 @@ clean: ## Remove .venv, caches, and the demo's data (downloads in ~/.cache are k
 	rm -rf $(VENV) build dist .demo .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +
 
-.PHONY: help install check format test test-unit test-long test-faults fuzz shipper demo ui features bench protocol lock clean
+.PHONY: help install check format test test-unit test-long test-all test-faults fuzz shipper demo ui features bench protocol lock clean
