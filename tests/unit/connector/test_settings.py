@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from airflow_cdc_provider.assets import changes_asset
 from airflow_cdc_provider.connector.datastax import RULES as DATASTAX
 from airflow_cdc_provider.connector.datastax import from_datastax, setting_name
 from airflow_cdc_provider.connector.debezium import from_debezium, load_debezium_properties
@@ -201,7 +202,7 @@ IMPORTED_OF_DATASTAX = {
 }
 
 
-@pytest.mark.covers("CAS-CFG-02")
+@pytest.mark.covers("CAS-CFG-02", "CAS-CFG-32")
 def test_each_property_of_debezium_at_its_default_is_imported_or_noted() -> None:
     """Queues, polls and offsets are Debezium's own affairs; a note says so for each of them."""
     noted = set()
@@ -218,6 +219,8 @@ def test_each_property_of_debezium_at_its_default_is_imported_or_noted() -> None
     assert isinstance(imported.connector.source, CassandraOptions)
     assert imported.connector.source.consistency == "ALL"
     assert imported.connector.name == "test_connector"
+    assert imported.connector.tags["connector"] == "test_connector", "of metrics"
+    assert changes_asset(imported.connector).name == "cdc/test_connector/changes", "which holds the state"
 
 
 @pytest.mark.covers("DSX-AGT-02")
