@@ -10,6 +10,7 @@ import sys
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import closing
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -153,27 +154,25 @@ class Application:
         process.wait(30)
         return True
 
-    def kill_when_written(
-        self, process: subprocess.Popen[bytes], folder: Path, pattern: str = "*", *, files: int = 1
-    ) -> bool:
-        """SIGKILL an application as soon as a folder has so many further files; False if it ended before."""
-        before = set(folder.glob(pattern))
+    def kill_when_written(self, process: subprocess.Popen[bytes], files: Callable[[], set[Path]]) -> bool:
+        """SIGKILL an application as soon as there is another of some files; False if it ended before."""
+        before = files()
         while process.poll() is None:
-            if len(set(folder.glob(pattern)) - before) >= files:
+            if files() - before:
                 return self.kill(process, after_seconds=0)
             time.sleep(0.002)
         return False
 
     def kill_often(
-        self, times: int, begin: Callable[[int], subprocess.Popen[bytes]], changes: Path | None = None
+        self, times: int, begin: Callable[[int], subprocess.Popen[bytes]], namespace: Path | None = None
     ) -> None:
         """Start an application again and again and kill it at a random moment of its work.
 
         Args:
             times: How many are to be killed; those that end before their moment don't count.
             begin: Starts the application of a number that counts up.
-            changes: The folder of a changes table. If given, of three kills the first comes right after the
-                commit of a batch to it, the second while a batch is written to it, the third at random.
+            namespace: The folder of a lake's namespace. If given, of three kills the first comes while a
+                batch that was committed is merged, the second while one is written, the third at random.
         """
         rng = random.Random(times)
         longest_seconds = 22.0
@@ -182,13 +181,9 @@ class Application:
             assert number < 3 * times + 3, "most runs end before they can be killed"
             process = begin(number)
             started = time.monotonic()
-            if changes is not None and killed % 3 == 0:
-                # A batch is committed to a branch, and this is made the table's state.
-                ended_early = not self.kill_when_written(
-                    process, changes / "metadata", "v*.metadata.json", files=4
-                )
-            elif changes is not None and killed % 3 == 1:
-                ended_early = not self.kill_when_written(process, changes / "data", "**/*.parquet")
+            if namespace is not None and killed % 3 < 2:  # see above
+                files = partial(_data_files, namespace, of_changes=bool(killed % 3))
+                ended_early = not self.kill_when_written(process, files)
             else:
                 ended_early = not self.kill(process, rng.uniform(_START_SECONDS, longest_seconds))
             if not ended_early:
@@ -202,6 +197,12 @@ class Application:
     def log_tail(self) -> str:
         """Return the last lines that it printed."""
         return "\n".join((self.folder / "log").read_text(errors="replace").splitlines()[-30:])
+
+
+def _data_files(namespace: Path, *, of_changes: bool) -> set[Path]:
+    """Return the data files of a namespace's changes tables, or of its other tables."""
+    files = namespace.glob("*/data/**/*.parquet")
+    return {file for file in files if file.relative_to(namespace).parts[0].endswith("_changes") == of_changes}
 
 
 @pytest.fixture

@@ -199,7 +199,6 @@ def test_a_wrong_address_is_reported_and_the_next_run_resumes(shop: Shop) -> Non
 def _kill_and_recover(shop: Shop, application: Application, kills: int) -> None:
     shop.declare_catalog()
     warehouse = Path(shop.declaration["lake"]["catalog_options"]["warehouse"].removeprefix("file:"))
-    changes = warehouse / shop.keyspace / f"{shop.name}_changes"
     write(shop, 99, count=100)
     settle(shop)
     first = application.wait(application.start("sync", shop.declaration, shop.connection))
@@ -216,7 +215,7 @@ def _kill_and_recover(shop: Shop, application: Application, kills: int) -> None:
         write(shop, 100 + number, count=100)
         return application.start("sync", shop.declaration, shop.connection, batch_bytes=20_000)
 
-    application.kill_often(kills, begin, changes)
+    application.kill_often(kills, begin, warehouse / shop.keyspace)
     committed = captured()
     assert set(before) < set(committed), "a killed sync had committed changes"
     settle(shop)

@@ -342,7 +342,7 @@ def _kill_and_recover(
 ) -> None:
     warehouse = str(spark.conf.get("spark.sql.catalog.lake.warehouse"))
     shop = declaration(database.name, catalog_options={"type": "hadoop", "warehouse": warehouse})
-    changes = Path(warehouse.removeprefix("file:")) / database.name / f"mongo_{database.name}_changes"
+    namespace = Path(warehouse.removeprefix("file:")) / database.name
     write_mongodb(database.things, seed=99, count=100)
     first = application.wait(application.start("sync", shop, connection))
     assert first.ok, first.error
@@ -351,7 +351,7 @@ def _kill_and_recover(
         write_mongodb(database.things, seed=100 + number, count=100)
         return application.start("sync", shop, connection, batch_changes=40)
 
-    application.kill_often(kills, begin, changes)
+    application.kill_often(kills, begin, namespace)
     committed = _captured_positions(spark, database.name)
     assert committed, "a killed sync had committed changes"
     outcome = application.wait(application.start("sync", shop, connection))

@@ -127,7 +127,7 @@ def _kill_and_recover(
     shop = declaration(table)
     warehouse = str(spark.conf.get("spark.sql.catalog.lake.warehouse"))
     shop["lake"]["catalog_options"] = {"type": "hadoop", "warehouse": warehouse}
-    changes = Path(warehouse.removeprefix("file:")) / f"vt_{table}" / f"vt_{table}_changes"
+    namespace = Path(warehouse.removeprefix("file:")) / f"vt_{table}"
     run(server, table, 99, 40)
     first = application.wait(application.start("sync", shop, server.connection))
     assert first.ok, first.error
@@ -142,7 +142,7 @@ def _kill_and_recover(
         run(server, table, 100 + number, 40)
         return application.start("sync", shop, server.connection, batch_changes=40)
 
-    application.kill_often(kills, begin, changes)
+    application.kill_often(kills, begin, namespace)
     committed = captured()
     assert committed, "a killed sync had committed changes"
     outcome = application.wait(application.start("sync", shop, server.connection))
