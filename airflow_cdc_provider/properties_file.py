@@ -1,48 +1,9 @@
-"""Parsers of connector configurations: Java properties files and Kafka Connect's JSON."""
+"""Parser of Java properties files."""
 
 from __future__ import annotations
 
-import json
 import re
-from typing import Any, Final
-
-from airflow_cdc_provider.exceptions import ConfigurationError
-
-
-def read_settings(text: str) -> dict[str, str]:
-    """Read a connector's configuration: a properties file, or JSON of Kafka Connect's REST API.
-
-    Args:
-        text: ``name=value`` lines; or a JSON object of properties, optionally nested in ``config`` next to
-            the connector's ``name``.
-
-    Returns:
-        Property values by name.
-
-    Raises:
-        ConfigurationError: The text starts like a JSON object but is not a connector configuration.
-    """
-    if not text.lstrip("\ufeff \t\r\n").startswith("{"):
-        return parse_properties(text)
-    try:
-        document: Any = json.loads(text.lstrip("\ufeff"))
-    except ValueError as error:
-        raise ConfigurationError("the connector configuration is not valid JSON", found=str(error)) from None
-    config = document.get("config", document)
-    if not isinstance(config, dict) or any(isinstance(value, (dict, list)) for value in config.values()):
-        raise ConfigurationError(
-            "invalid connector configuration",
-            expected='{"name": "...", "config": {...}}, of one connector, or the properties alone',
-            found=f"members {', '.join(map(repr, document))}"[:200],
-        )
-    named = (
-        {"name": document["name"]} if config is not document and isinstance(document.get("name"), str) else {}
-    )
-    return {name: _as_text(value) for name, value in {**named, **config}.items() if value is not None}
-
-
-def _as_text(value: Any) -> str:
-    return value if isinstance(value, str) else json.dumps(value)
+from typing import Final
 
 
 def parse_properties(text: str) -> dict[str, str]:

@@ -13,9 +13,10 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Final
 
-from airflow_cdc_provider.connector import datastax, debezium
-from airflow_cdc_provider.connector.imported import table
 from airflow_cdc_provider.events.transforms.options import TRANSFORMS
+from airflow_cdc_provider.migration import datastax
+from airflow_cdc_provider.migration.debezium import properties
+from airflow_cdc_provider.migration.rules import table
 
 _DOCS: Final = Path(__file__).resolve().parent.parent / "docs"
 PAGES: Final = (
@@ -42,10 +43,10 @@ def options_table() -> str:
 
 
 TABLES: Final[Mapping[str, str]] = {
-    "debezium-cassandra": table(debezium.RULES["cassandra"]),
-    "debezium-mongodb": table(debezium.RULES["mongodb"]),
-    "scylla": table(debezium.RULES["scylla"]),
-    "debezium-vitess": table(debezium.RULES["vitess"]),
+    "debezium-cassandra": table(properties.RULES["cassandra"]),
+    "debezium-mongodb": table(properties.RULES["mongodb"]),
+    "scylla": table(properties.RULES["scylla"]),
+    "debezium-vitess": table(properties.RULES["vitess"]),
     "datastax": table(datastax.RULES),
     "transforms": options_table(),
 }

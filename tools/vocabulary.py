@@ -64,7 +64,9 @@ IGNORED: Final = (
 
 PLAIN: Final[Mapping[str, str]] = {
     r"\.tell\(": "Python's own method of files",
+    r"\bBEGIN\b": "name of an event or statement",
     r"\bapart\s+from\b": "plain English for 'except'",
+    r"(?i)\b(?:a|one|first|second|single)\s+pass\s+over\b": "a noun: reading data once",
 }
 """Expressions whose words are no findings, each with the reason."""
 

@@ -21,7 +21,7 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any, Literal
 
-from airflow_cdc_provider.cli.running import command, read_connector, wrong_usage
+from airflow_cdc_provider.cli.running import command, connect_offsets_of, read_connector, wrong_usage
 from airflow_cdc_provider.connector import Connector
 from airflow_cdc_provider.exceptions import ConfigurationError
 
@@ -197,36 +197,37 @@ def adopt_offset(args: Namespace) -> None:
 @command
 def export_offset(args: Namespace) -> None:
     """Write the stored offset to a file, in this package's or Debezium's format."""
-    from airflow_cdc_provider.cli.debezium_offsets import exported, moved_to_generation
-
     connector = read_connector(args.connector)
     if args.moved_from:
-        text = moved_to_generation(connector, _content(args.moved_from))
+        text = connect_offsets_of(connector).moved_to_generation(_content(args.moved_from))
     else:
         offset = _offsets(connector, {"action": "show"}).offset
         if offset is None:
             raise ConfigurationError("no offset is stored", remedy="run a capture first")
-        to_debezium = args.to == "debezium"
-        text = exported(connector, offset) if to_debezium else json.dumps(offset, sort_keys=True)
+        if args.to == "debezium":
+            text = connect_offsets_of(connector).exported(offset)
+        else:
+            text = json.dumps(offset, sort_keys=True)
     Path(args.file).write_text(f"{text}\n")
 
 
 @command
 def import_offset(args: Namespace) -> None:
     """Store the offset from a file, in this package's or Debezium's format."""
-    from airflow_cdc_provider.cli.debezium_offsets import imported
+    from airflow_cdc_provider.migration.offsets.conversion import OffsetFile
 
     content = _content(args.file)
     connector = read_connector(args.connector)
-    from_debezium = imported(
-        connector, content, allow_invalidation=args.allow_offset_invalidation, host_id=args.host_id
-    )
-    if from_debezium is None:
+    conversion = connect_offsets_of(connector)
+    if not conversion.recognizes(content):
         _store(args, _parse(content.decode(errors="replace"), args.file))
         return
-    for remark in from_debezium.remarks:
+    stored = conversion.imported(
+        OffsetFile(content, allow_invalidation=args.allow_offset_invalidation, host_id=args.host_id)
+    )
+    for remark in stored.remarks:
         sys.stderr.write(f"{remark}\n")
-    offset = from_debezium.offset
+    offset = stored.offset
     if offset is not None and connector.type == "cassandra":  # the file has one node; keep the others
         offset = {**(_offsets(connector, {"action": "show"}).offset or {}), **offset}
     options = {"action": "reset"} if offset is None else {"action": "set", "offset": offset}

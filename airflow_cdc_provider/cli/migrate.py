@@ -12,13 +12,15 @@ import sys
 from argparse import Namespace
 from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
-from airflow_cdc_provider.cli.debezium_offsets import Imported as ImportedOffset
-from airflow_cdc_provider.cli.running import command
+from airflow_cdc_provider.cli.running import command, connect_offsets_of
 from airflow_cdc_provider.connector import Connector
 from airflow_cdc_provider.exceptions import CdcError, ConfigurationError
 from airflow_cdc_provider.sources.debezium.options import FRAMED, DebeziumOptions
+
+if TYPE_CHECKING:
+    from airflow_cdc_provider.migration.offsets.conversion import ImportedOffset
 
 _PAGES: Final[Mapping[str, str]] = {
     "mongodb": "docs/moving-to-mongodb.md",
@@ -39,9 +41,9 @@ _MAX_PRINTED_OFFSET: Final = 2_000
 @command
 def plan(args: Namespace) -> None:
     """Report how a connector's settings translate, and write a declaration."""
-    from airflow_cdc_provider.connector.datastax import is_datastax
-    from airflow_cdc_provider.connector.debezium_review import review
-    from airflow_cdc_provider.properties_file import read_settings
+    from airflow_cdc_provider.migration.datastax import is_datastax
+    from airflow_cdc_provider.migration.debezium.review import review
+    from airflow_cdc_provider.migration.settings_file import read_settings
 
     properties = read_settings(read(args.connector).decode(errors="replace"))
     if is_datastax(properties):
@@ -185,16 +187,16 @@ def stored(connector: Connector, content: bytes, args: Namespace) -> ImportedOff
         ConfigurationError: The file has no offset of this connector.
         TransientError: A required server is unavailable.
     """
-    from airflow_cdc_provider.cli.debezium_offsets import imported
+    from airflow_cdc_provider.migration.offsets.conversion import OffsetFile
 
-    found = imported(
-        connector, content, allow_invalidation=args.allow_offset_invalidation, host_id=args.host_id
-    )
-    if found is None:
+    conversion = connect_offsets_of(connector)
+    if not conversion.recognizes(content):
         raise ConfigurationError(
             f"{args.offsets} has no offset stored by Debezium", expected="a file that offsets import accepts"
         )
-    return found
+    return conversion.imported(
+        OffsetFile(content, allow_invalidation=args.allow_offset_invalidation, host_id=args.host_id)
+    )
 
 
 def write(path: Path, connector: Connector, imported_from: str, unsupported: list[str]) -> None:

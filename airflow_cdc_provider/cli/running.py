@@ -8,9 +8,14 @@ import os
 import sys
 from argparse import Namespace
 from collections.abc import Callable
+from contextlib import AbstractContextManager
+from typing import TYPE_CHECKING, Any
 
 from airflow_cdc_provider.connector import Connector, load_connector
 from airflow_cdc_provider.exceptions import CdcError
+
+if TYPE_CHECKING:
+    from airflow_cdc_provider.migration.offsets.conversion import ConnectOffsets
 
 
 def command(function: Callable[[Namespace], None]) -> Callable[[Namespace], None]:
@@ -57,9 +62,22 @@ def read_connector(path: str) -> Connector:
     """
     if not path.endswith(".properties"):
         return load_connector(path)
-    from airflow_cdc_provider.connector.debezium import load_debezium_properties
+    from airflow_cdc_provider.migration.settings_file import load_connector_file
 
-    imported = load_debezium_properties(path)
+    imported = load_connector_file(path)
     for note in imported.notes:
         sys.stderr.write(f"note: {note}\n")
     return imported.connector
+
+
+def connect_offsets_of(connector: Connector) -> ConnectOffsets:
+    """Return the conversion of offsets that another connector of the same source has stored."""
+    from airflow_cdc_provider.hooks.source import hook_for
+    from airflow_cdc_provider.migration.offsets.conversion import connect_offsets
+
+    def open_source() -> AbstractContextManager[Any]:
+        hook = hook_for(connector)
+        assert isinstance(hook, AbstractContextManager)
+        return hook
+
+    return connect_offsets(connector, open_source)

@@ -19,8 +19,11 @@ from pathlib import Path
 from typing import Any, Final, Literal
 
 from airflow_cdc_provider.connector.notify import NotificationOptions
-from airflow_cdc_provider.connector.publish import PublishOptions, validate_publish_options
-from airflow_cdc_provider.connector.publish_merged import validate_static_columns
+from airflow_cdc_provider.connector.publish.options import PublishOptions
+from airflow_cdc_provider.connector.publish.validation import (
+    validate_publish_options,
+    validate_static_columns,
+)
 from airflow_cdc_provider.connector.signal_options import (
     SignalOptions,
     validate_signal_topic,

@@ -101,6 +101,6 @@ def _reject_duplicates(names: Sequence[str], adjusted: Sequence[str]) -> None:
         if other != name:
             raise ConfigurationError(
                 f"fields {other!r} and {name!r} would both be named {new!r}",
-                remedy="set publish.field_names to avro_unicode, which keeps names apart; for documents "
+                remedy="set publish.field_names to avro_unicode, which keeps names distinct; for documents "
                 "without an envelope publish.unwrap.field_names",
             )

@@ -123,7 +123,7 @@ def _receive(context: JobContext, progress: Progress, state: ChangesState) -> tu
     memory, before = context.signals, progress.signals
     for channel in context.channels:
         if isinstance(channel, ResumableChannel):
-            channel.resume(before.places.get(channel.name))
+            channel.resume(before.positions.get(channel.name))
     polled = _poll_channels(context)
     arrived = [
         *_search_batches(context, before.read_batch, state),
@@ -133,7 +133,7 @@ def _receive(context: JobContext, progress: Progress, state: ChangesState) -> tu
     for text in result.warnings:
         log.warning("%s", text)
     read = [channel for channel, _ in polled]
-    signals = replace(result.state, places={**before.places, **_positions(read)})
+    signals = replace(result.state, positions={**before.positions, **_positions(read)})
     if context.listens_to_source:
         late = memory.searched_through - signals.read_batch > _MAX_UNSTORED_BATCHES
         if late or signals != before:
@@ -141,7 +141,7 @@ def _receive(context: JobContext, progress: Progress, state: ChangesState) -> tu
     if signals != before:
         progress = progress.with_signals(signals)
         state = context.changes.set_offset(progress.to_offset(), state)
-    for channel in read if arrived or signals.places != before.places else ():
+    for channel in read if arrived or signals.positions != before.positions else ():
         channel.done()
     for event in result.events:
         context.record(event)
@@ -215,7 +215,9 @@ def take_blocking(context: JobContext, request: SnapshotRequest) -> SnapshotResu
         copy
         for copy in request.tables
         if not (
-            (previous := known.get(copy.table)) and previous.done and previous.began_us >= request.asked_us
+            (previous := known.get(copy.table))
+            and previous.done
+            and previous.started_us >= request.requested_us
         )
     ]
     shot: SnapshotResult | None = None

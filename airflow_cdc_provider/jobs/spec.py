@@ -272,7 +272,7 @@ class IncrementalResult:
         table_from: First key of the table's first chunk.
         table_to: The greatest key of the table when its reading started.
         rows_by_table: Rows read by table.
-        began_us: Start time, µs since 1970; 0 before.
+        started_us: Start time, µs since 1970; 0 before.
         ended_us: End time; 0 before.
         paused_at_us: Start of the current pause; 0 if it isn't paused.
         paused_us: Duration of earlier pauses.
@@ -289,14 +289,14 @@ class IncrementalResult:
     table_from: str = ""
     table_to: str = ""
     rows_by_table: Mapping[str, int] = field(default_factory=dict)
-    began_us: int = 0
+    started_us: int = 0
     ended_us: int = 0
     paused_at_us: int = 0
     paused_us: int = 0
 
     def seconds(self, now_us: int) -> float:
         """Return its duration, including pauses."""
-        return max((self.ended_us or now_us) - self.began_us, 0) / 1e6 if self.began_us else 0.0
+        return max((self.ended_us or now_us) - self.started_us, 0) / 1e6 if self.started_us else 0.0
 
     def paused_seconds(self, now_us: int) -> float:
         """Return the duration of its pauses."""
@@ -468,7 +468,7 @@ class JobResult:
         snapshot_skipped: Whether no snapshot was due.
         incremental: Progress of the newest incremental snapshot, None without one.
         table_snapshots: Per table whose snapshot has started, ``done`` (whether it completed and no changes
-            were lost since) and ``began_at`` (epoch seconds); None for a failed job.
+            were lost since) and ``started_at`` (epoch seconds); None for a failed job.
         published: Result of publishing, None if it did not run.
         replayed: Result of a replay, None if it did not run.
     """

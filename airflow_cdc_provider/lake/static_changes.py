@@ -49,7 +49,7 @@ def changed_static_columns(
     had, has = ("coalesce(before_has, false)", "coalesce(after_has, false)")
     op = (
         f"CASE WHEN {had} AND after_has IS NULL THEN '{DELETE}' WHEN {has} AND NOT {had} THEN '{INSERT}' "
-        f"WHEN {had} AND NOT (before_statics <=> after_statics) THEN '{UPDATE}' END op"
+        f"WHEN {had} AND NOT (before_static_columns <=> after_static_columns) THEN '{UPDATE}' END op"
     )
     changed = old.join(new, "key", "full_outer").selectExpr(op, "key", *_AS_ROWS)
     return changed.where("op IS NOT NULL").orderBy("key")
@@ -64,8 +64,10 @@ def all_static_columns(rows: DataFrame, columns: Sequence[str]) -> DataFrame:
 def _partitions(rows: DataFrame, columns: Sequence[str]) -> DataFrame:
     """Return each partition once: ``key``, whether it ``has`` static columns, and these for comparison."""
     has = " OR ".join(f"{quoted(name)} IS NOT NULL" for name in columns)
-    statics = ", ".join(f"'{number}', {compared(rows, name)}" for number, name in enumerate(columns))
-    partitions = rows.selectExpr(f"{CDC_COLUMN}.key key", f"({has}) has", f"named_struct({statics}) statics")
+    static_columns = ", ".join(f"'{number}', {compared(rows, name)}" for number, name in enumerate(columns))
+    partitions = rows.selectExpr(
+        f"{CDC_COLUMN}.key key", f"({has}) has", f"named_struct({static_columns}) static_columns"
+    )
     return partitions.dropDuplicates(["key"])
 
 
@@ -79,4 +81,4 @@ def _in_shared_files(
 
 
 def _renamed(side: str) -> dict[str, str]:
-    return {name: f"{side}_{name}" for name in ("has", "statics")}
+    return {name: f"{side}_{name}" for name in ("has", "static_columns")}

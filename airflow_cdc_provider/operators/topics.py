@@ -39,7 +39,7 @@ class CdcCreateTopicsOperator(BaseOperator):
     Publishing creates a topic before its first record anyway. Use this for consumers that need all topics to
     exist, and for connectors with ``publish.topics.create: false`` whose topics one task with the permission
     creates. Topics to which transforms route events aren't known in advance. Existing topics aren't altered;
-    differences from the declaration are logged. XCom: ``made`` and ``there``, lists of topics.
+    differences from the declaration are logged. XCom: ``created`` and ``existing``, lists of topics.
 
     Args:
         connector: The connector, its declaration as a mapping, or the path of its YAML file (templated).
@@ -73,12 +73,12 @@ class CdcCreateTopicsOperator(BaseOperator):
             CdcError: A retry may help.
         """
         try:
-            created = create_missing(to_connector(self.connector), self.source_conn_id, self.kafka_conn_id)
+            topics = create_missing(to_connector(self.connector), self.source_conn_id, self.kafka_conn_id)
         except CdcError as error:
             raise for_airflow(error) from None
-        for topic in created["made"]:
+        for topic in topics["created"]:
             self.log.info("Created topic %s", topic)
-        return created
+        return topics
 
 
 def create_missing(
@@ -92,7 +92,7 @@ def create_missing(
         kafka_conn_id: Likewise.
 
     Returns:
-        ``made`` and ``there``.
+        ``created`` and ``existing``.
 
     Raises:
         ConfigurationError: The connector publishes nothing, or a configuration change is required.

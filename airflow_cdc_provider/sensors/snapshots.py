@@ -27,7 +27,7 @@ class CdcSnapshotSensor(ObservingSensor):
     complete. Those of a continuous application are therefore visible when it ends. A snapshot that is
     outdated by lost changes isn't complete.
 
-    XCom: ``done`` and ``left``, lists of tables.
+    XCom: ``done`` and ``remaining``, lists of tables.
 
     Args:
         connector: The connector, its declaration as a mapping, or the path of its YAML file (templated).

@@ -222,13 +222,13 @@ class PollsTables(Protocol):
         """Return whether a table is polled at each run; its snapshot is never finished for good."""
         ...
 
-    def plan_batch(self, table: str, where: str | None, reached: str) -> SnapshotPlan:
+    def plan_batch(self, table: str, where: str | None, resume_at: str) -> SnapshotPlan:
         """Plan the next read of a polled table: all of it, or what was added since the last read.
 
         Args:
             table: The table.
             where: A filter in the source's own language.
-            reached: ``SnapshotPlan.reached`` of the last plan; empty to read all.
+            resume_at: ``SnapshotPlan.resume_at`` of the last plan; empty to read all.
         """
         ...
 

@@ -130,10 +130,10 @@ class SnapshotPlan:
         read_after_us: For cell-level sources: every row has a read time after this, µs by the source's clock,
             and the snapshot is complete, so older rows of the mirror that it doesn't contain must be read
             again. 0 if the snapshot may be incomplete.
-        reached: The position at which the next read of a polled table resumes
+        resume_at: The position at which the next read of a polled table resumes
             (:meth:`.abilities.PollsTables.plan_batch`).
         partial: Whether it reads only a part of the table and so never replaces rows.
-        others: Positions of further feeds with rows of the table; the snapshot fences them too.
+        other_positions: Positions of further feeds with rows of the table; the snapshot fences them too.
     """
 
     table: str
@@ -142,9 +142,9 @@ class SnapshotPlan:
     origin: str
     estimated_rows: int | None = None
     read_after_us: int = 0
-    reached: str = ""
+    resume_at: str = ""
     partial: bool = False
-    others: Mapping[str, bytes] = field(default_factory=dict)
+    other_positions: Mapping[str, bytes] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)

@@ -45,7 +45,7 @@ class SnapshotsDoneTrigger(ObservingTrigger):
         left = [table for table in selected if table not in done]
         # Tables whose snapshots haven't started aren't reported by name yet.
         started = reported.get("remaining") == 0 or bool(self.tables)
-        return Observation(started and not left, {"done": done, "left": left})
+        return Observation(started and not left, {"done": done, "remaining": left})
 
     def _counts(self, snapshot: Mapping[str, Any]) -> bool:
-        return bool(snapshot["done"]) and (self.since is None or float(snapshot["began_at"]) >= self.since)
+        return bool(snapshot["done"]) and (self.since is None or float(snapshot["started_at"]) >= self.since)

@@ -100,8 +100,8 @@ def test_events_are_published_at_once_and_separately_behind_a_sensor(
 ) -> None:
     outcome = airflow.run("publish_events").succeeded()
     assert outcome.value("topics") == {
-        "made": ["store.store.customers", "store.store.orders"],
-        "there": [],
+        "created": ["store.store.customers", "store.store.orders"],
+        "existing": [],
     }
     sent = outcome.value("sync")["published"]["records"]
     assert sent == store["orders"].count_documents({}) + store["customers"].count_documents({})
@@ -133,7 +133,7 @@ def test_a_vitess_keyspace_is_synced_and_a_table_read_again(
         "missing": [],
     }
     assert list(outcome.value("snapshot")["tables"]) == ["shop.items"]
-    assert outcome.value("copied") == {"done": ["shop.items"], "left": []}
+    assert outcome.value("copied") == {"done": ["shop.items"], "remaining": []}
     assert not list(airflow.work.rglob("connection.json"))
 
 

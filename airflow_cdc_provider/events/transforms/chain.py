@@ -29,7 +29,7 @@ from airflow_cdc_provider.events.transforms.unwrap import Unwrapping, unwrap
 from airflow_cdc_provider.exceptions import ConfigurationError
 from airflow_cdc_provider.secrets import resolve_secret
 
-_MOST_TOLD: Final = 3
+_MAX_NAMED_TOPICS: Final = 3
 _DELETED: Final = "__deleted"
 _TIMESTAMP: Final = ConnectSchema("int64", name="org.apache.kafka.connect.data.Timestamp", version=1)
 
@@ -60,19 +60,19 @@ class Chain:
         """
         if not self.transforms:
             return list(pieces)
-        found = [part for piece in pieces for part in _tombstones_apart(piece)]
+        found = [part for piece in pieces for part in _tombstones_as_records(piece)]
         for number, transform in enumerate(self.transforms):
             place = f"publish.transforms[{number}], type {transform.type}"
-            found = [new for piece in found for new in self._told(place, transform, piece) if len(new.rows)]
+            found = [new for piece in found for new in self._apply(place, transform, piece) if len(new.rows)]
         return found
 
-    def _told(self, place: str, transform: given.Transform, piece: Piece) -> list[Piece]:
+    def _apply(self, place: str, transform: given.Transform, piece: Piece) -> list[Piece]:
         """Apply a transform; errors name the transform and the topics."""
         try:
             return self._applied(transform, piece)
         except ConfigurationError as error:
             named = [one.topic for one in piece.envelope.destinations]
-            topics = ", ".join(named[:_MOST_TOLD]) + (" ..." if named[_MOST_TOLD:] else "")
+            topics = ", ".join(named[:_MAX_NAMED_TOPICS]) + (" ..." if named[_MAX_NAMED_TOPICS:] else "")
             raise ConfigurationError(
                 f"{error.message} ({place}, topic {topics})",
                 expected=error.expected,
@@ -250,7 +250,7 @@ def some_rows(piece: Piece, rows: np.ndarray) -> Piece:
     )
 
 
-def _tombstones_apart(piece: Piece) -> list[Piece]:
+def _tombstones_as_records(piece: Piece) -> list[Piece]:
     """Convert tombstones that follow events to records."""
     envelope = piece.envelope
     followed = np.flatnonzero(envelope.tombstone)

@@ -454,7 +454,7 @@ class _Reader:
         )
 
     def _where(self, found: exp.Expression) -> str:
-        """Tell where a part stands: its first character's number, from 1, and its text."""
+        """Return the location of a part: the number of its first character, from 1, and its text."""
         places = [node.meta for node in found.walk() if "start" in node.meta]
         if not places:
             return repr(found.sql()[:60])

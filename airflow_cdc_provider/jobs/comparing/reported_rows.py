@@ -73,7 +73,7 @@ class RowForm:
         source: ``cassandra`` or ``scylla``.
         partition: Names of the columns of the partition key in events.
         clustering: Names of the clustering columns in events.
-        statics: Names of the static columns in events.
+        static_columns: Names of the static columns in events.
         left_out: Columns that events don't contain completely.
         enveloped: Whether values are envelopes with ``op`` and ``after``; else they are whole rows.
         in_cells: Whether values are objects with a member ``value``; columns without one are unchanged.
@@ -83,7 +83,7 @@ class RowForm:
     source: str
     partition: tuple[str, ...]
     clustering: tuple[str, ...]
-    statics: tuple[str, ...] = ()
+    static_columns: tuple[str, ...] = ()
     left_out: tuple[str, ...] = ()
     enveloped: bool = True
     in_cells: bool = True

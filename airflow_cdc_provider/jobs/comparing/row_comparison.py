@@ -222,7 +222,7 @@ class _Cells:
         codes = np.where(expired, _NULL, codes)
         uncertain = _flags(names, form.left_out)[columns]
         left_out = has_value & uncertain & (codes != _NULL) & events.effective[owners]
-        has_value &= ~uncertain & (_flags(names, form.statics)[columns] == events.static[owners])
+        has_value &= ~uncertain & (_flags(names, form.static_columns)[columns] == events.static[owners])
         return cls(
             owners[has_value],
             columns[has_value],

@@ -83,8 +83,8 @@ def _verify_table(context: JobContext, table: str) -> TableResult:
     mirrored = _with_id(mirror.table.read(state.head), own)
     if state.static_columns is not None:
         # No row has the id of static columns, so both can be compared together.
-        statics = _with_id(mirror.static_columns.read(state.static_columns.head), in_static_table)
-        mirrored = mirrored.unionByName(statics, allowMissingColumns=True)
+        static_rows = _with_id(mirror.static_columns.read(state.static_columns.head), in_static_table)
+        mirrored = mirrored.unionByName(static_rows, allowMissingColumns=True)
     families = codec.families if isinstance(codec, HasReplacedFeeds) else None
     found = _compare(source, mirrored, kernel.columns, partitions, families)
     return table_result(

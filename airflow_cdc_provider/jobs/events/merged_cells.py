@@ -1,7 +1,7 @@
 """Rows of mirrors of Cassandra and ScyllaDB for envelopes with separate events for static columns.
 
-A mirror keeps the cells of each row; static cells of its partition are in the side table. An event has the
-newest static cells: a repeated step may send newer ones than its first attempt.
+A mirror keeps the cells of each row; static cells of its partition are in the tombstone table. An event has
+the newest static cells: a repeated step may send newer ones than its first attempt.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ import pyarrow.compute as pc
 
 from airflow_cdc_provider.changes.cell_times import latest_times
 from airflow_cdc_provider.jobs.context import JobContext
-from airflow_cdc_provider.jobs.events.known_statics import KnownStatics, known_statics
+from airflow_cdc_provider.jobs.events.known_static_columns import KnownStaticColumns, known_static_columns
 from airflow_cdc_provider.lake.mirror import MirrorState
 from airflow_cdc_provider.lake.reconcile.columns import only_columns
 from airflow_cdc_provider.sources.cql.codec import CqlCodec
@@ -50,7 +50,7 @@ class MergedCells:
         return tuple(column.name for column in self.codec.schema.static)
 
     def states(self, rows: pa.RecordBatch, now_ns: int) -> pa.RecordBatch:
-        """Return the cells of rows and of statics.
+        """Return the cells of rows and of static columns.
 
         Args:
             rows: Columns ``op``, ``key`` and ``state``, which is null for static columns.
@@ -65,23 +65,23 @@ class MergedCells:
         if self.codec.column_ids is not None:
             cells = only_columns(cells, self.codec.column_ids).cast(pa.binary())
         of_rows = np.flatnonzero(cells.is_valid())
-        of_statics = pa.array(np.flatnonzero(cells.is_null()))
+        of_static_columns = pa.array(np.flatnonzero(cells.is_null()))
         written = np.full(len(keys), UNKNOWN_TIME)
         written[of_rows] = latest_times(rows["state"].take(pa.array(of_rows)))
-        statics = self.statics(keys.take(of_statics), now_ns // 1_000_000_000)
-        written[of_statics] = statics.written_us
+        static_columns = self.static_columns(keys.take(of_static_columns), now_ns // 1_000_000_000)
+        written[of_static_columns] = static_columns.written_us
         return pa.RecordBatch.from_pydict(
             {
                 "op": rows["op"],
                 "key": keys,
                 "state": cells,
                 "static_state": pc.replace_with_mask(
-                    pa.nulls(len(keys), pa.binary()), cells.is_null(), statics.states
+                    pa.nulls(len(keys), pa.binary()), cells.is_null(), static_columns.states
                 ),
                 "ts_us": pa.array(np.where(written <= UNKNOWN_TIME, now_ns // 1000, written)),
             }
         )
 
-    def statics(self, keys: pa.Array, now_seconds: int) -> KnownStatics:
+    def static_columns(self, keys: pa.Array, now_seconds: int) -> KnownStaticColumns:
         """Return the current static cells of partitions."""
-        return known_statics(self.context, self.codec, self.state, keys, now_seconds)
+        return known_static_columns(self.context, self.codec, self.state, keys, now_seconds)

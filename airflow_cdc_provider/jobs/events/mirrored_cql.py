@@ -1,6 +1,6 @@
 """Rows of mirrors of Cassandra and ScyllaDB as events of snapshot rows.
 
-A mirror keeps the cell rows of its rows, and its side table those of static columns. They are reconciled
+A mirror keeps the cell rows of its rows, and its tombstone table those of static columns. They are reconciled
 again at one point in time, which drops cells that expired since the last merge, and pass through the same
 envelope and transforms as published changes. Static columns have separate events, as among changes.
 """

@@ -147,12 +147,12 @@ def prepare(
     """
     codec = context.source.codec(table, state.memory)
     renewed = codec.drift.recreated
-    statics = codec.static_columns
-    mirror.require_layout(statics, codec.drift.replaced)
-    mirror.create(codec.mirror_schema(), statics)
+    static_columns = codec.static_columns
+    mirror.require_layout(static_columns, codec.drift.replaced)
+    mirror.create(codec.mirror_schema(), static_columns)
     # Before the columns change: rows of a dropped table would have only nulls.
     state = mirror.reserve(state, context.source.reserve(codec, state.memory), clear=renewed)
-    for change in mirror.prepare(codec.mirror_schema(), codec.drift, statics):
+    for change in mirror.prepare(codec.mirror_schema(), codec.drift, static_columns):
         log.info("%s: %s", mirror.name, change)
     state = replace(state, static_columns=mirror.static_columns_state())
     if renewed:

@@ -283,8 +283,10 @@ def _rows_to_rewrite(d: DueTable) -> tuple[str, str]:
         return codec.rows_to_rewrite, ""
     if codec.liveness_columns is None:
         return "", ""
-    statics = codec.static_columns.names if codec.static_columns else ()
-    return _all_null(codec.liveness_columns), _all_null([n for n in statics if n not in codec.drift.replaced])
+    static_columns = codec.static_columns.names if codec.static_columns else ()
+    return _all_null(codec.liveness_columns), _all_null(
+        [n for n in static_columns if n not in codec.drift.replaced]
+    )
 
 
 def _all_null(columns: Sequence[str]) -> str:

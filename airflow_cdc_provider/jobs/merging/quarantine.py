@@ -1,11 +1,11 @@
-"""Changes that a merge could not decode: kept whole beside the mirrors, and decoded again by a newer schema.
+"""Quarantine of changes that a merge could not decode. They are decoded again when the schema is newer.
 
-The table ``<connector>_quarantine`` has the columns of a change record, and when it was seen. A
-change leaves it when a merge by another schema has decoded it; until then it is counted and told.
+The table ``<connector>_quarantine`` has the columns of a change record, and the time when it was quarantined.
+A change is removed when a merge with another schema has decoded it; until then it is counted and reported.
 
-What waits here, or as records of kind ``quarantine`` in the changes table, may land later than deletions are
-remembered. So no merge forgets deletions of a table while some of its changes wait: what lands then finds
-what it would have found had it landed at once.
+Changes in quarantine, or of kind ``quarantine`` in the changes table, may be merged after the tombstones of
+their table would have expired. So no merge expires tombstones of a table that has such changes: the result is
+the same as if they had been merged at once.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ _COLUMNS = f"{record.SPARK_DDL}, seen_at timestamp"
 
 
 def schemas_awaited(context: JobContext) -> bool:
-    """Tell whether the changes table holds records, of whatever tables, that a better schema may explain."""
+    """Return whether the changes table has records, of any table, that a newer schema may decode."""
     from pyspark.sql import functions as f
 
     source, changes = context.source, context.changes
@@ -44,18 +44,18 @@ class Quarantine:
     """A connector's undecodable changes.
 
     Args:
-        table: Where they are; it need not exist.
+        table: The quarantine table; it need not exist.
     """
 
     table: LakeTable
 
     @classmethod
     def of(cls, context: JobContext) -> Quarantine:
-        """Return that of a job's connector."""
+        """Return the quarantine of a job's connector."""
         return cls(context.lake.table(context.connector.quarantine_table, QUARANTINE))
 
     def counts(self) -> dict[str, int]:
-        """Count what waits, per source table."""
+        """Count the quarantined changes, per source table."""
         if not self.table.exists():
             return {}
         counted = self.table.read().groupBy("source_table").count().collect()
@@ -94,16 +94,18 @@ class Quarantine:
         return counted
 
     def release(self, tables: Collection[str], seen_before_us: int) -> None:
-        """Let go of what was decoded again: all that was seen before a moment.
+        """Remove changes that were decoded again: all that were quarantined before a given time.
 
         Args:
             tables: The source tables.
-            seen_before_us: The moment, µs since 1970; what failed again was added after it.
+            seen_before_us: The time, µs since 1970; changes that failed again were added after it.
         """
         names = ", ".join("'" + name.replace("\\", "\\\\").replace("'", "\\'") + "'" for name in tables)
         condition = f"source_table IN ({names}) AND seen_at < timestamp_micros({seen_before_us})"
         try:
             self.table.commit(self.table.head(), delete=condition, properties={})
         except CommitConflict:
-            # Decoding them once more changes nothing.
-            log.info("%s: changes that have landed are let go by the next run", self.table.name)
+            # Decoding them again changes nothing.
+            log.info(
+                "%s: changes that were merged are removed from quarantine by the next run", self.table.name
+            )

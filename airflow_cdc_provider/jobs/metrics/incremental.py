@@ -32,7 +32,7 @@ def after(known: IncrementalResult | None, event: SnapshotEvent) -> IncrementalR
     if event.snapshot != "incremental":
         return known
     if known is None or known.request_id != event.request_id:
-        known = IncrementalResult(event.request_id, tables=len(event.tables), began_us=event.at_us)
+        known = IncrementalResult(event.request_id, tables=len(event.tables), started_us=event.at_us)
     known = replace(known, remaining=len(event.tables), tables=max(known.tables, len(event.tables)))
     if event.kind == "in_progress":
         return _with_chunk(known, event)

@@ -17,8 +17,8 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from airflow_cdc_provider.connector.publish_kafka import KafkaOptions
-from airflow_cdc_provider.connector.publish_pulsar import PulsarOptions
+from airflow_cdc_provider.connector.publish.kafka import KafkaOptions
+from airflow_cdc_provider.connector.publish.pulsar import PulsarOptions
 from airflow_cdc_provider.exceptions import ConfigurationError, CorruptInput, OffsetMissing
 from airflow_cdc_provider.jobs.events.event_batches import EventBatch, EventRequest
 from airflow_cdc_provider.kafka.errors import BrokersUnavailable, RecordsRejected

@@ -144,7 +144,7 @@ def _report(
         committed_at=state.committed_at,
         newest_batch=state.batch,
         table_snapshots={
-            name: {"done": snapshot.done and not snapshot.outdated, "began_at": snapshot.began_us / 1e6}
+            name: {"done": snapshot.done and not snapshot.outdated, "started_at": snapshot.started_us / 1e6}
             for name, snapshot in sorted(progress.snapshots.items())
         },
     )

@@ -1,4 +1,4 @@
-"""What the changes table's offset holds: the source's own offset and the state of each table's snapshot."""
+"""The offset in the changes table: the source's own offset and the state of each table's snapshot."""
 
 from __future__ import annotations
 
@@ -19,21 +19,21 @@ class SnapshotProgress:
 
     Args:
         done: Whether all ranges are committed.
-        position: The feed's position at its plan, in hexadecimal.
-        origin: That feed.
-        replace: Whether rows that it doesn't see are to go.
+        position: The feed's position when it was planned, in hexadecimal.
+        origin: The feed.
+        replace: Whether rows that it doesn't return are deleted from the mirror.
         ranges: The planned ranges that are not committed, as
             :class:`~airflow_cdc_provider.sources.planned_ranges.PlannedRanges` stores them.
-        committed: How many ranges are committed.
-        began_us: When it was planned, µs since 1970.
-        read_after_us: What it reads is read after this, by the source's clock, and the rest of the mirror is
-            to be read again; 0 if not.
-        lost_us: When it was last found that the source has lost changes unread, µs since 1970; a snapshot
-            that began later has them.
-        lost: What was lost, in words.
-        reached: What the next reading of a table in batches goes on from, by its source; empty to read all.
-        tolerated: Whether the mirror is to go on without what was lost, until somebody asks for a snapshot.
-        others: Further feeds' positions at its plan, in hexadecimal.
+        committed: Number of committed ranges.
+        started_us: When it was planned, µs since 1970.
+        read_after_us: If its rows are read after this time, by the source's clock, and all other rows of the
+            mirror must be reread; otherwise 0.
+        lost_us: When the last loss of uncaptured changes was found, µs since 1970; a snapshot that started
+            later includes them.
+        lost: Description of the lost changes.
+        resume_at: Where the next read of a polled table resumes, in the source's format; empty to read all.
+        tolerated: Whether the mirror continues without the lost changes until a snapshot is requested.
+        other_positions: Positions of further feeds when it was planned, in hexadecimal.
     """
 
     done: bool
@@ -42,28 +42,28 @@ class SnapshotProgress:
     replace: bool = False
     ranges: tuple[Mapping[str, Any], ...] = ()
     committed: int = 0
-    began_us: int = 0
+    started_us: int = 0
     read_after_us: int = 0
     lost_us: int = 0
     lost: str = ""
     tolerated: bool = False
-    reached: str = ""
-    others: Mapping[str, str] = field(default_factory=dict)
+    resume_at: str = ""
+    other_positions: Mapping[str, str] = field(default_factory=dict)
 
     @property
     def outdated(self) -> bool:
-        """Whether the source has lost changes since it was planned, which only another one shows."""
-        return self.lost_us > self.began_us
+        """Whether changes were lost since it was planned, so that only another snapshot includes them."""
+        return self.lost_us > self.started_us
 
     @property
     def due(self) -> bool:
-        """Whether it is to be taken, or taken to its end, for the mirror's sake."""
-        unread = not self.began_us
+        """Whether the mirror needs it to be taken or completed."""
+        unread = not self.started_us
         return not self.done or (self.outdated and (unread or not self.tolerated))
 
     def to_plain(self) -> dict[str, Any]:
-        """Return its values; ``others`` only where there are some."""
-        plain = {name: value for name, value in vars(self).items() if value or name != "others"}
+        """Return its values; ``other_positions`` only if there are any."""
+        plain = {name: value for name, value in vars(self).items() if value or name != "other_positions"}
         return {**plain, "ranges": list(self.ranges)}
 
     @classmethod
@@ -74,16 +74,16 @@ class SnapshotProgress:
 
 @dataclass(frozen=True)
 class Progress:
-    """Where a connector stands.
+    """The progress of a connector.
 
     Args:
         source: The source's offset, None before the first batch.
         snapshots: By table.
-        signals: What is asked of the connector by signals.
-        identity: Who the connector is (:mod:`.identity`); None while nobody has said.
-        arrivals: The newest batch that was looked through for tables that got rows without events, or are
-            gone (:mod:`.capturing.arrivals`); -1 before the first capture.
-        ended: Tables whose mirrors hadn't merged their end when it was found, and the batch that has it.
+        signals: The state of the connector's signals.
+        identity: The connector's identity (:mod:`.identity`); None if it isn't stored yet.
+        arrivals: The newest batch that was searched for tables that received rows without events, or were
+            dropped (:mod:`.capturing.arrivals`); -1 before the first capture.
+        ended: Dropped tables whose mirrors hadn't merged the drop when it was found, and the batch with it.
     """
 
     source: Mapping[str, Any] | None = None
@@ -115,7 +115,7 @@ class Progress:
         """Read what :meth:`to_offset` wrote.
 
         Raises:
-            OffsetMissing: It was written by something else.
+            OffsetMissing: It has another layout.
         """
         if offset is None:
             return cls()
@@ -150,10 +150,10 @@ class Progress:
         """Return a copy in which a snapshot of some tables is due, because changes were lost.
 
         Args:
-            tables: Which ones.
-            at_us: When it was found, µs since 1970.
-            lost: What was lost, in words.
-            tolerated: Whether mirrors are to go on without it; then the snapshot isn't due.
+            tables: The tables.
+            at_us: When the loss was found, µs since 1970.
+            lost: Description of the lost changes.
+            tolerated: Whether mirrors continue without them; then the snapshot isn't due.
         """
         marked = {
             table: replace(
@@ -167,19 +167,19 @@ class Progress:
         return replace(self, snapshots={**self.snapshots, **marked})
 
     def with_signals(self, signals: SignalState) -> Progress:
-        """Return a copy with what is asked for set."""
+        """Return a copy with the state of signals set."""
         return replace(self, signals=signals)
 
     def with_identity(self, identity: Mapping[str, str]) -> Progress:
-        """Return a copy with who the connector is set."""
+        """Return a copy with the connector's identity set."""
         return replace(self, identity=identity)
 
     def with_arrivals(self, batch: int) -> Progress:
-        """Return a copy in which the batches up to this one were looked through."""
+        """Return a copy in which the batches up to this one were searched."""
         return replace(self, arrivals=batch)
 
     def with_ended(self, ended: Mapping[str, int]) -> Progress:
-        """Return a copy with the tables that are gone set."""
+        """Return a copy with the dropped tables set."""
         return replace(self, ended=ended)
 
     def with_source(self, offset: Mapping[str, Any] | None) -> Progress:

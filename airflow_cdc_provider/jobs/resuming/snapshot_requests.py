@@ -37,7 +37,7 @@ class TableCopy:
     Args:
         table: The table.
         where: The filter of the request, empty for none.
-        begun: Whether its end is fixed, so that reading may continue.
+        started: Whether its end is fixed, so that reading may continue.
         maximum: The source's largest key at its start, in base64.
         next: Start of the next chunk, in base64; empty for the first.
         ranges: For a source without chunks: the planned ranges that are not read, as
@@ -48,7 +48,7 @@ class TableCopy:
 
     table: str
     where: str = ""
-    begun: bool = False
+    started: bool = False
     maximum: str = ""
     next: str = ""
     ranges: tuple[Mapping[str, Any], ...] = ()
@@ -69,7 +69,7 @@ class SnapshotRequest:
         id: Id of the signal.
         kind: ``incremental`` or ``blocking``.
         channel: The channel of the signal.
-        asked_us: When the signal was received, µs since 1970.
+        requested_us: When the signal was received, µs since 1970.
         tables: The remaining tables, in order.
         done: Number of completed tables.
         started: Whether it has started.
@@ -78,7 +78,7 @@ class SnapshotRequest:
     id: str
     kind: SnapshotKind
     channel: str
-    asked_us: int
+    requested_us: int
     tables: tuple[TableCopy, ...]
     done: int = 0
     started: bool = False
@@ -117,7 +117,7 @@ class SignalState:
         read_batch: The newest batch of the changes table that was searched for signals; -1 before the first
             search.
         chunks: Number of groups of chunks committed so far: the number of the next one.
-        places: Positions of channels that have one, by the channel's name.
+        positions: Positions of channels that have one, by the channel's name.
     """
 
     requests: tuple[SnapshotRequest, ...] = ()
@@ -125,7 +125,7 @@ class SignalState:
     records: tuple[SignalRecord, ...] = ()
     read_batch: int = -1
     chunks: int = 0
-    places: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
+    positions: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
 
     @property
     def incremental(self) -> SnapshotRequest | None:

@@ -174,8 +174,8 @@ def _next_chunks(
     context: JobContext, source: ReadsChunks, copy: TableCopy, progress: Progress, chunks: int, cores: int
 ) -> _Step:
     options = context.connector.snapshot.incremental
-    if not copy.begun:
-        copy = replace(copy, begun=True, maximum=source.maximum_key(copy.table, copy.where))
+    if not copy.started:
+        copy = replace(copy, started=True, maximum=source.maximum_key(copy.table, copy.where))
         log.info(
             "%s: copying up to %s", copy.table, source.format_key(copy.maximum) or "nothing: it is empty"
         )
@@ -200,10 +200,10 @@ def _next_chunks(
 
 
 def _next_ranges(source: Source, copy: TableCopy, cores: int) -> _Step:
-    if not copy.begun:
+    if not copy.started:
         plan = source.plan_snapshot(copy.table, copy.where or None)
         log.info("%s: copying %d ranges, details %s rows", copy.table, len(plan.ranges), plan.estimated_rows)
-        copy = replace(copy, begun=True, ranges=source.planned_ranges.to_json(plan.ranges))
+        copy = replace(copy, started=True, ranges=source.planned_ranges.to_json(plan.ranges))
     taken = source.planned_ranges.from_json(copy.ranges[: _RANGES_PER_CORE * cores])
     left = copy.ranges[len(taken) :]
     after = replace(copy, ranges=left, chunks=copy.chunks + len(taken))

@@ -71,10 +71,10 @@ def _is_due(context: JobContext, taken: SnapshotProgress | None, table: str) -> 
         return True
     source = context.source
     if isinstance(source, PollsTables) and source.in_batches(table):
-        return not taken.done or time.time() - taken.began_us / 1e6 >= source.batch_interval_seconds
+        return not taken.done or time.time() - taken.started_us / 1e6 >= source.batch_interval_seconds
     # By the source's clock, if the snapshot read it.
-    began_us = taken.read_after_us or taken.began_us
-    return isinstance(source, HasSchemaHistory) and source.resumed_at(table) > began_us
+    started_us = taken.read_after_us or taken.started_us
+    return isinstance(source, HasSchemaHistory) and source.resumed_at(table) > started_us
 
 
 def snapshot(
@@ -231,10 +231,10 @@ class _Ranges:
         before = self._before.get(table, SnapshotProgress(True))
         source = self._context.source
         if isinstance(source, PollsTables) and source.in_batches(table) and table not in self._filters:
-            plan = source.plan_batch(table, where, "" if self._again or before.outdated else before.reached)
+            plan = source.plan_batch(table, where, "" if self._again or before.outdated else before.resume_at)
         else:
             # A requested part of a table doesn't advance its batch position.
-            plan = replace(source.plan_snapshot(table, where), reached=before.reached)
+            plan = replace(source.plan_snapshot(table, where), resume_at=before.resume_at)
         log.info("snapshot of %s: %d ranges, about %s rows", table, len(plan.ranges), plan.estimated_rows)
         return SnapshotProgress(
             done=False,
@@ -242,10 +242,10 @@ class _Ranges:
             origin=plan.origin,
             replace=self._replacing and bool(plan.origin) and not plan.partial,
             ranges=source.planned_ranges.to_json(plan.ranges),
-            began_us=time.time_ns() // 1000,
+            started_us=time.time_ns() // 1000,
             read_after_us=plan.read_after_us if self._replacing else 0,
-            reached=plan.reached,
-            others={origin: position.hex() for origin, position in plan.others.items()},
+            resume_at=plan.resume_at,
+            other_positions={origin: position.hex() for origin, position in plan.other_positions.items()},
         )
 
 
@@ -281,7 +281,7 @@ def _log_progress(part: _Part, seconds_per_range: float, rows: int | None) -> No
             "snapshot of %s completed: %s rows, %.1f s since it was planned",
             part.table,
             "?" if rows is None else rows,
-            time.time() - part.after.began_us / 1e6,
+            time.time() - part.after.started_us / 1e6,
         )
         return
     left = len(part.after.ranges)
@@ -304,7 +304,7 @@ def _end_rows(table: str, ended: SnapshotProgress) -> Iterator[dict[str, Any]]:
     if ended.read_after_us:
         payload = REREAD_UNSEEN + ended.read_after_us.to_bytes(8, "big")
     now = datetime.now(UTC)
-    for origin, position in {ended.origin: ended.position, **ended.others}.items():
+    for origin, position in {ended.origin: ended.position, **ended.other_positions}.items():
         yield {
             "source_table": table,
             "kind": record.SNAPSHOT_END,

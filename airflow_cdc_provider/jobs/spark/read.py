@@ -90,13 +90,13 @@ class _ReadByNumber:
     ) -> None:
         self._reader = reader
         self._pickled = pickled
-        self._passed_over = skipped
+        self._skipped = skipped
         self._reading = reading
 
     def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         numbers = (number for batch in batches for number in batch.column(0).to_pylist())
         blobs = (self._pickled[number] for number in numbers)
-        return _read(self._reader, blobs, self._passed_over, self._reading)
+        return _read(self._reader, blobs, self._skipped, self._reading)
 
 
 class _ReadBlob:
@@ -107,12 +107,12 @@ class _ReadBlob:
         reading: Accumulator[ReadMetrics] | None,
     ) -> None:
         self._reader = reader
-        self._passed_over = skipped
+        self._skipped = skipped
         self._reading = reading
 
     def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         blobs = (blob for batch in batches for blob in batch.column(0).to_pylist())
-        return _read(self._reader, blobs, self._passed_over, self._reading)
+        return _read(self._reader, blobs, self._skipped, self._reading)
 
 
 def _read(

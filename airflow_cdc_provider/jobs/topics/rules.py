@@ -77,12 +77,12 @@ class CreatedTopics:
     """Created and existing topics of a connector.
 
     Args:
-        made: Topics that were created.
-        there: Topics that existed; they are unchanged.
+        created: Topics that were created.
+        existing: Topics that existed; they are unchanged.
     """
 
-    made: Sequence[str]
-    there: Sequence[str]
+    created: Sequence[str]
+    existing: Sequence[str]
 
 
 def topic_of_table(connector: Connector, table: str) -> str:
@@ -119,8 +119,8 @@ def create_topics(connector: Connector, tables: Sequence[str], values: Mapping[s
         names.add(transactions_topic(connector))
     if publish.schema_changes:
         names.add(schema_changes_topic(connector))
-    made = TopicCreator(settings, topic_rules(connector)).create_missing(names)
+    created = TopicCreator(settings, topic_rules(connector)).create_missing(names)
     own = publish.kafka.positions_topic or f"{connector.topic_prefix}.cdc-positions"
     replication = publish.kafka.positions_replication
     PositionsTopic(settings, own, connector.name, replication).make(publish.kafka.slices)
-    return CreatedTopics(made, tuple(sorted(names - set(made))))
+    return CreatedTopics(created, tuple(sorted(names - set(created))))

@@ -112,7 +112,7 @@ class Paths:
 _NAME: Final = 0
 _SIZE: Final = 1
 _PATH: Final = 2
-_BESIDE: Final = 3
+_SIBLING: Final = 3
 _BELOW: Final = 4
 _END: Final = 5
 _COLUMNS: Final = 6
@@ -129,7 +129,7 @@ def _number(node: _Node, name: bytes, names: bytearray, table: list[list[int]]) 
         if before < 0:
             table[mine][_BELOW] = number
         else:
-            table[before][_BESIDE] = number
+            table[before][_SIBLING] = number
         before = number
     table[mine][_END] = len(table)
     return mine
@@ -202,7 +202,7 @@ def _child(data: Any, start: int, size: int, names: Any, nodes: Any, node: Any) 
                     break
             if same:
                 return node
-        node = nodes[node, _BESIDE]
+        node = nodes[node, _SIBLING]
     return node
 
 

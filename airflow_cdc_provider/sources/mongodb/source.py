@@ -296,14 +296,14 @@ class MongodbSource:
             return plan_whole_read(self._client, table, where)
         return plan_snapshot(self._client, table, where, self._options.advanced.ranges_per_snapshot)
 
-    def plan_batch(self, table: str, where: str | None, reached: str) -> SnapshotPlan:
+    def plan_batch(self, table: str, where: str | None, resume_at: str) -> SnapshotPlan:
         """Plan the next batch read of a table, by its cursor field if it has one."""
         options = self._options
         field = options.batch_cursors.get(table)
         if field is None:
             return plan_whole_read(self._client, table, where)
         cursor = CursorField(field, options.batch_overlap_seconds, options.batch_full_refresh_seconds)
-        return plan_reading(self._client, table, where, cursor, reached)
+        return plan_reading(self._client, table, where, cursor, resume_at)
 
     def snapshot_reader(self) -> Callable[[Any], Iterator[pa.RecordBatch]]:
         """Return the picklable function that reads one range."""

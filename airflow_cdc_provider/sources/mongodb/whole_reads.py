@@ -90,7 +90,7 @@ def plan_reading(
         text = json_util.dumps(both, json_options=json_util.CANONICAL_JSON_OPTIONS)
         plan = plan_whole_read(client, table, text)
     next_state = cursor.next_state(value, state, now, full=newer is None)
-    return replace(plan, reached=next_state, partial=newer is not None)
+    return replace(plan, resume_at=next_state, partial=newer is not None)
 
 
 @dataclass(frozen=True)

@@ -19,7 +19,7 @@ from airflow_cdc_provider.sources.scylla.server_tables import rows_or_none
 if TYPE_CHECKING:
     from cassandra.cluster import Session
 
-UNREPORTED: Final = "untold"
+UNREPORTED: Final = "unreported"
 """Value of ``delta`` if it is unknown whether a log contains keys only."""
 
 _DEFAULT_TTL_SECONDS: Final = 86400

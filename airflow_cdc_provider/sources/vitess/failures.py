@@ -55,7 +55,7 @@ def failure(doing: str, code: str, details: str, secrets: Sequence[str] = ()) ->
         secrets: Values to redact from the message.
 
     Returns:
-        An exception whose class tells whether to retry.
+        An exception whose class says whether a retry may help.
     """
     text = " ".join(details.split())
     for secret in secrets:

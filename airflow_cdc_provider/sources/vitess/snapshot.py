@@ -123,7 +123,7 @@ def plan_snapshot(position: Position, table: str, where: str | None) -> Snapshot
         ),
         position=fences[first],
         origin=first,
-        others={s: fence for s, fence in fences.items() if s != first},
+        other_positions={s: fence for s, fence in fences.items() if s != first},
     )
 
 

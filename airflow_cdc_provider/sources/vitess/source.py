@@ -381,9 +381,9 @@ class VitessSource:
             self._offset = self._head()
         return plan_snapshot(self._offset, table, where)
 
-    def plan_batch(self, table: str, where: str | None, reached: str) -> SnapshotPlan:
+    def plan_batch(self, table: str, where: str | None, resume_at: str) -> SnapshotPlan:
         """Plan the next full read of a table without a key."""
-        del reached
+        del resume_at
         now = self._head()
         known = self._offset.shards if self._offset is not None else {}
         # At the head, to also remove rows that an earlier read copied after the stored offset.

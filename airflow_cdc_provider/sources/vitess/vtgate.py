@@ -71,7 +71,7 @@ class VtgateClient:
             timeout_seconds: Timeout.
 
         Raises:
-            CdcError: The statement failed; the class tells whether to retry.
+            CdcError: The statement failed; the class says whether a retry may help.
         """
         call: Any = self._channel.unary_unary(protocol.service("Execute"))
         with mapped_errors(f"VTGate at {self.values.described} can't run {_short(sql)}", self.values):
@@ -132,7 +132,7 @@ class RawStream:
         """Wait for the next response.
 
         Raises:
-            CdcError: The stream failed; the class tells whether to retry.
+            CdcError: The stream failed; the class says whether a retry may help.
         """
         try:
             response: bytes = next(self._call)

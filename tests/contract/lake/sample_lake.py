@@ -53,17 +53,19 @@ PROGRESS = Progress(
             replace=True,
             ranges=CassandraSource.planned_ranges.to_json([RANGE]),
             committed=3,
-            began_us=1_700_000_000_000_000,
-            others={"other": "02"},
+            started_us=1_700_000_000_000_000,
+            other_positions={"other": "02"},
         ),
-        "shop.items": SnapshotProgress(done=True, began_us=5, lost_us=9, lost="a segment", tolerated=True),
+        "shop.items": SnapshotProgress(done=True, started_us=5, lost_us=9, lost="a segment", tolerated=True),
     },
     signals=SignalState(
-        requests=(SnapshotRequest("s1", "incremental", "file", 11, (TableCopy("shop.orders", begun=True),)),),
+        requests=(
+            SnapshotRequest("s1", "incremental", "file", 11, (TableCopy("shop.orders", started=True),)),
+        ),
         records=(SignalRecord("s1", "execute-snapshot", "file", 11, "running", "incremental: shop.orders"),),
         read_batch=1,
         chunks=2,
-        places={"kafka": {"offset": 3}},
+        positions={"kafka": {"offset": 3}},
     ),
     identity={"name": "shop", "source": "cassandra"},
     arrivals=1,
@@ -137,7 +139,7 @@ class SampleLake:
         self.mirror = Mirror(lake, f"{namespace}.orders", static_columns_table=True)
         self.quarantine = Quarantine(lake.table(f"{namespace}.shop_quarantine", layout.QUARANTINE))
         self.dead_letters = DeadLetters(
-            lake.spark, lake.table(f"{namespace}.shop_refused", layout.DEAD_LETTERS)
+            lake.spark, lake.table(f"{namespace}.shop_dead_letters", layout.DEAD_LETTERS)
         )
         self.published = PulsarPositionTable(lake.table(f"{namespace}.shop_published", layout.PUBLISHED))
 

@@ -12,10 +12,10 @@ import pytest
 from cassandra import ConsistencyLevel
 from cassandra.cluster import EXEC_PROFILE_DEFAULT
 
-from airflow_cdc_provider.connector.debezium import from_debezium
 from airflow_cdc_provider.exceptions import ConfigurationError
 from airflow_cdc_provider.hooks.source import hook_for
 from airflow_cdc_provider.jobs.context import build_source
+from airflow_cdc_provider.migration.debezium.properties import from_debezium
 
 if TYPE_CHECKING:
     from server_kit import CassandraServer

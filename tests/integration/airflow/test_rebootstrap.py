@@ -14,6 +14,7 @@ from airflow.providers.common.compat.sdk import AirflowFailException
 
 from airflow_cdc_provider.assets import changes_asset
 from airflow_cdc_provider.exceptions import CdcError
+from airflow_cdc_provider.hooks.state import STATE_LAYOUT
 from airflow_cdc_provider.operators.rebootstrap import CassandraRebootstrapOperator
 from airflow_cdc_provider.sensors.cassandra import CdcRawSpaceSensor
 from server_kit import create_keyspace
@@ -81,7 +82,7 @@ def test_a_node_that_refuses_writes_is_reported_and_restarted(
     # The capture stops for long.
     node.write_until_refused()
     context = TaskContext()
-    stored = {"connector": "stopped", "source": "cassandra", "offset": first.offset}
+    stored = {"layout": STATE_LAYOUT, "connector": "stopped", "source": "cassandra", "offset": first.offset}
     context.assets[changes_asset("stopped")].set("offset", stored)
 
     def look(**limit: Any) -> Any:

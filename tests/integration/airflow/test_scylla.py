@@ -15,6 +15,7 @@ import pytest
 from airflow.providers.common.compat.sdk import AirflowFailException, AirflowSensorTimeout
 
 from airflow_cdc_provider.assets import changes_asset
+from airflow_cdc_provider.hooks.state import STATE_LAYOUT
 from airflow_cdc_provider.sensors.observing import ObservingSensor
 from airflow_cdc_provider.sensors.scylla import ScyllaGenerationSensor, ScyllaLagSensor
 from server_kit import CassandraServer
@@ -102,7 +103,9 @@ def read_to(cluster: ImitatedScylla, seconds: float, **ahead: float) -> dict[str
 
 def context_of(offset: Any) -> TaskContext:
     context = TaskContext()
-    context.assets[changes_asset("shop")].set("offset", {"source": "scylla", "offset": offset})
+    context.assets[changes_asset("shop")].set(
+        "offset", {"layout": STATE_LAYOUT, "source": "scylla", "offset": offset}
+    )
     return context
 
 

@@ -16,6 +16,7 @@ from airflow_cdc_provider.assets import changes_asset
 from airflow_cdc_provider.connector import Connector
 from airflow_cdc_provider.hooks.cassandra import CassandraCdcHook
 from airflow_cdc_provider.hooks.mongodb import MongodbCdcHook
+from airflow_cdc_provider.hooks.state import STATE_LAYOUT
 from airflow_cdc_provider.sensors.mongodb import MongodbLagSensor, MongodbNewsSensor
 from airflow_cdc_provider.sensors.observing import ObservingSensor
 from server_kit import MongoServer
@@ -61,7 +62,9 @@ def captured(deployment: Any) -> TaskContext:
     offset = dict(source.head())
     source.close()
     context = TaskContext()
-    context.assets[changes_asset("news")].set("offset", {"source": "mongodb", "offset": offset})
+    context.assets[changes_asset("news")].set(
+        "offset", {"layout": STATE_LAYOUT, "source": "mongodb", "offset": offset}
+    )
     return context
 
 
@@ -131,7 +134,7 @@ def test_news_sensor_needs_no_right_but_those_of_capture(
         source = MongodbCdcHook("mongo_news").source(Connector.from_dict(declaration))
         context = TaskContext()
         context.assets[changes_asset("news")].set(
-            "offset", {"source": "mongodb", "offset": dict(source.head())}
+            "offset", {"layout": STATE_LAYOUT, "source": "mongodb", "offset": dict(source.head())}
         )
         source.close()
         admin["news"]["orders"].insert_one({"new": True})
@@ -142,7 +145,9 @@ def test_news_sensor_needs_no_right_but_those_of_capture(
 
 def test_an_offset_of_another_form_fails_at_once(deployment: Any) -> None:
     context = TaskContext()
-    context.assets[changes_asset("news")].set("offset", {"source": "mongodb", "offset": {"stream": {"v": 9}}})
+    context.assets[changes_asset("news")].set(
+        "offset", {"layout": STATE_LAYOUT, "source": "mongodb", "offset": {"stream": {"v": 9}}}
+    )
     with pytest.raises(AirflowFailException, match="not a valid MongoDB offset"):
         wait_plain(news, context, lambda: None)
 

@@ -14,6 +14,7 @@ from airflow.providers.common.compat.sdk import AirflowFailException, AirflowSen
 from airflow_cdc_provider.assets import changes_asset
 from airflow_cdc_provider.connector import Connector
 from airflow_cdc_provider.hooks.source import hook_for
+from airflow_cdc_provider.hooks.state import STATE_LAYOUT
 from airflow_cdc_provider.hooks.vitess import VitessCdcHook
 from airflow_cdc_provider.sensors.observing import ObservingSensor
 from airflow_cdc_provider.sensors.vitess import VitessLagSensor, VitessNewsSensor, VitessReshardSensor
@@ -78,7 +79,9 @@ def captured(shop: Shop) -> TaskContext:
 
 def context_of(offset: Any) -> TaskContext:
     context = TaskContext()
-    context.assets[changes_asset("news")].set("offset", {"source": "vitess", "offset": offset})
+    context.assets[changes_asset("news")].set(
+        "offset", {"layout": STATE_LAYOUT, "source": "vitess", "offset": offset}
+    )
     return context
 
 

@@ -211,7 +211,7 @@ def test_a_paused_copy_goes_on_after_a_restart_where_it_was_as_a_topic_tells_it(
     assert len(store.copied("things")) == 40
     (request,) = store.state.requests
     assert (request.id, request.tables[0].table) == ("copy", f"{store.database.name}.things")
-    place = store.state.places["kafka"]
+    place = store.state.positions["kafka"]
     assert (place["topic"], place["offset"], place["skipped"]) == (f"{name}.signals", 3, 1)
     assert store.outcome(f"{name}.signals/0/1") == "ignored"
     assert f"topic {name}.signals, offset 1: it is not JSON" in caplog.text
@@ -236,7 +236,7 @@ def test_a_paused_copy_goes_on_after_a_restart_where_it_was_as_a_topic_tells_it(
     ]
     told = store.notified("copy")
     assert store.notified_by_topic("copy") == [one["type"] for one in told]
-    assert store.state.places["kafka"]["offset"] == 6
+    assert store.state.positions["kafka"]["offset"] == 6
     assert "is a duplicate" not in caplog.text, "what was followed isn't read again"
     assert [one["type"] for one in told if one["type"] != "IN_PROGRESS"] == [
         *("STARTED", "PAUSED", "RESUMED", "TABLE_SCAN_COMPLETED", "COMPLETED"),

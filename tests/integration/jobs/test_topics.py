@@ -61,7 +61,7 @@ def test_events_are_sent_again_and_topics_equal_mirrors_until_somebody_writes_to
     brokers = both["kafka"]
     created = create_topics(Connector.from_dict(declared), [table, f"{database.name}.new"], brokers)
     new = orders.replace("orders", "new")
-    assert (created.made, created.there) == ((new,), (orders,))
+    assert (created.created, created.existing) == ((new,), (orders,))
     assert read(kafka_server, [new]) == []
     sent = run_stage("replay", declared, both, topic_prefix=again).replayed
     assert sent is not None

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from airflow_cdc_provider.connector.debezium import from_debezium
+from airflow_cdc_provider.migration.debezium.properties import from_debezium
 from airflow_cdc_provider.sources.vitess.source import VitessSource
 from server_kit import VitessServer
 from tests.integration.jobs.conftest import RunStage

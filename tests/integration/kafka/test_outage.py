@@ -12,7 +12,7 @@ from itertools import pairwise
 import pyarrow as pa
 import pytest
 
-from airflow_cdc_provider.connector.publish_kafka import KafkaOptions
+from airflow_cdc_provider.connector.publish.kafka import KafkaOptions
 from airflow_cdc_provider.jobs.publishing.batches import BatchPublisher, wait_for_servers
 from airflow_cdc_provider.jobs.publishing.slices import Producers, start_slices
 from airflow_cdc_provider.kafka.errors import BrokersUnavailable

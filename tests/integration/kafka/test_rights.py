@@ -242,8 +242,8 @@ def make_topics(broker: Broker, slices: int = 1) -> None:
         kafka = {"connection": "k", "positions_topic": broker.positions.topic}
         publish = {"topic_prefix": broker.name, "kafka": {**kafka, "slices": 1 if missing else slices}}
         declared = Connector.from_dict({"name": "c", "source": {"type": "mongodb"}, "publish": publish})
-        made = create_topics(declared, ["shop.events"], broker.server.config_of(USER))
-        assert bool(made.made) == missing
+        topics = create_topics(declared, ["shop.events"], broker.server.config_of(USER))
+        assert bool(topics.created) == missing
 
 
 def make_topics_for_more_slices(broker: Broker) -> None:

@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 from airflow.providers.common.compat.sdk import AirflowFailException
 
+from airflow_cdc_provider.hooks.state import STATE_LAYOUT
 from airflow_cdc_provider.kafka.positions import PositionsTopic, PublishPosition
 from airflow_cdc_provider.kafka.producer import RecordProducer
 from airflow_cdc_provider.kafka.settings import ClientSettings
@@ -51,11 +52,11 @@ def test_publish_sensor_ends_when_no_more_than_so_many_batches_wait(
 ) -> None:
     name = f"lag-{request.node.callspec.id}"
     context = TaskContext()
-    told = {"commits": [[3, 100.0], [7, 200.0]]}
+    batches = {"layout": STATE_LAYOUT, "commits": [[3, 100.0], [7, 200.0]]}
 
     def make(**how: Any) -> CdcPublishLagSensor:
         sensor = CdcPublishLagSensor(task_id="near", connector=connector(name), max_batches=2, **how)
-        context.assets[sensor.inlets[0]].set("batches", told)
+        context.assets[sensor.inlets[0]].set("batches", batches)
         return sensor
 
     publish(kafka_server, name, 4)

@@ -9,9 +9,10 @@ from typing import Any
 
 import pytest
 
-from airflow_cdc_provider.cli import debezium_offsets, live_commands, offline_commands
+from airflow_cdc_provider.cli import live_commands, offline_commands
 from airflow_cdc_provider.jobs.spec import JobResult, JobSpec, PublishResult, TableStatus
 from airflow_cdc_provider.jobs.stream import StreamState
+from airflow_cdc_provider.migration.offsets.mongodb import MongodbOffsets
 from airflow_cdc_provider.operators import spark_process
 from airflow_cdc_provider.sources.base import Finding
 
@@ -101,7 +102,7 @@ def test_an_offset_of_debezium_is_imported(
     connector: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     recorded = application(monkeypatch, JobResult(ok=True, offset=OFFSET))
-    monkeypatch.setattr(debezium_offsets, "_mongodb_shards", lambda _: ["s1", "s2"])
+    monkeypatch.setattr(MongodbOffsets, "_shards", lambda _: ["s1", "s2"])
     file = tmp_path / "connect-offsets.json"
 
     def store(*replica_sets: str, allow: bool = False) -> None:

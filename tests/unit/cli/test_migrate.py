@@ -12,8 +12,8 @@ import pytest
 
 from airflow_cdc_provider.cli.migrate import plan
 from airflow_cdc_provider.connector import load_connector
-from airflow_cdc_provider.connector.debezium_review import review
 from airflow_cdc_provider.exceptions import ConfigurationError
+from airflow_cdc_provider.migration.debezium.review import review
 from airflow_cdc_provider.properties_file import parse_properties
 from airflow_cdc_provider.sources.debezium.options import DebeziumOptions
 
@@ -164,7 +164,7 @@ def test_cassandras_connector_start_with_the_oldest_segment_of_a_node(
     printed = run(tmp_path, CASSANDRA, capsys, offsets, host_id="host-1")
     start = section(printed, "Start position")
     assert json.loads(start[0])["host-1"]["floor"] == 1795247392879
-    assert "segment 1795247392880 from its begin" in start[1]
+    assert "segment 1795247392880: changes in it are emitted again" in start[1]
     assert "--host-id host-1" in "".join(section(printed, "Next steps"))
     printed = run(tmp_path, CASSANDRA, capsys, offsets)
     assert "does not name its node" in section(printed, "Start position")[0]

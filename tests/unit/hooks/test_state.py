@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
@@ -15,7 +16,17 @@ from airflow.sdk.execution_time.context import AssetStateStoreAccessors
 from airflow_cdc_provider.assets import changes_asset
 from airflow_cdc_provider.connector import Connector
 from airflow_cdc_provider.exceptions import ConfigurationError
-from airflow_cdc_provider.hooks.state import stored_batches, stored_offset, stored_snapshots
+from airflow_cdc_provider.hooks.state import (
+    STATE_LAYOUT,
+    last_run,
+    store_failure,
+    store_result,
+    stored_batches,
+    stored_offset,
+    stored_offset_async,
+    stored_snapshots,
+)
+from airflow_cdc_provider.jobs.spec import JobResult, TableResult
 from airflow_cdc_provider.sensors.topics import CdcPublishLagSensor
 from tests.unit.airflow_context import TaskContext
 
@@ -23,9 +34,9 @@ SHOP = Connector.from_dict(
     {"name": "shop", "source": {"type": "mongodb"}, "publish": {"kafka": {"connection": "kafka_shop"}}}
 )
 VALUES: dict[str, Any] = {
-    "batches": {"commits": [[3, 100.0]]},
-    "snapshots": {"tables": {}, "remaining": 1},
-    "offset": {"source": "mongodb", "offset": {"at": 1}},
+    "batches": {"layout": STATE_LAYOUT, "commits": [[3, 100.0]]},
+    "snapshots": {"layout": STATE_LAYOUT, "tables": {}, "remaining": 1},
+    "offset": {"layout": STATE_LAYOUT, "source": "mongodb", "offset": {"at": 1}},
 }
 
 
@@ -86,3 +97,68 @@ def test_a_task_that_may_not_read_a_state_says_what_it_needs(monkeypatch: pytest
     with pytest.raises(AirflowRuntimeError):  # which a retry may get over
         stored_batches(context_of(monkeypatch, Supervisor(ErrorType.API_SERVER_ERROR)), SHOP)
     assert stored_batches(context_of(monkeypatch, Supervisor(ErrorType.ASSET_STORE_NOT_FOUND)), SHOP) is None
+
+
+KEYS = ("offset", "status", "tables", "snapshots", "batches")
+
+
+def after_a_run(result: JobResult, context: TaskContext | None = None) -> TaskContext:
+    context = context or TaskContext()
+    store_result(context, SHOP, "sync", result)
+    return context
+
+
+def test_each_stored_value_has_its_layout() -> None:
+    result = JobResult(
+        ok=True,
+        offset={"at": 1},
+        newest_batch=3,
+        committed_at=100.0,
+        table_snapshots={"shop.orders": {"done": True, "started_at": 1.0}},
+        tables=(TableResult("shop.orders", changes=2),),
+    )
+    store = after_a_run(result).assets[changes_asset(SHOP)]
+    assert {key: store.get(key)["layout"] for key in KEYS} == dict.fromkeys(KEYS, STATE_LAYOUT)
+    assert set(store.get("tables")) == {"shop.orders", "layout"}
+
+
+@pytest.mark.parametrize("key", KEYS)
+def test_a_value_of_a_newer_layout_is_refused_and_kept(key: str) -> None:
+    context = TaskContext()
+    store = context.assets[changes_asset(SHOP)]
+    newer = {"layout": STATE_LAYOUT + 1}
+    store.set(key, newer)
+    message = (
+        rf"the {key} of connector shop .*expected layout {STATE_LAYOUT}, found layout {STATE_LAYOUT + 1}"
+    )
+    with pytest.raises(ConfigurationError, match=message):
+        after_a_run(JobResult(ok=True, offset={"at": 2}, newest_batch=4, committed_at=1.0), context)
+    store_failure(context, SHOP, "sync", RuntimeError("down"))
+    assert store.get(key) == newer
+    assert store.get("offset") in (None, newer), "nothing else is written either"
+
+
+@pytest.mark.parametrize("value", [{"source": "mongodb", "offset": {"at": 1}}, {"layout": STATE_LAYOUT - 1}])
+def test_a_value_of_an_older_layout_counts_as_not_stored(value: dict[str, Any]) -> None:
+    context = TaskContext()
+    store = context.assets[changes_asset(SHOP)]
+    for key in KEYS:
+        store.set(key, value)
+    assert (
+        stored_offset(context, SHOP)
+        is stored_batches(context, SHOP)
+        is stored_snapshots(context, SHOP)
+        is None
+    )
+    assert last_run(context, SHOP) == {}
+    after_a_run(JobResult(ok=True, offset={"at": 2}), context)
+    assert stored_offset(context, SHOP) == {"at": 2}
+
+
+def test_a_trigger_refuses_a_newer_layout(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def newer(self: AssetStateStoreAccessors, key: str) -> Any:
+        return {"layout": STATE_LAYOUT + 1, "offset": {"at": 1}}
+
+    monkeypatch.setattr(AssetStateStoreAccessors, "aget", newer)
+    with pytest.raises(ConfigurationError, match="newer layout"):
+        asyncio.run(stored_offset_async("shop"))

@@ -37,7 +37,7 @@ class Changes:
     """A changes table that holds an offset and nothing else."""
 
     def __init__(self) -> None:
-        done = SnapshotProgress(True, began_us=1)
+        done = SnapshotProgress(True, started_us=1)
         self.offset: Any = Progress({"at": 1}, dict.fromkeys(TABLES, done)).to_offset()
 
     def state(self) -> Any:
@@ -124,7 +124,7 @@ def test_a_place_that_is_gone_is_a_choice(
 @pytest.mark.covers("MDB-XA-05")
 def test_a_table_that_was_never_read_is_not_taken_for_read_by_going_on() -> None:
     asked = context(on_lost_position="continue")
-    asked.changes.offset = Progress({"at": 1}, {"s.a": SnapshotProgress(True, began_us=1)}).to_offset()
+    asked.changes.offset = Progress({"at": 1}, {"s.a": SnapshotProgress(True, started_us=1)}).to_offset()
     lost_position.continue_after_loss(asked, LOST)
     assert due_tables(asked, progress(asked)) == ["s.b"]
 
@@ -218,7 +218,7 @@ def test_initial_only_reads_and_never_captures(monkeypatch: pytest.MonkeyPatch) 
     def snapshot(_: Any, tables: list[str], *, again: bool, replacing: bool) -> None:
         read.append(tables)
         asked.changes.offset = Progress(
-            {"at": 1}, dict.fromkeys(TABLES, SnapshotProgress(True, began_us=1))
+            {"at": 1}, dict.fromkeys(TABLES, SnapshotProgress(True, started_us=1))
         ).to_offset()
 
     monkeypatch.setattr(sync_stage, "snapshot", snapshot)

@@ -97,7 +97,7 @@ def test_a_place_is_committed_with_what_was_asked_for_before_the_channel_lets_go
     job = Job(shelf)
     state = job.take_in()
     assert shelf.resumed == [None]
-    assert state.places == {"shelf": {"offset": 1}}
+    assert state.positions == {"shelf": {"offset": 1}}
     assert [one.id for one in state.records] == ["a"]
     (offset,) = job.changes.offsets
     assert SignalState.from_plain(offset["signals"]) == state
@@ -111,7 +111,7 @@ def test_a_place_is_committed_with_what_was_asked_for_before_the_channel_lets_go
 def test_a_place_alone_is_committed_too() -> None:
     shelf = Shelf(position={"offset": 1000})
     job = Job(shelf)
-    assert job.take_in().places == {"shelf": {"offset": 1000}}
+    assert job.take_in().positions == {"shelf": {"offset": 1000}}
     assert shelf.done_with == [[]]
     assert Job(Shelf()).take_in() == SignalState()
 
@@ -122,7 +122,7 @@ def test_what_came_before_still_moves_the_place() -> None:
     job.take_in()
     shelf.arrived, shelf.position = [asked("a")], {"offset": 2}
     state = job.take_in()
-    assert (len(state.records), state.places) == (1, {"shelf": {"offset": 2}})
+    assert (len(state.records), state.positions) == (1, {"shelf": {"offset": 2}})
 
 
 def test_a_channel_that_could_not_be_read_lets_go_of_nothing() -> None:

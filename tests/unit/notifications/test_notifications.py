@@ -12,10 +12,10 @@ from typing import Any, get_args
 import pytest
 
 from airflow_cdc_provider.connector import Connector
-from airflow_cdc_provider.connector.debezium import from_debezium
 from airflow_cdc_provider.events import notifications as topic_records
 from airflow_cdc_provider.events.encoder import Converters, encode, text_of, to_lines
 from airflow_cdc_provider.exceptions import ConfigurationError
+from airflow_cdc_provider.migration.debezium.properties import from_debezium
 from airflow_cdc_provider.notifications.channels import CallbackChannel, FileChannel, LogChannel
 from airflow_cdc_provider.notifications.notification import Notification
 from airflow_cdc_provider.notifications.notifier import Notifier

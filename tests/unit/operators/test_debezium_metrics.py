@@ -9,13 +9,13 @@ from typing import Any
 import pytest
 
 from airflow_cdc_provider.connector import Connector
-from airflow_cdc_provider.connector.debezium import from_debezium
 from airflow_cdc_provider.exceptions import ConfigurationError
 from airflow_cdc_provider.hooks import debezium_gauges
 from airflow_cdc_provider.hooks.debezium_gauges import emit_debeziums
 from airflow_cdc_provider.jobs.metrics.debezium import metrics_of
 from airflow_cdc_provider.jobs.metrics.incremental import after
 from airflow_cdc_provider.jobs.spec import IncrementalResult, JobResult, OriginResult, SnapshotResult
+from airflow_cdc_provider.migration.debezium.properties import from_debezium
 from airflow_cdc_provider.notifications.snapshot_events import SnapshotEvent, SnapshotEventKind
 from airflow_cdc_provider.operators.spark_stage import summary
 from airflow_cdc_provider.sources.stream_metrics import StreamMetrics

@@ -15,6 +15,7 @@ import pytest
 from airflow.providers.common.compat.sdk import AirflowFailException
 
 from airflow_cdc_provider.exceptions import CdcError, ConfigurationError, TransientError
+from airflow_cdc_provider.hooks.state import STATE_LAYOUT
 from airflow_cdc_provider.operators import health, metrics
 from airflow_cdc_provider.operators.health import CdcHealthOperator
 from airflow_cdc_provider.operators.stages import CdcSyncOperator
@@ -72,8 +73,8 @@ def after_a_run(*, ago_seconds: float = 60, commit_ago_seconds: float = 90, **st
     at = (datetime.now(UTC) - timedelta(seconds=ago_seconds)).isoformat(timespec="seconds")
     committed = time.time() - commit_ago_seconds
     status_of_run = {"ok": True, "stage": "sync", "at": at, "committed_at": committed, "lag_seconds": 3.0}
-    store.set("status", {**status_of_run, "changes": 7, "batches": 1, **status})
-    store.set("offset", {"source": "cassandra", "offset": OFFSET})
+    store.set("status", {"layout": STATE_LAYOUT, **status_of_run, "changes": 7, "batches": 1, **status})
+    store.set("offset", {"layout": STATE_LAYOUT, "source": "cassandra", "offset": OFFSET})
     return context
 
 

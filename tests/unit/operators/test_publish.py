@@ -69,7 +69,7 @@ def test_a_connection_that_does_not_fit_is_reported_and_nothing_is_submitted(
 
 
 def test_what_was_published_is_in_xcom(spark_submit: FakeSpark) -> None:
-    published = {"batch": 7, "records": 20, "refused": 1, "pending_batches": 2, "lag_seconds": 1.5}
+    published = {"batch": 7, "records": 20, "dead_letters": 1, "pending_batches": 2, "lag_seconds": 1.5}
     spark_submit.answers(published=published)
     xcom = CdcSyncOperator(task_id="sync", connector=PUBLISHES).execute(TaskContext())
     assert {name: xcom["published"][name] for name in published} == published

@@ -10,6 +10,7 @@ import pytest
 from airflow.providers.common.compat.sdk import AirflowFailException
 
 from airflow_cdc_provider.exceptions import TransientError
+from airflow_cdc_provider.hooks.state import STATE_LAYOUT
 from airflow_cdc_provider.operators import transfer as operators
 from airflow_cdc_provider.operators.transfer import CommitLogTransferOperator
 from airflow_cdc_provider.transfer.disposal import CommitLogTransfer
@@ -51,7 +52,9 @@ def test_it_reads_the_offset_from_state_and_reports(node: Node, tmp_path: Path) 
     transfer = operator(node, tmp_path)
     context = TaskContext()
     assert transfer.execute(context)["copied"] == 2
-    context.assets[changes_asset("shop")].set("offset", {"source": "cassandra", "offset": captured(2)})
+    context.assets[changes_asset("shop")].set(
+        "offset", {"layout": STATE_LAYOUT, "source": "cassandra", "offset": captured(2)}
+    )
     assert transfer.execute(context)["deleted"] == 1
     assert sorted(files(tmp_path / "landing" / HOST)) == ["CommitLog-7-2.log", "CommitLog-7-2_cdc.idx"]
 

@@ -22,6 +22,7 @@ from airflow.providers.common.compat.sdk import (
 )
 
 from airflow_cdc_provider.exceptions import CdcError, ConfigurationError, TransientError
+from airflow_cdc_provider.hooks.state import STATE_LAYOUT
 from airflow_cdc_provider.sensors.cassandra import CdcRawNewSegmentsSensor, CdcRawSpaceSensor
 from airflow_cdc_provider.sensors.observing import ObservingSensor
 from airflow_cdc_provider.sensors.stream import CdcStreamHealthSensor
@@ -369,4 +370,6 @@ def test_health_sensor_fails_when_the_application_ails(
 def _store_offset(context: TaskContext, offset: dict[str, Any]) -> None:
     from airflow_cdc_provider.assets import changes_asset
 
-    context.assets[changes_asset("shop")].set("offset", {"source": "cassandra", "offset": offset})
+    context.assets[changes_asset("shop")].set(
+        "offset", {"layout": STATE_LAYOUT, "source": "cassandra", "offset": offset}
+    )

@@ -30,7 +30,7 @@ BEGAN = datetime(2026, 11, 23, 7, tzinfo=UTC).timestamp()
 
 def ran(context: TaskContext, *, remaining: int | None = None, skipped: bool = False, **done: bool) -> None:
     """Store what a run leaves: which tables it read in full."""
-    copies = {f"shop.{name}": {"done": whole, "began_at": BEGAN} for name, whole in done.items()}
+    copies = {f"shop.{name}": {"done": whole, "started_at": BEGAN} for name, whole in done.items()}
     shot = SnapshotResult(tables=2, remaining=remaining) if remaining is not None else None
     result = JobResult(ok=True, snapshot=shot, snapshot_skipped=skipped, table_snapshots=copies)
     store_result(context, Connector.from_dict(DECLARATION), "sync", result)
@@ -53,19 +53,27 @@ def test_it_ends_when_all_tables_are_read(wait: Any, monkeypatch: pytest.MonkeyP
 
     value = wait(sensor, context, lambda: ran(context, remaining=0, a=True, b=True))
 
-    assert value == {"done": ["shop.a", "shop.b"], "left": []}
+    assert value == {"done": ["shop.a", "shop.b"], "remaining": []}
 
 
 @pytest.mark.parametrize(
     ("stored", "how", "value"),
     [
-        ({"remaining": 1, "a": True, "b": False}, {"tables": "shop.a"}, {"done": ["shop.a"], "left": []}),
+        (
+            {"remaining": 1, "a": True, "b": False},
+            {"tables": "shop.a"},
+            {"done": ["shop.a"], "remaining": []},
+        ),
         ({"remaining": 1, "a": True, "b": False}, {"tables": "shop.b"}, None),
         ({"remaining": 1, "a": True}, {}, None),
         ({"remaining": 0, "a": True, "b": False}, {}, None),  # lost changes have outdated it
-        ({"skipped": True}, {}, {"done": [], "left": []}),  # snapshot.mode never
+        ({"skipped": True}, {}, {"done": [], "remaining": []}),  # snapshot.mode never
         ({"remaining": 0, "a": True}, {"since": "2026-11-23T07:00:01+00:00"}, None),
-        ({"remaining": 0, "a": True}, {"since": "2026-11-23T07:00:00"}, {"done": ["shop.a"], "left": []}),
+        (
+            {"remaining": 0, "a": True},
+            {"since": "2026-11-23T07:00:00"},
+            {"done": ["shop.a"], "remaining": []},
+        ),
         ({"remaining": 0, "a": True}, {"since": datetime(2026, 11, 24, tzinfo=UTC)}, None),
     ],
 )

@@ -30,7 +30,7 @@ class Known:
     """A mirror's rows of some keys.
 
     Args:
-        contributions: ``CONTRIBUTION_SCHEMA``: its rows, and those of its side table.
+        contributions: ``CONTRIBUTION_SCHEMA``: its rows, and those of its tombstone table.
         fences: Fences of its table.
         memory: The mirror's memory, with the column ids that its rows use.
     """

@@ -72,9 +72,9 @@ class CassandraCells:
             states = self.cells.states(rows, now_ns)
             at = pa.array(np.full(states.num_rows, _NOTHING_EXPIRED))
             states = states.append_column("at_us", at)
-            statics = states["state"].is_null()
+            is_static = states["state"].is_null()
             pieces = []
-            for static, chosen in ((False, pc.invert(statics)), (True, statics)):
+            for static, chosen in ((False, pc.invert(is_static)), (True, is_static)):
                 events = decoder.merged_rows(states.filter(chosen), static=static)
                 events = without_skipped(events, connector, skipped.by_kind)
                 if events.num_rows:

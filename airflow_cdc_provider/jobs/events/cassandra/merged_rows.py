@@ -1,7 +1,7 @@
 """Rows of a mirror of Cassandra as DataStax's events: rows that merges changed, in their current state.
 
-A mirror keeps the cells of each row; static cells of its partition are in the side table. An event has the
-newest static cells: a repeated step may send newer ones than its first attempt.
+A mirror keeps the cells of each row; static cells of its partition are in the tombstone table. An event has
+the newest static cells: a repeated step may send newer ones than its first attempt.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from airflow_cdc_provider.events.transforms.pieces import Piece
 from airflow_cdc_provider.jobs.context import JobContext
 from airflow_cdc_provider.jobs.events.cassandra.datastax_rows import whole_columns
 from airflow_cdc_provider.jobs.events.cassandra.records import excluded_columns
-from airflow_cdc_provider.jobs.events.known_statics import known_statics
+from airflow_cdc_provider.jobs.events.known_static_columns import known_static_columns
 from airflow_cdc_provider.jobs.events.skipped_records import SkippedRecords
 from airflow_cdc_provider.jobs.topics.settings import encoded_events, topics_of
 from airflow_cdc_provider.lake.row_changes import DELETE
@@ -105,7 +105,7 @@ class CassandraRows:
         keys, cells = rows["key"].cast(pa.binary()), rows["state"].cast(pa.binary())
         deletes = pc.equal(rows["op"], DELETE)
         of_partition = cells.is_null()  # the row has only static cells
-        statics = self._statics(keys, now_ns // 1_000_000_000)
+        static_columns = self._static_columns(keys, now_ns // 1_000_000_000)
         written = np.full(len(keys), now_ns // 1000)
         # The time of a deletion isn't known: use the build time.
         known = np.flatnonzero(pc.and_(cells.is_valid(), pc.invert(deletes)))
@@ -116,13 +116,13 @@ class CassandraRows:
                 "key": keys,
                 "key_state": cells,
                 "state": pc.if_else(deletes, _NO_STATE, cells),
-                "static_state": pc.if_else(deleted_rows, _NO_STATE, statics),
-                "lives": pc.if_else(of_partition, statics.is_valid(), pc.invert(deletes)),
+                "static_state": pc.if_else(deleted_rows, _NO_STATE, static_columns),
+                "lives": pc.if_else(of_partition, static_columns.is_valid(), pc.invert(deletes)),
                 "written_at": pa.array(written),
                 "of_partition": of_partition,
             }
         )
 
-    def _statics(self, keys: pa.Array, now_seconds: int) -> pa.Array:
+    def _static_columns(self, keys: pa.Array, now_seconds: int) -> pa.Array:
         """Return the static cells of partitions, null if there are none."""
-        return known_statics(self.context, self.codec, self.state, keys, now_seconds).states
+        return known_static_columns(self.context, self.codec, self.state, keys, now_seconds).states

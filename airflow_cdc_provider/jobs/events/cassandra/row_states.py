@@ -280,7 +280,7 @@ def _current(contributions: pa.Table) -> pa.Table:
 
 
 def _as_contributions(live: pa.Table) -> pa.Table:
-    """Return live rows as contributions for later rounds; static columns are in the side table."""
+    """Return live rows as contributions for later rounds; static columns are in the tombstone table."""
     rows = live.filter(pc.is_valid(live["state"]))
     count = rows.num_rows
     columns: dict[str, Any] = {

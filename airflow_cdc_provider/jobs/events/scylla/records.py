@@ -99,12 +99,12 @@ class ScyllaRecords:
         numbers, names = snapshot_columns(rows["payload"])
         data, starts, _ = binary_parts(rows["payload"])
         static = data[starts[:-1] + _SCOPE_AT] == STATIC
-        for number, of_statics in np.unique(np.stack([numbers, static]), axis=1).T.tolist():
-            chosen = np.flatnonzero((numbers == number) & (static == of_statics))
+        for number, of_static in np.unique(np.stack([numbers, static]), axis=1).T.tolist():
+            chosen = np.flatnonzero((numbers == number) & (static == of_static))
             part = rows.take(pa.array(chosen))
             read_us = pc.min(part["captured_at"].cast(pa.int64())).as_py()
             table = self.schemas.of_row(
-                name, table_id, names[number], static=bool(of_statics), read_us=read_us
+                name, table_id, names[number], static=bool(of_static), read_us=read_us
             )
             found = SnapshotEventDecoder(table, self._lead(table)).decode(part)
             for row, reason in sorted(found.undecodable.items()):
@@ -122,9 +122,9 @@ class ScyllaRecords:
             schema: The table with the column ids of the states.
         """
         decoder = SnapshotEventDecoder(table, self._lead(table))
-        statics = states["state"].is_null()
+        is_static = states["state"].is_null()
         pieces: list[Piece] = []
-        for static, chosen in ((False, pc.invert(statics)), (True, statics)):
+        for static, chosen in ((False, pc.invert(is_static)), (True, is_static)):
             part = states.filter(chosen)
             if part.num_rows:
                 events = decoder.of_states(part, schema, static=static)

@@ -174,13 +174,11 @@ class SegmentReader:
         """Call :func:`read_segments`."""
         return read_segments(part, keys=self.keys)
 
-    def read_with_skip_counts(
-        self, part: SegmentSlice, passed_over: SkippedCounts
-    ) -> Iterator[pa.RecordBatch]:
+    def read_with_skip_counts(self, part: SegmentSlice, skipped: SkippedCounts) -> Iterator[pa.RecordBatch]:
         """Read, and count the updates of tables that are not captured: see :class:`ReadCounts`."""
         counts = ReadCounts()
         yield from read_segments(part, counts, keys=self.keys)
-        passed_over.update({(part.origin, why): count for why, count in counts.skipped.items()})
+        skipped.update({(part.origin, why): count for why, count in counts.skipped.items()})
 
 
 def retry_quarantined(rows: pa.RecordBatch, tables: LogTables) -> Iterator[pa.RecordBatch]:

@@ -1,13 +1,13 @@
-"""Vitess's own protocol definitions, and the messages that this package sends or takes apart.
+"""Vitess's own protocol definitions, and the messages that this package sends or parses.
 
-The ``.proto`` files beside this one are those of Vitess v0.24.2 (Apache License 2.0, header kept), unchanged:
-what VTGate's service needs; ``vtctld.proto`` alone is of our own, with what one call of vtctld needs.
-``vitess.descriptors`` is what protoc makes of them (``make protocol``). They are read into a pool of their
-own, so another package with messages of the same names does no harm, and there is no generated code that one
-release of protobuf's runtime would refuse.
+The ``.proto`` files in this folder are unchanged copies of those of Vitess v0.24.2 that VTGate's service
+needs (Apache License 2.0, header kept); ``vtctld.proto`` is our own and has what one call of vtctld needs.
+protoc compiles them to ``vitess.descriptors`` (``make protocol``), which is read into a separate descriptor
+pool: another package may have messages of the same names, and there is no generated code that depends on
+the release of protobuf's runtime.
 
-Only small messages are taken apart by this way: requests, answers of Execute, fields, positions. Rows are
-walked as bytes (:mod:`..wire`).
+Only small messages are parsed this way: requests, responses of Execute, fields, positions. Rows are read as
+bytes (:mod:`..wire`).
 
 ``service(name)`` is the full name of a method of VTGate as gRPC calls it.
 """

@@ -24,7 +24,7 @@ from server_kit.scylla import ImitatedScylla
 from tests.integration.sources.scylla.captured import Captured, LogRow, scylla_source
 from tests.integration.sources.scylla.test_log_reading import imitated, insert, item, logged_rows
 from tests.unit.cli.test_live_commands import application
-from tests.unit.sources.scylla.test_connect_offset import bound, entry
+from tests.unit.migration.offsets.test_scylla import bound, entry
 
 pytestmark = pytest.mark.integration
 

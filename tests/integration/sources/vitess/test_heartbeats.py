@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from airflow_cdc_provider.changes.record import CHANGE
-from airflow_cdc_provider.connector.debezium import from_debezium
+from airflow_cdc_provider.migration.debezium.properties import from_debezium
 from airflow_cdc_provider.sources.base import ReadLimit
 from airflow_cdc_provider.sources.vitess.options import VitessOptions
 from airflow_cdc_provider.sources.vitess.protocol import RowChange

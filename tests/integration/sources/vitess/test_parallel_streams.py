@@ -10,14 +10,14 @@ import pyarrow as pa
 import pytest
 
 from airflow_cdc_provider.changes.record import CHANGE, TRANSACTION
-from airflow_cdc_provider.sources.base import ReadLimit
-from airflow_cdc_provider.sources.connect_offsets import to_rest
-from airflow_cdc_provider.sources.vitess.debezium_offset import (
+from airflow_cdc_provider.migration.offsets.connect import to_rest
+from airflow_cdc_provider.migration.offsets.vitess import (
     layout_of,
     position_of,
     read_offsets,
     to_debezium,
 )
+from airflow_cdc_provider.sources.base import ReadLimit
 from airflow_cdc_provider.sources.vitess.options import VitessOptions, VitessTaskOffsets
 from airflow_cdc_provider.sources.vitess.position import Position
 from airflow_cdc_provider.sources.vitess.protocol import VGtid

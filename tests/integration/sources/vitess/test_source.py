@@ -133,7 +133,7 @@ def test_a_filter_copies_the_matching_rows(vitess_server: VitessServer) -> None:
 
     assert set(applied([records], "shop.some1")) == {"2", "3"}
     assert plan.origin == "shop/-80"
-    assert set(plan.others) == {"shop/80-"}
+    assert set(plan.other_positions) == {"shop/80-"}
 
 
 def test_an_offset_with_transactions_of_another_server_is_refused(vitess_server: VitessServer) -> None:

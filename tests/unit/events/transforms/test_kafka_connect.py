@@ -8,10 +8,10 @@ from typing import Any
 
 import pytest
 
-from airflow_cdc_provider.connector.debezium import from_debezium
 from airflow_cdc_provider.events.encoder import Converters
 from airflow_cdc_provider.events.transforms.chain import Chain
 from airflow_cdc_provider.events.transforms.pieces import encode_pieces
+from airflow_cdc_provider.migration.debezium.properties import from_debezium
 from tests.unit.events.transforms.connect_records import pieces_of
 
 FIXTURE = json.loads((Path(__file__).parents[3] / "fixtures/transforms/connect.json").read_text())

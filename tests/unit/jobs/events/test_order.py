@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from airflow_cdc_provider.connector.debezium import load_debezium_properties
+from airflow_cdc_provider.migration.settings_file import load_connector_file
 from tests.unit.jobs.offline.test_choices import FIXTURES, printed
 
 NODES = ("0d3a1c5e-0000-4000-8000-00000000000a", "0d3a1c5e-0000-4000-8000-00000000000b")
@@ -119,4 +119,4 @@ def test_debeziums_mode_becomes_the_order(tmp_path: Path, mode: str, order: str)
         "connector.class=io.debezium.connector.cassandra.Cassandra4Connector\ntopic.prefix=p\n"
         f"event.order.guarantee.mode={mode}\n"
     )
-    assert load_debezium_properties(file).connector.publish.cassandra.order == order
+    assert load_connector_file(file).connector.publish.cassandra.order == order

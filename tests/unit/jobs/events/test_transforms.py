@@ -8,9 +8,9 @@ from pathlib import Path
 import pytest
 
 from airflow_cdc_provider.connector import Connector
-from airflow_cdc_provider.connector.debezium import from_debezium
 from airflow_cdc_provider.exceptions import ConfigurationError
 from airflow_cdc_provider.jobs.topics.settings import heartbeat_of
+from airflow_cdc_provider.migration.debezium.properties import from_debezium
 from tests.unit.jobs.events.mongodb.test_events import connector_of
 from tests.unit.jobs.events.scylla import test_events as scylla
 from tests.unit.jobs.events.vitess.test_event_choices import ID, NAME, events_of

@@ -14,12 +14,12 @@ from typing import Any
 import pytest
 
 from airflow_cdc_provider.connector import Connector
-from airflow_cdc_provider.connector.debezium import from_debezium
 from airflow_cdc_provider.events.encoder import text_of
 from airflow_cdc_provider.exceptions import CdcError, ConfigurationError, CorruptInput
 from airflow_cdc_provider.jobs.events.cassandra.records import cluster_name
 from airflow_cdc_provider.jobs.events.skipped_records import SkippedRecords
 from airflow_cdc_provider.jobs.offline.recordings import Recording, event_lines, row_lines
+from airflow_cdc_provider.migration.debezium.properties import from_debezium
 
 FIXTURES = Path(__file__).parents[3] / "fixtures" / "cassandra"
 DEBEZIUM = FIXTURES / "debezium-A"

@@ -16,12 +16,12 @@ import pyarrow.compute as pc
 import pytest
 
 from airflow_cdc_provider.connector import Connector
-from airflow_cdc_provider.connector.debezium import from_debezium
 from airflow_cdc_provider.events.encoder import text_of
 from airflow_cdc_provider.exceptions import ConfigurationError
 from airflow_cdc_provider.jobs.context import build_source
 from airflow_cdc_provider.jobs.events.skipped_records import SkippedRecords
 from airflow_cdc_provider.jobs.offline.recordings import Recording, event_lines
+from airflow_cdc_provider.migration.debezium.properties import from_debezium
 
 FIXTURES = Path(__file__).parents[3] / "fixtures" / "cassandra"
 FOLDER = FIXTURES / "debezium-A"

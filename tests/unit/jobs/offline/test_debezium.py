@@ -9,10 +9,10 @@ from pathlib import Path
 
 import pytest
 
-from airflow_cdc_provider.connector.debezium import from_debezium
 from airflow_cdc_provider.events.encoder import text_of
 from airflow_cdc_provider.jobs.events.skipped_records import SkippedRecords
 from airflow_cdc_provider.jobs.offline.recordings import Recording, event_lines
+from airflow_cdc_provider.migration.debezium.properties import from_debezium
 
 FOLDER = Path(__file__).parents[3] / "fixtures" / "cassandra" / "debezium-B"
 OPTIONS = {

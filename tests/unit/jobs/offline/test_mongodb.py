@@ -17,11 +17,11 @@ from bson.codec_options import CodecOptions, DatetimeConversion
 from bson.raw_bson import DEFAULT_RAW_BSON_OPTIONS
 
 from airflow_cdc_provider.connector import Connector
-from airflow_cdc_provider.connector.debezium import from_debezium
 from airflow_cdc_provider.events.encoder import text_of
 from airflow_cdc_provider.exceptions import ConfigurationError, CorruptInput
 from airflow_cdc_provider.jobs.events.skipped_records import SkippedRecords
 from airflow_cdc_provider.jobs.offline.recordings import Recording, event_lines, row_lines
+from airflow_cdc_provider.migration.debezium.properties import from_debezium
 
 FIXTURES = Path(__file__).parents[3] / "fixtures" / "mongodb"
 PROFILES: dict[str, dict[str, str]] = json.loads((FIXTURES / "profiles.json").read_text())

@@ -11,10 +11,10 @@ from typing import Any
 import pytest
 
 from airflow_cdc_provider.connector import Connector
-from airflow_cdc_provider.connector.debezium import load_debezium_properties
 from airflow_cdc_provider.events.encoder import text_of
 from airflow_cdc_provider.jobs.events.skipped_records import SkippedRecords
 from airflow_cdc_provider.jobs.offline.recordings import Recording, event_lines
+from airflow_cdc_provider.migration.settings_file import load_connector_file
 
 FIXTURES = Path(__file__).parents[3] / "fixtures" / "vitess"
 NAMES = ("default", "tx", "txordered", "unsharded", "strconnect", "dblnano", "iso", "micros")
@@ -25,7 +25,7 @@ RUN_ID = "__debezium.context.runId"
 
 def declared(name: str, **publish: Any) -> Connector:
     """Import a recording's properties, with further choices under ``publish``."""
-    imported = load_debezium_properties(FIXTURES / "config" / f"{name}.properties").connector.to_dict()
+    imported = load_connector_file(FIXTURES / "config" / f"{name}.properties").connector.to_dict()
     own = {**imported["publish"].get("vitess", {}), **publish.pop("vitess", {})}
     publish_options = {**imported["publish"], "version": "3.5.0.Final", **publish, "vitess": own}
     return Connector.from_dict({**imported, "publish": publish_options})

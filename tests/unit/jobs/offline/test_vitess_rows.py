@@ -14,10 +14,10 @@ import numpy as np
 import pytest
 
 from airflow_cdc_provider.connector import Connector
-from airflow_cdc_provider.connector.debezium import load_debezium_properties
 from airflow_cdc_provider.events.encoder import text_of
 from airflow_cdc_provider.jobs.events.skipped_records import SkippedRecords
 from airflow_cdc_provider.jobs.offline.recordings import Recording, row_lines
+from airflow_cdc_provider.migration.settings_file import load_connector_file
 from airflow_cdc_provider.sources.vitess.options import VitessOptions
 from airflow_cdc_provider.sources.vitess.protocol import EVENT_TYPES, VStreamResponse
 
@@ -32,7 +32,7 @@ Rows = Counter[tuple[str, str]]
 
 
 def declared(name: str) -> Connector:
-    return load_debezium_properties(FIXTURES / "config" / f"{name}.properties").connector
+    return load_connector_file(FIXTURES / "config" / f"{name}.properties").connector
 
 
 def printed(connector: Connector, path: Path, table: str = "") -> Rows:

@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from airflow_cdc_provider.connector.publish_kafka import KafkaOptions
+from airflow_cdc_provider.connector.publish.kafka import KafkaOptions
 from airflow_cdc_provider.events.encoder import Converters
 from airflow_cdc_provider.exceptions import ConfigurationError, CorruptInput, OffsetMissing, TransientError
 from airflow_cdc_provider.jobs.events.event_batches import EventBatch, EventRequest

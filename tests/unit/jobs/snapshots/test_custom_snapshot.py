@@ -8,11 +8,11 @@ from typing import Any
 import pytest
 
 from airflow_cdc_provider.connector import Connector
-from airflow_cdc_provider.connector.debezium import from_debezium
 from airflow_cdc_provider.connector.snapshotter import EVERYTHING, Snapshotter
 from airflow_cdc_provider.exceptions import ConfigurationError
 from airflow_cdc_provider.jobs.resuming.progress import Progress, SnapshotProgress
 from airflow_cdc_provider.jobs.snapshots.custom import captures, due_by_class, filter_of, snapshotter_of
+from airflow_cdc_provider.migration.debezium.properties import from_debezium
 
 HERE = __name__
 TABLES = ["shop.a", "shop.b", "shop.logs"]
@@ -58,7 +58,7 @@ def due(progress: Progress, **settings: Any) -> tuple[list[str], list[tuple[str,
 
 
 def progress(**done: bool) -> Progress:
-    taken = {f"shop.{name}": SnapshotProgress(done=value, began_us=1) for name, value in done.items()}
+    taken = {f"shop.{name}": SnapshotProgress(done=value, started_us=1) for name, value in done.items()}
     return Progress(source={"at": 1}, snapshots=taken)
 
 

@@ -53,7 +53,9 @@ class Paused:
 def test_a_table_that_was_not_captured_for_a_while_is_read_again(taken: int, due: bool) -> None:
     asked = context("initial")
     asked.source = Paused()
-    progress = Progress({}, {"s.done": SnapshotProgress(True, began_us=taken), "s.half": DONE, "s.new": DONE})
+    progress = Progress(
+        {}, {"s.done": SnapshotProgress(True, started_us=taken), "s.half": DONE, "s.new": DONE}
+    )
     assert due_tables(asked, progress) == (["s.done"] if due else [])
 
 

@@ -115,12 +115,12 @@ def test_segments_read_without_an_index_file_may_go(tmp_path: Path) -> None:
 
 @pytest.mark.covers("CAS-C41-01")
 def test_a_loss_makes_each_tables_snapshot_due_until_a_later_one_began() -> None:
-    taken = SnapshotProgress(True, began_us=100)
+    taken = SnapshotProgress(True, started_us=100)
     progress = Progress({}, {"k.a": taken}).with_loss(["k.a", "k.b"], 200, "segment 10")
     again = Progress.from_offset(json.loads(json.dumps(progress.to_offset())))
     assert [again.snapshots[name].outdated for name in ("k.a", "k.b")] == [True, True]
     assert again.snapshots["k.a"].lost == "segment 10"
-    assert not SnapshotProgress(True, began_us=201, lost_us=200).outdated
+    assert not SnapshotProgress(True, started_us=201, lost_us=200).outdated
     assert not taken.outdated
 
 

@@ -9,8 +9,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from airflow_cdc_provider.connector.debezium import from_debezium
 from airflow_cdc_provider.exceptions import ConfigurationError
+from airflow_cdc_provider.migration.debezium.properties import from_debezium
 from airflow_cdc_provider.sources.mongodb.bson import Spans
 from airflow_cdc_provider.sources.mongodb.options import MongodbAdvanced, MongodbOptions
 from airflow_cdc_provider.sources.mongodb.prefetch import BufferedStats, BufferLimit, Prefetcher

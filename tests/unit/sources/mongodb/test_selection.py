@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from airflow_cdc_provider.connector.debezium import from_debezium
+from airflow_cdc_provider.migration.debezium.properties import from_debezium
 from airflow_cdc_provider.sources.mongodb.selection import Selection, event_filter
 
 NAMESPACES = [

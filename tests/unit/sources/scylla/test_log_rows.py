@@ -311,7 +311,7 @@ def test_a_log_of_keys_leaves_the_partition_unresolved_and_deletes_still_delete(
 
 @pytest.mark.covers("SCY-LOG-17")
 def test_a_log_of_unknown_delta_is_applied_and_unresolved_without_column_data() -> None:
-    payload = schema_payload(ITEM).replace(b'"full"', b'"untold"')
+    payload = schema_payload(ITEM).replace(b'"full"', b'"unreported"')
     name = schema_digest(payload)
     codec = recall_scylla_codec(table_schema(ITEM), {name: payload}, None)
 

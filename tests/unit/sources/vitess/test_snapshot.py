@@ -195,7 +195,7 @@ def test_a_plan_has_a_range_and_a_fence_for_each_shard() -> None:
     plan = plan_snapshot(STORED, "shop.item", None)
 
     assert [(r.shard, r.epoch, r.gtid) for r in plan.ranges] == [("-80", 1, gtid(10)), ("80-", 3, gtid(20))]
-    fences = {plan.origin: plan.position, **plan.others}
+    fences = {plan.origin: plan.position, **plan.other_positions}
     (planned_us,) = {part.planned_us for part in plan.ranges}
     assert {shard: fence.hex() for shard, fence in fences.items()} == {
         "shop/-80": f"00000001{10:016x}ffffffff{planned_us:016x}",
@@ -213,7 +213,7 @@ def test_a_plan_fences_shards_that_were_resharded_too() -> None:
     }
     plan = plan_snapshot(Position({**children, "shop/80-": ShardPosition(gtid(20), 3)}), "shop.item", None)
 
-    fences = {plan.origin: plan.position, **plan.others}
+    fences = {plan.origin: plan.position, **plan.other_positions}
     assert [r.shard for r in plan.ranges] == ["-40", "40-80", "80-"]
     assert set(fences) == {*children, "shop/80-", *parents}
     for parent in parents:
@@ -230,7 +230,7 @@ def test_a_shard_that_was_split_and_merged_again_is_fenced_at_its_position() -> 
     plan = plan_snapshot(Position(merged), "shop.item", None)
 
     assert plan.position == copy_key(merged["shop/-80"].key, plan.ranges[0].planned_us)
-    assert set(plan.others) == {"shop/-40", "shop/40-80"}
+    assert set(plan.other_positions) == {"shop/-40", "shop/40-80"}
 
 
 @pytest.mark.covers("VIT-SNP-05")

@@ -96,7 +96,7 @@ def test_schemas_of_json_and_avro_describe_before() -> None:
 
 @pytest.mark.parametrize("envelope", ["datastax", "datastax-cells"])
 def test_other_envelopes_have_no_such_choice(envelope: str) -> None:
-    with pytest.raises(ConfigurationError, match=r"publish\.cassandra\.before says nothing"):
+    with pytest.raises(ConfigurationError, match=r"publish\.cassandra\.before has no effect in envelope"):
         Connector.from_dict(
             {
                 "name": "p",

@@ -20,7 +20,11 @@ from airflow_cdc_provider.events.encoder import text_of, to_lines
 from airflow_cdc_provider.jobs.events.cassandra.events import build_events
 from airflow_cdc_provider.jobs.events.cassandra.merged_cells import CassandraCells
 from airflow_cdc_provider.jobs.events.cassandra.records import EventSettings
-from airflow_cdc_provider.jobs.events.known_statics import NEVER_WRITTEN, KnownStatics, statics_of
+from airflow_cdc_provider.jobs.events.known_static_columns import (
+    NEVER_WRITTEN,
+    KnownStaticColumns,
+    static_columns_of,
+)
 from airflow_cdc_provider.jobs.events.merged_cells import MergedCells
 from airflow_cdc_provider.jobs.events.skipped_records import SkippedRecords
 from airflow_cdc_provider.jobs.offline.cassandra import _source
@@ -45,13 +49,15 @@ TTLS: dict[str, dict[str, Any]] = {"clustered": {"v": TTL}, "colls": {"s": [None
 
 @dataclass(frozen=True)
 class Cells(MergedCells):
-    """Knows the static cells that a side table would tell: of each partition the same."""
+    """Knows the static cells that a tombstone table would tell: of each partition the same."""
 
     static: bytes | None = None
 
-    def statics(self, keys: pa.Array, now_seconds: int) -> KnownStatics:
+    def static_columns(self, keys: pa.Array, now_seconds: int) -> KnownStaticColumns:
         written = NEVER_WRITTEN if self.static is None else WRITTEN_US + 1
-        return KnownStatics(pa.array([self.static] * len(keys), pa.binary()), np.full(len(keys), written))
+        return KnownStaticColumns(
+            pa.array([self.static] * len(keys), pa.binary()), np.full(len(keys), written)
+        )
 
 
 def declared(**publish: Any) -> Connector:
@@ -175,13 +181,13 @@ def test_static_columns_of_a_deleted_partition_are_deleted_at_the_deletions_time
     kept = pa.Table.from_batches([codec.decode(found, ()).contributions])
     static = kept.filter(pc.equal(kept["scope"], STATIC))
     keys = pa.array([static["key"][0].as_py(), b"another"], pa.binary())
-    known = statics_of(static, codec, keys, NOW)
+    known = static_columns_of(static, codec, keys, NOW)
     assert known.states.is_valid().to_pylist() == [True, False]
     assert known.written_us.tolist() == [WRITTEN_US + 1, NEVER_WRITTEN]
     ended_us = WRITTEN_US + 2
     deletion = CellRow(ROW_DELETION, deletion_us=ended_us, deletion_seconds=ended_us // 1_000_000)
     ended = {**static.to_pylist()[0], "scope": PARTITION_DELETION, "state": write_cell_row(deletion)}
     both = pa.concat_tables([static, pa.Table.from_pylist([ended], static.schema)])
-    known = statics_of(both, codec, keys, NOW)
+    known = static_columns_of(both, codec, keys, NOW)
     assert known.states.is_valid().to_pylist() == [False, False]
     assert known.written_us.tolist() == [ended_us, NEVER_WRITTEN]

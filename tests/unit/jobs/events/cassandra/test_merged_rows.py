@@ -28,11 +28,11 @@ KEY = {"p1": "p", "p2": 1, "c1": 0, "c2": "x"}
 
 @dataclass(frozen=True)
 class Rows(CassandraRows):
-    """Knows the static cells that a side table would tell."""
+    """Knows the static cells that a tombstone table would tell."""
 
     statics: pa.Array
 
-    def _statics(self, keys: pa.Array, now_seconds: int) -> pa.Array:
+    def _static_columns(self, keys: pa.Array, now_seconds: int) -> pa.Array:
         return self.statics
 
 

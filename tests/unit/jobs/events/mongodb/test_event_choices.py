@@ -14,9 +14,9 @@ import pyarrow as pa
 import pytest
 
 from airflow_cdc_provider.connector import Connector
-from airflow_cdc_provider.connector.debezium import from_debezium
 from airflow_cdc_provider.exceptions import ConfigurationError
 from airflow_cdc_provider.jobs.events.mongodb.records import MongodbRecords
+from airflow_cdc_provider.migration.debezium.properties import from_debezium
 from airflow_cdc_provider.sources.mongodb.events import decode_stream
 from tests.unit.jobs.events.mongodb.test_events import UPDATE, change, published
 from tests.unit.jobs.offline.test_mongodb import NOW_NS

@@ -14,7 +14,6 @@ import pytest
 from bson import json_util
 
 from airflow_cdc_provider.connector import Connector
-from airflow_cdc_provider.connector.debezium import from_debezium
 from airflow_cdc_provider.events.encoder import text_of, to_lines
 from airflow_cdc_provider.events.envelopes.mongodb import EnvelopeOptions, build
 from airflow_cdc_provider.events.topics import TopicNaming
@@ -24,6 +23,7 @@ from airflow_cdc_provider.jobs.events.mongodb.records import MongodbRecords
 from airflow_cdc_provider.jobs.events.skipped_records import SkippedRecords
 from airflow_cdc_provider.jobs.offline.recordings import Recording
 from airflow_cdc_provider.jobs.topics.settings import heartbeat_of
+from airflow_cdc_provider.migration.debezium.properties import from_debezium
 from airflow_cdc_provider.sources.mongodb.events import decode_snapshot, decode_stream
 from tests.unit.jobs.offline.test_mongodb import (
     FIXTURES,

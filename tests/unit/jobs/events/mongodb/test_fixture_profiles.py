@@ -20,12 +20,12 @@ from bson import json_util
 from bson.raw_bson import DEFAULT_RAW_BSON_OPTIONS, RawBSONDocument
 
 from airflow_cdc_provider.connector import Connector
-from airflow_cdc_provider.connector.debezium import from_debezium
 from airflow_cdc_provider.events.encoder import encode, text_of, to_lines
 from airflow_cdc_provider.events.envelopes.mongodb import EnvelopeOptions, build
 from airflow_cdc_provider.events.headers import context_headers
 from airflow_cdc_provider.jobs.offline.recordings import Recording
 from airflow_cdc_provider.jobs.topics.settings import converters_of, topics_of
+from airflow_cdc_provider.migration.debezium.properties import from_debezium
 from airflow_cdc_provider.sources.mongodb.events import decode_snapshot
 from tests.unit.jobs.offline.test_mongodb import (
     FIXTURES,

@@ -139,8 +139,8 @@ def test_skipped_operations_are_left_out_and_counted() -> None:
 @pytest.mark.parametrize(
     ("publish", "named"),
     [
-        ({"scylla": {"before": "full"}}, "publish.scylla.before says nothing in format legacy"),
-        ({"scylla": {"format": "advanced", "preimages": True}}, "publish.scylla.preimages says nothing"),
+        ({"scylla": {"before": "full"}}, "publish.scylla.before has no effect in format legacy"),
+        ({"scylla": {"format": "advanced", "preimages": True}}, "publish.scylla.preimages has no effect"),
         ({"scylla": {"key_placement": ["nowhere"]}}, "key_placement"),
         ({"scylla": {"format": "advanced", "payload_key_name": "after"}}, "payload_key_name"),
         ({"scylla": {"keep_cell_structs": True}}, "keep_cell_structs"),

@@ -14,7 +14,7 @@ import pytest
 from airflow_cdc_provider.changes.cell_row import Cell, CellRow, write_cell_row
 from airflow_cdc_provider.changes.cells import NEVER, ROW_LIVENESS, ROW_STATIC
 from airflow_cdc_provider.connector import Connector
-from airflow_cdc_provider.jobs.events.known_statics import NEVER_WRITTEN, KnownStatics
+from airflow_cdc_provider.jobs.events.known_static_columns import NEVER_WRITTEN, KnownStaticColumns
 from airflow_cdc_provider.jobs.events.merged_cells import MergedCells
 from airflow_cdc_provider.jobs.events.scylla.merged_rows import ScyllaRows
 from airflow_cdc_provider.jobs.events.scylla.records import ScyllaRecords
@@ -38,9 +38,11 @@ class Cells(MergedCells):
 
     static: bytes | None = None
 
-    def statics(self, keys: pa.Array, now_seconds: int) -> KnownStatics:
+    def static_columns(self, keys: pa.Array, now_seconds: int) -> KnownStaticColumns:
         written = NEVER_WRITTEN if self.static is None else T
-        return KnownStatics(pa.array([self.static] * len(keys), pa.binary()), np.full(len(keys), written))
+        return KnownStaticColumns(
+            pa.array([self.static] * len(keys), pa.binary()), np.full(len(keys), written)
+        )
 
 
 def cell(name: str, value: bytes, at: int = T) -> Cell:

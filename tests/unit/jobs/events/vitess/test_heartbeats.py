@@ -9,9 +9,9 @@ from typing import Any
 
 import pytest
 
-from airflow_cdc_provider.connector.debezium import from_debezium
 from airflow_cdc_provider.jobs.events.vitess.lake import heartbeat_records
 from airflow_cdc_provider.jobs.resuming.progress import Progress
+from airflow_cdc_provider.migration.debezium.properties import from_debezium
 from airflow_cdc_provider.sources.vitess.options import VitessOptions
 from airflow_cdc_provider.sources.vitess.protocol import EVENT_TYPES, VGtid, VStreamResponse
 from airflow_cdc_provider.sources.vitess.requests import stream_request

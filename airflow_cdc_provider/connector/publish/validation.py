@@ -1,0 +1,339 @@
+"""Validation of combinations of publishing options.
+
+Options of one target or source are validated in its module; here are the rules on options of several.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from airflow_cdc_provider.connector.publish.cassandra import CassandraPublishOptions
+from airflow_cdc_provider.connector.publish.kafka import KafkaOptions, validate_kafka_options
+from airflow_cdc_provider.connector.publish.options import PublishOptions
+from airflow_cdc_provider.connector.publish.registry import validate_registry_options
+from airflow_cdc_provider.connector.publish.scylla import ScyllaPublishOptions, validate_scylla_options
+from airflow_cdc_provider.connector.publish.topics import TopicsOptions
+from airflow_cdc_provider.connector.publish.vitess import VitessPublishOptions, validate_vitess_options
+from airflow_cdc_provider.events.transforms.shapes import Shape, validate_transforms
+from airflow_cdc_provider.exceptions import ConfigurationError
+
+
+def validate_publish_options(kind: str, publish: PublishOptions) -> None:
+    """Reject options without effect for the source or event format, and conflicting options.
+
+    Args:
+        kind: Type of the source.
+        publish: The options.
+
+    Raises:
+        ConfigurationError: Names the first problem.
+    """
+    if kind != "cassandra":
+        _reject_cassandra_options(kind, publish)
+    if kind != "mongodb":
+        _reject_mongodb_options(kind, publish)
+    if kind == "vitess":
+        validate_vitess_options(publish.transactions, publish.vitess)
+    elif publish.vitess != VitessPublishOptions():
+        raise ConfigurationError(
+            "option publish.vitess is only supported for source vitess",
+            found=f"source {kind}",
+            expected="its default",
+        )
+    if kind == "scylla":
+        validate_scylla_options(publish.scylla, rows=publish.unwrap.enabled)
+    elif publish.scylla != ScyllaPublishOptions():
+        raise ConfigurationError(
+            "option publish.scylla is only supported for source scylla",
+            found=f"source {kind}",
+            expected="its default",
+        )
+    validate_registry_options(publish.key, publish.value, publish.registry)
+    _validate_formats(publish)
+    _validate_envelope_options(publish)
+    validate_kafka_options(publish.kafka, envelope=publish.envelope, reread=publish.cassandra.reread)
+    _validate_merged_rows(kind, publish)
+    _validate_slices(publish)
+    _validate_pulsar_options(publish)
+    validate_transforms(publish.transforms, _shape(kind, publish))
+
+
+def validate_static_columns(publish: PublishOptions, location: str) -> None:
+    """Reject a separate table of static columns, whose rows would not be published.
+
+    Args:
+        publish: The options.
+        location: Location of static columns (``lake.static_columns``).
+
+    Raises:
+        ConfigurationError: Static columns are in a separate table.
+    """
+    if publish.kafka.enabled and publish.kafka.after_merge and location != "rows":
+        raise ConfigurationError(
+            "publish.kafka.mode: after_merge requires static columns in the rows of mirrors",
+            expected="lake.static_columns: rows",
+            found=location,
+            remedy="or publish.kafka.mode: changes",
+        )
+
+
+def _shape(kind: str, publish: PublishOptions) -> Shape:
+    """Return the shape of values that transforms process."""
+    if publish.envelope in ("document", "cloudevents"):
+        return "text"
+    if publish.envelope.startswith("datastax") and "avro" in (publish.key, publish.value):
+        return "avro"
+    if kind == "cassandra" and publish.envelope == "debezium":
+        return "cells"
+    return "documents" if kind == "mongodb" and not publish.unwrap.enabled else "rows"
+
+
+def _reject_cassandra_options(kind: str, publish: PublishOptions) -> None:
+    """Reject options of source cassandra."""
+    chosen = [
+        f"publish.{name}"
+        for name in ("exclude_columns", "event_index", "cassandra")
+        if getattr(publish, name) != getattr(PublishOptions(), name)
+    ]
+    if publish.envelope.startswith("datastax"):
+        chosen.append("publish.envelope")
+    if chosen:
+        raise ConfigurationError(
+            f"option {chosen[0]} is only supported for source cassandra",
+            found=f"source {kind}",
+            expected="its default",
+        )
+
+
+def _reject_mongodb_options(kind: str, publish: PublishOptions) -> None:
+    """Reject options of source mongodb, or of sources mongodb and vitess."""
+    shared = (
+        "skip_unchanged",
+        "transactions",
+        "transaction_topic",
+        "schema_changes",
+        "schema_changes_topic",
+    )
+    unwraps = () if kind == "scylla" else ("unwrap",)
+    names = ("mongodb", *unwraps, "outbox", *(() if kind == "vitess" else shared))
+    chosen = [
+        f"publish.{name}" for name in names if getattr(publish, name) != getattr(PublishOptions(), name)
+    ]
+    if publish.envelope == "document":
+        chosen.append("publish.envelope")
+    if chosen:
+        raise ConfigurationError(
+            f"option {chosen[0]} is not supported for source {kind}",
+            found=f"source {kind}",
+            expected="its default",
+        )
+
+
+def _validate_formats(publish: PublishOptions) -> None:
+    if publish.unwrap.enabled and publish.envelope in ("document", "cloudevents"):
+        raise ConfigurationError(
+            f"options publish.unwrap and publish.envelope: {publish.envelope} exclude each other",
+            remedy="remove one of them",
+        )
+    if publish.envelope == "cloudevents" and publish.value != "json":
+        raise ConfigurationError(
+            "CloudEvents are written in JSON only", expected="publish.value: json", found=publish.value
+        )
+    if publish.envelope.startswith("datastax") and {publish.key, publish.value} - {"json", "avro"}:
+        raise ConfigurationError(
+            f"envelope {publish.envelope} supports only JSON and Avro",
+            expected="json or avro as publish.key and publish.value",
+            found=f"{publish.key} and {publish.value}",
+        )
+    if publish.envelope == "cloudevents" and publish.cassandra.source == "documented":
+        raise ConfigurationError(
+            "CloudEvents require the source block of Debezium 3",
+            expected="publish.cassandra.source: current",
+            found="documented",
+        )
+    if publish.topic_naming and publish.topic_pattern:
+        raise ConfigurationError(
+            "options publish.topic_naming and publish.topic_pattern exclude each other",
+            remedy="remove one of them",
+        )
+
+
+def _validate_envelope_options(publish: PublishOptions) -> None:
+    """Reject options without effect in the envelope; a column masked by a converter must not leak."""
+    names = {
+        "datastax": (
+            "operations",
+            "source",
+            "decimals",
+            "varints",
+            "frozen",
+            "converters",
+            "before",
+            "order",
+        ),
+        "datastax-cells": ("key_in_value", "reread", "before"),
+    }
+    for name in names.get(publish.envelope, ("key_in_value", "reread")):
+        found = getattr(publish.cassandra, name)
+        if found != getattr(CassandraPublishOptions(), name):
+            raise ConfigurationError(
+                f"option publish.cassandra.{name} has no effect in envelope {publish.envelope}",
+                expected="its default, or another publish.envelope",
+                found=found if isinstance(found, str) else "",  # a converter's settings may hold a salt
+            )
+
+
+def _validate_merged_rows(kind: str, publish: PublishOptions) -> None:
+    """Reject options that rows of mirrors don't support, if these are published.
+
+    Args:
+        kind: Type of the source.
+        publish: The options.
+
+    Raises:
+        ConfigurationError: Names the first problem.
+    """
+    if not publish.kafka.enabled or not publish.kafka.after_merge:
+        return
+    for option, reason in _change_options(kind, publish):
+        raise ConfigurationError(
+            f"option {option} can't be combined with publish.kafka.mode: after_merge: {reason}",
+            expected=f"no {option}",
+            remedy="or publish.kafka.mode: changes",
+        )
+
+
+def _change_options(kind: str, publish: PublishOptions) -> Iterator[tuple[str, str]]:
+    """Yield enabled options that require individual changes, and the reason."""
+    options = publish.cassandra
+    if publish.envelope == "cloudevents" and kind != "mongodb":
+        yield "publish.envelope: cloudevents", "CloudEvents IDs identify changes, which a merge combines"
+    if publish.kafka.slices != 1:
+        yield "publish.kafka.slices", "merged rows are published by one producer"
+    if publish.transactions:
+        yield "publish.transactions", "a merge combines the changes of many transactions"
+    if publish.schema_changes:
+        yield "publish.schema_changes", "mirrors contain only rows"
+    if publish.outbox.enabled:
+        yield (
+            "publish.outbox",
+            "each document of an outbox is an event, even if it is deleted before a merge",
+        )
+    if publish.skip_unchanged:
+        yield (
+            "publish.skip_unchanged",
+            "unchanged rows have no events after a merge, and events have no before",
+        )
+    if options.before:
+        yield "publish.cassandra.before", "rows before the merge are not published"
+    if options.order != "log":
+        yield "publish.cassandra.order", "a merge produces one event per row"
+    if options.reread:
+        yield "publish.cassandra.reread", "rows are read from the mirror"
+    if publish.mongodb.resume_token_header:
+        yield "publish.mongodb.resume_token_header", "rows of a mirror have no position in the stream"
+    yield from _log_options(publish)
+    if publish.vitess.key_columns:
+        yield "publish.vitess.key_columns", "rows of a mirror are identified by their primary key"
+    if publish.envelope == "datastax" and publish.skipped_operations:
+        yield "publish.skipped_operations", "events of envelope datastax have no operation"
+    if publish.event_index:
+        yield "publish.event_index", "a merge combines the events of many changes"
+
+
+def _log_options(publish: PublishOptions) -> Iterator[tuple[str, str]]:
+    """Yield enabled options that require ScyllaDB's CDC log, and the reason."""
+    options = publish.scylla
+    if options.preimages:
+        yield "publish.scylla.preimages", "rows before the merge are not published"
+    if options.before != "none":
+        yield "publish.scylla.before", "rows before the merge are not published"
+    if options.after != "none":
+        yield "publish.scylla.after", "rows are complete without postimages"
+    if options.collection_changes:
+        yield "publish.scylla.collection_changes", "collections are complete"
+    if options.source_details:
+        yield "publish.scylla.source_details", "rows of a mirror have no position in the log"
+
+
+def _validate_slices(publish: PublishOptions) -> None:
+    """Reject options that require a single slice if there are several.
+
+    Raises:
+        ConfigurationError: Names the first problem.
+    """
+    if not publish.kafka.enabled or publish.kafka.slices == 1:
+        return
+    for option, reason in _single_slice_options(publish):
+        raise ConfigurationError(
+            f"option {option} requires a total order of events, which publish.kafka.slices doesn't keep: "
+            f"{reason}",
+            expected="publish.kafka.slices: 1",
+            found=str(publish.kafka.slices),
+            remedy=f"or remove {option}",
+        )
+
+
+def _single_slice_options(publish: PublishOptions) -> Iterator[tuple[str, str]]:
+    """Yield enabled options that require a single slice, and the reason."""
+    options = publish.cassandra
+    if publish.transactions:
+        yield "publish.transactions", "rows of a transaction would be in several slices"
+    if publish.schema_changes:
+        yield "publish.schema_changes", "schema changes are ordered among the rows of all slices"
+    if publish.outbox.enabled:
+        yield "publish.outbox", "documents of an aggregate would be in several slices"
+    if options.before:
+        yield "publish.cassandra.before", "rows are tracked across all batches"
+    if options.order == "write_time":
+        yield "publish.cassandra.order: write_time", "all events of a command are sorted together"
+    if publish.envelope == "datastax":
+        yield "publish.envelope: datastax", "rows are read again once per batch"
+    if publish.kafka.on_record_error == "dead_letters":
+        yield "publish.kafka.on_record_error: dead_letters", "dead letters are written by the driver"
+
+
+def _validate_pulsar_options(publish: PublishOptions) -> None:
+    """Reject options that Pulsar consumers don't support, or that have no effect.
+
+    Raises:
+        ConfigurationError: Names the first problem.
+    """
+    if not publish.pulsar.enabled:
+        return
+    for name, expected, reason in _pulsar_clashes(publish):
+        raise ConfigurationError(
+            f"option {name} can't be combined with publish.pulsar: {reason}",
+            expected=expected,
+            remedy="or publish to Kafka (publish.kafka)",
+        )
+
+
+def _pulsar_clashes(publish: PublishOptions) -> Iterator[tuple[str, str, str]]:
+    """Yield conflicting options, the expected value, and the reason."""
+    if publish.kafka.enabled:
+        yield "publish.kafka.connection", "one of the two", "a connector publishes to one target"
+    elif publish.kafka != KafkaOptions():
+        yield "publish.kafka", "its defaults", "they have no effect"
+    if publish.envelope != "datastax":
+        yield "publish.envelope", "datastax", "consumers of DataStax's topics expect this format"
+    if (publish.key, publish.value) != ("avro", "avro"):
+        yield "publish.key and publish.value", "avro", "topics have KeyValue schemas in Avro"
+    if not publish.cassandra.reread:
+        reason = "complete rows require the full history of changes, but merged batches are deleted"
+        yield "publish.cassandra.reread", "true", reason
+    if publish.cassandra.key_in_value:
+        yield "publish.cassandra.key_in_value", "false", "the key is part of the message"
+    if publish.registry.enabled:
+        yield "publish.registry", "none", "Pulsar has its own schema registry"
+    if publish.topic_pattern or publish.topic_naming:
+        name = "publish.topic_pattern" if publish.topic_pattern else "publish.topic_naming"
+        yield name, "publish.pulsar.topic_prefix", "topics are named <prefix><keyspace>.<table>"
+    if publish.topics != TopicsOptions():
+        yield (
+            "publish.topics",
+            "its default",
+            "they apply to Kafka; Pulsar uses namespace policies",
+        )
+    if publish.heartbeat_interval_seconds:
+        yield "publish.heartbeat_interval_seconds", "0", "consumers don't expect heartbeats"

@@ -1,0 +1,186 @@
+"""Rules for the properties of Debezium's connector for Cassandra (3.6, and its documentation before 3.0)."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Final
+
+from airflow_cdc_provider.exceptions import ConfigurationError
+from airflow_cdc_provider.migration.debezium.all_connectors import (
+    COMMON,
+    CONNECTION,
+    PROCESS,
+    STATE,
+    custom_converters,
+    exclude_databases,
+    exclude_tables,
+    include_databases,
+    include_tables,
+)
+from airflow_cdc_provider.migration.debezium.kafka_clients import client_rules
+from airflow_cdc_provider.migration.debezium.transforms import import_each, import_transform, reject_misplaced
+from airflow_cdc_provider.migration.rules import (
+    Draft,
+    Rule,
+    choice,
+    custom_rule,
+    flag,
+    handled_elsewhere,
+    ignored,
+    invalid,
+    name_option,
+    option,
+    split_list,
+    unsupported,
+)
+from airflow_cdc_provider.yaml_file import read_yaml
+
+_CASSANDRA_PACKAGE: Final = "io.debezium.connector.cassandra"
+
+_CONSISTENCIES: Final = (
+    "any",
+    "one",
+    "two",
+    "three",
+    "quorum",
+    "all",
+    "local_quorum",
+    "each_quorum",
+    "serial",
+    "local_serial",
+    "local_one",
+    "node_local",
+)
+
+
+def _custom_converters(draft: Draft, name: str, value: str) -> None:
+    if converters := custom_converters(draft, value):
+        draft.set("publish.cassandra.converters", converters)
+
+
+def _transforms(draft: Draft, name: str, value: str) -> None:
+    """Import the EnvelopeTransformation of Debezium's Cassandra connector, and Kafka Connect's transforms."""
+
+    def take(transform: str) -> None:
+        kind = draft.properties.get(f"transforms.{transform}.type", "").strip()
+        own = f"{_CASSANDRA_PACKAGE}.transforms.EnvelopeTransformation"
+        if kind == own:
+            reject_misplaced(draft, name, transform)
+            draft.set("publish.cassandra.operations", "common")
+        else:
+            import_transform(draft, name, transform, (own,))
+
+    import_each(draft, name, value, take)
+
+
+def _cassandra_yaml(draft: Draft, name: str, value: str) -> None:
+    """Import options from the node's cassandra.yaml, if the file exists on this machine."""
+    file = Path(value)
+    if not file.is_file():
+        draft.notes.append(f"property {name} is ignored: {value} does not exist on this machine")
+        return
+    node = read_yaml(file)
+    if not isinstance(node, dict):
+        raise invalid(name, "a cassandra.yaml", value)
+    if node.get("cdc_enabled") is not True:
+        raise ConfigurationError(
+            f"{value} doesn't enable CDC", expected="cdc_enabled: true", found=str(node.get("cdc_enabled"))
+        )
+    if node.get("cdc_raw_directory") and draft.get("source.cdc_raw") is None:
+        draft.set("source.cdc_raw", str(node["cdc_raw_directory"]))
+    if node.get("cluster_name") and "cassandra.cluster.name" not in draft.properties:
+        draft.set("source.cluster", str(node["cluster_name"]))
+
+
+def _excluded(draft: Draft, name: str, value: str) -> None:
+    columns = split_list(value)
+    for column in columns:
+        if len(column.split(".")) < 3:
+            raise invalid(name, "keyspace.table.column each", column)
+    draft.set("publish.exclude_columns", columns)
+
+
+def _consistency(draft: Draft, name: str, value: str) -> None:
+    if value.lower() not in _CONSISTENCIES:
+        raise invalid(name, f"one of {', '.join(_CONSISTENCIES).upper()}", value)
+    draft.set("source.consistency", value.upper())
+
+
+CASSANDRA: Final[dict[str, Rule]] = {
+    **COMMON,
+    "connector.name": name_option("name"),
+    "kafka.topic.prefix": name_option("publish.topic_prefix"),
+    "converters": custom_rule(
+        "`publish.cassandra.converters`, with `<name>.type`, a Python function (Java classes are not "
+        "supported), `<name>.columns` and all other `<name>.*`",
+        _custom_converters,
+    ),
+    **client_rules("publish.kafka.producer", "kafka.producer."),
+    **client_rules("publish.kafka.consumer", "kafka.consumer."),
+    "transforms": custom_rule(
+        "`publish.cassandra.operations: common` for EnvelopeTransformation; those of Kafka Connect are "
+        "`publish.transforms`",
+        _transforms,
+    ),
+    "transforms.*": handled_elsewhere("with `transforms`"),
+    "snapshot.mode": choice(
+        "snapshot.mode", {"initial": "initial", "always": "initial", "never": "never", "no_data": "never"}
+    ),
+    "snapshot.consistency": custom_rule("`source.consistency`, every level of CQL", _consistency),
+    "snapshot.scan.interval.ms": ignored("each run detects new tables"),
+    "snapshot.fetch.size": PROCESS,
+    "snapshot.max.threads": ignored("Spark divides the work"),
+    "http.port": ignored("CdcHealthOperator reports the health of reader and source"),
+    "cassandra.config": custom_rule(
+        "`source.cdc_raw` and `source.cluster`, if the file exists on this machine and enables CDC",
+        _cassandra_yaml,
+    ),
+    "cassandra.node.id": option("source.node"),
+    "cassandra.hosts": CONNECTION,
+    "cassandra.port": CONNECTION,
+    "cassandra.username": CONNECTION,
+    "cassandra.password": CONNECTION,
+    "cassandra.ssl.enabled": CONNECTION,
+    "cassandra.ssl.config.path": ignored(
+        "set tls_config_file in the extra of the Airflow connection to the same file"
+    ),
+    "cassandra.driver.config.file": option("source.driver_config_file"),
+    "cassandra.driver.*": CONNECTION,
+    "cassandra.cluster.name": option("source.cluster"),
+    "cdc.dir.poll.interval.ms": ignored("use the sensor's poke interval or the DAG's schedule"),
+    "schema.refresh.interval.ms": ignored("the log records schema changes"),
+    "commit.log.relocation.dir": ignored("it is CommitLogTransferOperator's landing folder"),
+    "commit.log.relocation.dir.poll.interval.ms": ignored("the DAG's schedule determines when to transfer"),
+    "commit.log.post.processing.enabled": ignored("it is after_commit of CommitLogTransferOperator"),
+    "commit.log.transfer.class": ignored("it is transfer_class of CommitLogTransferOperator"),
+    "commit.log.transfer.*": ignored("it configures a Java class"),
+    "commit.log.error.reprocessing.enabled": ignored("it is retry_errors of CommitLogTransferOperator"),
+    "commit.log.real.time.processing.enabled": ignored("open segments are always read up to their idx"),
+    "commit.log.marked.complete.poll.interval": PROCESS,
+    "commit.log.marked.complete.poll.interval.ms": PROCESS,
+    "commit.log.processor.shutdown.timeout.seconds": PROCESS,
+    "poll.dispatch.interval.ms": PROCESS,
+    "latest.commit.log.only": flag("source.advanced.latest_segment_only"),
+    "offset.backing.store.dir": STATE,
+    "max.offset.flush.size": STATE,
+    "num.of.change.event.queues": PROCESS,
+    "event.order.guarantee.mode": choice(
+        "publish.cassandra.order", {"commitlog_file": "log", "partition_values": "write_time"}
+    ),
+    "decimal.handling.mode": choice(
+        "publish.cassandra.decimals", {"double": "double", "precise": "precise", "string": "string"}
+    ),
+    "varint.handling.mode": choice(
+        "publish.cassandra.varints", {"long": "long", "precise": "precise", "string": "string"}
+    ),
+    "field.exclude.list": custom_rule("`publish.exclude_columns`", _excluded),
+    "sourceinfo.struct.maker": unsupported(
+        "Use `publish.cassandra.source` to select the source block",
+        f"{_CASSANDRA_PACKAGE}.CassandraSourceInfoStructMaker",
+    ),
+    "tracing.enabled": unsupported("Tracing spans are not implemented", "false"),
+    "table.include.list": custom_rule("`tables`", include_tables),
+    "table.exclude.list": custom_rule("`exclude_tables`", exclude_tables),
+    "keyspace.include.list": custom_rule("`tables`", include_databases),
+    "keyspace.exclude.list": custom_rule("`exclude_tables`", exclude_databases),
+}

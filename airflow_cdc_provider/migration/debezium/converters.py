@@ -1,0 +1,198 @@
+"""Rules for converters of Kafka Connect, Confluent and Debezium.
+
+Settings of a converter have the prefix ``key.converter.`` or ``value.converter.``. Where this package has one
+option for both, keys and values must have the same setting.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Final
+from urllib.parse import urlsplit
+
+from airflow_cdc_provider.migration.rules import (
+    Draft,
+    Rule,
+    boolean,
+    custom_rule,
+    handled_elsewhere,
+    ignored,
+    invalid,
+    split_list,
+    unsupported,
+    unsupported_error,
+)
+
+KINDS: Final[Mapping[str, str]] = {
+    "org.apache.kafka.connect.json.JsonConverter": "json",
+    "io.confluent.connect.avro.AvroConverter": "avro",
+    "io.confluent.connect.protobuf.ProtobufConverter": "protobuf",
+    "io.confluent.connect.json.JsonSchemaConverter": "json_schema",
+    "org.apache.kafka.connect.storage.StringConverter": "string",
+    "org.apache.kafka.connect.converters.ByteArrayConverter": "bytes",
+    "io.debezium.converters.BinaryDataConverter": "bytes",
+    "io.debezium.converters.ByteArrayConverter": "bytes",
+    "io.debezium.converters.ByteBufferConverter": "bytes",
+}
+"""Names of converters by class."""
+_CLOUD_EVENTS_CONVERTER: Final = "io.debezium.converters.CloudEventsConverter"
+_STRATEGIES: Final[Mapping[str, str]] = {
+    f"io.confluent.kafka.serializers.subject.{name}Strategy": word
+    for name, word in (("TopicName", "topic"), ("RecordName", "record"), ("TopicRecordName", "topic_record"))
+}
+REGISTERED: Final = ("avro", "protobuf", "json_schema")
+"""Converters that store schemas in a registry."""
+
+
+def import_converter(draft: Draft, name: str, value: str) -> None:
+    """Import the converter of keys or values."""
+    side = name.partition(".")[0]
+    if side == "value" and draft.type in ("mongodb", "vitess") and value == _CLOUD_EVENTS_CONVERTER:
+        draft.set("publish.envelope", "cloudevents")
+        if f"{name}.json.schemas.enable" not in draft.properties:
+            draft.notes.append(
+                f"property {name}.json.schemas.enable isn't set: CloudEvents data are written without "
+                "schemas, while Debezium's default includes them; set it to true to include schemas"
+            )
+        return
+    kind = KINDS.get(value)
+    if kind is None:
+        supported = ", ".join(known.rpartition(".")[2] for known in KINDS)
+        raise unsupported_error(name, value, f"Supported are {supported}")
+    draft.set(f"publish.{side}", kind)
+    if kind == "protobuf":
+        _import_nullables(draft, name)
+
+
+def _import_nullables(draft: Draft, converter: str) -> None:
+    """Import how Protobuf declares nullable fields, including the converter's default."""
+    word = "plain"
+    for setting, meaning in (("wrapper", "wrapper"), ("optional", "optional")):
+        name = f"{converter}.{setting}.for.nullables"
+        if boolean(name, draft.properties.get(name, "false").strip()):
+            word = meaning
+    earlier = draft.get("publish.protobuf_nullables")
+    if earlier not in (None, word):
+        raise unsupported_error(
+            f"{converter}.{word}.for.nullables", "", "Keys and values must have the same setting"
+        )
+    draft.set("publish.protobuf_nullables", word)
+    if word == "plain" and earlier is None:
+        draft.notes.append(
+            f"property {converter}.optional.for.nullables isn't set: Protobuf readers can't distinguish null "
+            "from 0 or an empty string, as with Confluent's converter; see publish.protobuf_nullables"
+        )
+
+
+def import_schemas(draft: Draft, name: str, value: str) -> None:
+    """Import whether JSON includes schemas."""
+    other = "value" if name.startswith("key") else "key"
+    rest = draft.properties.get(f"{other}.converter.schemas.enable", value).strip()
+    if boolean(name, value) != boolean(f"{other}.converter.schemas.enable", rest):
+        raise unsupported_error(name, value, "Keys and values must have the same setting")
+    draft.set("publish.schemas", boolean(name, value))
+
+
+def _is_registered(draft: Draft, name: str) -> bool:
+    """Return whether the converter of a setting uses a schema registry."""
+    side = name.partition(".")[0]
+    return KINDS.get(draft.properties.get(f"{side}.converter", "").strip(), "") in REGISTERED
+
+
+def _shared(path: str, read: Callable[[str, str], object], text: str = "") -> Rule:
+    """Import a setting that is one option for keys and values."""
+
+    def apply(draft: Draft, name: str, value: str) -> None:
+        if not _is_registered(draft, name):
+            draft.notes.append(f"property {name} is ignored: its converter uses no registry")
+            return
+        parsed = read(name, value)
+        if draft.get(path) not in (None, parsed):
+            raise unsupported_error(name, value, "Keys and values share one registry")
+        draft.set(path, parsed)
+
+    return custom_rule(f"`{path}`{text}", apply)
+
+
+def registry_address(name: str, value: str) -> str:
+    """Return the address of a registry.
+
+    Raises:
+        ConfigurationError: There are several addresses, or it contains credentials, which are not shown.
+    """
+    addresses = split_list(value)
+    if len(addresses) != 1:
+        raise invalid(name, "one address", value)
+    parts = urlsplit(addresses[0])
+    if parts.username or parts.password:
+        raise unsupported_error(
+            name, "", "Credentials belong in the Airflow connection of registry.connection"
+        )
+    return addresses[0]
+
+
+def _subjects(draft: Draft, name: str, value: str) -> None:
+    side = name.partition(".")[0]
+    other = "value" if side == "key" else "key"
+    if name.endswith(f".{other}.subject.name.strategy"):
+        draft.notes.append(f"property {name} is ignored: its converter writes no {other}s")
+        return
+    if not _is_registered(draft, name):
+        draft.notes.append(f"property {name} is ignored: its converter uses no registry")
+        return
+    if value not in _STRATEGIES:
+        raise unsupported_error(name, value, f"Supported are {', '.join(_STRATEGIES)}")
+    draft.set(f"publish.registry.{side}_subjects", _STRATEGIES[value])
+
+
+_REGISTRY: Final = ignored("it belongs in the Airflow connection of publish.registry.connection")
+_NAME_ADJUSTMENT: Final = ignored("use publish.schema_names and publish.field_names")
+_CACHE: Final = ignored("each process requests a schema once")
+_PER_SIDE: Final[dict[str, Rule]] = {
+    "": custom_rule(
+        "`publish.key` or `publish.value`: JsonConverter, AvroConverter, ProtobufConverter, "
+        "JsonSchemaConverter, StringConverter, ByteArrayConverter, and Debezium's converters of bytes",
+        import_converter,
+    ),
+    ".schemas.enable": custom_rule("`publish.schemas`", import_schemas),
+    ".decimal.format": unsupported(
+        "Decimals are written in base64, or according to the publish options of the source", "base64"
+    ),
+    ".schemas.cache.size": _CACHE,
+    ".schemas.cache.config": _CACHE,
+    ".max.schemas.per.subject": _CACHE,
+    ".schema.registry.url": _shared("publish.registry.url", registry_address),
+    ".schema.registry.*": _REGISTRY,
+    ".basic.auth.*": _REGISTRY,
+    ".bearer.auth.*": _REGISTRY,
+    ".auto.register.schemas": _shared("publish.registry.auto_register", boolean),
+    ".normalize.schemas": _shared("publish.registry.normalize", boolean),
+    ".use.latest.version": unsupported("Events are written with their own schema", "false"),
+    ".latest.compatibility.strict": ignored("it requires use.latest.version"),
+    ".subject.name.strategy": custom_rule("`publish.registry.key_subjects`, `value_subjects`", _subjects),
+    ".key.subject.name.strategy": custom_rule(
+        "`publish.registry.key_subjects`, for a converter of keys", _subjects
+    ),
+    ".value.subject.name.strategy": custom_rule(
+        "`publish.registry.value_subjects`, for a converter of values", _subjects
+    ),
+    ".enhanced.avro.schema.support": ignored("names keep their namespaces, and events have no enumerations"),
+    ".connect.meta.data": unsupported("Avro schemas always contain Connect metadata", "true"),
+    ".enhanced.protobuf.schema.support": ignored("it applies to reading Protobuf"),
+    ".scrub.invalid.names": _NAME_ADJUSTMENT,
+    ".json.schema.spec.version": ignored("schemas are the same in drafts 4 to 7"),
+    ".use.optional.for.nonrequired": ignored("it applies to reading JSON Schema"),
+    ".object.additional.properties": unsupported("Schemas allow additional properties", "true"),
+    ".optional.for.nullables": handled_elsewhere("`publish.protobuf_nullables`: optional"),
+    ".wrapper.for.nullables": handled_elsewhere("`publish.protobuf_nullables`: wrapper"),
+    ".*": unsupported("This converter setting is unknown"),
+}
+
+VALUES_OR_CLOUD_EVENTS: Final = custom_rule(
+    f"{_PER_SIDE[''].text}; `publish.envelope: cloudevents` for CloudEventsConverter", import_converter
+)
+"""Rule of ``value.converter`` for sources with CloudEvents."""
+CONVERTERS: Final[dict[str, Rule]] = {
+    f"{side}.converter{setting}": rule for side in ("key", "value") for setting, rule in _PER_SIDE.items()
+}
+"""Rules of all converter settings."""

@@ -1,0 +1,89 @@
+"""Rules for pass-through settings of Kafka clients, such as ``producer.*`` to ``publish.kafka.producer``.
+
+Settings with the same name in Java's clients and librdkafka are passed through; the few that differ are
+translated. Broker addresses and credentials belong in the Airflow connection; they are noted without their
+value.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Final
+
+from airflow_cdc_provider.kafka.settings import belongs_to_connection
+from airflow_cdc_provider.migration.rules import Draft, Rule, custom_rule, ignored, invalid
+
+_JAVA_ALONE: Final = (
+    "key.serializer",
+    "value.serializer",
+    "key.deserializer",
+    "value.deserializer",
+    "max.block.ms",
+    "receive.buffer.bytes",
+    "send.buffer.bytes",
+    "interceptor.classes",
+    "metric.reporters",
+    "partitioner.class",
+    "auto.offset.reset",
+    "enable.auto.commit",
+    "max.poll.records",
+)
+"""Settings without a counterpart in librdkafka, or set by this package."""
+_OURS: Final = ("enable.idempotence", "transactional.id", "isolation.level", "group.id", "client.id")
+_RENAMED: Final = {
+    "max.request.size": "message.max.bytes",
+    "metadata.max.age.ms": "topic.metadata.refresh.interval.ms",
+}
+
+OF_CONNECTION: Final = ignored("it belongs in the extra of the Kafka connection, publish.kafka.connection")
+
+
+def client_rules(
+    path: str, prefix: str, *, connection: str = "publish.kafka.connection", known: Sequence[str] = ()
+) -> dict[str, Rule]:
+    """Return the rules of one client's pass-through settings.
+
+    Args:
+        path: Option that receives the settings.
+        prefix: Prefix of the properties; Kafka Connect's ``override.`` may follow.
+        connection: Option with the client's Airflow connection.
+        known: Additional settings to pass through that other clients ignore.
+
+    Returns:
+        Rules by property.
+    """
+    of_connection = ("bootstrap.servers", "security.*", "sasl.*", "ssl.*")
+    reason = ignored(f"it belongs in the extra of the Kafka connection, {connection}")
+    return {
+        **{f"{prefix}{name}": reason for name in of_connection},
+        f"{prefix}*": _passed_through(path, prefix, known),
+    }
+
+
+def _passed_through(path: str, prefix: str, known: Sequence[str]) -> Rule:
+    def apply(draft: Draft, name: str, value: str) -> None:
+        short = name.removeprefix(prefix).removeprefix("override.")
+        if belongs_to_connection(short):
+            draft.notes.append(f"property {name} is ignored: it belongs in the extra of the Kafka connection")
+        elif short not in known and short in (*_JAVA_ALONE, *_OURS):
+            draft.notes.append(
+                f"property {name} is ignored: librdkafka has no such setting, or delivery determines it"
+            )
+        else:
+            own = _translated(name, short, value.strip())
+            before = draft.get(path)
+            draft.set(path, {**before, **own} if isinstance(before, dict) else own)
+
+    return custom_rule(
+        f"`{path}`, passed through; addresses and credentials belong in the Kafka connection, settings that "
+        "only Java clients have are ignored",
+        apply,
+    )
+
+
+def _translated(name: str, short: str, value: str) -> dict[str, str | int]:
+    if short == "buffer.memory":
+        if not value.isdigit():
+            raise invalid(name, "a number of bytes", value)
+        return {"queue.buffering.max.kbytes": max(1, int(value) // 1024)}
+    return {_RENAMED.get(short, short): value}

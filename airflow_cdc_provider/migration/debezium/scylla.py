@@ -1,0 +1,211 @@
+"""Rules for the properties of ScyllaDB's source connector (2.0), which is built on Debezium."""
+
+from __future__ import annotations
+
+import re
+from typing import Final
+
+from airflow_cdc_provider.connector.publish.scylla import KEY_PLACEMENTS
+from airflow_cdc_provider.exceptions import ConfigurationError
+from airflow_cdc_provider.migration.debezium.all_connectors import COMMON, CONNECTION, PROCESS
+from airflow_cdc_provider.migration.debezium.mongodb_transforms import UNWRAP
+from airflow_cdc_provider.migration.debezium.transforms import import_each, import_transform, reject_misplaced
+from airflow_cdc_provider.migration.rules import (
+    Draft,
+    Rule,
+    choice,
+    custom_rule,
+    find_rule,
+    flag,
+    handled_elsewhere,
+    ignored,
+    invalid,
+    name_option,
+    number,
+    option,
+    seconds,
+    split_list,
+    unsupported_error,
+)
+
+_PACKAGE: Final = "com.scylladb.cdc.debezium.connector.transforms"
+_ROWS: Final = (f"{_PACKAGE}.ScyllaExtractNewRecordState", f"{_PACKAGE}.ScyllaExtractNewState")
+_ROWS_OF_CELLS: Final = "io.debezium.transforms.ExtractNewRecordState"
+_FLAT_COLUMNS: Final = f"{_PACKAGE}.ScyllaFlattenColumns"
+
+_LEVELS: Final = (
+    "any",
+    "one",
+    "two",
+    "three",
+    "quorum",
+    "all",
+    "local_quorum",
+    "each_quorum",
+    "serial",
+    "local_serial",
+    "local_one",
+)
+_IMAGES: Final = {"none": "none", "full": "full", "only-updated": "only-updated"}
+_EXTRA: Final = "it belongs in the extra of the Airflow connection"
+_POOL: Final = ignored(
+    "the driver pools connections per node; source.advanced.requests_in_flight limits requests"
+)
+
+
+def finish_scylla(draft: Draft) -> None:
+    """Check required properties, and ignore those without effect in the event format.
+
+    Raises:
+        ConfigurationError: Tables or nodes are missing, or only one of user and password is set.
+    """
+    properties = draft.properties
+    for name in ("scylla.cluster.ip.addresses", "scylla.table.names"):
+        if not properties.get(name, "").strip():
+            raise ConfigurationError(f"property {name} is missing")
+    if bool(properties.get("scylla.user")) != bool(properties.get("scylla.password")):
+        raise ConfigurationError(
+            "properties scylla.user and scylla.password require each other", expected="both or neither"
+        )
+    chosen = draft.get("publish.scylla")
+    if not isinstance(chosen, dict):
+        return
+    other = {
+        "legacy": ("before", "after", "key_placement", "payload_key_name"),
+        "advanced": ("preimages", "flatten_columns"),
+    }
+    event_format = str(chosen.get("format", "legacy"))
+    for name in other[event_format]:
+        if chosen.pop(name, None):
+            draft.notes.append(f"publish.scylla.{name} is ignored: it has no effect in format {event_format}")
+
+
+def _addresses(draft: Draft, name: str, value: str) -> None:
+    for address in split_list(value):
+        host, _, port = address.rpartition(":")
+        if not host or not port.isdigit():
+            raise invalid(name, "host:port, ...", value)
+    CONNECTION.apply(draft, name, value)
+
+
+def _tables(draft: Draft, name: str, value: str) -> None:
+    """Select tables by name."""
+    for table in split_list(value):
+        if not re.fullmatch(r"[^.\s]+\.[^.\s]+", table):
+            raise invalid(name, "keyspace.table, ...", value)
+        draft.include.append(re.escape(table))
+
+
+def _old_prefix(draft: Draft, name: str, value: str) -> None:
+    if "topic.prefix" not in draft.properties:
+        name_option("publish.topic_prefix").apply(draft, name, value)
+
+
+def _consistency(draft: Draft, name: str, value: str) -> None:
+    if value.lower() not in _LEVELS:
+        raise invalid(name, f"one of {', '.join(_LEVELS).upper()}", value)
+    draft.set("source.consistency", value.upper())
+
+
+def _attempts(draft: Draft, name: str, value: str) -> None:
+    """Import the number of attempts, which includes the first."""
+    if value == "-1":
+        raise unsupported_error(name, value, "Unlimited retries are not supported; Airflow retries the task")
+    if not re.fullmatch(r"[1-9]\d*", value):
+        raise invalid(name, "a positive integer", value)
+    draft.set("source.advanced.retries", int(value) - 1)
+
+
+def _jitter(draft: Draft, name: str, value: str) -> None:
+    if not value.isdigit() or not 1 <= int(value) <= 100:
+        raise invalid(name, "1 to 100", value)
+    draft.set("source.advanced.retry_jitter_percent", int(value))
+
+
+def _placement(draft: Draft, name: str, value: str) -> None:
+    placements = [placement.lower() for placement in split_list(value)]
+    if not placements or not set(placements) <= set(KEY_PLACEMENTS):
+        raise invalid(name, f"at least one of {', '.join(KEY_PLACEMENTS)}", value)
+    draft.set("publish.scylla.key_placement", placements)
+
+
+def _transforms(draft: Draft, name: str, value: str) -> None:
+    """Import the connector's own transforms, and Debezium's ExtractNewRecordState."""
+
+    def take(transform: str) -> None:
+        prefix = f"{name}.{transform}."
+        kind = draft.properties.get(f"{prefix}type", "").strip()
+        if kind in (*_ROWS, _FLAT_COLUMNS, _ROWS_OF_CELLS):
+            reject_misplaced(draft, name, transform)
+        if kind == _FLAT_COLUMNS:
+            draft.set("publish.scylla.flatten_columns", True)
+        elif kind in (*_ROWS, _ROWS_OF_CELLS):
+            draft.set("publish.unwrap.enabled", True)
+            if kind == _ROWS_OF_CELLS and draft.properties.get("cdc.output.format", "legacy") == "legacy":
+                draft.set("publish.scylla.keep_cell_structs", True)
+            _row_settings(draft, prefix)
+        else:
+            import_transform(draft, name, transform, (*_ROWS, _FLAT_COLUMNS, _ROWS_OF_CELLS))
+
+    import_each(draft, name, value, take)
+
+
+def _row_settings(draft: Draft, prefix: str) -> None:
+    """Import the settings of an unwrapping transform."""
+    for name, value in draft.properties.items():
+        setting = name.removeprefix(prefix)
+        if name.startswith(prefix) and setting not in ("type", "cdc.output.format"):
+            rule = find_rule(setting, UNWRAP)
+            rule.apply(draft, name, value.strip())
+
+
+SCYLLA: Final[dict[str, Rule]] = {
+    **COMMON,
+    "tasks.max": ignored("Spark distributes groups of streams over the tasks of a job"),
+    "scylla.name": custom_rule("`publish.topic_prefix`, if topic.prefix isn't set", _old_prefix),
+    "scylla.cluster.ip.addresses": custom_rule(
+        "ignored: nodes belong in the Airflow connection of source.conn_id", _addresses
+    ),
+    "scylla.table.names": custom_rule("`tables`", _tables),
+    "scylla.user": CONNECTION,
+    "scylla.password": CONNECTION,
+    "scylla.consistency.level": custom_rule("`source.consistency`, every level of CQL", _consistency),
+    "scylla.local.dc": ignored(f"{_EXTRA}, unchanged or as local_datacenter"),
+    "scylla.ssl.*": ignored(f"{_EXTRA}, unchanged"),
+    "scylla.query.time.window.size": number("source.query_window_seconds", per=1000),
+    "scylla.confidence.window.size": number("source.confidence_window_seconds", per=1000),
+    "scylla.minimal.wait.for.window.time": number("source.minimal_wait_seconds", per=1000),
+    "scylla.initial.lookback.ms": number("source.lookback_seconds", per=1000),
+    "scylla.query.options.fetch.size": number("source.fetch_size"),
+    "worker.retry.backoff.base": number("source.advanced.retry_backoff_seconds", per=1000),
+    "worker.maximum.backoff": number("source.advanced.retry_max_backoff_seconds", per=1000),
+    "worker.jitter.percentage": custom_rule("`source.advanced.retry_jitter_percent`", _jitter),
+    "worker.max.retries": custom_rule(
+        "`source.advanced.retries`, minus one: the property counts attempts. -1 is not supported", _attempts
+    ),
+    "worker.shared.session.enabled": ignored("a Spark process always has one session"),
+    "worker.pooling.*": _POOL,
+    "cdc.output.format": choice("publish.scylla.format", {"legacy": "legacy", "advanced": "advanced"}),
+    "cdc.include.before": choice("publish.scylla.before", _IMAGES),
+    "cdc.include.after": choice("publish.scylla.after", _IMAGES),
+    "cdc.include.primary-key.placement": custom_rule("`publish.scylla.key_placement`", _placement),
+    "cdc.include.primary-key.payload-key-name": option("publish.scylla.payload_key_name"),
+    "experimental.preimages.enabled": flag("publish.scylla.preimages"),
+    "cdc.incomplete.task.timeout.ms": ignored(
+        "a change is read when it is complete with its images, see source.confidence_window_seconds; an "
+        "incomplete change fails the capture and is never dropped"
+    ),
+    "heartbeat.interval.ms": custom_rule(
+        "`publish.heartbeat_interval_seconds`; the positions of idle streams are committed with or without "
+        "heartbeats",
+        seconds("publish.heartbeat_interval_seconds").apply,
+    ),
+    "transforms": custom_rule(
+        "`publish.unwrap` for ScyllaExtractNewRecordState and Debezium's ExtractNewRecordState, "
+        "`publish.scylla.flatten_columns` for ScyllaFlattenColumns; `publish.transforms` for "
+        "transforms of Kafka Connect",
+        _transforms,
+    ),
+    "transforms.*": handled_elsewhere("with `transforms`"),
+    "max.batch.size": PROCESS,
+}

@@ -1,0 +1,1 @@
+"""Conversion of offsets that other connectors have stored: a module per source."""

@@ -1,0 +1,112 @@
+"""Conversion of offsets stored by other connectors, for ``airflow cdc offsets import`` and ``export``.
+
+These are Debezium's connectors, and ScyllaDB's, which is built on Debezium.
+"""
+
+from __future__ import annotations
+
+import importlib
+from collections.abc import Callable, Mapping
+from contextlib import AbstractContextManager
+from dataclasses import dataclass
+from typing import Any, Final
+
+from airflow_cdc_provider.connector import Connector
+from airflow_cdc_provider.exceptions import ConfigurationError
+
+OpenSource = Callable[[], AbstractContextManager[Any]]
+"""Connects to the source: returns a context manager of its client or session."""
+
+_CONVERSIONS: Final = {
+    "cassandra": ("airflow_cdc_provider.migration.offsets.cassandra", "CassandraOffsets"),
+    "mongodb": ("airflow_cdc_provider.migration.offsets.mongodb", "MongodbOffsets"),
+    "scylla": ("airflow_cdc_provider.migration.offsets.scylla", "ScyllaOffsets"),
+    "vitess": ("airflow_cdc_provider.migration.offsets.vitess", "VitessOffsets"),
+}
+
+
+@dataclass(frozen=True)
+class OffsetFile:
+    """A file with stored offsets.
+
+    Args:
+        content: Content of the file.
+        allow_invalidation: MongoDB: whether offsets per shard may be discarded in favor of the oldest's time.
+        host_id: Cassandra: host ID of the node that the file belongs to.
+    """
+
+    content: bytes
+    allow_invalidation: bool = False
+    host_id: str = ""
+
+
+@dataclass(frozen=True)
+class ImportedOffset:
+    """An offset converted from another connector's.
+
+    Args:
+        offset: Offset of the connector; None: capture starts over.
+        remarks: Notes for the user, one sentence each.
+    """
+
+    offset: dict[str, Any] | None
+    remarks: tuple[str, ...] = ()
+
+
+class ConnectOffsets:
+    """Conversion of a connector's offsets; the base class is for sources without any.
+
+    Args:
+        connector: The connector declaration.
+        open_source: Connects to its source; called only if a conversion needs the source's topology.
+    """
+
+    def __init__(self, connector: Connector, open_source: OpenSource) -> None:
+        self.connector = connector
+        self.open_source = open_source
+
+    @staticmethod
+    def recognizes(content: bytes) -> bool:
+        """Return whether a file was written by the other connector rather than by this package."""
+        return False
+
+    def imported(self, file: OffsetFile) -> ImportedOffset:
+        """Convert a recognized file.
+
+        Raises:
+            ConfigurationError: The file has no offset of this connector, or one that capture can't resume
+                from.
+        """
+        raise NotImplementedError
+
+    def exported(self, offset: Mapping[str, Any]) -> str:
+        """Convert an offset to the body of Kafka Connect's ``PATCH /connectors/NAME/offsets``.
+
+        Raises:
+            ConfigurationError: The source doesn't support it, or there is no position yet.
+        """
+        raise self._not_exportable()
+
+    def moved_to_generation(self, content: bytes) -> str:
+        """Convert offsets of tasks to the generation in the declaration; snapshots in progress are kept.
+
+        Raises:
+            ConfigurationError: The source has no such offsets, or they don't match the declaration's options.
+        """
+        raise self._not_exportable()
+
+    def _not_exportable(self) -> ConfigurationError:
+        return ConfigurationError(
+            "offsets can be exported only for Vitess and ScyllaDB",
+            expected="a connector of type vitess; or scylla, without --moved-from",
+            found=self.connector.type,
+        )
+
+
+def connect_offsets(connector: Connector, open_source: OpenSource) -> ConnectOffsets:
+    """Return the conversion for a connector's source."""
+    if connector.type not in _CONVERSIONS:
+        return ConnectOffsets(connector, open_source)
+    module, name = _CONVERSIONS[connector.type]
+    conversion: type[ConnectOffsets] = getattr(importlib.import_module(module), name)
+    return conversion(connector, open_source)
