@@ -134,6 +134,7 @@ def by_sidecars(cluster: Cluster) -> None:
         assert cluster.is_free(host_id)
 
 
+@pytest.mark.recorded
 @pytest.mark.covers("CAS-DEPLOY-01")
 @pytest.mark.parametrize("bring", [by_workers, by_mount, by_sidecars], ids=lambda way: way.__name__)
 def test_each_topology_brings_all_nodes_segments_and_each_event_names_its_node(

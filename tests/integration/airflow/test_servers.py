@@ -5,6 +5,7 @@ from __future__ import annotations
 import tests.unit.airflow_home  # noqa: F401  # isort: skip  # before Airflow
 
 import json
+import time
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
@@ -79,8 +80,18 @@ def test_news_sensor_ends_when_a_selected_collection_changed(
     deployment["others"].insert_one({"not": "selected"})
     value = wait(news, captured, lambda: deployment["orders"].insert_one({"new": True}) and None)
     assert (value["news"], value["table"]) == (True, "news.orders")
-    assert value["lag_seconds"] < 60
-    assert value["window_seconds"] >= 0
+    assert 0 <= value["lag_seconds"] < 60
+
+
+def test_news_have_the_age_of_the_oldest_change_and_the_time_that_the_oplog_holds(
+    deployment: Any, captured: TaskContext
+) -> None:
+    deployment["orders"].insert_one({"new": 1})
+    time.sleep(2.1)
+    deployment["orders"].insert_one({"new": 2})
+    value = news(deferrable=False, poke_interval=0.2, timeout=10).execute(captured)
+    assert 2 <= value["lag_seconds"] < 60
+    assert value["window_seconds"] >= 2
 
 
 def test_what_is_not_selected_is_no_news(deployment: Any, captured: TaskContext) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import tests.unit.airflow_home  # noqa: F401  # isort: skip  # before Airflow
 
 import json
+import time
 from typing import Any
 
 import pytest
@@ -97,6 +98,14 @@ def test_news_sensor_ends_when_a_selected_table_changed(wait: Any, shop: Shop, c
     assert set(value["shards"]) == {"shop/-80", "shop/80-"}
     assert all(count >= 2 for count in value["shards"].values())
     assert value["resharding"] == []
+
+
+def test_news_have_the_age_of_the_oldest_change(shop: Shop, captured: TaskContext) -> None:
+    shop.insert("news_orders")
+    time.sleep(2.1)
+    shop.insert("news_orders")
+    value = news(deferrable=False, poke_interval=0.2, timeout=10).execute(captured)
+    assert 1 <= value["lag_seconds"] < 60
 
 
 @pytest.mark.parametrize("wait", WAYS)

@@ -10,6 +10,7 @@ import sys
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import closing
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -153,12 +154,25 @@ class Application:
         process.wait(30)
         return True
 
-    def kill_often(self, times: int, begin: Callable[[int], subprocess.Popen[bytes]]) -> None:
+    def kill_when_written(self, process: subprocess.Popen[bytes], files: Callable[[], set[Path]]) -> bool:
+        """SIGKILL an application as soon as there is another of some files; False if it ended before."""
+        before = files()
+        while process.poll() is None:
+            if files() - before:
+                return self.kill(process, after_seconds=0)
+            time.sleep(0.002)
+        return False
+
+    def kill_often(
+        self, times: int, begin: Callable[[int], subprocess.Popen[bytes]], namespace: Path | None = None
+    ) -> None:
         """Start an application again and again and kill it at a random moment of its work.
 
         Args:
             times: How many are to be killed; those that end before their moment don't count.
             begin: Starts the application of a number that counts up.
+            namespace: The folder of a lake's namespace. If given, of three kills the first comes while a
+                batch that was committed is merged, the second while one is written, the third at random.
         """
         rng = random.Random(times)
         longest_seconds = 22.0
@@ -167,7 +181,12 @@ class Application:
             assert number < 3 * times + 3, "most runs end before they can be killed"
             process = begin(number)
             started = time.monotonic()
-            if self.kill(process, after_seconds=rng.uniform(_START_SECONDS, longest_seconds)):
+            if namespace is not None and killed % 3 < 2:  # see above
+                files = partial(_data_files, namespace, of_changes=bool(killed % 3))
+                ended_early = not self.kill_when_written(process, files)
+            else:
+                ended_early = not self.kill(process, rng.uniform(_START_SECONDS, longest_seconds))
+            if not ended_early:
                 killed += 1
             else:
                 longest_seconds = max(time.monotonic() - started, _START_SECONDS)
@@ -178,6 +197,12 @@ class Application:
     def log_tail(self) -> str:
         """Return the last lines that it printed."""
         return "\n".join((self.folder / "log").read_text(errors="replace").splitlines()[-30:])
+
+
+def _data_files(namespace: Path, *, of_changes: bool) -> set[Path]:
+    """Return the data files of a namespace's changes tables, or of its other tables."""
+    files = namespace.glob("*/data/**/*.parquet")
+    return {file for file in files if file.relative_to(namespace).parts[0].endswith("_changes") == of_changes}
 
 
 @pytest.fixture

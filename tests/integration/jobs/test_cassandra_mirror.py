@@ -6,6 +6,7 @@ import random
 import subprocess
 import time
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -197,21 +198,36 @@ def test_a_wrong_address_is_reported_and_the_next_run_resumes(shop: Shop) -> Non
 
 def _kill_and_recover(shop: Shop, application: Application, kills: int) -> None:
     shop.declare_catalog()
+    warehouse = Path(shop.declaration["lake"]["catalog_options"]["warehouse"].removeprefix("file:"))
+    write(shop, 99, count=100)
+    settle(shop)
+    first = application.wait(application.start("sync", shop.declaration, shop.connection))
+    assert first.ok, first.error
+
+    def captured() -> list[tuple[str, str, bytes]]:
+        shop.spark.catalog.refreshTable(f"lake.{shop.keyspace}.{shop.name}_changes")
+        rows = shop.changes().select("source_table", "origin", "position").collect()
+        return [(row[0], row[1], bytes(row[2])) for row in rows]
+
+    before = captured()
 
     def begin(number: int) -> subprocess.Popen[bytes]:
         write(shop, 100 + number, count=100)
         return application.start("sync", shop.declaration, shop.connection, batch_bytes=20_000)
 
-    application.kill_often(kills, begin)
+    application.kill_often(kills, begin, warehouse / shop.keyspace)
+    committed = captured()
+    assert set(before) < set(committed), "a killed sync had committed changes"
     settle(shop)
     outcome = application.wait(application.start("sync", shop.declaration, shop.connection))
     assert outcome.ok, outcome.error
     assert_mirrors_equal(shop)
-    positions = shop.changes().select("source_table", "origin", "position")
-    assert positions.distinct().count() == positions.count() > 100, "what was committed is not captured again"
+    positions = captured()
+    assert set(committed) < set(positions)
+    assert len(set(positions)) == len(positions) > 100, "what was committed is not captured again"
 
 
-@pytest.mark.covers("CAS-FAULT-04", "CAS-FAULT-05", "DSX-AGT-01", "CAS-SNAP-08")
+@pytest.mark.covers("CAS-FAULT-03", "CAS-FAULT-04", "CAS-FAULT-05", "DSX-AGT-01", "CAS-SNAP-08")
 def test_killed_sync_is_completed_by_the_next_run(shop: Shop, application: Application) -> None:
     _kill_and_recover(shop, application, kills=2)
 

@@ -71,8 +71,10 @@ def test_a_lost_position_fails_or_is_recovered_as_configured(
     assert assert_mirror_equals_collection(spark, things, mirror) == 19
     assert [text for text in mended.findings if "lacks changes" in text and "things" in text] == []
     things.insert_one({"_id": "captured again"})
+    client.shop.others.insert_one({"_id": "streamed, though no snapshot includes it"})
     again = run_stage("sync", declaration("shop", mode="when_needed", **only_things), connection)
     assert snapshot_rows(again) == {}
+    assert again.changes == 2
     assert assert_mirror_equals_collection(spark, things, mirror) == 20
 
     things.delete_one({"_id": 2})

@@ -242,7 +242,9 @@ def test_a_stream_that_is_stopped_ends_where_the_next_run_resumes(
 
 
 def _captured_positions(spark: SparkSession, database: str) -> list[bytes]:
-    changes = spark.table(f"lake.{database}.mongo_{database}_changes")
+    name = f"lake.{database}.mongo_{database}_changes"
+    spark.catalog.refreshTable(name)  # other processes write to it
+    changes = spark.table(name)
     return [bytes(row[0]) for row in changes.where("kind = 'change'").select("position").collect()]
 
 
@@ -338,22 +340,43 @@ def _kill_and_recover(
     connection: dict[str, Any],
     kills: int,
 ) -> None:
-    shop = declaration(
-        database.name,
-        catalog_options={
-            "type": "hadoop",
-            "warehouse": spark.conf.get("spark.sql.catalog.lake.warehouse"),
-        },
-    )
+    warehouse = str(spark.conf.get("spark.sql.catalog.lake.warehouse"))
+    shop = declaration(database.name, catalog_options={"type": "hadoop", "warehouse": warehouse})
+    namespace = Path(warehouse.removeprefix("file:")) / database.name
+    write_mongodb(database.things, seed=99, count=100)
+    first = application.wait(application.start("sync", shop, connection))
+    assert first.ok, first.error
 
     def begin(number: int) -> subprocess.Popen[bytes]:
         write_mongodb(database.things, seed=100 + number, count=100)
         return application.start("sync", shop, connection, batch_changes=40)
 
-    application.kill_often(kills, begin)
+    application.kill_often(kills, begin, namespace)
+    committed = _captured_positions(spark, database.name)
+    assert committed, "a killed sync had committed changes"
     outcome = application.wait(application.start("sync", shop, connection))
     assert outcome.ok, outcome.error
-    assert_mirror_equals_collection(spark, database.things, f"{database.name}.{database.name}_things")
+    mirror = f"{database.name}.{database.name}_things"
+    assert assert_mirror_equals_collection(spark, database.things, mirror) > 10
+    captured = _captured_positions(spark, database.name)
+    assert len(captured) > len(committed)
+    assert set(committed) < set(captured)
+    assert len(set(captured)) == len(captured), "what was committed is not captured again"
+
+
+@pytest.mark.covers("MDB-SNAP-04")
+def test_mode_always_copies_at_every_run_and_then_streams(
+    spark: SparkSession, run_stage: RunStage, database: Any, connection: dict[str, Any]
+) -> None:
+    shop = {**declaration(database.name), "snapshot": {"mode": "always"}}
+    mirror = f"{database.name}.{database.name}_things"
+    for number in range(1, 3):
+        database.things.insert_one({"_id": number})
+        outcome = run_stage("sync", shop, connection)
+        assert outcome.tables[0].snapshot_rows == number
+        assert assert_mirror_equals_collection(spark, database.things, mirror) == number
+    database.things.insert_one({"_id": 3})
+    assert run_stage("capture", shop, connection).changes == 1
 
 
 @pytest.mark.covers("MDB-STR-02", "MDB-FAULT-06")

@@ -237,6 +237,7 @@ def test_heartbeats_come_at_their_interval_and_the_position_moves_where_nothing_
     assert len(moments) <= (moments[-1] - moments[0]) / 500 + 2
 
 
+@pytest.mark.covers("CAS-CFG-29")
 def test_slices_publish_each_event_once_in_order_while_their_number_changes(
     spark: SparkSession,
     run_stage: RunStage,
@@ -282,7 +283,7 @@ def test_slices_publish_each_event_once_in_order_while_their_number_changes(
     assert (again.batch, again.pending_batches) == (last.batch, 0)
 
 
-@pytest.mark.covers("CAS-READ-05", "CAS-TOPIC-01", "CAS-D3X-06", "CAS-D3X-19")
+@pytest.mark.covers("CAS-READ-05", "CAS-TOPIC-01", "CAS-D3X-06", "CAS-D3X-19", "CAS-CFG-29")
 def test_tables_of_cassandra_captured_once_go_to_mirrors_to_a_file_and_to_topics_in_json_and_avro(
     shop: Shop, kafka_server: KafkaServer, tmp_path: Path
 ) -> None:

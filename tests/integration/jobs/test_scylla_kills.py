@@ -58,20 +58,6 @@ class Writers:
             self._failed = error
 
 
-def kill_when_written(process: subprocess.Popen[bytes], application: Application, folder: Path) -> bool:
-    """SIGKILL an application as soon as it has written a file to a folder; False if it ended before."""
-    before = set(folder.glob("*"))
-
-    def written() -> bool:
-        return bool(set(folder.glob("*")) - before)
-
-    while process.poll() is None:
-        if written():
-            return application.kill(process, after_seconds=0)
-        time.sleep(0.002)
-    return False
-
-
 def kill_and_recover(shop: Shop, names: SystemKeyspaces, application: Application, kills: int) -> None:
     cluster = imitated(shop, names, nodes=2, seed=kills)
     turmoil = Turmoil(cluster, random.Random(kills), late=0.2, late_requests=3, events=0.02, short_ttls=False)
@@ -93,8 +79,8 @@ def kill_and_recover(shop: Shop, names: SystemKeyspaces, application: Applicatio
     changes = warehouse / shop.keyspace / f"{shop.name}_changes"
     chance = random.Random(kills)
     ways: list[Callable[[subprocess.Popen[bytes]], bool]] = [
-        lambda process: kill_when_written(process, application, changes / "data"),
-        lambda process: kill_when_written(process, application, changes / "metadata"),
+        lambda process: application.kill_when_written(process, lambda: set((changes / "data").glob("*"))),
+        lambda process: application.kill_when_written(process, lambda: set((changes / "metadata").glob("*"))),
         lambda process: application.kill(process, after_seconds=chance.uniform(5, 20)),
     ]
     killed = 0

@@ -43,7 +43,7 @@ def sync_killed_between_static_columns_and_mirror(shop: Shop, monkeypatch: pytes
         shop.sync()
 
 
-@pytest.mark.covers("CAS-UNSUP-03")
+@pytest.mark.covers("CAS-UNSUP-03", "CAS-GAP-09")
 @pytest.mark.long
 def test_static_columns_equal_the_source_in_a_separate_table_and_in_all_rows(
     shop: Shop, tmp_path: Path

@@ -159,7 +159,7 @@ class Streaming:
         assert outcome.ok, outcome.error
 
 
-@pytest.mark.covers("VIT-FLT-06", "VIT-FLT-01")
+@pytest.mark.covers("VIT-FLT-06", "VIT-FLT-01", "VIT-STR-06")
 def test_a_stopped_stream_commits_and_the_next_start_repeats_nothing(
     spark: SparkSession, run_stage: RunStage, application: Application, vitess_server: VitessServer
 ) -> None:

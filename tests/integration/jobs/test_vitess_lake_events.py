@@ -73,6 +73,7 @@ def folded(records: list[dict[str, Any]], topic: str) -> dict[str, tuple[str | N
     return {str(text[0]): text for text in texts}
 
 
+@pytest.mark.covers("VIT-KEY-05", "VIT-TXN-08")
 def test_events_of_the_lake_applied_in_order_result_in_the_servers_rows(
     spark: SparkSession, run_stage: RunStage, vitess_server: VitessServer, table: str, tmp_path: Path
 ) -> None:

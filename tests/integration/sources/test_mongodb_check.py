@@ -5,6 +5,7 @@ from __future__ import annotations
 import subprocess
 import time
 from collections.abc import Iterator
+from contextlib import closing
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -265,6 +266,29 @@ def test_what_a_user_may_not_read_is_reported_and_not_guessed(
     listed.close()
 
 
+@pytest.mark.covers("MDB-CONN-03", "MDB-CONN-05")
+def test_login_and_schema_name_the_user_and_the_database_of_its_credentials(
+    secured: tuple[MongoServer, MongoClient],
+) -> None:
+    server, client = secured
+    client.shop.command("createUser", "of_shop", pwd=PASSWORD, roles=["read"])
+    for user, schema, exists in (
+        ("reads_all", "", True),  # admin by default
+        ("reads_all", "shop", False),
+        ("of_shop", "shop", True),
+        ("of_shop", "", False),
+    ):
+        connection = {"host": server.host, "port": server.port, "login": user, "password": PASSWORD}
+        connection["extra"] = {"replicaSet": "rs0"}
+        with closing(MongodbSource(MongodbOptions(), connection | {"schema": schema}, Selection())) as found:
+            if exists:
+                assert found.head()
+            else:
+                with pytest.raises(ConfigurationError, match="authSource"):
+                    found.head()
+
+
+@pytest.mark.covers("MDB-CONN-04")
 def test_a_wrong_password_is_an_error_and_not_printed(secured: tuple[MongoServer, MongoClient]) -> None:
     server = secured[0]
     wrong = MongodbSource(

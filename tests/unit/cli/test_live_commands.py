@@ -106,11 +106,12 @@ def test_an_offset_of_debezium_is_imported(
     file = tmp_path / "connect-offsets.json"
 
     def store(*replica_sets: str, allow: bool = False) -> None:
-        offset = {"sec": 1795256806, "ord": 4, "initsync": True}
-        partitions = [
-            {"server_id": "shop", **({"replicaSetName": name} if name else {})} for name in replica_sets
-        ]
-        file.write_text(json.dumps({"offsets": [{"partition": p, "offset": offset} for p in partitions]}))
+        stored = []
+        for number, name in enumerate(replica_sets):
+            partition = {"server_id": "shop", **({"replicaSetName": name} if name else {})}
+            offset = {"sec": 1795256806 - 10 * number, "ord": 4, "initsync": True}
+            stored.append({"partition": partition, "offset": offset})
+        file.write_text(json.dumps({"offsets": stored}))
         live_commands.import_offset(
             Namespace(connector=connector, file=str(file), allow_offset_invalidation=allow, host_id="")
         )
@@ -120,7 +121,8 @@ def test_an_offset_of_debezium_is_imported(
     assert recorded.specs[-1].options == {"action": "set", "offset": place}
     assert "initial snapshot was not finished" in capsys.readouterr().err
     store("s1", "s2", allow=True)
-    assert recorded.specs[-1].options == {"action": "set", "offset": place}
+    oldest = {"stream": {**place["stream"], "t": 1795256796}}
+    assert recorded.specs[-1].options == {"action": "set", "offset": oldest}
     with pytest.raises(SystemExit):
         store("s1", "s2")
     assert "--allow-offset-invalidation" in capsys.readouterr().err

@@ -95,6 +95,7 @@ latest.commit.log.only=true
 """The example of Debezium's page for Cassandra, as it stands there."""
 
 
+@pytest.mark.recorded
 @pytest.mark.covers("CAS-DEPLOY-03")
 def test_debeziums_own_example_runs_on_local_files(
     tmp_path: Path, capfdbinary: pytest.CaptureFixture[bytes]

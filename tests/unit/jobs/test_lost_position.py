@@ -155,6 +155,7 @@ def test_a_hole_is_the_same_choice_and_by_default_fails_once(
     assert due_tables(asked, progress(asked)) == due
 
 
+@pytest.mark.covers("CAS-CFG-32")
 def test_capture_goes_on_at_once_where_that_is_chosen(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -171,7 +172,7 @@ def test_capture_goes_on_at_once_where_that_is_chosen(
     with caplog.at_level(logging.WARNING):
         assert capture_stage.capture(asked).batches == 1
     assert tries == [{"at": 1}, {"at": 9}]
-    assert "changes are lost" in caplog.text
+    assert f"{asked.connector.name}: changes are lost" in caplog.text
 
 
 @pytest.mark.covers("MDB-SNAP-08", "MDB-XA-05")

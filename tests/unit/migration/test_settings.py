@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
-import re
 from pathlib import Path
 
 import pytest
 
+from airflow_cdc_provider.assets import changes_asset
 from airflow_cdc_provider.exceptions import ConfigurationError
-from airflow_cdc_provider.kafka.settings import belongs_to_connection
 from airflow_cdc_provider.migration.datastax import RULES as DATASTAX
 from airflow_cdc_provider.migration.datastax import from_datastax, setting_name
-from airflow_cdc_provider.migration.debezium.properties import RULES, from_debezium
-from airflow_cdc_provider.migration.rules import find_rule
+from airflow_cdc_provider.migration.debezium.properties import from_debezium
 from airflow_cdc_provider.migration.settings_file import load_connector_file
 from airflow_cdc_provider.sources.cassandra.options import CassandraOptions
 from tools import settings_tables
@@ -154,22 +152,76 @@ DATASTAX_SETTINGS = {
 }
 
 
+NOTED_OF_DEBEZIUM = {
+    # the Airflow connections
+    "cassandra.hosts",
+    "cassandra.port",
+    "cassandra.username",
+    "cassandra.password",
+    "cassandra.ssl.enabled",
+    "cassandra.ssl.config.path",
+    "kafka.producer.bootstrap.servers",
+    "kafka.producer.ssl.keystore.password",
+    "kafka.consumer.security.protocol",
+    # the transfer of segments, and Airflow's operators and sensors
+    "commit.log.relocation.dir",
+    "commit.log.relocation.dir.poll.interval.ms",
+    "commit.log.post.processing.enabled",
+    "commit.log.transfer.class",
+    "commit.log.error.reprocessing.enabled",
+    "cdc.dir.poll.interval.ms",
+    "errors.max.retries",
+    "http.port",
+    # what is so in any case
+    "commit.log.real.time.processing.enabled",
+    "offset.backing.store.dir",
+    "offset.flush.interval.ms",
+    "max.offset.flush.size",
+    "schema.refresh.interval.ms",
+    "snapshot.scan.interval.ms",
+    "custom.sanitize.pattern",
+    # threads and queues
+    "commit.log.marked.complete.poll.interval.ms",
+    "commit.log.processor.shutdown.timeout.seconds",
+    "poll.dispatch.interval.ms",
+    "poll.interval.ms",
+    "max.queue.size",
+    "max.queue.size.in.bytes",
+    "max.batch.size",
+    "num.of.change.event.queues",
+    "topic.cache.size",
+    # its file doesn't exist here
+    "cassandra.config",
+}
+IMPORTED_OF_DATASTAX = {
+    "topicPrefix",
+    "columns",
+    "outputFormat",
+    "key.converter",
+    "value.converter",
+    "ignoreErrors",
+}
+
+
 @pytest.mark.covers("CAS-CFG-02", "CAS-CFG-32")
 def test_each_property_of_debezium_at_its_default_is_imported_or_noted() -> None:
     """Queues, polls and offsets are Debezium's own affairs; a note says so for each of them."""
+    noted = set()
     for name, value in DEBEZIUM.items():
-        rule = find_rule(name, RULES["cassandra"])
         converter = {f"{name.partition('.')[0]}.converter": AVRO} if "schema.registry" in name else {}
         imported = from_debezium({"connector.class": DEBEZIUM_CLASS, **converter, name: value})
-        noted = [note for note in imported.notes if note.startswith(f"property {name} ")]
-        ours = rule.outcome == "ignored" or name == "cassandra.config"
-        of_broker = belongs_to_connection(re.sub(r"^kafka\.(producer|consumer)\.", "", name))
-        assert len(noted) == (ours or of_broker), name
+        notes = [note for note in imported.notes if note.startswith(f"property {name} ")]
+        assert len(notes) <= 1, name
+        if notes:
+            noted.add(name)
         assert "secret" not in repr(imported)
+    assert noted == NOTED_OF_DEBEZIUM
     imported = from_debezium({"connector.class": DEBEZIUM_CLASS, **DEBEZIUM})
     assert isinstance(imported.connector.source, CassandraOptions)
     assert imported.connector.source.consistency == "ALL"
     assert imported.connector.name == "test_connector"
+    assert imported.connector.tags["connector"] == "test_connector", "of metrics"
+    assert changes_asset(imported.connector).name == "cdc/test_connector/changes", "which holds the state"
 
 
 @pytest.mark.covers("DSX-AGT-02")
@@ -177,15 +229,33 @@ def test_each_setting_of_datastax_at_its_default_is_imported_or_noted() -> None:
     for name, value in DATASTAX_SETTINGS.items():
         if name in ("keyspace", "table"):
             continue
-        rule = find_rule(name, DATASTAX)
         imported = from_datastax({name: value})
-        assert len(imported.notes) == (rule.outcome == "ignored"), name
+        assert len(imported.notes) == (name not in IMPORTED_OF_DATASTAX), name
         assert "secret" not in repr(imported)
     built = from_datastax(DATASTAX_SETTINGS).connector
     assert (built.publish.envelope, built.publish.key, built.publish.value) == ("datastax", "avro", "avro")
     assert built.publish.topic_pattern == "events-{database}.{table}"
     assert built.selects("shop.orders")
     assert not built.selects("shop.orders2")
+
+
+@pytest.mark.covers("DSX-AGT-03")
+@pytest.mark.parametrize(
+    ("setting", "instead"),
+    [
+        ("pulsarServiceUrl", "`service_url` of the Airflow connection in `publish.pulsar.connection`"),
+        ("pulsarBatchDelayInMs", "for Kafka use `linger.ms` of the producer"),
+        ("pulsarKeyBasedBatcher", "Kafka batches per partition"),
+        ("pulsarMaxPendingMessages", "for Kafka use `queue.buffering.max.messages`"),
+        ("pulsarMemoryLimitBytes", "use `queue.buffering.max.kbytes` of the Kafka connection"),
+        ("pulsarAuthPluginClassName", "of Kafka's, `sasl.*`"),
+        ("pulsarAuthParams", "of Kafka's, `sasl.*`"),
+    ],
+)
+def test_settings_of_pulsar_are_noted_with_those_of_kafka(setting: str, instead: str) -> None:
+    (note,) = from_datastax({setting: DATASTAX_SETTINGS[setting]}).notes
+    assert f"property {setting} is ignored" in note
+    assert instead in note
 
 
 def test_every_rule_of_datastax_is_one_of_its_settings() -> None:

@@ -81,6 +81,7 @@ def debeziums() -> list[dict[str, Any]]:
     return [record for record in records if record["topic"] == "notes"]
 
 
+@pytest.mark.recorded
 @pytest.mark.covers("MDB-XD-08", "MDB-XD-09")
 def test_an_initial_snapshot_notifies_byte_for_byte_as_debezium() -> None:
     their = debeziums()
@@ -105,6 +106,7 @@ def test_an_initial_snapshot_notifies_byte_for_byte_as_debezium() -> None:
     assert all(n.timestamp_ms > 1_700_000_000_000 for n in kept.notifications)
 
 
+@pytest.mark.recorded
 @pytest.mark.covers("MDB-XD-08")
 def test_records_of_a_topic_are_debeziums_with_and_without_schemas() -> None:
     their = debeziums()

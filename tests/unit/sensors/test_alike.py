@@ -101,7 +101,7 @@ def test_what_the_space_sensor_sees_are_gauges(
     assert gauges["cdc.cdc_raw.oldest_seconds"][0] == pytest.approx(100, rel=0.05)
 
 
-@pytest.mark.covers("CAS-SETUP-02", "CAS-SETUP-04")
+@pytest.mark.covers("CAS-SETUP-04")
 def test_space_sensor_takes_folder_room_and_pace_from_a_nodes_yaml(
     write_segment: WriteSegment, tmp_path: Path
 ) -> None:
@@ -119,7 +119,7 @@ def test_space_sensor_takes_folder_room_and_pace_from_a_nodes_yaml(
     assert sensor(cdc_raw="/other").trigger(TaskContext()).cdc_raw == "/other"
 
 
-@pytest.mark.covers("CAS-SETUP-02", "CAS-SETUP-04")
+@pytest.mark.covers("CAS-SETUP-04")
 def test_space_sensor_knows_the_defaults_of_a_nodes_yaml(tmp_path: Path) -> None:
     yaml = tmp_path / "conf" / "cassandra.yaml"
     yaml.parent.mkdir()

@@ -9,7 +9,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 import pytest
 
@@ -204,8 +204,12 @@ class Killed(BaseException):
     """Stands for SIGKILL at a given step."""
 
 
+STEPS: Final = 20
+"""How many calls that change the disk bring two finished segments and free their folder."""
+
+
 @pytest.mark.covers("CAS-FAULT-05")
-@pytest.mark.parametrize("steps", range(18))
+@pytest.mark.parametrize("steps", range(STEPS))
 def test_killed_at_any_step_the_next_run_makes_it_good(
     site: Site, steps: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -216,7 +220,7 @@ def test_killed_at_any_step_the_next_run_makes_it_good(
     truth = files(site.node.cdc_raw)
     with monkeypatch.context() as killing:
         _kill_after(steps, killing)
-        with contextlib.suppress(Killed):
+        with pytest.raises(Killed):
             site.transfer(after_transfer="delete").run()
     assert_nothing_half(site.landing, truth)
 
@@ -225,6 +229,18 @@ def test_killed_at_any_step_the_next_run_makes_it_good(
     assert site.landed() == truth
     assert not list(site.landing.glob(".*.part"))
     assert not files(site.node.cdc_raw), "cdc_raw is freed also after a kill between idx and segment"
+
+
+def test_a_transfer_has_no_further_step_at_which_it_could_be_killed(
+    site: Site, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    site.node.grows(1, noise(30))
+    site.transfer().run()
+    site.node.finishes(1, noise(30, 1))
+    site.node.finishes(2, noise(50))
+    _kill_after(STEPS, monkeypatch)
+
+    site.transfer(after_transfer="delete").run()
 
 
 def _kill_after(steps: int, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -248,6 +264,7 @@ def _kill_after(steps: int, monkeypatch: pytest.MonkeyPatch) -> None:
 def test_a_reader_never_sees_an_idx_ahead_of_its_data(site: Site) -> None:
     stop = threading.Event()
     wrong: list[tuple[int, int]] = []
+    ends: set[int] = set()
     idx, log = site.landing / "CommitLog-7-1_cdc.idx", site.landing / "CommitLog-7-1.log"
 
     def read() -> None:
@@ -256,6 +273,7 @@ def test_a_reader_never_sees_an_idx_ahead_of_its_data(site: Site) -> None:
                 end = int(idx.read_text())
                 if (size := log.stat().st_size) < end:
                     wrong.append((end, size))
+                ends.add(end)
 
     reader = threading.Thread(target=read)
     reader.start()
@@ -265,6 +283,7 @@ def test_a_reader_never_sees_an_idx_ahead_of_its_data(site: Site) -> None:
     stop.set()
     reader.join()
     assert wrong == []
+    assert len(ends) > 1, "it read while the segment grew"
 
 
 def test_two_transfers_of_a_node_do_not_run_at_once(site: Site) -> None:

@@ -242,12 +242,14 @@ def connector_of(folder: Path) -> dict[str, Any]:
     return {"name": "c", "source": {"type": "cassandra", "cdc_raw": str(folder), "advanced": advanced}}
 
 
+@pytest.mark.covers("CAS-SCHEMA-04")
 @pytest.mark.parametrize("seed", [1, 2])
 def test_tables_whose_schema_changes_equal_the_source(
     cassandra_server: CassandraServer, cassandra_session: Any, random_keyspace: str, seed: int, tmp_path: Path
 ) -> None:
     seen = compare(cassandra_server, cassandra_session, random_keyspace, seed, 3, 12, tmp_path)
     assert seen["statements"] > 100
+    assert seen["drop"], "columns that have values in the log"
     assert seen["compared"] > 1
 
 

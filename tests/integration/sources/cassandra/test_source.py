@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import logging
 import pickle
 import random
 import struct
@@ -117,6 +118,7 @@ def test_a_snapshot_equals_the_table_whatever_the_pages(
     assert source.tables() == sorted(f"{keyspace}.{t}" for t in CASSANDRA_TABLES)
     rows = 0
     for table in source.tables():
+        assert len(source.plan_snapshot(table).ranges) >= 5, "what tasks read in parallel"
         changes = _snapshot(source, table)
         assert _texts(source.codec(table), changes) == _selected(cassandra_session, table)
         positions = changes.column("position").to_pylist()
@@ -242,7 +244,7 @@ def test_a_long_lived_source_has_the_columns_and_tables_of_the_log_it_reads(
         assert text in selected_json
 
 
-@pytest.mark.covers("CAS-SNAP-05", "CAS-CFG-02")
+@pytest.mark.covers("CAS-SNAP-05", "CAS-CFG-02", "DSX-CON-09")
 def test_a_snapshot_without_enough_replicas_fails_and_returns_nothing(
     build: BuildSource, cassandra_session: Any, keyspace: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -426,16 +428,21 @@ def test_each_fault_of_the_set_up_is_one_finding_with_a_remedy(
     assert f"{keyspace}.off" not in source.tables()
 
 
-@pytest.mark.covers("CAS-CFG-08")
-def test_a_cluster_that_does_not_answer_is_a_finding_and_a_transient_error(build: BuildSource) -> None:
+@pytest.mark.covers("CAS-CFG-07", "CAS-CFG-08")
+def test_a_cluster_that_does_not_answer_is_a_finding_and_a_transient_error(
+    build: BuildSource, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.DEBUG)
     source = build(
-        connection={"port": 1, "login": "me", "password": "s3cret"}, advanced={"request_timeout_seconds": 1.0}
+        connection={"port": 1, "login": "the-reader", "password": "s3cret"},
+        advanced={"request_timeout_seconds": 1.0},
     )
     findings = source.check()
     assert _levels(findings, "connection") == ["error"]
     with pytest.raises(TransientError) as caught:
         source.tables()
     assert "s3cret" not in str(caught.value) + repr(findings) + repr(source) + repr(vars(caught.value))
+    assert not any(secret in caplog.text for secret in ("the-reader", "s3cret"))
 
 
 def test_a_secret_is_in_no_text_of_a_reader(build: BuildSource) -> None:

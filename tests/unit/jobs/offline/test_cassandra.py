@@ -65,6 +65,7 @@ def without_variables(text: str) -> str:
     return re.sub(r'"cluster":"[^"]*"(?=,"file")', '"cluster":""', text)
 
 
+@pytest.mark.recorded
 @pytest.mark.covers(
     "CAS-READ-04",
     "CAS-EVT-01",
@@ -100,6 +101,7 @@ def test_events_equal_debeziums_byte_for_byte(debezium_connector: Connector) -> 
     ]
 
 
+@pytest.mark.recorded
 @pytest.mark.covers("CAS-EVT-17")
 def test_deletions_have_tombstones_only_on_request(debezium_connector: Connector) -> None:
     source = recording(DEBEZIUM)
@@ -138,6 +140,7 @@ def cassandras_own(folder: Path, version: int) -> dict[tuple[str, int, str], Cou
     return found
 
 
+@pytest.mark.recorded
 @pytest.mark.covers("CAS-READ-04", "CAS-LIM-07")
 @pytest.mark.parametrize(("variant", "version"), [("v7-plain", 7), ("v7-lz4", 7), ("v8-plain", 8)])
 def test_every_part_of_every_update_has_its_event(variant: str, version: int) -> None:
@@ -160,6 +163,7 @@ def test_every_part_of_every_update_has_its_event(variant: str, version: int) ->
     assert places == sorted(places)
 
 
+@pytest.mark.recorded
 @pytest.mark.covers("DSX-CON-10")
 @pytest.mark.parametrize("envelope", ["debezium", "datastax"])
 def test_writes_before_cdc_was_on_have_no_event(envelope: str) -> None:
@@ -186,6 +190,7 @@ def latest_write(update: dict[str, Any]) -> int | None:
     return max(times, default=None)
 
 
+@pytest.mark.recorded
 @pytest.mark.covers("CAS-EVT-08")
 @pytest.mark.parametrize(("variant", "version"), [("v7-plain", 7), ("v8-plain", 8)])
 def test_events_have_the_greatest_write_time_of_their_update(variant: str, version: int) -> None:
@@ -210,6 +215,7 @@ def test_events_have_the_greatest_write_time_of_their_update(variant: str, versi
     assert deletions > 50
 
 
+@pytest.mark.recorded
 @pytest.mark.covers("CAS-EVT-09")
 def test_events_carry_the_moment_given_as_that_of_their_making() -> None:
     made = [
@@ -228,6 +234,7 @@ def rows_by_table(folder: Path, **more: Any) -> dict[str, list[str]]:
     return rows
 
 
+@pytest.mark.recorded
 @pytest.mark.covers("CAS-LIM-03", "CAS-LIM-06", "CAS-GAP-09")
 @pytest.mark.parametrize("folder", [PLAIN, ENCRYPTED], ids=["plain", "encrypted"])
 def test_rows_equal_select_json(folder: Path) -> None:
@@ -246,6 +253,7 @@ def test_rows_equal_select_json(folder: Path) -> None:
     assert compared > 250
 
 
+@pytest.mark.recorded
 @pytest.mark.covers("CAS-GAP-09")
 def test_expired_rows_are_deleted_at_the_given_time() -> None:
     insert = 1_795_247_965
@@ -356,6 +364,7 @@ def test_missing_input_is_reported(path: str, schema: str, message: str) -> None
         printed(plain_connector(), source)
 
 
+@pytest.mark.recorded
 @pytest.mark.covers("CAS-GAP-08")
 def test_recording_needs_a_schema_only_if_its_log_does_not_create_its_tables(tmp_path: Path) -> None:
     whole = printed(plain_connector(), recording(DEBEZIUM))

@@ -51,6 +51,7 @@ def ops(**publish: Any) -> str:
     return "".join(value["op"] for value in values(printed(**publish)))
 
 
+@pytest.mark.recorded
 @pytest.mark.covers("CAS-EVT-04", "CAS-D3X-10")
 def test_operations_are_debeziums_own_or_those_of_its_other_connectors() -> None:
     own = ops()
@@ -58,6 +59,7 @@ def test_operations_are_debeziums_own_or_those_of_its_other_connectors() -> None
     assert ops(cassandra={"operations": "common"}) == own.translate(str.maketrans("ir", "ct"))
 
 
+@pytest.mark.recorded
 @pytest.mark.covers("CAS-CFG-31", "CAS-D3X-18")
 @pytest.mark.parametrize(
     ("operations", "left"), [(["c"], "udr"), (["i"], "udr"), (["u", "d"], "ir"), (["r"], "iud"), ([], "iudr")]
@@ -69,6 +71,7 @@ def test_skipped_operations_are_left_out_and_counted(operations: list[str], left
     assert len(kept) + skipped.by_kind.total() == len(ops())
 
 
+@pytest.mark.recorded
 @pytest.mark.covers("CAS-D3X-18")
 def test_truncations_have_no_event_and_are_counted() -> None:
     skipped = SkippedRecords(strict=False)
@@ -76,6 +79,7 @@ def test_truncations_have_no_event_and_are_counted() -> None:
     assert skipped.by_kind == {"t": 1}
 
 
+@pytest.mark.recorded
 @pytest.mark.covers("CAS-CFG-33")
 def test_the_newest_segment_may_be_read_alone() -> None:
     folder = FIXTURES / "A" / "v7-plain"
@@ -94,6 +98,7 @@ def test_the_newest_segment_may_be_read_alone() -> None:
         build_source(connector, {})
 
 
+@pytest.mark.recorded
 @pytest.mark.covers("CAS-EVT-06", "CAS-EVT-07", "CAS-READ-04")
 def test_the_documented_source_block_has_its_nine_fields() -> None:
     events = values(printed(source={"cluster": "blue"}, cassandra={"source": "documented"}))
@@ -115,6 +120,7 @@ def test_the_documented_source_block_has_its_nine_fields() -> None:
         assert (source["file"], source["pos"]) == (current["source"]["file"], current["source"]["pos"])
 
 
+@pytest.mark.recorded
 @pytest.mark.covers("CAS-D3X-08")
 def test_the_current_source_block_has_the_write_time_in_three_units() -> None:
     for event in values(printed()):
@@ -123,6 +129,7 @@ def test_the_current_source_block_has_the_write_time_in_three_units() -> None:
         assert source["ts_ms"] == source["ts_us"] // 1000
 
 
+@pytest.mark.recorded
 @pytest.mark.covers("CAS-TOPIC-02", "CAS-EVT-03")
 def test_prefix_and_table_name_topics_and_schemas() -> None:
     for event in printed(schemas=True, topic_prefix="blue"):
@@ -137,6 +144,7 @@ def test_prefix_and_table_name_topics_and_schemas() -> None:
         assert "before" not in value["payload"]
 
 
+@pytest.mark.recorded
 @pytest.mark.covers("CAS-D3X-11")
 def test_topics_may_be_named_otherwise() -> None:
     assert {event["topic"] for event in printed(topic_delimiter="-")} == {
@@ -151,6 +159,7 @@ def test_topics_may_be_named_otherwise() -> None:
             printed(topic_pattern=pattern)
 
 
+@pytest.mark.recorded
 @pytest.mark.covers("CAS-CFG-28", "CAS-EVT-02")
 def test_columns_left_out_of_values_stay_in_keys() -> None:
     excluded = ["shop_e.clustered.c1", "shop_e.clustered.v", "shop_e.colls.m"]
@@ -175,6 +184,7 @@ def test_columns_left_out_have_no_value_in_deletions_either() -> None:
         assert cell is None or cell["value"] is None
 
 
+@pytest.mark.recorded
 @pytest.mark.covers("CAS-CFG-28")
 def test_a_field_of_a_user_defined_type_is_left_out_alone() -> None:
     folder = FIXTURES / "datastax-A"
@@ -206,6 +216,7 @@ def test_columns_that_are_not_there_are_refused(excluded: str, message: str) -> 
         printed(exclude_columns=[excluded])
 
 
+@pytest.mark.recorded
 @pytest.mark.covers("CAS-READ-03")
 def test_events_of_one_change_share_its_place_and_are_numbered() -> None:
     numbers: dict[tuple[str, int, str], list[int]] = {}
@@ -219,6 +230,7 @@ def test_events_of_one_change_share_its_place_and_are_numbered() -> None:
         assert all(b in (0, a + 1) for a, b in pairwise(found))
 
 
+@pytest.mark.recorded
 @pytest.mark.covers("CAS-D3X-07")
 @pytest.mark.parametrize(
     ("modes", "decimal", "varint"),
@@ -241,6 +253,7 @@ def test_numbers_beyond_javas_are_shown_as_chosen(modes: dict[str, str], decimal
     assert (after["c_decimal"]["value"], after["c_varint"]["value"]) == (decimal, varint)
 
 
+@pytest.mark.recorded
 @pytest.mark.covers("CAS-D3X-12")
 def test_avro_holds_what_json_shows() -> None:
     pairs = list(zip(printed(key="avro", value="avro", schemas=True), printed(), strict=True))
@@ -264,6 +277,7 @@ def as_shown(value: Any) -> Any:
     return base64.b64encode(value).decode() if isinstance(value, bytes) else value
 
 
+@pytest.mark.recorded
 @pytest.mark.covers("CAS-D3X-12", "CAS-CFG-30")
 def test_names_are_made_fit_for_avro_where_it_is_written() -> None:
     event = printed(key="avro", value="avro", schemas=True, topic_prefix="my-prefix")[0]
@@ -275,6 +289,7 @@ def test_names_are_made_fit_for_avro_where_it_is_written() -> None:
     assert shown == "io.debezium.connector.cassandra.my-prefix.shop_e.scalars.Key"
 
 
+@pytest.mark.recorded
 @pytest.mark.covers("CAS-D3X-12")
 def test_fields_are_renamed_on_request() -> None:
     event = printed(schemas=True, field_names="avro_unicode")[0]
@@ -284,6 +299,7 @@ def test_fields_are_renamed_on_request() -> None:
     assert [field["field"] for field in value["schema"]["fields"]][:2] == ["ts_u005fms", "op"]
 
 
+@pytest.mark.recorded
 @pytest.mark.covers(
     "DSX-EVT-01", "DSX-EVT-03", "DSX-EVT-05", "DSX-EVT-08", "DSX-EVT-10", "CAS-EVT-06", "CAS-EVT-07"
 )
@@ -337,6 +353,7 @@ def converted(**more: Any) -> list[dict[str, Any]]:
     return printed(schemas=True, cassandra={"converters": {"cents": converter}})
 
 
+@pytest.mark.recorded
 @pytest.mark.covers("CAS-TYPE-27")
 def test_columns_are_shown_by_a_converter_of_ones_own() -> None:
     event = converted(schema_name="shop.Cents")[0]
@@ -351,6 +368,7 @@ def test_columns_are_shown_by_a_converter_of_ones_own() -> None:
     assert untouched == [e for e in printed(schemas=True) if "scalars" not in e["topic"]]
 
 
+@pytest.mark.recorded
 @pytest.mark.covers("CAS-CFG-16")
 def test_converters_are_named_in_debeziums_file_with_their_settings() -> None:
     properties = {

@@ -69,6 +69,7 @@ def plain(schema: Any) -> Any:
     return schema
 
 
+@pytest.mark.recorded
 @pytest.mark.covers("CAS-TYPE-26", "DSX-EVT-06", "DSX-EVT-07", "DSX-EVT-09", "DSX-CON-06")
 def test_avro_equals_that_of_datastaxs_own_converters() -> None:
     ours = by_table(printed(key="avro", value="avro", schemas=True))
@@ -91,6 +92,7 @@ def test_avro_equals_that_of_datastaxs_own_converters() -> None:
     assert (compared, same_bytes) == (54, 46)
 
 
+@pytest.mark.recorded
 @pytest.mark.covers("DSX-CON-05", "DSX-EVT-06", "DSX-EVT-07", "DSX-EVT-09")
 def test_json_equals_that_of_datastaxs_own_converters() -> None:
     ours, theirs = by_table(printed()), converted()
@@ -111,6 +113,7 @@ def test_json_equals_that_of_datastaxs_own_converters() -> None:
     assert compared == 39
 
 
+@pytest.mark.recorded
 @pytest.mark.covers("DSX-CON-05")
 def test_json_alone_holds_the_key_in_the_value() -> None:
     pairs = zip(printed(), printed(cassandra={"key_in_value": True}), strict=True)
@@ -128,6 +131,7 @@ def test_json_alone_holds_the_key_in_the_value() -> None:
     assert rows > 25
 
 
+@pytest.mark.recorded
 @pytest.mark.covers("DSX-EVT-02")
 @pytest.mark.parametrize("converter", ["json", "avro"])
 def test_columns_left_out_of_values_stay_in_keys(converter: str) -> None:
@@ -185,6 +189,7 @@ def test_a_row_whose_time_is_over_is_gone() -> None:
     assert row["value"] is None
 
 
+@pytest.mark.recorded
 @pytest.mark.covers("DSX-EVT-07")
 def test_the_last_event_of_each_row_is_the_row_that_stays() -> None:
     """On a recording of random writes whose final rows a SELECT returned."""
@@ -225,6 +230,7 @@ def test_events_of_all_tables_stay_in_the_logs_order_however_many_there_are() ->
     assert many[-1] < event_order(np.array([1]))[0], "the next change, of another table, comes after them"
 
 
+@pytest.mark.recorded
 @pytest.mark.covers("DSX-CON-02")
 def test_a_write_that_several_nodes_logged_is_one_event(tmp_path: Path) -> None:
     """DataStax's connector remembers digests for a minute; here all that is looked at counts."""

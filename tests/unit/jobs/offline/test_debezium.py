@@ -74,6 +74,7 @@ def shown_as_added(event: str) -> str:
     return event.replace('["x"],"deletion_ts":null', f'["x"],"deletion_ts":{time[1]}')
 
 
+@pytest.mark.recorded
 @pytest.mark.covers("CAS-D3X-07", "CAS-CFG-27", "CAS-EVT-17")
 def test_numbers_as_text_and_tombstones_equal_debeziums_byte_for_byte() -> None:
     wanted = [shown_as_added(event) for event in theirs("string")]
@@ -81,11 +82,13 @@ def test_numbers_as_text_and_tombstones_equal_debeziums_byte_for_byte() -> None:
     assert sum(event.endswith('"value":null}') for event in wanted) == 5
 
 
+@pytest.mark.recorded
 @pytest.mark.covers("CAS-CFG-28", "CAS-D3X-11")
 def test_columns_left_out_and_topics_equal_debeziums_byte_for_byte() -> None:
     assert without_static_columns(ours("exclude")) == [shown_as_added(event) for event in theirs("exclude")]
 
 
+@pytest.mark.recorded
 @pytest.mark.covers("CAS-D3X-07")
 def test_precise_numbers_equal_debeziums_but_may_be_null() -> None:
     """Debezium's schema of exact numbers forbids null, so it fails on deletions and on null cells."""

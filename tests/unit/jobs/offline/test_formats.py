@@ -102,6 +102,7 @@ def headers(form: str) -> list[Descriptor]:
     return found
 
 
+@pytest.mark.recorded
 @pytest.mark.covers("CAS-C50-07", "CAS-C50-03")
 @pytest.mark.parametrize(("version", "name"), COMPRESSED)
 def test_every_compressor_is_read_in_every_version(version: str, name: str) -> None:
@@ -111,6 +112,7 @@ def test_every_compressor_is_read_in_every_version(version: str, name: str) -> N
     assert_rows_equal_select(form)
 
 
+@pytest.mark.recorded
 @pytest.mark.covers("CAS-C50-08")
 @pytest.mark.parametrize("form", ["v6-encrypted", "v8-encrypted"])
 def test_encrypted_logs_of_every_version_are_read(form: str) -> None:
@@ -119,6 +121,7 @@ def test_encrypted_logs_of_every_version_are_read(form: str) -> None:
     assert_rows_equal_select(form)
 
 
+@pytest.mark.recorded
 @pytest.mark.covers("CAS-C50-06", "CAS-C50-03")
 @pytest.mark.parametrize(
     ("form", "direct"), [("v7-direct", True), ("v8-direct", True), ("v7-auto", True), ("v7-mmap", False)]
@@ -132,12 +135,14 @@ def test_direct_and_mapped_segments_are_read(form: str, direct: bool) -> None:
     assert_rows_equal_select(form)
 
 
+@pytest.mark.recorded
 @pytest.mark.covers("CAS-C50-06", "CAS-C50-03")
 def test_a_log_of_a_cluster_that_is_upgrading_neither_mapped_nor_direct_is_read() -> None:
     assert {header.version for header in headers("v8-standard")} == {8}
     assert_rows_equal_select("v8-standard")
 
 
+@pytest.mark.recorded
 @pytest.mark.covers("CAS-D3X-01")
 @pytest.mark.parametrize(
     ("form", "version"),
@@ -157,6 +162,7 @@ def test_ties_go_by_the_rules_of_the_release_that_wrote_them() -> None:
     assert rows_of("v6-plain", rules="4.0").rows["shop.ties"] == of_4
 
 
+@pytest.mark.recorded
 @pytest.mark.covers("CAS-C40-01")
 def test_segments_of_3_11_arrive_whole_once_they_are_flushed_also_after_a_crash() -> None:
     for form in ("v6-plain", "v6-killed"):
@@ -207,6 +213,7 @@ def capture(made: CassandraSource, start: Offset | None = None) -> tuple[list[by
     return positions, plan.end, [row["reason"] for row in rows if row["kind"] == QUARANTINE]
 
 
+@pytest.mark.recorded
 @pytest.mark.covers("CAS-C40-04")
 @pytest.mark.parametrize("form", ["v7-killed", "v7-killed-lz4"])
 def test_a_killed_nodes_log_is_read_once_before_and_after_its_restart(form: str, tmp_path: Path) -> None:
@@ -254,6 +261,7 @@ def _sections(path: Path) -> Sequence[Section]:
         ).sections
 
 
+@pytest.mark.recorded
 @pytest.mark.covers("CAS-C40-05")
 def test_what_is_not_durable_is_read_on_request_only(growing: Path) -> None:
     (index,) = growing.glob("*.idx")
@@ -269,6 +277,7 @@ def test_what_is_not_durable_is_read_on_request_only(growing: Path) -> None:
     assert capture(source("v7-killed", growing, beyond_index=True))[0] == visible
 
 
+@pytest.mark.recorded
 @pytest.mark.covers("CAS-C41-03")
 def test_a_marker_without_checksum_is_trusted_on_request_only(growing: Path) -> None:
     (index,) = growing.glob("*.idx")

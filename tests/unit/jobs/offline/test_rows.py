@@ -50,6 +50,7 @@ def test_the_log_alone_adds_up_to_the_rows_that_the_server_shows(variant: str) -
     assert skipped.undecodable == []
 
 
+@pytest.mark.recorded
 @pytest.mark.covers("CAS-GAP-08")
 @pytest.mark.parametrize("variant", ["v7-plain", "v8-plain", "v7-lz4", "v7-zstd"])
 def test_the_log_alone_has_the_schema_too(variant: str) -> None:
@@ -63,6 +64,7 @@ def test_the_log_alone_has_the_schema_too(variant: str) -> None:
     assert skipped.undecodable == []
 
 
+@pytest.mark.recorded
 @pytest.mark.covers("CAS-LIM-02")
 def test_three_nodes_copies_of_each_write_add_up_to_the_same_rows(tmp_path: Path) -> None:
     folder = recording("v7-plain")

@@ -60,6 +60,7 @@ def rows(found: list[dict[str, Any]], table: str, op: str = "c") -> dict[Any, di
     return {value[side]["id"]: value[side] for value in values if value["op"] == op}
 
 
+@pytest.mark.recorded
 @pytest.mark.covers(
     "VIT-TOP-01",
     "VIT-TOP-07",
@@ -123,6 +124,7 @@ def test_events_are_those_of_debezium_byte_for_byte(name: str) -> None:
             assert line.endswith(written)
 
 
+@pytest.mark.recorded
 @pytest.mark.covers("VIT-EVT-13")
 @pytest.mark.parametrize("name", ["default", "unsharded"])
 def test_without_schemas_the_payload_alone_is_written(name: str) -> None:

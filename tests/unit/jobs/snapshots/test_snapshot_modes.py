@@ -59,9 +59,7 @@ def test_a_table_that_was_not_captured_for_a_while_is_read_again(taken: int, due
     assert due_tables(asked, progress) == (["s.done"] if due else [])
 
 
-@pytest.mark.covers(
-    "CAS-SNAP-01", "CAS-SNAP-02", "CAS-SNAP-03", "CAS-SNAP-09", "MDB-SNAP-04", "MDB-SNAP-05", "MDB-XF-07"
-)
+@pytest.mark.covers("CAS-SNAP-01", "CAS-SNAP-02", "CAS-SNAP-03", "CAS-SNAP-09", "MDB-SNAP-05", "MDB-XF-07")
 @pytest.mark.parametrize(
     ("mode", "due"),
     [("initial", ["s.half", "s.new"]), ("never", []), ("always", ["s.done", "s.half", "s.new"])],

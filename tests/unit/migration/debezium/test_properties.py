@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -185,20 +186,16 @@ def test_what_would_change_events_is_refused_with_a_reason(name: str, value: str
     assert refused.value.remedy
 
 
-@pytest.mark.covers("MDB-SRC-10", "MDB-LIM-02")
+@pytest.mark.covers("MDB-SRC-10")
 @pytest.mark.parametrize(
     ("name", "value"),
     [
         ("provide_transaction_metadata", "false"),
         ("topic_delimiter", "."),
         ("heartbeat_interval_ms", "0"),
-        ("schema_name_adjustment_mode", "none"),
-        ("max_queue_size", "8192"),
         ("source_struct_version", "v2"),
-        ("skipped_operations", "t"),
         ("cursor_pipeline", ""),
         ("cursor_pipeline_order", "user_only"),
-        ("cursor_oversize_handling_mode", "fail"),
         ("cursor_oversize_skip_threshold", "0"),
         ("cursor_max_await_time_ms", "0"),
         ("capture_start_op_time", "-1"),
@@ -206,12 +203,42 @@ def test_what_would_change_events_is_refused_with_a_reason(name: str, value: str
         ("snapshot_mode_configuration_based_snapshot_data", "false"),
         ("guardrail_collections_max", "0"),
         ("guardrail_collections_limit_action", "warn"),
-        ("mongodb_poll_interval_ms", "30000"),
         ("key_converter", "org.apache.kafka.connect.json.JsonConverter"),
     ],
 )
-def test_debeziums_defaults_are_accepted(name: str, value: str) -> None:
-    assert connector(**{name: value}).name == "shop"
+def test_debeziums_defaults_change_nothing(name: str, value: str) -> None:
+    assert connector(**{name: value}) == connector()
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "changed"),
+    [
+        ("schema_name_adjustment_mode", "none", {"publish": {"schema_names": "none"}}),
+        ("skipped_operations", "t", {"publish": {"skipped_operations": ["t"]}}),
+        (
+            "max_queue_size",
+            "8192",
+            {"source": {"advanced": {"read_ahead_events": 8192, "batch_events": 2048}}},
+        ),
+        ("cursor_oversize_handling_mode", "fail", {"source": {"stream": {"oversize": "fail"}}}),
+        ("mongodb_poll_interval_ms", "30000", {"source": {"advanced": {"heartbeat_seconds": 30.0}}}),
+    ],
+)
+def test_debeziums_defaults_are_imported_where_ours_are_others(
+    name: str, value: str, changed: dict[str, Any]
+) -> None:
+    expected = connector().to_dict()
+    for section, values in changed.items():
+        expected[section] = merged(expected[section], values)
+    assert connector(**{name: value}).to_dict() == expected
+
+
+def merged(section: dict[str, Any], values: dict[str, Any]) -> dict[str, Any]:
+    """Return a section with other values, those of its own sections by name."""
+    return section | {
+        name: merged(section.get(name, {}), value) if isinstance(value, dict) else value
+        for name, value in values.items()
+    }
 
 
 @pytest.mark.covers("MDB-CAP-01", "MDB-NAME-02")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import ssl
 
 import pytest
@@ -22,10 +23,16 @@ def test_contact_points_and_port_are_the_connections(monkeypatch: pytest.MonkeyP
     assert contact_points({}) == ["127.0.0.1"]
 
 
-def test_login_and_password_are_the_connections(monkeypatch: pytest.MonkeyPatch) -> None:
-    arguments = driver_arguments({"host": "db1", "login": "me", "password": "s3cret"}, monkeypatch)
+@pytest.mark.covers("CAS-CFG-07")
+def test_login_and_password_are_the_connections(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    connection = {"host": "db1", "login": "the-reader", "password": "s3cret"}
+    with caplog.at_level(logging.DEBUG):
+        arguments = driver_arguments(connection, monkeypatch)
     provider = arguments["auth_provider"]
-    assert (provider.username, provider.password) == ("me", "s3cret")
+    assert (provider.username, provider.password) == ("the-reader", "s3cret")
+    assert "the-reader" not in caplog.text
     assert "auth_provider" not in driver_arguments({"host": "db1"}, monkeypatch)
 
 

@@ -202,6 +202,7 @@ def source(keys_of: CassandraEncryption) -> CassandraSource:
     return CassandraSource(declared, {}, lambda table: True)
 
 
+@pytest.mark.recorded
 @pytest.mark.covers("CAS-C50-08")
 def test_the_key_travels_with_the_reader_and_not_with_the_plan() -> None:
     reading_source = source(options())
@@ -256,6 +257,7 @@ def cdc(tmp_path: Path) -> Callable[..., None]:
     return run
 
 
+@pytest.mark.recorded
 @pytest.mark.covers("CAS-C50-08")
 def test_the_cli_reads_encrypted_recordings(
     cdc: Callable[..., None], capfdbinary: pytest.CaptureFixture[bytes]

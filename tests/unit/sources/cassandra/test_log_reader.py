@@ -341,6 +341,7 @@ def test_a_change_has_its_write_time(tmp_path: Path, written_us: int, expected_u
     assert records["committed_at"].cast(pa.int64()).to_pylist() == [expected_us]
 
 
+@pytest.mark.recorded
 @pytest.mark.covers("CAS-LIM-01")
 def test_write_times_of_a_recording_are_those_that_cassandra_reads() -> None:
     full = recording("v7-plain")

@@ -45,7 +45,8 @@ def recorded(request: pytest.FixtureRequest) -> Recording:
     return recording(request.param)
 
 
-@pytest.mark.covers("CAS-READ-02", "CAS-UNSUP-01", "CAS-UNSUP-02", "CAS-GAP-02")
+@pytest.mark.recorded
+@pytest.mark.covers("CAS-READ-02", "CAS-UNSUP-01", "CAS-UNSUP-02", "CAS-GAP-02", "CAS-GAP-04")
 def test_every_update_is_what_cassandras_own_reader_decodes(recorded: Recording) -> None:
     schemas = recorded.schemas.tables
     changes = of_kind(read_all(recorded.log, recorded.tables())[0], CHANGE)
@@ -53,7 +54,7 @@ def test_every_update_is_what_cassandras_own_reader_decodes(recorded: Recording)
     contributions, reasons = decode_all(changes, schemas)
 
     assert reasons == []
-    cells = 0
+    cells = boundaries = 0
     seen = Counter[str]()
     for update in recorded.updates():
         table = f"{update['keyspace']}.{update['table']}"
@@ -63,9 +64,11 @@ def test_every_update_is_what_cassandras_own_reader_decodes(recorded: Recording)
         place = (update["segment"], update["end"], table)
         assert contributions.pop(place, []) == expected, place
         cells += sum(len(c.row.cells) for c in expected)
+        boundaries += sum({"open", "close"} <= item.keys() for item in update.get("unfiltered", ()))
         seen[table] += 1
     assert not contributions
     assert cells > 6000
+    assert boundaries, "range deletions that adjoin"
     assert Counter(changes["source_table"].to_pylist()) == seen
 
 
@@ -81,6 +84,7 @@ def test_changes_have_the_ends_of_their_entries_and_their_partition_keys(recorde
     assert changes.schema == CHANGE_SCHEMA
 
 
+@pytest.mark.recorded
 @pytest.mark.covers("CAS-C40-02")
 def test_index_names_the_logical_end_of_the_data(recorded: Recording) -> None:
     for file in list_segments(recorded.log.path)["node"]:
@@ -93,6 +97,7 @@ def test_index_names_the_logical_end_of_the_data(recorded: Recording) -> None:
         assert chain.sections[-1].end == file.index.end
 
 
+@pytest.mark.recorded
 @pytest.mark.covers("CAS-GAP-01")
 def test_reading_in_small_batches_gives_the_same_changes(recorded: Recording) -> None:
     tables = recorded.tables()
@@ -110,6 +115,7 @@ def test_same_partition_read_twice_gives_the_same_changes() -> None:
         assert _without_clock(first) == _without_clock(second)
 
 
+@pytest.mark.recorded
 @pytest.mark.covers("CAS-READ-06", "CAS-C40-01", "CAS-D3X-02")
 def test_growing_segment_is_read_to_its_durable_end_and_later_on_from_there() -> None:
     full = recording("v7-plain")
@@ -130,6 +136,7 @@ def test_growing_segment_is_read_to_its_durable_end_and_later_on_from_there() ->
     assert sorted(_without_clock(joined), key=str) == sorted(_without_clock(whole), key=str)
 
 
+@pytest.mark.recorded
 @pytest.mark.covers("CAS-UNSUP-07")
 def test_updates_of_other_tables_are_skipped_and_counted() -> None:
     full = recording("v7-plain")
@@ -159,6 +166,7 @@ def test_selected_table_is_found_when_no_other_is_known() -> None:
     assert len(of_kind(records, CHANGE)) == 9
 
 
+@pytest.mark.recorded
 @pytest.mark.covers("CAS-GAP-07", "DSX-CON-08")
 @pytest.mark.parametrize("variant", VARIANTS)
 def test_truncate_is_a_fence_in_the_log(variant: str) -> None:
@@ -214,6 +222,7 @@ def test_dropped_table_is_read_when_both_its_definitions_are_known() -> None:
     assert all(r.startswith("other-table: ") for r in reasons)
 
 
+@pytest.mark.recorded
 @pytest.mark.covers("CAS-C50-04")
 def test_expiries_beyond_2038_are_read_from_version_8() -> None:
     full = recording("v8-plain")

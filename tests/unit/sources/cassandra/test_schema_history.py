@@ -36,6 +36,7 @@ def at(history: SchemaHistory, moment_us: int) -> dict[str, TableSchema]:
     return SchemaHistory(tuple(v for v in history.versions if v.at_us <= moment_us)).existing
 
 
+@pytest.mark.recorded
 @pytest.mark.covers("CAS-GAP-08")
 @pytest.mark.parametrize("variant", VARIANTS)
 def test_log_ends_with_the_schema_that_the_server_describes(variant: str) -> None:
@@ -43,6 +44,7 @@ def test_log_ends_with_the_schema_that_the_server_describes(variant: str) -> Non
     assert read_history(schema_records(variant)).existing == full.schemas.tables
 
 
+@pytest.mark.recorded
 @pytest.mark.covers("CAS-GAP-08", "CAS-LIM-04")
 def test_each_statement_leaves_the_table_that_the_server_describes_after_it() -> None:
     history = read_history(schema_records("v7-plain"))
@@ -64,6 +66,7 @@ def test_each_statement_leaves_the_table_that_the_server_describes_after_it() ->
     assert described > 25
 
 
+@pytest.mark.recorded
 @pytest.mark.covers("CAS-GAP-08")
 def test_order_of_records_and_duplicates_of_other_nodes_make_no_difference() -> None:
     records = schema_records("v7-plain")
@@ -72,6 +75,7 @@ def test_order_of_records_and_duplicates_of_other_nodes_make_no_difference() -> 
     assert read_history(records.take(shuffled)) == read_history(records)
 
 
+@pytest.mark.recorded
 @pytest.mark.covers("CAS-GAP-08")
 def test_dropped_table_keeps_the_definition_of_its_entries() -> None:
     history = read_history(schema_records("v7-plain"))
@@ -108,6 +112,7 @@ def test_the_schema_of_the_source_is_recorded_once() -> None:
     assert [v.table for v in changed.versions if v.at_us == 3_000_000] == ["shop_a.evo"]
 
 
+@pytest.mark.recorded
 @pytest.mark.covers("CAS-GAP-08")
 def test_log_that_starts_after_a_create_requires_an_observed_schema() -> None:
     records = schema_records("v7-plain")

@@ -7,7 +7,6 @@ from typing import Any
 import bson
 import numpy as np
 import pytest
-from bson.errors import InvalidBSON
 from bson.raw_bson import RawBSONDocument
 from hypothesis import given
 from hypothesis import strategies as st
@@ -52,11 +51,7 @@ def test_damage_that_pymongo_refuses_is_found(
 ) -> None:
     data = mutated(bson.encode(document), changes)
     if fault(data) == "":
-        try:
-            bson.decode(data, READ)
-        except InvalidBSON as error:
-            # PyMongo also refuses what isn't structure, such as names of no UTF-8.
-            assert not any(word in str(error) for word in ("length", "eoo", "size", "end of"))
+        bson.decode(data, READ)  # which raises InvalidBSON for any fault of structure
 
 
 def test_deprecated_types_are_valid() -> None:

@@ -43,6 +43,7 @@ def test_options_come_from_extra_and_credentials_stay_separate() -> None:
     assert "p@ss" not in values.host + repr(values.options)
 
 
+@pytest.mark.covers("MDB-CONN-06", "MDB-CONN-11", "MDB-CONN-12")
 def test_options_of_the_driver_are_those_of_extra() -> None:
     extra = {
         "heartbeatFrequencyMS": 2000,
@@ -70,6 +71,7 @@ def test_a_connection_without_host_or_with_a_wrong_extra_is_refused(values: dict
 SECRET = "s3cr3t/x"
 
 
+@pytest.mark.covers("MDB-CONN-01", "MDB-CONN-04")
 @pytest.mark.parametrize(
     "values",
     [

@@ -207,7 +207,9 @@ def test_row_and_partition_deletes_are_no_ones_of_the_service() -> None:
 @pytest.mark.covers("SCY-IMG-04")
 def test_images_are_found_by_their_keys_among_the_rows_of_a_batch() -> None:
     database = server(preimage=Preimage.FULL, postimage=True)
-    database.execute(*(Insert(SHOP, (i(n),), {"qty": i(n)}) for n in (1, 2, 3)))
+    inserts = database.execute(*(Insert(SHOP, (i(n),), {"qty": i(n)}) for n in (1, 2, 3)))
+    made = decoded(database.table, inserts, SHOP).events.to_pylist()
+    assert [(e["op"], e["before"]) for e in made] == [("c", None)] * 3, "no row was there before"
     changes = database.execute(
         Update(SHOP, (i(1),), (SetWhole("qty", i(10)),)),
         DeleteRow(SHOP, (i(2),)),

@@ -91,6 +91,12 @@ def test_a_window_ends_where_streams_change_and_the_next_begins_there() -> None:
     assert window == Window(1_000, 4_000_000, 5_000_000)
     window = next_window(TablePosition(1_000, 5_000_000), begins, 20_000_000, SECOND_US)
     assert window == Window(5_000, 5_000_000, 6_000_000)
+    # The head is the confidence window behind the clock: until it passes the switch, nothing newer is read.
+    window = next_window(TablePosition(1_000, 4_000_000), begins, 4_500_000, 10 * SECOND_US)
+    assert window == Window(1_000, 4_000_000, 4_500_000)
+    assert next_window(TablePosition(1_000, 4_500_000), begins, 4_500_000, 10 * SECOND_US) is None
+    window = next_window(TablePosition(1_000, 4_500_000), begins, 6_000_000, 10 * SECOND_US)
+    assert window == Window(1_000, 4_500_000, 5_000_000)
     # None is skipped, however late they are found.
     window = next_window(TablePosition(1_000, 12_000_000), begins, 20_000_000, 10 * SECOND_US)
     assert window == Window(5_000, 5_000_000, 9_000_000)

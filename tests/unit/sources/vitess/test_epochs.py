@@ -141,6 +141,7 @@ def recorded_transactions() -> Iterator[tuple[bytes, str]]:
                 yield reported.vgtid.SerializeToString(), f"{reported.keyspace}/{reported.shard}"
 
 
+@pytest.mark.recorded
 @pytest.mark.covers("VIT-TXN-10")
 @pytest.mark.parametrize(("inherits", "born"), [(True, 2), (False, 0)])
 def test_shards_of_a_recorded_reshard_inherit_their_parents_epoch_or_start_at_0(

@@ -409,6 +409,7 @@ def start_of(messages: Sequence[bytes]) -> Position:
     )
 
 
+@pytest.mark.recorded
 @pytest.mark.parametrize("name", ["follow", "include_journal"])
 @pytest.mark.covers("VIT-RSH-01")
 def test_a_recorded_reshard_moves_the_offset_to_the_new_shards(name: str) -> None:
@@ -433,6 +434,7 @@ def test_a_recorded_reshard_moves_the_offset_to_the_new_shards(name: str) -> Non
     assert sorted(lineage) == [b'{"shop/-40": ["shop/-80"]}', b'{"shop/40-80": ["shop/-80"]}']
 
 
+@pytest.mark.recorded
 @pytest.mark.covers("VIT-RSH-02")
 def test_a_stream_stops_at_a_reshard_if_enabled_and_reports_the_next_offset(stack: ExitStack) -> None:
     messages = recorded("stop_on_reshard")
@@ -484,6 +486,7 @@ def test_a_stream_stops_at_a_reshard_if_enabled_and_reports_the_next_offset(stac
     assert set(reopened) == {"80-", "-40", "40-80"}
 
 
+@pytest.mark.recorded
 @pytest.mark.covers("VIT-RSH-03")
 def test_a_journal_is_seen_and_counted_without_a_stop(stack: ExitStack) -> None:
     messages = recorded("include_journal")
@@ -502,6 +505,7 @@ def test_a_journal_is_seen_and_counted_without_a_stop(stack: ExitStack) -> None:
     assert len(changes(records)) == 3
 
 
+@pytest.mark.recorded
 @pytest.mark.covers("VIT-RSH-01")
 def test_a_stream_lost_after_a_journal_resumes_with_the_new_shards(stack: ExitStack) -> None:
     messages = recorded("include_journal")

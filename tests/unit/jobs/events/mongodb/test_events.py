@@ -67,6 +67,7 @@ def in_one_order(value: str | None) -> str | None:
     return value.replace(match[1], f"[{','.join(entries)}]")
 
 
+@pytest.mark.recorded
 @pytest.mark.parametrize("profile", ["f_excl", "f_ren"])
 @pytest.mark.covers("MDB-FLD-01", "MDB-FLD-02", "MDB-FLD-03")
 def test_fields_are_left_out_and_renamed_as_debezium_does_it(profile: str, tmp_path: Path) -> None:
@@ -76,6 +77,7 @@ def test_fields_are_left_out_and_renamed_as_debezium_does_it(profile: str, tmp_p
         assert comparable(our) == comparable(their)
 
 
+@pytest.mark.recorded
 @pytest.mark.parametrize(
     ("profile", "field", "kept"), [("f_excl_arr", "price", "lines"), ("f_excl_trunc", "tags", "")]
 )
@@ -100,6 +102,7 @@ def test_what_stops_debezium_is_published_without_the_field(
     assert "tags" not in truncated or field != "tags"
 
 
+@pytest.mark.recorded
 @pytest.mark.parametrize("profile", ["txmeta", "txmeta_topic"])
 @pytest.mark.covers("MDB-TX-01", "MDB-TX-02", "MDB-TX-03", "MDB-TX-05", "MDB-TPC-06")
 def test_transactions_are_published_like_debezium(profile: str, tmp_path: Path) -> None:
@@ -107,6 +110,7 @@ def test_transactions_are_published_like_debezium(profile: str, tmp_path: Path) 
     assert [comparable(r) for r in ours] == [comparable(r) for r in theirs]
 
 
+@pytest.mark.recorded
 @pytest.mark.covers("MDB-TX-02")
 def test_transaction_records_have_debeziums_schemas(tmp_path: Path) -> None:
     schemas, theirs = schemas_of("txmeta"), debezium_records("txmeta")
@@ -119,6 +123,7 @@ def test_transaction_records_have_debeziums_schemas(tmp_path: Path) -> None:
             assert ours[number][part].startswith(lead)
 
 
+@pytest.mark.recorded
 @pytest.mark.parametrize("profile", ["avro", "avro_uni"])
 @pytest.mark.covers("MDB-EVT-21", "MDB-EVT-22", "MDB-TPC-03")
 def test_names_are_adjusted_as_debezium_does_it(profile: str, tmp_path: Path) -> None:
@@ -133,6 +138,7 @@ def test_names_are_adjusted_as_debezium_does_it(profile: str, tmp_path: Path) ->
                 assert with_schema[part] == f'{{"schema":{schema},"payload":{our[part]}}}'
 
 
+@pytest.mark.recorded
 @pytest.mark.covers("MDB-EVT-21", "MDB-EVT-22", "MDB-EVT-23")
 def test_avro_has_safe_names_and_a_clash_is_an_error(tmp_path: Path) -> None:
     converter = "io.confluent.connect.avro.AvroConverter"
@@ -172,6 +178,7 @@ UNWRAPPED = [
 ]
 
 
+@pytest.mark.recorded
 @pytest.mark.parametrize("profile", UNWRAPPED)
 @pytest.mark.covers("MDB-XD-31")
 def test_documents_are_unwrapped_as_debezium_does_it(profile: str, tmp_path: Path) -> None:
@@ -186,6 +193,7 @@ def test_documents_are_unwrapped_as_debezium_does_it(profile: str, tmp_path: Pat
     assert len(raced) <= 1
 
 
+@pytest.mark.recorded
 @pytest.mark.parametrize("profile", ["u_default", "u_doc"])
 @pytest.mark.covers("MDB-XD-31", "MDB-XM-04")
 def test_unwrapped_documents_have_debeziums_schemas(profile: str, tmp_path: Path) -> None:
@@ -198,6 +206,7 @@ def test_unwrapped_documents_have_debeziums_schemas(profile: str, tmp_path: Path
             assert our[part] == f'{{"schema":{schemas[their[f"{part}_schema"]]},"payload":{their[part]}}}'
 
 
+@pytest.mark.recorded
 @pytest.mark.parametrize("profile", ["u_types", "u_types_doc", "u_types_flat"])
 @pytest.mark.covers("MDB-XD-31")
 def test_every_type_is_unwrapped_as_debezium_does_it_where_it_can(profile: str, tmp_path: Path) -> None:
@@ -223,6 +232,7 @@ def test_every_type_is_unwrapped_as_debezium_does_it_where_it_can(profile: str, 
     assert not [v for v in unlike if v and '"b":2' not in v], unlike[:3]
 
 
+@pytest.mark.recorded
 @pytest.mark.parametrize("profile", ["o_default", "o_expand", "o_place", "o_each"])
 @pytest.mark.covers("MDB-XD-32")
 def test_outbox_documents_are_routed_as_debezium_does_it(profile: str, tmp_path: Path) -> None:
@@ -232,6 +242,7 @@ def test_outbox_documents_are_routed_as_debezium_does_it(profile: str, tmp_path:
     assert {record["timestamp"] for record in ours} == {NOW_NS // 1_000_000}
 
 
+@pytest.mark.recorded
 @pytest.mark.covers("MDB-XD-32")
 def test_expanded_payloads_have_debeziums_schemas(tmp_path: Path) -> None:
     schemas, theirs = schemas_of("o_expand"), debezium_records("o_expand")
@@ -369,6 +380,7 @@ def test_a_topic_that_can_not_have_a_collections_name_is_reported(
     ]
 
 
+@pytest.mark.recorded
 @pytest.mark.covers("MDB-TPC-03")
 def test_heartbeats_equal_debeziums() -> None:
     their = next(r for r in debezium_records("heartbeat") if r["topic"].startswith("__debezium"))
@@ -497,6 +509,7 @@ def of_schema(event: dict[str, Any]) -> tuple[str, str, str | None]:
     return value["type"], value["databaseName"], value["collectionName"]
 
 
+@pytest.mark.recorded
 @pytest.mark.covers("MDB-XD-28")
 def test_schema_changes_of_a_real_server_are_in_stream_order(tmp_path: Path) -> None:
     source = recording(tmp_path, "expanded")

@@ -247,6 +247,7 @@ def test_debeziums_own_transforms(tmp_path: Path) -> None:
 # Types
 
 
+@pytest.mark.recorded
 @pytest.mark.covers("VIT-TYP-17", "VIT-TYP-19", "VIT-TYP-20")
 def test_mode_text_formats_dates_as_debezium_2_0_did() -> None:
     row = rows(events("default", vitess={"temporal": "text"}), "types_time")[1]
@@ -255,6 +256,7 @@ def test_mode_text_formats_dates_as_debezium_2_0_did() -> None:
     assert (row["dt0"], row["dt6"]) == ("2024-02-29 23:59:59", "2024-02-29 23:59:59.123456")
 
 
+@pytest.mark.recorded
 @pytest.mark.covers("VIT-TYP-21")
 def test_timestamps_have_their_zone() -> None:
     found = rows(events("default", vitess={"timestamps": "zoned"}), "types_time")
@@ -264,6 +266,7 @@ def test_timestamps_have_their_zone() -> None:
     assert (found[1]["dt3"], found[1]["dt6"]) == (1709251199123, 1709251199123456)
 
 
+@pytest.mark.recorded
 @pytest.mark.covers("VIT-TYP-22")
 def test_connects_own_types_and_texts_are_offered_and_adaptive_is_not() -> None:
     connect = rows(events("strconnect"), "types_time")
@@ -274,6 +277,7 @@ def test_connects_own_types_and_texts_are_offered_and_adaptive_is_not() -> None:
         events("default", vitess={"temporal": "adaptive"})
 
 
+@pytest.mark.recorded
 @pytest.mark.covers("VIT-TYP-26")
 def test_bits_are_included_if_enabled() -> None:
     row = rows(events("default", vitess={"bits": True}), "types_num")[1]
@@ -416,7 +420,10 @@ def test_broken_recordings_are_rejected_or_reported_and_never_crash(seed: int, t
     except CdcError as error:
         assert error.message
     else:
-        assert all(record["topic"].startswith("cdc") for record in found)
+        values = [json.loads(record["value"]) for record in found if record["value"]]
+        assert {value["op"] for value in values} <= {"c", "u", "d"}
+        assert len(found) <= len(events("default"))
+        assert len(found) == len(events("default")) or skipped.undecodable or len(data) > path.stat().st_size
 
 
 @pytest.mark.covers("VIT-FLT-05")
@@ -504,6 +511,7 @@ def test_topics_have_other_prefixes_and_delimiters(tmp_path: Path) -> None:
     assert found[0]["value"]["source"]["name"] == "cdc"
 
 
+@pytest.mark.recorded
 @pytest.mark.covers("VIT-EVT-07")
 def test_tombstones_follow_deletes_unless_they_are_turned_off() -> None:
     found = events("default")
@@ -514,6 +522,7 @@ def test_tombstones_follow_deletes_unless_they_are_turned_off() -> None:
     assert not [r for r in events("default", tombstones=False) if r["value"] is None]
 
 
+@pytest.mark.recorded
 @pytest.mark.covers("VIT-EVT-12")
 def test_the_source_has_the_time_of_the_change_and_the_envelope_its_own() -> None:
     event = next(r for r in reversed(events("default")) if r["value"])
