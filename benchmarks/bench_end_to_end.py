@@ -29,11 +29,13 @@ import psutil  # type: ignore[import-untyped]  # comes with Airflow
 
 from airflow_cdc_provider.connector import Connector
 from airflow_cdc_provider.jobs.capturing.capture import capture
-from airflow_cdc_provider.jobs.context import JobContext, build_source
+from airflow_cdc_provider.jobs.context.job import Job
+from airflow_cdc_provider.jobs.context.run_report import RunReport
+from airflow_cdc_provider.jobs.context.sources import build_source
+from airflow_cdc_provider.jobs.context.stores import Stores
 from airflow_cdc_provider.jobs.merging.merge import merge_tables
 from airflow_cdc_provider.jobs.spark.session import build_lake, build_session
 from airflow_cdc_provider.jobs.spec import JobSpec
-from airflow_cdc_provider.lake.changes_table import ChangesTable
 from server_kit import CassandraServer, spark_jars
 from server_kit.cassandra import create_keyspace
 
@@ -198,13 +200,12 @@ class Bench:
         lake = build_lake(self.spark, self.connector)
         lake.create_namespace(self.connector.namespace)
         with closing(build_source(self.connector, {})) as source:
-            spec = JobSpec("sync", self.declaration, "")
-            changes = ChangesTable(lake, self.connector)
-            context = JobContext(spec, self.connector, self.spark, lake, changes, source)
+            job = Job(JobSpec("sync", self.declaration, ""), self.connector)
+            stores = Stores.of(self.spark, lake, self.connector)
             started, cpu = time.monotonic(), _cpu_seconds()
-            captured = capture(context)
+            captured = capture(job, stores, source, RunReport())
             between, between_cpu = time.monotonic(), _cpu_seconds()
-            merge_tables(context, force=True)
+            merge_tables(job, stores, source, force=True)
             return Timing(
                 captured.changes,
                 between - started,

@@ -23,11 +23,15 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from airflow_cdc_provider.connector import Connector
-from airflow_cdc_provider.jobs.context import JobContext, build_source
+from airflow_cdc_provider.jobs.context.clients import Clients, Connections
+from airflow_cdc_provider.jobs.context.job import Job
+from airflow_cdc_provider.jobs.context.run import Run
+from airflow_cdc_provider.jobs.context.run_report import RunReport
+from airflow_cdc_provider.jobs.context.sources import build_source
+from airflow_cdc_provider.jobs.context.stores import Stores
 from airflow_cdc_provider.jobs.spark.session import build_lake, build_session
 from airflow_cdc_provider.jobs.spec import JobSpec
 from airflow_cdc_provider.jobs.stream import stream
-from airflow_cdc_provider.lake.changes_table import ChangesTable
 from server_kit import CassandraServer, spark_jars
 from server_kit.cassandra import create_keyspace
 
@@ -125,8 +129,8 @@ class _Stream:
         }
         spec = JobSpec("stream", self.declaration, "", options=options)
         with closing(build_source(self.connector, self.connection)) as source:
-            changes = ChangesTable(lake, self.connector)
-            stream(JobContext(spec, self.connector, self.spark, lake, changes, source))
+            job, stores = Job(spec, self.connector), Stores.of(self.spark, lake, self.connector)
+            stream(Run(job, stores, source, Clients(job, lake, Connections()), RunReport()))
 
     def _session(self, cores: int) -> SparkSession:
         os.environ["SPARK_LOCAL_DIRS"] = str(self.folder / "spark")

@@ -38,7 +38,10 @@ from bson.raw_bson import RawBSONDocument
 from airflow_cdc_provider.changes.record import CHANGE_SCHEMA
 from airflow_cdc_provider.connector import Connector
 from airflow_cdc_provider.jobs.capturing.capture import capture
-from airflow_cdc_provider.jobs.context import JobContext, build_source
+from airflow_cdc_provider.jobs.context.job import Job
+from airflow_cdc_provider.jobs.context.run_report import RunReport
+from airflow_cdc_provider.jobs.context.sources import build_source
+from airflow_cdc_provider.jobs.context.stores import Stores
 from airflow_cdc_provider.jobs.resuming.progress import Progress
 from airflow_cdc_provider.jobs.spark.session import build_lake, build_session
 from airflow_cdc_provider.jobs.spec import JobSpec
@@ -235,11 +238,10 @@ class CaptureBench:
         progress = Progress.from_offset(None).with_source(begin)
         changes.append_batch(None, progress.to_offset(), changes.state())
         with closing(build_source(connector, {"host": self.server.uri})) as source:
-            context = JobContext(
-                JobSpec("capture", declaration, ""), connector, self.spark, lake, changes, source
-            )
+            job = Job(JobSpec("capture", declaration, ""), connector)
+            stores = Stores(self.spark, lake, changes, connector)
             watch = Stopwatch(self.server)
-            found = capture(context)
+            found = capture(job, stores, source, RunReport())
             took = watch.read()
         if found.changes != load.events:
             raise SystemExit(f"{found.changes} changes of {load.events} events")

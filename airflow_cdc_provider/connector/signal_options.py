@@ -10,7 +10,7 @@ from typing import Any, Literal
 from airflow_cdc_provider.exceptions import ConfigurationError
 from airflow_cdc_provider.kafka.settings import wrong_topic, wrong_tuning
 from airflow_cdc_provider.options import option
-from airflow_cdc_provider.signals.names import KAFKA, check_names
+from airflow_cdc_provider.signals.names import KAFKA, SOURCE, check_names
 from airflow_cdc_provider.sources.mongodb.options import MongodbOptions
 
 
@@ -91,6 +91,11 @@ class SignalOptions:
         "Interval between reads of all channels except source, while a stream runs", 5.0, minimum=0.0
     )
     settings: Mapping[str, Any] = option("Settings of custom channels", {})
+
+    @property
+    def listens_to_source(self) -> bool:
+        """Whether signals arrive in the source's own feed."""
+        return SOURCE in self.channels and bool(self.collection)
 
     def conn_id(self, published: str) -> str:
         """Return the Airflow connection of the signal topic; empty if none is needed.

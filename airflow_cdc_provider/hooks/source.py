@@ -171,7 +171,7 @@ class CdcHook(BaseHook):
         Raises:
             ConfigurationError: The connection or the source's options are invalid.
         """
-        from airflow_cdc_provider.jobs.context import build_source  # needs pyarrow and the driver
+        from airflow_cdc_provider.jobs.context.sources import build_source  # needs pyarrow and the driver
 
         return build_source(connector, self.connection_values())
 

@@ -11,8 +11,8 @@ import signal
 import sys
 import threading
 import time
-from collections.abc import Callable, Mapping
-from dataclasses import replace
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 from types import FrameType
 
@@ -20,14 +20,17 @@ from airflow_cdc_provider.exceptions import ConfigurationError
 from airflow_cdc_provider.jobs.capturing.capture import capture
 from airflow_cdc_provider.jobs.comparing.topics import compare_topics
 from airflow_cdc_provider.jobs.comparing.verify import verify
-from airflow_cdc_provider.jobs.context import JobContext, job_context, log, on_finished
+from airflow_cdc_provider.jobs.context.job import log
+from airflow_cdc_provider.jobs.context.run import Run, open_run
+from airflow_cdc_provider.jobs.context.run_report import RunReport
+from airflow_cdc_provider.jobs.context.tables import require_within_guardrail, selected_tables
 from airflow_cdc_provider.jobs.events.stage import events
 from airflow_cdc_provider.jobs.maintain import maintain
 from airflow_cdc_provider.jobs.merging.merge import merge_tables
 from airflow_cdc_provider.jobs.offsets import offsets
 from airflow_cdc_provider.jobs.publishing.replay import replay
 from airflow_cdc_provider.jobs.publishing.stage import publish_events
-from airflow_cdc_provider.jobs.reporting.report import report
+from airflow_cdc_provider.jobs.reporting.report import build_result
 from airflow_cdc_provider.jobs.resuming.identity import require_own
 from airflow_cdc_provider.jobs.resuming.progress import Progress
 from airflow_cdc_provider.jobs.signals import follow
@@ -38,70 +41,85 @@ from airflow_cdc_provider.jobs.spec import JobResult, JobSpec, OriginResult, Sna
 from airflow_cdc_provider.jobs.stream import stream
 from airflow_cdc_provider.jobs.sync import sync
 
-Stage = Callable[[JobContext], JobResult]
+
+def require_own_table(run: Run) -> None:
+    """Refuse the changes table of another connector."""
+    require_own(run.job.connector, Progress.from_offset(run.stores.changes.state().offset))
 
 
-def _sync(context: JobContext) -> JobResult:
-    context.require_within_guardrail()
-    return sync(context)
+def require_few_tables(run: Run) -> None:
+    """Enforce the declared limit on the number of tables."""
+    require_within_guardrail(run.job.connector, run.stores.changes, run.source)
 
 
-def _capture(context: JobContext) -> JobResult:
-    if not captures(context.connector):
+def require_capture(run: Run) -> None:
+    """Refuse to capture with a snapshot mode that only reads tables."""
+    snapshots = run.job.connector.snapshot
+    if not captures(run.job.connector):
         raise ConfigurationError(
-            f"nothing is captured with snapshot.mode {context.connector.snapshot.mode}",
+            f"nothing is captured with snapshot.mode {snapshots.mode}",
             remedy="CdcSyncOperator and CdcSnapshotOperator read the tables; to capture choose another mode",
         )
-    context.require_within_guardrail()
-    captured = capture(context)
-    if context.stopping():
-        return report(context, captured=captured)
-    followed = follow(context)
-    return report(context, captured=followed.with_captured(captured), shot=followed.shot)
 
 
-def _merge(context: JobContext) -> JobResult:
-    return report(context, tables=merge_tables(context, force=bool(context.spec.options.get("force", True))))
+def _capture(run: Run) -> JobResult:
+    captured = capture(run.job, run.stores, run.source, run.report)
+    if run.job.stopping():
+        return build_result(run, captured=captured)
+    followed = follow(*run)
+    return build_result(run, captured=followed.with_captured(captured), shot=followed.shot)
 
 
-def _publish(context: JobContext) -> JobResult:
-    return report(context, published=publish_events(context))
+def _merge(run: Run) -> JobResult:
+    force = bool(run.job.spec.options.get("force", True))
+    return build_result(run, tables=merge_tables(run.job, run.stores, run.source, force=force))
 
 
-def _stream(context: JobContext) -> JobResult:
-    context.require_within_guardrail()
-    return stream(context)
+def _publish(run: Run) -> JobResult:
+    return build_result(run, published=publish_events(run.job, run.stores, run.source, run.clients))
 
 
-def _snapshot(context: JobContext) -> JobResult:
-    context.require_within_guardrail()
-    replacing = context.spec.options.get("mode", "replace") == "replace"
-    shot = snapshot(context, context.tables(), again=True, replacing=replacing)
-    merged = merge_tables(context, force=True) if context.spec.options.get("merge", True) else []
-    return report(context, shot=shot, tables=merged)
+def _snapshot(run: Run) -> JobResult:
+    job, stores, source, _, _ = run
+    tables = selected_tables(job, stores, source)
+    replacing = job.spec.options.get("mode", "replace") == "replace"
+    shot = snapshot(*run, tables, again=True, replacing=replacing)
+    merged = merge_tables(job, stores, source, force=True) if job.spec.options.get("merge", True) else []
+    return build_result(run, shot=shot, tables=merged)
 
 
-def _with_own_table(stage: Stage) -> Stage:
-    def run_stage(context: JobContext) -> JobResult:
-        require_own(context.connector, Progress.from_offset(context.changes.state().offset))
-        return stage(context)
+@dataclass(frozen=True)
+class Stage:
+    """A stage.
 
-    return run_stage
+    Args:
+        function: Runs it.
+        guards: Called before it, in this order; they raise if it must not run.
+    """
+
+    function: Callable[[Run], JobResult]
+    guards: Sequence[Callable[[Run], None]] = (require_own_table,)
+
+    def __call__(self, run: Run) -> JobResult:
+        """Run the stage, if its guards allow it."""
+        for guard in self.guards:
+            guard(run)
+        return self.function(run)
 
 
 STAGES: Mapping[str, Stage] = {
-    "sync": _with_own_table(_sync),
-    "capture": _with_own_table(_capture),
-    "merge": _with_own_table(_merge),
-    "snapshot": _with_own_table(_snapshot),
-    "verify": _with_own_table(verify),
-    "maintain": _with_own_table(maintain),
-    "offsets": offsets,
-    "stream": _with_own_table(_stream),
-    "events": events,
-    "publish": _with_own_table(_publish),
-    "replay": _with_own_table(replay),
-    "compare_topics": _with_own_table(compare_topics),
+    "sync": Stage(sync, (require_own_table, require_few_tables)),
+    "capture": Stage(_capture, (require_own_table, require_capture, require_few_tables)),
+    "merge": Stage(_merge),
+    "snapshot": Stage(_snapshot, (require_own_table, require_few_tables)),
+    "verify": Stage(verify),
+    "maintain": Stage(maintain),
+    "offsets": Stage(offsets, ()),
+    "stream": Stage(stream, (require_own_table, require_few_tables)),
+    "events": Stage(events, ()),
+    "publish": Stage(_publish),
+    "replay": Stage(replay),
+    "compare_topics": Stage(compare_topics),
 }
 """Stages by name. All but the read-only ones refuse the changes table of another connector."""
 
@@ -121,10 +139,10 @@ def run(spec: JobSpec) -> JobResult:
     if threading.current_thread() is threading.main_thread():
         signal.signal(signal.SIGTERM, request_stop)
     started = time.monotonic()
-    context: JobContext | None = None
+    report = RunReport()
     try:
-        with job_context(spec, stop.is_set) as context:
-            outcome = STAGES[spec.stage](context)
+        with open_run(spec, stop.is_set, report) as opened:
+            outcome = STAGES[spec.stage](opened)
     except Exception as error:
         known = explain(error)
         code = known.code if known is not None else type(error).__name__
@@ -133,8 +151,8 @@ def run(spec: JobSpec) -> JobResult:
             ok=False,
             error_code=code,
             error=text,
-            snapshot=_aborted(context),
-            origins=_uncommitted(context),
+            snapshot=_aborted(report),
+            origins=_uncommitted(report),
         )
         if known is None:
             outcome.write(spec.result_path)
@@ -142,23 +160,22 @@ def run(spec: JobSpec) -> JobResult:
         if known is not error:
             log.error("the original Spark error", exc_info=True)
     seconds = {**outcome.seconds, "all": round(time.monotonic() - started, 3)}
-    outcome = JobResult(**{**vars(outcome), "seconds": seconds})
+    outcome = replace(outcome, seconds=seconds)
     outcome.write(spec.result_path)
-    if context is not None and outcome.ok:
-        on_finished(context)
+    if outcome.ok:
+        report.on_finished()
     return outcome
 
 
-def _aborted(context: JobContext | None) -> SnapshotResult | None:
+def _aborted(report: RunReport) -> SnapshotResult | None:
     """Return the snapshot that a failed job was taking, None if it took none."""
-    shot = context.snapshot if context else None
+    shot = report.snapshot
     return replace(shot, aborted=True) if shot and shot.remaining else shot
 
 
-def _uncommitted(context: JobContext | None) -> tuple[OriginResult, ...]:
+def _uncommitted(report: RunReport) -> tuple[OriginResult, ...]:
     """Return the feeds whose last batch a failed job could not commit."""
-    origins = context.uncommitted if context else ()
-    return tuple(OriginResult(origin, failed_batches=1) for origin in origins)
+    return tuple(OriginResult(origin, failed_batches=1) for origin in report.uncommitted)
 
 
 def main(arguments: list[str]) -> int:

@@ -5,17 +5,21 @@ from __future__ import annotations
 import time
 from collections.abc import Mapping
 from datetime import UTC, datetime, timedelta
-from typing import Protocol
+from typing import TYPE_CHECKING
 
 from airflow_cdc_provider.changes import record
 from airflow_cdc_provider.changes.fence import add_fences, newest_event, newest_generation
 from airflow_cdc_provider.connector import Connector
 from airflow_cdc_provider.exceptions import CommitConflict
-from airflow_cdc_provider.jobs.context import JobContext, log
+from airflow_cdc_provider.jobs.context.clients import Connections
+from airflow_cdc_provider.jobs.context.job import Job, log
+from airflow_cdc_provider.jobs.context.run import Run
+from airflow_cdc_provider.jobs.context.stores import Stores
+from airflow_cdc_provider.jobs.context.tables import selected_tables
 from airflow_cdc_provider.jobs.merging.pending import Pending, pending_by_table
 from airflow_cdc_provider.jobs.publishing.merged import published_merged
 from airflow_cdc_provider.jobs.publishing.stage import published_through
-from airflow_cdc_provider.jobs.reporting.report import report
+from airflow_cdc_provider.jobs.reporting.report import build_result
 from airflow_cdc_provider.jobs.spec import JobResult
 from airflow_cdc_provider.kafka.errors import BrokersUnavailable
 from airflow_cdc_provider.kafka.merged_position import MergedPosition
@@ -23,46 +27,39 @@ from airflow_cdc_provider.lake.changes_table import ChangesTable
 from airflow_cdc_provider.lake.iceberg_difference import release
 from airflow_cdc_provider.lake.layout import PUBLISHED
 from airflow_cdc_provider.lake.mirror import Mirror, MirrorState
+from airflow_cdc_provider.sources.base import Source
+
+if TYPE_CHECKING:
+    from airflow_cdc_provider.lake.iceberg import IcebergLake
 
 
-class MaintainContext(Protocol):
-    """The parts of a job that determine which batches may expire."""
-
-    @property
-    def connector(self) -> Connector:
-        """The declaration."""
-        ...
-
-    @property
-    def changes(self) -> ChangesTable:
-        """The changes table."""
-        ...
-
-
-def maintain(context: JobContext) -> JobResult:
+def maintain(run: Run) -> JobResult:
     """Maintain the changes table and the mirrors of the job's tables.
 
     A batch expires when the mirrors of all tables have merged it, including tables that the job is not for or
     that have no mirror yet; none of its changes needs its origin's record of the newest fence; its events are
     published, if the connector publishes; and the lake's ``retention_seconds`` have expirable.
     """
-    retain = context.connector.lake.retention_seconds
-    mirrors = {t: m for t in context.tables() if (m := context.mirror(t)).table.exists()}
-    through = last_expirable_batch(context, {t: context.mirror(t).state() for t in context.source.tables()})
-    through = min(through, _last_published(context, through))
-    expired = context.changes.expire(through, datetime.now(UTC) - timedelta(seconds=retain))
-    log.info("%s: batches through %d expired", context.changes.name, expired)
+    job, stores, source, clients, _ = run
+    retain = job.connector.lake.retention_seconds
+    mirrors = {t: m for t in selected_tables(job, stores, source) if (m := stores.mirror(t)).table.exists()}
+    through = last_expirable_batch(
+        job.connector, stores.changes, {t: stores.mirror(t).state() for t in source.tables()}
+    )
+    through = min(through, _last_published(job, stores, source, clients.connections, through))
+    expired = stores.changes.expire(through, datetime.now(UTC) - timedelta(seconds=retain))
+    log.info("%s: batches through %d expired", stores.changes.name, expired)
     for mirror in mirrors.values():
         try:
             if mirror.remove_resolved(mirror.state()):
                 log.info("%s: resolved keys are removed", mirror.name)
         except CommitConflict:
             log.info("%s: a merge is in progress; resolved keys will be removed later", mirror.name)
-    if context.connector.publish.kafka.enabled:
-        _release_pins(context, mirrors)
-    own = [context.changes.table]
-    if context.connector.publish.pulsar.enabled:
-        positions = context.lake.table(context.connector.published_table, PUBLISHED)
+    if job.connector.publish.kafka.enabled:
+        _release_pins(job.connector, stores.lake, clients.connections, mirrors)
+    own = [stores.changes.table]
+    if job.connector.publish.pulsar.enabled:
+        positions = stores.lake.table(job.connector.published_table, PUBLISHED)
         own += [positions] if positions.exists() else []
     for table in [*own, *(t for m in mirrors.values() for t in m.tables())]:
         started = time.monotonic()
@@ -74,78 +71,83 @@ def maintain(context: JobContext) -> JobResult:
             done.expired_snapshots,
             time.monotonic() - started,
         )
-    return report(context)
+    return build_result(run)
 
 
-def _release_pins(context: JobContext, mirrors: Mapping[str, Mirror]) -> None:
+def _release_pins(
+    connector: Connector, lake: IcebergLake, connections: Connections, mirrors: Mapping[str, Mirror]
+) -> None:
     """Release pinned snapshots of mirrors that publishing after merges no longer needs.
 
     These are all snapshots if each change is published: then the connector published after merges before.
     """
-    after_merge = context.connector.publish.kafka.after_merge
+    after_merge = connector.publish.kafka.after_merge
     try:
-        known = published_merged(context) if after_merge else MergedPosition()
+        known = published_merged(connector, connections) if after_merge else MergedPosition()
     except BrokersUnavailable as error:
-        log.warning("%s: no snapshot of a mirror is released: %s", context.connector.name, error)
+        log.warning("%s: no snapshot of a mirror is released: %s", connector.name, error)
         return
     if known is None:
         return
     for table, mirror in mirrors.items():
         position = known.tables.get(table)
         if position is not None or not after_merge:
-            release(context.lake.table(mirror.name), position.snapshot if position else None)
+            release(lake.table(mirror.name), position.snapshot if position else None)
 
 
-def _last_published(context: JobContext, through: int) -> int:
+def _last_published(job: Job, stores: Stores, source: Source, connections: Connections, through: int) -> int:
     """Return the last batch whose events are published; the given one if nothing is published."""
-    publish = context.connector.publish
+    publish = job.connector.publish
     # Publishing after merges reads mirrors, not batches.
     if not publish.enabled or publish.kafka.after_merge:
         return through
     try:
-        batch = published_through(context)
+        batch = published_through(job, stores, source, connections)
     except BrokersUnavailable as error:
-        log.warning("%s: no batch expires: %s", context.changes.name, error)
+        log.warning("%s: no batch expires: %s", stores.changes.name, error)
         return -1
     if batch is None:
         return -1 if publish.start == "earliest" else through
     return batch
 
 
-def last_expirable_batch(context: MaintainContext, states: Mapping[str, MirrorState]) -> int:
+def last_expirable_batch(
+    connector: Connector, changes: ChangesTable, states: Mapping[str, MirrorState]
+) -> int:
     """Return the last batch that no mirror needs, -1 for none.
 
     Args:
-        context: The job.
+        connector: The declaration.
+        changes: The changes table.
         states: States of mirrors by source table, for all tables with changes in the changes table.
     """
     if not states:
         return -1
-    newest = context.changes.state().batch
-    pending = pending_by_table(context.changes, {t: s.merged_through for t, s in states.items()}, newest)
+    newest = changes.state().batch
+    pending = pending_by_table(changes, {t: s.merged_through for t, s in states.items()}, newest)
     expirable = newest
     for table, state in states.items():
         found = pending.get(table, Pending())
         moved = newest_event(add_fences(state.fences, found.fences)) != newest_event(state.fences)
         if found.rows or moved:
             expirable = min(expirable, state.merged_through)
-    return min(expirable, _first_undecided(context, states) - 1)
+    return min(expirable, _first_undecided(connector, changes, states) - 1)
 
 
-def _first_undecided(context: MaintainContext, states: Mapping[str, MirrorState]) -> int:
+def _first_undecided(connector: Connector, changes: ChangesTable, states: Mapping[str, MirrorState]) -> int:
     """Return the first batch with changes that count as older than a fence until its record arrives.
 
     A record that doesn't arrive while deletions are retained is no longer expected.
     """
     from pyspark.sql import functions as f
 
-    since_us = int((time.time() - context.connector.lake.tombstone_retention_seconds) * 1_000_000)
+    since_us = int((time.time() - connector.lake.tombstone_retention_seconds) * 1_000_000)
     fenced = {t: s for t, s in states.items() if newest_generation(s.fences) > since_us}
-    through = context.changes.state().batch
+    through = changes.state().batch
     first = through + 1
     if not fenced:
         return first
-    rows = context.changes.pending(-1, through, fenced, record.DATA_KINDS)
+    rows = changes.pending(-1, through, fenced, record.DATA_KINDS)
     found = rows.groupBy("source_table", "origin").agg(f.min("batch").alias("first")).collect()
     for row in found:
         origins = {fence.origin for fence in newest_event(fenced[row["source_table"]].fences)}

@@ -7,18 +7,22 @@ from dataclasses import replace
 from typing import Any
 
 from airflow_cdc_provider.exceptions import ConfigurationError
-from airflow_cdc_provider.jobs.context import JobContext, log
+from airflow_cdc_provider.jobs.context.clients import Connections
+from airflow_cdc_provider.jobs.context.job import Job, log
+from airflow_cdc_provider.jobs.context.run import Run
+from airflow_cdc_provider.jobs.context.stores import Stores
 from airflow_cdc_provider.jobs.publishing.form import publishing_lag
 from airflow_cdc_provider.jobs.publishing.stage import publish_from, published_through
-from airflow_cdc_provider.jobs.reporting.report import report
+from airflow_cdc_provider.jobs.reporting.report import build_result
 from airflow_cdc_provider.jobs.reporting.status import signal_status, table_status
 from airflow_cdc_provider.jobs.resuming.identity import identity_of, require_own
 from airflow_cdc_provider.jobs.resuming.progress import Progress
 from airflow_cdc_provider.jobs.spec import NEXT, JobResult, PublishResult
 from airflow_cdc_provider.kafka.errors import BrokersUnavailable
+from airflow_cdc_provider.sources.base import Source
 
 
-def offsets(context: JobContext) -> JobResult:
+def offsets(run: Run) -> JobResult:
     """Run the action of the option ``action``.
 
     ``show`` and ``status`` change nothing; ``status`` also reports each table. ``set`` validates and stores
@@ -40,73 +44,82 @@ def offsets(context: JobContext) -> JobResult:
             connector.
         CommitConflict: A capture committed meanwhile.
     """
-    action = context.spec.options.get("action", "show")
-    state = context.changes.state()
+    job, stores, source, clients, _ = run
+    action = job.spec.options.get("action", "show")
+    state = stores.changes.state()
     progress = Progress.from_offset(state.offset)
     if action == "show":
-        return _with_publishing(context, report(context))
+        return _with_publishing(job, stores, source, clients.connections, build_result(run))
     if action == "status":
         return replace(
-            _with_publishing(context, report(context)),
-            status=table_status(context),
-            signals=signal_status(context),
+            _with_publishing(job, stores, source, clients.connections, build_result(run)),
+            status=table_status(job, stores, source),
+            signals=signal_status(stores.changes, source),
         )
     if action != "adopt":
-        require_own(context.connector, progress)
+        require_own(job.connector, progress)
     if action == "publish":
-        batch = context.spec.options.get("batch", 0)
-        publish_from(context, state.batch + 1 if batch == NEXT else int(batch))
-        return _with_publishing(context, report(context))
+        batch = job.spec.options.get("batch", 0)
+        publish_from(
+            job,
+            stores,
+            source,
+            clients.connections,
+            state.batch + 1 if batch == NEXT else int(batch),
+        )
+        return _with_publishing(job, stores, source, clients.connections, build_result(run))
     if action == "set":
-        offset = context.spec.options.get("offset")
+        offset = job.spec.options.get("offset")
         if not isinstance(offset, dict):
             raise ConfigurationError(
                 "there is no offset to set",
                 expected="option offset with the source's JSON",
                 found=repr(offset),
             )
-        context.source.validate_offset(offset)
+        source.validate_offset(offset)
         progress = progress.with_source(offset)
     elif action == "reset":
-        reset = set(context.spec.tables) or set(progress.snapshots)
+        reset = set(job.spec.tables) or set(progress.snapshots)
         kept = {t: s for t, s in progress.snapshots.items() if t not in reset}
-        source = progress.source if context.spec.tables else None
-        progress = replace(progress, source=source, snapshots=kept)
+        position = progress.source if job.spec.tables else None
+        progress = replace(progress, source=position, snapshots=kept)
     elif action == "forget":
-        progress = progress.with_source(_without(progress.source or {}, context.spec.options.get("origin")))
+        progress = progress.with_source(_without(progress.source or {}, job.spec.options.get("origin")))
     elif action == "adopt":
         if state.offset is None:
             raise ConfigurationError(
                 "there is no offset to adopt",
-                expected=f"a changes table {context.connector.changes_table} with an offset",
+                expected=f"a changes table {job.connector.changes_table} with an offset",
                 remedy="none needed: the first capture creates it for this connector",
             )
-        progress = progress.with_identity(identity_of(context.connector))
+        progress = progress.with_identity(identity_of(job.connector))
     else:
         raise ConfigurationError(
             "unknown action",
             expected="show, status, set, reset, forget, publish or adopt",
             found=repr(action),
         )
-    context.changes.set_offset(progress.to_offset(), state)
-    log.info("%s: offset %s", context.connector.name, action)
-    return report(context)
+    stores.changes.set_offset(progress.to_offset(), state)
+    log.info("%s: offset %s", job.connector.name, action)
+    return build_result(run)
 
 
-def _with_publishing(context: JobContext, outcome: JobResult) -> JobResult:
+def _with_publishing(
+    job: Job, stores: Stores, source: Source, connections: Connections, outcome: JobResult
+) -> JobResult:
     """Add the published position of a connector that publishes."""
-    if not context.connector.publish.enabled:
+    if not job.connector.publish.enabled:
         return outcome
     try:
-        batch = published_through(context)
+        batch = published_through(job, stores, source, connections)
     except BrokersUnavailable as error:
         return replace(outcome, findings=(*outcome.findings, f"the published position is unknown: {error}"))
     if batch is None:
         return replace(outcome, findings=(*outcome.findings, "nothing was published yet"))
     published = PublishResult(
         batch,
-        pending_batches=context.changes.state().batch - batch,
-        lag_seconds=publishing_lag(context, batch),
+        pending_batches=stores.changes.state().batch - batch,
+        lag_seconds=publishing_lag(stores.changes, batch),
     )
     return replace(outcome, published=published)
 

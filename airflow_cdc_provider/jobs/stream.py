@@ -26,6 +26,7 @@ from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
+from airflow_cdc_provider.connector import Connector
 from airflow_cdc_provider.exceptions import (
     CdcError,
     CommitConflict,
@@ -35,7 +36,8 @@ from airflow_cdc_provider.exceptions import (
     error_from_text,
 )
 from airflow_cdc_provider.jobs.channels.heartbeats import Heartbeats
-from airflow_cdc_provider.jobs.context import JobContext, log
+from airflow_cdc_provider.jobs.context.job import log
+from airflow_cdc_provider.jobs.context.run import Run
 from airflow_cdc_provider.jobs.metrics.debezium import metrics_of
 from airflow_cdc_provider.jobs.publishing.publish import heartbeats_of
 from airflow_cdc_provider.jobs.signals import busy, has_signals
@@ -73,7 +75,7 @@ class StreamState:
         temporary.replace(path)
 
 
-def stream(context: JobContext) -> JobResult:
+def stream(run: Run) -> JobResult:
     """Repeat sync; with snapshot mode ``initial_only`` until all tables are read.
 
     Options: ``commit_interval_seconds`` (30), the time from the start of a round to the next;
@@ -83,19 +85,20 @@ def stream(context: JobContext) -> JobResult:
     Raises:
         ConfigurationError: An option is missing or invalid.
     """
-    options = context.spec.options
+    job, stores, _, clients, report = run
+    options = job.spec.options
     if "state_path" not in options:
         raise ConfigurationError("a stream needs a state file", expected="option state_path")
     path = Path(str(options["state_path"]))
     stop_path = str(options.get("stop_path", ""))
 
     def stopping() -> bool:
-        return context.stopping() or (bool(stop_path) and Path(stop_path).exists())
+        return job.stopping() or (bool(stop_path) and Path(stop_path).exists())
 
     interval = float(options.get("commit_interval_seconds", 30.0))
     deadline = time.monotonic() + float(options.get("max_runtime_seconds", 86_400.0))
     now = time.time()
-    state = StreamState(os.getpid(), socket.gethostname(), context.connector.name, now, now)
+    state = StreamState(os.getpid(), socket.gethostname(), job.connector.name, now, now)
     state.write(path)
     outcome = JobResult(ok=True)
     failures = 0
@@ -104,7 +107,7 @@ def stream(context: JobContext) -> JobResult:
             started = time.monotonic()
             changes = 0
             try:
-                outcome = sync(context)
+                outcome = sync(run)
                 changes = outcome.changes
                 _raise_retryable(outcome)
                 failures = 0
@@ -117,22 +120,30 @@ def stream(context: JobContext) -> JobResult:
                 state,
                 heartbeat_at=time.time(),
                 rounds=state.rounds + 1,
-                batch=context.changes.state().batch,
+                batch=stores.changes.state().batch,
                 changes=state.changes + changes,
                 lag_seconds=outcome.lag_seconds,
                 offset=outcome.offset,
                 committed_at=outcome.committed_at,
-                metrics=metrics_of(outcome, context.snapshot),
+                metrics=metrics_of(outcome, report.snapshot),
                 error="" if failures else outcome.error,
             )
             state.write(path)
-            if _snapshots_completed(context, outcome) and not failures:
+            if _snapshots_completed(job.connector, outcome) and not failures:
                 break
-            if not failures and busy(context):
+            if not failures and busy(stores.changes):
                 continue
             # A round that failed, or did not publish, sends no heartbeats.
-            beats = heartbeats_of(context) if outcome.published is not None and not failures else None
-            _pause(lambda: stopping() or has_signals(context), min(started + interval, deadline), beats)
+            beats = (
+                heartbeats_of(job.connector, stores.changes, clients)
+                if outcome.published is not None and not failures
+                else None
+            )
+            _pause(
+                lambda: stopping() or has_signals(job.connector, clients, report),
+                min(started + interval, deadline),
+                beats,
+            )
     except Exception as error:
         replace(state, heartbeat_at=time.time(), status="failed", error=str(error)).write(path)
         raise
@@ -141,9 +152,9 @@ def stream(context: JobContext) -> JobResult:
     return replace(outcome, changes=state.changes)
 
 
-def _snapshots_completed(context: JobContext, outcome: JobResult) -> bool:
+def _snapshots_completed(connector: Connector, outcome: JobResult) -> bool:
     """Return whether a stream that only takes snapshots has completed them."""
-    if captures(context.connector):
+    if captures(connector):
         return False
     return outcome.snapshot is None or outcome.snapshot.completed
 

@@ -8,18 +8,21 @@ from dataclasses import replace
 from airflow_cdc_provider.exceptions import CdcError
 from airflow_cdc_provider.jobs.capturing.capture import capture
 from airflow_cdc_provider.jobs.capturing.lost_position import SnapshotsDue
-from airflow_cdc_provider.jobs.context import JobContext, log
+from airflow_cdc_provider.jobs.context.job import Job, log
+from airflow_cdc_provider.jobs.context.run import Run
+from airflow_cdc_provider.jobs.context.stores import Stores
 from airflow_cdc_provider.jobs.merging.merge import merge_tables
 from airflow_cdc_provider.jobs.publishing.stage import publish_events
-from airflow_cdc_provider.jobs.reporting.report import report
+from airflow_cdc_provider.jobs.reporting.report import build_result
 from airflow_cdc_provider.jobs.resuming.progress import Progress
 from airflow_cdc_provider.jobs.signals import follow
 from airflow_cdc_provider.jobs.snapshots.custom import captures, head_before, notify_snapshotter, resume_from
 from airflow_cdc_provider.jobs.snapshots.snapshot import due_tables, snapshot
 from airflow_cdc_provider.jobs.spec import JobResult
+from airflow_cdc_provider.sources.base import Source
 
 
-def sync(context: JobContext) -> JobResult:
+def sync(run: Run) -> JobResult:
     """Run all parts once.
 
     The snapshot comes first: it fixes the start of the feed, so that writes during the snapshot are captured
@@ -29,49 +32,50 @@ def sync(context: JobContext) -> JobResult:
         PositionLost: As :func:`~airflow_cdc_provider.jobs.capturing.capture.capture`; not if new snapshots of
             the tables are snapshot_progress at once.
     """
-    before = Progress.from_offset(context.changes.state().offset)
-    due = due_tables(context, before)
-    again = context.connector.snapshot.mode in ("always", "custom")
+    job, stores, source, clients, report = run
+    before = Progress.from_offset(stores.changes.state().offset)
+    due = due_tables(job, stores, source, before)
+    again = job.connector.snapshot.mode in ("always", "custom")
     shot = None
     if due:
-        head = head_before(context, before)
-        with notify_snapshotter(context):
-            shot = snapshot(context, due, again=again, replacing=True)
-        resume_from(context, head, due)
+        head = head_before(job.connector, source, before)
+        with notify_snapshotter(job.connector, report):
+            shot = snapshot(*run, due, again=again, replacing=True)
+        resume_from(job.connector, stores.changes, source, report, head, due)
     else:
-        context.snapshot_notifier.skipped()
+        clients.snapshot_notifier.skipped()
     captured = None
     lost = False
-    if captures(context.connector):
+    if captures(job.connector):
         try:
-            captured = capture(context)
+            captured = capture(job, stores, source, report)
         except SnapshotsDue as error:
-            if context.connector.lost_position_action(hole=True) != "snapshot":
+            if job.connector.lost_position_action(hole=True) != "snapshot":
                 raise
             lost = True
-            log.warning("%s: taking new snapshots of the tables: %s", context.connector.name, error)
+            log.warning("%s: taking new snapshots of the tables: %s", job.connector.name, error)
     # The capture may find that the capture of a table had paused, or that a table was renamed.
-    late = _late(context, due, lost=lost)
-    if late and not context.stopping():
-        with notify_snapshotter(context):
-            second = snapshot(context, late, again=False, replacing=True)
+    late = _late(job, stores, source, due, lost=lost)
+    if late and not job.stopping():
+        with notify_snapshotter(job.connector, report):
+            second = snapshot(*run, late, again=False, replacing=True)
         shot = second.joined(shot) if shot else second
-    if lost and not context.stopping():
-        captured = capture(context)
-    if captured is not None and not context.stopping():
-        followed = follow(context)
+    if lost and not job.stopping():
+        captured = capture(job, stores, source, report)
+    if captured is not None and not job.stopping():
+        followed = follow(*run)
         captured, shot = followed.with_captured(captured), followed.with_shot(shot)
-    force = bool(context.spec.options.get("force"))
-    merged = [] if context.stopping() else merge_tables(context, force=force)
-    skipped = context.snapshot is None
+    force = bool(job.spec.options.get("force"))
+    merged = [] if job.stopping() else merge_tables(job, stores, source, force=force)
+    skipped = report.snapshot is None
     published, failure = None, None
-    if context.connector.publish.enabled and not context.stopping():
+    if job.connector.publish.enabled and not job.stopping():
         try:
-            published = publish_events(context)
+            published = publish_events(job, stores, source, clients)
         except CdcError as error:  # the result still reports captures and merges
             failure = error
-    outcome = report(
-        context, shot=shot, captured=captured, tables=merged, skipped=skipped, published=published
+    outcome = build_result(
+        run, shot=shot, captured=captured, tables=merged, skipped=skipped, published=published
     )
     if failure is None:
         return outcome
@@ -80,10 +84,10 @@ def sync(context: JobContext) -> JobResult:
     return replace(outcome, findings=(*outcome.findings, f"publishing failed: {failure}"))
 
 
-def _late(context: JobContext, read: Sequence[str], *, lost: bool) -> list[str]:
+def _late(job: Job, stores: Stores, source: Source, read: Sequence[str], *, lost: bool) -> list[str]:
     """List the tables to read after the capture, including outdated ones that were read before it."""
-    progress = Progress.from_offset(context.changes.state().offset)
+    progress = Progress.from_offset(stores.changes.state().offset)
     outdated = {
         table for table, snapshot_progress in progress.snapshots.items() if snapshot_progress.outdated
     }
-    return [t for t in due_tables(context, progress) if lost or t not in read or t in outdated]
+    return [t for t in due_tables(job, stores, source, progress) if lost or t not in read or t in outdated]

@@ -1,6 +1,6 @@
 """Events of requested snapshots, for notifications, metrics and logs.
 
-A job records each event (``JobContext.record``) after the commit that it reports, so that no event of a
+A job records each event (``jobs.context.events``) after the commit that it reports, so that no event of a
 killed job is reported that wasn't committed. A job that is killed right after the commit doesn't report it.
 """
 

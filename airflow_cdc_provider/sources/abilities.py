@@ -137,6 +137,9 @@ class HasSchemaHistory(Protocol):
     schemas for good.
     """
 
+    learned_through: int
+    """The batch through which a job has passed the recorded schema; -1 before."""
+
     def learn(self, records: pa.Table) -> None:
         """Load all records of kind ``schema``; records of other kinds are skipped."""
         ...

@@ -19,21 +19,24 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
 from airflow_cdc_provider.changes import record
-from airflow_cdc_provider.jobs.context import JobContext, log
+from airflow_cdc_provider.jobs.context.job import log
+from airflow_cdc_provider.jobs.context.stores import Stores
 from airflow_cdc_provider.jobs.resuming.progress import Progress
 from airflow_cdc_provider.sources.abilities import RenamesTables
+from airflow_cdc_provider.sources.base import Source
 
 if TYPE_CHECKING:
     from airflow_cdc_provider.lake.changes_table import ChangesState
 
 
 def mark_arrivals(
-    context: JobContext, progress: Progress, state: ChangesState
+    stores: Stores, source: Source, progress: Progress, state: ChangesState
 ) -> tuple[Progress, ChangesState]:
     """Examine the batches since the last call, and commit which snapshots are due and which tables ended.
 
     Args:
-        context: The job.
+        stores: The lake.
+        source: The source.
         progress: The connector's progress.
         state: The state of its changes table.
 
@@ -43,13 +46,12 @@ def mark_arrivals(
     Raises:
         CommitConflict: Another run committed meanwhile; the next run examines the batches again.
     """
-    source = context.source
     if not isinstance(source, RenamesTables) or state.batch <= progress.arrivals:
         return progress, state
     examined = progress.with_arrivals(state.batch)
     if progress.arrivals < 0:
         return examined, state
-    rows = context.changes.pending(progress.arrivals, state.batch, kinds=(record.SIGNAL, record.DROP))
+    rows = stores.changes.pending(progress.arrivals, state.batch, kinds=(record.SIGNAL, record.DROP))
     rows = rows.select("source_table", "kind", "position", "batch", "payload").orderBy("position")
     now_us = time.time_ns() // 1000
     ended: dict[str, int] = {}
@@ -65,13 +67,13 @@ def mark_arrivals(
             log.info("%s: %s: its snapshot is due", table, reason)
             found = found.with_loss([table], now_us, reason)
     if ended:
-        found = found.with_ended(_unmerged(context, {**found.ended, **ended}))
+        found = found.with_ended(_unmerged(stores, {**found.ended, **ended}))
     if found == examined:
         return examined, state
-    return found, context.changes.append_batch(None, found.to_offset(), state)
+    return found, stores.changes.append_batch(None, found.to_offset(), state)
 
 
-def _unmerged(context: JobContext, ended: Mapping[str, int]) -> dict[str, int]:
+def _unmerged(stores: Stores, ended: Mapping[str, int]) -> dict[str, int]:
     """Return the tables whose mirrors have merged changes, but not yet the end of the table."""
-    merged = {table: context.mirror(table).state().merged_through for table in ended}
+    merged = {table: stores.mirror(table).state().merged_through for table in ended}
     return {table: batch for table, batch in ended.items() if 0 <= merged[table] < batch}

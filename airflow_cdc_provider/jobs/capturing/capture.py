@@ -12,26 +12,29 @@ import pyarrow as pa
 
 from airflow_cdc_provider.changes import record
 from airflow_cdc_provider.changes.worker import map_in_arrow
+from airflow_cdc_provider.connector import Connector
 from airflow_cdc_provider.exceptions import PositionLost
 from airflow_cdc_provider.jobs.capturing.arrivals import mark_arrivals
 from airflow_cdc_provider.jobs.capturing.lost_position import SnapshotsDue, close_gaps, continue_after_loss
-from airflow_cdc_provider.jobs.context import JobContext, log
+from airflow_cdc_provider.jobs.context.job import Job, log
+from airflow_cdc_provider.jobs.context.run_report import RunReport
+from airflow_cdc_provider.jobs.context.stores import Stores
+from airflow_cdc_provider.jobs.context.tables import learn_schema
 from airflow_cdc_provider.jobs.metrics.segments import SegmentTally
 from airflow_cdc_provider.jobs.resuming.identity import claimed
 from airflow_cdc_provider.jobs.resuming.progress import Progress
 from airflow_cdc_provider.jobs.spark.read import new_counts, read_partitions
-from airflow_cdc_provider.lake.changes_table import ChangesState, OriginChanges, join_origins
+from airflow_cdc_provider.lake.changes_table import ChangesState, ChangesTable, OriginChanges, join_origins
 from airflow_cdc_provider.sources.abilities import (
     BatchReadListener,
     CountsSkipped,
-    FindsGaps,
     HasManyFeeds,
     HasSchemaHistory,
     ReadMetrics,
     ReportsReadMetrics,
     SkippedCounts,
 )
-from airflow_cdc_provider.sources.base import ReadLimit
+from airflow_cdc_provider.sources.base import ReadLimit, Source
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
@@ -79,7 +82,7 @@ class CaptureCounts:
         )
 
 
-def begin_feed(context: JobContext) -> tuple[Progress, ChangesState]:
+def begin_feed(connector: Connector, changes: ChangesTable, source: Source) -> tuple[Progress, ChangesState]:
     """Return the progress of a connector and the state of its changes table.
 
     The source defines where the feed of a new connector starts. That position is committed before anything is
@@ -89,18 +92,18 @@ def begin_feed(context: JobContext) -> tuple[Progress, ChangesState]:
     Raises:
         ConfigurationError: The table is another connector's.
     """
-    state = context.changes.state()
-    stored = progress = claimed(context, Progress.from_offset(state.offset))
-    if progress.source is None and (start := context.source.start()) is not None:
+    state = changes.state()
+    stored = progress = claimed(connector, Progress.from_offset(state.offset))
+    if progress.source is None and (start := source.start()) is not None:
         progress = progress.with_source(start)
-    if context.listens_to_source and progress.signals.read_batch < 0:
+    if connector.signals.listens_to_source and progress.signals.read_batch < 0:
         progress = progress.with_signals(replace(progress.signals, read_batch=state.batch))
     if progress != stored:
-        state = context.changes.append_batch(None, progress.to_offset(), state)
+        state = changes.append_batch(None, progress.to_offset(), state)
     return progress, state
 
 
-def capture(context: JobContext) -> CaptureCounts:
+def capture(job: Job, stores: Stores, source: Source, report: RunReport) -> CaptureCounts:
     """Capture up to the head that the source has when this begins.
 
     Options of the spec: ``batch_bytes``, ``batch_changes``.
@@ -112,39 +115,38 @@ def capture(context: JobContext) -> CaptureCounts:
             committed.
     """
     try:
-        return _capture(context)
+        return _capture(job, stores, source, report)
     except SnapshotsDue:
         raise
     except PositionLost as lost:
-        continue_after_loss(context, lost)
-        return _capture(context)
+        continue_after_loss(job.connector, stores.changes, source, lost)
+        return _capture(job, stores, source, report)
 
 
-def _capture(context: JobContext) -> CaptureCounts:
+def _capture(job: Job, stores: Stores, source: Source, report: RunReport) -> CaptureCounts:
     started = time.monotonic()
-    options = context.spec.options
+    options = job.spec.options
     limit = ReadLimit(
         bytes=int(options.get("batch_bytes", ReadLimit.bytes)),
         changes=int(options.get("batch_changes", ReadLimit.changes)),
-        tasks=context.spark.sparkContext.defaultParallelism,
+        tasks=stores.spark.sparkContext.defaultParallelism,
     )
-    changes, source = context.changes, context.source
-    progress, state = begin_feed(context)
+    changes = stores.changes
+    progress, state = begin_feed(job.connector, stores.changes, source)
     first = state.batch
-    progress, state = mark_arrivals(context, progress, state)  # for a run that ended too early
+    progress, state = mark_arrivals(stores, source, progress, state)  # for a run that ended too early
     head = source.head()
-    context.learn(first)
-    if isinstance(source, FindsGaps):
-        progress, state = close_gaps(context, source, progress, state)
+    learn_schema(source, stores.changes, first)
+    progress, state = close_gaps(job.connector, stores.changes, source, progress, state)
     seen = list(source.schema_records()) if isinstance(source, HasSchemaHistory) else []
     schema_changed = bool(seen)
     reader = source.reader()
-    skipped_counts = new_counts(context.spark) if isinstance(reader, CountsSkipped) else None
-    reading = new_counts(context.spark) if isinstance(reader, ReportsReadMetrics) else None
+    skipped_counts = new_counts(stores.spark) if isinstance(reader, CountsSkipped) else None
+    reading = new_counts(stores.spark) if isinstance(reader, ReportsReadMetrics) else None
     planned = committed = 0.0
     batches = captured = landed = quarantined = 0
     segments = SegmentTally()
-    while not context.stopping():
+    while not job.stopping():
         began = time.monotonic()
         plan = source.plan(progress.source, head, limit)
         planning = time.monotonic() - began
@@ -154,7 +156,7 @@ def _capture(context: JobContext) -> CaptureCounts:
             progress = progress.with_source(plan.end)
             rows = (
                 read_partitions(
-                    context.spark, reader, plan.partitions, skipped=skipped_counts, reading=reading
+                    stores.spark, reader, plan.partitions, skipped=skipped_counts, reading=reading
                 )
                 if plan.partitions
                 else None
@@ -166,7 +168,7 @@ def _capture(context: JobContext) -> CaptureCounts:
             try:
                 state = changes.append_batch(rows, progress.to_offset(), state, extra_rows=seen)
             except Exception:
-                context.uncommitted = [origin for origin, found in plan.segments.items() if found.taken]
+                report.uncommitted = [origin for origin, found in plan.segments.items() if found.taken]
                 raise
             committing = time.monotonic() - began
             committed += committing
@@ -177,7 +179,7 @@ def _capture(context: JobContext) -> CaptureCounts:
             seen = []
             log.info(
                 "%s: batch %d, %d changes, %d so far, %.1f s; planned %.3f s, committed %.3f s%s",
-                context.connector.name,
+                job.connector.name,
                 state.batch,
                 state.appended,
                 captured,
@@ -188,28 +190,26 @@ def _capture(context: JobContext) -> CaptureCounts:
             )
         if plan.at_head:
             break
-    progress, state = mark_arrivals(context, progress, state)
+    progress, state = mark_arrivals(stores, source, progress, state)
     origins: Sequence[OriginChanges] = ()
     if captured:
         per_table = isinstance(source, HasManyFeeds) and source.many_feeds
-        latencies = context.connector.lag_statistics
+        latencies = job.connector.lag_statistics
         origins = changes.origins(first, state.batch, latencies=latencies, per_table=per_table)
     if reading is not None:
-        context.reading.update(reading.value)
+        report.reading.update(reading.value)
     if isinstance(source, HasSchemaHistory):
         if seen:
             state = changes.append_batch(None, progress.to_offset(), state, extra_rows=seen)
         if schema_changed or captured:
-            context.learn(state.batch)
-        landed, quarantined = land_quarantined(context, source, state)
+            learn_schema(source, stores.changes, state.batch)
+        landed, quarantined = land_quarantined(job.connector, stores.changes, source, state)
     else:
         quarantined = sum(origin.quarantined for origin in origins)
     seconds = time.monotonic() - started
     skipped = SkippedCounts() if skipped_counts is None else skipped_counts.value
     if skipped:
-        log.info(
-            "%s: skipped, by origin and reason: %s", context.connector.name, dict(sorted(skipped.items()))
-        )
+        log.info("%s: skipped, by origin and reason: %s", job.connector.name, dict(sorted(skipped.items())))
     return CaptureCounts(
         batches,
         captured + landed,
@@ -233,7 +233,9 @@ def _task_metrics(reading: ReadMetrics) -> str:
     )
 
 
-def land_quarantined(context: JobContext, source: HasSchemaHistory, state: ChangesState) -> tuple[int, int]:
+def land_quarantined(
+    connector: Connector, changes: ChangesTable, source: HasSchemaHistory, state: ChangesState
+) -> tuple[int, int]:
     """Read quarantined records again with the current schema history.
 
     Returns:
@@ -242,7 +244,6 @@ def land_quarantined(context: JobContext, source: HasSchemaHistory, state: Chang
     Raises:
         CommitConflict: Another capture of the same connector committed meanwhile; nothing has changed.
     """
-    changes = context.changes
     if not changes.table.exists():
         return 0, 0
     quarantined_rows = changes.lasting(record.QUARANTINE)
@@ -263,11 +264,11 @@ def land_quarantined(context: JobContext, source: HasSchemaHistory, state: Chang
         if after != before:
             # Also if only reasons changed: no one must wait for what stays in quarantine for good.
             changes.land(again, state)
-            log.info("%s: %d quarantined changes were released", context.connector.name, landed)
+            log.info("%s: %d quarantined changes were released", connector.name, landed)
         if recorded:
             source.learn(changes.lasting(record.SCHEMA).drop("batch").toArrow())
         if left:
-            log.warning("%s: %d records stay in quarantine", context.connector.name, left)
+            log.warning("%s: %d records stay in quarantine", connector.name, left)
     finally:
         again.unpersist()
     return landed, left

@@ -22,11 +22,13 @@ from __future__ import annotations
 import time
 from typing import Final
 
+from airflow_cdc_provider.connector import Connector
 from airflow_cdc_provider.exceptions import PositionLost
-from airflow_cdc_provider.jobs.context import JobContext, log
+from airflow_cdc_provider.jobs.context.job import log
 from airflow_cdc_provider.jobs.resuming.progress import Progress
-from airflow_cdc_provider.lake.changes_table import ChangesState
+from airflow_cdc_provider.lake.changes_table import ChangesState, ChangesTable
 from airflow_cdc_provider.sources.abilities import FindsGaps
+from airflow_cdc_provider.sources.base import Source
 
 _MAX_REPORTED: Final = 5
 
@@ -35,30 +37,36 @@ class SnapshotsDue(PositionLost):
     """A lost position for which the due snapshots and the position to resume from are committed already."""
 
 
-def continue_after_loss(context: JobContext, lost: PositionLost) -> None:
+def continue_after_loss(
+    connector: Connector, changes: ChangesTable, source: Source, lost: PositionLost
+) -> None:
     """Apply ``snapshot.on_lost_position`` to a source that can't continue; return if capture may resume.
 
     Raises:
         SnapshotsDue: The tables need new snapshots first.
         PositionLost: An operator must intervene.
     """
-    choice = context.connector.lost_position_action(hole=False)
+    choice = connector.lost_position_action(hole=False)
     if choice == "fail":
         raise lost
-    state = context.changes.state()
+    state = changes.state()
     progress = Progress.from_offset(state.offset)
     text = "; ".join(part for part in (lost.message, lost.found) if part)
-    after = context.source.offset_after_loss()
-    marked = _marked(context, progress, text, tolerated=choice == "continue").with_source(after)
-    context.changes.set_offset(marked.to_offset(), state)
+    after = source.offset_after_loss()
+    marked = _marked(source, progress, text, tolerated=choice == "continue").with_source(after)
+    changes.set_offset(marked.to_offset(), state)
     if choice == "continue":
-        log.warning("%s: changes are lost, capture continues without them: %s", context.connector.name, lost)
+        log.warning("%s: changes are lost, capture continues without them: %s", connector.name, lost)
         return
-    raise _due(context, lost.message, lost.found) from lost
+    raise _due(connector, source, lost.message, lost.found) from lost
 
 
 def close_gaps(
-    context: JobContext, source: FindsGaps, progress: Progress, state: ChangesState
+    connector: Connector,
+    changes: ChangesTable,
+    source: Source,
+    progress: Progress,
+    state: ChangesState,
 ) -> tuple[Progress, ChangesState]:
     """Report changes that the source lost before they were read, once, and apply the declared option.
 
@@ -70,31 +78,33 @@ def close_gaps(
         SnapshotsDue: The tables need new snapshots first.
         PositionLost: An operator must intervene.
     """
+    if not isinstance(source, FindsGaps):
+        return progress, state
     lost, after = source.gaps(progress.source)
     if not lost:
         begins = progress.source is None and after
         return (progress.with_source(after) if begins else progress), state
     more = f"; and {len(lost) - _MAX_REPORTED} more" if lost[_MAX_REPORTED:] else ""
     text = "; ".join(lost[:_MAX_REPORTED]) + more
-    choice = context.connector.lost_position_action(hole=True)
+    choice = connector.lost_position_action(hole=True)
     if choice == "fail":
         raise PositionLost(text, remedy="set snapshot.on_lost_position to what a run shall do instead")
-    marked = _marked(context, progress, text, tolerated=choice == "continue").with_source(after)
-    context.changes.set_offset(marked.to_offset(), state)
+    marked = _marked(source, progress, text, tolerated=choice == "continue").with_source(after)
+    changes.set_offset(marked.to_offset(), state)
     if choice != "continue":
-        raise _due(context, text, "")
-    log.warning("%s: changes are lost, capture continues without them: %s", context.connector.name, text)
-    state = context.changes.state()
+        raise _due(connector, source, text, "")
+    log.warning("%s: changes are lost, capture continues without them: %s", connector.name, text)
+    state = changes.state()
     return Progress.from_offset(state.offset), state
 
 
-def _marked(context: JobContext, progress: Progress, text: str, *, tolerated: bool) -> Progress:
-    return progress.with_loss(context.source.tables(), time.time_ns() // 1000, text, tolerated=tolerated)
+def _marked(source: Source, progress: Progress, text: str, *, tolerated: bool) -> Progress:
+    return progress.with_loss(source.tables(), time.time_ns() // 1000, text, tolerated=tolerated)
 
 
-def _due(context: JobContext, text: str, found: str) -> SnapshotsDue:
-    tables = ", ".join(context.source.tables())
-    never = context.connector.snapshot.mode == "never"
+def _due(connector: Connector, source: Source, text: str, found: str) -> SnapshotsDue:
+    tables = ", ".join(source.tables())
+    never = connector.snapshot.mode == "never"
     return SnapshotsDue(
         text,
         found="; ".join(part for part in (found, f"changes of {tables} may be lost") if part),

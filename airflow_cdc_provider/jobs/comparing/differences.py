@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import pyarrow as pa
 
-from airflow_cdc_provider.jobs.context import log
+from airflow_cdc_provider.jobs.context.job import log
 from airflow_cdc_provider.jobs.spec import JobResult, TableResult
 from airflow_cdc_provider.lake.compare import Comparison
 

@@ -3,17 +3,17 @@
 from __future__ import annotations
 
 from airflow_cdc_provider.exceptions import ConfigurationError
-from airflow_cdc_provider.jobs.context import JobContext
+from airflow_cdc_provider.jobs.context.stores import Stores
 from airflow_cdc_provider.lake.mirror import Mirror
 
 
-def existing_mirror(context: JobContext, table: str) -> Mirror:
+def existing_mirror(stores: Stores, table: str) -> Mirror:
     """Return the mirror of a source table.
 
     Raises:
         ConfigurationError: There is none yet.
     """
-    mirror = context.mirror(table)
+    mirror = stores.mirror(table)
     if not mirror.table.exists():
         raise ConfigurationError(
             f"{table} has no mirror",

@@ -37,12 +37,16 @@ from airflow_cdc_provider.jobs.comparing.differences import (
     total,
 )
 from airflow_cdc_provider.jobs.comparing.mirrors import existing_mirror
-from airflow_cdc_provider.jobs.context import JobContext, log
+from airflow_cdc_provider.jobs.context.clients import Connections
+from airflow_cdc_provider.jobs.context.job import Job, log
+from airflow_cdc_provider.jobs.context.run import Run
+from airflow_cdc_provider.jobs.context.stores import Stores
+from airflow_cdc_provider.jobs.context.tables import selected_tables
 from airflow_cdc_provider.jobs.events.mirrored import mirror_events
 from airflow_cdc_provider.jobs.publishing.publish import client_settings, registrar_of
 from airflow_cdc_provider.jobs.publishing.replay import other_topic
 from airflow_cdc_provider.jobs.publishing.stage import published_through
-from airflow_cdc_provider.jobs.reporting.report import report
+from airflow_cdc_provider.jobs.reporting.report import build_result
 from airflow_cdc_provider.jobs.spark.read import read_partitions
 from airflow_cdc_provider.jobs.spec import JobResult, TableResult
 from airflow_cdc_provider.jobs.topics.rules import topic_of_table
@@ -51,6 +55,7 @@ from airflow_cdc_provider.kafka.partitions import ClusterTopics
 from airflow_cdc_provider.kafka.settings import ClientSettings
 from airflow_cdc_provider.lake.compare import Comparison, compare_tables
 from airflow_cdc_provider.lake.reconcile.rows import reconcile_rows
+from airflow_cdc_provider.sources.base import Source
 from airflow_cdc_provider.sources.cql.codec import CqlCodec
 from airflow_cdc_provider.sources.debezium.contributions import Form, decode
 from airflow_cdc_provider.sources.debezium.json_members import Members, members_of, read_values
@@ -80,7 +85,7 @@ _WHOLE: Final = "\0row"
 _STATES_DDL: Final = f"{CONTRIBUTION_DDL}, of_mirror boolean"
 
 
-def compare_topics(context: JobContext) -> JobResult:
+def compare_topics(run: Run) -> JobResult:
     """Compare the topics of the job's tables with their mirrors; differences make the result not ok.
 
     Options of the spec: ``topic_prefix`` (of the topics, in place of the connector's) and ``topics`` (by
@@ -93,11 +98,15 @@ def compare_topics(context: JobContext) -> JobResult:
         CorruptInput: A message can't be read.
         TransientError: The brokers don't respond.
     """
-    require_comparable(context.connector)
-    settings = client_settings(context)
-    any_exists = bool(context.spec.options.get("topic_prefix")) and _any_exists(context, settings)
-    results = [_compare_table(context, table, settings, any_exists) for table in context.tables()]
-    return judged(report(context, tables=results), results, _SIDES)
+    job, stores, source, clients, _ = run
+    require_comparable(job.connector)
+    settings = client_settings(job.connector, clients.connections)
+    any_exists = bool(job.spec.options.get("topic_prefix")) and _any_exists(job, stores, source, settings)
+    results = [
+        _compare_table(job, stores, source, clients.connections, table, settings, any_exists)
+        for table in selected_tables(job, stores, source)
+    ]
+    return judged(build_result(run, tables=results), results, _SIDES)
 
 
 def require_comparable(connector: Connector) -> None:
@@ -182,35 +191,43 @@ def _is_unwrapped(connector: Connector) -> bool:
     return connector.publish.unwrap.enabled or connector.publish.envelope == "document"
 
 
-def _any_exists(context: JobContext, settings: ClientSettings) -> bool:
+def _any_exists(job: Job, stores: Stores, source: Source, settings: ClientSettings) -> bool:
     """Return whether any table has a topic."""
-    options = context.spec.options
+    options = job.spec.options
     names = [
-        name for table in context.tables() for name in topics_of_table(context.connector, table, options)
+        name
+        for table in selected_tables(job, stores, source)
+        for name in topics_of_table(job.connector, table, options)
     ]
     return bool(ClusterTopics(settings).topics([re.escape(name) for name in names]))
 
 
 def _compare_table(
-    context: JobContext, table: str, settings: ClientSettings, may_be_missing: bool
+    job: Job,
+    stores: Stores,
+    source: Source,
+    connections: Connections,
+    table: str,
+    settings: ClientSettings,
+    may_be_missing: bool,
 ) -> TableResult:
     started = time.monotonic()
-    mirror = existing_mirror(context, table)
+    mirror = existing_mirror(stores, table)
     state = mirror.state()
-    _log_progress(context, table, state.merged_through)
-    connector = context.connector
-    names = topics_of_table(connector, table, context.spec.options)
+    _log_progress(job, stores, source, connections, table, state.merged_through)
+    connector = job.connector
+    names = topics_of_table(connector, table, job.spec.options)
     slices = _slices(settings, names, table, may_be_missing)
-    reader = topic_reader(connector, settings, names, registrar_of(context))
-    records = read_partitions(context.spark, reader, slices)
+    reader = topic_reader(connector, settings, names, registrar_of(job.connector, connections))
+    records = read_partitions(stores.spark, reader, slices)
     rows = mirror.row_count(state)
     messages = sum(one.range.end - one.range.start for one in slices)
     partitions = max(rows, messages) // _ROWS_PER_PARTITION + 1
     now_us = time.time_ns() // 1000
-    events = mirror_events(context, table, mirror, state, now_us)
+    events = mirror_events(job.connector, stores.changes, source, table, mirror, state, now_us)
     left_out: tuple[str, ...] = ()
     if is_cql(connector):
-        codec = context.source.codec(table, state.memory)
+        codec = source.codec(table, state.memory)
         assert isinstance(codec, CqlCodec)
         row_form_of_table = row_form(connector, codec.schema)
         left_out = row_form_of_table.left_out
@@ -250,9 +267,11 @@ def topics_of_table(connector: Connector, table: str, options: Mapping[str, Any]
     return [other_topic(topic, connector.topic_prefix, prefix, connector.publish.topic_delimiter)]
 
 
-def _log_progress(context: JobContext, table: str, merged_through: int) -> None:
+def _log_progress(
+    job: Job, stores: Stores, source: Source, connections: Connections, table: str, merged_through: int
+) -> None:
     """Log how far both sides are: changes in between differ only because they are in flight."""
-    through = published_through(context)
+    through = published_through(job, stores, source, connections)
     log.info(
         "%s: the mirror has merged batches through %d; batches through %d are published",
         table,

@@ -26,15 +26,18 @@ from airflow_cdc_provider.jobs.comparing.differences import (
     total,
 )
 from airflow_cdc_provider.jobs.comparing.mirrors import existing_mirror
-from airflow_cdc_provider.jobs.context import JobContext
+from airflow_cdc_provider.jobs.context.run import Run
+from airflow_cdc_provider.jobs.context.stores import Stores
+from airflow_cdc_provider.jobs.context.tables import selected_tables
 from airflow_cdc_provider.jobs.merging.decode import decode
-from airflow_cdc_provider.jobs.reporting.report import report
+from airflow_cdc_provider.jobs.reporting.report import build_result
 from airflow_cdc_provider.jobs.spark.read import read_partitions
 from airflow_cdc_provider.jobs.spec import JobResult, TableResult
 from airflow_cdc_provider.lake.compare import Comparison, compare_tables
 from airflow_cdc_provider.lake.merge_kernel import LIVE, LIVE_STATIC, PENDING, MergeKernel
 from airflow_cdc_provider.lake.mirror import CDC_COLUMN, ID_KEY_BEGINS, spark_schema
 from airflow_cdc_provider.sources.abilities import HasReplacedFeeds
+from airflow_cdc_provider.sources.base import Source
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
@@ -46,21 +49,24 @@ _ROWS_PER_PARTITION = 50_000
 _SIDES = Sides("source", "mirror")
 
 
-def verify(context: JobContext) -> JobResult:
+def verify(run: Run) -> JobResult:
     """Compare the mirrors of the job's tables; differences make the result not ok.
 
     Raises:
         ConfigurationError: A table has no mirror yet.
     """
-    results = [_verify_table(context, table) for table in context.tables()]
-    return judged(report(context, tables=results), results, _SIDES)
+    results = [
+        _verify_table(run.stores, run.source, table)
+        for table in selected_tables(run.job, run.stores, run.source)
+    ]
+    return judged(build_result(run, tables=results), results, _SIDES)
 
 
-def _verify_table(context: JobContext, table: str) -> TableResult:
+def _verify_table(stores: Stores, source: Source, table: str) -> TableResult:
     started = time.monotonic()
-    mirror = existing_mirror(context, table)
+    mirror = existing_mirror(stores, table)
     state = mirror.state()
-    codec = context.source.codec(table, state.memory)
+    codec = source.codec(table, state.memory)
     mirror.require_layout(codec.static_columns, codec.drift.replaced)
     own, in_static_table = mirror.layout(codec.mirror_schema(), codec.static_columns)
     kernel = MergeKernel(
@@ -71,22 +77,22 @@ def _verify_table(context: JobContext, table: str) -> TableResult:
         now_seconds=int(time.time()),
         static_columns_table=bool(len(in_static_table)),
     )
-    plan = context.source.plan_snapshot(table)
-    rows = read_partitions(context.spark, context.source.snapshot_reader(), plan.ranges)
+    plan = source.plan_snapshot(table)
+    rows = read_partitions(stores.spark, source.snapshot_reader(), plan.ranges)
     decoded = decode(rows, {table: codec}, {}).where("fault is null").drop("fault", "source_table")
     partitions = max((plan.estimated_rows or 0) // _ROWS_PER_PARTITION + 1, 1)
     shuffled = decoded.selectExpr(
         "*", f"cast({PENDING} as tinyint) _from", "cast(null as bigint) _expires_at"
     ).repartition(partitions, "key")
     merged = map_in_arrow(shuffled, kernel, spark_schema(kernel.output_schema))
-    source = merged.where(f"_cdc_kind IN ({LIVE}, {LIVE_STATIC})")
+    live = merged.where(f"_cdc_kind IN ({LIVE}, {LIVE_STATIC})")
     mirrored = _with_id(mirror.table.read(state.head), own)
     if state.static_columns is not None:
         # No row has the id of static columns, so both can be compared together.
         static_rows = _with_id(mirror.static_columns.read(state.static_columns.head), in_static_table)
         mirrored = mirrored.unionByName(static_rows, allowMissingColumns=True)
     families = codec.families if isinstance(codec, HasReplacedFeeds) else None
-    found = _compare(source, mirrored, kernel.columns, partitions, families)
+    found = _compare(live, mirrored, kernel.columns, partitions, families)
     return table_result(
         table,
         found,

@@ -10,7 +10,8 @@ from typing import Final
 
 from airflow_cdc_provider.connector import Connector
 from airflow_cdc_provider.exceptions import ConfigurationError
-from airflow_cdc_provider.jobs.context import JobContext
+from airflow_cdc_provider.jobs.context.job import Job
+from airflow_cdc_provider.jobs.context.stores import Stores
 from airflow_cdc_provider.jobs.events.cassandra import lake as cassandra_lake
 from airflow_cdc_provider.jobs.events.event_batches import EventBatch, EventRequest
 from airflow_cdc_provider.jobs.events.mongodb import lake as mongodb_lake
@@ -18,6 +19,7 @@ from airflow_cdc_provider.jobs.events.scylla import lake as scylla_lake
 from airflow_cdc_provider.jobs.events.skipped_records import SkippedRecords
 from airflow_cdc_provider.jobs.events.sliced import Sliced
 from airflow_cdc_provider.jobs.events.vitess import lake as vitess_lake
+from airflow_cdc_provider.sources.base import Source
 from airflow_cdc_provider.sources.debezium.options import DebeziumOptions
 from airflow_cdc_provider.sources.mongodb.options import MongodbOptions
 from airflow_cdc_provider.sources.scylla.options import ScyllaOptions
@@ -27,12 +29,14 @@ _NO_EVENTS: Final = "source debezium has no events to publish: its topics have t
 
 
 def captured_records(
-    context: JobContext, request: EventRequest, skipped: SkippedRecords
+    job: Job, stores: Stores, source: Source, request: EventRequest, skipped: SkippedRecords
 ) -> Iterator[EventBatch]:
     """Build the records of batches of a changes table, oldest first.
 
     Args:
-        context: The job; with tables in its spec only theirs.
+        job: The job; with tables in its spec only theirs.
+        stores: The lake.
+        source: The source.
         request: The events to build.
         skipped: Collects skipped records.
 
@@ -41,38 +45,40 @@ def captured_records(
         ConfigurationError: The declaration doesn't match the captured tables.
         TransientError: Rows must be read again and the source doesn't respond.
     """
-    if isinstance(context.connector.source, MongodbOptions):
-        return mongodb_lake.captured_records(context, request, skipped)
-    if isinstance(context.connector.source, ScyllaOptions):
-        return scylla_lake.captured_records(context, request, skipped)
-    if isinstance(context.connector.source, VitessOptions):
-        return vitess_lake.captured_records(context, request, skipped)
-    if isinstance(context.connector.source, DebeziumOptions):
+    if isinstance(job.connector.source, MongodbOptions):
+        return mongodb_lake.captured_records(job, stores.changes, request, skipped)
+    if isinstance(job.connector.source, ScyllaOptions):
+        return scylla_lake.captured_records(job, stores, source, request, skipped)
+    if isinstance(job.connector.source, VitessOptions):
+        return vitess_lake.captured_records(job, stores.changes, request, skipped)
+    if isinstance(job.connector.source, DebeziumOptions):
         raise ConfigurationError(_NO_EVENTS)
-    return cassandra_lake.captured_records(context, request, skipped)
+    return cassandra_lake.captured_records(job, stores, source, request, skipped)
 
 
-def sliced_records(context: JobContext, after: int, through: int) -> Sliced:
+def sliced_records(job: Job, stores: Stores, source: Source, after: int, through: int) -> Sliced:
     """Partition the records of batches so that each row of the source is in one slice.
 
     Args:
-        context: The job, for all tables.
+        job: The job, for all tables.
+        stores: The lake.
+        source: The source.
         after: Batches up to this one are left out.
         through: The last one.
 
     Raises:
         ConfigurationError: The declaration doesn't fit what is there, or the source has no events.
     """
-    source = context.connector.source
-    if isinstance(source, MongodbOptions):
-        return mongodb_lake.sliced_records(context, after, through)
-    if isinstance(source, ScyllaOptions):
-        return scylla_lake.sliced_records(context, after, through)
-    if isinstance(source, VitessOptions):
-        return vitess_lake.sliced_records(context, after, through)
-    if isinstance(source, DebeziumOptions):
+    options = job.connector.source
+    if isinstance(options, MongodbOptions):
+        return mongodb_lake.sliced_records(job.connector, stores.changes, after, through)
+    if isinstance(options, ScyllaOptions):
+        return scylla_lake.sliced_records(job.connector, stores.changes, after, through)
+    if isinstance(options, VitessOptions):
+        return vitess_lake.sliced_records(job.connector, stores.changes, after, through)
+    if isinstance(options, DebeziumOptions):
         raise ConfigurationError(_NO_EVENTS)
-    return cassandra_lake.sliced_records(context, after, through)
+    return cassandra_lake.sliced_records(job, stores, source, after, through)
 
 
 def is_strict(connector: Connector) -> bool:

@@ -11,7 +11,7 @@ import pyarrow.compute as pc
 from airflow_cdc_provider.changes.cell_times import latest_times
 from airflow_cdc_provider.changes.contribution import CONTRIBUTION_SCHEMA, PARTITION_DELETION, STATIC
 from airflow_cdc_provider.changes.fence import newest_generation
-from airflow_cdc_provider.jobs.context import JobContext
+from airflow_cdc_provider.jobs.context.stores import Stores
 from airflow_cdc_provider.lake.mirror import MirrorState
 from airflow_cdc_provider.lake.reconcile import reconcile_cells
 from airflow_cdc_provider.lake.reconcile.columns import only_columns
@@ -37,12 +37,12 @@ NEVER_WRITTEN = np.iinfo(np.int64).min
 
 
 def known_static_columns(
-    context: JobContext, codec: CqlCodec, state: MirrorState, keys: pa.Array, now_seconds: int
+    stores: Stores, codec: CqlCodec, state: MirrorState, keys: pa.Array, now_seconds: int
 ) -> KnownStaticColumns:
     """Return the static cells of partitions.
 
     Args:
-        context: The job.
+        stores: The lake.
         codec: The table's codec, with the column ids of the mirror.
         state: The mirror's state.
         keys: Partition keys (binary), in any order, with duplicates.
@@ -52,10 +52,10 @@ def known_static_columns(
 
     if not codec.schema.static or not len(keys):
         return KnownStaticColumns(pa.nulls(len(keys), pa.binary()), np.full(len(keys), NEVER_WRITTEN))
-    spark, names = context.spark, CONTRIBUTION_SCHEMA.names
+    spark, names = stores.spark, CONTRIBUTION_SCHEMA.names
     broadcast_keys = f.broadcast(spark.createDataFrame(pa.table({"key": pc.unique(keys)})))
     fence = newest_generation(state.fences)
-    remembered = context.mirror(codec.table).tombstone_rows()
+    remembered = stores.mirror(codec.table).tombstone_rows()
     own = remembered.where(f"scope IN ({STATIC}, {PARTITION_DELETION}) AND generation >= {fence}")
     found = own.join(broadcast_keys, "key", "left_semi").select(*names).toArrow().cast(CONTRIBUTION_SCHEMA)
     return static_columns_of(found, codec, keys, now_seconds, fence)

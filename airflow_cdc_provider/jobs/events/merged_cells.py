@@ -13,10 +13,12 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from airflow_cdc_provider.changes.cell_times import latest_times
-from airflow_cdc_provider.jobs.context import JobContext
+from airflow_cdc_provider.jobs.context.stores import Stores
+from airflow_cdc_provider.jobs.context.tables import learn_schema
 from airflow_cdc_provider.jobs.events.known_static_columns import KnownStaticColumns, known_static_columns
 from airflow_cdc_provider.lake.mirror import MirrorState
 from airflow_cdc_provider.lake.reconcile.columns import only_columns
+from airflow_cdc_provider.sources.base import Source
 from airflow_cdc_provider.sources.cql.codec import CqlCodec
 from airflow_cdc_provider.sources.cql.snapshots.select_rows import UNKNOWN_TIME
 
@@ -26,23 +28,23 @@ class MergedCells:
     """The cells of rows that merges changed.
 
     Args:
-        context: The job.
+        stores: The lake.
         codec: The table's codec, with the column ids of the mirror.
         state: The mirror's state.
     """
 
-    context: JobContext
+    stores: Stores
     codec: CqlCodec
     state: MirrorState
 
     @classmethod
-    def of(cls, context: JobContext, table: str) -> MergedCells:
+    def of(cls, stores: Stores, source: Source, table: str) -> MergedCells:
         """Return the cells of a table's mirror."""
-        context.learn()
-        state = context.mirror(table).state()
-        codec = context.source.codec(table, state.memory)
+        learn_schema(source, stores.changes)
+        state = stores.mirror(table).state()
+        codec = source.codec(table, state.memory)
         assert isinstance(codec, CqlCodec)
-        return cls(context, codec, state)
+        return cls(stores, codec, state)
 
     @property
     def columns(self) -> tuple[str, ...]:
@@ -84,4 +86,4 @@ class MergedCells:
 
     def static_columns(self, keys: pa.Array, now_seconds: int) -> KnownStaticColumns:
         """Return the current static cells of partitions."""
-        return known_static_columns(self.context, self.codec, self.state, keys, now_seconds)
+        return known_static_columns(self.stores, self.codec, self.state, keys, now_seconds)

@@ -15,9 +15,10 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from airflow_cdc_provider.connector import Connector
 from airflow_cdc_provider.events.framing import Registrar
 from airflow_cdc_provider.exceptions import ConfigurationError
-from airflow_cdc_provider.jobs.context import JobContext
+from airflow_cdc_provider.jobs.context.stores import Stores
 from airflow_cdc_provider.jobs.events.cassandra.merged_cells import CassandraCells
 from airflow_cdc_provider.jobs.events.cassandra.merged_rows import CassandraRows
 from airflow_cdc_provider.jobs.events.mirrored import as_bson
@@ -26,6 +27,7 @@ from airflow_cdc_provider.jobs.events.scylla.merged_rows import ScyllaRows
 from airflow_cdc_provider.jobs.events.skipped_records import SkippedRecords
 from airflow_cdc_provider.jobs.events.vitess.merged_rows import VitessRows
 from airflow_cdc_provider.lake.row_changes import DELETE
+from airflow_cdc_provider.sources.base import Source
 from airflow_cdc_provider.sources.cassandra.options import CassandraOptions
 from airflow_cdc_provider.sources.mongodb import events as mongodb_events
 from airflow_cdc_provider.sources.mongodb.options import MongodbOptions
@@ -66,35 +68,38 @@ class RowEvents(Protocol):
         ...
 
 
-def row_events(context: JobContext, table: str) -> RowEvents:
+def row_events(connector: Connector, stores: Stores, source: Source, table: str) -> RowEvents:
     """Return the builder of events for a table's mirror.
 
     Raises:
         ConfigurationError: The mirror's rows have no form that events can be built from.
     """
-    source = context.connector.source
-    if isinstance(source, CassandraOptions):
-        of_cassandra = CassandraRows if context.connector.publish.envelope == "datastax" else CassandraCells
-        return of_cassandra.of(context, table)
-    if isinstance(source, ScyllaOptions):
-        return ScyllaRows.of(context, table)
-    if isinstance(source, VitessOptions):
-        return VitessRows.of(context, table)
-    assert isinstance(source, MongodbOptions)
-    return _of_mongodb(context, source, table)
+    options = connector.source
+    if isinstance(options, CassandraOptions):
+        if connector.publish.envelope == "datastax":
+            return CassandraRows.of(connector, stores, source, table)
+        return CassandraCells.of(connector, stores, source, table)
+    if isinstance(options, ScyllaOptions):
+        return ScyllaRows.of(connector, stores, source, table)
+    if isinstance(options, VitessOptions):
+        return VitessRows.of(connector, stores, source, table)
+    assert isinstance(options, MongodbOptions)
+    return _of_mongodb(connector, stores, source, options, table)
 
 
-def _of_mongodb(context: JobContext, source: MongodbOptions, table: str) -> RowEvents:
-    codec = context.source.codec(table, context.mirror(table).state().memory)
+def _of_mongodb(
+    connector: Connector, stores: Stores, source: Source, options: MongodbOptions, table: str
+) -> RowEvents:
+    codec = source.codec(table, stores.mirror(table).state().memory)
     if getattr(codec, "stores_state", False):
-        return MongodbRows(context, table, ())
-    if source.document_column != "extended_json":
+        return MongodbRows(connector, table, ())
+    if options.document_column != "extended_json":
         raise ConfigurationError(
             f"the mirror of {table} doesn't keep its documents in a form that events can be built from",
             expected="source.document_column: extended_json, or columns inferred by source.infer",
-            found=source.document_column,
+            found=options.document_column,
         )
-    return MongodbRows(context, table, (_DOCUMENT,))
+    return MongodbRows(connector, table, (_DOCUMENT,))
 
 
 @dataclass(frozen=True)
@@ -102,12 +107,12 @@ class MongodbRows:
     """Builds events of documents.
 
     Args:
-        context: The job.
+        connector: The declaration.
         table: ``database.collection``.
         columns: The column with the documents as text, unless the mirror keeps their BSON.
     """
 
-    context: JobContext
+    connector: Connector
     table: str
     columns: tuple[str, ...]
 
@@ -118,7 +123,7 @@ class MongodbRows:
 
     def builder(self, now_ns: int, registrar: Registrar | None, skipped: SkippedRecords) -> RowBuilder:
         """Return a function that builds events; see :class:`RowEvents`."""
-        builder = MongodbRecords(self.context.connector, now_ns, skipped.by_kind, registrar=registrar)
+        builder = MongodbRecords(self.connector, now_ns, skipped.by_kind, registrar=registrar)
         database, _, collection = self.table.partition(".")
         form = builder.form(database, collection)
 

@@ -18,14 +18,15 @@ import pyarrow as pa
 from airflow_cdc_provider.changes.worker import map_in_arrow
 from airflow_cdc_provider.connector import Connector
 from airflow_cdc_provider.exceptions import ConfigurationError, CorruptInput
-from airflow_cdc_provider.jobs.context import JobContext
 from airflow_cdc_provider.jobs.events.mirrored_cql import cql_mirror_events
 from airflow_cdc_provider.jobs.events.mongodb.records import MongodbRecords
 from airflow_cdc_provider.jobs.events.vitess import lake as vitess_lake
 from airflow_cdc_provider.jobs.events.vitess.kept_rows import everything, kept_rows
 from airflow_cdc_provider.jobs.events.vitess.records import VitessRecords
 from airflow_cdc_provider.jobs.topics.settings import converters_of
+from airflow_cdc_provider.lake.changes_table import ChangesTable
 from airflow_cdc_provider.lake.mirror import CDC_COLUMN, Mirror, MirrorState
+from airflow_cdc_provider.sources.base import Source
 from airflow_cdc_provider.sources.cassandra.options import CassandraOptions
 from airflow_cdc_provider.sources.cql.codec import CqlCodec
 from airflow_cdc_provider.sources.mongodb import events as mongodb_events
@@ -45,12 +46,20 @@ Builder = Callable[[pa.Array], pa.RecordBatch]
 
 
 def mirror_events(
-    context: JobContext, table: str, mirror: Mirror, state: MirrorState, now_us: int
+    connector: Connector,
+    changes: ChangesTable,
+    source: Source,
+    table: str,
+    mirror: Mirror,
+    state: MirrorState,
+    now_us: int,
 ) -> DataFrame:
     """Return key and value of the event of each row of a mirror, in the columns of :data:`EVENT_DDL`.
 
     Args:
-        context: The job.
+        connector: The declaration.
+        changes: The changes table.
+        source: The source.
         table: The source table of the mirror.
         mirror: The mirror.
         state: The state of the mirror to read.
@@ -60,20 +69,21 @@ def mirror_events(
         ConfigurationError: The mirror's rows have no form that events can be built from.
     """
     rows = mirror.table.read(state.head)
-    connector = context.connector
     if isinstance(connector.source, (CassandraOptions, ScyllaOptions)):
-        cql_codec = context.source.codec(table, state.memory)
+        cql_codec = source.codec(table, state.memory)
         assert isinstance(cql_codec, CqlCodec)
-        return cql_mirror_events(context, mirror, state, cql_codec, as_json(connector), EVENT_DDL, now_us)
+        return cql_mirror_events(
+            connector, changes, source, mirror, state, cql_codec, as_json(connector), EVENT_DDL, now_us
+        )
     plain = as_json(connector).to_dict()
     if isinstance(connector.source, VitessOptions):
-        fields = vitess_lake.recorded_schema(context, context.changes.state().batch).fields
+        fields = vitess_lake.recorded_schema(changes, changes.state().batch).fields
         own = {name: text for (of, name), text in fields.items() if of == table}
         return map_in_arrow(
             rows.selectExpr(f"{CDC_COLUMN}.state state"), _VitessEvents(plain, table, own), EVENT_DDL
         )
     assert isinstance(connector.source, MongodbOptions)
-    codec = context.source.codec(table, state.memory)
+    codec = source.codec(table, state.memory)
     if getattr(codec, "stores_state", False):
         return map_in_arrow(
             rows.selectExpr(f"{CDC_COLUMN}.state state"), _MongodbEvents(plain, table), EVENT_DDL

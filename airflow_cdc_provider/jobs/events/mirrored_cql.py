@@ -22,7 +22,6 @@ from airflow_cdc_provider.events.encoder import Envelope
 from airflow_cdc_provider.events.envelopes import cassandra as cassandra_envelope
 from airflow_cdc_provider.events.envelopes import datastax as datastax_envelope
 from airflow_cdc_provider.events.transforms.pieces import Piece
-from airflow_cdc_provider.jobs.context import JobContext
 from airflow_cdc_provider.jobs.events.cassandra import datastax_rows
 from airflow_cdc_provider.jobs.events.cassandra import events as cassandra_events
 from airflow_cdc_provider.jobs.events.cassandra.records import excluded_columns
@@ -30,10 +29,12 @@ from airflow_cdc_provider.jobs.events.scylla.lake import schemas_of
 from airflow_cdc_provider.jobs.events.scylla.records import ScyllaRecords
 from airflow_cdc_provider.jobs.events.skipped_records import SkippedRecords
 from airflow_cdc_provider.jobs.topics.settings import encoded
+from airflow_cdc_provider.lake.changes_table import ChangesTable
 from airflow_cdc_provider.lake.mirror import Mirror, MirrorState
 from airflow_cdc_provider.lake.reconcile import reconcile_cells
 from airflow_cdc_provider.lake.reconcile.columns import only_columns
 from airflow_cdc_provider.lake.row_changes import READ
+from airflow_cdc_provider.sources.base import Source
 from airflow_cdc_provider.sources.cassandra.datastax.rows import RowDecoder
 from airflow_cdc_provider.sources.cassandra.debezium.mirror_rows import MirrorRowDecoder
 from airflow_cdc_provider.sources.cassandra.debezium.types import EventTypes
@@ -51,7 +52,9 @@ _SECOND_US = 1_000_000
 
 
 def cql_mirror_events(
-    context: JobContext,
+    connector: Connector,
+    changes: ChangesTable,
+    source: Source,
     mirror: Mirror,
     state: MirrorState,
     codec: CqlCodec,
@@ -62,7 +65,9 @@ def cql_mirror_events(
     """Return key and value of the event of each row of a mirror, and of each partition with static columns.
 
     Args:
-        context: The job.
+        connector: The declaration.
+        changes: The changes table.
+        source: The source.
         mirror: The mirror.
         state: The state of the mirror to read.
         codec: The table's codec, with the memory of the mirror.
@@ -74,13 +79,12 @@ def cql_mirror_events(
     rows = mirror.rows(state).where("state IS NOT NULL").select(*names)
     both = rows.unionByName(mirror.tombstone_rows().select(*names))
     partitions = mirror.row_count(state) // _ROWS_PER_PARTITION + 1
-    source = context.source
     excluded: tuple[tuple[str, ...], ...] = ()
     log: EventTable | None = None
     if isinstance(source, CassandraSource):
-        excluded = tuple(excluded_columns(context.connector, source)[codec.table])
+        excluded = tuple(excluded_columns(connector, source)[codec.table])
     else:
-        schemas = schemas_of(context, context.changes.state().batch)
+        schemas = schemas_of(changes, changes.state().batch)
         columns = [column.name for column in codec.schema.regular]
         log = schemas.of_row(codec.table, "", columns, static=False, read_us=now_us)
     build = _CqlEvents(plain.to_dict(), codec, newest_generation(state.fences), now_us, excluded, log)

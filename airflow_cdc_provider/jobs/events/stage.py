@@ -11,7 +11,8 @@ from pathlib import Path
 
 from airflow_cdc_provider.events.encoder import text_of, to_lines
 from airflow_cdc_provider.exceptions import ConfigurationError
-from airflow_cdc_provider.jobs.context import JobContext, log
+from airflow_cdc_provider.jobs.context.job import log
+from airflow_cdc_provider.jobs.context.run import Run
 from airflow_cdc_provider.jobs.events.captured import captured_records, is_strict
 from airflow_cdc_provider.jobs.events.event_batches import EventRequest
 from airflow_cdc_provider.jobs.events.skipped_records import SkippedRecords
@@ -21,7 +22,7 @@ from airflow_cdc_provider.jobs.topics.settings import headers_of
 from airflow_cdc_provider.sources.vitess.options import VitessOptions
 
 
-def events(context: JobContext) -> JobResult:
+def events(run: Run) -> JobResult:
     """Write the events of batches, oldest first; within a batch in the order of each feed's log or stream.
 
     Options of the spec: ``path`` (the file, on the driver's machine), ``after_batch`` (batches up to this one
@@ -36,23 +37,25 @@ def events(context: JobContext) -> JobResult:
         CorruptInput: A record can't be decoded and the source is strict.
         TransientError: Rows must be read again and the source doesn't respond; no file is written then.
     """
-    if not context.changes.table.exists():
+    job, stores, source, _, _ = run
+    if not stores.changes.table.exists():
         raise ConfigurationError(
-            f"the changes table {context.connector.changes_table} doesn't exist",
+            f"the changes table {job.connector.changes_table} doesn't exist",
             remedy="run a capture or sync first",
         )
-    after = int(context.spec.options.get("after_batch", 0))
-    through = context.changes.state().batch
-    now_ns = int(context.spec.options.get("now_ns", time.time_ns()))
-    skipped = SkippedRecords(strict=is_strict(context.connector))
-    headers = headers_of(context.connector)
-    target = Path(context.spec.options["path"])
+    after = int(job.spec.options.get("after_batch", 0))
+    through = stores.changes.state().batch
+    now_ns = int(job.spec.options.get("now_ns", time.time_ns()))
+    skipped = SkippedRecords(strict=is_strict(job.connector))
+    headers = headers_of(job.connector)
+    target = Path(job.spec.options["path"])
     unfinished = target.with_name(target.name + ".part")
     with unfinished.open("wb") as file:
-        for batch in captured_records(context, EventRequest(after, through, now_ns), skipped):
+        for batch in captured_records(job, stores, source, EventRequest(after, through, now_ns), skipped):
             file.write(text_of(to_lines(batch.records, headers)))
-        if isinstance(context.connector.source, VitessOptions):
-            file.write(text_of(to_lines(vitess_lake.heartbeat_records(context, now_ns), headers)))
+        if isinstance(job.connector.source, VitessOptions):
+            beats = vitess_lake.heartbeat_records(job.connector, stores.changes, now_ns)
+            file.write(text_of(to_lines(beats, headers)))
     unfinished.replace(target)
-    log.info("%s: events of batches %d to %d", context.connector.name, after + 1, through)
+    log.info("%s: events of batches %d to %d", job.connector.name, after + 1, through)
     return JobResult(ok=True, findings=tuple(skipped.report()))

@@ -6,10 +6,13 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from airflow_cdc_provider.changes.fence import Fence, add_fences, newest_event, newest_generation
-from airflow_cdc_provider.jobs.context import JobContext, log
+from airflow_cdc_provider.connector import Connector
+from airflow_cdc_provider.jobs.context.job import log
+from airflow_cdc_provider.jobs.context.stores import Stores
 from airflow_cdc_provider.jobs.merging.pending import Pending
 from airflow_cdc_provider.jobs.spec import TableResult
 from airflow_cdc_provider.lake.mirror import Mirror, MirrorState
+from airflow_cdc_provider.sources.base import Source
 
 if TYPE_CHECKING:
     from airflow_cdc_provider.sources.base import Codec
@@ -33,7 +36,9 @@ class DueTable:
 
 
 def assess(
-    context: JobContext,
+    connector: Connector,
+    stores: Stores,
+    source: Source,
     table: str,
     state: MirrorState,
     pending: Pending,
@@ -46,7 +51,9 @@ def assess(
     """Prepare a table for its merge, or return its result if the merge isn't due.
 
     Args:
-        context: The job.
+        connector: The declaration.
+        stores: The lake.
+        source: The source.
         table: The table.
         state: The state of its mirror.
         pending: Its pending changes.
@@ -55,11 +62,11 @@ def assess(
         reread: Whether its unresolved keys were reread.
         quarantined: Whether it has quarantined changes.
     """
-    mirror = context.mirror(table)
+    mirror = stores.mirror(table)
     fences = add_fences(state.fences, pending.fences)
     moved = newest_event(fences) != newest_event(state.fences)
-    learned = _learned(context, table, state)
-    reason = _due(context, pending, state, mirror, now, moved=moved, force=force)
+    learned = _learned(source, table, state)
+    reason = _due(connector, pending, state, mirror, now, moved=moved, force=force)
     if reread and not reason:
         reason = "its unresolved keys were reread"
     if learned and not reason:
@@ -69,7 +76,7 @@ def assess(
     log.info("%s: merging %d pending changes (%s)", table, pending.rows, reason)
     fenced = moved and state.merged_through >= 0
     retry = learned and quarantined
-    return prepare(context, table, mirror, state, fences, pending, reread=fenced, retry_quarantined=retry)
+    return prepare(source, table, mirror, state, fences, pending, reread=fenced, retry_quarantined=retry)
 
 
 def unmerged(table: str, state: MirrorState) -> TableResult:
@@ -78,7 +85,7 @@ def unmerged(table: str, state: MirrorState) -> TableResult:
 
 
 def _due(
-    context: JobContext,
+    connector: Connector,
     pending: Pending,
     state: MirrorState,
     mirror: Mirror,
@@ -88,7 +95,7 @@ def _due(
     force: bool,
 ) -> str:
     """Return reason a merge is due, empty if it isn't."""
-    options = context.connector.lake.merge
+    options = connector.lake.merge
     if state.earliest_expiry is not None and state.earliest_expiry <= now:
         return "rows have expired"
     if state.merged_through < 0:
@@ -112,9 +119,8 @@ def _due(
     return ""
 
 
-def _learned(context: JobContext, table: str, state: MirrorState) -> bool:
+def _learned(source: Source, table: str, state: MirrorState) -> bool:
     """Return whether a table's definition has changed since its last merge."""
-    source = context.source
     return source.remember(source.codec(table, state.memory)) != state.memory
 
 
@@ -123,7 +129,7 @@ def _note_of_pending(pending: Pending) -> str:
 
 
 def prepare(
-    context: JobContext,
+    source: Source,
     table: str,
     mirror: Mirror,
     state: MirrorState,
@@ -136,7 +142,7 @@ def prepare(
     """Adapt a mirror to the current definition of its table, and clear it if the table was re-created.
 
     Args:
-        context: The job.
+        source: The source.
         table: The table.
         mirror: Its mirror.
         state: The mirror's state.
@@ -145,13 +151,13 @@ def prepare(
         reread: As in :class:`DueTable`.
         retry_quarantined: As in :class:`DueTable`.
     """
-    codec = context.source.codec(table, state.memory)
+    codec = source.codec(table, state.memory)
     renewed = codec.drift.recreated
     static_columns = codec.static_columns
     mirror.require_layout(static_columns, codec.drift.replaced)
     mirror.create(codec.mirror_schema(), static_columns)
     # Before the columns change: rows of a dropped table would have only nulls.
-    state = mirror.reserve(state, context.source.reserve(codec, state.memory), clear=renewed)
+    state = mirror.reserve(state, source.reserve(codec, state.memory), clear=renewed)
     for change in mirror.prepare(codec.mirror_schema(), codec.drift, static_columns):
         log.info("%s: %s", mirror.name, change)
     state = replace(state, static_columns=mirror.static_columns_state())

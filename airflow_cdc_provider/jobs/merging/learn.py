@@ -10,9 +10,10 @@ import pyarrow as pa
 
 from airflow_cdc_provider.changes.contribution import CONTRIBUTION_SCHEMA
 from airflow_cdc_provider.changes.worker import map_in_arrow
-from airflow_cdc_provider.jobs.context import JobContext, log
+from airflow_cdc_provider.jobs.context.job import log
 from airflow_cdc_provider.jobs.merging.due import DueTable
 from airflow_cdc_provider.sources.abilities import FIELD_COUNTS, InfersColumns
+from airflow_cdc_provider.sources.base import Source
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame
@@ -20,14 +21,14 @@ if TYPE_CHECKING:
 _DDL = "name string, kind bigint, count bigint, first_index bigint, whole boolean"
 
 
-def learn(context: JobContext, d: DueTable, contributions: DataFrame) -> DueTable:
+def learn(source: Source, d: DueTable, contributions: DataFrame) -> DueTable:
     """Adapt a mirror's columns to the changes to be merged.
 
     The memory of the new columns is committed before the columns change, so after a crash in between the next
     job uses the same types.
 
     Args:
-        context: The job.
+        source: The source.
         d: The table.
         contributions: All contributions of the merge; this reads them one more time.
 
@@ -44,7 +45,7 @@ def learn(context: JobContext, d: DueTable, contributions: DataFrame) -> DueTabl
     learned = d.codec.learn(counts)
     if learned is d.codec:
         return d
-    state = d.mirror.reserve(d.state, context.source.reserve(learned, d.state.memory), clear=False)
+    state = d.mirror.reserve(d.state, source.reserve(learned, d.state.memory), clear=False)
     for change in d.mirror.prepare(learned.mirror_schema(), learned.drift):
         log.info("%s: %s", d.mirror.name, change)
     return replace(d, codec=learned, state=state)

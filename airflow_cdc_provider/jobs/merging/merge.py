@@ -7,13 +7,16 @@ from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 import pyarrow as pa
 
 from airflow_cdc_provider.changes import record
 from airflow_cdc_provider.changes.contribution import CONTRIBUTION_SCHEMA, LIVE_ROW_SCHEMA
-from airflow_cdc_provider.jobs.context import JobContext, log
+from airflow_cdc_provider.connector import Connector
+from airflow_cdc_provider.jobs.context.job import Job, log
+from airflow_cdc_provider.jobs.context.stores import Stores
+from airflow_cdc_provider.jobs.context.tables import selected_tables
 from airflow_cdc_provider.jobs.merging.decode import decode
 from airflow_cdc_provider.jobs.merging.due import DueTable, assess, unmerged
 from airflow_cdc_provider.jobs.merging.learn import learn
@@ -27,9 +30,10 @@ from airflow_cdc_provider.lake.merge import MergePlan, merge
 from airflow_cdc_provider.lake.mirror import MirrorState
 from airflow_cdc_provider.lake.reconcile import reconcile_cells, reconcile_rows
 from airflow_cdc_provider.sources.abilities import InfersColumns, RenamesTables, RewritesRows
+from airflow_cdc_provider.sources.base import Source
 
 if TYPE_CHECKING:
-    from pyspark.sql import DataFrame
+    from pyspark.sql import DataFrame, SparkSession
 
 T = TypeVar("T")
 
@@ -52,18 +56,26 @@ class _Round:
     """Tables whose quarantined changes may be released after the retention of deletions."""
     reread: Mapping[str, Reread]
     """The result of :func:`reread_unresolved_keys`."""
-    unsettled: set[str]
-    """Output: tables that have unresolved keys after the merge."""
 
 
-def merge_tables(context: JobContext, *, force: bool = False) -> list[TableResult]:
+class _Merged(NamedTuple):
+    """The outcome of a table's merge."""
+
+    result: TableResult
+    has_unresolved: bool = False
+    """Whether the table has unresolved keys after the merge."""
+
+
+def merge_tables(job: Job, stores: Stores, source: Source, *, force: bool = False) -> list[TableResult]:
     """Merge every due table; reread unresolved keys from the source, and merge them too.
 
     A table that can't be merged doesn't stop the others: its result has the error, and its changes stay
     pending. A failure that affects all tables is raised; earlier merges remain.
 
     Args:
-        context: The job.
+        job: The job.
+        stores: The lake.
+        source: The source.
         force: Whether to merge all pending changes regardless of the cost and freshness options.
 
     Returns:
@@ -72,38 +84,44 @@ def merge_tables(context: JobContext, *, force: bool = False) -> list[TableResul
     Raises:
         Exception: The lake or Spark is unavailable (:func:`failures.is_of_all_tables`).
     """
-    unsettled: set[str] = set()
-    tables = context.tables()
-    if not context.spec.tables:
-        tables = [*tables, *_ended(context, tables)]
-    results = _merge_due(context, tables, force=force, reread={}, unsettled=unsettled)
+    tables = selected_tables(job, stores, source)
+    if not job.spec.tables:
+        tables = [*tables, *_ended(job.connector, stores, source, tables)]
+    merged = _merge_due(job, stores, source, tables, force=force, reread={})
+    results, unresolved = [m.result for m in merged], _unresolved(merged)
     for _ in range(_MAX_REREADS):
         reread: dict[str, Reread] = {}
         for number, result in enumerate(results):
-            if result.table in unsettled:
-                read = _or_failure(result, partial(reread_unresolved_keys, context, [result.table]))
+            if result.table in unresolved:
+                read = _or_failure(
+                    result, partial(reread_unresolved_keys, job, stores, source, [result.table])
+                )
                 if isinstance(read, TableResult):
                     results[number] = read
                 else:
                     reread.update(read)
-        if not reread or context.stopping():
+        if not reread or job.stopping():
             break
-        unsettled = set()
-        again = _merge_due(context, list(reread), force=True, reread=reread, unsettled=unsettled)
-        merged = {r.table: r for r in again}
-        results = [_joined(r, merged[r.table]) if r.table in merged else r for r in results]
-    return [replace(r, not_in_snapshot=r.table in unsettled and not r.unresolved_keys) for r in results]
+        merged = _merge_due(job, stores, source, list(reread), force=True, reread=reread)
+        unresolved = _unresolved(merged)
+        again = {m.result.table: m.result for m in merged}
+        results = [_joined(r, again[r.table]) if r.table in again else r for r in results]
+    return [replace(r, not_in_snapshot=r.table in unresolved and not r.unresolved_keys) for r in results]
 
 
-def _ended(context: JobContext, tables: Sequence[str]) -> list[str]:
+def _unresolved(merged: Sequence[_Merged]) -> frozenset[str]:
+    return frozenset(m.result.table for m in merged if m.has_unresolved)
+
+
+def _ended(connector: Connector, stores: Stores, source: Source, tables: Sequence[str]) -> list[str]:
     """List dropped tables whose mirrors haven't merged the drop yet."""
-    if not isinstance(context.source, RenamesTables):
+    if not isinstance(source, RenamesTables):
         return []
     found = []
-    for table, batch in Progress.from_offset(context.changes.state().offset).ended.items():
-        if table in tables or not context.connector.selects(table):
+    for table, batch in Progress.from_offset(stores.changes.state().offset).ended.items():
+        if table in tables or not connector.selects(table):
             continue
-        base = _or_failure(TableResult(table), context.mirror(table).state)
+        base = _or_failure(TableResult(table), stores.mirror(table).state)
         if isinstance(base, TableResult) or 0 <= base.merged_through < batch:
             found.append(table)
     return sorted(found)
@@ -144,35 +162,37 @@ def _joined(first: TableResult, second: TableResult) -> TableResult:
 
 
 def _merge_due(
-    context: JobContext,
+    job: Job,
+    stores: Stores,
+    source: Source,
     tables: Sequence[str],
     *,
     force: bool,
     reread: Mapping[str, Reread],
-    unsettled: set[str],
-) -> list[TableResult]:
+) -> list[_Merged]:
     """Merge due tables.
 
     Args:
-        context: The job.
+        job: The job.
+        stores: The lake.
+        source: The source.
         tables: Which tables.
         force: As for :func:`merge_tables`.
         reread: The result of :func:`reread_unresolved_keys`.
-        unsettled: Output: tables that have unresolved keys after the merge.
     """
-    changes = context.changes
+    changes = stores.changes
     state = changes.state()
-    now = int(context.spec.options.get("now_seconds", time.time()))
+    now = int(job.spec.options.get("now_seconds", time.time()))
     started_us = time.time_ns() // 1000
-    results: list[TableResult] = []
+    results: list[_Merged] = []
     states: dict[str, MirrorState] = {}
     for table in tables:
-        base = _or_failure(TableResult(table), context.mirror(table).state)
+        base = _or_failure(TableResult(table), stores.mirror(table).state)
         if isinstance(base, TableResult):
-            results.append(base)
+            results.append(_Merged(base))
         else:
             states[table] = base
-    quarantine = Quarantine.of(context)
+    quarantine = Quarantine.of(job.connector, stores.lake)
     quarantined = quarantine.counts()
     pending = pending_by_table(changes, {t: s.merged_through for t, s in states.items()}, state.batch)
     due: list[DueTable] = []
@@ -180,7 +200,9 @@ def _merge_due(
         found = pending.get(table, Pending())
         assessment = partial(
             assess,
-            context,
+            job.connector,
+            stores,
+            source,
             table,
             base,
             found,
@@ -191,46 +213,49 @@ def _merge_due(
         )
         assessed = _or_failure(unmerged(table, base), assessment)
         if isinstance(assessed, TableResult):
-            results.append(assessed)
-            if not assessed.error and (base.unresolved_keys or base.snapshot_started_us):
-                unsettled.add(table)
+            has_unresolved = base.unresolved_keys > 0 or base.snapshot_started_us > 0
+            results.append(_Merged(assessed, has_unresolved and not assessed.error))
         else:
             due.append(assessed)
     if due:
-        schemas_missing = schemas_awaited(context)
+        schemas_missing = schemas_awaited(stores.changes, source)
         late = frozenset(d.table for d in due if schemas_missing or quarantined.get(d.table))
         offset = Progress.from_offset(state.offset).source
         merged = _merge_each(
-            context, due, _Round(state.batch, offset, now, quarantine, late, reread, unsettled)
+            job, stores, source, due, _Round(state.batch, offset, now, quarantine, late, reread)
         )
         results += merged
-        failed = {result.table for result in merged if result.error}
+        failed = {m.result.table for m in merged if m.result.error}
         if released := [d.table for d in due if d.retry_quarantined and d.table not in failed]:
             quarantine.release(released, started_us)
-    return sorted(results, key=lambda r: r.table)
+    return sorted(results, key=lambda m: m.result.table)
 
 
-def _merge_each(context: JobContext, due: Sequence[DueTable], shared: _Round) -> list[TableResult]:
+def _merge_each(
+    job: Job, stores: Stores, source: Source, due: Sequence[DueTable], shared: _Round
+) -> list[_Merged]:
     """Merge tables in one pass over their changes; one by one if that fails.
 
     Raises:
         Exception: As :func:`merge_tables`, or a stop was requested.
     """
     if len(due) == 1:
-        single = partial(_merge_all, context, due, shared)
+        single = partial(_merge_all, job.connector, stores, source, due, shared)
         found = _or_failure(unmerged(due[0].table, due[0].state), single)
-        return [found] if isinstance(found, TableResult) else found
+        return [_Merged(found)] if isinstance(found, TableResult) else found
     try:
-        return _merge_all(context, due, shared)
+        return _merge_all(job.connector, stores, source, due, shared)
     except Exception as error:
-        if context.stopping() or failures.is_of_all_tables(error):
+        if job.stopping() or failures.is_of_all_tables(error):
             raise
         log.warning("the changes of %d tables can't be decoded in one pass", len(due), exc_info=True)
-    return [result for d in due for result in _merge_each(context, [d], shared)]
+    return [merged for d in due for merged in _merge_each(job, stores, source, [d], shared)]
 
 
-def _merge_all(context: JobContext, due: Sequence[DueTable], shared: _Round) -> list[TableResult]:
-    changes = context.changes
+def _merge_all(
+    connector: Connector, stores: Stores, source: Source, due: Sequence[DueTable], shared: _Round
+) -> list[_Merged]:
+    changes = stores.changes
     codecs = {d.table: d.codec for d in due}
     _compile(due)
     pending = pending_changes(
@@ -247,9 +272,14 @@ def _merge_all(context: JobContext, due: Sequence[DueTable], shared: _Round) -> 
     ).persist()
     try:
         faults = shared.quarantine.add(decoded.where("fault IS NOT NULL"))
+        one = partial(_merge_one, connector, stores.spark, source, shared, decoded, faults)
+
+        def merged(d: DueTable) -> _Merged:
+            found = _or_failure(unmerged(d.table, d.state), partial(one, d))
+            return _Merged(found) if isinstance(found, TableResult) else found
+
         with ThreadPoolExecutor(min(_TABLES_AT_ONCE, len(due))) as pool:
-            one = partial(_merge_one, context, shared, decoded, faults)
-            return list(pool.map(lambda d: _or_failure(unmerged(d.table, d.state), partial(one, d)), due))
+            return list(pool.map(merged, due))
     finally:
         decoded.unpersist()
 
@@ -295,22 +325,24 @@ def _all_null(columns: Sequence[str]) -> str:
 
 
 def _merge_one(
-    context: JobContext,
+    connector: Connector,
+    spark: SparkSession,
+    source: Source,
     shared: _Round,
     decoded: DataFrame,
     faults: Mapping[str, int],
     d: DueTable,
-) -> TableResult:
+) -> _Merged:
     from pyspark.sql import functions as f
 
     own = decoded.where((f.col("source_table") == d.table) & f.col("fault").isNull())
-    d = learn(context, d, own)
+    d = learn(source, d, own)
     late = d.table in shared.late or bool(faults.get(d.table))
-    horizon = shared.now_seconds - context.connector.lake.tombstone_retention_seconds
+    horizon = shared.now_seconds - connector.lake.tombstone_retention_seconds
     reread = shared.reread.get(d.table)
     rows_to_rewrite, static_rows_to_rewrite = _rows_to_rewrite(d)
     counts = merge(
-        context.spark,
+        spark,
         d.mirror,
         d.codec,
         own if d.pending.rows or d.reread or d.retry_quarantined else None,
@@ -319,7 +351,7 @@ def _merge_one(
             through=shared.through,
             offset=shared.offset,
             fences=d.fences,
-            memory=context.source.remember(d.codec),
+            memory=source.remember(d.codec),
             now_seconds=shared.now_seconds,
             pending_rows=_rows_to_merge(d, own, rows_to_rewrite),
             purge_before_seconds=None if late else horizon,
@@ -331,8 +363,6 @@ def _merge_one(
             static_rows_to_rewrite=static_rows_to_rewrite,
         ),
     )
-    if counts.has_unresolved:
-        shared.unsettled.add(d.table)
     log.info(
         "%s: %d rows written, %d removed, %.1f s, through batch %d",
         d.table,
@@ -341,7 +371,7 @@ def _merge_one(
         counts.seconds,
         shared.through,
     )
-    return TableResult(
+    result = TableResult(
         d.table,
         changes=d.pending.changes,
         snapshot_rows=d.pending.snapshot_rows,
@@ -356,6 +386,7 @@ def _merge_one(
         seconds=round(counts.seconds, 3),
         note="; ".join(d.codec.findings()) if isinstance(d.codec, InfersColumns) else "",
     )
+    return _Merged(result, counts.has_unresolved)
 
 
 def _rows_to_merge(d: DueTable, own: DataFrame, rows_to_rewrite: str) -> int:

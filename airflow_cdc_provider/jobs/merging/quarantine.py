@@ -15,24 +15,27 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from airflow_cdc_provider.changes import record
+from airflow_cdc_provider.connector import Connector
 from airflow_cdc_provider.exceptions import CommitConflict
-from airflow_cdc_provider.jobs.context import JobContext, log
+from airflow_cdc_provider.jobs.context.job import log
+from airflow_cdc_provider.lake.changes_table import ChangesTable
 from airflow_cdc_provider.lake.layout import QUARANTINE
 from airflow_cdc_provider.sources.abilities import HasSchemaHistory
+from airflow_cdc_provider.sources.base import Source
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
+    from airflow_cdc_provider.lake.iceberg import IcebergLake
     from airflow_cdc_provider.lake.table import LakeTable
 
 _COLUMNS = f"{record.SPARK_DDL}, seen_at timestamp"
 
 
-def schemas_awaited(context: JobContext) -> bool:
-    """Return whether the changes table has records, of any table, that a newer schema may decode."""
+def schemas_awaited(changes: ChangesTable, source: Source) -> bool:
+    """Return whether the changes table has quarantined records that a later schema may explain."""
     from pyspark.sql import functions as f
 
-    source, changes = context.source, context.changes
     if not isinstance(source, HasSchemaHistory) or not changes.table.exists():
         return False
     reasons = changes.lasting(record.QUARANTINE).select(f.substring_index("reason", ":", 1)).distinct()
@@ -50,9 +53,9 @@ class Quarantine:
     table: LakeTable
 
     @classmethod
-    def of(cls, context: JobContext) -> Quarantine:
-        """Return the quarantine of a job's connector."""
-        return cls(context.lake.table(context.connector.quarantine_table, QUARANTINE))
+    def of(cls, connector: Connector, lake: IcebergLake) -> Quarantine:
+        """Return that of a job's connector."""
+        return cls(lake.table(connector.quarantine_table, QUARANTINE))
 
     def counts(self) -> dict[str, int]:
         """Count the quarantined changes, per source table."""

@@ -14,15 +14,16 @@ import pyarrow.compute as pc
 from airflow_cdc_provider.changes import record
 from airflow_cdc_provider.changes.fence import newest_generation
 from airflow_cdc_provider.exceptions import TransientError
-from airflow_cdc_provider.jobs.context import JobContext, log
+from airflow_cdc_provider.jobs.context.job import Job, log
+from airflow_cdc_provider.jobs.context.stores import Stores
 from airflow_cdc_provider.jobs.resuming.progress import Progress
 from airflow_cdc_provider.lake.mirror import CDC_COLUMN, Mirror, MirrorState, RereadBasis
 from airflow_cdc_provider.lake.unresolved import keys_not_in_snapshot, resolve
 from airflow_cdc_provider.sources.abilities import Rereads
-from airflow_cdc_provider.sources.base import Codec
+from airflow_cdc_provider.sources.base import Codec, Source
 
 if TYPE_CHECKING:
-    from pyspark.sql import DataFrame
+    from pyspark.sql import DataFrame, SparkSession
 
 _KEYS_AT_ONCE: Final = 20_000
 _BYTES_AT_ONCE: Final = 64 * 1024 * 1024
@@ -41,31 +42,34 @@ class Reread(NamedTuple):
     unread: Sequence[bytes]
 
 
-def reread_unresolved_keys(context: JobContext, tables: Sequence[str]) -> Mapping[str, Reread]:
+def reread_unresolved_keys(
+    job: Job, stores: Stores, source: Source, tables: Sequence[str]
+) -> Mapping[str, Reread]:
     """Read all unresolved keys from the source and commit them as snapshot changes, in one or more batches.
 
     The changes captured before are merged already, so a difference between source and mirror is either newer
     than the capture or resolves the key; see :mod:`airflow_cdc_provider.lake.unresolved`.
 
     Args:
-        context: The job.
+        job: The job.
+        stores: The lake.
+        source: The source.
         tables: Tables to check for unresolved keys.
 
     Returns:
         The rereads, by table; the next merge resolves their keys. A table that can't be read now is missing:
         its keys stay unresolved.
     """
-    source = context.source
     if not isinstance(source, Rereads):
         return {}
     read: dict[str, Reread] = {}
     for table in tables:
-        mirror = context.mirror(table)
+        mirror = stores.mirror(table)
         state = mirror.state()
         if not (state.unresolved_keys or state.snapshot_started_us):
             continue
         try:
-            unread = _read_table(context, source, table, mirror, state)
+            unread = _read_table(job, stores, source, table, mirror, state)
         except TransientError as error:
             # They stay unresolved, which the run reports at its end; the next run tries again.
             log.warning("%s: unresolved keys can't be read now: %s", table, error)
@@ -76,7 +80,7 @@ def reread_unresolved_keys(context: JobContext, tables: Sequence[str]) -> Mappin
 
 
 def _read_table(
-    context: JobContext, source: Rereads, table: str, mirror: Mirror, state: MirrorState
+    job: Job, stores: Stores, source: Rereads, table: str, mirror: Mirror, state: MirrorState
 ) -> Sequence[bytes] | None:
     """Read the unresolved keys of one table.
 
@@ -98,12 +102,12 @@ def _read_table(
     done = 0
     try:
         for some, changes in _portions(source.read_keys(table, keys), keys):
-            if context.stopping():
+            if job.stopping():
                 break
             corrections = list(_corrections(source, mirror, codec, state, some, changes))
-            changes_state = context.changes.state()
+            changes_state = stores.changes.state()
             offset = Progress.from_offset(changes_state.offset).to_offset()
-            context.changes.append_batch(_frame(context, [*changes, *corrections]), offset, changes_state)
+            stores.changes.append_batch(_frame(stores.spark, [*changes, *corrections]), offset, changes_state)
             done += len(some)
             seconds = time.monotonic() - started
             log.info(
@@ -221,7 +225,7 @@ def _position_of(changes: Sequence[pa.RecordBatch]) -> tuple[str, bytes, str | N
     return "", b"\xff" * 16, None
 
 
-def _frame(context: JobContext, batches: Sequence[pa.RecordBatch]) -> DataFrame | None:
+def _frame(spark: SparkSession, batches: Sequence[pa.RecordBatch]) -> DataFrame | None:
     if not any(batch.num_rows for batch in batches):
         return None
-    return context.spark.createDataFrame(pa.Table.from_batches(batches, schema=record.CHANGE_SCHEMA))
+    return spark.createDataFrame(pa.Table.from_batches(batches, schema=record.CHANGE_SCHEMA))

@@ -13,7 +13,9 @@ from typing import TYPE_CHECKING
 import numpy as np
 import pyarrow as pa
 
-from airflow_cdc_provider.jobs.context import JobContext, log
+from airflow_cdc_provider.connector import Connector
+from airflow_cdc_provider.jobs.context.job import log
+from airflow_cdc_provider.jobs.context.stores import Stores
 from airflow_cdc_provider.lake.layout import DEAD_LETTERS
 
 if TYPE_CHECKING:
@@ -40,9 +42,9 @@ class DeadLetters:
     table: LakeTable
 
     @classmethod
-    def of(cls, context: JobContext) -> DeadLetters:
+    def of(cls, connector: Connector, stores: Stores) -> DeadLetters:
         """Return the dead letters of a job's connector."""
-        return cls(context.spark, context.lake.table(context.connector.dead_letters_table, DEAD_LETTERS))
+        return cls(stores.spark, stores.lake.table(connector.dead_letters_table, DEAD_LETTERS))
 
     def add(self, records: pa.Table, numbers: np.ndarray, batch: int, reason: str) -> None:
         """Append records.

@@ -9,7 +9,7 @@ import time
 from airflow_cdc_provider.changes import record
 from airflow_cdc_provider.connector import Connector
 from airflow_cdc_provider.exceptions import ConfigurationError
-from airflow_cdc_provider.jobs.context import JobContext
+from airflow_cdc_provider.lake.changes_table import ChangesTable
 from airflow_cdc_provider.options import to_plain
 
 
@@ -24,25 +24,25 @@ def form_of(connector: Connector) -> str:
     return hashlib.sha256(text.encode()).hexdigest()[:32]
 
 
-def publishing_lag(context: JobContext, batch: int) -> float:
+def publishing_lag(changes: ChangesTable, batch: int) -> float:
     """Return the age of the oldest batch that is not published, in seconds; 0 for none."""
     from pyspark.sql import functions as f
 
-    state = context.changes.state()
+    state = changes.state()
     if batch >= state.batch:
         return 0.0
-    rows = context.changes.pending(batch, state.batch, kinds=(record.OFFSET,))
+    rows = changes.pending(batch, state.batch, kinds=(record.OFFSET,))
     (found,) = rows.agg(f.unix_micros(f.min("captured_at"))).collect()
     return 0.0 if found[0] is None else round(time.time() - found[0] / 1_000_000, 3)
 
 
-def require_batch(context: JobContext, batch: int) -> None:
+def require_batch(changes: ChangesTable, batch: int) -> None:
     """Refuse a batch that publishing can't continue with.
 
     Raises:
         ConfigurationError: The batch neither exists nor is the next one.
     """
-    following = context.changes.state().batch + 1
+    following = changes.state().batch + 1
     if not 1 <= batch <= following:
         raise ConfigurationError(
             f"publishing can't continue with batch {batch}",

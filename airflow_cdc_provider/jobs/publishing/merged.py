@@ -20,9 +20,13 @@ from contextlib import ExitStack
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
+from airflow_cdc_provider.connector import Connector
 from airflow_cdc_provider.exceptions import ConfigurationError, OffsetMissing
 from airflow_cdc_provider.jobs.channels.heartbeats import Heartbeats
-from airflow_cdc_provider.jobs.context import JobContext, log
+from airflow_cdc_provider.jobs.context.clients import Clients, Connections
+from airflow_cdc_provider.jobs.context.job import Job, log
+from airflow_cdc_provider.jobs.context.stores import Stores
+from airflow_cdc_provider.jobs.context.tables import selected_tables
 from airflow_cdc_provider.jobs.events.captured import is_strict
 from airflow_cdc_provider.jobs.events.event_batches import EventBatch, EventRequest
 from airflow_cdc_provider.jobs.events.merged_rows import RowEvents, row_events
@@ -55,12 +59,13 @@ from airflow_cdc_provider.lake.row_changes import all_rows, arrow_batches, chang
 from airflow_cdc_provider.lake.static_changes import all_static_columns, changed_static_columns
 from airflow_cdc_provider.lake.table import Head
 from airflow_cdc_provider.sources.abilities import RenamesTables
+from airflow_cdc_provider.sources.base import Source
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
 
-def publish_merged(context: JobContext) -> PublishResult:
+def publish_merged(job: Job, stores: Stores, source: Source, clients: Clients) -> PublishResult:
     """Publish the rows that merges changed since the last run.
 
     Raises:
@@ -70,11 +75,19 @@ def publish_merged(context: JobContext) -> PublishResult:
         CorruptInput: A row can't be encoded and the source is strict.
         OffsetMissing: The last published snapshot of a mirror has expired, or the mirror was re-created.
     """
-    connector = context.connector
+    connector = job.connector
     options = connector.publish.kafka
-    everything = replace(context, spec=replace(context.spec, tables=()))
-    beats = heartbeats_of(context)
-    run = _Merged(everything, client_settings(context), SkippedRecords(strict=is_strict(connector)), beats)
+    job = replace(job, spec=replace(job.spec, tables=()))
+    beats = heartbeats_of(job.connector, stores.changes, clients)
+    run = _Merged(
+        job,
+        stores,
+        source,
+        clients.connections,
+        client_settings(job.connector, clients.connections),
+        SkippedRecords(strict=is_strict(connector)),
+        beats,
+    )
     started = time.monotonic()
 
     def publish_once() -> None:
@@ -82,7 +95,7 @@ def publish_merged(context: JobContext) -> PublishResult:
         if beats is not None:
             beats.beat()
 
-    wait_for_servers(publish_once, lambda: run.transactions, options, context.stopping, connector.name)
+    wait_for_servers(publish_once, lambda: run.transactions, options, job.stopping, connector.name)
     result = run.result(time.monotonic() - started)
     log.info(
         "%s: published the changes of merges through batch %d: %d records in %d transactions",
@@ -94,84 +107,86 @@ def publish_merged(context: JobContext) -> PublishResult:
     return result
 
 
-def published_merged(context: JobContext) -> MergedPosition | None:
+def published_merged(connector: Connector, connections: Connections) -> MergedPosition | None:
     """Return the published position of mirrors, None if nothing is published. No producer is fenced."""
-    stored = _positions(context, client_settings(context)).read()
+    stored = _positions(connector, client_settings(connector, connections)).read()
     return None if stored is None else MergedPosition.from_json(stored.state)
 
 
-def publish_merged_from(context: JobContext, batch: int) -> None:
+def publish_merged_from(
+    job: Job, stores: Stores, source: Source, connections: Connections, batch: int
+) -> None:
     """Let the next run publish all rows of all mirrors again, or only later merges.
 
     Raises:
         ConfigurationError: The batch is neither the first nor the next one.
     """
-    following = context.changes.state().batch + 1
+    following = stores.changes.state().batch + 1
     if batch not in (1, following):
         raise ConfigurationError(
             f"publishing after merges can't continue with batch {batch}",
             expected=f"1 for all rows of the mirrors again, or {following} for only later merges",
             found=str(batch),
         )
-    settings = client_settings(context)
-    positions = _positions(context, settings)
+    settings = client_settings(job.connector, connections)
+    positions = _positions(job.connector, settings)
     positions.make(1)
-    producer = _producer(context, settings)
+    producer = _producer(job.connector, settings)
     try:
         producer.take_over(read=False)
-        known = _now(context) if batch == following else MergedPosition()
+        known = _now(job, stores, source) if batch == following else MergedPosition()
         producer.publish([], (), PublishPosition(positions.connector, 1, state=known.to_json()))
     finally:
         producer.close()
 
 
-def batch_of(context: JobContext, known: MergedPosition) -> int:
+def batch_of(job: Job, stores: Stores, source: Source, known: MergedPosition) -> int:
     """Return the last batch of the changes table whose changes are all published."""
-    newest = context.changes.state().batch
-    places = {table: known.tables.get(table) for table in context.tables()}
+    newest = stores.changes.state().batch
+    places = {table: known.tables.get(table) for table in selected_tables(job, stores, source)}
     merged = {table: place.batch if place else -1 for table, place in places.items()}
     if not merged or min(merged.values()) >= newest:
         return newest
-    pending = pending_by_table(context.changes, merged, newest)
+    pending = pending_by_table(stores.changes, merged, newest)
     return min([newest, *(merged[table] for table, found in pending.items() if found.rows or found.fences)])
 
 
-def _positions(context: JobContext, settings: ClientSettings) -> PositionsTopic:
-    shared = positions_topic(context.connector, settings)
-    return PositionsTopic(settings, shared.topic, f"{context.connector.name}.merged", shared.replication)
+def _positions(connector: Connector, settings: ClientSettings) -> PositionsTopic:
+    shared = positions_topic(connector, settings)
+    return PositionsTopic(settings, shared.topic, f"{connector.name}.merged", shared.replication)
 
 
-def _producer(context: JobContext, settings: ClientSettings) -> RecordProducer:
-    options = context.connector.publish.kafka
-    lead = options.transactional_id or context.connector.name
+def _producer(connector: Connector, settings: ClientSettings) -> RecordProducer:
+    options = connector.publish.kafka
+    lead = options.transactional_id or connector.name
     return RecordProducer(
         settings,
-        _positions(context, settings),
+        _positions(connector, settings),
         transactional_id=f"{lead}.merged" if options.delivery == "exactly_once" else "",
-        topics=topic_maker(context.connector, settings),
+        topics=topic_maker(connector, settings),
     )
 
 
-def _now(context: JobContext) -> MergedPosition:
+def _now(job: Job, stores: Stores, source: Source) -> MergedPosition:
     """Return the position at which all merged rows are published, and pin its snapshots."""
     tables = {}
-    for table in context.tables():
-        place = _newest(context, table)
+    for table in selected_tables(job, stores, source):
+        place = _newest(stores, table)
         if place is not None:
             # The published snapshots stay pinned until the new position is stored; maintenance releases them.
-            pin(context.lake.table(context.mirror(table).name), place.snapshot)
+            pin(stores.lake.table(stores.mirror(table).name), place.snapshot)
             tables[table] = place
     return MergedPosition(tables)
 
 
-def _newest(context: JobContext, table: str) -> PublishedSnapshot | None:
+def _newest(stores: Stores, table: str) -> PublishedSnapshot | None:
     """Return the current snapshot of a mirror; None if nothing was merged yet."""
-    mirror = context.mirror(table)
+    mirror = stores.mirror(table)
     state = mirror.state()
     if state.merged_through < 0 or state.head.snapshot is None:
         return None
     return PublishedSnapshot(
-        table_id(context.lake.table(mirror.name)), state.head.snapshot, state.merged_through
+        table_id(stores.lake.table(mirror.name)), state.head.snapshot, state.merged_through
     )
 
 
@@ -180,7 +195,10 @@ class _Merged:
     """One run of one or more tries.
 
     Args:
-        context: The job, for all tables.
+        job: The job, for all tables.
+        stores: The lake.
+        source: The source.
+        connections: Connection values.
         settings: Client settings.
         skipped: Collects skipped records.
         heartbeats: Sender of heartbeats between records; None for none.
@@ -188,7 +206,10 @@ class _Merged:
         known: The published position of mirrors.
     """
 
-    context: JobContext
+    job: Job
+    stores: Stores
+    source: Source
+    connections: Connections
     settings: ClientSettings
     skipped: SkippedRecords
     heartbeats: Heartbeats | None = None
@@ -202,9 +223,9 @@ class _Merged:
 
     def through_head(self) -> None:
         """Publish from the stored position to the newest snapshots."""
-        positions = _positions(self.context, self.settings)
+        positions = _positions(self.job.connector, self.settings)
         positions.make(1)
-        producer = _producer(self.context, self.settings)
+        producer = _producer(self.job.connector, self.settings)
         try:
             stored = producer.take_over()
             publisher = self._publisher(producer, stored or self._first(positions.connector))
@@ -217,47 +238,47 @@ class _Merged:
                 self._require_kept(self.known, self.known.step)
                 self._follow(publisher)
             for table in self._tables():
-                if self.context.stopping() or self.known.step is not None:
+                if self.job.stopping() or self.known.step is not None:
                     break
                 self._publish_table(publisher, table)
         finally:
             producer.close()
         if self.heartbeats is not None:
-            self.heartbeats.published = batch_of(self.context, self.known)
+            self.heartbeats.published = batch_of(self.job, self.stores, self.source, self.known)
 
     def result(self, seconds: float) -> PublishResult:
         """Return what was published and what is pending."""
-        batch = batch_of(self.context, self.known)
+        batch = batch_of(self.job, self.stores, self.source, self.known)
         return PublishResult(
             batch=batch,
             records=sum(one.records for one in self.tries),
             dead_letters=sum(one.dead_letters for one in self.tries),
             transactions=self.transactions,
-            pending_batches=self.context.changes.state().batch - batch,
-            lag_seconds=publishing_lag(self.context, batch),
+            pending_batches=self.stores.changes.state().batch - batch,
+            lag_seconds=publishing_lag(self.stores.changes, batch),
             seconds=round(seconds, 3),
             findings=tuple(self.skipped.report()),
         )
 
     def _tables(self) -> list[str]:
         """List the tables whose mirrors may have changed, including dropped tables, whose mirrors empty."""
-        tables = self.context.tables()
-        if not isinstance(self.context.source, RenamesTables):
+        tables = selected_tables(self.job, self.stores, self.source)
+        if not isinstance(self.source, RenamesTables):
             return tables
-        selects = self.context.connector.selects
+        selects = self.job.connector.selects
         return [*tables, *sorted(t for t in self.known.tables if t not in tables and selects(t))]
 
     def _publish_table(self, publisher: BatchPublisher, table: str) -> None:
         """Publish the changed rows of one mirror, if there are any."""
-        newest = _newest(self.context, table)
+        newest = _newest(self.stores, table)
         published = self.known.tables.get(table)
         if newest is None or newest == published:
             return
-        step = Step(table, newest, row_events(self.context, table).columns)
+        step = Step(table, newest, row_events(self.job.connector, self.stores, self.source, table).columns)
         planned = replace(self.known, step=step)
         self._require_kept(planned, step)
         # Before the position names it: a run couldn't resume with an expired snapshot.
-        mirror = self.context.lake.table(self.context.mirror(table).name)
+        mirror = self.stores.lake.table(self.stores.mirror(table).name)
         pin(mirror, newest.snapshot, keep=planned.snapshots(table))
         publisher.position = replace(publisher.position, state=planned.to_json(), records=0)
         self._follow(publisher)
@@ -268,7 +289,7 @@ class _Merged:
         self.known = MergedPosition.from_json(publisher.position.state)
 
     def _publisher(self, producer: RecordProducer, position: PublishPosition) -> BatchPublisher:
-        connector = self.context.connector
+        connector = self.job.connector
         options = connector.publish.kafka
         return BatchPublisher(
             producer,
@@ -276,15 +297,15 @@ class _Merged:
             headers_of(connector),
             form_of(connector),
             options.records_per_commit,
-            self.context.stopping,
-            DeadLetters.of(self.context).add if options.writes_dead_letters else None,
+            self.job.stopping,
+            DeadLetters.of(self.job.connector, self.stores).add if options.writes_dead_letters else None,
             position,
         )
 
     def _first(self, name: str) -> PublishPosition:
         """Return the first position of a connector."""
-        earliest = self.context.connector.publish.kafka.start == "earliest"
-        known = MergedPosition() if earliest else _now(self.context)
+        earliest = self.job.connector.publish.kafka.start == "earliest"
+        known = MergedPosition() if earliest else _now(self.job, self.stores, self.source)
         return PublishPosition(name, 1, state=known.to_json())
 
     def _events(self, request: EventRequest) -> Iterator[EventBatch]:
@@ -296,11 +317,13 @@ class _Merged:
         known = MergedPosition.from_json(request.state)
         step = known.step
         assert step is not None
-        connector = self.context.connector
+        connector = self.job.connector
         after = known.reached().to_json()
         yield EventBatch(request.after + 1, encoded(connector, []), after)
-        events = row_events(self.context, step.table)
-        build = events.builder(request.now_ns, registrar_of(self.context), self.skipped)
+        events = row_events(self.job.connector, self.stores, self.source, step.table)
+        build = events.builder(
+            request.now_ns, registrar_of(self.job.connector, self.connections), self.skipped
+        )
         with ExitStack() as read:
             for rows in self._changed(known, step, events, read):
                 for batch in arrow_batches(rows):
@@ -310,7 +333,7 @@ class _Merged:
         self, known: MergedPosition, step: Step, events: RowEvents, read: ExitStack
     ) -> Iterator[DataFrame]:
         """Yield the changed rows of a step, then static columns if they have separate events."""
-        table = self.context.lake.table(self.context.mirror(step.table).name)
+        table = self.stores.lake.table(self.stores.mirror(step.table).name)
         published = known.tables.get(step.table)
         separate = events.static_columns_table
         columns = () if separate else step.columns
@@ -331,7 +354,7 @@ class _Merged:
         position = publisher.position
         if position.records and position.form != publisher.form:
             raise ConfigurationError(
-                f"the form of events of {self.context.connector.name} changed while rows were published",
+                f"the form of events of {self.job.connector.name} changed while rows were published",
                 expected="the options of publish, and the tables, of the first records",
                 found=f"other options after {position.records} records",
                 remedy="publish once with the old options; or all rows again in the new form: airflow cdc "
@@ -344,8 +367,8 @@ class _Merged:
         Raises:
             OffsetMissing: The mirror was re-created, or a snapshot has expired.
         """
-        name = self.context.mirror(step.table).name
-        table = self.context.lake.table(name)
+        name = self.stores.mirror(step.table).name
+        table = self.stores.lake.table(name)
         published = known.tables.get(step.table)
         snapshots = {place.snapshot for place in (published, step.until) if place is not None}
         ids = {place.table_id for place in (published, step.until) if place is not None}

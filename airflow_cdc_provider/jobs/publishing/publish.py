@@ -22,7 +22,9 @@ import pyarrow as pa
 from airflow_cdc_provider.connector import Connector
 from airflow_cdc_provider.exceptions import ConfigurationError, OffsetMissing
 from airflow_cdc_provider.jobs.channels.heartbeats import Heartbeats, heartbeat_producer
-from airflow_cdc_provider.jobs.context import JobContext, log
+from airflow_cdc_provider.jobs.context.clients import Clients, Connections
+from airflow_cdc_provider.jobs.context.job import Job, log
+from airflow_cdc_provider.jobs.context.stores import Stores
 from airflow_cdc_provider.jobs.events.captured import captured_records, is_strict
 from airflow_cdc_provider.jobs.events.event_batches import EventBatch, EventRequest
 from airflow_cdc_provider.jobs.events.skipped_records import SkippedRecords
@@ -44,10 +46,12 @@ from airflow_cdc_provider.kafka.positions import PositionsTopic, PublishPosition
 from airflow_cdc_provider.kafka.producer import RecordProducer
 from airflow_cdc_provider.kafka.registry import Registry
 from airflow_cdc_provider.kafka.settings import ClientSettings
+from airflow_cdc_provider.lake.changes_table import ChangesTable
+from airflow_cdc_provider.sources.base import Source
 from airflow_cdc_provider.sources.vitess.options import VitessOptions
 
 
-def publish(context: JobContext) -> PublishResult:
+def publish(job: Job, stores: Stores, source: Source, clients: Clients) -> PublishResult:
     """Publish all batches of the changes table that aren't published yet.
 
     Raises:
@@ -59,12 +63,20 @@ def publish(context: JobContext) -> PublishResult:
         CorruptInput: A record can't be decoded and the source is strict.
         OffsetMissing: The stored position is of another changes table.
     """
-    options = context.connector.publish.kafka
-    settings = client_settings(context)
+    options = job.connector.publish.kafka
+    settings = client_settings(job.connector, clients.connections)
     # A job for some tables publishes all of them: a batch's events must be the same each time.
-    everything = replace(context, spec=replace(context.spec, tables=()))
-    beats = heartbeats_of(context)
-    run = _Publishing(everything, settings, SkippedRecords(strict=is_strict(context.connector)), beats)
+    job = replace(job, spec=replace(job.spec, tables=()))
+    beats = heartbeats_of(job.connector, stores.changes, clients)
+    run = _Publishing(
+        job,
+        stores,
+        source,
+        clients.connections,
+        settings,
+        SkippedRecords(strict=is_strict(job.connector)),
+        beats,
+    )
     started = time.monotonic()
 
     def publish_once() -> None:
@@ -72,12 +84,12 @@ def publish(context: JobContext) -> PublishResult:
         if beats is not None:
             beats.beat()
 
-    name = context.connector.name
-    wait_for_servers(publish_once, lambda: run.transactions, options, context.stopping, name)
+    name = job.connector.name
+    wait_for_servers(publish_once, lambda: run.transactions, options, job.stopping, name)
     result = run.result(time.monotonic() - started)
     log.info(
         "%s: published through batch %d: %d records in %d transactions",
-        context.connector.name,
+        job.connector.name,
         result.batch,
         result.records,
         result.transactions,
@@ -85,12 +97,12 @@ def publish(context: JobContext) -> PublishResult:
     return result
 
 
-def published(context: JobContext) -> PublishPosition | None:
+def published(connector: Connector, connections: Connections) -> PublishPosition | None:
     """Return the stored position, of several slices the least; None for none. No producer is fenced."""
-    return positions_topic(context.connector, client_settings(context)).slowest()
+    return positions_topic(connector, client_settings(connector, connections)).slowest()
 
 
-def publish_from(context: JobContext, batch: int) -> None:
+def publish_from(connector: Connector, changes: ChangesTable, connections: Connections, batch: int) -> None:
     """Let the next run start with a batch, whatever was published before.
 
     A stored position that can't be read is replaced, with the declared number of slices.
@@ -98,9 +110,8 @@ def publish_from(context: JobContext, batch: int) -> None:
     Raises:
         ConfigurationError: The batch neither exists nor is the next one.
     """
-    require_batch(context, batch)
-    connector = context.connector
-    settings = client_settings(context)
+    require_batch(changes, batch)
+    settings = client_settings(connector, connections)
     topic = positions_topic(connector, settings)
     topic.make(1)
     producers = _producers(connector, settings)
@@ -115,20 +126,20 @@ def publish_from(context: JobContext, batch: int) -> None:
         store_position(producers, PublishPosition(connector.name, batch, slice=number, slices=slices))
 
 
-def client_settings(context: JobContext) -> ClientSettings:
+def client_settings(connector: Connector, connections: Connections) -> ClientSettings:
     """Return the settings of a job's clients.
 
     Raises:
         ConfigurationError: The declaration or the job has no connection, or an invalid one.
     """
-    options = context.connector.publish.kafka
+    options = connector.publish.kafka
     if not options.enabled:
         raise ConfigurationError(
-            f"connector {context.connector.name} publishes nothing",
+            f"connector {connector.name} publishes nothing",
             expected="publish.kafka.connection with the id of an Airflow connection of type kafka",
         )
     return ClientSettings(
-        context.kafka,
+        connections.kafka,
         options.producer,
         options.consumer,
         options.retry_interval_seconds,
@@ -136,41 +147,41 @@ def client_settings(context: JobContext) -> ClientSettings:
     )
 
 
-def registrar_of(context: JobContext) -> Registry | None:
+def registrar_of(connector: Connector, connections: Connections) -> Registry | None:
     """Return the registrar that assigns ids to schemas; None without a registry.
 
     Raises:
         ConfigurationError: The registry's connection is invalid or has no address.
     """
-    settings = registry_settings(context.connector, context.registry)
+    settings = registry_settings(connector, connections.registry)
     return Registry(settings) if settings else None
 
 
-def heartbeats_of(context: JobContext) -> Heartbeats | None:
+def heartbeats_of(connector: Connector, changes: ChangesTable, clients: Clients) -> Heartbeats | None:
     """Return the sender of the connector's heartbeats, the same for all rounds of a job; None for none.
 
     Raises:
         ConfigurationError: As :func:`client_settings`.
     """
-    publish = context.connector.publish
+    publish = connector.publish
     if not publish.kafka.enabled or not publish.heartbeat_interval_seconds:
         return None
-    if context.heartbeats is None:
-        settings = client_settings(context)
-        registrar = registrar_of(context)
-        positions = positions_topic(context.connector, settings)
+    if clients.heartbeats is None:
+        settings = client_settings(connector, clients.connections)
+        registrar = registrar_of(connector, clients.connections)
+        positions = positions_topic(connector, settings)
 
         def build(now_ns: int, through: int) -> pa.RecordBatch:
-            if isinstance(context.connector.source, VitessOptions):
-                return heartbeat_records(context, now_ns, registrar, through)
-            return heartbeat_of(context.connector, now_ns // 1_000_000, registrar)
+            if isinstance(connector.source, VitessOptions):
+                return heartbeat_records(connector, changes, now_ns, registrar, through)
+            return heartbeat_of(connector, now_ns // 1_000_000, registrar)
 
-        context.heartbeats = Heartbeats(
+        clients.heartbeats = Heartbeats(
             publish.heartbeat_interval_seconds,
             build,
-            lambda: heartbeat_producer(context.connector, settings, positions),
+            lambda: heartbeat_producer(connector, settings, positions),
         )
-    return context.heartbeats
+    return clients.heartbeats
 
 
 def positions_topic(connector: Connector, settings: ClientSettings) -> PositionsTopic:
@@ -198,14 +209,20 @@ class _Publishing:
     """One run of one or more tries.
 
     Args:
-        context: The job, for all tables.
+        job: The job, for all tables.
+        stores: The lake.
+        source: The source.
+        connections: Connection values.
         settings: Client settings.
         skipped: Collects skipped records.
         heartbeats: Sender of heartbeats between records; None for none.
         tries: The publisher of each try.
     """
 
-    context: JobContext
+    job: Job
+    stores: Stores
+    source: Source
+    connections: Connections
     settings: ClientSettings
     skipped: SkippedRecords
     heartbeats: Heartbeats | None = None
@@ -218,9 +235,9 @@ class _Publishing:
 
     def through_head(self) -> None:
         """Publish from the stored position to the newest batch."""
-        connector = self.context.connector
+        connector = self.job.connector
         slices = connector.publish.kafka.slices
-        through = self.context.changes.state().batch
+        through = self.stores.changes.state().batch
         topic = positions_topic(connector, self.settings)
         topic.make(slices)
         positions: Sequence[PublishPosition] = () if slices == 1 else self._producers.fence_all()
@@ -237,7 +254,7 @@ class _Publishing:
 
     def _in_one(self, through: int) -> Sequence[PublishPosition]:
         """Publish in one slice, on the driver; return the positions, of all slices if there are more."""
-        connector = self.context.connector
+        connector = self.job.connector
         producer = self._producers.of_slice(0)
         try:
             # Only after fencing is the stored position final: no other producer can change it.
@@ -257,11 +274,13 @@ class _Publishing:
 
     def _sliced(self, positions: Sequence[PublishPosition], through: int) -> Sequence[PublishPosition]:
         """Publish in the existing slices; return their positions."""
-        connector = self.context.connector
+        connector = self.job.connector
         run = SlicedRun(
-            self.context,
+            self.job,
+            self.stores,
+            self.source,
             self._producers,
-            registrar_of(self.context),
+            registrar_of(self.job.connector, self.connections),
             headers_of(connector),
             form_of(connector),
             self.skipped,
@@ -273,7 +292,7 @@ class _Publishing:
 
     @property
     def _producers(self) -> Producers:
-        return _producers(self.context.connector, self.settings)
+        return _producers(self.job.connector, self.settings)
 
     def result(self, seconds: float) -> PublishResult:
         """Return what was published and what is pending."""
@@ -283,32 +302,32 @@ class _Publishing:
             records=sum(one.records for one in self.tries),
             dead_letters=sum(one.dead_letters for one in self.tries),
             transactions=self.transactions,
-            pending_batches=self.context.changes.state().batch - batch,
-            lag_seconds=publishing_lag(self.context, batch),
+            pending_batches=self.stores.changes.state().batch - batch,
+            lag_seconds=publishing_lag(self.stores.changes, batch),
             seconds=round(seconds, 3),
             findings=tuple(self.skipped.report()),
         )
 
     def _publisher(self, producer: RecordProducer, position: PublishPosition) -> BatchPublisher:
-        connector = self.context.connector
+        connector = self.job.connector
         options = connector.publish.kafka
-        registrar = registrar_of(self.context)
+        registrar = registrar_of(self.job.connector, self.connections)
         return BatchPublisher(
             producer,
             lambda request: self._events(replace(request, registrar=registrar)),
             headers_of(connector),
             form_of(connector),
             options.records_per_commit,
-            self.context.stopping,
-            DeadLetters.of(self.context).add if options.writes_dead_letters else None,
+            self.job.stopping,
+            DeadLetters.of(self.job.connector, self.stores).add if options.writes_dead_letters else None,
             position,
         )
 
     def _events(self, request: EventRequest) -> Iterator[EventBatch]:
-        events = captured_records(self.context, request, self.skipped)
+        events = captured_records(self.job, self.stores, self.source, request, self.skipped)
         return events if self.heartbeats is None else self.heartbeats.between(events)
 
     def _first(self, through: int) -> PublishPosition:
         """Return the first position of a connector."""
-        earliest = self.context.connector.publish.kafka.start == "earliest"
-        return PublishPosition(self.context.connector.name, 1 if earliest else through + 1)
+        earliest = self.job.connector.publish.kafka.start == "earliest"
+        return PublishPosition(self.job.connector.name, 1 if earliest else through + 1)

@@ -11,13 +11,16 @@ import time
 import uuid
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING
 
 import numpy as np
 import pyarrow as pa
 
 from airflow_cdc_provider.connector import Connector
 from airflow_cdc_provider.exceptions import ConfigurationError, OffsetMissing
-from airflow_cdc_provider.jobs.context import JobContext, log
+from airflow_cdc_provider.jobs.context.clients import Connections
+from airflow_cdc_provider.jobs.context.job import Job, log
+from airflow_cdc_provider.jobs.context.stores import Stores
 from airflow_cdc_provider.jobs.events.captured import captured_records, is_strict
 from airflow_cdc_provider.jobs.events.event_batches import EventBatch, EventRequest
 from airflow_cdc_provider.jobs.events.skipped_records import SkippedRecords
@@ -30,12 +33,16 @@ from airflow_cdc_provider.kafka.producer import Headers
 from airflow_cdc_provider.lake.layout import PUBLISHED
 from airflow_cdc_provider.pulsar.producer import PulsarProducer
 from airflow_cdc_provider.pulsar.settings import ClientSettings
+from airflow_cdc_provider.sources.base import Source
+
+if TYPE_CHECKING:
+    from airflow_cdc_provider.lake.iceberg import IcebergLake
 
 _NUMBER_BITS = 31
 """Bits of a sequence id for the number in a batch."""
 
 
-def publish_to_pulsar(context: JobContext) -> PublishResult:
+def publish_to_pulsar(job: Job, stores: Stores, source: Source, connections: Connections) -> PublishResult:
     """Publish all batches of the changes table that aren't published yet.
 
     Raises:
@@ -46,37 +53,37 @@ def publish_to_pulsar(context: JobContext) -> PublishResult:
         CorruptInput: A record can't be decoded and the source is strict.
         OffsetMissing: The stored position is of another changes table.
     """
-    connector = as_published(context.connector)
+    connector = as_published(job.connector)
     options = connector.publish.pulsar
-    settings = ClientSettings.of_connection(context.pulsar)
-    everything = replace(context, spec=replace(context.spec, tables=()), connector=connector)
-    run = _Publishing(everything, settings, SkippedRecords(strict=is_strict(connector)))
+    settings = ClientSettings.of_connection(connections.pulsar)
+    job = replace(job, spec=replace(job.spec, tables=()), connector=connector)
+    run = _Publishing(job, stores, source, settings, SkippedRecords(strict=is_strict(connector)))
     started = time.monotonic()
-    wait_for_servers(run.through_head, lambda: run.sent, options, context.stopping, connector.name)
+    wait_for_servers(run.through_head, lambda: run.sent, options, job.stopping, connector.name)
     result = run.result(time.monotonic() - started)
     log.info("%s: published through batch %d: %d records", connector.name, result.batch, result.records)
     return result
 
 
-def published_to_pulsar(context: JobContext) -> PublishPosition | None:
+def published_to_pulsar(connector: Connector, lake: IcebergLake) -> PublishPosition | None:
     """Return the stored position, None for none."""
-    stored = _table(context).read()
+    stored = _table(connector, lake).read()
     return stored.position if stored else None
 
 
-def publish_to_pulsar_from(context: JobContext, batch: int) -> None:
+def publish_to_pulsar_from(connector: Connector, stores: Stores, batch: int) -> None:
     """Let the next run start with a batch, under a new producer name.
 
     Raises:
         ConfigurationError: The batch neither exists nor is the next one.
     """
-    require_batch(context, batch)
-    table = _table(context)
+    require_batch(stores.changes, batch)
+    table = _table(connector, stores.lake)
     try:
         table.read()
     except OffsetMissing as error:
-        log.warning("%s: %s", context.connector.name, error)
-    table.store(PulsarPosition(_new_name(context.connector), PublishPosition(context.connector.name, batch)))
+        log.warning("%s: %s", connector.name, error)
+    table.store(PulsarPosition(_new_name(connector), PublishPosition(connector.name, batch)))
 
 
 def as_published(connector: Connector) -> Connector:
@@ -139,7 +146,9 @@ class Sender:
 class _Publishing:
     """One run of one or more tries."""
 
-    context: JobContext
+    job: Job
+    stores: Stores
+    source: Source
     settings: ClientSettings
     skipped: SkippedRecords
     tries: list[BatchPublisher] = field(default_factory=list)
@@ -152,11 +161,11 @@ class _Publishing:
 
     def through_head(self) -> None:
         """Publish from the stored position to the newest batch."""
-        connector = self.context.connector
+        connector = self.job.connector
         options = connector.publish.pulsar
-        through = self.context.changes.state().batch
+        through = self.stores.changes.state().batch
         form = f"{form_of(connector)} {options.namespace}"
-        table = _table(self.context)
+        table = _table(self.job.connector, self.stores.lake)
         stored = table.read()
         if stored is None:
             first = 1 if options.start == "earliest" else through + 1
@@ -192,37 +201,37 @@ class _Publishing:
             batch=batch,
             records=sum(one.records for one in self.tries),
             transactions=self.sent,
-            pending_batches=self.context.changes.state().batch - batch,
-            lag_seconds=publishing_lag(self.context, batch),
+            pending_batches=self.stores.changes.state().batch - batch,
+            lag_seconds=publishing_lag(self.stores.changes, batch),
             seconds=round(seconds, 3),
             findings=(*self.skipped.report(), *off),
         )
 
     def _producer(self, stored: PulsarPosition) -> PulsarProducer:
-        namespace = self.context.connector.publish.pulsar.namespace
+        namespace = self.job.connector.publish.pulsar.namespace
         return PulsarProducer(self.settings, stored.producer, namespace)
 
     def _publisher(
         self, table: PulsarPositionTable, producer: PulsarProducer, stored: PulsarPosition, form: str
     ) -> BatchPublisher:
-        options = self.context.connector.publish.pulsar
+        options = self.job.connector.publish.pulsar
         return BatchPublisher(
             Sender(producer, table, stored.producer, options.delivery == "exactly_once"),
             self._events,
             (),
             form,
             options.records_per_commit,
-            self.context.stopping,
+            self.job.stopping,
             None,
             stored.position,
         )
 
     def _events(self, request: EventRequest) -> Iterator[EventBatch]:
-        return with_sequence_ids(captured_records(self.context, request, self.skipped))
+        return with_sequence_ids(captured_records(self.job, self.stores, self.source, request, self.skipped))
 
 
-def _table(context: JobContext) -> PulsarPositionTable:
-    return PulsarPositionTable(context.lake.table(context.connector.published_table, PUBLISHED))
+def _table(connector: Connector, lake: IcebergLake) -> PulsarPositionTable:
+    return PulsarPositionTable(lake.table(connector.published_table, PUBLISHED))
 
 
 def _new_name(connector: Connector) -> str:

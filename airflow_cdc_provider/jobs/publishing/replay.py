@@ -25,7 +25,10 @@ import pyarrow.compute as pc
 from airflow_cdc_provider.changes import record
 from airflow_cdc_provider.connector import Connector
 from airflow_cdc_provider.exceptions import ConfigurationError, OffsetMissing, TransientError
-from airflow_cdc_provider.jobs.context import JobContext, log
+from airflow_cdc_provider.jobs.context.clients import Connections
+from airflow_cdc_provider.jobs.context.job import Job, log
+from airflow_cdc_provider.jobs.context.run import Run
+from airflow_cdc_provider.jobs.context.stores import Stores
 from airflow_cdc_provider.jobs.events.captured import captured_records, is_strict
 from airflow_cdc_provider.jobs.events.event_batches import EventBatch, EventRequest
 from airflow_cdc_provider.jobs.events.skipped_records import SkippedRecords
@@ -45,9 +48,11 @@ from airflow_cdc_provider.kafka.errors import BrokersUnavailable
 from airflow_cdc_provider.kafka.positions import PositionsTopic, PublishPosition
 from airflow_cdc_provider.kafka.producer import RecordProducer
 from airflow_cdc_provider.kafka.settings import ClientSettings
+from airflow_cdc_provider.lake.changes_table import ChangesTable
+from airflow_cdc_provider.sources.base import Source
 
 
-def replay(context: JobContext) -> JobResult:
+def replay(run: Run) -> JobResult:
     """Publish the events of batches again.
 
     Options of the spec: ``first_batch`` and ``last_batch``, or ``since`` and ``until`` (ISO 8601: batches
@@ -64,41 +69,55 @@ def replay(context: JobContext) -> JobResult:
         CommitConflict: Another replay of this connector runs.
         CorruptInput: A record can't be decoded and the source is strict.
     """
-    settings = client_settings(context)
-    if context.connector.publish.kafka.after_merge:
+    job, stores, source, clients, report = run
+    settings = client_settings(job.connector, clients.connections)
+    if job.connector.publish.kafka.after_merge:
         raise ConfigurationError(
             "batches of changes can't be replayed by a connector that publishes after merges",
             expected="publish.kafka.mode: changes",
             found="after_merge",
             remedy="airflow cdc offsets publish-from --batch 1 publishes all rows again, as they are now",
         )
-    prefix = str(context.spec.options.get("topic_prefix") or "")
-    if prefix == context.connector.topic_prefix:
+    prefix = str(job.spec.options.get("topic_prefix") or "")
+    if prefix == job.connector.topic_prefix:
         prefix = ""
-    done = published(context)
+    done = published(job.connector, clients.connections)
     through = None if prefix else done.batch - 1 if done else 0
-    run = _Replay(context, settings, prefix, through, SkippedRecords(strict=is_strict(context.connector)))
+    sending = _Replay(
+        job,
+        stores,
+        source,
+        clients.connections,
+        settings,
+        prefix,
+        through,
+        SkippedRecords(strict=is_strict(job.connector)),
+    )
     started = time.monotonic()
-    kafka, name = context.connector.publish.kafka, context.connector.name
-    wait_for_servers(run.send, lambda: run.transactions, kafka, context.stopping, name)
-    sent = run.range
+    kafka, name = job.connector.publish.kafka, job.connector.name
+    wait_for_servers(sending.send, lambda: sending.transactions, kafka, job.stopping, name)
+    sent = sending.range
     result = ReplayResult(
         sent.first,
         sent.last,
-        sum(one.records for one in run.tries),
-        sum(one.dead_letters for one in run.tries),
-        run.transactions,
+        sum(one.records for one in sending.tries),
+        sum(one.dead_letters for one in sending.tries),
+        sending.transactions,
         round(time.monotonic() - started, 3),
     )
-    if run.tries[-1].position.batch <= sent.last:
+    if sending.tries[-1].position.batch <= sent.last:
         raise TransientError(
-            f"the replay was stopped in batch {run.tries[-1].position.batch}",
+            f"the replay was stopped in batch {sending.tries[-1].position.batch}",
             remedy="run it again: it resumes there",
         )
-    log.info("%s: replayed %s", context.connector.name, result)
-    context.callbacks.append(run.store_end)
-    findings = [f"replaying: {one}" for one in run.skipped.report()]
-    if not prefix and done is not None and sent.last < _published_now(context, done).batch - 1:
+    log.info("%s: replayed %s", job.connector.name, result)
+    report.callbacks.append(sending.store_end)
+    findings = [f"replaying: {one}" for one in sending.skipped.report()]
+    if (
+        not prefix
+        and done is not None
+        and sent.last < _published_now(job.connector, clients.connections, done).batch - 1
+    ):
         findings.append(
             f"events of batches {sent.first} to {sent.last} are now after or among those of later ones: "
             "consumers that take the last event of a key as its state get an older state; replay up to the "
@@ -107,13 +126,15 @@ def replay(context: JobContext) -> JobResult:
     return JobResult(ok=True, replayed=result, findings=tuple(findings))
 
 
-def _published_now(context: JobContext, before: PublishPosition) -> PublishPosition:
+def _published_now(
+    connector: Connector, connections: Connections, before: PublishPosition
+) -> PublishPosition:
     """Return the published position after a replay, as publishing may have continued concurrently.
 
     All records are sent: an error of brokers must not fail the job, as a retry would send them again.
     """
     try:
-        return published(context) or before
+        return published(connector, connections) or before
     except BrokersUnavailable as error:
         log.warning("%s: can't check whether batches were published meanwhile: %s", before.connector, error)
         return before
@@ -131,7 +152,7 @@ class BatchRange:
     last: int
 
 
-def kept_batches(context: JobContext) -> dict[int, datetime]:
+def kept_batches(connector: Connector, changes: ChangesTable) -> dict[int, datetime]:
     """Return the commit time of each batch in the changes table, oldest first.
 
     Raises:
@@ -139,13 +160,13 @@ def kept_batches(context: JobContext) -> dict[int, datetime]:
     """
     from pyspark.sql import functions as f
 
-    state = context.changes.state()
+    state = changes.state()
     if not state.batch:
         raise ConfigurationError(
-            f"the changes table {context.connector.changes_table} is empty or doesn't exist",
+            f"the changes table {connector.changes_table} is empty or doesn't exist",
             remedy="run a capture or sync first",
         )
-    rows = context.changes.pending(0, state.batch, kinds=(record.OFFSET,))
+    rows = changes.pending(0, state.batch, kinds=(record.OFFSET,))
     found = rows.select("batch", f.unix_micros("captured_at").alias("us")).collect()
     return {row["batch"]: datetime.fromtimestamp(row["us"] / 1e6, UTC) for row in sorted(found)}
 
@@ -209,7 +230,10 @@ class _Replay:
     """One replay of one or more tries.
 
     Args:
-        context: The job.
+        job: The job.
+        stores: The lake.
+        source: The source.
+        connections: Connection values.
         settings: Client settings.
         prefix: Prefix of the topics to send to; empty for the same ones.
         published_through: As for :func:`chosen_range`.
@@ -218,7 +242,10 @@ class _Replay:
         tries: The publisher of each try.
     """
 
-    context: JobContext
+    job: Job
+    stores: Stores
+    source: Source
+    connections: Connections
     settings: ClientSettings
     prefix: str
     published_through: int | None
@@ -234,7 +261,7 @@ class _Replay:
     @property
     def _name(self) -> str:
         """Key of the stored position."""
-        return f"{self.context.connector.name}.replay"
+        return f"{self.job.connector.name}.replay"
 
     def send(self) -> None:
         """Send from the position of this replay to the end of the range.
@@ -243,8 +270,8 @@ class _Replay:
             BrokersUnavailable: The brokers don't respond; the next try resumes.
             CdcError: As :func:`replay`.
         """
-        kept = kept_batches(self.context)
-        connector = self.context.connector
+        kept = kept_batches(self.job.connector, self.stores.changes)
+        connector = self.job.connector
         options = connector.publish.kafka
         producer = self._producer()
         try:
@@ -254,15 +281,15 @@ class _Replay:
                 log.warning("%s starts over: %s", self._name, error)
                 stored = None
             position, self.range = self._start(stored, kept)
-            registrar = registrar_of(self.context)
+            registrar = registrar_of(self.job.connector, self.connections)
             publisher = BatchPublisher(
                 producer,
                 lambda request: self._events(replace(request, registrar=registrar)),
                 headers_of(connector),
                 position.form,
                 options.records_per_commit,
-                self.context.stopping,
-                DeadLetters.of(self.context).add if options.writes_dead_letters else None,
+                self.job.stopping,
+                DeadLetters.of(self.job.connector, self.stores).add if options.writes_dead_letters else None,
                 position,
             )
             self.tries.append(publisher)
@@ -290,7 +317,7 @@ class _Replay:
             producer.close()
 
     def _producer(self) -> RecordProducer:
-        connector = self.context.connector
+        connector = self.job.connector
         options = connector.publish.kafka
         own_id = f"{options.transactional_id or connector.name}.replay"
         shared = positions_topic(connector, self.settings)
@@ -320,12 +347,12 @@ class _Replay:
         Raises:
             ConfigurationError: As :func:`chosen_range`.
         """
-        options = self.context.spec.options
+        options = self.job.spec.options
         request = [
-            form_of(self.context.connector),
+            form_of(self.job.connector),
             [str(options.get(name) or "") for name in ("first_batch", "last_batch", "since", "until")],
             self.prefix,
-            sorted(self.context.spec.tables),
+            sorted(self.job.spec.tables),
             str(options.get("request", "")),
         ]
         digest = hashlib.sha256(json.dumps(request).encode()).hexdigest()[:32]
@@ -348,8 +375,8 @@ class _Replay:
 
     def _events(self, request: EventRequest) -> Iterator[EventBatch]:
         """Build the events as publishing does, for the topics of the other prefix."""
-        connector = self.context.connector
-        for events in captured_records(self.context, request, self.skipped):
+        connector = self.job.connector
+        for events in captured_records(self.job, self.stores, self.source, request, self.skipped):
             yield replace(events, records=_with_prefix(events.records, connector, self.prefix))
 
 

@@ -23,7 +23,8 @@ import pyarrow as pa
 
 from airflow_cdc_provider.changes.worker import map_in_arrow
 from airflow_cdc_provider.exceptions import CdcError, CommitConflict, ConfigurationError, OffsetMissing
-from airflow_cdc_provider.jobs.context import JobContext, log
+from airflow_cdc_provider.jobs.context.job import Job, log
+from airflow_cdc_provider.jobs.context.stores import Stores
 from airflow_cdc_provider.jobs.events.captured import sliced_records
 from airflow_cdc_provider.jobs.events.event_batches import EventBatch, EventRequest
 from airflow_cdc_provider.jobs.events.skipped_records import SkippedRecords
@@ -33,6 +34,7 @@ from airflow_cdc_provider.kafka.positions import PositionsTopic, PublishPosition
 from airflow_cdc_provider.kafka.producer import Headers, RecordProducer
 from airflow_cdc_provider.kafka.registry import Registry
 from airflow_cdc_provider.kafka.topics import TopicCreator
+from airflow_cdc_provider.sources.base import Source
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
@@ -228,7 +230,9 @@ class SlicedRun:
     """One try to publish all slices; its counters are valid also after a failure.
 
     Args:
-        context: The job, for all tables.
+        job: The job, for all tables.
+        stores: The lake.
+        source: The source.
         producers: Builds producers.
         registrar: Assigns ids to schemas; None for none.
         headers: Headers of all data records.
@@ -240,7 +244,9 @@ class SlicedRun:
         dead_letters: Number of dead letters: always 0.
     """
 
-    context: JobContext
+    job: Job
+    stores: Stores
+    source: Source
     producers: Producers
     registrar: Registry | None
     headers: Headers
@@ -271,13 +277,13 @@ class SlicedRun:
         after = self.position.batch - 1
         if after >= through:
             return
-        sliced = sliced_records(self.context, after, through)
+        sliced = sliced_records(self.job, self.stores, self.source, after, through)
         counts = {row["batch"]: row["count"] for row in sliced.rows.groupBy("batch").count().collect()}
         now_ns = time.time_ns()
         at_once = _ROWS_AT_ONCE * len(self.positions)
         ranges = batch_ranges(counts, after, through, rows_at_once=at_once, isolated=sliced.isolated)
         for start, end in ranges:
-            if self.context.stopping():
+            if self.job.stopping():
                 return
             has_records = any(start < batch <= end for batch in counts)
             self._publish_range(sliced, start, end, now_ns, has_records=has_records)
@@ -286,7 +292,7 @@ class SlicedRun:
         self, sliced: Sliced, after: int, through: int, now_ns: int, *, has_records: bool
     ) -> None:
         slices = len(self.positions)
-        options = self.context.connector.publish.kafka
+        options = self.job.connector.publish.kafka
         task = SliceTask(
             self.producers,
             self.registrar,
@@ -304,7 +310,7 @@ class SlicedRun:
             partitioned = map_in_arrow(_partitioned(sliced, after, through, slices), task, _DDL)
         else:  # adaptive plans have no partitions for empty input, but positions must advance
             partitioned = map_in_arrow(
-                self.context.spark.range(0, slices, 1, slices), _WithoutRecords(task), _DDL
+                self.stores.spark.range(0, slices, 1, slices), _WithoutRecords(task), _DDL
             )
         rows = partitioned.collect()
         # Pickled by this job's own tasks.
@@ -314,7 +320,7 @@ class SlicedRun:
         complete = sorted(number for number, position in reported.items() if position.batch > through)
         if complete != list(range(slices)):
             raise OffsetMissing(
-                f"slices of {self.context.connector.name} have not reported batch {through} as published",
+                f"slices of {self.job.connector.name} have not reported batch {through} as published",
                 expected=f"slices 0 to {slices - 1}",
                 found=str(complete),
             )
@@ -341,7 +347,7 @@ class SlicedRun:
         self.positions = settled
 
     def _require_no_speculation(self) -> None:
-        speculation = self.context.spark.sparkContext.getConf().get("spark.speculation", "false")
+        speculation = self.stores.spark.sparkContext.getConf().get("spark.speculation", "false")
         if speculation == "true":
             raise ConfigurationError(
                 "Spark must not run a second copy of the tasks that publish slices",

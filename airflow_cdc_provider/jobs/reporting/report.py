@@ -7,13 +7,17 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any, Final
 
+from airflow_cdc_provider.connector import Connector
 from airflow_cdc_provider.jobs.capturing.capture import CaptureCounts
-from airflow_cdc_provider.jobs.context import JobContext
+from airflow_cdc_provider.jobs.context.clients import Clients
+from airflow_cdc_provider.jobs.context.run import Run
+from airflow_cdc_provider.jobs.context.run_report import RunReport
 from airflow_cdc_provider.jobs.resuming.progress import Progress
 from airflow_cdc_provider.jobs.spark import failures
 from airflow_cdc_provider.jobs.spec import JobResult, OriginResult, PublishResult, SnapshotResult, TableResult
+from airflow_cdc_provider.lake.changes_table import ChangesTable
 from airflow_cdc_provider.sources.abilities import HasSchemaHistory, ReportsStreamMetrics
-from airflow_cdc_provider.sources.base import Lag
+from airflow_cdc_provider.sources.base import Lag, Source
 from airflow_cdc_provider.sources.stream_metrics import StreamMetrics
 
 _OF_TASKS: Final = (
@@ -29,8 +33,8 @@ _OF_TASKS: Final = (
 )
 
 
-def report(
-    context: JobContext,
+def build_result(
+    run: Run,
     *,
     shot: SnapshotResult | None = None,
     captured: CaptureCounts | None = None,
@@ -45,8 +49,10 @@ def report(
     """
     error = failures.of_all_tables(tables)
     try:
-        outcome = _report(context, shot, captured, tables)
-        outcome = replace(outcome, snapshot_skipped=skipped, incremental=context.incremental)
+        outcome = _report(
+            run.job.connector, run.stores.changes, run.source, run.clients, run.report, shot, captured, tables
+        )
+        outcome = replace(outcome, snapshot_skipped=skipped, incremental=run.report.incremental)
         if published is not None:
             outcome = _with_published(outcome, published)
     except Exception:
@@ -69,14 +75,18 @@ def _with_published(outcome: JobResult, published: PublishResult) -> JobResult:
 
 
 def _report(
-    context: JobContext,
+    connector: Connector,
+    changes: ChangesTable,
+    source: Source,
+    clients: Clients,
+    report: RunReport,
     shot: SnapshotResult | None,
     captured: CaptureCounts | None,
     tables: Sequence[TableResult],
 ) -> JobResult:
-    state = context.changes.state()
+    state = changes.state()
     progress = Progress.from_offset(state.offset)
-    lag = context.source.lag(progress.source)
+    lag = source.lag(progress.source)
     seconds: dict[str, float] = {}
     findings = list(lag.remarks)
     selected: tuple[str, ...] = ()
@@ -85,28 +95,28 @@ def _report(
     if captured is not None:
         seconds["capture"] = round(captured.seconds, 3)
         seconds |= _stages(captured)
-        selected = tuple(context.source.tables())
+        selected = tuple(source.tables())
         if not selected:
             findings.append(
-                f"connector {context.connector.name} captures no table: the source has no selected table "
+                f"connector {connector.name} captures no table: the source has no selected table "
                 "with capture enabled. Run airflow cdc check for details"
             )
-        if beyond := context.connector.guardrail_message(selected):
+        if beyond := connector.guardrail_message(selected):
             findings.append(beyond)
-        if isinstance(context.source, HasSchemaHistory):
-            findings += context.source.schema_findings()
+        if isinstance(source, HasSchemaHistory):
+            findings += source.schema_findings()
         if captured.quarantined:
             findings.append(
                 f"{captured.quarantined} records could not be read and are in quarantine: rows of kind "
-                f"quarantine in {context.connector.changes_table}, each with its reason in the column reason"
+                f"quarantine in {connector.changes_table}, each with its reason in the column reason"
             )
     findings += [
         f"{count} notifications could not be sent by channel {channel}; see the log"
-        for channel, count in sorted(context.notifier.failed.items())
+        for channel, count in sorted(clients.notifier.failed.items())
     ]
     findings += [
         f"signals of channel {channel} could not be read and stay there: {reason}"
-        for channel, reason in sorted(context.signals.errors.items())
+        for channel, reason in sorted(report.signals.errors.items())
     ]
     if tables:
         seconds["merge"] = round(max(t.seconds for t in tables), 3)
@@ -135,7 +145,7 @@ def _report(
         lag_seconds=lag.seconds,
         lag_bytes=lag.bytes,
         tables=tuple(tables),
-        origins=_with_streams(_origins(lag, captured), context, captured),
+        origins=_with_streams(_origins(lag, captured), source, report, captured),
         snapshot=shot,
         seconds=seconds,
         findings=tuple(findings),
@@ -179,19 +189,18 @@ def _origins(lag: Lag, captured: CaptureCounts | None) -> tuple[OriginResult, ..
 
 
 def _with_streams(
-    origins: Sequence[OriginResult], context: JobContext, captured: CaptureCounts | None
+    origins: Sequence[OriginResult], source: Source, report: RunReport, captured: CaptureCounts | None
 ) -> tuple[OriginResult, ...]:
     """Add the stream metrics since the start of the job, of the driver and of tasks."""
-    source = context.source
     streams = source.stream_metrics() if isinstance(source, ReportsStreamMetrics) else {}
     for found in captured.origins if captured is not None else ():
         if found.last_transaction:
-            context.last_transactions[found.origin] = found.last_transaction
+            report.last_transactions[found.origin] = found.last_transaction
 
     def with_tasks(origin: str) -> StreamMetrics:
         stream = streams[origin]
-        sums = {name: getattr(stream, name) + context.reading.get(name, 0) for name in _OF_TASKS}
-        return replace(stream, **sums, last_transaction=context.last_transactions.get(origin, ""))
+        sums = {name: getattr(stream, name) + report.reading.get(name, 0) for name in _OF_TASKS}
+        return replace(stream, **sums, last_transaction=report.last_transactions.get(origin, ""))
 
     known = {one.origin for one in origins}
     # A stream may have the changes of several origins.

@@ -7,23 +7,27 @@ from collections.abc import Mapping
 from datetime import UTC, datetime
 from typing import Any
 
-from airflow_cdc_provider.jobs.context import JobContext
+from airflow_cdc_provider.jobs.context.job import Job
+from airflow_cdc_provider.jobs.context.stores import Stores
+from airflow_cdc_provider.jobs.context.tables import selected_tables
 from airflow_cdc_provider.jobs.merging.pending import Pending, pending_by_table
 from airflow_cdc_provider.jobs.merging.quarantine import Quarantine
 from airflow_cdc_provider.jobs.resuming.progress import Progress, SnapshotProgress
 from airflow_cdc_provider.jobs.spec import SnapshotState, TableStatus
+from airflow_cdc_provider.lake.changes_table import ChangesTable
 from airflow_cdc_provider.sources.abilities import ReadsChunks
+from airflow_cdc_provider.sources.base import Source
 
 
-def table_status(context: JobContext) -> tuple[TableStatus, ...]:
+def table_status(job: Job, stores: Stores, source: Source) -> tuple[TableStatus, ...]:
     """Return the status of the job's tables; read-only."""
-    captured = context.changes.state()
+    captured = stores.changes.state()
     progress = Progress.from_offset(captured.offset)
-    states = {table: context.mirror(table).state() for table in context.tables()}
+    states = {table: stores.mirror(table).state() for table in selected_tables(job, stores, source)}
     merged = {table: state.merged_through for table, state in states.items()}
-    exists = context.changes.table.exists()
-    pending_tables = pending_by_table(context.changes, merged, captured.batch) if exists else {}
-    quarantined = Quarantine.of(context).counts()
+    exists = stores.changes.table.exists()
+    pending_tables = pending_by_table(stores.changes, merged, captured.batch) if exists else {}
+    quarantined = Quarantine.of(job.connector, stores.lake).counts()
     now = time.time()
     found = []
     for table, state in states.items():
@@ -45,15 +49,14 @@ def table_status(context: JobContext) -> tuple[TableStatus, ...]:
     return tuple(found)
 
 
-def signal_status(context: JobContext) -> tuple[Mapping[str, Any], ...]:
+def signal_status(changes: ChangesTable, source: Source) -> tuple[Mapping[str, Any], ...]:
     """Return the newest signals, oldest first, and each table that a pending request has to copy.
 
     A signal is ``{"signal": id, "type", "channel", "received_at", "outcome", "detail"}``, a table's copy
     ``{"copy": table, "signal": id, "kind", "paused", "chunks", "rows", "where", "next", "maximum"}``, with
     keys in the source's readable form.
     """
-    signals = Progress.from_offset(context.changes.state().offset).signals
-    source = context.source
+    signals = Progress.from_offset(changes.state().offset).signals
     format_key = source.format_key if isinstance(source, ReadsChunks) else str
     records = [
         {

@@ -1,4 +1,4 @@
 """The state stored with the offset, with which the next job resumes: progress, requests, and identity.
 
-It imports a job's context; every stage that captures, reads tables or merges imports it.
+It imports the parts of a run; every stage that captures, reads tables or merges imports it.
 """

@@ -19,7 +19,6 @@ from airflow_cdc_provider.jobs.resuming.progress import Progress
 
 if TYPE_CHECKING:
     from airflow_cdc_provider.connector import Connector
-    from airflow_cdc_provider.jobs.context import JobContext
 
 _WHERE: Final = ("conn_id", "scope", "target", "keyspace")
 """Options of sources that locate the changes."""
@@ -65,14 +64,14 @@ def require_own(connector: Connector, progress: Progress) -> None:
     )
 
 
-def claimed(context: JobContext, progress: Progress) -> Progress:
+def claimed(connector: Connector, progress: Progress) -> Progress:
     """Return a connector's progress with its identity, which the next commit stores.
 
     Raises:
         ConfigurationError: The progress is another connector's.
     """
-    require_own(context.connector, progress)
-    return progress if progress.identity else progress.with_identity(identity_of(context.connector))
+    require_own(connector, progress)
+    return progress if progress.identity else progress.with_identity(identity_of(connector))
 
 
 def _described(identity: Mapping[str, str], names: list[str]) -> str:

@@ -12,8 +12,11 @@ from typing import Any
 
 from airflow_cdc_provider.connector import Connector
 from airflow_cdc_provider.connector.snapshotter import Snapshotter, load_snapshotter
-from airflow_cdc_provider.jobs.context import JobContext, log
+from airflow_cdc_provider.jobs.context.job import log
+from airflow_cdc_provider.jobs.context.run_report import RunReport
 from airflow_cdc_provider.jobs.resuming.progress import Progress
+from airflow_cdc_provider.lake.changes_table import ChangesTable
+from airflow_cdc_provider.sources.base import Source
 
 
 def snapshotter_of(connector: Connector) -> Snapshotter | None:
@@ -65,39 +68,48 @@ def filter_of(connector: Connector, table: str) -> str | None:
 
 
 @contextmanager
-def notify_snapshotter(context: JobContext) -> Iterator[None]:
+def notify_snapshotter(connector: Connector, report: RunReport) -> Iterator[None]:
     """Notify the snapshotter how the snapshot inside the ``with`` ended, unless it is to be resumed."""
-    own = snapshotter_of(context.connector)
+    own = snapshotter_of(connector)
     try:
         yield
     except Exception:
         if own is not None:
             own.snapshot_aborted()
         raise
-    if own is not None and context.snapshot is not None and context.snapshot.completed:
+    if own is not None and report.snapshot is not None and report.snapshot.completed:
         own.snapshot_completed()
 
 
-def head_before(context: JobContext, progress: Progress) -> Mapping[str, Any] | None:
+def head_before(connector: Connector, source: Source, progress: Progress) -> Mapping[str, Any] | None:
     """Return the head before a snapshot, if capture may resume there after it."""
-    own = snapshotter_of(context.connector)
+    own = snapshotter_of(connector)
     if own is None or progress.source is None or not own.stream_from_snapshot_start():
         return None
-    return context.source.head()
+    return source.head()
 
 
-def resume_from(context: JobContext, head: Mapping[str, Any] | None, read: Sequence[str]) -> None:
+def resume_from(
+    connector: Connector,
+    changes: ChangesTable,
+    source: Source,
+    report: RunReport,
+    head: Mapping[str, Any] | None,
+    read: Sequence[str],
+) -> None:
     """Let capture resume at the start of a snapshot, if it read all captured tables completely.
 
     Args:
-        context: The job, with the snapshot that it took.
+        connector: The declaration.
+        changes: The changes table.
+        source: The source.
+        report: State of the run.
         head: The result of :func:`head_before`.
         read: The tables that it read.
     """
-    if head is None or context.snapshot is None or not context.snapshot.completed:
+    if head is None or report.snapshot is None or not report.snapshot.completed:
         return
-    connector = context.connector
-    left_out = [t for t in context.source.tables() if t not in read or filter_of(connector, t)]
+    left_out = [t for t in source.tables() if t not in read or filter_of(connector, t)]
     if left_out:
         log.warning(
             "%s: capture resumes at the stored offset, since the snapshot didn't read all rows of %s",
@@ -105,7 +117,7 @@ def resume_from(context: JobContext, head: Mapping[str, Any] | None, read: Seque
             ", ".join(left_out),
         )
         return
-    state = context.changes.state()
+    state = changes.state()
     moved = Progress.from_offset(state.offset).with_source(head)
-    context.changes.set_offset(moved.to_offset(), state)
+    changes.set_offset(moved.to_offset(), state)
     log.info("%s: capture resumes at the start of the snapshot", connector.name)

@@ -22,13 +22,18 @@ from typing import Any, Final
 import pyarrow as pa
 
 from airflow_cdc_provider.changes import record
+from airflow_cdc_provider.connector import Connector
 from airflow_cdc_provider.exceptions import CdcError, ConfigurationError
-from airflow_cdc_provider.jobs.context import JobContext, log
+from airflow_cdc_provider.jobs.context.clients import Clients
+from airflow_cdc_provider.jobs.context.events import record_event
+from airflow_cdc_provider.jobs.context.job import log
+from airflow_cdc_provider.jobs.context.run_report import RunReport
+from airflow_cdc_provider.jobs.context.stores import Stores
 from airflow_cdc_provider.jobs.resuming.progress import Progress, SnapshotProgress
 from airflow_cdc_provider.jobs.resuming.snapshot_requests import SnapshotRequest, TableCopy
 from airflow_cdc_provider.jobs.spark.failures import explain
 from airflow_cdc_provider.jobs.spark.read import Paced, Reader, batches, read_partitions
-from airflow_cdc_provider.lake.changes_table import ChangesState
+from airflow_cdc_provider.lake.changes_table import ChangesState, ChangesTable
 from airflow_cdc_provider.notifications.snapshot_events import SnapshotEvent
 from airflow_cdc_provider.sources.abilities import ReadsChunks, SnapshotsFromOffset, WritesWatermarks
 from airflow_cdc_provider.sources.base import Source
@@ -53,7 +58,14 @@ class _Step:
 
 
 def copy_chunks(
-    context: JobContext, request: SnapshotRequest, progress: Progress, state: ChangesState
+    connector: Connector,
+    stores: Stores,
+    source: Source,
+    clients: Clients,
+    report: RunReport,
+    request: SnapshotRequest,
+    progress: Progress,
+    state: ChangesState,
 ) -> tuple[Progress, ChangesState]:
     """Read the next chunks of a request, commit them and send notifications.
 
@@ -66,19 +78,19 @@ def copy_chunks(
     """
     started = time.monotonic()
     try:
-        return _copied(context, request, progress, state)
+        return _copied(connector, stores, source, clients, report, request, progress, state)
     except Exception as error:
         known = explain(error)
         if not isinstance(known, ConfigurationError):
             raise
-        return end_request(context, request, known)
+        return end_request(stores.changes, clients, report, request, known)
     finally:
-        _adapt_size(context, time.monotonic() - started)
+        _adapt_size(report, time.monotonic() - started)
 
 
-def _adapt_size(context: JobContext, seconds: float) -> None:
+def _adapt_size(report: RunReport, seconds: float) -> None:
     """Adapt the size of commits to their duration."""
-    memory = context.signals
+    memory = report.signals
     if seconds < _SHORT_SECONDS:
         memory.chunks = min(2 * memory.chunks, _MAX_CHUNKS)
     elif seconds > _LONG_SECONDS:
@@ -86,7 +98,9 @@ def _adapt_size(context: JobContext, seconds: float) -> None:
 
 
 def end_request(
-    context: JobContext,
+    changes: ChangesTable,
+    clients: Clients,
+    report: RunReport,
     request: SnapshotRequest,
     error: CdcError,
     snapshots: Mapping[str, SnapshotProgress] | None = None,
@@ -94,13 +108,15 @@ def end_request(
     """End a request that failed; the job continues.
 
     Args:
-        context: The job.
+        changes: The changes table.
+        clients: Connections to other systems.
+        report: State of the run.
         request: The request.
         error: The error.
         snapshots: Progress of its tables' snapshots before it; None if it doesn't change them.
     """
     log.error("the snapshot of signal %s failed: %s", request.id, error)
-    state = context.changes.state()
+    state = changes.state()
     progress = Progress.from_offset(state.offset)
     signals = progress.signals.with_request(replace(request, tables=()))
     progress = progress.with_signals(signals.with_outcome(request.id, "failed", str(error)))
@@ -111,8 +127,10 @@ def end_request(
         kept = {t: s for t, s in progress.snapshots.items() if t not in unfinished}
         before = {t: s for t, s in snapshots.items() if t in unfinished}
         progress = replace(progress, snapshots={**kept, **before})
-    state = context.changes.set_offset(progress.to_offset(), state)
-    context.record(
+    state = changes.set_offset(progress.to_offset(), state)
+    record_event(
+        clients,
+        report,
         SnapshotEvent(
             "aborted",
             request.kind,
@@ -121,59 +139,66 @@ def end_request(
             tables=tuple(t.table for t in request.tables),
             reason=str(error),
             at_us=time.time_ns() // 1000,
-        )
+        ),
     )
     return progress, state
 
 
 def _copied(
-    context: JobContext, request: SnapshotRequest, progress: Progress, state: ChangesState
+    connector: Connector,
+    stores: Stores,
+    source: Source,
+    clients: Clients,
+    report: RunReport,
+    request: SnapshotRequest,
+    progress: Progress,
+    state: ChangesState,
 ) -> tuple[Progress, ChangesState]:
-    source, signals = context.source, progress.signals
+    signals = progress.signals
     copy = request.tables[0]
-    cores = context.spark.sparkContext.defaultParallelism
+    cores = stores.spark.sparkContext.defaultParallelism
     if isinstance(source, ReadsChunks):
-        chunks = context.connector.snapshot.incremental.chunks_per_commit or context.signals.chunks
-        step = _next_chunks(context, source, copy, progress, chunks, cores)
+        chunks = connector.snapshot.incremental.chunks_per_commit or report.signals.chunks
+        step = _next_chunks(connector, source, copy, progress, chunks, cores)
     else:
         if isinstance(source, SnapshotsFromOffset) and progress.source is not None:
             source.seek_to(progress.source)
         step = _next_ranges(source, copy, cores)
     reader: Reader = Requested(source.snapshot_reader(), request.id)
-    if limit := context.connector.snapshot.rows_per_second:
+    if limit := connector.snapshot.rows_per_second:
         reader = Paced(reader, limit / max(min(cores, len(step.ranges)), 1))
-    frame = read_partitions(context.spark, reader, step.ranges, tasks=cores) if step.ranges else None
+    frame = read_partitions(stores.spark, reader, step.ranges, tasks=cores) if step.ranges else None
     left = request.tables[1:] if step.ended else (step.after, *request.tables[1:])
     after = replace(request, tables=left, started=True, done=request.done + step.ended)
     changed = replace(signals.with_request(after), chunks=signals.chunks + 1)
     changed = changed.with_outcome(request.id, "running" if left else "done")
     progress = progress.with_signals(changed)
     ends = [_end_row(copy.table)] if step.ended else []
-    with _marks(context, step):
-        state = context.changes.append_batch(frame, progress.to_offset(), state, extra_rows=ends)
+    with _marks(connector, source, step):
+        state = stores.changes.append_batch(frame, progress.to_offset(), state, extra_rows=ends)
     rows = state.appended - len(ends)
     # The number of rows is known only after the commit, so the next commit stores it, and a job that resumes
     # another job's copy lacks the last number.
     total = copy.rows + rows
     if step.ended:
-        total = max(total, _rows_copied(context, copy.table, request.id, state))
+        total = max(total, _rows_copied(stores.changes, copy.table, request.id, state))
     counted = replace(step.after, rows=total)
     if left and not step.ended:
         after = replace(after, tables=(counted, *left[1:]))
         progress = progress.with_signals(progress.signals.with_request(after))
-    _record_events(context, request, after, step, counted, rows, signals.chunks + 1)
+    _record_events(clients, report, request, after, step, counted, rows, signals.chunks + 1)
     return progress, state
 
 
-def _rows_copied(context: JobContext, table: str, request: str, state: ChangesState) -> int:
-    rows = context.changes.pending(0, state.batch, [table], [record.SNAPSHOT])
+def _rows_copied(changes: ChangesTable, table: str, request: str, state: ChangesState) -> int:
+    rows = changes.pending(0, state.batch, [table], [record.SNAPSHOT])
     return rows.where(rows["request"] == request).count()
 
 
 def _next_chunks(
-    context: JobContext, source: ReadsChunks, copy: TableCopy, progress: Progress, chunks: int, cores: int
+    connector: Connector, source: ReadsChunks, copy: TableCopy, progress: Progress, chunks: int, cores: int
 ) -> _Step:
-    options = context.connector.snapshot.incremental
+    options = connector.snapshot.incremental
     if not copy.started:
         copy = replace(copy, started=True, maximum=source.maximum_key(copy.table, copy.where))
         log.info(
@@ -211,14 +236,13 @@ def _next_ranges(source: Source, copy: TableCopy, cores: int) -> _Step:
 
 
 @contextmanager
-def _marks(context: JobContext, step: _Step) -> Iterator[None]:
+def _marks(connector: Connector, source: Source, step: _Step) -> Iterator[None]:
     """Write watermarks around the chunks of a commit, if enabled."""
-    strategy = context.connector.snapshot.incremental.watermarks
-    source = context.source
+    strategy = connector.snapshot.incremental.watermarks
     if strategy == "none" or not step.ranges or not isinstance(source, WritesWatermarks):
         yield
         return
-    table = context.connector.signals.collection
+    table = connector.signals.collection
     chunks = [str(uuid.uuid4()) for _ in step.ranges]
     source.write_watermarks(table, chunks, strategy, opening=True)
     yield
@@ -226,7 +250,8 @@ def _marks(context: JobContext, step: _Step) -> Iterator[None]:
 
 
 def _record_events(
-    context: JobContext,
+    clients: Clients,
+    report: RunReport,
     before: SnapshotRequest,
     after: SnapshotRequest,
     step: _Step,
@@ -234,23 +259,16 @@ def _record_events(
     rows: int,
     chunk: int,
 ) -> None:
-    def record_event(kind: Any, **details: Any) -> None:
-        left = tuple(t.table for t in after.tables)
+    def record_one(kind: Any, request: SnapshotRequest = after, **details: Any) -> None:
+        tables = tuple(t.table for t in request.tables)
         at_us = time.time_ns() // 1000
-        context.record(SnapshotEvent(kind, "incremental", before.id, tables=left, at_us=at_us, **details))
+        event = SnapshotEvent(kind, "incremental", before.id, tables=tables, at_us=at_us, **details)
+        record_event(clients, report, event)
 
     if not before.started:
-        context.record(
-            SnapshotEvent(
-                "started",
-                "incremental",
-                before.id,
-                tables=tuple(t.table for t in before.tables),
-                at_us=time.time_ns() // 1000,
-            )
-        )
+        record_one("started", before)
     if step.ranges:
-        record_event(
+        record_one(
             "in_progress",
             table=counted.table,
             chunk=chunk,
@@ -261,10 +279,10 @@ def _record_events(
         )
     if step.ended:
         status = "SUCCEEDED" if counted.rows or counted.where else "EMPTY"
-        record_event("table_scanned", table=counted.table, rows=counted.rows, status=status)
+        record_one("table_scanned", table=counted.table, rows=counted.rows, status=status)
         log.info("%s: copied %d rows by the incremental snapshot", counted.table, counted.rows)
     if not after.tables:
-        record_event("completed")
+        record_one("completed")
 
 
 def _end_row(table: str) -> dict[str, Any]:

@@ -15,8 +15,13 @@ from datetime import UTC, datetime
 from typing import Any
 
 from airflow_cdc_provider.changes import record
+from airflow_cdc_provider.connector import Connector
 from airflow_cdc_provider.jobs.capturing.capture import begin_feed
-from airflow_cdc_provider.jobs.context import JobContext, log
+from airflow_cdc_provider.jobs.context.clients import Clients
+from airflow_cdc_provider.jobs.context.job import Job, log
+from airflow_cdc_provider.jobs.context.run_report import RunReport
+from airflow_cdc_provider.jobs.context.stores import Stores
+from airflow_cdc_provider.jobs.context.tables import learn_schema, selected_tables
 from airflow_cdc_provider.jobs.merging.pending import REPLACE, REREAD_UNSEEN
 from airflow_cdc_provider.jobs.metrics.scanned import ScannedRows
 from airflow_cdc_provider.jobs.resuming.progress import Progress, SnapshotProgress
@@ -31,6 +36,7 @@ from airflow_cdc_provider.sources.abilities import (
     ReportsDisconnects,
     SnapshotsFromOffset,
 )
+from airflow_cdc_provider.sources.base import Source
 
 _RANGES_PER_CORE = 4
 _MAX_RANGES_PER_CORE = 64
@@ -48,28 +54,30 @@ class _Part:
     after: SnapshotProgress
 
 
-def due_tables(context: JobContext, progress: Progress) -> list[str]:
+def due_tables(job: Job, stores: Stores, source: Source, progress: Progress) -> list[str]:
     """List the tables whose snapshot is due by the declared snapshot mode."""
-    options = context.connector.snapshot
+    options = job.connector.snapshot
     mode = options.mode
-    source = context.source
     if isinstance(source, FeedIsComplete) and source.feed_is_complete:
         return []
     if mode == "never":
-        tables = [t for t in context.tables() if isinstance(source, PollsTables) and source.in_batches(t)]
+        tables = [
+            t
+            for t in selected_tables(job, stores, source)
+            if isinstance(source, PollsTables) and source.in_batches(t)
+        ]
     else:
-        tables = [t for t in context.tables() if options.includes(t)]
-    if (own := snapshotter_of(context.connector)) is not None:
+        tables = [t for t in selected_tables(job, stores, source) if options.includes(t)]
+    if (own := snapshotter_of(job.connector)) is not None:
         return due_by_class(own, tables, progress)
     if mode == "always":
         return tables
-    return [t for t in tables if _is_due(context, progress.snapshots.get(t), t)]
+    return [t for t in tables if _is_due(source, progress.snapshots.get(t), t)]
 
 
-def _is_due(context: JobContext, taken: SnapshotProgress | None, table: str) -> bool:
+def _is_due(source: Source, taken: SnapshotProgress | None, table: str) -> bool:
     if taken is None or taken.due:
         return True
-    source = context.source
     if isinstance(source, PollsTables) and source.in_batches(table):
         return not taken.done or time.time() - taken.started_us / 1e6 >= source.batch_interval_seconds
     # By the source's clock, if the snapshot read it.
@@ -78,17 +86,25 @@ def _is_due(context: JobContext, taken: SnapshotProgress | None, table: str) -> 
 
 
 def snapshot(
-    context: JobContext,
+    job: Job,
+    stores: Stores,
+    source: Source,
+    clients: Clients,
+    report: RunReport,
     tables: Iterable[str],
     *,
     again: bool,
     replacing: bool,
     filters: Mapping[str, str] | None = None,
 ) -> SnapshotResult:
-    """Read tables in full. The context has the progress, too, from the start.
+    """Read tables in full. The report has the progress, too, from the start.
 
     Args:
-        context: The job.
+        job: The job.
+        stores: The lake.
+        source: The source.
+        clients: Connections to other systems.
+        report: State of the run.
         tables: The tables.
         again: Whether to read also tables with a finished snapshot.
         replacing: Whether to remove rows that the snapshot doesn't return and no later change wrote. If the
@@ -99,23 +115,34 @@ def snapshot(
         CommitConflict: Another writer committed to the changes table; earlier commits stay and are resumed.
     """
     started = time.monotonic()
-    progress, state = begin_feed(context)
-    if isinstance(context.source, SnapshotsFromOffset) and progress.source is not None:
-        context.source.seek_to(progress.source)
+    progress, state = begin_feed(job.connector, stores.changes, source)
+    if isinstance(source, SnapshotsFromOffset) and progress.source is not None:
+        source.seek_to(progress.source)
     known = progress.snapshots
-    due = [table for table in tables if again or _is_due(context, known.get(table), table)]
-    left = _Ranges(context, due, known, again=again, replacing=replacing, filters=filters or {})
-    cores = context.spark.sparkContext.defaultParallelism
+    due = [table for table in tables if again or _is_due(source, known.get(table), table)]
+    left = _Ranges(job.connector, source, due, known, again=again, replacing=replacing, filters=filters or {})
+    cores = stores.spark.sparkContext.defaultParallelism
     count = _RANGES_PER_CORE * cores
     first, ranges = state.batch, 0
-    shot = context.snapshot = SnapshotResult(len(due), len(due))
-    lost = context.spark.sparkContext.accumulator(0)
-    with _notifications(context), ScannedRows(context.spark.sparkContext, context.spec.rows_path) as scanned:
-        while not context.stopping() and (parts := left.take(count)):
+    shot = report.snapshot = SnapshotResult(len(due), len(due))
+    lost = stores.spark.sparkContext.accumulator(0)
+    with (
+        _notifications(clients, report),
+        ScannedRows(stores.spark.sparkContext, job.spec.rows_path) as scanned,
+    ):
+        while not job.stopping() and (parts := left.take(count)):
             for table in left.started(parts):
-                context.snapshot_notifier.in_progress(table)
+                clients.snapshot_notifier.in_progress(table)
             progress, state, read = _commit(
-                context, parts, progress, state, _TASKS_PER_CORE * cores, scanned, lost.add
+                job.connector,
+                stores,
+                source,
+                parts,
+                progress,
+                state,
+                _TASKS_PER_CORE * cores,
+                scanned,
+                lost.add,
             )
             scanned.tally.settle(state.batch, (part.table for part in parts if part.after.done))
             seconds = time.monotonic() - started
@@ -124,7 +151,7 @@ def snapshot(
             for part in parts:
                 _log_progress(part, seconds / max(ranges, 1), by_table.get(part.table))
                 if part.after.done:
-                    context.snapshot_notifier.table_completed(part.table, by_table.get(part.table))
+                    clients.snapshot_notifier.table_completed(part.table, by_table.get(part.table))
             shot = replace(
                 shot,
                 rows=shot.rows + read,
@@ -135,21 +162,21 @@ def snapshot(
                 last_event=scanned.tally.last_row,
                 last_event_at=scanned.tally.reported_at,
             )
-            context.snapshot = shot
+            report.snapshot = shot
             scanned.tally.report(asdict(replace(shot, rows_by_table={})))  # rows are reported separately
             log.info("snapshot: %d rows, %.0f rows/s", shot.rows, shot.rows / max(seconds, 1e-3))
             if read < _FEW_ROWS:
                 count = min(4 * count, _MAX_RANGES_PER_CORE * cores)
-    if due and isinstance(context.source, SnapshotsFromOffset):
-        context.learn(state.batch)  # snapshot readers record schemas, too
-    found = context.changes.summary(first, state.batch)
+    if due and isinstance(source, SnapshotsFromOffset):
+        learn_schema(source, stores.changes, state.batch)  # snapshot readers record schemas, too
+    found = stores.changes.summary(first, state.batch)
     rows = {part.source_table: part.count for part in found if part.kind == record.SNAPSHOT}
     by_origin: dict[str, dict[str, int]] = {}
     for one in found:
         if one.kind == record.SNAPSHOT and one.source_table is not None:
             for origin, count in sorted(one.origins.items()):
                 by_origin.setdefault(origin, {})[one.source_table] = count
-    context.snapshot = replace(
+    report.snapshot = replace(
         shot,
         rows_by_origin=by_origin,
         rows_by_table={table: rows.get(table, 0) for table in due},
@@ -157,24 +184,24 @@ def snapshot(
     )
     if shot.completed and due:
         log.info("snapshot completed: %d tables, %d rows, %.1f s", len(due), shot.rows, shot.seconds)
-    return context.snapshot
+    return report.snapshot
 
 
 @contextmanager
-def _notifications(context: JobContext) -> Iterator[None]:
-    """Send notifications of the start and end of the context's snapshot, if it has tables."""
-    shot = context.snapshot
+def _notifications(clients: Clients, report: RunReport) -> Iterator[None]:
+    """Send notifications of the start and end of the run's snapshot, if it has tables."""
+    shot = report.snapshot
     if shot is None or not shot.tables:
         yield
         return
-    notifier = context.snapshot_notifier
+    notifier = clients.snapshot_notifier
     notifier.started()
     try:
         yield
     except BaseException:
         notifier.aborted()
         raise
-    if context.snapshot is not None and context.snapshot.completed:
+    if report.snapshot is not None and report.snapshot.completed:
         notifier.completed()
     else:
         notifier.aborted()
@@ -185,7 +212,8 @@ class _Ranges:
 
     def __init__(
         self,
-        context: JobContext,
+        connector: Connector,
+        source: Source,
         tables: Iterable[str],
         known: Mapping[str, SnapshotProgress],
         *,
@@ -193,7 +221,8 @@ class _Ranges:
         replacing: bool,
         filters: Mapping[str, str],
     ) -> None:
-        self._context = context
+        self._connector = connector
+        self._source = source
         self._tables = deque(tables)
         self._running = {table: progress for table, progress in known.items() if not progress.done}
         self._before = known
@@ -215,7 +244,7 @@ class _Ranges:
             table = self._tables[0]
             before = self._running.get(table) or self._plan(table)
             left = before.ranges
-            taken = self._context.source.planned_ranges.from_json(left[:count])
+            taken = self._source.planned_ranges.from_json(left[:count])
             done = len(taken) == len(left)
             committed = before.committed + len(taken)
             after = replace(before, committed=committed, done=done, ranges=left[len(taken) :])
@@ -227,9 +256,9 @@ class _Ranges:
         return parts
 
     def _plan(self, table: str) -> SnapshotProgress:
-        where = self._filters.get(table) or filter_of(self._context.connector, table)
+        where = self._filters.get(table) or filter_of(self._connector, table)
         before = self._before.get(table, SnapshotProgress(True))
-        source = self._context.source
+        source = self._source
         if isinstance(source, PollsTables) and source.in_batches(table) and table not in self._filters:
             plan = source.plan_batch(table, where, "" if self._again or before.outdated else before.resume_at)
         else:
@@ -250,7 +279,9 @@ class _Ranges:
 
 
 def _commit(
-    context: JobContext,
+    connector: Connector,
+    stores: Stores,
+    source: Source,
     parts: Sequence[_Part],
     progress: Progress,
     state: ChangesState,
@@ -260,18 +291,18 @@ def _commit(
 ) -> tuple[Progress, ChangesState, int]:
     """Read and commit the ranges of one commit; return also the number of their rows."""
     ranges = [one for part in parts for one in part.ranges]
-    reader = context.source.snapshot_reader()
+    reader = source.snapshot_reader()
     if isinstance(reader, ReportsDisconnects):
         reader = reader.counting_disconnects(lost)
-    if limit := context.connector.snapshot.rows_per_second:
-        at_once = min(context.spark.sparkContext.defaultParallelism, len(ranges))
+    if limit := connector.snapshot.rows_per_second:
+        at_once = min(stores.spark.sparkContext.defaultParallelism, len(ranges))
         reader = Paced(reader, limit / at_once)
     reader = scanned.counted(reader, state.batch + 1)
-    frame = read_partitions(context.spark, reader, ranges, tasks=tasks)
+    frame = read_partitions(stores.spark, reader, ranges, tasks=tasks)
     for part in parts:
         progress = progress.with_snapshot(part.table, part.after)
     ends = [row for part in parts if part.after.done for row in _end_rows(part.table, part.after)]
-    state = context.changes.append_batch(frame, progress.to_offset(), state, extra_rows=ends)
+    state = stores.changes.append_batch(frame, progress.to_offset(), state, extra_rows=ends)
     return progress, state, state.appended - len(ends)
 
 

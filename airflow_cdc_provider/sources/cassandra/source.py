@@ -113,6 +113,7 @@ class CassandraSource:
         self._selects = selects
         self._names = names
         self._history = SchemaHistory()
+        self.learned_through = -1
         self._nodes: Sequence[NodeState] = ()
         self._queried_at = -_NODES_FRESH_SECONDS
 

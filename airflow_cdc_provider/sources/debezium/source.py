@@ -71,6 +71,7 @@ class DebeziumSource:
         self._remembers_seconds = remembers_seconds
         self._opened_cluster: ClusterTopics | None = None
         self._records: list[dict[str, Any]] = []
+        self.learned_through = -1
         self._start: dict[str, PartitionPosition] = {}
         self._counts: dict[str, int] = {}
 

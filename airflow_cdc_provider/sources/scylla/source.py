@@ -83,6 +83,7 @@ class ScyllaSource:
         self._names = names
         self._images = images or RequiredImages()
         self._history = LogHistory()
+        self.learned_through = -1
         self._paces = Paces(
             Pace.between(_us(options.query_window_seconds), _us(options.max_query_window_seconds))
         )

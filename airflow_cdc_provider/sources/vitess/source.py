@@ -83,6 +83,7 @@ class VitessSource:
         self._histories: dict[str, TableHistory] = {}
         self._keyless: frozenset[str] | None = None
         self._offset: Position | None = None
+        self.learned_through = -1
         self._verified: Position | None = None
         self._stopping: Callable[[], bool] = lambda: False
         self._connected_before = False

@@ -14,7 +14,7 @@ from cassandra.cluster import EXEC_PROFILE_DEFAULT
 
 from airflow_cdc_provider.exceptions import ConfigurationError
 from airflow_cdc_provider.hooks.source import hook_for
-from airflow_cdc_provider.jobs.context import build_source
+from airflow_cdc_provider.jobs.context.sources import build_source
 from airflow_cdc_provider.migration.debezium.properties import from_debezium
 
 if TYPE_CHECKING:

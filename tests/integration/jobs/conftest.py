@@ -18,10 +18,14 @@ import pytest
 
 from airflow_cdc_provider.connector import Connector
 from airflow_cdc_provider.jobs.application import STAGES
-from airflow_cdc_provider.jobs.context import JobContext, build_source, on_finished
+from airflow_cdc_provider.jobs.context.clients import Clients, Connections
+from airflow_cdc_provider.jobs.context.job import Job
+from airflow_cdc_provider.jobs.context.run import Run
+from airflow_cdc_provider.jobs.context.run_report import RunReport
+from airflow_cdc_provider.jobs.context.sources import build_source
+from airflow_cdc_provider.jobs.context.stores import Stores
 from airflow_cdc_provider.jobs.spark.session import build_lake
-from airflow_cdc_provider.jobs.spec import KAFKA, PULSAR, REGISTRY, ConnectionRef, JobResult, JobSpec
-from airflow_cdc_provider.lake.changes_table import ChangesTable
+from airflow_cdc_provider.jobs.spec import ConnectionRef, JobResult, JobSpec
 from tests.conftest import JAVA_OPTIONS
 from tests.integration.jobs.imitated import names_in
 from tests.integration.jobs.publishing import with_broker
@@ -58,16 +62,12 @@ def run_stage(spark: SparkSession) -> RunStage:
         lake = build_lake(spark, connector)
         lake.create_namespace(connector.namespace)
         spec = JobSpec(stage, declaration, "", tables=tables, options=options)  # type: ignore[arg-type]
-        values = dict(connection)
-        kafka, registry = values.pop(KAFKA, {}), values.pop(REGISTRY, {})
-        pulsar = values.pop(PULSAR, {})
+        connections, values = Connections.split_off(connection)
         with closing(build_source(connector, values)) as source:
-            changes = ChangesTable(lake, connector)
-            context = JobContext(
-                spec, connector, spark, lake, changes, source, kafka=kafka, pulsar=pulsar, registry=registry
-            )
-            outcome = STAGES[stage](context)
-            on_finished(context)
+            job, report = Job(spec, connector), RunReport()
+            clients = Clients(job, lake, connections)
+            outcome = STAGES[stage](Run(job, Stores.of(spark, lake, connector), source, clients, report))
+            report.on_finished()
             return outcome
 
     return run

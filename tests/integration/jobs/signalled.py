@@ -14,7 +14,12 @@ from confluent_kafka import Producer
 
 from airflow_cdc_provider.connector import Connector
 from airflow_cdc_provider.jobs.application import STAGES
-from airflow_cdc_provider.jobs.context import JobContext, build_source
+from airflow_cdc_provider.jobs.context.clients import Clients, Connections
+from airflow_cdc_provider.jobs.context.job import Job
+from airflow_cdc_provider.jobs.context.run import Run
+from airflow_cdc_provider.jobs.context.run_report import RunReport
+from airflow_cdc_provider.jobs.context.sources import build_source
+from airflow_cdc_provider.jobs.context.stores import Stores
 from airflow_cdc_provider.jobs.resuming.progress import Progress
 from airflow_cdc_provider.jobs.resuming.snapshot_requests import SignalState
 from airflow_cdc_provider.jobs.spark.session import build_lake
@@ -30,15 +35,15 @@ if TYPE_CHECKING:
     from server_kit import KafkaServer
 
 
-class _Watched(JobContext):
-    """A job whose happenings are kept too."""
+class _WatchedClients(Clients):
+    """Clients that also keep the events that they send notifications of."""
 
     events: list[SnapshotEvent]
 
-    def record(self, event: SnapshotEvent) -> None:
+    def notify(self, event: SnapshotEvent) -> None:
         """Keep it, and do what every job does."""
         self.events.append(event)
-        super().record(event)
+        super().notify(event)
 
 
 class Signalled:
@@ -101,14 +106,12 @@ class Signalled:
         options = {"signals_path": self.signals_path, **options}
         spec = JobSpec(stage, self.declaration, "", options=options)  # type: ignore[arg-type]
         with closing(build_source(connector, self.connection)) as source:
-            changes = ChangesTable(lake, connector)
             sink = {"bootstrap.servers": self.broker.bootstrap} if self.broker else {}
-            context = _Watched(spec, connector, self.spark, lake, changes, source, notifications_kafka=sink)
-            context.events = self.events
-            try:
-                return STAGES[stage](context)
-            finally:
-                context.close()
+            job = Job(spec, connector)
+            with closing(_WatchedClients(job, lake, Connections(notifications_kafka=sink))) as clients:
+                clients.events = self.events
+                stores = Stores.of(self.spark, lake, connector)
+                return STAGES[stage](Run(job, stores, source, clients, RunReport()))
 
     def send(self, signal: str, identity: str = "", **data: Any) -> str:
         """Hand over a signal as Airflow does, or by a topic; ``tables`` are names in this database."""

@@ -29,8 +29,8 @@ DAY_US = 86_400_000_000
 
 
 @dataclass
-class Context:
-    """As much of a job as maintaining needs."""
+class Store:
+    """As much of a connector's lake as maintaining needs."""
 
     connector: Connector
     changes: ChangesTable
@@ -40,6 +40,10 @@ class Context:
         """Return states of mirrors that have merged all batches, by table."""
         merged = MirrorState(self.changes.state().head, self.changes.state().batch)
         return {f"k.{table}": replace(merged, fences=of) for table, of in fences.items()}
+
+    def last_expirable(self, states: dict[str, MirrorState]) -> int:
+        """Return the last batch that may expire."""
+        return last_expirable_batch(self.connector, self.changes, states)
 
     def capture(self, *changes: tuple[str, str], kind: str = CHANGE) -> None:
         """Commit a batch with changes of tables and origins."""
@@ -57,7 +61,7 @@ class Context:
 
 
 @pytest.fixture
-def context(spark: SparkSession) -> Context:
+def store(spark: SparkSession) -> Store:
     name = f"maintain{random.randrange(10**9)}"
     connector = Connector.from_dict(
         {
@@ -69,46 +73,46 @@ def context(spark: SparkSession) -> Context:
     )
     lake = build_lake(spark, connector)
     lake.create_namespace(connector.namespace)
-    return Context(connector, ChangesTable(lake, connector), lake)
+    return Store(connector, ChangesTable(lake, connector), lake)
 
 
-def test_batches_wait_for_a_node_whose_record_of_the_last_truncate_is_missing(context: Context) -> None:
-    context.capture(("t", "a"))
-    context.capture(("t", "b"), ("t", "a"))
-    context.capture(("t", "a"))
+def test_batches_wait_for_a_node_whose_record_of_the_last_truncate_is_missing(store: Store) -> None:
+    store.capture(("t", "a"))
+    store.capture(("t", "b"), ("t", "a"))
+    store.capture(("t", "a"))
     own = Fence(NOW_US, "a", b"\x01", NOW_US)
 
-    assert last_expirable_batch(context, context.states(t=(own,))) == 1
+    assert store.last_expirable(store.states(t=(own,))) == 1
     both = (own, Fence(NOW_US, "b", b"\x01", NOW_US))
-    assert last_expirable_batch(context, context.states(t=both)) == 3
-    assert last_expirable_batch(context, context.states(t=(), u=(own,))) == 3
+    assert store.last_expirable(store.states(t=both)) == 3
+    assert store.last_expirable(store.states(t=(), u=(own,))) == 3
 
 
-def test_a_record_that_never_comes_is_not_waited_for_for_ever(context: Context) -> None:
-    context.capture(("t", "b"))
+def test_a_record_that_never_comes_is_not_waited_for_for_ever(store: Store) -> None:
+    store.capture(("t", "b"))
     at = NOW_US - 11 * DAY_US
 
-    assert last_expirable_batch(context, context.states(t=(Fence(at, "a", b"\x01", at),))) == 1
+    assert store.last_expirable(store.states(t=(Fence(at, "a", b"\x01", at),))) == 1
 
 
-def test_rows_read_before_the_first_truncate_wait_for_nothing(context: Context) -> None:
-    context.capture(("t", ""), kind=SNAPSHOT)
+def test_rows_read_before_the_first_truncate_wait_for_nothing(store: Store) -> None:
+    store.capture(("t", ""), kind=SNAPSHOT)
 
-    assert last_expirable_batch(context, context.states(t=(Fence(NOW_US, "a", b"\x01", NOW_US),))) == 1
-
-
-def test_batches_wait_for_tables_that_have_something_to_merge_and_for_no_others(context: Context) -> None:
-    context.capture(("t", "a"))
-    context.capture(("u", "a"))
-    states = context.states(t=(), u=())
-
-    assert last_expirable_batch(context, {**states, "k.u": replace(states["k.u"], merged_through=1)}) == 1
-    assert last_expirable_batch(context, {**states, "k.t": replace(states["k.t"], merged_through=1)}) == 2
-    assert last_expirable_batch(context, {}) == -1
+    assert store.last_expirable(store.states(t=(Fence(NOW_US, "a", b"\x01", NOW_US),))) == 1
 
 
-def test_fences_stay_with_the_mirror(context: Context) -> None:
-    mirror = Mirror(context.lake, f"{context.connector.namespace}.k_t")
+def test_batches_wait_for_tables_that_have_something_to_merge_and_for_no_others(store: Store) -> None:
+    store.capture(("t", "a"))
+    store.capture(("u", "a"))
+    states = store.states(t=(), u=())
+
+    assert store.last_expirable({**states, "k.u": replace(states["k.u"], merged_through=1)}) == 1
+    assert store.last_expirable({**states, "k.t": replace(states["k.t"], merged_through=1)}) == 2
+    assert store.last_expirable({}) == -1
+
+
+def test_fences_stay_with_the_mirror(store: Store) -> None:
+    mirror = Mirror(store.lake, f"{store.connector.namespace}.k_t")
     mirror.prepare(pa.schema([pa.field("id", pa.int32())]))
     fences = (Fence(NOW_US, "a", b"\x01\xff", NOW_US + 5), Fence(NOW_US, "b", b"", NOW_US))
     before = mirror.state()

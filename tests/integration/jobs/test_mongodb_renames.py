@@ -91,11 +91,11 @@ def test_a_rename_whose_capture_died_before_the_mark_is_recovered(
 
     looks: list[int] = []
 
-    def dies(context: Any, progress: Any, state: Any) -> Any:
+    def dies(stores: Any, source: Any, progress: Any, state: Any) -> Any:
         looks.append(state.batch)
         if len(looks) == 2:
             raise ConnectionResetError("the driver is gone")
-        return mark_arrivals(context, progress, state)
+        return mark_arrivals(stores, source, progress, state)
 
     with monkeypatch.context() as patched:
         patched.setattr(capture_stage, "mark_arrivals", dies)

@@ -23,12 +23,13 @@ from airflow_cdc_provider.jobs.capturing import capture as capture_stage
 from airflow_cdc_provider.jobs.capturing import lost_position
 from airflow_cdc_provider.jobs.capturing.capture import CaptureCounts
 from airflow_cdc_provider.jobs.capturing.lost_position import SnapshotsDue
-from airflow_cdc_provider.jobs.context import JobContext
+from airflow_cdc_provider.jobs.context.run import Run
+from airflow_cdc_provider.jobs.context.tables import require_within_guardrail
 from airflow_cdc_provider.jobs.resuming.progress import Progress, SnapshotProgress
 from airflow_cdc_provider.jobs.signals import Followed
 from airflow_cdc_provider.jobs.snapshots.snapshot import due_tables
-from airflow_cdc_provider.notifications.notifier import Notifier
-from airflow_cdc_provider.notifications.snapshots import InitialSnapshot
+from airflow_cdc_provider.lake.changes_table import ChangesState
+from tests.unit.jobs.runs import run_of
 
 TABLES = ["s.a", "s.b"]
 
@@ -64,23 +65,32 @@ class Holes:
         return self.lost, {"at": 9}
 
 
-def context(source: Any = None, **snapshot: Any) -> Any:
-    return SimpleNamespace(
-        connector=Connector.from_dict(
-            {"name": "shop", "source": {"type": "mongodb"}, "snapshot": snapshot or {"mode": "initial"}}
-        ),
-        tables=lambda: TABLES,
-        changes=Changes(),
-        source=source or Holes(),
-        spec=SimpleNamespace(options={}),
-        stopping=lambda: False,
-        snapshot=None,
-        snapshot_notifier=InitialSnapshot(Notifier(), "shop"),
+def run_with(source: Any = None, **snapshot: Any) -> Run:
+    connector = Connector.from_dict(
+        {"name": "shop", "source": {"type": "mongodb"}, "snapshot": snapshot or {"mode": "initial"}}
     )
+    return run_of(connector, changes=Changes(), source=source or Holes())
 
 
-def progress(asked: Any) -> Progress:
-    return Progress.from_offset(asked.changes.offset)
+def changes_of(asked: Run) -> Any:
+    return asked.stores.changes
+
+
+def progress(asked: Run) -> Progress:
+    return Progress.from_offset(changes_of(asked).offset)
+
+
+def due_of(asked: Run, known: Progress) -> list[str]:
+    return due_tables(asked.job, asked.stores, asked.source, known)
+
+
+def continue_after_loss(asked: Run) -> None:
+    lost_position.continue_after_loss(asked.job.connector, asked.stores.changes, asked.source, LOST)
+
+
+def close_gaps(asked: Run, state: Any) -> tuple[Progress, ChangesState]:
+    connector, changes = asked.job.connector, asked.stores.changes
+    return lost_position.close_gaps(connector, changes, asked.source, progress(asked), state)
 
 
 LOST = PositionLost("the oplog begins later", found="changes since noon")
@@ -103,30 +113,30 @@ LOST = PositionLost("the oplog begins later", found="changes since noon")
 def test_a_place_that_is_gone_is_a_choice(
     snapshot: dict[str, Any], raised: type[CdcError] | None, due: list[str], source: Any
 ) -> None:
-    asked = context(**snapshot)
+    asked = run_with(**snapshot)
     if raised is None:
-        lost_position.continue_after_loss(asked, LOST)
+        continue_after_loss(asked)
         assert [p.lost for p in progress(asked).snapshots.values()] == [
             "the oplog begins later; changes since noon"
         ] * 2
         assert all(p.outdated for p in progress(asked).snapshots.values()), "it is reported until a snapshot"
     else:
         with pytest.raises(PositionLost) as raised_error:
-            lost_position.continue_after_loss(asked, LOST)
+            continue_after_loss(asked)
         assert type(raised_error.value) is raised
         assert isinstance(error_from_text(str(raised_error.value)), PositionLost)
         assert isinstance(raised_error.value, PERMANENT)
     assert progress(asked).source == source
     if snapshot.get("mode") != "always":
-        assert due_tables(asked, progress(asked)) == due
+        assert due_of(asked, progress(asked)) == due
 
 
 @pytest.mark.covers("MDB-XA-05")
 def test_a_table_that_was_never_read_is_not_taken_for_read_by_going_on() -> None:
-    asked = context(on_lost_position="continue")
-    asked.changes.offset = Progress({"at": 1}, {"s.a": SnapshotProgress(True, started_us=1)}).to_offset()
-    lost_position.continue_after_loss(asked, LOST)
-    assert due_tables(asked, progress(asked)) == ["s.b"]
+    asked = run_with(on_lost_position="continue")
+    changes_of(asked).offset = Progress({"at": 1}, {"s.a": SnapshotProgress(True, started_us=1)}).to_offset()
+    continue_after_loss(asked)
+    assert due_of(asked, progress(asked)) == ["s.b"]
 
 
 @pytest.mark.parametrize(
@@ -143,26 +153,26 @@ def test_a_hole_is_the_same_choice_and_by_default_fails_once(
     choice: str, raised: type[CdcError] | None, due: list[str]
 ) -> None:
     source = Holes(["segments 3 to 5"])
-    asked = context(source, on_lost_position=choice)
-    state = asked.changes.state()
+    asked = run_with(source, on_lost_position=choice)
+    state = changes_of(asked).state()
     if raised is None:
-        after, new_state = lost_position.close_gaps(asked, source, progress(asked), state)
-        assert (after.source, new_state.offset) == ({"at": 9}, asked.changes.offset)
+        after, new_state = close_gaps(asked, state)
+        assert (after.source, new_state.offset) == ({"at": 9}, changes_of(asked).offset)
     else:
         with pytest.raises(PositionLost, match="segments 3 to 5") as raised_error:
-            lost_position.close_gaps(asked, source, progress(asked), state)
+            close_gaps(asked, state)
         assert type(raised_error.value) is raised
-    assert due_tables(asked, progress(asked)) == due
+    assert due_of(asked, progress(asked)) == due
 
 
 @pytest.mark.covers("CAS-CFG-32")
 def test_capture_goes_on_at_once_where_that_is_chosen(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    asked = context(on_lost_position="continue")
+    asked = run_with(on_lost_position="continue")
     tries: list[Any] = []
 
-    def once(_: Any) -> CaptureCounts:
+    def once(*_: Any) -> CaptureCounts:
         tries.append(progress(asked).source)
         if len(tries) == 1:
             raise LOST
@@ -170,9 +180,9 @@ def test_capture_goes_on_at_once_where_that_is_chosen(
 
     monkeypatch.setattr(capture_stage, "_capture", once)
     with caplog.at_level(logging.WARNING):
-        assert capture_stage.capture(asked).batches == 1
+        assert capture_stage.capture(asked.job, asked.stores, asked.source, asked.report).batches == 1
     assert tries == [{"at": 1}, {"at": 9}]
-    assert f"{asked.connector.name}: changes are lost" in caplog.text
+    assert f"{asked.job.connector.name}: changes are lost" in caplog.text
 
 
 @pytest.mark.covers("MDB-SNAP-08", "MDB-XA-05")
@@ -180,29 +190,29 @@ def test_capture_goes_on_at_once_where_that_is_chosen(
 def test_a_sync_reads_the_tables_again_and_continues_capture(
     monkeypatch: pytest.MonkeyPatch, choice: str, fails: bool
 ) -> None:
-    asked = context(on_lost_position=choice)
+    asked = run_with(on_lost_position=choice)
     done: list[Any] = []
 
-    def once(_: Any) -> CaptureCounts:
+    def once(*_: Any) -> CaptureCounts:
         done.append("capture")
         if len(done) == 1:
             raise LOST
         return CaptureCounts()
 
-    def snapshot(_: Any, tables: list[str], *, again: bool, replacing: bool) -> None:
+    def snapshot(*given: Any, again: bool, replacing: bool) -> None:
         assert replacing
-        done.append(tables)
+        done.append(given[-1])
 
     monkeypatch.setattr(capture_stage, "_capture", once)
     monkeypatch.setattr(sync_stage, "snapshot", snapshot)
-    monkeypatch.setattr(sync_stage, "merge_tables", lambda _, force: done.append("merge"))
-    monkeypatch.setattr(sync_stage, "report", lambda _, **parts: parts)
-    monkeypatch.setattr(sync_stage, "follow", lambda _: Followed())
+    monkeypatch.setattr(sync_stage, "merge_tables", lambda *_, force: done.append("merge"))
+    monkeypatch.setattr(sync_stage, "build_result", lambda _, **parts: parts)
+    monkeypatch.setattr(sync_stage, "follow", lambda *_: Followed())
     if fails:
         with pytest.raises(PositionLost):
             sync_stage.sync(asked)
         assert done == ["capture"]
-        assert bool(due_tables(asked, progress(asked))) == (choice == "fail_once")
+        assert bool(due_of(asked, progress(asked))) == (choice == "fail_once")
     else:
         outcome: Any = sync_stage.sync(asked)
         assert outcome["captured"] is not None
@@ -211,20 +221,20 @@ def test_a_sync_reads_the_tables_again_and_continues_capture(
 
 @pytest.mark.covers("MDB-SNAP-06")
 def test_initial_only_reads_and_never_captures(monkeypatch: pytest.MonkeyPatch) -> None:
-    asked = context(mode="initial_only")
-    asked.changes.offset = Progress({"at": 1}).to_offset()
+    asked = run_with(mode="initial_only")
+    changes_of(asked).offset = Progress({"at": 1}).to_offset()
     read: list[list[str]] = []
 
-    def snapshot(_: Any, tables: list[str], *, again: bool, replacing: bool) -> None:
-        read.append(tables)
-        asked.changes.offset = Progress(
+    def snapshot(*given: Any, again: bool, replacing: bool) -> None:
+        read.append(given[-1])
+        changes_of(asked).offset = Progress(
             {"at": 1}, dict.fromkeys(TABLES, SnapshotProgress(True, started_us=1))
         ).to_offset()
 
     monkeypatch.setattr(sync_stage, "snapshot", snapshot)
-    monkeypatch.setattr(sync_stage, "capture", lambda _: pytest.fail("nothing is to be captured"))
-    monkeypatch.setattr(sync_stage, "merge_tables", lambda _, force: [])
-    monkeypatch.setattr(sync_stage, "report", lambda _, **parts: parts)
+    monkeypatch.setattr(sync_stage, "capture", lambda *_: pytest.fail("nothing is to be captured"))
+    monkeypatch.setattr(sync_stage, "merge_tables", lambda *_, force: [])
+    monkeypatch.setattr(sync_stage, "build_result", lambda _, **parts: parts)
     sync_stage.sync(asked)
     sync_stage.sync(asked)
     assert read == [TABLES]
@@ -234,10 +244,10 @@ def test_initial_only_reads_and_never_captures(monkeypatch: pytest.MonkeyPatch) 
 
 @pytest.mark.covers("MDB-SNAP-16")
 def test_only_included_tables_are_read_by_themselves() -> None:
-    asked = context(mode="initial", include=[r"s\.b"])
-    assert due_tables(asked, Progress()) == ["s.b"]
-    always = context(mode="always", include=[r"s\.b"])
-    assert due_tables(always, progress(always)) == ["s.b"]
+    asked = run_with(mode="initial", include=[r"s\.b"])
+    assert due_of(asked, Progress()) == ["s.b"]
+    always = run_with(mode="always", include=[r"s\.b"])
+    assert due_of(always, progress(always)) == ["s.b"]
 
 
 @pytest.mark.parametrize(
@@ -251,7 +261,7 @@ def test_only_included_tables_are_read_by_themselves() -> None:
 )
 def test_choices_that_contradict_each_other_are_refused(snapshot: dict[str, str]) -> None:
     with pytest.raises(ConfigurationError, match="snapshot"):
-        context(**snapshot)
+        run_with(**snapshot)
 
 
 @pytest.mark.covers("MDB-GRD-01", "MDB-GRD-02")
@@ -261,11 +271,11 @@ def test_a_guardrail_warns_of_too_many_tables(
 ) -> None:
     asked = guarded(limit, action)
     with caplog.at_level(logging.WARNING):
-        asked.require_within_guardrail()
+        require_within_guardrail(asked.job.connector, asked.stores.changes, asked.source)
     assert caplog.text.count("2 tables are captured, and guardrail.max_tables is 1") == warnings
 
 
-def guarded(limit: int, action: str) -> JobContext:
+def guarded(limit: int, action: str) -> Run:
     connector = Connector.from_dict(
         {
             "name": "shop",
@@ -273,10 +283,7 @@ def guarded(limit: int, action: str) -> JobContext:
             "guardrail": {"max_tables": limit, "action": action},
         }
     )
-    nothing: Any = None
-    source: Any = Holes()
-    changes: Any = Changes()
-    return JobContext(nothing, connector, nothing, nothing, changes, source)
+    return run_of(connector, changes=Changes(), source=Holes())
 
 
 @pytest.mark.covers("MDB-GRD-01", "MDB-GRD-02")

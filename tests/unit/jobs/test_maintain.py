@@ -13,6 +13,7 @@ from airflow_cdc_provider.jobs import maintain as stage
 from airflow_cdc_provider.jobs.merging.pending import Pending
 from airflow_cdc_provider.lake.mirror import MirrorState
 from airflow_cdc_provider.lake.table import Head
+from tests.unit.jobs.runs import run_of
 
 NEVER = MirrorState(Head(None))
 
@@ -29,7 +30,8 @@ def let_go(
         return {table: pending[table] for table in merged if table in pending}
 
     monkeypatch.setattr(stage, "pending_by_table", pending_by_table)
-    monkeypatch.setattr(stage, "report", lambda context: None)
+    monkeypatch.setattr(stage, "build_result", lambda run: None)
+    monkeypatch.setattr(stage, "selected_tables", lambda *parts: job)
     gone: list[int] = []
     kept = SimpleNamespace(
         name="kept",
@@ -45,11 +47,10 @@ def let_go(
             remove_resolved=lambda state: False,
         )
 
-    context: Any = SimpleNamespace(
-        connector=Connector.from_dict({"name": "shop", "source": {"type": "cassandra"}}),
+    run = run_of(
+        Connector.from_dict({"name": "shop", "source": {"type": "cassandra"}}),
         source=SimpleNamespace(tables=lambda: list(states)),
-        tables=lambda: job,
-        mirror=mirror,
+        mirrors=mirror,
         changes=SimpleNamespace(
             name="changes",
             table=kept,
@@ -57,7 +58,7 @@ def let_go(
             expire=lambda through, older_than: gone.append(through),
         ),
     )
-    stage.maintain(context)
+    stage.maintain(run)
     return gone[0]
 
 
@@ -77,5 +78,5 @@ def test_changes_that_no_mirror_has_stay_whatever_tables_the_job_is_for(
 def test_batches_do_not_wait_for_what_is_published_after_merges() -> None:
     kafka = {"connection": "kafka", "mode": "after_merge"}
     declared = {"name": "shop", "source": {"type": "mongodb"}, "publish": {"kafka": kafka}}
-    context: Any = SimpleNamespace(connector=Connector.from_dict(declared))
-    assert stage._last_published(context, 7) == 7
+    run = run_of(Connector.from_dict(declared))
+    assert stage._last_published(run.job, run.stores, run.source, run.clients.connections, 7) == 7

@@ -11,6 +11,7 @@ from airflow_cdc_provider.connector import Connector
 from airflow_cdc_provider.exceptions import ConfigurationError
 from airflow_cdc_provider.jobs import offsets as stage
 from airflow_cdc_provider.jobs.resuming.progress import Progress, SnapshotProgress
+from tests.unit.jobs.runs import run_of
 
 SOURCE = {"host-1": {"v": 1, "floor": 7}}
 SNAPSHOTS = {"s.a": SnapshotProgress(True), "s.b": SnapshotProgress(True)}
@@ -37,15 +38,11 @@ def after(monkeypatch: pytest.MonkeyPatch, *tables: str, **options: Any) -> Prog
         if "host-1" not in offset:
             raise ConfigurationError("this is no offset")
 
-    monkeypatch.setattr(stage, "report", lambda context: None)
-    context: Any = SimpleNamespace(
-        spec=SimpleNamespace(options=options, tables=tables),
-        changes=Changes(),
-        source=SimpleNamespace(validate_offset=validate),
-        connector=Connector.from_dict({"name": "shop", "source": {"type": "cassandra", "conn_id": "nodes"}}),
-    )
-    stage.offsets(context)
-    return Progress.from_offset(context.changes.offset)
+    monkeypatch.setattr(stage, "build_result", lambda run: None)
+    connector = Connector.from_dict({"name": "shop", "source": {"type": "cassandra", "conn_id": "nodes"}})
+    source, changes = SimpleNamespace(validate_offset=validate), Changes()
+    stage.offsets(run_of(connector, changes=changes, source=source, options=options, tables=tables))
+    return Progress.from_offset(changes.offset)
 
 
 @pytest.mark.covers("CAS-FAULT-09")

@@ -13,10 +13,13 @@ from typing import Any
 
 import pytest
 
+from airflow_cdc_provider.connector import Connector
 from airflow_cdc_provider.exceptions import CdcError, ConfigurationError, PositionLost, TransientError
 from airflow_cdc_provider.jobs import stream as stage
 from airflow_cdc_provider.jobs.spec import JobResult, PublishResult
+from tests.unit.jobs.runs import run_of
 
+CONNECTOR = Connector.from_dict({"name": "shop", "source": {"type": "mongodb"}})
 DONE = JobResult(ok=True, changes=3, lag_seconds=1.5)
 
 
@@ -28,17 +31,12 @@ def streamed(
     **options: Any,
 ) -> JobResult:
     """Run the stage with rounds that a test says."""
-    monkeypatch.setattr(stage, "sync", lambda context: one())
-    monkeypatch.setattr(stage, "busy", lambda context: False)
-    monkeypatch.setattr(stage, "has_signals", lambda context: False)
-    context: Any = SimpleNamespace(
-        spec=SimpleNamespace(options={"state_path": str(path), **options}),
-        connector=SimpleNamespace(name="shop", snapshot=SimpleNamespace(mode="initial")),
-        changes=SimpleNamespace(state=lambda: SimpleNamespace(batch=7)),
-        snapshot=None,
-        stopping=stopping,
-    )
-    return stage.stream(context)
+    monkeypatch.setattr(stage, "sync", lambda run: one())
+    monkeypatch.setattr(stage, "busy", lambda changes: False)
+    monkeypatch.setattr(stage, "has_signals", lambda *_: False)
+    changes = SimpleNamespace(state=lambda: SimpleNamespace(batch=7))
+    options["state_path"] = str(path)
+    return stage.stream(run_of(CONNECTOR, changes=changes, options=options, stopping=stopping))
 
 
 @pytest.mark.covers("CAS-D3X-02", "MDB-STR-03")
@@ -181,9 +179,8 @@ def test_a_round_that_failed_adds_no_changes(monkeypatch: pytest.MonkeyPatch, tm
 
 
 def test_a_stream_without_a_state_file_is_refused() -> None:
-    context: Any = SimpleNamespace(spec=SimpleNamespace(options={}))
     with pytest.raises(ConfigurationError, match="state file"):
-        stage.stream(context)
+        stage.stream(run_of(CONNECTOR))
 
 
 def test_heartbeats_are_sent_in_the_pauses_of_rounds_that_published_and_no_others(
@@ -210,7 +207,7 @@ def test_heartbeats_are_sent_in_the_pauses_of_rounds_that_published_and_no_other
             raise outcome
         return outcome
 
-    monkeypatch.setattr(stage, "heartbeats_of", lambda context: Beats())
+    monkeypatch.setattr(stage, "heartbeats_of", lambda *_: Beats())
 
     def ended() -> bool:
         return calls.count("round") == 3

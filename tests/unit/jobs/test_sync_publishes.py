@@ -12,8 +12,7 @@ from airflow_cdc_provider.jobs import sync as sync_stage
 from airflow_cdc_provider.jobs.resuming.progress import Progress
 from airflow_cdc_provider.jobs.spec import JobResult
 from airflow_cdc_provider.kafka.errors import BrokersUnavailable
-from airflow_cdc_provider.notifications.notifier import Notifier
-from airflow_cdc_provider.notifications.snapshots import InitialSnapshot
+from tests.unit.jobs.runs import run_of
 
 
 def synced(monkeypatch: pytest.MonkeyPatch, outcome: JobResult) -> JobResult:
@@ -25,25 +24,17 @@ def synced(monkeypatch: pytest.MonkeyPatch, outcome: JobResult) -> JobResult:
         "publish": {"kafka": {"connection": "kafka"}},
     }
     state = SimpleNamespace(offset=Progress({"stream": {"v": 1}}).to_offset())
-    asked: Any = SimpleNamespace(
-        connector=Connector.from_dict(declared),
-        tables=list,
-        changes=SimpleNamespace(state=lambda: state),
-        spec=SimpleNamespace(options={}),
-        stopping=lambda: False,
-        source=None,
-        snapshot=None,
-        snapshot_notifier=InitialSnapshot(Notifier(), "shop"),
-    )
+    changes = SimpleNamespace(state=lambda: state)
+    run = run_of(Connector.from_dict(declared), changes=changes, source=SimpleNamespace(tables=list))
 
-    def publish(_: Any) -> Any:
+    def publish(*_: Any) -> Any:
         raise BrokersUnavailable("taking over the transactional id failed")
 
-    monkeypatch.setattr(sync_stage, "capture", lambda _: None)
-    monkeypatch.setattr(sync_stage, "merge_tables", lambda _, force: [])
-    monkeypatch.setattr(sync_stage, "report", lambda *_, **__: outcome)
+    monkeypatch.setattr(sync_stage, "capture", lambda *_: None)
+    monkeypatch.setattr(sync_stage, "merge_tables", lambda *_, force: [])
+    monkeypatch.setattr(sync_stage, "build_result", lambda *_, **__: outcome)
     monkeypatch.setattr(sync_stage, "publish_events", publish)
-    return sync_stage.sync(asked)
+    return sync_stage.sync(run)
 
 
 def test_brokers_that_are_away_fail_a_sync_and_hide_nothing_of_it(monkeypatch: pytest.MonkeyPatch) -> None:

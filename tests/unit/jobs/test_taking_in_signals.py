@@ -5,18 +5,21 @@ from __future__ import annotations
 import logging
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from types import SimpleNamespace
 from typing import Any, cast
 
 import pytest
 
+from airflow_cdc_provider.connector import Connector
 from airflow_cdc_provider.exceptions import TransientError
 from airflow_cdc_provider.jobs import signals
-from airflow_cdc_provider.jobs.context import JobContext, SignalsMemory
+from airflow_cdc_provider.jobs.context.run_report import RunReport
 from airflow_cdc_provider.jobs.resuming.progress import Progress
 from airflow_cdc_provider.jobs.resuming.snapshot_requests import SignalState
 from airflow_cdc_provider.lake.changes_table import ChangesState
 from airflow_cdc_provider.signals.channels import ChannelRefused
 from airflow_cdc_provider.signals.signal import ReceivedSignal, Signal
+from tests.unit.jobs.runs import run_of
 
 
 @dataclass
@@ -67,24 +70,26 @@ class Changes:
         return state
 
 
+CONNECTOR = Connector.from_dict({"name": "shop", "source": {"type": "mongodb"}})
+
+
 class Job:
     """What taking in asks of a job."""
 
-    listens_to_source = False
-    source = None
-
     def __init__(self, *channels: Box) -> None:
-        self.channels = channels
         self.changes = Changes(channels)
-        self.signals = SignalsMemory()
+        source = SimpleNamespace(tables=lambda: ["shop.orders"])
+        self.run = run_of(CONNECTOR, changes=self.changes, source=source)
+        vars(self.run.clients)["channels"] = channels
         self.progress = Progress()
 
-    def tables(self) -> list[str]:
-        return ["shop.orders"]
+    @property
+    def report(self) -> RunReport:
+        return self.run.report
 
     def take_in(self) -> SignalState:
         state = cast("ChangesState", None)
-        self.progress, _ = signals._receive(cast("JobContext", self), self.progress, state)
+        self.progress, _ = signals._receive(*self.run, self.progress, state)
         return self.progress.signals
 
 
@@ -144,10 +149,10 @@ def test_the_same_trouble_is_logged_once_and_reported_until_it_is_over(
         for _ in range(3):
             job.take_in()
     assert caplog.text.count("channel box can't be read now") == 1
-    assert "no broker answers" in job.signals.errors["box"]
+    assert "no broker answers" in job.report.signals.errors["box"]
     box.trouble = None
     job.take_in()
-    assert job.signals.errors == {}
+    assert job.report.signals.errors == {}
 
 
 def test_a_channel_that_can_never_be_read_ends_the_job() -> None:

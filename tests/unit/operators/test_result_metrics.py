@@ -11,6 +11,7 @@ import pytest
 from airflow_cdc_provider.connector import Connector
 from airflow_cdc_provider.exceptions import TransientError
 from airflow_cdc_provider.jobs import application
+from airflow_cdc_provider.jobs.context.run_report import RunReport
 from airflow_cdc_provider.jobs.spec import (
     JobResult,
     JobSpec,
@@ -207,19 +208,15 @@ def test_each_node_reports_its_segments_and_of_what_was_skipped(stats: Recorder)
 def test_a_failed_job_reports_that_its_snapshot_was_aborted_and_what_was_not_committed(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path, stats: Recorder
 ) -> None:
-    class Context:
-        snapshot: SnapshotResult | None = None
-        uncommitted = ("node-1",)
-
     @contextmanager
-    def context(*_: Any) -> Iterator[Context]:
-        yield Context()
+    def opened(spec: JobSpec, stopping: Any, report: RunReport) -> Iterator[RunReport]:
+        yield report
 
-    def fails(running: Any) -> JobResult:
-        running.snapshot = RUNNING
+    def fails(report: Any) -> JobResult:
+        report.snapshot, report.uncommitted = RUNNING, ("node-1",)
         raise TransientError("the node is away")
 
-    monkeypatch.setattr(application, "job_context", context)
+    monkeypatch.setattr(application, "open_run", opened)
     monkeypatch.setitem(application.STAGES, "sync", fails)
     path = str(tmp_path / "result.json")
     application.run(JobSpec("sync", CONNECTOR.to_dict(), path))

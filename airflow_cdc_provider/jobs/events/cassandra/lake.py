@@ -11,8 +11,11 @@ import pyarrow as pa
 
 from airflow_cdc_provider.changes import record
 from airflow_cdc_provider.changes.contribution import CONTRIBUTION_SCHEMA
+from airflow_cdc_provider.connector import Connector
 from airflow_cdc_provider.exceptions import ConfigurationError
-from airflow_cdc_provider.jobs.context import JobContext, log
+from airflow_cdc_provider.jobs.context.job import Job, log
+from airflow_cdc_provider.jobs.context.stores import Stores
+from airflow_cdc_provider.jobs.context.tables import learn_schema, selected_tables
 from airflow_cdc_provider.jobs.events.cassandra.before_images import Known
 from airflow_cdc_provider.jobs.events.cassandra.events import build_events
 from airflow_cdc_provider.jobs.events.cassandra.records import EventSettings, Numbered, cluster_of
@@ -20,6 +23,7 @@ from airflow_cdc_provider.jobs.events.event_batches import EventBatch, EventRequ
 from airflow_cdc_provider.jobs.events.skipped_records import SkippedRecords
 from airflow_cdc_provider.jobs.events.sliced import Sliced, runs_of_batches
 from airflow_cdc_provider.jobs.spark.read import Paced, Reader
+from airflow_cdc_provider.sources.base import Source
 from airflow_cdc_provider.sources.cassandra.source import CassandraSource
 
 if TYPE_CHECKING:
@@ -31,12 +35,14 @@ _ROWS_PER_READ: Final = 200_000
 
 
 def captured_records(
-    context: JobContext, request: EventRequest, skipped: SkippedRecords
+    job: Job, stores: Stores, source: Source, request: EventRequest, skipped: SkippedRecords
 ) -> Iterator[EventBatch]:
     """Build the records of batches, oldest first.
 
     Args:
-        context: The job; with tables in its spec only theirs.
+        job: The job; with tables in its spec only theirs.
+        stores: The lake.
+        source: The source.
         request: The events to build.
         skipped: Collects skipped records.
 
@@ -46,10 +52,9 @@ def captured_records(
         TransientError: Rows must be read again and the source doesn't respond.
     """
     after = request.after
-    source = context.source
     assert isinstance(source, CassandraSource)
-    context.learn()
-    publish = context.connector.publish
+    learn_schema(source, stores.changes)
+    publish = job.connector.publish
     if after and publish.envelope == "datastax" and not publish.cassandra.reread:
         raise ConfigurationError(
             "events with whole rows need all batches",
@@ -58,19 +63,19 @@ def captured_records(
             remedy="or set publish.cassandra.reread, which needs only the rows' keys",
         )
     settings = EventSettings(
-        context.connector,
+        job.connector,
         source,
         cluster_of(source),
         request.now_ns,
-        read_again=partial(_read_again, context, source),
+        read_again=partial(_read_again, job.connector, source),
         by_batch=request.by_batch,
         registrar=request.registrar,
     )
     earlier: Iterator[pa.RecordBatch] = iter(())
     if publish.cassandra.before:
-        earlier = (batch for _, batch in _records(context, 0, after))
-        settings = replace(settings, known_of=partial(_known, context, after))
-    yield from build_events(settings, _records(context, after, request.through), skipped, earlier)
+        earlier = (batch for _, batch in _records(job, stores, source, 0, after))
+        settings = replace(settings, known_of=partial(_known, stores, after))
+    yield from build_events(settings, _records(job, stores, source, after, request.through), skipped, earlier)
 
 
 @dataclass(frozen=True)
@@ -93,15 +98,14 @@ class CassandraSlice:
         return build_events(settings, numbered, skipped)
 
 
-def sliced_records(context: JobContext, after: int, through: int) -> Sliced:
+def sliced_records(job: Job, stores: Stores, source: Source, after: int, through: int) -> Sliced:
     """Partition records by their partition key, whichever node logged them; a truncation by its table."""
     from pyspark.sql import functions as f
 
-    source = context.source
     assert isinstance(source, CassandraSource)
-    context.learn()
-    settings = EventSettings(context.connector, source.detached(), cluster_of(source), 0, by_batch=True)
-    rows = _rows(context, after, through)
+    learn_schema(source, stores.changes)
+    settings = EventSettings(job.connector, source.detached(), cluster_of(source), 0, by_batch=True)
+    rows = _rows(job, stores, source, after, through)
     return Sliced(
         rows,
         f.coalesce("key", f.encode("origin", "utf-8")),
@@ -111,25 +115,25 @@ def sliced_records(context: JobContext, after: int, through: int) -> Sliced:
 
 
 def _read_again(
-    context: JobContext, source: CassandraSource, table: str, keys: Sequence[bytes]
+    connector: Connector, source: CassandraSource, table: str, keys: Sequence[bytes]
 ) -> Iterator[pa.RecordBatch]:
     """Read partitions of a table, within the rate limit of snapshots."""
     log.info("%s: reading %d keys again for events", table, len(keys))
     reader: Reader = partial(source.read_keys, table)
-    if limit := context.connector.snapshot.rows_per_second:
+    if limit := connector.snapshot.rows_per_second:
         reader = Paced(reader, limit)
     return reader(keys)
 
 
-def _known(context: JobContext, after: int, table: str, keys: pa.Array) -> Known | None:
+def _known(stores: Stores, after: int, table: str, keys: pa.Array) -> Known | None:
     """Return the mirror's rows of some keys, or None if it has merged a batch later than ``after``."""
     from pyspark.sql import functions as f
 
-    mirror = context.mirror(table)
+    mirror = stores.mirror(table)
     state = mirror.state()
     if not 0 <= state.merged_through <= after:
         return None
-    frame = context.spark.createDataFrame(pa.table({"key": keys.cast(pa.binary())}))
+    frame = stores.spark.createDataFrame(pa.table({"key": keys.cast(pa.binary())}))
     broadcast_keys = f.broadcast(frame)
     names = CONTRIBUTION_SCHEMA.names
     both = (
@@ -142,15 +146,15 @@ def _known(context: JobContext, after: int, table: str, keys: pa.Array) -> Known
     return Known(found, state.fences, state.memory)
 
 
-def _rows(context: JobContext, after: int, through: int) -> DataFrame:
-    tables = context.tables() if context.spec.tables else None
-    rows = context.changes.pending(after, through, tables=tables, kinds=_KINDS)
+def _rows(job: Job, stores: Stores, source: Source, after: int, through: int) -> DataFrame:
+    tables = selected_tables(job, stores, source) if job.spec.tables else None
+    rows = stores.changes.pending(after, through, tables=tables, kinds=_KINDS)
     return rows.select(*record.TABLE_SCHEMA.names)
 
 
-def _records(context: JobContext, after: int, through: int) -> Iterator[Numbered]:
+def _records(job: Job, stores: Stores, source: Source, after: int, through: int) -> Iterator[Numbered]:
     """Read batch by batch, small ones at once: as much as fits the driver's memory."""
-    rows = _rows(context, after, through)
+    rows = _rows(job, stores, source, after, through)
     counts = sorted((row["batch"], row["count"]) for row in rows.groupBy("batch").count().collect())
     batch_numbers: list[int] = []
     size = 0

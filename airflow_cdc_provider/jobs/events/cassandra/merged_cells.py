@@ -10,15 +10,17 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from airflow_cdc_provider.connector import Connector
 from airflow_cdc_provider.events.envelopes import cassandra as cassandra_envelope
 from airflow_cdc_provider.events.framing import Registrar
 from airflow_cdc_provider.events.transforms.pieces import Piece
-from airflow_cdc_provider.jobs.context import JobContext
+from airflow_cdc_provider.jobs.context.stores import Stores
 from airflow_cdc_provider.jobs.events.cassandra.events import envelope_options
 from airflow_cdc_provider.jobs.events.cassandra.records import cluster_of, excluded_columns
 from airflow_cdc_provider.jobs.events.merged_cells import MergedCells
 from airflow_cdc_provider.jobs.events.skipped_records import SkippedRecords
 from airflow_cdc_provider.jobs.topics.settings import encoded_events, without_skipped
+from airflow_cdc_provider.sources.base import Source
 from airflow_cdc_provider.sources.cassandra.debezium.mirror_rows import MirrorRowDecoder
 from airflow_cdc_provider.sources.cassandra.debezium.types import EventTypes
 from airflow_cdc_provider.sources.cassandra.source import CassandraSource
@@ -33,15 +35,20 @@ class CassandraCells:
     """Builds events of one mirror's rows; see :class:`~..merged_rows.RowEvents`.
 
     Args:
+        connector: The declaration.
+        source: The source.
         cells: The cells of the rows.
     """
 
+    connector: Connector
+    source: CassandraSource
     cells: MergedCells
 
     @classmethod
-    def of(cls, context: JobContext, table: str) -> CassandraCells:
+    def of(cls, connector: Connector, stores: Stores, source: Source, table: str) -> CassandraCells:
         """Return the builder of events for a table's mirror."""
-        return cls(MergedCells.of(context, table))
+        assert isinstance(source, CassandraSource)
+        return cls(connector, source, MergedCells.of(stores, source, table))
 
     @property
     def columns(self) -> tuple[str, ...]:
@@ -57,8 +64,7 @@ class CassandraCells:
         self, now_ns: int, registrar: Registrar | None, skipped: SkippedRecords
     ) -> Callable[[pa.RecordBatch], pa.RecordBatch]:
         """Return a function that builds records of rows."""
-        connector, source = self.cells.context.connector, self.cells.context.source
-        assert isinstance(source, CassandraSource)
+        connector, source = self.connector, self.source
         schema, choices = self.cells.codec.schema, connector.publish.cassandra
         converters = load_converters(choices.converters)
         known = [source.schemas.tables[name] for name in source.tables()]

@@ -15,16 +15,19 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from airflow_cdc_provider.changes.cell_times import latest_times
+from airflow_cdc_provider.connector import Connector
 from airflow_cdc_provider.events.envelopes import datastax as datastax_envelope
 from airflow_cdc_provider.events.framing import Registrar
 from airflow_cdc_provider.events.transforms.pieces import Piece
-from airflow_cdc_provider.jobs.context import JobContext
+from airflow_cdc_provider.jobs.context.stores import Stores
+from airflow_cdc_provider.jobs.context.tables import learn_schema
 from airflow_cdc_provider.jobs.events.cassandra.datastax_rows import whole_columns
 from airflow_cdc_provider.jobs.events.cassandra.records import excluded_columns
 from airflow_cdc_provider.jobs.events.known_static_columns import known_static_columns
 from airflow_cdc_provider.jobs.events.skipped_records import SkippedRecords
 from airflow_cdc_provider.jobs.topics.settings import encoded_events, topics_of
 from airflow_cdc_provider.lake.row_changes import DELETE
+from airflow_cdc_provider.sources.base import Source
 from airflow_cdc_provider.sources.cassandra.codec import CassandraCodec
 from airflow_cdc_provider.sources.cassandra.datastax.rows import RowDecoder
 from airflow_cdc_provider.sources.cassandra.source import CassandraSource
@@ -40,25 +43,28 @@ class CassandraRows:
     """Builds events of one mirror's rows; see :class:`~..merged_rows.RowEvents`.
 
     Args:
-        context: The job.
+        connector: The declaration.
+        stores: The lake.
+        source: The source.
         table: ``keyspace.table``.
         codec: The table's codec, with the column ids of the mirror.
         state: The mirror's state.
     """
 
-    context: JobContext
+    connector: Connector
+    stores: Stores
+    source: Source
     table: str
     codec: CassandraCodec
     state: MirrorState
 
     @classmethod
-    def of(cls, context: JobContext, table: str) -> CassandraRows:
+    def of(cls, connector: Connector, stores: Stores, source: Source, table: str) -> CassandraRows:
         """Return the builder of events for a table's mirror."""
-        source = context.source
         assert isinstance(source, CassandraSource)
-        context.learn()
-        state = context.mirror(table).state()
-        return cls(context, table, source.codec(table, state.memory), state)
+        learn_schema(source, stores.changes)
+        state = stores.mirror(table).state()
+        return cls(connector, stores, source, table, source.codec(table, state.memory), state)
 
     @property
     def columns(self) -> tuple[str, ...]:
@@ -75,7 +81,7 @@ class CassandraRows:
     ) -> Callable[[pa.RecordBatch], pa.RecordBatch]:
         """Return a function that builds records of rows."""
         del skipped  # changes that a merge could not decode aren't in the mirror
-        connector, source = self.context.connector, self.context.source
+        connector, source = self.connector, self.source
         assert isinstance(source, CassandraSource)
         schema, choices = self.codec.schema, connector.publish.cassandra
         options = datastax_envelope.EnvelopeOptions(
@@ -125,4 +131,4 @@ class CassandraRows:
 
     def _static_columns(self, keys: pa.Array, now_seconds: int) -> pa.Array:
         """Return the static cells of partitions, null if there are none."""
-        return known_static_columns(self.context, self.codec, self.state, keys, now_seconds).states
+        return known_static_columns(self.stores, self.codec, self.state, keys, now_seconds).states

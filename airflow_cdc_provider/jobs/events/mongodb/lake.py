@@ -26,11 +26,12 @@ import pyarrow.compute as pc
 from airflow_cdc_provider.changes import record
 from airflow_cdc_provider.connector import Connector
 from airflow_cdc_provider.events.transactions import OpenTransaction
-from airflow_cdc_provider.jobs.context import JobContext
+from airflow_cdc_provider.jobs.context.job import Job
 from airflow_cdc_provider.jobs.events.event_batches import EventBatch, EventRequest
 from airflow_cdc_provider.jobs.events.mongodb.records import MongodbRecords, selector
 from airflow_cdc_provider.jobs.events.skipped_records import SkippedRecords
 from airflow_cdc_provider.jobs.events.sliced import Sliced
+from airflow_cdc_provider.lake.changes_table import ChangesTable
 from airflow_cdc_provider.sources.mongodb import events as mongodb_events
 from airflow_cdc_provider.sources.mongodb.options import MongodbOptions
 from airflow_cdc_provider.sources.mongodb.records import is_captured
@@ -53,12 +54,13 @@ _SECTION_TYPE: Final = "struct<batch: bigint, is_changes: boolean, table: string
 
 
 def captured_records(
-    context: JobContext, request: EventRequest, skipped: SkippedRecords
+    job: Job, changes: ChangesTable, request: EventRequest, skipped: SkippedRecords
 ) -> Iterator[EventBatch]:
     """Build the records of batches, oldest first.
 
     Args:
-        context: The job; with tables in its spec only theirs.
+        job: The job; with tables in its spec only theirs.
+        changes: The changes table.
         request: The events to build. With transaction metadata, earlier batches are read, too, to find the
             open transaction, unless ``state`` has it.
         skipped: Collects skipped records.
@@ -69,25 +71,25 @@ def captured_records(
     Raises:
         CorruptInput: A record can't be decoded and ``skipped`` is strict.
     """
-    connector = context.connector
+    connector = job.connector
     publish = connector.publish
     builder = MongodbRecords(connector, request.now_ns, skipped.by_kind, registrar=request.registrar)
     if request.state:
         builder.open = OpenTransaction.from_json(request.state)
     elif request.state is None and request.after and publish.transactions:
         earlier = MongodbRecords(connector, request.now_ns)
-        for piece in _pieces(context, 0, request.after):
+        for piece in _pieces(job, changes, 0, request.after):
             earlier.skip(_decode(earlier, piece, SkippedRecords(strict=False)))
         builder.open = earlier.open
-    yield from _build(builder, _pieces(context, request.after, request.through), skipped)
+    yield from _build(builder, _pieces(job, changes, request.after, request.through), skipped)
 
 
-def sliced_records(context: JobContext, after: int, through: int) -> Sliced:
+def sliced_records(connector: Connector, changes: ChangesTable, after: int, through: int) -> Sliced:
     """Partition records by their document; records without one by their feed."""
     from pyspark.sql import functions as f
 
-    rows = _with_sections(context.changes.pending(after, through, kinds=(*_SHOWN, record.SNAPSHOT_END)))
-    found = _captured(context, _survey(rows))
+    rows = _with_sections(changes.pending(after, through, kinds=(*_SHOWN, record.SNAPSHOT_END)))
+    found = _captured(connector, _survey(rows))
     shown = [one for one in found if one.kind in _SHOWN]
     names = {one.table for one in shown}
     ends = _ends_of_snapshots(found)
@@ -103,7 +105,7 @@ def sliced_records(context: JobContext, after: int, through: int) -> Sliced:
             f.when(is_snapshot, f.substring("position", _RANGE_AT, 2 * _RANGE_BYTES)),
             f.col("position"),
         ],
-        MongodbSlice(context.connector, lasts),
+        MongodbSlice(connector, lasts),
     )
 
 
@@ -246,13 +248,13 @@ class _Found:
     count: int
 
 
-def _pieces(context: JobContext, after: int, through: int) -> Iterator[_Piece]:
+def _pieces(job: Job, changes: ChangesTable, after: int, through: int) -> Iterator[_Piece]:
     """Read sections in order, small ones at once: as much as fits the driver's memory."""
-    kinds = (*_SHOWN, *_OF_COLLECTIONS) if context.connector.publish.schema_changes else _SHOWN
-    rows = _with_sections(context.changes.pending(after, through, kinds=(*kinds, record.SNAPSHOT_END)))
-    found = _captured(context, _survey(rows))
+    kinds = (*_SHOWN, *_OF_COLLECTIONS) if job.connector.publish.schema_changes else _SHOWN
+    rows = _with_sections(changes.pending(after, through, kinds=(*kinds, record.SNAPSHOT_END)))
+    found = _captured(job.connector, _survey(rows))
     ends = _ends_of_snapshots(found)
-    selected = set(context.spec.tables)
+    selected = set(job.spec.tables)
     shown = [one for one in found if one.kind in kinds and (not selected or one.table in selected)]
     names = {one.table for one in shown}
     for sections in _group(shown, ends):
@@ -312,11 +314,11 @@ def _survey(rows: DataFrame) -> list[_Found]:
     ]
 
 
-def _captured(context: JobContext, found: Iterable[_Found]) -> list[_Found]:
+def _captured(connector: Connector, found: Iterable[_Found]) -> list[_Found]:
     """Keep records of collections that the declaration selects, and records of no collection."""
-    options = context.connector.source
+    options = connector.source
     assert isinstance(options, MongodbOptions)
-    selects = selector(context.connector, options)
+    selects = selector(connector, options)
     return [one for one in found if one.table is None or is_captured(one.table, selects)]
 
 

@@ -13,23 +13,29 @@ import pyarrow as pa
 
 from airflow_cdc_provider.changes import record
 from airflow_cdc_provider.connector import Connector
-from airflow_cdc_provider.jobs.context import JobContext
+from airflow_cdc_provider.jobs.context.job import Job
+from airflow_cdc_provider.jobs.context.stores import Stores
+from airflow_cdc_provider.jobs.context.tables import selected_tables
 from airflow_cdc_provider.jobs.events.event_batches import EventBatch, EventRequest
 from airflow_cdc_provider.jobs.events.scylla.records import ScyllaRecords
 from airflow_cdc_provider.jobs.events.skipped_records import SkippedRecords
 from airflow_cdc_provider.jobs.events.sliced import Sliced, runs_of_batches
+from airflow_cdc_provider.lake.changes_table import ChangesTable
+from airflow_cdc_provider.sources.base import Source
 from airflow_cdc_provider.sources.scylla.event_tables import LogSchemas
 
 _ROWS_AT_ONCE = 10_000
 
 
 def captured_records(
-    context: JobContext, request: EventRequest, skipped: SkippedRecords
+    job: Job, stores: Stores, source: Source, request: EventRequest, skipped: SkippedRecords
 ) -> Iterator[EventBatch]:
     """Build the records of batches, oldest first.
 
     Args:
-        context: The job; with tables in its spec only theirs.
+        job: The job; with tables in its spec only theirs.
+        stores: The lake.
+        source: The source.
         request: The events to build.
         skipped: Collects skipped records.
 
@@ -41,10 +47,10 @@ def captured_records(
     """
     after, through = request.after, request.through
     builder = ScyllaRecords(
-        context.connector, request.now_ns, schemas_of(context, through), skipped, request.registrar
+        job.connector, request.now_ns, schemas_of(stores.changes, through), skipped, request.registrar
     )
-    tables = context.tables() if context.spec.tables else None
-    rows = context.changes.pending(after, through, tables=tables, kinds=record.DATA_KINDS)
+    tables = selected_tables(job, stores, source) if job.spec.tables else None
+    rows = stores.changes.pending(after, through, tables=tables, kinds=record.DATA_KINDS)
     parts = rows.select("batch", "kind").distinct().collect()
     for number, kind in sorted(((row["batch"], row["kind"]) for row in parts), key=_snapshots_first):
         chosen = rows.where((rows["batch"] == number) & (rows["kind"] == kind))
@@ -76,7 +82,7 @@ class ScyllaSlice:
                 yield EventBatch(number, builder.build(run.drop_columns(["batch"])))
 
 
-def sliced_records(context: JobContext, after: int, through: int) -> Sliced:
+def sliced_records(connector: Connector, changes: ChangesTable, after: int, through: int) -> Sliced:
     """Partition records by their table.
 
     A change may be of several keys, and a row's group of streams changes with the cluster's topology; rows of
@@ -84,19 +90,19 @@ def sliced_records(context: JobContext, after: int, through: int) -> Sliced:
     """
     from pyspark.sql import functions as f
 
-    rows = context.changes.pending(after, through, kinds=record.DATA_KINDS)
+    rows = changes.pending(after, through, kinds=record.DATA_KINDS)
     order = [f.col("batch"), f.col("kind") != record.SNAPSHOT]
     return Sliced(
         rows.select(*record.TABLE_SCHEMA.names),
         f.encode("source_table", "utf-8"),
         [*order, f.col("source_table"), f.col("origin"), f.col("position")],
-        ScyllaSlice(context.connector, schemas_of(context, through)),
+        ScyllaSlice(connector, schemas_of(changes, through)),
     )
 
 
-def schemas_of(context: JobContext, through: int) -> LogSchemas:
+def schemas_of(changes: ChangesTable, through: int) -> LogSchemas:
     """Return the recorded schemas of the logs."""
-    rows = context.changes.pending(0, through, kinds=(record.SCHEMA,))
+    rows = changes.pending(0, through, kinds=(record.SCHEMA,))
     recorded = rows.select("source_table", "position", "payload").collect()
     return LogSchemas(
         (row["source_table"], int.from_bytes(row["position"][-8:], "big"), bytes(row["payload"]))

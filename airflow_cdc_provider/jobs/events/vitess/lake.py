@@ -19,12 +19,13 @@ from airflow_cdc_provider.changes import record
 from airflow_cdc_provider.connector import Connector
 from airflow_cdc_provider.events.framing import Registrar
 from airflow_cdc_provider.exceptions import CorruptInput
-from airflow_cdc_provider.jobs.context import JobContext
+from airflow_cdc_provider.jobs.context.job import Job
 from airflow_cdc_provider.jobs.events.event_batches import EventBatch, EventRequest
 from airflow_cdc_provider.jobs.events.skipped_records import SkippedRecords
 from airflow_cdc_provider.jobs.events.sliced import Sliced, runs_of_batches
 from airflow_cdc_provider.jobs.events.vitess.records import VitessRecords
 from airflow_cdc_provider.jobs.resuming.progress import Progress
+from airflow_cdc_provider.lake.changes_table import ChangesTable
 from airflow_cdc_provider.sources.vitess.event_records import decode_records, whole_transactions
 from airflow_cdc_provider.sources.vitess.events import Heartbeat
 from airflow_cdc_provider.sources.vitess.position import Position, epoch_of
@@ -41,12 +42,13 @@ greater than its parents': so the changes of a row that moved with the reshard s
 
 
 def captured_records(
-    context: JobContext, request: EventRequest, skipped: SkippedRecords
+    job: Job, changes: ChangesTable, request: EventRequest, skipped: SkippedRecords
 ) -> Iterator[EventBatch]:
     """Build the records of batches, oldest first; a capture commits whole transactions.
 
     Args:
-        context: The job; with tables in its spec only theirs.
+        job: The job; with tables in its spec only theirs.
+        changes: The changes table.
         request: The events to build.
         skipped: Collects skipped records.
 
@@ -57,10 +59,8 @@ def captured_records(
         CorruptInput: A record can't be decoded and ``skipped`` is strict.
         ConfigurationError: Two tables would share a name, or a mask or converter doesn't support its column.
     """
-    rows = _with_events(context, request.after, request.through)
-    build = VitessSlice(
-        context.connector, frozenset(context.spec.tables), recorded_schema(context, request.through)
-    )
+    rows = _with_events(job.connector, changes, request.after, request.through)
+    build = VitessSlice(job.connector, frozenset(job.spec.tables), recorded_schema(changes, request.through))
     return build.of_batches(_batches(rows), request, skipped)
 
 
@@ -143,16 +143,16 @@ class VitessSlice:
         return self.connector.selects(name) and (not self.tables or name in self.tables)
 
 
-def sliced_records(context: JobContext, after: int, through: int) -> Sliced:
+def sliced_records(connector: Connector, changes: ChangesTable, after: int, through: int) -> Sliced:
     """Partition records by their shard: a transaction is of one shard."""
     from pyspark.sql import functions as f
 
-    schema = recorded_schema(context, through)
+    schema = recorded_schema(changes, through)
     return Sliced(
-        _with_events(context, after, through).select(*record.TABLE_SCHEMA.names),
+        _with_events(connector, changes, after, through).select(*record.TABLE_SCHEMA.names),
         f.expr(partition_by(schema.reshards)),
         [f.expr(key) for key in ORDER],
-        VitessSlice(context.connector, frozenset(), schema),
+        VitessSlice(connector, frozenset(), schema),
         schema.reshards,
     )
 
@@ -169,24 +169,29 @@ def partition_by(reshards: frozenset[int]) -> str:
 
 
 def heartbeat_records(
-    context: JobContext, now_ns: int, registrar: Registrar | None = None, published: int | None = None
+    connector: Connector,
+    changes: ChangesTable,
+    now_ns: int,
+    registrar: Registrar | None = None,
+    published: int | None = None,
 ) -> pa.RecordBatch:
     """Build a heartbeat of the stored offset, in place of the stream's heartbeats, which aren't stored.
 
     Args:
-        context: The job.
+        connector: The declaration.
+        changes: The changes table.
         now_ns: Build time, ns since 1970.
         registrar: Assigns ids to schemas; None for none.
         published: The batch through which events are published: an offset beyond it has no heartbeat. None
             for no such limit.
     """
-    builder = VitessRecords(context.connector, now_ns, lambda keyspace, table: True, registrar=registrar)
-    return builder.heartbeats(_stored_heartbeat(context, published))
+    builder = VitessRecords(connector, now_ns, lambda keyspace, table: True, registrar=registrar)
+    return builder.heartbeats(_stored_heartbeat(changes, published))
 
 
-def _stored_heartbeat(context: JobContext, published: int | None) -> list[Heartbeat]:
+def _stored_heartbeat(changes: ChangesTable, published: int | None) -> list[Heartbeat]:
     """Return the stored offset as a heartbeat, if there is one and its batch is published."""
-    state = context.changes.state()
+    state = changes.state()
     progress = Progress.from_offset(state.offset)
     if progress.source is None or (published is not None and published < state.batch):
         return []
@@ -215,9 +220,9 @@ def _joined(batches: list[pa.RecordBatch]) -> pa.RecordBatch:
     return pa.Table.from_batches(batches).combine_chunks().to_batches()[0]
 
 
-def recorded_schema(context: JobContext, through: int) -> RecordedSchema:
+def recorded_schema(changes: ChangesTable, through: int) -> RecordedSchema:
     """Read the recorded schema and shards up to a batch."""
-    rows = context.changes.pending(0, through, kinds=(record.SCHEMA,))
+    rows = changes.pending(0, through, kinds=(record.SCHEMA,))
     names = ("batch", "source_table", "schema_id", "payload", "origin", "position")
     recorded = rows.select(*names).collect()
     first_epochs: dict[str, set[int]] = {}
@@ -230,12 +235,12 @@ def recorded_schema(context: JobContext, through: int) -> RecordedSchema:
     return RecordedSchema(fields, first_epochs, frozenset(reshards))
 
 
-def _with_events(context: JobContext, after: int, through: int) -> DataFrame:
+def _with_events(connector: Connector, changes: ChangesTable, after: int, through: int) -> DataFrame:
     """Read the records that have events."""
     from pyspark.sql import functions as f
 
-    rows = context.changes.pending(after, through, kinds=(*_KINDS_WITH_EVENTS, record.SCHEMA))
-    is_ddl = f.col("schema_id") == DDL if context.connector.publish.schema_changes else f.lit(False)
+    rows = changes.pending(after, through, kinds=(*_KINDS_WITH_EVENTS, record.SCHEMA))
+    is_ddl = f.col("schema_id") == DDL if connector.publish.schema_changes else f.lit(False)
     return rows.where((f.col("kind") != record.SCHEMA) | is_ddl)
 
 

@@ -10,14 +10,17 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from airflow_cdc_provider.connector import Connector
 from airflow_cdc_provider.events.framing import Registrar
 from airflow_cdc_provider.exceptions import ConfigurationError
-from airflow_cdc_provider.jobs.context import JobContext
+from airflow_cdc_provider.jobs.context.stores import Stores
+from airflow_cdc_provider.jobs.context.tables import learn_schema
 from airflow_cdc_provider.jobs.events.skipped_records import SkippedRecords
 from airflow_cdc_provider.jobs.events.vitess.kept_rows import everything, kept_rows
 from airflow_cdc_provider.jobs.events.vitess.lake import RecordedSchema, recorded_schema
 from airflow_cdc_provider.jobs.events.vitess.records import VitessRecords
 from airflow_cdc_provider.lake.row_changes import DELETE, INSERT, READ
+from airflow_cdc_provider.sources.base import Source
 from airflow_cdc_provider.sources.vitess.codec import VitessCodec
 from airflow_cdc_provider.sources.vitess.event_records import decode_records
 from airflow_cdc_provider.sources.vitess.event_rows import TableEvents
@@ -32,24 +35,24 @@ class VitessRows:
     """Builds events of one mirror's rows; see :class:`~..merged_rows.RowEvents`.
 
     Args:
-        context: The job.
+        connector: The declaration.
         table: ``keyspace.table``.
         schema: The recorded schema, with the field definitions of rows.
     """
 
-    context: JobContext
+    connector: Connector
     table: str
     schema: RecordedSchema
 
     @classmethod
-    def of(cls, context: JobContext, table: str) -> VitessRows:
+    def of(cls, connector: Connector, stores: Stores, source: Source, table: str) -> VitessRows:
         """Return the builder of events for a table's mirror.
 
         Raises:
             ConfigurationError: The table has no key.
         """
-        context.learn()
-        codec = context.source.codec(table, context.mirror(table).state().memory)
+        learn_schema(source, stores.changes)
+        codec = source.codec(table, stores.mirror(table).state().memory)
         assert isinstance(codec, VitessCodec)
         if not codec.has_key:
             raise ConfigurationError(
@@ -57,7 +60,7 @@ class VitessRows:
                 expected="tables with a primary key, or a unique key of columns that aren't null",
                 remedy="add the table to exclude_tables; or set publish.kafka.mode: changes",
             )
-        return cls(context, table, recorded_schema(context, context.changes.state().batch))
+        return cls(connector, table, recorded_schema(stores.changes, stores.changes.state().batch))
 
     @property
     def columns(self) -> tuple[str, ...]:
@@ -73,9 +76,7 @@ class VitessRows:
         self, now_ns: int, registrar: Registrar | None, skipped: SkippedRecords
     ) -> Callable[[pa.RecordBatch], pa.RecordBatch]:
         """Return a function that builds records of rows."""
-        builder = VitessRecords(
-            self.context.connector, now_ns, everything, skipped.by_kind, registrar=registrar
-        )
+        builder = VitessRecords(self.connector, now_ns, everything, skipped.by_kind, registrar=registrar)
 
         def build(rows: pa.RecordBatch) -> pa.RecordBatch:
             keys, states = (rows[name].cast(pa.binary()) for name in ("key", "state"))

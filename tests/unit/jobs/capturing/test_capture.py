@@ -13,6 +13,7 @@ from airflow_cdc_provider.jobs.capturing import capture as stage
 from airflow_cdc_provider.lake.changes_table import ChangesState
 from airflow_cdc_provider.lake.table import Head
 from airflow_cdc_provider.sources.base import Plan, ReadLimit, SegmentCounts
+from tests.unit.jobs.runs import run_of
 
 SPARK = SimpleNamespace(sparkContext=SimpleNamespace(defaultParallelism=2))
 
@@ -22,6 +23,8 @@ CONNECTOR = Connector.from_dict({"name": "shop", "source": {"type": "cassandra"}
 
 class Source:
     """A source that has nothing to say yet."""
+
+    learned_through = 1
 
     def start(self) -> None: ...
     def head(self) -> dict[str, Any]:
@@ -51,20 +54,10 @@ def test_nodes_of_a_batch_that_cannot_be_committed_are_reported(monkeypatch: pyt
 
     state = ChangesState(Head(None), 0, None)
     changes = SimpleNamespace(state=lambda: state, append_batch=refuse)
-    context: Any = SimpleNamespace(
-        spec=SimpleNamespace(options={}),
-        changes=changes,
-        source=Node(),
-        spark=SPARK,
-        learn=lambda through: None,
-        stopping=lambda: False,
-        uncommitted=(),
-        listens_to_source=False,
-        connector=CONNECTOR,
-    )
+    run = run_of(CONNECTOR, changes=changes, source=Node(), spark=SPARK)
     with pytest.raises(CommitConflict):
-        stage.capture(context)
-    assert context.uncommitted == ["a"]
+        stage.capture(run.job, run.stores, run.source, run.report)
+    assert run.report.uncommitted == ["a"]
 
 
 def test_stop_before_the_first_batch_is_a_clean_one() -> None:
@@ -78,17 +71,8 @@ def test_stop_before_the_first_batch_is_a_clean_one() -> None:
         table=SimpleNamespace(exists=lambda: False),
         lasting=no_table,
     )
-    context: Any = SimpleNamespace(
-        spec=SimpleNamespace(options={}),
-        changes=changes,
-        source=Source(),
-        spark=SPARK,
-        learn=lambda through: None,
-        stopping=lambda: True,
-        listens_to_source=False,
-        connector=CONNECTOR,
-    )
-    counts = stage.capture(context)
+    run = run_of(CONNECTOR, changes=changes, source=Source(), spark=SPARK, stopping=lambda: True)
+    counts = stage.capture(run.job, run.stores, run.source, run.report)
     assert (counts.batches, counts.changes, counts.quarantined) == (0, 0, 0)
 
 
@@ -130,14 +114,13 @@ def test_records_quarantined_for_another_reason_than_before_are_committed(
     monkeypatch: pytest.MonkeyPatch, again: Frame, commits: bool, counts: tuple[int, int]
 ) -> None:
     landed: list[Any] = []
-    changes = SimpleNamespace(
+    changes: Any = SimpleNamespace(
         table=SimpleNamespace(exists=lambda: True),
         lasting=lambda _: Frame(("quarantine", "UNKNOWN-SCHEMA", 3)),
         land=lambda rows, state: landed.append(rows),
     )
     monkeypatch.setattr(stage, "map_in_arrow", lambda *_: again)
-    context: Any = SimpleNamespace(changes=changes, connector=CONNECTOR)
     state = ChangesState(Head(None), 7, {})
     source: Any = Source()
-    assert stage.land_quarantined(context, source, state) == counts
+    assert stage.land_quarantined(CONNECTOR, changes, source, state) == counts
     assert landed == ([again] if commits else [])

@@ -21,8 +21,13 @@ from airflow_cdc_provider.lake import merge as lake_merge
 from airflow_cdc_provider.lake.mirror import MirrorState, StaticColumnsState
 from airflow_cdc_provider.lake.reconcile import ReplicaDuplicates
 from airflow_cdc_provider.lake.table import Head
+from tests.unit.jobs.runs import run_of
 
 STATE = MirrorState(Head("1"), merged_through=4, memory={"v": 1})
+
+
+CONNECTOR = Connector.from_dict({"name": "shop", "source": {"type": "cassandra"}})
+CHANGES = SimpleNamespace(state=lambda: SimpleNamespace(batch=4, offset=None))
 
 
 class Source:
@@ -38,13 +43,11 @@ class Source:
         return self.memory
 
 
-def taken(
-    monkeypatch: pytest.MonkeyPatch, source: Source, pending: Pending, quarantined: int = 0
-) -> list[Any]:
+def taken(monkeypatch: pytest.MonkeyPatch, source: Any, pending: Pending, quarantined: int = 0) -> list[Any]:
     """Return the tables that a merge takes, each with whether it decodes its quarantine again."""
     counts = {"s.t": quarantined} if quarantined else {}
     quarantine = SimpleNamespace(counts=lambda: counts, release=lambda tables, before_us: None)
-    monkeypatch.setattr(Quarantine, "of", lambda context: quarantine)
+    monkeypatch.setattr(Quarantine, "of", lambda connector, lake: quarantine)
     monkeypatch.setattr(stage, "pending_by_table", lambda changes, merged, through: {"s.t": pending})
     monkeypatch.setattr(
         due,
@@ -55,20 +58,14 @@ def taken(
     )
     found: list[Any] = []
 
-    def merge_all(context: Any, dirty: list[Any], *others: Any) -> list[Any]:
+    def merge_each(job: Any, stores: Any, source: Any, dirty: list[Any], *others: Any) -> list[Any]:
         found.extend((d.table, d.retry_quarantined) for d in dirty)
         return []
 
-    monkeypatch.setattr(stage, "_merge_each", merge_all)
+    monkeypatch.setattr(stage, "_merge_each", merge_each)
     mirror = SimpleNamespace(state=lambda: STATE, row_count=lambda state: 1_000_000)
-    context: Any = SimpleNamespace(
-        spec=SimpleNamespace(options={}, tables=()),
-        connector=Connector.from_dict({"name": "shop", "source": {"type": "cassandra"}}),
-        changes=SimpleNamespace(state=lambda: SimpleNamespace(batch=4, offset=None)),
-        mirror=lambda table: mirror,
-        source=source,
-    )
-    stage._merge_due(context, ["s.t"], force=False, reread={}, unsettled=set())
+    run = run_of(CONNECTOR, changes=CHANGES, mirrors=lambda table: mirror)
+    stage._merge_due(run.job, run.stores, source, ["s.t"], force=False, reread={})
     return found
 
 
@@ -94,20 +91,20 @@ class Lake:
         self.released: list[str] = []
         self.tried: list[tuple[str, str]] = []
         quarantine = SimpleNamespace(counts=lambda: {"s.a": 1, "s.b": 1}, release=self.release)
-        monkeypatch.setattr(Quarantine, "of", lambda context: quarantine)
+        monkeypatch.setattr(Quarantine, "of", lambda connector, lake: quarantine)
         monkeypatch.setattr(stage, "pending_by_table", lambda changes, merged, through: {})
         monkeypatch.setattr(due, "prepare", self.prepare)
         monkeypatch.setattr(stage, "_merge_all", self.merge_all)
         monkeypatch.setattr(stage, "reread_unresolved_keys", self.read_again)
-        self.context: Any = SimpleNamespace(
-            spec=SimpleNamespace(options={}, tables=()),
-            connector=Connector.from_dict({"name": "shop", "source": {"type": "cassandra"}}),
-            changes=SimpleNamespace(state=lambda: SimpleNamespace(batch=4, offset=None)),
-            mirror=lambda table: SimpleNamespace(state=lambda: self.state(table)),
-            source=Source({"v": 2}),
-            tables=lambda: ["s.a", "s.b"],
-            stopping=lambda: False,
-        )
+        monkeypatch.setattr(stage, "selected_tables", lambda *parts: ["s.a", "s.b"])
+
+        def mirror(table: str) -> Any:
+            return SimpleNamespace(state=lambda: self.state(table))
+
+        self.run = run_of(CONNECTOR, changes=CHANGES, mirrors=mirror, source=Source({"v": 2}))
+
+    def merge(self) -> list[TableResult]:
+        return stage.merge_tables(self.run.job, self.run.stores, self.run.source)
 
     def spoil(self) -> Exception | None:
         """Return what prevents a merge of several tables in one pass."""
@@ -122,20 +119,22 @@ class Lake:
         self.step("state", table)
         return STATE
 
-    def prepare(self, context: Any, table: str, *others: Any, **more: Any) -> Any:
+    def prepare(self, source: Any, table: str, *others: Any, **more: Any) -> Any:
         self.step("prepare", table)
         return SimpleNamespace(table=table, state=STATE, retry_quarantined=more["retry_quarantined"])
 
-    def merge_all(self, context: Any, dirty: list[Any], together: Any) -> list[TableResult]:
+    def merge_all(
+        self, connector: Any, stores: Any, source: Any, dirty: list[Any], shared: Any
+    ) -> list[stage._Merged]:
         self.merged.append([d.table for d in dirty])
         if spoilt := self.spoil():
             raise spoilt
         for d in dirty:
             self.step("merge", d.table)
-            together.unsettled.add(d.table)
-        return [TableResult(d.table, rows_written=1, unresolved_keys=1) for d in dirty]
+        results = [TableResult(d.table, rows_written=1, unresolved_keys=1) for d in dirty]
+        return [stage._Merged(result, has_unresolved=True) for result in results]
 
-    def read_again(self, context: Any, tables: list[str]) -> dict[str, int]:
+    def read_again(self, job: Any, stores: Any, source: Any, tables: list[str]) -> dict[str, int]:
         self.step("unresolved", tables[0])
         return {}
 
@@ -157,7 +156,7 @@ def test_one_table_that_fails_stops_no_other(
 ) -> None:
     """What it has in quarantine stays there."""
     lake = Lake(monkeypatch, {(where, "s.b"): ConfigurationError("no", remedy="yes")})
-    good, bad = stage.merge_tables(lake.context)
+    good, bad = lake.merge()
     assert (good.table, good.rows_written, good.error) == ("s.a", 1, "")
     assert (bad.table, bad.error_code, bad.error) == (
         "s.b",
@@ -186,7 +185,7 @@ def test_an_unreachable_lake_is_reported_once_and_no_further_table_is_tried(
     )
     lake = Lake(monkeypatch, {(where, name): away for name in ("s.a", "s.b")})
     with pytest.raises(RuntimeError) as raised:
-        stage.merge_tables(lake.context)
+        lake.merge()
     assert raised.value is away
     assert lake.merged == merged
     assert lake.tried[-1] == (where, "s.a"), "s.b is not tried"
@@ -203,7 +202,7 @@ def test_a_lake_that_goes_away_between_two_tables_keeps_what_was_merged(
     spoilt = iter([ConfigurationError("no"), None])
     monkeypatch.setattr(lake, "spoil", lambda: next(spoilt, None))
     with pytest.raises(RuntimeError, match="UnknownHostException"):
-        stage.merge_tables(lake.context)
+        lake.merge()
     assert lake.merged == [["s.a", "s.b"], ["s.a"], ["s.b"]]
 
 

@@ -18,7 +18,7 @@ import pytest
 from airflow_cdc_provider.connector import Connector
 from airflow_cdc_provider.events.encoder import text_of
 from airflow_cdc_provider.exceptions import ConfigurationError
-from airflow_cdc_provider.jobs.context import build_source
+from airflow_cdc_provider.jobs.context.sources import build_source
 from airflow_cdc_provider.jobs.events.skipped_records import SkippedRecords
 from airflow_cdc_provider.jobs.offline.recordings import Recording, event_lines
 from airflow_cdc_provider.migration.debezium.properties import from_debezium

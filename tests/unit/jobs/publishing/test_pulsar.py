@@ -6,7 +6,6 @@ from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from types import SimpleNamespace
-from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -19,16 +18,19 @@ from airflow_cdc_provider.events.envelopes import datastax as datastax_envelope
 from airflow_cdc_provider.events.envelopes.datastax import EnvelopeOptions
 from airflow_cdc_provider.events.transforms.pieces import Piece
 from airflow_cdc_provider.exceptions import CommitConflict, ConfigurationError, OffsetMissing
-from airflow_cdc_provider.jobs.context import JobContext
+from airflow_cdc_provider.jobs.context.clients import Connections
+from airflow_cdc_provider.jobs.context.job import Job as RunningJob
+from airflow_cdc_provider.jobs.context.run import Run
 from airflow_cdc_provider.jobs.events.event_batches import EventBatch, EventRequest
 from airflow_cdc_provider.jobs.publishing import pulsar as stage
 from airflow_cdc_provider.jobs.publishing.pulsar import with_sequence_ids
 from airflow_cdc_provider.jobs.publishing.pulsar_position import PulsarPosition
-from airflow_cdc_provider.jobs.spec import JobSpec, PublishResult
+from airflow_cdc_provider.jobs.spec import PublishResult
 from airflow_cdc_provider.jobs.topics.settings import encoded, topics_of
 from airflow_cdc_provider.kafka.positions import PublishPosition
 from airflow_cdc_provider.lake.table import Head
 from airflow_cdc_provider.pulsar.errors import BrokersUnavailable
+from tests.unit.jobs.runs import run_of
 from tests.unit.pulsar.fake_broker import FakeBroker
 
 
@@ -108,22 +110,23 @@ class Job:
 
     def publish(self, connector: Connector = CONNECTOR) -> PublishResult:
         self.monkeypatch.setattr(stage, "captured_records", self._captured)
-        self.monkeypatch.setattr(stage, "publishing_lag", lambda context, batch: 0.0)
-        return stage.publish_to_pulsar(self.context(connector))
+        self.monkeypatch.setattr(stage, "publishing_lag", lambda changes, batch: 0.0)
+        run = self.run(connector)
+        return stage.publish_to_pulsar(run.job, run.stores, run.source, run.clients.connections)
 
-    def context(self, connector: Connector = CONNECTOR) -> JobContext:
-        spec = JobSpec("publish", {}, "")
+    def run(self, connector: Connector = CONNECTOR) -> Run:
         changes = SimpleNamespace(state=lambda: SimpleNamespace(batch=max(BATCHES)))
         lake = SimpleNamespace(table=lambda name, layout: self.table)
-        context: Any = JobContext(spec, connector, None, lake, changes, None)  # type: ignore[arg-type]
-        context.pulsar = {"service_url": self.broker.url}
-        return context
+        connections = Connections(pulsar={"service_url": self.broker.url})
+        return run_of(connector, changes=changes, lake=lake, connections=connections)
 
-    def _captured(self, context: JobContext, wanted: EventRequest, skipped: object) -> Iterator[EventBatch]:
+    def _captured(
+        self, running: RunningJob, stores: object, source: object, wanted: EventRequest, skipped: object
+    ) -> Iterator[EventBatch]:
         """Make records as the encoder does, of Avro with separate schemas."""
-        del skipped
+        del stores, source, skipped
         self.asked.append(wanted)
-        options = EnvelopeOptions(topics_of(context.connector), json=False)
+        options = EnvelopeOptions(topics_of(running.connector), json=False)
         for batch, count in BATCHES.items():
             if not wanted.after < batch <= wanted.until:
                 continue
@@ -139,7 +142,7 @@ class Job:
                 }
             )
             envelope = datastax_envelope.build(states, "ks", "t", options)
-            yield EventBatch(batch, encoded(context.connector, [Piece(envelope, np.arange(count))]))
+            yield EventBatch(batch, encoded(running.connector, [Piece(envelope, np.arange(count))]))
 
 
 EVERYTHING = [(batch << 31) + n for batch, count in BATCHES.items() for n in range(count)]
@@ -170,10 +173,10 @@ def test_a_range_that_is_asked_for_again_is_not_taken_for_a_repetition(
     with FakeBroker() as broker:
         job = Job(broker, Table(), monkeypatch)
         job.publish()
-        stage.publish_to_pulsar_from(job.context(), 3)
+        stage.publish_to_pulsar_from(CONNECTOR, job.run().stores, 3)
         assert job.publish().records == 9
         assert [number for number, _ in broker.stored[TOPIC]] == [*EVERYTHING, *EVERYTHING[6:]]
-        position = stage.published_to_pulsar(job.context())
+        position = stage.published_to_pulsar(CONNECTOR, job.run().stores.lake)
         assert position is not None
         assert (position.batch, position.now_ns) == (4, 0)
 

@@ -14,13 +14,14 @@ import pytest
 from airflow_cdc_provider.connector import Connector
 from airflow_cdc_provider.events.encoder import Converters
 from airflow_cdc_provider.exceptions import ConfigurationError
-from airflow_cdc_provider.jobs.context import on_finished
+from airflow_cdc_provider.jobs.context.clients import Connections
 from airflow_cdc_provider.jobs.events.event_batches import EventBatch, EventRequest
 from airflow_cdc_provider.jobs.publishing import replay as replay_module
 from airflow_cdc_provider.jobs.publishing.replay import BatchRange, chosen_range, other_topic, replay
 from airflow_cdc_provider.jobs.spec import JobResult
 from airflow_cdc_provider.kafka.errors import BrokersUnavailable
 from airflow_cdc_provider.kafka.positions import PublishPosition
+from tests.unit.jobs.runs import run_of
 
 START = datetime(2026, 11, 23, 8, tzinfo=UTC)
 ALL = {number: START + timedelta(hours=number) for number in range(1, 8)}
@@ -109,15 +110,17 @@ class Lake:
     transactions: int = 0
     sent: list[str] = field(default_factory=list)
 
-    def position(self, context: Any) -> PublishPosition:
+    def position(self, *parts: Any) -> PublishPosition:
         if self.falls_silent and self.sent:
             raise BrokersUnavailable("gone")
         return PublishPosition("p", self.published + 1)
 
-    def batches(self, context: Any) -> Mapping[int, datetime]:
+    def batches(self, *parts: Any) -> Mapping[int, datetime]:
         return dict(self.kept)
 
-    def made(self, context: Any, wanted: EventRequest, skipped: Any) -> Iterator[EventBatch]:
+    def made(
+        self, job: Any, stores: Any, source: Any, wanted: EventRequest, skipped: Any
+    ) -> Iterator[EventBatch]:
         for batch in [number for number in self.kept if wanted.after < number <= wanted.until]:
             rows = [{"topic": "t", "bare": False, "headers": "", "value": f"{batch}{part}"} for part in "ab"]
             yield EventBatch(batch, pa.RecordBatch.from_pylist(rows, schema=Converters().record_schema))
@@ -162,17 +165,11 @@ def replayed(*, retry_timeout_seconds: float = 0, finished: bool = True, **optio
     kafka = {"connection": "k", "retry_timeout_seconds": retry_timeout_seconds, "records_per_commit": 1}
     kafka["retry_interval_seconds"] = 0.01
     declaration = {"name": "p", "source": {"type": "mongodb"}, "publish": {"kafka": kafka}}
-    context: Any = SimpleNamespace(
-        connector=Connector.from_dict(declaration),
-        spec=SimpleNamespace(options=options, tables=()),
-        kafka={"bootstrap.servers": "k:1"},
-        registry={},
-        stopping=lambda: False,
-        callbacks=[],
-    )
-    outcome = replay(context)
+    connections = Connections(kafka={"bootstrap.servers": "k:1"})
+    run = run_of(Connector.from_dict(declaration), options=options, connections=connections)
+    outcome = replay(run)
     if finished:
-        on_finished(context)
+        run.report.on_finished()
     return outcome
 
 

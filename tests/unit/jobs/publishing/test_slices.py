@@ -18,6 +18,7 @@ from pyspark import TaskContext
 
 from airflow_cdc_provider.connector import Connector
 from airflow_cdc_provider.exceptions import CommitConflict, ConfigurationError, OffsetMissing
+from airflow_cdc_provider.jobs.context.clients import Connections
 from airflow_cdc_provider.jobs.events.event_batches import EventBatch
 from airflow_cdc_provider.jobs.events.skipped_records import SkippedRecords
 from airflow_cdc_provider.jobs.events.sliced import SliceRows, batch_ranges
@@ -36,6 +37,7 @@ from airflow_cdc_provider.kafka.producer import Headers
 from airflow_cdc_provider.kafka.registry import Registry, RegistrySettings
 from airflow_cdc_provider.kafka.settings import ClientSettings
 from tests.unit.jobs.events.lake_records import NOW_NS, LakeRecords, cassandra, mongodb, vitess
+from tests.unit.jobs.runs import run_of
 
 SOURCES: dict[str, Callable[..., LakeRecords]] = {
     "cassandra": cassandra,
@@ -275,8 +277,9 @@ def test_positions_pass_batches_that_have_no_records(monkeypatch: pytest.MonkeyP
     spark.sparkContext = SimpleNamespace(getConf=lambda: SimpleNamespace(get=lambda name, default: default))
     sliced = SimpleNamespace(rows=nothing, build=lake.build, isolated=frozenset())
     monkeypatch.setattr(slices_module, "sliced_records", lambda *given: sliced)
-    context: Any = SimpleNamespace(spark=spark, connector=lake.connector, stopping=lambda: False)
-    run = SlicedRun(context, brokers, None, (), "form", SkippedRecords(strict=True), positions)  # type: ignore[arg-type]
+    parts = run_of(lake.connector, spark=spark)
+    skipped = SkippedRecords(strict=True)
+    run = SlicedRun(*parts[:3], brokers, None, (), "form", skipped, positions)  # type: ignore[arg-type]
 
     run.publish(9)
 
@@ -324,12 +327,9 @@ def test_publishing_can_be_set_to_a_batch_whatever_is_stored(
     monkeypatch.setattr(publish_module, "_producers", lambda *given: brokers)
     kafka = {"connection": "k", "slices": 2}
     declaration = {"name": "p", "source": {"type": "mongodb"}, "publish": {"kafka": kafka}}
-    context: Any = SimpleNamespace(
-        connector=Connector.from_dict(declaration),
-        kafka={"bootstrap.servers": "k:1"},
-        changes=SimpleNamespace(state=lambda: SimpleNamespace(batch=9)),
-    )
-    publish_module.publish_from(context, 5)
+    changes: Any = SimpleNamespace(state=lambda: SimpleNamespace(batch=9))
+    connections = Connections(kafka={"bootstrap.servers": "k:1"})
+    publish_module.publish_from(Connector.from_dict(declaration), changes, connections, 5)
     assert partitions == [1, slices]
     now = [brokers.positions[number] for number in range(slices)]
     assert now == [PublishPosition("p", 5, slice=number, slices=slices) for number in range(slices)]

@@ -12,11 +12,10 @@ import pyarrow as pa
 
 from airflow_cdc_provider.changes.record import CHANGE_SCHEMA
 from airflow_cdc_provider.connector import Connector
-from airflow_cdc_provider.jobs.context import JobContext
 from airflow_cdc_provider.jobs.resuming.progress import SnapshotProgress
 from airflow_cdc_provider.jobs.snapshots.snapshot import _Ranges
 from airflow_cdc_provider.jobs.spark.read import Paced, _read
-from airflow_cdc_provider.sources.base import SnapshotPlan
+from airflow_cdc_provider.sources.base import SnapshotPlan, Source
 from airflow_cdc_provider.sources.planned_ranges import PlannedRanges
 
 CONNECTOR = {
@@ -51,17 +50,13 @@ class FakeSource:
         return SnapshotPlan(table=table, ranges=names, position=b"\1", origin="stream", estimated_rows=None)
 
 
-@dataclass
-class FakeContext:
-    source: FakeSource
-    connector: Connector = field(default_factory=lambda: Connector.from_dict(CONNECTOR))
-
-
 def left_to_read(
     source: FakeSource, tables: Sequence[str], known: dict[str, SnapshotProgress] | None = None
 ) -> _Ranges:
-    context = cast(JobContext, FakeContext(source))
-    return _Ranges(context, tables, known or {}, again=False, replacing=True, filters={})
+    connector = Connector.from_dict(CONNECTOR)
+    return _Ranges(
+        connector, cast(Source, source), tables, known or {}, again=False, replacing=True, filters={}
+    )
 
 
 def test_a_commit_is_filled_with_the_ranges_of_several_tables() -> None:

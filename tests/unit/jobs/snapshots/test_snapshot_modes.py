@@ -9,35 +9,37 @@ import pytest
 
 from airflow_cdc_provider.connector import Connector
 from airflow_cdc_provider.jobs import sync as sync_stage
+from airflow_cdc_provider.jobs.context.run import Run
 from airflow_cdc_provider.jobs.resuming.progress import Progress, SnapshotProgress
 from airflow_cdc_provider.jobs.snapshots.snapshot import due_tables
-from airflow_cdc_provider.notifications.notifier import Notifier
-from airflow_cdc_provider.notifications.snapshots import InitialSnapshot
+from tests.unit.jobs.runs import run_of
 
+TABLES = ["s.done", "s.half", "s.new"]
 DONE = SnapshotProgress(True)
 HALF = SnapshotProgress(False, ranges=({"kind": "part", "name": "r2"},), committed=1)
 OFFSET = Progress({"stream": {"v": 1}}, {"s.done": DONE, "s.half": HALF})
 
 
-def context(mode: str) -> Any:
+def run_with(mode: str, source: Any = None) -> Run:
     connector = Connector.from_dict(
         {"name": "shop", "source": {"type": "cassandra"}, "snapshot": {"mode": mode}}
     )
     state = SimpleNamespace(offset=OFFSET.to_offset())
-    return SimpleNamespace(
-        connector=connector,
-        tables=lambda: ["s.done", "s.half", "s.new"],
-        changes=SimpleNamespace(state=lambda: state),
-        spec=SimpleNamespace(options={}),
-        stopping=lambda: False,
-        source=None,
-        snapshot=None,
-        snapshot_notifier=InitialSnapshot(Notifier(), "shop"),
-    )
+    source = source or SimpleNamespace(tables=lambda: TABLES)
+    return run_of(connector, changes=SimpleNamespace(state=lambda: state), source=source)
+
+
+def due_of(run: Run, progress: Progress) -> list[str]:
+    return due_tables(run.job, run.stores, run.source, progress)
 
 
 class Paused:
     """A source whose capture of one table was switched on again."""
+
+    learned_through = 0
+
+    def tables(self) -> list[str]:
+        return TABLES
 
     def learn(self, records: Any) -> None: ...
     def schema_records(self) -> Any: ...
@@ -51,12 +53,11 @@ class Paused:
 @pytest.mark.covers("CAS-FAULT-08")
 @pytest.mark.parametrize(("taken", "due"), [(499, True), (501, False)])
 def test_a_table_that_was_not_captured_for_a_while_is_read_again(taken: int, due: bool) -> None:
-    asked = context("initial")
-    asked.source = Paused()
+    asked = run_with("initial", Paused())
     progress = Progress(
         {}, {"s.done": SnapshotProgress(True, started_us=taken), "s.half": DONE, "s.new": DONE}
     )
-    assert due_tables(asked, progress) == (["s.done"] if due else [])
+    assert due_of(asked, progress) == (["s.done"] if due else [])
 
 
 @pytest.mark.covers("CAS-SNAP-01", "CAS-SNAP-02", "CAS-SNAP-03", "CAS-SNAP-09", "MDB-SNAP-05", "MDB-XF-07")
@@ -69,18 +70,18 @@ def test_a_run_reads_the_tables_that_its_mode_asks_for(
 ) -> None:
     read: list[tuple[list[str], bool]] = []
 
-    def snapshot(_: Any, tables: list[str], *, again: bool, replacing: bool) -> None:
+    def snapshot(*given: Any, again: bool, replacing: bool) -> None:
         assert replacing
-        read.append((tables, again))
+        read.append((given[-1], again))
 
     order: list[str] = []
     monkeypatch.setattr(sync_stage, "snapshot", snapshot)
-    monkeypatch.setattr(sync_stage, "capture", lambda _: order.append(f"capture after {len(read)}"))
-    monkeypatch.setattr(sync_stage, "merge_tables", lambda _, force: order.append("merge"))
-    monkeypatch.setattr(sync_stage, "report", lambda _, **parts: parts)
-    asked = context(mode)
+    monkeypatch.setattr(sync_stage, "capture", lambda *_: order.append(f"capture after {len(read)}"))
+    monkeypatch.setattr(sync_stage, "merge_tables", lambda *_, force: order.append("merge"))
+    monkeypatch.setattr(sync_stage, "build_result", lambda _, **parts: parts)
+    asked = run_with(mode)
 
-    assert due_tables(asked, OFFSET) == due
+    assert due_of(asked, OFFSET) == due
     sync_stage.sync(asked)
 
     assert read == ([(due, mode == "always")] if due else [])

@@ -17,7 +17,7 @@ from airflow_cdc_provider.cli.offline_commands import rows
 from airflow_cdc_provider.connector import Connector
 from airflow_cdc_provider.exceptions import ConfigurationError
 from airflow_cdc_provider.hooks.source import hook_for
-from airflow_cdc_provider.jobs.context import build_source
+from airflow_cdc_provider.jobs.context.sources import build_source
 from airflow_cdc_provider.kafka.consumer import MessageRange
 from airflow_cdc_provider.kafka.settings import ClientSettings
 from airflow_cdc_provider.operators.lineage import source_namespace

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 from dataclasses import dataclass
-from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -32,6 +31,7 @@ from airflow_cdc_provider.lake.mirror import MirrorState
 from airflow_cdc_provider.lake.table import Head
 from tests.unit.jobs.events.cassandra.reread_cluster import RECORDING
 from tests.unit.jobs.offline.datastax_recording import NOW_NS
+from tests.unit.jobs.runs import stores_of
 from tests.unit.sources.cassandra.select_pages import NOW, select_row, snapshot_records
 from tests.unit.sources.cql.cql_values import parts
 
@@ -90,9 +90,10 @@ def merged(
     found = snapshot_records(schema, [select_row(schema, ROWS[table], TIMES[table], TTLS[table])])
     kept = codec.decode(found, ()).contributions
     row, static = (kept.filter(pc.equal(kept["scope"], scope)) for scope in (ROW, STATIC))
-    context: Any = SimpleNamespace(connector=connector, source=source)
     known = static["state"][0].as_py() if with_static and static.num_rows else None
-    events = CassandraCells(Cells(context, codec, MirrorState(Head(None)), known))
+    events = CassandraCells(
+        connector, source, Cells(stores_of(connector), codec, MirrorState(Head(None)), known)
+    )
     batch = pa.RecordBatch.from_pydict(
         {
             "op": pa.array([op for op, _ in ops]),

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 from dataclasses import dataclass
-from types import SimpleNamespace
 from typing import Any
 
 import pyarrow as pa
@@ -20,6 +19,7 @@ from airflow_cdc_provider.lake.mirror import MirrorState
 from airflow_cdc_provider.lake.table import Head
 from tests.unit.jobs.events.cassandra.reread_cluster import RECORDING, TABLE
 from tests.unit.jobs.offline.datastax_recording import NOW_NS
+from tests.unit.jobs.runs import stores_of
 from tests.unit.sources.cassandra.select_pages import select_row, snapshot_records
 
 WRITTEN_US = NOW_NS // 1000 - 5_000_000
@@ -57,9 +57,16 @@ def made(
     found = codec.decode(read, ()).contributions
     row, static = (found.filter(pc.equal(found["scope"], scope)) for scope in (ROW, STATIC))
     state = None if partition else row["state"][0].as_py()
-    context: Any = SimpleNamespace(connector=connector, source=source)
     kept = [static["state"][0].as_py() if with_static else None] * len(ops)
-    rows = Rows(context, TABLE, codec, MirrorState(Head(None)), pa.array(kept, pa.binary()))
+    rows = Rows(
+        connector,
+        stores_of(connector),
+        source,
+        TABLE,
+        codec,
+        MirrorState(Head(None)),
+        pa.array(kept, pa.binary()),
+    )
     assert rows.columns == ("st",)
     batch = pa.RecordBatch.from_pydict(
         {

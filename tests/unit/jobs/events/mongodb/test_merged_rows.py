@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from types import SimpleNamespace
 from typing import Any
 
 import bson
@@ -22,8 +21,7 @@ NOW_NS = 1_800_000_000_000_000_000
 
 def built(rows: pa.RecordBatch, columns: tuple[str, ...] = (), **publish: Any) -> list[tuple[Any, Any]]:
     connector = Connector.from_dict({"name": "p", "source": {"type": "mongodb"}, "publish": publish})
-    context: Any = SimpleNamespace(connector=connector)
-    make = MongodbRows(context, "db.c", columns).builder(NOW_NS, None, SkippedRecords(strict=True))
+    make = MongodbRows(connector, "db.c", columns).builder(NOW_NS, None, SkippedRecords(strict=True))
     records = make(rows)
     assert records.num_rows == 0 or set(records["topic"].to_pylist()) == {"p.db.c"}
     keys, values = records["key"].to_pylist(), records["value"].to_pylist()

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 from dataclasses import dataclass
-from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -24,6 +23,7 @@ from airflow_cdc_provider.lake.table import Head
 from airflow_cdc_provider.sources.cql.schema import number_columns
 from airflow_cdc_provider.sources.scylla.codec import ScyllaCodec
 from tests.unit.jobs.events.scylla.snapshot_rows import ITEMS, OWNER, SHOP, TEA
+from tests.unit.jobs.runs import stores_of
 from tests.unit.server_kit.scylla.item import ITEM, T, i, t
 from tests.unit.sources.scylla.logged import changes
 
@@ -71,7 +71,7 @@ def merged(
     log = ITEMS.of_row(ITEM.full_name, "", ["name", "qty"], static=False, read_us=T)
     codec = ScyllaCodec(number_columns(log.schema, IDS), "scylla")
     known = static_row and write_cell_row(static_row)
-    cells = Cells(SimpleNamespace(connector=connector), codec, MirrorState(Head(None)), known)  # type: ignore[arg-type]
+    cells = Cells(stores_of(connector), codec, MirrorState(Head(None)), known)
     rows = pa.RecordBatch.from_pydict(
         {
             "op": pa.array([op for op, _ in rows_by_op]),
@@ -79,7 +79,7 @@ def merged(
             "state": pa.array([row and write_cell_row(row) for _, row in rows_by_op], pa.binary()),
         }
     )
-    made = ScyllaRows(cells, ITEMS).builder(NOW_US * 1000, None, SkippedRecords(strict=True))(rows)
+    made = ScyllaRows(connector, cells, ITEMS).builder(NOW_US * 1000, None, SkippedRecords(strict=True))(rows)
     return [{"key": one["key"], "value": one["value"]} for one in made.to_pylist()]
 
 

@@ -111,10 +111,9 @@ def test_one_to_kafka_has_the_stored_offset_once_its_batch_is_published() -> Non
 
     def reported(source: dict[str, Any] | None, published: int | None) -> list[dict[str, Any]]:
         state = SimpleNamespace(batch=5, offset=Progress(source).to_offset())
-        context: Any = SimpleNamespace(
-            connector=from_debezium(properties).connector, changes=SimpleNamespace(state=lambda: state)
-        )
-        return heartbeat_records(context, NOW_NS, published=published).to_pylist()
+        connector = from_debezium(properties).connector
+        changes: Any = SimpleNamespace(state=lambda: state)
+        return heartbeat_records(connector, changes, NOW_NS, published=published).to_pylist()
 
     assert reported(offset, 4) == reported(None, 5) == []
     for published in (5, None):

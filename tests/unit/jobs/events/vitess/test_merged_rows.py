@@ -24,6 +24,7 @@ from airflow_cdc_provider.sources.vitess.event_records import decode_records
 from airflow_cdc_provider.sources.vitess.history import TableHistory
 from tests.unit.jobs.events.vitess.recorded_events import captured
 from tests.unit.jobs.offline.test_vitess import NOW_NS, declared
+from tests.unit.jobs.runs import stores_of
 from tests.unit.vitess_stream import NOT_NULL, PRIMARY, Stream, column
 
 TABLE = "shop.t"
@@ -67,8 +68,7 @@ class Mirror:
     def merged(self, connector: Connector, *ops: str) -> list[dict[str, Any]]:
         """Return the events of the rows as if they had become what ops say."""
         rows = self.rows.append_column("op", pa.array(ops))
-        context: Any = SimpleNamespace(connector=connector)
-        make = VitessRows(context, TABLE, self.schema).builder(NOW_NS, None, SkippedRecords(strict=True))
+        make = VitessRows(connector, TABLE, self.schema).builder(NOW_NS, None, SkippedRecords(strict=True))
         return parsed(make(rows))
 
 
@@ -123,10 +123,8 @@ def test_tables_without_a_key_are_refused() -> None:
     keyless = VitessCodec(TABLE, TableHistory(TABLE))
     keyless.__dict__["has_key"] = False
     state = SimpleNamespace(memory=None)
-    context: Any = SimpleNamespace(
-        learn=lambda: None,
-        source=SimpleNamespace(codec=lambda table, memory: keyless),
-        mirror=lambda table: SimpleNamespace(state=lambda: state),
-    )
+    connector = declared("default")
+    source: Any = SimpleNamespace(codec=lambda table, memory: keyless)
+    stores = stores_of(connector, mirrors=lambda table: SimpleNamespace(state=lambda: state))
     with pytest.raises(ConfigurationError, match="the table has no key"):
-        VitessRows.of(context, TABLE)
+        VitessRows.of(connector, stores, source, TABLE)

@@ -9,17 +9,15 @@ import pytest
 
 from airflow_cdc_provider.connector import Connector
 from airflow_cdc_provider.exceptions import ConfigurationError
-from airflow_cdc_provider.jobs.context import JobContext
-from airflow_cdc_provider.jobs.spec import JobSpec
+from airflow_cdc_provider.jobs.context.tables import selected_tables
+from tests.unit.jobs.runs import run_of
 
 
-def context(tables: list[str], lake: dict[str, str]) -> JobContext:
+def tables_of(tables: list[str], lake: dict[str, str]) -> list[str]:
     declared = {"name": "shop", "source": {"type": "cassandra"}, "lake": {"namespace": "n", **lake}}
-    connector = Connector.from_dict(declared)
-    nothing: Any = None
-    found: Any = SimpleNamespace(table=lambda name, layout=None: SimpleNamespace(name=name))
     source: Any = SimpleNamespace(tables=lambda: tables)
-    return JobContext(JobSpec("merge", declared, ""), connector, nothing, found, nothing, source)
+    run = run_of(Connector.from_dict(declared), source=source)
+    return selected_tables(run.job, run.stores, source)
 
 
 @pytest.mark.parametrize(
@@ -39,10 +37,10 @@ def test_tables_that_would_share_a_name_are_refused(
     tables: list[str], lake: dict[str, str], shared: str
 ) -> None:
     with pytest.raises(ConfigurationError, match=shared) as refused:
-        context(tables, lake).tables()
+        tables_of(tables, lake)
     assert "another connector" in refused.value.remedy
 
 
 def test_tables_with_names_of_their_own_are_taken() -> None:
     tables = ["k.t", "k.t__static_columns", "k.t_side", "a_b.d"]
-    assert context(tables, {}).tables() == tables
+    assert tables_of(tables, {}) == tables

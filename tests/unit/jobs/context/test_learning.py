@@ -7,13 +7,15 @@ from typing import Any
 
 from airflow_cdc_provider.changes.record import SCHEMA
 from airflow_cdc_provider.connector import Connector
-from airflow_cdc_provider.jobs.context import JobContext
+from airflow_cdc_provider.jobs.context.tables import learn_schema, selected_tables
+from tests.unit.jobs.runs import run_of
 
 
 class Learner:
     """A source that counts its lessons."""
 
     lessons = 0
+    learned_through = -1
 
     def learn(self, records: Any) -> None:
         self.lessons += 1
@@ -41,17 +43,15 @@ def test_what_a_round_recorded_is_learned_before_the_next_and_nothing_twice() ->
         state=lambda: newest, table=SimpleNamespace(exists=lambda: True), lasting=lasting
     )
     source: Any = Learner()
-    nothing: Any = SimpleNamespace(tables=())
     connector = Connector.from_dict({"name": "s", "source": {"type": "cassandra"}})
-    lake: Any = SimpleNamespace(table=lambda name, layout=None: SimpleNamespace(name=name))
-    context = JobContext(nothing, connector, nothing, lake, changes, source)
+    run = run_of(connector, changes=changes, source=source)
 
-    context.tables()
-    context.learn(0)
+    selected_tables(run.job, run.stores, source)
+    learn_schema(source, changes, 0)
     assert source.lessons == 1
 
     newest.batch = 2
-    context.learn(2)
-    context.tables()
-    context.learn(2)
+    learn_schema(source, changes, 2)
+    selected_tables(run.job, run.stores, source)
+    learn_schema(source, changes, 2)
     assert source.lessons == 2

@@ -1,0 +1,67 @@
+"""A run of a job: all of its parts, opened and closed together."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import closing, contextmanager
+from typing import NamedTuple
+
+from airflow_cdc_provider.connector import Connector
+from airflow_cdc_provider.jobs.context.clients import Clients, Connections
+from airflow_cdc_provider.jobs.context.job import Job
+from airflow_cdc_provider.jobs.context.run_report import RunReport
+from airflow_cdc_provider.jobs.context.sources import build_source
+from airflow_cdc_provider.jobs.context.stores import Stores
+from airflow_cdc_provider.jobs.spark.session import build_lake, build_session
+from airflow_cdc_provider.jobs.spec import JobSpec
+from airflow_cdc_provider.sources.abilities import Cancellable
+from airflow_cdc_provider.sources.base import Source
+
+
+class Run(NamedTuple):
+    """What the function of a stage takes.
+
+    Args:
+        job: The job.
+        stores: The lake.
+        source: The source.
+        clients: Clients of other systems.
+        report: What the run has done so far.
+    """
+
+    job: Job
+    stores: Stores
+    source: Source
+    clients: Clients
+    report: RunReport
+
+
+@contextmanager
+def open_run(spec: JobSpec, stopping: Callable[[], bool], report: RunReport) -> Iterator[Run]:
+    """Open the resources of a job and close them at the end.
+
+    Args:
+        spec: The job's specification.
+        stopping: Returns whether a clean stop was requested.
+        report: Updated by the stage; remains valid after the end.
+
+    Raises:
+        ConfigurationError: The declaration, the connection, Java or the lake's classes are invalid.
+    """
+    job = Job(spec, Connector.from_dict(spec.connector), stopping)
+    connector = job.connector
+    connections, values = Connections.split_off(spec.connection.resolve())
+    source = build_source(connector, values)
+    if isinstance(source, Cancellable):
+        source.cancel_when(stopping)
+    try:
+        spark = build_session(connector, f"cdc {connector.name} {spec.stage}")
+        try:
+            lake = build_lake(spark, connector)
+            lake.create_namespace(connector.namespace)
+            with closing(Clients(job, lake, connections)) as clients:
+                yield Run(job, Stores.of(spark, lake, connector), source, clients, report)
+        finally:
+            spark.stop()
+    finally:
+        source.close()

@@ -1,0 +1,90 @@
+"""The source tables of a job, and the recorded schema that they are listed with."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from airflow_cdc_provider.changes import record
+from airflow_cdc_provider.connector import Connector
+from airflow_cdc_provider.exceptions import ConfigurationError
+from airflow_cdc_provider.jobs.context.job import Job, log
+from airflow_cdc_provider.jobs.context.stores import Stores
+from airflow_cdc_provider.lake.changes_table import ChangesTable
+from airflow_cdc_provider.sources.abilities import HasSchemaHistory
+from airflow_cdc_provider.sources.base import Source
+
+
+def learn_schema(source: Source, changes: ChangesTable, through: int = 0) -> None:
+    """Pass the recorded schema to the source, unless it has that already.
+
+    Args:
+        source: The source.
+        changes: The changes table.
+        through: The batch up to which the source must have the schema; 0 for any batch.
+    """
+    if isinstance(source, HasSchemaHistory) and through > source.learned_through:
+        source.learned_through = changes.state().batch
+        if changes.table.exists():
+            source.learn(changes.lasting(record.SCHEMA).drop("batch").toArrow())
+
+
+def selected_tables(job: Job, stores: Stores, source: Source) -> list[str]:
+    """List the tables that a job is for.
+
+    Raises:
+        ConfigurationError: The spec names a table that the source doesn't have or the declaration
+            excludes; or two tables would have the same lake table.
+    """
+    learn_schema(source, stores.changes)
+    known = source.tables()
+    _require_own_names(stores, known)
+    selected = list(job.spec.tables)
+    missing = sorted(set(selected) - set(known))
+    if missing:
+        raise ConfigurationError(
+            f"the job names unknown tables: {', '.join(missing)}",
+            expected=f"tables of the connector {job.connector.name}: {', '.join(known) or 'none'}",
+            remedy="check the name, and the connector's tables and exclude_tables",
+        )
+    return selected or known
+
+
+def require_within_guardrail(connector: Connector, changes: ChangesTable, source: Source) -> None:
+    """Enforce the declared limit on the number of tables.
+
+    Raises:
+        ConfigurationError: There are more tables, and the declared action is to fail.
+    """
+    guardrail = connector.guardrail
+    if not guardrail.max_tables:
+        return
+    learn_schema(source, changes)
+    text = connector.guardrail_message(source.tables())
+    if text and guardrail.action == "fail":
+        raise ConfigurationError(
+            text, remedy="check tables and exclude_tables, or raise the limit; nothing was captured"
+        )
+    if text:
+        log.warning("%s: %s", connector.name, text)
+
+
+def _require_own_names(stores: Stores, tables: Sequence[str]) -> None:
+    """Refuse tables whose mirrors, or the tables next to them, would have the same name."""
+    connector = stores.connector
+    owners = {
+        connector.changes_table: f"the changes table of {connector.name}",
+        connector.quarantine_table: f"the quarantine of {connector.name}",
+        connector.notifications_table: f"the notifications of {connector.name}",
+        connector.published_table: f"the published positions of {connector.name}",
+        connector.dead_letters_table: f"the dead letters of {connector.name}",
+    }
+    for table in tables:
+        mirror = stores.mirror(table)
+        statics = [mirror.static_columns] if mirror.static_columns_table else []
+        for kept in (mirror.table, mirror.tombstones, *statics):
+            if owners.setdefault(kept.name, table) != table:
+                raise ConfigurationError(
+                    f"{owners[kept.name]} and {table} would both be stored in {kept.name}",
+                    expected="a distinct name for each",
+                    remedy="capture one of them with another connector that has another lake.namespace",
+                )
