@@ -80,8 +80,8 @@ def _require_own_names(stores: Stores, tables: Sequence[str]) -> None:
     }
     for table in tables:
         mirror = stores.mirror(table)
-        statics = [mirror.static_columns] if mirror.static_columns_table else []
-        for kept in (mirror.table, mirror.tombstones, *statics):
+        static_tables = [mirror.static_columns] if mirror.static_columns_table else []
+        for kept in (mirror.table, mirror.tombstones, *static_tables):
             if owners.setdefault(kept.name, table) != table:
                 raise ConfigurationError(
                     f"{owners[kept.name]} and {table} would both be stored in {kept.name}",
