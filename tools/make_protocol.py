@@ -1,4 +1,4 @@
-"""Make ``vitess.descriptors`` of the protocol files of Vitess that are kept in the package.
+"""Compile the protocol files in tools/vitess_protocol to ``vitess.descriptors`` of the package.
 
 Usage: make protocol (it needs grpcio-tools, which nothing else does)
 """
@@ -11,7 +11,10 @@ from pathlib import Path
 import grpc_tools  # make protocol brings it
 from grpc_tools import protoc
 
-_FOLDER = Path(__file__).parent.parent / "airflow_cdc_provider/sources/vitess/protocol"
+_PROTOCOL = Path(__file__).parent / "vitess_protocol"
+_DESCRIPTORS = (
+    Path(__file__).parent.parent / "airflow_cdc_provider/sources/vitess/protocol/vitess.descriptors"
+)
 
 
 def main() -> int:
@@ -21,10 +24,10 @@ def main() -> int:
         protoc.main(
             [
                 "protoc",
-                f"-I{_FOLDER}",
+                f"-I{_PROTOCOL}",
                 f"-I{included}",
-                f"--descriptor_set_out={_FOLDER / 'vitess.descriptors'}",
-                *(path.name for path in sorted(_FOLDER.glob("*.proto"))),
+                f"--descriptor_set_out={_PACKAGE / 'vitess.descriptors'}",
+                *(path.name for path in sorted(_PROTOCOL.glob("*.proto"))),
             ]
         )
     )
