@@ -12,9 +12,7 @@ import grpc_tools  # make protocol brings it
 from grpc_tools import protoc
 
 _PROTOCOL = Path(__file__).parent / "vitess_protocol"
-_DESCRIPTORS = (
-    Path(__file__).parent.parent / "airflow_cdc_provider/sources/vitess/protocol/vitess.descriptors"
-)
+_PACKAGE = Path(__file__).parent.parent / "airflow_cdc_provider/sources/vitess/protocol"
 
 
 def main() -> int:

@@ -1,10 +1,10 @@
 """Vitess's own protocol definitions, and the messages that this package sends or parses.
 
-The ``.proto`` files in the project's ``tools/vitess_protocol`` are unchanged copies of those of Vitess v0.24.2
-that VTGate's service needs (Apache License 2.0, header kept); ``vtctld.proto`` is our own and has what one
-call of vtctld needs. protoc compiles them to ``vitess.descriptors`` (``make protocol``), which is read into a separate descriptor
-pool: another package may have messages of the same names, and there is no generated code that depends on
-the release of protobuf's runtime.
+The ``.proto`` files in the project's ``tools/vitess_protocol`` are unchanged copies of those of Vitess
+v0.24.2 that VTGate's service needs (Apache License 2.0, header kept); ``vtctld.proto`` is our own and has
+what one call of vtctld needs. ``make protocol`` compiles them to ``vitess.descriptors``, which is read into a
+separate descriptor pool: another package may have messages of the same names, and there is no generated code
+that depends on the release of protobuf's runtime.
 
 Only small messages are parsed this way: requests, responses of Execute, fields, positions. Rows are read as
 bytes (:mod:`..wire`).
