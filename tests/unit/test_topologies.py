@@ -53,7 +53,7 @@ class Cluster:
             for file in (RECORDING / "cdc_raw").iterdir():
                 data = gzip.decompress(file.read_bytes()) if file.suffix == ".gz" else file.read_bytes()
                 (self.cdc_raw(host_id) / file.name.removesuffix(".gz")).write_bytes(data)
-        (declared,) = snippets("What all have in common", "yaml")
+        (declared,) = snippets("Common set-up", "yaml")
         self.declaration = folder / "shop.yaml"
         self.declaration.write_text(self.here(declared))
 

@@ -70,7 +70,7 @@ def test_a_declaration_builds_the_source_and_names_its_hook() -> None:
         ({"source": {**DECLARATION["source"], "start": "2026-01-01"}}, "a timestamp with a time zone"),
         (
             {"source": {**DECLARATION["source"], "advanced": {"consumer": {"sasl.password": "x"}}}},
-            "belongs into the connection",
+            "belongs in the connection",
         ),
         (
             {"source": {**DECLARATION["source"], "envelope": "unwrapped", "tables_from": "source"}},

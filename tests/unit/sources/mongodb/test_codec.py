@@ -113,7 +113,9 @@ def test_a_broken_payload_is_reported_with_its_offset_and_the_rest_decoded() -> 
     batch = records(event(), event(), event())
     payload = batch.column("payload").to_pylist()
     payload[1] = mutated(payload[1], [(4, 0x55)])
-    batch = batch.set_column(11, "payload", pa.array(payload, pa.binary()))
+    batch = batch.set_column(
+        batch.schema.get_field_index("payload"), "payload", pa.array(payload, pa.binary())
+    )
     found = codec().decode(batch, ())
     assert found.contributions.num_rows == 2
     assert found.undecodable == (1,)
