@@ -55,7 +55,7 @@ class Writer:
             "0L generation",
             *(f"cast(null as binary) {name}" for name in ("key", "version")),
             *(f"timestamp'2026-01-01' {name}" for name in ("committed_at", "captured_at")),
-            *(f"cast(null as string) {name}" for name in ("transaction", "schema_id")),
+            *(f"cast(null as string) {name}" for name in ("transaction", "schema_id", "reason", "request")),
             "cast(null as binary) payload",
         )
         time.sleep(max(0.0, at - time.time()))
