@@ -134,7 +134,7 @@ def test_a_try_that_failed_half_way_is_continued_and_others_tables_keep_their_se
     def operator() -> CassandraRebootstrapOperator:
         return CassandraRebootstrapOperator(task_id="again", connector=shop, jars=str(iceberg_jar))
 
-    with pytest.raises(AirflowFailException, match=r"not this connector's.*cdc = true of other\.orders"):
+    with pytest.raises(AirflowFailException, match=r"aren't this connector's.*cdc = true of other\.orders"):
         operator().execute(TaskContext())
     assert flag(node), "nothing was switched"
 

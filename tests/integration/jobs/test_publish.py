@@ -161,7 +161,7 @@ def test_a_missing_topic_is_named_or_made_by_rule_and_one_that_is_there_is_left(
     assert (outcome.ok, outcome.error_code) == (False, "CONFIGURATION")
     assert "rejects records: expected an existing topic with permission to write" in outcome.error
     assert "found UNKNOWN_TOPIC_OR_PART" in outcome.error
-    assert "make the topic, or have it made by publish.topics.create: true" in outcome.error
+    assert "create the topic, or set publish.topics.create: true" in outcome.error
     assert orders in outcome.error
 
     rules = {
@@ -186,7 +186,7 @@ def test_a_missing_topic_is_named_or_made_by_rule_and_one_that_is_there_is_left(
         ddl: (1, "delete"),
         beats: (1, "compact"),
     }
-    (warning,) = {r.message for r in caplog.records if "left as it is" in r.message}
+    (warning,) = {r.message for r in caplog.records if "is not changed" in r.message}
     assert customers in warning
     assert "partitions 2 where the declaration says 4" in warning
     assert "cleanup.policy delete where the declaration says compact" in warning

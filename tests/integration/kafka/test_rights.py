@@ -436,7 +436,7 @@ def test_settings_are_compared_where_they_may_be_looked_at(
     maker = TopicCreator(broker.settings, [TopicRule("default", settings={"cleanup.policy": "compact"})])
     broker.grant(on(TOPIC, ".events", "WRITE"))
     maker.create_missing([broker.events])
-    assert "left as it is" not in caplog.text
+    assert "is not changed" not in caplog.text
     broker.grant(on(TOPIC, ".events", "WRITE", "DESCRIBE_CONFIGS"))
     maker.create_missing([broker.events])
     assert f"topic {broker.events} is not changed: cleanup.policy delete" in caplog.text

@@ -130,7 +130,8 @@ def test_signals_of_a_topic_are_read_once_by_jobs_that_follow_each_other(
     (missed,) = look(listening(kafka_server, name), position)
     assert isinstance(missed, MalformedSignal)
     assert (
-        f"messages {position['offset']} to {position['offset']} of topic {topic} were gone" in missed.reason
+        f"messages {position['offset']} to {position['offset']} of topic {topic} were deleted"
+        in missed.reason
     )
 
     kafka_server.create_topic(f"{name}.wide", 2)

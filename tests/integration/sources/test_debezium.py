@@ -105,7 +105,7 @@ def test_deleted_and_re_created_topics_are_reported_and_what_is_left_can_be_read
     with closing(source_of(kafka_server, topic)) as source:
         offset, _ = next(iter(batches(source, None, changes=5)))
         admin.delete_records([TopicPartition(topic, 0, 12)])[TopicPartition(topic, 0)].result(30)
-        with pytest.raises(PositionLost, match="begins at 12, after 5"):
+        with pytest.raises(PositionLost, match="starts at 12, after 5"):
             source.plan(offset, source.head(), ReadLimit())
         after = source.offset_after_loss()
         assert after[f"{topic}/0"]["offset"] == 12

@@ -462,6 +462,6 @@ def test_options_without_effect_or_with_risks_are_warned_of(mongo_server: MongoS
         "scope": "warning",
         "skipped operations": "warning",
     }
-    assert "target shop says nothing" in found["scope"].message
+    assert "target shop has no effect" in found["scope"].message
     assert "mirrors lack them" in found["skipped operations"].message
     chosen.close()

@@ -62,7 +62,7 @@ def test_levels_logs_and_releases_are_reported(
     cluster.create_table(item(keyspace, ttl=20))
     findings = scylla_source(cluster, cassandra_server, confidence_window_seconds=30).check()
     assert messages(findings, "warning") == [
-        "consistency: logs are read at ONE: only changes that were written at ALL are sure to be seen"
+        "consistency: logs are read at ONE: only changes that were written at ALL are guaranteed to be read"
     ]
     assert messages(findings, "error") == [
         f"{keyspace}.item: its log expires after 20 s, and is read 30 s or more after the write"
