@@ -139,7 +139,7 @@ def test_snapshot_and_log_together_equal_the_table(shop: Shop) -> None:
 def test_a_sync_that_ends_at_any_boundary_is_completed_by_the_next(
     shop: Shop, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    for limit in ("_RANGES_PER_CORE", "_MOST_RANGES_PER_CORE"):
+    for limit in ("_RANGES_PER_CORE", "_MAX_RANGES_PER_CORE"):
         monkeypatch.setattr(snapshot, limit, 4)
 
     def ended(*_: Any, **__: Any) -> None:

@@ -111,7 +111,7 @@ def test_tables_whose_changes_a_node_dropped_get_a_new_snapshot(
 
     node.write(2 * (CAP_MIB << 20) // 40_000)
 
-    with pytest.raises(PositionLost, match=r"gone .*next sync or stream takes new snapshots"):
+    with pytest.raises(PositionLost, match=r"deleted .*next sync or stream takes new snapshots"):
         run_stage("sync", shop, connection)
     marked = run_stage("offsets", shop, connection, action="show")
     assert any("quota.orders is incomplete until its next snapshot" in finding for finding in marked.findings)

@@ -141,7 +141,7 @@ def test_events_of_the_lake_are_those_of_a_recording(
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(mongodb_lake, "_ROWS_TOGETHER", 2_000)  # several reads, within a snapshot too
+    monkeypatch.setattr(mongodb_lake, "_ROWS_PER_READ", 2_000)  # several reads, within a snapshot too
     monkeypatch.setattr(mongodb_lake, "_ROWS_AT_ONCE", 700)
     shop = declaration(database)
     fill(database)
@@ -227,7 +227,7 @@ def test_a_snapshot_is_whole_when_all_its_collections_are(
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    for limit in ("_RANGES_PER_CORE", "_MOST_RANGES_PER_CORE"):
+    for limit in ("_RANGES_PER_CORE", "_MAX_RANGES_PER_CORE"):
         monkeypatch.setattr(snapshot, limit, 1)  # a commit for each two ranges
     shop = declaration(database)
     fill(database)

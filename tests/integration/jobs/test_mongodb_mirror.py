@@ -52,12 +52,12 @@ def test_mirror_equals_collection_after_snapshot_and_random_changes(
     with caplog.at_level(logging.INFO):
         first = run_stage("sync", declaration(database.name), connection)
     rows = first.tables[0].snapshot_rows
-    for state_file in (
+    for message in (
         rf"snapshot of {database.name}\.things: 1 ranges",
-        rf"snapshot of {database.name}\.things ended: {rows} rows, [0-9.]+ s",
-        rf"snapshot ended: 1 tables, {rows} rows, [0-9.]+ s",
+        rf"snapshot of {database.name}\.things completed: {rows} rows, [0-9.]+ s",
+        rf"snapshot completed: 1 tables, {rows} rows, [0-9.]+ s",
     ):
-        assert re.search(state_file, caplog.text)
+        assert re.search(message, caplog.text)
     assert first.tables[0].snapshot_rows == assert_mirror_equals_collection(
         spark, database.things, f"{database.name}.{database.name}_things"
     )
@@ -174,7 +174,7 @@ def test_an_interrupted_snapshot_resumes_with_the_remaining_ranges(
 ) -> None:
     shop = declaration(database.name)
     database.things.insert_many([{"_id": n} for n in range(8000)])
-    for limit in ("_RANGES_PER_CORE", "_MOST_RANGES_PER_CORE"):
+    for limit in ("_RANGES_PER_CORE", "_MAX_RANGES_PER_CORE"):
         monkeypatch.setattr(snapshot, limit, 1)
     commits: list[int] = []
     append = ChangesTable.append_batch

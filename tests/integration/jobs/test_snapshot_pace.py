@@ -19,7 +19,7 @@ def test_a_snapshot_keeps_to_its_rate_and_logs_its_progress(
     caplog: pytest.LogCaptureFixture,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    for limit in ("_RANGES_PER_CORE", "_MOST_RANGES_PER_CORE"):
+    for limit in ("_RANGES_PER_CORE", "_MAX_RANGES_PER_CORE"):
         monkeypatch.setattr(snapshot, limit, 4)
     shop.run("CREATE TABLE t (k int PRIMARY KEY, v text) WITH cdc = true")
     insert = shop.prepare("INSERT INTO t (k, v) VALUES (?, 'x')")
