@@ -235,7 +235,7 @@ def test_capture_goes_on_while_the_cluster_does_not_answer(shop: Shop) -> None:
     outcome = shop.sync(connection=nowhere)
 
     assert len(outcome.findings) == 1
-    assert "doesn't answer" in outcome.findings[0]
+    assert "doesn't respond" in outcome.findings[0]
     assert assert_same_columns_and_rows(shop, "t") == 1
 
 
