@@ -621,15 +621,15 @@ def test_events_name_the_snapshot_that_read_them(store: Signalled) -> None:
         maker = MongodbRecords(connector, now_ns=time.time_ns())
         payloads = pa.array([bytes(r["payload"]) for r in rows], pa.binary())
         if kind == "change":
-            events = decode_stream(
+            decoded = decode_stream(
                 payloads, full_document="lookup", pre_images=False, form=maker.form()
             ).events
         else:
             versions = pa.array([bytes(r["version"]) for r in rows]) if mark else None
             form = maker.form(store.database.name, "things")
-            events = decode_snapshot(payloads, store.database.name, "things", form, versions).events
+            decoded = decode_snapshot(payloads, store.database.name, "things", form, versions).events
         last = kind == "snapshot" and mark is None
-        records, reasons = maker.records(events, last_of_snapshot=last, incremental=bool(mark))
+        records, reasons = maker.records(decoded, last_of_snapshot=last, incremental=bool(mark))
         assert not reasons
         for value in map(json.loads, records["value"].to_pylist()):
             assert value["before"] is None

@@ -34,11 +34,11 @@ def test_a_snapshot_keeps_to_its_rate_and_logs_its_progress(
     assert time.monotonic() - started > 5
     assert [t.snapshot_rows for t in outcome.tables] == [600]
     lead = f"snapshot of {shop.table_name('t')}"
-    *progress, ended = (
-        r.getMessage() for r in caplog.records if re.match(f"{lead}(:.*read| ended)", r.getMessage())
+    *progress, completed = (
+        r.getMessage() for r in caplog.records if re.match(f"{lead}(:.*read| completed)", r.getMessage())
     )
     assert progress
     assert all(
         re.fullmatch(f"{lead}: \\d+ of \\d+ ranges read, about [1-9]\\d* s left", line) for line in progress
     )
-    assert ended.startswith(f"{lead} ended: 600 rows, ")
+    assert completed.startswith(f"{lead} completed: 600 rows, ")
