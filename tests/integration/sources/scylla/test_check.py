@@ -150,5 +150,5 @@ def test_a_hook_opens_a_session_and_names_the_cluster(
     hook = ScyllaCdcHook("scylla_shop")
     with hook as session:
         assert release_of(session, cluster.names.system) == cluster.release
-    assert hook.describe_server().startswith("ScyllaDB that speaks as Cassandra ")
+    assert hook.describe_server().startswith("ScyllaDB that reports Cassandra ")
     assert hook.session_state(2)["nodes"] == 1
