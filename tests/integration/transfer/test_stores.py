@@ -139,7 +139,7 @@ def test_who_is_not_let_in_gets_the_reason(
         s3_store(nobody_there, "s3://landing/x").items()
     extra = {"endpoint_url": s3_server.endpoint, "role_arn": "arn:aws:iam::1:role/x"}
     role = connect(conn_type="aws", extra=extra)
-    with pytest.raises(ConfigurationError, match=r"extra role_arn.*through profile_name"):
+    with pytest.raises(ConfigurationError, match=r"extra role_arn.*use profile_name"):
         s3_store(role, "s3://landing/x")
     keys = {"endpoint_url": s3_server.endpoint, "region_name": "eu-central-1"}
     known = connect(conn_type="aws", login=KEY, password=SECRET, extra=keys)
