@@ -108,8 +108,8 @@ def status(args: Namespace) -> None:
 @command
 def signal(args: Namespace) -> None:
     """Send a signal to the connector and print its ID."""
-    from airflow_cdc_provider.hooks.parameters import to_tables
     from airflow_cdc_provider.operators.signal import send_signal
+    from airflow_cdc_provider.tasks.parameters import to_tables
 
     data = _parse(args.data, "--data")
     connector = read_connector(args.connector)
@@ -122,7 +122,7 @@ def signal(args: Namespace) -> None:
 @command
 def metrics(args: Namespace) -> None:
     """Print the latest metrics of the continuous application under Debezium's names."""
-    from airflow_cdc_provider.hooks.work_folder import stream_folder
+    from airflow_cdc_provider.tasks.work_folder import stream_folder
 
     connector = read_connector(args.connector)
     path = stream_folder(args.work_folder, connector.name).state_path
@@ -290,11 +290,11 @@ def _run(
     tables: tuple[str, ...] = (),
 ) -> Any:
     """Run a stage on this machine and return its result."""
-    from airflow_cdc_provider.hooks.failures import error_of, redact
-    from airflow_cdc_provider.hooks.kafka import with_kafka
+    from airflow_cdc_provider.connections.kafka import with_kafka
     from airflow_cdc_provider.hooks.source import hook_for, with_secrets
     from airflow_cdc_provider.jobs.spec import ConnectionRef, JobSpec
-    from airflow_cdc_provider.operators.run_folder import RunFolder
+    from airflow_cdc_provider.tasks.failures import error_of, redact
+    from airflow_cdc_provider.tasks.run_folder import RunFolder
 
     with tempfile.TemporaryDirectory(prefix="cdc-") as temporary:
         folder = RunFolder(Path(temporary))
@@ -329,8 +329,8 @@ def _submit(spec: Path) -> str:
     """Run the application with ``spark-submit`` and return its output."""
     from airflow.providers.common.compat.sdk import conf
 
-    from airflow_cdc_provider.operators.spark_process import check_submit, search_path, short_lived_java
     from airflow_cdc_provider.operators.spark_stage import APPLICATION
+    from airflow_cdc_provider.tasks.spark_process import check_submit, search_path, short_lived_java
 
     check_submit("spark-submit", {}, search_path())
     jars = conf.get("cdc", "spark_jars", fallback="")

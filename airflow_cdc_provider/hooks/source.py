@@ -18,10 +18,10 @@ from airflow.providers.common.compat.sdk import AirflowNotFoundException, BaseHo
 
 from airflow_cdc_provider.connector.declaration import Connector, load_connector
 from airflow_cdc_provider.exceptions import CdcError, ConfigurationError, TransientError
-from airflow_cdc_provider.hooks.failures import redact
 from airflow_cdc_provider.sources.cassandra.options import CassandraOptions
 from airflow_cdc_provider.sources.debezium.options import DebeziumOptions
 from airflow_cdc_provider.sources.mongodb.options import MongodbOptions
+from airflow_cdc_provider.tasks.failures import redact
 
 if TYPE_CHECKING:
     from airflow.providers.common.compat.sdk import Connection
@@ -83,7 +83,7 @@ def hook_for(connector: Connector, conn_id: str | None = None) -> CdcHook:
 
 def check_connector(connector: Connector, source: Source) -> list[Finding]:
     """Check the source's prerequisites, the topics of signals and notifications, and the number of tables."""
-    from airflow_cdc_provider.hooks.channel_topics import channel_findings
+    from airflow_cdc_provider.connections.channel_topics import channel_findings
     from airflow_cdc_provider.sources.base import Finding
 
     findings = [*source.check(), *channel_findings(connector)]

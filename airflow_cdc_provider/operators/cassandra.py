@@ -10,10 +10,10 @@ from airflow.providers.common.compat.sdk import BaseOperator
 from airflow_cdc_provider.connector.snapshot_options import EVERY_TABLE
 from airflow_cdc_provider.exceptions import CdcError, ConfigurationError
 from airflow_cdc_provider.hooks.cassandra import CassandraCdcHook
-from airflow_cdc_provider.hooks.failures import for_airflow
-from airflow_cdc_provider.hooks.parameters import to_flag, to_tables
 from airflow_cdc_provider.hooks.source import ConnectorLike, hook_for, to_connector
 from airflow_cdc_provider.links.connector import ConnectorAssetsLink
+from airflow_cdc_provider.tasks.failures import for_airflow
+from airflow_cdc_provider.tasks.parameters import to_flag, to_tables
 
 if TYPE_CHECKING:
     from airflow.providers.common.compat.sdk import Context

@@ -19,15 +19,15 @@ from airflow.providers.common.compat.sdk import BaseOperator
 
 from airflow_cdc_provider.connector.declaration import Connector
 from airflow_cdc_provider.exceptions import CdcError, ConfigurationError
-from airflow_cdc_provider.hooks.failures import for_airflow
-from airflow_cdc_provider.hooks.parameters import one_of, to_mapping, to_tables
 from airflow_cdc_provider.hooks.source import ConnectorLike, to_connector
-from airflow_cdc_provider.hooks.work_folder import signals_folder
 from airflow_cdc_provider.links.connector import ConnectorAssetsLink
 from airflow_cdc_provider.signals import names
 from airflow_cdc_provider.signals.files import send
 from airflow_cdc_provider.signals.payloads import InvalidSignal, read_execute, read_stop
 from airflow_cdc_provider.signals.signal import EXECUTE, STOP, TYPES
+from airflow_cdc_provider.tasks.failures import for_airflow
+from airflow_cdc_provider.tasks.parameters import one_of, to_mapping, to_tables
+from airflow_cdc_provider.tasks.work_folder import signals_folder
 
 if TYPE_CHECKING:
     from airflow.providers.common.compat.sdk import Context

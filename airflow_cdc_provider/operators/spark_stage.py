@@ -29,23 +29,21 @@ from airflow.providers.apache.spark.operators.spark_submit import SparkSubmitOpe
 from airflow.providers.common.compat.sdk import AirflowNotFoundException, BaseHook, conf
 
 from airflow_cdc_provider.assets import changes_asset, mirror_asset, mirrors_alias
+from airflow_cdc_provider.connections.kafka import with_kafka
 from airflow_cdc_provider.connector.declaration import Connector
 from airflow_cdc_provider.exceptions import CdcError, ConfigurationError
-from airflow_cdc_provider.hooks.failures import error_of, for_airflow, redact
-from airflow_cdc_provider.hooks.kafka import with_kafka
-from airflow_cdc_provider.hooks.parameters import to_tables
 from airflow_cdc_provider.hooks.source import CdcHook, ConnectorLike, hook_for, to_connector, with_secrets
-from airflow_cdc_provider.hooks.state import store_failure, store_result, table_numbers
-from airflow_cdc_provider.hooks.work_folder import safe_name, signals_folder
 from airflow_cdc_provider.jobs.metrics.debezium import Metrics, metrics_of
 from airflow_cdc_provider.jobs.spec import ConnectionRef, JobResult, JobSpec, SnapshotResult, Stage
 from airflow_cdc_provider.links.connector import ConnectorAssetsLink
-from airflow_cdc_provider.operators.lineage import Lineage, as_openlineage, lineage_of
-from airflow_cdc_provider.operators.metrics import emit_failure, emit_metrics
-from airflow_cdc_provider.operators.notifications import following_notifications
-from airflow_cdc_provider.operators.run_folder import RunFolder
-from airflow_cdc_provider.operators.snapshot_rows import following_rows
-from airflow_cdc_provider.operators.spark_process import (
+from airflow_cdc_provider.tasks.failures import error_of, for_airflow, redact
+from airflow_cdc_provider.tasks.lineage import Lineage, as_openlineage, lineage_of
+from airflow_cdc_provider.tasks.metrics import emit_failure, emit_metrics
+from airflow_cdc_provider.tasks.notifications import following_notifications
+from airflow_cdc_provider.tasks.parameters import to_tables
+from airflow_cdc_provider.tasks.run_folder import RunFolder
+from airflow_cdc_provider.tasks.snapshot_rows import following_rows
+from airflow_cdc_provider.tasks.spark_process import (
     check_submit,
     kill,
     last_word,
@@ -53,6 +51,8 @@ from airflow_cdc_provider.operators.spark_process import (
     search_path,
     short_lived_java,
 )
+from airflow_cdc_provider.tasks.state import store_failure, store_result, table_numbers
+from airflow_cdc_provider.tasks.work_folder import safe_name, signals_folder
 
 if TYPE_CHECKING:
     from airflow.providers.common.compat.sdk import Context

@@ -14,9 +14,9 @@ from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
 from airflow_cdc_provider.exceptions import ConfigurationError
-from airflow_cdc_provider.hooks.parameters import one_of, to_flag, to_mapping, to_number, to_tables
 from airflow_cdc_provider.jobs.spec import NEXT, JobResult
 from airflow_cdc_provider.operators.spark_stage import SparkStageOperator
+from airflow_cdc_provider.tasks.parameters import one_of, to_flag, to_mapping, to_number, to_tables
 
 DIFFERENT: Final = "DIFFERENT"
 """Error code of a comparison with differences."""

@@ -18,16 +18,16 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 from airflow.providers.common.compat.sdk import BaseOperator
 
+from airflow_cdc_provider.connections.kafka import kafka_values
 from airflow_cdc_provider.connector.declaration import Connector
 from airflow_cdc_provider.exceptions import CdcError, ConfigurationError
-from airflow_cdc_provider.hooks.failures import for_airflow
-from airflow_cdc_provider.hooks.kafka import kafka_values
-from airflow_cdc_provider.hooks.parameters import to_mapping, to_number
 from airflow_cdc_provider.hooks.source import ConnectorLike, hook_for, to_connector
 from airflow_cdc_provider.jobs.spec import JobResult
 from airflow_cdc_provider.links.connector import ConnectorAssetsLink
 from airflow_cdc_provider.operators.spark_stage import SparkStageOperator
 from airflow_cdc_provider.operators.stages import few_differences
+from airflow_cdc_provider.tasks.failures import for_airflow
+from airflow_cdc_provider.tasks.parameters import to_mapping, to_number
 
 if TYPE_CHECKING:
     from airflow.providers.common.compat.sdk import Context

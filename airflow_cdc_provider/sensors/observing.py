@@ -22,8 +22,8 @@ from airflow.providers.common.compat.sdk import (
 
 from airflow_cdc_provider.assets import changes_asset
 from airflow_cdc_provider.exceptions import CdcError, TransientError
-from airflow_cdc_provider.hooks.failures import error_of, for_airflow
 from airflow_cdc_provider.hooks.source import ConnectorLike, to_connector
+from airflow_cdc_provider.tasks.failures import error_of, for_airflow
 
 if TYPE_CHECKING:
     from airflow.providers.common.compat.sdk import Context

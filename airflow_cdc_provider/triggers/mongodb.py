@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import asyncio
 
+from airflow_cdc_provider.feeds.mongodb import Feed, Pending, look
 from airflow_cdc_provider.hooks.mongodb import MongodbCdcHook, async_client
-from airflow_cdc_provider.hooks.mongodb_feed import Feed, Pending, look
 from airflow_cdc_provider.triggers.feed import FeedTrigger, LagTrigger, NewsTrigger
 from airflow_cdc_provider.triggers.observing import Given
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import asyncio
 
+from airflow_cdc_provider.feeds.vitess import Feed, Pending, look, look_at_shards
 from airflow_cdc_provider.hooks.vitess import VitessCdcHook, client_of
-from airflow_cdc_provider.hooks.vitess_feed import Feed, Pending, look, look_at_shards
 from airflow_cdc_provider.triggers.feed import FeedTrigger, LagTrigger, NewsTrigger
 from airflow_cdc_provider.triggers.observing import Given, Observation
 

@@ -14,8 +14,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from airflow_cdc_provider.jobs.spec import SnapshotResult
-from airflow_cdc_provider.operators.followed_file import following
-from airflow_cdc_provider.operators.metrics import emit_rows, emit_snapshot
+from airflow_cdc_provider.tasks.followed_file import following
+from airflow_cdc_provider.tasks.metrics import emit_rows, emit_snapshot
 
 if TYPE_CHECKING:
     from airflow_cdc_provider.connector import Connector

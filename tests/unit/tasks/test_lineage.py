@@ -12,10 +12,10 @@ from airflow.providers.openlineage.extractors.base import DefaultExtractor
 
 from airflow_cdc_provider.connector import Connector
 from airflow_cdc_provider.jobs.spec import JobResult, SnapshotResult, TableResult
-from airflow_cdc_provider.operators.lineage import Dataset, catalog_namespace, lineage_of, source_namespace
 from airflow_cdc_provider.operators.stages import CdcMergeOperator, CdcSyncOperator, CdcVerifyOperator
+from airflow_cdc_provider.tasks.lineage import Dataset, catalog_namespace, lineage_of, source_namespace
 from tests.unit.airflow_context import TaskContext
-from tests.unit.operators.conftest import DECLARATION, PASSWORD, FakeSpark
+from tests.unit.fake_spark import DECLARATION, PASSWORD, FakeSpark
 
 CASSANDRA = "cassandra://db1:9042"
 LAKE = "file:///tmp/lake"

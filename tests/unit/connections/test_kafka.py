@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 
+from airflow_cdc_provider.connections.kafka import with_kafka
 from airflow_cdc_provider.connector import Connector
 from airflow_cdc_provider.exceptions import ConfigurationError
-from airflow_cdc_provider.hooks.kafka import with_kafka
 
 
 def connector(published: str = "", **sections: Any) -> Connector:

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from airflow_cdc_provider.jobs.metrics.debezium import Metrics
 
 
-def emit_debeziums(connector: Connector, metrics: Mapping[str, Metrics]) -> None:
+def emit_debezium_gauges(connector: Connector, metrics: Mapping[str, Metrics]) -> None:
     """Emit the numeric metrics by Debezium's names, ``cdc.debezium.<context>.<name>``.
 
     Their tags are those of Debezium's MBeans: ``context``, ``server`` (the topic prefix) and ``task``.

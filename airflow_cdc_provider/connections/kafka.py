@@ -11,11 +11,11 @@ from typing import Any, Final
 
 from airflow.providers.common.compat.connection import get_async_extra_dejson
 
+from airflow_cdc_provider.connections.pulsar import with_pulsar
+from airflow_cdc_provider.connections.registry import with_registry
+from airflow_cdc_provider.connections.stock import stock_connection, stock_connection_async
 from airflow_cdc_provider.connector.declaration import Connector
 from airflow_cdc_provider.exceptions import ConfigurationError
-from airflow_cdc_provider.hooks.pulsar import with_pulsar
-from airflow_cdc_provider.hooks.registry import with_registry
-from airflow_cdc_provider.hooks.stock_connection import stock_connection, stock_connection_async
 from airflow_cdc_provider.jobs.spec import (
     FOLLOWING,
     KAFKA,

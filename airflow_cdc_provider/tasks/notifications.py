@@ -13,8 +13,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from airflow_cdc_provider.notifications.notification import Notification
-from airflow_cdc_provider.operators.followed_file import following
-from airflow_cdc_provider.operators.metrics import emit_notification
+from airflow_cdc_provider.tasks.followed_file import following
+from airflow_cdc_provider.tasks.metrics import emit_notification
 
 if TYPE_CHECKING:
     from airflow_cdc_provider.connector import Connector

@@ -9,7 +9,7 @@ import pytest
 
 from airflow_cdc_provider.connector import Connector
 from airflow_cdc_provider.jobs.spec import JobResult
-from airflow_cdc_provider.operators import metrics
+from airflow_cdc_provider.tasks import metrics
 
 
 @pytest.mark.covers("CAS-METRIC-08", "CAS-METRIC-09", "CAS-METRIC-10")

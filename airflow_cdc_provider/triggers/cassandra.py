@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import asyncio
 
-from airflow_cdc_provider.hooks.cdc_raw import list_segments, measure_nodes
-from airflow_cdc_provider.hooks.commit_log_offset import has_new_changes
-from airflow_cdc_provider.hooks.state import stored_offset_async
+from airflow_cdc_provider.feeds.cassandra import list_segments, measure_nodes
+from airflow_cdc_provider.feeds.cassandra_offset import has_new_changes
+from airflow_cdc_provider.tasks.state import stored_offset_async
 from airflow_cdc_provider.transfer.segments import Segment
 from airflow_cdc_provider.transfer.space import Space
 from airflow_cdc_provider.triggers.observing import Given, Observation, ObservingTrigger

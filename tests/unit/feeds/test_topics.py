@@ -7,11 +7,11 @@ from typing import Any
 
 import pytest
 
-from airflow_cdc_provider.hooks import topic_lag
-from airflow_cdc_provider.hooks.state import append_commit
-from airflow_cdc_provider.hooks.topic_lag import PublishingLag, ReadRange, lag_of, lags_of
+from airflow_cdc_provider.feeds import topics
+from airflow_cdc_provider.feeds.topics import PublishingLag, ReadRange, lag_of, lags_of
 from airflow_cdc_provider.kafka.consumer import MessageRange
 from airflow_cdc_provider.kafka.errors import BrokersUnavailable
+from airflow_cdc_provider.tasks.state import append_commit
 
 COMMITS: dict[str, Any] = {"commits": [[3, 100.0], [5, 200.0], [6, 300.0]]}
 
@@ -92,5 +92,5 @@ def test_counting_that_takes_long_gives_up(monkeypatch: pytest.MonkeyPatch) -> N
     assert lags_of([span(200)], 5, silent, silent) == [200]
     with pytest.raises(BrokersUnavailable):
         lags_of([span(100)], 5, silent, silent)
-    monkeypatch.setattr(topic_lag, "_COUNT_SECONDS", -1.0)
+    monkeypatch.setattr(topics, "_COUNT_SECONDS", -1.0)
     assert lags_of([span(200)], 50, silent, messages([], 20)) == [200]

@@ -9,9 +9,9 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any, Final, Literal
 
+from airflow_cdc_provider.connections.kafka import kafka_values
 from airflow_cdc_provider.connector import Connector
 from airflow_cdc_provider.exceptions import CdcError, ConfigurationError
-from airflow_cdc_provider.hooks.kafka import kafka_values
 
 if TYPE_CHECKING:
     from airflow_cdc_provider.kafka.topic_facts import TopicFacts

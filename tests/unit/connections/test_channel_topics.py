@@ -11,9 +11,9 @@ from typing import Any
 
 import pytest
 
+from airflow_cdc_provider.connections.channel_topics import channel_findings
 from airflow_cdc_provider.connector import Connector
 from airflow_cdc_provider.exceptions import ConfigurationError
-from airflow_cdc_provider.hooks.channel_topics import channel_findings
 from airflow_cdc_provider.kafka.errors import BrokersUnavailable
 from airflow_cdc_provider.kafka.topic_facts import TopicFacts
 

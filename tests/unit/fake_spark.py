@@ -85,7 +85,7 @@ def spark_submit(tmp_path: Path, work_folder: Path, monkeypatch: pytest.MonkeyPa
     program.write_text(_PROGRAM.format(python=sys.executable, record=str(folder)))
     program.chmod(0o755)
     monkeypatch.setattr(
-        "airflow_cdc_provider.operators.spark_process.search_path", lambda: f"{folder}:{os.environ['PATH']}"
+        "airflow_cdc_provider.tasks.spark_process.search_path", lambda: f"{folder}:{os.environ['PATH']}"
     )
     monkeypatch.setattr(
         "airflow_cdc_provider.operators.spark_stage.search_path", lambda: f"{folder}:{os.environ['PATH']}"

@@ -9,8 +9,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, Final
 
+from airflow_cdc_provider.connections.stock import stock_connection
 from airflow_cdc_provider.connector.declaration import Connector
-from airflow_cdc_provider.hooks.stock_connection import stock_connection
 from airflow_cdc_provider.jobs.spec import PULSAR
 
 _OPTION: Final = "publish.pulsar.connection"

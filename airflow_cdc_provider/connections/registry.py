@@ -10,8 +10,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+from airflow_cdc_provider.connections.stock import stock_connection
 from airflow_cdc_provider.connector.declaration import Connector
-from airflow_cdc_provider.hooks.stock_connection import stock_connection
 from airflow_cdc_provider.jobs.spec import KAFKA, NOTIFICATIONS_KAFKA, REGISTRY
 
 

@@ -26,8 +26,8 @@ from pathlib import Path
 from typing import Any
 
 from airflow_cdc_provider.exceptions import CdcError, ConfigurationError, TransientError
-from airflow_cdc_provider.hooks.work_folder import configured_work_folder, safe_name
 from airflow_cdc_provider.jobs.spec import NOTIFICATIONS, SNAPSHOT_ROWS, ConnectionRef, JobResult, JobSpec
+from airflow_cdc_provider.tasks.work_folder import configured_work_folder, safe_name
 
 
 @dataclass(frozen=True)

@@ -16,7 +16,9 @@ from airflow.sdk.execution_time.context import AssetStateStoreAccessors
 from airflow_cdc_provider.assets import changes_asset
 from airflow_cdc_provider.connector import Connector
 from airflow_cdc_provider.exceptions import ConfigurationError
-from airflow_cdc_provider.hooks.state import (
+from airflow_cdc_provider.jobs.spec import JobResult, TableResult
+from airflow_cdc_provider.sensors.topics import CdcPublishLagSensor
+from airflow_cdc_provider.tasks.state import (
     STATE_LAYOUT,
     last_run,
     store_failure,
@@ -26,8 +28,6 @@ from airflow_cdc_provider.hooks.state import (
     stored_offset_async,
     stored_snapshots,
 )
-from airflow_cdc_provider.jobs.spec import JobResult, TableResult
-from airflow_cdc_provider.sensors.topics import CdcPublishLagSensor
 from tests.unit.airflow_context import TaskContext
 
 SHOP = Connector.from_dict(

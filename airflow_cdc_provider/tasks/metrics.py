@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING, Final
 
 from airflow.providers.common.compat.sdk import Stats
 
-from airflow_cdc_provider.hooks.commit_log_offset import read_positions
-from airflow_cdc_provider.hooks.debezium_gauges import emit_debeziums
+from airflow_cdc_provider.feeds.cassandra_offset import read_positions
 from airflow_cdc_provider.jobs.metrics.debezium import metrics_of
+from airflow_cdc_provider.tasks.debezium_gauges import emit_debezium_gauges
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -60,7 +60,7 @@ def emit_metrics(connector: Connector, stage: str, result: JobResult) -> None:
         emit_snapshot(connector, result.snapshot)
     for origin in result.origins:
         _emit_origin(origin, {**tags, "origin": origin.origin})
-    emit_debeziums(connector, metrics_of(result))
+    emit_debezium_gauges(connector, metrics_of(result))
     for table in result.tables:
         own = {**tags, "table": table.table}
         for name in _TABLE_COUNTS:
@@ -84,7 +84,7 @@ def emit_failure(connector: Connector, result: JobResult) -> None:
     """Emit a failed job's metrics: the progress of its snapshot, and the batches that it couldn't commit."""
     if result.snapshot is not None:
         emit_snapshot(connector, result.snapshot)
-        emit_debeziums(connector, metrics_of(result))
+        emit_debezium_gauges(connector, metrics_of(result))
     for origin in result.origins:
         tags = {**connector.tags, "origin": origin.origin}
         Stats.incr("cdc.origin.failed_batches", origin.failed_batches, tags=tags)

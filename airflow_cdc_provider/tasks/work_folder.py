@@ -9,7 +9,7 @@ from pathlib import Path
 
 from airflow.providers.common.compat.sdk import conf
 
-from airflow_cdc_provider.hooks.stream_application import StreamFolder
+from airflow_cdc_provider.tasks.stream_application import StreamFolder
 
 
 def stream_folder(given: str | None, connector: str) -> StreamFolder:

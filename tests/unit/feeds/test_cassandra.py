@@ -11,7 +11,7 @@ from types import SimpleNamespace
 import pytest
 
 from airflow_cdc_provider.exceptions import ConfigurationError
-from airflow_cdc_provider.hooks.cdc_raw import NodeSettings, list_segments, measure_nodes
+from airflow_cdc_provider.feeds.cassandra import NodeSettings, list_segments, measure_nodes
 from tests.unit.conftest import WriteSegment
 
 

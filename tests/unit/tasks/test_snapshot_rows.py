@@ -8,10 +8,10 @@ from typing import Any
 import pytest
 
 from airflow_cdc_provider.exceptions import CdcError
-from airflow_cdc_provider.operators import metrics
 from airflow_cdc_provider.operators.stages import CdcSnapshotOperator
+from airflow_cdc_provider.tasks import metrics
 from tests.unit.airflow_context import TaskContext
-from tests.unit.operators.conftest import DECLARATION, FakeSpark
+from tests.unit.fake_spark import DECLARATION, FakeSpark
 
 LINES = """
 path = pathlib.Path(spec["result_path"])

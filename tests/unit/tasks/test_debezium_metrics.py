@@ -10,8 +10,6 @@ import pytest
 
 from airflow_cdc_provider.connector import Connector
 from airflow_cdc_provider.exceptions import ConfigurationError
-from airflow_cdc_provider.hooks import debezium_gauges
-from airflow_cdc_provider.hooks.debezium_gauges import emit_debeziums
 from airflow_cdc_provider.jobs.metrics.debezium import metrics_of
 from airflow_cdc_provider.jobs.metrics.incremental import after
 from airflow_cdc_provider.jobs.spec import IncrementalResult, JobResult, OriginResult, SnapshotResult
@@ -19,6 +17,8 @@ from airflow_cdc_provider.migration.debezium.properties import from_debezium
 from airflow_cdc_provider.notifications.snapshot_events import SnapshotEvent, SnapshotEventKind
 from airflow_cdc_provider.operators.spark_stage import summary
 from airflow_cdc_provider.sources.stream_metrics import StreamMetrics
+from airflow_cdc_provider.tasks import debezium_gauges
+from airflow_cdc_provider.tasks.debezium_gauges import emit_debezium_gauges
 
 PROPERTIES = {
     "connector.class": "io.debezium.connector.mongodb.MongoDbConnector",
@@ -109,7 +109,7 @@ def test_gauges_bear_debeziums_identity_and_the_connectors_own_tags(
     stats: Recorder, properties: dict[str, str], source: str
 ) -> None:
     connector = from_debezium(properties).connector
-    emit_debeziums(connector, metrics_of(RESULT, now=1000.0))
+    emit_debezium_gauges(connector, metrics_of(RESULT, now=1000.0))
     own = {
         "connector": "orders",
         "source": source,
@@ -123,7 +123,7 @@ def test_gauges_bear_debeziums_identity_and_the_connectors_own_tags(
     }
     stats.tags.clear()
     moved = from_debezium({**properties, "topic.prefix": "renamed", "name": "other"}).connector
-    emit_debeziums(moved, metrics_of(RESULT, now=1000.0))
+    emit_debezium_gauges(moved, metrics_of(RESULT, now=1000.0))
     assert {(tags["team"], tags["database"], tags["server"]) for tags in stats.tags} == {
         ("inventory", "salesdb-streaming", "renamed")
     }
@@ -131,13 +131,13 @@ def test_gauges_bear_debeziums_identity_and_the_connectors_own_tags(
         from_debezium({**properties, "custom.metric.tags": "server=mine"})
     stats.tags.clear()
     tasked = Connector.from_dict({**connector.to_dict(), "publish": {"topic_prefix": "shop", "task_id": "3"}})
-    emit_debeziums(tasked, metrics_of(RESULT, now=1000.0))
+    emit_debezium_gauges(tasked, metrics_of(RESULT, now=1000.0))
     assert {(tags["server"], tags["task"]) for tags in stats.tags} == {("shop", "3")}
 
 
 @pytest.mark.covers("MDB-MET-16", "MDB-MET-17", "MDB-MET-18")
 def test_numbers_and_states_become_gauges(stats: Recorder) -> None:
-    emit_debeziums(from_debezium(PROPERTIES).connector, metrics_of(RESULT, now=1000.0))
+    emit_debezium_gauges(from_debezium(PROPERTIES).connector, metrics_of(RESULT, now=1000.0))
     streaming = {
         name.removeprefix("cdc.debezium.streaming."): value
         for (name, _), value in stats.gauges.items()
@@ -256,7 +256,7 @@ def test_rows_of_a_snapshot_are_reported_by_shard_and_table(stats: Recorder, tmp
 
     assert found["snapshot"]["RowsScannedByOrigin"] == rows
     assert (found["snapshot"]["TotalTableCount"], found["snapshot"]["RemainingTableCount"]) == (2, 0)
-    emit_debeziums(from_debezium(VITESS).connector, found)
+    emit_debezium_gauges(from_debezium(VITESS).connector, found)
     assert {tags["origin"] for tags in stats.tags if "origin" in tags} == set(rows)
     both = shot.joined(SnapshotResult(tables=1, rows=5, rows_by_origin={"shop/-80": {"shop.c": 5}}))
     assert both.rows_by_origin["shop/-80"] == {"shop.a": 2, "shop.b": 1, "shop.c": 5}
