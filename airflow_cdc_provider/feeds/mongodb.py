@@ -18,6 +18,7 @@ from airflow_cdc_provider.sources.mongodb.selection import Selection, event_filt
 if TYPE_CHECKING:
     from pymongo import AsyncMongoClient
 
+_CONNECT_TIMEOUT_SECONDS: Final = 5.0
 _WINDOWS_TRIED_SECONDS: Final = (259_200, 86_400, 28_800, 7_200, 3_600, 1_200, 300, 60)
 
 
@@ -67,6 +68,19 @@ class Feed:
         """Return the aggregation stages that select the tables on the server."""
         selection = Selection(tuple(self.tables), tuple(self.exclude_tables))
         return [{"$match": event_filter(selection)}, {"$project": {"ns": 1, "clusterTime": 1}}]
+
+
+def async_client(values: dict[str, Any], authentication_class: str = "") -> AsyncMongoClient:
+    """Build the client that triggers use.
+
+    Args:
+        values: The connection's values, as its hook returns them.
+        authentication_class: The connector's class that provides credentials; empty for none.
+    """
+    from airflow_cdc_provider.sources.mongodb.connection import ConnectionValues
+
+    read = ConnectionValues.read(values, _CONNECT_TIMEOUT_SECONDS, authentication=authentication_class)
+    return read.async_client()
 
 
 async def look(

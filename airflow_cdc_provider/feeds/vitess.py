@@ -111,6 +111,18 @@ class Feed:
         )
 
 
+def client_of(values: dict[str, Any]) -> VtgateClient:
+    """Build a client.
+
+    Args:
+        values: The connection's values, as its hook returns them.
+    """
+    from airflow_cdc_provider.sources.vitess.connection import ConnectionValues
+    from airflow_cdc_provider.sources.vitess.vtgate import VtgateClient
+
+    return VtgateClient(ConnectionValues.read(values))
+
+
 def look(
     client: VtgateClient, feed: Feed, offset: Mapping[str, Any] | None, *, patience_seconds: float = 20.0
 ) -> Pending:

@@ -11,10 +11,10 @@ import os
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
+from airflow_cdc_provider.connector.declaration import to_connector
 from airflow_cdc_provider.exceptions import ConfigurationError
 from airflow_cdc_provider.feeds.cassandra import node_folders
-from airflow_cdc_provider.hooks.source import to_connector
-from airflow_cdc_provider.operators.cassandra import cassandra_hook
+from airflow_cdc_provider.hooks._of_connector import cassandra_hook
 from airflow_cdc_provider.operators.spark_stage import SparkStageOperator
 from airflow_cdc_provider.sources.cassandra.options import CassandraOptions
 from airflow_cdc_provider.tasks.parameters import to_flag, to_tables

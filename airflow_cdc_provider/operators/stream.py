@@ -19,8 +19,8 @@ from typing import TYPE_CHECKING, Any
 
 from airflow.providers.common.compat.sdk import conf
 
+from airflow_cdc_provider.connector.declaration import to_connector
 from airflow_cdc_provider.exceptions import CdcError, TransientError
-from airflow_cdc_provider.hooks.source import to_connector
 from airflow_cdc_provider.jobs.spec import JobSpec
 from airflow_cdc_provider.operators.spark_stage import SparkStageOperator
 from airflow_cdc_provider.tasks.debezium_gauges import emit_debezium_gauges

@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING, Any, ClassVar, Final, Literal
 from airflow.providers.common.compat.sdk import BaseOperator, Stats
 
 from airflow_cdc_provider.assets import changes_asset
+from airflow_cdc_provider.connector.declaration import ConnectorLike, to_connector
 from airflow_cdc_provider.exceptions import CdcError, ConfigurationError, PositionLost, TransientError
 from airflow_cdc_provider.feeds.cassandra_offset import is_captured
-from airflow_cdc_provider.hooks.source import ConnectorLike, to_connector
 from airflow_cdc_provider.links.connector import ConnectorAssetsLink
 from airflow_cdc_provider.sources.cassandra.options import CassandraOptions
 from airflow_cdc_provider.tasks.failures import for_airflow

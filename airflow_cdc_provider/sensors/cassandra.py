@@ -12,13 +12,13 @@ from typing import TYPE_CHECKING, Any, ClassVar, Final
 
 from airflow.providers.common.compat.sdk import Stats
 
+from airflow_cdc_provider.connector.declaration import ConnectorLike, to_connector
 from airflow_cdc_provider.exceptions import ConfigurationError
 from airflow_cdc_provider.feeds.cassandra import NodeSettings
-from airflow_cdc_provider.hooks.source import ConnectorLike, to_connector
 from airflow_cdc_provider.links.connector import ConnectorAssetsLink
-from airflow_cdc_provider.sensors.observing import ObservingSensor, with_state
+from airflow_cdc_provider.sensors.observing import ObservingSensor
 from airflow_cdc_provider.sources.cassandra.options import CassandraOptions
-from airflow_cdc_provider.tasks.state import stored_offset
+from airflow_cdc_provider.tasks.state import stored_offset, with_state
 
 if TYPE_CHECKING:
     from airflow.providers.common.compat.sdk import Context

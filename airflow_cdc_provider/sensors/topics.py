@@ -8,12 +8,12 @@ from typing import TYPE_CHECKING, Any, ClassVar
 from airflow.providers.common.compat.sdk import Stats
 
 from airflow_cdc_provider.connections.kafka import kafka_values
+from airflow_cdc_provider.connector.declaration import ConnectorLike, to_connector
 from airflow_cdc_provider.exceptions import ConfigurationError
-from airflow_cdc_provider.hooks.source import ConnectorLike, to_connector
 from airflow_cdc_provider.links.connector import ConnectorAssetsLink
-from airflow_cdc_provider.sensors.observing import ObservingSensor, with_state
+from airflow_cdc_provider.sensors.observing import ObservingSensor
 from airflow_cdc_provider.tasks.parameters import to_number, to_tables
-from airflow_cdc_provider.tasks.state import stored_batches
+from airflow_cdc_provider.tasks.state import stored_batches, with_state
 
 if TYPE_CHECKING:
     from airflow.providers.common.compat.sdk import Context

@@ -12,6 +12,8 @@ from typing import Any, Final
 
 from airflow_cdc_provider.exceptions import ConfigurationError
 
+APPLICATION: Final = str(Path(__file__).parents[1] / "jobs" / "application.py")
+"""The program of all stages."""
 _NAMES_AN_ERROR: Final = re.compile(r"(?:Exception in thread.*|Caused by: .*|[\w.$]+(?:Error|Exception)\b.*)")
 
 

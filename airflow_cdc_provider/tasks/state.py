@@ -27,6 +27,7 @@ from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any, Final
 
 from airflow_cdc_provider.assets import changes_asset
+from airflow_cdc_provider.connector.declaration import ConnectorLike, to_connector
 from airflow_cdc_provider.exceptions import ConfigurationError
 
 if TYPE_CHECKING:
@@ -325,3 +326,11 @@ def _set(store: Any, key: str, value: dict[str, Any]) -> None:
         log.warning("The connector's %s is too large for Airflow's state store and isn't copied", key)
         return
     store.set(key, value)
+
+
+def with_state(connector: ConnectorLike, kwargs: dict[str, Any]) -> dict[str, Any]:
+    """Add the connector's changes asset to a task's inlets: its state store has the stored offset."""
+    if isinstance(connector, str) and "{{" in connector:
+        return kwargs
+    inlets = [*(kwargs.get("inlets") or ()), changes_asset(to_connector(connector))]
+    return {**kwargs, "inlets": inlets}

@@ -25,7 +25,7 @@ _Found = TypeVar("_Found", GroupLags, StreamChanges)
 
 
 class _LogTrigger(FeedTrigger):
-    """Checks a cluster's logs; ``feed`` has the arguments of :class:`.scylla_feed.Feed`."""
+    """Checks a cluster's logs; ``feed`` has the arguments of :mod:`~airflow_cdc_provider.feeds.scylla`."""
 
     def hook(self) -> ScyllaCdcHook:
         return ScyllaCdcHook(self.source_conn_id)

@@ -13,7 +13,7 @@ from airflow.providers.common.compat.sdk import AirflowFailException, AirflowSen
 
 from airflow_cdc_provider.assets import changes_asset
 from airflow_cdc_provider.connector import Connector
-from airflow_cdc_provider.hooks.source import hook_for
+from airflow_cdc_provider.hooks._of_connector import hook_for
 from airflow_cdc_provider.hooks.vitess import VitessCdcHook
 from airflow_cdc_provider.sensors.observing import ObservingSensor
 from airflow_cdc_provider.sensors.vitess import VitessLagSensor, VitessNewsSensor, VitessReshardSensor

@@ -270,7 +270,7 @@ def test_check_prints_findings_and_fails_for_errors(
     found = FoundSource(
         [Finding("error", "oplog", "is small", "Make it larger"), Finding("ok", "server", "6.0")]
     )
-    monkeypatch.setattr("airflow_cdc_provider.hooks.source.hook_for", lambda connector: found)
+    monkeypatch.setattr("airflow_cdc_provider.hooks._of_connector.hook_for", lambda connector: found)
     with pytest.raises(SystemExit):
         live_commands.check(Namespace(connector=connector))
     assert capsys.readouterr().out == "ok: server: 6.0\nerror: oplog: is small. Make it larger\n"

@@ -15,10 +15,10 @@ from airflow_cdc_provider.jobs.metrics.incremental import after
 from airflow_cdc_provider.jobs.spec import IncrementalResult, JobResult, OriginResult, SnapshotResult
 from airflow_cdc_provider.migration.debezium.properties import from_debezium
 from airflow_cdc_provider.notifications.snapshot_events import SnapshotEvent, SnapshotEventKind
-from airflow_cdc_provider.operators.spark_stage import summary
 from airflow_cdc_provider.sources.stream_metrics import StreamMetrics
 from airflow_cdc_provider.tasks import debezium_gauges
 from airflow_cdc_provider.tasks.debezium_gauges import emit_debezium_gauges
+from airflow_cdc_provider.tasks.summary import summary
 
 PROPERTIES = {
     "connector.class": "io.debezium.connector.mongodb.MongoDbConnector",

@@ -20,10 +20,10 @@ from airflow_cdc_provider.jobs.spec import (
     SnapshotResult,
     TableResult,
 )
-from airflow_cdc_provider.operators.spark_stage import summary
 from airflow_cdc_provider.sources.stream_metrics import StreamMetrics
 from airflow_cdc_provider.tasks import metrics
 from airflow_cdc_provider.tasks.metrics import emit_failure, emit_metrics, emit_snapshot
+from airflow_cdc_provider.tasks.summary import summary
 
 CONNECTOR = Connector.from_dict(
     {"name": "shop", "source": {"type": "cassandra", "conn_id": "shop"}, "metric_tags": {"team": "orders"}}

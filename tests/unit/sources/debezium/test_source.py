@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from airflow_cdc_provider.cli.offline_commands import rows
 from airflow_cdc_provider.connector import Connector
 from airflow_cdc_provider.exceptions import ConfigurationError
-from airflow_cdc_provider.hooks.source import hook_for
+from airflow_cdc_provider.hooks._of_connector import hook_for
 from airflow_cdc_provider.kafka.consumer import MessageRange
 from airflow_cdc_provider.kafka.settings import ClientSettings
 from airflow_cdc_provider.options import parse
