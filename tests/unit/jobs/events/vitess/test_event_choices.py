@@ -20,7 +20,7 @@ from airflow_cdc_provider.connector import Connector
 from airflow_cdc_provider.exceptions import CdcError, ConfigurationError, CorruptInput
 from airflow_cdc_provider.jobs.events.skipped_records import SkippedRecords
 from tests.unit.jobs.events.vitess.chosen_events import ID, NAME, events_of
-from tests.unit.jobs.offline.test_vitess import FIXTURES, declared, events, records, rows
+from tests.unit.jobs.offline.vitess_recordings import FIXTURES, declared, events, records, rows
 from tests.unit.vitess_stream import NOT_NULL, PRIMARY, SERVER, UNIQUE, Stream, column
 
 
