@@ -8,10 +8,10 @@ from pathlib import Path
 
 import pytest
 
-from airflow_cdc_provider.changes import kernels
+from airflow_cdc_provider.formats import kernels
 
 CALLER = """
-from airflow_cdc_provider.changes.kernels import kernel_folder, walker
+from airflow_cdc_provider.formats.kernels import kernel_folder, walker
 from airflow_cdc_provider.callee import add
 from pathlib import Path
 
@@ -25,7 +25,7 @@ if __name__ != "__main__":
     print(call(1), folder)
 """
 CALLEE = """
-from airflow_cdc_provider.changes.kernels import walker
+from airflow_cdc_provider.formats.kernels import walker
 
 @walker
 def add(number):
@@ -37,10 +37,10 @@ def add(number):
 def package(tmp_path: Path) -> Path:
     """Make a package of the same name with two kernels, one calling the other."""
     root = tmp_path / "lib" / "airflow_cdc_provider"
-    (root / "changes").mkdir(parents=True)
-    for folder in (root, root / "changes"):
+    (root / "formats").mkdir(parents=True)
+    for folder in (root, root / "formats"):
         (folder / "__init__.py").touch()
-    shutil.copy(str(kernels.__file__), root / "changes" / "kernels.py")
+    shutil.copy(str(kernels.__file__), root / "formats" / "kernels.py")
     (root / "caller.py").write_text(CALLER)
     (root / "callee.py").write_text(CALLEE.format(1))
     return root

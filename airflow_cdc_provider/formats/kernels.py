@@ -24,7 +24,16 @@ from pathlib import Path
 from typing import Any, Final
 
 import numba
+import numpy as np
+import numpy.typing as npt
 from numba.core.caching import UserProvidedCacheLocator
+
+Bytes = npt.NDArray[np.uint8]
+Ints = npt.NDArray[np.int64]
+Words = npt.NDArray[np.uint64]
+Flags = npt.NDArray[np.bool_]
+Int = Any
+"""A number in a kernel. Numba infers int64; mypy would infer int and NumPy scalars, which don't mix."""
 
 _PACKAGE: Final = Path(__file__).parents[1]
 _IMPORT: Final = re.compile(rf"^\s*(?:from|import) ({_PACKAGE.name}[\w.]*)", re.MULTILINE)

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from airflow_cdc_provider.changes.java_floats import DOUBLE_CHARACTERS, write_number
+from airflow_cdc_provider.formats.java_floats import DOUBLE_CHARACTERS, write_number
 
 
 def double_text(value: float) -> str:

@@ -10,17 +10,11 @@ the alignment, but not a loop over them. It can do so only if it can prove that 
 
 from __future__ import annotations
 
-from typing import Any, Final
+from typing import Final
 
 import numpy as np
-from numpy.typing import NDArray
 
-from airflow_cdc_provider.changes.kernels import walker
-
-Bytes = NDArray[np.uint8]
-Int = Any
-"""A number in a kernel. Numba infers int64; mypy would infer int and NumPy scalars, which don't mix."""
-
+from airflow_cdc_provider.formats.kernels import Bytes, Int, walker
 
 OFFSET: Final = (1 << 47) - 1
 """Mask of all possible offsets."""
@@ -149,12 +143,17 @@ def same(a: Bytes, a_start: Int, b: Bytes, b_start: Int, length: Int) -> bool:
 
 
 @walker
-def compare(data: Bytes, a_start: Int, a_length: Int, b_start: Int, b_length: Int) -> Int:
-    """Compare two ranges of one array as unsigned bytes, a prefix being less: negative, 0 or positive."""
-    a_start &= OFFSET
-    b_start &= OFFSET
-    for i in range(min(a_length, b_length)):
-        difference = np.int64(data[a_start + i]) - np.int64(data[b_start + i])
-        if difference != 0:
-            return difference
-    return a_length - b_length
+def compare(left: Bytes, a: Int, a_length: Int, right: Bytes, b: Int, b_length: Int) -> Int:
+    """Compare two ranges of unsigned bytes: -1, 0 or 1. A prefix is less than the longer range."""
+    i = np.uint64(a)
+    j = np.uint64(b)
+    both = min(a_length, b_length)
+    equal = np.int64(0)
+    while equal + 8 <= both and load_little64(left, a + equal) == load_little64(right, b + equal):
+        equal += 8
+    for k in range(equal, both):
+        x = left[i + np.uint64(k)]
+        y = right[j + np.uint64(k)]
+        if x != y:
+            return -1 if x < y else 1
+    return -1 if a_length < b_length else (1 if a_length > b_length else 0)
