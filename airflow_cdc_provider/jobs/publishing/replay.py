@@ -17,7 +17,6 @@ from typing import Final
 from airflow_cdc_provider.exceptions import ConfigurationError, TransientError
 from airflow_cdc_provider.jobs.context.job import log
 from airflow_cdc_provider.jobs.context.run import Run
-from airflow_cdc_provider.jobs.events.captured import is_strict
 from airflow_cdc_provider.jobs.events.skipped_records import SkippedRecords
 from airflow_cdc_provider.jobs.publishing.origins.replayed import REPLAY, Replayed
 from airflow_cdc_provider.jobs.publishing.publication import Publication
@@ -62,7 +61,7 @@ def replay(run: Run) -> JobResult:
     if prefix == job.connector.topic_prefix:
         prefix = ""
     limit = None if prefix else before.batch - 1 if before else 0
-    skipped = SkippedRecords(strict=is_strict(job.connector))
+    skipped = SkippedRecords(strict=job.connector.source.strict)
     origin = Replayed(job, stores, source, skipped, prefix, limit)
     producers = Producers.of(job.connector, clients.connections, REPLAY)
     target = KafkaTarget[Replayed](job, stores, clients.connections, producers)

@@ -13,7 +13,6 @@ from airflow_cdc_provider.jobs.channels.heartbeats import Heartbeats
 from airflow_cdc_provider.jobs.context.clients import Clients, Connections
 from airflow_cdc_provider.jobs.context.job import Job, log
 from airflow_cdc_provider.jobs.context.stores import Stores
-from airflow_cdc_provider.jobs.events.captured import is_strict
 from airflow_cdc_provider.jobs.events.skipped_records import SkippedRecords
 from airflow_cdc_provider.jobs.publishing.heartbeats import heartbeats_of
 from airflow_cdc_provider.jobs.publishing.origins.changes import Changes
@@ -91,7 +90,7 @@ def _publication(
 ) -> Publication[Any]:
     """Return the publication that the declaration chooses."""
     publish = job.connector.publish
-    skipped = SkippedRecords(strict=is_strict(job.connector))
+    skipped = SkippedRecords(strict=job.connector.source.strict)
     if publish.kafka.after_merge:
         merged = MergedRows(job, stores, source, skipped)
         producers = Producers.of(job.connector, connections, MERGED)

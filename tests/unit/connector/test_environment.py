@@ -12,8 +12,9 @@ import pytest
 import yaml
 
 from airflow_cdc_provider.connector import Connector
-from airflow_cdc_provider.connector.declaration import SOURCE_OPTIONS, _Declaration
+from airflow_cdc_provider.connector.declaration import _Declaration
 from airflow_cdc_provider.exceptions import ConfigurationError
+from airflow_cdc_provider.sources.registry import source_names, source_plugin
 
 
 def options(cls: Any, path: tuple[str, ...] = ()) -> Iterator[tuple[tuple[str, ...], Any, Any]]:
@@ -46,10 +47,10 @@ def values(hint: Any, default: Any) -> list[Any]:
 
 ALL = [
     pytest.param(kind, path, value, id=f"{kind}-{'.'.join(path)}-{value}")
-    for kind, source in SOURCE_OPTIONS.items()
+    for kind in source_names()
     for path, hint, default in (
         *options(_Declaration),
-        *((("source", *path), hint, default) for path, hint, default in options(source)),
+        *((("source", *path), hint, default) for path, hint, default in options(source_plugin(kind).options)),
     )
     if path != ("source",)
     for value in values(hint, default)
