@@ -98,15 +98,13 @@ EVERYTHING = [f"{batch}/{n}" for batch, count in BATCHES.items() for n in range(
 
 
 def publisher(broker: Broker, maker: Maker, at_once: int = 5, **more: object) -> BatchPublisher:
-    values: dict[str, object] = {"stopping": lambda: False, "quarantine": None, **more}
     return BatchPublisher(
-        broker,
-        maker,
-        (),
-        "form",
-        at_once,
+        sender=broker,
+        build=maker,
+        form="form",
+        records_per_commit=at_once,
         position=broker.position,
-        **values,  # type: ignore[arg-type]
+        **more,  # type: ignore[arg-type]
     )
 
 

@@ -18,13 +18,14 @@ from pyspark import TaskContext
 
 from airflow_cdc_provider.connector import Connector
 from airflow_cdc_provider.exceptions import CommitConflict, ConfigurationError, OffsetMissing
-from airflow_cdc_provider.jobs.context.clients import Connections
+from airflow_cdc_provider.jobs.events.event_batches import EventBatch
 from airflow_cdc_provider.jobs.events.skipped_records import SkippedRecords
 from airflow_cdc_provider.jobs.events.sliced import SliceRows, batch_ranges
-from airflow_cdc_provider.jobs.publishing import publish as publish_module
-from airflow_cdc_provider.jobs.publishing import slices as slices_module
-from airflow_cdc_provider.jobs.publishing.slices import (
-    Producers,
+from airflow_cdc_provider.jobs.publishing.origins import changes as changes_module
+from airflow_cdc_provider.jobs.publishing.origins.changes import Changes
+from airflow_cdc_provider.jobs.publishing.targets.kafka import Producers
+from airflow_cdc_provider.jobs.publishing.targets.slices import (
+    SlicedKafkaTarget,
     SlicedRun,
     SliceTask,
     change_slices,
@@ -107,6 +108,7 @@ class Brokers:
     fails_at: frozenset[int] = frozenset()
     asked: int = 0
     unread: set[int] = field(default_factory=set)
+    topic: Any = None
 
     def of_slice(self, number: int) -> Producer:
         return Producer(self, number)
@@ -143,7 +145,18 @@ class Producer:
 
 def task_of(lake: LakeRecords, brokers: Brokers, slices: int, now_ns: int = NOW_NS) -> SliceTask:
     producers: Any = brokers
-    return SliceTask(producers, None, lake.build, (), "form", 3, slices, 0, lake.through, now_ns, strict=True)
+    return SliceTask(
+        producers=producers,
+        registrar=None,
+        build=lake.build,
+        headers=(),
+        form="form",
+        records_per_commit=3,
+        slices=slices,
+        now_ns=now_ns,
+        strict=True,
+        through=lake.through,
+    )
 
 
 @pytest.mark.parametrize("source", SOURCES)
@@ -255,12 +268,14 @@ def test_positions_pass_batches_that_have_no_records(monkeypatch: pytest.MonkeyP
     spark: Any = SparkOfNothing(monkeypatch)
     spark.sparkContext = SimpleNamespace(getConf=lambda: SimpleNamespace(get=lambda name, default: default))
     sliced = SimpleNamespace(rows=nothing, build=lake.build, isolated=frozenset())
-    monkeypatch.setattr(slices_module, "sliced_records", lambda *given: sliced)
-    parts = run_of(lake.connector, spark=spark)
-    skipped = SkippedRecords(strict=True)
-    run = SlicedRun(*parts[:3], brokers, None, (), "form", skipped, positions)  # type: ignore[arg-type]
+    monkeypatch.setattr(changes_module, "sliced_records", lambda *given: sliced)
+    changes = SimpleNamespace(state=lambda: SimpleNamespace(batch=9))
+    job, stores, source, clients, _ = run_of(lake.connector, spark=spark, changes=changes)
+    target = SlicedKafkaTarget(job, stores, clients.connections, brokers)  # type: ignore[arg-type]
+    origin = Changes(job, stores, source, SkippedRecords(strict=True), "form")
+    run = SlicedRun(target, origin, positions)
 
-    run.publish(9)
+    run.publish()
 
     assert [(one.batch, one.records) for one in run.positions] == [(10, 0)] * 3
     assert [brokers.positions[number] for number in range(3)] == run.positions
@@ -295,20 +310,17 @@ def test_a_missing_position_fails_and_nothing_is_guessed() -> None:
 @pytest.mark.parametrize(
     ("unread", "slices"), [(set(), 3), ({1}, 3), ({0}, 2), ({0, 1, 2}, 2)], ids=["none", "1", "0", "all"]
 )
-def test_publishing_can_be_set_to_a_batch_whatever_is_stored(
-    unread: set[int], slices: int, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_publishing_can_be_set_to_a_batch_whatever_is_stored(unread: set[int], slices: int) -> None:
     brokers = Brokers(unread=set(unread))
     start_slices(Brokers(positions=brokers.positions), PublishPosition("p", 8), 3)  # type: ignore[arg-type]
     partitions: list[int] = []
-    topic = SimpleNamespace(make=partitions.append)
-    monkeypatch.setattr(publish_module, "positions_topic", lambda *given: topic)
-    monkeypatch.setattr(publish_module, "_producers", lambda *given: brokers)
+    brokers.topic = SimpleNamespace(make=partitions.append)
     kafka = {"connection": "k", "slices": 2}
     declaration = {"name": "p", "source": {"type": "mongodb"}, "publish": {"kafka": kafka}}
     changes: Any = SimpleNamespace(state=lambda: SimpleNamespace(batch=9))
-    connections = Connections(kafka={"bootstrap.servers": "k:1"})
-    publish_module.publish_from(Connector.from_dict(declaration), changes, connections, 5)
+    job, stores, source, clients, _ = run_of(Connector.from_dict(declaration), changes=changes)
+    target = SlicedKafkaTarget(job, stores, clients.connections, brokers)  # type: ignore[arg-type]
+    target.reset(Changes(job, stores, source, SkippedRecords(strict=True), "form"), 5)
     assert partitions == [1, slices]
     now = [brokers.positions[number] for number in range(slices)]
     assert now == [PublishPosition("p", 5, slice=number, slices=slices) for number in range(slices)]

@@ -22,9 +22,10 @@ from airflow_cdc_provider.jobs.context.clients import Connections
 from airflow_cdc_provider.jobs.context.job import Job as RunningJob
 from airflow_cdc_provider.jobs.context.run import Run
 from airflow_cdc_provider.jobs.events.event_batches import EventBatch, EventRequest
-from airflow_cdc_provider.jobs.publishing import pulsar as stage
-from airflow_cdc_provider.jobs.publishing.pulsar import with_sequence_ids
-from airflow_cdc_provider.jobs.publishing.pulsar_position import PulsarPosition
+from airflow_cdc_provider.jobs.publishing import publication, stage
+from airflow_cdc_provider.jobs.publishing.origins import changes as changes_module
+from airflow_cdc_provider.jobs.publishing.targets.pulsar import with_sequence_ids
+from airflow_cdc_provider.jobs.publishing.targets.pulsar_position import PulsarPosition, PulsarPositionTable
 from airflow_cdc_provider.jobs.spec import PublishResult
 from airflow_cdc_provider.jobs.topics.settings import encoded, topics_of
 from airflow_cdc_provider.kafka.positions import PublishPosition
@@ -109,10 +110,10 @@ class Job:
     asked: list[EventRequest] = field(default_factory=list)
 
     def publish(self, connector: Connector = CONNECTOR) -> PublishResult:
-        self.monkeypatch.setattr(stage, "captured_records", self._captured)
-        self.monkeypatch.setattr(stage, "publishing_lag", lambda changes, batch: 0.0)
+        self.monkeypatch.setattr(changes_module, "captured_records", self._captured)
+        self.monkeypatch.setattr(publication, "publishing_lag", lambda changes, batch: 0.0)
         run = self.run(connector)
-        return stage.publish_to_pulsar(run.job, run.stores, run.source, run.clients.connections)
+        return stage.publish_events(run.job, run.stores, run.source, run.clients)
 
     def run(self, connector: Connector = CONNECTOR) -> Run:
         changes = SimpleNamespace(state=lambda: SimpleNamespace(batch=max(BATCHES)))
@@ -173,12 +174,14 @@ def test_a_range_that_is_asked_for_again_is_not_taken_for_a_repetition(
     with FakeBroker() as broker:
         job = Job(broker, Table(), monkeypatch)
         job.publish()
-        stage.publish_to_pulsar_from(CONNECTOR, job.run().stores, 3)
+        run = job.run()
+        stage.publish_from(run.job, run.stores, run.source, run.clients.connections, 3)
         assert job.publish().records == 9
         assert [number for number, _ in broker.stored[TOPIC]] == [*EVERYTHING, *EVERYTHING[6:]]
-        position = stage.published_to_pulsar(CONNECTOR, job.run().stores.lake)
-        assert position is not None
-        assert (position.batch, position.now_ns) == (4, 0)
+        stored = PulsarPositionTable(job.table).read()  # type: ignore[arg-type]
+        assert stored is not None
+        assert (stored.position.batch, stored.position.now_ns) == (4, 0)
+        assert stage.published_through(run.job, run.stores, run.source, run.clients.connections) == 3
 
 
 def test_a_broker_that_forgets_ends_a_run_once_its_records_are_accounted_for(

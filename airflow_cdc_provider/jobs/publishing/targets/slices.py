@@ -1,4 +1,4 @@
-"""Publishing in slices: Spark tasks, each with its own producer and position.
+"""Kafka in slices as a target: Spark tasks, each with its own producer and position.
 
 A slice has all records of each of its source rows (:mod:`.events.sliced`), and the same code publishes it as
 the whole table (:mod:`.batches`). A task first fences the previous producer of its slice, and only then reads
@@ -8,14 +8,16 @@ them.
 
 All slices publish a range of batches before one starts the next. The number of slices is part of their
 positions. It changes only when all slices are at the start of the same batch: the position of slice 0 is
-stored last and decides, so that an interrupted change has no effect.
+stored last and decides, so that an interrupted change has no effect. A single slice is published on the
+driver, as :mod:`.kafka` does.
 """
 
 from __future__ import annotations
 
 import pickle
 import time
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
+from contextlib import closing
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Final
 
@@ -23,18 +25,17 @@ import pyarrow as pa
 
 from airflow_cdc_provider.changes.worker import map_in_arrow
 from airflow_cdc_provider.exceptions import CdcError, CommitConflict, ConfigurationError, OffsetMissing
-from airflow_cdc_provider.jobs.context.job import Job, log
-from airflow_cdc_provider.jobs.context.stores import Stores
-from airflow_cdc_provider.jobs.events.captured import sliced_records
-from airflow_cdc_provider.jobs.events.event_batches import EventBatch, EventRequest
+from airflow_cdc_provider.jobs.context.job import log
 from airflow_cdc_provider.jobs.events.skipped_records import SkippedRecords
 from airflow_cdc_provider.jobs.events.sliced import SliceBuilder, Sliced, SliceRows, batch_ranges
 from airflow_cdc_provider.jobs.publishing.batches import RETRIED_ERRORS, BatchPublisher, require_matching
-from airflow_cdc_provider.kafka.positions import PositionsTopic, PublishPosition
-from airflow_cdc_provider.kafka.producer import Headers, RecordProducer
+from airflow_cdc_provider.jobs.publishing.origins.changes import Changes
+from airflow_cdc_provider.jobs.publishing.publication import ResettableOrigin, Try
+from airflow_cdc_provider.jobs.publishing.targets.kafka import KafkaTarget, Producers, registrar_of
+from airflow_cdc_provider.jobs.topics.settings import headers_of
+from airflow_cdc_provider.kafka.positions import PublishPosition
+from airflow_cdc_provider.kafka.producer import Headers
 from airflow_cdc_provider.kafka.registry import Registry
-from airflow_cdc_provider.kafka.topics import TopicCreator
-from airflow_cdc_provider.sources.base import Source
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
@@ -46,43 +47,55 @@ _DDL: Final = "outcome binary"
 
 
 @dataclass(frozen=True)
-class Producers:
-    """Builds the producers of slices. Picklable.
+class SlicedKafkaTarget(KafkaTarget[Changes]):
+    """The connector's topics, by ``publish.kafka.slices`` producers."""
 
-    Args:
-        topic: The positions topic.
-        transactional_id: Prefix of the slices' ids; empty for delivery at least once.
-        topics: Creates missing topics; None to leave that to brokers or operators.
-    """
+    def publish(self, origin: Changes, tries: list[Try]) -> None:
+        """Publish to the last batch in the stored slices, then change their number to the declared one."""
+        slices = self.retries.slices
+        self.producers.topic.make(slices)
+        positions: Sequence[PublishPosition] = () if slices == 1 else self.producers.fence_all()
+        if slices == 1 or len(positions) == 1:
+            positions = self._publish_single(origin, tries)
+        elif not positions:
+            positions = start_slices(self.producers, origin.first, slices)
+        if len(positions) > 1:
+            run = SlicedRun(self, origin, positions)
+            tries.append(run)
+            run.publish()
+            positions = run.positions
+        if len(positions) != slices and all(position.batch > origin.through for position in positions):
+            change_slices(self.producers, positions, slices)
+        self._beat(origin, tries)
 
-    topic: PositionsTopic = field(repr=False)
-    transactional_id: str
-    topics: TopicCreator | None = field(default=None, repr=False)
+    def stored(self) -> PublishPosition | None:
+        """Return the least position of all slices, None for none."""
+        return self.producers.topic.slowest()
 
-    def of_slice(self, number: int) -> RecordProducer:
-        """Connect the producer of a slice."""
-        id_of_slice = f"{self.transactional_id}.{number}" if self.transactional_id else ""
-        return RecordProducer(self.topic.settings, self.topic, number, id_of_slice, topics=self.topics)
+    def reset(self, origin: ResettableOrigin, batch: int) -> None:
+        """Let the next run start with a batch.
 
-    def fence_all(self) -> list[PublishPosition]:
-        """Fence the producers of all slices, and return the positions of the slices; empty if there are none.
-
-        Without fencing, an open transaction of a killed task may hide positions.
-
-        Raises:
-            BrokersUnavailable: The brokers don't respond.
-            OffsetMissing: A position can't be read, or is missing.
-            ConfigurationError: A login, permission or setting is invalid.
+        Positions that can't be read are replaced, with the declared number of slices.
         """
-        return self.topic.all_slices(self.fence)
-
-    def fence(self, number: int) -> PublishPosition | None:
-        """Fence a slice's producer, and return the position of the slice, None for none."""
-        producer = self.of_slice(number)
+        origin.require(batch)
+        self.producers.topic.make(1)
         try:
-            return producer.take_over()
-        finally:
-            producer.close()
+            first = self.producers.fence(0)
+        except OffsetMissing as error:
+            log.warning("%s: %s", origin.name, error)
+            first = None
+        slices = first.slices if first else self.retries.slices
+        self.producers.topic.make(slices)
+        for number in reversed(range(slices)):
+            store_position(self.producers, replace(origin.at(batch), slice=number, slices=slices))
+
+    def _publish_single(self, origin: Changes, tries: list[Try]) -> Sequence[PublishPosition]:
+        """Publish on the driver if there is one slice; return the positions of all slices."""
+        with closing(self.producers.of_slice()) as producer:
+            stored = producer.take_over()
+            if stored is None or stored.slices == 1:
+                return [self._publish_rest(origin, producer, stored, tries).position]
+        return self.producers.fence_all()
 
 
 @dataclass(frozen=True)
@@ -104,7 +117,7 @@ class SliceOutcome:
     error: CdcError | None = None
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class SliceTask:
     """Publishes a range of batches of one slice. Picklable, with the secrets of its clients.
 
@@ -116,10 +129,10 @@ class SliceTask:
         form: Digest of all options that determine the records of a batch.
         records_per_commit: Records of one transaction.
         slices: Number of slices.
-        after: The batch before the range: the task gets no records up to it.
-        through: The last batch of the range.
         now_ns: Build time of events.
         strict: Whether a record that can't be decoded is an error.
+        after: The batch before the range: the task gets no records up to it.
+        through: The last batch of the range.
     """
 
     producers: Producers = field(repr=False)
@@ -129,10 +142,10 @@ class SliceTask:
     form: str
     records_per_commit: int
     slices: int
-    after: int
-    through: int
     now_ns: int
     strict: bool
+    after: int = 0
+    through: int = 0
 
     def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         """Publish the slice of Spark's partition, and return the outcome as one row."""
@@ -156,36 +169,26 @@ class SliceTask:
         skipped = SkippedRecords(self.strict)
         publisher: BatchPublisher | None = None
         try:
-            producer = self.producers.of_slice(number)
-            try:
+            with closing(self.producers.of_slice(number)) as producer:
                 position = self._checked(producer.take_over(), number)
                 if position.batch > self.through:
                     return SliceOutcome(position, skipped)
+                rows = SliceRows(batches)
                 publisher = BatchPublisher(
-                    producer,
-                    self._builder(SliceRows(batches), skipped),
-                    self.headers,
-                    self.form,
-                    self.records_per_commit,
-                    lambda: False,
-                    None,
-                    position,
+                    sender=producer,
+                    build=lambda wanted: self.build(
+                        rows.between(wanted.after, wanted.until), wanted, skipped
+                    ),
+                    registrar=self.registrar,
+                    headers=self.headers,
+                    form=self.form,
+                    records_per_commit=self.records_per_commit,
+                    position=position,
                 )
                 publisher.publish(self.through, self.now_ns)
-            finally:
-                producer.close()
         except CdcError as error:
             return _outcome(publisher, skipped, error)
         return _outcome(publisher, skipped, None)
-
-    def _builder(
-        self, rows: SliceRows, skipped: SkippedRecords
-    ) -> Callable[[EventRequest], Iterator[EventBatch]]:
-        def build(request: EventRequest) -> Iterator[EventBatch]:
-            found = rows.between(request.after, request.until)
-            return self.build(found, replace(request, registrar=self.registrar), skipped)
-
-        return build
 
     def _checked(self, position: PublishPosition | None, number: int) -> PublishPosition:
         """Refuse to continue if another run has changed the number of slices, or set the position back."""
@@ -230,28 +233,16 @@ class SlicedRun:
     """One try to publish all slices; its counters are valid also after a failure.
 
     Args:
-        job: The job, for all tables.
-        stores: The lake.
-        source: The source.
-        producers: Builds producers.
-        registrar: Assigns ids to schemas; None for none.
-        headers: Headers of all data records.
-        form: Digest of all options that determine the records of a batch.
-        skipped: Collects skipped records.
+        target: Builds producers, and has the job.
+        origin: The changes.
         positions: The positions of the slices, in their order.
         transactions: Number of transactions sent.
         records: Number of records sent.
         dead_letters: Number of dead letters: always 0.
     """
 
-    job: Job
-    stores: Stores
-    source: Source
-    producers: Producers
-    registrar: Registry | None
-    headers: Headers
-    form: str
-    skipped: SkippedRecords
+    target: SlicedKafkaTarget
+    origin: Changes
     positions: Sequence[PublishPosition]
     transactions: int = 0
     records: int = 0
@@ -262,66 +253,63 @@ class SlicedRun:
         """The least position of all slices."""
         return min(self.positions, key=lambda position: (position.batch, position.records))
 
-    def publish(self, through: int) -> None:
-        """Publish from the slices' positions to the end of a batch.
+    def publish(self) -> None:
+        """Publish from the slices' positions to the last batch of the changes.
 
         Raises:
             BrokersUnavailable: The brokers don't respond to a slice; the others may be complete.
             RegistryUnavailable: The registry doesn't respond.
             CdcError: Any error of a slice.
         """
+        through = self.origin.through
         self._require_no_speculation()
         for position in self.positions:
-            require_matching(position, self.form, through)
+            require_matching(position, self.origin.form, through)
         self._settle()
         after = self.position.batch - 1
         if after >= through:
             return
-        sliced = sliced_records(self.job, self.stores, self.source, after, through)
+        sliced = self.origin.sliced(after)
         counts = {row["batch"]: row["count"] for row in sliced.rows.groupBy("batch").count().collect()}
-        now_ns = time.time_ns()
+        task = self._task(sliced.build)
         at_once = _ROWS_AT_ONCE * len(self.positions)
         ranges = batch_ranges(counts, after, through, rows_at_once=at_once, isolated=sliced.isolated)
         for start, end in ranges:
-            if self.job.stopping():
+            if self.target.job.stopping():
                 return
             has_records = any(start < batch <= end for batch in counts)
-            self._publish_range(sliced, start, end, now_ns, has_records=has_records)
+            self._publish_range(sliced, replace(task, after=start, through=end), has_records=has_records)
 
-    def _publish_range(
-        self, sliced: Sliced, after: int, through: int, now_ns: int, *, has_records: bool
-    ) -> None:
-        slices = len(self.positions)
-        options = self.job.connector.publish.kafka
-        task = SliceTask(
-            self.producers,
-            self.registrar,
-            sliced.build,
-            self.headers,
-            self.form,
-            options.records_per_commit,
-            slices,
-            after,
-            through,
-            now_ns,
-            self.skipped.strict,
+    def _task(self, build: SliceBuilder) -> SliceTask:
+        connector = self.target.job.connector
+        return SliceTask(
+            producers=self.target.producers,
+            registrar=registrar_of(connector, self.target.connections),
+            build=build,
+            headers=headers_of(connector),
+            form=self.origin.form,
+            records_per_commit=connector.publish.kafka.records_per_commit,
+            slices=len(self.positions),
+            now_ns=time.time_ns(),
+            strict=self.origin.skipped.strict,
         )
+
+    def _publish_range(self, sliced: Sliced, task: SliceTask, *, has_records: bool) -> None:
         if has_records:
-            partitioned = map_in_arrow(_partitioned(sliced, after, through, slices), task, _DDL)
+            partitioned = map_in_arrow(_partitioned(sliced, task), task, _DDL)
         else:  # adaptive plans have no partitions for empty input, but positions must advance
-            partitioned = map_in_arrow(
-                self.stores.spark.range(0, slices, 1, slices), _WithoutRecords(task), _DDL
-            )
+            numbers = self.target.stores.spark.range(0, task.slices, 1, task.slices)
+            partitioned = map_in_arrow(numbers, _WithoutRecords(task), _DDL)
         rows = partitioned.collect()
         # Pickled by this job's own tasks.
         outcomes: list[SliceOutcome] = [pickle.loads(row["outcome"]) for row in rows]  # noqa: S301
         self._add_up(outcomes)
         reported = {one.position.slice: one.position for one in outcomes if one.position is not None}
-        complete = sorted(number for number, position in reported.items() if position.batch > through)
-        if complete != list(range(slices)):
+        complete = sorted(number for number, position in reported.items() if position.batch > task.through)
+        if complete != list(range(task.slices)):
             raise OffsetMissing(
-                f"slices of {self.job.connector.name} have not reported batch {through} as published",
-                expected=f"slices 0 to {slices - 1}",
+                f"slices of {self.origin.name} have not reported batch {task.through} as published",
+                expected=f"slices 0 to {task.slices - 1}",
                 found=str(complete),
             )
         self.positions = [reported[number] for number in complete]
@@ -331,8 +319,8 @@ class SlicedRun:
         for one in outcomes:
             self.records += one.records
             self.transactions += one.transactions
-            self.skipped.undecodable += one.skipped.undecodable
-            self.skipped.by_kind.update(one.skipped.by_kind)
+            self.origin.skipped.undecodable += one.skipped.undecodable
+            self.origin.skipped.by_kind.update(one.skipped.by_kind)
         errors = [one.error for one in outcomes if one.error is not None]
         for error in sorted(errors, key=lambda error: isinstance(error, RETRIED_ERRORS)):
             raise error
@@ -343,11 +331,11 @@ class SlicedRun:
         for changed, position in zip(settled, self.positions, strict=True):
             if changed != position:
                 log.info("slice %d resumes as one of %d", position.slice, changed.slices)
-                store_position(self.producers, changed, [position])
+                store_position(self.target.producers, changed, [position])
         self.positions = settled
 
     def _require_no_speculation(self) -> None:
-        speculation = self.stores.spark.sparkContext.getConf().get("spark.speculation", "false")
+        speculation = self.target.stores.spark.sparkContext.getConf().get("spark.speculation", "false")
         if speculation == "true":
             raise ConfigurationError(
                 "Spark must not run a second copy of the tasks that publish slices",
@@ -409,8 +397,7 @@ def store_position(
     Raises:
         CommitConflict: Another position is stored.
     """
-    producer = producers.of_slice(position.slice)
-    try:
+    with closing(producers.of_slice(position.slice)) as producer:
         stored = producer.take_over(read=expected is not None)
         if expected is not None and stored not in expected:
             raise CommitConflict(
@@ -420,17 +407,15 @@ def store_position(
                 remedy="let only one run publish at a time",
             )
         producer.publish((), (), position)
-    finally:
-        producer.close()
 
 
-def _partitioned(sliced: Sliced, after: int, through: int, slices: int) -> DataFrame:
+def _partitioned(sliced: Sliced, task: SliceTask) -> DataFrame:
     """Partition records by slice, so that the partition's number is the slice's, and sort them."""
     from pyspark.sql import functions as f
 
-    number = f.pmod(f.xxhash64(sliced.partition_by), f.lit(slices)).cast("int")
-    rows = sliced.rows.where(f.col("batch").between(after + 1, through))
-    partitioned = rows.withColumn("slice", number).repartitionById(slices, "slice")
+    number = f.pmod(f.xxhash64(sliced.partition_by), f.lit(task.slices)).cast("int")
+    rows = sliced.rows.where(f.col("batch").between(task.after + 1, task.through))
+    partitioned = rows.withColumn("slice", number).repartitionById(task.slices, "slice")
     return partitioned.sortWithinPartitions(*sliced.order).drop("slice")
 
 
