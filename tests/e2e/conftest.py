@@ -27,6 +27,9 @@ if TYPE_CHECKING:
 
 ROOT = Path(__file__).resolve().parents[2]
 
+INTERPRETED = {"spark.sql.codegen.wholeStage": "false", "spark.sql.codegen.factoryMode": "NO_CODEGEN"}
+"""For few rows, as in the tests' shared session. Applications that tests of jobs start compile code."""
+
 
 @dataclass
 class Airflow:
@@ -165,9 +168,7 @@ def airflow(tmp_path_factory: pytest.TempPathFactory, iceberg_jar: Path) -> Iter
         "spark.driver.host": "127.0.0.1",
         "spark.driver.bindAddress": "127.0.0.1",
         "spark.local.dir": str(home / "spark-local"),
-        # As for the tests' shared session; the demo's applications compile code as users' do.
-        "spark.sql.codegen.wholeStage": "false",
-        "spark.sql.codegen.factoryMode": "NO_CODEGEN",
+        **INTERPRETED,
     }
     # As spark-defaults.conf would: but with a folder of settings Java would not take the archive of classes.
     spark_options = [os.environ["SPARK_SUBMIT_OPTS"], *(f"-D{k}={v}" for k, v in settings.items())]
