@@ -6,22 +6,23 @@ values to a job as plain data (:meth:`CdcHook.connection_values`), so that a job
 
 from __future__ import annotations
 
-import importlib
 import time
 from abc import abstractmethod
 from collections.abc import Mapping
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Any, ClassVar, Final, Literal
+from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 from airflow.providers.common.compat.connection import get_async_connection, get_async_extra_dejson
 from airflow.providers.common.compat.sdk import AirflowNotFoundException, BaseHook
 
 from airflow_cdc_provider.connector.declaration import Connector, load_connector
+from airflow_cdc_provider.custom_classes import load_custom
 from airflow_cdc_provider.exceptions import CdcError, ConfigurationError, TransientError
 from airflow_cdc_provider.hooks.failures import redact
 from airflow_cdc_provider.sources.cassandra.options import CassandraOptions
 from airflow_cdc_provider.sources.debezium.options import DebeziumOptions
 from airflow_cdc_provider.sources.mongodb.options import MongodbOptions
+from airflow_cdc_provider.sources.registry import source_plugin
 
 if TYPE_CHECKING:
     from airflow.providers.common.compat.sdk import Connection
@@ -30,14 +31,6 @@ if TYPE_CHECKING:
 
 ConnectorLike = Connector | Mapping[str, Any] | str
 """A connector, its declaration as a mapping, or the path of its YAML file."""
-
-_HOOKS: Final = {
-    "cassandra": ("airflow_cdc_provider.hooks.cassandra", "CassandraCdcHook"),
-    "debezium": ("airflow_cdc_provider.hooks.debezium", "DebeziumCdcHook"),
-    "mongodb": ("airflow_cdc_provider.hooks.mongodb", "MongodbCdcHook"),
-    "scylla": ("airflow_cdc_provider.hooks.scylla", "ScyllaCdcHook"),
-    "vitess": ("airflow_cdc_provider.hooks.vitess", "VitessCdcHook"),
-}
 
 
 def to_connector(declaration: ConnectorLike) -> Connector:
@@ -63,15 +56,14 @@ def hook_for(connector: Connector, conn_id: str | None = None) -> CdcHook:
     Raises:
         ConfigurationError: Neither names a connection.
     """
-    module, name = _HOOKS[connector.type]
+    plugin = source_plugin(connector.type)
     conn_id = conn_id or connector.source.conn_id
     if not conn_id:
         raise ConfigurationError(
             f"connector {connector.name} names no connection",
-            expected="option source.conn_id with a connection of type "
-            f"{'kafka' if connector.type == 'debezium' else 'cdc_' + connector.type}",
+            expected=f"option source.conn_id with a connection of type {plugin.connection_type}",
         )
-    hook: CdcHook = getattr(importlib.import_module(module), name)(conn_id)
+    hook: CdcHook = load_custom(f"the hook of source {connector.type}", plugin.hook)(conn_id)
     if isinstance(connector.source, CassandraOptions) and connector.source.driver_config_file:
         hook.extra_defaults = {"driver_config_file": connector.source.driver_config_file}
     if isinstance(connector.source, DebeziumOptions):
@@ -171,9 +163,7 @@ class CdcHook(BaseHook):
         Raises:
             ConfigurationError: The connection or the source's options are invalid.
         """
-        from airflow_cdc_provider.jobs.context.sources import build_source  # needs pyarrow and the driver
-
-        return build_source(connector, self.connection_values())
+        return source_plugin(connector.type).source(connector, self.connection_values())
 
     def session_state(self, probes: int) -> dict[str, Any]:
         """Query the server's description several times, and measure the latency.

@@ -7,8 +7,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Literal
 
+from airflow_cdc_provider.events.field_paths import wrong_exclusion, wrong_renaming
 from airflow_cdc_provider.options import option
-from airflow_cdc_provider.sources.mongodb.field_paths import wrong_exclusion, wrong_renaming
 
 _PLACEMENTS = ("header", "envelope", "partition")
 

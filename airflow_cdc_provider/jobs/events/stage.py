@@ -13,7 +13,7 @@ from airflow_cdc_provider.events.encoder import text_of, to_lines
 from airflow_cdc_provider.exceptions import ConfigurationError
 from airflow_cdc_provider.jobs.context.job import log
 from airflow_cdc_provider.jobs.context.run import Run
-from airflow_cdc_provider.jobs.events.captured import captured_records, is_strict
+from airflow_cdc_provider.jobs.events.captured import captured_records
 from airflow_cdc_provider.jobs.events.event_batches import EventRequest
 from airflow_cdc_provider.jobs.events.skipped_records import SkippedRecords
 from airflow_cdc_provider.jobs.events.vitess import lake as vitess_lake
@@ -46,7 +46,7 @@ def events(run: Run) -> JobResult:
     after = int(job.spec.options.get("after_batch", 0))
     through = stores.changes.state().batch
     now_ns = int(job.spec.options.get("now_ns", time.time_ns()))
-    skipped = SkippedRecords(strict=is_strict(job.connector))
+    skipped = SkippedRecords(strict=job.connector.source.strict)
     headers = headers_of(job.connector)
     target = Path(job.spec.options["path"])
     unfinished = target.with_name(target.name + ".part")

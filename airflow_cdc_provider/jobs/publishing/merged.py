@@ -27,7 +27,6 @@ from airflow_cdc_provider.jobs.context.clients import Clients, Connections
 from airflow_cdc_provider.jobs.context.job import Job, log
 from airflow_cdc_provider.jobs.context.stores import Stores
 from airflow_cdc_provider.jobs.context.tables import selected_tables
-from airflow_cdc_provider.jobs.events.captured import is_strict
 from airflow_cdc_provider.jobs.events.event_batches import EventBatch, EventRequest
 from airflow_cdc_provider.jobs.events.merged_rows import RowEvents, row_events
 from airflow_cdc_provider.jobs.events.skipped_records import SkippedRecords
@@ -85,7 +84,7 @@ def publish_merged(job: Job, stores: Stores, source: Source, clients: Clients) -
         source,
         clients.connections,
         client_settings(job.connector, clients.connections),
-        SkippedRecords(strict=is_strict(connector)),
+        SkippedRecords(strict=connector.source.strict),
         beats,
     )
     started = time.monotonic()

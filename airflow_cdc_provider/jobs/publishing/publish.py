@@ -25,7 +25,7 @@ from airflow_cdc_provider.jobs.channels.heartbeats import Heartbeats, heartbeat_
 from airflow_cdc_provider.jobs.context.clients import Clients, Connections
 from airflow_cdc_provider.jobs.context.job import Job, log
 from airflow_cdc_provider.jobs.context.stores import Stores
-from airflow_cdc_provider.jobs.events.captured import captured_records, is_strict
+from airflow_cdc_provider.jobs.events.captured import captured_records
 from airflow_cdc_provider.jobs.events.event_batches import EventBatch, EventRequest
 from airflow_cdc_provider.jobs.events.skipped_records import SkippedRecords
 from airflow_cdc_provider.jobs.events.vitess.lake import heartbeat_records
@@ -74,7 +74,7 @@ def publish(job: Job, stores: Stores, source: Source, clients: Clients) -> Publi
         source,
         clients.connections,
         settings,
-        SkippedRecords(strict=is_strict(job.connector)),
+        SkippedRecords(strict=job.connector.source.strict),
         beats,
     )
     started = time.monotonic()

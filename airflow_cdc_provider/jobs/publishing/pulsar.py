@@ -21,7 +21,7 @@ from airflow_cdc_provider.exceptions import ConfigurationError, OffsetMissing
 from airflow_cdc_provider.jobs.context.clients import Connections
 from airflow_cdc_provider.jobs.context.job import Job, log
 from airflow_cdc_provider.jobs.context.stores import Stores
-from airflow_cdc_provider.jobs.events.captured import captured_records, is_strict
+from airflow_cdc_provider.jobs.events.captured import captured_records
 from airflow_cdc_provider.jobs.events.event_batches import EventBatch, EventRequest
 from airflow_cdc_provider.jobs.events.skipped_records import SkippedRecords
 from airflow_cdc_provider.jobs.publishing.batches import BatchPublisher, require_matching, wait_for_servers
@@ -57,7 +57,7 @@ def publish_to_pulsar(job: Job, stores: Stores, source: Source, connections: Con
     options = connector.publish.pulsar
     settings = ClientSettings.of_connection(connections.pulsar)
     job = replace(job, spec=replace(job.spec, tables=()), connector=connector)
-    run = _Publishing(job, stores, source, settings, SkippedRecords(strict=is_strict(connector)))
+    run = _Publishing(job, stores, source, settings, SkippedRecords(strict=connector.source.strict))
     started = time.monotonic()
     wait_for_servers(run.through_head, lambda: run.sent, options, job.stopping, connector.name)
     result = run.result(time.monotonic() - started)

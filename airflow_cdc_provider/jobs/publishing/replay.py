@@ -29,7 +29,7 @@ from airflow_cdc_provider.jobs.context.clients import Connections
 from airflow_cdc_provider.jobs.context.job import Job, log
 from airflow_cdc_provider.jobs.context.run import Run
 from airflow_cdc_provider.jobs.context.stores import Stores
-from airflow_cdc_provider.jobs.events.captured import captured_records, is_strict
+from airflow_cdc_provider.jobs.events.captured import captured_records
 from airflow_cdc_provider.jobs.events.event_batches import EventBatch, EventRequest
 from airflow_cdc_provider.jobs.events.skipped_records import SkippedRecords
 from airflow_cdc_provider.jobs.publishing.batches import BatchPublisher, wait_for_servers
@@ -91,7 +91,7 @@ def replay(run: Run) -> JobResult:
         settings,
         prefix,
         through,
-        SkippedRecords(strict=is_strict(job.connector)),
+        SkippedRecords(strict=job.connector.source.strict),
     )
     started = time.monotonic()
     kafka, name = job.connector.publish.kafka, job.connector.name

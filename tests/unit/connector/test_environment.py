@@ -12,8 +12,9 @@ import pytest
 import yaml
 
 from airflow_cdc_provider.connector import Connector
-from airflow_cdc_provider.connector.declaration import SOURCE_OPTIONS, _Declaration
+from airflow_cdc_provider.connector.declaration import _Declaration
 from airflow_cdc_provider.exceptions import ConfigurationError
+from airflow_cdc_provider.sources.registry import source_names, source_plugin
 
 
 def options(cls: Any, path: tuple[str, ...] = ()) -> Iterator[tuple[tuple[str, ...], Any, Any]]:
@@ -46,10 +47,10 @@ def values(hint: Any, default: Any) -> list[Any]:
 
 ALL = [
     (kind, path, value)
-    for kind, source in SOURCE_OPTIONS.items()
+    for kind in source_names()
     for path, hint, default in (
         *options(_Declaration),
-        *((("source", *path), hint, default) for path, hint, default in options(source)),
+        *((("source", *path), hint, default) for path, hint, default in options(source_plugin(kind).options)),
     )
     if path != ("source",)
     for value in values(hint, default)
@@ -75,7 +76,7 @@ def declared(kind: str, path: tuple[str, ...], value: Any) -> Connector | str:
 
 @pytest.mark.covers("DSX-AGT-04")
 @pytest.mark.parametrize("section", sorted({path[0] for _, path, _ in ALL}))
-@pytest.mark.parametrize("kind", SOURCE_OPTIONS)
+@pytest.mark.parametrize("kind", source_names())
 def test_an_option_from_the_environment_is_the_option(
     kind: str, section: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -21,6 +21,7 @@ from airflow_cdc_provider.events import transactions
 from airflow_cdc_provider.events.encoder import Envelope
 from airflow_cdc_provider.events.envelopes import cloud_events
 from airflow_cdc_provider.events.envelopes import mongodb as mongodb_envelope
+from airflow_cdc_provider.events.field_paths import field_rules
 from airflow_cdc_provider.events.framing import Registrar
 from airflow_cdc_provider.events.transactions import OpenTransaction
 from airflow_cdc_provider.events.transforms import outbox
@@ -33,7 +34,6 @@ from airflow_cdc_provider.sources.mongodb.bson import DOCUMENT
 from airflow_cdc_provider.sources.mongodb.events import EventForm
 from airflow_cdc_provider.sources.mongodb.extended_json import render
 from airflow_cdc_provider.sources.mongodb.extended_json_values import CANONICAL
-from airflow_cdc_provider.sources.mongodb.field_paths import field_rules
 from airflow_cdc_provider.sources.mongodb.field_rules import FieldRules
 from airflow_cdc_provider.sources.mongodb.indented_json import indented
 from airflow_cdc_provider.sources.mongodb.options import MongodbOptions

@@ -19,10 +19,10 @@ import pytest
 from airflow_cdc_provider.connector import Connector
 from airflow_cdc_provider.events.encoder import text_of
 from airflow_cdc_provider.exceptions import ConfigurationError
-from airflow_cdc_provider.jobs.context.sources import build_source
 from airflow_cdc_provider.jobs.events.skipped_records import SkippedRecords
 from airflow_cdc_provider.jobs.offline.recordings import Recording, event_lines
 from airflow_cdc_provider.migration.debezium.properties import from_debezium
+from airflow_cdc_provider.sources.registry import source_plugin
 
 FIXTURES = Path(__file__).parents[3] / "fixtures" / "cassandra"
 FOLDER = FIXTURES / "debezium-A"
@@ -105,7 +105,7 @@ def test_the_newest_segment_may_be_read_alone() -> None:
         {"name": "p", "source": {"type": "cassandra", "advanced": {"latest_segment_only": True}}}
     )
     with pytest.raises(ConfigurationError, match="a job would lose changes"):
-        build_source(connector, {})
+        source_plugin(connector.type).source(connector, {})
 
 
 @pytest.mark.recorded
