@@ -18,7 +18,6 @@ from pyspark import TaskContext
 
 from airflow_cdc_provider.connector import Connector
 from airflow_cdc_provider.exceptions import CommitConflict, ConfigurationError, OffsetMissing
-from airflow_cdc_provider.jobs.events.event_batches import EventBatch
 from airflow_cdc_provider.jobs.events.skipped_records import SkippedRecords
 from airflow_cdc_provider.jobs.events.sliced import SliceRows, batch_ranges
 from airflow_cdc_provider.jobs.publishing.origins import changes as changes_module
