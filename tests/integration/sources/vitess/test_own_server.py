@@ -19,9 +19,10 @@ from airflow_cdc_provider.sources.vitess.options import VitessOptions
 from airflow_cdc_provider.sources.vitess.protocol import RowChange
 from airflow_cdc_provider.sources.vitess.source import VitessSource
 from server_kit import VitessServer
-from tests.integration.sources.test_vitess_check import findings
-from tests.integration.sources.test_vitess_check import source as source_in
-from tests.integration.sources.vitess.test_source import applied, captured, create, run, selected, source_of
+from tests.integration.sources.vitess.checked_sources import findings
+from tests.integration.sources.vitess.checked_sources import source as source_in
+from tests.integration.sources.vitess.vitess_sources import captured, source_of
+from tests.integration.sources.vitess.workload import applied, create, run, selected
 
 pytestmark = pytest.mark.integration
 
