@@ -126,7 +126,7 @@ def _kill_and_recover(
         return [(row[0], bytes(row[1])) for row in rows]
 
     def begin(number: int) -> subprocess.Popen[bytes]:
-        run(server, table, 100 + number, 40)
+        run(server, table, 100 + number, 60)
         return application.start("sync", shop, server.connection, batch_changes=40)
 
     application.kill_often(kills, begin, merge_and_capture(namespace))
