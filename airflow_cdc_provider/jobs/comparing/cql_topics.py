@@ -14,11 +14,11 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from airflow_cdc_provider.changes import record
-from airflow_cdc_provider.changes.spans import binary_buffer
 from airflow_cdc_provider.changes.worker import map_in_arrow
 from airflow_cdc_provider.connector import Connector
 from airflow_cdc_provider.events.names import adjusted_field
 from airflow_cdc_provider.exceptions import ConfigurationError
+from airflow_cdc_provider.formats.arrow_bytes import binary_buffer
 from airflow_cdc_provider.jobs.comparing.differences import OUTCOME_DDL, outcome_of
 from airflow_cdc_provider.jobs.comparing.reported_rows import REPORTED_DDL, RowForm, reported_by
 from airflow_cdc_provider.jobs.comparing.row_comparison import compare_reported

@@ -20,7 +20,7 @@ import pyarrow.compute as pc
 from airflow_cdc_provider.connector.publish.kafka import KafkaOptions
 from airflow_cdc_provider.connector.publish.pulsar import PulsarOptions
 from airflow_cdc_provider.events.framing import Registrar
-from airflow_cdc_provider.exceptions import ConfigurationError, CorruptInput, OffsetMissing
+from airflow_cdc_provider.exceptions import CommitConflict, ConfigurationError, CorruptInput, OffsetMissing
 from airflow_cdc_provider.jobs.events.event_batches import EventBatch, EventRequest
 from airflow_cdc_provider.kafka.errors import BrokersUnavailable, RecordsRejected
 from airflow_cdc_provider.kafka.positions import PublishPosition
@@ -226,6 +226,9 @@ def wait_for_servers(
 
     Records that were sent stay sent: each try starts at the stored position.
 
+    The first try after an outage may be fenced by the broker itself, which aborts the transaction that the
+    outage left open; it is repeated once. A producer that is fenced otherwise has a rival.
+
     Args:
         publish: Publishes from the stored position, each time with a new producer.
         sent: Returns the number of transactions so far.
@@ -236,13 +239,21 @@ def wait_for_servers(
     Raises:
         BrokersUnavailable: The brokers didn't respond for that long.
         RegistryUnavailable: The registry didn't respond for that long.
+        CommitConflict: Another producer took over.
         CdcError: As ``publish``.
     """
     waited_since, before = 0.0, -1
+    after_outage = False
     while True:
         try:
             publish()
+        except CommitConflict as error:
+            if not after_outage or sent() > before:
+                raise
+            after_outage = False
+            log.warning("%s: retrying after an outage: %s", name, error)
         except RETRIED_ERRORS as error:
+            after_outage = True
             now = time.monotonic()
             if sent() > before:
                 before, waited_since = sent(), now

@@ -6,6 +6,7 @@ import base64
 import json
 from collections.abc import Mapping
 from datetime import UTC, datetime
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -37,6 +38,9 @@ from airflow_cdc_provider.lake.table import Head
 from airflow_cdc_provider.notifications.notification import Notification
 from airflow_cdc_provider.sources.cassandra.source import CassandraSource
 from airflow_cdc_provider.sources.cql.snapshots.token_ranges import SnapshotRange
+
+RECORDED = Path(__file__).parents[2] / "fixtures" / "lake" / "layout.json"
+"""A lake of the present layout, as text."""
 
 MOMENT = datetime(2026, 1, 2, 3, 4, 5, 678901, UTC)
 CLOCK = ("captured_at", "seen_at", "cdc.committed_at")

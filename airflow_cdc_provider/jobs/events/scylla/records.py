@@ -21,10 +21,10 @@ from airflow_cdc_provider.events.framing import Registrar
 from airflow_cdc_provider.events.json_converter import to_json
 from airflow_cdc_provider.events.transforms.pieces import Piece, Rows
 from airflow_cdc_provider.events.transforms.unwrap import unwrap
+from airflow_cdc_provider.formats.arrow_bytes import binary_parts
 from airflow_cdc_provider.jobs.events.order import event_order
 from airflow_cdc_provider.jobs.events.skipped_records import SkippedRecords
 from airflow_cdc_provider.jobs.topics.settings import encoded_events, topics_of, without_skipped
-from airflow_cdc_provider.sources.cql.buffers import binary_parts
 from airflow_cdc_provider.sources.cql.schema import TableSchema
 from airflow_cdc_provider.sources.cql.snapshot_payload import snapshot_columns
 from airflow_cdc_provider.sources.scylla.event_tables import EventTable, LogSchemas

@@ -18,7 +18,6 @@ from pyspark import TaskContext
 
 from airflow_cdc_provider.connector import Connector
 from airflow_cdc_provider.exceptions import CommitConflict, ConfigurationError, OffsetMissing
-from airflow_cdc_provider.jobs.events.event_batches import EventBatch
 from airflow_cdc_provider.jobs.events.skipped_records import SkippedRecords
 from airflow_cdc_provider.jobs.events.sliced import SliceRows, batch_ranges
 from airflow_cdc_provider.jobs.publishing.origins import changes as changes_module
@@ -37,6 +36,7 @@ from airflow_cdc_provider.kafka.producer import Headers
 from airflow_cdc_provider.kafka.registry import Registry, RegistrySettings
 from airflow_cdc_provider.kafka.settings import ClientSettings
 from tests.unit.jobs.events.lake_records import NOW_NS, LakeRecords, cassandra, mongodb, vitess
+from tests.unit.jobs.publishing.sent_records import Sent, by_key, records_of, sent_of
 from tests.unit.jobs.runs import run_of
 
 SOURCES: dict[str, Callable[..., LakeRecords]] = {
@@ -44,27 +44,6 @@ SOURCES: dict[str, Callable[..., LakeRecords]] = {
     "mongodb": mongodb,
     "vitess": vitess,
 }
-Sent = tuple[str, str | None, str | None, str]
-"""Topic, key, value and headers of a record."""
-
-
-def sent_of(batches: Sequence[pa.RecordBatch]) -> list[Sent]:
-    names = ("topic", "key", "value", "headers")
-    return [
-        row for batch in batches for row in zip(*(batch[name].to_pylist() for name in names), strict=True)
-    ]
-
-
-def by_key(records: Sequence[Sent]) -> dict[tuple[str, str | None], list[Sent]]:
-    found: dict[tuple[str, str | None], list[Sent]] = defaultdict(list)
-    for one in records:
-        found[one[:2]].append(one)
-    return found
-
-
-def records_of(made: Sequence[EventBatch]) -> list[Sent]:
-    assert [one.batch for one in made] == sorted(one.batch for one in made), "batch after batch"
-    return sent_of([one.records for one in made])
 
 
 @pytest.mark.parametrize("slices", [1, 2, 3])
