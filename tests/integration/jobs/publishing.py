@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import time
 from collections import defaultdict
 from collections.abc import Callable
 from pathlib import Path
@@ -103,7 +104,10 @@ def read(server: KafkaServer, topics: list[str]) -> list[Message]:
 
 
 def records_of(server: KafkaServer, topics: list[str]) -> Callable[[], set[tuple[str, int, int]]]:
-    """Return a function that lists the ends of the partitions of topics, open transactions included."""
+    """Return a function that lists the ends of the partitions of topics, open transactions included.
+
+    It takes a while: who calls it again and again would keep the broker from its work.
+    """
     from confluent_kafka import Consumer, TopicPartition
 
     consumer = Consumer(
@@ -120,6 +124,7 @@ def records_of(server: KafkaServer, topics: list[str]) -> Callable[[], set[tuple
     ]
 
     def ends() -> set[tuple[str, int, int]]:
+        time.sleep(0.05)
         found = [(one, consumer.get_watermark_offsets(one, timeout=30)[1]) for one in partitions]
         return {(one.topic, one.partition, end) for one, end in found}
 
