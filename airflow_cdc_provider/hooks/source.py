@@ -27,7 +27,7 @@ from airflow_cdc_provider.sources.registry import source_plugin
 if TYPE_CHECKING:
     from airflow.providers.common.compat.sdk import Connection
 
-    from airflow_cdc_provider.sources.base import Finding, Source
+    from airflow_cdc_provider.sources.contract import Finding, Source
 
 ConnectorLike = Connector | Mapping[str, Any] | str
 """A connector, its declaration as a mapping, or the path of its YAML file."""
@@ -76,7 +76,7 @@ def hook_for(connector: Connector, conn_id: str | None = None) -> CdcHook:
 def check_connector(connector: Connector, source: Source) -> list[Finding]:
     """Check the source's prerequisites, the topics of signals and notifications, and the number of tables."""
     from airflow_cdc_provider.hooks.channel_topics import channel_findings
-    from airflow_cdc_provider.sources.base import Finding
+    from airflow_cdc_provider.sources.contract import Finding
 
     findings = [*source.check(), *channel_findings(connector)]
     if not connector.guardrail.max_tables or any(finding.level == "error" for finding in findings):

@@ -33,6 +33,7 @@ from airflow_cdc_provider.sources.vitess.history import TableHistory, lineage_of
 from airflow_cdc_provider.sources.vitess.options import VitessOptions, has_keyspace
 from airflow_cdc_provider.sources.vitess.position import Position, ShardPosition, vgtid_shards
 from airflow_cdc_provider.sources.vitess.projection import to_json
+from airflow_cdc_provider.sources.contract import ReadMetrics
 from airflow_cdc_provider.sources.vitess.records import SliceReader
 from airflow_cdc_provider.sources.vitess.rows import RowSpans, read_changes
 from airflow_cdc_provider.sources.vitess.schema_ids import DDL
@@ -101,8 +102,8 @@ def _read(connector: Connector, recording: Recording, skipped: SkippedRecords) -
         position = assembler.position
         schemas += found
         known.update((one["source_table"], one["schema_id"]) for one in found)
-        read = SliceReader(selects)
-        batches += [_with_copies(batch) for part in slices for batch in read(part)]
+        read = SliceReader(selects).read(slices, ReadMetrics())
+        batches += [_with_copies(batch) for batch in read]
     all_records = pa.Table.from_batches(batches, record.CHANGE_SCHEMA).combine_chunks()
     tables = pc.unique(all_records["source_table"]).drop_null().to_pylist()
     return _Recorded(

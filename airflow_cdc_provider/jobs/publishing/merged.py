@@ -57,8 +57,7 @@ from airflow_cdc_provider.lake.iceberg_difference import (
 from airflow_cdc_provider.lake.row_changes import all_rows, arrow_batches, changed_rows
 from airflow_cdc_provider.lake.static_changes import all_static_columns, changed_static_columns
 from airflow_cdc_provider.lake.table import Head
-from airflow_cdc_provider.sources.abilities import RenamesTables
-from airflow_cdc_provider.sources.base import Source
+from airflow_cdc_provider.sources.contract import Source
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
@@ -262,7 +261,7 @@ class _Merged:
     def _tables(self) -> list[str]:
         """List the tables whose mirrors may have changed, including dropped tables, whose mirrors empty."""
         tables = selected_tables(self.job, self.stores, self.source)
-        if not isinstance(self.source, RenamesTables):
+        if not self.source.renames_tables:
             return tables
         selects = self.job.connector.selects
         return [*tables, *sorted(t for t in self.known.tables if t not in tables and selects(t))]

@@ -47,7 +47,7 @@ from airflow_cdc_provider.kafka.producer import RecordProducer
 from airflow_cdc_provider.kafka.registry import Registry
 from airflow_cdc_provider.kafka.settings import ClientSettings
 from airflow_cdc_provider.lake.changes_table import ChangesTable
-from airflow_cdc_provider.sources.base import Source
+from airflow_cdc_provider.sources.contract import Source
 from airflow_cdc_provider.sources.vitess.options import VitessOptions
 
 

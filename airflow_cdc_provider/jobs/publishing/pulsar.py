@@ -33,7 +33,7 @@ from airflow_cdc_provider.kafka.producer import Headers
 from airflow_cdc_provider.lake.layout import PUBLISHED
 from airflow_cdc_provider.pulsar.producer import PulsarProducer
 from airflow_cdc_provider.pulsar.settings import ClientSettings
-from airflow_cdc_provider.sources.base import Source
+from airflow_cdc_provider.sources.contract import Source
 
 if TYPE_CHECKING:
     from airflow_cdc_provider.lake.iceberg import IcebergLake

@@ -34,7 +34,7 @@ from airflow_cdc_provider.kafka.positions import PositionsTopic, PublishPosition
 from airflow_cdc_provider.kafka.producer import Headers, RecordProducer
 from airflow_cdc_provider.kafka.registry import Registry
 from airflow_cdc_provider.kafka.topics import TopicCreator
-from airflow_cdc_provider.sources.base import Source
+from airflow_cdc_provider.sources.contract import Source
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame

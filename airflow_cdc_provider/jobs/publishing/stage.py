@@ -7,7 +7,7 @@ from airflow_cdc_provider.jobs.context.job import Job
 from airflow_cdc_provider.jobs.context.stores import Stores
 from airflow_cdc_provider.jobs.publishing import merged, publish, pulsar
 from airflow_cdc_provider.jobs.spec import PublishResult
-from airflow_cdc_provider.sources.base import Source
+from airflow_cdc_provider.sources.contract import Source
 
 
 def publish_events(job: Job, stores: Stores, source: Source, clients: Clients) -> PublishResult:

@@ -25,7 +25,7 @@ from airflow_cdc_provider.changes.contribution import CONTRIBUTION_SCHEMA, DELET
 from airflow_cdc_provider.changes.fence import Fence
 from airflow_cdc_provider.changes.record import CHANGE, SNAPSHOT
 from airflow_cdc_provider.changes.spans import Bytes, Ints, binary_buffer
-from airflow_cdc_provider.sources.base import Decoded
+from airflow_cdc_provider.sources.contract import Decoded
 from airflow_cdc_provider.sources.vitess.fields import TableShape
 from airflow_cdc_provider.sources.vitess.history import TableHistory
 from airflow_cdc_provider.sources.vitess.rows import (

@@ -10,7 +10,7 @@ import pytest
 
 from airflow_cdc_provider.connector import Connector
 from airflow_cdc_provider.exceptions import ConfigurationError, PositionLost
-from airflow_cdc_provider.sources.base import Finding, ReadLimit
+from airflow_cdc_provider.sources.contract import Finding, ReadLimit
 from airflow_cdc_provider.sources.mongodb.selection import Selection
 from airflow_cdc_provider.sources.vitess.options import VitessOptions, VitessStream
 from airflow_cdc_provider.sources.vitess.source import VitessSource

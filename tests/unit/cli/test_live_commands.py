@@ -14,7 +14,7 @@ from airflow_cdc_provider.jobs.spec import JobResult, JobSpec, PublishResult, Ta
 from airflow_cdc_provider.jobs.stream import StreamState
 from airflow_cdc_provider.migration.offsets.mongodb import MongodbOffsets
 from airflow_cdc_provider.operators import spark_process
-from airflow_cdc_provider.sources.base import Finding
+from airflow_cdc_provider.sources.contract import Finding
 
 OFFSET = {"stream": {"v": 1, "token": "82"}}
 

@@ -18,7 +18,7 @@ from airflow_cdc_provider.changes.contribution import CONTRIBUTION_SCHEMA, UNRES
 from airflow_cdc_provider.changes.fence import Fence
 from airflow_cdc_provider.changes.kernels import walker
 from airflow_cdc_provider.exceptions import ConfigurationError
-from airflow_cdc_provider.sources.base import Decoded
+from airflow_cdc_provider.sources.contract import Decoded
 from airflow_cdc_provider.sources.cql.buffers import binary_array, binary_parts
 from airflow_cdc_provider.sources.cql.decoding.clustering import comparable_clusterings
 from airflow_cdc_provider.sources.cql.decoding.programs import Program, compile_tables

@@ -12,7 +12,7 @@ from airflow_cdc_provider.exceptions import CommitConflict
 from airflow_cdc_provider.jobs.capturing import capture as stage
 from airflow_cdc_provider.lake.changes_table import ChangesState
 from airflow_cdc_provider.lake.table import Head
-from airflow_cdc_provider.sources.base import Plan, ReadLimit, SegmentCounts
+from airflow_cdc_provider.sources.contract import Plan, ReadLimit, SegmentCounts
 from tests.unit.jobs.runs import run_of
 
 SPARK = SimpleNamespace(sparkContext=SimpleNamespace(defaultParallelism=2))
