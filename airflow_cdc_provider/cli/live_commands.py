@@ -162,10 +162,7 @@ def _print_publishing_progress(result: Any) -> None:
     if (published := result.published) is not None:
         sys.stderr.write(
             f"published through batch {published.batch}, {published.pending_batches} batches pending, the "
-            ""
-            ""
-            "oldest "
-            f"for {published.lag_seconds} s\n"
+            f"oldest for {published.lag_seconds} s\n"
         )
 
 

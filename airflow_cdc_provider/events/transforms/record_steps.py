@@ -87,9 +87,7 @@ def logical_table(
         if not column.is_struct():
             raise ConfigurationError(
                 "the table can't be added to a key without fields",
-                remedy="convert it to a struct first with "
-                "a transform of "
-                "type hoist, or set "
+                remedy="convert it to a struct first with a transform of type hoist, or set "
                 "unique_keys: false",
             )
         if key_field:
