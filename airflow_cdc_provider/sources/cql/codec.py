@@ -30,6 +30,7 @@ _Codec = TypeVar("_Codec", bound="CqlCodec")
 
 MEMORY_FORMAT: Final = 1
 _RESERVED: Final = "reserved"
+_SAME: Final = Drift(exact=True)
 _EPOCH_100NS: Final = 0x01B21DD213814000
 """The Unix epoch in the time of UUIDs: 100 ns since 1582."""
 
@@ -52,7 +53,7 @@ class CqlCodec(Codec):
     rules: str
     types: LakeTypes = field(default_factory=LakeTypes)
     last_id: int = 0
-    drift: Drift = field(default_factory=lambda: Drift(exact=True))
+    drift: Drift = _SAME
 
     model = "cell"
     table: str = field(init=False)
@@ -174,7 +175,7 @@ def recall_codec(
     """
     ids: dict[str, int] = {}
     last_id = 0
-    drift = Drift(exact=True)
+    drift = _SAME
     if memory is not None:
         last_id = int(memory["last_id"])
         reserved = memory.get(_RESERVED, {"table_id": memory["table_id"], "columns": {}})

@@ -70,7 +70,7 @@ class Captured:
     offset: Offset | None = None
     changes: list[pa.RecordBatch] = field(default_factory=list)
     plans: list[Plan] = field(default_factory=list)
-    counts: ReadMetrics = field(default_factory=Counter)
+    counts: Counter[str] = field(default_factory=Counter)
     columns: dict[str, list[str]] = field(default_factory=dict)
 
     def run(self, limit: ReadLimit | None = None) -> Captured:

@@ -100,7 +100,7 @@ PART = TopicSlice(MessageRange(TOPIC, 2, 100, 106), 7, 3, "shop.orders", 1_700_0
 
 
 def read(registry: Registered, key_converter: str) -> pa.Table:
-    return pa.Table.from_batches(reader_of(registry, key_converter)(PART))
+    return pa.Table.from_batches(reader_of(registry, key_converter).read([PART], ReadMetrics()))
 
 
 def again(registry: Registered, key_converter: str, records: pa.Table, strict: bool = False) -> pa.Table:
