@@ -25,6 +25,7 @@ from airflow_cdc_provider.jobs.offline.recordings import Recording, row_lines_of
 from airflow_cdc_provider.jobs.offline.vitess_events import recorded_events, recorded_files
 from airflow_cdc_provider.lake.reconcile import reconcile_rows
 from airflow_cdc_provider.lake.row_fences import RowFences
+from airflow_cdc_provider.sources.contract import ReadMetrics
 from airflow_cdc_provider.sources.vitess.assembler import TransactionAssembler
 from airflow_cdc_provider.sources.vitess.codec import VitessCodec
 from airflow_cdc_provider.sources.vitess.ddl import read_statement
@@ -33,7 +34,6 @@ from airflow_cdc_provider.sources.vitess.history import TableHistory, lineage_of
 from airflow_cdc_provider.sources.vitess.options import VitessOptions, has_keyspace
 from airflow_cdc_provider.sources.vitess.position import Position, ShardPosition, vgtid_shards
 from airflow_cdc_provider.sources.vitess.projection import to_json
-from airflow_cdc_provider.sources.contract import ReadMetrics
 from airflow_cdc_provider.sources.vitess.records import SliceReader
 from airflow_cdc_provider.sources.vitess.rows import RowSpans, read_changes
 from airflow_cdc_provider.sources.vitess.schema_ids import DDL
