@@ -116,7 +116,7 @@ def snapshot(
     cores = stores.spark.sparkContext.defaultParallelism
     count = _RANGES_PER_CORE * cores
     first, ranges = state.batch, 0
-    shot = report.snapshot = SnapshotResult(len(due), len(due))
+    shot = report.snapshot = SnapshotResult(tables=len(due), remaining=len(due))
     metrics = new_metrics(stores.spark)
     with (
         _notifications(clients, report),
