@@ -50,7 +50,7 @@ def test_rows_of_the_tablets_heartbeats_are_streamed_if_enabled(server: VitessSe
     def streamed(**properties: str) -> tuple[list[dict[str, Any]], Counter[str]]:
         connector = from_debezium({**LEAST, **properties}).connector
         assert isinstance(connector.source, VitessOptions)
-        counts: Counter[str] = Counter()
+        metrics = ReadMetrics()
         with closing(VitessSource(connector.source, server.connection, connector.selects)) as source:
             start = source.start()
             time.sleep(1)  # some heartbeats
