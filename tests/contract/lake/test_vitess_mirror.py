@@ -35,7 +35,7 @@ def merged(
 ) -> list[dict[str, Any]]:
     """Fit the mirror, merge changes and return its rows by ``id``."""
     mirror.create(codec.mirror_schema())
-    state = mirror.reserve(mirror.state(), codec.reserve(), clear=False)
+    state = mirror.reserve(mirror.state(), codec.reserve(codec.memory), clear=False)
     mirror.prepare(codec.mirror_schema(), codec.drift)
     contributions = codec.decode(batch(changes), fences).contributions
     frame = lake.spark.createDataFrame(pa.Table.from_batches([contributions]))
