@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from typing import Any, Final, Protocol, runtime_checkable
+from typing import Any, Protocol, runtime_checkable
 
 import pyarrow as pa
 
@@ -172,19 +172,6 @@ class HasSchemaHistory(Protocol):
         ...
 
 
-FIELD_COUNTS: Final = pa.schema(
-    [
-        pa.field("name", pa.string()),
-        pa.field("kind", pa.int64()),
-        pa.field("count", pa.int64()),
-        pa.field("first_index", pa.int64()),
-        pa.field("whole", pa.bool_()),
-    ]
-)
-"""Fields of documents: name, the source's number of the type, number of occurrences, lowest index in a
-document; and whether the batch lists all fields."""
-
-
 @runtime_checkable
 class RewritesRows(Protocol):
     """A codec that may require rows without pending changes to be rewritten."""
@@ -205,7 +192,10 @@ class InfersColumns(RewritesRows, Protocol):
         ...
 
     def tally(self, contributions: pa.RecordBatch) -> pa.RecordBatch:
-        """Count the fields of contributions, as a batch of :data:`FIELD_COUNTS`. Runs on executors."""
+        """Count the fields of contributions, as a batch of :data:`.inferred_columns.FIELD_COUNTS`.
+
+        Runs on executors.
+        """
         ...
 
     def learn(self, counts: pa.Table) -> Codec:

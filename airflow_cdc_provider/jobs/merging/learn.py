@@ -9,16 +9,17 @@ from typing import TYPE_CHECKING
 import pyarrow as pa
 
 from airflow_cdc_provider.changes.contribution import CONTRIBUTION_SCHEMA
+from airflow_cdc_provider.changes.inferred_columns import FIELD_COUNTS
 from airflow_cdc_provider.changes.worker import map_in_arrow
 from airflow_cdc_provider.jobs.context.job import log
 from airflow_cdc_provider.jobs.merging.due import DueTable
-from airflow_cdc_provider.sources.abilities import FIELD_COUNTS, InfersColumns
+from airflow_cdc_provider.sources.abilities import InfersColumns
 from airflow_cdc_provider.sources.base import Source
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame
 
-_DDL = "name string, kind bigint, count bigint, first_index bigint, whole boolean"
+_DDL = "name string, type string, count bigint, first_index bigint, whole boolean"
 
 
 def learn(source: Source, d: DueTable, contributions: DataFrame) -> DueTable:
@@ -38,7 +39,7 @@ def learn(source: Source, d: DueTable, contributions: DataFrame) -> DueTable:
     if not isinstance(d.codec, InfersColumns) or not d.codec.infers_columns:
         return d
     counted = map_in_arrow(contributions.select(*CONTRIBUTION_SCHEMA.names), _Tally(d.codec), _DDL)
-    summed = counted.groupBy("name", "kind").agg(
+    summed = counted.groupBy("name", "type").agg(
         *_expressions("sum(count) count", "min(first_index) first_index", "bool_and(whole) whole")
     )
     counts = summed.select(*FIELD_COUNTS.names).toArrow().cast(FIELD_COUNTS)

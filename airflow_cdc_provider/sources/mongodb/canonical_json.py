@@ -21,7 +21,7 @@ import pyarrow as pa
 from airflow_cdc_provider.changes.kernels import kernel
 from airflow_cdc_provider.changes.spans import Bytes, Ints, column_of
 from airflow_cdc_provider.changes.text_kernels import write_base64
-from airflow_cdc_provider.sources.mongodb.bson import (
+from airflow_cdc_provider.formats.bson import (
     ARRAY,
     BINARY,
     BOOLEAN,

@@ -27,7 +27,7 @@ import numpy.typing as npt
 from airflow_cdc_provider.changes.kernels import walker
 from airflow_cdc_provider.changes.names import number_names
 from airflow_cdc_provider.changes.spans import Bytes, Ints
-from airflow_cdc_provider.sources.mongodb.bson import (
+from airflow_cdc_provider.formats.bson import (
     BINARY,
     DATE,
     INT32,

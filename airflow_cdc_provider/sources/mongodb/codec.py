@@ -35,18 +35,17 @@ from airflow_cdc_provider.changes.contribution import (
 )
 from airflow_cdc_provider.changes.drift import NO_DRIFT, Drift
 from airflow_cdc_provider.changes.fence import Fence
+from airflow_cdc_provider.changes.inferred_columns import REST, InferredColumns, counts_batch
 from airflow_cdc_provider.changes.record import CHANGE, SNAPSHOT
 from airflow_cdc_provider.changes.spans import Ints, binary_buffer, span_column
 from airflow_cdc_provider.exceptions import ConfigurationError
-from airflow_cdc_provider.sources.abilities import FIELD_COUNTS
+from airflow_cdc_provider.formats.bson import DOCUMENT, FAULTS, NULL, find_in_all, validate_all
 from airflow_cdc_provider.sources.base import Decoded
 from airflow_cdc_provider.sources.mongodb import change_event
-from airflow_cdc_provider.sources.mongodb.bson import DOCUMENT, FAULTS, NULL, find_in_all, validate_all
 from airflow_cdc_provider.sources.mongodb.canonical_json import write_values
 from airflow_cdc_provider.sources.mongodb.change_event import States, read_states
 from airflow_cdc_provider.sources.mongodb.columns import RESERVED, DeclaredColumn, read_located
-from airflow_cdc_provider.sources.mongodb.field_tally import FieldCount, tally_fields
-from airflow_cdc_provider.sources.mongodb.inferred import REST, InferredColumns
+from airflow_cdc_provider.sources.mongodb.field_tally import TYPE_NAMES, tally_fields
 from airflow_cdc_provider.sources.mongodb.options import MongodbOptions
 from airflow_cdc_provider.sources.mongodb.patches import apply_patches
 from airflow_cdc_provider.sources.mongodb.rest import projected_offsets, write_rest
@@ -175,7 +174,7 @@ class MongodbCodec:
         return {"": "", "rest": f"`{REST}` IS NOT NULL", "all": "true"}[which]
 
     def tally(self, contributions: pa.RecordBatch) -> pa.RecordBatch:
-        """Count the fields of the documents in contributions, as a batch of :data:`FIELD_COUNTS`.
+        """Count the fields of the documents in contributions, as :data:`.FIELD_COUNTS`.
 
         For a patch, the fields that it sets are counted.
         """
@@ -187,40 +186,20 @@ class MongodbCodec:
             starts = np.where(is_patch, np.where(kinds == DOCUMENT, first, -1), starts)
             ends = np.where(is_patch, last, ends)
         found = tally_fields(data, starts, ends)
-        columns = [
-            [one.path[0] for one in found.fields],
-            [one.kind for one in found.fields],
-            [one.count for one in found.fields],
-            [one.first_index for one in found.fields],
-            [found.whole for _ in found.fields],
-        ]
-        return pa.RecordBatch.from_arrays(
-            [pa.array(values, field.type) for values, field in zip(columns, FIELD_COUNTS, strict=True)],
-            schema=FIELD_COUNTS,
-        )
+        counts = ((one.path[0], TYPE_NAMES[one.kind], one.count, one.first_index) for one in found.fields)
+        return counts_batch(counts, whole=found.whole)
 
     def learn(self, counts: pa.Table) -> MongodbCodec:
         """Return a codec with the fields that :meth:`tally` counted; the same one if nothing changes."""
         if self.inferred is None:
             return self
-        found = [
-            FieldCount((row["name"],), row["kind"], row["count"], row["first_index"])
-            for row in counts.to_pylist()
-        ]
         reserved = [*RESERVED, REST, *(column.name for column in self.columns)]
-        whole = all(counts["whole"].to_pylist())
-        learned = self.inferred.learn(found, reserved, self.most_inferred, whole=whole)
+        learned = self.inferred.learn(counts, reserved, self.most_inferred)
         return self if learned == self.inferred else replace(self, inferred=learned)
 
     def findings(self) -> list[str]:
         """Return a message for each field whose values are of several families."""
-        if self.inferred is None:
-            return []
-        return [
-            f"{one.name} is {one.column.type_name}; values of type {', '.join(one.strays)} are in {REST}"
-            for one in self.inferred.fields
-            if one.strays
-        ]
+        return [] if self.inferred is None else self.inferred.findings()
 
     def decode(self, changes: pa.RecordBatch, fences: Sequence[Fence]) -> Decoded:
         """Decode changes of kind ``change`` and ``snapshot``; rows of other kinds are ignored.
@@ -296,7 +275,7 @@ class MongodbCodec:
     @cached_property
     def _typed(self) -> tuple[DeclaredColumn, ...]:
         inferred = self.inferred.fields if self.inferred is not None else ()
-        return (*self.columns, *(one.column for one in inferred))
+        return (*self.columns, *(DeclaredColumn(one.name, (one.name,), one.type_name) for one in inferred))
 
     def project(self, rows: pa.RecordBatch) -> pa.RecordBatch:
         """Project live rows to the mirror's columns.

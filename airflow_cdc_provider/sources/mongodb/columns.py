@@ -34,7 +34,7 @@ import pyarrow as pa
 from airflow_cdc_provider.changes.kernels import walker
 from airflow_cdc_provider.changes.spans import Bytes, Ints, column_of, fixed_column, span_column
 from airflow_cdc_provider.exceptions import ConfigurationError
-from airflow_cdc_provider.sources.mongodb.bson import (
+from airflow_cdc_provider.formats.bson import (
     BINARY,
     BOOLEAN,
     CODE,

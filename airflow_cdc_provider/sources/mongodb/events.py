@@ -1,6 +1,6 @@
 """Decodes change events and snapshot documents to Arrow columns, from which envelopes are built.
 
-Works on raw bytes (see :mod:`airflow_cdc_provider.sources.mongodb.bson`): one kernel finds the offsets of the
+Works on raw bytes (see :mod:`airflow_cdc_provider.formats.bson`): one kernel finds the offsets of the
 relevant members, :mod:`airflow_cdc_provider.sources.mongodb.extended_json` writes their texts.
 ``docs/formats/mongodb-events.md``, sections 2 to 6, describes which server events result in a row, and the
 origin of each column.
@@ -18,8 +18,8 @@ import pyarrow.compute as pc
 
 from airflow_cdc_provider.changes.kernels import kernel
 from airflow_cdc_provider.changes.text_kernels import binary_slices
-from airflow_cdc_provider.sources.mongodb.bson import DOCUMENT as BSON_DOCUMENT
-from airflow_cdc_provider.sources.mongodb.bson import MAX_DEPTH, validate, value_end
+from airflow_cdc_provider.formats.bson import DOCUMENT as BSON_DOCUMENT
+from airflow_cdc_provider.formats.bson import MAX_DEPTH, validate, value_end
 from airflow_cdc_provider.sources.mongodb.extended_json import BROKEN, render
 from airflow_cdc_provider.sources.mongodb.extended_json_values import CANONICAL, DOCUMENT, KEY, UPDATED
 from airflow_cdc_provider.sources.mongodb.field_rules import FieldRules, Rewritten

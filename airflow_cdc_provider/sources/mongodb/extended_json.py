@@ -32,7 +32,7 @@ import pyarrow as pa
 from airflow_cdc_provider.changes.byte_kernels import load_little64
 from airflow_cdc_provider.changes.kernels import kernel
 from airflow_cdc_provider.changes.text_kernels import binary_slices, text_array
-from airflow_cdc_provider.sources.mongodb.bson import name_end, scope_start, value_end
+from airflow_cdc_provider.formats.bson import name_end, scope_start, value_end
 from airflow_cdc_provider.sources.mongodb.extended_json_values import (
     CODE,
     SCOPE,

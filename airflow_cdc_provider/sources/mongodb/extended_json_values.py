@@ -15,7 +15,7 @@ from airflow_cdc_provider.changes.byte_kernels import OFFSET, load_little64, sto
 from airflow_cdc_provider.changes.java_floats import write_number
 from airflow_cdc_provider.changes.kernels import kernel
 from airflow_cdc_provider.changes.text_kernels import write_base64
-from airflow_cdc_provider.sources.mongodb.bson import name_end, read_i32, read_u64
+from airflow_cdc_provider.formats.bson import name_end, read_i32, read_u64
 
 KEY: Final = 0
 DOCUMENT: Final = 1

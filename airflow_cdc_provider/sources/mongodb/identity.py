@@ -25,7 +25,7 @@ import numpy.typing as npt
 
 from airflow_cdc_provider.changes.kernels import walker
 from airflow_cdc_provider.changes.spans import Bytes, Ints, copy_bytes
-from airflow_cdc_provider.sources.mongodb.bson import (
+from airflow_cdc_provider.formats.bson import (
     ARRAY,
     BROKEN,
     CODE_WITH_SCOPE,

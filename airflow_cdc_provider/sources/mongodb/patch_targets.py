@@ -13,7 +13,7 @@ import numpy as np
 
 from airflow_cdc_provider.changes.byte_kernels import load_little32, same
 from airflow_cdc_provider.changes.kernels import walker
-from airflow_cdc_provider.sources.mongodb.bson import (
+from airflow_cdc_provider.formats.bson import (
     ARRAY,
     DOCUMENT,
     INT32,

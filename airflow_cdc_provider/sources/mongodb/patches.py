@@ -30,7 +30,7 @@ from airflow_cdc_provider.changes.byte_kernels import load_little32, same, store
 from airflow_cdc_provider.changes.kernels import walker
 from airflow_cdc_provider.changes.spans import Ints, copy_bytes
 from airflow_cdc_provider.changes.text_kernels import binary_slices, text_array
-from airflow_cdc_provider.sources.mongodb.bson import (
+from airflow_cdc_provider.formats.bson import (
     ARRAY,
     DOCUMENT,
     INT32,

@@ -16,7 +16,7 @@ import numpy.typing as npt
 
 from airflow_cdc_provider.changes.kernels import walker
 from airflow_cdc_provider.changes.spans import Bytes, Ints
-from airflow_cdc_provider.sources.mongodb.bson import ARRAY, DOCUMENT, STRING, name_end, value_end
+from airflow_cdc_provider.formats.bson import ARRAY, DOCUMENT, STRING, name_end, value_end
 
 Path = tuple[str, ...]
 

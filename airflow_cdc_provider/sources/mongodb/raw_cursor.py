@@ -19,7 +19,7 @@ from pymongo.client_session import ClientSession
 
 from airflow_cdc_provider.changes.spans import Bytes
 from airflow_cdc_provider.exceptions import ConfigurationError
-from airflow_cdc_provider.sources.mongodb.bson import (
+from airflow_cdc_provider.formats.bson import (
     ARRAY,
     DOCUMENT,
     INT32,

@@ -11,7 +11,7 @@ import numpy.typing as npt
 from airflow_cdc_provider.changes.byte_kernels import store_little32
 from airflow_cdc_provider.changes.kernels import walker
 from airflow_cdc_provider.changes.spans import Bytes, Ints, copy_bytes
-from airflow_cdc_provider.sources.mongodb.bson import DOCUMENT, NULL, UNDEFINED, name_end, value_end
+from airflow_cdc_provider.formats.bson import DOCUMENT, NULL, UNDEFINED, name_end, value_end
 from airflow_cdc_provider.sources.mongodb.canonical_json import Texts, write_values
 
 _EMPTY: Final = 5

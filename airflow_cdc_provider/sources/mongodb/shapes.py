@@ -27,7 +27,7 @@ from airflow_cdc_provider.changes.kernels import kernel
 from airflow_cdc_provider.changes.spans import fixed_column
 from airflow_cdc_provider.changes.text_kernels import binary_slices, gather_text, text_array
 from airflow_cdc_provider.exceptions import CorruptInput
-from airflow_cdc_provider.sources.mongodb.bson import (
+from airflow_cdc_provider.formats.bson import (
     ARRAY,
     BINARY,
     BOOLEAN,

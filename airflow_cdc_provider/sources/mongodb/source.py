@@ -11,6 +11,7 @@ from typing import Any, Final
 import pyarrow as pa
 from pymongo import MongoClient
 
+from airflow_cdc_provider.changes.inferred_columns import InferredColumns
 from airflow_cdc_provider.exceptions import CdcError, ConfigurationError, PositionLost, SchemaUnknown
 from airflow_cdc_provider.signals.signal import ReceivedSignal
 from airflow_cdc_provider.sources.base import (
@@ -36,7 +37,6 @@ from airflow_cdc_provider.sources.mongodb.connection import (
 )
 from airflow_cdc_provider.sources.mongodb.cursor_reads import CursorField
 from airflow_cdc_provider.sources.mongodb.event_descriptions import renamed_from
-from airflow_cdc_provider.sources.mongodb.inferred import InferredColumns
 from airflow_cdc_provider.sources.mongodb.oplog import oldest_time
 from airflow_cdc_provider.sources.mongodb.options import MongodbOptions
 from airflow_cdc_provider.sources.mongodb.position import LAST_INDEX, ORIGIN, StreamPosition, describe

@@ -11,7 +11,7 @@ import numpy as np
 import numpy.typing as npt
 
 from airflow_cdc_provider.changes.spans import Bytes, Ints, gather
-from airflow_cdc_provider.sources.mongodb.bson import Spans
+from airflow_cdc_provider.formats.bson import Spans
 from airflow_cdc_provider.sources.mongodb.records import EventSlice
 
 SLICE_BYTES: Final = 16 * 1024 * 1024

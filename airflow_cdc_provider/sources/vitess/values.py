@@ -16,6 +16,13 @@ import pyarrow.compute as pc
 from airflow_cdc_provider.changes.kernels import walker
 from airflow_cdc_provider.changes.spans import Bytes, Ints, binary_buffer, fixed_column, span_column
 from airflow_cdc_provider.changes.text_kernels import join
+from airflow_cdc_provider.formats.number_texts import (
+    decimal_texts,
+    float_texts,
+    read_decimals,
+    read_floats,
+    read_integers,
+)
 from airflow_cdc_provider.sources.vitess.charsets import decode_column
 from airflow_cdc_provider.sources.vitess.event_values import (
     BROKEN,
@@ -27,13 +34,6 @@ from airflow_cdc_provider.sources.vitess.event_values import (
 )
 from airflow_cdc_provider.sources.vitess.fields import Column
 from airflow_cdc_provider.sources.vitess.lake_types import VECTOR, family_of
-from airflow_cdc_provider.sources.vitess.numbers import (
-    decimal_texts,
-    float_texts,
-    read_decimals,
-    read_floats,
-    read_integers,
-)
 
 Mask = npt.NDArray[np.bool_]
 

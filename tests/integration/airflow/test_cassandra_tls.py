@@ -15,8 +15,8 @@ from typing import Any
 import pytest
 
 from airflow_cdc_provider.exceptions import ConfigurationError
+from airflow_cdc_provider.formats.keystores import read_keystore
 from airflow_cdc_provider.hooks.cassandra import CassandraCdcHook
-from airflow_cdc_provider.sources.cql.driver.java_keystores import read_keystore
 from tests.integration.airflow.keystores import WORD, demanding_certificates, make_stores, pem_files
 
 pytestmark = pytest.mark.integration

@@ -27,9 +27,9 @@ from airflow_cdc_provider.events.transforms import outbox
 from airflow_cdc_provider.events.transforms.pieces import BEFORE, Piece, Rows, rows_of
 from airflow_cdc_provider.events.transforms.unwrap import Unwrapping, unwrap
 from airflow_cdc_provider.exceptions import ConfigurationError
+from airflow_cdc_provider.formats.bson import DOCUMENT
 from airflow_cdc_provider.jobs.topics.own import schema_changes_topic, transactions_topic
 from airflow_cdc_provider.jobs.topics.settings import encoded_events, topics_of, without_skipped
-from airflow_cdc_provider.sources.mongodb.bson import DOCUMENT
 from airflow_cdc_provider.sources.mongodb.events import EventForm
 from airflow_cdc_provider.sources.mongodb.extended_json import render
 from airflow_cdc_provider.sources.mongodb.extended_json_values import CANONICAL

@@ -11,7 +11,7 @@ from bson import json_util
 from hypothesis import given
 from hypothesis import strategies as st
 
-from airflow_cdc_provider.sources.mongodb.bson import as_bytes, split_documents
+from airflow_cdc_provider.formats.bson import as_bytes, split_documents
 from airflow_cdc_provider.sources.mongodb.canonical_json import Texts, write_values
 from tests.unit.sources.mongodb.documents import (
     DECIMALS,

@@ -10,8 +10,8 @@ import numpy as np
 import pytest
 
 from airflow_cdc_provider.exceptions import ConfigurationError
+from airflow_cdc_provider.formats.bson import Spans
 from airflow_cdc_provider.migration.debezium.properties import from_debezium
-from airflow_cdc_provider.sources.mongodb.bson import Spans
 from airflow_cdc_provider.sources.mongodb.options import MongodbAdvanced, MongodbOptions
 from airflow_cdc_provider.sources.mongodb.prefetch import BufferedStats, BufferLimit, Prefetcher
 from airflow_cdc_provider.sources.mongodb.raw_cursor import RawBatch

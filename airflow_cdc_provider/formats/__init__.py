@@ -1,0 +1,1 @@
+"""Formats that belong to no source: kernels and parsers of bytes."""
