@@ -40,9 +40,9 @@ from airflow_cdc_provider.changes.record import CHANGE, SNAPSHOT
 from airflow_cdc_provider.changes.spans import Ints, binary_buffer, span_column
 from airflow_cdc_provider.exceptions import ConfigurationError
 from airflow_cdc_provider.formats.bson import DOCUMENT, FAULTS, NULL, find_in_all, validate_all
+from airflow_cdc_provider.formats.extended_json import JSON_UTIL, MIRROR, write_values
 from airflow_cdc_provider.sources.base import Decoded
 from airflow_cdc_provider.sources.mongodb import change_event
-from airflow_cdc_provider.sources.mongodb.canonical_json import write_values
 from airflow_cdc_provider.sources.mongodb.change_event import States, read_states
 from airflow_cdc_provider.sources.mongodb.columns import RESERVED, DeclaredColumn, read_located
 from airflow_cdc_provider.sources.mongodb.field_tally import TYPE_NAMES, tally_fields
@@ -285,11 +285,11 @@ class MongodbCodec:
         """
         data, starts, ends = binary_buffer(rows.column("state"))
         id_spans = find_in_all(data, starts, ends, b"_id")
-        ids = write_values(data, *id_spans, ascii_only=False)
+        ids = write_values(data, *id_spans, MIRROR)
         arrays = [ids.column]
         misfits = {"_id": ids.not_utf8}
         if self.document_column != "none":
-            texts = write_values(data, _kinds(starts), starts, ends, ascii_only=False)
+            texts = write_values(data, _kinds(starts), starts, ends, MIRROR)
             arrays.append(texts.column)
             misfits["document"] = texts.not_utf8
         projected = [id_spans[1]]
@@ -311,7 +311,7 @@ class MongodbCodec:
     def to_json(self, rows: pa.RecordBatch) -> Iterator[str]:
         """Yield live documents as canonical Extended JSON in the format of ``json_util``, one text each."""
         data, starts, ends = binary_buffer(rows.column("state"))
-        yield from write_values(data, _kinds(starts), starts, ends, ascii_only=True).column.to_pylist()
+        yield from write_values(data, _kinds(starts), starts, ends, JSON_UTIL).column.to_pylist()
 
     def _effects(self, found: States) -> Ints:
         """Return the effect of each event on its row."""

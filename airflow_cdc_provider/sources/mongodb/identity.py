@@ -43,7 +43,7 @@ from airflow_cdc_provider.formats.bson import (
     scope_start,
     value_end,
 )
-from airflow_cdc_provider.sources.mongodb.numbers import (
+from airflow_cdc_provider.formats.bson_numbers import (
     FINITE,
     INFINITE,
     INFINITY_BITS,

@@ -12,7 +12,7 @@ from airflow_cdc_provider.changes.byte_kernels import store_little32
 from airflow_cdc_provider.changes.kernels import walker
 from airflow_cdc_provider.changes.spans import Bytes, Ints, copy_bytes
 from airflow_cdc_provider.formats.bson import DOCUMENT, NULL, UNDEFINED, name_end, value_end
-from airflow_cdc_provider.sources.mongodb.canonical_json import Texts, write_values
+from airflow_cdc_provider.formats.extended_json import MIRROR, Texts, write_values
 
 _EMPTY: Final = 5
 """Bytes of a document without members."""
@@ -39,7 +39,7 @@ def write_rest(data: Bytes, starts: Ints, ends: Ints, projected: Sequence[Ints])
     offsets = np.zeros(len(starts) + 1, np.int64)
     _copy_others(data, starts, ends, marks, out, offsets)
     kinds = np.where(np.diff(offsets) > 0, DOCUMENT, 0)
-    return write_values(out, kinds, offsets[:-1], offsets[1:], ascii_only=False)
+    return write_values(out, kinds, offsets[:-1], offsets[1:], MIRROR)
 
 
 def projected_offsets(starts: npt.NDArray[Any], valid: npt.NDArray[np.bool_]) -> Ints:
