@@ -31,11 +31,11 @@ from airflow_cdc_provider.connector import Connector
 from airflow_cdc_provider.jobs.capturing.capture import capture
 from airflow_cdc_provider.jobs.context.job import Job
 from airflow_cdc_provider.jobs.context.run_report import RunReport
-from airflow_cdc_provider.jobs.context.sources import build_source
 from airflow_cdc_provider.jobs.context.stores import Stores
 from airflow_cdc_provider.jobs.merging.merge import merge_tables
 from airflow_cdc_provider.jobs.spark.session import build_lake, build_session
 from airflow_cdc_provider.jobs.spec import JobSpec
+from airflow_cdc_provider.sources.registry import source_plugin
 from server_kit import CassandraServer, spark_jars
 from server_kit.cassandra import create_keyspace
 
@@ -199,7 +199,7 @@ class Bench:
             shutil.copy(file, self.raw)
         lake = build_lake(self.spark, self.connector)
         lake.create_namespace(self.connector.namespace)
-        with closing(build_source(self.connector, {})) as source:
+        with closing(source_plugin(self.connector.type).source(self.connector, {})) as source:
             job = Job(JobSpec("sync", self.declaration, ""), self.connector)
             stores = Stores.of(self.spark, lake, self.connector)
             started, cpu = time.monotonic(), _cpu_seconds()

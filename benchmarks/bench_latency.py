@@ -27,11 +27,11 @@ from airflow_cdc_provider.jobs.context.clients import Clients, Connections
 from airflow_cdc_provider.jobs.context.job import Job
 from airflow_cdc_provider.jobs.context.run import Run
 from airflow_cdc_provider.jobs.context.run_report import RunReport
-from airflow_cdc_provider.jobs.context.sources import build_source
 from airflow_cdc_provider.jobs.context.stores import Stores
 from airflow_cdc_provider.jobs.spark.session import build_lake, build_session
 from airflow_cdc_provider.jobs.spec import JobSpec
 from airflow_cdc_provider.jobs.stream import stream
+from airflow_cdc_provider.sources.registry import source_plugin
 from server_kit import CassandraServer, spark_jars
 from server_kit.cassandra import create_keyspace
 
@@ -128,7 +128,7 @@ class _Stream:
             "commit_interval_seconds": 0.1,
         }
         spec = JobSpec("stream", self.declaration, "", options=options)
-        with closing(build_source(self.connector, self.connection)) as source:
+        with closing(source_plugin(self.connector.type).source(self.connector, self.connection)) as source:
             job, stores = Job(spec, self.connector), Stores.of(self.spark, lake, self.connector)
             stream(Run(job, stores, source, Clients(job, lake, Connections()), RunReport()))
 

@@ -40,7 +40,6 @@ from airflow_cdc_provider.connector import Connector
 from airflow_cdc_provider.jobs.capturing.capture import capture
 from airflow_cdc_provider.jobs.context.job import Job
 from airflow_cdc_provider.jobs.context.run_report import RunReport
-from airflow_cdc_provider.jobs.context.sources import build_source
 from airflow_cdc_provider.jobs.context.stores import Stores
 from airflow_cdc_provider.jobs.resuming.progress import Progress
 from airflow_cdc_provider.jobs.spark.session import build_lake, build_session
@@ -54,6 +53,7 @@ from airflow_cdc_provider.sources.mongodb.raw_cursor import as_timestamp
 from airflow_cdc_provider.sources.mongodb.selection import Selection
 from airflow_cdc_provider.sources.mongodb.source import MongodbSource
 from airflow_cdc_provider.sources.mongodb.time_slices import TimeSlice
+from airflow_cdc_provider.sources.registry import source_plugin
 from server_kit import MongoServer, spark_jars
 
 if TYPE_CHECKING:
@@ -237,7 +237,7 @@ class CaptureBench:
         begin: Offset = load.start.to_offset()
         progress = Progress.from_offset(None).with_source(begin)
         changes.append_batch(None, progress.to_offset(), changes.state())
-        with closing(build_source(connector, {"host": self.server.uri})) as source:
+        with closing(source_plugin(connector.type).source(connector, {"host": self.server.uri})) as source:
             job = Job(JobSpec("capture", declaration, ""), connector)
             stores = Stores(self.spark, lake, changes, connector)
             watch = Stopwatch(self.server)

@@ -52,7 +52,7 @@ def _print(args: Namespace, lines_of: Callable[..., Iterator[Any]]) -> None:
     if isinstance(connector.source, DebeziumOptions):
         raise wrong_usage("topics have no recordings: use airflow cdc check")
     recording = offline.Recording(Path(args.input), args.schema, _now_ns(args), args.table)
-    skipped = SkippedRecords(strict=connector.source.advanced.strict)
+    skipped = SkippedRecords(strict=connector.source.strict)
     for lines in lines_of(connector, recording, skipped):
         sys.stdout.buffer.write(text_of(lines))
     sys.stdout.flush()

@@ -45,31 +45,9 @@ from airflow_cdc_provider.options import (
     to_plain,
     without_literal_secrets,
 )
-from airflow_cdc_provider.sources.cassandra.options import CassandraOptions
-from airflow_cdc_provider.sources.debezium.options import DebeziumOptions
-from airflow_cdc_provider.sources.mongodb.options import MongodbOptions
-from airflow_cdc_provider.sources.scylla.options import ScyllaOptions
-from airflow_cdc_provider.sources.vitess.options import VitessOptions
+from airflow_cdc_provider.sources.plugin import SourceOptions
+from airflow_cdc_provider.sources.registry import source_plugin
 from airflow_cdc_provider.yaml_file import read_yaml
-
-SourceOptions = CassandraOptions | DebeziumOptions | MongodbOptions | ScyllaOptions | VitessOptions
-SOURCE_OPTIONS: Mapping[
-    str,
-    type[CassandraOptions]
-    | type[DebeziumOptions]
-    | type[MongodbOptions]
-    | type[ScyllaOptions]
-    | type[VitessOptions],
-] = {
-    "cassandra": CassandraOptions,
-    "debezium": DebeziumOptions,
-    "mongodb": MongodbOptions,
-    "scylla": ScyllaOptions,
-    "vitess": VitessOptions,
-}
-# Releases of the connectors whose event formats are written.
-_DEBEZIUM_VERSION: Final = "3.6.1.Final"
-_SCYLLA_VERSION: Final = "2.0.4"
 
 _NAME = re.compile(r"[A-Za-z0-9_.-]{1,100}")
 _IDENTIFIER = re.compile(r"[A-Za-z0-9_]{1,100}")
@@ -218,15 +196,8 @@ class Connector:
             top = _Declaration("", given)
         source = dict(top.source)
         kind: Any = from_environment(str, source.pop("type", None), "source.type")
-        if kind not in SOURCE_OPTIONS:
-            invalid_type = ConfigurationError(
-                "invalid value for option source.type",
-                expected=f"one of {', '.join(SOURCE_OPTIONS)}",
-                found=repr(kind),
-            )
-            raise joined([*problems, invalid_type])
         try:
-            options = parse(SOURCE_OPTIONS[kind], source, "source")
+            options = parse(source_plugin(kind).options, source, "source")
         except ConfigurationError as error:
             problems.append(error)
         if problems:
@@ -235,13 +206,9 @@ class Connector:
         validate_static_columns(top.publish, top.lake.static_columns)
         if kind != "cassandra":
             _validate_static_columns_source(kind, top.lake)
-        if isinstance(options, MongodbOptions):
-            _validate_lost_position(options, top.snapshot)
-        if isinstance(options, DebeziumOptions):
-            _validate_topics_source(top.snapshot, publishes=top.publish != PublishOptions())
-        validate_signals(options, top.signals, top.snapshot.incremental)
+        validate_signals(top.signals, top.snapshot.incremental)
         validate_signal_topic(top.signals, top.publish.kafka.connection)
-        return cls(
+        connector = cls(
             name=top.name,
             type=kind,
             source=options,
@@ -256,6 +223,8 @@ class Connector:
             lag_statistics=top.lag_statistics,
             signals=top.signals,
         )
+        options.validate(connector)
+        return connector
 
     def to_dict(self) -> dict[str, Any]:
         """Return plain data that :meth:`from_dict` reads back to an equal connector."""
@@ -355,7 +324,7 @@ class Connector:
     @property
     def event_version(self) -> str:
         """Value of ``source.version`` in events."""
-        return self.publish.version or (_SCYLLA_VERSION if self.type == "scylla" else _DEBEZIUM_VERSION)
+        return self.publish.version or source_plugin(self.type).event_version
 
     def names(self, table: str) -> bool:
         """Return whether one of the patterns is this table's literal name, with dots escaped or not."""
@@ -378,8 +347,6 @@ class _Declaration:
     source: Mapping[str, Any] = option("Type and options of the source")
     tables: tuple[str, ...] = option(
         "Anchored regular expressions of tables to capture; materialized views of Cassandra only by full "
-        ""
-        ""
         "name",
         EVERY_TABLE,
         check=invalid_pattern,
@@ -410,33 +377,6 @@ def _validate_static_columns_source(kind: str, lake: LakeOptions) -> None:
         )
 
 
-def _validate_topics_source(snapshot: SnapshotOptions, *, publishes: bool) -> None:
-    """Reject snapshots and publishing, which source debezium doesn't support."""
-    if snapshot.mode not in ("initial", "never") or snapshot.on_lost_position == "snapshot":
-        raise ConfigurationError(
-            "source debezium doesn't support snapshots: Debezium's snapshots are in the topics",
-            expected="snapshot.mode: initial or never, and on_lost_position other than snapshot",
-            found=f"mode {snapshot.mode}, on_lost_position {snapshot.on_lost_position}",
-        )
-    if publishes:
-        raise ConfigurationError(
-            "source debezium doesn't support publishing: its events are already in topics",
-            expected="no publish",
-        )
-
-
-def _validate_lost_position(options: MongodbOptions, snapshot: SnapshotOptions) -> None:
-    """Reject skipping lost changes if updates are applied to the previous document."""
-    if options.full_document == "none" and snapshot.on_lost_position == "continue":
-        raise ConfigurationError(
-            "option snapshot.on_lost_position: continue can't be combined with source.full_document: none",
-            expected="snapshot, fail or fail_once: after lost "
-            "changes, updates "
-            "would apply to "
-            "outdated documents",
-        )
-
-
 def load_connector(path: str | Path) -> Connector:
     """Load a declaration from a YAML file.
 
@@ -449,3 +389,20 @@ def load_connector(path: str | Path) -> Connector:
     except FileNotFoundError as error:
         raise ConfigurationError(f"connector file {path} does not exist") from error
     return Connector.from_dict(values)
+
+
+ConnectorLike = Connector | Mapping[str, Any] | str
+"""A connector, its declaration as a mapping, or the path of its YAML file."""
+
+
+def to_connector(declaration: ConnectorLike) -> Connector:
+    """Return the connector from any of the accepted forms.
+
+    Raises:
+        ConfigurationError: The declaration is invalid; the message names the option.
+    """
+    if isinstance(declaration, Connector):
+        return declaration
+    if isinstance(declaration, str):
+        return load_connector(declaration)
+    return Connector.from_dict(declaration)

@@ -11,7 +11,6 @@ from airflow_cdc_provider.exceptions import ConfigurationError
 from airflow_cdc_provider.kafka.settings import wrong_topic, wrong_tuning
 from airflow_cdc_provider.options import option
 from airflow_cdc_provider.signals.names import KAFKA, SOURCE, check_names
-from airflow_cdc_provider.sources.mongodb.options import MongodbOptions
 
 
 def _namespace(value: str) -> str:
@@ -80,10 +79,7 @@ class SignalOptions:
     )
     file: str = option(
         "File of channel file on the Spark driver's machine; relative paths refer to the connector's "
-        ""
-        ""
-        "folder in "
-        "the work folder",
+        "folder in the work folder",
         "file-signals.txt",
     )
     kafka: SignalTopicOptions = option("Topic of channel kafka", SignalTopicOptions)
@@ -129,39 +125,17 @@ class IncrementalOptions:
     )
 
 
-def validate_signals(source: object, signals: SignalOptions, incremental: IncrementalOptions) -> None:
+def validate_signals(signals: SignalOptions, incremental: IncrementalOptions) -> None:
     """Validate options of signals and incremental snapshots.
 
     Raises:
-        ConfigurationError: Signals would never arrive, or incremental snapshots are impossible.
+        ConfigurationError: Incremental snapshots are impossible.
     """
     if incremental.watermarks != "none" and not signals.collection:
         raise ConfigurationError(
             f"option snapshot.incremental.watermarks: {incremental.watermarks} requires a collection for "
-            ""
-            ""
             "watermarks",
             expected="signals.collection",
-        )
-    if not signals.collection:
-        return
-    if not isinstance(source, MongodbOptions):
-        raise ConfigurationError(
-            "option signals.collection is only supported for source mongodb",
-            expected="channel file or airflow",
-        )
-    database = signals.collection.partition(".")[0]
-    if source.scope == "database" and database != source.target:
-        raise ConfigurationError(
-            "option signals.collection is outside the scope of the change stream",
-            expected=f"a collection of the database {source.target}",
-            found=signals.collection,
-        )
-    if source.scope == "collection" and signals.collection != source.target:
-        raise ConfigurationError(
-            "option signals.collection is outside the scope of the change stream",
-            expected="source.scope deployment or database, or channel file or airflow",
-            found=f"scope collection of {source.target}",
         )
 
 

@@ -1,1 +1,1 @@
-"""Formats that belong to no source: kernels and parsers of bytes."""
+"""Formats that belong to no source, as kernels over bytes: Arrow buffers, Protobuf, text of numbers."""

@@ -37,16 +37,13 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from airflow_cdc_provider.changes.byte_kernels import Bytes, Int, copy, load_little64
-from airflow_cdc_provider.changes.kernels import kernel, walker
-from airflow_cdc_provider.changes.spans import Ints
-from airflow_cdc_provider.changes.text_kernels import binary_slices, text_array
 from airflow_cdc_provider.formats import bson
+from airflow_cdc_provider.formats.arrow_bytes import binary_slices, text_array
 from airflow_cdc_provider.formats.bson import ARRAY, CODE_WITH_SCOPE, name_end, scope_start, value_end
 from airflow_cdc_provider.formats.bson import DOCUMENT as _DOCUMENT
+from airflow_cdc_provider.formats.byte_kernels import copy, load_little64
 from airflow_cdc_provider.formats.extended_json_numbers import put
 from airflow_cdc_provider.formats.extended_json_text import (
-    Escapes,
     escapes_of_java,
     escapes_of_python,
     write_string,
@@ -64,6 +61,7 @@ from airflow_cdc_provider.formats.extended_json_values import (
     write_scalar,
     write_separator,
 )
+from airflow_cdc_provider.formats.kernels import Bytes, Flags, Int, Ints, kernel, walker
 
 KEY: Final = 0
 DOCUMENT: Final = VERSION_1
@@ -150,7 +148,7 @@ def _write_rows(
     status: npt.NDArray[np.uint8],
     flaws: npt.NDArray[np.uint8],
     row: Int,
-    escapes: Escapes,
+    escapes: Flags,
     frames: Ints,
 ) -> Int:
     """Write rows from ``row`` on while the next one surely fits; return the next row."""
@@ -191,7 +189,7 @@ def _write_value(
     profile: Int,
     out: Bytes,
     at: Int,
-    escapes: Escapes,
+    escapes: Flags,
     flaws: Bytes,
     frames: Ints,
 ) -> Int:

@@ -6,16 +6,16 @@ from typing import Final
 
 import numpy as np
 
-from airflow_cdc_provider.changes.byte_kernels import OFFSET, Bytes, Int
-from airflow_cdc_provider.changes.kernels import kernel, walker
 from airflow_cdc_provider.formats.bson_numbers import (
     FINITE,
     INFINITE,
     SIGN_BIT,
     decimal_parts,
     divide_128,
-    shortest_digits,
 )
+from airflow_cdc_provider.formats.byte_kernels import OFFSET
+from airflow_cdc_provider.formats.kernels import Bytes, Int, kernel, walker
+from airflow_cdc_provider.formats.shortest_decimal import shortest_decimal
 
 _NAN: Final = np.frombuffer(b"NaN", np.uint8)
 _INFINITY: Final = np.frombuffer(b"Infinity", np.uint8)
@@ -76,7 +76,7 @@ def write_repr(bits: Int, out: Bytes, at: Int) -> Int:
     if bits != size:
         out[at] = 45
         at += 1
-    digits, exponent = shortest_digits(size)
+    digits, exponent = shortest_decimal(size, False, False)
     end = write_integer(np.int64(digits), out, at)
     point = end - at + exponent if digits else 1
     if point > 16 or point < -3:

@@ -7,12 +7,9 @@ from functools import cache
 from typing import Final
 
 import numpy as np
-import numpy.typing as npt
 
-from airflow_cdc_provider.changes.byte_kernels import OFFSET, Bytes, Int, load_little64, store_little64
-from airflow_cdc_provider.changes.kernels import kernel, walker
-
-Escapes = npt.NDArray[np.bool_]
+from airflow_cdc_provider.formats.byte_kernels import OFFSET, load_little64, store_little64
+from airflow_cdc_provider.formats.kernels import Bytes, Flags, Int, kernel, walker
 
 _HEX: Final = np.frombuffer(b"0123456789abcdef", np.uint8)
 _ONES: Final = np.uint64(0x0101010101010101)
@@ -25,7 +22,7 @@ _REPLACEMENT: Final = 0xFFFD
 
 
 @cache
-def escapes_of_java() -> Escapes:
+def escapes_of_java() -> Flags:
     r"""Return per UTF-16 unit whether MongoDB's Java driver writes it as ``\uxxxx``.
 
     Characters of the general categories that the driver lists are not escaped. Unicode 14 and 15 (Python 3.11
@@ -37,7 +34,7 @@ def escapes_of_java() -> Escapes:
 
 
 @cache
-def escapes_of_python(*, ascii_only: bool) -> Escapes:
+def escapes_of_python(*, ascii_only: bool) -> Flags:
     r"""Return per UTF-16 unit whether Python's ``json`` writes it as ``\uxxxx``."""
     units = np.arange(65536)
     return (units < 0x20) | (units > 0x7E) if ascii_only else units < 0x20
@@ -116,7 +113,7 @@ def _write_unit(unit: Int, out: Bytes, at: Int) -> Int:
 
 @walker
 def write_string(
-    data: Bytes, start: Int, end: Int, out: Bytes, at: Int, escapes: Escapes, bytewise: bool, flaws: Bytes
+    data: Bytes, start: Int, end: Int, out: Bytes, at: Int, escapes: Flags, bytewise: bool, flaws: Bytes
 ) -> Int:
     """Write text in quotes; bytes that aren't UTF-8 become U+FFFD.
 
@@ -141,7 +138,7 @@ def write_string(
 
 @walker
 def write_characters(
-    data: Bytes, start: Int, end: Int, out: Bytes, at: Int, escapes: Escapes, bytewise: bool, flaws: Bytes
+    data: Bytes, start: Int, end: Int, out: Bytes, at: Int, escapes: Flags, bytewise: bool, flaws: Bytes
 ) -> Int:
     """Write text like :func:`write_string`, without quotes."""
     start &= OFFSET
@@ -206,9 +203,7 @@ def _short_escape(point: Int) -> Int:
 
 
 @kernel
-def write_sorted(
-    data: Bytes, start: Int, end: Int, out: Bytes, at: Int, escapes: Escapes, flaws: Bytes
-) -> Int:
+def write_sorted(data: Bytes, start: Int, end: Int, out: Bytes, at: Int, escapes: Flags, flaws: Bytes) -> Int:
     """Write text like :func:`write_string`, with its UTF-16 units sorted, as the Java driver does it."""
     units = np.empty(end - start, np.int64)
     count = 0

@@ -10,10 +10,7 @@ from typing import Final
 
 import numpy as np
 
-from airflow_cdc_provider.changes.byte_kernels import Bytes, Int
-from airflow_cdc_provider.changes.java_floats import write_number
-from airflow_cdc_provider.changes.kernels import kernel, walker
-from airflow_cdc_provider.changes.text_kernels import write_base64
+from airflow_cdc_provider.formats.base64_text import write_base64
 from airflow_cdc_provider.formats.bson import (
     BINARY,
     BOOLEAN,
@@ -45,7 +42,9 @@ from airflow_cdc_provider.formats.extended_json_numbers import (
     write_repr,
     write_special,
 )
-from airflow_cdc_provider.formats.extended_json_text import Escapes, write_hex, write_sorted, write_string
+from airflow_cdc_provider.formats.extended_json_text import write_hex, write_sorted, write_string
+from airflow_cdc_provider.formats.java_floats import write_number
+from airflow_cdc_provider.formats.kernels import Bytes, Flags, Int, kernel, walker
 
 # The bits of a profile.
 WRAPPED: Final = 1
@@ -173,7 +172,7 @@ def _binary(data: Bytes, start: Int, end: Int, profile: Int, out: Bytes, at: Int
 
 @kernel
 def _regex(
-    data: Bytes, start: Int, end: Int, profile: Int, out: Bytes, at: Int, escapes: Escapes, flaws: Bytes
+    data: Bytes, start: Int, end: Int, profile: Int, out: Bytes, at: Int, escapes: Flags, flaws: Bytes
 ) -> Int:
     python = profile & PYTHON != 0
     stop = name_end(data, start, end)
@@ -197,7 +196,7 @@ def write_scalar(
     profile: Int,
     out: Bytes,
     at: Int,
-    escapes: Escapes,
+    escapes: Flags,
     flaws: Bytes,
 ) -> Int:
     """Write a scalar value; the caller has checked its bounds."""

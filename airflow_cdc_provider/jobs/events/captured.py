@@ -8,7 +8,6 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Final
 
-from airflow_cdc_provider.connector import Connector
 from airflow_cdc_provider.exceptions import ConfigurationError
 from airflow_cdc_provider.jobs.context.job import Job
 from airflow_cdc_provider.jobs.context.stores import Stores
@@ -79,9 +78,3 @@ def sliced_records(job: Job, stores: Stores, source: Source, after: int, through
     if isinstance(options, DebeziumOptions):
         raise ConfigurationError(_NO_EVENTS)
     return cassandra_lake.sliced_records(job, stores, source, after, through)
-
-
-def is_strict(connector: Connector) -> bool:
-    """Return whether a record that can't be decoded fails the job; ScyllaDB has no option for that."""
-    source = connector.source
-    return not isinstance(source, ScyllaOptions) and source.advanced.strict

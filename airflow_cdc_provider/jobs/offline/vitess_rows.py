@@ -18,8 +18,9 @@ import pyarrow.compute as pc
 from airflow_cdc_provider.changes import record
 from airflow_cdc_provider.changes.contribution import CONTRIBUTION_SCHEMA
 from airflow_cdc_provider.changes.fence import Fence, FenceRecord, add_fences
-from airflow_cdc_provider.changes.spans import Bytes, Ints, binary_buffer, fixed_width_binary
 from airflow_cdc_provider.connector import Connector
+from airflow_cdc_provider.formats.arrow_bytes import binary_buffer, fixed_width_binary
+from airflow_cdc_provider.formats.kernels import Bytes, Ints
 from airflow_cdc_provider.jobs.events.skipped_records import SkippedRecords
 from airflow_cdc_provider.jobs.offline.recordings import Recording, row_lines_of
 from airflow_cdc_provider.jobs.offline.vitess_events import recorded_events, recorded_files

@@ -6,6 +6,7 @@ import json
 import re
 from typing import Final
 
+from airflow_cdc_provider.events.field_paths import wrong_exclusion, wrong_renaming
 from airflow_cdc_provider.exceptions import ConfigurationError
 from airflow_cdc_provider.migration.debezium.all_connectors import (
     COMMON,
@@ -35,7 +36,6 @@ from airflow_cdc_provider.migration.rules import (
     unsupported,
     unsupported_error,
 )
-from airflow_cdc_provider.sources.mongodb.field_paths import wrong_exclusion, wrong_renaming
 from airflow_cdc_provider.sources.mongodb.options import MongodbAdvanced
 
 

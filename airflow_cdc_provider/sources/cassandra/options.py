@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from airflow_cdc_provider.options import option
+from airflow_cdc_provider.sources.plugin import SourceOptions
 
 
 @dataclass(frozen=True)
@@ -64,7 +65,7 @@ class CassandraEncryption:
 
 
 @dataclass(frozen=True)
-class CassandraOptions:
+class CassandraOptions(SourceOptions):
     """Location of the segments, and access to the cluster."""
 
     conn_id: str = option("Airflow connection of the cluster; not needed offline", "")
@@ -91,3 +92,8 @@ class CassandraOptions:
         "ALL",
     )
     advanced: CassandraAdvanced = option("Options that few users need", CassandraAdvanced)
+
+    @property
+    def strict(self) -> bool:
+        """Whether a record that can't be decoded fails the job instead of being quarantined."""
+        return self.advanced.strict

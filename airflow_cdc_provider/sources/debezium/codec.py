@@ -23,8 +23,8 @@ from airflow_cdc_provider.changes.contribution import DELETE
 from airflow_cdc_provider.changes.drift import Drift
 from airflow_cdc_provider.changes.fence import Fence
 from airflow_cdc_provider.changes.inferred_columns import InferredColumns, counts_batch
-from airflow_cdc_provider.changes.spans import Ints
 from airflow_cdc_provider.exceptions import ConfigurationError
+from airflow_cdc_provider.formats.kernels import Ints
 from airflow_cdc_provider.sources.base import Decoded
 from airflow_cdc_provider.sources.debezium import projection
 from airflow_cdc_provider.sources.debezium.connect_schema import NO_SCHEMA, REST

@@ -6,12 +6,16 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import datetime
-from typing import Any, Final, Literal
+from typing import TYPE_CHECKING, Any, Final, Literal
 from urllib.parse import urlsplit
 
 from airflow_cdc_provider.exceptions import ConfigurationError
 from airflow_cdc_provider.kafka.settings import wrong_tuning
 from airflow_cdc_provider.options import option
+from airflow_cdc_provider.sources.plugin import SourceOptions
+
+if TYPE_CHECKING:
+    from airflow_cdc_provider.connector import Connector
 
 ConverterName = Literal["json", "string", "avro", "protobuf", "json_schema"]
 FRAMED: Final = ("avro", "protobuf", "json_schema")
@@ -113,7 +117,7 @@ class DebeziumAdvanced:
 
 
 @dataclass(frozen=True)
-class DebeziumOptions:
+class DebeziumOptions(SourceOptions):
     """The topics with Debezium's events, and their format."""
 
     topics: tuple[str, ...] = option(
@@ -166,6 +170,11 @@ class DebeziumOptions:
     )
     advanced: DebeziumAdvanced = option("Options that few users need", DebeziumAdvanced)
 
+    @property
+    def strict(self) -> bool:
+        """Whether a record that can't be decoded fails the job instead of being quarantined."""
+        return self.advanced.strict
+
     def __post_init__(self) -> None:
         """Reject invalid combinations of options.
 
@@ -185,4 +194,20 @@ class DebeziumOptions:
                 "or json_schema as source.key_converter or source.value_converter",
                 found=f"{self.key_converter} and {self.value_converter}, "
                 + ("a registry" if self.registry.enabled else "no registry"),
+            )
+
+    def validate(self, connector: Connector) -> None:
+        """Reject snapshots and publishing: the topics have Debezium's snapshots, and the events."""
+        super().validate(connector)
+        mode, lost = connector.snapshot.mode, connector.snapshot.on_lost_position
+        if mode not in ("initial", "never") or lost == "snapshot":
+            raise ConfigurationError(
+                "source debezium doesn't support snapshots: Debezium's snapshots are in the topics",
+                expected="snapshot.mode: initial or never, and on_lost_position other than snapshot",
+                found=f"mode {mode}, on_lost_position {lost}",
+            )
+        if connector.publish != type(connector.publish)():
+            raise ConfigurationError(
+                "source debezium doesn't support publishing: its events are already in topics",
+                expected="no publish",
             )

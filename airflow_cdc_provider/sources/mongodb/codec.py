@@ -37,10 +37,11 @@ from airflow_cdc_provider.changes.drift import NO_DRIFT, Drift
 from airflow_cdc_provider.changes.fence import Fence
 from airflow_cdc_provider.changes.inferred_columns import REST, InferredColumns, counts_batch
 from airflow_cdc_provider.changes.record import CHANGE, SNAPSHOT
-from airflow_cdc_provider.changes.spans import Ints, binary_buffer, span_column
 from airflow_cdc_provider.exceptions import ConfigurationError
+from airflow_cdc_provider.formats.arrow_bytes import binary_buffer, span_column
 from airflow_cdc_provider.formats.bson import DOCUMENT, FAULTS, NULL, find_in_all, validate_all
 from airflow_cdc_provider.formats.extended_json import JSON_UTIL, MIRROR, write_values
+from airflow_cdc_provider.formats.kernels import Ints
 from airflow_cdc_provider.sources.base import Decoded
 from airflow_cdc_provider.sources.mongodb import change_event
 from airflow_cdc_provider.sources.mongodb.change_event import States, read_states

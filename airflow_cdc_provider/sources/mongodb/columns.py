@@ -31,9 +31,8 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from airflow_cdc_provider.changes.kernels import walker
-from airflow_cdc_provider.changes.spans import Bytes, Ints, column_of, fixed_column, span_column
 from airflow_cdc_provider.exceptions import ConfigurationError
+from airflow_cdc_provider.formats.arrow_bytes import column_of, fixed_column, span_column
 from airflow_cdc_provider.formats.bson import (
     BINARY,
     BOOLEAN,
@@ -62,10 +61,11 @@ from airflow_cdc_provider.formats.bson_numbers import (
     double_as_integer,
     integer_as_double,
     scaled_decimal,
-    shortest_digits,
 )
 from airflow_cdc_provider.formats.extended_json import MIRROR, write_values
 from airflow_cdc_provider.formats.extended_json_text import code_point, write_hex
+from airflow_cdc_provider.formats.kernels import Bytes, Ints, walker
+from airflow_cdc_provider.formats.shortest_decimal import shortest_decimal
 from airflow_cdc_provider.sources.mongodb.paths import Paths, Values
 
 _INTEGERS: Final = {"tinyint": pa.int8(), "smallint": pa.int16(), "int": pa.int32(), "bigint": pa.int64()}
@@ -397,7 +397,7 @@ def _read_decimals(
             if bits & ~SIGN_BIT >= INFINITY_BITS:
                 continue
             negative = bits >= SIGN_BIT
-            low, exponent = shortest_digits(bits & ~SIGN_BIT)
+            low, exponent = shortest_decimal(bits & ~SIGN_BIT, False, False)
         elif kind == DECIMAL128:
             form, negative, high, low, exponent = decimal_parts(
                 read_u64(data, starts[i] + 8), read_u64(data, starts[i])

@@ -16,11 +16,11 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from airflow_cdc_provider.changes.kernels import kernel
-from airflow_cdc_provider.changes.text_kernels import binary_slices
+from airflow_cdc_provider.formats.arrow_bytes import binary_slices
 from airflow_cdc_provider.formats.bson import DOCUMENT as BSON_DOCUMENT
 from airflow_cdc_provider.formats.bson import MAX_DEPTH, validate, value_end
 from airflow_cdc_provider.formats.extended_json import BROKEN, CANONICAL, DOCUMENT, KEY, UPDATED, write_values
+from airflow_cdc_provider.formats.kernels import kernel
 from airflow_cdc_provider.sources.mongodb.field_rules import FieldRules, Rewritten
 from airflow_cdc_provider.sources.mongodb.members import (
     as_name,

@@ -13,10 +13,9 @@ from typing import Any, Final
 
 import numpy as np
 
-from airflow_cdc_provider.changes.kernels import walker
-from airflow_cdc_provider.changes.spans import Bytes, Ints
 from airflow_cdc_provider.formats import bson
 from airflow_cdc_provider.formats.bson import BINARY, DOCUMENT, name_end, value_end
+from airflow_cdc_provider.formats.kernels import Bytes, Ints, walker
 
 UUID: Final = 0x20
 """Type number of a binary UUID. BSON has no such type."""

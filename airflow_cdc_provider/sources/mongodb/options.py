@@ -5,13 +5,17 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 from airflow_cdc_provider.custom_classes import invalid_import_path
 from airflow_cdc_provider.exceptions import ConfigurationError
 from airflow_cdc_provider.options import option
 from airflow_cdc_provider.sources.mongodb.stages import check_copy_stages, check_stages, read_stages
 from airflow_cdc_provider.sources.mongodb.start_times import check_start_time, read_start_time
+from airflow_cdc_provider.sources.plugin import SourceOptions
+
+if TYPE_CHECKING:
+    from airflow_cdc_provider.connector import Connector
 
 _COLLATION = (
     "locale",
@@ -245,7 +249,7 @@ class MongodbAdvanced:
 
 
 @dataclass(frozen=True)
-class MongodbOptions:
+class MongodbOptions(SourceOptions):
     """Options of a MongoDB source."""
 
     conn_id: str = option("Airflow connection of the deployment; not needed offline", "")
@@ -316,6 +320,11 @@ class MongodbOptions:
         """Return whether each run reads the table in full instead of streaming it."""
         return any(re.fullmatch(pattern, table) for pattern in self.batch)
 
+    @property
+    def strict(self) -> bool:
+        """Whether a record that can't be decoded fails the job instead of being quarantined."""
+        return self.advanced.strict
+
     def __post_init__(self) -> None:
         """Validate combinations of options; with scope deployment the target has no effect.
 
@@ -356,4 +365,28 @@ class MongodbOptions:
             raise ConfigurationError(
                 "option source.stream.update_descriptions: false removes all content of updates",
                 expected="a source.full_document other than none",
+            )
+
+    def validate(self, connector: Connector) -> None:
+        """Accept signals in a collection inside the scope; reject skipping changes that updates depend on."""
+        if self.full_document == "none" and connector.snapshot.on_lost_position == "continue":
+            raise ConfigurationError(
+                "option snapshot.on_lost_position: continue can't be combined with "
+                "source.full_document: none",
+                expected="snapshot, fail or fail_once: after lost changes, updates would apply to outdated "
+                "documents",
+            )
+        signals = connector.signals.collection
+        database = signals.partition(".")[0]
+        if signals and self.scope == "database" and database != self.target:
+            raise ConfigurationError(
+                "option signals.collection is outside the scope of the change stream",
+                expected=f"a collection of the database {self.target}",
+                found=signals,
+            )
+        if signals and self.scope == "collection" and signals != self.target:
+            raise ConfigurationError(
+                "option signals.collection is outside the scope of the change stream",
+                expected="source.scope deployment or database, or channel file or airflow",
+                found=f"scope collection of {self.target}",
             )

@@ -22,11 +22,8 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from airflow_cdc_provider.changes.byte_kernels import copy, same
-from airflow_cdc_provider.changes.kernels import kernel
-from airflow_cdc_provider.changes.spans import fixed_column
-from airflow_cdc_provider.changes.text_kernels import binary_slices, gather_text, text_array
 from airflow_cdc_provider.exceptions import CorruptInput
+from airflow_cdc_provider.formats.arrow_bytes import binary_slices, fixed_column, gather_text, text_array
 from airflow_cdc_provider.formats.bson import (
     ARRAY,
     BINARY,
@@ -49,7 +46,9 @@ from airflow_cdc_provider.formats.bson import (
     name_end,
     value_end,
 )
+from airflow_cdc_provider.formats.byte_kernels import copy, same
 from airflow_cdc_provider.formats.extended_json import KEY, last_of_name, may_repeat, write_values
+from airflow_cdc_provider.formats.kernels import kernel
 from airflow_cdc_provider.sources.mongodb.columns import read_values
 from airflow_cdc_provider.sources.mongodb.members import numbers
 from airflow_cdc_provider.sources.mongodb.paths import Paths

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from airflow_cdc_provider.options import option
+from airflow_cdc_provider.sources.plugin import SourceOptions
 
 
 @dataclass(frozen=True)
@@ -43,7 +44,7 @@ class ScyllaAdvanced:
 
 
 @dataclass(frozen=True)
-class ScyllaOptions:
+class ScyllaOptions(SourceOptions):
     """How to connect to the cluster, and how to read its logs."""
 
     conn_id: str = option("Airflow connection of the cluster; not required offline", "")

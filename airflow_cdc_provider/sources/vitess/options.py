@@ -11,6 +11,7 @@ from typing import Any, Final, Literal
 from airflow_cdc_provider.exceptions import ConfigurationError
 from airflow_cdc_provider.options import option
 from airflow_cdc_provider.sources.backoff import NO_LIMIT
+from airflow_cdc_provider.sources.plugin import SourceOptions
 
 CURRENT: Final = "current"
 
@@ -227,7 +228,7 @@ class VitessAdvanced:
 
 
 @dataclass(frozen=True)
-class VitessOptions:
+class VitessOptions(SourceOptions):
     """Options of a Vitess source."""
 
     keyspace: str = option(
@@ -276,6 +277,11 @@ class VitessOptions:
     )
     stream: VitessStream = option("Flags of VTGate's stream", VitessStream)
     advanced: VitessAdvanced = option("Advanced options", VitessAdvanced)
+
+    @property
+    def strict(self) -> bool:
+        """Whether a record that can't be decoded fails the job instead of being quarantined."""
+        return self.advanced.strict
 
     def __post_init__(self) -> None:
         """Reject a start position of other shards than those to read.

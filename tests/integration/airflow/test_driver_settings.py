@@ -13,9 +13,9 @@ from cassandra import ConsistencyLevel
 from cassandra.cluster import EXEC_PROFILE_DEFAULT
 
 from airflow_cdc_provider.exceptions import ConfigurationError
-from airflow_cdc_provider.hooks.source import hook_for
-from airflow_cdc_provider.jobs.context.sources import build_source
+from airflow_cdc_provider.hooks._of_connector import hook_for
 from airflow_cdc_provider.migration.debezium.properties import from_debezium
+from airflow_cdc_provider.sources.registry import source_plugin
 
 if TYPE_CHECKING:
     from server_kit import CassandraServer
@@ -61,7 +61,7 @@ def test_debeziums_driver_file_and_extras_reach_sessions_and_jobs(
     finally:
         session.cluster.shutdown()
 
-    source = build_source(connector, hook.connection_values())
+    source = source_plugin(connector.type).source(connector, hook.connection_values())
     try:
         assert source.tables() is not None, "a job reads the cluster's schema by the same file"
     finally:

@@ -22,10 +22,10 @@ from airflow_cdc_provider.jobs.context.clients import Clients, Connections
 from airflow_cdc_provider.jobs.context.job import Job
 from airflow_cdc_provider.jobs.context.run import Run
 from airflow_cdc_provider.jobs.context.run_report import RunReport
-from airflow_cdc_provider.jobs.context.sources import build_source
 from airflow_cdc_provider.jobs.context.stores import Stores
 from airflow_cdc_provider.jobs.spark.session import build_lake
 from airflow_cdc_provider.jobs.spec import ConnectionRef, JobResult, JobSpec
+from airflow_cdc_provider.sources.registry import source_plugin
 from tests.conftest import JAVA_OPTIONS
 from tests.integration.jobs.imitated import names_in
 from tests.integration.jobs.publishing import with_broker
@@ -63,7 +63,7 @@ def run_stage(spark: SparkSession) -> RunStage:
         lake.create_namespace(connector.namespace)
         spec = JobSpec(stage, declaration, "", tables=tables, options=options)  # type: ignore[arg-type]
         connections, values = Connections.split_off(connection)
-        with closing(build_source(connector, values)) as source:
+        with closing(source_plugin(connector.type).source(connector, values)) as source:
             job, report = Job(spec, connector), RunReport()
             clients = Clients(job, lake, connections)
             outcome = STAGES[stage](Run(job, Stores.of(spark, lake, connector), source, clients, report))

@@ -18,7 +18,6 @@ from airflow_cdc_provider.jobs.context.clients import Clients, Connections
 from airflow_cdc_provider.jobs.context.job import Job
 from airflow_cdc_provider.jobs.context.run import Run
 from airflow_cdc_provider.jobs.context.run_report import RunReport
-from airflow_cdc_provider.jobs.context.sources import build_source
 from airflow_cdc_provider.jobs.context.stores import Stores
 from airflow_cdc_provider.jobs.resuming.progress import Progress
 from airflow_cdc_provider.jobs.resuming.snapshot_requests import SignalState
@@ -27,6 +26,7 @@ from airflow_cdc_provider.jobs.spec import JobResult, JobSpec
 from airflow_cdc_provider.lake.changes_table import ChangesTable
 from airflow_cdc_provider.notifications.snapshot_events import SnapshotEvent
 from airflow_cdc_provider.signals.files import send
+from airflow_cdc_provider.sources.registry import source_plugin
 from tests.integration.jobs.equality import assert_mirror_equals_collection
 
 if TYPE_CHECKING:
@@ -105,7 +105,7 @@ class Signalled:
         lake.create_namespace(connector.namespace)
         options = {"signals_path": self.signals_path, **options}
         spec = JobSpec(stage, self.declaration, "", options=options)  # type: ignore[arg-type]
-        with closing(build_source(connector, self.connection)) as source:
+        with closing(source_plugin(connector.type).source(connector, self.connection)) as source:
             sink = {"bootstrap.servers": self.broker.bootstrap} if self.broker else {}
             job = Job(spec, connector)
             with closing(_WatchedClients(job, lake, Connections(notifications_kafka=sink))) as clients:

@@ -23,7 +23,7 @@ from bson import (
 from hypothesis import given
 from hypothesis import strategies as st
 
-from airflow_cdc_provider.changes.text_kernels import binary_slices
+from airflow_cdc_provider.formats.arrow_bytes import binary_slices
 from airflow_cdc_provider.formats.extended_json import (
     BROKEN,
     CANONICAL,

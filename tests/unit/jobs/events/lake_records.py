@@ -26,7 +26,7 @@ from airflow_cdc_provider.jobs.offline.cassandra import _records, _source
 from airflow_cdc_provider.sources.mongodb.records import read_events, snapshot_records
 from tests.unit.jobs.events.cassandra.reread_cluster import RECORDING
 from tests.unit.jobs.events.vitess.recorded_events import captured
-from tests.unit.jobs.offline.test_vitess import declared
+from tests.unit.jobs.offline.vitess_recordings import declared
 
 NOW_NS = 1_800_000_000_000_000_000
 

@@ -15,7 +15,6 @@ import pytest
 
 from airflow_cdc_provider.connector import Connector
 from airflow_cdc_provider.exceptions import CdcError, ConfigurationError, TransientError
-from airflow_cdc_provider.jobs.context.sources import build_source
 from airflow_cdc_provider.kafka.consumer import MessageRange
 from airflow_cdc_provider.kafka.registry import RegisteredSchema, Registry
 from airflow_cdc_provider.kafka.settings import ClientSettings
@@ -26,6 +25,7 @@ from airflow_cdc_provider.sources.debezium.position import encode_positions
 from airflow_cdc_provider.sources.debezium.reader import SliceReader, TopicSlice
 from airflow_cdc_provider.sources.debezium.reread import UnknownSchemaReader
 from airflow_cdc_provider.sources.debezium.source import DebeziumSource
+from airflow_cdc_provider.sources.registry import source_plugin
 from tests.unit.kafka.fake_consumer import FakeConsumer, FakeMessage, end_at
 from tests.unit.sources.debezium.debezium_messages import column, event, everything, framed, text
 from tests.unit.sources.debezium.registry_writers import Registered, as_avro
@@ -290,7 +290,7 @@ def test_sources_give_up_what_is_older_than_the_lake_remembers_deletions() -> No
     options = {"topics": ["t"], "value_converter": "avro", "registry": {"url": "http://r"}}
     declared = {"name": "shop", "source": {"type": "debezium", **options}}
     connector = Connector.from_dict({**declared, "lake": {"tombstone_retention_seconds": 60}})
-    made = build_source(connector, {"extra": {"bootstrap.servers": "localhost:1"}})
+    made = source_plugin(connector.type).source(connector, {"extra": {"bootstrap.servers": "localhost:1"}})
     assert isinstance(made, DebeziumSource)
     assert not made.may_become_readable("SCHEMA-GIVEN-UP")
     before = time.time()

@@ -14,7 +14,7 @@ from airflow_cdc_provider.sources.vitess.assembler import TransactionAssembler
 from airflow_cdc_provider.sources.vitess.position import Position, ShardPosition
 from airflow_cdc_provider.sources.vitess.records import SliceReader
 from airflow_cdc_provider.sources.vitess.schema_ids import DDL
-from tests.unit.jobs.offline.test_vitess import FIXTURES
+from tests.unit.jobs.offline.vitess_recordings import FIXTURES
 
 
 def captured(

@@ -1,0 +1,32 @@
+"""The plug-in of source ``debezium``: topics of Debezium."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+from airflow_cdc_provider.sources.debezium.options import DebeziumOptions
+from airflow_cdc_provider.sources.plugin import SourcePlugin, options_of
+
+if TYPE_CHECKING:
+    from airflow_cdc_provider.connector import Connector
+    from airflow_cdc_provider.sources.base import Source
+
+
+class _DebeziumPlugin(SourcePlugin):
+    name = "debezium"
+    options = DebeziumOptions
+    connection_type = "kafka"
+    hook = "airflow_cdc_provider.hooks.debezium:DebeziumCdcHook"
+    docs_page = "source-debezium"
+
+    def source(self, connector: Connector, connection: Mapping[str, Any]) -> Source:
+        """Build the connector's source; see :meth:`.plugin.SourcePlugin.source`."""
+        from airflow_cdc_provider.sources.debezium.source import DebeziumSource
+
+        options = options_of(connector, DebeziumOptions)
+        retention = connector.lake.tombstone_retention_seconds
+        return DebeziumSource(options, connection, connector.selects, retention)
+
+
+PLUGIN = _DebeziumPlugin()

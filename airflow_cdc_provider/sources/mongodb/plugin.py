@@ -1,0 +1,33 @@
+"""The plug-in of source ``mongodb``: MongoDB."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+from airflow_cdc_provider.sources.mongodb.options import MongodbOptions
+from airflow_cdc_provider.sources.plugin import SourcePlugin, options_of
+
+if TYPE_CHECKING:
+    from airflow_cdc_provider.connector import Connector
+    from airflow_cdc_provider.sources.base import Source
+
+
+class _MongodbPlugin(SourcePlugin):
+    name = "mongodb"
+    options = MongodbOptions
+    connection_type = "cdc_mongodb"
+    hook = "airflow_cdc_provider.hooks.mongodb:MongodbCdcHook"
+    docs_page = "source-mongodb"
+
+    def source(self, connector: Connector, connection: Mapping[str, Any]) -> Source:
+        """Build the connector's source; see :meth:`.plugin.SourcePlugin.source`."""
+        from airflow_cdc_provider.sources.mongodb.selection import Selection
+        from airflow_cdc_provider.sources.mongodb.source import MongodbSource
+
+        # The patterns themselves, not a function, so that the server can filter by them.
+        selection = Selection(connector.tables, connector.exclude_tables, connector.signals.collection)
+        return MongodbSource(options_of(connector, MongodbOptions), connection, selection)
+
+
+PLUGIN = _MongodbPlugin()

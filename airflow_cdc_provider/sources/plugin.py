@@ -1,0 +1,102 @@
+"""What a source is to the rest of the package: one object that names its parts.
+
+Every source has a module ``plugin`` with a :class:`SourcePlugin`, which :mod:`.registry` finds by the type in
+declarations. Declarations are read when DAG files are parsed, so this module and those of plug-ins import
+little: a plug-in imports the part that a method returns inside that method.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
+
+from airflow_cdc_provider.exceptions import ConfigurationError
+
+if TYPE_CHECKING:
+    from airflow_cdc_provider.connector import Connector
+    from airflow_cdc_provider.sources.base import Source
+
+
+class SourceOptions:
+    """Base class of a source's options: the section ``source`` of a declaration, without ``type``.
+
+    A subclass is a frozen dataclass whose fields are made with :func:`airflow_cdc_provider.options.option`.
+    """
+
+    conn_id: str
+    """Airflow connection of the database."""
+
+    @property
+    def strict(self) -> bool:
+        """Whether a record that can't be decoded fails the job instead of being quarantined."""
+        return False
+
+    def validate(self, connector: Connector) -> None:
+        """Validate combinations of these options with those of other sections.
+
+        A source whose feed can contain signals overrides this method to accept ``signals.collection``.
+
+        Args:
+            connector: The whole declaration; its single options are valid.
+
+        Raises:
+            ConfigurationError: Names the first problem.
+        """
+        if connector.signals.collection:
+            raise ConfigurationError(
+                "option signals.collection is only supported for source mongodb",
+                expected="channel file or airflow",
+            )
+
+
+class SourcePlugin(ABC):
+    """A kind of source.
+
+    Attributes:
+        name: Value of ``source.type`` in declarations.
+        options: Class of the options.
+        connection_type: Type of the Airflow connections that hold its addresses and credentials.
+        hook: ``package.module:Class`` of the Airflow hook, a subclass of
+            :class:`airflow_cdc_provider.hooks.source.CdcHook`.
+        event_version: Value of ``source.version`` in events: the release of the connector whose format is
+            written.
+        docs_page: Name of the page in ``docs/``.
+    """
+
+    name: ClassVar[str]
+    options: ClassVar[type[SourceOptions]]
+    connection_type: ClassVar[str]
+    hook: ClassVar[str]
+    event_version: ClassVar[str] = "3.6.1.Final"
+    docs_page: ClassVar[str]
+
+    @abstractmethod
+    def source(self, connector: Connector, connection: Mapping[str, Any]) -> Source:
+        """Build the connector's source.
+
+        Args:
+            connector: The declaration.
+            connection: The Airflow connection's values; empty for offline input.
+
+        Raises:
+            ConfigurationError: The options or the connection are invalid.
+        """
+
+
+Options = TypeVar("Options", bound=SourceOptions)
+
+
+def options_of(connector: Connector, kind: type[Options]) -> Options:
+    """Return the options of a connector's source as those of one kind of source.
+
+    Raises:
+        ConfigurationError: The connector has another source.
+    """
+    if not isinstance(connector.source, kind):
+        raise ConfigurationError(
+            f"connector {connector.name} has the wrong source",
+            expected=f"options {kind.__name__}",
+            found=f"source {connector.type}",
+        )
+    return connector.source

@@ -1,0 +1,38 @@
+"""The plug-in of source ``scylla``: ScyllaDB."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+from airflow_cdc_provider.sources.plugin import SourcePlugin, options_of
+from airflow_cdc_provider.sources.scylla.options import ScyllaOptions
+
+if TYPE_CHECKING:
+    from airflow_cdc_provider.connector import Connector
+    from airflow_cdc_provider.sources.base import Source
+
+
+class _ScyllaPlugin(SourcePlugin):
+    name = "scylla"
+    options = ScyllaOptions
+    connection_type = "cdc_scylla"
+    hook = "airflow_cdc_provider.hooks.scylla:ScyllaCdcHook"
+    event_version = "2.0.4"
+    docs_page = "source-scylla"
+
+    def source(self, connector: Connector, connection: Mapping[str, Any]) -> Source:
+        """Build the connector's source; see :meth:`.plugin.SourcePlugin.source`."""
+        from airflow_cdc_provider.sources.scylla.check import RequiredImages
+        from airflow_cdc_provider.sources.scylla.source import ScyllaSource
+
+        return ScyllaSource(
+            options_of(connector, ScyllaOptions),
+            connection,
+            connector.selects,
+            names=connector.names,
+            images=RequiredImages(*connector.publish.scylla.images()),
+        )
+
+
+PLUGIN = _ScyllaPlugin()
