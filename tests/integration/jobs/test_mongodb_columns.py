@@ -10,8 +10,8 @@ import bson
 import pytest
 from bson import Binary, Decimal128, Int64, ObjectId, json_util
 
+from airflow_cdc_provider.changes.inferred_columns import REST
 from airflow_cdc_provider.lake.mirror import Mirror
-from airflow_cdc_provider.sources.mongodb.inferred import REST
 from tests.integration.jobs.conftest import RunStage
 from tests.integration.jobs.equality import assert_mirror_equals_collection
 
