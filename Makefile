@@ -40,8 +40,9 @@ test: install ## All tests except the long ones; starts real servers
 test-unit: install ## Tests without servers and Spark
 	$(PYTEST) -m "not integration and not e2e and not long"
 
-test-long: install ## Long tests: many rounds of kills and races, long workloads
+test-long: install ## Long tests: rounds of kills and races, long workloads, all examples of property tests
 	$(PYTEST) -m long --timeout 5400
+	CDC_EXAMPLES=all $(PYTEST) tests/unit -m "hypothesis and not long"
 
 test-all: test test-long ## All tests
 

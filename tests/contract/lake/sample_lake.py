@@ -20,8 +20,8 @@ from airflow_cdc_provider.connector import Connector
 from airflow_cdc_provider.jobs.channels.notification_table import TableChannel
 from airflow_cdc_provider.jobs.merging.decode import FAULT_TYPE
 from airflow_cdc_provider.jobs.merging.quarantine import Quarantine
-from airflow_cdc_provider.jobs.publishing.dead_letters import DeadLetters
-from airflow_cdc_provider.jobs.publishing.pulsar_position import PulsarPosition, PulsarPositionTable
+from airflow_cdc_provider.jobs.publishing.targets.dead_letters import DeadLetters
+from airflow_cdc_provider.jobs.publishing.targets.pulsar_position import PulsarPosition, PulsarPositionTable
 from airflow_cdc_provider.jobs.resuming.progress import Progress, SnapshotProgress
 from airflow_cdc_provider.jobs.resuming.snapshot_requests import (
     SignalRecord,

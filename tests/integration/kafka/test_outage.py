@@ -14,7 +14,8 @@ import pytest
 
 from airflow_cdc_provider.connector.publish.kafka import KafkaOptions
 from airflow_cdc_provider.jobs.publishing.batches import BatchPublisher, wait_for_servers
-from airflow_cdc_provider.jobs.publishing.slices import Producers, start_slices
+from airflow_cdc_provider.jobs.publishing.targets.kafka import Producers
+from airflow_cdc_provider.jobs.publishing.targets.slices import start_slices
 from airflow_cdc_provider.kafka.errors import BrokersUnavailable
 from airflow_cdc_provider.kafka.positions import PositionsTopic, PublishPosition
 from airflow_cdc_provider.kafka.producer import Headers, RecordProducer
@@ -65,7 +66,13 @@ class Publishing:
         try:
             position = producer.take_over() or PublishPosition(self.name, 1)
             sender = KillsBroker(producer, self.server, self.killed)
-            one = BatchPublisher(sender, self.lake.batches, (), "form", 20, lambda: False, None, position)
+            one = BatchPublisher(
+                sender=sender,
+                build=self.lake.batches,
+                form="form",
+                records_per_commit=20,
+                position=position,
+            )
             self.tries.append(one)
             one.publish(self.lake.through, NOW_NS)
         finally:

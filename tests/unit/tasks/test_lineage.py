@@ -119,7 +119,9 @@ def test_what_moves_no_data_has_no_lineage(spark_submit: FakeSpark, extract: Ext
 
 def test_a_snapshots_rows_are_written_to_the_changes_too() -> None:
     connector = Connector.from_dict(DECLARATION)
-    result = JobResult(True, tables=(TableResult("shop.orders"),), snapshot=SnapshotResult(1, 0, 7))
+    result = JobResult(
+        True, tables=(TableResult("shop.orders"),), snapshot=SnapshotResult(tables=1, remaining=0, rows=7)
+    )
     found = lineage_of(connector, {}, result, captures=True, changes_mirrors=True)
     assert found.inputs == (Dataset("cassandra://shop", "shop.orders"),)
     assert found.outputs[0] == Dataset(LAKE, "shop.shop_changes", 7)

@@ -9,13 +9,13 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from airflow_cdc_provider.changes.text_kernels import join
 from airflow_cdc_provider.connector import Connector
 from airflow_cdc_provider.events.encoder import Envelope, in_order
 from airflow_cdc_provider.events.envelopes import cassandra as cassandra_envelope
 from airflow_cdc_provider.events.envelopes import cloud_events
 from airflow_cdc_provider.events.json_converter import to_json
 from airflow_cdc_provider.events.transforms.pieces import Piece
+from airflow_cdc_provider.formats.arrow_bytes import join
 from airflow_cdc_provider.jobs.events.cassandra.datastax_rows import whole_rows
 from airflow_cdc_provider.jobs.events.cassandra.grouping import Grouping
 from airflow_cdc_provider.jobs.events.cassandra.records import (

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -22,13 +23,22 @@ def printed(
     source: dict[str, Any] | None = None,
     **publish: Any,
 ) -> list[dict[str, Any]]:
-    publish = {"tombstones": False, **publish}
-    connector = Connector.from_dict(
-        {"name": "p", "source": {"type": "cassandra", **(source or {})}, "publish": publish}
-    )
+    """Return a recording's events; encoded once per process, unless the caller counts what is skipped."""
+    chosen = json.dumps([{"type": "cassandra", **(source or {})}, {"tombstones": False, **publish}])
+    text = _cached(folder, chosen) if skipped is None else _printed(folder, chosen, skipped)
+    return [json.loads(line) for line in text.splitlines()]
+
+
+def _printed(folder: Path, declaration: str, skipped: SkippedRecords) -> bytes:
+    source, publish = json.loads(declaration)
+    connector = Connector.from_dict({"name": "p", "source": source, "publish": publish})
     recording = Recording(folder / "cdc_raw", str(folder / "schema.cql"), NOW_NS)
-    lines = event_lines(connector, recording, skipped or SkippedRecords(strict=False))
-    return [json.loads(line) for line in b"".join(text_of(chunk) for chunk in lines).splitlines()]
+    return b"".join(text_of(chunk) for chunk in event_lines(connector, recording, skipped))
+
+
+@cache
+def _cached(folder: Path, declaration: str) -> bytes:
+    return _printed(folder, declaration, SkippedRecords(strict=False))
 
 
 def values(events: list[dict[str, Any]]) -> list[dict[str, Any]]:
