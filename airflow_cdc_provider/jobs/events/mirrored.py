@@ -9,7 +9,7 @@ published snapshot rows, in JSON without schemas whatever format the topics have
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Final
 
@@ -40,9 +40,6 @@ if TYPE_CHECKING:
 
 EVENT_DDL: Final = "key binary, value binary"
 _EVENT_SCHEMA: Final = pa.schema([pa.field("key", pa.binary()), pa.field("value", pa.binary())])
-
-Builder = Callable[[pa.Array], pa.RecordBatch]
-"""Builds encoded records from a mirror's stored rows."""
 
 
 def mirror_events(
