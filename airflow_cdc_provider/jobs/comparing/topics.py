@@ -55,7 +55,7 @@ from airflow_cdc_provider.kafka.partitions import ClusterTopics
 from airflow_cdc_provider.kafka.settings import ClientSettings
 from airflow_cdc_provider.lake.compare import Comparison, compare_tables
 from airflow_cdc_provider.lake.reconcile.rows import reconcile_rows
-from airflow_cdc_provider.sources.base import Source
+from airflow_cdc_provider.sources.contract import Source
 from airflow_cdc_provider.sources.cql.codec import CqlCodec
 from airflow_cdc_provider.sources.debezium.contributions import Form, decode
 from airflow_cdc_provider.sources.debezium.json_members import Members, members_of, read_values

@@ -13,7 +13,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
-from typing import Any, Final, Literal
+from typing import Any, Final
 
 import numpy as np
 import pyarrow as pa
@@ -25,7 +25,7 @@ from airflow_cdc_provider.changes.fence import Fence
 from airflow_cdc_provider.changes.inferred_columns import InferredColumns, counts_batch
 from airflow_cdc_provider.exceptions import ConfigurationError
 from airflow_cdc_provider.formats.kernels import Ints
-from airflow_cdc_provider.sources.base import Decoded
+from airflow_cdc_provider.sources.contract import Codec, Decoded
 from airflow_cdc_provider.sources.debezium import projection
 from airflow_cdc_provider.sources.debezium.connect_schema import NO_SCHEMA, REST
 from airflow_cdc_provider.sources.debezium.contributions import Form, decode
@@ -67,7 +67,7 @@ _MOST_NAMES: Final = 20_000
 
 
 @dataclass(eq=False)
-class DebeziumCodec:
+class DebeziumCodec(Codec):
     """Decodes one table. Picklable; no I/O.
 
     Args:
@@ -85,13 +85,8 @@ class DebeziumCodec:
     inferred: InferredColumns = field(default_factory=InferredColumns)
     most_inferred: int = 500
     memory: Mapping[str, Any] | None = None
-    model: Literal["row", "cell"] = "row"
-    rules: str = ""
-    created_us: int = 0
-    column_ids: frozenset[int] | None = None
-    liveness_columns: tuple[str, ...] | None = None
-    static_columns: None = None
-    stores_state: bool = True
+
+    stores_state = True
 
     @classmethod
     def of(

@@ -32,7 +32,7 @@ from pymongo import MongoClient
 
 from airflow_cdc_provider.exceptions import CdcError, ConfigurationError, PositionLost, TransientError
 from airflow_cdc_provider.sources.backoff import pauses
-from airflow_cdc_provider.sources.base import Plan, ReadLimit
+from airflow_cdc_provider.sources.contract import Plan, ReadLimit
 from airflow_cdc_provider.sources.mongodb.connection import (
     ConnectionValues,
     pinned_client,

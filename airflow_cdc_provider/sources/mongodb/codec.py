@@ -42,7 +42,7 @@ from airflow_cdc_provider.formats.arrow_bytes import binary_buffer, span_column
 from airflow_cdc_provider.formats.bson import DOCUMENT, FAULTS, NULL, find_in_all, validate_all
 from airflow_cdc_provider.formats.extended_json import JSON_UTIL, MIRROR, write_values
 from airflow_cdc_provider.formats.kernels import Ints
-from airflow_cdc_provider.sources.base import Decoded
+from airflow_cdc_provider.sources.contract import Codec, Decoded
 from airflow_cdc_provider.sources.mongodb import change_event
 from airflow_cdc_provider.sources.mongodb.change_event import States, read_states
 from airflow_cdc_provider.sources.mongodb.columns import RESERVED, DeclaredColumn, read_located
@@ -77,7 +77,7 @@ _REASONS: Final = {
 
 
 @dataclass(eq=False)
-class MongodbCodec:
+class MongodbCodec(Codec):
     """The codec of one collection. Picklable; no I/O.
 
     Args:
@@ -95,12 +95,6 @@ class MongodbCodec:
     columns: tuple[DeclaredColumn, ...] = ()
     inferred: InferredColumns | None = None
     most_inferred: int = 0
-    model: Literal["row", "cell"] = "row"
-    rules: str = ""
-    created_us: int = 0
-    column_ids: frozenset[int] | None = None
-    liveness_columns: tuple[str, ...] | None = None
-    static_columns: None = None
 
     @classmethod
     def of(cls, table: str, options: MongodbOptions, memory: Mapping[str, Any] | None = None) -> MongodbCodec:
@@ -147,6 +141,13 @@ class MongodbCodec:
     def remember(self) -> dict[str, Any]:
         """Return the state to store with the mirror once all its rows have these columns."""
         return {} if self.inferred is None else self.inferred.applied().to_memory()
+
+    def reserve(self, memory: Mapping[str, Any] | None) -> dict[str, Any] | None:
+        """Return the inferred columns if they differ from the mirror's, so that a chosen type is kept."""
+        if self.inferred is None or self.inferred == InferredColumns(declared=self.inferred.declared):
+            return None
+        inferred = self.inferred.to_memory()
+        return None if inferred == memory else inferred
 
     @property
     def drift(self) -> Drift:

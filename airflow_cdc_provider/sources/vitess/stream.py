@@ -26,7 +26,7 @@ import numpy as np
 
 from airflow_cdc_provider.exceptions import CdcError, CorruptInput, TransientError
 from airflow_cdc_provider.sources.backoff import pauses
-from airflow_cdc_provider.sources.base import Plan, ReadLimit
+from airflow_cdc_provider.sources.contract import Plan, ReadLimit
 from airflow_cdc_provider.sources.prefetch import BufferedStats, Prefetch
 from airflow_cdc_provider.sources.stream_metrics import StreamMetrics
 from airflow_cdc_provider.sources.vitess.assembler import TransactionAssembler

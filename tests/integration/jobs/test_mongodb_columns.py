@@ -145,7 +145,7 @@ def test_random_documents_stay_whole_while_columns_grow(
         lambda: None,
         lambda: chance.random() < 0.5,
     ]
-    for _ in range(4):
+    for _ in range(3):
         for key in range(40):
             document = {
                 name: chance.choice(values)() for name in chance.sample("abcdefgh", chance.randrange(6))

@@ -4,46 +4,19 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterator
-from dataclasses import dataclass
 from functools import cached_property
-from typing import ClassVar
 
 from airflow_cdc_provider.exceptions import ConfigurationError
-from airflow_cdc_provider.jobs.context.job import Job
-from airflow_cdc_provider.jobs.context.stores import Stores
 from airflow_cdc_provider.jobs.events.captured import captured_records, sliced_records
 from airflow_cdc_provider.jobs.events.event_batches import EventBatch, EventRequest
-from airflow_cdc_provider.jobs.events.skipped_records import SkippedRecords
 from airflow_cdc_provider.jobs.events.sliced import Sliced
 from airflow_cdc_provider.jobs.publishing.batches import BatchPublisher, require_matching
+from airflow_cdc_provider.jobs.publishing.publication import Origin
 from airflow_cdc_provider.kafka.positions import PublishPosition
-from airflow_cdc_provider.sources.base import Source
 
 
-@dataclass(frozen=True)
-class Changes:
-    """Events of all captured changes.
-
-    Args:
-        job: The job. To publish, it is for all tables: a batch's events must be the same each time.
-        stores: The lake.
-        source: The source.
-        skipped: Collects skipped records.
-        form: Digest of all options that determine the records of a batch.
-    """
-
-    restarts: ClassVar[bool] = False
-
-    job: Job
-    stores: Stores
-    source: Source
-    skipped: SkippedRecords
-    form: str
-
-    @property
-    def name(self) -> str:
-        """The connector's name."""
-        return self.job.connector.name
+class Changes(Origin):
+    """Events of all captured changes."""
 
     @cached_property
     def through(self) -> int:
@@ -57,7 +30,7 @@ class Changes:
         return PublishPosition(self.name, 1 if earliest else self.through + 1)
 
     def start(self, stored: PublishPosition | None) -> PublishPosition:
-        """Return the position to start with; see :class:`.publication.Origin`."""
+        """Return the position to start with, if its form still fits."""
         position = stored or self.first
         require_matching(position, self.form, self.through)
         return position

@@ -16,19 +16,16 @@ from __future__ import annotations
 import time
 from collections.abc import Iterator
 from contextlib import ExitStack
-from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, ClassVar, Final
+from dataclasses import replace
+from typing import TYPE_CHECKING
 
 from airflow_cdc_provider.exceptions import ConfigurationError, OffsetMissing
-from airflow_cdc_provider.jobs.context.job import Job
-from airflow_cdc_provider.jobs.context.stores import Stores
 from airflow_cdc_provider.jobs.context.tables import selected_tables
 from airflow_cdc_provider.jobs.events.event_batches import EventBatch, EventRequest
 from airflow_cdc_provider.jobs.events.merged_rows import RowEvents, row_events
-from airflow_cdc_provider.jobs.events.skipped_records import SkippedRecords
 from airflow_cdc_provider.jobs.merging.pending import pending_by_table
 from airflow_cdc_provider.jobs.publishing.batches import BatchPublisher
-from airflow_cdc_provider.jobs.publishing.publication import form_of
+from airflow_cdc_provider.jobs.publishing.publication import Origin
 from airflow_cdc_provider.jobs.topics.settings import encoded
 from airflow_cdc_provider.kafka.merged_position import MergedPosition, PublishedSnapshot, Step
 from airflow_cdc_provider.kafka.positions import PublishPosition
@@ -42,47 +39,18 @@ from airflow_cdc_provider.lake.iceberg_difference import (
 from airflow_cdc_provider.lake.row_changes import all_rows, arrow_batches, changed_rows
 from airflow_cdc_provider.lake.static_changes import all_static_columns, changed_static_columns
 from airflow_cdc_provider.lake.table import Head
-from airflow_cdc_provider.sources.abilities import RenamesTables
-from airflow_cdc_provider.sources.base import Source
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
 
-MERGED: Final = "merged"
-"""Suffix of the origin's name and transactional id."""
+class MergedRows(Origin):
+    """Events of all rows that merges changed."""
 
-
-@dataclass(frozen=True)
-class MergedRows:
-    """Events of all rows that merges changed.
-
-    Args:
-        job: The job. To publish, it is for all tables.
-        stores: The lake.
-        source: The source.
-        skipped: Collects skipped records.
-    """
-
-    restarts: ClassVar[bool] = False
-
-    job: Job
-    stores: Stores
-    source: Source
-    skipped: SkippedRecords
-
-    @property
-    def name(self) -> str:
-        """The connector's name, with a suffix."""
-        return f"{self.job.connector.name}.{MERGED}"
-
-    @property
-    def form(self) -> str:
-        """Digest of all options that determine the events of a row."""
-        return form_of(self.job.connector)
+    suffix = "merged"
 
     def start(self, stored: PublishPosition | None) -> PublishPosition:
-        """Return the position to start with; see :class:`.publication.Origin`."""
+        """Return the position to start with: at first before all rows, or after all that are merged."""
         if stored is not None:
             return stored
         earliest = self.job.connector.publish.kafka.start == "earliest"
@@ -174,7 +142,7 @@ class MergedRows:
     def _tables(self, known: MergedPosition) -> list[str]:
         """List the tables whose mirrors may have changed, including dropped tables, whose mirrors empty."""
         tables = selected_tables(self.job, self.stores, self.source)
-        if not isinstance(self.source, RenamesTables):
+        if not self.source.renames_tables:
             return tables
         selects = self.job.connector.selects
         return [*tables, *sorted(t for t in known.tables if t not in tables and selects(t))]

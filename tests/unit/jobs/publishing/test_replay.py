@@ -16,6 +16,7 @@ from airflow_cdc_provider.events.encoder import Converters
 from airflow_cdc_provider.exceptions import ConfigurationError
 from airflow_cdc_provider.jobs.context.clients import Connections
 from airflow_cdc_provider.jobs.events.event_batches import EventBatch, EventRequest
+from airflow_cdc_provider.jobs.publishing.origins import changes as changes_module
 from airflow_cdc_provider.jobs.publishing.origins import replayed as origin_module
 from airflow_cdc_provider.jobs.publishing.origins.replayed import BatchRange, chosen_range, other_topic
 from airflow_cdc_provider.jobs.publishing.replay import replay
@@ -154,7 +155,7 @@ def lake(monkeypatch: pytest.MonkeyPatch) -> Lake:
     """A lake and brokers in place of real ones."""
     found = Lake()
     monkeypatch.setattr(origin_module, "kept_batches", found.batches)
-    monkeypatch.setattr(origin_module, "captured_records", found.made)
+    monkeypatch.setattr(changes_module, "captured_records", found.made)
     monkeypatch.setattr(kafka_module, "RecordProducer", found.producer)
     topic = SimpleNamespace(make=lambda slices: None, slowest=found.position, settings=None)
     monkeypatch.setattr(kafka_module, "positions_topic", lambda *given: topic)

@@ -11,7 +11,7 @@ import pytest
 
 from airflow_cdc_provider.jobs.metrics.debezium import STREAMING, metrics_of
 from airflow_cdc_provider.jobs.spec import JobResult, OriginResult
-from airflow_cdc_provider.sources.base import ReadLimit
+from airflow_cdc_provider.sources.contract import ReadLimit, ReadMetrics
 from airflow_cdc_provider.sources.prefetch import BufferedStats, BufferLimit
 from airflow_cdc_provider.sources.vitess.connection import ConnectionValues
 from airflow_cdc_provider.sources.vitess.options import VitessAdvanced, VitessOptions
@@ -149,7 +149,7 @@ def test_a_full_queue_stops_vtgate_loses_nothing_and_is_not_stored() -> None:
 
     def keys(plan: Any) -> list[str]:
         reader = SliceReader(lambda table: True)
-        batches = [batch for part in plan.partitions for batch in reader(part)]
+        batches = reader.read(plan.partitions, ReadMetrics())
         found = [r for batch in batches for r in batch.to_pylist() if r["kind"] == "change"]
         return [str(int.from_bytes(r["position"][4:12], "big")) for r in found]
 
