@@ -64,7 +64,7 @@ from airflow_cdc_provider.formats.bson_numbers import (
 )
 from airflow_cdc_provider.formats.extended_json import MIRROR, write_values
 from airflow_cdc_provider.formats.extended_json_text import code_point, write_hex
-from airflow_cdc_provider.formats.kernels import Bytes, Ints, walker
+from airflow_cdc_provider.formats.kernels import Bytes, Flags, Int, Ints, Words, walker
 from airflow_cdc_provider.formats.shortest_decimal import shortest_decimal
 from airflow_cdc_provider.sources.mongodb.paths import Paths, Values
 
@@ -326,7 +326,7 @@ _READERS: Final[Mapping[str, Callable[[_Column], tuple[pa.Array, int]]]] = {
 
 
 @walker
-def _read_integers(data: Any, kinds: Any, starts: Any, out: Any, valid: Any) -> None:
+def _read_integers(data: Bytes, kinds: Ints, starts: Ints, out: Ints, valid: Flags) -> None:
     for i in range(len(kinds)):
         kind = kinds[i]
         if kind == INT32:
@@ -348,7 +348,7 @@ def _read_integers(data: Any, kinds: Any, starts: Any, out: Any, valid: Any) -> 
 
 
 @walker
-def _read_doubles(data: Any, kinds: Any, starts: Any, bits: Any, valid: Any) -> None:
+def _read_doubles(data: Bytes, kinds: Ints, starts: Ints, bits: Words, valid: Flags) -> None:
     for i in range(len(kinds)):
         kind = kinds[i]
         if kind == DOUBLE:
@@ -380,7 +380,14 @@ def _read_doubles(data: Any, kinds: Any, starts: Any, bits: Any, valid: Any) -> 
 
 @walker
 def _read_decimals(
-    data: Any, kinds: Any, starts: Any, scale: int, limit_high: Any, limit_low: Any, halves: Any, valid: Any
+    data: Bytes,
+    kinds: Ints,
+    starts: Ints,
+    scale: int,
+    limit_high: Int,
+    limit_low: Int,
+    halves: Words,
+    valid: Flags,
 ) -> None:
     for i in range(len(kinds)):
         kind = kinds[i]
@@ -418,19 +425,19 @@ def _read_decimals(
 
 
 @walker
-def _read_milliseconds(data: Any, starts: Any, out: Any, valid: Any) -> None:
+def _read_milliseconds(data: Bytes, starts: Ints, out: Ints, valid: Flags) -> None:
     for i in range(len(valid)):
         if valid[i]:
             out[i] = np.int64(read_u64(data, starts[i]))
 
 
 @walker
-def _is_uuid(data: Any, kind: int, start: int, end: int) -> Any:
+def _is_uuid(data: Bytes, kind: int, start: int, end: int) -> bool:
     return kind == BINARY and data[start + 4] == 4 and end - start == 21
 
 
 @walker
-def _measure_strings(data: Any, kinds: Any, starts: Any, ends: Any, sizes: Any, valid: Any) -> None:
+def _measure_strings(data: Bytes, kinds: Ints, starts: Ints, ends: Ints, sizes: Ints, valid: Flags) -> None:
     for i in range(len(kinds)):
         kind = kinds[i]
         if kind in (STRING, SYMBOL, CODE):
@@ -452,7 +459,9 @@ def _measure_strings(data: Any, kinds: Any, starts: Any, ends: Any, sizes: Any, 
 
 
 @walker
-def _write_strings(data: Any, kinds: Any, starts: Any, ends: Any, offsets: Any, valid: Any, out: Any) -> None:
+def _write_strings(
+    data: Bytes, kinds: Ints, starts: Ints, ends: Ints, offsets: Ints, valid: Flags, out: Bytes
+) -> None:
     for i in range(len(kinds)):
         if not valid[i]:
             continue

@@ -20,7 +20,7 @@ from airflow_cdc_provider.formats.arrow_bytes import binary_slices
 from airflow_cdc_provider.formats.bson import DOCUMENT as BSON_DOCUMENT
 from airflow_cdc_provider.formats.bson import MAX_DEPTH, validate, value_end
 from airflow_cdc_provider.formats.extended_json import BROKEN, CANONICAL, DOCUMENT, KEY, UPDATED, write_values
-from airflow_cdc_provider.formats.kernels import kernel
+from airflow_cdc_provider.formats.kernels import Bytes, Ints, kernel
 from airflow_cdc_provider.sources.mongodb.field_rules import FieldRules, Rewritten
 from airflow_cdc_provider.sources.mongodb.members import (
     as_name,
@@ -464,13 +464,13 @@ _O_DELETE: Final = as_name("delete")
 
 @kernel
 def _scan(
-    data: np.ndarray,
-    starts: np.ndarray,
-    ends: np.ndarray,
-    kinds: np.ndarray,
-    first: np.ndarray,
-    last: np.ndarray,
-    ops: np.ndarray,
+    data: Bytes,
+    starts: Ints,
+    ends: Ints,
+    kinds: Ints,
+    first: Ints,
+    last: Ints,
+    ops: Ints,
 ) -> None:
     """Find the members of each change event; see the slots above."""
     stack = np.empty(MAX_DEPTH, np.int64)
@@ -519,13 +519,13 @@ def _scan(
 
 @kernel
 def _scan_documents(
-    data: np.ndarray,
-    starts: np.ndarray,
-    ends: np.ndarray,
-    kinds: np.ndarray,
-    first: np.ndarray,
-    last: np.ndarray,
-    ops: np.ndarray,
+    data: Bytes,
+    starts: Ints,
+    ends: Ints,
+    kinds: Ints,
+    first: Ints,
+    last: Ints,
+    ops: Ints,
 ) -> None:
     """Find ``_id`` of each document."""
     stack = np.empty(MAX_DEPTH, np.int64)
@@ -539,7 +539,7 @@ def _scan_documents(
 
 
 @kernel
-def _valid_end(data: np.ndarray, start: int, limit: int, stack: np.ndarray) -> int:
+def _valid_end(data: Bytes, start: int, limit: int, stack: Ints) -> int:
     """Return the end of a document that is valid to its leaves; -1 for any other."""
     end = value_end(data, BSON_DOCUMENT, start, limit)
     if end < 0 or validate(data, start, end, stack)[0] != 0:
@@ -548,7 +548,7 @@ def _valid_end(data: np.ndarray, start: int, limit: int, stack: np.ndarray) -> i
 
 
 @kernel
-def _split(data: np.ndarray, starts: np.ndarray, ends: np.ndarray, change_events: bool) -> tuple[int, int]:
+def _split(data: Bytes, starts: Ints, ends: Ints, change_events: bool) -> tuple[int, int]:
     """Fill documents from the front, broken sections from the back; return the number of each."""
     stack = np.empty(MAX_DEPTH, np.int64)
     size = len(data)

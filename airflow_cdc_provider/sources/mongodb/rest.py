@@ -11,7 +11,7 @@ import numpy.typing as npt
 from airflow_cdc_provider.formats.bson import DOCUMENT, NULL, UNDEFINED, name_end, value_end
 from airflow_cdc_provider.formats.byte_kernels import copy, store_little32
 from airflow_cdc_provider.formats.extended_json import MIRROR, Texts, write_values
-from airflow_cdc_provider.formats.kernels import Bytes, Ints, walker
+from airflow_cdc_provider.formats.kernels import Bytes, Flags, Ints, walker
 
 _EMPTY: Final = 5
 """Bytes of a document without members."""
@@ -47,7 +47,7 @@ def projected_offsets(starts: npt.NDArray[Any], valid: npt.NDArray[np.bool_]) ->
 
 
 @walker
-def _copy_others(data: Any, starts: Any, ends: Any, marks: Any, out: Any, offsets: Any) -> None:
+def _copy_others(data: Bytes, starts: Ints, ends: Ints, marks: Flags, out: Bytes, offsets: Ints) -> None:
     at = np.int64(0)
     for row in range(len(starts)):
         begin = at

@@ -48,7 +48,7 @@ from airflow_cdc_provider.formats.bson import (
 )
 from airflow_cdc_provider.formats.byte_kernels import copy, same
 from airflow_cdc_provider.formats.extended_json import KEY, last_of_name, may_repeat, write_values
-from airflow_cdc_provider.formats.kernels import kernel
+from airflow_cdc_provider.formats.kernels import Bytes, Flags, Ints, kernel
 from airflow_cdc_provider.sources.mongodb.columns import read_values
 from airflow_cdc_provider.sources.mongodb.members import numbers
 from airflow_cdc_provider.sources.mongodb.paths import Paths
@@ -226,7 +226,7 @@ def _sorted_options(texts: pa.Array) -> pa.Array:
 
 
 @kernel
-def _pattern_ends(data: np.ndarray, valid: np.ndarray, starts: np.ndarray, ends: np.ndarray) -> np.ndarray:
+def _pattern_ends(data: Bytes, valid: Flags, starts: Ints, ends: Ints) -> np.ndarray:
     """Return the end of the pattern of each regular expression."""
     found = np.zeros(len(valid), np.int64)
     for row in range(len(valid)):
@@ -324,14 +324,14 @@ _FRAME: Final = 7
 
 @kernel
 def _write_shapes(
-    data: np.ndarray,
-    starts: np.ndarray,
-    ends: np.ndarray,
-    valid: np.ndarray,
+    data: Bytes,
+    starts: Ints,
+    ends: Ints,
+    valid: Flags,
     by_position: bool,
-    out: np.ndarray,
-    offsets: np.ndarray,
-    sound: np.ndarray,
+    out: Bytes,
+    offsets: Ints,
+    sound: Flags,
 ) -> None:
     frames = np.zeros((MAX_DEPTH, _FRAME), np.int64)
     at = 0
@@ -345,7 +345,7 @@ def _write_shapes(
 
 
 @kernel
-def _begin(data: np.ndarray, frames: np.ndarray, depth: int, start: int, end: int, in_array: bool) -> None:
+def _begin(data: Bytes, frames: Ints, depth: int, start: int, end: int, in_array: bool) -> None:
     frames[depth, _NEXT] = start + 4
     frames[depth, _END] = end
     frames[depth, _IN_ARRAY] = in_array
@@ -356,7 +356,7 @@ def _begin(data: np.ndarray, frames: np.ndarray, depth: int, start: int, end: in
 
 @kernel
 def _write_shape(
-    data: np.ndarray, start: int, end: int, by_position: bool, frames: np.ndarray, out: np.ndarray, at: int
+    data: Bytes, start: int, end: int, by_position: bool, frames: Ints, out: Bytes, at: int
 ) -> int:
     """Write a document's shape, which is no longer than the document; return -1 if it is unsupported."""
     _begin(data, frames, 0, start, end, False)
