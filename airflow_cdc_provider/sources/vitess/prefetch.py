@@ -12,12 +12,12 @@ import time
 from collections import deque
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from typing import Any, Final, Protocol
+from typing import Final, Protocol
 
 import numpy as np
 
 from airflow_cdc_provider.exceptions import CdcError
-from airflow_cdc_provider.formats.kernels import walker
+from airflow_cdc_provider.formats.kernels import Bytes, Int, walker
 from airflow_cdc_provider.formats.protobuf_wire import LEN, next_field
 
 _EVENT: Final = 1
@@ -179,7 +179,7 @@ class Prefetcher:
 
 
 @walker
-def _count_changes(data: Any) -> Any:
+def _count_changes(data: Bytes) -> Int:
     """Count the row changes of a response, up to the first invalid byte; the parser reports that one."""
     count = np.int64(0)
     at = np.int64(0)
