@@ -101,7 +101,7 @@ def _field(one: ProtobufField, values: pa.Array) -> pa.Array:
 
 
 def _of_wrapper(one: ProtobufField) -> ProtobufField:
-    return ProtobufField("value", 1, SCALARS[one.schema.type], one.schema)
+    return ProtobufField(name="value", number=1, type=SCALARS[one.schema.type], schema=one.schema)
 
 
 def _arrow_type(schema: ConnectSchema) -> Any:

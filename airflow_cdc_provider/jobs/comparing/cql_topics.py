@@ -99,14 +99,14 @@ def row_form(connector: Connector, schema: TableSchema) -> RowForm:
         or (publish.value == "protobuf" and _holds(column.type, "list", "set", "vector"))
     ]
     return RowForm(
-        "cassandra" if isinstance(connector.source, CassandraOptions) else "scylla",
-        names(schema.partition_key),
-        names(schema.clustering),
-        names(schema.static),
-        names(tuple(left_out)),
-        enveloped,
-        in_cells,
-        not enveloped or publish.kafka.after_merge,
+        source="cassandra" if isinstance(connector.source, CassandraOptions) else "scylla",
+        partition=names(schema.partition_key),
+        clustering=names(schema.clustering),
+        static_columns=names(schema.static),
+        left_out=names(tuple(left_out)),
+        enveloped=enveloped,
+        in_cells=in_cells,
+        whole=not enveloped or publish.kafka.after_merge,
     )
 
 

@@ -65,7 +65,7 @@ REPORTED_SCHEMA: Final = pa.schema(
 )
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class RowForm:
     """The form of rows in events.
 

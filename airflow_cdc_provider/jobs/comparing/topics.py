@@ -43,9 +43,9 @@ from airflow_cdc_provider.jobs.context.run import Run
 from airflow_cdc_provider.jobs.context.stores import Stores
 from airflow_cdc_provider.jobs.context.tables import selected_tables
 from airflow_cdc_provider.jobs.events.mirrored import mirror_events
-from airflow_cdc_provider.jobs.publishing.publish import client_settings, registrar_of
-from airflow_cdc_provider.jobs.publishing.replay import other_topic
+from airflow_cdc_provider.jobs.publishing.origins.replayed import other_topic
 from airflow_cdc_provider.jobs.publishing.stage import published_through
+from airflow_cdc_provider.jobs.publishing.targets.kafka import client_settings, registrar_of
 from airflow_cdc_provider.jobs.reporting.report import build_result
 from airflow_cdc_provider.jobs.spark.read import read_partitions
 from airflow_cdc_provider.jobs.spec import JobResult, TableResult
@@ -55,7 +55,7 @@ from airflow_cdc_provider.kafka.partitions import ClusterTopics
 from airflow_cdc_provider.kafka.settings import ClientSettings
 from airflow_cdc_provider.lake.compare import Comparison, compare_tables
 from airflow_cdc_provider.lake.reconcile.rows import reconcile_rows
-from airflow_cdc_provider.sources.base import Source
+from airflow_cdc_provider.sources.contract import Source
 from airflow_cdc_provider.sources.cql.codec import CqlCodec
 from airflow_cdc_provider.sources.debezium.contributions import Form, decode
 from airflow_cdc_provider.sources.debezium.json_members import Members, members_of, read_values

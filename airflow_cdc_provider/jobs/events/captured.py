@@ -18,7 +18,7 @@ from airflow_cdc_provider.jobs.events.scylla import lake as scylla_lake
 from airflow_cdc_provider.jobs.events.skipped_records import SkippedRecords
 from airflow_cdc_provider.jobs.events.sliced import Sliced
 from airflow_cdc_provider.jobs.events.vitess import lake as vitess_lake
-from airflow_cdc_provider.sources.base import Source
+from airflow_cdc_provider.sources.contract import Source
 from airflow_cdc_provider.sources.debezium.options import DebeziumOptions
 from airflow_cdc_provider.sources.mongodb.options import MongodbOptions
 from airflow_cdc_provider.sources.scylla.options import ScyllaOptions

@@ -18,7 +18,7 @@ from airflow_cdc_provider.jobs.context.tables import learn_schema
 from airflow_cdc_provider.jobs.events.known_static_columns import KnownStaticColumns, known_static_columns
 from airflow_cdc_provider.lake.mirror import MirrorState
 from airflow_cdc_provider.lake.reconcile.columns import only_columns
-from airflow_cdc_provider.sources.base import Source
+from airflow_cdc_provider.sources.contract import Source
 from airflow_cdc_provider.sources.cql.codec import CqlCodec
 from airflow_cdc_provider.sources.cql.snapshots.select_rows import UNKNOWN_TIME
 

@@ -27,8 +27,8 @@ from airflow_cdc_provider.jobs.events.scylla.merged_rows import ScyllaRows
 from airflow_cdc_provider.jobs.events.skipped_records import SkippedRecords
 from airflow_cdc_provider.jobs.events.vitess.merged_rows import VitessRows
 from airflow_cdc_provider.lake.row_changes import DELETE
-from airflow_cdc_provider.sources.base import Source
 from airflow_cdc_provider.sources.cassandra.options import CassandraOptions
+from airflow_cdc_provider.sources.contract import Source
 from airflow_cdc_provider.sources.mongodb import events as mongodb_events
 from airflow_cdc_provider.sources.mongodb.options import MongodbOptions
 from airflow_cdc_provider.sources.scylla.options import ScyllaOptions

@@ -26,8 +26,8 @@ from airflow_cdc_provider.jobs.events.vitess.records import VitessRecords
 from airflow_cdc_provider.jobs.topics.settings import converters_of
 from airflow_cdc_provider.lake.changes_table import ChangesTable
 from airflow_cdc_provider.lake.mirror import CDC_COLUMN, Mirror, MirrorState
-from airflow_cdc_provider.sources.base import Source
 from airflow_cdc_provider.sources.cassandra.options import CassandraOptions
+from airflow_cdc_provider.sources.contract import Source
 from airflow_cdc_provider.sources.cql.codec import CqlCodec
 from airflow_cdc_provider.sources.mongodb import events as mongodb_events
 from airflow_cdc_provider.sources.mongodb.options import MongodbOptions

@@ -34,11 +34,11 @@ from airflow_cdc_provider.lake.mirror import Mirror, MirrorState
 from airflow_cdc_provider.lake.reconcile import reconcile_cells
 from airflow_cdc_provider.lake.reconcile.columns import only_columns
 from airflow_cdc_provider.lake.row_changes import READ
-from airflow_cdc_provider.sources.base import Source
 from airflow_cdc_provider.sources.cassandra.datastax.rows import RowDecoder
 from airflow_cdc_provider.sources.cassandra.debezium.mirror_rows import MirrorRowDecoder
 from airflow_cdc_provider.sources.cassandra.debezium.types import EventTypes
 from airflow_cdc_provider.sources.cassandra.source import CassandraSource
+from airflow_cdc_provider.sources.contract import Source
 from airflow_cdc_provider.sources.converters import load_converters
 from airflow_cdc_provider.sources.cql.codec import CqlCodec
 from airflow_cdc_provider.sources.scylla.event_tables import EventTable, LogSchemas

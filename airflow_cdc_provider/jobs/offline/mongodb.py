@@ -26,13 +26,13 @@ from airflow_cdc_provider.connector import Connector
 from airflow_cdc_provider.events.encoder import to_lines
 from airflow_cdc_provider.events.java_hashes import bucket_count, spread_hash
 from airflow_cdc_provider.exceptions import ConfigurationError, CorruptInput
+from airflow_cdc_provider.formats.bson import Spans
 from airflow_cdc_provider.jobs.events.mongodb.records import MongodbRecords, selector
 from airflow_cdc_provider.jobs.events.skipped_records import SkippedRecords
 from airflow_cdc_provider.jobs.offline.recordings import Recording, row_lines_of
 from airflow_cdc_provider.jobs.topics.settings import headers_of
 from airflow_cdc_provider.lake.reconcile import reconcile_patched
 from airflow_cdc_provider.sources.mongodb import events as mongodb_events
-from airflow_cdc_provider.sources.mongodb.bson import Spans
 from airflow_cdc_provider.sources.mongodb.codec import MongodbCodec
 from airflow_cdc_provider.sources.mongodb.options import MongodbOptions
 from airflow_cdc_provider.sources.mongodb.records import is_captured, read_events, snapshot_records

@@ -25,8 +25,7 @@ import numpy as np
 import numpy.typing as npt
 
 from airflow_cdc_provider.changes.names import number_names
-from airflow_cdc_provider.formats.kernels import Bytes, Ints, walker
-from airflow_cdc_provider.sources.mongodb.bson import (
+from airflow_cdc_provider.formats.bson import (
     BINARY,
     DATE,
     INT32,
@@ -37,6 +36,7 @@ from airflow_cdc_provider.sources.mongodb.bson import (
     read_i32,
     read_u64,
 )
+from airflow_cdc_provider.formats.kernels import Bytes, Ints, walker
 from airflow_cdc_provider.sources.mongodb.paths import Paths, Values
 
 OPERATIONS: Final = (

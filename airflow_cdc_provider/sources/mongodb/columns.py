@@ -33,9 +33,7 @@ import pyarrow as pa
 
 from airflow_cdc_provider.exceptions import ConfigurationError
 from airflow_cdc_provider.formats.arrow_bytes import column_of, fixed_column, span_column
-from airflow_cdc_provider.formats.kernels import Bytes, Ints, walker
-from airflow_cdc_provider.formats.shortest_decimal import shortest_decimal
-from airflow_cdc_provider.sources.mongodb.bson import (
+from airflow_cdc_provider.formats.bson import (
     BINARY,
     BOOLEAN,
     CODE,
@@ -52,10 +50,7 @@ from airflow_cdc_provider.sources.mongodb.bson import (
     read_i32,
     read_u64,
 )
-from airflow_cdc_provider.sources.mongodb.canonical_json import write_values
-from airflow_cdc_provider.sources.mongodb.canonical_numbers import put_hex
-from airflow_cdc_provider.sources.mongodb.canonical_strings import code_point
-from airflow_cdc_provider.sources.mongodb.numbers import (
+from airflow_cdc_provider.formats.bson_numbers import (
     FINITE,
     INFINITE,
     INFINITY_BITS,
@@ -67,6 +62,10 @@ from airflow_cdc_provider.sources.mongodb.numbers import (
     integer_as_double,
     scaled_decimal,
 )
+from airflow_cdc_provider.formats.extended_json import MIRROR, write_values
+from airflow_cdc_provider.formats.extended_json_text import code_point, write_hex
+from airflow_cdc_provider.formats.kernels import Bytes, Ints, walker
+from airflow_cdc_provider.formats.shortest_decimal import shortest_decimal
 from airflow_cdc_provider.sources.mongodb.paths import Paths, Values
 
 _INTEGERS: Final = {"tinyint": pa.int8(), "smallint": pa.int16(), "int": pa.int32(), "bigint": pa.int64()}
@@ -310,7 +309,7 @@ def _strings(values: _Column) -> tuple[pa.Array, int]:
 
 def _json(values: _Column) -> tuple[pa.Array, int]:
     kinds = np.where((values.kinds == NULL) | (values.kinds == UNDEFINED), 0, values.kinds)
-    texts = write_values(values.data, kinds, values.starts, values.ends, ascii_only=False)
+    texts = write_values(values.data, kinds, values.starts, values.ends, MIRROR)
     return texts.column, texts.not_utf8
 
 
@@ -459,7 +458,7 @@ def _write_strings(data: Any, kinds: Any, starts: Any, ends: Any, offsets: Any, 
             continue
         offset = offsets[i]
         if kinds[i] == OBJECT_ID:
-            put_hex(data, starts[i], ends[i], out, offset)
+            write_hex(data, starts[i], ends[i], out, offset)
         elif kinds[i] == BINARY:
             first = starts[i] + 5
             for group in range(5):
@@ -467,7 +466,7 @@ def _write_strings(data: Any, kinds: Any, starts: Any, ends: Any, offsets: Any, 
                 if group > 0:
                     out[offset] = 0x2D
                     offset += 1
-                offset = put_hex(data, first, first + size, out, offset)
+                offset = write_hex(data, first, first + size, out, offset)
                 first += size
         else:
             for j in range(offsets[i + 1] - offset):

@@ -7,17 +7,44 @@ counts as a separate type, as in columns.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
 import numpy as np
 
+from airflow_cdc_provider.formats import bson
+from airflow_cdc_provider.formats.bson import BINARY, DOCUMENT, name_end, value_end
 from airflow_cdc_provider.formats.kernels import Bytes, Ints, walker
-from airflow_cdc_provider.sources.mongodb.bson import BINARY, DOCUMENT, name_end, value_end
 
 UUID: Final = 0x20
 """Type number of a binary UUID. BSON has no such type."""
+
+TYPE_NAMES: Final[Mapping[int, str]] = {
+    bson.DOUBLE: "double",
+    bson.STRING: "string",
+    bson.DOCUMENT: "object",
+    bson.ARRAY: "array",
+    bson.BINARY: "binData",
+    UUID: "uuid",
+    bson.UNDEFINED: "undefined",
+    bson.OBJECT_ID: "objectId",
+    bson.BOOLEAN: "bool",
+    bson.DATE: "date",
+    bson.NULL: "null",
+    bson.REGEX: "regex",
+    bson.DB_POINTER: "dbPointer",
+    bson.CODE: "javascript",
+    bson.SYMBOL: "symbol",
+    bson.CODE_WITH_SCOPE: "javascriptWithScope",
+    bson.INT32: "int",
+    bson.TIMESTAMP: "timestamp",
+    bson.INT64: "long",
+    bson.DECIMAL128: "decimal",
+    bson.MIN_KEY: "minKey",
+    bson.MAX_KEY: "maxKey",
+}
+"""MongoDB's own type names, as for ``$type``, plus ``uuid``."""
 
 MOST_FIELDS: Final = 20_000
 """Maximum number of distinct fields and types. Documents that are used as maps can have more."""

@@ -23,9 +23,7 @@ from typing import Any, Final
 import numpy as np
 import numpy.typing as npt
 
-from airflow_cdc_provider.formats.byte_kernels import copy
-from airflow_cdc_provider.formats.kernels import Bytes, Ints, walker
-from airflow_cdc_provider.sources.mongodb.bson import (
+from airflow_cdc_provider.formats.bson import (
     ARRAY,
     BROKEN,
     CODE_WITH_SCOPE,
@@ -43,7 +41,7 @@ from airflow_cdc_provider.sources.mongodb.bson import (
     scope_start,
     value_end,
 )
-from airflow_cdc_provider.sources.mongodb.numbers import (
+from airflow_cdc_provider.formats.bson_numbers import (
     FINITE,
     INFINITE,
     INFINITY_BITS,
@@ -55,6 +53,8 @@ from airflow_cdc_provider.sources.mongodb.numbers import (
     reduced_decimal,
     scaled_decimal,
 )
+from airflow_cdc_provider.formats.byte_kernels import copy
+from airflow_cdc_provider.formats.kernels import Bytes, Ints, walker
 
 _MARGIN: Final = 32
 

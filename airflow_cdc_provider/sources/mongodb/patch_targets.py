@@ -11,9 +11,7 @@ from typing import Any, Final
 
 import numpy as np
 
-from airflow_cdc_provider.formats.byte_kernels import load_little32, same
-from airflow_cdc_provider.formats.kernels import walker
-from airflow_cdc_provider.sources.mongodb.bson import (
+from airflow_cdc_provider.formats.bson import (
     ARRAY,
     DOCUMENT,
     INT32,
@@ -23,6 +21,8 @@ from airflow_cdc_provider.sources.mongodb.bson import (
     read_i32,
     value_end,
 )
+from airflow_cdc_provider.formats.byte_kernels import load_little32, same
+from airflow_cdc_provider.formats.kernels import walker
 
 LARGEST_INDEX: Final = 16 * 1024 * 1024
 """A bound that exceeds the number of elements of any document."""

@@ -27,9 +27,7 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from airflow_cdc_provider.formats.arrow_bytes import binary_slices, text_array
-from airflow_cdc_provider.formats.byte_kernels import copy, load_little32, same, store_little32
-from airflow_cdc_provider.formats.kernels import Ints, walker
-from airflow_cdc_provider.sources.mongodb.bson import (
+from airflow_cdc_provider.formats.bson import (
     ARRAY,
     DOCUMENT,
     INT32,
@@ -41,6 +39,8 @@ from airflow_cdc_provider.sources.mongodb.bson import (
     read_i32,
     value_end,
 )
+from airflow_cdc_provider.formats.byte_kernels import copy, load_little32, same, store_little32
+from airflow_cdc_provider.formats.kernels import Ints, walker
 from airflow_cdc_provider.sources.mongodb.patch_targets import (
     DEPTH,
     ELEMENT,

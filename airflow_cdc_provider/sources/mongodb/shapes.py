@@ -24,9 +24,7 @@ import pyarrow.compute as pc
 
 from airflow_cdc_provider.exceptions import CorruptInput
 from airflow_cdc_provider.formats.arrow_bytes import binary_slices, fixed_column, gather_text, text_array
-from airflow_cdc_provider.formats.byte_kernels import copy, same
-from airflow_cdc_provider.formats.kernels import kernel
-from airflow_cdc_provider.sources.mongodb.bson import (
+from airflow_cdc_provider.formats.bson import (
     ARRAY,
     BINARY,
     BOOLEAN,
@@ -48,9 +46,10 @@ from airflow_cdc_provider.sources.mongodb.bson import (
     name_end,
     value_end,
 )
+from airflow_cdc_provider.formats.byte_kernels import copy, same
+from airflow_cdc_provider.formats.extended_json import KEY, last_of_name, may_repeat, write_values
+from airflow_cdc_provider.formats.kernels import kernel
 from airflow_cdc_provider.sources.mongodb.columns import read_values
-from airflow_cdc_provider.sources.mongodb.extended_json import last_of_name, may_repeat, render
-from airflow_cdc_provider.sources.mongodb.extended_json_values import KEY
 from airflow_cdc_provider.sources.mongodb.members import numbers
 from airflow_cdc_provider.sources.mongodb.paths import Paths
 from airflow_cdc_provider.sources.mongodb.update_lists import count_elements, elements, list_offsets
@@ -212,7 +211,7 @@ def _read_scalars(
         pattern = gather_text(data, starts, middles, valid).cast(pa.utf8())
         mask = None if valid.all() else pa.array(~valid)
         return pa.StructArray.from_arrays([pattern, options], ["regex", "options"], mask=mask)
-    text, _ = render(data, kinds.astype(np.uint8), starts, ends, KEY)
+    text = write_values(data, kinds, starts, ends, KEY).column
     text = text.cast(pa.utf8())
     return pc.utf8_slice_codeunits(text, _DECIMAL_LEAD, -2) if kind == DECIMAL128 else text
 

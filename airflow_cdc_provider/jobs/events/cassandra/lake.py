@@ -22,9 +22,9 @@ from airflow_cdc_provider.jobs.events.cassandra.records import EventSettings, Nu
 from airflow_cdc_provider.jobs.events.event_batches import EventBatch, EventRequest
 from airflow_cdc_provider.jobs.events.skipped_records import SkippedRecords
 from airflow_cdc_provider.jobs.events.sliced import Sliced, runs_of_batches
-from airflow_cdc_provider.jobs.spark.read import Paced, Reader
-from airflow_cdc_provider.sources.base import Source
+from airflow_cdc_provider.jobs.spark.read import paced
 from airflow_cdc_provider.sources.cassandra.source import CassandraSource
+from airflow_cdc_provider.sources.contract import Source
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
@@ -119,10 +119,9 @@ def _read_again(
 ) -> Iterator[pa.RecordBatch]:
     """Read partitions of a table, within the rate limit of snapshots."""
     log.info("%s: reading %d keys again for events", table, len(keys))
-    reader: Reader = partial(source.read_keys, table)
-    if limit := connector.snapshot.rows_per_second:
-        reader = Paced(reader, limit)
-    return reader(keys)
+    batches = source.read_keys(table, keys)
+    limit = connector.snapshot.rows_per_second
+    return paced(batches, limit) if limit else batches
 
 
 def _known(stores: Stores, after: int, table: str, keys: pa.Array) -> Known | None:

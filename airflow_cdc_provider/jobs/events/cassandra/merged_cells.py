@@ -20,10 +20,10 @@ from airflow_cdc_provider.jobs.events.cassandra.records import cluster_of, exclu
 from airflow_cdc_provider.jobs.events.merged_cells import MergedCells
 from airflow_cdc_provider.jobs.events.skipped_records import SkippedRecords
 from airflow_cdc_provider.jobs.topics.settings import encoded_events, without_skipped
-from airflow_cdc_provider.sources.base import Source
 from airflow_cdc_provider.sources.cassandra.debezium.mirror_rows import MirrorRowDecoder
 from airflow_cdc_provider.sources.cassandra.debezium.types import EventTypes
 from airflow_cdc_provider.sources.cassandra.source import CassandraSource
+from airflow_cdc_provider.sources.contract import Source
 from airflow_cdc_provider.sources.converters import load_converters, require_columns
 
 _NOTHING_EXPIRED: Final = 0

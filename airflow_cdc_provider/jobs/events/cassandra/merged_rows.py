@@ -27,10 +27,10 @@ from airflow_cdc_provider.jobs.events.known_static_columns import known_static_c
 from airflow_cdc_provider.jobs.events.skipped_records import SkippedRecords
 from airflow_cdc_provider.jobs.topics.settings import encoded_events, topics_of
 from airflow_cdc_provider.lake.row_changes import DELETE
-from airflow_cdc_provider.sources.base import Source
 from airflow_cdc_provider.sources.cassandra.codec import CassandraCodec
 from airflow_cdc_provider.sources.cassandra.datastax.rows import RowDecoder
 from airflow_cdc_provider.sources.cassandra.source import CassandraSource
+from airflow_cdc_provider.sources.contract import Source
 
 if TYPE_CHECKING:
     from airflow_cdc_provider.lake.mirror import MirrorState

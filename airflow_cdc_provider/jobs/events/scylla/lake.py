@@ -21,7 +21,7 @@ from airflow_cdc_provider.jobs.events.scylla.records import ScyllaRecords
 from airflow_cdc_provider.jobs.events.skipped_records import SkippedRecords
 from airflow_cdc_provider.jobs.events.sliced import Sliced, runs_of_batches
 from airflow_cdc_provider.lake.changes_table import ChangesTable
-from airflow_cdc_provider.sources.base import Source
+from airflow_cdc_provider.sources.contract import Source
 from airflow_cdc_provider.sources.scylla.event_tables import LogSchemas
 
 _ROWS_AT_ONCE = 10_000

@@ -14,7 +14,7 @@ from airflow_cdc_provider.jobs.events.merged_cells import MergedCells
 from airflow_cdc_provider.jobs.events.scylla.lake import schemas_of
 from airflow_cdc_provider.jobs.events.scylla.records import ScyllaRecords
 from airflow_cdc_provider.jobs.events.skipped_records import SkippedRecords
-from airflow_cdc_provider.sources.base import Source
+from airflow_cdc_provider.sources.contract import Source
 from airflow_cdc_provider.sources.scylla.event_tables import LogSchemas
 
 

@@ -20,7 +20,7 @@ from airflow_cdc_provider.jobs.events.vitess.kept_rows import everything, kept_r
 from airflow_cdc_provider.jobs.events.vitess.lake import RecordedSchema, recorded_schema
 from airflow_cdc_provider.jobs.events.vitess.records import VitessRecords
 from airflow_cdc_provider.lake.row_changes import DELETE, INSERT, READ
-from airflow_cdc_provider.sources.base import Source
+from airflow_cdc_provider.sources.contract import Source
 from airflow_cdc_provider.sources.vitess.codec import VitessCodec
 from airflow_cdc_provider.sources.vitess.event_records import decode_records
 from airflow_cdc_provider.sources.vitess.event_rows import TableEvents

@@ -14,6 +14,7 @@ import pyarrow.compute as pc
 
 from airflow_cdc_provider.changes import record
 from airflow_cdc_provider.connector import Connector
+from airflow_cdc_provider.formats.bson import split_documents
 from airflow_cdc_provider.jobs.events.cassandra.lake import CassandraSlice
 from airflow_cdc_provider.jobs.events.cassandra.records import EventSettings
 from airflow_cdc_provider.jobs.events.event_batches import EventBatch, EventRequest
@@ -22,11 +23,10 @@ from airflow_cdc_provider.jobs.events.skipped_records import SkippedRecords
 from airflow_cdc_provider.jobs.events.sliced import SliceBuilder, SliceRows
 from airflow_cdc_provider.jobs.events.vitess.lake import RecordedSchema, VitessSlice
 from airflow_cdc_provider.jobs.offline.cassandra import _records, _source
-from airflow_cdc_provider.sources.mongodb.bson import split_documents
 from airflow_cdc_provider.sources.mongodb.records import read_events, snapshot_records
 from tests.unit.jobs.events.cassandra.reread_cluster import RECORDING
 from tests.unit.jobs.events.vitess.recorded_events import captured
-from tests.unit.jobs.offline.test_vitess import declared
+from tests.unit.jobs.offline.vitess_recordings import declared
 
 NOW_NS = 1_800_000_000_000_000_000
 

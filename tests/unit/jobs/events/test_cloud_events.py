@@ -9,7 +9,7 @@ import pytest
 from airflow_cdc_provider.connector import Connector
 from airflow_cdc_provider.exceptions import ConfigurationError
 from tests.unit.jobs.events.scylla.logged_changes import DELETE, INSERT, UPDATE, logged, records
-from tests.unit.jobs.offline.test_choices import printed, values
+from tests.unit.jobs.offline.cassandra_recordings import printed, values
 
 
 def require_cloud_events(events: list[dict[str, Any]], plain: list[dict[str, Any]], kind: str) -> None:

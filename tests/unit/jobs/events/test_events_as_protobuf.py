@@ -18,9 +18,9 @@ from tests.unit.events.protobuf_messages import message_class
 from tests.unit.jobs.events.mongodb.published_events import UPDATE, change, published
 from tests.unit.jobs.events.scylla.logged_changes import DELETE, INSERT, logged, made
 from tests.unit.jobs.events.scylla.logged_changes import UPDATE as SCYLLA_UPDATE
-from tests.unit.jobs.offline.test_choices import printed
-from tests.unit.jobs.offline.test_vitess import FIXTURES, declared
-from tests.unit.jobs.offline.test_vitess import records as recorded
+from tests.unit.jobs.offline.cassandra_recordings import printed
+from tests.unit.jobs.offline.vitess_recordings import FIXTURES, declared
+from tests.unit.jobs.offline.vitess_recordings import records as recorded
 
 _DAY_0 = datetime.date(1970, 1, 1)
 _LOGICAL: dict[str, Callable[[Any], Any]] = {

@@ -14,8 +14,8 @@ from airflow_cdc_provider.migration.debezium.properties import from_debezium
 from tests.unit.jobs.events.mongodb.published_events import connector_of
 from tests.unit.jobs.events.scylla import logged_changes as scylla
 from tests.unit.jobs.events.vitess.chosen_events import ID, NAME, events_of
-from tests.unit.jobs.offline import test_choices as cassandra
-from tests.unit.jobs.offline.test_mongodb import RECORDED_BY, printed, recording
+from tests.unit.jobs.offline import cassandra_recordings as cassandra
+from tests.unit.jobs.offline.mongodb_recordings import RECORDED_BY, printed, recording
 from tests.unit.vitess_stream import Stream
 
 CONNECT = "org.apache.kafka.connect.transforms."

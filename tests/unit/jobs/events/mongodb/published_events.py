@@ -10,7 +10,7 @@ import bson
 from airflow_cdc_provider.connector import Connector
 from airflow_cdc_provider.jobs.offline.recordings import Recording
 from airflow_cdc_provider.migration.debezium.properties import from_debezium
-from tests.unit.jobs.offline.test_mongodb import (
+from tests.unit.jobs.offline.mongodb_recordings import (
     NOW_NS,
     PROFILES,
     printed,

@@ -19,7 +19,7 @@ from airflow_cdc_provider.jobs.events.mongodb.records import MongodbRecords
 from airflow_cdc_provider.migration.debezium.properties import from_debezium
 from airflow_cdc_provider.sources.mongodb.events import decode_stream
 from tests.unit.jobs.events.mongodb.published_events import UPDATE, change, published
-from tests.unit.jobs.offline.test_mongodb import NOW_NS
+from tests.unit.jobs.offline.mongodb_recordings import NOW_NS
 
 CLOUD_EVENT = (
     '{"id":"name:shop;ts:1700000000000;ord:3","source":"/debezium/mongodb/shop","specversion":"1.0",'

@@ -26,7 +26,7 @@ from airflow_cdc_provider.jobs.topics.settings import heartbeat_of
 from airflow_cdc_provider.migration.debezium.properties import from_debezium
 from airflow_cdc_provider.sources.mongodb.events import decode_snapshot, decode_stream
 from tests.unit.jobs.events.mongodb.published_events import UPDATE, change, connector_of, published
-from tests.unit.jobs.offline.test_mongodb import (
+from tests.unit.jobs.offline.mongodb_recordings import (
     FIXTURES,
     NOW_NS,
     RECORDED_BY,

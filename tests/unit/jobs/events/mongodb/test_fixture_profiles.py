@@ -27,7 +27,7 @@ from airflow_cdc_provider.jobs.offline.recordings import Recording
 from airflow_cdc_provider.jobs.topics.settings import converters_of, topics_of
 from airflow_cdc_provider.migration.debezium.properties import from_debezium
 from airflow_cdc_provider.sources.mongodb.events import decode_snapshot
-from tests.unit.jobs.offline.test_mongodb import (
+from tests.unit.jobs.offline.mongodb_recordings import (
     FIXTURES,
     NOW_NS,
     PROFILES,

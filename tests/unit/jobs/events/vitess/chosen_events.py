@@ -8,7 +8,7 @@ from typing import Any
 
 from airflow_cdc_provider.connector import Connector
 from airflow_cdc_provider.jobs.events.skipped_records import SkippedRecords
-from tests.unit.jobs.offline.test_vitess import records
+from tests.unit.jobs.offline.vitess_recordings import records
 from tests.unit.vitess_stream import NOT_NULL, PRIMARY, Stream, column
 
 ID = column("id", "INT64", "bigint", PRIMARY | NOT_NULL)

@@ -15,7 +15,7 @@ from airflow_cdc_provider.migration.debezium.properties import from_debezium
 from airflow_cdc_provider.sources.vitess.options import VitessOptions
 from airflow_cdc_provider.sources.vitess.protocol import EVENT_TYPES, VGtid, VStreamResponse
 from airflow_cdc_provider.sources.vitess.requests import stream_request
-from tests.unit.jobs.offline.test_vitess import FIXTURES, NOW_NS, declared, records
+from tests.unit.jobs.offline.vitess_recordings import FIXTURES, NOW_NS, declared, records
 from tests.unit.vitess_stream import NOT_NULL, PRIMARY, SERVER, Stream, column
 
 PROPERTIES = {

@@ -20,7 +20,7 @@ from airflow_cdc_provider.jobs.events.vitess.records import VitessRecords
 from airflow_cdc_provider.sources.vitess.event_records import decode_records
 from airflow_cdc_provider.sources.vitess.schema_ids import DDL
 from tests.unit.jobs.events.vitess.recorded_events import captured
-from tests.unit.jobs.offline.test_vitess import FIXTURES, NOW_NS, declared, records
+from tests.unit.jobs.offline.vitess_recordings import FIXTURES, NOW_NS, declared, records
 from tests.unit.vitess_stream import NOT_NULL, PRIMARY, Stream, column
 
 

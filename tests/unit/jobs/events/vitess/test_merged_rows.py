@@ -23,7 +23,7 @@ from airflow_cdc_provider.sources.vitess.codec import VitessCodec
 from airflow_cdc_provider.sources.vitess.event_records import decode_records
 from airflow_cdc_provider.sources.vitess.history import TableHistory
 from tests.unit.jobs.events.vitess.recorded_events import captured
-from tests.unit.jobs.offline.test_vitess import NOW_NS, declared
+from tests.unit.jobs.offline.vitess_recordings import NOW_NS, declared
 from tests.unit.jobs.runs import stores_of
 from tests.unit.vitess_stream import NOT_NULL, PRIMARY, Stream, column
 
