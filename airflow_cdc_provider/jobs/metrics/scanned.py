@@ -35,8 +35,8 @@ from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Final
 
-from airflow_cdc_provider.jobs.spark.read import Reader, batches
 from airflow_cdc_provider.sources.abilities import DescribesRows
+from airflow_cdc_provider.sources.paced import Reader, batches
 
 if TYPE_CHECKING:
     import pyarrow as pa

@@ -21,15 +21,13 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
 from airflow_cdc_provider.connector import Connector
+from airflow_cdc_provider.events.event_batches import EventBatch, EventRequest
+from airflow_cdc_provider.events.skipped_records import SkippedRecords
 from airflow_cdc_provider.exceptions import ConfigurationError, OffsetMissing
 from airflow_cdc_provider.jobs.channels.heartbeats import Heartbeats
 from airflow_cdc_provider.jobs.context.clients import Clients, Connections
 from airflow_cdc_provider.jobs.context.job import Job, log
-from airflow_cdc_provider.jobs.context.stores import Stores
 from airflow_cdc_provider.jobs.context.tables import selected_tables
-from airflow_cdc_provider.jobs.events.event_batches import EventBatch, EventRequest
-from airflow_cdc_provider.jobs.events.merged_rows import RowEvents, row_events
-from airflow_cdc_provider.jobs.events.skipped_records import SkippedRecords
 from airflow_cdc_provider.jobs.merging.pending import pending_by_table
 from airflow_cdc_provider.jobs.publishing.batches import BatchPublisher, wait_for_servers
 from airflow_cdc_provider.jobs.publishing.dead_letters import DeadLetters
@@ -42,7 +40,6 @@ from airflow_cdc_provider.jobs.publishing.publish import (
 )
 from airflow_cdc_provider.jobs.spec import PublishResult
 from airflow_cdc_provider.jobs.topics.rules import topic_maker
-from airflow_cdc_provider.jobs.topics.settings import encoded, headers_of
 from airflow_cdc_provider.kafka.merged_position import MergedPosition, PublishedSnapshot, Step
 from airflow_cdc_provider.kafka.positions import PositionsTopic, PublishPosition
 from airflow_cdc_provider.kafka.producer import RecordProducer
@@ -56,9 +53,13 @@ from airflow_cdc_provider.lake.iceberg_difference import (
 )
 from airflow_cdc_provider.lake.row_changes import all_rows, arrow_batches, changed_rows
 from airflow_cdc_provider.lake.static_changes import all_static_columns, changed_static_columns
+from airflow_cdc_provider.lake.stores import Stores
 from airflow_cdc_provider.lake.table import Head
 from airflow_cdc_provider.sources.abilities import RenamesTables
 from airflow_cdc_provider.sources.base import Source
+from airflow_cdc_provider.sources.encoding import encoded, headers_of
+from airflow_cdc_provider.sources.registry import source_plugin
+from airflow_cdc_provider.sources.row_events import RowEvents
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
@@ -273,7 +274,7 @@ class _Merged:
         published = self.known.tables.get(table)
         if newest is None or newest == published:
             return
-        step = Step(table, newest, row_events(self.job.connector, self.stores, self.source, table).columns)
+        step = Step(table, newest, self._row_events(table).columns)
         planned = replace(self.known, step=step)
         self._require_kept(planned, step)
         # Before the position names it: a run couldn't resume with an expired snapshot.
@@ -307,6 +308,9 @@ class _Merged:
         known = MergedPosition() if earliest else _now(self.job, self.stores, self.source)
         return PublishPosition(name, 1, state=known.to_json())
 
+    def _row_events(self, table: str) -> RowEvents:
+        return source_plugin(self.job.connector.type).events().row_events(self.stores, self.source, table)
+
     def _events(self, request: EventRequest) -> Iterator[EventBatch]:
         events = self._events_of_step(request)
         return events if self.heartbeats is None else self.heartbeats.between(events)
@@ -319,7 +323,7 @@ class _Merged:
         connector = self.job.connector
         after = known.reached().to_json()
         yield EventBatch(request.after + 1, encoded(connector, []), after)
-        events = row_events(self.job.connector, self.stores, self.source, step.table)
+        events = self._row_events(step.table)
         build = events.builder(
             request.now_ns, registrar_of(self.job.connector, self.connections), self.skipped
         )

@@ -16,19 +16,17 @@ from __future__ import annotations
 import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 
 import pyarrow as pa
 
 from airflow_cdc_provider.connector import Connector
+from airflow_cdc_provider.events.event_batches import EventBatch, EventRequest
+from airflow_cdc_provider.events.skipped_records import SkippedRecords
 from airflow_cdc_provider.exceptions import ConfigurationError, OffsetMissing
 from airflow_cdc_provider.jobs.channels.heartbeats import Heartbeats, heartbeat_producer
 from airflow_cdc_provider.jobs.context.clients import Clients, Connections
 from airflow_cdc_provider.jobs.context.job import Job, log
-from airflow_cdc_provider.jobs.context.stores import Stores
-from airflow_cdc_provider.jobs.events.captured import captured_records
-from airflow_cdc_provider.jobs.events.event_batches import EventBatch, EventRequest
-from airflow_cdc_provider.jobs.events.skipped_records import SkippedRecords
-from airflow_cdc_provider.jobs.events.vitess.lake import heartbeat_records
 from airflow_cdc_provider.jobs.publishing.batches import BatchPublisher, require_matching, wait_for_servers
 from airflow_cdc_provider.jobs.publishing.dead_letters import DeadLetters
 from airflow_cdc_provider.jobs.publishing.form import form_of, publishing_lag, require_batch
@@ -39,16 +37,18 @@ from airflow_cdc_provider.jobs.publishing.slices import (
     start_slices,
     store_position,
 )
+from airflow_cdc_provider.jobs.resuming.progress import stored_offset
 from airflow_cdc_provider.jobs.spec import PublishResult
 from airflow_cdc_provider.jobs.topics.rules import topic_maker
-from airflow_cdc_provider.jobs.topics.settings import headers_of, heartbeat_of, registry_settings
 from airflow_cdc_provider.kafka.positions import PositionsTopic, PublishPosition
 from airflow_cdc_provider.kafka.producer import RecordProducer
 from airflow_cdc_provider.kafka.registry import Registry
 from airflow_cdc_provider.kafka.settings import ClientSettings
 from airflow_cdc_provider.lake.changes_table import ChangesTable
+from airflow_cdc_provider.lake.stores import Stores
 from airflow_cdc_provider.sources.base import Source
-from airflow_cdc_provider.sources.vitess.options import VitessOptions
+from airflow_cdc_provider.sources.encoding import headers_of, registry_settings
+from airflow_cdc_provider.sources.registry import source_plugin
 
 
 def publish(job: Job, stores: Stores, source: Source, clients: Clients) -> PublishResult:
@@ -171,10 +171,11 @@ def heartbeats_of(connector: Connector, changes: ChangesTable, clients: Clients)
         registrar = registrar_of(connector, clients.connections)
         positions = positions_topic(connector, settings)
 
+        events = source_plugin(connector.type).events()
+
         def build(now_ns: int, through: int) -> pa.RecordBatch:
-            if isinstance(connector.source, VitessOptions):
-                return heartbeat_records(connector, changes, now_ns, registrar, through)
-            return heartbeat_of(connector, now_ns // 1_000_000, registrar)
+            offset = partial(stored_offset, changes, through)
+            return events.heartbeat_records(connector, offset, now_ns, registrar)
 
         clients.heartbeats = Heartbeats(
             publish.heartbeat_interval_seconds,
@@ -324,7 +325,8 @@ class _Publishing:
         )
 
     def _events(self, request: EventRequest) -> Iterator[EventBatch]:
-        events = captured_records(self.job, self.stores, self.source, request, self.skipped)
+        own = source_plugin(self.job.connector.type).events()
+        events = own.captured_records(self.stores, self.source, request, self.skipped)
         return events if self.heartbeats is None else self.heartbeats.between(events)
 
     def _first(self, through: int) -> PublishPosition:

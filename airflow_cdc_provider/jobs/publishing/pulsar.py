@@ -17,13 +17,11 @@ import numpy as np
 import pyarrow as pa
 
 from airflow_cdc_provider.connector import Connector
+from airflow_cdc_provider.events.event_batches import EventBatch, EventRequest
+from airflow_cdc_provider.events.skipped_records import SkippedRecords
 from airflow_cdc_provider.exceptions import ConfigurationError, OffsetMissing
 from airflow_cdc_provider.jobs.context.clients import Connections
 from airflow_cdc_provider.jobs.context.job import Job, log
-from airflow_cdc_provider.jobs.context.stores import Stores
-from airflow_cdc_provider.jobs.events.captured import captured_records
-from airflow_cdc_provider.jobs.events.event_batches import EventBatch, EventRequest
-from airflow_cdc_provider.jobs.events.skipped_records import SkippedRecords
 from airflow_cdc_provider.jobs.publishing.batches import BatchPublisher, require_matching, wait_for_servers
 from airflow_cdc_provider.jobs.publishing.form import form_of, publishing_lag, require_batch
 from airflow_cdc_provider.jobs.publishing.pulsar_position import PulsarPosition, PulsarPositionTable
@@ -31,9 +29,11 @@ from airflow_cdc_provider.jobs.spec import PublishResult
 from airflow_cdc_provider.kafka.positions import PublishPosition
 from airflow_cdc_provider.kafka.producer import Headers
 from airflow_cdc_provider.lake.layout import PUBLISHED
+from airflow_cdc_provider.lake.stores import Stores
 from airflow_cdc_provider.pulsar.producer import PulsarProducer
 from airflow_cdc_provider.pulsar.settings import ClientSettings
 from airflow_cdc_provider.sources.base import Source
+from airflow_cdc_provider.sources.registry import source_plugin
 
 if TYPE_CHECKING:
     from airflow_cdc_provider.lake.iceberg import IcebergLake
@@ -227,7 +227,8 @@ class _Publishing:
         )
 
     def _events(self, request: EventRequest) -> Iterator[EventBatch]:
-        return with_sequence_ids(captured_records(self.job, self.stores, self.source, request, self.skipped))
+        own = source_plugin(self.job.connector.type).events()
+        return with_sequence_ids(own.captured_records(self.stores, self.source, request, self.skipped))
 
 
 def _table(connector: Connector, lake: IcebergLake) -> PulsarPositionTable:

@@ -24,14 +24,12 @@ import pyarrow.compute as pc
 
 from airflow_cdc_provider.changes import record
 from airflow_cdc_provider.connector import Connector
+from airflow_cdc_provider.events.event_batches import EventBatch, EventRequest
+from airflow_cdc_provider.events.skipped_records import SkippedRecords
 from airflow_cdc_provider.exceptions import ConfigurationError, OffsetMissing, TransientError
 from airflow_cdc_provider.jobs.context.clients import Connections
 from airflow_cdc_provider.jobs.context.job import Job, log
 from airflow_cdc_provider.jobs.context.run import Run
-from airflow_cdc_provider.jobs.context.stores import Stores
-from airflow_cdc_provider.jobs.events.captured import captured_records
-from airflow_cdc_provider.jobs.events.event_batches import EventBatch, EventRequest
-from airflow_cdc_provider.jobs.events.skipped_records import SkippedRecords
 from airflow_cdc_provider.jobs.publishing.batches import BatchPublisher, wait_for_servers
 from airflow_cdc_provider.jobs.publishing.dead_letters import DeadLetters
 from airflow_cdc_provider.jobs.publishing.form import form_of
@@ -43,13 +41,15 @@ from airflow_cdc_provider.jobs.publishing.publish import (
 )
 from airflow_cdc_provider.jobs.spec import JobResult, ReplayResult
 from airflow_cdc_provider.jobs.topics.rules import topic_maker
-from airflow_cdc_provider.jobs.topics.settings import headers_of
 from airflow_cdc_provider.kafka.errors import BrokersUnavailable
 from airflow_cdc_provider.kafka.positions import PositionsTopic, PublishPosition
 from airflow_cdc_provider.kafka.producer import RecordProducer
 from airflow_cdc_provider.kafka.settings import ClientSettings
 from airflow_cdc_provider.lake.changes_table import ChangesTable
+from airflow_cdc_provider.lake.stores import Stores
 from airflow_cdc_provider.sources.base import Source
+from airflow_cdc_provider.sources.encoding import headers_of
+from airflow_cdc_provider.sources.registry import source_plugin
 
 
 def replay(run: Run) -> JobResult:
@@ -376,7 +376,9 @@ class _Replay:
     def _events(self, request: EventRequest) -> Iterator[EventBatch]:
         """Build the events as publishing does, for the topics of the other prefix."""
         connector = self.job.connector
-        for events in captured_records(self.job, self.stores, self.source, request, self.skipped):
+        own = source_plugin(connector.type).events()
+        request = replace(request, tables=self.job.spec.tables)
+        for events in own.captured_records(self.stores, self.source, request, self.skipped):
             yield replace(events, records=_with_prefix(events.records, connector, self.prefix))
 
 

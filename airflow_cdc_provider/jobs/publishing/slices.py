@@ -22,19 +22,19 @@ from typing import TYPE_CHECKING, Final
 import pyarrow as pa
 
 from airflow_cdc_provider.changes.worker import map_in_arrow
+from airflow_cdc_provider.events.event_batches import EventBatch, EventRequest
+from airflow_cdc_provider.events.skipped_records import SkippedRecords
+from airflow_cdc_provider.events.sliced import SliceBuilder, Sliced, SliceRows, batch_ranges
 from airflow_cdc_provider.exceptions import CdcError, CommitConflict, ConfigurationError, OffsetMissing
 from airflow_cdc_provider.jobs.context.job import Job, log
-from airflow_cdc_provider.jobs.context.stores import Stores
-from airflow_cdc_provider.jobs.events.captured import sliced_records
-from airflow_cdc_provider.jobs.events.event_batches import EventBatch, EventRequest
-from airflow_cdc_provider.jobs.events.skipped_records import SkippedRecords
-from airflow_cdc_provider.jobs.events.sliced import SliceBuilder, Sliced, SliceRows, batch_ranges
 from airflow_cdc_provider.jobs.publishing.batches import RETRIED_ERRORS, BatchPublisher, require_matching
 from airflow_cdc_provider.kafka.positions import PositionsTopic, PublishPosition
 from airflow_cdc_provider.kafka.producer import Headers, RecordProducer
 from airflow_cdc_provider.kafka.registry import Registry
 from airflow_cdc_provider.kafka.topics import TopicCreator
+from airflow_cdc_provider.lake.stores import Stores
 from airflow_cdc_provider.sources.base import Source
+from airflow_cdc_provider.sources.registry import source_plugin
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
@@ -277,7 +277,8 @@ class SlicedRun:
         after = self.position.batch - 1
         if after >= through:
             return
-        sliced = sliced_records(self.job, self.stores, self.source, after, through)
+        own = source_plugin(self.job.connector.type).events()
+        sliced = own.sliced_records(self.stores, self.source, after, through)
         counts = {row["batch"]: row["count"] for row in sliced.rows.groupBy("batch").count().collect()}
         now_ns = time.time_ns()
         at_once = _ROWS_AT_ONCE * len(self.positions)

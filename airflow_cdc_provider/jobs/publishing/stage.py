@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from airflow_cdc_provider.jobs.context.clients import Clients, Connections
 from airflow_cdc_provider.jobs.context.job import Job
-from airflow_cdc_provider.jobs.context.stores import Stores
 from airflow_cdc_provider.jobs.publishing import merged, publish, pulsar
 from airflow_cdc_provider.jobs.spec import PublishResult
+from airflow_cdc_provider.lake.stores import Stores
 from airflow_cdc_provider.sources.base import Source
 
 

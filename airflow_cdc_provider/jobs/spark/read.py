@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import pickle
-import time
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
@@ -15,18 +13,15 @@ from airflow_cdc_provider.changes.record import CHANGE_SCHEMA, SPARK_DDL
 from airflow_cdc_provider.changes.worker import map_in_arrow
 from airflow_cdc_provider.sources.abilities import (
     CountsSkipped,
-    DescribesRows,
     ReadMetrics,
-    ReadsPartitions,
     ReportsReadMetrics,
     SkippedCounts,
 )
+from airflow_cdc_provider.sources.paced import Reader, batches
 
 if TYPE_CHECKING:
     from pyspark.accumulators import Accumulator
     from pyspark.sql import DataFrame, SparkSession
-
-Reader = Callable[[Any], Iterator[pa.RecordBatch]]
 
 _INLINE_BYTES = 1 << 20
 
@@ -137,40 +132,3 @@ def _read(
         skipped.add(counts)
     if reading is not None and done:
         reading.add(done)
-
-
-@dataclass(frozen=True)
-class Paced:
-    """A rate-limited reader. Picklable.
-
-    Args:
-        reader: The wrapped reader.
-        rows_per_second: Maximum average rate of each task.
-    """
-
-    reader: Reader
-    rows_per_second: float
-
-    def __call__(self, part: Any) -> Iterator[pa.RecordBatch]:
-        """Read one partition."""
-        return self.read_sequentially([part])
-
-    def describe_row(self, rows: pa.RecordBatch) -> str:
-        """Return the reader's description of a row."""
-        return self.reader.describe_row(rows) if isinstance(self.reader, DescribesRows) else ""
-
-    def read_sequentially(self, parts: Iterable[Any]) -> Iterator[pa.RecordBatch]:
-        """Read partitions in sequence."""
-        free_at = time.monotonic()
-        for batch in batches(self.reader, parts):
-            yield batch
-            now = time.monotonic()
-            free_at = max(free_at, now) + batch.num_rows / self.rows_per_second
-            time.sleep(free_at - now)
-
-
-def batches(reader: Reader, parts: Iterable[Any]) -> Iterator[pa.RecordBatch]:
-    """Read partitions in sequence, over one connection if the reader supports it."""
-    if isinstance(reader, ReadsPartitions):
-        return reader.read_sequentially(parts)
-    return (batch for part in parts for batch in reader(part))

@@ -17,7 +17,7 @@ from airflow_cdc_provider.changes.kernels import walker
 from airflow_cdc_provider.changes.spans import Bytes, Ints, binary_buffer, fixed_column, span_column
 from airflow_cdc_provider.changes.text_kernels import join
 from airflow_cdc_provider.sources.vitess.charsets import decode_column
-from airflow_cdc_provider.sources.vitess.event_values import (
+from airflow_cdc_provider.sources.vitess.events.values import (
     BROKEN,
     DAY_US,
     NO_DATE,

@@ -20,7 +20,7 @@ from airflow_cdc_provider.lake.reconcile import reconcile_cells
 from airflow_cdc_provider.sources.abilities import SkippedCounts
 from airflow_cdc_provider.sources.base import ReadLimit
 from airflow_cdc_provider.sources.cassandra.codec import CassandraCodec
-from airflow_cdc_provider.sources.cassandra.debezium.events import EventDecoder
+from airflow_cdc_provider.sources.cassandra.events.decode import EventDecoder
 from airflow_cdc_provider.sources.cassandra.options import CassandraOptions
 from airflow_cdc_provider.sources.cassandra.source import CassandraSource
 from tests.integration.view_workload import VIEWS, create, write

@@ -17,11 +17,11 @@ from hypothesis import strategies as st
 from pyspark import TaskContext
 
 from airflow_cdc_provider.connector import Connector
+from airflow_cdc_provider.events.event_batches import EventBatch
+from airflow_cdc_provider.events.skipped_records import SkippedRecords
+from airflow_cdc_provider.events.sliced import SliceRows, batch_ranges
 from airflow_cdc_provider.exceptions import CommitConflict, ConfigurationError, OffsetMissing
 from airflow_cdc_provider.jobs.context.clients import Connections
-from airflow_cdc_provider.jobs.events.event_batches import EventBatch
-from airflow_cdc_provider.jobs.events.skipped_records import SkippedRecords
-from airflow_cdc_provider.jobs.events.sliced import SliceRows, batch_ranges
 from airflow_cdc_provider.jobs.publishing import publish as publish_module
 from airflow_cdc_provider.jobs.publishing import slices as slices_module
 from airflow_cdc_provider.jobs.publishing.slices import (
@@ -36,8 +36,8 @@ from airflow_cdc_provider.kafka.positions import PositionsTopic, PublishPosition
 from airflow_cdc_provider.kafka.producer import Headers
 from airflow_cdc_provider.kafka.registry import Registry, RegistrySettings
 from airflow_cdc_provider.kafka.settings import ClientSettings
-from tests.unit.jobs.events.lake_records import NOW_NS, LakeRecords, cassandra, mongodb, vitess
 from tests.unit.jobs.runs import run_of
+from tests.unit.sources.lake_records import NOW_NS, LakeRecords, cassandra, mongodb, vitess
 
 SOURCES: dict[str, Callable[..., LakeRecords]] = {
     "cassandra": cassandra,
