@@ -18,7 +18,7 @@ from typing import Any
 from airflow.providers.common.compat.sdk import Param, TaskGroup
 
 from airflow_cdc_provider.connector import Connector
-from airflow_cdc_provider.hooks.source import ConnectorLike, to_connector
+from airflow_cdc_provider.connector.declaration import ConnectorLike, to_connector
 from airflow_cdc_provider.operators.check import CdcCheckOperator
 from airflow_cdc_provider.operators.stages import CdcMaintainOperator, CdcSyncOperator, CdcVerifyOperator
 

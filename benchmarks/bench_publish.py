@@ -105,7 +105,14 @@ def publisher(
 ) -> BatchPublisher:
     """Return what publishes one batch."""
     start = PublishPosition(connector.name, 1)
-    return BatchPublisher(producer, made, headers_of(connector), "", 50_000, lambda: False, None, start)
+    return BatchPublisher(
+        sender=producer,
+        build=made,
+        form="",
+        records_per_commit=50_000,
+        position=start,
+        headers=headers_of(connector),
+    )
 
 
 class TimedProducer(RecordProducer):

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -34,8 +34,16 @@ ROOT = Path(__file__).resolve().parent.parent
 JAVA_OPTIONS = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
 """Of Spark's JVMs, which live for minutes: what the second compiler would win later it costs at once."""
 
-# First calls compile kernels: an example's time says nothing here.
-settings.register_profile("cdc", deadline=None)
+_REASONS_TO_SKIP = (
+    "only root can give a file to another user",
+    "root reads everything",
+    "mounting a small disk needs root's rights",
+    "this machine lets nobody mount",
+)
+"""All that a test may be skipped for: the rights of the user who runs it. A proof must not vanish unseen."""
+
+# First calls compile kernels: an example's time says nothing here. Each run tries other examples, also in CI.
+settings.register_profile("cdc", deadline=None, derandomize=False, print_blob=True)
 settings.load_profile("cdc")
 
 
@@ -52,6 +60,28 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
                 wrong.append(f"{item.nodeid}: {', '.join(map(str, unknown)) or 'no id'}")
     if wrong:
         raise pytest.UsageError("covers marks that docs/ledger.yaml doesn't know:\n" + "\n".join(wrong))
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_makereport() -> Generator[None, pytest.TestReport, pytest.TestReport]:
+    """Fail a test that skips itself for another reason than the listed ones."""
+    report = yield
+    _refuse_skip(report)
+    return report
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_make_collect_report() -> Generator[None, pytest.CollectReport, pytest.CollectReport]:
+    """Fail a module that skips itself."""
+    report = yield
+    _refuse_skip(report)
+    return report
+
+
+def _refuse_skip(report: pytest.TestReport | pytest.CollectReport) -> None:
+    if report.skipped and not any(reason in str(report.longrepr) for reason in _REASONS_TO_SKIP):
+        report.outcome = "failed"
+        report.longrepr = f"skipped, for no reason that tests/conftest.py lists: {report.longrepr}"
 
 
 @pytest.fixture(scope="session")

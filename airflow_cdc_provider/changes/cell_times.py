@@ -5,7 +5,6 @@ from __future__ import annotations
 import numpy as np
 import numpy.typing as npt
 
-from airflow_cdc_provider.changes.byte_kernels import Bytes, Int, load_little32, load_little64
 from airflow_cdc_provider.changes.cells import (
     CELL_HEADER_BYTES,
     ROW_DELETION,
@@ -13,8 +12,9 @@ from airflow_cdc_provider.changes.cells import (
     ROW_LIVENESS,
     ROW_UNCERTAIN,
 )
-from airflow_cdc_provider.changes.kernels import walker
-from airflow_cdc_provider.changes.text_kernels import binary_slices
+from airflow_cdc_provider.formats.arrow_bytes import binary_slices
+from airflow_cdc_provider.formats.byte_kernels import load_little32, load_little64
+from airflow_cdc_provider.formats.kernels import Bytes, Int, walker
 
 
 def latest_times(states: object) -> npt.NDArray[np.int64]:

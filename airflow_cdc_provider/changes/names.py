@@ -6,8 +6,7 @@ from typing import Any, Final
 
 import numpy as np
 
-from airflow_cdc_provider.changes.kernels import walker
-from airflow_cdc_provider.changes.spans import Bytes, Ints
+from airflow_cdc_provider.formats.kernels import Bytes, Ints, walker
 
 _FIRST_CAPACITY: Final = 64
 

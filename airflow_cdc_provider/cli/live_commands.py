@@ -31,7 +31,7 @@ _MAX_LOG_LINES = 20
 @command
 def check(args: Namespace) -> None:
     """Print findings, errors last; exit code 1 if there are errors."""
-    from airflow_cdc_provider.hooks.source import check_connector, hook_for
+    from airflow_cdc_provider.hooks._of_connector import check_connector, hook_for
 
     connector = read_connector(args.connector)
     source = hook_for(connector).source(connector)
@@ -51,7 +51,7 @@ def check(args: Namespace) -> None:
 @command
 def create_topics(args: Namespace) -> None:
     """Create missing topics of the connector's tables; print the outcome of each."""
-    from airflow_cdc_provider.operators.topics import create_missing
+    from airflow_cdc_provider.operators._create_topics import create_missing
 
     created = create_missing(read_connector(args.connector))
     for name, topics in created.items():
@@ -61,8 +61,8 @@ def create_topics(args: Namespace) -> None:
 @command
 def schema(args: Namespace) -> None:
     """Print columns inferred from a sample of each collection, in the format of option ``source.columns``."""
+    from airflow_cdc_provider.hooks._of_connector import hook_for
     from airflow_cdc_provider.hooks.mongodb import MongodbCdcHook
-    from airflow_cdc_provider.hooks.source import hook_for
 
     connector = read_connector(args.connector)
     if connector.type != "mongodb":
@@ -108,8 +108,8 @@ def status(args: Namespace) -> None:
 @command
 def signal(args: Namespace) -> None:
     """Send a signal to the connector and print its ID."""
-    from airflow_cdc_provider.hooks.parameters import to_tables
-    from airflow_cdc_provider.operators.signal import send_signal
+    from airflow_cdc_provider.tasks.parameters import to_tables
+    from airflow_cdc_provider.tasks.signals import send_signal
 
     data = _parse(args.data, "--data")
     connector = read_connector(args.connector)
@@ -122,7 +122,7 @@ def signal(args: Namespace) -> None:
 @command
 def metrics(args: Namespace) -> None:
     """Print the latest metrics of the continuous application under Debezium's names."""
-    from airflow_cdc_provider.hooks.work_folder import stream_folder
+    from airflow_cdc_provider.tasks.work_folder import stream_folder
 
     connector = read_connector(args.connector)
     path = stream_folder(args.work_folder, connector.name).state_path
@@ -162,10 +162,7 @@ def _print_publishing_progress(result: Any) -> None:
     if (published := result.published) is not None:
         sys.stderr.write(
             f"published through batch {published.batch}, {published.pending_batches} batches pending, the "
-            ""
-            ""
-            "oldest "
-            f"for {published.lag_seconds} s\n"
+            f"oldest for {published.lag_seconds} s\n"
         )
 
 
@@ -290,11 +287,11 @@ def _run(
     tables: tuple[str, ...] = (),
 ) -> Any:
     """Run a stage on this machine and return its result."""
-    from airflow_cdc_provider.hooks.failures import error_of, redact
-    from airflow_cdc_provider.hooks.kafka import with_kafka
-    from airflow_cdc_provider.hooks.source import hook_for, with_secrets
+    from airflow_cdc_provider.connections.kafka import with_kafka
+    from airflow_cdc_provider.hooks._of_connector import hook_for, with_secrets
     from airflow_cdc_provider.jobs.spec import ConnectionRef, JobSpec
-    from airflow_cdc_provider.operators.run_folder import RunFolder
+    from airflow_cdc_provider.tasks.failures import error_of, redact
+    from airflow_cdc_provider.tasks.run_folder import RunFolder
 
     with tempfile.TemporaryDirectory(prefix="cdc-") as temporary:
         folder = RunFolder(Path(temporary))
@@ -329,8 +326,12 @@ def _submit(spec: Path) -> str:
     """Run the application with ``spark-submit`` and return its output."""
     from airflow.providers.common.compat.sdk import conf
 
-    from airflow_cdc_provider.operators.spark_process import check_submit, search_path, short_lived_java
-    from airflow_cdc_provider.operators.spark_stage import APPLICATION
+    from airflow_cdc_provider.tasks.spark_process import (
+        APPLICATION,
+        check_submit,
+        search_path,
+        short_lived_java,
+    )
 
     check_submit("spark-submit", {}, search_path())
     jars = conf.get("cdc", "spark_jars", fallback="")

@@ -389,3 +389,20 @@ def load_connector(path: str | Path) -> Connector:
     except FileNotFoundError as error:
         raise ConfigurationError(f"connector file {path} does not exist") from error
     return Connector.from_dict(values)
+
+
+ConnectorLike = Connector | Mapping[str, Any] | str
+"""A connector, its declaration as a mapping, or the path of its YAML file."""
+
+
+def to_connector(declaration: ConnectorLike) -> Connector:
+    """Return the connector from any of the accepted forms.
+
+    Raises:
+        ConfigurationError: The declaration is invalid; the message names the option.
+    """
+    if isinstance(declaration, Connector):
+        return declaration
+    if isinstance(declaration, str):
+        return load_connector(declaration)
+    return Connector.from_dict(declaration)

@@ -14,11 +14,12 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from airflow_cdc_provider.changes.byte_kernels import Bytes, Int, copy
-from airflow_cdc_provider.changes.kernels import walker
-from airflow_cdc_provider.changes.text_kernels import binary_slices
 from airflow_cdc_provider.events.avro_schema import AvroSchema
 from airflow_cdc_provider.exceptions import ConfigurationError
+from airflow_cdc_provider.formats.arrow_bytes import binary_slices
+from airflow_cdc_provider.formats.byte_kernels import copy
+from airflow_cdc_provider.formats.kernels import Bytes, Int, walker
+from airflow_cdc_provider.formats.protobuf_wire import write_varint
 
 _BINARY: Final = pa.large_binary()
 """Large binary, because a batch of wide rows may exceed 2 GiB."""
@@ -139,13 +140,7 @@ def _array(out: Bytes, offsets: npt.NDArray[np.int64], column: pa.Array) -> pa.A
 @walker
 def _write_number(number: Int, out: Bytes, at: Int) -> Int:
     """Write a zig-zag varint; return the next position."""
-    rest = np.uint64(number << np.int64(1)) ^ np.uint64(number >> np.int64(63))
-    while rest >= np.uint64(128):
-        out[at] = np.uint8(rest & np.uint64(127)) | np.uint8(128)
-        rest >>= np.uint64(7)
-        at += 1
-    out[at] = np.uint8(rest)
-    return np.int64(at + 1)
+    return write_varint(np.uint64(number << np.int64(1)) ^ np.uint64(number >> np.int64(63)), out, at)
 
 
 @walker

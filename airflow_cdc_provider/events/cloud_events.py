@@ -17,7 +17,6 @@ from typing import Final
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from airflow_cdc_provider.changes.text_kernels import join
 from airflow_cdc_provider.events.connect import (
     OPTIONAL_STRING,
     STRING,
@@ -27,6 +26,7 @@ from airflow_cdc_provider.events.connect import (
 )
 from airflow_cdc_provider.events.encoder import Envelope
 from airflow_cdc_provider.events.json_converter import to_json
+from airflow_cdc_provider.formats.arrow_bytes import join
 
 _DATA: Final = ("before", "after", "updateDescription")
 _PREFIX: Final = "iodebezium"

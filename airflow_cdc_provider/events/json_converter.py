@@ -16,10 +16,11 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from airflow_cdc_provider.changes.java_floats import DOUBLE_CHARACTERS, write_number
-from airflow_cdc_provider.changes.kernels import kernel
-from airflow_cdc_provider.changes.text_kernels import binary_slices, join, text_array, write_base64
 from airflow_cdc_provider.events.connect import ConnectSchema
+from airflow_cdc_provider.formats.arrow_bytes import binary_buffer, binary_slices, join, text_array
+from airflow_cdc_provider.formats.base64_text import base64_texts
+from airflow_cdc_provider.formats.java_floats import DOUBLE_CHARACTERS, write_number
+from airflow_cdc_provider.formats.kernels import kernel
 
 _TEXT: Final = pa.large_utf8()
 """Large strings, because a batch of wide rows may exceed 2 GiB."""
@@ -206,25 +207,7 @@ def _write_floats(
 
 def base64(column: pa.Array) -> pa.LargeStringArray:
     """Write bytes as base64 JSON strings; nulls stay null."""
-    data, starts, ends, valid = binary_slices(column)
-    offsets = np.zeros(len(starts) + 1, np.int64)
-    np.cumsum(np.where(valid, (ends - starts + 2) // 3 * 4 + 2, 0), out=offsets[1:])
-    out = np.empty(int(offsets[-1]), np.uint8)
-    _write_base64(data, starts, ends, valid, out)
-    return text_array(out, offsets, valid, wide=True)
-
-
-@kernel
-def _write_base64(
-    data: np.ndarray, starts: np.ndarray, ends: np.ndarray, valid: np.ndarray, out: np.ndarray
-) -> None:
-    at = 0
-    for row in range(len(starts)):
-        if valid[row]:
-            out[at] = 34
-            at = write_base64(data, starts[row], ends[row], out, at + 1)
-            out[at] = 34
-            at += 1
+    return base64_texts(*binary_buffer(column), quoted=True)
 
 
 @kernel

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from airflow_cdc_provider.hooks.registry import registry_values
+from airflow_cdc_provider.connections.registry import registry_values
 from airflow_cdc_provider.hooks.source import CdcHook
 from airflow_cdc_provider.sources.debezium.options import SOURCE_REGISTRY
 

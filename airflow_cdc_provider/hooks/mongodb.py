@@ -9,7 +9,7 @@ from urllib.parse import parse_qsl
 from airflow_cdc_provider.hooks.source import CdcHook
 
 if TYPE_CHECKING:
-    from pymongo import AsyncMongoClient, MongoClient
+    from pymongo import MongoClient
 
 _CONNECT_TIMEOUT_SECONDS: Final = 5.0
 _VALIDATION_TIMEOUT_SECONDS: Final = 60.0
@@ -98,19 +98,6 @@ class MongodbCdcHook(CdcHook):
         return ConnectionValues.read(
             self.connection_values(), _CONNECT_TIMEOUT_SECONDS, authentication=self.authentication_class
         ).client()
-
-
-def async_client(values: dict[str, Any], authentication_class: str = "") -> AsyncMongoClient:
-    """Build the client that triggers use.
-
-    Args:
-        values: The result of :meth:`MongodbCdcHook.connection_values`.
-        authentication_class: The connector's class that provides credentials; empty for none.
-    """
-    from airflow_cdc_provider.sources.mongodb.connection import ConnectionValues
-
-    read = ConnectionValues.read(values, _CONNECT_TIMEOUT_SECONDS, authentication=authentication_class)
-    return read.async_client()
 
 
 def _plain(value: str) -> Any:

@@ -30,6 +30,7 @@ from airflow_cdc_provider.jobs.offsets import offsets
 from airflow_cdc_provider.jobs.publishing.event_lines import events
 from airflow_cdc_provider.jobs.publishing.replay import replay
 from airflow_cdc_provider.jobs.publishing.stage import publish_events
+from airflow_cdc_provider.jobs.publishing.targets.text import events
 from airflow_cdc_provider.jobs.reporting.report import build_result
 from airflow_cdc_provider.jobs.resuming.identity import require_own
 from airflow_cdc_provider.jobs.resuming.progress import Progress

@@ -10,7 +10,7 @@ from airflow_cdc_provider.exceptions import ConfigurationError
 from airflow_cdc_provider.jobs.context.clients import Connections
 from airflow_cdc_provider.jobs.context.job import Job, log
 from airflow_cdc_provider.jobs.context.run import Run
-from airflow_cdc_provider.jobs.publishing.form import publishing_lag
+from airflow_cdc_provider.jobs.publishing.publication import publishing_lag
 from airflow_cdc_provider.jobs.publishing.stage import publish_from, published_through
 from airflow_cdc_provider.jobs.reporting.report import build_result
 from airflow_cdc_provider.jobs.reporting.status import signal_status, table_status

@@ -11,14 +11,14 @@ import os
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
+from airflow_cdc_provider.connector.declaration import to_connector
 from airflow_cdc_provider.exceptions import ConfigurationError
-from airflow_cdc_provider.hooks.cdc_raw import node_folders
-from airflow_cdc_provider.hooks.parameters import to_flag, to_tables
-from airflow_cdc_provider.hooks.source import to_connector
-from airflow_cdc_provider.operators.cassandra import cassandra_hook
-from airflow_cdc_provider.operators.run_folder import RunFolder, write_private
+from airflow_cdc_provider.feeds.cassandra import node_folders
+from airflow_cdc_provider.hooks._of_connector import cassandra_hook
 from airflow_cdc_provider.operators.spark_stage import SparkStageOperator
 from airflow_cdc_provider.sources.cassandra.options import CassandraOptions
+from airflow_cdc_provider.tasks.parameters import to_flag, to_tables
+from airflow_cdc_provider.tasks.run_folder import RunFolder, write_private
 from airflow_cdc_provider.transfer.stores import FolderStore
 from airflow_cdc_provider.transfer.whole import WholeSegments
 

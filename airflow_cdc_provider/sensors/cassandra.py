@@ -12,19 +12,19 @@ from typing import TYPE_CHECKING, Any, ClassVar, Final
 
 from airflow.providers.common.compat.sdk import Stats
 
+from airflow_cdc_provider.connector.declaration import ConnectorLike, to_connector
 from airflow_cdc_provider.exceptions import ConfigurationError
-from airflow_cdc_provider.hooks.cdc_raw import NodeSettings
-from airflow_cdc_provider.hooks.source import ConnectorLike, to_connector
-from airflow_cdc_provider.hooks.state import stored_offset
+from airflow_cdc_provider.feeds.cassandra import NodeSettings
 from airflow_cdc_provider.links.connector import ConnectorAssetsLink
-from airflow_cdc_provider.sensors.observing import ObservingSensor, with_state
+from airflow_cdc_provider.sensors.observing import ObservingSensor
 from airflow_cdc_provider.sources.cassandra.options import CassandraOptions
+from airflow_cdc_provider.tasks.state import stored_offset, with_state
 
 if TYPE_CHECKING:
     from airflow.providers.common.compat.sdk import Context
 
     from airflow_cdc_provider.connector import Connector
-    from airflow_cdc_provider.triggers.cdc_raw import CdcRawNewSegmentsTrigger, CdcRawSpaceTrigger
+    from airflow_cdc_provider.triggers.cassandra import CdcRawNewSegmentsTrigger, CdcRawSpaceTrigger
     from airflow_cdc_provider.triggers.observing import Given
 
 
@@ -106,7 +106,7 @@ class CdcRawSpaceSensor(ObservingSensor):
 
     def trigger(self, context: Context) -> CdcRawSpaceTrigger:
         """Return the trigger; it polls no more often than the node's own checks."""
-        from airflow_cdc_provider.triggers.cdc_raw import CdcRawSpaceTrigger
+        from airflow_cdc_provider.triggers.cassandra import CdcRawSpaceTrigger
 
         folder, total, at_least = self.cdc_raw, self.total_space_bytes, 0.0
         if self.cassandra_yaml:
@@ -191,7 +191,7 @@ class CdcRawNewSegmentsSensor(ObservingSensor):
 
     def trigger(self, context: Context) -> CdcRawNewSegmentsTrigger:
         """Return the trigger."""
-        from airflow_cdc_provider.triggers.cdc_raw import CdcRawNewSegmentsTrigger
+        from airflow_cdc_provider.triggers.cassandra import CdcRawNewSegmentsTrigger
 
         connector = _cassandra(self.connector)
         options = connector.source

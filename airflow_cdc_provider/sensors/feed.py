@@ -8,11 +8,12 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 from airflow.providers.common.compat.sdk import Stats
 
+from airflow_cdc_provider.connector.declaration import ConnectorLike, to_connector
 from airflow_cdc_provider.exceptions import ConfigurationError
-from airflow_cdc_provider.hooks.source import ConnectorLike, hook_for, to_connector
-from airflow_cdc_provider.hooks.state import stored_offset
+from airflow_cdc_provider.hooks._of_connector import hook_for
 from airflow_cdc_provider.links.connector import ConnectorAssetsLink
-from airflow_cdc_provider.sensors.observing import ObservingSensor, with_state
+from airflow_cdc_provider.sensors.observing import ObservingSensor
+from airflow_cdc_provider.tasks.state import stored_offset, with_state
 
 if TYPE_CHECKING:
     from airflow.providers.common.compat.sdk import Context

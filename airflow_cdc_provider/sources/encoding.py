@@ -33,13 +33,13 @@ def converters_of(connector: Connector, registrar: Registrar | None = None) -> C
     """
     publish = connector.publish
     return Converters(
-        publish.key,
-        publish.value,
-        publish.schemas,
-        publish.schema_names,
-        publish.field_names,
-        publish.protobuf_nullables,
-        registrar,
+        key=publish.key,
+        value=publish.value,
+        schemas=publish.schemas,
+        schema_names=publish.schema_names,
+        field_names=publish.field_names,
+        nullables=publish.protobuf_nullables,
+        registrar=registrar,
     )
 
 

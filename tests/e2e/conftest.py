@@ -10,9 +10,12 @@ import signal
 import struct
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
+from functools import cached_property
+from importlib.metadata import version
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -23,6 +26,9 @@ if TYPE_CHECKING:
     from server_kit.scylla import ImitatedScylla
 
 ROOT = Path(__file__).resolve().parents[2]
+
+INTERPRETED = {"spark.sql.codegen.wholeStage": "false", "spark.sql.codegen.factoryMode": "NO_CODEGEN"}
+"""For few rows, as in the tests' shared session. Applications that tests of jobs start compile code."""
 
 
 @dataclass
@@ -49,27 +55,61 @@ class Airflow:
 
     def run(self, dag_id: str, timeout_seconds: float = 900, **params: Any) -> Outcome:
         """Run a DAG to its end."""
-        path = self.home / f"{dag_id}.log"
-        with path.open("w") as output:
-            process = subprocess.Popen(
-                [sys.executable, "-m", "tests.e2e.run_dag", dag_id, json.dumps(params)],
+        log = self.home / f"{dag_id}.log"
+        log.unlink(missing_ok=True)
+        self._job(timeout_seconds, output=log, errors=log, dag_id=dag_id, run_conf=params)
+        text = log.read_text()
+        try:
+            result = json.loads(text.strip().splitlines()[-1])
+        except (IndexError, ValueError):
+            pytest.fail(f"{dag_id} printed no result:\n{text[-6000:]}")
+        return Outcome(result, text)
+
+    def command(self, *arguments: str, timeout_seconds: float = 300) -> subprocess.CompletedProcess[str]:
+        """Run ``airflow`` with these arguments."""
+        output, errors = (self.home / f"command.{name}" for name in ("output", "errors"))
+        for path in (output, errors):
+            path.unlink(missing_ok=True)
+        code = self._job(timeout_seconds, output=output, errors=errors, arguments=arguments)
+        return subprocess.CompletedProcess(
+            ["airflow", *arguments], code, output.read_text(), errors.read_text()
+        )
+
+    def stop(self) -> None:
+        """End the resident process."""
+        if "_resident" in vars(self):
+            self._resident.communicate()
+
+    @cached_property
+    def _resident(self) -> subprocess.Popen[str]:
+        with (self.home / "resident.log").open("w") as errors:
+            return subprocess.Popen(
+                [sys.executable, "-m", "tests.e2e.resident"],
                 env=self.environment,
                 cwd=ROOT,
-                stdout=output,
-                stderr=subprocess.STDOUT,
-                start_new_session=True,
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                stderr=errors,
+                text=True,
             )
-            try:
-                process.wait(timeout_seconds)
-            except subprocess.TimeoutExpired:
-                os.killpg(process.pid, signal.SIGKILL)
-                pytest.fail(f"{dag_id} took over {timeout_seconds:.0f} s:\n{path.read_text()[-6000:]}")
-        log = path.read_text()
-        try:
-            result = json.loads(log.strip().splitlines()[-1])
-        except (IndexError, ValueError):
-            pytest.fail(f"{dag_id} printed no result:\n{log[-6000:]}")
-        return Outcome(result, log)
+
+    def _job(self, timeout_seconds: float, *, output: Path, errors: Path, **job: Any) -> int:
+        """Run a job of :mod:`tests.e2e.resident`, and return its exit code."""
+        job |= {"output": str(output), "errors": str(errors), "environment": self.environment}
+        ask, answers = self._resident.stdin, self._resident.stdout
+        assert ask is not None
+        assert answers is not None
+        ask.write(json.dumps(job) + "\n")
+        ask.flush()
+        pid = answers.readline()
+        assert pid, (self.home / "resident.log").read_text()[-6000:]
+        overdue = threading.Timer(timeout_seconds, os.killpg, (int(pid), signal.SIGKILL))
+        overdue.start()
+        code = int(answers.readline())
+        overdue.cancel()
+        if code == -signal.SIGKILL:
+            pytest.fail(f"{job} took over {timeout_seconds:.0f} s:\n{output.read_text()[-6000:]}")
+        return code
 
 
 @dataclass
@@ -97,6 +137,21 @@ class Outcome:
         return self
 
 
+def migrated_database() -> Path:
+    """Return the folder of an empty ``airflow.db``, which is made once per version of Airflow."""
+    from server_kit.cache import cached
+
+    return cached("airflow-database", version("apache-airflow"), _migrate, "an Airflow database", "migrating")
+
+
+def _migrate(folder: Path) -> None:
+    from server_kit.programs import run_program
+
+    database = f"sqlite:///{folder}/airflow.db"
+    own = {"AIRFLOW_HOME": str(folder), "AIRFLOW__DATABASE__SQL_ALCHEMY_CONN": database}
+    run_program([sys.executable, "-m", "airflow", "db", "migrate"], "migrating Airflow", environment=own)
+
+
 @pytest.fixture(scope="session")
 def airflow(tmp_path_factory: pytest.TempPathFactory, iceberg_jar: Path) -> Iterator[Airflow]:
     """A migrated Airflow with the example DAGs in its folder."""
@@ -113,9 +168,7 @@ def airflow(tmp_path_factory: pytest.TempPathFactory, iceberg_jar: Path) -> Iter
         "spark.driver.host": "127.0.0.1",
         "spark.driver.bindAddress": "127.0.0.1",
         "spark.local.dir": str(home / "spark-local"),
-        # As for the tests' shared session; the demo's applications compile code as users' do.
-        "spark.sql.codegen.wholeStage": "false",
-        "spark.sql.codegen.factoryMode": "NO_CODEGEN",
+        **INTERPRETED,
     }
     # As spark-defaults.conf would: but with a folder of settings Java would not take the archive of classes.
     spark_options = [os.environ["SPARK_SUBMIT_OPTS"], *(f"-D{k}={v}" for k, v in settings.items())]
@@ -135,16 +188,9 @@ def airflow(tmp_path_factory: pytest.TempPathFactory, iceberg_jar: Path) -> Iter
         "AIRFLOW__CDC__SPARK_JARS": str(iceberg_jar),
     }
     made.connect("spark_default", conn_type="spark", host="local[2]")
-    migrated = subprocess.run(
-        [sys.executable, "-m", "airflow", "db", "migrate"],
-        env=made.environment,
-        capture_output=True,
-        text=True,
-        check=False,
-        timeout=300,
-    )
-    assert migrated.returncode == 0, migrated.stderr[-3000:]
+    shutil.copy(migrated_database() / "airflow.db", home)
     yield made
+    made.stop()
 
 
 @pytest.fixture(scope="session")

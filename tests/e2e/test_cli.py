@@ -24,15 +24,7 @@ def cdc(airflow: Airflow) -> Run:
 
     def run(*arguments: str, connector: str = "shop_mongodb") -> subprocess.CompletedProcess[str]:
         declared = str(airflow.dags / f"{connector}.yaml")
-        return subprocess.run(
-            [sys.executable, "-m", "airflow", "cdc", *arguments, "--connector", declared],
-            env=airflow.environment,
-            cwd=ROOT,
-            capture_output=True,
-            text=True,
-            check=False,
-            timeout=300,
-        )
+        return airflow.command("cdc", *arguments, "--connector", declared)
 
     return run
 
@@ -71,19 +63,22 @@ def test_check_names_what_capture_needs_of_each_source(
         assert "error" not in levels
 
 
-def test_a_connection_of_airflows_database_is_found(airflow: Airflow, cdc: Run, tmp_path: Path) -> None:
+def test_a_connection_of_airflows_database_is_found(airflow: Airflow, tmp_path: Path) -> None:
     name = "cdc_cli_kept_in_the_database"
     where = ("--conn-type", "cdc_mongodb", "--conn-host", "127.0.0.1", "--conn-port", "9")
-    added = subprocess.run(
-        [sys.executable, "-m", "airflow", "connections", "add", name, *where],
-        env=airflow.environment,
-        capture_output=True,
-        text=True,
-        check=False,
-    )
+    added = airflow.command("connections", "add", name, *where)
     assert added.returncode == 0, added.stderr[-3000:]
     declared = tmp_path / "kept.yaml"
     declared.write_text(f"name: kept\nsource: {{type: mongodb, conn_id: {name}}}\n")
-    done = cdc("check", connector=str(declared.with_suffix("")))
+    # A process of its own, as a user starts it: the other tests' commands are forks of one.
+    done = subprocess.run(
+        [sys.executable, "-m", "airflow", "cdc", "check", "--connector", str(declared)],
+        env=airflow.environment,
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=300,
+    )
     assert done.returncode == 1
     assert "the server doesn't respond" in done.stdout, done.stdout + done.stderr[-3000:]

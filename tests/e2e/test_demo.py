@@ -11,14 +11,18 @@ import pytest
 
 from server_kit import quick_spark
 from tests.conftest import ROOT
+from tests.e2e.conftest import INTERPRETED
 
 pytestmark = pytest.mark.e2e
 
 
 def test_demo_compares_equal_and_its_mirrors_can_be_queried(tmp_path: Path) -> None:
+    quick = quick_spark()
+    interpreted = " ".join(f"-D{name}={value}" for name, value in INTERPRETED.items())
     environment = {
         **os.environ,
-        **quick_spark(),
+        **quick,
+        "SPARK_SUBMIT_OPTS": f"{quick['SPARK_SUBMIT_OPTS']} {interpreted}",
         "CDC_DEMO": str(tmp_path / "demo"),
         "PYTHONPATH": str(ROOT),
     }

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from airflow_cdc_provider.exceptions import ConfigurationError
-from airflow_cdc_provider.operators.spark_process import search_path
+from airflow_cdc_provider.tasks.spark_process import search_path
 from server_kit import (
     CassandraServer,
     KafkaServer,
@@ -162,6 +162,7 @@ def test_cassandra_segment_is_complete_after_a_roll(
     assert "Native Transport active: true" in cassandra_server.nodetool("info")
 
 
+@pytest.mark.long
 @pytest.mark.integration
 def test_killed_cassandra_starts_again_with_its_rows() -> None:
     with CassandraServer(address="127.0.0.3", storage_compatibility_mode="NONE", heap_mib=384) as server:
@@ -243,6 +244,7 @@ def test_vitess_spreads_rows_over_its_shards(vitess_server: VitessServer) -> Non
     cursor.execute("INSERT INTO kit_spread VALUES (2)")
 
 
+@pytest.mark.long
 @pytest.mark.integration
 def test_stopped_and_killed_vitess_starts_again_with_its_rows() -> None:
     with VitessServer(auth=True) as server:
@@ -284,6 +286,7 @@ def test_kafka_shows_readers_only_what_was_committed(kafka_server: KafkaServer) 
     assert [record.value() for record in seen] == [b"kept", b"gone"]
 
 
+@pytest.mark.long
 @pytest.mark.integration
 def test_killed_kafka_starts_again_with_its_records_and_asks_for_a_login() -> None:
     from confluent_kafka import KafkaException, Producer

@@ -40,7 +40,7 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class CaptureCounts:
     """What a capture committed.
 
@@ -69,16 +69,16 @@ class CaptureCounts:
         skipped = Counter(self.skipped)
         skipped.update(later.skipped)
         return CaptureCounts(
-            self.batches + later.batches,
-            self.changes + later.changes,
-            later.quarantined,
-            self.seconds + later.seconds,
-            join_origins(self.origins, later.origins),
-            skipped,
-            self.segments.joined(later.segments),
-            dict(Counter(self.reading) + Counter(later.reading)),
-            self.plan_seconds + later.plan_seconds,
-            self.commit_seconds + later.commit_seconds,
+            batches=self.batches + later.batches,
+            changes=self.changes + later.changes,
+            quarantined=later.quarantined,
+            seconds=self.seconds + later.seconds,
+            origins=join_origins(self.origins, later.origins),
+            skipped=skipped,
+            segments=self.segments.joined(later.segments),
+            reading=dict(Counter(self.reading) + Counter(later.reading)),
+            plan_seconds=self.plan_seconds + later.plan_seconds,
+            commit_seconds=self.commit_seconds + later.commit_seconds,
         )
 
 
@@ -211,16 +211,16 @@ def _capture(job: Job, stores: Stores, source: Source, report: RunReport) -> Cap
     if skipped:
         log.info("%s: skipped, by origin and reason: %s", job.connector.name, dict(sorted(skipped.items())))
     return CaptureCounts(
-        batches,
-        captured + landed,
-        quarantined,
-        seconds,
-        origins,
-        skipped,
-        segments,
-        {} if reading is None else dict(reading.value),
-        planned,
-        committed,
+        batches=batches,
+        changes=captured + landed,
+        quarantined=quarantined,
+        seconds=seconds,
+        origins=origins,
+        skipped=skipped,
+        segments=segments,
+        reading={} if reading is None else dict(reading.value),
+        plan_seconds=planned,
+        commit_seconds=committed,
     )
 
 

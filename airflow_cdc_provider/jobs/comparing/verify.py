@@ -15,8 +15,8 @@ from typing import TYPE_CHECKING
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from airflow_cdc_provider.changes.spans import without_first_bytes
 from airflow_cdc_provider.changes.worker import map_in_arrow
+from airflow_cdc_provider.formats.arrow_bytes import without_first_bytes
 from airflow_cdc_provider.jobs.comparing.differences import (
     OUTCOME_DDL,
     Sides,

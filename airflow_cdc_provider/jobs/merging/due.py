@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from airflow_cdc_provider.sources.base import Codec
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class DueTable:
     """A table whose merge is due."""
 
@@ -167,4 +167,13 @@ def prepare(
         since_us = max(newest_generation(state.fences) + 1, codec.created_us or newest_generation(fences) + 1)
         fences = add_fences((Fence(since_us, "", b"", since_us),), pending.fences)
         reread = True
-    return DueTable(table, mirror, state, codec, fences, pending, reread, retry_quarantined)
+    return DueTable(
+        table=table,
+        mirror=mirror,
+        state=state,
+        codec=codec,
+        fences=fences,
+        pending=pending,
+        reread=reread,
+        retry_quarantined=retry_quarantined,
+    )

@@ -3,7 +3,7 @@
 Spark reports a task's accumulators when it ends, and a task may read millions of rows. So each task opens a
 connection to the driver and reports each page of rows; the driver adds them up and appends a line to a file
 whenever a table has :data:`REFRESH_ROWS` more, and when a table is completed. The operator follows that file
-(:mod:`airflow_cdc_provider.operators.snapshot_rows`).
+(:mod:`airflow_cdc_provider.tasks.snapshot_rows`).
 
 Rows that a task reads again, because an attempt failed or Spark runs two at once, count once: only one
 attempt of a task counts, the one that succeeded, before that the one that has read most. The numbers are for

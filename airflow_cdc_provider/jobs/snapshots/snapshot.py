@@ -126,7 +126,7 @@ def snapshot(
     cores = stores.spark.sparkContext.defaultParallelism
     count = _RANGES_PER_CORE * cores
     first, ranges = state.batch, 0
-    shot = report.snapshot = SnapshotResult(len(due), len(due))
+    shot = report.snapshot = SnapshotResult(tables=len(due), remaining=len(due))
     lost = stores.spark.sparkContext.accumulator(0)
     with (
         _notifications(clients, report),

@@ -41,7 +41,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from numpy.typing import NDArray
 
-from airflow_cdc_provider.sources.cql.buffers import binary_parts
+from airflow_cdc_provider.formats.arrow_bytes import binary_parts
 
 VERSIONS: Final = (6, 7, 8)
 """Supported segment versions, which are also the tags of changes."""

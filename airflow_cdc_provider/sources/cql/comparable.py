@@ -32,8 +32,8 @@ from typing import Final
 
 import numpy as np
 
-from airflow_cdc_provider.changes.kernels import walker
 from airflow_cdc_provider.exceptions import CorruptInput
+from airflow_cdc_provider.formats.kernels import walker
 from airflow_cdc_provider.sources.cql.digits import write_digits
 from airflow_cdc_provider.sources.cql.programs import (
     BIGINT,

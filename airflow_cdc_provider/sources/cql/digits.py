@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from airflow_cdc_provider.changes.kernels import walker
+from airflow_cdc_provider.formats.kernels import walker
 
 
 @walker

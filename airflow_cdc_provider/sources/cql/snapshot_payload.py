@@ -24,7 +24,7 @@ from numpy.typing import NDArray
 from airflow_cdc_provider.changes.cell_row import read_cell_row, write_cell_row
 from airflow_cdc_provider.changes.cells import ROW_STATIC
 from airflow_cdc_provider.changes.contribution import ROW, STATIC
-from airflow_cdc_provider.sources.cql.buffers import binary_parts
+from airflow_cdc_provider.formats.arrow_bytes import binary_parts
 from airflow_cdc_provider.sources.cql.schema import TableSchema
 
 SNAPSHOT_TAG: Final = ord("S")

@@ -14,7 +14,7 @@ from typing import Final
 
 import numpy as np
 
-from airflow_cdc_provider.changes.kernels import walker
+from airflow_cdc_provider.formats.kernels import walker
 from airflow_cdc_provider.sources.cql.digits import write_digits
 from airflow_cdc_provider.sources.cql.programs import DECIMAL, DURATION, INET, VARINT
 from airflow_cdc_provider.sources.cql.wire import read_i32, read_svint

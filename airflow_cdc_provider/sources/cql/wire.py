@@ -1,14 +1,14 @@
 """Read big-endian numbers and variable-length integers in byte arrays. Callers check bounds first.
 
-For unrolled bytes and masked offsets see :mod:`airflow_cdc_provider.changes.byte_kernels`.
+For unrolled bytes and masked offsets see :mod:`airflow_cdc_provider.formats.byte_kernels`.
 """
 
 from __future__ import annotations
 
 import numpy as np
 
-from airflow_cdc_provider.changes.byte_kernels import OFFSET
-from airflow_cdc_provider.changes.kernels import walker
+from airflow_cdc_provider.formats.byte_kernels import OFFSET
+from airflow_cdc_provider.formats.kernels import walker
 
 
 @walker

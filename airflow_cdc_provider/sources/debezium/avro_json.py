@@ -23,11 +23,10 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from airflow_cdc_provider.changes.byte_kernels import copy, load_little32, load_little64
-from airflow_cdc_provider.changes.java_floats import write_number
-from airflow_cdc_provider.changes.kernels import kernel, walker
-from airflow_cdc_provider.changes.spans import Bytes, Ints
-from airflow_cdc_provider.changes.text_kernels import write_base64
+from airflow_cdc_provider.formats.base64_text import write_quoted_base64
+from airflow_cdc_provider.formats.byte_kernels import copy, load_little32, load_little64
+from airflow_cdc_provider.formats.java_floats import write_number
+from airflow_cdc_provider.formats.kernels import Bytes, Ints, kernel, walker
 from airflow_cdc_provider.sources.debezium.json_program import DEEPEST, Program
 from airflow_cdc_provider.sources.debezium.json_writing import (
     BROKEN,
@@ -150,10 +149,7 @@ def _put_scalar(
         return at + length, put_quoted(data, at, at + length, out, to)
     if capacity < 4 * (length // 3) + SPARE:
         return np.int64(-2), to
-    out[to] = 0x22
-    to = np.int64(write_base64(data, at, at + length, out, to + 1))
-    out[to] = 0x22
-    return at + length, to + 1
+    return at + length, write_quoted_base64(data, at, at + length, out, to)
 
 
 @kernel

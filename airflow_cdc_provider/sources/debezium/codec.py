@@ -22,8 +22,8 @@ import pyarrow.compute as pc
 from airflow_cdc_provider.changes.contribution import DELETE
 from airflow_cdc_provider.changes.drift import Drift
 from airflow_cdc_provider.changes.fence import Fence
-from airflow_cdc_provider.changes.spans import Ints
 from airflow_cdc_provider.exceptions import ConfigurationError
+from airflow_cdc_provider.formats.kernels import Ints
 from airflow_cdc_provider.sources.abilities import FIELD_COUNTS
 from airflow_cdc_provider.sources.base import Decoded
 from airflow_cdc_provider.sources.debezium import projection

@@ -29,7 +29,8 @@ from airflow_cdc_provider.changes.contribution import (
 )
 from airflow_cdc_provider.changes.fence import Fence
 from airflow_cdc_provider.changes.record import CHANGE
-from airflow_cdc_provider.changes.spans import Bytes, span_column
+from airflow_cdc_provider.formats.arrow_bytes import span_column
+from airflow_cdc_provider.formats.kernels import Bytes, Flags
 from airflow_cdc_provider.sources.base import Decoded
 from airflow_cdc_provider.sources.debezium.connect_schema import NO_SCHEMA
 from airflow_cdc_provider.sources.debezium.json_members import (
@@ -44,8 +45,6 @@ from airflow_cdc_provider.sources.debezium.json_members import (
 )
 from airflow_cdc_provider.sources.debezium.json_texts import strings
 from airflow_cdc_provider.sources.debezium.states import unavailable, write_states
-
-Mask = npt.NDArray[np.bool_]
 
 OLDEST: Final = b""
 """A version that every other contribution of a row supersedes."""
@@ -216,18 +215,18 @@ def _texts(data: Bytes, rows: ValueSpans) -> pa.Array:
     return found
 
 
-def _known(names: pa.Array, schemas: Container[str]) -> Mask:
+def _known(names: pa.Array, schemas: Container[str]) -> Flags:
     distinct = pc.dictionary_encode(names)
     known = np.array(
         [name == NO_SCHEMA or name in schemas for name in distinct.dictionary.to_pylist()], np.bool_
     )
     if not len(known):
         return np.zeros(len(names), np.bool_)
-    found: Mask = known[distinct.indices.to_numpy(zero_copy_only=False)]
+    found: Flags = known[distinct.indices.to_numpy(zero_copy_only=False)]
     return found
 
 
-def _partial(documents: pa.Array, placeholder: tuple[bytes, ...]) -> Mask:
+def _partial(documents: pa.Array, placeholder: tuple[bytes, ...]) -> Flags:
     """Return which rows have unavailable values."""
     found = np.zeros(len(documents), np.bool_)
     if not placeholder:

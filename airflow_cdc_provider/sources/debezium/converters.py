@@ -18,8 +18,8 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from airflow_cdc_provider.changes.kernels import walker
-from airflow_cdc_provider.changes.spans import Bytes, Ints, binary_buffer, span_column
+from airflow_cdc_provider.formats.arrow_bytes import binary_buffer, span_column
+from airflow_cdc_provider.formats.kernels import Bytes, Ints, walker
 from airflow_cdc_provider.sources.debezium.connect_schema import NO_SCHEMA, ConnectField, name_of, row_schema
 from airflow_cdc_provider.sources.debezium.json_members import (
     NULL,

@@ -19,10 +19,10 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from airflow_cdc_provider.changes.byte_kernels import same
-from airflow_cdc_provider.changes.kernels import walker
 from airflow_cdc_provider.changes.names import number_names
-from airflow_cdc_provider.changes.spans import Bytes, Ints, binary_buffer
+from airflow_cdc_provider.formats.arrow_bytes import binary_buffer
+from airflow_cdc_provider.formats.byte_kernels import same
+from airflow_cdc_provider.formats.kernels import Bytes, Ints, walker
 
 ABSENT: Final = 0
 """Kind of a missing value, and of invalid JSON."""

@@ -21,7 +21,7 @@ from typing import Any, Final
 import numpy as np
 import numpy.typing as npt
 
-from airflow_cdc_provider.changes.spans import Bytes
+from airflow_cdc_provider.formats.kernels import Bytes
 
 DEEPEST: Final = 64
 """Maximum nesting depth of nodes."""

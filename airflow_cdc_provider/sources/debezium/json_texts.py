@@ -5,14 +5,11 @@ from __future__ import annotations
 from typing import Any, Final
 
 import numpy as np
-import numpy.typing as npt
 import pyarrow as pa
 
-from airflow_cdc_provider.changes.kernels import walker
-from airflow_cdc_provider.changes.spans import Bytes, Ints, binary_buffer, column_of, span_column
+from airflow_cdc_provider.formats.arrow_bytes import binary_buffer, column_of, span_column
+from airflow_cdc_provider.formats.kernels import Bytes, Flags, Ints, walker
 from airflow_cdc_provider.sources.debezium.json_members import STRING, ValueSpans, hex_digit
-
-Mask = npt.NDArray[np.bool_]
 
 _HEX: Final = np.frombuffer(b"0123456789abcdef", np.uint8)
 _LARGEST: Final = int(np.iinfo(np.int32).max)
@@ -30,7 +27,7 @@ def strings(data: Bytes, values: ValueSpans) -> pa.Array:
     offsets = _offsets(sizes)
     out = np.empty(int(offsets[-1]), np.uint8)
     _unescape(data, starts, ends, offsets, out)
-    return column_of(pa.string(), out, offsets.astype(np.int32), starts >= 0)
+    return column_of(pa.string(), out, offsets, starts >= 0)
 
 
 def compact(data: Bytes, values: ValueSpans) -> pa.Array:
@@ -46,10 +43,10 @@ def compact(data: Bytes, values: ValueSpans) -> pa.Array:
     _compact(data, values.starts, values.ends, offsets, out)
     if offsets[-1] > _LARGEST:
         raise OverflowError(f"{offsets[-1]} bytes of JSON don't fit one Arrow column")
-    return column_of(pa.binary(), out[: offsets[-1]].copy(), offsets.astype(np.int32), values.starts >= 0)
+    return column_of(pa.binary(), out[: offsets[-1]].copy(), offsets, values.starts >= 0)
 
 
-def from_base64(texts: pa.Array) -> tuple[pa.Array, Mask]:
+def from_base64(texts: pa.Array) -> tuple[pa.Array, Flags]:
     """Decode base64, standard alphabet or that of URLs, padded or not.
 
     Args:
@@ -64,7 +61,7 @@ def from_base64(texts: pa.Array) -> tuple[pa.Array, Mask]:
     out = np.empty(int(np.where(starts >= 0, ends - starts, 0).sum()), np.uint8)
     _decode_base64(data, starts, ends, offsets, out, broken)
     valid = (starts >= 0) & ~broken
-    return column_of(pa.binary(), out[: offsets[-1]].copy(), offsets.astype(np.int32), valid), broken
+    return column_of(pa.binary(), out[: offsets[-1]].copy(), offsets, valid), broken
 
 
 def _offsets(sizes: Ints) -> Ints:

@@ -11,8 +11,8 @@ from typing import Any, Final
 import numpy as np
 import pyarrow as pa
 
-from airflow_cdc_provider.changes.kernels import walker
-from airflow_cdc_provider.changes.spans import Bytes, Ints, column_of
+from airflow_cdc_provider.formats.arrow_bytes import column_of
+from airflow_cdc_provider.formats.kernels import Bytes, Ints, walker
 from airflow_cdc_provider.sources.debezium.json_program import Program
 
 SPARE: Final = 64
@@ -83,7 +83,7 @@ def write_growing(
         larger[: offsets[row]] = out[: offsets[row]]
         out = larger
     used = out[: offsets[-1]].copy()
-    return column_of(pa.binary(), used, offsets.astype(np.int32), (starts >= 0) & (wrong == 0)), wrong
+    return column_of(pa.binary(), used, offsets, (starts >= 0) & (wrong == 0)), wrong
 
 
 @walker

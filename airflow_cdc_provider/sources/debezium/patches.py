@@ -12,9 +12,9 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from airflow_cdc_provider.changes.byte_kernels import copy, same
-from airflow_cdc_provider.changes.kernels import walker
-from airflow_cdc_provider.changes.spans import Ints, binary_buffer, column_of
+from airflow_cdc_provider.formats.arrow_bytes import binary_buffer, column_of
+from airflow_cdc_provider.formats.byte_kernels import copy, same
+from airflow_cdc_provider.formats.kernels import Ints, walker
 from airflow_cdc_provider.sources.debezium.states import HEAD_BYTES, read_states, rows_of
 
 
@@ -74,7 +74,7 @@ def _filled(states: pa.Array, patches: pa.Array, placeholder: tuple[bytes, ...])
         out,
         ends,
     )
-    return column_of(pa.binary(), out[: ends[-1]].copy(), ends.astype(np.int32), None)
+    return column_of(pa.binary(), out[: ends[-1]].copy(), ends)
 
 
 def _sizes(states: pa.Array) -> Any:

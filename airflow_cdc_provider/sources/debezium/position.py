@@ -20,8 +20,8 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from airflow_cdc_provider.changes.spans import binary_buffer, fixed_width_binary
 from airflow_cdc_provider.exceptions import ConfigurationError
+from airflow_cdc_provider.formats.arrow_bytes import binary_buffer, fixed_width_binary
 from airflow_cdc_provider.sources.base import Offset
 
 OFFSET_FORMAT: Final = 1

@@ -29,8 +29,9 @@ import pyarrow.compute as pc
 
 from airflow_cdc_provider.changes import record
 from airflow_cdc_provider.changes.record import CHANGE_SCHEMA
-from airflow_cdc_provider.changes.spans import span_column
 from airflow_cdc_provider.exceptions import CorruptInput
+from airflow_cdc_provider.formats.arrow_bytes import span_column
+from airflow_cdc_provider.formats.kernels import Flags, Ints
 from airflow_cdc_provider.sources.abilities import SkippedCounts
 from airflow_cdc_provider.sources.debezium import converters
 from airflow_cdc_provider.sources.debezium.contributions import operations_of
@@ -50,9 +51,6 @@ from airflow_cdc_provider.sources.debezium.position import (
     origin_of,
 )
 from airflow_cdc_provider.sources.debezium.values import show_plain
-
-Ints = npt.NDArray[np.int64]
-Mask = npt.NDArray[np.bool_]
 
 _LAST_US: Final = 253_402_300_799_999_999
 """The end of the year 9999."""
@@ -291,11 +289,11 @@ def _filled(texts: pa.Array) -> pa.Array:
     return pc.if_else(pc.equal(texts, ""), pa.scalar(None, pa.string()), texts)
 
 
-def _selected(tables: pa.Array, feed: Feed) -> Mask:
+def _selected(tables: pa.Array, feed: Feed) -> Flags:
     distinct = pc.dictionary_encode(tables)
     selects = np.array([feed.selects(name) for name in distinct.dictionary.to_pylist()] or [False], np.bool_)
     numbers = distinct.indices.fill_null(0).to_numpy(zero_copy_only=False)
-    found: Mask = selects[numbers]
+    found: Flags = selects[numbers]
     return found
 
 

@@ -17,8 +17,9 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from airflow_cdc_provider.changes.spans import Bytes, Ints, binary_buffer, without_first_bytes
 from airflow_cdc_provider.exceptions import CorruptInput
+from airflow_cdc_provider.formats.arrow_bytes import binary_buffer, without_first_bytes
+from airflow_cdc_provider.formats.kernels import Bytes, Ints
 from airflow_cdc_provider.sources.debezium.connect_schema import NO_SCHEMA
 from airflow_cdc_provider.sources.debezium.json_members import (
     NULL,

@@ -39,8 +39,7 @@ from typing import Any, Final
 import numpy as np
 import numpy.typing as npt
 
-from airflow_cdc_provider.changes.kernels import walker
-from airflow_cdc_provider.changes.spans import Bytes, Ints
+from airflow_cdc_provider.formats.kernels import Bytes, Ints, walker
 
 DOUBLE: Final = 0x01
 STRING: Final = 0x02

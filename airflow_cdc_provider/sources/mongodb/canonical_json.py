@@ -18,9 +18,9 @@ from typing import Any, Final
 import numpy as np
 import pyarrow as pa
 
-from airflow_cdc_provider.changes.kernels import kernel
-from airflow_cdc_provider.changes.spans import Bytes, Ints, column_of
-from airflow_cdc_provider.changes.text_kernels import write_base64
+from airflow_cdc_provider.formats.arrow_bytes import column_of
+from airflow_cdc_provider.formats.base64_text import write_base64
+from airflow_cdc_provider.formats.kernels import Bytes, Ints, kernel
 from airflow_cdc_provider.sources.mongodb.bson import (
     ARRAY,
     BINARY,

@@ -6,7 +6,8 @@ from typing import Any, Final
 
 import numpy as np
 
-from airflow_cdc_provider.changes.kernels import kernel
+from airflow_cdc_provider.formats.kernels import kernel
+from airflow_cdc_provider.formats.shortest_decimal import shortest_decimal
 from airflow_cdc_provider.sources.mongodb.numbers import (
     FINITE,
     INFINITE,
@@ -14,7 +15,6 @@ from airflow_cdc_provider.sources.mongodb.numbers import (
     SIGN_BIT,
     decimal_parts,
     divide_128,
-    shortest_digits,
 )
 
 _HEX: Final = np.frombuffer(b"0123456789abcdef", np.uint8)
@@ -83,7 +83,7 @@ def put_double(bits: Any, out: Any, used: int) -> Any:
         used += 1
     if size == INFINITY_BITS:
         return put(_INFINITY, out, used)
-    digits, exponent = shortest_digits(size)
+    digits, exponent = shortest_decimal(size, False, False)
     end = put_unsigned(digits, out, used)
     length = end - used
     point = length + exponent

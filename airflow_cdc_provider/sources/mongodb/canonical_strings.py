@@ -6,7 +6,7 @@ from typing import Any, Final
 
 import numpy as np
 
-from airflow_cdc_provider.changes.kernels import kernel
+from airflow_cdc_provider.formats.kernels import kernel
 
 _HEX: Final = np.frombuffer(b"0123456789abcdef", np.uint8)
 

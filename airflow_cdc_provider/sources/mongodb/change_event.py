@@ -24,9 +24,8 @@ from typing import Any, Final, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from airflow_cdc_provider.changes.kernels import walker
 from airflow_cdc_provider.changes.names import number_names
-from airflow_cdc_provider.changes.spans import Bytes, Ints
+from airflow_cdc_provider.formats.kernels import Bytes, Ints, walker
 from airflow_cdc_provider.sources.mongodb.bson import (
     BINARY,
     DATE,

@@ -36,8 +36,9 @@ from airflow_cdc_provider.changes.contribution import (
 from airflow_cdc_provider.changes.drift import NO_DRIFT, Drift
 from airflow_cdc_provider.changes.fence import Fence
 from airflow_cdc_provider.changes.record import CHANGE, SNAPSHOT
-from airflow_cdc_provider.changes.spans import Ints, binary_buffer, span_column
 from airflow_cdc_provider.exceptions import ConfigurationError
+from airflow_cdc_provider.formats.arrow_bytes import binary_buffer, span_column
+from airflow_cdc_provider.formats.kernels import Ints
 from airflow_cdc_provider.sources.abilities import FIELD_COUNTS
 from airflow_cdc_provider.sources.base import Decoded
 from airflow_cdc_provider.sources.mongodb import change_event

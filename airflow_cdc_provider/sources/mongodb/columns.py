@@ -31,9 +31,10 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from airflow_cdc_provider.changes.kernels import walker
-from airflow_cdc_provider.changes.spans import Bytes, Ints, column_of, fixed_column, span_column
 from airflow_cdc_provider.exceptions import ConfigurationError
+from airflow_cdc_provider.formats.arrow_bytes import column_of, fixed_column, span_column
+from airflow_cdc_provider.formats.kernels import Bytes, Ints, walker
+from airflow_cdc_provider.formats.shortest_decimal import shortest_decimal
 from airflow_cdc_provider.sources.mongodb.bson import (
     BINARY,
     BOOLEAN,
@@ -65,7 +66,6 @@ from airflow_cdc_provider.sources.mongodb.numbers import (
     double_as_integer,
     integer_as_double,
     scaled_decimal,
-    shortest_digits,
 )
 from airflow_cdc_provider.sources.mongodb.paths import Paths, Values
 
@@ -398,7 +398,7 @@ def _read_decimals(
             if bits & ~SIGN_BIT >= INFINITY_BITS:
                 continue
             negative = bits >= SIGN_BIT
-            low, exponent = shortest_digits(bits & ~SIGN_BIT)
+            low, exponent = shortest_decimal(bits & ~SIGN_BIT, False, False)
         elif kind == DECIMAL128:
             form, negative, high, low, exponent = decimal_parts(
                 read_u64(data, starts[i] + 8), read_u64(data, starts[i])

@@ -29,9 +29,9 @@ from typing import Final
 import numpy as np
 import pyarrow as pa
 
-from airflow_cdc_provider.changes.byte_kernels import load_little64
-from airflow_cdc_provider.changes.kernels import kernel
-from airflow_cdc_provider.changes.text_kernels import binary_slices, text_array
+from airflow_cdc_provider.formats.arrow_bytes import binary_slices, text_array
+from airflow_cdc_provider.formats.byte_kernels import load_little64
+from airflow_cdc_provider.formats.kernels import kernel
 from airflow_cdc_provider.sources.mongodb.bson import name_end, scope_start, value_end
 from airflow_cdc_provider.sources.mongodb.extended_json_values import (
     CODE,

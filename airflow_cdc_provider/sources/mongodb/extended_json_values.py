@@ -11,10 +11,10 @@ from typing import Final
 
 import numpy as np
 
-from airflow_cdc_provider.changes.byte_kernels import OFFSET, load_little64, store_little64
-from airflow_cdc_provider.changes.java_floats import write_number
-from airflow_cdc_provider.changes.kernels import kernel
-from airflow_cdc_provider.changes.text_kernels import write_base64
+from airflow_cdc_provider.formats.base64_text import write_base64
+from airflow_cdc_provider.formats.byte_kernels import OFFSET, load_little64, store_little64
+from airflow_cdc_provider.formats.java_floats import write_number
+from airflow_cdc_provider.formats.kernels import kernel
 from airflow_cdc_provider.sources.mongodb.bson import name_end, read_i32, read_u64
 
 KEY: Final = 0

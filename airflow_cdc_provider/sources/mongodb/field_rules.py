@@ -26,10 +26,10 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from airflow_cdc_provider.changes.byte_kernels import copy, same, store_little32
-from airflow_cdc_provider.changes.kernels import walker
-from airflow_cdc_provider.changes.text_kernels import binary_slices, text_array
 from airflow_cdc_provider.events.field_paths import FieldRule
+from airflow_cdc_provider.formats.arrow_bytes import binary_slices, text_array
+from airflow_cdc_provider.formats.byte_kernels import copy, same, store_little32
+from airflow_cdc_provider.formats.kernels import walker
 from airflow_cdc_provider.sources.mongodb.bson import ARRAY, DOCUMENT, name_end, value_end
 
 Bits = np.ndarray

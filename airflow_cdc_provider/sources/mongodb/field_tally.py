@@ -13,8 +13,7 @@ from typing import Any, Final
 
 import numpy as np
 
-from airflow_cdc_provider.changes.kernels import walker
-from airflow_cdc_provider.changes.spans import Bytes, Ints
+from airflow_cdc_provider.formats.kernels import Bytes, Ints, walker
 from airflow_cdc_provider.sources.mongodb.bson import BINARY, DOCUMENT, name_end, value_end
 
 UUID: Final = 0x20

@@ -23,8 +23,8 @@ from typing import Any, Final
 import numpy as np
 import numpy.typing as npt
 
-from airflow_cdc_provider.changes.kernels import walker
-from airflow_cdc_provider.changes.spans import Bytes, Ints, copy_bytes
+from airflow_cdc_provider.formats.byte_kernels import copy
+from airflow_cdc_provider.formats.kernels import Bytes, Ints, walker
 from airflow_cdc_provider.sources.mongodb.bson import (
     ARRAY,
     BROKEN,
@@ -112,7 +112,7 @@ def append_key(
         return _append_scalar(data, kind, start, end, out, used - 1)
     pos = start + 4
     if kind == CODE_WITH_SCOPE:
-        used = copy_bytes(data, start + 4, scope_start(data, start), out, used)
+        used = copy(data, start + 4, scope_start(data, start) - start - 4, out, used)
         pos = scope_start(data, start) + 4
     depth = 0
     stack[0] = end - 1
@@ -137,11 +137,11 @@ def append_key(
         out[used] = _tag(inner)
         used += 1
         if not in_array[depth]:
-            used = copy_bytes(data, pos + 1, name + 1, out, used)
+            used = copy(data, pos + 1, name - pos, out, used)
         if inner in (DOCUMENT, ARRAY, CODE_WITH_SCOPE):
             pos = name + 1
             if inner == CODE_WITH_SCOPE:
-                used = copy_bytes(data, pos + 4, scope_start(data, pos), out, used)
+                used = copy(data, pos + 4, scope_start(data, pos) - pos - 4, out, used)
                 pos = scope_start(data, pos)
             depth += 1
             if depth >= MAX_DEPTH:
@@ -182,7 +182,7 @@ def _append_member(data: Any, kind: int, start: int, end: int, out: Any, tag_at:
         return _put_u64(bits if exact else np.uint64(value), out, used)
     if kind == DECIMAL128:
         return _append_decimal(read_u64(data, start + 8), read_u64(data, start), out, tag_at, used)
-    return copy_bytes(data, start, end, out, used)
+    return copy(data, start, end - start, out, used)
 
 
 @walker

@@ -5,8 +5,8 @@ from __future__ import annotations
 import numpy as np
 import pyarrow as pa
 
-from airflow_cdc_provider.changes.kernels import kernel
-from airflow_cdc_provider.changes.text_kernels import binary_slices, text_array
+from airflow_cdc_provider.formats.arrow_bytes import binary_slices, text_array
+from airflow_cdc_provider.formats.kernels import kernel
 
 
 def indented(texts: pa.Array) -> pa.Array:

@@ -10,9 +10,9 @@ from collections.abc import Sequence
 import numpy as np
 import pyarrow as pa
 
-from airflow_cdc_provider.changes.byte_kernels import same
-from airflow_cdc_provider.changes.kernels import kernel
-from airflow_cdc_provider.changes.text_kernels import gather_text
+from airflow_cdc_provider.formats.arrow_bytes import gather_text
+from airflow_cdc_provider.formats.byte_kernels import same
+from airflow_cdc_provider.formats.kernels import kernel
 from airflow_cdc_provider.sources.mongodb.bson import name_end, read_i32, read_u64, value_end
 
 

@@ -1,16 +1,13 @@
-"""Converts BSON numbers to decimal digits and exact values: kernels for doubles and decimal128.
+"""Converts BSON numbers to exact values: kernels for doubles and decimal128.
 
-* :func:`shortest_digits`: the shortest decimal that reads back to a double, as in ``repr``. Algorithm:
-  Schubfach (R. Giulietti, "The Schubfach way to render doubles", 2020); its table of powers of ten is
-  computed with Python's integers.
-* decimal128 as sign, 113-bit coefficient (two 64-bit halves) and exponent. Layout (IEEE 754-2008, binary
-  integer significand), high half::
+A decimal128 is a sign, a 113-bit coefficient (two 64-bit halves) and an exponent. Layout (IEEE 754-2008,
+binary integer significand), high half::
 
-      bit 63 sign | 62..49 exponent + 6176 | 48..0 coefficient    unless bits 62 and 61 are both set
-      bit 63 sign | 62..58 = 11110 infinity, 11111 NaN
-      bit 63 sign | 62, 61 = 11 | 60..47 exponent + 6176          a coefficient too large, which counts as 0
+    bit 63 sign | 62..49 exponent + 6176 | 48..0 coefficient    unless bits 62 and 61 are both set
+    bit 63 sign | 62..58 = 11110 infinity, 11111 NaN
+    bit 63 sign | 62, 61 = 11 | 60..47 exponent + 6176          a coefficient too large, which counts as 0
 
-  A coefficient above 10^34 - 1 counts as 0 too.
+A coefficient above 10^34 - 1 counts as 0 too.
 """
 
 from __future__ import annotations
@@ -19,29 +16,9 @@ from typing import Any, Final
 
 import numpy as np
 
-from airflow_cdc_provider.changes.kernels import walker
+from airflow_cdc_provider.formats.kernels import walker
+from airflow_cdc_provider.formats.shortest_decimal import multiply_high
 
-_MIN_POWER: Final = -292
-_MAX_POWER: Final = 324
-
-
-def _powers_of_ten() -> np.ndarray[Any, np.dtype[np.uint64]]:
-    """Return 10^k for k in [-292, 324] as 128-bit significands rounded up, high and low half."""
-    table = np.empty((_MAX_POWER - _MIN_POWER + 1, 2), np.uint64)
-    for power in range(_MIN_POWER, _MAX_POWER + 1):
-        if power >= 0:
-            exact = 10**power
-            shift = exact.bit_length() - 128
-            value = -(-exact >> shift) if shift > 0 else exact << -shift
-        else:
-            divisor = 10**-power
-            # floor(log2(10^power)) = -bit_length(divisor), since no power of ten but 1 is a power of two
-            value = -(-(1 << (127 + divisor.bit_length())) // divisor)
-        table[power - _MIN_POWER] = (value >> 64, value & 0xFFFF_FFFF_FFFF_FFFF)
-    return table
-
-
-_POWERS: Final = _powers_of_ten()
 _MASK32: Final = np.uint64(0xFFFF_FFFF)
 _U32: Final = np.uint64(32)
 _HIDDEN_BIT: Final = np.uint64(1 << 52)
@@ -54,86 +31,6 @@ SIGN_BIT: Final = np.uint64(1 << 63)
 FINITE: Final = 0
 INFINITE: Final = 1
 NOT_A_NUMBER: Final = 2
-
-
-@walker
-def multiply_64(a: Any, b: Any) -> Any:
-    """Return the 128-bit product of two 64-bit numbers, high and low half."""
-    a_low = a & _MASK32
-    a_high = a >> _U32
-    b_low = b & _MASK32
-    b_high = b >> _U32
-    low = a_low * b_low
-    middle = a_high * b_low + (low >> _U32)
-    other = a_low * b_high + (middle & _MASK32)
-    return a_high * b_high + (middle >> _U32) + (other >> _U32), (other << _U32) | (low & _MASK32)
-
-
-@walker
-def _round_to_odd(high: Any, low: Any, factor: Any) -> Any:
-    x_high, _ = multiply_64(low, factor)
-    y_high, y_low = multiply_64(high, factor)
-    middle = y_low + x_high
-    if middle < y_low:
-        y_high += np.uint64(1)
-    return y_high | np.uint64(middle > np.uint64(1))
-
-
-@walker
-def shortest_digits(bits: Any) -> Any:
-    """Return the shortest decimal of a finite double: digits without trailing zeros, and the power of ten.
-
-    Args:
-        bits: The double's 64 bits; the sign is ignored.
-
-    Returns:
-        ``(digits, exponent)`` with value digits * 10^exponent; zero is (0, 0).
-    """
-    fraction = bits & _FRACTION
-    biased = np.int64((bits >> np.uint64(52)) & np.uint64(0x7FF))
-    if biased == 0 and fraction == 0:
-        return np.uint64(0), np.int64(0)
-    if biased != 0:
-        c = _HIDDEN_BIT | fraction
-        q = biased - 1075
-    else:
-        c = fraction
-        q = np.int64(-1074)
-    if -53 < q <= 0 and (c & ((np.uint64(1) << np.uint64(-q)) - np.uint64(1))) == 0:
-        return _strip_zeros(c >> np.uint64(-q), np.int64(0))
-    odd = c & np.uint64(1)
-    closer = fraction == 0 and biased > 1
-    lower_bound = np.uint64(4) * c - (np.uint64(1) if closer else np.uint64(2))
-    upper_bound = np.uint64(4) * c + np.uint64(2)
-    k = (q * 1262611 - (524031 if closer else 0)) >> 22
-    h = np.uint64(q + ((-k * 1741647) >> 19) + 1)
-    high = _POWERS[-k - _MIN_POWER, 0]
-    low = _POWERS[-k - _MIN_POWER, 1]
-    lower = _round_to_odd(high, low, lower_bound << h) + odd
-    value = _round_to_odd(high, low, (np.uint64(4) * c) << h)
-    upper = _round_to_odd(high, low, upper_bound << h) - odd
-    s = value >> np.uint64(2)
-    if s >= np.uint64(10):
-        tens = s // np.uint64(10)
-        below = lower <= np.uint64(40) * tens
-        above = np.uint64(40) * tens + np.uint64(40) <= upper
-        if below != above:
-            return _strip_zeros(tens + np.uint64(above), k + 1)
-    below = lower <= np.uint64(4) * s
-    above = np.uint64(4) * s + np.uint64(4) <= upper
-    if below != above:
-        return _strip_zeros(s + np.uint64(above), k)
-    middle = np.uint64(4) * s + np.uint64(2)
-    up = value > middle or (value == middle and (s & np.uint64(1)) == np.uint64(1))
-    return _strip_zeros(s + np.uint64(up), k)
-
-
-@walker
-def _strip_zeros(digits: Any, exponent: Any) -> Any:
-    while digits != 0 and digits % np.uint64(10) == 0:
-        digits //= np.uint64(10)
-        exponent += 1
-    return digits, np.int64(exponent)
 
 
 @walker
@@ -293,8 +190,8 @@ def scaled_decimal(high: Any, low: Any, exponent: Any, scale: int) -> Any:
     while shift > 0:
         if high >= np.uint64(1) << np.uint64(60):
             return False, nothing, nothing
-        carry, low = multiply_64(low, ten)
-        high = high * ten + carry
+        high = high * ten + multiply_high(low, ten)
+        low *= ten
         shift -= 1
     if high > limit_high or (high == limit_high and low >= limit_low):
         return False, nothing, nothing

@@ -11,8 +11,8 @@ from typing import Any, Final
 
 import numpy as np
 
-from airflow_cdc_provider.changes.byte_kernels import load_little32, same
-from airflow_cdc_provider.changes.kernels import walker
+from airflow_cdc_provider.formats.byte_kernels import load_little32, same
+from airflow_cdc_provider.formats.kernels import walker
 from airflow_cdc_provider.sources.mongodb.bson import (
     ARRAY,
     DOCUMENT,

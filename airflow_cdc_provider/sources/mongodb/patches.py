@@ -26,10 +26,9 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from airflow_cdc_provider.changes.byte_kernels import load_little32, same, store_little32
-from airflow_cdc_provider.changes.kernels import walker
-from airflow_cdc_provider.changes.spans import Ints, copy_bytes
-from airflow_cdc_provider.changes.text_kernels import binary_slices, text_array
+from airflow_cdc_provider.formats.arrow_bytes import binary_slices, text_array
+from airflow_cdc_provider.formats.byte_kernels import copy, load_little32, same, store_little32
+from airflow_cdc_provider.formats.kernels import Ints, walker
 from airflow_cdc_provider.sources.mongodb.bson import (
     ARRAY,
     DOCUMENT,
@@ -144,7 +143,7 @@ def _apply_all(
         if starts[row] >= 0:
             if begin + ends[row] - starts[row] > len(out):
                 return row
-            copy_bytes(data, starts[row], ends[row], out, begin)
+            copy(data, starts[row], ends[row] - starts[row], out, begin)
             size = ends[row] - starts[row]
             # All lengths inside a document are checked against this length.
             if size < _SMALLEST or load_little32(out, begin) != size:
@@ -319,7 +318,7 @@ def _set(
             size = _resize(out, begin, size, value, target[VALUE_END], value + length, stack, depth)
             if size >= 0:
                 out[target[ELEMENT]] = kind
-                copy_bytes(patch, start, end, out, value)
+                copy(patch, start, end - start, out, value)
             return size
         element = target[ELEMENT]
         size = _resize(out, begin, size, element, target[VALUE_END], element, stack, depth)
@@ -345,10 +344,10 @@ def _set(
         if size < 0:
             return size
         out[at] = kind
-        at = copy_bytes(patch, name, name_stop, out, at + 1)
+        at = copy(patch, name, name_stop - name, out, at + 1)
         out[at] = 0
         at += 1
-    copy_bytes(patch, start, end, out, at)
+    copy(patch, start, end - start, out, at)
     return size
 
 

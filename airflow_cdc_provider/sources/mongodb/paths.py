@@ -14,8 +14,7 @@ from typing import Any, Final
 import numpy as np
 import numpy.typing as npt
 
-from airflow_cdc_provider.changes.kernels import walker
-from airflow_cdc_provider.changes.spans import Bytes, Ints
+from airflow_cdc_provider.formats.kernels import Bytes, Ints, walker
 from airflow_cdc_provider.sources.mongodb.bson import ARRAY, DOCUMENT, STRING, name_end, value_end
 
 Path = tuple[str, ...]

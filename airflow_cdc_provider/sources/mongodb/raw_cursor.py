@@ -17,8 +17,8 @@ from bson.timestamp import Timestamp
 from pymongo import MongoClient, errors
 from pymongo.client_session import ClientSession
 
-from airflow_cdc_provider.changes.spans import Bytes
 from airflow_cdc_provider.exceptions import ConfigurationError
+from airflow_cdc_provider.formats.kernels import Bytes
 from airflow_cdc_provider.sources.mongodb.bson import (
     ARRAY,
     DOCUMENT,

@@ -8,9 +8,9 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from airflow_cdc_provider.changes.byte_kernels import copy, store_little32
-from airflow_cdc_provider.changes.kernels import walker
-from airflow_cdc_provider.changes.text_kernels import binary_slices, text_array
+from airflow_cdc_provider.formats.arrow_bytes import binary_slices, text_array
+from airflow_cdc_provider.formats.byte_kernels import copy, store_little32
+from airflow_cdc_provider.formats.kernels import walker
 from airflow_cdc_provider.sources.mongodb.bson import DOCUMENT, NULL
 from airflow_cdc_provider.sources.mongodb.paths import Paths
 

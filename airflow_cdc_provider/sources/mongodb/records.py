@@ -31,8 +31,9 @@ from airflow_cdc_provider.changes.record import (
     SIGNAL,
     SNAPSHOT,
 )
-from airflow_cdc_provider.changes.spans import Bytes, Ints, column_of, fixed_width_binary, span_column
 from airflow_cdc_provider.exceptions import CorruptInput
+from airflow_cdc_provider.formats.arrow_bytes import column_of, fixed_width_binary, span_column
+from airflow_cdc_provider.formats.kernels import Bytes, Ints
 from airflow_cdc_provider.sources.mongodb import change_event
 from airflow_cdc_provider.sources.mongodb.bson import (
     FAULTS,

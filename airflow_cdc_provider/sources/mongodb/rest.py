@@ -8,9 +8,8 @@ from typing import Any, Final
 import numpy as np
 import numpy.typing as npt
 
-from airflow_cdc_provider.changes.byte_kernels import store_little32
-from airflow_cdc_provider.changes.kernels import walker
-from airflow_cdc_provider.changes.spans import Bytes, Ints, copy_bytes
+from airflow_cdc_provider.formats.byte_kernels import copy, store_little32
+from airflow_cdc_provider.formats.kernels import Bytes, Ints, walker
 from airflow_cdc_provider.sources.mongodb.bson import DOCUMENT, NULL, UNDEFINED, name_end, value_end
 from airflow_cdc_provider.sources.mongodb.canonical_json import Texts, write_values
 
@@ -62,7 +61,7 @@ def _copy_others(data: Any, starts: Any, ends: Any, marks: Any, out: Any, offset
                 if after < 0:
                     break
                 if data[pos] not in (NULL, UNDEFINED) and not marks[stop + 1]:
-                    at = copy_bytes(data, pos, after, out, at)
+                    at = copy(data, pos, after - pos, out, at)
                 pos = after
             out[at] = 0
             at += 1

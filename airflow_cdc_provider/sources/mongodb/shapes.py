@@ -22,11 +22,10 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from airflow_cdc_provider.changes.byte_kernels import copy, same
-from airflow_cdc_provider.changes.kernels import kernel
-from airflow_cdc_provider.changes.spans import fixed_column
-from airflow_cdc_provider.changes.text_kernels import binary_slices, gather_text, text_array
 from airflow_cdc_provider.exceptions import CorruptInput
+from airflow_cdc_provider.formats.arrow_bytes import binary_slices, fixed_column, gather_text, text_array
+from airflow_cdc_provider.formats.byte_kernels import copy, same
+from airflow_cdc_provider.formats.kernels import kernel
 from airflow_cdc_provider.sources.mongodb.bson import (
     ARRAY,
     BINARY,

@@ -14,7 +14,7 @@ from typing import Final
 import numpy as np
 import pyarrow as pa
 
-from airflow_cdc_provider.changes.kernels import kernel
+from airflow_cdc_provider.formats.kernels import kernel
 from airflow_cdc_provider.sources.mongodb.bson import name_end, value_end
 from airflow_cdc_provider.sources.mongodb.field_rules import FieldRules
 from airflow_cdc_provider.sources.mongodb.members import (

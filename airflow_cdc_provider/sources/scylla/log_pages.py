@@ -16,8 +16,8 @@ from typing import Final, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from airflow_cdc_provider.changes.kernels import walker
-from airflow_cdc_provider.changes.spans import copy_bytes
+from airflow_cdc_provider.formats.byte_kernels import copy
+from airflow_cdc_provider.formats.kernels import walker
 from airflow_cdc_provider.sources.cql.wire import next_part
 
 PAYLOAD_TAG: Final = ord("L")
@@ -131,7 +131,7 @@ def _split(data, rows, columns, more, found):  # type: ignore[no-untyped-def]
         length = at - start
         for i in range(4):
             found.payloads[out + i] = (length >> (8 * i)) & 0xFF
-        out = copy_bytes(data, start, at, found.payloads, out + 4)
+        out = copy(data, start, at - start, found.payloads, out + 4)
         if (code < _LEAST_CODE or code > _GREATEST_CODE or code in (-2, -1)) and found.unknown_code[
             count
         ] == 0:

@@ -27,9 +27,8 @@ import numpy as np
 import pyarrow as pa
 
 from airflow_cdc_provider.changes.record import CHANGE, CHANGE_SCHEMA, QUARANTINE
-from airflow_cdc_provider.changes.spans import fixed_width_binary
 from airflow_cdc_provider.exceptions import CorruptInput, TransientError
-from airflow_cdc_provider.sources.cql.buffers import binary_array
+from airflow_cdc_provider.formats.arrow_bytes import column_of, fixed_width_binary
 from airflow_cdc_provider.sources.cql.driver.connect import consistency_level, driver_errors, open_session
 from airflow_cdc_provider.sources.scylla.log_pages import MalformedPage, PageChanges, page_changes
 from airflow_cdc_provider.sources.scylla.log_parts import GroupRead, LogPart
@@ -342,7 +341,7 @@ def to_records(found: PageChanges, read: GroupRead, stream: bytes, table: Logged
         "committed_at": pa.array((ticks - EPOCH_TICKS) // 10, pa.int64()).cast(
             CHANGE_SCHEMA.field("committed_at").type
         ),
-        "payload": binary_array(found.payloads, np.concatenate([np.zeros(1, np.int64), found.ends])),
+        "payload": column_of(pa.binary(), found.payloads, np.append(0, found.ends)),
     }
     if found.unknown_code.any():
         columns |= _quarantined(found, stream, table, columns["payload"])

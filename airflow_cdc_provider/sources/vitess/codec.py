@@ -17,7 +17,7 @@ import pyarrow.compute as pc
 
 from airflow_cdc_provider.changes.drift import Drift
 from airflow_cdc_provider.changes.fence import Fence
-from airflow_cdc_provider.changes.spans import without_first_bytes
+from airflow_cdc_provider.formats.arrow_bytes import without_first_bytes
 from airflow_cdc_provider.sources.base import Decoded
 from airflow_cdc_provider.sources.vitess import contributions, projection
 from airflow_cdc_provider.sources.vitess.history import FromDefault, TableHistory, families_of

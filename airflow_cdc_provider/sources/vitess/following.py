@@ -17,9 +17,8 @@ from typing import Any, Final, NamedTuple
 
 import numpy as np
 
-from airflow_cdc_provider.changes.kernels import walker
-from airflow_cdc_provider.changes.spans import Bytes, Ints
-from airflow_cdc_provider.sources.vitess.protobuf import LEN, next_field
+from airflow_cdc_provider.formats.kernels import Bytes, Ints, walker
+from airflow_cdc_provider.formats.protobuf_wire import LEN, next_field
 
 _FLAVOR: Final = np.frombuffer(b"MySQL56/", np.uint8)
 _UUID_BYTES: Final = 36

@@ -11,14 +11,11 @@ from decimal import Decimal
 from typing import Any, Final
 
 import numpy as np
-import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from airflow_cdc_provider.changes.kernels import walker
-from airflow_cdc_provider.changes.spans import Bytes, Ints, column_of, fixed_column, span_column
-
-Mask = npt.NDArray[np.bool_]
+from airflow_cdc_provider.formats.arrow_bytes import column_of, fixed_column, span_column
+from airflow_cdc_provider.formats.kernels import Bytes, Flags, Ints, walker
 
 WIDEST_DECIMAL: Final = 38
 """Maximum number of digits of a lake's decimal; MySQL's maximum is 65."""
@@ -34,7 +31,7 @@ _FLOAT_DIGITS: Final = 6
 _PLAIN_DIGITS: Final = 15
 
 
-def read_integers(data: Bytes, starts: Ints, ends: Ints, bits: int) -> tuple[pa.Array, Mask]:
+def read_integers(data: Bytes, starts: Ints, ends: Ints, bits: int) -> tuple[pa.Array, Flags]:
     """Parse integers.
 
     Args:
@@ -55,7 +52,9 @@ def read_integers(data: Bytes, starts: Ints, ends: Ints, bits: int) -> tuple[pa.
     return fixed_column(pa.int64(), values, valid), misfits
 
 
-def read_decimals(data: Bytes, starts: Ints, ends: Ints, precision: int, scale: int) -> tuple[pa.Array, Mask]:
+def read_decimals(
+    data: Bytes, starts: Ints, ends: Ints, precision: int, scale: int
+) -> tuple[pa.Array, Flags]:
     """Parse decimal numbers of at most 38 digits.
 
     Returns:
@@ -68,7 +67,7 @@ def read_decimals(data: Bytes, starts: Ints, ends: Ints, precision: int, scale: 
     return fixed_column(pa.decimal128(precision, scale), values, valid), misfits
 
 
-def decimal_texts(data: Bytes, starts: Ints, ends: Ints, scale: int) -> tuple[pa.Array, Mask]:
+def decimal_texts(data: Bytes, starts: Ints, ends: Ints, scale: int) -> tuple[pa.Array, Flags]:
     """Format decimal numbers as MySQL does: no blanks, a digit before the point and ``scale`` after it.
 
     Returns:
@@ -81,11 +80,11 @@ def decimal_texts(data: Bytes, starts: Ints, ends: Ints, scale: int) -> tuple[pa
     _measure_decimals(data, starts, ends, scale, offsets, misfits)
     out = np.empty(int(offsets[-1]), np.uint8)
     _write_decimals(data, starts, ends, scale, offsets, out)
-    texts = column_of(pa.string(), out, offsets.astype(np.int32), (starts >= 0) & ~misfits)
+    texts = column_of(pa.string(), out, offsets, (starts >= 0) & ~misfits)
     return texts, misfits
 
 
-def read_floats(data: Bytes, starts: Ints, ends: Ints, kind: pa.DataType) -> tuple[pa.Array, Mask]:
+def read_floats(data: Bytes, starts: Ints, ends: Ints, kind: pa.DataType) -> tuple[pa.Array, Flags]:
     """Parse floating-point numbers, correctly rounded.
 
     Args:

@@ -16,9 +16,9 @@ from typing import Any, Final, Protocol
 
 import numpy as np
 
-from airflow_cdc_provider.changes.kernels import walker
 from airflow_cdc_provider.exceptions import CdcError
-from airflow_cdc_provider.sources.vitess.protobuf import LEN, next_field
+from airflow_cdc_provider.formats.kernels import walker
+from airflow_cdc_provider.formats.protobuf_wire import LEN, next_field
 
 _EVENT: Final = 1
 """Field of ``VStreamResponse``: an event."""

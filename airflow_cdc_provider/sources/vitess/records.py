@@ -25,8 +25,9 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from airflow_cdc_provider.changes.record import CHANGE, CHANGE_SCHEMA, SCHEMA, SNAPSHOT, TRANSACTION
-from airflow_cdc_provider.changes.spans import Bytes, Ints, fixed_width_binary, span_column
 from airflow_cdc_provider.exceptions import CorruptInput
+from airflow_cdc_provider.formats.arrow_bytes import fixed_width_binary, span_column
+from airflow_cdc_provider.formats.kernels import Bytes, Ints
 from airflow_cdc_provider.sources.abilities import ReadMetrics
 from airflow_cdc_provider.sources.vitess.position import LAST_ROW, copy_key
 from airflow_cdc_provider.sources.vitess.rows import FAULTS, Changes, read_changes, read_rows

@@ -23,9 +23,8 @@ from typing import Any, Final
 
 import numpy as np
 
-from airflow_cdc_provider.changes.kernels import walker
-from airflow_cdc_provider.changes.spans import Bytes, Ints
-from airflow_cdc_provider.sources.vitess.protobuf import LEN, VARINT, next_field, read_varint
+from airflow_cdc_provider.formats.kernels import Bytes, Ints, walker
+from airflow_cdc_provider.formats.protobuf_wire import LEN, VARINT, next_field, read_varint
 
 NULL: Final = -1
 """Start and end of a NULL value, and of an absent row or bitmap."""

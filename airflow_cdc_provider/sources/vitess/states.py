@@ -22,10 +22,10 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from airflow_cdc_provider.changes.byte_kernels import copy, store_little32
-from airflow_cdc_provider.changes.kernels import walker
-from airflow_cdc_provider.changes.spans import Bytes, Ints, binary_buffer, column_of
 from airflow_cdc_provider.exceptions import CorruptInput
+from airflow_cdc_provider.formats.arrow_bytes import binary_buffer, column_of
+from airflow_cdc_provider.formats.byte_kernels import copy, store_little32
+from airflow_cdc_provider.formats.kernels import Bytes, Ints, walker
 from airflow_cdc_provider.sources.vitess.fields import Column, TableShape
 from airflow_cdc_provider.sources.vitess.lake_types import family_of
 from airflow_cdc_provider.sources.vitess.rows import Values
@@ -46,7 +46,7 @@ def write_states(data: Bytes, starts: Ints, ends: Ints, digest: bytes) -> pa.Arr
     offsets = _offsets(np.where(valid, ends - starts + HEAD_BYTES, 0))
     out = np.empty(int(offsets[-1]), np.uint8)
     _write_states(data, starts, ends, head, offsets, out)
-    return column_of(pa.binary(), out, offsets.astype(np.int32), valid)
+    return column_of(pa.binary(), out, offsets, valid)
 
 
 def read_states(states: pa.Array) -> tuple[Bytes, Ints, Ints, list[tuple[bytes, Ints]]]:
@@ -103,7 +103,7 @@ def write_keys(
     _write_prefixes(prefix_data, (prefix_ends - prefix_sizes)[shard_of], prefix_ends[shard_of], out, at)
     for buffer, starts, ends in parts:
         _write_values(buffer, starts, ends, out, at)
-    return column_of(pa.binary(), out, offsets.astype(np.int32), None), missing
+    return column_of(pa.binary(), out, offsets), missing
 
 
 def key_prefix(shard: str) -> bytes:

@@ -18,11 +18,11 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from google.protobuf.message import DecodeError
 
-from airflow_cdc_provider.changes.kernels import walker
-from airflow_cdc_provider.changes.spans import Bytes, Ints, binary_buffer, copy_bytes
-from airflow_cdc_provider.changes.text_kernels import text_array
 from airflow_cdc_provider.exceptions import CorruptInput
-from airflow_cdc_provider.sources.vitess.protobuf import LEN, next_field
+from airflow_cdc_provider.formats.arrow_bytes import binary_buffer, text_array
+from airflow_cdc_provider.formats.byte_kernels import copy
+from airflow_cdc_provider.formats.kernels import Bytes, Ints, walker
+from airflow_cdc_provider.formats.protobuf_wire import LEN, next_field
 from airflow_cdc_provider.sources.vitess.protocol import TYPES, VGtid
 
 _PARTS: Final = (b'{"keyspace":"', b'","shard":"', b'","gtid":"', b'","table_p_ks":[]}')
@@ -179,13 +179,13 @@ def _write_one(data: Any, at: Any, end: Any, named: Any, first: Any, last: Any, 
         if used > begin:
             out[used] = 44
             used += 1
-        used = copy_bytes(_TEMPLATE, 0, _KEYSPACE, out, used)
-        used = copy_bytes(data, keyspace_start, keyspace_end, out, used)
-        used = copy_bytes(_TEMPLATE, _KEYSPACE, _SHARD, out, used)
-        used = copy_bytes(data, shard_start, shard_end, out, used)
-        used = copy_bytes(_TEMPLATE, _SHARD, _GTID, out, used)
-        used = copy_bytes(data, gtid_start, gtid_end, out, used)
-        used = copy_bytes(_TEMPLATE, _GTID, _ENTRY - 1, out, used)
+        used = copy(_TEMPLATE, 0, _KEYSPACE, out, used)
+        used = copy(data, keyspace_start, keyspace_end - keyspace_start, out, used)
+        used = copy(_TEMPLATE, _KEYSPACE, _SHARD - _KEYSPACE, out, used)
+        used = copy(data, shard_start, shard_end - shard_start, out, used)
+        used = copy(_TEMPLATE, _SHARD, _GTID - _SHARD, out, used)
+        used = copy(data, gtid_start, gtid_end - gtid_start, out, used)
+        used = copy(_TEMPLATE, _GTID, _ENTRY - 1 - _GTID, out, used)
     out[used] = 93
     return used + 1
 

@@ -28,18 +28,10 @@ from typing import Any, Final, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from airflow_cdc_provider.changes.kernels import walker
 from airflow_cdc_provider.changes.names import number_names
-from airflow_cdc_provider.changes.spans import Bytes, Ints
 from airflow_cdc_provider.exceptions import CorruptInput
-from airflow_cdc_provider.sources.vitess.protobuf import (
-    FAULTS,
-    LEN,
-    TWICE,
-    VARINT,
-    next_field,
-    read_varint,
-)
+from airflow_cdc_provider.formats.kernels import Bytes, Ints, walker
+from airflow_cdc_provider.formats.protobuf_wire import FAULTS, LEN, TWICE, VARINT, next_field, read_varint
 
 BEGIN: Final = 2
 COMMIT: Final = 3

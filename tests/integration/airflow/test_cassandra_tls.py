@@ -13,11 +13,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from airflow.providers.common.compat.sdk import AirflowFailException
 
 from airflow_cdc_provider.exceptions import ConfigurationError
 from airflow_cdc_provider.hooks.cassandra import CassandraCdcHook
 from airflow_cdc_provider.sources.cql.driver.java_keystores import read_keystore
 from tests.integration.airflow.keystores import WORD, demanding_certificates, make_stores, pem_files
+from tests.integration.airflow.test_table_cdc import Shop
 
 pytestmark = pytest.mark.integration
 
@@ -26,7 +28,7 @@ AES_256 = "TLS_ECDHE_RSA_WITH_AES_256_GCM_SHA384"
 
 @dataclass
 class Secured:
-    """A node that takes no client without a certificate, and the client's stores."""
+    """A node that takes no client without a certificate and doesn't capture, and the client's stores."""
 
     host: str
     port: int
@@ -59,7 +61,7 @@ def secured(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Secured]:
     folder = tmp_path_factory.mktemp("stores")
     make_stores(folder)
     options = demanding_certificates(folder)
-    with CassandraServer(settings={"client_encryption_options": options}) as server:
+    with CassandraServer(settings={"client_encryption_options": options, "cdc_enabled": False}) as server:
         yield Secured(server.host, server.port, folder)
 
 
@@ -161,3 +163,18 @@ def test_a_settings_file_may_be_as_lax_as_java_allows(
     file.write_text("".join(f"{name}={value}\n" for name, value in settings.items()), "latin-1")
     good, text = secured.check_connection(monkeypatch, {"tls_config_file": str(file)})
     assert good, text
+
+
+@pytest.mark.covers("CAS-SETUP-05")
+def test_a_cluster_that_does_not_capture_takes_the_alter_and_that_is_reported(
+    secured: Secured, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from server_kit import create_keyspace
+
+    values = {"conn_type": "cassandra", "host": secured.host, "port": secured.port, "extra": secured.java()}
+    monkeypatch.setenv("AIRFLOW_CONN_CASSANDRA_SHOP", json.dumps(values))
+    with CassandraCdcHook("cassandra_shop") as session:
+        create_keyspace(session, "deaf")
+        session.execute("CREATE TABLE deaf.orders (id int PRIMARY KEY, region int)")
+        with pytest.raises(AirflowFailException, match=r"cdc_enabled: true in cassandra\.yaml of every node"):
+            Shop(session, "deaf").switch("orders")

@@ -130,19 +130,3 @@ def test_a_connector_that_names_no_tables_switches_none(shop: Shop) -> None:
     with pytest.raises(AirflowFailException, match="selects all tables, and cdc of all would be altered"):
         operator.execute(TaskContext())
     assert shop.versions() == before
-
-
-@pytest.mark.covers("CAS-SETUP-05")
-def test_a_cluster_that_does_not_capture_takes_the_alter_and_that_is_reported(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    from server_kit import CassandraServer, create_keyspace
-
-    with CassandraServer(settings={"cdc_enabled": False}) as server:
-        values = {"conn_type": "cassandra", "host": server.host, "port": server.port}
-        monkeypatch.setenv("AIRFLOW_CONN_CASSANDRA_SHOP", json.dumps(values))
-        session = server.connect()
-        create_keyspace(session, "deaf")
-        session.execute("CREATE TABLE deaf.orders (id int PRIMARY KEY, region int)")
-        with pytest.raises(AirflowFailException, match=r"cdc_enabled: true in cassandra\.yaml of every node"):
-            Shop(session, "deaf").switch("orders")

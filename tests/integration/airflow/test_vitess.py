@@ -13,13 +13,13 @@ from airflow.providers.common.compat.sdk import AirflowFailException, AirflowSen
 
 from airflow_cdc_provider.assets import changes_asset
 from airflow_cdc_provider.connector import Connector
-from airflow_cdc_provider.hooks.source import hook_for
-from airflow_cdc_provider.hooks.state import STATE_LAYOUT
+from airflow_cdc_provider.hooks._of_connector import hook_for
 from airflow_cdc_provider.hooks.vitess import VitessCdcHook
 from airflow_cdc_provider.sensors.observing import ObservingSensor
 from airflow_cdc_provider.sensors.vitess import VitessLagSensor, VitessNewsSensor, VitessReshardSensor
 from airflow_cdc_provider.sources.vitess.options import VitessOptions
 from airflow_cdc_provider.sources.vitess.source import VitessSource
+from airflow_cdc_provider.tasks.state import STATE_LAYOUT
 from server_kit import VitessServer
 from tests.unit.airflow_context import TaskContext
 from tests.unit.sensors.sensor_runs import WAYS, wait_plain

@@ -7,7 +7,7 @@ import threading
 import time
 from collections.abc import Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import pytest
 
@@ -15,30 +15,13 @@ from airflow_cdc_provider.jobs.metrics.debezium import metrics_of
 from airflow_cdc_provider.sources.vitess.options import VitessAdvanced
 from server_kit import VitessServer
 from tests.integration.jobs.conftest import Application, RunStage
+from tests.integration.jobs.vitess_mirrors import assert_mirror_equals_table, declaration
 from tests.integration.sources.vitess.workload import create, run, selected
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 pytestmark = pytest.mark.integration
-
-
-def declaration(table: str, **further: Any) -> dict[str, Any]:
-    return {
-        "name": f"vt_{table}",
-        "source": {"type": "vitess", "keyspace": "shop"},
-        "tables": [rf"shop\.{table}"],
-        "lake": {"catalog": "lake", "namespace": f"vt_{table}"},
-        **further,
-    }
-
-
-def assert_mirror_equals_table(spark: SparkSession, server: VitessServer, table: str) -> int:
-    rows = spark.table(f"lake.vt_{table}.shop_{table}").select("id", "name", "amount").collect()
-    mirror = {str(r[0]): tuple(None if v is None else str(v) for v in r) for r in rows}
-    assert len(rows) == len(mirror)
-    assert mirror == selected(server, table)
-    return len(rows)
 
 
 def rows_of_shard(server: VitessServer, table: str, shard: str) -> int:

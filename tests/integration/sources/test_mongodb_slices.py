@@ -146,7 +146,7 @@ SCOPES: dict[str, dict[str, Any]] = {
 
 @pytest.mark.covers("MDB-XD-29", "MDB-XE-04")
 @pytest.mark.parametrize("scope", SCOPES)
-@pytest.mark.parametrize("seed", range(4))
+@pytest.mark.parametrize("seed", [0, *(pytest.param(seed, marks=pytest.mark.long) for seed in (1, 2, 3))])
 def test_slices_at_random_times_give_what_one_stream_gives_byte_for_byte(
     make_replay: Callable[..., Replay], database: Any, scope: str, seed: int
 ) -> None:

@@ -23,8 +23,7 @@ from airflow_cdc_provider.exceptions import (
     PositionLost,
     TransientError,
 )
-from airflow_cdc_provider.hooks.mongodb import async_client
-from airflow_cdc_provider.hooks.mongodb_feed import Feed, Pending, look
+from airflow_cdc_provider.feeds.mongodb import Feed, Pending, async_client, look
 from airflow_cdc_provider.sources.base import ReadLimit
 from airflow_cdc_provider.sources.mongodb.options import MongodbAdvanced, MongodbOptions, MongodbStream
 from airflow_cdc_provider.sources.mongodb.position import StreamPosition

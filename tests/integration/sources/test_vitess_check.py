@@ -9,26 +9,15 @@ from typing import Any
 import pytest
 
 from airflow_cdc_provider.connector import Connector
-from airflow_cdc_provider.exceptions import ConfigurationError, PositionLost
-from airflow_cdc_provider.sources.base import Finding, ReadLimit
+from airflow_cdc_provider.exceptions import ConfigurationError
 from airflow_cdc_provider.sources.mongodb.selection import Selection
 from airflow_cdc_provider.sources.vitess.options import VitessOptions, VitessStream
 from airflow_cdc_provider.sources.vitess.source import VitessSource
 from airflow_cdc_provider.sources.vitess.tablets import list_tablets
 from server_kit import VitessServer
-from server_kit.vitess import Keyspace
+from tests.integration.sources.vitess.checked_sources import findings, source
 
 pytestmark = pytest.mark.integration
-
-
-def source(server: VitessServer, keyspace: str = "shop", tables: str = ".*", **options: Any) -> VitessSource:
-    return VitessSource(VitessOptions(keyspace=keyspace, **options), server.connection, Selection((tables,)))
-
-
-def findings(found: list[Finding], *levels: str) -> dict[str, str]:
-    return {
-        f.subject: f"{f.message}. {f.remedy}" for f in found if f.level in (levels or ("warning", "error"))
-    }
 
 
 def test_sound_keyspace_has_nothing_to_find(vitess_server: VitessServer) -> None:
@@ -79,38 +68,6 @@ def test_unreachable_server_and_wrong_files_are_findings(
         Selection(),
     )
     assert "/none can't be read" in findings(wrong.check())["connection"]
-
-
-def test_purged_binlogs_and_a_foreign_offset_are_a_lost_position() -> None:
-    with VitessServer(keyspaces=[Keyspace("lookup")], my_cnf="binlog_expire_logs_seconds = 3600\n") as server:
-        server.define("lookup", "CREATE TABLE t (id bigint PRIMARY KEY)")
-        capture = source(server, "lookup")
-        start = capture.head()
-        with server.connect("lookup") as connection, connection.cursor() as cursor:
-            cursor.execute("INSERT INTO t (id) VALUES (1)")
-        assert findings(capture.check(start)) == {
-            "binlogs": "binlogs are retained for 1 h 0 min: after a longer pause changes are lost. "
-            "raise binlog_expire_logs_seconds, or capture more often"
-        }
-        server.purge_binlogs()
-        assert "were purged" in findings(capture.check(start))["stored offset"]
-        with pytest.raises(PositionLost, match=r"binlogs of lookup/0 after the stored offset were purged"):
-            capture.plan(start, capture.head(), ReadLimit())
-        server.mysqld(
-            "SET GLOBAL binlog_row_image = 'NOBLOB'; SET GLOBAL binlog_row_value_options = PARTIAL_JSON"
-        )
-        assert "row image" in findings(capture.check(), "error")
-        capture.close()
-
-        foreign = {
-            "lookup/0": {
-                **start["lookup/0"],
-                "gtid": "MySQL56/" + "-".join(["ab" * 4, *["ab" * 2] * 3, "ab" * 6]) + ":1-9",
-            }
-        }
-        other = source(server, "lookup")
-        assert "lacks transactions of the stored offset" in findings(other.check(foreign))["stored offset"]
-        other.close()
 
 
 @pytest.mark.covers("VIT-SCO-07")

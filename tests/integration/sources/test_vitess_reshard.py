@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from airflow_cdc_provider.exceptions import PositionLost, ReshardStopped
-from airflow_cdc_provider.hooks.vitess_feed import Feed, look, look_at_shards
+from airflow_cdc_provider.feeds.vitess import Feed, look, look_at_shards
 from airflow_cdc_provider.sources.base import ReadLimit
 from airflow_cdc_provider.sources.mongodb.selection import Selection
 from airflow_cdc_provider.sources.vitess.failures import PartialReshard

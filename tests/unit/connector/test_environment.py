@@ -46,7 +46,7 @@ def values(hint: Any, default: Any) -> list[Any]:
 
 
 ALL = [
-    pytest.param(kind, path, value, id=f"{kind}-{'.'.join(path)}-{value}")
+    (kind, path, value)
     for kind in source_names()
     for path, hint, default in (
         *options(_Declaration),
@@ -75,20 +75,24 @@ def declared(kind: str, path: tuple[str, ...], value: Any) -> Connector | str:
 
 
 @pytest.mark.covers("DSX-AGT-04")
-@pytest.mark.parametrize(("kind", "path", "value"), ALL)
+@pytest.mark.parametrize("section", sorted({path[0] for _, path, _ in ALL}))
+@pytest.mark.parametrize("kind", source_names())
 def test_an_option_from_the_environment_is_the_option(
-    kind: str, path: tuple[str, ...], value: Any, monkeypatch: pytest.MonkeyPatch
+    kind: str, section: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setenv("THE_OPTION", value if isinstance(value, str) else yaml.safe_dump(value))
-    found = declared(kind, path, "${env:THE_OPTION}")
-    assert found == declared(kind, path, value)
+    different = []
+    for path, value in [(path, value) for of, path, value in ALL if (of, path[0]) == (kind, section)]:
+        monkeypatch.setenv("THE_OPTION", value if isinstance(value, str) else yaml.safe_dump(value))
+        if declared(kind, path, "${env:THE_OPTION}") != declared(kind, path, value):
+            different.append((".".join(path), value))
+    assert different == []
 
 
 def test_all_options_are_among_them_and_most_values_are_right() -> None:
-    every: list[Any] = [param.values for param in ALL]
-    assert len({(kind, path) for kind, path, _ in every}) > 100
-    right = [one for one in every if isinstance(declared(*one), Connector)]
-    assert len(right) > len(ALL) * 0.7  # of the wrong ones most are options of another source
+    assert len({(kind, path) for kind, path, _ in ALL}) > 100
+    some = ALL[::7]
+    right = [one for one in some if isinstance(declared(*one), Connector)]
+    assert len(right) > len(some) * 0.7  # of the wrong ones most are options of another source
 
 
 def test_a_variable_that_is_not_set_is_reported_with_its_option(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -27,6 +27,7 @@ from airflow_cdc_provider.changes.fence import (
 from airflow_cdc_provider.sources.cassandra.decoding.decode import generations
 from airflow_cdc_provider.sources.cassandra.nodes import NodeState, snapshot_position, truncation_rows
 from airflow_cdc_provider.sources.cassandra.payload import Position, Truncation
+from tests.chance import examples
 from tests.oracles import cassandra_read_path as oracle
 from tests.unit.lake.kernel_tables import Tables, shown_rows
 
@@ -252,7 +253,7 @@ def live_through(history: History, steps: int) -> None:
 
 @pytest.mark.parametrize("expires", [False, True])
 @pytest.mark.parametrize("connected", [True, False])
-@settings(max_examples=150)
+@settings(max_examples=examples(150))
 @given(st.integers(0, 1 << 32), st.integers(5, 60))
 def test_mirror_is_what_the_nodes_hold(connected: bool, expires: bool, seed: int, steps: int) -> None:
     history = History(random.Random(seed), connected=connected, expires=expires)

@@ -18,6 +18,7 @@ from airflow_cdc_provider.lake.merge_kernel import (
     TOMBSTONE,
 )
 from airflow_cdc_provider.lake.row_fences import RowFences
+from tests.chance import examples
 from tests.oracles import cassandra_read_path as oracle
 from tests.unit.lake.kernel_tables import Tables, joined_rows, shown_rows
 
@@ -119,7 +120,7 @@ CONTRIBUTIONS = st.one_of(
 
 
 @pytest.mark.covers("CAS-LIM-03")
-@settings(max_examples=300)
+@settings(max_examples=examples(300))
 @given(st.lists(CONTRIBUTIONS, max_size=12), st.data())
 def test_cells_merged_in_any_order_and_portions_show_what_the_database_shows(
     contributions: list[oracle.Contribution], data: st.DataObject

@@ -21,8 +21,7 @@ from typing import Final, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from airflow_cdc_provider.changes.byte_kernels import Bytes, Int
-from airflow_cdc_provider.changes.kernels import walker
+from airflow_cdc_provider.formats.kernels import Bytes, Int, walker
 from airflow_cdc_provider.sources.cassandra.commit_log.checksum import crc32
 from airflow_cdc_provider.sources.cql.reasons import (
     ENTRY_BEYOND_SECTION,

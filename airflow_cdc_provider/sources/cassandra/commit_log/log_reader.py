@@ -29,10 +29,11 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from numpy.typing import NDArray
 
-from airflow_cdc_provider.changes.byte_kernels import Bytes, Int, copy
-from airflow_cdc_provider.changes.kernels import walker
 from airflow_cdc_provider.changes.record import CHANGE, CHANGE_SCHEMA, QUARANTINE, SCHEMA, TRUNCATE
 from airflow_cdc_provider.exceptions import CdcError, CorruptInput, SchemaUnknown
+from airflow_cdc_provider.formats.arrow_bytes import binary_parts, column_of, fixed_width_binary
+from airflow_cdc_provider.formats.byte_kernels import copy
+from airflow_cdc_provider.formats.kernels import Bytes, Int, walker
 from airflow_cdc_provider.sources.abilities import SkippedCounts
 from airflow_cdc_provider.sources.cassandra.commit_log import tables as roles
 from airflow_cdc_provider.sources.cassandra.commit_log.capture import SegmentSlice
@@ -73,7 +74,6 @@ from airflow_cdc_provider.sources.cassandra.payload import (
     mutation_header,
     mutation_payload,
 )
-from airflow_cdc_provider.sources.cql.buffers import binary_array, binary_parts
 from airflow_cdc_provider.sources.cql.reasons import UNKNOWN_COLUMN, UNKNOWN_TABLE, describe
 from airflow_cdc_provider.sources.cql.system_schema import SYSTEM_KEYSPACES
 from airflow_cdc_provider.sources.cql.wire import read_uvint
@@ -325,16 +325,16 @@ class _Reader:
             ).dictionary_decode(),
             "kind": pa.repeat(CHANGE, count),
             "origin": pa.repeat(self.origin, count),
-            "position": binary_array(positions, np.arange(count + 1, dtype=np.int64) * _POSITION_BYTES),
+            "position": fixed_width_binary(positions.reshape(count, _POSITION_BYTES)),
             "generation": pa.array(np.zeros(count, np.int64)),
-            "key": binary_array(keys, key_ends),
+            "key": column_of(pa.binary(), keys, key_ends),
             "committed_at": pa.array(
                 written_us,
                 CHANGE_SCHEMA.field("committed_at").type,
                 mask=(written_us <= 0) | (written_us > _LAST_MOMENT_US),
             ),
             "captured_at": pa.repeat(_now(), count),
-            "payload": binary_array(payloads, payload_ends),
+            "payload": column_of(pa.binary(), payloads, payload_ends),
         }
         return pa.RecordBatch.from_arrays(
             [

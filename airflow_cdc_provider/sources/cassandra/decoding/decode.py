@@ -15,16 +15,15 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from numpy.typing import NDArray
 
-from airflow_cdc_provider.changes.byte_kernels import Bytes, Int
 from airflow_cdc_provider.changes.cells import ROW_STRICT
 from airflow_cdc_provider.changes.contribution import CONTRIBUTION_SCHEMA, ROW, UPSERT, unresolved_keys
 from airflow_cdc_provider.changes.fence import EVENT_US, Fence, newest_event
-from airflow_cdc_provider.changes.kernels import walker
 from airflow_cdc_provider.exceptions import ConfigurationError
+from airflow_cdc_provider.formats.arrow_bytes import binary_parts, column_of
+from airflow_cdc_provider.formats.kernels import Bytes, Int, walker
 from airflow_cdc_provider.sources.base import Decoded
 from airflow_cdc_provider.sources.cassandra.decoding.mutation import read_update
 from airflow_cdc_provider.sources.cassandra.payload import VERSIONS, Position
-from airflow_cdc_provider.sources.cql.buffers import binary_array, binary_parts
 from airflow_cdc_provider.sources.cql.decoding.clustering import comparable_clusterings
 from airflow_cdc_provider.sources.cql.decoding.programs import Program, compile_tables, find_table
 from airflow_cdc_provider.sources.cql.decoding.sink import (
@@ -149,7 +148,7 @@ class UpdateDecoder:
                 pa.array(generations(changes, fences)[rows[:, CHANGE]]),
                 nulls,
                 pa.array(np.full(len(rows), UPSERT, np.int8)),
-                binary_array(sink.states, np.concatenate(([0], rows[:, STATE_END]))),
+                column_of(pa.binary(), sink.states, np.concatenate(([0], rows[:, STATE_END]))),
             ],
             schema=CONTRIBUTION_SCHEMA,
         )

@@ -20,7 +20,6 @@ from typing import Any, Final
 import numpy as np
 from numpy.typing import NDArray
 
-from airflow_cdc_provider.changes.byte_kernels import Bytes, Int, copy, store_little32, store_little64
 from airflow_cdc_provider.changes.cells import (
     CELL_COMPLEX_DELETION,
     CELL_EXPIRING,
@@ -35,7 +34,8 @@ from airflow_cdc_provider.changes.cells import (
     ROW_STATIC,
 )
 from airflow_cdc_provider.changes.contribution import ROW, STATIC
-from airflow_cdc_provider.changes.kernels import inlined, walker
+from airflow_cdc_provider.formats.byte_kernels import copy, store_little32, store_little64
+from airflow_cdc_provider.formats.kernels import Bytes, Int, inlined, walker
 from airflow_cdc_provider.sources.cassandra.decoding.times import (
     EXPIRED_TTL,
     read_deletion,

@@ -42,16 +42,12 @@ from numpy.typing import NDArray
 from airflow_cdc_provider.changes.contribution import PARTITION_DELETION, RANGE_DELETION, ROW, STATIC
 from airflow_cdc_provider.changes.record import DATA_KINDS
 from airflow_cdc_provider.exceptions import ConfigurationError, CorruptInput
+from airflow_cdc_provider.formats.arrow_bytes import binary_parts, column_of
 from airflow_cdc_provider.sources.cassandra.decoding.decode import _decode_all, _reason
 from airflow_cdc_provider.sources.cassandra.events.facts import Facts, collect_facts
-from airflow_cdc_provider.sources.cassandra.events.types import (
-    EventTypes,
-    empty_of,
-    java_type,
-)
+from airflow_cdc_provider.sources.cassandra.events.types import EventTypes, empty_of, java_type
 from airflow_cdc_provider.sources.cassandra.payload import segments_and_ends
 from airflow_cdc_provider.sources.converters import Converter
-from airflow_cdc_provider.sources.cql.buffers import binary_array, binary_parts
 from airflow_cdc_provider.sources.cql.decoding.programs import Program, compile_tables
 from airflow_cdc_provider.sources.cql.decoding.sink import (
     BOUND_HEADER_BYTES,
@@ -270,8 +266,8 @@ class EventDecoder:
         def project(states: NDArray[np.uint8]) -> pa.RecordBatch:
             live = {
                 "key": keys,
-                "state": binary_array(states, ends, rows[:, SCOPE] == ROW),
-                "static_state": binary_array(states, ends, rows[:, SCOPE] == STATIC),
+                "state": column_of(pa.binary(), states, ends, rows[:, SCOPE] == ROW),
+                "static_state": column_of(pa.binary(), states, ends, rows[:, SCOPE] == STATIC),
             }
             return self._projection.project(pa.RecordBatch.from_pydict(live))
 

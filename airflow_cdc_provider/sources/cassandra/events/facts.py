@@ -9,7 +9,6 @@ from typing import Any, Final
 import numpy as np
 from numpy.typing import NDArray
 
-from airflow_cdc_provider.changes.byte_kernels import Bytes, load_little16, load_little32, load_little64
 from airflow_cdc_provider.changes.cells import (
     CELL_COMPLEX_DELETION,
     CELL_EXPIRING,
@@ -23,7 +22,8 @@ from airflow_cdc_provider.changes.cells import (
     ROW_STRICT,
     ROW_UNCERTAIN,
 )
-from airflow_cdc_provider.changes.kernels import walker
+from airflow_cdc_provider.formats.byte_kernels import load_little16, load_little32, load_little64
+from airflow_cdc_provider.formats.kernels import Bytes, walker
 from airflow_cdc_provider.sources.cassandra.decoding.times import EXPIRED_TTL
 from airflow_cdc_provider.sources.cql.decoding.sink import STATE_END, Sink
 from airflow_cdc_provider.sources.cql.schema import Column

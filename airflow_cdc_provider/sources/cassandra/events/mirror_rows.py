@@ -9,10 +9,10 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from numpy.typing import NDArray
 
+from airflow_cdc_provider.formats.arrow_bytes import binary_parts
 from airflow_cdc_provider.sources.cassandra.events.decode import BOUND_TYPE, EventDecoder, cell_struct
 from airflow_cdc_provider.sources.cassandra.events.facts import facts_of, liveness_at
 from airflow_cdc_provider.sources.cassandra.events.types import empty_of
-from airflow_cdc_provider.sources.cql.buffers import binary_parts
 from airflow_cdc_provider.sources.cql.schema import Column
 
 

@@ -9,7 +9,6 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from airflow_cdc_provider.changes.text_kernels import join
 from airflow_cdc_provider.connector import Connector
 from airflow_cdc_provider.events import cloud_events
 from airflow_cdc_provider.events.encoder import Envelope, in_order
@@ -17,6 +16,7 @@ from airflow_cdc_provider.events.event_batches import EventBatch
 from airflow_cdc_provider.events.json_converter import to_json
 from airflow_cdc_provider.events.skipped_records import SkippedRecords
 from airflow_cdc_provider.events.transforms.pieces import Piece
+from airflow_cdc_provider.formats.arrow_bytes import join
 from airflow_cdc_provider.sources.cassandra.events import envelope as cassandra_envelope
 from airflow_cdc_provider.sources.cassandra.events.changes import (
     EventSettings,

@@ -25,9 +25,8 @@ from airflow_cdc_provider.changes.contribution import (
     ROW,
     UPSERT,
 )
-from airflow_cdc_provider.changes.kernels import walker
+from airflow_cdc_provider.formats.kernels import Flags, Ints, walker
 from airflow_cdc_provider.lake.reconcile import Reconciled, reconcile_cells
-from airflow_cdc_provider.lake.reconcile.shapes import Flags, Numbers
 
 _COMBINE_EVERY: Final = 32
 """Number of rounds after which the chunks of the state tables are combined."""
@@ -199,14 +198,14 @@ def _rounds(
 
 @walker
 def _number_rounds(
-    order: Numbers,
-    starts: Numbers,
+    order: Ints,
+    starts: Ints,
     new_key: Flags,
-    of_row: Numbers,
+    of_row: Ints,
     is_row: Flags,
-    generations: Numbers,
-    last: Numbers,
-    rounds: Numbers,
+    generations: Ints,
+    last: Ints,
+    rounds: Ints,
     whole: Flags,
 ) -> None:
     """Number the rounds of changes.

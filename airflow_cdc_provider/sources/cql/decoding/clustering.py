@@ -6,11 +6,11 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from airflow_cdc_provider.changes.byte_kernels import Bytes, Int, load_little16, load_little32
 from airflow_cdc_provider.changes.cells import ROW_HEADER_BYTES
 from airflow_cdc_provider.changes.contribution import RANGE_DELETION, ROW
-from airflow_cdc_provider.changes.kernels import walker
-from airflow_cdc_provider.sources.cql.buffers import binary_array
+from airflow_cdc_provider.formats.arrow_bytes import column_of
+from airflow_cdc_provider.formats.byte_kernels import load_little16, load_little32
+from airflow_cdc_provider.formats.kernels import Bytes, Int, walker
 from airflow_cdc_provider.sources.cql.comparable import AFTER, encode_clustering
 from airflow_cdc_provider.sources.cql.decoding.programs import Program
 from airflow_cdc_provider.sources.cql.decoding.sink import (
@@ -60,7 +60,7 @@ def _encode_column(
         longer[: ends[done]] = out[: ends[done]]
         out = longer
         done = _encode(sink.states, sink.bounds, program, rows, which, done, out, ends, malformed, scratch)
-    return binary_array(out, ends, present), malformed
+    return column_of(pa.binary(), out, ends, present), malformed
 
 
 @walker

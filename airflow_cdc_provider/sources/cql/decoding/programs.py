@@ -14,8 +14,8 @@ from typing import Final, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from airflow_cdc_provider.changes.byte_kernels import Bytes, Int, same
-from airflow_cdc_provider.changes.kernels import inlined
+from airflow_cdc_provider.formats.byte_kernels import same
+from airflow_cdc_provider.formats.kernels import Bytes, Int, inlined
 from airflow_cdc_provider.sources.cql.programs import compile_types
 from airflow_cdc_provider.sources.cql.schema import CqlType, TableSchema
 from airflow_cdc_provider.sources.cql.types import fixed_length

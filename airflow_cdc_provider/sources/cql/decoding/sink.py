@@ -11,8 +11,7 @@ from typing import Any, Final, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from airflow_cdc_provider.changes.byte_kernels import Bytes, Int
-from airflow_cdc_provider.changes.kernels import inlined
+from airflow_cdc_provider.formats.kernels import Bytes, Int, inlined
 
 ROWS_AT: Final = 0
 """Cursor: contributions so far."""

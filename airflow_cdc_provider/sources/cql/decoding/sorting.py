@@ -9,9 +9,9 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
-from airflow_cdc_provider.changes.byte_kernels import Bytes, Int, compare, copy, load_little16, load_little32
 from airflow_cdc_provider.changes.cells import CELL_COMPLEX_DELETION, CELL_HEADER_BYTES
-from airflow_cdc_provider.changes.kernels import walker
+from airflow_cdc_provider.formats.byte_kernels import compare, copy, load_little16, load_little32
+from airflow_cdc_provider.formats.kernels import Bytes, Int, walker
 from airflow_cdc_provider.sources.cql.decoding.sink import Sink
 from airflow_cdc_provider.sources.cql.reasons import DUPLICATE_CELL, NO_SPACE
 
@@ -30,6 +30,7 @@ def compare_cells(states: Bytes, a: Int, b: Int) -> Int:
         states,
         a + CELL_HEADER_BYTES,
         load_little32(states, a + 24),
+        states,
         b + CELL_HEADER_BYTES,
         load_little32(states, b + 24),
     )

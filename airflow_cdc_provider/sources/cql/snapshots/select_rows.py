@@ -43,7 +43,7 @@ from airflow_cdc_provider.changes.cells import (
     ROW_UNCERTAIN,
     SYNTHETIC_PATH_MARK,
 )
-from airflow_cdc_provider.changes.kernels import kernel
+from airflow_cdc_provider.formats.kernels import kernel
 from airflow_cdc_provider.sources.cql.programs import LIST, MAP, SET, UDT
 from airflow_cdc_provider.sources.cql.wire import next_part, read_i32, read_i64
 

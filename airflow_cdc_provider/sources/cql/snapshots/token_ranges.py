@@ -32,8 +32,8 @@ import pyarrow.compute as pc
 
 from airflow_cdc_provider.changes.record import CHANGE_SCHEMA, SNAPSHOT
 from airflow_cdc_provider.exceptions import ConfigurationError, CorruptInput, SchemaUnknown, TransientError
+from airflow_cdc_provider.formats.arrow_bytes import column_of, fixed_width_binary
 from airflow_cdc_provider.sources.base import SnapshotPlan
-from airflow_cdc_provider.sources.cql.buffers import binary_array
 from airflow_cdc_provider.sources.cql.driver.connect import consistency_level, driver_errors, open_session
 from airflow_cdc_provider.sources.cql.programs import OPS
 from airflow_cdc_provider.sources.cql.schema import Column, TableSchema
@@ -394,7 +394,7 @@ class _Query:
         columns = {
             "key": keys,
             "payload": payloads,
-            "position": binary_array(positions.ravel(), np.arange(count + 1, dtype=np.int64) * width),
+            "position": fixed_width_binary(positions),
         }
         arrays = [
             columns[f.name]
@@ -449,7 +449,7 @@ def page_records(
 
 
 def _binary(data: npt.NDArray[np.uint8], ends: npt.NDArray[np.int64]) -> pa.Array:
-    return binary_array(data, np.concatenate([np.zeros(1, np.int64), ends]))
+    return column_of(pa.binary(), data, np.concatenate([np.zeros(1, np.int64), ends]))
 
 
 def compile_select(schema: TableSchema, *, elements_have_times: bool) -> SelectProgram:

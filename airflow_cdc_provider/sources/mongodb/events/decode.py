@@ -16,8 +16,8 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from airflow_cdc_provider.changes.kernels import kernel
-from airflow_cdc_provider.changes.text_kernels import binary_slices
+from airflow_cdc_provider.formats.arrow_bytes import binary_slices
+from airflow_cdc_provider.formats.kernels import kernel
 from airflow_cdc_provider.sources.mongodb.bson import DOCUMENT as BSON_DOCUMENT
 from airflow_cdc_provider.sources.mongodb.bson import MAX_DEPTH, validate, value_end
 from airflow_cdc_provider.sources.mongodb.extended_json import BROKEN, render

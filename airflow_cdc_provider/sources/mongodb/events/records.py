@@ -24,7 +24,8 @@ from airflow_cdc_provider.events.framing import Registrar
 from airflow_cdc_provider.events.transactions import OpenTransaction
 from airflow_cdc_provider.events.transforms import outbox
 from airflow_cdc_provider.events.transforms.pieces import BEFORE, Piece, Rows, rows_of
-from airflow_cdc_provider.events.transforms.unwrap import Unwrapping, unwrap
+from airflow_cdc_provider.events.transforms.row_options import OutboxOptions
+from airflow_cdc_provider.events.transforms.unwrap import unwrap
 from airflow_cdc_provider.exceptions import ConfigurationError
 from airflow_cdc_provider.sources.encoding import encoded_events, topics_of, without_skipped
 from airflow_cdc_provider.sources.mongodb.bson import DOCUMENT
@@ -220,23 +221,10 @@ class MongodbRecords:
                 )
             self.skipped[OUTBOX_UPDATE] += updates
         inserts = rows[pc.is_in(ops, pa.array(["c", "r"])).to_numpy(zero_copy_only=False)]
-        routing = outbox.Routing(
-            options.event_id,
-            options.event_key,
-            options.event_timestamp,
-            options.payload,
-            options.schema_version,
-            options.route_by,
-            [outbox.Placed.of(text) for text in options.additional],
-            options.missing == "ignore",
-            options.topic_regex,
-            options.topic_replacement,
-            options.tombstone_on_empty,
-        )
         documents = events["after_bson"].take(pa.array(inserts))
-        groups, unread = _outbox_rows(documents, routing, expand=options.expand_json)
+        groups, unread = _outbox_rows(documents, options)
         headers = {name: texts.take(pa.array(inserts)) for name, texts in envelope.headers.items()}
-        pieces, reasons = outbox.route(groups, routing, headers, self.now_ns // 1_000_000)
+        pieces, reasons = outbox.route(groups, options, headers, self.now_ns // 1_000_000)
         return (
             [Piece(piece.envelope, inserts[piece.rows]) for piece in pieces],
             {int(inserts[row]): reason for row, reason in {**unread, **reasons}.items()},
@@ -265,17 +253,7 @@ class MongodbRecords:
             _only(envelope, kept),
             _renumbered(keys, kept),
             _renumbered([*groups, *partial_groups], kept),
-            Unwrapping(
-                options.deletes,
-                options.rewrite_id,
-                options.flatten,
-                options.delimiter,
-                options.add_fields,
-                options.add_fields_prefix,
-                options.add_headers,
-                options.add_headers_prefix,
-                options.field_names,
-            ),
+            options,
         )
         of_batch = rows[kept]
         return (
@@ -287,16 +265,14 @@ class MongodbRecords:
 _NO_DOCUMENT = pa.scalar(None, pa.large_binary())
 
 
-def _outbox_rows(
-    documents: pa.Array, routing: outbox.Routing, *, expand: bool
-) -> tuple[list[Rows], dict[int, str]]:
+def _outbox_rows(documents: pa.Array, routing: OutboxOptions) -> tuple[list[Rows], dict[int, str]]:
     """Read the fields of outbox documents that the routing needs.
 
     A payload that is a document becomes text, unless it is expanded.
     """
-    names = [name for name in routing.fields if name != routing.payload]
+    names = [name for name in outbox.fields_of(routing) if name != routing.payload]
     data, kinds, starts, ends = member_of(documents, routing.payload)
-    as_text = (kinds == DOCUMENT) & (not expand)
+    as_text = (kinds == DOCUMENT) & (not routing.expand_json)
     texts, _ = render(data, np.where(as_text, kinds, 0).astype(np.uint8), starts, ends, CANONICAL)
     lines = indented(texts).cast(pa.utf8())
     groups: list[Rows] = []

@@ -20,7 +20,7 @@ import pyarrow as pa
 from bson.codec_options import CodecOptions, DatetimeConversion
 from bson.raw_bson import RawBSONDocument
 
-from airflow_cdc_provider.changes.text_kernels import binary_slices
+from airflow_cdc_provider.formats.arrow_bytes import binary_slices
 from airflow_cdc_provider.sources.mongodb import change_event
 from airflow_cdc_provider.sources.mongodb.bson import DOCUMENT, Spans
 from airflow_cdc_provider.sources.mongodb.change_event import read_facts

@@ -13,13 +13,12 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from numpy.typing import NDArray
 
-from airflow_cdc_provider.changes.byte_kernels import Bytes, Int
 from airflow_cdc_provider.changes.contribution import CONTRIBUTION_SCHEMA, UNRESOLVED, UPSERT, generations
 from airflow_cdc_provider.changes.fence import Fence
-from airflow_cdc_provider.changes.kernels import walker
 from airflow_cdc_provider.exceptions import ConfigurationError
+from airflow_cdc_provider.formats.arrow_bytes import binary_parts, column_of
+from airflow_cdc_provider.formats.kernels import Bytes, Int, walker
 from airflow_cdc_provider.sources.base import Decoded
-from airflow_cdc_provider.sources.cql.buffers import binary_array, binary_parts
 from airflow_cdc_provider.sources.cql.decoding.clustering import comparable_clusterings
 from airflow_cdc_provider.sources.cql.decoding.programs import Program, compile_tables
 from airflow_cdc_provider.sources.cql.decoding.sink import (
@@ -105,7 +104,7 @@ class LogDecoder:
             )
         changes_of_rows = pa.array(rows[:, CHANGE])
         state_ends = np.concatenate(([0], rows[:, STATE_END]))
-        key = pc.coalesce(changes.column("key"), binary_array(keys.data, keys.ends))
+        key = pc.coalesce(changes.column("key"), column_of(pa.binary(), keys.data, keys.ends))
         contributions = pa.RecordBatch.from_arrays(
             [
                 key.take(changes_of_rows),
@@ -115,7 +114,7 @@ class LogDecoder:
                 generations(changes, fences).take(changes_of_rows),
                 pa.nulls(len(rows), pa.binary()),
                 pa.array(np.full(len(rows), UPSERT, np.int8)),
-                binary_array(sink.states, state_ends, rows[:, SCOPE] != UNRESOLVED),
+                column_of(pa.binary(), sink.states, state_ends, rows[:, SCOPE] != UNRESOLVED),
             ],
             schema=CONTRIBUTION_SCHEMA,
         )

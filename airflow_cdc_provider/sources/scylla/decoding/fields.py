@@ -10,16 +10,9 @@ from typing import Final, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from airflow_cdc_provider.changes.byte_kernels import (
-    Bytes,
-    Int,
-    copy,
-    load_little32,
-    same,
-    store_little32,
-)
 from airflow_cdc_provider.changes.contribution import UNRESOLVED
-from airflow_cdc_provider.changes.kernels import inlined, walker
+from airflow_cdc_provider.formats.byte_kernels import copy, load_little32, same, store_little32
+from airflow_cdc_provider.formats.kernels import Bytes, Int, inlined, walker
 from airflow_cdc_provider.sources.cql.decoding.sink import (
     NOWHERE,
     STATES_AT,

@@ -25,13 +25,9 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
-from airflow_cdc_provider.changes.byte_kernels import (
-    Bytes,
-    Int,
-    store_little32,
-)
 from airflow_cdc_provider.changes.contribution import PARTITION_DELETION, RANGE_DELETION
-from airflow_cdc_provider.changes.kernels import walker
+from airflow_cdc_provider.formats.byte_kernels import store_little32
+from airflow_cdc_provider.formats.kernels import Bytes, Int, walker
 from airflow_cdc_provider.sources.cql.decoding.cell_rows import put_deletion
 from airflow_cdc_provider.sources.cql.decoding.sink import (
     BOUND_HEADER_BYTES,

@@ -34,7 +34,8 @@ from typing import Any, Final
 import numpy as np
 import pyarrow as pa
 
-from airflow_cdc_provider.changes.spans import Ints, binary_buffer, column_of
+from airflow_cdc_provider.formats.arrow_bytes import binary_buffer, column_of
+from airflow_cdc_provider.formats.kernels import Ints
 from airflow_cdc_provider.sources.cql.schema import CqlType
 from airflow_cdc_provider.sources.cql.types import freeze
 from airflow_cdc_provider.sources.cql.value_columns import ValueColumns
@@ -327,4 +328,4 @@ def _hexadecimal(values: Any) -> pa.Array:
     digits = np.frombuffer(b"0123456789abcdef", np.uint8)
     count, width = values.shape
     text = np.stack([digits[values >> 4], digits[values & 15]], axis=2).reshape(-1)
-    return column_of(pa.utf8(), text, np.arange(count + 1, dtype=np.int32) * np.int32(2 * width), None)
+    return column_of(pa.utf8(), text, np.arange(count + 1, dtype=np.int32) * np.int32(2 * width))

@@ -21,8 +21,8 @@ from airflow_cdc_provider.events.json_converter import to_json
 from airflow_cdc_provider.events.order import event_order
 from airflow_cdc_provider.events.skipped_records import SkippedRecords
 from airflow_cdc_provider.events.transforms.pieces import Piece, Rows
-from airflow_cdc_provider.events.transforms.unwrap import Unwrapping, unwrap
-from airflow_cdc_provider.sources.cql.buffers import binary_parts
+from airflow_cdc_provider.events.transforms.unwrap import unwrap
+from airflow_cdc_provider.formats.arrow_bytes import binary_parts
 from airflow_cdc_provider.sources.cql.schema import TableSchema
 from airflow_cdc_provider.sources.cql.snapshot_payload import snapshot_columns
 from airflow_cdc_provider.sources.encoding import encoded_events, topics_of, without_skipped
@@ -197,18 +197,7 @@ class ScyllaRecords:
             present = np.flatnonzero(selected & rows.is_valid().to_numpy(zero_copy_only=False))
             if len(present):
                 documents.append(Rows(present, rows.take(pa.array(present))))
-        options = Unwrapping(
-            choices.deletes,
-            choices.rewrite_id,
-            choices.flatten,
-            choices.delimiter,
-            choices.add_fields,
-            choices.add_fields_prefix,
-            choices.add_headers,
-            choices.add_headers_prefix,
-            choices.field_names,
-        )
-        for piece in unwrap(envelope, [Rows(everything, envelope.key)], documents, options):
+        for piece in unwrap(envelope, [Rows(everything, envelope.key)], documents, choices):
             (own,) = piece.envelope.destinations
             if own.value is not envelope.destinations[0].value:
                 side = "Before" if deleted[piece.rows[0]] else "After"

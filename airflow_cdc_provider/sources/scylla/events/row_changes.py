@@ -27,9 +27,9 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from airflow_cdc_provider.changes.byte_kernels import load_little32
-from airflow_cdc_provider.changes.kernels import walker
-from airflow_cdc_provider.changes.spans import Bytes, Ints, binary_buffer, span_column
+from airflow_cdc_provider.formats.arrow_bytes import binary_buffer, span_column
+from airflow_cdc_provider.formats.byte_kernels import load_little32
+from airflow_cdc_provider.formats.kernels import Bytes, Ints, walker
 from airflow_cdc_provider.sources.cql.wire import read_i32
 from airflow_cdc_provider.sources.scylla.events.tables import EventTable
 from airflow_cdc_provider.sources.scylla.payload import (

@@ -22,7 +22,7 @@ import pyarrow.compute as pc
 from airflow_cdc_provider.changes.cell_times import latest_times
 from airflow_cdc_provider.changes.cells import NEVER, ROW_LIVENESS, ROW_UNCERTAIN
 from airflow_cdc_provider.changes.contribution import STATIC
-from airflow_cdc_provider.sources.cql.buffers import binary_parts
+from airflow_cdc_provider.formats.arrow_bytes import binary_parts
 from airflow_cdc_provider.sources.cql.project import Projection
 from airflow_cdc_provider.sources.cql.schema import TableSchema
 from airflow_cdc_provider.sources.cql.snapshots.select_rows import UNKNOWN_TIME

@@ -28,8 +28,8 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from airflow_cdc_provider.formats.arrow_bytes import binary_parts
 from airflow_cdc_provider.sources.connect_metadata import CONNECT_NAME
-from airflow_cdc_provider.sources.cql.buffers import binary_parts
 from airflow_cdc_provider.sources.cql.events.scalars import EVENT_SCALARS
 from airflow_cdc_provider.sources.cql.lake_types import LakeTypes
 from airflow_cdc_provider.sources.cql.schema import CqlType

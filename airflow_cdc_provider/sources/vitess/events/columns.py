@@ -14,8 +14,9 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from airflow_cdc_provider.changes.spans import Bytes, Ints, binary_buffer, gather, span_column
-from airflow_cdc_provider.changes.text_kernels import gather_text
+from airflow_cdc_provider.formats.arrow_bytes import binary_buffer, gather, gather_text, span_column
+from airflow_cdc_provider.formats.base64_text import base64_texts
+from airflow_cdc_provider.formats.kernels import Bytes, Ints
 from airflow_cdc_provider.sources.vitess import values
 from airflow_cdc_provider.sources.vitess.charsets import decode_column
 from airflow_cdc_provider.sources.vitess.events import values as event_values
@@ -128,7 +129,7 @@ def bytes_as_text(mode: str, cells: Cells) -> pa.Array:
     """Encode bytes as text: ``base64``, ``base64-url-safe`` or ``hex``."""
     if mode == "hex":
         return event_values.hexadecimal(cells.data, cells.starts, cells.ends)
-    return event_values.base64_text(cells.data, cells.starts, cells.ends, url_safe=mode == "base64-url-safe")
+    return base64_texts(cells.data, cells.starts, cells.ends, url_safe=mode == "base64-url-safe")
 
 
 def dates(nullable: bool, cells: Cells) -> pa.Array:

@@ -17,8 +17,8 @@ from typing import Final, NamedTuple
 import numpy as np
 import pyarrow as pa
 
-from airflow_cdc_provider.changes.spans import Bytes, Ints
 from airflow_cdc_provider.exceptions import CorruptInput
+from airflow_cdc_provider.formats.kernels import Bytes, Ints
 from airflow_cdc_provider.sources.vitess import wire
 from airflow_cdc_provider.sources.vitess.events.table_events import RowChanges, TableEvents, table_events
 from airflow_cdc_provider.sources.vitess.events.tables import (

@@ -10,7 +10,8 @@ import pyarrow.compute as pc
 
 from airflow_cdc_provider.changes import record
 from airflow_cdc_provider.changes.record import CHANGE_SCHEMA
-from airflow_cdc_provider.changes.spans import without_first_bytes
+from airflow_cdc_provider.formats.arrow_bytes import without_first_bytes
+from airflow_cdc_provider.formats.protobuf_wire import varint
 from airflow_cdc_provider.sources.vitess.states import HEAD_BYTES
 
 _POSITION_BYTES: Final = 28
@@ -59,15 +60,6 @@ def everything(keyspace: str, table: str) -> bool:
 def _row_changes(rows: pa.Array, deleted: pa.Array) -> pa.Array:
     """Wrap Row messages in changes that have them after, as in a copy, or before."""
     sizes = pc.binary_length(rows).dictionary_encode()
-    lengths = pa.array([_varint(size) for size in sizes.dictionary.to_pylist()], pa.binary())
+    lengths = pa.array([varint(size) for size in sizes.dictionary.to_pylist()], pa.binary())
     sides = pc.if_else(deleted, pa.scalar(_BEFORE, pa.binary()), pa.scalar(_AFTER, pa.binary()))
     return pc.binary_join_element_wise(sides, lengths.take(sizes.indices), rows, pa.scalar(b"", pa.binary()))
-
-
-def _varint(number: int) -> bytes:
-    """Encode a number as a Protobuf varint."""
-    out = bytearray()
-    while number > 0x7F:
-        out.append(number & 0x7F | 0x80)
-        number >>= 7
-    return bytes([*out, number])

@@ -18,9 +18,10 @@ import pyarrow.compute as pc
 from airflow_cdc_provider.changes import record
 from airflow_cdc_provider.changes.contribution import CONTRIBUTION_SCHEMA
 from airflow_cdc_provider.changes.fence import Fence, FenceRecord, add_fences
-from airflow_cdc_provider.changes.spans import Bytes, Ints, binary_buffer, fixed_width_binary
 from airflow_cdc_provider.connector import Connector
 from airflow_cdc_provider.events.skipped_records import SkippedRecords
+from airflow_cdc_provider.formats.arrow_bytes import binary_buffer, fixed_width_binary
+from airflow_cdc_provider.formats.kernels import Bytes, Ints
 from airflow_cdc_provider.lake.reconcile import reconcile_rows
 from airflow_cdc_provider.lake.row_fences import RowFences
 from airflow_cdc_provider.sources.recordings import Recording, row_lines_of

@@ -18,8 +18,9 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from airflow_cdc_provider.changes import record
-from airflow_cdc_provider.changes.spans import Bytes, Ints, binary_buffer
 from airflow_cdc_provider.exceptions import CorruptInput
+from airflow_cdc_provider.formats.arrow_bytes import binary_buffer
+from airflow_cdc_provider.formats.kernels import Bytes, Ints
 from airflow_cdc_provider.sources.vitess.events.decode import Statement, StreamEvents, Transactions
 from airflow_cdc_provider.sources.vitess.events.table_events import RowChanges, table_events
 from airflow_cdc_provider.sources.vitess.events.tables import (

@@ -15,8 +15,7 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from airflow_cdc_provider.changes.kernels import walker
-from airflow_cdc_provider.changes.spans import Bytes, Ints
+from airflow_cdc_provider.formats.kernels import Bytes, Ints, walker
 from airflow_cdc_provider.sources.vitess.events.columns import Cells
 from airflow_cdc_provider.sources.vitess.events.tables import EventTable
 from airflow_cdc_provider.sources.vitess.events.types import EventColumn

@@ -14,9 +14,9 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from airflow_cdc_provider.changes.kernels import kernel, walker
-from airflow_cdc_provider.changes.spans import Bytes, Ints, column_of
-from airflow_cdc_provider.changes.text_kernels import text_array, write_base64
+from airflow_cdc_provider.formats.arrow_bytes import column_of, text_array
+from airflow_cdc_provider.formats.dates import days_since_1970, is_date, read_digits
+from airflow_cdc_provider.formats.kernels import Bytes, Ints, walker
 
 VALUE: Final = 0
 NO_VALUE: Final = 1
@@ -92,19 +92,6 @@ def hexadecimal(data: Bytes, starts: Ints, ends: Ints) -> pa.Array:
     return text_array(out, offsets, valid)
 
 
-def base64_text(data: Bytes, starts: Ints, ends: Ints, *, url_safe: bool = False) -> pa.Array:
-    """Encode bytes in base64 with padding; ``url_safe`` with ``-`` and ``_`` instead of ``+`` and ``/``."""
-    valid = starts >= 0
-    offsets = np.zeros(len(starts) + 1, np.int64)
-    np.cumsum(np.where(valid, (ends - starts + 2) // 3 * 4, 0), out=offsets[1:])
-    out = np.empty(int(offsets[-1]), np.uint8)
-    _write_base64(data, starts, ends, out)
-    if url_safe:
-        out[out == ord("+")] = ord("-")
-        out[out == ord("/")] = ord("_")
-    return text_array(out, offsets, valid)
-
-
 @walker
 def _read_moments(data: Any, starts: Any, ends: Any, micros: Any, states: Any) -> None:
     for row in range(len(starts)):
@@ -119,9 +106,9 @@ def _moment(data: Any, start: Any, end: Any) -> Any:
     none = np.int64(0)
     if end - start < 10 or data[start + 4] != 45 or data[start + 7] != 45:
         return none, BROKEN
-    year = _digits(data, start, start + 4)
-    month = _digits(data, start + 5, start + 7)
-    day = _digits(data, start + 8, start + 10)
+    year = read_digits(data, start, end, 4)
+    month = read_digits(data, start + 5, end, 2)
+    day = read_digits(data, start + 8, end, 2)
     if year < 0 or month < 0 or day < 0:
         return none, BROKEN
     time = none
@@ -131,9 +118,9 @@ def _moment(data: Any, start: Any, end: Any) -> Any:
         time = _clock(data, start + 11, end)
         if time < 0 or time >= DAY_US:
             return none, BROKEN
-    if month < 1 or month > 12 or day < 1 or day > _month_days(year, month):
+    if not is_date(year, month, day):
         return none, NO_DATE
-    return _days(year, month, day) * DAY_US + time, VALUE
+    return days_since_1970(year, month, day) * DAY_US + time, VALUE
 
 
 @walker
@@ -160,11 +147,11 @@ def _clock(data: Any, start: Any, end: Any) -> Any:
     at = start
     while at < end and data[at] != 58:
         at += 1
-    hours = _digits(data, start, at)
+    hours = read_digits(data, start, at, at - start)
     if at - start < 1 or at - start > 3 or hours < 0 or end - at < 6 or data[at + 3] != 58:
         return broken
-    minutes = _digits(data, at + 1, at + 3)
-    seconds = _digits(data, at + 4, at + 6)
+    minutes = read_digits(data, at + 1, end, 2)
+    seconds = read_digits(data, at + 4, end, 2)
     if minutes < 0 or minutes > 59 or seconds < 0 or seconds > 59:
         return broken
     fraction = np.int64(0)
@@ -173,44 +160,12 @@ def _clock(data: Any, start: Any, end: Any) -> Any:
         digits = end - at - 1
         if data[at] != 46 or digits > 6:
             return broken
-        fraction = _digits(data, at + 1, end)
+        fraction = read_digits(data, at + 1, end, end - at - 1)
         if fraction < 0:
             return broken
         for _ in range(6 - digits):
             fraction *= 10
     return ((hours * 60 + minutes) * 60 + seconds) * 1_000_000 + fraction
-
-
-@walker
-def _digits(data: Any, start: Any, end: Any) -> Any:
-    """Parse digits; -1 if there is any other byte."""
-    number = np.int64(0)
-    for i in range(start, end):
-        digit = np.int64(data[i]) - 48
-        if digit < 0 or digit > 9:
-            return np.int64(-1)
-        number = number * 10 + digit
-    return number
-
-
-@walker
-def _month_days(year: Any, month: Any) -> Any:
-    if month == 2:
-        return 29 if year % 4 == 0 and (year % 100 != 0 or year % 400 == 0) else 28
-    return 30 if month in (4, 6, 9, 11) else 31
-
-
-@walker
-def _days(year: Any, month: Any, day: Any) -> Any:
-    """Return the days since 1970 of a Gregorian date from year 0.
-
-    Years start in March, so that a leap day is the last day (Howard Hinnant's days_from_civil).
-    """
-    shifted = year - (1 if month <= 2 else 0)
-    era = shifted // 400
-    of_era = shifted - era * 400
-    of_year = (153 * (month + (-3 if month > 2 else 9)) + 2) // 5 + day - 1
-    return era * 146_097 + of_era * 365 + of_era // 4 - of_era // 100 + of_year - 719_468
 
 
 @walker
@@ -297,11 +252,3 @@ def _write_hexadecimal(data: Any, starts: Any, ends: Any, out: Any) -> None:
                 out[at] = _HEX[data[i] >> 4]
                 out[at + 1] = _HEX[data[i] & 15]
                 at += 2
-
-
-@kernel
-def _write_base64(data: Any, starts: Any, ends: Any, out: Any) -> None:
-    at = 0
-    for row in range(len(starts)):
-        if starts[row] >= 0:
-            at = write_base64(data, starts[row], ends[row], out, at)

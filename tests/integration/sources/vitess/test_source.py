@@ -6,7 +6,6 @@ from contextlib import closing
 from typing import Any
 
 import pyarrow as pa
-import pymysql
 import pytest
 
 from airflow_cdc_provider.changes.record import CHANGE, SCHEMA, SNAPSHOT
@@ -166,28 +165,6 @@ def test_tablets_of_each_type_are_read(vitess_server: VitessServer, tablet_type:
         records, _ = captured(source, start)
 
     assert applied([records], f"shop.{name}") == selected(vitess_server, name)
-
-
-@pytest.mark.covers("VIT-FLT-09")
-def test_a_long_stop_loses_nothing_until_binlogs_are_purged() -> None:
-    with VitessServer() as server:
-        create(server, "purged1")
-        with closing(source_of(server, "purged1")) as source:
-            start = source.start()
-            run(server, "purged1", 1, 5)
-            mysqld = pymysql.connect(unix_socket=str(server.tablet_folder / "mysql.sock"), user="vt_dba")
-            with closing(mysqld), mysqld.cursor() as cursor:
-                cursor.execute("flush binary logs")
-                run(server, "purged1", 2, 5)
-                kept, _ = captured(source, start)
-                assert applied([kept], "shop.purged1") == selected(server, "purged1")
-                source.close()
-                cursor.execute("show binary logs")
-                newest = cursor.fetchall()[-1][0]
-                cursor.execute(f"purge binary logs to '{newest}'")
-
-            with pytest.raises(PositionLost, match="purged"):
-                captured(source, start)
 
 
 def test_ddl_between_rows_changes_their_fields(vitess_server: VitessServer) -> None:

@@ -17,6 +17,7 @@ from airflow_cdc_provider.events.encoder import Destination, Envelope
 from airflow_cdc_provider.events.transforms.evaluate import Scope, condition, text
 from airflow_cdc_provider.events.transforms.expression import parse_expression, wrong_expression
 from airflow_cdc_provider.exceptions import ConfigurationError
+from tests.chance import examples
 
 ROW = struct(
     "row",
@@ -222,7 +223,7 @@ WORDS = """
 TOKENS = [*re.findall(r"\S+", WORDS), "x ->", "\x00"]
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=examples(300), deadline=None)
 @given(st.one_of(st.lists(st.sampled_from(TOKENS), max_size=14).map(" ".join), st.text(max_size=40)))
 def test_whatever_is_written_is_refused_or_evaluated(expression: str) -> None:
     if wrong_expression(expression, "boolean"):

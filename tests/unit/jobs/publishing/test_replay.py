@@ -16,8 +16,10 @@ from airflow_cdc_provider.events.encoder import Converters
 from airflow_cdc_provider.events.event_batches import EventBatch, EventRequest
 from airflow_cdc_provider.exceptions import ConfigurationError
 from airflow_cdc_provider.jobs.context.clients import Connections
-from airflow_cdc_provider.jobs.publishing import replay as replay_module
-from airflow_cdc_provider.jobs.publishing.replay import BatchRange, chosen_range, other_topic, replay
+from airflow_cdc_provider.jobs.publishing.origins import replayed as origin_module
+from airflow_cdc_provider.jobs.publishing.origins.replayed import BatchRange, chosen_range, other_topic
+from airflow_cdc_provider.jobs.publishing.replay import replay
+from airflow_cdc_provider.jobs.publishing.targets import kafka as kafka_module
 from airflow_cdc_provider.jobs.spec import JobResult
 from airflow_cdc_provider.kafka.errors import BrokersUnavailable
 from airflow_cdc_provider.kafka.positions import PublishPosition
@@ -149,13 +151,12 @@ class Lake:
 def lake(monkeypatch: pytest.MonkeyPatch) -> Lake:
     """A lake and brokers in place of real ones."""
     found = Lake()
-    monkeypatch.setattr(replay_module, "published", found.position)
-    monkeypatch.setattr(replay_module, "kept_batches", found.batches)
+    monkeypatch.setattr(origin_module, "kept_batches", found.batches)
     events = SimpleNamespace(captured_records=found.made)
-    monkeypatch.setattr(replay_module, "source_plugin", lambda name: SimpleNamespace(events=lambda: events))
-    monkeypatch.setattr(replay_module, "RecordProducer", found.producer)
-    topic = SimpleNamespace(make=lambda slices: None, topic="p.cdc-positions")
-    monkeypatch.setattr(replay_module, "positions_topic", lambda *given: topic)
+    monkeypatch.setattr(origin_module, "source_plugin", lambda name: SimpleNamespace(events=lambda: events))
+    monkeypatch.setattr(kafka_module, "RecordProducer", found.producer)
+    topic = SimpleNamespace(make=lambda slices: None, slowest=found.position, settings=None)
+    monkeypatch.setattr(kafka_module, "positions_topic", lambda *given: topic)
     return found
 
 

@@ -8,6 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from airflow_cdc_provider.lake.reconcile import reconcile_cells
+from tests.chance import examples
 from tests.oracles.cassandra_read_path import ROW, Contribution, Liveness, Reading, Row, kept, visible
 from tests.oracles.contributions import NOW, as_kept, as_table, as_visible, fed_back, lists
 
@@ -17,13 +18,13 @@ MOMENTS = st.sampled_from([NOW - 2, NOW - 1, NOW, NOW + 1, NOW + 2, NOW + 3])
 
 @pytest.mark.covers("CAS-LIM-03")
 @given(lists(max_size=25), MOMENTS, RULES)
-@settings(max_examples=600)
+@settings(max_examples=examples(600))
 def test_shows_what_a_select_shows(found: list[Contribution], now: int, rules: str) -> None:
     assert as_visible(reconcile_cells(as_table(found), now, rules)) == visible(found, now, rules)
 
 
 @given(lists(uncertain=True, max_size=20), MOMENTS, RULES, st.sampled_from([0, 1]), st.none() | MOMENTS)
-@settings(max_examples=600)
+@settings(max_examples=examples(600))
 def test_keeps_what_can_still_matter(
     found: list[Contribution], now: int, rules: str, min_generation: int, purge: int | None
 ) -> None:
@@ -35,7 +36,7 @@ def test_keeps_what_can_still_matter(
 
 @pytest.mark.covers("CAS-LIM-02", "CAS-LIM-03", "CAS-C50-02")
 @given(lists(uncertain=True), st.randoms(use_true_random=False), RULES)
-@settings(max_examples=300)
+@settings(max_examples=examples(300))
 def test_order_and_duplicates_do_not_matter(found: list[Contribution], random: object, rules: str) -> None:
     shuffled = [*found, *found[: len(found) // 2]]
     random.shuffle(shuffled)  # type: ignore[attr-defined]
@@ -46,7 +47,7 @@ def test_order_and_duplicates_do_not_matter(found: list[Contribution], random: o
 
 @pytest.mark.covers("CAS-C50-02")
 @given(lists(uncertain=True), RULES)
-@settings(max_examples=300)
+@settings(max_examples=examples(300))
 def test_a_second_time_changes_nothing(found: list[Contribution], rules: str) -> None:
     once = reconcile_cells(as_table(found), NOW, rules)
     twice = reconcile_cells(fed_back(once), NOW, rules)
@@ -58,7 +59,7 @@ def test_a_second_time_changes_nothing(found: list[Contribution], rules: str) ->
 
 @pytest.mark.parametrize("rules", ["4.0", "scylla"])
 @given(st.lists(lists(uncertain=True, max_size=8), min_size=2, max_size=5), st.data())
-@settings(max_examples=500)
+@settings(max_examples=examples(500))
 def test_any_portions_at_any_moments_end_the_same(
     rules: str, portions: list[list[Contribution]], data: st.DataObject
 ) -> None:
@@ -72,7 +73,7 @@ def test_any_portions_at_any_moments_end_the_same(
 
 
 @given(st.lists(lists(uncertain=True, max_size=8), min_size=2, max_size=5))
-@settings(max_examples=300)
+@settings(max_examples=examples(300))
 def test_any_portions_at_one_moment_end_the_same_by_the_rules_of_3_11(
     portions: list[list[Contribution]],
 ) -> None:
@@ -85,7 +86,7 @@ def test_any_portions_at_one_moment_end_the_same_by_the_rules_of_3_11(
 
 
 @given(lists(), MOMENTS, MOMENTS)
-@settings(max_examples=200)
+@settings(max_examples=examples(200))
 def test_purging_shows_the_same(found: list[Contribution], now: int, purge: int) -> None:
     purged = reconcile_cells(as_table(found), now, purge_before_seconds=purge)
     assert as_visible(purged) == visible(found, now)

@@ -17,6 +17,7 @@ from airflow_cdc_provider.sources.cassandra.codec import CassandraCodec, recall_
 from airflow_cdc_provider.sources.cql.describe import parse_cql
 from airflow_cdc_provider.sources.cql.schema import TableSchema
 from airflow_cdc_provider.sources.cql.snapshot_payload import snapshot_prefix, state_payload
+from tests.chance import examples
 
 CREATE = """
 CREATE TABLE k.t (p int PRIMARY KEY, a int, b text, s set<int>)
@@ -151,7 +152,7 @@ STEPS = st.lists(
 AGAIN = [("toggle", "a"), ("toggle", "a")]
 
 
-@settings(max_examples=300)
+@settings(max_examples=examples(300))
 @given(STEPS)
 @example([("toggle", "a"), ("merge", "fitted"), *AGAIN, ("merge", "fitted")])
 @example([("toggle", "a"), ("merge", "fitted"), *AGAIN, ("merge", "reserved"), ("merge", "fitted")])

@@ -19,6 +19,7 @@ from airflow_cdc_provider.sources.cql.comparable import AFTER
 from airflow_cdc_provider.sources.cql.schema import DroppedColumn, TableSchema, number_columns
 from airflow_cdc_provider.sources.cql.snapshot_payload import snapshot_prefix
 from airflow_cdc_provider.sources.cql.types import parse_type
+from tests.chance import examples
 from tests.oracles.cassandra_read_path import (
     PARTITION_DELETION,
     RANGE_DELETION,
@@ -101,7 +102,7 @@ def _expected(drawn: DrawnUpdate) -> list[Contribution]:
     return found
 
 
-@settings(max_examples=400)
+@settings(max_examples=examples(400))
 @given(st.data(), st.sampled_from((6, 7, 8)), st.booleans(), st.booleans())
 def test_written_updates_are_decoded(data: st.DataObject, version: int, borrow: bool, list_all: bool) -> None:
     drawn = data.draw(updates(version))
@@ -401,7 +402,7 @@ def _snapshot(schema: TableSchema, row: Row, *, static: bool = False) -> bytes:
     return snapshot_prefix([c.name for c in columns], static=static) + write(renumbered, static)
 
 
-@settings(max_examples=200)
+@settings(max_examples=examples(200))
 @given(st.data())
 def test_snapshot_row_has_the_ids_of_the_schema(data: st.DataObject) -> None:
     drawn = data.draw(updates(8))

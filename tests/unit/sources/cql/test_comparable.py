@@ -13,6 +13,7 @@ from airflow_cdc_provider.sources.cql.programs import compile_types
 from airflow_cdc_provider.sources.cql.schema import CqlType
 from airflow_cdc_provider.sources.cql.scratch import new_scratch
 from airflow_cdc_provider.sources.cql.types import parse_type
+from tests.chance import examples
 from tests.unit.sources.cql.cql_values import SCALARS, compare, types, values, varint
 
 
@@ -28,7 +29,7 @@ def _encode(cql_type: CqlType, value: bytes | None, *, descending: bool = False)
 def test_scalars_compare_as_cassandra_compares_them(name: str) -> None:
     cql_type = CqlType(name)
 
-    @settings(max_examples=300, deadline=None)
+    @settings(max_examples=examples(300), deadline=None)
     @given(values(cql_type), values(cql_type))
     def check(a: bytes, b: bytes) -> None:
         expected = compare(cql_type, a, b)
@@ -40,7 +41,7 @@ def test_scalars_compare_as_cassandra_compares_them(name: str) -> None:
     check()
 
 
-@settings(max_examples=1000, deadline=None)
+@settings(max_examples=examples(1000), deadline=None)
 @given(st.data())
 def test_nested_values_compare_as_cassandra_compares_them(data: st.DataObject) -> None:
     cql_type = data.draw(types(depth=3))
@@ -52,7 +53,7 @@ def test_nested_values_compare_as_cassandra_compares_them(data: st.DataObject) -
     assert _sign(encoded[0], encoded[1]) == expected
 
 
-@settings(max_examples=500, deadline=None)
+@settings(max_examples=examples(500), deadline=None)
 @given(st.data())
 def test_clusterings_compare_column_by_column_and_prefixes_enclose_their_rows(data: st.DataObject) -> None:
     columns = data.draw(st.lists(st.tuples(types(depth=1), st.booleans()), min_size=1, max_size=3))
@@ -115,7 +116,7 @@ def test_values_that_cassandra_calls_equal_get_equal_bytes(text: str, a: str, b:
     assert _encode(cql_type, bytes.fromhex(a)) == _encode(cql_type, bytes.fromhex(b))
 
 
-@settings(max_examples=2000, deadline=None)
+@settings(max_examples=examples(2000), deadline=None)
 @given(types(depth=2), st.binary(max_size=24))
 @example(CqlType("list", (CqlType("int"),), frozen=True), bytes.fromhex("7fffffff"))
 @example(CqlType("vector", (CqlType("text"),), dimensions=2), b"\xff" * 9)

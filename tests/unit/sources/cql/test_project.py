@@ -19,6 +19,7 @@ from airflow_cdc_provider.sources.cql.describe import parse_cql
 from airflow_cdc_provider.sources.cql.lake_types import LakeTypes
 from airflow_cdc_provider.sources.cql.project import Projection
 from airflow_cdc_provider.sources.cql.schema import Column, CqlType, TableSchema, number_columns
+from tests.chance import examples
 from tests.unit.sources.cql.cell_rows import cell_row, live_rows
 from tests.unit.sources.cql.cql_values import Native, types, values
 from tests.unit.sources.cql.lake_values import comparable_pylist, expected_value
@@ -65,7 +66,7 @@ def test_rows_of_a_real_server_are_projected_to_their_values(variant: str) -> No
     assert checked > 100
 
 
-@settings(max_examples=150)
+@settings(max_examples=examples(150))
 @given(st.data())
 def test_any_value_of_any_type_is_decoded(data: st.DataObject) -> None:
     drawn = [data.draw(types(depth=3)) for _ in range(2)]

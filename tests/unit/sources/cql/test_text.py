@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 from airflow_cdc_provider.sources.cql.programs import OPS
 from airflow_cdc_provider.sources.cql.scratch import new_scratch
 from airflow_cdc_provider.sources.cql.text import MALFORMED, write_text
+from tests.chance import examples
 from tests.unit.sources.cql.cql_values import svint, varint
 
 
@@ -24,7 +25,7 @@ def _text(name: str, value: bytes) -> str:
     return bytes(out).decode()
 
 
-@settings(max_examples=500, deadline=None)
+@settings(max_examples=examples(500), deadline=None)
 @given(st.integers(-(1 << 70), 1 << 70) | st.integers(-(10**200), 10**200))
 @example(-(1 << 63))
 @example((1 << 64) - 1)
@@ -35,7 +36,7 @@ def test_varint_has_all_digits(value: int) -> None:
     assert _text("varint", varint(value)) == str(value)
 
 
-@settings(max_examples=1000, deadline=None)
+@settings(max_examples=examples(1000), deadline=None)
 @given(st.integers(-(10**40), 10**40) | st.integers(-1000, 1000), st.integers(-30, 50))
 @example(0, 0)
 @example(0, 7)

@@ -16,10 +16,9 @@ from hypothesis import strategies as st
 from airflow_cdc_provider.cli.offline_commands import rows
 from airflow_cdc_provider.connector import Connector
 from airflow_cdc_provider.exceptions import ConfigurationError
-from airflow_cdc_provider.hooks.source import hook_for
+from airflow_cdc_provider.hooks._of_connector import hook_for
 from airflow_cdc_provider.kafka.consumer import MessageRange
 from airflow_cdc_provider.kafka.settings import ClientSettings
-from airflow_cdc_provider.operators.lineage import source_namespace
 from airflow_cdc_provider.options import parse
 from airflow_cdc_provider.sources.abilities import CountsSkipped, FeedIsComplete, HasSchemaHistory
 from airflow_cdc_provider.sources.debezium.connect_schema import ConnectField, name_of, row_schema, type_table
@@ -34,6 +33,7 @@ from airflow_cdc_provider.sources.debezium.position import (
 from airflow_cdc_provider.sources.debezium.reader import SliceReader, TopicSlice, table_of
 from airflow_cdc_provider.sources.debezium.source import DebeziumSource, _shares
 from airflow_cdc_provider.sources.registry import source_plugin
+from airflow_cdc_provider.tasks.lineage import source_namespace
 from tests.conftest import ROOT
 from tests.unit.kafka.fake_consumer import FakeConsumer, FakeMessage
 from tests.unit.sources.debezium.debezium_messages import event, everything

@@ -11,7 +11,7 @@ from bson.raw_bson import RawBSONDocument
 from hypothesis import given
 from hypothesis import strategies as st
 
-from airflow_cdc_provider.changes.spans import gather
+from airflow_cdc_provider.formats.arrow_bytes import gather
 from airflow_cdc_provider.sources.mongodb.bson import (
     FAULTS,
     MAX_DEPTH,

@@ -17,6 +17,7 @@ from airflow_cdc_provider.sources.vitess.assembler import TransactionAssembler
 from airflow_cdc_provider.sources.vitess.following import follow
 from airflow_cdc_provider.sources.vitess.gtid import GtidSet
 from airflow_cdc_provider.sources.vitess.position import Position, ShardPosition, vgtid_shards
+from tests.chance import examples
 from tests.unit.sources.vitess.fake_vtgate import fields, gtid, response, rows, transaction, vgtid
 from tests.unit.sources.vitess.stream_capture import NONE_KNOWN, records_of
 
@@ -69,7 +70,7 @@ def test_all_usual_transactions_are_followed() -> None:
     assert sets == [gtid(11), gtid(12), gtid(25), gtid(19)]
 
 
-@settings(max_examples=300)
+@settings(max_examples=examples(300))
 @given(
     usual_sets,
     st.lists(st.tuples(st.integers(0, 1), usual_sets | odd_sets, st.integers(0, 1)), min_size=1, max_size=5),

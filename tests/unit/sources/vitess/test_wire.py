@@ -13,6 +13,7 @@ from airflow_cdc_provider.exceptions import CorruptInput
 from airflow_cdc_provider.sources.vitess import wire
 from airflow_cdc_provider.sources.vitess.protocol import VEvent, VStreamResponse
 from airflow_cdc_provider.sources.vitess.wire import Events, ShardTable, scan, split_recording
+from tests.chance import examples
 
 FIXTURES = Path(__file__).parents[3] / "fixtures" / "vitess"
 RECORDINGS = sorted(FIXTURES.glob("*/*.vstream"))
@@ -129,7 +130,7 @@ def test_every_response_is_read_as_protobuf_reads_it(responses: list[Any]) -> No
     assert_same(scan(b"".join(messages), starts, ends), responses)
 
 
-@settings(max_examples=400)
+@settings(max_examples=examples(400))
 @given(
     RESPONSES, st.lists(st.tuples(st.integers(0, 1000), st.integers(0, 255)), max_size=3), st.integers(0, 6)
 )

@@ -7,7 +7,6 @@ import io
 import json
 from collections.abc import Mapping
 from itertools import pairwise
-from pathlib import Path
 from typing import Any
 
 import fastavro
@@ -16,36 +15,11 @@ import pyarrow.compute as pc
 import pytest
 
 from airflow_cdc_provider.connector import Connector
-from airflow_cdc_provider.events.encoder import text_of
 from airflow_cdc_provider.events.skipped_records import SkippedRecords
 from airflow_cdc_provider.exceptions import ConfigurationError
 from airflow_cdc_provider.migration.debezium.properties import from_debezium
-from airflow_cdc_provider.sources.recordings import Recording
 from airflow_cdc_provider.sources.registry import source_plugin
-from tests.recorded_lines import event_lines
-
-FIXTURES = Path(__file__).parents[4] / "fixtures" / "cassandra"
-FOLDER = FIXTURES / "debezium-A"
-NOW_NS = 1_800_000_000_123_456_789
-
-
-def printed(
-    skipped: SkippedRecords | None = None,
-    folder: Path = FOLDER,
-    source: dict[str, Any] | None = None,
-    **publish: Any,
-) -> list[dict[str, Any]]:
-    publish = {"tombstones": False, **publish}
-    connector = Connector.from_dict(
-        {"name": "p", "source": {"type": "cassandra", **(source or {})}, "publish": publish}
-    )
-    recording = Recording(folder / "cdc_raw", str(folder / "schema.cql"), NOW_NS)
-    lines = event_lines(connector, recording, skipped or SkippedRecords(strict=False))
-    return [json.loads(line) for line in b"".join(text_of(chunk) for chunk in lines).splitlines()]
-
-
-def values(events: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    return [json.loads(event["value"]) for event in events]
+from tests.unit.sources.cassandra.events.cassandra_recordings import FIXTURES, NOW_NS, printed, values
 
 
 def ops(**publish: Any) -> str:

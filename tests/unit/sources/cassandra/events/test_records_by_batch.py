@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
+from functools import cache
 from typing import Any
 
 import pyarrow as pa
@@ -36,7 +37,8 @@ def batches(through: int, first: int = 1) -> Iterator[tuple[int, pa.RecordBatch]
             yield number, batch
 
 
-def made(form: str, through: int, first: int = 1) -> dict[int, list[str]]:
+@cache
+def made(form: str, through: int, first: int = 1) -> Mapping[int, list[str]]:
     """Return the lines of each batch, if batches from one up to another are read."""
     connector = Connector.from_dict(
         {"name": "p", "source": {"type": "cassandra"}, "publish": {"topic_prefix": "p", **FORMS[form]}}

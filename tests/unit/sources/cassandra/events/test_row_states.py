@@ -20,6 +20,7 @@ from airflow_cdc_provider.changes.contribution import (
 from airflow_cdc_provider.lake.reconcile import reconcile_cells
 from airflow_cdc_provider.sources.cassandra.events import row_states as row_states_module
 from airflow_cdc_provider.sources.cassandra.events.row_states import rows_before
+from tests.chance import examples
 from tests.unit.sources.cassandra.events.row_changes import Changes, value_of
 
 
@@ -89,7 +90,7 @@ def test_truncated_rows_do_not_reappear() -> None:
     assert [state[2:4] for state in changes.states()] == [("a", "1"), ("", None), ("b", "2"), ("c", None)]
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=examples(150), deadline=None)
 @given(
     st.lists(
         st.tuples(

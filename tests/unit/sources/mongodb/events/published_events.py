@@ -10,11 +10,7 @@ import bson
 from airflow_cdc_provider.connector import Connector
 from airflow_cdc_provider.migration.debezium.properties import from_debezium
 from airflow_cdc_provider.sources.recordings import Recording
-from tests.unit.sources.mongodb.events.test_recording import (
-    NOW_NS,
-    PROFILES,
-    printed,
-)
+from tests.unit.sources.mongodb.events.mongodb_recordings import NOW_NS, PROFILES, printed
 
 TRANSFORM = "x.smt"
 """Leads the transform of profiles that had it applied to each record by itself, so a failure ends nothing."""

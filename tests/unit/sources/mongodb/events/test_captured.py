@@ -25,8 +25,7 @@ from airflow_cdc_provider.sources.mongodb.events.decode import decode_snapshot, 
 from airflow_cdc_provider.sources.mongodb.events.envelope import EnvelopeOptions, build
 from airflow_cdc_provider.sources.mongodb.events.records import MongodbRecords
 from airflow_cdc_provider.sources.recordings import Recording
-from tests.unit.sources.mongodb.events.published_events import UPDATE, change, connector_of, published
-from tests.unit.sources.mongodb.events.test_recording import (
+from tests.unit.sources.mongodb.events.mongodb_recordings import (
     FIXTURES,
     NOW_NS,
     RECORDED_BY,
@@ -36,6 +35,7 @@ from tests.unit.sources.mongodb.events.test_recording import (
     recording,
     without_clock,
 )
+from tests.unit.sources.mongodb.events.published_events import UPDATE, change, connector_of, published
 
 
 def ours_of(

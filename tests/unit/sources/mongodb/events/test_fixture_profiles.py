@@ -27,7 +27,7 @@ from airflow_cdc_provider.sources.encoding import converters_of, topics_of
 from airflow_cdc_provider.sources.mongodb.events.decode import decode_snapshot
 from airflow_cdc_provider.sources.mongodb.events.envelope import EnvelopeOptions, build
 from airflow_cdc_provider.sources.recordings import Recording
-from tests.unit.sources.mongodb.events.test_recording import (
+from tests.unit.sources.mongodb.events.mongodb_recordings import (
     FIXTURES,
     NOW_NS,
     PROFILES,

@@ -5,46 +5,14 @@ from __future__ import annotations
 import gzip
 import json
 import re
-from pathlib import Path
-from typing import Any
 
 import pytest
 
-from airflow_cdc_provider.connector import Connector
-from airflow_cdc_provider.events.encoder import text_of
-from airflow_cdc_provider.events.skipped_records import SkippedRecords
-from airflow_cdc_provider.migration.settings_file import load_connector_file
-from airflow_cdc_provider.sources.recordings import Recording
-from tests.recorded_lines import event_lines
+from tests.unit.sources.vitess.events.vitess_recordings import FIXTURES, declared, records
 
-FIXTURES = Path(__file__).parents[4] / "fixtures" / "vitess"
 NAMES = ("default", "tx", "txordered", "unsharded", "strconnect", "dblnano", "iso", "micros")
-NOW_NS = 1_800_000_000_123_456_789
 MADE_AT = re.compile(r'"ts_ms":\d+,"ts_us":\d+,"ts_ns":\d+\}(\}?)$')
 RUN_ID = "__debezium.context.runId"
-
-
-def declared(name: str, **publish: Any) -> Connector:
-    """Import a recording's properties, with further choices under ``publish``."""
-    imported = load_connector_file(FIXTURES / "config" / f"{name}.properties").connector.to_dict()
-    own = {**imported["publish"].get("vitess", {}), **publish.pop("vitess", {})}
-    publish_options = {**imported["publish"], "version": "3.5.0.Final", **publish, "vitess": own}
-    return Connector.from_dict({**imported, "publish": publish_options})
-
-
-def records(connector: Connector, path: Path, skipped: SkippedRecords | None = None) -> list[dict[str, Any]]:
-    """Print a recording's events and read the lines."""
-    lines = event_lines(connector, Recording(path, "", NOW_NS), skipped or SkippedRecords(strict=True))
-    return [json.loads(line) for part in lines for line in text_of(part).splitlines()]
-
-
-def events(name: str, **publish: Any) -> list[dict[str, Any]]:
-    """Print a recording's events without schemas, keys and values parsed."""
-    found = records(declared(name, **{"schemas": False, **publish}), FIXTURES / "vstream" / f"{name}.vstream")
-    return [
-        {**record, **{side: record[side] and json.loads(record[side]) for side in ("key", "value")}}
-        for record in found
-    ]
 
 
 def debeziums(name: str) -> list[str]:
@@ -52,13 +20,6 @@ def debeziums(name: str) -> list[str]:
     return (
         gzip.decompress((FIXTURES / "events" / f"{name}.events.jsonl.gz").read_bytes()).decode().splitlines()
     )
-
-
-def rows(found: list[dict[str, Any]], table: str, op: str = "c") -> dict[Any, dict[str, Any]]:
-    """Return rows after (before, of deletes) by their ``id``."""
-    values = [r["value"] for r in found if r["topic"] == f"cdc.shop.{table}" and r["value"]]
-    side = "before" if op == "d" else "after"
-    return {value[side]["id"]: value[side] for value in values if value["op"] == op}
 
 
 @pytest.mark.recorded

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import base64
 import hashlib
 from datetime import UTC, datetime, timedelta
 from decimal import Decimal
@@ -13,15 +12,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from airflow_cdc_provider.changes.spans import Bytes, Ints
 from airflow_cdc_provider.exceptions import ConfigurationError
+from airflow_cdc_provider.formats.kernels import Bytes, Ints
 from airflow_cdc_provider.sources.vitess.events.masks import mask_of
 from airflow_cdc_provider.sources.vitess.events.values import (
     BROKEN,
     NO_DATE,
     NO_VALUE,
     VALUE,
-    base64_text,
     hexadecimal,
     read_moments,
     read_times,
@@ -109,10 +107,6 @@ def test_an_invalid_number_is_reported(text: bytes) -> None:
 def test_bytes_become_text(values: list[bytes | None]) -> None:
     found = spans(values)
     assert hexadecimal(*found).to_pylist() == [v if v is None else v.hex() for v in values]
-    plain = [v if v is None else base64.b64encode(v).decode() for v in values]
-    assert base64_text(*found).to_pylist() == plain
-    safe = [v if v is None else base64.urlsafe_b64encode(v).decode() for v in values]
-    assert base64_text(*found, url_safe=True).to_pylist() == safe
 
 
 def test_hashes_are_of_the_text_as_java_writes_it_or_of_its_utf8() -> None:
