@@ -27,7 +27,6 @@ from airflow_cdc_provider.jobs.context.tables import require_within_guardrail, s
 from airflow_cdc_provider.jobs.maintain import maintain
 from airflow_cdc_provider.jobs.merging.merge import merge_tables
 from airflow_cdc_provider.jobs.offsets import offsets
-from airflow_cdc_provider.jobs.publishing.event_lines import events
 from airflow_cdc_provider.jobs.publishing.replay import replay
 from airflow_cdc_provider.jobs.publishing.stage import publish_events
 from airflow_cdc_provider.jobs.publishing.targets.text import events

@@ -42,7 +42,6 @@ from airflow_cdc_provider.jobs.context.job import Job, log
 from airflow_cdc_provider.jobs.context.run import Run
 from airflow_cdc_provider.jobs.context.tables import selected_tables
 from airflow_cdc_provider.jobs.publishing.origins.replayed import other_topic
-from airflow_cdc_provider.jobs.publishing.publish import client_settings, registrar_of
 from airflow_cdc_provider.jobs.publishing.stage import published_through
 from airflow_cdc_provider.jobs.publishing.targets.kafka import client_settings, registrar_of
 from airflow_cdc_provider.jobs.reporting.report import build_result

@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 import time
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import ClassVar, Generic, Protocol, TypeVar
@@ -20,72 +21,85 @@ from airflow_cdc_provider.jobs.publishing.batches import BatchPublisher, wait_fo
 from airflow_cdc_provider.jobs.spec import PublishResult
 from airflow_cdc_provider.kafka.positions import PublishPosition
 from airflow_cdc_provider.lake.changes_table import ChangesTable
+from airflow_cdc_provider.lake.stores import Stores
 from airflow_cdc_provider.options import to_plain
+from airflow_cdc_provider.sources.base import Source
 
 
-class Origin(Protocol):
-    """Events in an order that is the same each time they are built.
+@dataclass
+class Origin(ABC):
+    """Events in an order that is the same each time they are built, up to what exists at first use.
 
-    It ends at what exists when it is first used.
+    Args:
+        job: The job. To publish, it is for all tables: a batch's events must be the same each time.
+        stores: The lake.
+        source: The source.
+        skipped: Collects skipped records.
+
+    Attributes:
+        suffix: Suffix of the origin's name and transactional id; empty for captured changes.
+        restarts: Whether a run starts over if its position can't be read. Then the first position is stored
+            only with records.
+        form: Digest of all that determines the events; valid after :meth:`start`.
     """
 
-    restarts: ClassVar[bool]
-    """Whether a run starts over if its position can't be read; then the first position isn't stored alone."""
+    suffix: ClassVar[str] = ""
+    restarts: ClassVar[bool] = False
+
+    job: Job
+    stores: Stores
+    source: Source
+    skipped: SkippedRecords
+
+    def __post_init__(self) -> None:
+        """Take the form of the declaration's events."""
+        self.form = form_of(self.job.connector)
 
     @property
     def name(self) -> str:
         """Key of the stored position."""
-        ...
+        return name_of(self.job.connector, self.suffix)
 
-    @property
-    def form(self) -> str:
-        """Digest of all that determines the events; valid after :meth:`start`."""
-        ...
-
+    @abstractmethod
     def start(self, stored: PublishPosition | None) -> PublishPosition:
         """Return the position to start with: the stored one, which is final; the first one for None.
 
         Raises:
-            ConfigurationError: The form of events changed within a batch; or the origin has no such events.
+            ConfigurationError: The form of events changed within a batch; or there are no such events.
             OffsetMissing: The position is of another changes table.
         """
-        ...
 
+    @abstractmethod
     def build(self, request: EventRequest) -> Iterator[EventBatch]:
         """Build events, oldest first.
 
         Raises:
             CdcError: As the source's builder of events.
         """
-        ...
 
+    @abstractmethod
     def publish(self, publisher: BatchPublisher) -> None:
         """Publish from the publisher's position to the end. Called once, after :meth:`start`.
 
         Raises:
             CdcError: As :meth:`.BatchPublisher.publish`.
         """
-        ...
 
+    @abstractmethod
     def published_through(self, position: PublishPosition) -> int:
         """Return the last batch of the changes table whose events precede a position."""
-        ...
 
-
-class ResettableOrigin(Origin, Protocol):
-    """An origin whose position an operator can set."""
-
+    @abstractmethod
     def require(self, batch: int) -> None:
         """Refuse a batch that publishing can't continue with.
 
         Raises:
             ConfigurationError: It can't.
         """
-        ...
 
+    @abstractmethod
     def at(self, batch: int) -> PublishPosition:
         """Return the position before a batch. Called when no other run can publish."""
-        ...
 
 
 class Try(Protocol):
@@ -107,6 +121,11 @@ OriginT_contra = TypeVar("OriginT_contra", bound=Origin, contravariant=True)
 
 class Target(Protocol[OriginT_contra]):
     """Where events go. It stores the position after them."""
+
+    @property
+    def job(self) -> Job:
+        """The job."""
+        ...
 
     @property
     def retries(self) -> KafkaOptions | PulsarOptions:
@@ -141,7 +160,7 @@ class Target(Protocol[OriginT_contra]):
         """
         ...
 
-    def reset(self, origin: ResettableOrigin, batch: int) -> None:
+    def reset(self, origin: OriginT_contra, batch: int) -> None:
         """Let the next run start with a batch, even if the stored position can't be read."""
         ...
 
@@ -151,20 +170,14 @@ class Publication(Generic[OriginT]):
     """One run.
 
     Args:
-        job: The job.
-        changes: The changes table.
         origin: Returns the origin for a try; what is new since the last try may be in it.
         target: The target.
-        skipped: Collects the origin's skipped records.
         tries: All tries so far.
         seconds: Duration of the run.
     """
 
-    job: Job
-    changes: ChangesTable
     origin: Callable[[], OriginT]
     target: Target[OriginT]
-    skipped: SkippedRecords
     tries: list[Try] = field(default_factory=list)
     seconds: float = 0.0
 
@@ -204,24 +217,31 @@ class Publication(Generic[OriginT]):
             lambda: self.target.publish(self.origin(), self.tries),
             lambda: self.transactions,
             self.target.retries,
-            self.job.stopping,
-            self.job.connector.name,
+            self.target.job.stopping,
+            self.target.job.connector.name,
         )
         self.seconds = round(time.monotonic() - started, 3)
 
     def result(self) -> PublishResult:
         """Return what :meth:`run` published and what is pending."""
-        batch = self.origin().published_through(self.position)
+        origin = self.origin()
+        changes = origin.stores.changes
+        batch = origin.published_through(self.position)
         return PublishResult(
             batch=batch,
             records=self.records,
             dead_letters=self.dead_letters,
             transactions=self.transactions,
-            pending_batches=self.changes.state().batch - batch,
-            lag_seconds=publishing_lag(self.changes, batch),
+            pending_batches=changes.state().batch - batch,
+            lag_seconds=publishing_lag(changes, batch),
             seconds=self.seconds,
-            findings=(*self.skipped.report(), *self.target.findings),
+            findings=(*origin.skipped.report(), *self.target.findings),
         )
+
+
+def name_of(connector: Connector, suffix: str = "") -> str:
+    """Return the key of an origin's position."""
+    return f"{connector.name}.{suffix}" if suffix else connector.name
 
 
 def form_of(connector: Connector) -> str:
@@ -232,7 +252,9 @@ def form_of(connector: Connector) -> str:
     source = {k: v for k, v in plain.get("source", {}).items() if k not in ("conn_id", "advanced")}
     tables = {name: plain.get(name) for name in ("name", "type", "tables", "exclude_tables")}
     text = json.dumps([form, source, tables], sort_keys=True, default=str)
-    return hashlib.sha256(text.encode()).hexdigest()[:32]
+    digest = hashlib.sha256(text.encode()).hexdigest()[:32]
+    pulsar = connector.publish.pulsar
+    return f"{digest} {pulsar.namespace}" if pulsar.enabled else digest
 
 
 def publishing_lag(changes: ChangesTable, batch: int) -> float:

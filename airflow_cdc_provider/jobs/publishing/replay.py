@@ -18,9 +18,9 @@ from airflow_cdc_provider.events.skipped_records import SkippedRecords
 from airflow_cdc_provider.exceptions import ConfigurationError, TransientError
 from airflow_cdc_provider.jobs.context.job import log
 from airflow_cdc_provider.jobs.context.run import Run
-from airflow_cdc_provider.jobs.publishing.origins.replayed import REPLAY, Replayed
+from airflow_cdc_provider.jobs.publishing.origins.replayed import Replayed
 from airflow_cdc_provider.jobs.publishing.publication import Publication
-from airflow_cdc_provider.jobs.publishing.targets.kafka import KafkaTarget, Producers, client_settings
+from airflow_cdc_provider.jobs.publishing.targets.kafka import KafkaTarget, Producers
 from airflow_cdc_provider.jobs.spec import JobResult, ReplayResult
 from airflow_cdc_provider.kafka.errors import BrokersUnavailable
 from airflow_cdc_provider.kafka.positions import PositionsTopic, PublishPosition
@@ -47,7 +47,7 @@ def replay(run: Run) -> JobResult:
         CorruptInput: A record can't be decoded and the source is strict.
     """
     job, stores, source, clients, report = run
-    client_settings(job.connector, clients.connections)
+    published = Producers.of(job.connector, clients.connections).topic
     if job.connector.publish.kafka.after_merge:
         raise ConfigurationError(
             "batches of changes can't be replayed by a connector that publishes after merges",
@@ -55,7 +55,6 @@ def replay(run: Run) -> JobResult:
             found="after_merge",
             remedy="airflow cdc offsets publish-from --batch 1 publishes all rows again, as they are now",
         )
-    published = Producers.of(job.connector, clients.connections).topic
     before = published.slowest()
     prefix = str(job.spec.options.get("topic_prefix") or "")
     if prefix == job.connector.topic_prefix:
@@ -63,9 +62,9 @@ def replay(run: Run) -> JobResult:
     limit = None if prefix else before.batch - 1 if before else 0
     skipped = SkippedRecords(strict=job.connector.source.strict)
     origin = Replayed(job, stores, source, skipped, prefix, limit)
-    producers = Producers.of(job.connector, clients.connections, REPLAY)
+    producers = Producers.of(job.connector, clients.connections, Replayed.suffix)
     target = KafkaTarget[Replayed](job, stores, clients.connections, producers)
-    sending = Publication(job, stores.changes, lambda: origin, target, skipped)
+    sending = Publication(lambda: origin, target)
     sending.run()
     sent = origin.range
     result = ReplayResult(

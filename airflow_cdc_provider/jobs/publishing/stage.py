@@ -15,8 +15,8 @@ from airflow_cdc_provider.jobs.context.clients import Clients, Connections
 from airflow_cdc_provider.jobs.context.job import Job, log
 from airflow_cdc_provider.jobs.publishing.heartbeats import heartbeats_of
 from airflow_cdc_provider.jobs.publishing.origins.changes import Changes
-from airflow_cdc_provider.jobs.publishing.origins.merged_rows import MERGED, MergedRows
-from airflow_cdc_provider.jobs.publishing.publication import Publication, Target, form_of
+from airflow_cdc_provider.jobs.publishing.origins.merged_rows import MergedRows
+from airflow_cdc_provider.jobs.publishing.publication import Publication, Target
 from airflow_cdc_provider.jobs.publishing.targets.kafka import KafkaTarget, Producers
 from airflow_cdc_provider.jobs.publishing.targets.pulsar import PulsarTarget, as_published
 from airflow_cdc_provider.jobs.publishing.targets.slices import SlicedKafkaTarget
@@ -67,7 +67,7 @@ def published_snapshots(connector: Connector, connections: Connections) -> Merge
         BrokersUnavailable: The brokers don't respond.
         OffsetMissing: The stored position can't be read.
     """
-    stored = Producers.of(connector, connections, MERGED).topic.read()
+    stored = Producers.of(connector, connections, MergedRows.suffix).topic.read()
     return None if stored is None else MergedPosition.from_json(stored.state)
 
 
@@ -92,19 +92,14 @@ def _publication(
     publish = job.connector.publish
     skipped = SkippedRecords(strict=job.connector.source.strict)
     if publish.kafka.after_merge:
-        merged = MergedRows(job, stores, source, skipped)
-        producers = Producers.of(job.connector, connections, MERGED)
+        producers = Producers.of(job.connector, connections, MergedRows.suffix)
         in_one = KafkaTarget[MergedRows](job, stores, connections, producers, heartbeats)
-        return Publication(job, stores.changes, lambda: merged, in_one, skipped)
+        return Publication(lambda: MergedRows(job, stores, source, skipped), in_one)
     target: Target[Changes]
     if publish.pulsar.enabled:
         job = replace(job, connector=as_published(job.connector))
-        form = f"{form_of(job.connector)} {publish.pulsar.namespace}"
         target = PulsarTarget.of(job, stores.lake, connections)
     else:
-        form = form_of(job.connector)
         producers = Producers.of(job.connector, connections)
         target = SlicedKafkaTarget(job, stores, connections, producers, heartbeats)
-    return Publication(
-        job, stores.changes, lambda: Changes(job, stores, source, skipped, form), target, skipped
-    )
+    return Publication(lambda: Changes(job, stores, source, skipped), target)

@@ -1,49 +1,23 @@
-"""Captured changes as an origin: events of the changes table, batch by batch (:mod:`airflow_cdc_provider.sources.event_source`)."""
+"""Captured changes as an origin: events of the changes table, batch by batch."""
 
 from __future__ import annotations
 
 import time
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import cached_property
-from typing import ClassVar
 
 from airflow_cdc_provider.events.event_batches import EventBatch, EventRequest
-from airflow_cdc_provider.events.skipped_records import SkippedRecords
 from airflow_cdc_provider.events.sliced import Sliced
 from airflow_cdc_provider.exceptions import ConfigurationError
-from airflow_cdc_provider.jobs.context.job import Job
 from airflow_cdc_provider.jobs.publishing.batches import BatchPublisher, require_matching
+from airflow_cdc_provider.jobs.publishing.publication import Origin
 from airflow_cdc_provider.kafka.positions import PublishPosition
-from airflow_cdc_provider.lake.stores import Stores
-from airflow_cdc_provider.sources.base import Source
 from airflow_cdc_provider.sources.registry import source_plugin
 
 
-@dataclass(frozen=True)
-class Changes:
-    """Events of all captured changes.
-
-    Args:
-        job: The job. To publish, it is for all tables: a batch's events must be the same each time.
-        stores: The lake.
-        source: The source.
-        skipped: Collects skipped records.
-        form: Digest of all options that determine the records of a batch.
-    """
-
-    restarts: ClassVar[bool] = False
-
-    job: Job
-    stores: Stores
-    source: Source
-    skipped: SkippedRecords
-    form: str
-
-    @property
-    def name(self) -> str:
-        """The connector's name."""
-        return self.job.connector.name
+class Changes(Origin):
+    """Events of all captured changes."""
 
     @cached_property
     def through(self) -> int:
@@ -57,7 +31,7 @@ class Changes:
         return PublishPosition(self.name, 1 if earliest else self.through + 1)
 
     def start(self, stored: PublishPosition | None) -> PublishPosition:
-        """Return the position to start with; see :class:`.publication.Origin`."""
+        """Return the position to start with, if its form still fits."""
         position = stored or self.first
         require_matching(position, self.form, self.through)
         return position

@@ -16,17 +16,15 @@ from __future__ import annotations
 import time
 from collections.abc import Iterator
 from contextlib import ExitStack
-from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, ClassVar, Final
+from dataclasses import replace
+from typing import TYPE_CHECKING
 
 from airflow_cdc_provider.events.event_batches import EventBatch, EventRequest
-from airflow_cdc_provider.events.skipped_records import SkippedRecords
 from airflow_cdc_provider.exceptions import ConfigurationError, OffsetMissing
-from airflow_cdc_provider.jobs.context.job import Job
 from airflow_cdc_provider.jobs.context.tables import selected_tables
 from airflow_cdc_provider.jobs.merging.pending import pending_by_table
 from airflow_cdc_provider.jobs.publishing.batches import BatchPublisher
-from airflow_cdc_provider.jobs.publishing.publication import form_of
+from airflow_cdc_provider.jobs.publishing.publication import Origin
 from airflow_cdc_provider.kafka.merged_position import MergedPosition, PublishedSnapshot, Step
 from airflow_cdc_provider.kafka.positions import PublishPosition
 from airflow_cdc_provider.lake.iceberg_difference import (
@@ -38,10 +36,8 @@ from airflow_cdc_provider.lake.iceberg_difference import (
 )
 from airflow_cdc_provider.lake.row_changes import all_rows, arrow_batches, changed_rows
 from airflow_cdc_provider.lake.static_changes import all_static_columns, changed_static_columns
-from airflow_cdc_provider.lake.stores import Stores
 from airflow_cdc_provider.lake.table import Head
 from airflow_cdc_provider.sources.abilities import RenamesTables
-from airflow_cdc_provider.sources.base import Source
 from airflow_cdc_provider.sources.encoding import encoded
 from airflow_cdc_provider.sources.registry import source_plugin
 from airflow_cdc_provider.sources.row_events import RowEvents
@@ -50,40 +46,13 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
 
-MERGED: Final = "merged"
-"""Suffix of the origin's name and transactional id."""
+class MergedRows(Origin):
+    """Events of all rows that merges changed."""
 
-
-@dataclass(frozen=True)
-class MergedRows:
-    """Events of all rows that merges changed.
-
-    Args:
-        job: The job. To publish, it is for all tables.
-        stores: The lake.
-        source: The source.
-        skipped: Collects skipped records.
-    """
-
-    restarts: ClassVar[bool] = False
-
-    job: Job
-    stores: Stores
-    source: Source
-    skipped: SkippedRecords
-
-    @property
-    def name(self) -> str:
-        """The connector's name, with a suffix."""
-        return f"{self.job.connector.name}.{MERGED}"
-
-    @property
-    def form(self) -> str:
-        """Digest of all options that determine the events of a row."""
-        return form_of(self.job.connector)
+    suffix = "merged"
 
     def start(self, stored: PublishPosition | None) -> PublishPosition:
-        """Return the position to start with; see :class:`.publication.Origin`."""
+        """Return the position to start with: at first before all rows, or after all that are merged."""
         if stored is not None:
             return stored
         earliest = self.job.connector.publish.kafka.start == "earliest"

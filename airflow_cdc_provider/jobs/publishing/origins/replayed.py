@@ -10,9 +10,9 @@ import json
 import re
 import time
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
-from typing import Any, ClassVar, Final
+from typing import Any
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -20,19 +20,13 @@ import pyarrow.compute as pc
 from airflow_cdc_provider.changes import record
 from airflow_cdc_provider.connector import Connector
 from airflow_cdc_provider.events.event_batches import EventBatch, EventRequest
-from airflow_cdc_provider.events.skipped_records import SkippedRecords
 from airflow_cdc_provider.exceptions import ConfigurationError
-from airflow_cdc_provider.jobs.context.job import Job, log
+from airflow_cdc_provider.jobs.context.job import log
 from airflow_cdc_provider.jobs.publishing.batches import BatchPublisher
+from airflow_cdc_provider.jobs.publishing.origins.changes import Changes
 from airflow_cdc_provider.jobs.publishing.publication import form_of
 from airflow_cdc_provider.kafka.positions import PublishPosition
 from airflow_cdc_provider.lake.changes_table import ChangesTable
-from airflow_cdc_provider.lake.stores import Stores
-from airflow_cdc_provider.sources.base import Source
-from airflow_cdc_provider.sources.registry import source_plugin
-
-REPLAY: Final = "replay"
-"""Suffix of the origin's name and transactional id."""
 
 
 @dataclass(frozen=True)
@@ -117,35 +111,23 @@ def chosen_range(
 
 
 @dataclass
-class Replayed:
-    """Events of a range of batches.
+class Replayed(Changes):
+    """Events of a range of batches; of some tables if the job is for them.
 
     Args:
-        job: The job.
-        stores: The lake.
-        source: The source.
-        skipped: Collects skipped records.
         prefix: Prefix of the topics to send to; empty for the same ones.
         limit: ``published_through`` of :func:`chosen_range`.
+
+    Attributes:
         range: The batches; valid after :meth:`start`.
-        form: Digest of the request and of the form of events, with the range; valid after :meth:`start`.
     """
 
-    restarts: ClassVar[bool] = True
+    suffix = "replay"
+    restarts = True
 
-    job: Job
-    stores: Stores
-    source: Source
-    skipped: SkippedRecords
     prefix: str
     limit: int | None
-    range: BatchRange = BatchRange(0, 0)
-    form: str = ""
-
-    @property
-    def name(self) -> str:
-        """The connector's name, with a suffix."""
-        return f"{self.job.connector.name}.{REPLAY}"
+    range: BatchRange = field(default=BatchRange(0, 0), init=False)
 
     def start(self, stored: PublishPosition | None) -> PublishPosition:
         """Return the position to start with: that of an unfinished replay of the same request, if any.
@@ -182,9 +164,7 @@ class Replayed:
 
     def build(self, request: EventRequest) -> Iterator[EventBatch]:
         """Build the events as publishing does, for the topics of the other prefix."""
-        request = replace(request, tables=self.job.spec.tables)
-        own = source_plugin(self.job.connector.type).events()
-        events = own.captured_records(self.stores, self.source, request, self.skipped)
+        events = super().build(request)
         if not self.prefix:
             return events
         connector = self.job.connector
@@ -193,10 +173,6 @@ class Replayed:
     def publish(self, publisher: BatchPublisher) -> None:
         """Publish from the publisher's position to the end of the range."""
         publisher.publish(self.range.last, time.time_ns())
-
-    def published_through(self, position: PublishPosition) -> int:
-        """Return the last batch that is sent completely."""
-        return position.batch - 1
 
     def _digest(self) -> str:
         options = self.job.spec.options

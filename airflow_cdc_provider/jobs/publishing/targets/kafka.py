@@ -20,7 +20,7 @@ from airflow_cdc_provider.jobs.channels.heartbeats import Heartbeats
 from airflow_cdc_provider.jobs.context.clients import Connections
 from airflow_cdc_provider.jobs.context.job import Job, log
 from airflow_cdc_provider.jobs.publishing.batches import BatchPublisher
-from airflow_cdc_provider.jobs.publishing.publication import Origin, OriginT, ResettableOrigin, Try
+from airflow_cdc_provider.jobs.publishing.publication import Origin, OriginT, Try, name_of
 from airflow_cdc_provider.jobs.publishing.targets.dead_letters import DeadLetters
 from airflow_cdc_provider.jobs.topics.rules import topic_maker
 from airflow_cdc_provider.kafka.positions import PositionsTopic, PublishPosition
@@ -126,7 +126,7 @@ class KafkaTarget(Generic[OriginT]):
         """Return the stored position, None for none."""
         return self.producers.topic.read()
 
-    def reset(self, origin: ResettableOrigin, batch: int) -> None:
+    def reset(self, origin: OriginT, batch: int) -> None:
         """Let the next run start with a batch, even if the stored position can't be read."""
         origin.require(batch)
         self.producers.topic.make(1)
@@ -216,5 +216,4 @@ def positions_topic(connector: Connector, settings: ClientSettings, suffix: str 
     replication = options.positions_replication
     if replication == -1:
         replication = connector.publish.topics.replication
-    name = f"{connector.name}.{suffix}" if suffix else connector.name
-    return PositionsTopic(settings, topic, name, replication)
+    return PositionsTopic(settings, topic, name_of(connector, suffix), replication)

@@ -24,7 +24,7 @@ from airflow_cdc_provider.jobs.context.clients import Connections
 from airflow_cdc_provider.jobs.context.job import Job, log
 from airflow_cdc_provider.jobs.publishing.batches import BatchPublisher, require_matching
 from airflow_cdc_provider.jobs.publishing.origins.changes import Changes
-from airflow_cdc_provider.jobs.publishing.publication import ResettableOrigin, Try
+from airflow_cdc_provider.jobs.publishing.publication import Try
 from airflow_cdc_provider.jobs.publishing.targets.pulsar_position import PulsarPosition, PulsarPositionTable
 from airflow_cdc_provider.kafka.positions import PublishPosition
 from airflow_cdc_provider.kafka.producer import Headers
@@ -168,7 +168,7 @@ class PulsarTarget:
         stored = self.table.read()
         return stored.position if stored else None
 
-    def reset(self, origin: ResettableOrigin, batch: int) -> None:
+    def reset(self, origin: Changes, batch: int) -> None:
         """Let the next run start with a batch, under a new producer name."""
         origin.require(batch)
         try:

@@ -30,7 +30,7 @@ from airflow_cdc_provider.exceptions import CdcError, CommitConflict, Configurat
 from airflow_cdc_provider.jobs.context.job import log
 from airflow_cdc_provider.jobs.publishing.batches import RETRIED_ERRORS, BatchPublisher, require_matching
 from airflow_cdc_provider.jobs.publishing.origins.changes import Changes
-from airflow_cdc_provider.jobs.publishing.publication import ResettableOrigin, Try
+from airflow_cdc_provider.jobs.publishing.publication import Try
 from airflow_cdc_provider.jobs.publishing.targets.kafka import KafkaTarget, Producers, registrar_of
 from airflow_cdc_provider.kafka.positions import PublishPosition
 from airflow_cdc_provider.kafka.producer import Headers
@@ -72,7 +72,7 @@ class SlicedKafkaTarget(KafkaTarget[Changes]):
         """Return the least position of all slices, None for none."""
         return self.producers.topic.slowest()
 
-    def reset(self, origin: ResettableOrigin, batch: int) -> None:
+    def reset(self, origin: Changes, batch: int) -> None:
         """Let the next run start with a batch.
 
         Positions that can't be read are replaced, with the declared number of slices.
@@ -133,6 +133,7 @@ class SliceTask:
         strict: Whether a record that can't be decoded is an error.
         after: The batch before the range: the task gets no records up to it.
         through: The last batch of the range.
+        empty: Whether the range has no records: rows of Spark's partition are ignored.
     """
 
     producers: Producers = field(repr=False)
@@ -146,6 +147,7 @@ class SliceTask:
     strict: bool
     after: int = 0
     through: int = 0
+    empty: bool = False
 
     def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         """Publish the slice of Spark's partition, and return the outcome as one row."""
@@ -153,6 +155,10 @@ class SliceTask:
 
         context = TaskContext.get()
         assert context is not None
+        if self.empty:
+            for _ in batches:
+                pass
+            batches = iter(())
         outcome = self.publish(context.partitionId(), batches)
         yield pa.record_batch([pa.array([pickle.dumps(outcome)], pa.binary())], schema=_OUTCOME)
 
@@ -168,6 +174,7 @@ class SliceTask:
         """
         skipped = SkippedRecords(self.strict)
         publisher: BatchPublisher | None = None
+        error: CdcError | None = None
         try:
             with closing(self.producers.of_slice(number)) as producer:
                 position = self._checked(producer.take_over(), number)
@@ -186,9 +193,11 @@ class SliceTask:
                     position=position,
                 )
                 publisher.publish(self.through, self.now_ns)
-        except CdcError as error:
-            return _outcome(publisher, skipped, error)
-        return _outcome(publisher, skipped, None)
+        except CdcError as failure:
+            error = failure
+        if publisher is None:
+            return SliceOutcome(None, skipped, error=error)
+        return SliceOutcome(publisher.position, skipped, publisher.records, publisher.transactions, error)
 
     def _checked(self, position: PublishPosition | None, number: int) -> PublishPosition:
         """Refuse to continue if another run has changed the number of slices, or set the position back."""
@@ -209,23 +218,6 @@ class SliceTask:
         if position.batch <= self.through:
             require_matching(position, self.form, self.through)
         return position
-
-
-@dataclass(frozen=True)
-class _WithoutRecords:
-    """Publishes an empty range. Picklable, with the secrets of its clients.
-
-    Args:
-        task: The task of the range.
-    """
-
-    task: SliceTask = field(repr=False)
-
-    def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        """Run the task without records; rows of Spark's partition are ignored."""
-        for _ in batches:
-            pass
-        return self.task(iter(()))
 
 
 @dataclass
@@ -277,8 +269,8 @@ class SlicedRun:
         for start, end in ranges:
             if self.target.job.stopping():
                 return
-            has_records = any(start < batch <= end for batch in counts)
-            self._publish_range(sliced, replace(task, after=start, through=end), has_records=has_records)
+            empty = not any(start < batch <= end for batch in counts)
+            self._publish_range(sliced, replace(task, after=start, through=end, empty=empty))
 
     def _task(self, build: SliceBuilder) -> SliceTask:
         connector = self.target.job.connector
@@ -294,13 +286,12 @@ class SlicedRun:
             strict=self.origin.skipped.strict,
         )
 
-    def _publish_range(self, sliced: Sliced, task: SliceTask, *, has_records: bool) -> None:
-        if has_records:
-            partitioned = map_in_arrow(_partitioned(sliced, task), task, _DDL)
-        else:  # adaptive plans have no partitions for empty input, but positions must advance
-            numbers = self.target.stores.spark.range(0, task.slices, 1, task.slices)
-            partitioned = map_in_arrow(numbers, _WithoutRecords(task), _DDL)
-        rows = partitioned.collect()
+    def _publish_range(self, sliced: Sliced, task: SliceTask) -> None:
+        if task.empty:  # adaptive plans have no partitions for empty input, but positions must advance
+            partitioned = self.target.stores.spark.range(0, task.slices, 1, task.slices)
+        else:
+            partitioned = _partitioned(sliced, task)
+        rows = map_in_arrow(partitioned, task, _DDL).collect()
         # Pickled by this job's own tasks.
         outcomes: list[SliceOutcome] = [pickle.loads(row["outcome"]) for row in rows]  # noqa: S301
         self._add_up(outcomes)
@@ -417,11 +408,3 @@ def _partitioned(sliced: Sliced, task: SliceTask) -> DataFrame:
     rows = sliced.rows.where(f.col("batch").between(task.after + 1, task.through))
     partitioned = rows.withColumn("slice", number).repartitionById(task.slices, "slice")
     return partitioned.sortWithinPartitions(*sliced.order).drop("slice")
-
-
-def _outcome(
-    publisher: BatchPublisher | None, skipped: SkippedRecords, error: CdcError | None
-) -> SliceOutcome:
-    if publisher is None:
-        return SliceOutcome(None, skipped, error=error)
-    return SliceOutcome(publisher.position, skipped, publisher.records, publisher.transactions, error)

@@ -17,7 +17,6 @@ from airflow_cdc_provider.exceptions import ConfigurationError
 from airflow_cdc_provider.jobs.context.job import log
 from airflow_cdc_provider.jobs.context.run import Run
 from airflow_cdc_provider.jobs.publishing.origins.changes import Changes
-from airflow_cdc_provider.jobs.publishing.publication import form_of
 from airflow_cdc_provider.jobs.resuming.progress import stored_offset
 from airflow_cdc_provider.jobs.spec import JobResult
 from airflow_cdc_provider.sources.encoding import headers_of
@@ -48,7 +47,7 @@ def events(run: Run) -> JobResult:
     after = int(job.spec.options.get("after_batch", 0))
     now_ns = int(job.spec.options.get("now_ns", time.time_ns()))
     skipped = SkippedRecords(strict=job.connector.source.strict)
-    origin = Changes(job, stores, source, skipped, form_of(job.connector))
+    origin = Changes(job, stores, source, skipped)
     headers = headers_of(job.connector)
     target = Path(job.spec.options["path"])
     unfinished = target.with_name(target.name + ".part")

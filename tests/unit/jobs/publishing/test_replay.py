@@ -16,6 +16,7 @@ from airflow_cdc_provider.events.encoder import Converters
 from airflow_cdc_provider.events.event_batches import EventBatch, EventRequest
 from airflow_cdc_provider.exceptions import ConfigurationError
 from airflow_cdc_provider.jobs.context.clients import Connections
+from airflow_cdc_provider.jobs.publishing.origins import changes as changes_module
 from airflow_cdc_provider.jobs.publishing.origins import replayed as origin_module
 from airflow_cdc_provider.jobs.publishing.origins.replayed import BatchRange, chosen_range, other_topic
 from airflow_cdc_provider.jobs.publishing.replay import replay
@@ -153,7 +154,7 @@ def lake(monkeypatch: pytest.MonkeyPatch) -> Lake:
     found = Lake()
     monkeypatch.setattr(origin_module, "kept_batches", found.batches)
     events = SimpleNamespace(captured_records=found.made)
-    monkeypatch.setattr(origin_module, "source_plugin", lambda name: SimpleNamespace(events=lambda: events))
+    monkeypatch.setattr(changes_module, "source_plugin", lambda name: SimpleNamespace(events=lambda: events))
     monkeypatch.setattr(kafka_module, "RecordProducer", found.producer)
     topic = SimpleNamespace(make=lambda slices: None, slowest=found.position, settings=None)
     monkeypatch.setattr(kafka_module, "positions_topic", lambda *given: topic)

@@ -28,7 +28,7 @@ from airflow_cdc_provider.kafka.positions import PublishPosition
 from airflow_cdc_provider.lake.stores import Stores
 from airflow_cdc_provider.lake.table import Head
 from airflow_cdc_provider.pulsar.errors import BrokersUnavailable
-from airflow_cdc_provider.sources.cassandra.events import datastax_envelope as datastax_envelope
+from airflow_cdc_provider.sources.cassandra.events import datastax_envelope
 from airflow_cdc_provider.sources.cassandra.events.datastax_envelope import EnvelopeOptions
 from airflow_cdc_provider.sources.encoding import encoded, topics_of
 from tests.unit.jobs.runs import run_of

@@ -272,7 +272,7 @@ def test_positions_pass_batches_that_have_no_records(monkeypatch: pytest.MonkeyP
     changes = SimpleNamespace(state=lambda: SimpleNamespace(batch=9))
     job, stores, source, clients, _ = run_of(lake.connector, spark=spark, changes=changes)
     target = SlicedKafkaTarget(job, stores, clients.connections, brokers)  # type: ignore[arg-type]
-    origin = Changes(job, stores, source, SkippedRecords(strict=True), "form")
+    origin = Changes(job, stores, source, SkippedRecords(strict=True))
     run = SlicedRun(target, origin, positions)
 
     run.publish()
@@ -320,7 +320,7 @@ def test_publishing_can_be_set_to_a_batch_whatever_is_stored(unread: set[int], s
     changes: Any = SimpleNamespace(state=lambda: SimpleNamespace(batch=9))
     job, stores, source, clients, _ = run_of(Connector.from_dict(declaration), changes=changes)
     target = SlicedKafkaTarget(job, stores, clients.connections, brokers)  # type: ignore[arg-type]
-    target.reset(Changes(job, stores, source, SkippedRecords(strict=True), "form"), 5)
+    target.reset(Changes(job, stores, source, SkippedRecords(strict=True)), 5)
     assert partitions == [1, slices]
     now = [brokers.positions[number] for number in range(slices)]
     assert now == [PublishPosition("p", 5, slice=number, slices=slices) for number in range(slices)]
