@@ -26,7 +26,7 @@ from airflow_cdc_provider.sources.mongodb.records import read_events, snapshot_r
 from airflow_cdc_provider.sources.vitess.events.captured import RecordedSchema, VitessSlice
 from tests.unit.sources.cassandra.events.reread_cluster import RECORDING
 from tests.unit.sources.vitess.events.recorded_events import captured
-from tests.unit.sources.vitess.events.test_recording import declared
+from tests.unit.sources.vitess.events.vitess_recordings import declared
 
 NOW_NS = 1_800_000_000_000_000_000
 

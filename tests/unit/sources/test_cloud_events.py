@@ -8,7 +8,7 @@ import pytest
 
 from airflow_cdc_provider.connector import Connector
 from airflow_cdc_provider.exceptions import ConfigurationError
-from tests.unit.sources.cassandra.events.test_choices import printed, values
+from tests.unit.sources.cassandra.events.cassandra_recordings import printed, values
 from tests.unit.sources.scylla.events.logged_changes import DELETE, INSERT, UPDATE, logged, records
 
 

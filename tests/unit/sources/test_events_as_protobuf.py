@@ -15,12 +15,12 @@ import pytest
 from google.protobuf.message import Message
 
 from tests.unit.events.protobuf_messages import message_class
-from tests.unit.sources.cassandra.events.test_choices import printed
+from tests.unit.sources.cassandra.events.cassandra_recordings import printed
 from tests.unit.sources.mongodb.events.published_events import UPDATE, change, published
 from tests.unit.sources.scylla.events.logged_changes import DELETE, INSERT, logged, made
 from tests.unit.sources.scylla.events.logged_changes import UPDATE as SCYLLA_UPDATE
-from tests.unit.sources.vitess.events.test_recording import FIXTURES, declared
-from tests.unit.sources.vitess.events.test_recording import records as recorded
+from tests.unit.sources.vitess.events.vitess_recordings import FIXTURES, declared
+from tests.unit.sources.vitess.events.vitess_recordings import records as recorded
 
 _DAY_0 = datetime.date(1970, 1, 1)
 _LOGICAL: dict[str, Callable[[Any], Any]] = {

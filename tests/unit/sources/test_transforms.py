@@ -11,9 +11,9 @@ from airflow_cdc_provider.connector import Connector
 from airflow_cdc_provider.exceptions import ConfigurationError
 from airflow_cdc_provider.migration.debezium.properties import from_debezium
 from airflow_cdc_provider.sources.encoding import heartbeat_of
-from tests.unit.sources.cassandra.events import test_choices as cassandra
+from tests.unit.sources.cassandra.events import cassandra_recordings as cassandra
+from tests.unit.sources.mongodb.events.mongodb_recordings import RECORDED_BY, printed, recording
 from tests.unit.sources.mongodb.events.published_events import connector_of
-from tests.unit.sources.mongodb.events.test_recording import RECORDED_BY, printed, recording
 from tests.unit.sources.scylla.events import logged_changes as scylla
 from tests.unit.sources.vitess.events.chosen_events import ID, NAME, events_of
 from tests.unit.vitess_stream import Stream

@@ -14,7 +14,7 @@ import pytest
 
 from airflow_cdc_provider.connector import Connector
 from airflow_cdc_provider.exceptions import ConfigurationError
-from tests.unit.sources.cassandra.events.test_choices import FIXTURES, FOLDER, printed, values
+from tests.unit.sources.cassandra.events.cassandra_recordings import FIXTURES, FOLDER, printed, values
 
 BEFORE = {"before": True}
 WORKLOAD = FIXTURES / "A" / "v7-plain"

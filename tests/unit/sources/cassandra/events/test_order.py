@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from airflow_cdc_provider.migration.settings_file import load_connector_file
-from tests.unit.sources.cassandra.events.test_choices import FIXTURES, printed
+from tests.unit.sources.cassandra.events.cassandra_recordings import FIXTURES, printed
 
 NODES = ("0d3a1c5e-0000-4000-8000-00000000000a", "0d3a1c5e-0000-4000-8000-00000000000b")
 RECORDING = FIXTURES / "A" / "v7-plain"

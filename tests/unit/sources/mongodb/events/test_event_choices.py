@@ -18,8 +18,8 @@ from airflow_cdc_provider.exceptions import ConfigurationError
 from airflow_cdc_provider.migration.debezium.properties import from_debezium
 from airflow_cdc_provider.sources.mongodb.events.decode import decode_stream
 from airflow_cdc_provider.sources.mongodb.events.records import MongodbRecords
+from tests.unit.sources.mongodb.events.mongodb_recordings import NOW_NS
 from tests.unit.sources.mongodb.events.published_events import UPDATE, change, published
-from tests.unit.sources.mongodb.events.test_recording import NOW_NS
 
 CLOUD_EVENT = (
     '{"id":"name:shop;ts:1700000000000;ord:3","source":"/debezium/mongodb/shop","specversion":"1.0",'

@@ -8,7 +8,7 @@ from typing import Any
 
 from airflow_cdc_provider.connector import Connector
 from airflow_cdc_provider.events.skipped_records import SkippedRecords
-from tests.unit.sources.vitess.events.test_recording import records
+from tests.unit.sources.vitess.events.vitess_recordings import records
 from tests.unit.vitess_stream import NOT_NULL, PRIMARY, Stream, column
 
 ID = column("id", "INT64", "bigint", PRIMARY | NOT_NULL)

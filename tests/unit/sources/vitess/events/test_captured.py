@@ -20,7 +20,7 @@ from airflow_cdc_provider.sources.vitess.events.records import VitessRecords
 from airflow_cdc_provider.sources.vitess.events.stored_records import decode_records
 from airflow_cdc_provider.sources.vitess.schema_ids import DDL
 from tests.unit.sources.vitess.events.recorded_events import captured
-from tests.unit.sources.vitess.events.test_recording import FIXTURES, NOW_NS, declared, records
+from tests.unit.sources.vitess.events.vitess_recordings import FIXTURES, NOW_NS, declared, records
 from tests.unit.vitess_stream import NOT_NULL, PRIMARY, Stream, column
 
 

@@ -20,7 +20,7 @@ from airflow_cdc_provider.connector import Connector
 from airflow_cdc_provider.events.skipped_records import SkippedRecords
 from airflow_cdc_provider.exceptions import CdcError, ConfigurationError, CorruptInput
 from tests.unit.sources.vitess.events.chosen_events import ID, NAME, events_of
-from tests.unit.sources.vitess.events.test_recording import FIXTURES, declared, events, records, rows
+from tests.unit.sources.vitess.events.vitess_recordings import FIXTURES, declared, events, records, rows
 from tests.unit.vitess_stream import NOT_NULL, PRIMARY, SERVER, UNIQUE, Stream, column
 
 

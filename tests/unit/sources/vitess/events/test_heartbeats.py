@@ -16,7 +16,7 @@ from airflow_cdc_provider.sources.vitess.events.source_events import VitessSourc
 from airflow_cdc_provider.sources.vitess.options import VitessOptions
 from airflow_cdc_provider.sources.vitess.protocol import EVENT_TYPES, VGtid, VStreamResponse
 from airflow_cdc_provider.sources.vitess.requests import stream_request
-from tests.unit.sources.vitess.events.test_recording import FIXTURES, NOW_NS, declared, records
+from tests.unit.sources.vitess.events.vitess_recordings import FIXTURES, NOW_NS, declared, records
 from tests.unit.vitess_stream import NOT_NULL, PRIMARY, SERVER, Stream, column
 
 PROPERTIES = {

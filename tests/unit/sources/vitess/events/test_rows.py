@@ -25,7 +25,7 @@ from airflow_cdc_provider.sources.vitess.events.stored_records import decode_rec
 from airflow_cdc_provider.sources.vitess.history import TableHistory
 from tests.unit.jobs.runs import stores_of
 from tests.unit.sources.vitess.events.recorded_events import captured
-from tests.unit.sources.vitess.events.test_recording import NOW_NS, declared
+from tests.unit.sources.vitess.events.vitess_recordings import NOW_NS, declared
 from tests.unit.vitess_stream import NOT_NULL, PRIMARY, Stream, column
 
 TABLE = "shop.t"
