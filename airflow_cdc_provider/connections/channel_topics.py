@@ -15,7 +15,7 @@ from airflow_cdc_provider.exceptions import CdcError, ConfigurationError
 
 if TYPE_CHECKING:
     from airflow_cdc_provider.kafka.topic_facts import TopicFacts
-    from airflow_cdc_provider.sources.base import Finding
+    from airflow_cdc_provider.sources.contract import Finding
 
 _SIGNALS: Final = "topic of signals"
 _NOTIFICATIONS: Final = "topic of notifications"
@@ -77,7 +77,7 @@ def _topic_findings(
     describe: DescribeTopic,
     findings_of: Callable[[TopicFacts], Iterator[Finding]],
 ) -> Iterator[Finding]:
-    from airflow_cdc_provider.sources.base import Finding
+    from airflow_cdc_provider.sources.contract import Finding
 
     try:
         facts = describe(values(), topic, partitions)
@@ -91,7 +91,7 @@ def _topic_findings(
 
 
 def _signal_findings(facts: TopicFacts) -> Iterator[Finding]:
-    from airflow_cdc_provider.sources.base import Finding
+    from airflow_cdc_provider.sources.contract import Finding
 
     yield from _missing(_SIGNALS, facts, "no signal arrives until it exists", " with one partition")
     if facts.partitions not in (None, 1):
@@ -113,7 +113,7 @@ def _signal_findings(facts: TopicFacts) -> Iterator[Finding]:
 
 
 def _notification_findings(facts: TopicFacts) -> Iterator[Finding]:
-    from airflow_cdc_provider.sources.base import Finding
+    from airflow_cdc_provider.sources.contract import Finding
 
     yield from _missing(
         _NOTIFICATIONS, facts, "brokers create it only if they create topics automatically", ""
@@ -132,7 +132,7 @@ def _notification_findings(facts: TopicFacts) -> Iterator[Finding]:
 
 
 def _missing(subject: str, facts: TopicFacts, then: str, how: str) -> Iterator[Finding]:
-    from airflow_cdc_provider.sources.base import Finding
+    from airflow_cdc_provider.sources.contract import Finding
 
     if facts.partitions is not None:
         return

@@ -16,7 +16,7 @@ from airflow_cdc_provider.sources.registry import source_plugin
 if TYPE_CHECKING:
     from airflow_cdc_provider.hooks.cassandra import CassandraCdcHook
     from airflow_cdc_provider.hooks.source import CdcHook
-    from airflow_cdc_provider.sources.base import Finding, Source
+    from airflow_cdc_provider.sources.contract import Finding, Source
 
 
 def hook_for(connector: Connector, conn_id: str | None = None) -> CdcHook:
@@ -49,7 +49,7 @@ def hook_for(connector: Connector, conn_id: str | None = None) -> CdcHook:
 def check_connector(connector: Connector, source: Source) -> list[Finding]:
     """Check the source's prerequisites, the topics of signals and notifications, and the number of tables."""
     from airflow_cdc_provider.connections.channel_topics import channel_findings
-    from airflow_cdc_provider.sources.base import Finding
+    from airflow_cdc_provider.sources.contract import Finding
 
     findings = [*source.check(), *channel_findings(connector)]
     if not connector.guardrail.max_tables or any(finding.level == "error" for finding in findings):

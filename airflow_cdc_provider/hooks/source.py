@@ -23,7 +23,7 @@ from airflow_cdc_provider.tasks.failures import redact
 if TYPE_CHECKING:
     from airflow.providers.common.compat.sdk import Connection
 
-    from airflow_cdc_provider.sources.base import Source
+    from airflow_cdc_provider.sources.contract import Source
 
 
 class CdcHook(BaseHook):

@@ -26,7 +26,7 @@ from airflow_cdc_provider.lake.iceberg_difference import release
 from airflow_cdc_provider.lake.layout import PUBLISHED
 from airflow_cdc_provider.lake.mirror import Mirror, MirrorState
 from airflow_cdc_provider.lake.stores import Stores
-from airflow_cdc_provider.sources.base import Source
+from airflow_cdc_provider.sources.contract import Source
 
 if TYPE_CHECKING:
     from airflow_cdc_provider.lake.iceberg import IcebergLake

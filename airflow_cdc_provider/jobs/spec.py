@@ -449,8 +449,8 @@ class JobResult:
         offset: The connector's offset after the job.
         batches: Number of commits to the changes table.
         changes: Number of captured changes.
-        lag_seconds: See :class:`~airflow_cdc_provider.sources.base.Lag`.
-        lag_bytes: See :class:`~airflow_cdc_provider.sources.base.Lag`.
+        lag_seconds: See :class:`~airflow_cdc_provider.sources.contract.Lag`.
+        lag_bytes: See :class:`~airflow_cdc_provider.sources.contract.Lag`.
         tables: Results per table.
         seconds: Wall time per part of the job.
         findings: Warnings for operators.

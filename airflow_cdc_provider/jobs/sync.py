@@ -19,7 +19,7 @@ from airflow_cdc_provider.jobs.snapshots.custom import captures, head_before, no
 from airflow_cdc_provider.jobs.snapshots.snapshot import due_tables, snapshot
 from airflow_cdc_provider.jobs.spec import JobResult
 from airflow_cdc_provider.lake.stores import Stores
-from airflow_cdc_provider.sources.base import Source
+from airflow_cdc_provider.sources.contract import Source
 
 
 def sync(run: Run) -> JobResult:

@@ -13,7 +13,7 @@ import time
 import uuid
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
+from typing import TYPE_CHECKING, Any, Protocol
 
 import pyarrow as pa
 
@@ -45,7 +45,7 @@ from airflow_cdc_provider.lake.mirror import (
     spark_schema,
 )
 from airflow_cdc_provider.lake.reconcile import ReplicaDuplicates
-from airflow_cdc_provider.lake.row_fences import NO_FENCES, RowFences
+from airflow_cdc_provider.lake.row_fences import NO_FENCES, HasFeeds, RowFences
 from airflow_cdc_provider.lake.unresolved import find_keys_not_in_snapshot
 
 if TYPE_CHECKING:
@@ -59,7 +59,7 @@ _ROWS_PER_PARTITION = 50_000
 _BROADCAST_KEYS = 5_000_000
 
 
-class RowShape(Protocol):
+class RowShape(HasFeeds, Protocol):
     """How a source's rows compete and how they are projected; every codec implements it."""
 
     @property
@@ -85,20 +85,10 @@ class RowShape(Protocol):
         """Project live rows to those columns."""
         ...
 
-
-@runtime_checkable
-class StoresState(Protocol):
-    """A row-level source whose native states the mirror stores in addition to the columns."""
-
     @property
     def stores_state(self) -> bool:
-        """Whether the states are stored, so that columns can be added later and patches applied."""
+        """Whether a mirror stores the native states of rows, to project them again or to apply patches."""
         ...
-
-
-@runtime_checkable
-class AppliesPatches(Protocol):
-    """A row-level source whose changes may describe a modification instead of the whole row."""
 
     def patch(self, states: pa.Array, patches: pa.Array, offsets: Any) -> pa.Array:
         """Apply patches (see :data:`~airflow_cdc_provider.lake.reconcile.Patch`)."""
@@ -219,8 +209,8 @@ def merge(
         column_ids=plan.column_ids,
         static_columns_table=state.static_columns is not None,
         rewrite_static_columns=state.static_columns_ahead,
-        stores_state=isinstance(shape, StoresState) and shape.stores_state,
-        patch=shape.patch if isinstance(shape, AppliesPatches) else None,
+        stores_state=shape.stores_state,
+        patch=shape.patch,
         rewrite=bool(plan.rows_to_rewrite) and shape.model == "row",
     )
     outcome = _reconciled(spark, mirror, state, contributions, kernel, plan, sweep=sweep)

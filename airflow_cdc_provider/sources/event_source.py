@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from airflow_cdc_provider.events.sliced import Sliced
     from airflow_cdc_provider.lake.mirror import MirrorState
     from airflow_cdc_provider.lake.stores import Stores
-    from airflow_cdc_provider.sources.base import Source
+    from airflow_cdc_provider.sources.contract import Source
     from airflow_cdc_provider.sources.row_events import RowEvents
 
 

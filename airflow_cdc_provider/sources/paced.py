@@ -1,22 +1,20 @@
-"""Reading of a source's partitions in sequence, optionally at a limited rate."""
+"""Reading at a limited rate."""
 
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
 import pyarrow as pa
 
-from airflow_cdc_provider.sources.abilities import DescribesRows, ReadsPartitions
-
-Reader = Callable[[Any], Iterator[pa.RecordBatch]]
+from airflow_cdc_provider.sources.contract import Reader, ReadMetrics
 
 
 @dataclass(frozen=True)
-class Paced:
-    """A rate-limited reader. Picklable.
+class Paced(Reader):
+    """A rate-limited reader.
 
     Args:
         reader: The wrapped reader.
@@ -26,26 +24,20 @@ class Paced:
     reader: Reader
     rows_per_second: float
 
-    def __call__(self, part: Any) -> Iterator[pa.RecordBatch]:
-        """Read one partition."""
-        return self.read_sequentially([part])
+    def read(self, parts: Iterable[Any], metrics: ReadMetrics) -> Iterator[pa.RecordBatch]:
+        """Read partitions within the limit."""
+        return paced(self.reader.read(parts, metrics), self.rows_per_second)
 
     def describe_row(self, rows: pa.RecordBatch) -> str:
         """Return the reader's description of a row."""
-        return self.reader.describe_row(rows) if isinstance(self.reader, DescribesRows) else ""
-
-    def read_sequentially(self, parts: Iterable[Any]) -> Iterator[pa.RecordBatch]:
-        """Read partitions in sequence."""
-        free_at = time.monotonic()
-        for batch in batches(self.reader, parts):
-            yield batch
-            now = time.monotonic()
-            free_at = max(free_at, now) + batch.num_rows / self.rows_per_second
-            time.sleep(free_at - now)
+        return self.reader.describe_row(rows)
 
 
-def batches(reader: Reader, parts: Iterable[Any]) -> Iterator[pa.RecordBatch]:
-    """Read partitions in sequence, over one connection if the reader supports it."""
-    if isinstance(reader, ReadsPartitions):
-        return reader.read_sequentially(parts)
-    return (batch for part in parts for batch in reader(part))
+def paced(batches: Iterable[pa.RecordBatch], rows_per_second: float) -> Iterator[pa.RecordBatch]:
+    """Yield batches, and pause after each so that the average rate is at most ``rows_per_second``."""
+    free_at = time.monotonic()
+    for batch in batches:
+        yield batch
+        now = time.monotonic()
+        free_at = max(free_at, now) + batch.num_rows / rows_per_second
+        time.sleep(free_at - now)

@@ -7,8 +7,7 @@ from collections.abc import Sequence
 from airflow_cdc_provider.changes import record
 from airflow_cdc_provider.exceptions import ConfigurationError
 from airflow_cdc_provider.lake.changes_table import ChangesTable
-from airflow_cdc_provider.sources.abilities import HasSchemaHistory
-from airflow_cdc_provider.sources.base import Source
+from airflow_cdc_provider.sources.contract import Source
 
 
 def learn_schema(source: Source, changes: ChangesTable, through: int = 0) -> None:
@@ -19,7 +18,7 @@ def learn_schema(source: Source, changes: ChangesTable, through: int = 0) -> Non
         changes: The changes table.
         through: The batch up to which the source must have the schema; 0 for any batch.
     """
-    if isinstance(source, HasSchemaHistory) and through > source.learned_through:
+    if source.has_schema_history and through > source.learned_through:
         source.learned_through = changes.state().batch
         if changes.table.exists():
             source.learn(changes.lasting(record.SCHEMA).drop("batch").toArrow())

@@ -54,7 +54,7 @@ from airflow_cdc_provider.kafka.settings import ClientSettings
 from airflow_cdc_provider.lake.compare import Comparison, compare_tables
 from airflow_cdc_provider.lake.reconcile.rows import reconcile_rows
 from airflow_cdc_provider.lake.stores import Stores
-from airflow_cdc_provider.sources.base import Source
+from airflow_cdc_provider.sources.contract import Source
 from airflow_cdc_provider.sources.cql.codec import CqlCodec
 from airflow_cdc_provider.sources.debezium.contributions import Form, decode
 from airflow_cdc_provider.sources.debezium.json_members import Members, members_of, read_values

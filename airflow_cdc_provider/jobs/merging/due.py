@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING
 
 from airflow_cdc_provider.changes.fence import Fence, add_fences, newest_event, newest_generation
 from airflow_cdc_provider.connector import Connector
@@ -12,10 +11,7 @@ from airflow_cdc_provider.jobs.merging.pending import Pending
 from airflow_cdc_provider.jobs.spec import TableResult
 from airflow_cdc_provider.lake.mirror import Mirror, MirrorState
 from airflow_cdc_provider.lake.stores import Stores
-from airflow_cdc_provider.sources.base import Source
-
-if TYPE_CHECKING:
-    from airflow_cdc_provider.sources.base import Codec
+from airflow_cdc_provider.sources.contract import Codec, Source
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -121,7 +117,7 @@ def _due(
 
 def _learned(source: Source, table: str, state: MirrorState) -> bool:
     """Return whether a table's definition has changed since its last merge."""
-    return source.remember(source.codec(table, state.memory)) != state.memory
+    return source.codec(table, state.memory).remember() != state.memory
 
 
 def _note_of_pending(pending: Pending) -> str:
@@ -157,7 +153,7 @@ def prepare(
     mirror.require_layout(static_columns, codec.drift.replaced)
     mirror.create(codec.mirror_schema(), static_columns)
     # Before the columns change: rows of a dropped table would have only nulls.
-    state = mirror.reserve(state, source.reserve(codec, state.memory), clear=renewed)
+    state = mirror.reserve(state, codec.reserve(state.memory), clear=renewed)
     for change in mirror.prepare(codec.mirror_schema(), codec.drift, static_columns):
         log.info("%s: %s", mirror.name, change)
     state = replace(state, static_columns=mirror.static_columns_state())

@@ -23,7 +23,7 @@ from airflow_cdc_provider.kafka.positions import PublishPosition
 from airflow_cdc_provider.lake.changes_table import ChangesTable
 from airflow_cdc_provider.lake.stores import Stores
 from airflow_cdc_provider.options import to_plain
-from airflow_cdc_provider.sources.base import Source
+from airflow_cdc_provider.sources.contract import Source
 
 
 @dataclass

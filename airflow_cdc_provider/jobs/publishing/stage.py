@@ -23,7 +23,7 @@ from airflow_cdc_provider.jobs.publishing.targets.slices import SlicedKafkaTarge
 from airflow_cdc_provider.jobs.spec import PublishResult
 from airflow_cdc_provider.kafka.merged_position import MergedPosition
 from airflow_cdc_provider.lake.stores import Stores
-from airflow_cdc_provider.sources.base import Source
+from airflow_cdc_provider.sources.contract import Source
 
 
 def publish_events(job: Job, stores: Stores, source: Source, clients: Clients) -> PublishResult:

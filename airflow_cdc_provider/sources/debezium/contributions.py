@@ -31,7 +31,7 @@ from airflow_cdc_provider.changes.fence import Fence
 from airflow_cdc_provider.changes.record import CHANGE
 from airflow_cdc_provider.formats.arrow_bytes import span_column
 from airflow_cdc_provider.formats.kernels import Bytes, Flags
-from airflow_cdc_provider.sources.base import Decoded
+from airflow_cdc_provider.sources.contract import Decoded
 from airflow_cdc_provider.sources.debezium.connect_schema import NO_SCHEMA
 from airflow_cdc_provider.sources.debezium.json_members import (
     OBJECT,

@@ -22,7 +22,7 @@ import pyarrow as pa
 
 from airflow_cdc_provider.exceptions import ConfigurationError
 from airflow_cdc_provider.formats.arrow_bytes import binary_buffer, fixed_width_binary
-from airflow_cdc_provider.sources.base import Offset
+from airflow_cdc_provider.sources.contract import Offset
 
 OFFSET_FORMAT: Final = 1
 POSITION_BYTES: Final = 12

@@ -18,6 +18,7 @@ yet.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Final
@@ -32,7 +33,6 @@ from airflow_cdc_provider.changes.record import CHANGE_SCHEMA
 from airflow_cdc_provider.exceptions import CorruptInput
 from airflow_cdc_provider.formats.arrow_bytes import span_column
 from airflow_cdc_provider.formats.kernels import Flags, Ints
-from airflow_cdc_provider.sources.abilities import SkippedCounts
 from airflow_cdc_provider.sources.debezium import converters
 from airflow_cdc_provider.sources.debezium.contributions import operations_of
 from airflow_cdc_provider.sources.debezium.converters import Converter, JsonConverter, Values
@@ -165,7 +165,7 @@ class Feed:
 
 
 def read_messages(
-    messages: Messages, feed: Feed, seen: set[tuple[str, str]], skipped: SkippedCounts
+    messages: Messages, feed: Feed, seen: set[tuple[str, str]], skipped: Counter[tuple[str, str]]
 ) -> pa.RecordBatch:
     """Convert messages to records.
 

@@ -10,7 +10,7 @@ from airflow_cdc_provider.sources.plugin import SourcePlugin, options_of
 
 if TYPE_CHECKING:
     from airflow_cdc_provider.connector import Connector
-    from airflow_cdc_provider.sources.base import Source
+    from airflow_cdc_provider.sources.contract import Source
     from airflow_cdc_provider.sources.event_source import SourceEvents
     from airflow_cdc_provider.sources.recordings import Recordings
 

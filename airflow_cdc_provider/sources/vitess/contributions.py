@@ -26,7 +26,7 @@ from airflow_cdc_provider.changes.fence import Fence
 from airflow_cdc_provider.changes.record import CHANGE, SNAPSHOT
 from airflow_cdc_provider.formats.arrow_bytes import binary_buffer
 from airflow_cdc_provider.formats.kernels import Bytes, Flags, Ints
-from airflow_cdc_provider.sources.base import Decoded
+from airflow_cdc_provider.sources.contract import Decoded
 from airflow_cdc_provider.sources.vitess.fields import TableShape
 from airflow_cdc_provider.sources.vitess.history import TableHistory
 from airflow_cdc_provider.sources.vitess.rows import (

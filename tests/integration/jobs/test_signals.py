@@ -162,7 +162,10 @@ def test_the_largest_id_of_each_type_bounds_a_copy(store: Signalled) -> None:
 
 
 @pytest.mark.covers("MDB-INC-11")
-@pytest.mark.parametrize("collation", [None, {"locale": "en", "strength": 2}, {"locale": "sv"}])
+@pytest.mark.parametrize(
+    "collation",
+    [None, {"locale": "en", "strength": 2}, pytest.param({"locale": "sv"}, marks=pytest.mark.long)],
+)
 def test_strings_are_copied_once_in_the_order_of_their_index(
     store: Signalled, collation: dict[str, Any] | None
 ) -> None:

@@ -13,7 +13,7 @@ from airflow_cdc_provider.cli import live_commands, offline_commands
 from airflow_cdc_provider.jobs.spec import JobResult, JobSpec, PublishResult, TableStatus
 from airflow_cdc_provider.jobs.stream import StreamState
 from airflow_cdc_provider.migration.offsets.mongodb import MongodbOffsets
-from airflow_cdc_provider.sources.base import Finding
+from airflow_cdc_provider.sources.contract import Finding
 from airflow_cdc_provider.tasks import spark_process
 from tests.unit.cli.recorded_application import application
 

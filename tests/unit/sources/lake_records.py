@@ -17,10 +17,10 @@ from airflow_cdc_provider.connector import Connector
 from airflow_cdc_provider.events.event_batches import EventBatch, EventRequest
 from airflow_cdc_provider.events.skipped_records import SkippedRecords
 from airflow_cdc_provider.events.sliced import SliceBuilder, SliceRows
+from airflow_cdc_provider.formats.bson import split_documents
 from airflow_cdc_provider.sources.cassandra.events.captured import CassandraSlice
 from airflow_cdc_provider.sources.cassandra.events.changes import EventSettings
 from airflow_cdc_provider.sources.cassandra.events.recording import _records, _source
-from airflow_cdc_provider.sources.mongodb.bson import split_documents
 from airflow_cdc_provider.sources.mongodb.events.captured import MongodbSlice
 from airflow_cdc_provider.sources.mongodb.records import read_events, snapshot_records
 from airflow_cdc_provider.sources.vitess.events.captured import RecordedSchema, VitessSlice

@@ -37,7 +37,6 @@ from airflow_cdc_provider.lake.iceberg_difference import (
 from airflow_cdc_provider.lake.row_changes import all_rows, arrow_batches, changed_rows
 from airflow_cdc_provider.lake.static_changes import all_static_columns, changed_static_columns
 from airflow_cdc_provider.lake.table import Head
-from airflow_cdc_provider.sources.abilities import RenamesTables
 from airflow_cdc_provider.sources.encoding import encoded
 from airflow_cdc_provider.sources.registry import source_plugin
 from airflow_cdc_provider.sources.row_events import RowEvents
@@ -144,7 +143,7 @@ class MergedRows(Origin):
     def _tables(self, known: MergedPosition) -> list[str]:
         """List the tables whose mirrors may have changed, including dropped tables, whose mirrors empty."""
         tables = selected_tables(self.job, self.stores, self.source)
-        if not isinstance(self.source, RenamesTables):
+        if not self.source.renames_tables:
             return tables
         selects = self.job.connector.selects
         return [*tables, *sorted(t for t in known.tables if t not in tables and selects(t))]

@@ -19,7 +19,7 @@ after them.
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from typing import Any, Final
@@ -34,7 +34,6 @@ from airflow_cdc_provider.exceptions import CdcError, CorruptInput, SchemaUnknow
 from airflow_cdc_provider.formats.arrow_bytes import binary_parts, column_of, fixed_width_binary
 from airflow_cdc_provider.formats.byte_kernels import copy
 from airflow_cdc_provider.formats.kernels import Bytes, Int, walker
-from airflow_cdc_provider.sources.abilities import SkippedCounts
 from airflow_cdc_provider.sources.cassandra.commit_log import tables as roles
 from airflow_cdc_provider.sources.cassandra.commit_log.capture import SegmentSlice
 from airflow_cdc_provider.sources.cassandra.commit_log.encryption import Keys
@@ -74,6 +73,7 @@ from airflow_cdc_provider.sources.cassandra.payload import (
     mutation_header,
     mutation_payload,
 )
+from airflow_cdc_provider.sources.contract import Reader, ReadMetrics
 from airflow_cdc_provider.sources.cql.reasons import UNKNOWN_COLUMN, UNKNOWN_TABLE, describe
 from airflow_cdc_provider.sources.cql.system_schema import SYSTEM_KEYSPACES
 from airflow_cdc_provider.sources.cql.wire import read_uvint
@@ -161,7 +161,7 @@ def read_segments(
 
 
 @dataclass(frozen=True)
-class SegmentReader:
+class SegmentReader(Reader):
     """Reads partitions of a plan on executors. Picklable.
 
     Args:
@@ -170,15 +170,12 @@ class SegmentReader:
 
     keys: Keys | None = None
 
-    def __call__(self, part: SegmentSlice) -> Iterator[pa.RecordBatch]:
-        """Call :func:`read_segments`."""
-        return read_segments(part, keys=self.keys)
-
-    def read_with_skip_counts(self, part: SegmentSlice, skipped: SkippedCounts) -> Iterator[pa.RecordBatch]:
-        """Read, and count the updates of tables that are not captured: see :class:`ReadCounts`."""
-        counts = ReadCounts()
-        yield from read_segments(part, counts, keys=self.keys)
-        skipped.update({(part.origin, why): count for why, count in counts.skipped.items()})
+    def read(self, parts: Iterable[SegmentSlice], metrics: ReadMetrics) -> Iterator[pa.RecordBatch]:
+        """Read slices, and count the updates of tables that are not captured: see :class:`ReadCounts`."""
+        for part in parts:
+            counts = ReadCounts()
+            yield from read_segments(part, counts, keys=self.keys)
+            metrics.skipped.update({(part.origin, why): count for why, count in counts.skipped.items()})
 
 
 def retry_quarantined(rows: pa.RecordBatch, tables: LogTables) -> Iterator[pa.RecordBatch]:

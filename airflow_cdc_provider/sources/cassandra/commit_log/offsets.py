@@ -28,7 +28,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any, Final
 
 from airflow_cdc_provider.exceptions import ConfigurationError
-from airflow_cdc_provider.sources.base import Offset
+from airflow_cdc_provider.sources.contract import Offset
 
 FORMAT: Final = 1
 MOST_RANGES: Final = 256
@@ -76,7 +76,7 @@ class NodeOffset:
         return replace(self, floor=floor, done=tuple(done), open=still_open)
 
     def to_json(self) -> dict[str, Any]:
-        """Return it as part of an :data:`~airflow_cdc_provider.sources.base.Offset`."""
+        """Return it as part of an :data:`~airflow_cdc_provider.sources.contract.Offset`."""
         truncated = {"truncated": dict(sorted(self.truncated.items()))} if self.truncated else {}
         return {
             "v": FORMAT,

@@ -23,7 +23,7 @@ from airflow_cdc_provider.sources.cassandra.events.before_images import Known
 from airflow_cdc_provider.sources.cassandra.events.changes import EventSettings, Numbered, cluster_of
 from airflow_cdc_provider.sources.cassandra.events.records import build_events
 from airflow_cdc_provider.sources.cassandra.source import CassandraSource
-from airflow_cdc_provider.sources.paced import Paced, Reader
+from airflow_cdc_provider.sources.paced import paced
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
@@ -115,10 +115,9 @@ def _read_again(
 ) -> Iterator[pa.RecordBatch]:
     """Read partitions of a table, within the rate limit of snapshots."""
     _log.info("%s: reading %d keys again for events", table, len(keys))
-    reader: Reader = partial(source.read_keys, table)
-    if limit := connector.snapshot.rows_per_second:
-        reader = Paced(reader, limit)
-    return reader(keys)
+    batches = source.read_keys(table, keys)
+    limit = connector.snapshot.rows_per_second
+    return paced(batches, limit) if limit else batches
 
 
 def _known(stores: Stores, after: int, table: str, keys: pa.Array) -> Known | None:

@@ -17,7 +17,6 @@ from airflow_cdc_provider.events.encoder import to_lines
 from airflow_cdc_provider.events.skipped_records import SkippedRecords
 from airflow_cdc_provider.exceptions import ConfigurationError
 from airflow_cdc_provider.lake.reconcile import reconcile_cells
-from airflow_cdc_provider.sources.base import Offset, ReadLimit
 from airflow_cdc_provider.sources.cassandra.commit_log.offsets import NodeOffset
 from airflow_cdc_provider.sources.cassandra.commit_log.segments import list_faults, list_segments
 from airflow_cdc_provider.sources.cassandra.events.changes import (
@@ -30,6 +29,7 @@ from airflow_cdc_provider.sources.cassandra.events.changes import (
 from airflow_cdc_provider.sources.cassandra.events.records import build_events
 from airflow_cdc_provider.sources.cassandra.options import CassandraOptions
 from airflow_cdc_provider.sources.cassandra.source import CassandraSource
+from airflow_cdc_provider.sources.contract import Offset, ReadLimit, ReadMetrics
 from airflow_cdc_provider.sources.encoding import headers_of
 from airflow_cdc_provider.sources.recordings import Recording, row_lines_of
 
@@ -103,7 +103,7 @@ def _records(
         )
     for origin, segment, reason in list_faults(recording.path, source.options.node):
         skipped.add(f"node {origin}, segment {segment}", reason)
-    read, stop = source.reader(), source.head()
+    reader, stop = source.reader(), source.head()
     start: Offset | None = None
     if source.options.advanced.latest_segment_only:
         nodes = list_segments(recording.path, source.options.node)
@@ -111,12 +111,11 @@ def _records(
         start = {node: NodeOffset(floor=segment - 1).to_json() for node, segment in newest.items()}
     while True:
         plan = source.plan(start, stop, ReadLimit())
-        for part in plan.partitions:
-            for batch in read(part):
-                broken = pc.equal(batch["kind"], record.QUARANTINE)
-                for row in batch.filter(broken).to_pylist():
-                    skipped.add(describe_position(row["origin"], row["position"]), row["reason"])
-                yield batch.filter(pc.invert(broken))
+        for batch in reader.read(plan.partitions, ReadMetrics()):
+            broken = pc.equal(batch["kind"], record.QUARANTINE)
+            for row in batch.filter(broken).to_pylist():
+                skipped.add(describe_position(row["origin"], row["position"]), row["reason"])
+            yield batch.filter(pc.invert(broken))
         if plan.at_head or plan.end == start:
             return
         start = plan.end

@@ -9,12 +9,12 @@ from airflow_cdc_provider.events.skipped_records import SkippedRecords
 from airflow_cdc_provider.events.sliced import Sliced
 from airflow_cdc_provider.lake.mirror import MirrorState
 from airflow_cdc_provider.lake.stores import Stores
-from airflow_cdc_provider.sources.base import Source
 from airflow_cdc_provider.sources.cassandra.events import captured
 from airflow_cdc_provider.sources.cassandra.events.changes import cluster_of, excluded_columns
 from airflow_cdc_provider.sources.cassandra.events.datastax_records import whole_columns
 from airflow_cdc_provider.sources.cassandra.events.rows import CassandraCells, DatastaxRows
 from airflow_cdc_provider.sources.cassandra.source import CassandraSource
+from airflow_cdc_provider.sources.contract import Source
 from airflow_cdc_provider.sources.converters import load_converters, require_columns
 from airflow_cdc_provider.sources.cql.events.rows import CqlRows
 from airflow_cdc_provider.sources.cql.events.source_events import CqlSourceEvents

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from airflow_cdc_provider.lake.mirror import MirrorState
 from airflow_cdc_provider.lake.stores import Stores
-from airflow_cdc_provider.sources.base import Source
+from airflow_cdc_provider.sources.contract import Source
 from airflow_cdc_provider.sources.cql.events.known_static_columns import known_static_columns
 from airflow_cdc_provider.sources.cql.events.rows import CqlRows, events_of_cql_mirror
 from airflow_cdc_provider.sources.event_source import SourceEvents

@@ -33,7 +33,7 @@ import pyarrow.compute as pc
 from airflow_cdc_provider.changes.record import CHANGE_SCHEMA, SNAPSHOT
 from airflow_cdc_provider.exceptions import ConfigurationError, CorruptInput, SchemaUnknown, TransientError
 from airflow_cdc_provider.formats.arrow_bytes import column_of, fixed_width_binary
-from airflow_cdc_provider.sources.base import SnapshotPlan
+from airflow_cdc_provider.sources.contract import Reader, ReadMetrics, SnapshotPlan
 from airflow_cdc_provider.sources.cql.driver.connect import consistency_level, driver_errors, open_session
 from airflow_cdc_provider.sources.cql.programs import OPS
 from airflow_cdc_provider.sources.cql.schema import Column, TableSchema
@@ -166,7 +166,7 @@ class SnapshotReads:
 
 
 @dataclass(frozen=True)
-class SnapshotReader:
+class SnapshotReader(Reader):
     """Reads ranges, on any machine with access to the cluster. Picklable.
 
     Args:
@@ -179,17 +179,14 @@ class SnapshotReader:
     options: SnapshotReads
     tables: Mapping[str, TableSchema]
 
-    def __call__(self, part: SnapshotRange) -> Iterator[pa.RecordBatch]:
-        """Read one range as batches of ``CHANGE_SCHEMA``, one per page.
+    def read(self, parts: Iterable[SnapshotRange], metrics: ReadMetrics) -> Iterator[pa.RecordBatch]:
+        """Read ranges in sequence, over one connection, as batches of ``CHANGE_SCHEMA``, one per page.
 
         Raises:
             TransientError: The cluster doesn't respond at this consistency level, after several attempts.
             ConfigurationError: The cluster rejects the query.
         """
-        return self.read_sequentially([part])
-
-    def read_sequentially(self, parts: Iterable[SnapshotRange]) -> Iterator[pa.RecordBatch]:
-        """Read ranges in sequence, over one connection."""
+        del metrics
         with self._connected() as session:
             for part in parts:
                 schema = self.tables.get(part.table)

@@ -1,7 +1,7 @@
 """Decodes change events and snapshot documents to Arrow columns, from which envelopes are built.
 
-Works on raw bytes (see :mod:`airflow_cdc_provider.sources.mongodb.bson`): one kernel finds the offsets of the
-relevant members, :mod:`airflow_cdc_provider.sources.mongodb.extended_json` writes their texts.
+Works on raw bytes (see :mod:`airflow_cdc_provider.formats.bson`): one kernel finds the offsets of the
+relevant members, :mod:`airflow_cdc_provider.formats.extended_json` writes their texts.
 ``docs/formats/mongodb-events.md``, sections 2 to 6, describes which server events result in a row, and the
 origin of each column.
 """
@@ -17,11 +17,10 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from airflow_cdc_provider.formats.arrow_bytes import binary_slices
-from airflow_cdc_provider.formats.kernels import kernel
-from airflow_cdc_provider.sources.mongodb.bson import DOCUMENT as BSON_DOCUMENT
-from airflow_cdc_provider.sources.mongodb.bson import MAX_DEPTH, validate, value_end
-from airflow_cdc_provider.sources.mongodb.extended_json import BROKEN, render
-from airflow_cdc_provider.sources.mongodb.extended_json_values import CANONICAL, DOCUMENT, KEY, UPDATED
+from airflow_cdc_provider.formats.bson import DOCUMENT as BSON_DOCUMENT
+from airflow_cdc_provider.formats.bson import MAX_DEPTH, validate, value_end
+from airflow_cdc_provider.formats.extended_json import BROKEN, CANONICAL, DOCUMENT, KEY, UPDATED, write_values
+from airflow_cdc_provider.formats.kernels import Bytes, Ints, kernel
 from airflow_cdc_provider.sources.mongodb.field_rules import FieldRules, Rewritten
 from airflow_cdc_provider.sources.mongodb.members import (
     as_name,
@@ -280,7 +279,7 @@ def decode_snapshot(
     key_data = data
     if form.document_key:
         key_data, kinds, first, last = shard_keys(data, whole, starts, ends, form.shard_key)
-    ids, status = render(key_data, kinds, first, last, KEY)
+    ids, status, _ = write_values(key_data, kinds, first, last, KEY)
     rendered.damaged |= status == BROKEN
     if form.raw:
         rendered.raw["id_bson"] = values_as_documents(key_data, kinds, first, last, b"id")
@@ -332,7 +331,7 @@ class _Rendered:
 
     def value(self, kinds: np.ndarray, first: np.ndarray, last: np.ndarray, profile: int) -> pa.Array:
         """Render values unchanged."""
-        text, status = render(self._data, kinds, first, last, profile)
+        text, status, _ = write_values(self._data, kinds, first, last, profile)
         self.damaged |= status == BROKEN
         return text
 
@@ -360,7 +359,7 @@ class _Rendered:
                 self._data, kinds == BSON_DOCUMENT, first, last, self.masks, dotted=dotted
             )
             self._clashes = np.where(self._clashes < 0, found.clashes, self._clashes)
-        text, status = render(found.data, kinds, found.starts, found.ends, profile)
+        text, status, _ = write_values(found.data, kinds, found.starts, found.ends, profile)
         self.damaged |= status == BROKEN
         if self._form.raw:
             self.raw[raw] = values_as_documents(found.data, kinds, found.starts, found.ends)
@@ -465,13 +464,13 @@ _O_DELETE: Final = as_name("delete")
 
 @kernel
 def _scan(
-    data: np.ndarray,
-    starts: np.ndarray,
-    ends: np.ndarray,
-    kinds: np.ndarray,
-    first: np.ndarray,
-    last: np.ndarray,
-    ops: np.ndarray,
+    data: Bytes,
+    starts: Ints,
+    ends: Ints,
+    kinds: Ints,
+    first: Ints,
+    last: Ints,
+    ops: Ints,
 ) -> None:
     """Find the members of each change event; see the slots above."""
     stack = np.empty(MAX_DEPTH, np.int64)
@@ -520,13 +519,13 @@ def _scan(
 
 @kernel
 def _scan_documents(
-    data: np.ndarray,
-    starts: np.ndarray,
-    ends: np.ndarray,
-    kinds: np.ndarray,
-    first: np.ndarray,
-    last: np.ndarray,
-    ops: np.ndarray,
+    data: Bytes,
+    starts: Ints,
+    ends: Ints,
+    kinds: Ints,
+    first: Ints,
+    last: Ints,
+    ops: Ints,
 ) -> None:
     """Find ``_id`` of each document."""
     stack = np.empty(MAX_DEPTH, np.int64)
@@ -540,7 +539,7 @@ def _scan_documents(
 
 
 @kernel
-def _valid_end(data: np.ndarray, start: int, limit: int, stack: np.ndarray) -> int:
+def _valid_end(data: Bytes, start: int, limit: int, stack: Ints) -> int:
     """Return the end of a document that is valid to its leaves; -1 for any other."""
     end = value_end(data, BSON_DOCUMENT, start, limit)
     if end < 0 or validate(data, start, end, stack)[0] != 0:
@@ -549,7 +548,7 @@ def _valid_end(data: np.ndarray, start: int, limit: int, stack: np.ndarray) -> i
 
 
 @kernel
-def _split(data: np.ndarray, starts: np.ndarray, ends: np.ndarray, change_events: bool) -> tuple[int, int]:
+def _split(data: Bytes, starts: Ints, ends: Ints, change_events: bool) -> tuple[int, int]:
     """Fill documents from the front, broken sections from the back; return the number of each."""
     stack = np.empty(MAX_DEPTH, np.int64)
     size = len(data)

@@ -27,9 +27,9 @@ from airflow_cdc_provider.events.encoder import to_lines
 from airflow_cdc_provider.events.java_hashes import bucket_count, spread_hash
 from airflow_cdc_provider.events.skipped_records import SkippedRecords
 from airflow_cdc_provider.exceptions import ConfigurationError, CorruptInput
+from airflow_cdc_provider.formats.bson import Spans
 from airflow_cdc_provider.lake.reconcile import reconcile_patched
 from airflow_cdc_provider.sources.encoding import headers_of
-from airflow_cdc_provider.sources.mongodb.bson import Spans
 from airflow_cdc_provider.sources.mongodb.codec import MongodbCodec
 from airflow_cdc_provider.sources.mongodb.events import decode as mongodb_events
 from airflow_cdc_provider.sources.mongodb.events.records import MongodbRecords, selector

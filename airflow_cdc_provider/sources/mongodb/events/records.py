@@ -27,14 +27,12 @@ from airflow_cdc_provider.events.transforms.pieces import BEFORE, Piece, Rows, r
 from airflow_cdc_provider.events.transforms.row_options import OutboxOptions
 from airflow_cdc_provider.events.transforms.unwrap import unwrap
 from airflow_cdc_provider.exceptions import ConfigurationError
+from airflow_cdc_provider.formats.bson import DOCUMENT
+from airflow_cdc_provider.formats.extended_json import LINES, write_values
 from airflow_cdc_provider.sources.encoding import encoded_events, topics_of, without_skipped
-from airflow_cdc_provider.sources.mongodb.bson import DOCUMENT
-from airflow_cdc_provider.sources.mongodb.events import envelope as mongodb_envelope
 from airflow_cdc_provider.sources.mongodb.events.decode import EventForm
-from airflow_cdc_provider.sources.mongodb.extended_json import render
-from airflow_cdc_provider.sources.mongodb.extended_json_values import CANONICAL
+from airflow_cdc_provider.sources.mongodb.events.decode import envelope as mongodb_envelope
 from airflow_cdc_provider.sources.mongodb.field_rules import FieldRules
-from airflow_cdc_provider.sources.mongodb.indented_json import indented
 from airflow_cdc_provider.sources.mongodb.options import MongodbOptions
 from airflow_cdc_provider.sources.mongodb.raw_values import chosen_members, member_of, with_id
 from airflow_cdc_provider.sources.mongodb.shapes import TypedDocuments, typed_documents
@@ -273,8 +271,7 @@ def _outbox_rows(documents: pa.Array, routing: OutboxOptions) -> tuple[list[Rows
     names = [name for name in outbox.fields_of(routing) if name != routing.payload]
     data, kinds, starts, ends = member_of(documents, routing.payload)
     as_text = (kinds == DOCUMENT) & (not routing.expand_json)
-    texts, _ = render(data, np.where(as_text, kinds, 0).astype(np.uint8), starts, ends, CANONICAL)
-    lines = indented(texts).cast(pa.utf8())
+    lines = write_values(data, np.where(as_text, kinds, 0), starts, ends, LINES).column.cast(pa.utf8())
     groups: list[Rows] = []
     reasons: dict[int, str] = {}
     for rows, fields_of_rows in (

@@ -21,11 +21,11 @@ from bson.codec_options import CodecOptions, DatetimeConversion
 from bson.raw_bson import RawBSONDocument
 
 from airflow_cdc_provider.formats.arrow_bytes import binary_slices
+from airflow_cdc_provider.formats.bson import DOCUMENT, Spans
+from airflow_cdc_provider.formats.extended_json import write_values
 from airflow_cdc_provider.sources.mongodb import change_event
-from airflow_cdc_provider.sources.mongodb.bson import DOCUMENT, Spans
 from airflow_cdc_provider.sources.mongodb.change_event import read_facts
 from airflow_cdc_provider.sources.mongodb.events.decode import JSON_FORMS
-from airflow_cdc_provider.sources.mongodb.extended_json import render
 from airflow_cdc_provider.sources.mongodb.selection import OWN_DATABASES
 
 SCHEMA: Final = pa.schema(
@@ -76,7 +76,7 @@ def decode_schema_changes(
     kept = np.array([_is_captured(one, captured) for one in members], np.bool_)
     rows, members = rows[kept], [one for one, keep in zip(members, kept, strict=True) if keep]
     kinds = np.full(len(rows), DOCUMENT, np.uint8)
-    texts, _ = render(data, kinds, starts[rows], ends[rows], JSON_FORMS[json][0])
+    texts, _, _ = write_values(data, kinds, starts[rows], ends[rows], JSON_FORMS[json][0])
     namespaces = [_namespace(one, "ns") for one in members]
     return pa.RecordBatch.from_arrays(
         [

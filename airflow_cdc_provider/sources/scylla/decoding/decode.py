@@ -18,7 +18,7 @@ from airflow_cdc_provider.changes.fence import Fence
 from airflow_cdc_provider.exceptions import ConfigurationError
 from airflow_cdc_provider.formats.arrow_bytes import binary_parts, column_of
 from airflow_cdc_provider.formats.kernels import Bytes, Int, walker
-from airflow_cdc_provider.sources.base import Decoded
+from airflow_cdc_provider.sources.contract import Decoded
 from airflow_cdc_provider.sources.cql.decoding.clustering import comparable_clusterings
 from airflow_cdc_provider.sources.cql.decoding.programs import Program, compile_tables
 from airflow_cdc_provider.sources.cql.decoding.sink import (

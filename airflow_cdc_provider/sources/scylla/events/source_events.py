@@ -9,7 +9,7 @@ from airflow_cdc_provider.events.skipped_records import SkippedRecords
 from airflow_cdc_provider.events.sliced import Sliced
 from airflow_cdc_provider.lake.mirror import MirrorState
 from airflow_cdc_provider.lake.stores import Stores
-from airflow_cdc_provider.sources.base import Source
+from airflow_cdc_provider.sources.contract import Source
 from airflow_cdc_provider.sources.cql.codec import CqlCodec
 from airflow_cdc_provider.sources.cql.events.rows import CqlRows
 from airflow_cdc_provider.sources.cql.events.source_events import CqlSourceEvents

@@ -17,12 +17,12 @@ import pyarrow.compute as pc
 from airflow_cdc_provider.formats.arrow_bytes import binary_buffer, gather, gather_text, span_column
 from airflow_cdc_provider.formats.base64_text import base64_texts
 from airflow_cdc_provider.formats.kernels import Bytes, Ints
+from airflow_cdc_provider.formats.number_texts import decimal_texts, read_floats, read_integers
 from airflow_cdc_provider.sources.vitess import values
 from airflow_cdc_provider.sources.vitess.charsets import decode_column
 from airflow_cdc_provider.sources.vitess.events import values as event_values
 from airflow_cdc_provider.sources.vitess.events.values import BROKEN, DAY_US, NO_DATE, VALUE
 from airflow_cdc_provider.sources.vitess.fields import Column
-from airflow_cdc_provider.sources.vitess.numbers import decimal_texts, read_floats, read_integers
 
 GEOMETRY: Final = pa.struct([pa.field("wkb", pa.binary(), nullable=False), pa.field("srid", pa.int32())])
 POINT: Final = pa.struct(

@@ -24,6 +24,7 @@ from airflow_cdc_provider.formats.arrow_bytes import binary_buffer, fixed_width_
 from airflow_cdc_provider.formats.kernels import Bytes, Ints
 from airflow_cdc_provider.lake.reconcile import reconcile_rows
 from airflow_cdc_provider.lake.row_fences import RowFences
+from airflow_cdc_provider.sources.contract import ReadMetrics
 from airflow_cdc_provider.sources.recordings import Recording, row_lines_of
 from airflow_cdc_provider.sources.vitess.assembler import TransactionAssembler
 from airflow_cdc_provider.sources.vitess.codec import VitessCodec
@@ -102,8 +103,8 @@ def _read(connector: Connector, recording: Recording, skipped: SkippedRecords) -
         position = assembler.position
         schemas += found
         known.update((one["source_table"], one["schema_id"]) for one in found)
-        read = SliceReader(selects)
-        batches += [_with_copies(batch) for part in slices for batch in read(part)]
+        read = SliceReader(selects).read(slices, ReadMetrics())
+        batches += [_with_copies(batch) for batch in read]
     all_records = pa.Table.from_batches(batches, record.CHANGE_SCHEMA).combine_chunks()
     tables = pc.unique(all_records["source_table"]).drop_null().to_pylist()
     return _Recorded(

@@ -15,7 +15,7 @@ from airflow_cdc_provider.events.sliced import Sliced
 from airflow_cdc_provider.exceptions import ConfigurationError
 from airflow_cdc_provider.lake.mirror import MirrorState
 from airflow_cdc_provider.lake.stores import Stores
-from airflow_cdc_provider.sources.base import Source
+from airflow_cdc_provider.sources.contract import Source
 from airflow_cdc_provider.sources.event_source import SourceEvents
 from airflow_cdc_provider.sources.row_events import RowEvents, events_of_mirror
 from airflow_cdc_provider.sources.schema_history import learn_schema

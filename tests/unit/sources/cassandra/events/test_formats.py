@@ -22,7 +22,6 @@ from airflow_cdc_provider.connector import Connector
 from airflow_cdc_provider.events.encoder import text_of
 from airflow_cdc_provider.events.skipped_records import SkippedRecords
 from airflow_cdc_provider.exceptions import ConfigurationError
-from airflow_cdc_provider.sources.base import Offset, ReadLimit
 from airflow_cdc_provider.sources.cassandra.commit_log.sections import Section, walk_sections
 from airflow_cdc_provider.sources.cassandra.commit_log.segments import (
     Descriptor,
@@ -33,6 +32,7 @@ from airflow_cdc_provider.sources.cassandra.commit_log.segments import (
 from airflow_cdc_provider.sources.cassandra.options import CassandraOptions
 from airflow_cdc_provider.sources.cassandra.payload import Position
 from airflow_cdc_provider.sources.cassandra.source import CassandraSource
+from airflow_cdc_provider.sources.contract import Offset, ReadLimit, ReadMetrics
 from airflow_cdc_provider.sources.recordings import Recording
 from tests.recorded_lines import row_lines
 
@@ -206,8 +206,7 @@ def capture(made: CassandraSource, start: Offset | None = None) -> tuple[list[by
     assert plan.at_head
     rows = [
         row
-        for part in plan.partitions
-        for batch in made.reader()(part)
+        for batch in made.reader().read(plan.partitions, ReadMetrics())
         for row in batch.select(["kind", "position", "reason"]).to_pylist()
     ]
     positions = [row["position"] for row in rows if row["kind"] == CHANGE]

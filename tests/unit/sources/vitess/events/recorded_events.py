@@ -9,6 +9,7 @@ import pyarrow.compute as pc
 
 from airflow_cdc_provider.changes import record
 from airflow_cdc_provider.events.skipped_records import SkippedRecords
+from airflow_cdc_provider.sources.contract import ReadMetrics
 from airflow_cdc_provider.sources.vitess.assembler import TransactionAssembler
 from airflow_cdc_provider.sources.vitess.events.recording import recorded_events
 from airflow_cdc_provider.sources.vitess.position import Position, ShardPosition
@@ -39,11 +40,11 @@ def captured(
     assembler.add(b"".join(events.data[first:last].tobytes() for first, last in spans), 0)
     slices, schemas = assembler.drain(0)
     fields.update({(one["source_table"], one["schema_id"]): one["payload"] for one in schemas})
-    read = SliceReader(selects, empty_transactions=not isinstance(name, Path))
+    reader = SliceReader(selects, empty_transactions=not isinstance(name, Path))
     statements = [one for one in schemas if (one["kind"], one["schema_id"]) == (record.SCHEMA, DDL)]
     everything = pa.Table.from_batches(
         [
-            *(batch for part in slices for batch in read(part)),
+            *reader.read(slices, ReadMetrics()),
             pa.RecordBatch.from_pylist(statements, record.CHANGE_SCHEMA),
         ],
         record.CHANGE_SCHEMA,

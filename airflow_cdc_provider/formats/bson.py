@@ -39,7 +39,7 @@ from typing import Any, Final
 import numpy as np
 import numpy.typing as npt
 
-from airflow_cdc_provider.formats.kernels import Bytes, Ints, walker
+from airflow_cdc_provider.formats.kernels import Bytes, Int, Ints, walker
 
 DOUBLE: Final = 0x01
 STRING: Final = 0x02
@@ -159,7 +159,7 @@ def validate_all(data: Bytes, starts: Ints, ends: Ints, faults: Ints, offsets: I
 
 
 @walker
-def read_i32(data: Any, pos: int) -> Any:
+def read_i32(data: Bytes, pos: int) -> Int:
     """Read a signed 32-bit number; the caller has checked the bounds."""
     at = np.uint64(pos)  # unsigned, so that the four reads become one
     return np.int64(
@@ -173,7 +173,7 @@ def read_i32(data: Any, pos: int) -> Any:
 
 
 @walker
-def read_u64(data: Any, pos: int) -> Any:
+def read_u64(data: Bytes, pos: int) -> Int:
     """Read an unsigned 64-bit number; the caller has checked the bounds."""
     at = np.uint64(pos)
     value = np.uint64(0)
@@ -183,7 +183,7 @@ def read_u64(data: Any, pos: int) -> Any:
 
 
 @walker
-def name_end(data: Any, pos: int, end: int) -> Any:
+def name_end(data: Bytes, pos: int, end: int) -> Int:
     """Return the offset of the NUL that ends a name (or a regular expression's text), or BROKEN."""
     at = np.uint64(pos)
     stop = np.uint64(end) if end > pos else at
@@ -202,7 +202,7 @@ def name_end(data: Any, pos: int, end: int) -> Any:
 
 
 @walker
-def _string_end(data: Any, pos: int, end: int) -> Any:
+def _string_end(data: Bytes, pos: int, end: int) -> Int:
     if end - pos < 5:
         return np.int64(BROKEN)
     length = read_i32(data, pos)
@@ -213,7 +213,7 @@ def _string_end(data: Any, pos: int, end: int) -> Any:
 
 
 @walker
-def _document_end(data: Any, pos: int, end: int) -> Any:
+def _document_end(data: Bytes, pos: int, end: int) -> Int:
     if end - pos < 5:
         return np.int64(BROKEN)
     length = read_i32(data, pos)
@@ -237,7 +237,7 @@ _SIZES: Final = _fixed_sizes()
 
 
 @walker
-def value_end(data: Any, kind: int, pos: int, end: int) -> Any:
+def value_end(data: Bytes, kind: int, pos: int, end: int) -> Int:
     """Return the byte after a value, or BROKEN if its type is unknown or it doesn't fit before ``end``.
 
     Documents are measured by their length alone.
@@ -255,7 +255,7 @@ def value_end(data: Any, kind: int, pos: int, end: int) -> Any:
 
 
 @walker
-def _other_end(data: Any, kind: int, pos: int, end: int) -> Any:
+def _other_end(data: Bytes, kind: int, pos: int, end: int) -> Int:
     if kind == BINARY:
         if end - pos < 5:
             return BROKEN
@@ -286,19 +286,19 @@ def _other_end(data: Any, kind: int, pos: int, end: int) -> Any:
 
 
 @walker
-def is_known_type(kind: int) -> Any:
+def is_known_type(kind: int) -> bool:
     """Return whether a type byte is valid BSON."""
     return _SIZES[np.uint8(kind)] != _UNKNOWN
 
 
 @walker
-def scope_start(data: Any, pos: int) -> Any:
+def scope_start(data: Bytes, pos: int) -> Int:
     """Return the start of the document of a code with scope; :func:`value_end` has checked the value."""
     return pos + 8 + read_i32(data, pos + 4)
 
 
 @walker
-def validate(data: Any, start: Any, end: Any, stack: Any) -> Any:  # one return per fault
+def validate(data: Bytes, start: Int, end: Int, stack: Ints) -> tuple[Int, Int]:  # one return per fault
     """Validate a document to its leaves.
 
     Args:
@@ -353,7 +353,7 @@ def validate(data: Any, start: Any, end: Any, stack: Any) -> Any:  # one return 
 
 
 @walker
-def _validate_all(data: Any, starts: Any, ends: Any, faults: Any, offsets: Any, stack: Any) -> Any:
+def _validate_all(data: Bytes, starts: Ints, ends: Ints, faults: Ints, offsets: Ints, stack: Ints) -> Int:
     broken = 0
     for i in range(len(starts)):
         if starts[i] < 0:
@@ -367,7 +367,7 @@ def _validate_all(data: Any, starts: Any, ends: Any, faults: Any, offsets: Any, 
 
 
 @walker
-def find(data: Any, start: int, end: int, name: Any) -> Any:
+def find(data: Bytes, start: int, end: int, name: Bytes) -> tuple[Int, Int, Int]:
     """Find a member of a document by name; of several with the name, the last.
 
     Args:
@@ -409,7 +409,7 @@ def find(data: Any, start: int, end: int, name: Any) -> Any:
 
 @walker
 def _find_in_all(
-    data: Any, starts: Any, ends: Any, name: Any, kinds: Any, value_starts: Any, value_ends: Any
+    data: Bytes, starts: Ints, ends: Ints, name: Bytes, kinds: Ints, value_starts: Ints, value_ends: Ints
 ) -> None:
     for i in range(len(starts)):
         if starts[i] >= 0 and value_end(data, DOCUMENT, starts[i], ends[i]) == ends[i]:
@@ -417,7 +417,7 @@ def _find_in_all(
 
 
 @walker
-def _cut_documents(data: Any, count: int, pos: int, ends: Any) -> Any:
+def _cut_documents(data: Bytes, count: int, pos: int, ends: Ints) -> tuple[Int, Int]:
     """Fill ends from ``count`` and ``pos`` on; return their number and stop offset, -1 if ends is full."""
     size = len(data)
     while size - pos >= 5:
@@ -433,7 +433,7 @@ def _cut_documents(data: Any, count: int, pos: int, ends: Any) -> Any:
 
 
 @walker
-def _cut_array(data: Any, start: int, end: int, starts: Any, ends: Any) -> Any:
+def _cut_array(data: Bytes, start: int, end: int, starts: Ints, ends: Ints) -> tuple[Int, Int]:
     if start < 0 or end > len(data) or end - start < 5:
         return 0, start
     pos = start + 4

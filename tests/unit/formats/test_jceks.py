@@ -15,8 +15,8 @@ from cryptography.hazmat.decrepit.ciphers.algorithms import TripleDES
 from cryptography.hazmat.primitives.ciphers import Cipher, modes
 
 from airflow_cdc_provider.exceptions import ConfigurationError
-from airflow_cdc_provider.sources.cql.driver import keystore
-from airflow_cdc_provider.sources.cql.driver.keystore import read_secret_keys
+from airflow_cdc_provider.formats import jceks
+from airflow_cdc_provider.formats.jceks import read_secret_keys
 from tests.unit.sources.cassandra.keystores import KEYSTORES, MANY
 
 
@@ -32,7 +32,7 @@ def test_secret_keys_are_the_bytes_that_java_gives() -> None:
 
 
 def test_a_salt_of_equal_halves_is_treated_as_java_does() -> None:
-    secret = keystore._derive("word", bytes((1, 2, 3, 4) * 2), 1000)
+    secret = jceks._derive("word", bytes((1, 2, 3, 4) * 2), 1000)
     encryptor = Cipher(TripleDES(secret[:24]), modes.CBC(secret[24:])).encryptor()
     # By PBEWithMD5AndTripleDES of OpenJDK 8, 11 and 17.
     expected = "dc4e1aa3e2ef3245f85cea0e08070bac8e8020d097f4e7d8"

@@ -2,8 +2,10 @@ from __future__ import annotations
 
 import datetime
 import random
+from collections.abc import Sequence
 
 import bson
+import numpy as np
 import pyarrow as pa
 import pytest
 from bson import (
@@ -21,15 +23,30 @@ from bson import (
 from hypothesis import given
 from hypothesis import strategies as st
 
-from airflow_cdc_provider.sources.mongodb.extended_json import BROKEN, DONE, render_documents
-from airflow_cdc_provider.sources.mongodb.extended_json_values import CANONICAL, DOCUMENT, KEY, UPDATED
+from airflow_cdc_provider.formats.arrow_bytes import binary_slices
+from airflow_cdc_provider.formats.extended_json import (
+    BROKEN,
+    CANONICAL,
+    DOCUMENT,
+    DONE,
+    KEY,
+    LINES,
+    UPDATED,
+    Texts,
+    write_values,
+)
 
 OID = ObjectId("596e275826f08b2730779e1f")
 DAY = datetime.datetime(2019, 5, 27, 13, 58, 28, tzinfo=datetime.UTC)
 
 
+def written(documents: Sequence[bytes | None], profile: int) -> Texts:
+    data, starts, ends, valid = binary_slices(pa.array(documents, pa.binary()))
+    return write_values(data, np.where(valid, 3, 0), starts, ends, profile)
+
+
 def text(document: bytes, profile: int) -> str:
-    texts, status = render_documents(pa.array([document], pa.binary()), profile)
+    texts, status, _ = written([document], profile)
     assert status.tolist() == [DONE]
     return str(texts[0])
 
@@ -218,7 +235,7 @@ def test_a_broken_document_leaves_its_neighbours_alone() -> None:
     good = bson.encode({"a": 1})
     broken = bytearray(bson.encode({"a": "text", "b": 2}))
     broken[7] = 0x7F
-    texts, status = render_documents(pa.array([good, bytes(broken), None, good], pa.binary()), DOCUMENT)
+    texts, status, _ = written([good, bytes(broken), None, good], DOCUMENT)
     assert texts.to_pylist() == ['{"a": 1}', None, None, '{"a": 1}']
     assert status.tolist() == [DONE, BROKEN, 0, DONE]
 
@@ -236,7 +253,7 @@ def test_many_short_members_fit_the_room() -> None:
 
 @given(st.binary(max_size=200))
 def test_any_bytes_are_done_or_broken(data: bytes) -> None:
-    _, status = render_documents(pa.array([data], pa.binary()), DOCUMENT)
+    _, status, _ = written([data], DOCUMENT)
     assert status[0] in (DONE, BROKEN)
 
 
@@ -252,7 +269,7 @@ def test_flipped_bytes_never_make_text_that_is_no_utf8() -> None:
             changed[source.randrange(len(changed))] = source.randrange(256)
         documents.append(bytes(changed))
     for profile in (KEY, DOCUMENT, UPDATED, CANONICAL):
-        texts, status = render_documents(pa.array(documents, pa.binary()), profile)
+        texts, status, _ = written(documents, profile)
         texts.validate(full=True)
         assert {DONE, BROKEN} == set(status.tolist())
 
@@ -271,3 +288,24 @@ def test_options_of_a_regular_expression_are_sorted_as_javas_characters(
 ) -> None:
     document = element(11, b"p\0" + options + b"\0")
     assert text(document, DOCUMENT) == f'{{"v": {{"$regex": "p","$options": "{sorted_options}"}}}}'
+
+
+def test_lines_are_indented_as_the_java_driver_does_it() -> None:
+    document = {"a": {"b": ["1", {"c": 'x,{"}'}]}, "d": {}, "e": [], "f": 1}
+    lines = """{
+  "a": {
+    "b": [
+      "1",
+      {
+        "c": "x,{\\"}"
+      }
+    ]
+  },
+  "d": {},
+  "e": [],
+  "f": {
+    "$numberInt": "1"
+  }
+}"""
+    assert text(bson.encode(document), LINES) == lines
+    assert written([None], LINES).column.to_pylist() == [None]

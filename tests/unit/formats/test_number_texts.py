@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from airflow_cdc_provider.sources.vitess.numbers import (
+from airflow_cdc_provider.formats.number_texts import (
     decimal_texts,
     float_texts,
     read_decimals,

@@ -12,11 +12,11 @@ A coefficient above 10^34 - 1 counts as 0 too.
 
 from __future__ import annotations
 
-from typing import Any, Final
+from typing import Final
 
 import numpy as np
 
-from airflow_cdc_provider.formats.kernels import walker
+from airflow_cdc_provider.formats.kernels import Int, walker
 from airflow_cdc_provider.formats.shortest_decimal import multiply_high
 
 _MASK32: Final = np.uint64(0xFFFF_FFFF)
@@ -34,7 +34,7 @@ NOT_A_NUMBER: Final = 2
 
 
 @walker
-def decimal_parts(high: Any, low: Any) -> Any:
+def decimal_parts(high: Int, low: Int) -> tuple[Int, Int, Int, Int, Int]:
     """Split a decimal128 into its parts.
 
     Returns:
@@ -60,7 +60,7 @@ def decimal_parts(high: Any, low: Any) -> Any:
 
 
 @walker
-def divide_128(high: Any, low: Any, divisor: Any) -> Any:
+def divide_128(high: Int, low: Int, divisor: Int) -> tuple[Int, Int, Int]:
     """Divide a 128-bit number by one below 2^32: quotient's high and low half, remainder."""
     quotient_high = high // divisor
     rest = high % divisor
@@ -72,7 +72,7 @@ def divide_128(high: Any, low: Any, divisor: Any) -> Any:
 
 
 @walker
-def reduced_decimal(high: Any, low: Any, exponent: Any) -> Any:
+def reduced_decimal(high: Int, low: Int, exponent: Int) -> tuple[Int, Int, Int]:
     """Remove the trailing decimal zeros of a coefficient other than 0."""
     ten = np.uint64(10)
     while True:
@@ -85,7 +85,7 @@ def reduced_decimal(high: Any, low: Any, exponent: Any) -> Any:
 
 
 @walker
-def decimal_as_double(high: Any, low: Any, exponent: Any) -> Any:
+def decimal_as_double(high: Int, low: Int, exponent: Int) -> tuple[Int, Int]:
     """Return the double that equals coefficient * 10^exponent exactly.
 
     Args:
@@ -125,7 +125,7 @@ def decimal_as_double(high: Any, low: Any, exponent: Any) -> Any:
 
 
 @walker
-def integer_as_double(value: Any) -> Any:
+def integer_as_double(value: Int) -> tuple[Int, Int]:
     """Return the double that equals an int64 exactly: whether there is one, and its bits."""
     if value == 0:
         return True, np.uint64(0)
@@ -144,7 +144,7 @@ def integer_as_double(value: Any) -> Any:
 
 
 @walker
-def double_as_integer(bits: Any) -> Any:
+def double_as_integer(bits: Int) -> tuple[Int, Int]:
     """Return the int64 that equals a double exactly: whether there is one, and its value."""
     fraction = bits & _FRACTION
     biased = np.int64((bits >> np.uint64(52)) & np.uint64(0x7FF))
@@ -169,7 +169,7 @@ def double_as_integer(bits: Any) -> Any:
 
 
 @walker
-def scaled_decimal(high: Any, low: Any, exponent: Any, scale: int) -> Any:
+def scaled_decimal(high: Int, low: Int, exponent: Int, scale: int) -> tuple[Int, Int, Int]:
     """Convert coefficient * 10^exponent to an integer of units of 10^-scale.
 
     Returns:

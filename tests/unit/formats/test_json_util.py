@@ -11,8 +11,8 @@ from bson import json_util
 from hypothesis import given
 from hypothesis import strategies as st
 
-from airflow_cdc_provider.sources.mongodb.bson import as_bytes, split_documents
-from airflow_cdc_provider.sources.mongodb.canonical_json import Texts, write_values
+from airflow_cdc_provider.formats.bson import as_bytes, split_documents
+from airflow_cdc_provider.formats.extended_json import JSON_UTIL, MIRROR, Texts, write_values
 from tests.unit.sources.mongodb.documents import (
     DECIMALS,
     DOCUMENTS,
@@ -29,7 +29,9 @@ from tests.unit.sources.mongodb.documents import (
 def written(*documents: bytes, ascii_only: bool = True) -> Texts:
     data = as_bytes(b"".join(documents))
     spans = split_documents(data)
-    return write_values(data, np.full(len(spans), 3), spans.starts, spans.ends, ascii_only=ascii_only)
+    return write_values(
+        data, np.full(len(spans), 3), spans.starts, spans.ends, JSON_UTIL if ascii_only else MIRROR
+    )
 
 
 def text(document: bytes, *, ascii_only: bool = True) -> str:
@@ -110,7 +112,7 @@ def test_broken_bytes_give_null_or_text_and_no_crash(
 ) -> None:
     data = as_bytes(mutated(bson.encode(document), changes))
     whole = np.array([0]), np.array([len(data)])
-    write_values(data, np.array([3]), *whole, ascii_only=True).column.validate(full=True)
+    write_values(data, np.array([3]), *whole, JSON_UTIL).column.validate(full=True)
 
 
 def test_room_grows_with_texts_that_are_much_longer_than_their_bytes() -> None:
@@ -120,5 +122,5 @@ def test_room_grows_with_texts_that_are_much_longer_than_their_bytes() -> None:
 
 
 def test_absent_values_are_null() -> None:
-    nothing = write_values(as_bytes(b""), np.array([0]), np.array([-1]), np.array([-1]), ascii_only=True)
+    nothing = write_values(as_bytes(b""), np.array([0]), np.array([-1]), np.array([-1]), JSON_UTIL)
     assert nothing.column.to_pylist() == [None]

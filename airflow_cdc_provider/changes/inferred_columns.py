@@ -1,9 +1,10 @@
 """Inferred columns: the top-level fields of documents as columns of a mirror, which evolves with them.
 
-Each top-level field gets a column of the same name, with a type for the BSON types of its values:
+Each top-level field gets a column of the same name, with a type for the types of its values. Types have the
+names that MongoDB uses for ``$type``, plus ``uuid``; the values of JSON have a few of them:
 
 =========== ========================================== ====================================================
-family      BSON types                                 column
+family      types                                      column
 =========== ========================================== ====================================================
 boolean     bool                                       boolean
 number      int; long; double; decimal                 int; bigint with a long; double with a double;
@@ -31,38 +32,22 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Final, Literal
 
-from airflow_cdc_provider.sources.mongodb import bson
-from airflow_cdc_provider.sources.mongodb.columns import DeclaredColumn
-from airflow_cdc_provider.sources.mongodb.field_tally import UUID, FieldCount
+import pyarrow as pa
 
 REST: Final = "_rest"
 """Column for the remaining values: a document in canonical Extended JSON, null if there are none."""
 
-TYPE_NAMES: Final[Mapping[int, str]] = {
-    bson.DOUBLE: "double",
-    bson.STRING: "string",
-    bson.DOCUMENT: "object",
-    bson.ARRAY: "array",
-    bson.BINARY: "binData",
-    UUID: "uuid",
-    bson.UNDEFINED: "undefined",
-    bson.OBJECT_ID: "objectId",
-    bson.BOOLEAN: "bool",
-    bson.DATE: "date",
-    bson.NULL: "null",
-    bson.REGEX: "regex",
-    bson.DB_POINTER: "dbPointer",
-    bson.CODE: "javascript",
-    bson.SYMBOL: "symbol",
-    bson.CODE_WITH_SCOPE: "javascriptWithScope",
-    bson.INT32: "int",
-    bson.TIMESTAMP: "timestamp",
-    bson.INT64: "long",
-    bson.DECIMAL128: "decimal",
-    bson.MIN_KEY: "minKey",
-    bson.MAX_KEY: "maxKey",
-}
-"""MongoDB's own type names, as for ``$type``, plus ``uuid``."""
+FIELD_COUNTS: Final = pa.schema(
+    [
+        pa.field("name", pa.string()),
+        pa.field("type", pa.string()),
+        pa.field("count", pa.int64()),
+        pa.field("first_index", pa.int64()),
+        pa.field("whole", pa.bool_()),
+    ]
+)
+"""Fields of documents: name, name of the type, number of occurrences, lowest index in a document; and whether
+the batch lists all fields."""
 
 NOTHING: Final = frozenset({"null", "undefined"})
 """Types whose values are null in any column."""
@@ -86,12 +71,24 @@ _COLUMNS: Final[Mapping[Family, str]] = {
     "any": "json",
 }
 _NUMBERS: Final = {"int": "int", "long": "bigint", "double": "double", "decimal": "decimal(38,18)"}
+_ARROW_TYPES: Final[Mapping[str, pa.DataType]] = {
+    "boolean": pa.bool_(),
+    "int": pa.int32(),
+    "bigint": pa.int64(),
+    "double": pa.float64(),
+    "decimal(38,18)": pa.decimal128(38, 18),
+    "string": pa.string(),
+    "binary": pa.binary(),
+    "timestamp": pa.timestamp("us", tz="UTC"),
+    "json": pa.string(),
+}
 _NAME: Final = re.compile(r"(?!(?i:_cdc))[\w$@#-]([\w$@# -]{0,126}[\w$@#-])?")
 
 
-def family_of(type_name: str) -> Family:
-    """Return the family of a type."""
-    return next((family for family, types in _FAMILIES.items() if type_name in types), _OTHERS)
+def counts_batch(counts: Iterable[tuple[str, str, int, int]], *, whole: bool) -> pa.RecordBatch:
+    """Return counts, in the order of :data:`FIELD_COUNTS`, as a batch with that schema."""
+    rows = [dict(zip(FIELD_COUNTS.names, (*one, whole), strict=True)) for one in counts]
+    return pa.RecordBatch.from_pylist(rows, schema=FIELD_COUNTS)
 
 
 @dataclass(frozen=True)
@@ -101,7 +98,7 @@ class InferredField:
     Args:
         name: Name of the field and of the column.
         family: The column's family of types.
-        types: Names of all BSON types of the field's values, sorted.
+        types: Names of all types of the field's values, sorted.
     """
 
     name: str
@@ -109,13 +106,18 @@ class InferredField:
     types: tuple[str, ...]
 
     @property
-    def column(self) -> DeclaredColumn:
-        """The column, as if it were declared."""
-        type_name = _COLUMNS.get(self.family, "int")
+    def type_name(self) -> str:
+        """Name of the column's type."""
+        name = _COLUMNS.get(self.family, "int")
         if self.family == "number":
-            for name, wider in _NUMBERS.items():
-                type_name = wider if name in self.types else type_name
-        return DeclaredColumn(self.name, (self.name,), type_name)
+            for of_values, wider in _NUMBERS.items():
+                name = wider if of_values in self.types else name
+        return name
+
+    @property
+    def type(self) -> pa.DataType:
+        """Arrow type of the column."""
+        return _ARROW_TYPES[self.type_name]
 
     @property
     def strays(self) -> tuple[str, ...]:
@@ -194,46 +196,42 @@ class InferredColumns:
             declared=now,
         )
 
-    def learn(
-        self, found: Iterable[FieldCount], reserved: Collection[str], most: int, *, whole: bool = True
-    ) -> InferredColumns:
+    def learn(self, counts: pa.Table, reserved: Collection[str], most: int) -> InferredColumns:
         """Return the columns extended by the fields of further documents.
 
         Args:
-            found: Their top-level fields; several counts of one field are summed.
+            counts: Counts of their top-level fields, of :data:`FIELD_COUNTS`; those of one field are summed.
             reserved: Names that columns must not have, in any case.
             most: Maximum number of columns.
-            whole: Whether ``found`` has all fields.
         """
-        counts: dict[str, dict[str, int]] = {}
+        sums: dict[str, dict[str, int]] = {}
         first_indexes: dict[str, int] = {}
-        for one in found:
-            (name,) = one.path
-            of_type = counts.setdefault(name, {})
-            type_name = TYPE_NAMES[one.kind]
-            of_type[type_name] = of_type.get(type_name, 0) + one.count
-            first_indexes[name] = min(first_indexes.get(name, one.first_index), one.first_index)
+        whole = True
+        for row in counts.to_pylist():
+            name, type_name = row["name"], row["type"]
+            of_type = sums.setdefault(name, {})
+            of_type[type_name] = of_type.get(type_name, 0) + row["count"]
+            first_indexes[name] = min(first_indexes.get(name, row["first_index"]), row["first_index"])
+            whole = whole and row["whole"]
         known = {one.name: one for one in self.fields}
         fields, replaced = [], set(self.replaced)
         for old in self.fields:
-            new = replace(old, types=tuple(sorted({*old.types, *counts.get(old.name, ())})))
-            before, after = old.column.type_name, new.column.type_name
+            new = replace(old, types=tuple(sorted({*old.types, *sums.get(old.name, ())})))
+            before, after = old.type_name, new.type_name
             if before != after and (before, after) != ("int", "bigint"):
                 replaced.add(old.name)
             fields.append(new)
         used = {name.lower() for name in (*reserved, *known)}
         left_out = self.left_out or not whole
-        for name in sorted(counts.keys() - known.keys(), key=lambda name: (first_indexes[name], name)):
-            family = _majority_family(counts[name])
-            if family is None:
-                continue
-            if name.lower() in used or not _NAME.fullmatch(name):
+        for name in sorted(sums.keys() - known.keys(), key=lambda name: (first_indexes[name], name)):
+            found = infer_field(name, sums[name])
+            if found is None or name.lower() in used or not _NAME.fullmatch(name):
                 continue
             if len(fields) >= most:
                 left_out = True
                 continue
             used.add(name.lower())
-            fields.append(InferredField(name, family, tuple(sorted(counts[name]))))
+            fields.append(found)
         rows_to_rewrite = self.rows_to_rewrite
         if replaced:
             rows_to_rewrite = "all"
@@ -247,13 +245,29 @@ class InferredColumns:
             rows_to_rewrite=rows_to_rewrite,
         )
 
+    def findings(self) -> list[str]:
+        """Return a message for each field whose values are of several families."""
+        return [
+            f"{one.name} is {one.type_name}; values of type {', '.join(one.strays)} are in {REST}"
+            for one in self.fields
+            if one.strays
+        ]
 
-def _majority_family(counts: Mapping[str, int]) -> Family | None:
-    """Return the family of most values; the first one in the table on a tie, None if all values are null."""
+
+def infer_field(name: str, counts: Mapping[str, int]) -> InferredField | None:
+    """Return a field with the family of most values; None if all values are null.
+
+    Args:
+        name: The field's name.
+        counts: Number of values of each type.
+    """
     sums: dict[Family, int] = {}
     for type_name, count in counts.items():
         if type_name not in NOTHING:
-            family = family_of(type_name)
+            family = next((family for family, types in _FAMILIES.items() if type_name in types), _OTHERS)
             sums[family] = sums.get(family, 0) + count
-    order: list[Family] = [*_FAMILIES, _OTHERS]
-    return min(sums, key=lambda family: (-sums[family], order.index(family)), default=None)
+    if not sums:
+        return None
+    order: list[Family] = [*_FAMILIES, _OTHERS]  # the first one on a tie
+    family = min(sums, key=lambda family: (-sums[family], order.index(family)))
+    return InferredField(name, family, tuple(sorted(counts)))

@@ -1,6 +1,6 @@
 """Read certificates and a private key from Java keystores: JKS, PKCS12, and certificates from JCEKS.
 
-A JKS file has the layout of a JCEKS file (:mod:`.keystore`) with another magic number. Its private keys are
+A JKS file has the layout of a JCEKS file (:mod:`.jceks`) with another magic number. Its private keys are
 ``EncryptedPrivateKeyInfo`` of Sun's proprietary algorithm (1.3.6.1.4.1.42.2.17.1.1)::
 
     0     20   salt
@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Final
 
 from airflow_cdc_provider.exceptions import ConfigurationError
-from airflow_cdc_provider.sources.cql.driver.keystore import JavaReader, Malformed, read_entries
+from airflow_cdc_provider.formats.jceks import JavaReader, Malformed, read_entries
 
 _JKS: Final = 0xFEEDFEED
 _JCEKS: Final = 0xCECECECE

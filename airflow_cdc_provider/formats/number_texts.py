@@ -8,14 +8,14 @@ Different texts of the same number are equal: ``000042`` (ZEROFILL in a copy) an
 from __future__ import annotations
 
 from decimal import Decimal
-from typing import Any, Final
+from typing import Final
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
 from airflow_cdc_provider.formats.arrow_bytes import column_of, fixed_column, span_column
-from airflow_cdc_provider.formats.kernels import Bytes, Flags, Ints, walker
+from airflow_cdc_provider.formats.kernels import Bytes, Flags, Int, Ints, Words, walker
 
 WIDEST_DECIMAL: Final = 38
 """Maximum number of digits of a lake's decimal; MySQL's maximum is 65."""
@@ -135,7 +135,7 @@ def _float_text(value: float, *, single: bool) -> str:
 
 
 @walker
-def _read_integers(data: Any, starts: Any, ends: Any, limit: Any, values: Any, misfits: Any) -> None:
+def _read_integers(data: Bytes, starts: Ints, ends: Ints, limit: Int, values: Ints, misfits: Flags) -> None:
     for row in range(len(starts)):
         if starts[row] < 0:
             continue
@@ -164,7 +164,7 @@ def _read_integers(data: Any, starts: Any, ends: Any, limit: Any, values: Any, m
 
 
 @walker
-def _parts(data: Any, start: Any, end: Any, scale: Any) -> Any:
+def _parts(data: Bytes, start: Int, end: Int, scale: Int) -> tuple[Int, Int, Int, Int]:
     """Scan a decimal's text.
 
     Returns:
@@ -207,7 +207,7 @@ def _parts(data: Any, start: Any, end: Any, scale: Any) -> Any:
 
 @walker
 def _read_decimals(
-    data: Any, starts: Any, ends: Any, precision: Any, scale: Any, values: Any, misfits: Any
+    data: Bytes, starts: Ints, ends: Ints, precision: Int, scale: Int, values: Words, misfits: Flags
 ) -> None:
     for row in range(len(starts)):
         if starts[row] < 0:
@@ -240,7 +240,7 @@ def _read_decimals(
 
 
 @walker
-def _times_ten(high: Any, low: Any, digit: Any) -> Any:
+def _times_ten(high: Int, low: Int, digit: Int) -> tuple[Int, Int]:
     ten = np.uint64(10)
     part = (low & _MASK32) * ten + digit
     upper = (low >> _U32) * ten + (part >> _U32)
@@ -248,7 +248,9 @@ def _times_ten(high: Any, low: Any, digit: Any) -> Any:
 
 
 @walker
-def _measure_decimals(data: Any, starts: Any, ends: Any, scale: Any, offsets: Any, misfits: Any) -> None:
+def _measure_decimals(
+    data: Bytes, starts: Ints, ends: Ints, scale: Int, offsets: Ints, misfits: Flags
+) -> None:
     total = np.int64(0)
     for row in range(len(starts)):
         if starts[row] >= 0:
@@ -261,7 +263,7 @@ def _measure_decimals(data: Any, starts: Any, ends: Any, scale: Any, offsets: An
 
 
 @walker
-def _write_decimals(data: Any, starts: Any, ends: Any, scale: Any, offsets: Any, out: Any) -> None:
+def _write_decimals(data: Bytes, starts: Ints, ends: Ints, scale: Int, offsets: Ints, out: Bytes) -> None:
     for row in range(len(starts)):
         at = offsets[row]
         if at == offsets[row + 1]:
@@ -302,7 +304,7 @@ def _write_decimals(data: Any, starts: Any, ends: Any, scale: Any, offsets: Any,
 
 
 @walker
-def _check_floats(data: Any, starts: Any, ends: Any, misfits: Any) -> None:
+def _check_floats(data: Bytes, starts: Ints, ends: Ints, misfits: Flags) -> None:
     """Mark texts other than ``[-]digits[.digits][e[+-]digits]`` with a digit before the exponent."""
     for row in range(len(starts)):
         if starts[row] < 0:

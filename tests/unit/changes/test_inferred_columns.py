@@ -13,9 +13,9 @@ from hypothesis import strategies as st
 
 from airflow_cdc_provider.changes.contribution import CONTRIBUTION_SCHEMA, LIVE_ROW_SCHEMA, ROW, UPSERT
 from airflow_cdc_provider.changes.drift import NO_DRIFT
+from airflow_cdc_provider.changes.inferred_columns import REST, InferredColumns
 from airflow_cdc_provider.exceptions import ConfigurationError
 from airflow_cdc_provider.sources.mongodb.codec import MongodbCodec
-from airflow_cdc_provider.sources.mongodb.inferred import REST, InferredColumns
 from airflow_cdc_provider.sources.mongodb.options import MongodbInference, MongodbOptions
 from tests.unit.sources.mongodb.documents import DOCUMENTS, READ, raw_document, raw_element
 
@@ -50,7 +50,7 @@ def rendered(of: MongodbCodec, *documents: Any) -> list[dict[str, Any]]:
 
 def types(of: MongodbCodec) -> dict[str, str]:
     assert of.inferred is not None
-    return {one.name: one.column.type_name for one in of.inferred.fields}
+    return {one.name: one.type_name for one in of.inferred.fields}
 
 
 @pytest.mark.parametrize(

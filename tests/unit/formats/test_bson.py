@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from airflow_cdc_provider.formats.arrow_bytes import gather
-from airflow_cdc_provider.sources.mongodb.bson import (
+from airflow_cdc_provider.formats.bson import (
     FAULTS,
     MAX_DEPTH,
     as_bytes,
