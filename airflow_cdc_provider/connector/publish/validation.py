@@ -6,56 +6,38 @@ Options of one target or source are validated in its module; here are the rules 
 from __future__ import annotations
 
 from collections.abc import Iterator
+from typing import Literal
 
 from airflow_cdc_provider.connector.publish.cassandra import CassandraPublishOptions
 from airflow_cdc_provider.connector.publish.kafka import KafkaOptions, validate_kafka_options
 from airflow_cdc_provider.connector.publish.options import PublishOptions
 from airflow_cdc_provider.connector.publish.registry import validate_registry_options
-from airflow_cdc_provider.connector.publish.scylla import ScyllaPublishOptions, validate_scylla_options
 from airflow_cdc_provider.connector.publish.topics import TopicsOptions
-from airflow_cdc_provider.connector.publish.vitess import VitessPublishOptions, validate_vitess_options
 from airflow_cdc_provider.events.transforms.shapes import Shape, validate_transforms
 from airflow_cdc_provider.exceptions import ConfigurationError
 
+EventValues = Literal["cells", "documents", "rows"]
+"""Values of a source's events in the default envelope."""
 
-def validate_publish_options(kind: str, publish: PublishOptions) -> None:
-    """Reject options without effect for the source or event format, and conflicting options.
+
+def validate_publish_options(publish: PublishOptions, values: EventValues) -> None:
+    """Reject options without effect in the event format, and conflicting options.
 
     Args:
-        kind: Type of the source.
-        publish: The options.
+        publish: The options; the source supports them.
+        values: Values of the source's events.
 
     Raises:
         ConfigurationError: Names the first problem.
     """
-    if kind != "cassandra":
-        _reject_cassandra_options(kind, publish)
-    if kind != "mongodb":
-        _reject_mongodb_options(kind, publish)
-    if kind == "vitess":
-        validate_vitess_options(publish.transactions, publish.vitess)
-    elif publish.vitess != VitessPublishOptions():
-        raise ConfigurationError(
-            "option publish.vitess is only supported for source vitess",
-            found=f"source {kind}",
-            expected="its default",
-        )
-    if kind == "scylla":
-        validate_scylla_options(publish.scylla, rows=publish.unwrap.enabled)
-    elif publish.scylla != ScyllaPublishOptions():
-        raise ConfigurationError(
-            "option publish.scylla is only supported for source scylla",
-            found=f"source {kind}",
-            expected="its default",
-        )
     validate_registry_options(publish.key, publish.value, publish.registry)
     _validate_formats(publish)
     _validate_envelope_options(publish)
     validate_kafka_options(publish.kafka, envelope=publish.envelope, reread=publish.cassandra.reread)
-    _validate_merged_rows(kind, publish)
+    _validate_merged_rows(publish, values)
     _validate_slices(publish)
     _validate_pulsar_options(publish)
-    validate_transforms(publish.transforms, _shape(kind, publish))
+    validate_transforms(publish.transforms, _shape(publish, values))
 
 
 def validate_static_columns(publish: PublishOptions, location: str) -> None:
@@ -77,56 +59,15 @@ def validate_static_columns(publish: PublishOptions, location: str) -> None:
         )
 
 
-def _shape(kind: str, publish: PublishOptions) -> Shape:
+def _shape(publish: PublishOptions, values: EventValues) -> Shape:
     """Return the shape of values that transforms process."""
     if publish.envelope in ("document", "cloudevents"):
         return "text"
     if publish.envelope.startswith("datastax") and "avro" in (publish.key, publish.value):
         return "avro"
-    if kind == "cassandra" and publish.envelope == "debezium":
-        return "cells"
-    return "documents" if kind == "mongodb" and not publish.unwrap.enabled else "rows"
-
-
-def _reject_cassandra_options(kind: str, publish: PublishOptions) -> None:
-    """Reject options of source cassandra."""
-    chosen = [
-        f"publish.{name}"
-        for name in ("exclude_columns", "event_index", "cassandra")
-        if getattr(publish, name) != getattr(PublishOptions(), name)
-    ]
-    if publish.envelope.startswith("datastax"):
-        chosen.append("publish.envelope")
-    if chosen:
-        raise ConfigurationError(
-            f"option {chosen[0]} is only supported for source cassandra",
-            found=f"source {kind}",
-            expected="its default",
-        )
-
-
-def _reject_mongodb_options(kind: str, publish: PublishOptions) -> None:
-    """Reject options of source mongodb, or of sources mongodb and vitess."""
-    shared = (
-        "skip_unchanged",
-        "transactions",
-        "transaction_topic",
-        "schema_changes",
-        "schema_changes_topic",
-    )
-    unwraps = () if kind == "scylla" else ("unwrap",)
-    names = ("mongodb", *unwraps, "outbox", *(() if kind == "vitess" else shared))
-    chosen = [
-        f"publish.{name}" for name in names if getattr(publish, name) != getattr(PublishOptions(), name)
-    ]
-    if publish.envelope == "document":
-        chosen.append("publish.envelope")
-    if chosen:
-        raise ConfigurationError(
-            f"option {chosen[0]} is not supported for source {kind}",
-            found=f"source {kind}",
-            expected="its default",
-        )
+    if values == "cells":
+        return "cells" if publish.envelope == "debezium" else "rows"
+    return "rows" if publish.unwrap.enabled else values
 
 
 def _validate_formats(publish: PublishOptions) -> None:
@@ -183,19 +124,19 @@ def _validate_envelope_options(publish: PublishOptions) -> None:
             )
 
 
-def _validate_merged_rows(kind: str, publish: PublishOptions) -> None:
+def _validate_merged_rows(publish: PublishOptions, values: EventValues) -> None:
     """Reject options that rows of mirrors don't support, if these are published.
 
     Args:
-        kind: Type of the source.
         publish: The options.
+        values: Values of the source's events.
 
     Raises:
         ConfigurationError: Names the first problem.
     """
     if not publish.kafka.enabled or not publish.kafka.after_merge:
         return
-    for option, reason in _change_options(kind, publish):
+    for option, reason in _change_options(publish, values):
         raise ConfigurationError(
             f"option {option} can't be combined with publish.kafka.mode: after_merge: {reason}",
             expected=f"no {option}",
@@ -203,10 +144,10 @@ def _validate_merged_rows(kind: str, publish: PublishOptions) -> None:
         )
 
 
-def _change_options(kind: str, publish: PublishOptions) -> Iterator[tuple[str, str]]:
+def _change_options(publish: PublishOptions, values: EventValues) -> Iterator[tuple[str, str]]:
     """Yield enabled options that require individual changes, and the reason."""
     options = publish.cassandra
-    if publish.envelope == "cloudevents" and kind != "mongodb":
+    if publish.envelope == "cloudevents" and values != "documents":
         yield "publish.envelope: cloudevents", "CloudEvents IDs identify changes, which a merge combines"
     if publish.kafka.slices != 1:
         yield "publish.kafka.slices", "merged rows are published by one producer"
