@@ -20,12 +20,13 @@ install: $(STAMP) ## Create .venv with all dependencies (and, as root, install J
 $(STAMP): requirements.lock pyproject.toml tools/install.sh
 	UV_VERSION=$(UV_VERSION) bash tools/install.sh $(VENV)
 
-check: install ## Lint, format, types, layers, vocabulary, and that docs/features.md is true
+check: install ## Lint, format, types, layers, vocabulary, and that generated docs are current
 	$(VENV)/bin/ruff check .
 	$(VENV)/bin/ruff format --check .
 	$(VENV)/bin/mypy
 	$(VENV)/bin/lint-imports
 	$(PYTHON) -m tools.vocabulary
+	$(PYTHON) -m tools.reference --check
 	$(PYTHON) tools/features.py --check
 
 format: install ## Format the code and apply ruff's fixes
@@ -63,6 +64,9 @@ ui: install ## Start Airflow's UI on the demo's data, with its databases
 features: install ## Write docs/features.md from the tests' covers marks
 	$(PYTHON) tools/features.py
 
+reference: install ## Write docs/reference from docstrings
+	$(PYTHON) -m tools.reference
+
 bench: install ## Run the benchmarks, each against a rival on the same input
 	@for file in benchmarks/bench_*.py; do echo "== $$file"; $(PYTHON) "$$file" || exit 1; done
 
@@ -77,4 +81,4 @@ clean: ## Remove .venv, caches, and the demo's data (downloads in ~/.cache are k
 	rm -rf $(VENV) build dist .demo .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +
 
-.PHONY: help install check format test test-unit test-long test-all test-faults fuzz shipper demo ui features bench protocol lock clean
+.PHONY: help install check format test test-unit test-long test-all test-faults fuzz shipper demo ui features reference bench protocol lock clean

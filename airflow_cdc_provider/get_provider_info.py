@@ -26,7 +26,9 @@ def get_provider_info() -> dict[str, Any]:
                 "tags": ["software"],
             }
         ],
-        "hooks": [_modules("hooks.cassandra", "hooks.mongodb", "hooks.scylla", "hooks.vitess")],
+        "hooks": [
+            _modules("hooks.cassandra", "hooks.debezium", "hooks.mongodb", "hooks.scylla", "hooks.vitess")
+        ],
         "operators": [
             _modules(
                 "operators.stages",
@@ -53,7 +55,7 @@ def get_provider_info() -> dict[str, Any]:
         ],
         "triggers": [
             _modules(
-                "triggers.cdc_raw",
+                "triggers.cassandra",
                 "triggers.mongodb",
                 "triggers.scylla",
                 "triggers.snapshots",

@@ -26,7 +26,7 @@ import pyarrow as pa
 from bson import Decimal128, Int64, ObjectId, Timestamp
 
 from airflow_cdc_provider.changes.contribution import CONTRIBUTION_SCHEMA
-from airflow_cdc_provider.changes.spans import binary_buffer
+from airflow_cdc_provider.formats.arrow_bytes import binary_buffer
 from airflow_cdc_provider.sources.mongodb.codec import MongodbCodec
 from airflow_cdc_provider.sources.mongodb.columns import read_columns
 from airflow_cdc_provider.sources.mongodb.options import MongodbOptions

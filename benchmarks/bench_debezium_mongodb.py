@@ -35,8 +35,9 @@ from pymongo import DeleteOne, UpdateOne
 
 from airflow_cdc_provider.changes.record import CHANGE
 from airflow_cdc_provider.connector import Connector
-from airflow_cdc_provider.jobs.events.mongodb.records import MongodbRecords
-from airflow_cdc_provider.sources.mongodb import events as mongodb_events
+from airflow_cdc_provider.sources.contract import ReadMetrics
+from airflow_cdc_provider.sources.mongodb.events import decode as mongodb_events
+from airflow_cdc_provider.sources.mongodb.events.records import MongodbRecords
 from airflow_cdc_provider.sources.mongodb.options import MongodbOptions
 from airflow_cdc_provider.sources.mongodb.position import StreamPosition
 from airflow_cdc_provider.sources.mongodb.selection import Selection
@@ -148,7 +149,7 @@ class OurEvents:
         """Read change events from the server and make records of them."""
         maker = MongodbRecords(self.connector, time.time_ns())
         reader = self.source.reader()
-        for records in reader(part):
+        for records in reader.read([part], ReadMetrics()):
             changes = records.filter(pc.equal(records["kind"], CHANGE))
             if changes.num_rows:
                 decoded = mongodb_events.decode_stream(
@@ -161,10 +162,9 @@ class OurEvents:
         maker = MongodbRecords(self.connector, time.time_ns())
         form = maker.form(_DATABASE, _COLLECTION)
         reader = self.source.snapshot_reader()
-        for one in ranges:
-            for documents in reader(one):
-                decoded = mongodb_events.decode_snapshot(documents["payload"], _DATABASE, _COLLECTION, form)
-                yield maker.records(decoded.events)[0]
+        for documents in reader.read(ranges, ReadMetrics()):
+            decoded = mongodb_events.decode_snapshot(documents["payload"], _DATABASE, _COLLECTION, form)
+            yield maker.records(decoded.events)[0]
 
 
 def best(run: Callable[[], Iterator[pa.RecordBatch]], rounds: int) -> float:

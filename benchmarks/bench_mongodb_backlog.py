@@ -40,12 +40,12 @@ from airflow_cdc_provider.connector import Connector
 from airflow_cdc_provider.jobs.capturing.capture import capture
 from airflow_cdc_provider.jobs.context.job import Job
 from airflow_cdc_provider.jobs.context.run_report import RunReport
-from airflow_cdc_provider.jobs.context.stores import Stores
 from airflow_cdc_provider.jobs.resuming.progress import Progress
 from airflow_cdc_provider.jobs.spark.session import build_lake, build_session
 from airflow_cdc_provider.jobs.spec import JobSpec
 from airflow_cdc_provider.lake.changes_table import ChangesTable
-from airflow_cdc_provider.sources.base import Offset
+from airflow_cdc_provider.lake.stores import Stores
+from airflow_cdc_provider.sources.contract import Offset, ReadMetrics
 from airflow_cdc_provider.sources.mongodb.backlog import OplogSample
 from airflow_cdc_provider.sources.mongodb.options import MongodbOptions
 from airflow_cdc_provider.sources.mongodb.position import StreamPosition
@@ -159,7 +159,7 @@ def _source(server: MongoServer, load: Load) -> MongodbSource:
 
 
 def _drop_records(reader: Any, part: TimeSlice) -> int:
-    return sum(batch.num_rows for batch in reader(part))
+    return sum(batch.num_rows for batch in reader.read([part], ReadMetrics()))
 
 
 def _digests(batches: Iterator[pa.RecordBatch]) -> Iterator[bytes]:
@@ -176,8 +176,8 @@ def bench_read(server: MongoServer, load: Load, streams: int, rounds: int) -> No
     with closing(_source(server, load)) as source:
         reader = source.reader()
     one, several = load.slices(client, 1), load.slices(client, streams)
-    wanted = list(_digests(batch for part in one for batch in reader(part)))
-    if wanted != list(_digests(batch for part in several for batch in reader(part))):
+    wanted = list(_digests(reader.read(one, ReadMetrics())))
+    if wanted != list(_digests(reader.read(several, ReadMetrics()))):
         raise SystemExit("slices give other records than one stream")
     print(f"read, {load.name}: {load.events} events, records of {streams} slices equal those of one stream")
     best: dict[int, Took] = {}

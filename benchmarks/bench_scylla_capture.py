@@ -27,13 +27,12 @@ import random
 import subprocess
 import sys
 import time
-from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from airflow_cdc_provider.options import parse
-from airflow_cdc_provider.sources.base import Offset, ReadLimit
+from airflow_cdc_provider.sources.contract import Offset, ReadLimit, ReadMetrics
 from airflow_cdc_provider.sources.scylla.log_parts import LogPart
 from airflow_cdc_provider.sources.scylla.options import ScyllaOptions
 from airflow_cdc_provider.sources.scylla.source import ScyllaSource
@@ -143,7 +142,7 @@ def work() -> None:
     for number in range(rounds + 1):  # the first is to warm up
         rows = size = digest = decoded = 0
         began = time.process_time()
-        batches = list(reader.read_with_metrics(part, Counter()))
+        batches = list(reader.read([part], ReadMetrics()))
         read = time.process_time()
         for batch in batches:
             found = codec.decode(batch, ())
@@ -244,14 +243,13 @@ def count_requests(cluster: ImitatedScylla, server: CassandraServer) -> None:
         requests = 0
         while offset is not None:
             plan = source.plan(offset, head, ReadLimit(tasks=1))
-            counts: Counter[str] = Counter()
+            metrics = ReadMetrics()
             if name == "adaptive":
-                for part in plan.partitions:
-                    list(reader.read_with_metrics(part, counts))
-                requests += counts["requests"]
+                list(reader.read(plan.partitions, metrics))
+                requests += metrics.counts["requests"]
             else:  # one query of each stream and window, which adaptive windows show to be so
                 requests += sum(len(read.streams) for part in plan.partitions for read in part.reads)
-            source.on_batch_read(counts)
+            source.on_batch_read(metrics)
             offset = None if plan.at_head else plan.end
         found[name] = requests
         source.close()

@@ -9,7 +9,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from airflow_cdc_provider.changes.record import SCHEMA, TRANSACTION
-from airflow_cdc_provider.sources.base import ReadLimit
+from airflow_cdc_provider.sources.contract import ReadLimit, ReadMetrics
 from airflow_cdc_provider.sources.vitess.connection import ConnectionValues
 from airflow_cdc_provider.sources.vitess.options import VitessOptions
 from airflow_cdc_provider.sources.vitess.position import Position, ShardPosition
@@ -65,7 +65,7 @@ class Reading:
 
     def _copied(self) -> Iterator[pa.RecordBatch]:
         part = SnapshotRange(f"{KEYSPACE}.{TABLE}", 1, "0", self.recorded.ends[COPY], 1, "")
-        for batch in RangeReader(self._values, self._options)(part):
+        for batch in RangeReader(self._values, self._options).read([part], ReadMetrics()):
             if batch["kind"][0].as_py() == SCHEMA:
                 self._learn(batch.to_pylist())
             else:
@@ -74,7 +74,7 @@ class Reading:
     def _streamed(self, stream: str) -> Iterator[pa.RecordBatch]:
         begin = Position({_SHARD: ShardPosition(self.recorded.starts[stream], 1)})
         head = Position({_SHARD: ShardPosition(self.recorded.ends[stream], 1)})
-        read = SliceReader(_selects)
+        reader = SliceReader(_selects)
         with VtgateClient(self._values) as client:
             changes = ChangeStream(
                 lambda: client,
@@ -87,8 +87,7 @@ class Reading:
             while not at_head:
                 plan = changes.plan(begin, head, _LIMIT)
                 self._learn(plan.records)
-                for part in plan.partitions:
-                    yield from read(part)
+                yield from reader.read(plan.partitions, ReadMetrics())
                 begin, at_head = Position.from_offset(plan.end), plan.at_head
             changes.close()
 

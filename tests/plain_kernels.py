@@ -4,7 +4,7 @@ Compiled, a kernel that reads outside its arrays reads what lies there; in Pytho
 the end. Here both are :class:`OutsideArray`. Numbers behave as in a compiled kernel: what comes out of an
 array of small numbers has 64 bits, and 64 bits wrap around.
 
-Call :func:`use_plain_kernels` before anything of the package is imported but :mod:`~.changes.kernels`.
+Call :func:`use_plain_kernels` before anything of the package is imported but :mod:`~.formats.kernels`.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from typing import Any
 
 import numpy as np
 
-from airflow_cdc_provider.changes import kernels
+from airflow_cdc_provider.formats import kernels
 
 
 class OutsideArray(AssertionError):

@@ -14,8 +14,7 @@ from pyspark.sql import SparkSession
 
 from airflow_cdc_provider.lake.iceberg import IcebergLake
 from server_kit import spark_jars
-from tests.contract.lake.sample_lake import SampleLake, dump
-from tests.contract.lake.test_stored_layout import RECORDED
+from tests.contract.lake.sample_lake import RECORDED, SampleLake, dump
 
 
 def main() -> None:

@@ -72,7 +72,16 @@ def read_cell_row(data: bytes) -> CellRow:
             "a cell row is broken", expected=f"format {FORMAT}, {at} bytes", found=f"{form}, {len(data)}"
         )
     clustering = data[_HEADER.size : _HEADER.size + length]
-    return CellRow(flags, ttl, live, expiry, deleted, seconds, clustering, tuple(cells))
+    return CellRow(
+        flags=flags,
+        ttl=ttl,
+        liveness_us=live,
+        expiry_seconds=expiry,
+        deletion_us=deleted,
+        deletion_seconds=seconds,
+        clustering=clustering,
+        cells=tuple(cells),
+    )
 
 
 def write_cell_row(row: CellRow) -> bytes:

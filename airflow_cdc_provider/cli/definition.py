@@ -72,11 +72,8 @@ _IMPORTED = _argument(
     "--file",
     metavar="FILE",
     required=True,
-    help="File with the offset as JSON. Also accepted: "
-    "offsets of a Kafka "
-    "Connect connector "
-    "(MongoDB, Vitess, "
-    "ScyllaDB), commitlog_offset.properties of Debezium (Cassandra)",
+    help="File with the offset as JSON. Also accepted: offsets of a Kafka Connect connector (MongoDB, "
+    "Vitess, ScyllaDB), commitlog_offset.properties of Debezium (Cassandra)",
 )
 _TO = _argument(
     "--to",

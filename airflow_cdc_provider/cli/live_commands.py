@@ -24,6 +24,8 @@ from typing import Any, Literal
 from airflow_cdc_provider.cli.running import command, connect_offsets_of, read_connector, wrong_usage
 from airflow_cdc_provider.connector import Connector
 from airflow_cdc_provider.exceptions import ConfigurationError
+from airflow_cdc_provider.sources.mongodb.options import MongodbOptions
+from airflow_cdc_provider.sources.plugin import options_of
 
 _MAX_LOG_LINES = 20
 
@@ -31,7 +33,7 @@ _MAX_LOG_LINES = 20
 @command
 def check(args: Namespace) -> None:
     """Print findings, errors last; exit code 1 if there are errors."""
-    from airflow_cdc_provider.hooks.source import check_connector, hook_for
+    from airflow_cdc_provider.hooks._of_connector import check_connector, hook_for
 
     connector = read_connector(args.connector)
     source = hook_for(connector).source(connector)
@@ -51,7 +53,7 @@ def check(args: Namespace) -> None:
 @command
 def create_topics(args: Namespace) -> None:
     """Create missing topics of the connector's tables; print the outcome of each."""
-    from airflow_cdc_provider.operators.topics import create_missing
+    from airflow_cdc_provider.operators._create_topics import create_missing
 
     created = create_missing(read_connector(args.connector))
     for name, topics in created.items():
@@ -61,14 +63,11 @@ def create_topics(args: Namespace) -> None:
 @command
 def schema(args: Namespace) -> None:
     """Print columns inferred from a sample of each collection, in the format of option ``source.columns``."""
+    from airflow_cdc_provider.hooks._of_connector import hook_for
     from airflow_cdc_provider.hooks.mongodb import MongodbCdcHook
-    from airflow_cdc_provider.hooks.source import hook_for
 
     connector = read_connector(args.connector)
-    if connector.type != "mongodb":
-        raise ConfigurationError(
-            "schemas are inferred only for MongoDB", expected="a connector with source mongodb"
-        )
+    options_of(connector, MongodbOptions)
     if args.sample < 1 or args.seconds <= 0 or args.depth < 1:
         raise wrong_usage("--sample and --depth must be at least 1, --seconds greater than 0")
     hook = hook_for(connector)
@@ -108,8 +107,8 @@ def status(args: Namespace) -> None:
 @command
 def signal(args: Namespace) -> None:
     """Send a signal to the connector and print its ID."""
-    from airflow_cdc_provider.hooks.parameters import to_tables
-    from airflow_cdc_provider.operators.signal import send_signal
+    from airflow_cdc_provider.tasks.parameters import to_tables
+    from airflow_cdc_provider.tasks.signals import send_signal
 
     data = _parse(args.data, "--data")
     connector = read_connector(args.connector)
@@ -122,7 +121,7 @@ def signal(args: Namespace) -> None:
 @command
 def metrics(args: Namespace) -> None:
     """Print the latest metrics of the continuous application under Debezium's names."""
-    from airflow_cdc_provider.hooks.work_folder import stream_folder
+    from airflow_cdc_provider.tasks.work_folder import stream_folder
 
     connector = read_connector(args.connector)
     path = stream_folder(args.work_folder, connector.name).state_path
@@ -162,10 +161,7 @@ def _print_publishing_progress(result: Any) -> None:
     if (published := result.published) is not None:
         sys.stderr.write(
             f"published through batch {published.batch}, {published.pending_batches} batches pending, the "
-            ""
-            ""
-            "oldest "
-            f"for {published.lag_seconds} s\n"
+            f"oldest for {published.lag_seconds} s\n"
         )
 
 
@@ -228,7 +224,7 @@ def import_offset(args: Namespace) -> None:
     for remark in stored.remarks:
         sys.stderr.write(f"{remark}\n")
     offset = stored.offset
-    if offset is not None and connector.type == "cassandra":  # the file has one node; keep the others
+    if offset is not None and stored.partial:
         offset = {**(_offsets(connector, {"action": "show"}).offset or {}), **offset}
     options = {"action": "reset"} if offset is None else {"action": "set", "offset": offset}
     _print(_offsets(connector, options).offset)
@@ -290,11 +286,11 @@ def _run(
     tables: tuple[str, ...] = (),
 ) -> Any:
     """Run a stage on this machine and return its result."""
-    from airflow_cdc_provider.hooks.failures import error_of, redact
-    from airflow_cdc_provider.hooks.kafka import with_kafka
-    from airflow_cdc_provider.hooks.source import hook_for, with_secrets
+    from airflow_cdc_provider.connections.kafka import with_kafka
+    from airflow_cdc_provider.hooks._of_connector import hook_for, with_secrets
     from airflow_cdc_provider.jobs.spec import ConnectionRef, JobSpec
-    from airflow_cdc_provider.operators.run_folder import RunFolder
+    from airflow_cdc_provider.tasks.failures import error_of, redact
+    from airflow_cdc_provider.tasks.run_folder import RunFolder
 
     with tempfile.TemporaryDirectory(prefix="cdc-") as temporary:
         folder = RunFolder(Path(temporary))
@@ -329,8 +325,12 @@ def _submit(spec: Path) -> str:
     """Run the application with ``spark-submit`` and return its output."""
     from airflow.providers.common.compat.sdk import conf
 
-    from airflow_cdc_provider.operators.spark_process import check_submit, search_path, short_lived_java
-    from airflow_cdc_provider.operators.spark_stage import APPLICATION
+    from airflow_cdc_provider.tasks.spark_process import (
+        APPLICATION,
+        check_submit,
+        search_path,
+        short_lived_java,
+    )
 
     check_submit("spark-submit", {}, search_path())
     jars = conf.get("cdc", "spark_jars", fallback="")

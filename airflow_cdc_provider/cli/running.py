@@ -72,7 +72,7 @@ def read_connector(path: str) -> Connector:
 
 def connect_offsets_of(connector: Connector) -> ConnectOffsets:
     """Return the conversion of offsets that another connector of the same source has stored."""
-    from airflow_cdc_provider.hooks.source import hook_for
+    from airflow_cdc_provider.hooks._of_connector import hook_for
     from airflow_cdc_provider.migration.offsets.conversion import connect_offsets
 
     def open_source() -> AbstractContextManager[Any]:

@@ -79,10 +79,7 @@ class SignalOptions:
     )
     file: str = option(
         "File of channel file on the Spark driver's machine; relative paths refer to the connector's "
-        ""
-        ""
-        "folder in "
-        "the work folder",
+        "folder in the work folder",
         "file-signals.txt",
     )
     kafka: SignalTopicOptions = option("Topic of channel kafka", SignalTopicOptions)

@@ -35,11 +35,8 @@ class SnapshotOptions:
 
     mode: Literal["initial", "never", "always", "initial_only", "when_needed", "custom"] = option(
         "When to take snapshots. initial: each table once, before its first merge; never; always: in each "
-        ""
-        ""
-        "run; "
-        "initial_only: like initial, but changes are not captured; when_needed: like initial, and again when "
-        "the position is lost; custom: a custom class decides",
+        "run; initial_only: like initial, but changes are not captured; when_needed: like initial, and again "
+        "when the position is lost; custom: a custom class decides",
         "initial",
     )
     custom: str = option(
@@ -58,10 +55,7 @@ class SnapshotOptions:
     on_lost_position: OnLostPosition = option(
         "When the source no longer has the changes after the stored offset. fail: fail each run until manual "
         "action; fail_once: fail this run, and take a new snapshot in the next; snapshot: take a new "
-        ""
-        ""
-        "snapshot "
-        "immediately; continue: skip the lost changes and report them. auto: snapshot with mode "
+        "snapshot immediately; continue: skip the lost changes and report them. auto: snapshot with mode "
         "when_needed or always, else fail; fail_once if only some changes are lost, as in Cassandra",
         "auto",
     )

@@ -73,9 +73,8 @@ class Snapshotter:
         """Return where capture resumes after a snapshot of a connector with an offset.
 
         True: at the start of the snapshot, so that changes between the stored offset and that time are
-            skipped
-        and have no events; only if the snapshot read all captured tables completely. False: at the stored
-        offset.
+        skipped and have no events; only if the snapshot read all captured tables completely. False: at the
+        stored offset.
         """
         return False
 

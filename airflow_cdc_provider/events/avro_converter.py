@@ -10,15 +10,15 @@ from __future__ import annotations
 from typing import Any, Final
 
 import numpy as np
-import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from airflow_cdc_provider.changes.byte_kernels import Bytes, Int, copy
-from airflow_cdc_provider.changes.kernels import walker
-from airflow_cdc_provider.changes.text_kernels import binary_slices
 from airflow_cdc_provider.events.avro_schema import AvroSchema
 from airflow_cdc_provider.exceptions import ConfigurationError
+from airflow_cdc_provider.formats.arrow_bytes import binary_slices
+from airflow_cdc_provider.formats.byte_kernels import copy
+from airflow_cdc_provider.formats.kernels import Bytes, Int, Ints, walker
+from airflow_cdc_provider.formats.protobuf_wire import write_varint
 
 _BINARY: Final = pa.large_binary()
 """Large binary, because a batch of wide rows may exceed 2 GiB."""
@@ -129,7 +129,7 @@ def _with_length(column: pa.Array) -> pa.Array:
     return _array(out, offsets, column)
 
 
-def _array(out: Bytes, offsets: npt.NDArray[np.int64], column: pa.Array) -> pa.Array:
+def _array(out: Bytes, offsets: Ints, column: pa.Array) -> pa.Array:
     """Wrap encoded values; null where the column is."""
     buffers = [None, pa.py_buffer(offsets), pa.py_buffer(out[: offsets[-1]])]
     values = pa.Array.from_buffers(_BINARY, len(column), buffers)
@@ -139,17 +139,11 @@ def _array(out: Bytes, offsets: npt.NDArray[np.int64], column: pa.Array) -> pa.A
 @walker
 def _write_number(number: Int, out: Bytes, at: Int) -> Int:
     """Write a zig-zag varint; return the next position."""
-    rest = np.uint64(number << np.int64(1)) ^ np.uint64(number >> np.int64(63))
-    while rest >= np.uint64(128):
-        out[at] = np.uint8(rest & np.uint64(127)) | np.uint8(128)
-        rest >>= np.uint64(7)
-        at += 1
-    out[at] = np.uint8(rest)
-    return np.int64(at + 1)
+    return write_varint(np.uint64(number << np.int64(1)) ^ np.uint64(number >> np.int64(63)), out, at)
 
 
 @walker
-def _write_numbers(numbers: Bytes, out: Bytes, offsets: Bytes) -> None:
+def _write_numbers(numbers: Bytes, out: Bytes, offsets: Ints) -> None:
     at = np.int64(0)
     for row in range(len(numbers)):
         at = _write_number(numbers[row], out, at)
@@ -157,7 +151,7 @@ def _write_numbers(numbers: Bytes, out: Bytes, offsets: Bytes) -> None:
 
 
 @walker
-def _write_bytes(data: Bytes, starts: Bytes, ends: Bytes, out: Bytes, offsets: Bytes) -> None:
+def _write_bytes(data: Bytes, starts: Ints, ends: Ints, out: Bytes, offsets: Ints) -> None:
     at = np.int64(0)
     for row in range(len(starts)):
         length = ends[row] - starts[row]

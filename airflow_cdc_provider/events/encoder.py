@@ -16,7 +16,6 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from airflow_cdc_provider.changes.text_kernels import binary_slices, join
 from airflow_cdc_provider.events.avro_converter import to_avro
 from airflow_cdc_provider.events.avro_schema import AvroSchema, avro_of_connect, check_names
 from airflow_cdc_provider.events.connect import ConnectSchema
@@ -28,6 +27,7 @@ from airflow_cdc_provider.events.protobuf_converter import to_protobuf
 from airflow_cdc_provider.events.protobuf_schema import Nullables, ProtobufSchema, protobuf_of_connect
 from airflow_cdc_provider.events.string_converter import to_text
 from airflow_cdc_provider.exceptions import ConfigurationError
+from airflow_cdc_provider.formats.arrow_bytes import binary_slices, join
 
 ConverterName = Literal["json", "avro", "protobuf", "json_schema", "string", "bytes"]
 

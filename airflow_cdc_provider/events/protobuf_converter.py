@@ -4,9 +4,6 @@ Each field is encoded to a column of bytes with tags, empty if omitted, and mess
 their fields, without Python objects per row. The bytes equal those of Protobuf's Java library: fields in
 order of their numbers, numeric arrays packed, fields without presence omitted if they have their type's
 default.
-
-Wire format (protobuf.dev, "Encoding"): a tag is ``number << 3 | type``; type 0 is a varint, negative numbers
-in ten bytes; 1 and 5 are eight and four bytes, little-endian; 2 is a length and as many bytes.
 """
 
 from __future__ import annotations
@@ -15,13 +12,9 @@ from collections.abc import Sequence
 from typing import Any, Final
 
 import numpy as np
-import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from airflow_cdc_provider.changes.byte_kernels import Bytes, Int, copy
-from airflow_cdc_provider.changes.kernels import walker
-from airflow_cdc_provider.changes.text_kernels import binary_slices, join_bytes, text_array
 from airflow_cdc_provider.events.connect import ConnectSchema
 from airflow_cdc_provider.events.json_converter import is_constant
 from airflow_cdc_provider.events.protobuf_schema import (
@@ -31,13 +24,19 @@ from airflow_cdc_provider.events.protobuf_schema import (
     ProtobufSchema,
 )
 from airflow_cdc_provider.exceptions import ConfigurationError
+from airflow_cdc_provider.formats.arrow_bytes import binary_slices, join_bytes, text_array
+from airflow_cdc_provider.formats.byte_kernels import copy
+from airflow_cdc_provider.formats.kernels import Bytes, Flags, Int, Ints, walker
+from airflow_cdc_provider.formats.protobuf_wire import (
+    I32,
+    I64,
+    LEN,
+    MAX_KEY_BYTES,
+    MAX_VARINT_BYTES,
+    VARINT,
+    write_varint,
+)
 
-Offsets = npt.NDArray[np.int64]
-Mask = npt.NDArray[np.bool_]
-
-_VARINT, _FIXED64, _LENGTH, _FIXED32 = 0, 1, 2, 5
-_VARINT_BYTES: Final = 10
-_TAG_BYTES: Final = 5
 _DIGITS_AT_ONCE: Final = 1_000_000_000
 
 
@@ -102,7 +101,7 @@ def _field(one: ProtobufField, values: pa.Array) -> pa.Array:
 
 
 def _of_wrapper(one: ProtobufField) -> ProtobufField:
-    return ProtobufField("value", 1, SCALARS[one.schema.type], one.schema)
+    return ProtobufField(name="value", number=1, type=SCALARS[one.schema.type], schema=one.schema)
 
 
 def _arrow_type(schema: ConnectSchema) -> Any:
@@ -111,7 +110,7 @@ def _arrow_type(schema: ConnectSchema) -> Any:
     return {**names, **more}.get(schema.type, pa.utf8())
 
 
-def _single(one: ProtobufField, values: pa.Array, present: Mask, *, implicit: bool) -> pa.Array:
+def _single(one: ProtobufField, values: pa.Array, present: Flags, *, implicit: bool) -> pa.Array:
     """Encode single values.
 
     Args:
@@ -171,14 +170,14 @@ def _packed(one: ProtobufField, elements: pa.Array) -> pa.Array:
     return _varints(0, _numbers(elements, np.dtype(np.int64)), present)
 
 
-def _concatenated(elements: pa.Array, starts: Offsets, ends: Offsets, number: int = 0) -> pa.Array:
+def _concatenated(elements: pa.Array, starts: Ints, ends: Ints, number: int = 0) -> pa.Array:
     """Concatenate the adjacent elements of each row; with a field number as one field."""
     data, begins, after, _ = binary_slices(elements)
     bounds = np.append(begins, after[-1])
     return _slices(number, data, bounds[starts], bounds[ends], ends > starts)
 
 
-def _reject_nulls(one: ProtobufField, elements: pa.Array, starts: Offsets, ends: Offsets) -> None:
+def _reject_nulls(one: ProtobufField, elements: pa.Array, starts: Ints, ends: Ints) -> None:
     if not elements.null_count:
         return
     missing = np.concatenate([[0], np.cumsum(elements.is_null().to_numpy(zero_copy_only=False))])
@@ -197,33 +196,33 @@ def _numbers(values: pa.Array, kind: Any) -> Any:
     return np.ascontiguousarray(filled.to_numpy(zero_copy_only=False)).astype(kind, copy=False)
 
 
-def _varints(number: int, numbers: Any, kept: Mask) -> pa.Array:
-    out = np.empty(len(numbers) * (_TAG_BYTES + _VARINT_BYTES), np.uint8)
+def _varints(number: int, numbers: Any, kept: Flags) -> pa.Array:
+    out = np.empty(len(numbers) * (MAX_KEY_BYTES + MAX_VARINT_BYTES), np.uint8)
     offsets = np.zeros(len(numbers) + 1, np.int64)
-    _write_varints(numbers, kept, _tag(number, _VARINT), out, offsets)
+    _write_varints(numbers, kept, _tag(number, VARINT), out, offsets)
     return _array(out, offsets)
 
 
-def _fixed(number: int, numbers: Any, kept: Mask) -> pa.Array:
+def _fixed(number: int, numbers: Any, kept: Flags) -> pa.Array:
     size = numbers.itemsize
-    out = np.empty(len(numbers) * (_TAG_BYTES + size), np.uint8)
+    out = np.empty(len(numbers) * (MAX_KEY_BYTES + size), np.uint8)
     offsets = np.zeros(len(numbers) + 1, np.int64)
-    tag = _tag(number, _FIXED32 if size == 4 else _FIXED64)
+    tag = _tag(number, I32 if size == 4 else I64)
     _write_fixed(numbers.view(np.uint8), size, kept, tag, out, offsets)
     return _array(out, offsets)
 
 
-def _with_length(number: int, inner: pa.Array, present: Mask) -> pa.Array:
+def _with_length(number: int, inner: pa.Array, present: Flags) -> pa.Array:
     data, starts, ends, _ = binary_slices(inner)
     return _slices(number, data, starts, ends, present)
 
 
-def _slices(number: int, data: Bytes, starts: Offsets, ends: Offsets, kept: Mask) -> pa.Array:
+def _slices(number: int, data: Bytes, starts: Ints, ends: Ints, kept: Flags) -> pa.Array:
     """Write byte ranges prefixed with tag and length; without a field number only the bytes."""
-    capacity = int((ends - starts)[kept].sum()) + len(starts) * (_TAG_BYTES + _VARINT_BYTES)
+    capacity = int((ends - starts)[kept].sum()) + len(starts) * (MAX_KEY_BYTES + MAX_VARINT_BYTES)
     out = np.empty(capacity, np.uint8)
     offsets = np.zeros(len(starts) + 1, np.int64)
-    _write_slices(data, starts, ends, kept, _tag(number, _LENGTH), out, offsets)
+    _write_slices(data, starts, ends, kept, _tag(number, LEN), out, offsets)
     return _array(out, offsets)
 
 
@@ -232,7 +231,7 @@ def _tag(number: int, kind: int) -> np.int64:
     return np.int64(number << 3 | kind if number else -1)
 
 
-def _array(out: Bytes, offsets: Offsets) -> pa.Array:
+def _array(out: Bytes, offsets: Ints) -> pa.Array:
     valid = np.ones(len(offsets) - 1, np.bool_)
     return text_array(out, offsets, valid, binary=True, wide=True)
 
@@ -290,9 +289,7 @@ _DATES: Final = {
 
 
 @walker
-def _count_digits(
-    data: Bytes, starts: Bytes, ends: Bytes, present: Bytes, limbs: Bytes, digits: Bytes
-) -> None:
+def _count_digits(data: Bytes, starts: Ints, ends: Ints, present: Flags, limbs: Ints, digits: Ints) -> None:
     """Count the decimal digits of two's complement numbers, 1 for 0; ``limbs`` is a work buffer."""
     for row in range(len(starts)):
         if not present[row]:
@@ -323,49 +320,37 @@ def _count_digits(
 
 
 @walker
-def _write_varint(number: Int, out: Bytes, at: Int) -> Int:
-    """Write a varint of 64 bits; return the next position."""
-    rest = np.uint64(number)
-    while rest >= np.uint64(128):
-        out[at] = np.uint8(rest & np.uint64(127)) | np.uint8(128)
-        rest >>= np.uint64(7)
-        at += 1
-    out[at] = np.uint8(rest)
-    return np.int64(at + 1)
-
-
-@walker
-def _write_varints(numbers: Bytes, kept: Bytes, tag: Int, out: Bytes, offsets: Bytes) -> None:
+def _write_varints(numbers: Bytes, kept: Flags, tag: Int, out: Bytes, offsets: Ints) -> None:
     at = np.int64(0)
     for row in range(len(numbers)):
         if kept[row]:
             if tag >= 0:
-                at = _write_varint(tag, out, at)
-            at = _write_varint(numbers[row], out, at)
+                at = write_varint(tag, out, at)
+            at = write_varint(numbers[row], out, at)
         offsets[row + 1] = at
 
 
 @walker
-def _write_fixed(data: Bytes, size: Int, kept: Bytes, tag: Int, out: Bytes, offsets: Bytes) -> None:
+def _write_fixed(data: Bytes, size: Int, kept: Flags, tag: Int, out: Bytes, offsets: Ints) -> None:
     at = np.int64(0)
     for row in range(len(kept)):
         if kept[row]:
             if tag >= 0:
-                at = _write_varint(tag, out, at)
+                at = write_varint(tag, out, at)
             at = copy(data, row * size, size, out, at)
         offsets[row + 1] = at
 
 
 @walker
 def _write_slices(
-    data: Bytes, starts: Bytes, ends: Bytes, kept: Bytes, tag: Int, out: Bytes, offsets: Bytes
+    data: Bytes, starts: Ints, ends: Ints, kept: Flags, tag: Int, out: Bytes, offsets: Ints
 ) -> None:
     at = np.int64(0)
     for row in range(len(starts)):
         if kept[row]:
             length = ends[row] - starts[row]
             if tag >= 0:
-                at = _write_varint(tag, out, at)
-                at = _write_varint(length, out, at)
+                at = write_varint(tag, out, at)
+                at = write_varint(length, out, at)
             at = copy(data, starts[row], length, out, at)
         offsets[row + 1] = at

@@ -78,7 +78,7 @@ _SHARED_JSON_NAMES: Final = "option deprecated_legacy_json_field_conflicts = tru
 _NAME: Final = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class ProtobufField:
     """One field of a message.
 
@@ -229,16 +229,36 @@ class _Builder:
                 parameters = {k: v for k, v in (("scale", element.parameters.get("scale", "")),) if v}
             optional = self._nullables == "optional" and schema.optional and not repeated
             return self._with(
-                ProtobufField(name, number, kind, element, repeated, optional, False, message, parameters)
+                ProtobufField(
+                    name=name,
+                    number=number,
+                    type=kind,
+                    schema=element,
+                    repeated=repeated,
+                    optional=optional,
+                    wrapped=False,
+                    message=message,
+                    parameters=parameters,
+                )
             )
         if element.type == "struct":
             built = self.message(self.named(element.name).rpartition(".")[2], element)
             message = known.add(built, name)
             optional = self._nullables == "optional" and schema.optional and not repeated
-            return ProtobufField(name, number, message.name, element, repeated, optional, message=message)
+            return ProtobufField(
+                name=name,
+                number=number,
+                type=message.name,
+                schema=element,
+                repeated=repeated,
+                optional=optional,
+                message=message,
+            )
         if element.type == "map":
             message = known.add(self._entry(element), name)
-            return ProtobufField(name, number, message.name, element, True, message=message)
+            return ProtobufField(
+                name=name, number=number, type=message.name, schema=element, repeated=True, message=message
+            )
         kind = SCALARS[element.type]
         if element.type in ("int8", "int16"):
             parameters = {"connect.type": element.type}
@@ -248,7 +268,17 @@ class _Builder:
         optional = self._nullables == "optional" and schema.optional and not repeated
         type_name = f"google.protobuf.{_WRAPPERS[kind]}" if wrapped else kind
         return self._with(
-            ProtobufField(name, number, type_name, element, repeated, optional, wrapped, None, parameters)
+            ProtobufField(
+                name=name,
+                number=number,
+                type=type_name,
+                schema=element,
+                repeated=repeated,
+                optional=optional,
+                wrapped=wrapped,
+                message=None,
+                parameters=parameters,
+            )
         )
 
     def _entry(self, schema: ConnectSchema) -> ProtobufMessage:
@@ -331,7 +361,7 @@ def _field_lines(one: ProtobufField) -> list[str]:
 
 
 def _wrapper(kind: str, schema: ConnectSchema | None = None) -> ProtobufMessage:
-    own = ProtobufField("value", 1, kind, schema or ConnectSchema("string"))
+    own = ProtobufField(name="value", number=1, type=kind, schema=schema or ConnectSchema("string"))
     return ProtobufMessage(_WRAPPERS[kind], (own,))
 
 

@@ -13,10 +13,10 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from airflow_cdc_provider.changes.text_kernels import join
 from airflow_cdc_provider.events.connect import ConnectSchema
 from airflow_cdc_provider.events.json_converter import java_floats
 from airflow_cdc_provider.exceptions import ConfigurationError
+from airflow_cdc_provider.formats.arrow_bytes import join
 
 _TEXT: Final = pa.large_utf8()
 

@@ -1,1 +1,1 @@
-"""Hooks: connections to the databases, and what operators, sensors and triggers look at."""
+"""Hooks: connections to the databases."""

@@ -1,4 +1,4 @@
-"""Base of all source hooks, and the lookup of a connector's hook.
+"""Base of all source hooks.
 
 A hook only stores ids. It looks up its connection on first use, never when a DAG is parsed, and passes its
 values to a job as plain data (:meth:`CdcHook.connection_values`), so that a job doesn't need Airflow.
@@ -10,102 +10,20 @@ import time
 from abc import abstractmethod
 from collections.abc import Mapping
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Any, ClassVar, Literal
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from airflow.providers.common.compat.connection import get_async_connection, get_async_extra_dejson
 from airflow.providers.common.compat.sdk import AirflowNotFoundException, BaseHook
 
-from airflow_cdc_provider.connector.declaration import Connector, load_connector
-from airflow_cdc_provider.custom_classes import load_custom
+from airflow_cdc_provider.connector.declaration import Connector
 from airflow_cdc_provider.exceptions import CdcError, ConfigurationError, TransientError
-from airflow_cdc_provider.hooks.failures import redact
-from airflow_cdc_provider.sources.cassandra.options import CassandraOptions
-from airflow_cdc_provider.sources.debezium.options import DebeziumOptions
-from airflow_cdc_provider.sources.mongodb.options import MongodbOptions
 from airflow_cdc_provider.sources.registry import source_plugin
+from airflow_cdc_provider.tasks.failures import redact
 
 if TYPE_CHECKING:
     from airflow.providers.common.compat.sdk import Connection
 
-    from airflow_cdc_provider.sources.base import Finding, Source
-
-ConnectorLike = Connector | Mapping[str, Any] | str
-"""A connector, its declaration as a mapping, or the path of its YAML file."""
-
-
-def to_connector(declaration: ConnectorLike) -> Connector:
-    """Return the connector from any of the accepted forms.
-
-    Raises:
-        ConfigurationError: The declaration is invalid; the message names the option.
-    """
-    if isinstance(declaration, Connector):
-        return declaration
-    if isinstance(declaration, str):
-        return load_connector(declaration)
-    return Connector.from_dict(declaration)
-
-
-def hook_for(connector: Connector, conn_id: str | None = None) -> CdcHook:
-    """Return the hook of a connector's source.
-
-    Args:
-        connector: The connector.
-        conn_id: Connection to use instead of the declared one.
-
-    Raises:
-        ConfigurationError: Neither names a connection.
-    """
-    plugin = source_plugin(connector.type)
-    conn_id = conn_id or connector.source.conn_id
-    if not conn_id:
-        raise ConfigurationError(
-            f"connector {connector.name} names no connection",
-            expected=f"option source.conn_id with a connection of type {plugin.connection_type}",
-        )
-    hook: CdcHook = load_custom(f"the hook of source {connector.type}", plugin.hook)(conn_id)
-    if isinstance(connector.source, CassandraOptions) and connector.source.driver_config_file:
-        hook.extra_defaults = {"driver_config_file": connector.source.driver_config_file}
-    if isinstance(connector.source, DebeziumOptions):
-        hook.registry_conn_id = connector.source.registry.connection
-    if isinstance(connector.source, MongodbOptions):
-        hook.authentication_class = connector.source.authentication_class
-    return hook
-
-
-def check_connector(connector: Connector, source: Source) -> list[Finding]:
-    """Check the source's prerequisites, the topics of signals and notifications, and the number of tables."""
-    from airflow_cdc_provider.hooks.channel_topics import channel_findings
-    from airflow_cdc_provider.sources.base import Finding
-
-    findings = [*source.check(), *channel_findings(connector)]
-    if not connector.guardrail.max_tables or any(finding.level == "error" for finding in findings):
-        return findings
-    if text := connector.guardrail_message(source.tables()):
-        level: Literal["warning", "error"] = "error" if connector.guardrail.action == "fail" else "warning"
-        findings.append(
-            Finding(level, "guardrail", text, "check tables and exclude_tables, or raise the limit")
-        )
-    return findings
-
-
-def with_secrets(connector: Connector, values: Mapping[str, Any]) -> dict[str, Any]:
-    """Return a connection's values, with the secrets that the declaration has in plain text in the extra.
-
-    A job finds them next to the connection's own secrets, and its spec has none.
-
-    Raises:
-        ConfigurationError: There is no connection to add them to.
-    """
-    if not connector.secrets:
-        return dict(values)
-    if not values:
-        raise ConfigurationError(
-            f"connector {connector.name} has secrets in plain text, which a job's spec must not contain",
-            expected="references to them: ${env:NAME} or ${file:PATH}",
-            found=f"option {', '.join(sorted(connector.secrets))} in plain text",
-        )
-    return {**values, "extra": {**values["extra"], **connector.secrets}}
+    from airflow_cdc_provider.sources.contract import Source
 
 
 class CdcHook(BaseHook):
@@ -118,16 +36,14 @@ class CdcHook(BaseHook):
     default_port: ClassVar[int] = 0
     extra_defaults: Mapping[str, Any] = MappingProxyType({})
     """Defaults of the connection's extra, from the declaration."""
-    authentication_class: str = ""
-    """The declaration's class that provides credentials. A connection can't name one: it would run code."""
-
-    registry_conn_id: str = ""
-    """Id of the schema registry's connection, for sources whose messages need it."""
 
     @property
     @abstractmethod
     def source_conn_id(self) -> str:
         """Id of the connection."""
+
+    def configure(self, connector: Connector) -> None:
+        """Take over what a declaration says about the connection. Default: nothing."""
 
     @abstractmethod
     def normalize(self, values: dict[str, Any]) -> dict[str, Any]:

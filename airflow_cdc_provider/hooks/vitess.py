@@ -6,6 +6,7 @@ import re
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, Final
 
+from airflow_cdc_provider.feeds.vitess import client_of
 from airflow_cdc_provider.hooks.source import CdcHook
 
 if TYPE_CHECKING:
@@ -82,15 +83,3 @@ class VitessCdcHook(CdcHook):
     @cached_property
     def _client(self) -> VtgateClient:
         return client_of(self.connection_values())
-
-
-def client_of(values: dict[str, Any]) -> VtgateClient:
-    """Build a client.
-
-    Args:
-        values: The result of :meth:`VitessCdcHook.connection_values`.
-    """
-    from airflow_cdc_provider.sources.vitess.connection import ConnectionValues
-    from airflow_cdc_provider.sources.vitess.vtgate import VtgateClient
-
-    return VtgateClient(ConnectionValues.read(values))

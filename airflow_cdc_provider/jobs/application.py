@@ -24,12 +24,12 @@ from airflow_cdc_provider.jobs.context.job import log
 from airflow_cdc_provider.jobs.context.run import Run, open_run
 from airflow_cdc_provider.jobs.context.run_report import RunReport
 from airflow_cdc_provider.jobs.context.tables import require_within_guardrail, selected_tables
-from airflow_cdc_provider.jobs.events.stage import events
 from airflow_cdc_provider.jobs.maintain import maintain
 from airflow_cdc_provider.jobs.merging.merge import merge_tables
 from airflow_cdc_provider.jobs.offsets import offsets
 from airflow_cdc_provider.jobs.publishing.replay import replay
 from airflow_cdc_provider.jobs.publishing.stage import publish_events
+from airflow_cdc_provider.jobs.publishing.targets.text import events
 from airflow_cdc_provider.jobs.reporting.report import build_result
 from airflow_cdc_provider.jobs.resuming.identity import require_own
 from airflow_cdc_provider.jobs.resuming.progress import Progress

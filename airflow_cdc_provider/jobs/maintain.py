@@ -14,11 +14,9 @@ from airflow_cdc_provider.exceptions import CommitConflict
 from airflow_cdc_provider.jobs.context.clients import Connections
 from airflow_cdc_provider.jobs.context.job import Job, log
 from airflow_cdc_provider.jobs.context.run import Run
-from airflow_cdc_provider.jobs.context.stores import Stores
 from airflow_cdc_provider.jobs.context.tables import selected_tables
 from airflow_cdc_provider.jobs.merging.pending import Pending, pending_by_table
-from airflow_cdc_provider.jobs.publishing.merged import published_merged
-from airflow_cdc_provider.jobs.publishing.stage import published_through
+from airflow_cdc_provider.jobs.publishing.stage import published_snapshots, published_through
 from airflow_cdc_provider.jobs.reporting.report import build_result
 from airflow_cdc_provider.jobs.spec import JobResult
 from airflow_cdc_provider.kafka.errors import BrokersUnavailable
@@ -27,7 +25,8 @@ from airflow_cdc_provider.lake.changes_table import ChangesTable
 from airflow_cdc_provider.lake.iceberg_difference import release
 from airflow_cdc_provider.lake.layout import PUBLISHED
 from airflow_cdc_provider.lake.mirror import Mirror, MirrorState
-from airflow_cdc_provider.sources.base import Source
+from airflow_cdc_provider.lake.stores import Stores
+from airflow_cdc_provider.sources.contract import Source
 
 if TYPE_CHECKING:
     from airflow_cdc_provider.lake.iceberg import IcebergLake
@@ -83,7 +82,7 @@ def _release_pins(
     """
     after_merge = connector.publish.kafka.after_merge
     try:
-        known = published_merged(connector, connections) if after_merge else MergedPosition()
+        known = published_snapshots(connector, connections) if after_merge else MergedPosition()
     except BrokersUnavailable as error:
         log.warning("%s: no snapshot of a mirror is released: %s", connector.name, error)
         return

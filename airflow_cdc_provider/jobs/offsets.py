@@ -10,8 +10,7 @@ from airflow_cdc_provider.exceptions import ConfigurationError
 from airflow_cdc_provider.jobs.context.clients import Connections
 from airflow_cdc_provider.jobs.context.job import Job, log
 from airflow_cdc_provider.jobs.context.run import Run
-from airflow_cdc_provider.jobs.context.stores import Stores
-from airflow_cdc_provider.jobs.publishing.form import publishing_lag
+from airflow_cdc_provider.jobs.publishing.publication import publishing_lag
 from airflow_cdc_provider.jobs.publishing.stage import publish_from, published_through
 from airflow_cdc_provider.jobs.reporting.report import build_result
 from airflow_cdc_provider.jobs.reporting.status import signal_status, table_status
@@ -19,7 +18,8 @@ from airflow_cdc_provider.jobs.resuming.identity import identity_of, require_own
 from airflow_cdc_provider.jobs.resuming.progress import Progress
 from airflow_cdc_provider.jobs.spec import NEXT, JobResult, PublishResult
 from airflow_cdc_provider.kafka.errors import BrokersUnavailable
-from airflow_cdc_provider.sources.base import Source
+from airflow_cdc_provider.lake.stores import Stores
+from airflow_cdc_provider.sources.contract import Source
 
 
 def offsets(run: Run) -> JobResult:

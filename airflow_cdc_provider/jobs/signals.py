@@ -26,7 +26,6 @@ from airflow_cdc_provider.jobs.context.clients import Clients
 from airflow_cdc_provider.jobs.context.events import record_event
 from airflow_cdc_provider.jobs.context.job import Job, log
 from airflow_cdc_provider.jobs.context.run_report import RunReport
-from airflow_cdc_provider.jobs.context.stores import Stores
 from airflow_cdc_provider.jobs.context.tables import selected_tables
 from airflow_cdc_provider.jobs.resuming.progress import Progress
 from airflow_cdc_provider.jobs.resuming.snapshot_requests import SnapshotRequest, received
@@ -35,11 +34,11 @@ from airflow_cdc_provider.jobs.snapshots.snapshot import snapshot
 from airflow_cdc_provider.jobs.spark.failures import explain
 from airflow_cdc_provider.jobs.spec import SnapshotResult
 from airflow_cdc_provider.lake.changes_table import ChangesState, ChangesTable
+from airflow_cdc_provider.lake.stores import Stores
 from airflow_cdc_provider.notifications.snapshot_events import ScanStatus, SnapshotEvent
 from airflow_cdc_provider.signals.channels import Channel, ChannelRefused, ResumableChannel
 from airflow_cdc_provider.signals.signal import ReceivedSignal
-from airflow_cdc_provider.sources.abilities import CarriesSignals
-from airflow_cdc_provider.sources.base import Source
+from airflow_cdc_provider.sources.contract import Source
 
 _MAX_UNSTORED_BATCHES: Final = 50
 """Number of batches without a signal after which the offset stores that they were searched."""
@@ -209,7 +208,7 @@ def _search_batches(
 ) -> Sequence[ReceivedSignal]:
     """Search new batches of the changes table for signals."""
     memory = report.signals
-    if not connector.signals.listens_to_source or not isinstance(source, CarriesSignals):
+    if not connector.signals.listens_to_source:
         return ()
     after = max(memory.searched_through, read_batch)
     memory.searched_through = max(state.batch, after)

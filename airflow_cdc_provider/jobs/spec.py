@@ -189,7 +189,7 @@ class TableResult:
     error: str = ""
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class SnapshotResult:
     """Progress of a snapshot of several tables.
 
@@ -227,19 +227,19 @@ class SnapshotResult:
     def joined(self, other: SnapshotResult) -> SnapshotResult:
         """Return both as one: they are of different tables."""
         return SnapshotResult(
-            self.tables + other.tables,
-            self.remaining + other.remaining,
-            self.rows + other.rows,
-            {**other.rows_by_table, **self.rows_by_table},
-            self.seconds + other.seconds,
-            self.aborted or other.aborted,
-            self.paused or other.paused,
-            self.paused_seconds + other.paused_seconds,
-            self.erroneous + other.erroneous,
-            self.disconnects + other.disconnects,
-            self.last_event or other.last_event,
-            self.last_event_at or other.last_event_at,
-            {
+            tables=self.tables + other.tables,
+            remaining=self.remaining + other.remaining,
+            rows=self.rows + other.rows,
+            rows_by_table={**other.rows_by_table, **self.rows_by_table},
+            seconds=self.seconds + other.seconds,
+            aborted=self.aborted or other.aborted,
+            paused=self.paused or other.paused,
+            paused_seconds=self.paused_seconds + other.paused_seconds,
+            erroneous=self.erroneous + other.erroneous,
+            disconnects=self.disconnects + other.disconnects,
+            last_event=self.last_event or other.last_event,
+            last_event_at=self.last_event_at or other.last_event_at,
+            rows_by_origin={
                 origin: {**other.rows_by_origin.get(origin, {}), **self.rows_by_origin.get(origin, {})}
                 for origin in sorted({*self.rows_by_origin, *other.rows_by_origin})
             },
@@ -449,8 +449,8 @@ class JobResult:
         offset: The connector's offset after the job.
         batches: Number of commits to the changes table.
         changes: Number of captured changes.
-        lag_seconds: See :class:`~airflow_cdc_provider.sources.base.Lag`.
-        lag_bytes: See :class:`~airflow_cdc_provider.sources.base.Lag`.
+        lag_seconds: See :class:`~airflow_cdc_provider.sources.contract.Lag`.
+        lag_bytes: See :class:`~airflow_cdc_provider.sources.contract.Lag`.
         tables: Results per table.
         seconds: Wall time per part of the job.
         findings: Warnings for operators.

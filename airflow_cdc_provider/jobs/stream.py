@@ -39,7 +39,7 @@ from airflow_cdc_provider.jobs.channels.heartbeats import Heartbeats
 from airflow_cdc_provider.jobs.context.job import log
 from airflow_cdc_provider.jobs.context.run import Run
 from airflow_cdc_provider.jobs.metrics.debezium import metrics_of
-from airflow_cdc_provider.jobs.publishing.publish import heartbeats_of
+from airflow_cdc_provider.jobs.publishing.heartbeats import heartbeats_of
 from airflow_cdc_provider.jobs.signals import busy, has_signals
 from airflow_cdc_provider.jobs.snapshots.custom import captures
 from airflow_cdc_provider.jobs.spec import JobResult

@@ -56,7 +56,7 @@ class ChangesState:
     committed_at: float | None = None
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class OriginChanges:
     """Counts and latencies of one origin's changes.
 
@@ -94,16 +94,16 @@ def join_origins(some: Sequence[OriginChanges], others: Sequence[OriginChanges])
             found[other.origin] = other
             continue
         found[other.origin] = OriginChanges(
-            other.origin,
-            known.changes + other.changes,
-            known.quarantined + other.quarantined,
-            _greater(known.latency_seconds, other.latency_seconds),
-            _greater(known.latency_p50_seconds, other.latency_p50_seconds),
-            _greater(known.latency_p99_seconds, other.latency_p99_seconds),
-            _greater(known.latency_p95_seconds, other.latency_p95_seconds),
-            _least(known.latency_min_seconds, other.latency_min_seconds),
-            _mean(known, other),
-            other.last_transaction or known.last_transaction,
+            origin=other.origin,
+            changes=known.changes + other.changes,
+            quarantined=known.quarantined + other.quarantined,
+            latency_seconds=_greater(known.latency_seconds, other.latency_seconds),
+            latency_p50_seconds=_greater(known.latency_p50_seconds, other.latency_p50_seconds),
+            latency_p99_seconds=_greater(known.latency_p99_seconds, other.latency_p99_seconds),
+            latency_p95_seconds=_greater(known.latency_p95_seconds, other.latency_p95_seconds),
+            latency_min_seconds=_least(known.latency_min_seconds, other.latency_min_seconds),
+            latency_average_seconds=_mean(known, other),
+            last_transaction=other.last_transaction or known.last_transaction,
         )
     return [found[origin] for origin in sorted(found)]
 
@@ -364,9 +364,9 @@ class ChangesTable:
         )
         return [
             OriginChanges(
-                r["origin"],
-                r[record.CHANGE],
-                r[record.QUARANTINE],
+                origin=r["origin"],
+                changes=r[record.CHANGE],
+                quarantined=r[record.QUARANTINE],
                 **(_latencies(r) if latencies else {"latency_seconds": None}),
                 last_transaction=r["last_transaction"] or "",
             )

@@ -13,7 +13,7 @@ import time
 import uuid
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
+from typing import TYPE_CHECKING, Any, Protocol
 
 import pyarrow as pa
 
@@ -45,7 +45,7 @@ from airflow_cdc_provider.lake.mirror import (
     spark_schema,
 )
 from airflow_cdc_provider.lake.reconcile import ReplicaDuplicates
-from airflow_cdc_provider.lake.row_fences import NO_FENCES, RowFences
+from airflow_cdc_provider.lake.row_fences import NO_FENCES, HasFeeds, RowFences
 from airflow_cdc_provider.lake.unresolved import find_keys_not_in_snapshot
 
 if TYPE_CHECKING:
@@ -59,7 +59,7 @@ _ROWS_PER_PARTITION = 50_000
 _BROADCAST_KEYS = 5_000_000
 
 
-class RowShape(Protocol):
+class RowShape(HasFeeds, Protocol):
     """How a source's rows compete and how they are projected; every codec implements it."""
 
     @property
@@ -85,20 +85,10 @@ class RowShape(Protocol):
         """Project live rows to those columns."""
         ...
 
-
-@runtime_checkable
-class StoresState(Protocol):
-    """A row-level source whose native states the mirror stores in addition to the columns."""
-
     @property
     def stores_state(self) -> bool:
-        """Whether the states are stored, so that columns can be added later and patches applied."""
+        """Whether a mirror stores the native states of rows, to project them again or to apply patches."""
         ...
-
-
-@runtime_checkable
-class AppliesPatches(Protocol):
-    """A row-level source whose changes may describe a modification instead of the whole row."""
 
     def patch(self, states: pa.Array, patches: pa.Array, offsets: Any) -> pa.Array:
         """Apply patches (see :data:`~airflow_cdc_provider.lake.reconcile.Patch`)."""
@@ -156,7 +146,6 @@ class MergeCounts:
         unresolved_keys: Number of keys that must be read again at the source.
         has_unresolved: Whether such keys may exist, including those that a replacing snapshot did not read,
             which are only found when they are read again.
-        swept: Whether expired rows were removed.
         seconds: Duration.
         row_changes: Changes of rows; cell-level sources only.
         replica_duplicates: How many of them are replica duplicates.
@@ -168,7 +157,6 @@ class MergeCounts:
     tombstones: int = 0
     unresolved_keys: int = 0
     has_unresolved: bool = False
-    swept: bool = False
     seconds: float = 0.0
     row_changes: int = 0
     replica_duplicates: int = 0
@@ -219,8 +207,8 @@ def merge(
         column_ids=plan.column_ids,
         static_columns_table=state.static_columns is not None,
         rewrite_static_columns=state.static_columns_ahead,
-        stores_state=isinstance(shape, StoresState) and shape.stores_state,
-        patch=shape.patch if isinstance(shape, AppliesPatches) else None,
+        stores_state=shape.stores_state,
+        patch=shape.patch,
         rewrite=bool(plan.rows_to_rewrite) and shape.model == "row",
     )
     outcome = _reconciled(spark, mirror, state, contributions, kernel, plan, sweep=sweep)
@@ -286,7 +274,6 @@ def merge(
         tombstones=counts.get(TOMBSTONE, 0),
         unresolved_keys=unresolved,
         has_unresolved=unresolved > 0 or merged.snapshot_started_us > 0,
-        swept=sweep,
         seconds=time.monotonic() - started,
         row_changes=duplicates.row_changes,
         replica_duplicates=duplicates.duplicates,

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Protocol, runtime_checkable
+from typing import Protocol
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -17,12 +17,11 @@ import pyarrow.compute as pc
 from airflow_cdc_provider.changes.fence import Fence
 
 
-@runtime_checkable
 class HasFeeds(Protocol):
-    """A row-level codec whose source has several feeds."""
+    """A codec, which knows the feeds of its rows."""
 
     def key_prefix(self, origin: str) -> bytes:
-        """Return the prefix that the keys of all rows of a feed have, and no others."""
+        """Return the prefix that the keys of all rows of a feed have, and no others; empty for one feed."""
         ...
 
 
@@ -37,11 +36,11 @@ class RowFences:
     last: tuple[tuple[bytes, bytes], ...] = ()
 
     @classmethod
-    def of(cls, fences: Sequence[Fence], shape: object) -> RowFences:
+    def of(cls, fences: Sequence[Fence], shape: HasFeeds) -> RowFences:
         """Build them from the fences of a table; ``shape`` is its codec."""
         last: dict[bytes, bytes] = {}
         for fence in fences:
-            prefix = shape.key_prefix(fence.origin) if fence.origin and isinstance(shape, HasFeeds) else b""
+            prefix = shape.key_prefix(fence.origin) if fence.origin else b""
             last[prefix] = max(last.get(prefix, b""), fence.position)
         return cls(tuple(sorted(last.items())))
 

@@ -7,8 +7,8 @@ from urllib.parse import quote
 
 from airflow.providers.common.compat.sdk import BaseOperatorLink, conf
 
+from airflow_cdc_provider.connector.declaration import to_connector
 from airflow_cdc_provider.exceptions import CdcError
-from airflow_cdc_provider.hooks.source import to_connector
 
 if TYPE_CHECKING:
     from airflow.providers.common.compat.sdk import BaseOperator, TaskInstanceKey

@@ -7,18 +7,16 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 from airflow.providers.common.compat.sdk import BaseOperator
 
+from airflow_cdc_provider.connector.declaration import ConnectorLike, to_connector
 from airflow_cdc_provider.connector.snapshot_options import EVERY_TABLE
 from airflow_cdc_provider.exceptions import CdcError, ConfigurationError
-from airflow_cdc_provider.hooks.cassandra import CassandraCdcHook
-from airflow_cdc_provider.hooks.failures import for_airflow
-from airflow_cdc_provider.hooks.parameters import to_flag, to_tables
-from airflow_cdc_provider.hooks.source import ConnectorLike, hook_for, to_connector
+from airflow_cdc_provider.hooks._of_connector import cassandra_hook
 from airflow_cdc_provider.links.connector import ConnectorAssetsLink
+from airflow_cdc_provider.tasks.failures import for_airflow
+from airflow_cdc_provider.tasks.parameters import to_flag, to_tables
 
 if TYPE_CHECKING:
     from airflow.providers.common.compat.sdk import Context
-
-    from airflow_cdc_provider.connector import Connector
 
 
 class CassandraTableCdcOperator(BaseOperator):
@@ -94,19 +92,3 @@ class CassandraTableCdcOperator(BaseOperator):
         self.log.info("cdc switched %s: %s", word, ", ".join(done.changed) or "none")
         self.log.info("cdc was %s already: %s", word, ", ".join(done.unchanged) or "none")
         return {"cdc": enabled, "changed": list(done.changed), "unchanged": list(done.unchanged)}
-
-
-def cassandra_hook(connector: Connector, conn_id: str | None) -> CassandraCdcHook:
-    """Return the hook of a connector with a Cassandra source.
-
-    Raises:
-        ConfigurationError: The connector has another source, or no connection.
-    """
-    hook = hook_for(connector, conn_id) if connector.type == "cassandra" else None
-    if not isinstance(hook, CassandraCdcHook):
-        raise ConfigurationError(
-            f"connector {connector.name} has no Cassandra tables",
-            expected="source.type cassandra",
-            found=connector.type,
-        )
-    return hook

@@ -7,10 +7,11 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 from airflow.providers.common.compat.sdk import BaseOperator
 
+from airflow_cdc_provider.connector.declaration import ConnectorLike, to_connector
 from airflow_cdc_provider.exceptions import CdcError, ConfigurationError
-from airflow_cdc_provider.hooks.failures import for_airflow
-from airflow_cdc_provider.hooks.source import ConnectorLike, check_connector, hook_for, to_connector
+from airflow_cdc_provider.hooks._of_connector import check_connector, hook_for
 from airflow_cdc_provider.links.connector import ConnectorAssetsLink
+from airflow_cdc_provider.tasks.failures import for_airflow
 
 if TYPE_CHECKING:
     from airflow.providers.common.compat.sdk import Context

@@ -15,22 +15,21 @@ from typing import TYPE_CHECKING, Any, ClassVar, Final, Literal
 
 from airflow.providers.common.compat.sdk import BaseOperator
 
+from airflow_cdc_provider.connector.declaration import ConnectorLike, to_connector
 from airflow_cdc_provider.exceptions import PERMANENT, CdcError, ConfigurationError, TransientError
-from airflow_cdc_provider.hooks.failures import error_of, for_airflow
-from airflow_cdc_provider.hooks.parameters import one_of
-from airflow_cdc_provider.hooks.source import ConnectorLike, hook_for, to_connector
-from airflow_cdc_provider.hooks.state import last_run
-from airflow_cdc_provider.hooks.work_folder import stream_folder
+from airflow_cdc_provider.hooks._of_connector import hook_for
 from airflow_cdc_provider.links.connector import ConnectorAssetsLink
-from airflow_cdc_provider.operators.metrics import emit_health
-from airflow_cdc_provider.sensors.observing import with_state
+from airflow_cdc_provider.tasks.failures import error_of, for_airflow
+from airflow_cdc_provider.tasks.metrics import emit_health
+from airflow_cdc_provider.tasks.parameters import one_of
+from airflow_cdc_provider.tasks.state import last_run, with_state
+from airflow_cdc_provider.tasks.work_folder import stream_folder
 
 if TYPE_CHECKING:
     from airflow.providers.common.compat.sdk import Context
 
     from airflow_cdc_provider.connector import Connector
 
-Reader = Literal["auto", "stream", "runs"]
 _READERS: Final = ("auto", "stream", "runs")
 _STREAMS_ROUND_SECONDS: Final = 900.0
 
@@ -79,7 +78,7 @@ class CdcHealthOperator(BaseOperator):
         self,
         *,
         connector: ConnectorLike,
-        reader: Reader = "auto",
+        reader: Literal["auto", "stream", "runs"] = "auto",
         max_silent_seconds: float | None = None,
         max_commit_age_seconds: float | None = None,
         max_lag_seconds: float | None = None,

@@ -17,17 +17,12 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 from airflow.providers.common.compat.sdk import BaseOperator
 
-from airflow_cdc_provider.connector.declaration import Connector
-from airflow_cdc_provider.exceptions import CdcError, ConfigurationError
-from airflow_cdc_provider.hooks.failures import for_airflow
-from airflow_cdc_provider.hooks.parameters import one_of, to_mapping, to_tables
-from airflow_cdc_provider.hooks.source import ConnectorLike, to_connector
-from airflow_cdc_provider.hooks.work_folder import signals_folder
+from airflow_cdc_provider.connector.declaration import ConnectorLike, to_connector
+from airflow_cdc_provider.exceptions import CdcError
 from airflow_cdc_provider.links.connector import ConnectorAssetsLink
-from airflow_cdc_provider.signals import names
-from airflow_cdc_provider.signals.files import send
-from airflow_cdc_provider.signals.payloads import InvalidSignal, read_execute, read_stop
-from airflow_cdc_provider.signals.signal import EXECUTE, STOP, TYPES
+from airflow_cdc_provider.tasks.failures import for_airflow
+from airflow_cdc_provider.tasks.parameters import to_mapping, to_tables
+from airflow_cdc_provider.tasks.signals import send_signal
 
 if TYPE_CHECKING:
     from airflow.providers.common.compat.sdk import Context
@@ -99,49 +94,3 @@ class CdcSignalOperator(BaseOperator):
             raise for_airflow(error) from None
         self.log.info("Signal %s for %s: %s", sent, connector.name, self.signal)
         return sent
-
-
-def send_signal(
-    connector: Connector,
-    work_folder: str | None,
-    signal: str,
-    data: Mapping[str, Any],
-    *,
-    tables: Sequence[str] = (),
-    identity: str = "",
-) -> str:
-    """Store a signal for the connector's jobs.
-
-    Args:
-        connector: The declaration.
-        work_folder: The work folder; None for the configured one.
-        signal: Its type.
-        data: Its data.
-        tables: ``data-collections``, instead of those in ``data``.
-        identity: Its id; by default a generated one.
-
-    Returns:
-        Its id.
-
-    Raises:
-        ConfigurationError: The signal is invalid, or the folder isn't writable.
-    """
-    one_of("signal", signal, TYPES)
-    if names.AIRFLOW not in connector.signals.channels:
-        raise ConfigurationError(
-            f"connector {connector.name} doesn't accept signals from Airflow",
-            expected=f"{names.AIRFLOW} among signals.channels",
-            found=", ".join(connector.signals.channels) or "none",
-        )
-    if tables:
-        data = {**data, "data-collections": list(tables)}
-    if signal == STOP:
-        data = {"type": "incremental", **data}
-    try:
-        if signal == EXECUTE:
-            read_execute(data)
-        elif signal == STOP:
-            read_stop(data)
-    except InvalidSignal as error:
-        raise ConfigurationError(f"invalid signal {signal}", found=str(error)) from error
-    return send(signals_folder(work_folder, connector.name), signal, data, identity)

@@ -16,36 +16,33 @@ Guarantees:
 
 from __future__ import annotations
 
-import json
 import os
 import sys
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, replace
+from dataclasses import replace
 from functools import cached_property
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, Final
 
 from airflow.providers.apache.spark.operators.spark_submit import SparkSubmitOperator
 from airflow.providers.common.compat.sdk import AirflowNotFoundException, BaseHook, conf
 
 from airflow_cdc_provider.assets import changes_asset, mirror_asset, mirrors_alias
-from airflow_cdc_provider.connector.declaration import Connector
+from airflow_cdc_provider.connections.kafka import with_kafka
+from airflow_cdc_provider.connector.declaration import Connector, ConnectorLike, to_connector
 from airflow_cdc_provider.exceptions import CdcError, ConfigurationError
-from airflow_cdc_provider.hooks.failures import error_of, for_airflow, redact
-from airflow_cdc_provider.hooks.kafka import with_kafka
-from airflow_cdc_provider.hooks.parameters import to_tables
-from airflow_cdc_provider.hooks.source import CdcHook, ConnectorLike, hook_for, to_connector, with_secrets
-from airflow_cdc_provider.hooks.state import store_failure, store_result, table_numbers
-from airflow_cdc_provider.hooks.work_folder import safe_name, signals_folder
-from airflow_cdc_provider.jobs.metrics.debezium import Metrics, metrics_of
-from airflow_cdc_provider.jobs.spec import ConnectionRef, JobResult, JobSpec, SnapshotResult, Stage
+from airflow_cdc_provider.hooks._of_connector import hook_for, with_secrets
+from airflow_cdc_provider.hooks.source import CdcHook
+from airflow_cdc_provider.jobs.spec import ConnectionRef, JobResult, JobSpec, Stage
 from airflow_cdc_provider.links.connector import ConnectorAssetsLink
-from airflow_cdc_provider.operators.lineage import Lineage, as_openlineage, lineage_of
-from airflow_cdc_provider.operators.metrics import emit_failure, emit_metrics
-from airflow_cdc_provider.operators.notifications import following_notifications
-from airflow_cdc_provider.operators.run_folder import RunFolder
-from airflow_cdc_provider.operators.snapshot_rows import following_rows
-from airflow_cdc_provider.operators.spark_process import (
+from airflow_cdc_provider.tasks.failures import error_of, for_airflow, redact
+from airflow_cdc_provider.tasks.lineage import Lineage, as_openlineage, lineage_of
+from airflow_cdc_provider.tasks.metrics import emit_failure, emit_metrics
+from airflow_cdc_provider.tasks.notifications import following_notifications
+from airflow_cdc_provider.tasks.parameters import to_tables
+from airflow_cdc_provider.tasks.run_folder import RunFolder
+from airflow_cdc_provider.tasks.snapshot_rows import following_rows
+from airflow_cdc_provider.tasks.spark_process import (
+    APPLICATION,
     check_submit,
     kill,
     last_word,
@@ -53,17 +50,16 @@ from airflow_cdc_provider.operators.spark_process import (
     search_path,
     short_lived_java,
 )
+from airflow_cdc_provider.tasks.state import store_failure, store_result, table_numbers
+from airflow_cdc_provider.tasks.summary import MAX_XCOM_ITEMS, small_offset, summary
+from airflow_cdc_provider.tasks.work_folder import safe_name, signals_folder
 
 if TYPE_CHECKING:
     from airflow.providers.common.compat.sdk import Context
 
-APPLICATION: Final = str(Path(__file__).parents[1] / "jobs" / "application.py")
-_LARGEST_OFFSET_CHARACTERS: Final = 32_000
-_MOST_SHOWN: Final = 400
-"""The maximum number of nodes and of tables in XCom."""
-SNAPSHOT_ROWS_KEY: Final = "snapshot_rows"
+_SNAPSHOT_ROWS_KEY: Final = "snapshot_rows"
 """XCom key of the rows read of each table while a snapshot runs."""
-NOTIFICATIONS_KEY: Final = "notifications"
+_NOTIFICATIONS_KEY: Final = "notifications"
 """XCom key of the notifications that a job sent to channel ``airflow``."""
 
 
@@ -203,7 +199,7 @@ class SparkStageOperator(SparkSubmitOperator):
                 "changes": result.changes,
                 "batches": result.batches,
                 "lag_seconds": result.lag_seconds,
-                "offset": _small(result.offset),
+                "offset": small_offset(result.offset),
             }
         if self.changes_mirrors:
             for table in result.tables:
@@ -279,7 +275,7 @@ class SparkStageOperator(SparkSubmitOperator):
             return None
 
         def push(rows: Mapping[str, int]) -> None:
-            context["ti"].xcom_push(SNAPSHOT_ROWS_KEY, dict(list(rows.items())[-_MOST_SHOWN:]))
+            context["ti"].xcom_push(_SNAPSHOT_ROWS_KEY, dict(list(rows.items())[-MAX_XCOM_ITEMS:]))
 
         return push
 
@@ -287,7 +283,7 @@ class SparkStageOperator(SparkSubmitOperator):
         """Return a callback that pushes the job's notifications to XCom as they arrive."""
         if not self.do_xcom_push:
             return None
-        return lambda values: context["ti"].xcom_push(NOTIFICATIONS_KEY, values[-_MOST_SHOWN:])
+        return lambda values: context["ti"].xcom_push(_NOTIFICATIONS_KEY, values[-MAX_XCOM_ITEMS:])
 
     def _write_job(self, connector: Connector) -> dict[str, Any]:
         values: dict[str, Any] = {}
@@ -406,55 +402,8 @@ class SparkStageOperator(SparkSubmitOperator):
         return {"inlets": changes, "outlets": mirrors}
 
 
-def summary(connector: Connector, stage: str, result: JobResult) -> dict[str, Any]:
-    """Return a result's XCom value: small and JSON."""
-    return {
-        "connector": connector.name,
-        "stage": stage,
-        "batches": result.batches,
-        "changes": result.changes,
-        "lag_seconds": result.lag_seconds,
-        "lag_bytes": result.lag_bytes,
-        "offset": _small(result.offset),
-        "committed_at": result.committed_at,
-        "tables": {table.table: table_numbers(table) for table in result.tables},
-        "origins": {one.origin: asdict(one) for one in result.origins[:_MOST_SHOWN]},
-        "skipped": dict(result.skipped),
-        "snapshot": _snapshot_numbers(result.snapshot),
-        "published": None if result.published is None else asdict(result.published),
-        "replayed": None if result.replayed is None else asdict(result.replayed),
-        "metrics": short(metrics_of(result)),
-        "seconds": dict(result.seconds),
-        "findings": list(result.findings),
-    }
-
-
-def short(metrics: Mapping[str, Metrics]) -> dict[str, dict[str, Any]]:
-    """Return metrics with long lists and mappings truncated."""
-
-    def cut(value: Any) -> Any:
-        if isinstance(value, Mapping):
-            return dict(list(value.items())[:_MOST_SHOWN])
-        return value[:_MOST_SHOWN] if isinstance(value, list) else value
-
-    return {context: {name: cut(value) for name, value in of.items()} for context, of in metrics.items()}
-
-
-def _snapshot_numbers(shot: SnapshotResult | None) -> dict[str, Any] | None:
-    if shot is None:
-        return None
-    states = {"running": shot.running, "completed": shot.completed}
-    return {**asdict(shot), **states, "rows_by_table": dict(list(shot.rows_by_table.items())[:_MOST_SHOWN])}
-
-
 def _parse_unless_templated(connector: ConnectorLike) -> Connector | None:
     """Return the connector if it can be read when the DAG is parsed; None if its path is a template."""
     if isinstance(connector, str) and "{{" in connector:
         return None
     return to_connector(connector)
-
-
-def _small(offset: Mapping[str, Any] | None) -> Mapping[str, Any] | None:
-    if offset is not None and len(json.dumps(offset)) > _LARGEST_OFFSET_CHARACTERS:
-        return None
-    return offset

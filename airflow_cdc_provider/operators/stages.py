@@ -14,12 +14,11 @@ from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
 from airflow_cdc_provider.exceptions import ConfigurationError
-from airflow_cdc_provider.hooks.parameters import one_of, to_flag, to_mapping, to_number, to_tables
 from airflow_cdc_provider.jobs.spec import NEXT, JobResult
 from airflow_cdc_provider.operators.spark_stage import SparkStageOperator
+from airflow_cdc_provider.tasks.parameters import one_of, to_flag, to_mapping, to_number, to_tables
+from airflow_cdc_provider.tasks.summary import few_differences
 
-DIFFERENT: Final = "DIFFERENT"
-"""Error code of a comparison with differences."""
 _ACTIONS: Final = ("show", "set", "reset", "forget", "adopt", "publish")
 _MODES: Final = ("replace", "add")
 
@@ -220,15 +219,3 @@ class CdcOffsetsOperator(SparkStageOperator):
         if offset is None:
             raise ConfigurationError("there is no offset to set", expected="offset with the source's JSON")
         return {"action": action, "offset": offset}
-
-
-def few_differences(result: JobResult, most: int | None) -> bool:
-    """Return whether a comparison has few enough differences.
-
-    Args:
-        result: Its result.
-        most: The maximum number of different rows; None for no limit.
-    """
-    if result.error_code != DIFFERENT:
-        return False
-    return most is None or sum(table.differences or 0 for table in result.tables) <= most

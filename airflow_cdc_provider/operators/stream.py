@@ -19,16 +19,16 @@ from typing import TYPE_CHECKING, Any
 
 from airflow.providers.common.compat.sdk import conf
 
+from airflow_cdc_provider.connector.declaration import to_connector
 from airflow_cdc_provider.exceptions import CdcError, TransientError
-from airflow_cdc_provider.hooks.debezium_gauges import emit_debeziums
-from airflow_cdc_provider.hooks.failures import error_of, for_airflow, redact
-from airflow_cdc_provider.hooks.source import to_connector
-from airflow_cdc_provider.hooks.stream_application import Health, StreamFolder
-from airflow_cdc_provider.hooks.work_folder import stream_folder
 from airflow_cdc_provider.jobs.spec import JobSpec
-from airflow_cdc_provider.operators.run_folder import RunFolder, unwritable
-from airflow_cdc_provider.operators.spark_process import kill, last_word, process_tree
 from airflow_cdc_provider.operators.spark_stage import SparkStageOperator
+from airflow_cdc_provider.tasks.debezium_gauges import emit_debezium_gauges
+from airflow_cdc_provider.tasks.failures import error_of, for_airflow, redact
+from airflow_cdc_provider.tasks.run_folder import RunFolder, unwritable
+from airflow_cdc_provider.tasks.spark_process import kill, last_word, process_tree
+from airflow_cdc_provider.tasks.stream_application import Health, StreamFolder
+from airflow_cdc_provider.tasks.work_folder import stream_folder
 
 if TYPE_CHECKING:
     from airflow.providers.common.compat.sdk import Context
@@ -123,7 +123,7 @@ class CdcStreamOperator(SparkStageOperator):
             raise TransientError("the trigger ended without an event")
         if event["status"] == "error":
             raise for_airflow(error_of(event["code"], event["text"]))
-        emit_debeziums(to_connector(self.connector), event["value"].get("metrics", {}))
+        emit_debezium_gauges(to_connector(self.connector), event["value"].get("metrics", {}))
         return {"adopted": adopted, **event["value"]}
 
     def on_kill(self) -> None:
@@ -227,7 +227,7 @@ class CdcStreamOperator(SparkStageOperator):
         while not self._killed:
             health = self._health()
             failure = folder.failure(health, self.max_lag_seconds)
-            emit_debeziums(to_connector(self.connector), health.state.get("metrics", {}))
+            emit_debezium_gauges(to_connector(self.connector), health.state.get("metrics", {}))
             if failure is not None:
                 raise failure
             if health.status == "stopped":

@@ -13,21 +13,19 @@ Example::
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from airflow.providers.common.compat.sdk import BaseOperator
 
-from airflow_cdc_provider.connector.declaration import Connector
-from airflow_cdc_provider.exceptions import CdcError, ConfigurationError
-from airflow_cdc_provider.hooks.failures import for_airflow
-from airflow_cdc_provider.hooks.kafka import kafka_values
-from airflow_cdc_provider.hooks.parameters import to_mapping, to_number
-from airflow_cdc_provider.hooks.source import ConnectorLike, hook_for, to_connector
+from airflow_cdc_provider.connector.declaration import ConnectorLike, to_connector
+from airflow_cdc_provider.exceptions import CdcError
 from airflow_cdc_provider.jobs.spec import JobResult
 from airflow_cdc_provider.links.connector import ConnectorAssetsLink
+from airflow_cdc_provider.operators._create_topics import create_missing
 from airflow_cdc_provider.operators.spark_stage import SparkStageOperator
-from airflow_cdc_provider.operators.stages import few_differences
+from airflow_cdc_provider.tasks.failures import for_airflow
+from airflow_cdc_provider.tasks.parameters import to_mapping, to_number
+from airflow_cdc_provider.tasks.summary import few_differences
 
 if TYPE_CHECKING:
     from airflow.providers.common.compat.sdk import Context
@@ -79,40 +77,6 @@ class CdcCreateTopicsOperator(BaseOperator):
         for topic in topics["created"]:
             self.log.info("Created topic %s", topic)
         return topics
-
-
-def create_missing(
-    connector: Connector, source_conn_id: str | None = None, kafka_conn_id: str | None = None
-) -> dict[str, list[str]]:
-    """List the source's tables, and create their topics.
-
-    Args:
-        connector: The declaration.
-        source_conn_id: As for :class:`CdcCreateTopicsOperator`.
-        kafka_conn_id: Likewise.
-
-    Returns:
-        ``created`` and ``existing``.
-
-    Raises:
-        ConfigurationError: The connector publishes nothing, or a configuration change is required.
-        TransientError: The source or the brokers don't answer.
-    """
-    from airflow_cdc_provider.jobs.topics.rules import create_topics
-
-    conn_id = kafka_conn_id or connector.publish.kafka.connection
-    if not conn_id:
-        raise ConfigurationError(
-            f"connector {connector.name} publishes nothing",
-            expected="publish.kafka.connection with the id of an Airflow connection of type kafka",
-        )
-    source = hook_for(connector, source_conn_id).source(connector)
-    try:
-        tables = source.tables()
-    finally:
-        source.close()
-    created = create_topics(connector, tables, kafka_values(conn_id))
-    return {name: list(topics) for name, topics in asdict(created).items()}
 
 
 class CdcReplayOperator(SparkStageOperator):

@@ -10,15 +10,16 @@ from typing import TYPE_CHECKING, Any, ClassVar, Final, Literal
 from airflow.providers.common.compat.sdk import BaseOperator, Stats
 
 from airflow_cdc_provider.assets import changes_asset
+from airflow_cdc_provider.connector.declaration import ConnectorLike, to_connector
 from airflow_cdc_provider.exceptions import CdcError, ConfigurationError, PositionLost, TransientError
-from airflow_cdc_provider.hooks.commit_log_offset import is_captured
-from airflow_cdc_provider.hooks.failures import for_airflow
-from airflow_cdc_provider.hooks.parameters import one_of, to_flag, to_mapping, to_number
-from airflow_cdc_provider.hooks.source import ConnectorLike, to_connector
-from airflow_cdc_provider.hooks.state import stored_offset
+from airflow_cdc_provider.feeds.cassandra_offset import is_captured
 from airflow_cdc_provider.links.connector import ConnectorAssetsLink
-from airflow_cdc_provider.operators.run_folder import unwritable
 from airflow_cdc_provider.sources.cassandra.options import CassandraOptions
+from airflow_cdc_provider.sources.plugin import options_of
+from airflow_cdc_provider.tasks.failures import for_airflow
+from airflow_cdc_provider.tasks.parameters import one_of, to_flag, to_mapping, to_number
+from airflow_cdc_provider.tasks.run_folder import unwritable
+from airflow_cdc_provider.tasks.state import stored_offset
 from airflow_cdc_provider.transfer.chunks import ChunkedSegments
 from airflow_cdc_provider.transfer.disposal import load_transfer
 from airflow_cdc_provider.transfer.errors import ERRORS
@@ -206,13 +207,7 @@ class CommitLogTransferOperator(BaseOperator):
             )
 
     def _landing(self, connector: Connector) -> str:
-        if not isinstance(connector.source, CassandraOptions):
-            raise ConfigurationError(
-                f"connector {connector.name} has no segments",
-                expected="source.type cassandra",
-                found=connector.type,
-            )
-        landing = self.landing or connector.source.cdc_raw
+        landing = self.landing or options_of(connector, CassandraOptions).cdc_raw
         if not landing or not self.host_id:
             raise ConfigurationError(
                 "the landing folder is missing", expected="landing, or option source.cdc_raw; and host_id"
@@ -231,14 +226,14 @@ class CommitLogTransferOperator(BaseOperator):
         if not self.cdc_raw:
             return None
         if self.cdc_raw.startswith(_S3):
-            from airflow_cdc_provider.hooks.stores import s3_store
+            from airflow_cdc_provider.connections.stores import s3_store
 
             bucket = s3_store(self.aws_conn_id, f"{self.cdc_raw.rstrip('/')}/{self.host_id}")
             return ChunkedSegments(bucket, self.host_id)
         folder = Path(self.cdc_raw, self.host_id) if self.layout == "chunks" else Path(self.cdc_raw)
         store: Store = FolderStore(folder)
         if self.ssh_conn_id:
-            from airflow_cdc_provider.hooks.stores import SftpStore
+            from airflow_cdc_provider.connections.stores import SftpStore
 
             store = SftpStore(self.ssh_conn_id, str(folder))
             opened.callback(store.close)

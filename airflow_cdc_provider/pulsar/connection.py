@@ -14,6 +14,7 @@ from contextlib import suppress
 from typing import Final
 
 from airflow_cdc_provider.exceptions import ConfigurationError
+from airflow_cdc_provider.formats.protobuf_wire import Value, message, read_message
 from airflow_cdc_provider.pulsar import wire
 from airflow_cdc_provider.pulsar.errors import BrokersUnavailable, error_of
 from airflow_cdc_provider.pulsar.settings import Address, ClientSettings
@@ -46,7 +47,7 @@ class Connection:
         self._requests = 0
         self._socket = _connect(address, settings)
         try:
-            fields: dict[int, wire.Value] = {1: "airflow-cdc-provider", 4: wire.PROTOCOL_VERSION}
+            fields: dict[int, Value] = {1: "airflow-cdc-provider", 4: wire.PROTOCOL_VERSION}
             if settings.token:
                 fields |= {5: "token", 3: settings.token}
             if proxied:
@@ -90,13 +91,13 @@ class Connection:
                 self.send(wire.command(wire.PONG, {}))
             elif kind == wire.AUTH_CHALLENGE:
                 # A renewed token is used by the next job; this one sends the token that it has.
-                response = wire.message({1: "token", 2: self._settings.token})
+                response = message({1: "token", 2: self._settings.token})
                 self.send(wire.command(wire.AUTH_RESPONSE, {2: response, 3: wire.PROTOCOL_VERSION}))
             elif kind != wire.PONG:
                 return kind, fields
 
     def request(
-        self, kind: int, fields: dict[int, wire.Value], request_field: int, response: int, doing: str
+        self, kind: int, fields: dict[int, Value], request_field: int, response: int, doing: str
     ) -> dict[int, int | bytes]:
         """Send a request and return its response. No message may be waiting for a receipt.
 
@@ -156,12 +157,12 @@ class Connection:
     def _command(self, frame: bytes) -> Command:
         try:
             size = struct.unpack_from(">I", frame)[0]
-            fields = wire.read_message(frame[4 : 4 + size])
+            fields = read_message(frame[4 : 4 + size])
             kind = fields[1]
             body = fields.get(kind, b"") if isinstance(kind, int) else b""
             if not isinstance(kind, int) or not isinstance(body, bytes):
                 raise ValueError("no type")
-            return kind, wire.read_message(body)
+            return kind, read_message(body)
         except (struct.error, ValueError, KeyError) as error:
             raise BrokersUnavailable(
                 f"{self.address} sent an invalid Pulsar command", found=str(error)
@@ -208,7 +209,7 @@ class Brokers:
         doing = f"looking up the broker of topic {topic}"
         connection, authoritative = self._to(self._first), 0
         for _ in range(_REDIRECTS):
-            fields: dict[int, wire.Value] = {1: topic, 3: authoritative}
+            fields: dict[int, Value] = {1: topic, 3: authoritative}
             found = connection.request(wire.LOOKUP, fields, 2, wire.LOOKUP_RESPONSE, doing)
             answer = _number(found, 3)
             if answer == 2:

@@ -27,6 +27,7 @@ from typing import Any, Final
 import pyarrow as pa
 
 from airflow_cdc_provider.exceptions import ConfigurationError
+from airflow_cdc_provider.formats.protobuf_wire import Value
 from airflow_cdc_provider.pulsar import wire
 from airflow_cdc_provider.pulsar.connection import Brokers, Connection
 from airflow_cdc_provider.pulsar.errors import BrokersUnavailable, error_of
@@ -189,7 +190,7 @@ class _Session:
         connection = self._brokers.of_topic(topic)
         self._opened += 1
         name = json.loads(schema[1] or schema[0] or "{}").get("name", "").rpartition(".")[2]
-        fields: dict[int, wire.Value] = {
+        fields: dict[int, Value] = {
             1: topic,
             2: self._opened,
             4: self._name,

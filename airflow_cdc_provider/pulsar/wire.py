@@ -19,6 +19,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Final
 
+from airflow_cdc_provider.formats.protobuf_wire import Fields, Value, message
+
 PROTOCOL_VERSION: Final = 19
 KEY_VALUE: Final = 15
 """Number of the schema type KeyValue."""
@@ -41,76 +43,6 @@ LOOKUP: Final = 23
 LOOKUP_RESPONSE: Final = 24
 AUTH_CHALLENGE: Final = 36
 AUTH_RESPONSE: Final = 37
-
-Value = int | str | bytes
-Fields = Mapping[int, Value]
-"""Values of a Protobuf message by field number; a nested message is given as its bytes."""
-
-
-def message(fields: Fields) -> bytes:
-    """Write a Protobuf message of non-negative numbers, texts and bytes."""
-    written = bytearray()
-    for number, value in fields.items():
-        if isinstance(value, int):
-            written += varint(number << 3)
-            written += varint(value)
-        else:
-            data = value.encode() if isinstance(value, str) else value
-            written += varint(number << 3 | 2)
-            written += varint(len(data))
-            written += data
-    return bytes(written)
-
-
-def varint(number: int) -> bytes:
-    """Write a non-negative number in groups of seven bits, the lowest first."""
-    if number < 128:
-        return bytes((number,))
-    written = bytearray()
-    while number >= 128:
-        written.append(number & 127 | 128)
-        number >>= 7
-    written.append(number)
-    return bytes(written)
-
-
-def read_message(data: bytes) -> dict[int, int | bytes]:
-    """Read a Protobuf message: numbers and bytes by field, the last of each.
-
-    Raises:
-        ValueError: It is invalid.
-    """
-    fields: dict[int, int | bytes] = {}
-    at = 0
-    while at < len(data):
-        tag, at = _read_varint(data, at)
-        number, kind = tag >> 3, tag & 7
-        if kind == 0:
-            fields[number], at = _read_varint(data, at)
-            continue
-        if kind == 2:
-            size, at = _read_varint(data, at)
-        elif kind in (1, 5):
-            size = 8 if kind == 1 else 4
-        else:
-            raise ValueError(f"a field of kind {kind}")
-        if at + size > len(data):
-            raise ValueError("a field that ends after the message")
-        fields[number] = data[at : at + size]
-        at += size
-    return fields
-
-
-def _read_varint(data: bytes, at: int) -> tuple[int, int]:
-    number = shift = 0
-    while at < len(data) and shift < 64:
-        byte = data[at]
-        at += 1
-        number |= (byte & 127) << shift
-        if byte < 128:
-            return number, at
-        shift += 7
-    raise ValueError("a number without end")
 
 
 def signed(number: int) -> int:

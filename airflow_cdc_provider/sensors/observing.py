@@ -20,10 +20,8 @@ from airflow.providers.common.compat.sdk import (
     conf,
 )
 
-from airflow_cdc_provider.assets import changes_asset
 from airflow_cdc_provider.exceptions import CdcError, TransientError
-from airflow_cdc_provider.hooks.failures import error_of, for_airflow
-from airflow_cdc_provider.hooks.source import ConnectorLike, to_connector
+from airflow_cdc_provider.tasks.failures import error_of, for_airflow
 
 if TYPE_CHECKING:
     from airflow.providers.common.compat.sdk import Context
@@ -123,11 +121,3 @@ class ObservingSensor(BaseSensorOperator):
             if self.never_fail:
                 raise AirflowSkipException("skipped because the sensor may not fail") from error
             raise
-
-
-def with_state(connector: ConnectorLike, kwargs: dict[str, Any]) -> dict[str, Any]:
-    """Add the connector's changes asset to a task's inlets: its state store has the stored offset."""
-    if isinstance(connector, str) and "{{" in connector:
-        return kwargs
-    inlets = [*(kwargs.get("inlets") or ()), changes_asset(to_connector(connector))]
-    return {**kwargs, "inlets": inlets}

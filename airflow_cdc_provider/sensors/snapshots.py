@@ -6,12 +6,12 @@ from collections.abc import Sequence
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any, ClassVar
 
+from airflow_cdc_provider.connector.declaration import ConnectorLike, to_connector
 from airflow_cdc_provider.exceptions import ConfigurationError
-from airflow_cdc_provider.hooks.parameters import to_tables
-from airflow_cdc_provider.hooks.source import ConnectorLike, to_connector
-from airflow_cdc_provider.hooks.state import stored_snapshots
 from airflow_cdc_provider.links.connector import ConnectorAssetsLink
-from airflow_cdc_provider.sensors.observing import ObservingSensor, with_state
+from airflow_cdc_provider.sensors.observing import ObservingSensor
+from airflow_cdc_provider.tasks.parameters import to_tables
+from airflow_cdc_provider.tasks.state import stored_snapshots, with_state
 
 if TYPE_CHECKING:
     from airflow.providers.common.compat.sdk import Context

@@ -8,11 +8,11 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 from airflow.providers.common.compat.sdk import Stats
 
-from airflow_cdc_provider.hooks.debezium_gauges import emit_debeziums
-from airflow_cdc_provider.hooks.source import ConnectorLike, to_connector
-from airflow_cdc_provider.hooks.work_folder import stream_folder
+from airflow_cdc_provider.connector.declaration import ConnectorLike, to_connector
 from airflow_cdc_provider.links.connector import ConnectorAssetsLink
 from airflow_cdc_provider.sensors.observing import ObservingSensor
+from airflow_cdc_provider.tasks.debezium_gauges import emit_debezium_gauges
+from airflow_cdc_provider.tasks.work_folder import stream_folder
 
 if TYPE_CHECKING:
     from airflow.providers.common.compat.sdk import Context
@@ -89,4 +89,4 @@ class CdcStreamHealthSensor(ObservingSensor):
         connector = to_connector(self.connector)
         if value.get("lag_seconds") is not None:
             Stats.gauge("cdc.lag_seconds", value["lag_seconds"], tags=connector.tags)
-        emit_debeziums(connector, value.get("metrics", {}))
+        emit_debezium_gauges(connector, value.get("metrics", {}))

@@ -7,13 +7,13 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 from airflow.providers.common.compat.sdk import Stats
 
+from airflow_cdc_provider.connections.kafka import kafka_values
+from airflow_cdc_provider.connector.declaration import ConnectorLike, to_connector
 from airflow_cdc_provider.exceptions import ConfigurationError
-from airflow_cdc_provider.hooks.kafka import kafka_values
-from airflow_cdc_provider.hooks.parameters import to_number, to_tables
-from airflow_cdc_provider.hooks.source import ConnectorLike, to_connector
-from airflow_cdc_provider.hooks.state import stored_batches
 from airflow_cdc_provider.links.connector import ConnectorAssetsLink
-from airflow_cdc_provider.sensors.observing import ObservingSensor, with_state
+from airflow_cdc_provider.sensors.observing import ObservingSensor
+from airflow_cdc_provider.tasks.parameters import to_number, to_tables
+from airflow_cdc_provider.tasks.state import stored_batches, with_state
 
 if TYPE_CHECKING:
     from airflow.providers.common.compat.sdk import Context
@@ -173,7 +173,7 @@ class CdcConsumerLagSensor(_TopicSensor):
         Raises:
             ConfigurationError: The connector's topics don't share a prefix, or an argument is invalid.
         """
-        from airflow_cdc_provider.hooks.topic_lag import topics_of_prefix
+        from airflow_cdc_provider.feeds.topics import topics_of_prefix
         from airflow_cdc_provider.triggers.topics import ConsumerLagTrigger
 
         connector = to_connector(self.connector)

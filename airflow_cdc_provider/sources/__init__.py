@@ -1,1 +1,1 @@
-"""Sources: one folder per database, each an implementation of :mod:`airflow_cdc_provider.sources.base`."""
+"""Sources: one folder per database, each an implementation of :mod:`.contract`."""

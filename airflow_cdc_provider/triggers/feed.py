@@ -6,7 +6,7 @@ from abc import abstractmethod
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, Protocol
 
-from airflow_cdc_provider.hooks.state import stored_offset_async
+from airflow_cdc_provider.tasks.state import stored_offset_async
 from airflow_cdc_provider.triggers.observing import Given, Observation, ObservingTrigger
 
 if TYPE_CHECKING:

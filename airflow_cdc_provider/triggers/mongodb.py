@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import asyncio
 
-from airflow_cdc_provider.hooks.mongodb import MongodbCdcHook, async_client
-from airflow_cdc_provider.hooks.mongodb_feed import Feed, Pending, look
+from airflow_cdc_provider.feeds.mongodb import Feed, Pending, async_client, look
+from airflow_cdc_provider.hooks.mongodb import MongodbCdcHook
 from airflow_cdc_provider.triggers.feed import FeedTrigger, LagTrigger, NewsTrigger
 from airflow_cdc_provider.triggers.observing import Given
 
 
 class _ChangeStreamTrigger(FeedTrigger):
-    """Checks the change stream; ``feed`` has the arguments of :class:`.mongodb_feed.Feed`."""
+    """Checks the change stream; ``feed`` has the arguments of :mod:`~airflow_cdc_provider.feeds.mongodb`."""
 
     def hook(self) -> MongodbCdcHook:
         return MongodbCdcHook(self.source_conn_id)

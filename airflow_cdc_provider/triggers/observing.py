@@ -38,7 +38,7 @@ class Given:
     Args:
         connection: Values of the source's connection.
         offset: The stored offset; None before the first run.
-        snapshots: The snapshots that runs reported (:mod:`airflow_cdc_provider.hooks.state`); None before the
+        snapshots: The snapshots that runs reported (:mod:`airflow_cdc_provider.tasks.state`); None before the
             first.
         batches: The batches that runs reported; None before the first.
     """

@@ -6,14 +6,14 @@ import asyncio
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
-from airflow_cdc_provider.hooks.scylla import ScyllaCdcHook
-from airflow_cdc_provider.hooks.scylla_feed import (
+from airflow_cdc_provider.feeds.scylla import (
     Feed,
     GroupLags,
     StreamChanges,
     look_at_lags,
     look_at_streams,
 )
+from airflow_cdc_provider.hooks.scylla import ScyllaCdcHook
 from airflow_cdc_provider.triggers.feed import FeedTrigger, LagTrigger
 from airflow_cdc_provider.triggers.observing import Given, Observation
 
@@ -25,7 +25,7 @@ _Found = TypeVar("_Found", GroupLags, StreamChanges)
 
 
 class _LogTrigger(FeedTrigger):
-    """Checks a cluster's logs; ``feed`` has the arguments of :class:`.scylla_feed.Feed`."""
+    """Checks a cluster's logs; ``feed`` has the arguments of :mod:`~airflow_cdc_provider.feeds.scylla`."""
 
     def hook(self) -> ScyllaCdcHook:
         return ScyllaCdcHook(self.source_conn_id)

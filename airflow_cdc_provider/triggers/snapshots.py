@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from airflow_cdc_provider.hooks.state import stored_snapshots_async
+from airflow_cdc_provider.tasks.state import stored_snapshots_async
 from airflow_cdc_provider.triggers.observing import Given, Observation, ObservingTrigger
 
 

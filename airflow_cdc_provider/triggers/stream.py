@@ -6,7 +6,7 @@ import asyncio
 import time
 from pathlib import Path
 
-from airflow_cdc_provider.hooks.stream_application import StreamFolder
+from airflow_cdc_provider.tasks.stream_application import StreamFolder
 from airflow_cdc_provider.triggers.observing import Given, Observation, ObservingTrigger
 
 

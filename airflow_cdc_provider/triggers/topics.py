@@ -7,11 +7,11 @@ from abc import abstractmethod
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from airflow_cdc_provider.hooks.kafka import kafka_values_async
-from airflow_cdc_provider.hooks.state import stored_batches_async
-from airflow_cdc_provider.hooks.topic_lag import look_at_group, look_at_publishing
+from airflow_cdc_provider.connections.kafka import kafka_values_async
+from airflow_cdc_provider.feeds.topics import look_at_group, look_at_publishing
 from airflow_cdc_provider.kafka.positions import PositionsTopic
 from airflow_cdc_provider.kafka.settings import ClientSettings
+from airflow_cdc_provider.tasks.state import stored_batches_async
 from airflow_cdc_provider.triggers.observing import Given, Observation, ObservingTrigger
 
 

@@ -61,7 +61,7 @@ def _run(job: dict[str, Any]) -> int:
 def _command(arguments: list[str]) -> int:
     sys.argv = ["airflow", *arguments]
     try:
-        command_line.main()
+        command_line.main()  # type: ignore[no-untyped-call]
     except SystemExit as ended:
         if isinstance(ended.code, str):
             print(ended.code, file=sys.stderr)  # noqa: T201  # as the interpreter does

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from airflow_cdc_provider.hooks.cdc_raw import list_segments
+from airflow_cdc_provider.feeds.cassandra import list_segments
 from tests.e2e.conftest import Airflow, Outcome
 
 if TYPE_CHECKING:

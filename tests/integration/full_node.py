@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from airflow_cdc_provider.hooks.commit_log_offset import is_captured
+from airflow_cdc_provider.feeds.cassandra_offset import is_captured
 from airflow_cdc_provider.transfer.space import Space, measure
 from airflow_cdc_provider.transfer.stores import FolderStore
 from airflow_cdc_provider.transfer.transfer import Transfer, TransferCounts

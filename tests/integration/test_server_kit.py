@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from airflow_cdc_provider.exceptions import ConfigurationError
-from airflow_cdc_provider.operators.spark_process import search_path
+from airflow_cdc_provider.tasks.spark_process import search_path
 from server_kit import (
     CassandraServer,
     KafkaServer,

@@ -1,4 +1,4 @@
-"""Airflow's home, and a node's folder with segments."""
+"""Airflow's home, a fake ``spark-submit``, and a node's folder with segments."""
 
 from __future__ import annotations
 
@@ -8,6 +8,10 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+
+from tests.unit.fake_spark import spark_submit, work_folder
+
+__all__ = ["spark_submit", "work_folder", "write_segment"]
 
 WriteSegment = Callable[..., Path]
 

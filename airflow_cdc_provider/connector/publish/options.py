@@ -8,11 +8,7 @@ from typing import Any, Literal
 
 from airflow_cdc_provider.connector.publish.cassandra import CassandraPublishOptions
 from airflow_cdc_provider.connector.publish.kafka import KafkaOptions
-from airflow_cdc_provider.connector.publish.mongodb import (
-    MongodbPublishOptions,
-    OutboxOptions,
-    UnwrapOptions,
-)
+from airflow_cdc_provider.connector.publish.mongodb import MongodbPublishOptions
 from airflow_cdc_provider.connector.publish.pulsar import PulsarOptions
 from airflow_cdc_provider.connector.publish.registry import RegistryOptions
 from airflow_cdc_provider.connector.publish.scylla import ScyllaPublishOptions
@@ -20,6 +16,7 @@ from airflow_cdc_provider.connector.publish.topics import TopicsOptions
 from airflow_cdc_provider.connector.publish.vitess import VitessPublishOptions
 from airflow_cdc_provider.custom_classes import invalid_import_path
 from airflow_cdc_provider.events.transforms.options import read_transforms
+from airflow_cdc_provider.events.transforms.row_options import OutboxOptions, UnwrapOptions
 from airflow_cdc_provider.options import option
 
 

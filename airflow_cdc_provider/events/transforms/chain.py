@@ -25,7 +25,8 @@ from airflow_cdc_provider.events.transforms.evaluate import Scope, condition, te
 from airflow_cdc_provider.events.transforms.expression import parse_expression
 from airflow_cdc_provider.events.transforms.java_patterns import java_pattern, replaced
 from airflow_cdc_provider.events.transforms.pieces import AFTER, Piece, Rows
-from airflow_cdc_provider.events.transforms.unwrap import Unwrapping, unwrap
+from airflow_cdc_provider.events.transforms.row_options import UnwrapOptions
+from airflow_cdc_provider.events.transforms.unwrap import unwrap
 from airflow_cdc_provider.exceptions import ConfigurationError
 from airflow_cdc_provider.secrets import resolve_secret
 
@@ -165,7 +166,7 @@ class Chain:
         part = some_rows(piece, there)
         if not len(there):
             return []
-        choices = Unwrapping(
+        choices = UnwrapOptions(
             deletes=options.deletes,
             add_fields=options.add_fields,
             add_fields_prefix=options.add_fields_prefix,

@@ -12,8 +12,6 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from airflow_cdc_provider.changes.kernels import kernel
-from airflow_cdc_provider.changes.text_kernels import binary_slices
 from airflow_cdc_provider.events.connect import INT64, OPTIONAL_STRING, STRING, ConnectSchema
 from airflow_cdc_provider.events.encoder import Envelope
 from airflow_cdc_provider.events.json_converter import to_json
@@ -23,6 +21,8 @@ from airflow_cdc_provider.events.transforms.columns import Column, at_path, resh
 from airflow_cdc_provider.events.transforms.field_steps import find
 from airflow_cdc_provider.events.transforms.java_patterns import replaced
 from airflow_cdc_provider.exceptions import ConfigurationError
+from airflow_cdc_provider.formats.arrow_bytes import binary_slices
+from airflow_cdc_provider.formats.kernels import Bytes, Flags, Ints, kernel
 
 ENVELOPE: Final = ".Envelope"
 """Suffixes of schema names of Debezium's envelopes."""
@@ -87,9 +87,7 @@ def logical_table(
         if not column.is_struct():
             raise ConfigurationError(
                 "the table can't be added to a key without fields",
-                remedy="convert it to a struct first with "
-                "a transform of "
-                "type hoist, or set "
+                remedy="convert it to a struct first with a transform of type hoist, or set "
                 "unique_keys: false",
             )
         if key_field:
@@ -329,9 +327,7 @@ def _java_hashes(path: str, column: Column) -> tuple[np.ndarray, np.ndarray]:
 
 
 @kernel
-def _hash_texts(
-    data: np.ndarray, starts: np.ndarray, ends: np.ndarray, valid: np.ndarray, out: np.ndarray
-) -> None:
+def _hash_texts(data: Bytes, starts: Ints, ends: Ints, valid: Flags, out: Bytes) -> None:
     """Hash texts like ``String.hashCode``, over UTF-16 units; four-byte characters have two."""
     for row in range(len(starts)):
         code = 0

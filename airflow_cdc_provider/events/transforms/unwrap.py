@@ -20,7 +20,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
-from typing import Final, Literal
+from typing import Final
 
 import numpy as np
 import pyarrow as pa
@@ -29,11 +29,9 @@ import pyarrow.compute as pc
 from airflow_cdc_provider.events.connect import ConnectSchema
 from airflow_cdc_provider.events.encoder import Destination, Envelope
 from airflow_cdc_provider.events.json_converter import to_json
-from airflow_cdc_provider.events.names import Adjustment
 from airflow_cdc_provider.events.transforms.pieces import AFTER, Piece, Rows, group_of, named_schema, taken
+from airflow_cdc_provider.events.transforms.row_options import UnwrapOptions
 from airflow_cdc_provider.exceptions import ConfigurationError
-
-Deletes = Literal["drop", "tombstone", "delete-to-tombstone", "rewrite", "rewrite-with-tombstone"]
 
 _ENVELOPE: Final = ".Envelope"
 _DELETED: Final = "__deleted"
@@ -41,35 +39,8 @@ _TOP: Final = ("op", "ts_ms", "ts_us", "ts_ns")
 _TRANSACTION: Final = ("id", "total_order", "data_collection_order")
 
 
-@dataclass(frozen=True)
-class Unwrapping:
-    """Options of unwrapping.
-
-    Args:
-        deletes: Handling of deletes; see above.
-        rewrite_id: Whether rewritten deletes without a previous row get the key's ``id`` as ``_id``.
-        flatten: Whether structs are flattened into their parents.
-        delimiter: Delimiter in the names of flattened fields.
-        add_fields: Envelope fields to add, in the format of the option.
-        add_fields_prefix: Prefix of their names.
-        add_headers: Envelope fields to add as headers.
-        add_headers_prefix: Prefix of their names.
-        field_names: Adjustment of field names for Avro.
-    """
-
-    deletes: Deletes = "tombstone"
-    rewrite_id: bool = False
-    flatten: bool = False
-    delimiter: str = "_"
-    add_fields: Sequence[str] = ()
-    add_fields_prefix: str = "__"
-    add_headers: Sequence[str] = ()
-    add_headers_prefix: str = "__"
-    field_names: Literal["auto"] | Adjustment = "auto"
-
-
 def unwrap(
-    envelope: Envelope, keys: Sequence[Rows], documents: Sequence[Rows], options: Unwrapping
+    envelope: Envelope, keys: Sequence[Rows], documents: Sequence[Rows], options: UnwrapOptions
 ) -> list[Piece]:
     """Convert events to rows.
 
@@ -106,7 +77,8 @@ def unwrap(
             value = _value(envelope, rows, document, key[1], is_delete, destination, options)
         pieces.append(_piece(envelope, destination, rows, key, value, _headers(envelope, rows, options)))
         if is_delete and options.deletes == "rewrite-with-tombstone":
-            only_op = replace(options, add_headers=[n for n in options.add_headers if _parse(n)[1] == "op"])
+            op = tuple(name for name in options.add_headers if _parse(name)[1] == "op")
+            only_op = replace(options, add_headers=op)
             headers = _headers(envelope, rows, only_op)
             pieces.append(replace(_piece(envelope, destination, rows, key, None, headers), turn=AFTER))
     return [replace(piece, field_names=options.field_names) for piece in pieces]
@@ -176,7 +148,7 @@ def _value(
     key: pa.StructArray,
     is_delete: bool,
     destination: Destination,
-    options: Unwrapping,
+    options: UnwrapOptions,
 ) -> tuple[ConnectSchema, pa.StructArray]:
     columns = _Columns(list(document.fields), list(document.arrays))
     if options.deletes.startswith("rewrite"):
@@ -224,7 +196,7 @@ def _piece(
     )
 
 
-def _headers(envelope: Envelope, rows: np.ndarray, options: Unwrapping) -> dict[str, pa.Array]:
+def _headers(envelope: Envelope, rows: np.ndarray, options: UnwrapOptions) -> dict[str, pa.Array]:
     index = pa.array(rows)
     headers = {name: texts.take(index) for name, texts in envelope.headers.items()}
     for text in options.add_headers:

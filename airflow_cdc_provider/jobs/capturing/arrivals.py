@@ -20,10 +20,9 @@ from typing import TYPE_CHECKING
 
 from airflow_cdc_provider.changes import record
 from airflow_cdc_provider.jobs.context.job import log
-from airflow_cdc_provider.jobs.context.stores import Stores
 from airflow_cdc_provider.jobs.resuming.progress import Progress
-from airflow_cdc_provider.sources.abilities import RenamesTables
-from airflow_cdc_provider.sources.base import Source
+from airflow_cdc_provider.lake.stores import Stores
+from airflow_cdc_provider.sources.contract import Source
 
 if TYPE_CHECKING:
     from airflow_cdc_provider.lake.changes_table import ChangesState
@@ -46,7 +45,7 @@ def mark_arrivals(
     Raises:
         CommitConflict: Another run committed meanwhile; the next run examines the batches again.
     """
-    if not isinstance(source, RenamesTables) or state.batch <= progress.arrivals:
+    if not source.renames_tables or state.batch <= progress.arrivals:
         return progress, state
     examined = progress.with_arrivals(state.batch)
     if progress.arrivals < 0:

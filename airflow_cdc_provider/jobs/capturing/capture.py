@@ -18,29 +18,20 @@ from airflow_cdc_provider.jobs.capturing.arrivals import mark_arrivals
 from airflow_cdc_provider.jobs.capturing.lost_position import SnapshotsDue, close_gaps, continue_after_loss
 from airflow_cdc_provider.jobs.context.job import Job, log
 from airflow_cdc_provider.jobs.context.run_report import RunReport
-from airflow_cdc_provider.jobs.context.stores import Stores
-from airflow_cdc_provider.jobs.context.tables import learn_schema
 from airflow_cdc_provider.jobs.metrics.segments import SegmentTally
 from airflow_cdc_provider.jobs.resuming.identity import claimed
 from airflow_cdc_provider.jobs.resuming.progress import Progress
-from airflow_cdc_provider.jobs.spark.read import new_counts, read_partitions
+from airflow_cdc_provider.jobs.spark.read import new_metrics, read_partitions
 from airflow_cdc_provider.lake.changes_table import ChangesState, ChangesTable, OriginChanges, join_origins
-from airflow_cdc_provider.sources.abilities import (
-    BatchReadListener,
-    CountsSkipped,
-    HasManyFeeds,
-    HasSchemaHistory,
-    ReadMetrics,
-    ReportsReadMetrics,
-    SkippedCounts,
-)
-from airflow_cdc_provider.sources.base import ReadLimit, Source
+from airflow_cdc_provider.lake.stores import Stores
+from airflow_cdc_provider.sources.contract import ReadLimit, ReadMetrics, Source
+from airflow_cdc_provider.sources.schema_history import learn_schema
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class CaptureCounts:
     """What a capture committed.
 
@@ -48,7 +39,7 @@ class CaptureCounts:
 
     ``quarantined`` counts all quarantined records after the capture; ``skipped`` the skipped changes (for
     Cassandra, updates of other tables) by origin and reason; ``segments`` the segments of its batches;
-    ``reading`` the read metrics of tasks (:data:`~airflow_cdc_provider.sources.abilities.ReadMetrics`).
+    ``reading`` the counts of tasks (:class:`~airflow_cdc_provider.sources.contract.ReadMetrics`).
     Planning batches on the driver took ``plan_seconds``; reading, converting and writing them
     ``commit_seconds``.
     """
@@ -69,16 +60,16 @@ class CaptureCounts:
         skipped = Counter(self.skipped)
         skipped.update(later.skipped)
         return CaptureCounts(
-            self.batches + later.batches,
-            self.changes + later.changes,
-            later.quarantined,
-            self.seconds + later.seconds,
-            join_origins(self.origins, later.origins),
-            skipped,
-            self.segments.joined(later.segments),
-            dict(Counter(self.reading) + Counter(later.reading)),
-            self.plan_seconds + later.plan_seconds,
-            self.commit_seconds + later.commit_seconds,
+            batches=self.batches + later.batches,
+            changes=self.changes + later.changes,
+            quarantined=later.quarantined,
+            seconds=self.seconds + later.seconds,
+            origins=join_origins(self.origins, later.origins),
+            skipped=skipped,
+            segments=self.segments.joined(later.segments),
+            reading=dict(Counter(self.reading) + Counter(later.reading)),
+            plan_seconds=self.plan_seconds + later.plan_seconds,
+            commit_seconds=self.commit_seconds + later.commit_seconds,
         )
 
 
@@ -138,11 +129,10 @@ def _capture(job: Job, stores: Stores, source: Source, report: RunReport) -> Cap
     head = source.head()
     learn_schema(source, stores.changes, first)
     progress, state = close_gaps(job.connector, stores.changes, source, progress, state)
-    seen = list(source.schema_records()) if isinstance(source, HasSchemaHistory) else []
+    seen = list(source.schema_records())
     schema_changed = bool(seen)
     reader = source.reader()
-    skipped_counts = new_counts(stores.spark) if isinstance(reader, CountsSkipped) else None
-    reading = new_counts(stores.spark) if isinstance(reader, ReportsReadMetrics) else None
+    metrics = new_metrics(stores.spark)
     planned = committed = 0.0
     batches = captured = landed = quarantined = 0
     segments = SegmentTally()
@@ -155,16 +145,14 @@ def _capture(job: Job, stores: Stores, source: Source, report: RunReport) -> Cap
         if plan.end != progress.source:
             progress = progress.with_source(plan.end)
             rows = (
-                read_partitions(
-                    stores.spark, reader, plan.partitions, skipped=skipped_counts, reading=reading
-                )
+                read_partitions(stores.spark, reader, plan.partitions, metrics=metrics)
                 if plan.partitions
                 else None
             )
             seen += plan.records
             schema_changed = schema_changed or bool(plan.records)
             began = time.monotonic()
-            before: ReadMetrics = Counter() if reading is None else Counter(reading.value)
+            before = metrics.value.copy()
             try:
                 state = changes.append_batch(rows, progress.to_offset(), state, extra_rows=seen)
             except Exception:
@@ -172,8 +160,8 @@ def _capture(job: Job, stores: Stores, source: Source, report: RunReport) -> Cap
                 raise
             committing = time.monotonic() - began
             committed += committing
-            if reading is not None and isinstance(source, BatchReadListener):
-                source.on_batch_read(Counter(reading.value) - before)
+            of_batch = metrics.value.since(before)
+            source.on_batch_read(of_batch)
             batches += 1
             captured += state.appended - len(seen)
             seen = []
@@ -186,19 +174,17 @@ def _capture(job: Job, stores: Stores, source: Source, report: RunReport) -> Cap
                 time.monotonic() - started,
                 planning,
                 committing,
-                "" if reading is None else _task_metrics(reading.value - before),
+                _task_metrics(of_batch),
             )
         if plan.at_head:
             break
     progress, state = mark_arrivals(stores, source, progress, state)
     origins: Sequence[OriginChanges] = ()
     if captured:
-        per_table = isinstance(source, HasManyFeeds) and source.many_feeds
         latencies = job.connector.lag_statistics
-        origins = changes.origins(first, state.batch, latencies=latencies, per_table=per_table)
-    if reading is not None:
-        report.reading.update(reading.value)
-    if isinstance(source, HasSchemaHistory):
+        origins = changes.origins(first, state.batch, latencies=latencies, per_table=source.many_feeds)
+    report.reading.update(metrics.value.counts)
+    if source.has_schema_history:
         if seen:
             state = changes.append_batch(None, progress.to_offset(), state, extra_rows=seen)
         if schema_changed or captured:
@@ -207,34 +193,35 @@ def _capture(job: Job, stores: Stores, source: Source, report: RunReport) -> Cap
     else:
         quarantined = sum(origin.quarantined for origin in origins)
     seconds = time.monotonic() - started
-    skipped = SkippedCounts() if skipped_counts is None else skipped_counts.value
+    skipped = metrics.value.skipped
     if skipped:
         log.info("%s: skipped, by origin and reason: %s", job.connector.name, dict(sorted(skipped.items())))
     return CaptureCounts(
-        batches,
-        captured + landed,
-        quarantined,
-        seconds,
-        origins,
-        skipped,
-        segments,
-        {} if reading is None else dict(reading.value),
-        planned,
-        committed,
+        batches=batches,
+        changes=captured + landed,
+        quarantined=quarantined,
+        seconds=seconds,
+        origins=origins,
+        skipped=skipped,
+        segments=segments,
+        reading=dict(metrics.value.counts),
+        plan_seconds=planned,
+        commit_seconds=committed,
     )
 
 
-def _task_metrics(reading: ReadMetrics) -> str:
+def _task_metrics(metrics: ReadMetrics) -> str:
     """Format the read metrics of the tasks of one batch."""
-    return "; tasks: " + ", ".join(
+    shown = ", ".join(
         f"{name.removesuffix('_us')} {count / 1_000_000:.3f} s" if name.endswith("_us") else f"{name} {count}"
-        for name, count in sorted(reading.items())
+        for name, count in sorted(metrics.counts.items())
         if " " not in name  # of one table
     )
+    return f"; tasks: {shown}" if shown else ""
 
 
 def land_quarantined(
-    connector: Connector, changes: ChangesTable, source: HasSchemaHistory, state: ChangesState
+    connector: Connector, changes: ChangesTable, source: Source, state: ChangesState
 ) -> tuple[int, int]:
     """Read quarantined records again with the current schema history.
 

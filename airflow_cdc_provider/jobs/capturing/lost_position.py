@@ -2,7 +2,7 @@
 
 A run finds out in one of two ways. A source that can't continue raises
 :class:`~airflow_cdc_provider.exceptions.PositionLost` when the next batch is planned. A source that continues
-after a gap (:class:`~airflow_cdc_provider.sources.abilities.FindsGaps`) reports the gap first. Option
+after a gap (:meth:`~airflow_cdc_provider.sources.contract.Source.gaps`) reports the gap first. Option
 ``snapshot.on_lost_position`` applies to both:
 
 =========  =================================================================================================
@@ -27,8 +27,7 @@ from airflow_cdc_provider.exceptions import PositionLost
 from airflow_cdc_provider.jobs.context.job import log
 from airflow_cdc_provider.jobs.resuming.progress import Progress
 from airflow_cdc_provider.lake.changes_table import ChangesState, ChangesTable
-from airflow_cdc_provider.sources.abilities import FindsGaps
-from airflow_cdc_provider.sources.base import Source
+from airflow_cdc_provider.sources.contract import Source
 
 _MAX_REPORTED: Final = 5
 
@@ -78,8 +77,6 @@ def close_gaps(
         SnapshotsDue: The tables need new snapshots first.
         PositionLost: An operator must intervene.
     """
-    if not isinstance(source, FindsGaps):
-        return progress, state
     lost, after = source.gaps(progress.source)
     if not lost:
         begins = progress.source is None and after

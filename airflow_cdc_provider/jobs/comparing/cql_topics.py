@@ -14,20 +14,20 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from airflow_cdc_provider.changes import record
-from airflow_cdc_provider.changes.spans import binary_buffer
 from airflow_cdc_provider.changes.worker import map_in_arrow
 from airflow_cdc_provider.connector import Connector
 from airflow_cdc_provider.events.names import adjusted_field
 from airflow_cdc_provider.exceptions import ConfigurationError
+from airflow_cdc_provider.formats.arrow_bytes import binary_buffer
 from airflow_cdc_provider.jobs.comparing.differences import OUTCOME_DDL, outcome_of
 from airflow_cdc_provider.jobs.comparing.reported_rows import REPORTED_DDL, RowForm, reported_by
 from airflow_cdc_provider.jobs.comparing.row_comparison import compare_reported
-from airflow_cdc_provider.jobs.topics.settings import converters_of
 from airflow_cdc_provider.sources.cassandra.options import CassandraOptions
 from airflow_cdc_provider.sources.cql.schema import Column, CqlType, TableSchema
 from airflow_cdc_provider.sources.debezium.json_members import read_values
 from airflow_cdc_provider.sources.debezium.json_texts import compact
 from airflow_cdc_provider.sources.debezium.options import FRAMED
+from airflow_cdc_provider.sources.encoding import converters_of
 from airflow_cdc_provider.sources.scylla.options import ScyllaOptions
 
 if TYPE_CHECKING:
@@ -99,14 +99,14 @@ def row_form(connector: Connector, schema: TableSchema) -> RowForm:
         or (publish.value == "protobuf" and _holds(column.type, "list", "set", "vector"))
     ]
     return RowForm(
-        "cassandra" if isinstance(connector.source, CassandraOptions) else "scylla",
-        names(schema.partition_key),
-        names(schema.clustering),
-        names(schema.static),
-        names(tuple(left_out)),
-        enveloped,
-        in_cells,
-        not enveloped or publish.kafka.after_merge,
+        source="cassandra" if isinstance(connector.source, CassandraOptions) else "scylla",
+        partition=names(schema.partition_key),
+        clustering=names(schema.clustering),
+        static_columns=names(schema.static),
+        left_out=names(tuple(left_out)),
+        enveloped=enveloped,
+        in_cells=in_cells,
+        whole=not enveloped or publish.kafka.after_merge,
     )
 
 

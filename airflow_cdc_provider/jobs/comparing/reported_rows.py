@@ -22,8 +22,8 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from airflow_cdc_provider.changes.spans import span_column
 from airflow_cdc_provider.exceptions import CorruptInput
+from airflow_cdc_provider.formats.arrow_bytes import span_column
 from airflow_cdc_provider.sources.debezium.contributions import operations_of
 from airflow_cdc_provider.sources.debezium.json_members import OBJECT, Members, members_of, read_values
 from airflow_cdc_provider.sources.debezium.json_texts import compact
@@ -65,7 +65,7 @@ REPORTED_SCHEMA: Final = pa.schema(
 )
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class RowForm:
     """The form of rows in events.
 

@@ -96,7 +96,7 @@ def compare_reported(reported: pa.Table, form: RowForm, now_us: int) -> Comparis
     )
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(frozen=True, eq=False, kw_only=True)
 class _Events:
     """Events as arrays, one element each.
 
@@ -140,7 +140,17 @@ class _Events:
         np.maximum.at(ended_partition, partition[partition_deletes], rank[partition_deletes])
         last = np.maximum(ended[key], ended_partition[partition])
         effective = ~of_mirror & np.isin(what, (INSERT, UPDATE)) & (rank > last)
-        return cls(keys.dictionary, key, partition, of_mirror, static, what, time, rank, effective)
+        return cls(
+            keys=keys.dictionary,
+            key=key,
+            partition=partition,
+            of_mirror=of_mirror,
+            static=static,
+            what=what,
+            time=time,
+            rank=rank,
+            effective=effective,
+        )
 
     def ranged(self) -> Mask:
         """Return which keys are of rows that a range deletion may have removed."""

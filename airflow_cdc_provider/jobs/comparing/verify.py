@@ -15,8 +15,8 @@ from typing import TYPE_CHECKING
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from airflow_cdc_provider.changes.spans import without_first_bytes
 from airflow_cdc_provider.changes.worker import map_in_arrow
+from airflow_cdc_provider.formats.arrow_bytes import without_first_bytes
 from airflow_cdc_provider.jobs.comparing.differences import (
     OUTCOME_DDL,
     Sides,
@@ -27,7 +27,6 @@ from airflow_cdc_provider.jobs.comparing.differences import (
 )
 from airflow_cdc_provider.jobs.comparing.mirrors import existing_mirror
 from airflow_cdc_provider.jobs.context.run import Run
-from airflow_cdc_provider.jobs.context.stores import Stores
 from airflow_cdc_provider.jobs.context.tables import selected_tables
 from airflow_cdc_provider.jobs.merging.decode import decode
 from airflow_cdc_provider.jobs.reporting.report import build_result
@@ -36,8 +35,8 @@ from airflow_cdc_provider.jobs.spec import JobResult, TableResult
 from airflow_cdc_provider.lake.compare import Comparison, compare_tables
 from airflow_cdc_provider.lake.merge_kernel import LIVE, LIVE_STATIC, PENDING, MergeKernel
 from airflow_cdc_provider.lake.mirror import CDC_COLUMN, ID_KEY_BEGINS, spark_schema
-from airflow_cdc_provider.sources.abilities import HasReplacedFeeds
-from airflow_cdc_provider.sources.base import Source
+from airflow_cdc_provider.lake.stores import Stores
+from airflow_cdc_provider.sources.contract import Source
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
@@ -91,8 +90,7 @@ def _verify_table(stores: Stores, source: Source, table: str) -> TableResult:
         # No row has the id of static columns, so both can be compared together.
         static_rows = _with_id(mirror.static_columns.read(state.static_columns.head), in_static_table)
         mirrored = mirrored.unionByName(static_rows, allowMissingColumns=True)
-    families = codec.families if isinstance(codec, HasReplacedFeeds) else None
-    found = _compare(live, mirrored, kernel.columns, partitions, families)
+    found = _compare(live, mirrored, kernel.columns, partitions, codec.families)
     return table_result(
         table,
         found,
@@ -109,7 +107,7 @@ def _with_id(rows: DataFrame, columns: pa.Schema) -> DataFrame:
 
 
 def _compare(
-    source: DataFrame, mirror: DataFrame, columns: pa.Schema, partitions: int, families: Families | None
+    source: DataFrame, mirror: DataFrame, columns: pa.Schema, partitions: int, families: Families
 ) -> Comparison:
     """Compare rows of the source, as the kernel returns them, with rows of the mirror, by ``_cdc_id``.
 
@@ -124,7 +122,7 @@ def _compare(
         .unionByName(mirror.withColumn("_cdc_source", lit(False)))
     )
     by = "_cdc_id"
-    if families is not None and families(pa.array([], pa.binary())) is not None:
+    if families(pa.array([], pa.binary())) is not None:
         by = _FAMILY
         wider = StructType([*both.schema.fields, StructField(_FAMILY, BinaryType())])
         both = map_in_arrow(both, _WithFamilies(families), wider)

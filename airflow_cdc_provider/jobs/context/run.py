@@ -10,11 +10,10 @@ from airflow_cdc_provider.connector import Connector
 from airflow_cdc_provider.jobs.context.clients import Clients, Connections
 from airflow_cdc_provider.jobs.context.job import Job
 from airflow_cdc_provider.jobs.context.run_report import RunReport
-from airflow_cdc_provider.jobs.context.stores import Stores
 from airflow_cdc_provider.jobs.spark.session import build_lake, build_session
 from airflow_cdc_provider.jobs.spec import JobSpec
-from airflow_cdc_provider.sources.abilities import Cancellable
-from airflow_cdc_provider.sources.base import Source
+from airflow_cdc_provider.lake.stores import Stores
+from airflow_cdc_provider.sources.contract import Source
 from airflow_cdc_provider.sources.registry import source_plugin
 
 
@@ -52,8 +51,7 @@ def open_run(spec: JobSpec, stopping: Callable[[], bool], report: RunReport) -> 
     connector = job.connector
     connections, values = Connections.split_off(spec.connection.resolve())
     source = source_plugin(connector.type).source(connector, values)
-    if isinstance(source, Cancellable):
-        source.cancel_when(stopping)
+    source.cancel_when(stopping)
     try:
         spark = build_session(connector, f"cdc {connector.name} {spec.stage}")
         try:

@@ -9,7 +9,6 @@ from dataclasses import dataclass, field
 from airflow_cdc_provider.exceptions import CdcError
 from airflow_cdc_provider.jobs.context.job import log
 from airflow_cdc_provider.jobs.spec import IncrementalResult, SnapshotResult
-from airflow_cdc_provider.sources.abilities import ReadMetrics
 
 
 @dataclass
@@ -37,7 +36,8 @@ class RunReport:
         snapshot: Progress of the snapshot that this job takes, None without one; also if it fails.
         incremental: Progress of the newest incremental snapshot, None without one.
         uncommitted: Feeds whose segments were in a batch that could not be committed.
-        reading: Read metrics of tasks, for all captures of this job.
+        reading: Counts of tasks (:class:`~airflow_cdc_provider.sources.contract.ReadMetrics`), for all
+            captures of this job.
         last_transactions: By feed, the last transaction that was captured.
         signals: State of signals.
         callbacks: Called after the job's result is written; they can't fail the job.
@@ -46,7 +46,7 @@ class RunReport:
     snapshot: SnapshotResult | None = None
     incremental: IncrementalResult | None = None
     uncommitted: Sequence[str] = ()
-    reading: ReadMetrics = field(default_factory=Counter)
+    reading: Counter[str] = field(default_factory=Counter)
     last_transactions: dict[str, str] = field(default_factory=dict)
     signals: SignalsMemory = field(default_factory=SignalsMemory)
     callbacks: list[Callable[[], None]] = field(default_factory=list, repr=False)

@@ -20,7 +20,7 @@ from airflow_cdc_provider.changes.worker import map_in_arrow
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
-    from airflow_cdc_provider.sources.base import Codec
+    from airflow_cdc_provider.sources.contract import Codec
 
 FAULT_TYPE = pa.struct(list(CHANGE_SCHEMA))
 DECODED_SCHEMA = pa.schema(

@@ -3,22 +3,18 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING
 
 from airflow_cdc_provider.changes.fence import Fence, add_fences, newest_event, newest_generation
 from airflow_cdc_provider.connector import Connector
 from airflow_cdc_provider.jobs.context.job import log
-from airflow_cdc_provider.jobs.context.stores import Stores
 from airflow_cdc_provider.jobs.merging.pending import Pending
 from airflow_cdc_provider.jobs.spec import TableResult
 from airflow_cdc_provider.lake.mirror import Mirror, MirrorState
-from airflow_cdc_provider.sources.base import Source
-
-if TYPE_CHECKING:
-    from airflow_cdc_provider.sources.base import Codec
+from airflow_cdc_provider.lake.stores import Stores
+from airflow_cdc_provider.sources.contract import Codec, Source
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class DueTable:
     """A table whose merge is due."""
 
@@ -121,7 +117,7 @@ def _due(
 
 def _learned(source: Source, table: str, state: MirrorState) -> bool:
     """Return whether a table's definition has changed since its last merge."""
-    return source.remember(source.codec(table, state.memory)) != state.memory
+    return source.codec(table, state.memory).remember() != state.memory
 
 
 def _note_of_pending(pending: Pending) -> str:
@@ -157,7 +153,7 @@ def prepare(
     mirror.require_layout(static_columns, codec.drift.replaced)
     mirror.create(codec.mirror_schema(), static_columns)
     # Before the columns change: rows of a dropped table would have only nulls.
-    state = mirror.reserve(state, source.reserve(codec, state.memory), clear=renewed)
+    state = mirror.reserve(state, codec.reserve(state.memory), clear=renewed)
     for change in mirror.prepare(codec.mirror_schema(), codec.drift, static_columns):
         log.info("%s: %s", mirror.name, change)
     state = replace(state, static_columns=mirror.static_columns_state())
@@ -167,4 +163,13 @@ def prepare(
         since_us = max(newest_generation(state.fences) + 1, codec.created_us or newest_generation(fences) + 1)
         fences = add_fences((Fence(since_us, "", b"", since_us),), pending.fences)
         reread = True
-    return DueTable(table, mirror, state, codec, fences, pending, reread, retry_quarantined)
+    return DueTable(
+        table=table,
+        mirror=mirror,
+        state=state,
+        codec=codec,
+        fences=fences,
+        pending=pending,
+        reread=reread,
+        retry_quarantined=retry_quarantined,
+    )

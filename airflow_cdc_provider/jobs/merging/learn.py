@@ -9,43 +9,42 @@ from typing import TYPE_CHECKING
 import pyarrow as pa
 
 from airflow_cdc_provider.changes.contribution import CONTRIBUTION_SCHEMA
+from airflow_cdc_provider.changes.inferred_columns import FIELD_COUNTS
 from airflow_cdc_provider.changes.worker import map_in_arrow
 from airflow_cdc_provider.jobs.context.job import log
 from airflow_cdc_provider.jobs.merging.due import DueTable
-from airflow_cdc_provider.sources.abilities import FIELD_COUNTS, InfersColumns
-from airflow_cdc_provider.sources.base import Source
+from airflow_cdc_provider.sources.contract import Codec
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame
 
-_DDL = "name string, kind bigint, count bigint, first_index bigint, whole boolean"
+_DDL = "name string, type string, count bigint, first_index bigint, whole boolean"
 
 
-def learn(source: Source, d: DueTable, contributions: DataFrame) -> DueTable:
+def learn(d: DueTable, contributions: DataFrame) -> DueTable:
     """Adapt a mirror's columns to the changes to be merged.
 
     The memory of the new columns is committed before the columns change, so after a crash in between the next
     job uses the same types.
 
     Args:
-        source: The source.
         d: The table.
         contributions: All contributions of the merge; this reads them one more time.
 
     Returns:
         The table with the codec for all columns, or unchanged.
     """
-    if not isinstance(d.codec, InfersColumns) or not d.codec.infers_columns:
+    if not d.codec.infers_columns:
         return d
     counted = map_in_arrow(contributions.select(*CONTRIBUTION_SCHEMA.names), _Tally(d.codec), _DDL)
-    summed = counted.groupBy("name", "kind").agg(
+    summed = counted.groupBy("name", "type").agg(
         *_expressions("sum(count) count", "min(first_index) first_index", "bool_and(whole) whole")
     )
     counts = summed.select(*FIELD_COUNTS.names).toArrow().cast(FIELD_COUNTS)
     learned = d.codec.learn(counts)
     if learned is d.codec:
         return d
-    state = d.mirror.reserve(d.state, source.reserve(learned, d.state.memory), clear=False)
+    state = d.mirror.reserve(d.state, learned.reserve(d.state.memory), clear=False)
     for change in d.mirror.prepare(learned.mirror_schema(), learned.drift):
         log.info("%s: %s", d.mirror.name, change)
     return replace(d, codec=learned, state=state)
@@ -53,7 +52,7 @@ def learn(source: Source, d: DueTable, contributions: DataFrame) -> DueTable:
 
 @dataclass(frozen=True)
 class _Tally:
-    codec: InfersColumns
+    codec: Codec
 
     def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         for batch in batches:

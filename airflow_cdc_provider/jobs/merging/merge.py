@@ -15,7 +15,6 @@ from airflow_cdc_provider.changes import record
 from airflow_cdc_provider.changes.contribution import CONTRIBUTION_SCHEMA, LIVE_ROW_SCHEMA
 from airflow_cdc_provider.connector import Connector
 from airflow_cdc_provider.jobs.context.job import Job, log
-from airflow_cdc_provider.jobs.context.stores import Stores
 from airflow_cdc_provider.jobs.context.tables import selected_tables
 from airflow_cdc_provider.jobs.merging.decode import decode
 from airflow_cdc_provider.jobs.merging.due import DueTable, assess, unmerged
@@ -29,8 +28,8 @@ from airflow_cdc_provider.jobs.spec import TableResult
 from airflow_cdc_provider.lake.merge import MergePlan, merge
 from airflow_cdc_provider.lake.mirror import MirrorState
 from airflow_cdc_provider.lake.reconcile import reconcile_cells, reconcile_rows
-from airflow_cdc_provider.sources.abilities import InfersColumns, RenamesTables, RewritesRows
-from airflow_cdc_provider.sources.base import Source
+from airflow_cdc_provider.lake.stores import Stores
+from airflow_cdc_provider.sources.contract import Source
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -115,7 +114,7 @@ def _unresolved(merged: Sequence[_Merged]) -> frozenset[str]:
 
 def _ended(connector: Connector, stores: Stores, source: Source, tables: Sequence[str]) -> list[str]:
     """List dropped tables whose mirrors haven't merged the drop yet."""
-    if not isinstance(source, RenamesTables):
+    if not source.renames_tables:
         return []
     found = []
     for table, batch in Progress.from_offset(stores.changes.state().offset).ended.items():
@@ -221,9 +220,7 @@ def _merge_due(
         schemas_missing = schemas_awaited(stores.changes, source)
         late = frozenset(d.table for d in due if schemas_missing or quarantined.get(d.table))
         offset = Progress.from_offset(state.offset).source
-        merged = _merge_each(
-            job, stores, source, due, _Round(state.batch, offset, now, quarantine, late, reread)
-        )
+        merged = _merge_each(job, stores, due, _Round(state.batch, offset, now, quarantine, late, reread))
         results += merged
         failed = {m.result.table for m in merged if m.result.error}
         if released := [d.table for d in due if d.retry_quarantined and d.table not in failed]:
@@ -231,29 +228,27 @@ def _merge_due(
     return sorted(results, key=lambda m: m.result.table)
 
 
-def _merge_each(
-    job: Job, stores: Stores, source: Source, due: Sequence[DueTable], shared: _Round
-) -> list[_Merged]:
+def _merge_each(job: Job, stores: Stores, due: Sequence[DueTable], shared: _Round) -> list[_Merged]:
     """Merge tables in one pass over their changes; one by one if that fails.
 
     Raises:
         Exception: As :func:`merge_tables`, or a stop was requested.
     """
     if len(due) == 1:
-        single = partial(_merge_all, job.connector, stores, source, due, shared)
+        single = partial(_merge_all, job.connector, stores, due, shared)
         found = _or_failure(unmerged(due[0].table, due[0].state), single)
         return [_Merged(found)] if isinstance(found, TableResult) else found
     try:
-        return _merge_all(job.connector, stores, source, due, shared)
+        return _merge_all(job.connector, stores, due, shared)
     except Exception as error:
         if job.stopping() or failures.is_of_all_tables(error):
             raise
         log.warning("the changes of %d tables can't be decoded in one pass", len(due), exc_info=True)
-    return [merged for d in due for merged in _merge_each(job, stores, source, [d], shared)]
+    return [merged for d in due for merged in _merge_each(job, stores, [d], shared)]
 
 
 def _merge_all(
-    connector: Connector, stores: Stores, source: Source, due: Sequence[DueTable], shared: _Round
+    connector: Connector, stores: Stores, due: Sequence[DueTable], shared: _Round
 ) -> list[_Merged]:
     changes = stores.changes
     codecs = {d.table: d.codec for d in due}
@@ -272,7 +267,7 @@ def _merge_all(
     ).persist()
     try:
         faults = shared.quarantine.add(decoded.where("fault IS NOT NULL"))
-        one = partial(_merge_one, connector, stores.spark, source, shared, decoded, faults)
+        one = partial(_merge_one, connector, stores.spark, shared, decoded, faults)
 
         def merged(d: DueTable) -> _Merged:
             found = _or_failure(unmerged(d.table, d.state), partial(one, d))
@@ -292,7 +287,7 @@ def _compile(due: Sequence[DueTable]) -> None:
     for d in due:
         d.codec.decode(nothing, ())
         d.codec.project(no_rows)
-        if isinstance(d.codec, InfersColumns) and d.codec.infers_columns:
+        if d.codec.infers_columns:
             d.codec.tally(pa.RecordBatch.from_pylist([], schema=CONTRIBUTION_SCHEMA))
     if any(d.codec.model == "cell" for d in due):
         reconcile_cells(no_contributions, 0, pending=pa.chunked_array([], pa.bool_()))
@@ -309,10 +304,8 @@ def _rows_to_rewrite(d: DueTable) -> tuple[str, str]:
         SQL predicates, empty for none.
     """
     codec = d.codec
-    if isinstance(codec, RewritesRows):
-        return codec.rows_to_rewrite, ""
     if codec.liveness_columns is None:
-        return "", ""
+        return codec.rows_to_rewrite, ""
     static_columns = codec.static_columns.names if codec.static_columns else ()
     return _all_null(codec.liveness_columns), _all_null(
         [n for n in static_columns if n not in codec.drift.replaced]
@@ -327,7 +320,6 @@ def _all_null(columns: Sequence[str]) -> str:
 def _merge_one(
     connector: Connector,
     spark: SparkSession,
-    source: Source,
     shared: _Round,
     decoded: DataFrame,
     faults: Mapping[str, int],
@@ -336,7 +328,7 @@ def _merge_one(
     from pyspark.sql import functions as f
 
     own = decoded.where((f.col("source_table") == d.table) & f.col("fault").isNull())
-    d = learn(source, d, own)
+    d = learn(d, own)
     late = d.table in shared.late or bool(faults.get(d.table))
     horizon = shared.now_seconds - connector.lake.tombstone_retention_seconds
     reread = shared.reread.get(d.table)
@@ -351,7 +343,7 @@ def _merge_one(
             through=shared.through,
             offset=shared.offset,
             fences=d.fences,
-            memory=source.remember(d.codec),
+            memory=d.codec.remember(),
             now_seconds=shared.now_seconds,
             pending_rows=_rows_to_merge(d, own, rows_to_rewrite),
             purge_before_seconds=None if late else horizon,
@@ -384,7 +376,7 @@ def _merge_one(
         merged_through=shared.through,
         mirror_rows=counts.rows,
         seconds=round(counts.seconds, 3),
-        note="; ".join(d.codec.findings()) if isinstance(d.codec, InfersColumns) else "",
+        note="; ".join(d.codec.findings()),
     )
     return _Merged(result, counts.has_unresolved)
 

@@ -20,8 +20,7 @@ from airflow_cdc_provider.exceptions import CommitConflict
 from airflow_cdc_provider.jobs.context.job import log
 from airflow_cdc_provider.lake.changes_table import ChangesTable
 from airflow_cdc_provider.lake.layout import QUARANTINE
-from airflow_cdc_provider.sources.abilities import HasSchemaHistory
-from airflow_cdc_provider.sources.base import Source
+from airflow_cdc_provider.sources.contract import Source
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
@@ -36,7 +35,7 @@ def schemas_awaited(changes: ChangesTable, source: Source) -> bool:
     """Return whether the changes table has quarantined records that a later schema may explain."""
     from pyspark.sql import functions as f
 
-    if not isinstance(source, HasSchemaHistory) or not changes.table.exists():
+    if not source.has_schema_history or not changes.table.exists():
         return False
     reasons = changes.lasting(record.QUARANTINE).select(f.substring_index("reason", ":", 1)).distinct()
     return any(source.may_become_readable(row[0] or "") for row in reasons.collect())

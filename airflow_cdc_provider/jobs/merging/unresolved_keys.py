@@ -15,12 +15,11 @@ from airflow_cdc_provider.changes import record
 from airflow_cdc_provider.changes.fence import newest_generation
 from airflow_cdc_provider.exceptions import TransientError
 from airflow_cdc_provider.jobs.context.job import Job, log
-from airflow_cdc_provider.jobs.context.stores import Stores
 from airflow_cdc_provider.jobs.resuming.progress import Progress
 from airflow_cdc_provider.lake.mirror import CDC_COLUMN, Mirror, MirrorState, RereadBasis
+from airflow_cdc_provider.lake.stores import Stores
 from airflow_cdc_provider.lake.unresolved import keys_not_in_snapshot, resolve
-from airflow_cdc_provider.sources.abilities import Rereads
-from airflow_cdc_provider.sources.base import Codec, Source
+from airflow_cdc_provider.sources.contract import Codec, Source
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -60,7 +59,7 @@ def reread_unresolved_keys(
         The rereads, by table; the next merge resolves their keys. A table that can't be read now is missing:
         its keys stay unresolved.
     """
-    if not isinstance(source, Rereads):
+    if not source.rereads_keys:
         return {}
     read: dict[str, Reread] = {}
     for table in tables:
@@ -80,7 +79,7 @@ def reread_unresolved_keys(
 
 
 def _read_table(
-    job: Job, stores: Stores, source: Rereads, table: str, mirror: Mirror, state: MirrorState
+    job: Job, stores: Stores, source: Source, table: str, mirror: Mirror, state: MirrorState
 ) -> Sequence[bytes] | None:
     """Read the unresolved keys of one table.
 
@@ -104,7 +103,7 @@ def _read_table(
         for some, changes in _portions(source.read_keys(table, keys), keys):
             if job.stopping():
                 break
-            corrections = list(_corrections(source, mirror, codec, state, some, changes))
+            corrections = list(_corrections(mirror, codec, state, some, changes))
             changes_state = stores.changes.state()
             offset = Progress.from_offset(changes_state.offset).to_offset()
             stores.changes.append_batch(_frame(stores.spark, [*changes, *corrections]), offset, changes_state)
@@ -165,7 +164,6 @@ def _portions(
 
 
 def _corrections(
-    source: Rereads,
     mirror: Mirror,
     codec: Codec,
     state: MirrorState,
@@ -204,7 +202,7 @@ def _corrections(
         "captured_at": datetime.now(UTC),
     }
     found = [
-        {**values, "key": correction.key, "payload": source.state_payload(codec, correction.state)}
+        {**values, "key": correction.key, "payload": codec.state_payload(correction.state)}
         for correction in resolve(held, remembered, read_rows, int(time.time()))
     ]
     if found:

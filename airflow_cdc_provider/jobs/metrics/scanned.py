@@ -3,7 +3,7 @@
 Spark reports a task's accumulators when it ends, and a task may read millions of rows. So each task opens a
 connection to the driver and reports each page of rows; the driver adds them up and appends a line to a file
 whenever a table has :data:`REFRESH_ROWS` more, and when a table is completed. The operator follows that file
-(:mod:`airflow_cdc_provider.operators.snapshot_rows`).
+(:mod:`airflow_cdc_provider.tasks.snapshot_rows`).
 
 Rows that a task reads again, because an attempt failed or Spark runs two at once, count once: only one
 attempt of a task counts, the one that succeeded, before that the one that has read most. The numbers are for
@@ -35,8 +35,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Final
 
-from airflow_cdc_provider.jobs.spark.read import Reader, batches
-from airflow_cdc_provider.sources.abilities import DescribesRows
+from airflow_cdc_provider.sources.contract import Reader, ReadMetrics
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -244,7 +243,7 @@ class _Connection(socketserver.StreamRequestHandler):
 
 
 @dataclass(frozen=True)
-class Counted:
+class Counted(Reader):
     """A reader that reports to the driver how many rows it reads. Picklable.
 
     Args:
@@ -259,22 +258,17 @@ class Counted:
     token: str = field(repr=False)
     commit: int
 
-    def __call__(self, part: Any) -> Iterator[pa.RecordBatch]:
-        """Read one partition."""
-        return self.read_sequentially([part])
-
-    def read_sequentially(self, parts: Iterable[Any]) -> Iterator[pa.RecordBatch]:
+    def read(self, parts: Iterable[Any], metrics: ReadMetrics) -> Iterator[pa.RecordBatch]:
         """Read partitions in sequence."""
         connection = _DriverConnection(self.address, [self.token, self.commit, *_task()])
         rows: Counter[str] = Counter()
         try:
-            for batch in batches(self.reader, parts):
+            for batch in self.reader.read(parts, metrics):
                 for start in range(0, batch.num_rows, REFRESH_ROWS):
                     page = batch.slice(start, REFRESH_ROWS)
                     table = page.column("source_table")[0].as_py()  # a range is of one table
                     rows[table] += page.num_rows
-                    last = self.reader.describe_row(page) if isinstance(self.reader, DescribesRows) else ""
-                    connection.send([table, rows[table], last])
+                    connection.send([table, rows[table], self.reader.describe_row(page)])
                     yield page
             connection.send([])
             connection.await_end()

@@ -7,7 +7,7 @@ from dataclasses import replace
 from typing import Any
 
 from airflow_cdc_provider.jobs.spec import SegmentNumbers
-from airflow_cdc_provider.sources.base import Plan
+from airflow_cdc_provider.sources.contract import Plan
 
 
 class SegmentTally:
@@ -49,8 +49,9 @@ class SegmentTally:
         """Return the numbers per origin.
 
         Args:
-            details: Per origin ``segments`` and ``kept`` of a :class:`~airflow_cdc_provider.sources.base.Lag`
-                at the end of the capture; origins without them are left out.
+            details: Per origin ``segments`` and ``kept`` of a
+                :class:`~airflow_cdc_provider.sources.contract.Lag` at the end of the capture; origins without
+                them are left out.
         """
         return {
             origin: _ended(self._numbers.get(origin, SegmentNumbers()), values["segments"], values["kept"])

@@ -19,8 +19,9 @@ import pyarrow.compute as pc
 
 from airflow_cdc_provider.connector.publish.kafka import KafkaOptions
 from airflow_cdc_provider.connector.publish.pulsar import PulsarOptions
-from airflow_cdc_provider.exceptions import ConfigurationError, CorruptInput, OffsetMissing
-from airflow_cdc_provider.jobs.events.event_batches import EventBatch, EventRequest
+from airflow_cdc_provider.events.event_batches import EventBatch, EventRequest
+from airflow_cdc_provider.events.framing import Registrar
+from airflow_cdc_provider.exceptions import CommitConflict, ConfigurationError, CorruptInput, OffsetMissing
 from airflow_cdc_provider.kafka.errors import BrokersUnavailable, RecordsRejected
 from airflow_cdc_provider.kafka.positions import PublishPosition
 from airflow_cdc_provider.kafka.producer import Headers
@@ -43,19 +44,24 @@ class Sender(Protocol):
         ...
 
 
-@dataclass
+def _never() -> bool:
+    return False
+
+
+@dataclass(kw_only=True)
 class BatchPublisher:
     """Publishes the batches of one connector.
 
     Args:
         sender: Sends records.
         build: Builds events.
-        headers: Headers of all data records.
         form: Digest of all options that determine the records of a batch.
         records_per_commit: Maximum number of records in a transaction.
+        position: The published position.
+        registrar: Assigns ids to schemas; None for none.
+        headers: Headers of all data records.
         stopping: Returns whether a clean stop was requested.
         quarantine: Stores dead letters; None to raise an error for records that the broker refuses.
-        position: The published position.
         transactions: Number of transactions sent.
         records: Number of records sent.
         dead_letters: Number of dead letters: records that can't be built or that the broker refused.
@@ -63,19 +69,20 @@ class BatchPublisher:
 
     sender: Sender
     build: BuildEvents
-    headers: Headers
     form: str
     records_per_commit: int
-    stopping: Callable[[], bool]
-    quarantine: StoreDeadLetters | None
     position: PublishPosition
+    registrar: Registrar | None = None
+    headers: Headers = ()
+    stopping: Callable[[], bool] = _never
+    quarantine: StoreDeadLetters | None = None
     transactions: int = 0
     records: int = 0
     dead_letters: int = 0
 
     def keep_position(self) -> None:
         """Store the current position."""
-        self._send(_Chunk([], self.position, self.position))
+        self._send([], self.position, self.position)
 
     def publish(self, through: int, now_ns: int) -> None:
         """Publish from the position to the end of a batch.
@@ -89,16 +96,25 @@ class BatchPublisher:
             CorruptInput: A batch has fewer records than were sent of it.
             CdcError: As the sender, and the function that builds events.
         """
-        at = self.position
-        if at.records:
-            request = EventRequest(
-                at.batch - 1, through, at.now_ns, by_batch=True, state=at.state, first_only=True
-            )
-            self._send_events(_only(at.batch, self.build(request)), now_ns=at.now_ns, last=at.batch)
+        if self.position.records:
+            batch = self.position.batch
+            request = self._request(through, self.position.now_ns, first_only=True)
+            self._send_events(_only(batch, self.build(request)), now_ns=request.now_ns, last=batch)
         at = self.position
         if at.batch <= through and not at.records and not self.stopping():
-            request = EventRequest(at.batch - 1, through, now_ns, by_batch=True, state=at.state)
-            self._send_events(self.build(request), now_ns=now_ns, last=through)
+            self._send_events(self.build(self._request(through, now_ns)), now_ns=now_ns, last=through)
+
+    def _request(self, through: int, now_ns: int, *, first_only: bool = False) -> EventRequest:
+        at = self.position
+        return EventRequest(
+            at.batch - 1,
+            through,
+            now_ns,
+            by_batch=True,
+            state=at.state,
+            registrar=self.registrar,
+            first_only=first_only,
+        )
 
     def _send_events(self, found: Iterator[EventBatch], *, now_ns: int, last: int) -> None:
         """Send events in transactions, each with records of one batch."""
@@ -111,7 +127,7 @@ class BatchPublisher:
                 _require_skipped(at, skip)
                 after = replace(at, batch=events.batch, records=0, state=state)
                 if buffered:
-                    self._send(_Chunk(buffered, at, after))
+                    self._send(buffered, at, after)
                     buffered = []
                     if self.stopping():
                         return
@@ -127,29 +143,30 @@ class BatchPublisher:
                 rest = rest.slice(free)
                 if _count(buffered) < self.records_per_commit:
                     continue
-                chunk = _Chunk(buffered, at, at.advanced_by(self.records_per_commit))
-                self._send(chunk)
-                at, buffered = chunk.after, []
+                after = at.advanced_by(self.records_per_commit)
+                self._send(buffered, at, after)
+                at, buffered = after, []
                 if self.stopping():
                     return
         _require_skipped(at, skip)
         after = replace(at, batch=last + 1, records=0, state=state)
         if buffered or after.batch != self.position.batch:
-            self._send(_Chunk(buffered, at, after))
+            self._send(buffered, at, after)
 
-    def _send(self, chunk: _Chunk) -> None:
-        """Send a chunk, except records that the broker refuses."""
-        numbers = np.arange(_count(chunk.records)) + chunk.start.records
-        records, numbers = self._without_faults(chunk.records, numbers, chunk.start.batch)
-        self._send_some(records, numbers, chunk.start, chunk.after)
-        self.position = chunk.after
+    def _send(
+        self, records: Sequence[pa.RecordBatch], start: PublishPosition, after: PublishPosition
+    ) -> None:
+        """Send records of one batch, except those that can't be built or that the broker refuses."""
+        numbers = np.arange(_count(records)) + start.records
+        if any(part["fault"].null_count != part.num_rows for part in records):
+            records, numbers = self._without_faults(records, numbers, start.batch)
+        self._send_some(records, numbers, start, after)
+        self.position = after
 
     def _without_faults(
         self, records: Sequence[pa.RecordBatch], numbers: np.ndarray, batch: int
     ) -> tuple[Sequence[pa.RecordBatch], np.ndarray]:
         """Store records that could not be built as dead letters; return the others and their numbers."""
-        if all(part["fault"].null_count == part.num_rows for part in records):
-            return records, numbers
         assert self.quarantine is not None, "only built if dead letters are enabled"
         table = pa.Table.from_batches(records).combine_chunks()
         valid = table["fault"].is_null().to_numpy()
@@ -209,6 +226,9 @@ def wait_for_servers(
 
     Records that were sent stay sent: each try starts at the stored position.
 
+    The first try after an outage may be fenced by the broker itself, which aborts the transaction that the
+    outage left open; it is repeated once. A producer that is fenced otherwise has a rival.
+
     Args:
         publish: Publishes from the stored position, each time with a new producer.
         sent: Returns the number of transactions so far.
@@ -219,13 +239,21 @@ def wait_for_servers(
     Raises:
         BrokersUnavailable: The brokers didn't respond for that long.
         RegistryUnavailable: The registry didn't respond for that long.
+        CommitConflict: Another producer took over.
         CdcError: As ``publish``.
     """
     waited_since, before = 0.0, -1
+    after_outage = False
     while True:
         try:
             publish()
+        except CommitConflict as error:
+            if not after_outage or sent() > before:
+                raise
+            after_outage = False
+            log.warning("%s: retrying after an outage: %s", name, error)
         except RETRIED_ERRORS as error:
+            after_outage = True
             now = time.monotonic()
             if sent() > before:
                 before, waited_since = sent(), now
@@ -265,21 +293,6 @@ def require_matching(position: PublishPosition, form: str, through: int) -> None
             remedy="publish once with the old options; or send the batch again in the new form, some of "
             f"its records a second time, by: airflow cdc offsets publish-from --batch {position.batch}",
         )
-
-
-@dataclass(frozen=True)
-class _Chunk:
-    """Records of one batch that are sent in one transaction.
-
-    Args:
-        records: The records; may be empty.
-        start: The position of the first.
-        after: The position after the last.
-    """
-
-    records: list[pa.RecordBatch]
-    start: PublishPosition
-    after: PublishPosition
 
 
 def _count(records: Sequence[pa.RecordBatch]) -> int:

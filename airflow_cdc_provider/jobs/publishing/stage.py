@@ -1,27 +1,51 @@
-"""The publish stage: publishes each change to Kafka or Pulsar, or rows that merges changed."""
+"""The publish stage: each change to Kafka or Pulsar, or rows that merges changed to Kafka.
+
+``docs/publishing.md`` describes the guarantees and their limits.
+"""
 
 from __future__ import annotations
 
+from dataclasses import replace
+from typing import Any
+
+from airflow_cdc_provider.connector import Connector
+from airflow_cdc_provider.events.skipped_records import SkippedRecords
+from airflow_cdc_provider.jobs.channels.heartbeats import Heartbeats
 from airflow_cdc_provider.jobs.context.clients import Clients, Connections
-from airflow_cdc_provider.jobs.context.job import Job
-from airflow_cdc_provider.jobs.context.stores import Stores
-from airflow_cdc_provider.jobs.publishing import merged, publish, pulsar
+from airflow_cdc_provider.jobs.context.job import Job, log
+from airflow_cdc_provider.jobs.publishing.heartbeats import heartbeats_of
+from airflow_cdc_provider.jobs.publishing.origins.changes import Changes
+from airflow_cdc_provider.jobs.publishing.origins.merged_rows import MergedRows
+from airflow_cdc_provider.jobs.publishing.publication import Publication, Target
+from airflow_cdc_provider.jobs.publishing.targets.kafka import KafkaTarget, Producers
+from airflow_cdc_provider.jobs.publishing.targets.pulsar import PulsarTarget, as_published
+from airflow_cdc_provider.jobs.publishing.targets.slices import SlicedKafkaTarget
 from airflow_cdc_provider.jobs.spec import PublishResult
-from airflow_cdc_provider.sources.base import Source
+from airflow_cdc_provider.kafka.merged_position import MergedPosition
+from airflow_cdc_provider.lake.stores import Stores
+from airflow_cdc_provider.sources.contract import Source
 
 
 def publish_events(job: Job, stores: Stores, source: Source, clients: Clients) -> PublishResult:
-    """Publish all that isn't published yet.
+    """Publish all that isn't published yet, of all tables.
 
     Raises:
-        CdcError: As :func:`.publish.publish`, :func:`.merged.publish_merged` and
-            :func:`.pulsar.publish_to_pulsar`.
+        ConfigurationError: There is no connection; or mirrors have no form to build events from.
+        CdcError: As :meth:`.publication.Publication.run`.
     """
-    if job.connector.publish.pulsar.enabled:
-        return pulsar.publish_to_pulsar(job, stores, source, clients.connections)
-    if job.connector.publish.kafka.after_merge:
-        return merged.publish_merged(job, stores, source, clients)
-    return publish.publish(job, stores, source, clients)
+    job = replace(job, spec=replace(job.spec, tables=()))
+    heartbeats = heartbeats_of(job.connector, stores.changes, clients)
+    publication = _publication(job, stores, source, clients.connections, heartbeats)
+    publication.run()
+    result = publication.result()
+    log.info(
+        "%s: published through batch %d: %d records in %d transactions",
+        job.connector.name,
+        result.batch,
+        result.records,
+        result.transactions,
+    )
+    return result
 
 
 def published_through(job: Job, stores: Stores, source: Source, connections: Connections) -> int | None:
@@ -31,27 +55,51 @@ def published_through(job: Job, stores: Stores, source: Source, connections: Con
         BrokersUnavailable: The brokers don't respond.
         OffsetMissing: A stored position can't be read.
     """
-    if job.connector.publish.kafka.after_merge:
-        known = merged.published_merged(job.connector, connections)
-        return None if known is None else merged.batch_of(job, stores, source, known)
-    to_pulsar = job.connector.publish.pulsar.enabled
-    position = (
-        pulsar.published_to_pulsar(job.connector, stores.lake)
-        if to_pulsar
-        else publish.published(job.connector, connections)
-    )
-    return None if position is None else position.batch - 1
+    publication = _publication(job, stores, source, connections)
+    stored = publication.target.stored()
+    return None if stored is None else publication.origin().published_through(stored)
+
+
+def published_snapshots(connector: Connector, connections: Connections) -> MergedPosition | None:
+    """Return the published snapshots of mirrors, None if no merge is published.
+
+    Raises:
+        BrokersUnavailable: The brokers don't respond.
+        OffsetMissing: The stored position can't be read.
+    """
+    stored = Producers.of(connector, connections, MergedRows.suffix).topic.read()
+    return None if stored is None else MergedPosition.from_json(stored.state)
 
 
 def publish_from(job: Job, stores: Stores, source: Source, connections: Connections, batch: int) -> None:
     """Let the next run start with a batch, whatever was published before.
 
     Raises:
-        ConfigurationError: The batch neither exists nor is the next one.
+        ConfigurationError: Publishing can't start with the batch.
     """
-    if job.connector.publish.pulsar.enabled:
-        pulsar.publish_to_pulsar_from(job.connector, stores, batch)
-    elif job.connector.publish.kafka.after_merge:
-        merged.publish_merged_from(job, stores, source, connections, batch)
+    publication = _publication(job, stores, source, connections)
+    publication.target.reset(publication.origin(), batch)
+
+
+def _publication(
+    job: Job,
+    stores: Stores,
+    source: Source,
+    connections: Connections,
+    heartbeats: Heartbeats | None = None,
+) -> Publication[Any]:
+    """Return the publication that the declaration chooses."""
+    publish = job.connector.publish
+    skipped = SkippedRecords(strict=job.connector.source.strict)
+    if publish.kafka.after_merge:
+        producers = Producers.of(job.connector, connections, MergedRows.suffix)
+        in_one = KafkaTarget[MergedRows](job, stores, connections, producers, heartbeats)
+        return Publication(lambda: MergedRows(job, stores, source, skipped), in_one)
+    target: Target[Changes]
+    if publish.pulsar.enabled:
+        job = replace(job, connector=as_published(job.connector))
+        target = PulsarTarget.of(job, stores.lake, connections)
     else:
-        publish.publish_from(job.connector, stores.changes, connections, batch)
+        producers = Producers.of(job.connector, connections)
+        target = SlicedKafkaTarget(job, stores, connections, producers, heartbeats)
+    return Publication(lambda: Changes(job, stores, source, skipped), target)

@@ -16,8 +16,7 @@ from airflow_cdc_provider.jobs.resuming.progress import Progress
 from airflow_cdc_provider.jobs.spark import failures
 from airflow_cdc_provider.jobs.spec import JobResult, OriginResult, PublishResult, SnapshotResult, TableResult
 from airflow_cdc_provider.lake.changes_table import ChangesTable
-from airflow_cdc_provider.sources.abilities import HasSchemaHistory, ReportsStreamMetrics
-from airflow_cdc_provider.sources.base import Lag, Source
+from airflow_cdc_provider.sources.contract import Lag, Source
 from airflow_cdc_provider.sources.stream_metrics import StreamMetrics
 
 _OF_TASKS: Final = (
@@ -103,8 +102,7 @@ def _report(
             )
         if beyond := connector.guardrail_message(selected):
             findings.append(beyond)
-        if isinstance(source, HasSchemaHistory):
-            findings += source.schema_findings()
+        findings += source.schema_findings()
         if captured.quarantined:
             findings.append(
                 f"{captured.quarantined} records could not be read and are in quarantine: rows of kind "
@@ -192,7 +190,7 @@ def _with_streams(
     origins: Sequence[OriginResult], source: Source, report: RunReport, captured: CaptureCounts | None
 ) -> tuple[OriginResult, ...]:
     """Add the stream metrics since the start of the job, of the driver and of tasks."""
-    streams = source.stream_metrics() if isinstance(source, ReportsStreamMetrics) else {}
+    streams = source.stream_metrics()
     for found in captured.origins if captured is not None else ():
         if found.last_transaction:
             report.last_transactions[found.origin] = found.last_transaction

@@ -8,15 +8,14 @@ from datetime import UTC, datetime
 from typing import Any
 
 from airflow_cdc_provider.jobs.context.job import Job
-from airflow_cdc_provider.jobs.context.stores import Stores
 from airflow_cdc_provider.jobs.context.tables import selected_tables
 from airflow_cdc_provider.jobs.merging.pending import Pending, pending_by_table
 from airflow_cdc_provider.jobs.merging.quarantine import Quarantine
 from airflow_cdc_provider.jobs.resuming.progress import Progress, SnapshotProgress
 from airflow_cdc_provider.jobs.spec import SnapshotState, TableStatus
 from airflow_cdc_provider.lake.changes_table import ChangesTable
-from airflow_cdc_provider.sources.abilities import ReadsChunks
-from airflow_cdc_provider.sources.base import Source
+from airflow_cdc_provider.lake.stores import Stores
+from airflow_cdc_provider.sources.contract import Source
 
 
 def table_status(job: Job, stores: Stores, source: Source) -> tuple[TableStatus, ...]:
@@ -57,7 +56,6 @@ def signal_status(changes: ChangesTable, source: Source) -> tuple[Mapping[str, A
     keys in the source's readable form.
     """
     signals = Progress.from_offset(changes.state().offset).signals
-    format_key = source.format_key if isinstance(source, ReadsChunks) else str
     records = [
         {
             "signal": one.id,
@@ -78,8 +76,8 @@ def signal_status(changes: ChangesTable, source: Source) -> tuple[Mapping[str, A
             "chunks": copy.chunks,
             "rows": copy.rows,
             "where": copy.where,
-            "next": format_key(copy.next),
-            "maximum": format_key(copy.maximum),
+            "next": source.format_key(copy.next),
+            "maximum": source.format_key(copy.maximum),
         }
         for request in signals.requests
         for copy in request.tables

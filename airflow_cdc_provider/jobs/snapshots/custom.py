@@ -16,7 +16,7 @@ from airflow_cdc_provider.jobs.context.job import log
 from airflow_cdc_provider.jobs.context.run_report import RunReport
 from airflow_cdc_provider.jobs.resuming.progress import Progress
 from airflow_cdc_provider.lake.changes_table import ChangesTable
-from airflow_cdc_provider.sources.base import Source
+from airflow_cdc_provider.sources.contract import Source
 
 
 def snapshotter_of(connector: Connector) -> Snapshotter | None:

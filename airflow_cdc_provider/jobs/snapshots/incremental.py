@@ -5,8 +5,8 @@ after its last commit. Rows and changes of the stream are merged by their versio
 no rows are removed from a mirror: deletes are in the stream.
 
 The order of events in the changes table is consistent: a chunk that a source reads at the committed position
-of the stream (:class:`~airflow_cdc_provider.sources.abilities.ReadsChunks`) includes every earlier change of
-its rows, and each later change is newer.
+of the stream (:meth:`~airflow_cdc_provider.sources.contract.Source.plan_chunks`) includes every earlier
+change of its rows, and each later change is newer.
 """
 
 from __future__ import annotations
@@ -28,15 +28,15 @@ from airflow_cdc_provider.jobs.context.clients import Clients
 from airflow_cdc_provider.jobs.context.events import record_event
 from airflow_cdc_provider.jobs.context.job import log
 from airflow_cdc_provider.jobs.context.run_report import RunReport
-from airflow_cdc_provider.jobs.context.stores import Stores
 from airflow_cdc_provider.jobs.resuming.progress import Progress, SnapshotProgress
 from airflow_cdc_provider.jobs.resuming.snapshot_requests import SnapshotRequest, TableCopy
 from airflow_cdc_provider.jobs.spark.failures import explain
-from airflow_cdc_provider.jobs.spark.read import Paced, Reader, batches, read_partitions
+from airflow_cdc_provider.jobs.spark.read import read_partitions
 from airflow_cdc_provider.lake.changes_table import ChangesState, ChangesTable
+from airflow_cdc_provider.lake.stores import Stores
 from airflow_cdc_provider.notifications.snapshot_events import SnapshotEvent
-from airflow_cdc_provider.sources.abilities import ReadsChunks, SnapshotsFromOffset, WritesWatermarks
-from airflow_cdc_provider.sources.base import Source
+from airflow_cdc_provider.sources.contract import Reader, ReadMetrics, Source
+from airflow_cdc_provider.sources.paced import Paced
 
 _PARTS_PER_CORE: Final = 2
 _MAX_CHUNKS: Final = 256
@@ -157,11 +157,11 @@ def _copied(
     signals = progress.signals
     copy = request.tables[0]
     cores = stores.spark.sparkContext.defaultParallelism
-    if isinstance(source, ReadsChunks):
+    if source.reads_chunks:
         chunks = connector.snapshot.incremental.chunks_per_commit or report.signals.chunks
         step = _next_chunks(connector, source, copy, progress, chunks, cores)
     else:
-        if isinstance(source, SnapshotsFromOffset) and progress.source is not None:
+        if progress.source is not None:
             source.seek_to(progress.source)
         step = _next_ranges(source, copy, cores)
     reader: Reader = Requested(source.snapshot_reader(), request.id)
@@ -196,7 +196,7 @@ def _rows_copied(changes: ChangesTable, table: str, request: str, state: Changes
 
 
 def _next_chunks(
-    connector: Connector, source: ReadsChunks, copy: TableCopy, progress: Progress, chunks: int, cores: int
+    connector: Connector, source: Source, copy: TableCopy, progress: Progress, chunks: int, cores: int
 ) -> _Step:
     options = connector.snapshot.incremental
     if not copy.started:
@@ -239,7 +239,7 @@ def _next_ranges(source: Source, copy: TableCopy, cores: int) -> _Step:
 def _marks(connector: Connector, source: Source, step: _Step) -> Iterator[None]:
     """Write watermarks around the chunks of a commit, if enabled."""
     strategy = connector.snapshot.incremental.watermarks
-    if strategy == "none" or not step.ranges or not isinstance(source, WritesWatermarks):
+    if strategy == "none" or not step.ranges:
         yield
         return
     table = connector.signals.collection
@@ -299,7 +299,7 @@ def _end_row(table: str) -> dict[str, Any]:
 
 
 @dataclass(frozen=True)
-class Requested:
+class Requested(Reader):
     """A reader whose records name the request that they are read for. Picklable.
 
     Args:
@@ -310,13 +310,9 @@ class Requested:
     reader: Reader
     request: str
 
-    def __call__(self, part: Any) -> Iterator[pa.RecordBatch]:
-        """Read one partition."""
-        return self.read_sequentially([part])
-
-    def read_sequentially(self, parts: Iterable[Any]) -> Iterator[pa.RecordBatch]:
+    def read(self, parts: Iterable[Any], metrics: ReadMetrics) -> Iterator[pa.RecordBatch]:
         """Read partitions in sequence."""
         column = record.CHANGE_SCHEMA.get_field_index("request")
-        for batch in batches(self.reader, parts):
+        for batch in self.reader.read(parts, metrics):
             requests = pa.repeat(pa.scalar(self.request), batch.num_rows)
             yield batch.set_column(column, record.CHANGE_SCHEMA.field(column), requests)

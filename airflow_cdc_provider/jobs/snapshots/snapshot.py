@@ -8,11 +8,11 @@ from __future__ import annotations
 
 import time
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, replace
 from datetime import UTC, datetime
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from airflow_cdc_provider.changes import record
 from airflow_cdc_provider.connector import Connector
@@ -20,23 +20,21 @@ from airflow_cdc_provider.jobs.capturing.capture import begin_feed
 from airflow_cdc_provider.jobs.context.clients import Clients
 from airflow_cdc_provider.jobs.context.job import Job, log
 from airflow_cdc_provider.jobs.context.run_report import RunReport
-from airflow_cdc_provider.jobs.context.stores import Stores
-from airflow_cdc_provider.jobs.context.tables import learn_schema, selected_tables
+from airflow_cdc_provider.jobs.context.tables import selected_tables
 from airflow_cdc_provider.jobs.merging.pending import REPLACE, REREAD_UNSEEN
 from airflow_cdc_provider.jobs.metrics.scanned import ScannedRows
 from airflow_cdc_provider.jobs.resuming.progress import Progress, SnapshotProgress
 from airflow_cdc_provider.jobs.snapshots.custom import due_by_class, filter_of, snapshotter_of
-from airflow_cdc_provider.jobs.spark.read import Paced, read_partitions
+from airflow_cdc_provider.jobs.spark.read import new_metrics, read_partitions
 from airflow_cdc_provider.jobs.spec import SnapshotResult
 from airflow_cdc_provider.lake.changes_table import ChangesState
-from airflow_cdc_provider.sources.abilities import (
-    FeedIsComplete,
-    HasSchemaHistory,
-    PollsTables,
-    ReportsDisconnects,
-    SnapshotsFromOffset,
-)
-from airflow_cdc_provider.sources.base import Source
+from airflow_cdc_provider.lake.stores import Stores
+from airflow_cdc_provider.sources.contract import Reader, ReadMetrics, Source
+from airflow_cdc_provider.sources.paced import Paced
+from airflow_cdc_provider.sources.schema_history import learn_schema
+
+if TYPE_CHECKING:
+    from pyspark.accumulators import Accumulator
 
 _RANGES_PER_CORE = 4
 _MAX_RANGES_PER_CORE = 64
@@ -58,14 +56,10 @@ def due_tables(job: Job, stores: Stores, source: Source, progress: Progress) -> 
     """List the tables whose snapshot is due by the declared snapshot mode."""
     options = job.connector.snapshot
     mode = options.mode
-    if isinstance(source, FeedIsComplete) and source.feed_is_complete:
+    if source.feed_is_complete:
         return []
     if mode == "never":
-        tables = [
-            t
-            for t in selected_tables(job, stores, source)
-            if isinstance(source, PollsTables) and source.in_batches(t)
-        ]
+        tables = [t for t in selected_tables(job, stores, source) if source.in_batches(t)]
     else:
         tables = [t for t in selected_tables(job, stores, source) if options.includes(t)]
     if (own := snapshotter_of(job.connector)) is not None:
@@ -78,11 +72,11 @@ def due_tables(job: Job, stores: Stores, source: Source, progress: Progress) -> 
 def _is_due(source: Source, taken: SnapshotProgress | None, table: str) -> bool:
     if taken is None or taken.due:
         return True
-    if isinstance(source, PollsTables) and source.in_batches(table):
+    if source.in_batches(table):
         return not taken.done or time.time() - taken.started_us / 1e6 >= source.batch_interval_seconds
     # By the source's clock, if the snapshot read it.
     started_us = taken.read_after_us or taken.started_us
-    return isinstance(source, HasSchemaHistory) and source.resumed_at(table) > started_us
+    return source.resumed_at(table) > started_us
 
 
 def snapshot(
@@ -116,7 +110,7 @@ def snapshot(
     """
     started = time.monotonic()
     progress, state = begin_feed(job.connector, stores.changes, source)
-    if isinstance(source, SnapshotsFromOffset) and progress.source is not None:
+    if progress.source is not None:
         source.seek_to(progress.source)
     known = progress.snapshots
     due = [table for table in tables if again or _is_due(source, known.get(table), table)]
@@ -124,8 +118,8 @@ def snapshot(
     cores = stores.spark.sparkContext.defaultParallelism
     count = _RANGES_PER_CORE * cores
     first, ranges = state.batch, 0
-    shot = report.snapshot = SnapshotResult(len(due), len(due))
-    lost = stores.spark.sparkContext.accumulator(0)
+    shot = report.snapshot = SnapshotResult(tables=len(due), remaining=len(due))
+    metrics = new_metrics(stores.spark)
     with (
         _notifications(clients, report),
         ScannedRows(stores.spark.sparkContext, job.spec.rows_path) as scanned,
@@ -142,7 +136,7 @@ def snapshot(
                 state,
                 _TASKS_PER_CORE * cores,
                 scanned,
-                lost.add,
+                metrics,
             )
             scanned.tally.settle(state.batch, (part.table for part in parts if part.after.done))
             seconds = time.monotonic() - started
@@ -158,7 +152,7 @@ def snapshot(
                 rows_by_table=by_table,
                 remaining=shot.remaining - sum(part.after.done for part in parts),
                 seconds=seconds,
-                disconnects=lost.value,
+                disconnects=metrics.value.counts["disconnects"],
                 last_event=scanned.tally.last_row,
                 last_event_at=scanned.tally.reported_at,
             )
@@ -167,7 +161,7 @@ def snapshot(
             log.info("snapshot: %d rows, %.0f rows/s", shot.rows, shot.rows / max(seconds, 1e-3))
             if read < _FEW_ROWS:
                 count = min(4 * count, _MAX_RANGES_PER_CORE * cores)
-    if due and isinstance(source, SnapshotsFromOffset):
+    if due:
         learn_schema(source, stores.changes, state.batch)  # snapshot readers record schemas, too
     found = stores.changes.summary(first, state.batch)
     rows = {part.source_table: part.count for part in found if part.kind == record.SNAPSHOT}
@@ -259,7 +253,7 @@ class _Ranges:
         where = self._filters.get(table) or filter_of(self._connector, table)
         before = self._before.get(table, SnapshotProgress(True))
         source = self._source
-        if isinstance(source, PollsTables) and source.in_batches(table) and table not in self._filters:
+        if source.in_batches(table) and table not in self._filters:
             plan = source.plan_batch(table, where, "" if self._again or before.outdated else before.resume_at)
         else:
             # A requested part of a table doesn't advance its batch position.
@@ -287,18 +281,16 @@ def _commit(
     state: ChangesState,
     tasks: int,
     scanned: ScannedRows,
-    lost: Callable[[int], None],
+    metrics: Accumulator[ReadMetrics],
 ) -> tuple[Progress, ChangesState, int]:
     """Read and commit the ranges of one commit; return also the number of their rows."""
     ranges = [one for part in parts for one in part.ranges]
-    reader = source.snapshot_reader()
-    if isinstance(reader, ReportsDisconnects):
-        reader = reader.counting_disconnects(lost)
+    reader: Reader = source.snapshot_reader()
     if limit := connector.snapshot.rows_per_second:
         at_once = min(stores.spark.sparkContext.defaultParallelism, len(ranges))
         reader = Paced(reader, limit / at_once)
     reader = scanned.counted(reader, state.batch + 1)
-    frame = read_partitions(stores.spark, reader, ranges, tasks=tasks)
+    frame = read_partitions(stores.spark, reader, ranges, tasks=tasks, metrics=metrics)
     for part in parts:
         progress = progress.with_snapshot(part.table, part.after)
     ends = [row for part in parts if part.after.done for row in _end_rows(part.table, part.after)]

@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import pickle
-import time
-from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -13,38 +11,29 @@ import pyarrow as pa
 
 from airflow_cdc_provider.changes.record import CHANGE_SCHEMA, SPARK_DDL
 from airflow_cdc_provider.changes.worker import map_in_arrow
-from airflow_cdc_provider.sources.abilities import (
-    CountsSkipped,
-    DescribesRows,
-    ReadMetrics,
-    ReadsPartitions,
-    ReportsReadMetrics,
-    SkippedCounts,
-)
+from airflow_cdc_provider.sources.contract import Reader, ReadMetrics
 
 if TYPE_CHECKING:
     from pyspark.accumulators import Accumulator
     from pyspark.sql import DataFrame, SparkSession
 
-Reader = Callable[[Any], Iterator[pa.RecordBatch]]
-
 _INLINE_BYTES = 1 << 20
 
 
-class _CountParam:
-    """Adds up counts by name; a Spark AccumulatorParam."""
+class _MetricsParam:
+    """Adds up metrics; a Spark AccumulatorParam."""
 
-    def zero(self, value: Counter[Any]) -> Counter[Any]:
-        return Counter()
+    def zero(self, value: ReadMetrics) -> ReadMetrics:
+        return ReadMetrics()
 
-    def addInPlace(self, value1: Counter[Any], value2: Counter[Any]) -> Counter[Any]:
+    def addInPlace(self, value1: ReadMetrics, value2: ReadMetrics) -> ReadMetrics:
         value1.update(value2)
         return value1
 
 
-def new_counts(spark: SparkSession) -> Accumulator[Counter[Any]]:
-    """Return an accumulator of counts; counts of failed tasks may be included twice."""
-    return spark.sparkContext.accumulator(Counter(), _CountParam())
+def new_metrics(spark: SparkSession) -> Accumulator[ReadMetrics]:
+    """Return an accumulator of the metrics of tasks; those that Spark runs twice may be included twice."""
+    return spark.sparkContext.accumulator(ReadMetrics(), _MetricsParam())
 
 
 def read_partitions(
@@ -53,8 +42,7 @@ def read_partitions(
     partitions: Sequence[Any],
     *,
     tasks: int | None = None,
-    skipped: Accumulator[SkippedCounts] | None = None,
-    reading: Accumulator[ReadMetrics] | None = None,
+    metrics: Accumulator[ReadMetrics] | None = None,
 ) -> DataFrame:
     """Return the changes of a plan's partitions as a frame of ``CHANGE_SCHEMA``.
 
@@ -63,10 +51,7 @@ def read_partitions(
         reader: From ``Source.reader()`` or ``Source.snapshot_reader()``.
         partitions: From the plan; small ones travel in the task, large ones as data.
         tasks: Maximum number of tasks; None for one per partition.
-        skipped: Accumulator for changes that a reader skipped
-            (:class:`~airflow_cdc_provider.sources.abilities.CountsSkipped`).
-        reading: Accumulator for the metrics of a reader
-            (:class:`~airflow_cdc_provider.sources.abilities.ReportsReadMetrics`).
+        metrics: Accumulator for the reader's metrics.
     """
     pickled = [pickle.dumps(partition) for partition in partitions]
     if not pickled:
@@ -74,103 +59,26 @@ def read_partitions(
     slices = min(len(pickled), tasks or len(pickled))
     if sum(map(len, pickled)) <= _INLINE_BYTES:
         frame = spark.range(0, len(pickled), 1, slices)
-        return map_in_arrow(frame, _ReadByNumber(reader, pickled, skipped, reading), SPARK_DDL)
+        return map_in_arrow(frame, _Read(reader, metrics, pickled), SPARK_DDL)
     blobs = spark.sparkContext.parallelize([(blob,) for blob in pickled], slices)
-    frame = spark.createDataFrame(blobs, "blob binary")
-    return map_in_arrow(frame, _ReadBlob(reader, skipped, reading), SPARK_DDL)
-
-
-class _ReadByNumber:
-    def __init__(
-        self,
-        reader: Reader,
-        pickled: Sequence[bytes],
-        skipped: Accumulator[SkippedCounts] | None,
-        reading: Accumulator[ReadMetrics] | None,
-    ) -> None:
-        self._reader = reader
-        self._pickled = pickled
-        self._skipped = skipped
-        self._reading = reading
-
-    def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        numbers = (number for batch in batches for number in batch.column(0).to_pylist())
-        blobs = (self._pickled[number] for number in numbers)
-        return _read(self._reader, blobs, self._skipped, self._reading)
-
-
-class _ReadBlob:
-    def __init__(
-        self,
-        reader: Reader,
-        skipped: Accumulator[SkippedCounts] | None,
-        reading: Accumulator[ReadMetrics] | None,
-    ) -> None:
-        self._reader = reader
-        self._skipped = skipped
-        self._reading = reading
-
-    def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        blobs = (blob for batch in batches for blob in batch.column(0).to_pylist())
-        return _read(self._reader, blobs, self._skipped, self._reading)
-
-
-def _read(
-    reader: Reader,
-    pickled: Iterable[bytes],
-    skipped: Accumulator[SkippedCounts] | None = None,
-    reading: Accumulator[ReadMetrics] | None = None,
-) -> Iterator[pa.RecordBatch]:
-    # Pickled by this job's own driver.
-    parts = (pickle.loads(blob) for blob in pickled)  # noqa: S301
-    counts: SkippedCounts = Counter()
-    done: ReadMetrics = Counter()
-    if skipped is not None and isinstance(reader, CountsSkipped):
-        found = (batch for part in parts for batch in reader.read_with_skip_counts(part, counts))
-    elif reading is not None and isinstance(reader, ReportsReadMetrics):
-        found = (batch for part in parts for batch in reader.read_with_metrics(part, done))
-    else:
-        found = batches(reader, parts)
-    for batch in found:
-        yield batch if batch.schema.equals(CHANGE_SCHEMA) else batch.cast(CHANGE_SCHEMA)
-    if skipped is not None and counts:
-        skipped.add(counts)
-    if reading is not None and done:
-        reading.add(done)
+    return map_in_arrow(spark.createDataFrame(blobs, "blob binary"), _Read(reader, metrics), SPARK_DDL)
 
 
 @dataclass(frozen=True)
-class Paced:
-    """A rate-limited reader. Picklable.
-
-    Args:
-        reader: The wrapped reader.
-        rows_per_second: Maximum average rate of each task.
-    """
+class _Read:
+    """Reads the partitions of one task, whose rows are pickled partitions or indexes of ``pickled``."""
 
     reader: Reader
-    rows_per_second: float
+    metrics: Accumulator[ReadMetrics] | None = None
+    pickled: Sequence[bytes] | None = None
 
-    def __call__(self, part: Any) -> Iterator[pa.RecordBatch]:
-        """Read one partition."""
-        return self.read_sequentially([part])
-
-    def describe_row(self, rows: pa.RecordBatch) -> str:
-        """Return the reader's description of a row."""
-        return self.reader.describe_row(rows) if isinstance(self.reader, DescribesRows) else ""
-
-    def read_sequentially(self, parts: Iterable[Any]) -> Iterator[pa.RecordBatch]:
-        """Read partitions in sequence."""
-        free_at = time.monotonic()
-        for batch in batches(self.reader, parts):
-            yield batch
-            now = time.monotonic()
-            free_at = max(free_at, now) + batch.num_rows / self.rows_per_second
-            time.sleep(free_at - now)
-
-
-def batches(reader: Reader, parts: Iterable[Any]) -> Iterator[pa.RecordBatch]:
-    """Read partitions in sequence, over one connection if the reader supports it."""
-    if isinstance(reader, ReadsPartitions):
-        return reader.read_sequentially(parts)
-    return (batch for part in parts for batch in reader(part))
+    def __call__(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        rows = (row for batch in batches for row in batch.column(0).to_pylist())
+        blobs = rows if self.pickled is None else (self.pickled[number] for number in rows)
+        # Pickled by this job's own driver.
+        parts = (pickle.loads(blob) for blob in blobs)  # noqa: S301
+        metrics = ReadMetrics()
+        for batch in self.reader.read(parts, metrics):
+            yield batch if batch.schema.equals(CHANGE_SCHEMA) else batch.cast(CHANGE_SCHEMA)
+        if self.metrics is not None:
+            self.metrics.add(metrics)

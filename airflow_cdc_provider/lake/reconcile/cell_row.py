@@ -42,8 +42,9 @@ from airflow_cdc_provider.changes.cells import (
     ROW_STRICT,
     ROW_UNCERTAIN,
 )
-from airflow_cdc_provider.changes.kernels import walker
-from airflow_cdc_provider.lake.reconcile.shapes import Bytes, Flat, Int, Numbers
+from airflow_cdc_provider.formats.byte_kernels import compare, load_little16, load_little32, load_little64
+from airflow_cdc_provider.formats.kernels import Bytes, Int, Ints, walker
+from airflow_cdc_provider.lake.reconcile.shapes import Flat
 
 RULES_4_0: Final = 0
 RULES_3_11: Final = 1
@@ -71,86 +72,15 @@ _CELL_FLAGS = CELL_TOMBSTONE | CELL_EXPIRING | CELL_PATH | CELL_COMPLEX_DELETION
 
 
 @walker
-def read_u16(data: Bytes, at: Int) -> Int:
-    """Read two bytes.
-
-    LLVM turns bytes written out one by one into one move; unsigned indexes avoid the check for negative ones.
-    """
-    i = np.uint64(at)
-    return np.int64(data[i]) | (np.int64(data[i + np.uint64(1)]) << np.int64(8))
-
-
-@walker
-def read_u32(data: Bytes, at: Int) -> Int:
-    """Read four bytes as a non-negative 64-bit number."""
-    i = np.uint64(at)
-    return (
-        np.int64(data[i])
-        | (np.int64(data[i + np.uint64(1)]) << np.int64(8))
-        | (np.int64(data[i + np.uint64(2)]) << np.int64(16))
-        | (np.int64(data[i + np.uint64(3)]) << np.int64(24))
-    )
-
-
-@walker
 def read_i32(data: Bytes, at: Int) -> Int:
     """Read four bytes as a signed number."""
-    return (read_u32(data, at) ^ np.int64(0x80000000)) - np.int64(0x80000000)
-
-
-@walker
-def read_i64(data: Bytes, at: Int) -> Int:
-    """Read eight bytes as a signed number."""
-    return read_u32(data, at) | (read_u32(data, at + 4) << np.int64(32))
-
-
-@walker
-def write_u32(data: Bytes, at: Int, value: Int) -> None:
-    """Write the low four bytes of a number."""
-    i = np.uint64(at)
-    data[i] = np.uint8(value & np.int64(0xFF))
-    data[i + np.uint64(1)] = np.uint8((value >> np.int64(8)) & np.int64(0xFF))
-    data[i + np.uint64(2)] = np.uint8((value >> np.int64(16)) & np.int64(0xFF))
-    data[i + np.uint64(3)] = np.uint8((value >> np.int64(24)) & np.int64(0xFF))
-
-
-@walker
-def write_i64(data: Bytes, at: Int, value: Int) -> None:
-    """Write eight bytes."""
-    write_u32(data, at, value)
-    write_u32(data, at + 4, value >> np.int64(32))
-
-
-@walker
-def copy_bytes(source: Bytes, start: Int, target: Bytes, at: Int, length: Int) -> None:
-    """Copy a run of bytes."""
-    i = np.uint64(start)
-    j = np.uint64(at)
-    for k in range(length):
-        target[j + np.uint64(k)] = source[i + np.uint64(k)]
-
-
-@walker
-def compare_bytes(left: Bytes, a: Int, a_length: Int, right: Bytes, b: Int, b_length: Int) -> Int:
-    """Compare two runs of unsigned bytes: -1, 0 or 1. A prefix is less than the longer run."""
-    i = np.uint64(a)
-    j = np.uint64(b)
-    both = min(a_length, b_length)
-    equal = np.int64(0)
-    while equal + 8 <= both and read_i64(left, a + equal) == read_i64(right, b + equal):
-        equal += 8
-    for k in range(equal, both):
-        x = left[i + np.uint64(k)]
-        y = right[j + np.uint64(k)]
-        if x != y:
-            return -1 if x < y else 1
-    return order_of(a_length, b_length)
+    return (load_little32(data, at) ^ np.int64(0x80000000)) - np.int64(0x80000000)
 
 
 @walker
 def compare_values_at(column: Flat, a: Int, b: Int) -> Int:
     """Compare two values of a column by their bytes."""
-    return compare_bytes(
+    return compare(
         column.data,
         column.starts[a],
         column.ends[a] - column.starts[a],
@@ -162,7 +92,7 @@ def compare_values_at(column: Flat, a: Int, b: Int) -> Int:
 
 @walker
 def compare_signed_bytes(data: Bytes, a: Int, a_length: Int, b: Int, b_length: Int) -> Int:
-    """Compare as Java's ``ByteBuffer.compareTo`` does: as :func:`compare_bytes`, but 0x80 is the least."""
+    """Compare as Java's ``ByteBuffer.compareTo`` does: as :func:`compare`, but 0x80 is the least."""
     i = np.uint64(a)
     j = np.uint64(b)
     for k in range(min(a_length, b_length)):
@@ -188,19 +118,19 @@ def row_flags(data: Bytes, row: Int) -> Int:
 @walker
 def first_cell(data: Bytes, row: Int) -> Int:
     """Return the offset of the first cell of a row."""
-    return row + ROW_HEADER_BYTES + read_u32(data, row + 40)
+    return row + ROW_HEADER_BYTES + load_little32(data, row + 40)
 
 
 @walker
 def cell_count(data: Bytes, row: Int) -> Int:
     """Return the number of cells of a row."""
-    return read_u32(data, row + 44)
+    return load_little32(data, row + 44)
 
 
 @walker
 def cell_column(data: Bytes, cell: Int) -> Int:
     """Return the column id of a cell."""
-    return read_u16(data, cell)
+    return load_little16(data, cell)
 
 
 @walker
@@ -218,27 +148,27 @@ def cell_ttl(data: Bytes, cell: Int) -> Int:
 @walker
 def cell_time(data: Bytes, cell: Int) -> Int:
     """Return the write time of a cell in us."""
-    return read_i64(data, cell + 8)
+    return load_little64(data, cell + 8)
 
 
 @walker
 def cell_end_time(data: Bytes, cell: Int) -> Int:
     """Return a cell's local deletion time or expiry in epoch seconds, NEVER for a plain cell."""
     if cell_flags(data, cell) & (CELL_TOMBSTONE | CELL_EXPIRING | CELL_COMPLEX_DELETION):
-        return read_i64(data, cell + 16)
+        return load_little64(data, cell + 16)
     return np.int64(NEVER)
 
 
 @walker
 def path_length(data: Bytes, cell: Int) -> Int:
     """Return the length of a cell's path."""
-    return read_u32(data, cell + 24)
+    return load_little32(data, cell + 24)
 
 
 @walker
 def value_length(data: Bytes, cell: Int) -> Int:
     """Return the length of a cell's value."""
-    return read_u32(data, cell + 28)
+    return load_little32(data, cell + 28)
 
 
 @walker
@@ -273,7 +203,7 @@ def compare_cell_keys(data: Bytes, a: Int, b: Int) -> Int:
     order = order_of(cell_flags(data, b) & CELL_COMPLEX_DELETION, cell_flags(data, a) & CELL_COMPLEX_DELETION)
     if order != 0:
         return order
-    return compare_bytes(
+    return compare(
         data,
         a + CELL_HEADER_BYTES,
         path_length(data, a),
@@ -292,7 +222,7 @@ def compare_values(data: Bytes, a: Int, b: Int, now_seconds: Int, rules: Int) ->
     b_value = b + CELL_HEADER_BYTES + path_length(data, b)
     if rules == RULES_3_11:
         return compare_signed_bytes(data, a_value, a_length, b_value, b_length)
-    return compare_bytes(data, a_value, a_length, data, b_value, b_length)
+    return compare(data, a_value, a_length, data, b_value, b_length)
 
 
 @walker
@@ -343,9 +273,7 @@ def compare_versions(data: Bytes, a: Int, b: Int, now_seconds: Int, rules: Int) 
 
 
 @walker
-def check_cell_rows(
-    data: Bytes, starts: Numbers, ends: Numbers, cells: Numbers, contents: Bytes
-) -> tuple[Int, Int]:
+def check_cell_rows(data: Bytes, starts: Ints, ends: Ints, cells: Ints, contents: Bytes) -> tuple[Int, Int]:
     """Check every length of every cell row.
 
     Args:

@@ -38,6 +38,7 @@ from airflow_cdc_provider.changes.contribution import (
     ROW,
 )
 from airflow_cdc_provider.exceptions import CorruptInput
+from airflow_cdc_provider.formats.kernels import Ints
 from airflow_cdc_provider.lake.reconcile.cell_row import (
     FAULTS,
     HOLDS_NOTHING,
@@ -63,7 +64,7 @@ from airflow_cdc_provider.lake.reconcile.partition import (
 )
 from airflow_cdc_provider.lake.reconcile.reconciled import Reconciled
 from airflow_cdc_provider.lake.reconcile.replica_duplicates import NO_CHANGES, count_duplicates
-from airflow_cdc_provider.lake.reconcile.shapes import Batch, Numbers, Outcome, Settings
+from airflow_cdc_provider.lake.reconcile.shapes import Batch, Outcome, Settings
 
 RULES: Final = {"4.0": RULES_4_0, "3.11": RULES_3_11, "scylla": RULES_SCYLLA}
 
@@ -221,7 +222,7 @@ def _columns(table: pa.Table) -> dict[str, Any]:
     return {name: table[name] for name in table.column_names}
 
 
-def _expiry(seconds: Numbers) -> Any:
+def _expiry(seconds: Ints) -> Any:
     return pa.array(seconds, mask=seconds == NEVER)
 
 
@@ -246,5 +247,5 @@ def _tombstone_states(outcome: Outcome, count: int) -> Any:
     return large_binary(outcome.tombstones[: outcome.tombstone_at[count]], outcome.tombstone_at[: count + 1])
 
 
-def _or_null(indexes: Numbers) -> Any:
+def _or_null(indexes: Ints) -> Any:
     return pa.array(indexes, mask=indexes == NONE)

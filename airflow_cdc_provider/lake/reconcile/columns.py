@@ -12,20 +12,18 @@ from typing import Any, Final
 import numpy as np
 
 from airflow_cdc_provider.changes.cells import ROW_HEADER_BYTES
-from airflow_cdc_provider.changes.kernels import walker
 from airflow_cdc_provider.exceptions import CorruptInput
+from airflow_cdc_provider.formats.byte_kernels import copy, store_little32
+from airflow_cdc_provider.formats.kernels import Bytes, Int, Ints, walker
 from airflow_cdc_provider.lake.reconcile.cell_row import (
     FAULTS,
     cell_column,
     cell_count,
     check_cell_rows,
-    copy_bytes,
     first_cell,
     next_cell,
-    write_u32,
 )
 from airflow_cdc_provider.lake.reconcile.flat import flat, large_binary, one_array
-from airflow_cdc_provider.lake.reconcile.shapes import Bytes, Int, Numbers
 
 _MOST_COLUMNS: Final = 65_536
 _CELL_COUNT_AT: Final = 44
@@ -64,9 +62,7 @@ def only_columns(states: Any, known: AbstractSet[int]) -> Any:
 
 
 @walker
-def _copy_known(
-    data: Bytes, starts: Numbers, ends: Numbers, known: Bytes, out: Bytes, offsets: Numbers
-) -> Int:
+def _copy_known(data: Bytes, starts: Ints, ends: Ints, known: Bytes, out: Bytes, offsets: Ints) -> Int:
     left_out = np.int64(0)
     to = np.int64(0)
     for number in range(len(starts)):
@@ -75,18 +71,18 @@ def _copy_known(
         if end - row >= ROW_HEADER_BYTES:
             at = first_cell(data, row)
             begin = to
-            copy_bytes(data, row, out, to, at - row)
+            copy(data, row, at - row, out, to)
             to += at - row
             kept = np.int64(0)
             for _ in range(cell_count(data, row)):
                 after = next_cell(data, at)
                 if known[np.uint64(cell_column(data, at))]:
-                    copy_bytes(data, at, out, to, after - at)
+                    copy(data, at, after - at, out, to)
                     to += after - at
                     kept += 1
                 else:
                     left_out += 1
                 at = after
-            write_u32(out, begin + _CELL_COUNT_AT, kept)
+            store_little32(out, begin + _CELL_COUNT_AT, kept)
         offsets[number + 1] = to
     return left_out

@@ -8,9 +8,10 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from airflow_cdc_provider.changes.text_kernels import binary_slices
 from airflow_cdc_provider.exceptions import CorruptInput
-from airflow_cdc_provider.lake.reconcile.shapes import Bytes, Flat, Numbers
+from airflow_cdc_provider.formats.arrow_bytes import binary_slices, column_of
+from airflow_cdc_provider.formats.kernels import Bytes, Ints
+from airflow_cdc_provider.lake.reconcile.shapes import Flat
 
 _MOST_BYTES: Final = 2**31 - 1
 
@@ -60,15 +61,9 @@ def reject_nulls(column: str, array: Any) -> None:
         raise CorruptInput(f"Contribution {row} has no {column}", expected="a value", found="null")
 
 
-def large_binary(data: Bytes, offsets: Numbers) -> Any:
+def large_binary(data: Bytes, offsets: Ints) -> pa.Array:
     """Build an Arrow array from flat arrays; an empty value becomes null."""
-    lengths_positive = offsets[1:] > offsets[:-1]
-    validity = None
-    if not lengths_positive.all():
-        validity = pa.array(lengths_positive).buffers()[1]
-    return pa.LargeBinaryArray.from_buffers(
-        pa.large_binary(), len(offsets) - 1, [validity, pa.py_buffer(offsets), pa.py_buffer(data)]
-    )
+    return column_of(pa.large_binary(), data, offsets, offsets[1:] > offsets[:-1])
 
 
 def to_table(columns: dict[str, Any], schema: pa.Schema) -> pa.Table:

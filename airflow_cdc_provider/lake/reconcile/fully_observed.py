@@ -7,8 +7,8 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from airflow_cdc_provider.changes.kernels import walker
 from airflow_cdc_provider.exceptions import CorruptInput
+from airflow_cdc_provider.formats.kernels import Bytes, Int, Ints, walker
 from airflow_cdc_provider.lake.reconcile.cell_row import (
     FAULTS,
     cell_count,
@@ -19,7 +19,6 @@ from airflow_cdc_provider.lake.reconcile.cell_row import (
     next_cell,
 )
 from airflow_cdc_provider.lake.reconcile.flat import flat, one_array
-from airflow_cdc_provider.lake.reconcile.shapes import Bytes, Int, Numbers
 
 
 def fully_observed(stored: Any, read: Any, now_seconds: int) -> pa.Array:
@@ -49,7 +48,7 @@ def fully_observed(stored: Any, read: Any, now_seconds: int) -> pa.Array:
 
 
 @walker
-def _fully_observed(data: Bytes, starts: Numbers, now_seconds: Int, found: Bytes) -> None:
+def _fully_observed(data: Bytes, starts: Ints, now_seconds: Int, found: Bytes) -> None:
     half = len(starts) // 2
     for number in range(half):
         stored, read = starts[number], starts[half + number]

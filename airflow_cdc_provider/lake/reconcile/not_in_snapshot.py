@@ -11,11 +11,13 @@ from __future__ import annotations
 from typing import Any, Final
 
 import numpy as np
+import numpy.typing as npt
 import pyarrow as pa
 
 from airflow_cdc_provider.changes.cells import ROW_LIVENESS, ROW_STATIC, ROW_UNCERTAIN
-from airflow_cdc_provider.changes.kernels import walker
 from airflow_cdc_provider.exceptions import CorruptInput
+from airflow_cdc_provider.formats.byte_kernels import load_little64
+from airflow_cdc_provider.formats.kernels import Bytes, Int, Ints, walker
 from airflow_cdc_provider.lake.reconcile.cell_row import (
     FAULTS,
     cell_count,
@@ -24,11 +26,9 @@ from airflow_cdc_provider.lake.reconcile.cell_row import (
     first_cell,
     is_live,
     next_cell,
-    read_i64,
     row_flags,
 )
 from airflow_cdc_provider.lake.reconcile.flat import flat, one_array
-from airflow_cdc_provider.lake.reconcile.shapes import Bytes, Int, Numbers
 
 WRITTEN_SINCE: Final = 0
 """All its live data was written after the snapshot started."""
@@ -68,12 +68,12 @@ def snapshot_status(states: Any, since_us: int, until_us: int, now_seconds: int)
 
 @walker
 def _snapshot_status(
-    data: Bytes, starts: Numbers, since: Int, until: Int, now_seconds: Int, found: Bytes
+    data: Bytes, starts: Ints, since: Int, until: Int, now_seconds: Int, found: npt.NDArray[np.int8]
 ) -> None:
     for number in range(len(starts)):
         row = starts[number]
         flags = row_flags(data, row)
-        live_us = read_i64(data, row + 8)
+        live_us = load_little64(data, row + 8)
         within = since <= live_us <= until
         if flags & (ROW_LIVENESS | ROW_UNCERTAIN) == ROW_UNCERTAIN and within:
             found[number] = READ

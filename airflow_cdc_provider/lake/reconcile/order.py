@@ -16,9 +16,9 @@ from airflow_cdc_provider.changes.contribution import (
     ROW,
     STATIC,
 )
-from airflow_cdc_provider.changes.kernels import kernel, walker
+from airflow_cdc_provider.formats.kernels import Bytes, Int, Ints, Words, kernel, walker
 from airflow_cdc_provider.lake.reconcile.cell_row import compare_values_at
-from airflow_cdc_provider.lake.reconcile.shapes import Bytes, Flat, Hashes, Int, Numbers
+from airflow_cdc_provider.lake.reconcile.shapes import Flat
 
 SAME_ROW: Final = 0
 NEW_ROW: Final = 1
@@ -32,8 +32,8 @@ _LONG_RUN: Final = 100
 
 
 def order_contributions(
-    key: Flat, clustering: Flat, scope: Bytes, chosen: Numbers, *, hash_bits: int = 64
-) -> tuple[Numbers, Bytes]:
+    key: Flat, clustering: Flat, scope: Bytes, chosen: Ints, *, hash_bits: int = 64
+) -> tuple[Ints, Bytes]:
     """Order contributions.
 
     Args:
@@ -60,13 +60,13 @@ def order_contributions(
     return order, levels
 
 
-def _longest_run(hashes: Hashes) -> int:
+def _longest_run(hashes: Words) -> int:
     begins = np.flatnonzero(hashes[1:] != hashes[:-1])
     return int(np.diff(begins, prepend=-1, append=len(hashes) - 1).max(initial=0))
 
 
 @walker
-def _hash_keys(key: Flat, chosen: Numbers, shift: np.uint64, hashes: Hashes) -> None:
+def _hash_keys(key: Flat, chosen: Ints, shift: Int, hashes: Words) -> None:
     for index in range(len(chosen)):
         at = np.uint64(key.starts[chosen[index]])
         end = np.uint64(key.ends[chosen[index]])
@@ -83,7 +83,7 @@ def _hash_keys(key: Flat, chosen: Numbers, shift: np.uint64, hashes: Hashes) -> 
 
 
 @walker
-def _rank_clusterings(clustering: Flat, scope: Bytes, chosen: Numbers, ranks: Hashes) -> None:
+def _rank_clusterings(clustering: Flat, scope: Bytes, chosen: Ints, ranks: Words) -> None:
     # Two bits of scope, then 62 bits of the clustering; for rows, without the prefix that all of them share.
     shared = _shared_prefix(clustering, scope, chosen)
     for index in range(len(chosen)):
@@ -101,7 +101,7 @@ def _rank_clusterings(clustering: Flat, scope: Bytes, chosen: Numbers, ranks: Ha
 
 
 @walker
-def _shared_prefix(clustering: Flat, scope: Bytes, chosen: Numbers) -> Int:
+def _shared_prefix(clustering: Flat, scope: Bytes, chosen: Ints) -> Int:
     shared = np.int64(-1)
     at = np.int64(0)
     for index in range(len(chosen)):
@@ -122,9 +122,7 @@ def _shared_prefix(clustering: Flat, scope: Bytes, chosen: Numbers) -> Int:
 
 
 @kernel
-def _settle(
-    key: Flat, clustering: Flat, hashes: Hashes, ranks: Hashes, order: Numbers, levels: Bytes
-) -> None:
+def _settle(key: Flat, clustering: Flat, hashes: Words, ranks: Words, order: Ints, levels: Bytes) -> None:
     spare_order = np.empty(len(order), np.int64)
     spare_ranks = np.empty(len(order), np.uint64)
     low = np.int64(0)
@@ -153,7 +151,7 @@ def _has_clustering(rank: Int) -> bool:
 
 
 @walker
-def _least_key_first(key: Flat, ranks: Hashes, order: Numbers, low: Int, high: Int) -> Int:
+def _least_key_first(key: Flat, ranks: Words, order: Ints, low: Int, high: Int) -> Int:
     # Different keys with one hash: contributions of the least key move to the front, the others follow later.
     least = order[low]
     for index in range(low + 1, high):
@@ -170,13 +168,7 @@ def _least_key_first(key: Flat, ranks: Hashes, order: Numbers, low: Int, high: I
 
 @kernel
 def _sort(
-    clustering: Flat,
-    ranks: Hashes,
-    order: Numbers,
-    low: Int,
-    high: Int,
-    spare_ranks: Hashes,
-    spare_order: Numbers,
+    clustering: Flat, ranks: Words, order: Ints, low: Int, high: Int, spare_ranks: Words, spare_order: Ints
 ) -> None:
     # Short runs by insertion, then runs merged two at a time.
     for begin in range(low, high, _SHORT_RUN):
@@ -205,13 +197,13 @@ def _sort(
 @walker
 def _merge(
     clustering: Flat,
-    ranks: Hashes,
-    order: Numbers,
+    ranks: Words,
+    order: Ints,
     begin: Int,
     middle: Int,
     end: Int,
-    spare_ranks: Hashes,
-    spare_order: Numbers,
+    spare_ranks: Words,
+    spare_order: Ints,
 ) -> None:
     i = begin
     j = middle

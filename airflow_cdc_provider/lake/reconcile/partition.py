@@ -13,8 +13,8 @@ from airflow_cdc_provider.changes.contribution import (
     ROW,
     STATIC,
 )
-from airflow_cdc_provider.changes.kernels import inlined, walker
-from airflow_cdc_provider.lake.reconcile.cell_row import copy_bytes
+from airflow_cdc_provider.formats.byte_kernels import copy
+from airflow_cdc_provider.formats.kernels import Bytes, Int, Ints, inlined, walker
 from airflow_cdc_provider.lake.reconcile.order import NEW_KEY, SAME_ROW
 from airflow_cdc_provider.lake.reconcile.ranges import OPEN, compare_bounds, disjoint_ranges
 from airflow_cdc_provider.lake.reconcile.row_merge import (
@@ -24,17 +24,7 @@ from airflow_cdc_provider.lake.reconcile.row_merge import (
     read_deletion,
     write_deletion,
 )
-from airflow_cdc_provider.lake.reconcile.shapes import (
-    Batch,
-    Bytes,
-    Deletion,
-    Int,
-    Numbers,
-    Outcome,
-    Ranges,
-    Scratch,
-    Settings,
-)
+from airflow_cdc_provider.lake.reconcile.shapes import Batch, Deletion, Outcome, Ranges, Scratch, Settings
 
 NONE: Final = np.int64(-1)
 
@@ -45,7 +35,7 @@ def outcome_for(row_count: int, range_count: int, state_bytes: int) -> Outcome:
     Merging never makes cell rows larger, and n ranges split each other into fewer than 2n.
     """
 
-    def numbers(size: int) -> Numbers:
+    def numbers(size: int) -> Ints:
         return np.empty(size, np.int64)
 
     tombstone_rows = row_count + range_count
@@ -70,7 +60,7 @@ def outcome_for(row_count: int, range_count: int, state_bytes: int) -> Outcome:
 
 
 def reconcile_partitions(
-    batch: Batch, order: Numbers, levels: Bytes, cells: Numbers, settings: Settings, out: Outcome
+    batch: Batch, order: Ints, levels: Bytes, cells: Ints, settings: Settings, out: Outcome
 ) -> None:
     """Reconcile all partitions of a batch.
 
@@ -105,7 +95,7 @@ def _scratch_for(batch: Batch, most_cells: int, most_members: int) -> Scratch:
 
 @walker
 def _reconcile(
-    batch: Batch, order: Numbers, levels: Bytes, settings: Settings, scratch: Scratch, out: Outcome
+    batch: Batch, order: Ints, levels: Bytes, settings: Settings, scratch: Scratch, out: Outcome
 ) -> None:
     out.live_at[0] = 0
     out.tombstone_at[0] = 0
@@ -123,7 +113,7 @@ def _reconcile(
 
 
 @walker
-def _largest_row(order: Numbers, levels: Bytes, cells: Numbers) -> tuple[Int, Int]:
+def _largest_row(order: Ints, levels: Bytes, cells: Ints) -> tuple[Int, Int]:
     most_cells = np.int64(0)
     most_members = np.int64(0)
     row_cells = np.int64(0)
@@ -142,7 +132,7 @@ def _largest_row(order: Numbers, levels: Bytes, cells: Numbers) -> tuple[Int, In
 @inlined
 def _reconcile_partition(
     batch: Batch,
-    order: Numbers,
+    order: Ints,
     levels: Bytes,
     low: Int,
     high: Int,
@@ -218,7 +208,7 @@ def _reconcile_partition(
             _add_live(out, row, static, expires, static_expires, generation, end)
         elif end > at:
             target = out.tombstone_at[out.counts[1]]
-            copy_bytes(out.live, at, out.tombstones, target, end - at)
+            copy(out.live, at, end - at, out.tombstones, target)
             _add_tombstone(out, np.int64(ROW), row, row, NONE, generation, target + end - at)
     if static_lives and out.counts[0] == live_before:
         end = out.live_at[out.counts[0]]

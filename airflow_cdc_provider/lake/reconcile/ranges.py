@@ -12,10 +12,10 @@ from typing import Final
 
 import numpy as np
 
-from airflow_cdc_provider.changes.kernels import walker
-from airflow_cdc_provider.lake.reconcile.cell_row import compare_bytes
+from airflow_cdc_provider.formats.byte_kernels import compare
+from airflow_cdc_provider.formats.kernels import Int, Ints, walker
 from airflow_cdc_provider.lake.reconcile.row_merge import no_deletion, read_deletion, supersedes
-from airflow_cdc_provider.lake.reconcile.shapes import Batch, Deletion, Int, Numbers, Ranges
+from airflow_cdc_provider.lake.reconcile.shapes import Batch, Deletion, Ranges
 
 OPEN: Final = np.int64(-1)
 
@@ -32,7 +32,7 @@ def compare_bounds(batch: Batch, a: Int, b: Int) -> Int:
     b_column = batch.clustering if b < count else batch.clustering_end
     i = a if a < count else a - count
     j = b if b < count else b - count
-    return compare_bytes(
+    return compare(
         a_column.data,
         a_column.starts[i],
         a_column.ends[i] - a_column.starts[i],
@@ -50,7 +50,7 @@ def end_of(batch: Batch, member: Int) -> Int:
 
 @walker
 def disjoint_ranges(
-    batch: Batch, order: Numbers, low: Int, high: Int, partition: Deletion, ranges: Ranges
+    batch: Batch, order: Ints, low: Int, high: Int, partition: Deletion, ranges: Ranges
 ) -> Int:
     """Split the range deletions ``order[low:high]``, sorted by start, into disjoint intervals.
 
@@ -120,7 +120,7 @@ def _stronger(batch: Batch, a: Int, b: Int) -> bool:
 
 
 @walker
-def _push(batch: Batch, heap: Numbers, count: Int, member: Int) -> Int:
+def _push(batch: Batch, heap: Ints, count: Int, member: Int) -> Int:
     at = count
     while at > 0 and _stronger(batch, member, heap[(at - 1) // 2]):
         heap[at] = heap[(at - 1) // 2]
@@ -130,7 +130,7 @@ def _push(batch: Batch, heap: Numbers, count: Int, member: Int) -> Int:
 
 
 @walker
-def _pop(batch: Batch, heap: Numbers, count: Int) -> Int:
+def _pop(batch: Batch, heap: Ints, count: Int) -> Int:
     count -= 1
     member = heap[count]
     at = 0

@@ -10,15 +10,15 @@ wrongly.
 
 from __future__ import annotations
 
-from typing import Any, Final, NamedTuple
+from typing import Final, NamedTuple
 
 import numpy as np
 
-from airflow_cdc_provider.changes.byte_kernels import load_little64, same
 from airflow_cdc_provider.changes.contribution import RANGE_DELETION
-from airflow_cdc_provider.changes.kernels import kernel, walker
+from airflow_cdc_provider.formats.byte_kernels import load_little64, same
+from airflow_cdc_provider.formats.kernels import Bytes, Flags, Int, Ints, kernel, walker
 from airflow_cdc_provider.lake.reconcile.order import SAME_ROW
-from airflow_cdc_provider.lake.reconcile.shapes import Bytes, Flags, Flat, Int, Numbers
+from airflow_cdc_provider.lake.reconcile.shapes import Flat
 
 _FEW: Final = 8
 """Up to this number, each is compared with each."""
@@ -35,7 +35,7 @@ NO_CHANGES: Final = ReplicaDuplicates()
 
 
 def count_duplicates(
-    states: Flat, clustering_end: Flat, scope: Bytes, changes: Flags, order: Numbers, levels: Bytes
+    states: Flat, clustering_end: Flat, scope: Bytes, changes: Flags, order: Ints, levels: Bytes
 ) -> ReplicaDuplicates:
     """Count changes of rows, and duplicates among them.
 
@@ -57,7 +57,7 @@ def count_duplicates(
 
 @kernel
 def _count(
-    states: Flat, end: Flat, scope: Bytes, changes: Flags, order: Numbers, levels: Bytes
+    states: Flat, end: Flat, scope: Bytes, changes: Flags, order: Ints, levels: Bytes
 ) -> tuple[Int, Int]:
     row_changes = 0
     duplicates = 0
@@ -81,7 +81,7 @@ def _count(
 
 
 @walker
-def _duplicates_among_few(states: Flat, end: Flat, scope: Bytes, members: Numbers, count: Int) -> Int:
+def _duplicates_among_few(states: Flat, end: Flat, scope: Bytes, members: Ints, count: Int) -> Int:
     duplicates = 0
     for index in range(1, count):
         for earlier in range(index):
@@ -92,7 +92,7 @@ def _duplicates_among_few(states: Flat, end: Flat, scope: Bytes, members: Number
 
 
 @kernel
-def _duplicates_among_many(states: Flat, end: Flat, scope: Bytes, members: Numbers) -> Int:
+def _duplicates_among_many(states: Flat, end: Flat, scope: Bytes, members: Ints) -> Int:
     hashes = np.empty(len(members), np.uint64)
     for index in range(len(members)):
         hashes[index] = _hash(states, members[index])
@@ -122,7 +122,7 @@ def _equal(column: Flat, a: Int, b: Int) -> bool:
 
 
 @walker
-def _hash(column: Flat, member: Int) -> Any:
+def _hash(column: Flat, member: Int) -> Int:
     at = column.starts[member]
     stop = column.ends[member]
     value = np.uint64(0x9E3779B97F4A7C15)
@@ -137,6 +137,6 @@ def _hash(column: Flat, member: Int) -> Any:
 
 
 @walker
-def _mixed(value: Any) -> Any:
+def _mixed(value: Int) -> Int:
     value = value * np.uint64(0xD6E8FEB86659FD93)
     return value ^ (value >> np.uint64(32))

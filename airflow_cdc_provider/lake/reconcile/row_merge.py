@@ -41,7 +41,15 @@ from airflow_cdc_provider.changes.cells import (
     ROW_UNCERTAIN,
 )
 from airflow_cdc_provider.changes.contribution import STATIC
-from airflow_cdc_provider.changes.kernels import inlined, walker
+from airflow_cdc_provider.formats.byte_kernels import (
+    compare,
+    copy,
+    load_little32,
+    load_little64,
+    store_little32,
+    store_little64,
+)
+from airflow_cdc_provider.formats.kernels import Bytes, Int, Ints, inlined, walker
 from airflow_cdc_provider.lake.reconcile.cell_row import (
     HOLDS_UNCERTAIN_CELL,
     HOLDS_UNCERTAIN_ROW,
@@ -50,10 +58,8 @@ from airflow_cdc_provider.lake.reconcile.cell_row import (
     cell_end_time,
     cell_flags,
     cell_time,
-    compare_bytes,
     compare_cell_keys,
     compare_versions,
-    copy_bytes,
     first_cell,
     is_expired,
     is_live,
@@ -61,23 +67,10 @@ from airflow_cdc_provider.lake.reconcile.cell_row import (
     order_of,
     path_length,
     read_i32,
-    read_i64,
-    read_u32,
     row_flags,
     value_length,
-    write_i64,
-    write_u32,
 )
-from airflow_cdc_provider.lake.reconcile.shapes import (
-    Batch,
-    Bytes,
-    Deletion,
-    Int,
-    Liveness,
-    Numbers,
-    Scratch,
-    Settings,
-)
+from airflow_cdc_provider.lake.reconcile.shapes import Batch, Deletion, Liveness, Scratch, Settings
 from airflow_cdc_provider.lake.reconcile.synthetic_list_paths import drop_confirmed
 from airflow_cdc_provider.lake.reconcile.unresolved import has_unresolved_cells
 
@@ -109,7 +102,9 @@ def supersedes(present: bool, time_us: Int, seconds: Int, other: Deletion) -> bo
 def read_deletion(data: Bytes, row: Int) -> Deletion:
     """Return the deletion in a cell row's header."""
     return Deletion(
-        (row_flags(data, row) & ROW_DELETION) != 0, read_i64(data, row + 24), read_i64(data, row + 32)
+        (row_flags(data, row) & ROW_DELETION) != 0,
+        load_little64(data, row + 24),
+        load_little64(data, row + 32),
     )
 
 
@@ -140,13 +135,13 @@ def write_header(
     out[np.uint64(at + 1)] = np.uint8(flags)
     out[np.uint64(at + 2)] = np.uint8(0)
     out[np.uint64(at + 3)] = np.uint8(0)
-    write_u32(out, at + 4, liveness.ttl)
-    write_i64(out, at + 8, liveness.time_us)
-    write_i64(out, at + 16, liveness.expires)
-    write_i64(out, at + 24, deletion.time_us if deletion.present else np.int64(0))
-    write_i64(out, at + 32, deletion.seconds if deletion.present else np.int64(0))
-    write_u32(out, at + 40, clustering_length)
-    write_u32(out, at + 44, cells)
+    store_little32(out, at + 4, liveness.ttl)
+    store_little64(out, at + 8, liveness.time_us)
+    store_little64(out, at + 16, liveness.expires)
+    store_little64(out, at + 24, deletion.time_us if deletion.present else np.int64(0))
+    store_little64(out, at + 32, deletion.seconds if deletion.present else np.int64(0))
+    store_little32(out, at + 40, clustering_length)
+    store_little32(out, at + 44, cells)
 
 
 @walker
@@ -159,7 +154,7 @@ def write_deletion(out: Bytes, at: Int, deletion: Deletion) -> Int:
 @walker
 def merge_row(
     batch: Batch,
-    order: Numbers,
+    order: Ints,
     low: Int,
     high: Int,
     above: Deletion,
@@ -251,8 +246,8 @@ def merge_row(
         return at, False, np.int64(NEVER), unresolved
 
     named = _namer(data, batch.row, order, low, high)
-    clustering_length = read_u32(data, named + 40)
-    copy_bytes(data, named + ROW_HEADER_BYTES, out, at + ROW_HEADER_BYTES, clustering_length)
+    clustering_length = load_little32(data, named + 40)
+    copy(data, named + ROW_HEADER_BYTES, clustering_length, out, at + ROW_HEADER_BYTES)
     end = at + ROW_HEADER_BYTES + clustering_length
     end, written = _write_cells(data, cells, count, settings.now_seconds, purge_before, out, end)
     flags = liveness.flag | (ROW_DELETION if kept else 0) | (ROW_STATIC if static else 0) | strict
@@ -264,7 +259,7 @@ def merge_row(
 
 
 @inlined
-def _greatest_liveness(data: Bytes, rows: Numbers, order: Numbers, low: Int, high: Int) -> Liveness:
+def _greatest_liveness(data: Bytes, rows: Ints, order: Ints, low: Int, high: Int) -> Liveness:
     best = no_liveness()
     for index in range(low, high):
         row = rows[order[index]]
@@ -272,10 +267,12 @@ def _greatest_liveness(data: Bytes, rows: Numbers, order: Numbers, low: Int, hig
         if flags & ROW_LIVENESS:
             ttl = read_i32(data, row + 4)
             # Without a TTL the expiry is unused, whatever its bytes.
-            expires = np.int64(NEVER) if ttl == 0 else read_i64(data, row + 16)
-            found = Liveness(np.int64(ROW_LIVENESS), read_i64(data, row + 8), ttl, expires)
+            expires = np.int64(NEVER) if ttl == 0 else load_little64(data, row + 16)
+            found = Liveness(np.int64(ROW_LIVENESS), load_little64(data, row + 8), ttl, expires)
         elif flags & ROW_UNCERTAIN:
-            found = Liveness(np.int64(ROW_UNCERTAIN), read_i64(data, row + 8), np.int64(0), np.int64(NEVER))
+            found = Liveness(
+                np.int64(ROW_UNCERTAIN), load_little64(data, row + 8), np.int64(0), np.int64(NEVER)
+            )
         else:
             continue
         if best.flag == 0 or _compare_liveness(found, best) > 0:
@@ -285,7 +282,7 @@ def _greatest_liveness(data: Bytes, rows: Numbers, order: Numbers, low: Int, hig
 
 @walker
 def _with_known(
-    data: Bytes, rows: Numbers, order: Numbers, low: Int, high: Int, reading: Liveness, active: Deletion
+    data: Bytes, rows: Ints, order: Ints, low: Int, high: Int, reading: Liveness, active: Deletion
 ) -> Liveness:
     """Return the liveness of a reading with the greatest known one, if that isn't deleted."""
     end = np.int64(0)
@@ -295,15 +292,15 @@ def _with_known(
         flags = row_flags(data, row)
         if flags & ROW_LIVENESS:
             ttl = read_i32(data, row + 4)
-            found_us = read_i64(data, row + 8)
+            found_us = load_little64(data, row + 8)
             found_end = np.int64(0)
             if ttl == EXPIRED_LIVENESS_TTL:
                 found_end = np.int64(NEVER_LIVED)
             elif ttl != 0:
-                found_end = min(max(read_i64(data, row + 16), np.int64(1)), np.int64(LATEST_EXPIRY))
+                found_end = min(max(load_little64(data, row + 16), np.int64(1)), np.int64(LATEST_EXPIRY))
         elif flags & ROW_UNCERTAIN:
-            found_us = read_i64(data, row + 16)
-            found_end = read_u32(data, row + 4)
+            found_us = load_little64(data, row + 16)
+            found_end = load_little32(data, row + 4)
         else:
             continue
         known = found_us != NEVER and not covers(active, found_us)
@@ -364,9 +361,7 @@ def _compare_liveness(a: Liveness, b: Liveness) -> Int:
 
 
 @inlined
-def _merge_cells(
-    batch: Batch, order: Numbers, low: Int, high: Int, settings: Settings, scratch: Scratch
-) -> Int:
+def _merge_cells(batch: Batch, order: Ints, low: Int, high: Int, settings: Settings, scratch: Scratch) -> Int:
     """Leave the winner of each cell in ``scratch.cells`` and return how many there are."""
     data = batch.state
     source = scratch.cells
@@ -407,11 +402,11 @@ def _merge_cells(
 @inlined
 def _merge_two(
     data: Bytes,
-    source: Numbers,
+    source: Ints,
     begin: Int,
     middle: Int,
     end: Int,
-    target: Numbers,
+    target: Ints,
     filled: Int,
     settings: Settings,
 ) -> Int:
@@ -444,7 +439,7 @@ def _merge_two(
 
 @inlined
 def _keep_uncovered(
-    data: Bytes, cells: Numbers, count: Int, active: Deletion, now_seconds: Int
+    data: Bytes, cells: Ints, count: Int, active: Deletion, now_seconds: Int
 ) -> tuple[Int, bool, Int]:
     kept = 0
     lives = False
@@ -472,7 +467,7 @@ def _keep_uncovered(
 
 @inlined
 def _write_cells(
-    data: Bytes, cells: Numbers, count: Int, now_seconds: Int, purge_before: Int, out: Bytes, end: Int
+    data: Bytes, cells: Ints, count: Int, now_seconds: Int, purge_before: Int, out: Bytes, end: Int
 ) -> tuple[Int, Int]:
     written = np.int64(0)
     for number in range(count):
@@ -482,31 +477,31 @@ def _write_cells(
             continue
         length = CELL_HEADER_BYTES + path_length(data, cell)
         if expired:
-            copy_bytes(data, cell, out, end, length)
+            copy(data, cell, length, out, end)
             out[np.uint64(end + 2)] = np.uint8(cell_flags(data, cell) | CELL_TOMBSTONE | CELL_EXPIRING)
-            write_u32(out, end + 4, np.int64(0))
-            write_u32(out, end + 28, np.int64(0))
+            store_little32(out, end + 4, np.int64(0))
+            store_little32(out, end + 28, np.int64(0))
         else:
             length += value_length(data, cell)
-            copy_bytes(data, cell, out, end, length)
+            copy(data, cell, length, out, end)
         end += length
         written += 1
     return end, written
 
 
 @inlined
-def _namer(data: Bytes, rows: Numbers, order: Numbers, low: Int, high: Int) -> Int:
+def _namer(data: Bytes, rows: Ints, order: Ints, low: Int, high: Int) -> Int:
     # Clusterings that the database considers equal can differ in bytes (decimal 1.0, 1.00): use the greatest.
     best = rows[order[low]]
     for index in range(low + 1, high):
         row = rows[order[index]]
-        order_of_names = compare_bytes(
+        order_of_names = compare(
             data,
             row + ROW_HEADER_BYTES,
-            read_u32(data, row + 40),
+            load_little32(data, row + 40),
             data,
             best + ROW_HEADER_BYTES,
-            read_u32(data, best + 40),
+            load_little32(data, best + 40),
         )
         if order_of_names > 0:
             best = row

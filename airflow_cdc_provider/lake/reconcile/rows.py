@@ -13,13 +13,13 @@ from airflow_cdc_provider.changes.contribution import (
     LIVE_ROW_SCHEMA,
     ROW,
 )
-from airflow_cdc_provider.changes.kernels import kernel
 from airflow_cdc_provider.exceptions import CorruptInput
+from airflow_cdc_provider.formats.kernels import Bytes, Ints, kernel
 from airflow_cdc_provider.lake.reconcile.cell_row import compare_values_at, order_of
 from airflow_cdc_provider.lake.reconcile.flat import flat, numbers, one_array, reject_nulls, to_table
 from airflow_cdc_provider.lake.reconcile.order import SAME_ROW, order_contributions
 from airflow_cdc_provider.lake.reconcile.reconciled import Reconciled
-from airflow_cdc_provider.lake.reconcile.shapes import Bytes, Flat, Numbers
+from airflow_cdc_provider.lake.reconcile.shapes import Flat
 
 
 def reconcile_rows(contributions: pa.Table, now_seconds: int, *, min_generation: int = 0) -> Reconciled:
@@ -90,9 +90,7 @@ def _where(columns: dict[str, Any], mask: Any) -> dict[str, Any]:
 
 
 @kernel
-def _winners(
-    order: Numbers, levels: Bytes, generation: Numbers, version: Flat, op: Bytes, state: Flat
-) -> Numbers:
+def _winners(order: Ints, levels: Bytes, generation: Ints, version: Flat, op: Bytes, state: Flat) -> Ints:
     winners = np.empty(len(order), np.int64)
     count = 0
     for index in range(len(order)):

@@ -4,23 +4,15 @@ from __future__ import annotations
 
 from typing import Any, NamedTuple
 
-import numpy as np
-import numpy.typing as npt
-
-Bytes = npt.NDArray[np.uint8]
-Numbers = npt.NDArray[np.int64]
-Flags = npt.NDArray[np.bool_]
-Hashes = npt.NDArray[np.uint64]
-Int = Any
-"""A number in a kernel. Numba infers int64; mypy would infer int and NumPy scalars, which don't mix."""
+from airflow_cdc_provider.formats.kernels import Bytes, Flags, Int, Ints
 
 
 class Flat(NamedTuple):
     """A binary column: value ``i`` is ``data[starts[i]:ends[i]]``; a null is empty."""
 
     data: Bytes
-    starts: Numbers
-    ends: Numbers
+    starts: Ints
+    ends: Ints
 
 
 class Batch(NamedTuple):
@@ -38,10 +30,10 @@ class Batch(NamedTuple):
     """
 
     state: Bytes
-    row: Numbers
+    row: Ints
     contents: Bytes
     scope: Bytes
-    generation: Numbers
+    generation: Ints
     clustering: Flat
     clustering_end: Flat
     has_end: Bytes
@@ -75,14 +67,14 @@ class Ranges(NamedTuple):
         seconds: Local deletion time.
     """
 
-    members: Numbers
-    by_end: Numbers
-    spare: Numbers
-    heap: Numbers
-    starts: Numbers
-    ends: Numbers
-    times: Numbers
-    seconds: Numbers
+    members: Ints
+    by_end: Ints
+    spare: Ints
+    heap: Ints
+    starts: Ints
+    ends: Ints
+    times: Ints
+    seconds: Ints
 
 
 class Scratch(NamedTuple):
@@ -98,11 +90,11 @@ class Scratch(NamedTuple):
         ranges: For range deletions.
     """
 
-    cells: Numbers
-    spare: Numbers
-    runs: Numbers
+    cells: Ints
+    spare: Ints
+    runs: Ints
     covered: Flags
-    covering_us: Numbers
+    covering_us: Ints
     confirmed: Flags
     ranges: Ranges
 
@@ -151,18 +143,18 @@ class Outcome(NamedTuple):
     """
 
     live: Bytes
-    live_at: Numbers
-    live_member: Numbers
-    live_static: Numbers
-    live_expires: Numbers
-    live_static_expires: Numbers
-    live_generation: Numbers
+    live_at: Ints
+    live_member: Ints
+    live_static: Ints
+    live_expires: Ints
+    live_static_expires: Ints
+    live_generation: Ints
     tombstones: Bytes
-    tombstone_at: Numbers
+    tombstone_at: Ints
     tombstone_scope: Bytes
-    tombstone_member: Numbers
-    tombstone_start: Numbers
-    tombstone_end: Numbers
-    tombstone_generation: Numbers
-    unresolved: Numbers
-    counts: Numbers
+    tombstone_member: Ints
+    tombstone_start: Ints
+    tombstone_end: Ints
+    tombstone_generation: Ints
+    unresolved: Ints
+    counts: Ints

@@ -26,20 +26,20 @@ from airflow_cdc_provider.changes.cells import (
     CELL_TOMBSTONE,
     SYNTHETIC_PATH_MARK,
 )
-from airflow_cdc_provider.changes.kernels import walker
+from airflow_cdc_provider.formats.byte_kernels import compare
+from airflow_cdc_provider.formats.kernels import Bytes, Flags, Int, Ints, walker
 from airflow_cdc_provider.lake.reconcile.cell_row import (
     cell_column,
     cell_count,
     cell_flags,
     cell_time,
-    compare_bytes,
     first_cell,
     is_live,
     next_cell,
     path_length,
     value_length,
 )
-from airflow_cdc_provider.lake.reconcile.shapes import Batch, Bytes, Flags, Int, Numbers
+from airflow_cdc_provider.lake.reconcile.shapes import Batch
 
 _PATH_BYTES: Final = 16
 _MARK: Final = np.frombuffer(SYNTHETIC_PATH_MARK, np.uint8)
@@ -61,7 +61,7 @@ def is_synthetic(data: Bytes, cell: Int) -> bool:
 
 
 @walker
-def drop_confirmed(batch: Batch, order: Numbers, low: Int, high: Int, cells: Numbers, count: Int) -> Int:
+def drop_confirmed(batch: Batch, order: Ints, low: Int, high: Int, cells: Ints, count: Int) -> Int:
     """Drop synthetic elements whose real ones are known.
 
     Args:
@@ -86,7 +86,7 @@ def drop_confirmed(batch: Batch, order: Numbers, low: Int, high: Int, cells: Num
 
 
 @walker
-def confirm_real(data: Bytes, row: Int, cells: Numbers, count: Int, confirmed: Flags) -> None:
+def confirm_real(data: Bytes, row: Int, cells: Ints, count: Int, confirmed: Flags) -> None:
     """Mark the winners that the synthetic elements of one contribution confirm under their real paths."""
     cell = first_cell(data, row)
     for _ in range(cell_count(data, row)):
@@ -100,10 +100,10 @@ def confirm_real(data: Bytes, row: Int, cells: Numbers, count: Int, confirmed: F
 @walker
 def changed_by_real_paths(
     batch: Batch,
-    order: Numbers,
+    order: Ints,
     low: Int,
     high: Int,
-    cells: Numbers,
+    cells: Ints,
     count: Int,
     covered: Flags,
     read_us: Int,
@@ -148,7 +148,7 @@ def changed_by_real_paths(
 
 
 @walker
-def _is_confirmed(batch: Batch, order: Numbers, low: Int, high: Int, synthetic: Int) -> bool:
+def _is_confirmed(batch: Batch, order: Ints, low: Int, high: Int, synthetic: Int) -> bool:
     if cell_flags(batch.state, synthetic) & CELL_TOMBSTONE:
         return False
     for index in range(low, high):
@@ -175,7 +175,7 @@ def _is_same_element(data: Bytes, synthetic: Int, cell: Int) -> bool:
     if flags & CELL_TOMBSTONE:
         return (flags & CELL_EXPIRING) != 0  # expired, and its value was dropped
     return (
-        compare_bytes(
+        compare(
             data,
             synthetic + CELL_HEADER_BYTES + path_length(data, synthetic),
             value_length(data, synthetic),

@@ -26,7 +26,8 @@ from airflow_cdc_provider.changes.cells import (
     CELL_UNCERTAIN,
     NEVER,
 )
-from airflow_cdc_provider.changes.kernels import walker
+from airflow_cdc_provider.formats.byte_kernels import load_little64
+from airflow_cdc_provider.formats.kernels import Bytes, Flags, Int, Ints, walker
 from airflow_cdc_provider.lake.reconcile.cell_row import (
     HOLDS_UNCERTAIN_CELL,
     HOLDS_UNCERTAIN_ROW,
@@ -39,29 +40,18 @@ from airflow_cdc_provider.lake.reconcile.cell_row import (
     first_cell,
     is_live,
     next_cell,
-    read_i64,
 )
-from airflow_cdc_provider.lake.reconcile.shapes import (
-    Batch,
-    Bytes,
-    Deletion,
-    Flags,
-    Int,
-    Liveness,
-    Numbers,
-    Scratch,
-    Settings,
-)
+from airflow_cdc_provider.lake.reconcile.shapes import Batch, Deletion, Liveness, Scratch, Settings
 from airflow_cdc_provider.lake.reconcile.synthetic_list_paths import changed_by_real_paths, confirm_real
 
 
 @walker
 def has_unresolved_cells(
     batch: Batch,
-    order: Numbers,
+    order: Ints,
     low: Int,
     high: Int,
-    cells: Numbers,
+    cells: Ints,
     count: Int,
     active: Deletion,
     found: Liveness,
@@ -127,10 +117,10 @@ def has_unresolved_cells(
 def _uncertain_cell_lost(
     data: Bytes,
     row: Int,
-    cells: Numbers,
+    cells: Ints,
     count: Int,
     covered: Flags,
-    covering_us: Numbers,
+    covering_us: Ints,
     read_us: Int,
     settings: Settings,
 ) -> bool:
@@ -157,10 +147,10 @@ def _uncertain_cell_lost(
 @walker
 def _has_unread_cell(
     batch: Batch,
-    order: Numbers,
+    order: Ints,
     low: Int,
     high: Int,
-    cells: Numbers,
+    cells: Ints,
     count: Int,
     covered: Flags,
     read_us: Int,
@@ -173,7 +163,7 @@ def _has_unread_cell(
     for index in range(low, high):
         row = batch.row[order[index]]
         # Only the newest reading is evidence; older ones are among the data to check.
-        if batch.contents[order[index]] & HOLDS_UNCERTAIN_ROW and read_i64(data, row + 8) == read_us:
+        if batch.contents[order[index]] & HOLDS_UNCERTAIN_ROW and load_little64(data, row + 8) == read_us:
             number = 0
             cell = first_cell(data, row)
             for _ in range(cell_count(data, row)):

@@ -14,11 +14,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from airflow_cdc_provider.exceptions import CdcError, ConfigurationError
-from airflow_cdc_provider.sources.base import Finding, ReadLimit
 from airflow_cdc_provider.sources.cassandra.commit_log.capture import LogFolder, head, plan_segments
 from airflow_cdc_provider.sources.cassandra.commit_log.tables import log_tables
 from airflow_cdc_provider.sources.cassandra.nodes import host_ids
 from airflow_cdc_provider.sources.cassandra.views import require_capturable
+from airflow_cdc_provider.sources.contract import Finding, ReadLimit
 from airflow_cdc_provider.sources.cql.driver.connect import (
     NODE_LOCAL,
     consistency_level,

@@ -10,8 +10,8 @@ from typing import Any
 import pyarrow as pa
 
 from airflow_cdc_provider.changes.fence import Fence
-from airflow_cdc_provider.sources.base import Decoded
 from airflow_cdc_provider.sources.cassandra.decoding.decode import UpdateDecoder
+from airflow_cdc_provider.sources.contract import Decoded
 from airflow_cdc_provider.sources.cql import codec
 from airflow_cdc_provider.sources.cql.lake_types import LakeTypes
 from airflow_cdc_provider.sources.cql.schema import TableSchema

@@ -17,13 +17,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 from uuid import UUID
 
-import numpy as np
 import pyarrow as pa
-from numpy.typing import NDArray
 
 from airflow_cdc_provider.changes.record import CHANGE_SCHEMA
 from airflow_cdc_provider.exceptions import ConfigurationError, SchemaUnknown, TransientError
-from airflow_cdc_provider.sources.base import Finding, Lag, Offset, Plan, ReadLimit, SnapshotPlan
+from airflow_cdc_provider.formats.kernels import Flags
 from airflow_cdc_provider.sources.cassandra.check import (
     check_folder,
     check_segments,
@@ -56,12 +54,12 @@ from airflow_cdc_provider.sources.cassandra.nodes import (
 )
 from airflow_cdc_provider.sources.cassandra.options import CassandraOptions
 from airflow_cdc_provider.sources.cassandra.views import require_capturable
+from airflow_cdc_provider.sources.contract import Finding, Lag, Offset, Plan, ReadLimit, SnapshotPlan, Source
 from airflow_cdc_provider.sources.cql.describe import parse_cql
 from airflow_cdc_provider.sources.cql.driver.connect import driver_errors, open_session
 from airflow_cdc_provider.sources.cql.lake_types import LakeTypes
 from airflow_cdc_provider.sources.cql.reasons import MUTATION_CODES
 from airflow_cdc_provider.sources.cql.schema import Schemas, TableSchema
-from airflow_cdc_provider.sources.cql.snapshot_payload import state_payload
 from airflow_cdc_provider.sources.cql.snapshots.token_ranges import (
     SnapshotRange,
     SnapshotReader,
@@ -74,8 +72,6 @@ from airflow_cdc_provider.sources.planned_ranges import PlannedRanges
 if TYPE_CHECKING:
     from cassandra.cluster import Session
 
-    from airflow_cdc_provider.sources.base import Codec
-
 
 _NODES_FRESH_SECONDS: Final = 10.0
 """Maximum age of the nodes' states: a snapshot's position may be too early, never too late."""
@@ -84,8 +80,8 @@ _NODES_FRESH_SECONDS: Final = 10.0
 log = logging.getLogger(__name__)
 
 
-class CassandraSource:
-    """Implements :class:`~airflow_cdc_provider.sources.base.Source`.
+class CassandraSource(Source):
+    """A Cassandra cluster, or a recording of its commit log.
 
     Args:
         options: The declaration's source part.
@@ -95,7 +91,8 @@ class CassandraSource:
         recorded: Whether the segments are a recording that no node writes to.
     """
 
-    type = "cassandra"
+    has_schema_history = True
+    rereads_keys = True
     planned_ranges = PlannedRanges({"tokens": SnapshotRange})
 
     def __init__(
@@ -113,7 +110,6 @@ class CassandraSource:
         self._selects = selects
         self._names = names
         self._history = SchemaHistory()
-        self.learned_through = -1
         self._nodes: Sequence[NodeState] = ()
         self._queried_at = -_NODES_FRESH_SECONDS
 
@@ -165,24 +161,6 @@ class CassandraSource:
         advanced = self.options.advanced
         return recall_codec(schema, memory, advanced.rules, LakeTypes(advanced.timestamps))
 
-    def remember(self, codec: Codec) -> Mapping[str, Any]:
-        """Return the JSON with the column ids of a codec."""
-        assert isinstance(codec, CassandraCodec)
-        return codec.remember()
-
-    def reserve(self, codec: Codec, memory: Mapping[str, Any] | None) -> Mapping[str, Any] | None:
-        """Return the memory with the column ids of a codec added to those that it was recalled from."""
-        assert isinstance(codec, CassandraCodec)
-        return codec.reserve(memory)
-
-    def start(self) -> Offset | None:
-        """Start from the earliest segment: its changes merge with a snapshot in any order."""
-        return None
-
-    def offset_after_loss(self) -> Offset | None:
-        """Start from the earliest segment that is left."""
-        return None
-
     def head(self) -> Offset:
         """Return the position up to which all nodes' logs are durable.
 
@@ -193,10 +171,6 @@ class CassandraSource:
             self.__dict__.pop(cached, None)
         self._query_nodes()
         return head
-
-    def earliest(self) -> Offset:
-        """Return the offset before all segments."""
-        return capture.earliest(self._folder)
 
     def lag(self, offset: Offset | None) -> Lag:
         """Return how much data in cdc_raw is unread."""
@@ -215,8 +189,8 @@ class CassandraSource:
         plan = capture.plan_segments(self._folder, self._log_tables(), start, head, limit)
         return self._with_truncations(plan)
 
-    def reader(self) -> Callable[[Any], Iterator[pa.RecordBatch]]:
-        """Return the function that reads one partition of a plan; it carries the keys."""
+    def reader(self) -> SegmentReader:
+        """Return the reader of segments; it carries the keys."""
         return SegmentReader(self._keys)
 
     def learn(self, records: pa.Table) -> None:
@@ -243,7 +217,7 @@ class CassandraSource:
         if self._connection and self._schema_rows is not None:
             yield from observed(self._schema_rows, self._history, time.time_ns() // 1000)
 
-    def written_while_captured(self, table_id: str, changes: pa.RecordBatch) -> NDArray[np.bool_]:
+    def written_while_captured(self, table_id: str, changes: pa.RecordBatch) -> Flags:
         """Return which changes of a table were written while it had ``cdc = true``.
 
         Segments kept because of other tables contain further changes of the table. Mirrors include them;
@@ -313,24 +287,17 @@ class CassandraSource:
             reads_all_replicas=self.options.consistency == "ALL" and not where,
         )
 
-    def snapshot_reader(self) -> Callable[[SnapshotRange], Iterator[pa.RecordBatch]]:
-        """Return the function that reads one token range; it carries the connection's values."""
-        return self._snapshot_reader()
+    def snapshot_reader(self) -> SnapshotReader:
+        """Return the reader of token ranges; it carries the connection's values."""
+        tables = {name: self._schema(name) for name in self.tables()}
+        advanced = self.options.advanced
+        reads = SnapshotReads(self.options.consistency, advanced.fetch_size, advanced.request_timeout_seconds)
+        return SnapshotReader(self._connection, reads, tables)
 
     def read_keys(self, table: str, keys: Sequence[bytes]) -> Iterator[pa.RecordBatch]:
         """Read whole partitions again, by their keys, as snapshot changes."""
         origin, position = self._snapshot_position(table)
-        return self._snapshot_reader().read_keys(table, keys, origin, position)
-
-    def state_payload(self, codec: Codec, state: bytes) -> bytes:
-        """Return the payload of a snapshot change that contributes only this cell row."""
-        assert isinstance(codec, CassandraCodec)
-        return state_payload(codec.schema, state)
-
-    def row_count(self, table: str) -> int | None:
-        """Return None: Cassandra can't count a table's rows without reading it."""
-        del table
-        return None
+        return self.snapshot_reader().read_keys(table, keys, origin, position)
 
     def cluster_name(self) -> str:
         """Return the cluster's name; empty offline, or while the cluster doesn't respond."""
@@ -425,12 +392,6 @@ class CassandraSource:
             raise SchemaUnknown(
                 f"table {table} doesn't exist", expected=", ".join(self.tables()) or "a table with cdc = true"
             ) from None
-
-    def _snapshot_reader(self) -> SnapshotReader:
-        tables = {name: self._schema(name) for name in self.tables()}
-        advanced = self.options.advanced
-        reads = SnapshotReads(self.options.consistency, advanced.fetch_size, advanced.request_timeout_seconds)
-        return SnapshotReader(self._connection, reads, tables)
 
     def _drops_above(self, origin: str) -> int | None:
         """Return the capacity of a node's cdc_raw if the node deletes segments when it is full; else None."""

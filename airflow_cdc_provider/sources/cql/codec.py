@@ -8,36 +8,36 @@ is written, so that no two columns ever get the same id, even if the writer is k
 
 from __future__ import annotations
 
-from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import Any, Final, Literal, TypeVar
+from typing import Any, Final, TypeVar
 from uuid import UUID
 
 import pyarrow as pa
 
 from airflow_cdc_provider.changes.drift import Drift
-from airflow_cdc_provider.changes.fence import Fence
 from airflow_cdc_provider.changes.static_columns import StaticColumns
 from airflow_cdc_provider.exceptions import TransientError
-from airflow_cdc_provider.sources.base import Decoded
+from airflow_cdc_provider.sources.contract import Codec
 from airflow_cdc_provider.sources.cql.json_text import rows_to_json
 from airflow_cdc_provider.sources.cql.lake_types import LakeTypes
 from airflow_cdc_provider.sources.cql.project import Projection
 from airflow_cdc_provider.sources.cql.schema import TableSchema, number_columns
+from airflow_cdc_provider.sources.cql.snapshot_payload import state_payload
 
-Codec = TypeVar("Codec", bound="CqlCodec")
+_Codec = TypeVar("_Codec", bound="CqlCodec")
 
 MEMORY_FORMAT: Final = 1
 _RESERVED: Final = "reserved"
+_SAME: Final = Drift(exact=True)
 _EPOCH_100NS: Final = 0x01B21DD213814000
 """The Unix epoch in the time of UUIDs: 100 ns since 1582."""
 
 
 @dataclass
-class CqlCodec(ABC):
-    """The codec of one table: see :class:`~airflow_cdc_provider.sources.base.Codec`. Picklable.
+class CqlCodec(Codec):
+    """The codec of one table.
 
     Each source implements :meth:`decode`.
 
@@ -53,9 +53,9 @@ class CqlCodec(ABC):
     rules: str
     types: LakeTypes = field(default_factory=LakeTypes)
     last_id: int = 0
-    drift: Drift = field(default_factory=lambda: Drift(exact=True))
+    drift: Drift = _SAME
 
-    model: Literal["row", "cell"] = field(default="cell", init=False)
+    model = "cell"
     table: str = field(init=False)
 
     def __post_init__(self) -> None:
@@ -90,10 +90,6 @@ class CqlCodec(ABC):
             return None
         return tuple(c.name for c in self.schema.regular if c.name not in self.drift.replaced)
 
-    @abstractmethod
-    def decode(self, changes: pa.RecordBatch, fences: Sequence[Fence]) -> Decoded:
-        """Decode changes of kind ``change`` and ``snapshot`` to contributions."""
-
     def mirror_schema(self) -> pa.Schema:
         """Return the mirror's columns, in the order of ``SELECT *``."""
         return self._projection.schema
@@ -105,6 +101,10 @@ class CqlCodec(ABC):
     def to_json(self, rows: pa.RecordBatch) -> Iterator[str]:
         """Return live rows as JSON, like ``SELECT JSON *``."""
         return rows_to_json(self.schema, rows)
+
+    def state_payload(self, state: bytes) -> bytes:
+        """Return the payload of a snapshot change that contributes only this cell row."""
+        return state_payload(self.schema, state)
 
     def remember(self) -> dict[str, Any]:
         """Return the JSON from which :func:`recall_codec` restores the column ids."""
@@ -151,12 +151,12 @@ class CqlCodec(ABC):
 
 
 def recall_codec(
-    create: Callable[[TableSchema, str, LakeTypes, int, Drift], Codec],
+    create: Callable[[TableSchema, str, LakeTypes, int, Drift], _Codec],
     schema: TableSchema,
     memory: Mapping[str, Any] | None,
     rules: str,
     types: LakeTypes | None = None,
-) -> Codec:
+) -> _Codec:
     """Build a codec whose columns have the ids that a mirror has stored.
 
     Args:
@@ -175,7 +175,7 @@ def recall_codec(
     """
     ids: dict[str, int] = {}
     last_id = 0
-    drift = Drift(exact=True)
+    drift = _SAME
     if memory is not None:
         last_id = int(memory["last_id"])
         reserved = memory.get(_RESERVED, {"table_id": memory["table_id"], "columns": {}})

@@ -17,12 +17,12 @@ from __future__ import annotations
 from typing import Final
 
 import numpy as np
+import numpy.typing as npt
 import pyarrow as pa
 
-from airflow_cdc_provider.changes.byte_kernels import Bytes, Int
-from airflow_cdc_provider.changes.kernels import walker
 from airflow_cdc_provider.exceptions import CorruptInput
-from airflow_cdc_provider.sources.cql.buffers import BinaryParts, binary_array, binary_parts
+from airflow_cdc_provider.formats.arrow_bytes import BinaryParts, binary_parts, span_column
+from airflow_cdc_provider.formats.kernels import Bytes, Flags, Int, Ints, walker
 from airflow_cdc_provider.sources.cql.wire import read_i32, read_svint
 
 _SCALE_BYTES: Final = 4
@@ -70,47 +70,33 @@ def durations(column: pa.Array) -> tuple[pa.Array, pa.Array, pa.Array]:
 def _shortest(parts: BinaryParts, skipped: int) -> pa.Array:
     """Copy numbers without a prefix of ``skipped`` bytes and without redundant sign bytes."""
     valid = parts.valid & (parts.offsets[1:] - parts.offsets[:-1] > skipped)
-    starts = np.zeros(len(valid), np.int64)
-    offsets = np.zeros(len(valid) + 1, np.int64)
-    _measure(parts.data, parts.offsets, valid, np.int64(skipped), starts, offsets)
-    out = np.empty(int(offsets[-1]), np.uint8)
-    _gather(parts.data, starts, offsets, out)
-    return binary_array(out, offsets, valid)
+    starts = np.full(len(valid), -1, np.int64)
+    _find_starts(parts.data, parts.offsets, valid, np.int64(skipped), starts)
+    return span_column(pa.binary(), parts.data, starts, parts.offsets[1:])
 
 
 @walker
-def _measure(
-    data: Bytes, value_offsets: Bytes, valid: Bytes, skipped: Int, starts: Bytes, offsets: Bytes
-) -> None:
+def _find_starts(data: Bytes, value_offsets: Ints, valid: Flags, skipped: Int, starts: Ints) -> None:
     for row in range(len(valid)):
-        start, end = value_offsets[row] + skipped, value_offsets[row + 1]
         if valid[row]:
+            start, end = value_offsets[row] + skipped, value_offsets[row + 1]
             while start + 1 < end and (
                 (data[start] == 0 and data[start + 1] < 128)
                 or (data[start] == 255 and data[start + 1] >= 128)
             ):
                 start += 1
-        starts[row] = start
-        offsets[row + 1] = offsets[row] + (end - start if valid[row] else 0)
+            starts[row] = start
 
 
 @walker
-def _gather(data: Bytes, starts: Bytes, offsets: Bytes, out: Bytes) -> None:
-    for row in range(len(starts)):
-        first = offsets[row]
-        for i in range(offsets[row + 1] - first):
-            out[first + i] = data[starts[row] + i]
-
-
-@walker
-def _read_scales(data: Bytes, value_offsets: Bytes, valid: Bytes, scales: Bytes) -> None:
+def _read_scales(data: Bytes, value_offsets: Ints, valid: Flags, scales: npt.NDArray[np.int32]) -> None:
     for row in range(len(valid)):
         if valid[row]:
             scales[row] = read_i32(data, value_offsets[row])
 
 
 @walker
-def _read_durations(data: Bytes, value_offsets: Bytes, valid: Bytes, numbers: Bytes) -> Int:
+def _read_durations(data: Bytes, value_offsets: Ints, valid: Flags, numbers: Ints) -> Int:
     for row in range(len(valid)):
         if valid[row]:
             at, end = value_offsets[row], value_offsets[row + 1]

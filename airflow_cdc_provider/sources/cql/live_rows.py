@@ -15,7 +15,6 @@ from typing import Final, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from airflow_cdc_provider.changes.byte_kernels import Bytes, Int, load_little16, load_little32
 from airflow_cdc_provider.changes.cells import (
     CELL_COMPLEX_DELETION,
     CELL_HEADER_BYTES,
@@ -24,8 +23,9 @@ from airflow_cdc_provider.changes.cells import (
     FORMAT,
     ROW_HEADER_BYTES,
 )
-from airflow_cdc_provider.changes.kernels import walker
-from airflow_cdc_provider.sources.cql.buffers import BinaryParts
+from airflow_cdc_provider.formats.arrow_bytes import BinaryParts
+from airflow_cdc_provider.formats.byte_kernels import load_little16, load_little32
+from airflow_cdc_provider.formats.kernels import Bytes, Int, Ints, walker
 
 OK: Final = 0
 BAD_KEY: Final = -1
@@ -65,8 +65,8 @@ class ValueSpans(NamedTuple):
     Partition key columns are in the key, static columns in the static row, all others in the row.
     """
 
-    starts: npt.NDArray[np.int64]
-    lengths: npt.NDArray[np.int64]
+    starts: Ints
+    lengths: Ints
 
 
 @walker

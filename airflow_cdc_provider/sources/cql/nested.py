@@ -17,14 +17,14 @@ from typing import Final, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from airflow_cdc_provider.changes.byte_kernels import Bytes, Int, load_little16, load_little32
 from airflow_cdc_provider.changes.cells import (
     CELL_COMPLEX_DELETION,
     CELL_HEADER_BYTES,
     CELL_PATH,
     CELL_TOMBSTONE,
 )
-from airflow_cdc_provider.changes.kernels import walker
+from airflow_cdc_provider.formats.byte_kernels import load_little16, load_little32
+from airflow_cdc_provider.formats.kernels import Bytes, Int, Ints, walker
 from airflow_cdc_provider.sources.cql.comparable import encode_value
 from airflow_cdc_provider.sources.cql.programs import (
     BLOB,
@@ -57,8 +57,6 @@ NULL_KEY: Final = -2
 NO_SPACE: Final = -3
 """The arrays for sorting are too small for a row's elements."""
 
-Numbers = npt.NDArray[np.int64]
-
 
 class Parts(NamedTuple):
     """The lists of spans, concatenated.
@@ -71,10 +69,10 @@ class Parts(NamedTuple):
     """
 
     fill: bool
-    first: Numbers
-    starts: Numbers
-    lengths: Numbers
-    counts: Numbers
+    first: Ints
+    starts: Ints
+    lengths: Ints
+    counts: Ints
 
 
 class Sorting(NamedTuple):
@@ -87,10 +85,10 @@ class Sorting(NamedTuple):
     ``encoded``   paths in byte-comparable form
     """
 
-    cells: Numbers
-    order: Numbers
-    spare: Numbers
-    offsets: Numbers
+    cells: Ints
+    order: Ints
+    spare: Ints
+    offsets: Ints
     encoded: Bytes
 
 
@@ -118,8 +116,8 @@ def locate_parts(
     nodes: npt.NDArray[np.int32],
     root: Int,
     data: Bytes,
-    starts: Numbers,
-    lengths: Numbers,
+    starts: Ints,
+    lengths: Ints,
     scratch: Scratch,
     parts: Parts,
 ) -> tuple[Int, Int]:
@@ -150,8 +148,8 @@ def locate_elements(
     root: Int,
     order: Int,
     state: Bytes,
-    starts: Numbers,
-    lengths: Numbers,
+    starts: Ints,
+    lengths: Ints,
     sorting: Sorting,
     scratch: Scratch,
     parts: Parts,
@@ -191,7 +189,7 @@ def locate_elements(
 
 
 @walker
-def is_null(nodes, node, length):  # type: ignore[no-untyped-def]
+def is_null(nodes: npt.NDArray[np.int32], node: Int, length: Int) -> bool:
     """Return whether a value is null in the lake: it is null, or empty and of a type without empty values."""
     return length < 0 or (length == 0 and nodes[node, OP] not in (TEXT, BLOB, CUSTOM))
 
@@ -298,7 +296,7 @@ def _open(
 
 
 @walker
-def _live_cells(state: Bytes, at: Int, end: Int, cells: Numbers) -> tuple[Int, Int]:
+def _live_cells(state: Bytes, at: Int, end: Int, cells: Ints) -> tuple[Int, Int]:
     """List the live cells of a range, which must be of one column."""
     column = load_little16(state, at) if at < end else np.int64(0)
     count = np.int64(0)
@@ -330,7 +328,7 @@ def _locate_fields(
     nodes: npt.NDArray[np.int32],
     root: Int,
     state: Bytes,
-    cells: Numbers,
+    cells: Ints,
     count: Int,
     scratch: Scratch,
     parts: Parts,
@@ -362,7 +360,7 @@ def _locate_entries(
     nodes: npt.NDArray[np.int32],
     root: Int,
     state: Bytes,
-    cells: Numbers,
+    cells: Ints,
     count: Int,
     scratch: Scratch,
     parts: Parts,
@@ -431,7 +429,7 @@ def _sort(
 
 
 @walker
-def _less(encoded: Bytes, offsets: Numbers, a: Int, b: Int) -> bool:
+def _less(encoded: Bytes, offsets: Ints, a: Int, b: Int) -> bool:
     left, right = offsets[a], offsets[b]
     while left < offsets[a + 1] and right < offsets[b + 1]:
         if encoded[left] != encoded[right]:

@@ -15,7 +15,7 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from airflow_cdc_provider.exceptions import CorruptInput
-from airflow_cdc_provider.sources.cql.buffers import binary_parts
+from airflow_cdc_provider.formats.arrow_bytes import binary_parts
 from airflow_cdc_provider.sources.cql.lake_types import LakeTypes
 from airflow_cdc_provider.sources.cql.live_rows import (
     BAD_KEY,

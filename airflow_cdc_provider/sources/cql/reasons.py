@@ -1,7 +1,7 @@
 """Reasons why bytes could not be decoded: the numbers that kernels return, and their codes in messages.
 
-A kernel returns the negative number; a quarantine record and :attr:`~..base.Decoded.reasons` start with the
-code.
+A kernel returns the negative number; a quarantine record and :attr:`~..contract.Decoded.reasons` start with
+the code.
 """
 
 from __future__ import annotations

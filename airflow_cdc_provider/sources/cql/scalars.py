@@ -12,9 +12,9 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from airflow_cdc_provider.changes.byte_kernels import Bytes, Int, copy
-from airflow_cdc_provider.changes.kernels import walker
 from airflow_cdc_provider.exceptions import ConfigurationError, CorruptInput
+from airflow_cdc_provider.formats.byte_kernels import copy
+from airflow_cdc_provider.formats.kernels import Bytes, Flags, Int, Ints, walker
 from airflow_cdc_provider.sources.cql.programs import (
     BIGINT,
     BLOB,
@@ -49,11 +49,9 @@ _MAX_MILLISECONDS: Final = ((1 << 63) - 1) // 1000
 _TEXT_BYTES: Final = 36
 """Bytes of a uuid, the longest of the common values that become text."""
 
-Numbers = npt.NDArray[np.int64]
-
 
 def scalar_array(
-    op: int, lake_type: pa.DataType, data: Bytes, starts: Numbers, lengths: Numbers, where: str
+    op: int, lake_type: pa.DataType, data: Bytes, starts: Ints, lengths: Ints, where: str
 ) -> pa.Array:
     """Decode values to an Arrow array.
 
@@ -86,12 +84,12 @@ def scalar_array(
     return _array(lake_type, valid, *_texts(op, data, starts, lengths, where))
 
 
-def bitmap(valid: npt.NDArray[np.bool_]) -> pa.Buffer | None:
+def bitmap(valid: Flags) -> pa.Buffer | None:
     """Pack flags to Arrow's validity bitmap, None if all are set."""
     return None if valid.all() else pa.py_buffer(np.packbits(valid, bitorder="little"))
 
 
-def _array(lake_type: pa.DataType, valid: npt.NDArray[np.bool_], *buffers: npt.NDArray[Any]) -> pa.Array:
+def _array(lake_type: pa.DataType, valid: Flags, *buffers: npt.NDArray[Any]) -> pa.Array:
     return pa.Array.from_buffers(lake_type, len(valid), [bitmap(valid), *map(pa.py_buffer, buffers)])
 
 
@@ -110,7 +108,7 @@ def check_size(size: int, where: str) -> None:
         )
 
 
-def _numbers(op: int, data: Bytes, starts: Numbers, lengths: Numbers, where: str) -> npt.NDArray[Any]:
+def _numbers(op: int, data: Bytes, starts: Ints, lengths: Ints, where: str) -> npt.NDArray[Any]:
     """Decode values of fixed size to Arrow's representation."""
     width = _WIDTHS[op]
     if width == 8:
@@ -126,7 +124,7 @@ def _numbers(op: int, data: Bytes, starts: Numbers, lengths: Numbers, where: str
     return np.packbits(words != 0, bitorder="little") if op == BOOLEAN else words
 
 
-def _microseconds(milliseconds: Numbers, where: str) -> Numbers:
+def _microseconds(milliseconds: Ints, where: str) -> Ints:
     if ((milliseconds > _MAX_MILLISECONDS) | (milliseconds < -_MAX_MILLISECONDS)).any():
         raise ConfigurationError(
             f"{where} has a timestamp out of range of the lake's type",
@@ -136,9 +134,7 @@ def _microseconds(milliseconds: Numbers, where: str) -> Numbers:
     return milliseconds * 1000
 
 
-def _copied(
-    data: Bytes, starts: Numbers, lengths: Numbers, where: str
-) -> tuple[npt.NDArray[np.int32], Bytes]:
+def _copied(data: Bytes, starts: Ints, lengths: Ints, where: str) -> tuple[npt.NDArray[np.int32], Bytes]:
     """Return offsets and bytes of values that are copied verbatim."""
     size = int(np.maximum(lengths, 0).sum())
     check_size(size, where)
@@ -148,7 +144,7 @@ def _copied(
 
 
 def _texts(
-    op: int, data: Bytes, starts: Numbers, lengths: Numbers, where: str
+    op: int, data: Bytes, starts: Ints, lengths: Ints, where: str
 ) -> tuple[npt.NDArray[np.int32], Bytes]:
     """Return offsets and bytes of values that are formatted as text."""
     offsets = np.zeros(len(starts) + 1, np.int64)
@@ -166,7 +162,7 @@ def _texts(
 
 
 @walker
-def _read_words(data: Bytes, starts: Numbers, lengths: Numbers, out: npt.NDArray[np.int32]) -> Int:
+def _read_words(data: Bytes, starts: Ints, lengths: Ints, out: npt.NDArray[np.int32]) -> Int:
     """Read big-endian 32-bit numbers; return the index of the first malformed value, or -1."""
     for i in range(len(starts)):
         if lengths[i] == 4:
@@ -179,7 +175,7 @@ def _read_words(data: Bytes, starts: Numbers, lengths: Numbers, out: npt.NDArray
 
 
 @walker
-def _read_longs(data: Bytes, starts: Numbers, lengths: Numbers, out: Numbers) -> Int:
+def _read_longs(data: Bytes, starts: Ints, lengths: Ints, out: Ints) -> Int:
     """Read big-endian 64-bit numbers; returns as :func:`_read_words`."""
     for i in range(len(starts)):
         if lengths[i] == 8:
@@ -192,9 +188,7 @@ def _read_longs(data: Bytes, starts: Numbers, lengths: Numbers, out: Numbers) ->
 
 
 @walker
-def _read_small(
-    data: Bytes, starts: Numbers, lengths: Numbers, width: Int, out: npt.NDArray[np.int32]
-) -> Int:
+def _read_small(data: Bytes, starts: Ints, lengths: Ints, width: Int, out: npt.NDArray[np.int32]) -> Int:
     """Read numbers of one or two bytes; returns as :func:`_read_words`."""
     for i in range(len(starts)):
         if lengths[i] == width:
@@ -207,7 +201,7 @@ def _read_small(
 
 
 @walker
-def _read_counters(data: Bytes, starts: Numbers, lengths: Numbers, out: Numbers) -> Int:
+def _read_counters(data: Bytes, starts: Ints, lengths: Ints, out: Ints) -> Int:
     """Add up counters: plain numbers, or contexts of shards; returns as :func:`_read_words`."""
     for i in range(len(starts)):
         at, end = starts[i], starts[i] + lengths[i]
@@ -230,7 +224,7 @@ def _read_counters(data: Bytes, starts: Numbers, lengths: Numbers, out: Numbers)
 
 @walker
 def _copy_values(
-    data: Bytes, starts: Numbers, lengths: Numbers, offsets: npt.NDArray[np.int32], out: Bytes
+    data: Bytes, starts: Ints, lengths: Ints, offsets: npt.NDArray[np.int32], out: Bytes
 ) -> None:
     at = np.int64(0)
     for i in range(len(starts)):
@@ -242,14 +236,7 @@ def _copy_values(
 
 @walker
 def _write_texts(
-    op: Int,
-    data: Bytes,
-    starts: Numbers,
-    lengths: Numbers,
-    scratch: Scratch,
-    first: Int,
-    offsets: Numbers,
-    out: Bytes,
+    op: Int, data: Bytes, starts: Ints, lengths: Ints, scratch: Scratch, first: Int, offsets: Ints, out: Bytes
 ) -> Int:
     """Format values as text, from number ``first`` until all are done or ``out`` is full.
 

@@ -11,12 +11,11 @@ from functools import cached_property
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 import pyarrow as pa
 
-from airflow_cdc_provider.changes.byte_kernels import Bytes
 from airflow_cdc_provider.changes.cells import CELL_HEADER_BYTES
 from airflow_cdc_provider.exceptions import ConfigurationError, CorruptInput
+from airflow_cdc_provider.formats.kernels import Bytes, Ints
 from airflow_cdc_provider.sources.cql.lake_types import LakeTypes
 from airflow_cdc_provider.sources.cql.live_rows import OK
 from airflow_cdc_provider.sources.cql.nested import (
@@ -42,8 +41,6 @@ from airflow_cdc_provider.sources.cql.scalars import bitmap, check_size, scalar_
 from airflow_cdc_provider.sources.cql.schema import CqlType
 from airflow_cdc_provider.sources.cql.scratch import new_scratch
 
-Numbers = npt.NDArray[np.int64]
-
 
 @dataclass(frozen=True)
 class ValueColumns:
@@ -57,7 +54,7 @@ class ValueColumns:
     types: tuple[CqlType, ...]
     lake: LakeTypes = field(default_factory=LakeTypes)
 
-    def array(self, number: int, data: Bytes, starts: Numbers, lengths: Numbers, where: str) -> pa.Array:
+    def array(self, number: int, data: Bytes, starts: Ints, lengths: Ints, where: str) -> pa.Array:
         """Decode values to an Arrow array.
 
         Args:
@@ -123,7 +120,7 @@ class _NestedColumn:
         self.types = types
         self.where = where
 
-    def array(self, data: Bytes, starts: Numbers, lengths: Numbers) -> pa.Array:
+    def array(self, data: Bytes, starts: Ints, lengths: Ints) -> pa.Array:
         """Decode values to an Arrow array."""
         empty = np.empty(0, np.int64)
         first = np.zeros(len(self.nodes), np.int64)
@@ -136,7 +133,7 @@ class _NestedColumn:
         self._locate(data, starts, lengths, parts)
         return self._node(self.root, self.type, data, parts)
 
-    def _locate(self, data: Bytes, starts: Numbers, lengths: Numbers, parts: Parts) -> None:
+    def _locate(self, data: Bytes, starts: Ints, lengths: Ints, parts: Parts) -> None:
         longest = int(lengths.max(initial=0))
         scratch = new_scratch(longest)
         if not self.type.multi_cell:

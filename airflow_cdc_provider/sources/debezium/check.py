@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from typing import Final
 
 from airflow_cdc_provider.changes.record import QUARANTINE
@@ -10,7 +9,7 @@ from airflow_cdc_provider.exceptions import CdcError
 from airflow_cdc_provider.kafka.consumer import MessageRange, read_range
 from airflow_cdc_provider.kafka.partitions import ClusterTopics, Topic
 from airflow_cdc_provider.kafka.settings import ClientSettings
-from airflow_cdc_provider.sources.base import Finding
+from airflow_cdc_provider.sources.contract import Finding, ReadMetrics
 from airflow_cdc_provider.sources.debezium.options import FRAMED, DebeziumOptions
 from airflow_cdc_provider.sources.debezium.reader import SliceReader, TopicSlice, table_of
 
@@ -70,7 +69,7 @@ def _sample(reader: SliceReader, topic: Topic, last: MessageRange) -> list[Findi
     table = table_of(topic.name) if options.tables_from == "topic" else ""
     part = TopicSlice(last, 0, len(topic.partitions), table, 0)
     try:
-        batches = list(reader.read_with_skip_counts(part, Counter()))
+        batches = list(reader.read([part], ReadMetrics()))
     except CdcError as error:
         return [
             Finding("error", where, error.message + (f": {error.found}" if error.found else ""), error.remedy)

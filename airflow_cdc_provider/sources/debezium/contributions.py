@@ -15,7 +15,6 @@ from dataclasses import dataclass, replace
 from typing import Final
 
 import numpy as np
-import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
@@ -29,8 +28,9 @@ from airflow_cdc_provider.changes.contribution import (
 )
 from airflow_cdc_provider.changes.fence import Fence
 from airflow_cdc_provider.changes.record import CHANGE
-from airflow_cdc_provider.changes.spans import Bytes, span_column
-from airflow_cdc_provider.sources.base import Decoded
+from airflow_cdc_provider.formats.arrow_bytes import span_column
+from airflow_cdc_provider.formats.kernels import Bytes, Flags, Ints
+from airflow_cdc_provider.sources.contract import Decoded
 from airflow_cdc_provider.sources.debezium.connect_schema import NO_SCHEMA
 from airflow_cdc_provider.sources.debezium.json_members import (
     OBJECT,
@@ -44,8 +44,6 @@ from airflow_cdc_provider.sources.debezium.json_members import (
 )
 from airflow_cdc_provider.sources.debezium.json_texts import strings
 from airflow_cdc_provider.sources.debezium.states import unavailable, write_states
-
-Mask = npt.NDArray[np.bool_]
 
 OLDEST: Final = b""
 """A version that every other contribution of a row supersedes."""
@@ -181,7 +179,7 @@ def decode(changes: pa.RecordBatch, form: Form, schemas: Container[str], fences:
     )
 
 
-def operations_of(members: Members) -> npt.NDArray[np.uint8]:
+def operations_of(members: Members) -> Bytes:
     """Return the letter of each envelope's ``op``, 0 for none."""
     (op,) = members.find("op")
     letter = (op.kinds == STRING) & (op.ends - op.starts == 3)
@@ -190,7 +188,7 @@ def operations_of(members: Members) -> npt.NDArray[np.uint8]:
     return np.where(letter, members.data[np.where(letter, op.starts + 1, 0)], 0).astype(np.uint8)
 
 
-def _enveloped(members: Members) -> tuple[npt.NDArray[np.int64], ValueSpans]:
+def _enveloped(members: Members) -> tuple[Ints, ValueSpans]:
     letters = operations_of(members)
     (after,) = members.find("after")
     action = np.full(members.count, _NO_ENVELOPE, np.int64)
@@ -200,7 +198,7 @@ def _enveloped(members: Members) -> tuple[npt.NDArray[np.int64], ValueSpans]:
     return action, after
 
 
-def _unwrapped(members: Members, values: ValueSpans) -> tuple[npt.NDArray[np.int64], ValueSpans]:
+def _unwrapped(members: Members, values: ValueSpans) -> tuple[Ints, ValueSpans]:
     deleted, op = members.find("__deleted", "__op")
     is_deleted = (deleted.kinds == TRUE) | spelled(members.data, deleted, [b'"true"'])
     is_deleted |= spelled(members.data, op, [b'"d"'])
@@ -216,18 +214,18 @@ def _texts(data: Bytes, rows: ValueSpans) -> pa.Array:
     return found
 
 
-def _known(names: pa.Array, schemas: Container[str]) -> Mask:
+def _known(names: pa.Array, schemas: Container[str]) -> Flags:
     distinct = pc.dictionary_encode(names)
     known = np.array(
         [name == NO_SCHEMA or name in schemas for name in distinct.dictionary.to_pylist()], np.bool_
     )
     if not len(known):
         return np.zeros(len(names), np.bool_)
-    found: Mask = known[distinct.indices.to_numpy(zero_copy_only=False)]
+    found: Flags = known[distinct.indices.to_numpy(zero_copy_only=False)]
     return found
 
 
-def _partial(documents: pa.Array, placeholder: tuple[bytes, ...]) -> Mask:
+def _partial(documents: pa.Array, placeholder: tuple[bytes, ...]) -> Flags:
     """Return which rows have unavailable values."""
     found = np.zeros(len(documents), np.bool_)
     if not placeholder:

@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-from typing import Any, Final
+from typing import Final
 
 import numpy as np
-import numpy.typing as npt
 import pyarrow as pa
 
-from airflow_cdc_provider.changes.kernels import walker
-from airflow_cdc_provider.changes.spans import Bytes, Ints, binary_buffer, column_of
-
-Mask = npt.NDArray[np.bool_]
+from airflow_cdc_provider.formats.arrow_bytes import binary_buffer, column_of
+from airflow_cdc_provider.formats.dates import days_since_1970, is_date, read_digits
+from airflow_cdc_provider.formats.kernels import Bytes, Flags, Int, Ints, walker
 
 LARGEST_DECIMAL: Final = 256
 """Bytes of the largest supported unscaled value: 616 digits."""
@@ -27,7 +25,7 @@ _WORST: Final = 3
 """Maximum number of digits per byte."""
 
 
-def decimal_texts(unscaled: pa.Array, scales: Ints) -> tuple[pa.Array, Mask]:
+def decimal_texts(unscaled: pa.Array, scales: Ints) -> tuple[pa.Array, Flags]:
     """Format decimals in plain notation.
 
     Args:
@@ -47,10 +45,10 @@ def decimal_texts(unscaled: pa.Array, scales: Ints) -> tuple[pa.Array, Mask]:
     scratch = np.zeros(LARGEST_DECIMAL, np.uint8)
     digits = np.zeros(_WORST * LARGEST_DECIMAL + 16, np.uint8)
     _write_decimals(data, starts, ends, scales.astype(np.int64), scratch, digits, out, offsets)
-    return column_of(pa.string(), out[: offsets[-1]].copy(), offsets.astype(np.int32), starts >= 0), broken
+    return column_of(pa.string(), out[: offsets[-1]].copy(), offsets, starts >= 0), broken
 
 
-def read_instants(data: Bytes, starts: Ints, ends: Ints) -> tuple[Ints, Mask, Mask]:
+def read_instants(data: Bytes, starts: Ints, ends: Ints) -> tuple[Ints, Flags, Flags]:
     """Parse ISO 8601 timestamps: ``2024-02-29T12:00:00.5Z``, with or without a zone.
 
     Args:
@@ -69,7 +67,7 @@ def read_instants(data: Bytes, starts: Ints, ends: Ints) -> tuple[Ints, Mask, Ma
     return found, broken, truncated
 
 
-def whole_parts(data: Bytes, starts: Ints, ends: Ints) -> tuple[Ints, Ints, Mask]:
+def whole_parts(data: Bytes, starts: Ints, ends: Ints) -> tuple[Ints, Ints, Flags]:
     """Find the floor of each JSON number, by the position of its decimal point.
 
     Args:
@@ -89,7 +87,7 @@ def whole_parts(data: Bytes, starts: Ints, ends: Ints) -> tuple[Ints, Ints, Mask
 
 
 @walker
-def _find_points(data: Any, starts: Any, ends: Any, found: Any, below: Any, truncated: Any) -> None:
+def _find_points(data: Bytes, starts: Ints, ends: Ints, found: Ints, below: Ints, truncated: Flags) -> None:
     for row in range(len(starts)):
         if starts[row] < 0:
             continue
@@ -113,7 +111,14 @@ def _find_points(data: Any, starts: Any, ends: Any, found: Any, below: Any, trun
 
 @walker
 def _write_decimals(
-    data: Any, starts: Any, ends: Any, scales: Any, scratch: Any, digits: Any, out: Any, offsets: Any
+    data: Bytes,
+    starts: Ints,
+    ends: Ints,
+    scales: Ints,
+    scratch: Bytes,
+    digits: Bytes,
+    out: Bytes,
+    offsets: Ints,
 ) -> None:
     to = np.int64(0)
     for row in range(len(starts)):
@@ -134,7 +139,7 @@ def _write_decimals(
 
 
 @walker
-def _to_digits(scratch: Any, size: Any, digits: Any) -> Any:
+def _to_digits(scratch: Bytes, size: Int, digits: Bytes) -> Int:
     """Write a number's digits, lowest first, without leading zeros of the number; return their count."""
     count = np.int64(0)
     first = np.int64(0)
@@ -156,7 +161,7 @@ def _to_digits(scratch: Any, size: Any, digits: Any) -> Any:
 
 
 @walker
-def _put_number(digits: Any, count: Any, scale: Any, negative: Any, out: Any, to: Any) -> Any:
+def _put_number(digits: Bytes, count: Int, scale: Int, negative: bool, out: Bytes, to: Int) -> Int:
     if negative:
         out[to] = 0x2D
         to += 1
@@ -180,38 +185,9 @@ def _put_number(digits: Any, count: Any, scale: Any, negative: Any, out: Any, to
 
 
 @walker
-def _number(data: Any, at: Any, end: Any, count: Any) -> Any:
-    """Read a number of ``count`` digits, -1 if it has other characters."""
-    if end - at < count:
-        return np.int64(-1)
-    value = np.int64(0)
-    for i in range(count):
-        digit = np.int64(data[at + i]) - 0x30
-        if digit < 0 or digit > 9:
-            return np.int64(-1)
-        value = value * 10 + digit
-    return value
-
-
-@walker
-def _days(year: Any, month: Any, day: Any) -> Any:
-    """Return days since 1970 of a Gregorian date; a value before the first day if the date is invalid."""
-    leap = (year % 4 == 0 and year % 100 != 0) or year % 400 == 0
-    longest = 31
-    if month in (4, 6, 9, 11):
-        longest = 30
-    elif month == 2:
-        longest = 29 if leap else 28
-    if year < 1 or month < 1 or month > 12 or day < 1 or day > longest:
-        return np.int64(FIRST_DAY - 1)
-    # Years start in March here, so that the leap day is their last day.
-    shifted = year - 1 if month <= 2 else year
-    of_year = (153 * (month - 3 if month > 2 else month + 9) + 2) // 5 + day - 1
-    return 365 * shifted + shifted // 4 - shifted // 100 + shifted // 400 + of_year - 719468
-
-
-@walker
-def _read_instants(data: Any, starts: Any, ends: Any, found: Any, broken: Any, truncated: Any) -> None:
+def _read_instants(
+    data: Bytes, starts: Ints, ends: Ints, found: Ints, broken: Flags, truncated: Flags
+) -> None:
     for row in range(len(starts)):
         at = starts[row]
         end = ends[row]
@@ -222,17 +198,17 @@ def _read_instants(data: Any, starts: Any, ends: Any, found: Any, broken: Any, t
             continue
         if data[at + 10] != 0x54 and data[at + 10] != 0x20:
             continue
-        year = _number(data, at, end, 4)
-        month = _number(data, at + 5, end, 2)
-        days = _days(year, month, _number(data, at + 8, end, 2))
-        hour = _number(data, at + 11, end, 2)
-        minute = _number(data, at + 14, end, 2)
-        if days < FIRST_DAY or hour < 0 or hour > 23 or minute < 0 or minute > 59:
+        year = read_digits(data, at, end, 4)
+        month = read_digits(data, at + 5, end, 2)
+        day = read_digits(data, at + 8, end, 2)
+        hour = read_digits(data, at + 11, end, 2)
+        minute = read_digits(data, at + 14, end, 2)
+        if year < 1 or not is_date(year, month, day) or hour < 0 or hour > 23 or minute < 0 or minute > 59:
             continue
         at += 16
         second = np.int64(0)
         if at < end and data[at] == 0x3A:
-            second = _number(data, at + 1, end, 2)
+            second = read_digits(data, at + 1, end, 2)
             if second < 0 or second > 59:
                 continue
             at += 3
@@ -251,8 +227,8 @@ def _read_instants(data: Any, starts: Any, ends: Any, found: Any, broken: Any, t
         if at < end and data[at] == 0x5A:
             at += 1
         elif at < end and (data[at] == 0x2B or data[at] == 0x2D):
-            hours = _number(data, at + 1, end, 2)
-            rest = _number(data, at + 4, end, 2)
+            hours = read_digits(data, at + 1, end, 2)
+            rest = read_digits(data, at + 4, end, 2)
             if hours < 0 or rest < 0 or hours > 18 or rest > 59 or data[at + 3] != 0x3A:
                 truncated[row] = False
                 continue
@@ -262,5 +238,5 @@ def _read_instants(data: Any, starts: Any, ends: Any, found: Any, broken: Any, t
             truncated[row] = False
             continue
         seconds = (hour * 60 + minute - minutes) * 60 + second
-        found[row] = days * DAY_US + seconds * 1_000_000 + micros
+        found[row] = days_since_1970(year, month, day) * DAY_US + seconds * 1_000_000 + micros
         broken[row] = False

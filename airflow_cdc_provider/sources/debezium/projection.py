@@ -3,25 +3,21 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from airflow_cdc_provider.changes.byte_kernels import copy
-from airflow_cdc_provider.changes.kernels import walker
-from airflow_cdc_provider.changes.spans import Bytes, column_of
 from airflow_cdc_provider.exceptions import CorruptInput
+from airflow_cdc_provider.formats.arrow_bytes import column_of
+from airflow_cdc_provider.formats.byte_kernels import copy
+from airflow_cdc_provider.formats.kernels import Bytes, Flags, Ints, walker
 from airflow_cdc_provider.sources.debezium.connect_schema import NO_SCHEMA, REST, ConnectField
 from airflow_cdc_provider.sources.debezium.json_members import NULL, Members, ValueSpans, read_values
 from airflow_cdc_provider.sources.debezium.json_texts import compact
 from airflow_cdc_provider.sources.debezium.states import read_states, rows_of
 from airflow_cdc_provider.sources.debezium.tables import HIDDEN, TableRows
 from airflow_cdc_provider.sources.debezium.values import Converted, show, show_plain
-
-Mask = npt.NDArray[np.bool_]
 
 PLAIN_TYPES: Mapping[str, str] = {
     "boolean": "bool",
@@ -117,7 +113,7 @@ def _group(
 
 def _convert(
     members: Members,
-    indexes: npt.NDArray[np.int64],
+    indexes: Ints,
     field: ConnectField | None,
     inferred: str,
     kind: pa.DataType,
@@ -131,7 +127,7 @@ def _convert(
     return pa.nulls(len(indexes), kind), values.present
 
 
-def fit(converted: pa.Array, misfits: Mask, values: ValueSpans, kind: pa.DataType) -> Converted:
+def fit(converted: pa.Array, misfits: Flags, values: ValueSpans, kind: pa.DataType) -> Converted:
     """Convert values to the column's type, which may come from a newer schema."""
     if converted.type == kind:
         return converted, misfits
@@ -186,7 +182,7 @@ def _require_objects(table: str, texts: pa.Array) -> None:
         raise CorruptInput(f"a state of a row of {table} is not a JSON object")
 
 
-def _rest(members: Members, in_rest: Mask) -> pa.Array:
+def _rest(members: Members, in_rest: Flags) -> pa.Array:
     """Write members of rows as a JSON object; null for none."""
     offsets = np.zeros(members.count + 1, np.int64)
     some = np.flatnonzero(in_rest)
@@ -196,13 +192,15 @@ def _rest(members: Members, in_rest: Mask) -> pa.Array:
     capacity = int((names[1] - names[0] + values.ends - values.starts + 6).sum())
     out: Bytes = np.empty(capacity, np.uint8)
     _write(members.data, members.owners[some], names, values.starts, values.ends, out, offsets)
-    texts = column_of(pa.binary(), out[: offsets[-1]].copy(), offsets.astype(np.int32), np.diff(offsets) > 0)
+    texts = column_of(pa.binary(), out[: offsets[-1]].copy(), offsets, np.diff(offsets) > 0)
     data, found = read_values(texts)
     return compact(data, found).cast(pa.string())
 
 
 @walker
-def _write(data: Any, owners: Any, names: Any, starts: Any, ends: Any, out: Any, offsets: Any) -> None:
+def _write(
+    data: Bytes, owners: Ints, names: Ints, starts: Ints, ends: Ints, out: Bytes, offsets: Ints
+) -> None:
     to = np.int64(0)
     member = np.int64(0)
     for row in range(len(offsets) - 1):

@@ -12,14 +12,22 @@ from __future__ import annotations
 from typing import Any, Final
 
 import numpy as np
-import numpy.typing as npt
 import pyarrow as pa
 
-from airflow_cdc_provider.changes.byte_kernels import copy, load_little32, load_little64
-from airflow_cdc_provider.changes.java_floats import write_number
-from airflow_cdc_provider.changes.kernels import kernel, walker
-from airflow_cdc_provider.changes.spans import Bytes, Ints
-from airflow_cdc_provider.changes.text_kernels import write_base64
+from airflow_cdc_provider.formats.base64_text import write_quoted_base64
+from airflow_cdc_provider.formats.byte_kernels import copy, load_little32, load_little64
+from airflow_cdc_provider.formats.dates import days_since_1970
+from airflow_cdc_provider.formats.java_floats import write_number
+from airflow_cdc_provider.formats.kernels import Bytes, Int, Ints, kernel, walker
+from airflow_cdc_provider.formats.protobuf_wire import (
+    I64,
+    LEN,
+    VARINT,
+    read_key,
+    read_value,
+    read_varint,
+    unzigzag,
+)
 from airflow_cdc_provider.sources.debezium.json_program import (
     ABSENT_END,
     ABSENT_START,
@@ -48,7 +56,6 @@ from airflow_cdc_provider.sources.debezium.protobuf_wire import (
     BOOL,
     BYTES,
     DECIMAL,
-    EIGHT,
     FIXED32,
     FIXED64,
     FLOAT,
@@ -64,12 +71,8 @@ from airflow_cdc_provider.sources.debezium.protobuf_wire import (
     TIMESTAMP,
     UINT32,
     UINT64,
-    VARINT,
     find_fields,
-    read_varint,
     signed32,
-    skip,
-    unzigzag,
     wire_of,
 )
 
@@ -96,48 +99,47 @@ def protobuf_to_json(program: Program, data: Bytes, starts: Ints, ends: Ints) ->
 
 @kernel
 def _put_scalar(
-    kind: Any,
-    node: Any,
-    nodes: npt.NDArray[Any],
-    edges: npt.NDArray[Any],
-    texts: npt.NDArray[Any],
-    data: npt.NDArray[Any],
-    at: Any,
-    end: Any,
-    out: npt.NDArray[Any],
-    to: Any,
-) -> Any:
+    kind: Int,
+    node: Int,
+    nodes: Ints,
+    edges: Ints,
+    texts: Bytes,
+    data: Bytes,
+    at: Int,
+    end: Int,
+    out: Bytes,
+    to: Int,
+) -> tuple[Int, Int]:
     """Write a scalar; return its end in input and output: -1 if it is broken, -2 if the output is full."""
     if kind in (STRING, BYTES):
-        size, at = read_varint(data, at, end)
-        if at < 0 or size > np.uint64(end - at):
+        length, at, after = read_value(data, LEN, at, end)
+        if after < 0:
             return np.int64(-1), to
-        length = np.int64(size)
         capacity = len(out) - to
         if kind == STRING:
-            if capacity < 6 * length + SPARE and capacity < quoted_length(data, at, at + length) + SPARE:
+            if capacity < 6 * length + SPARE and capacity < quoted_length(data, at, after) + SPARE:
                 return np.int64(-2), to
-            return at + length, put_quoted(data, at, at + length, out, to)
+            return after, put_quoted(data, at, after, out, to)
         if capacity < 4 * (length // 3) + SPARE:
             return np.int64(-2), to
-        return at + length, _put_base64(data, at, at + length, out, to)
+        return after, write_quoted_base64(data, at, after, out, to)
     wire = wire_of(kind)
     if wire == VARINT:
         value, at = read_varint(data, at, end)
         if at < 0:
             return np.int64(-1), to
         if kind == BOOL:
-            return at, put_flag(value != np.uint64(0), out, to)
+            return at, put_flag(value != 0, out, to)
         if kind == INT32:
             return at, put_integer(signed32(value), out, to)
         if kind == INT64:
-            return at, put_integer(np.int64(value), out, to)
+            return at, put_integer(value, out, to)
         if kind == UINT32:
-            return at, put_unsigned(value & np.uint64(0xFFFFFFFF), out, to)
+            return at, put_unsigned(np.uint64(value & 0xFFFFFFFF), out, to)
         if kind == UINT64:
-            return at, put_unsigned(value, out, to)
+            return at, put_unsigned(np.uint64(value), out, to)
         if kind == SINT32:
-            return at, put_integer(unzigzag(value & np.uint64(0xFFFFFFFF)), out, to)
+            return at, put_integer(unzigzag(value & 0xFFFFFFFF), out, to)
         if kind == SINT64:
             return at, put_integer(unzigzag(value), out, to)
         number = signed32(value)
@@ -148,15 +150,15 @@ def _put_scalar(
         to = put_integer(number, out, to + 1)
         out[to] = 0x22
         return at, to + 1
-    width = np.int64(8) if wire == EIGHT else np.int64(4)
+    width = np.int64(8) if wire == I64 else np.int64(4)
     if end - at < width:
         return np.int64(-1), to
-    raw = np.uint64(load_little64(data, at)) if wire == EIGHT else np.uint64(load_little32(data, at))
+    raw = np.uint64(load_little64(data, at)) if wire == I64 else np.uint64(load_little32(data, at))
     after = at + width
     if kind in (FIXED32, FIXED64):
         return after, put_unsigned(raw, out, to)
     if kind == SFIXED32:
-        return after, put_integer(signed32(raw), out, to)
+        return after, put_integer(signed32(np.int64(raw)), out, to)
     if kind == SFIXED64:
         return after, put_integer(np.int64(raw), out, to)
     single = kind == FLOAT
@@ -166,16 +168,8 @@ def _put_scalar(
     return after, np.int64(write_number(raw, single, out, to))
 
 
-@kernel
-def _put_base64(data: npt.NDArray[Any], start: Any, end: Any, out: npt.NDArray[Any], to: Any) -> Any:
-    out[to] = 0x22
-    to = np.int64(write_base64(data, start, end, out, to + 1))
-    out[to] = 0x22
-    return to + 1
-
-
 @walker
-def _put_text(texts: Any, start: Any, end: Any, out: Any, to: Any) -> Any:
+def _put_text(texts: Bytes, start: Int, end: Int, out: Bytes, to: Int) -> Int:
     """Write a text of the program; return -1 if the output is full."""
     if len(out) - to < end - start + SPARE:
         return np.int64(-1)
@@ -183,16 +177,16 @@ def _put_text(texts: Any, start: Any, end: Any, out: Any, to: Any) -> Any:
 
 
 @walker
-def _number(data: Any, slots: Any, slot: Any, end: Any) -> Any:
+def _number(data: Bytes, slots: Ints, slot: Int, end: Int) -> Int:
     """Return an integer field of a well-known message, 0 if it is missing."""
     if slots[slot] < 0:
         return np.int64(0)
     value, _ = read_varint(data, slots[slot], end)
-    return np.int64(value)
+    return value
 
 
 @walker
-def _put_micros(seconds: Any, nanos: Any, out: Any, to: Any) -> Any:
+def _put_micros(seconds: Int, nanos: Int, out: Bytes, to: Int) -> Int:
     """Write seconds and nanoseconds as microseconds."""
     micros = seconds * 1_000_000 + nanos // 1000
     rest = nanos % 1000
@@ -213,37 +207,20 @@ def _put_micros(seconds: Any, nanos: Any, out: Any, to: Any) -> Any:
     return to
 
 
-@walker
-def _days(year: Any, month: Any, day: Any) -> Any:
-    """Return the days from 1970 to a date of the Gregorian calendar."""
-    shifted = year - 1 if month <= 2 else year
-    era = shifted // 400
-    of_era = shifted - era * 400
-    of_year = (153 * (month + (-3 if month > 2 else 9)) + 2) // 5 + day - 1
-    return era * 146_097 + of_era * 365 + of_era // 4 - of_era // 100 + of_year - 719_468
-
-
 @kernel
 def _put_known(
-    kind: Any,
-    scale: Any,
-    data: npt.NDArray[Any],
-    end: Any,
-    slots: npt.NDArray[Any],
-    base: Any,
-    out: npt.NDArray[Any],
-    to: Any,
-) -> Any:
+    kind: Int, scale: Int, data: Bytes, end: Int, slots: Ints, base: Int, out: Bytes, to: Int
+) -> Int:
     """Write a well-known message with a Connect type; return -1 if it is broken, -2 if the output is full."""
     if kind == DECIMAL:
         if _number(data, slots, base + 2, end) != scale:
             return np.int64(-1)
-        length, at = np.uint64(0), np.int64(0)
+        length, at = np.int64(0), np.int64(0)
         if slots[base] >= 0:
             length, at = read_varint(data, slots[base], end)
-        if len(out) - to < 2 * np.int64(length) + SPARE:
+        if len(out) - to < 2 * length + SPARE:
             return np.int64(-2)
-        return _put_base64(data, at, at + np.int64(length), out, to)
+        return write_quoted_base64(data, at, at + length, out, to)
     first, second = _number(data, slots, base, end), _number(data, slots, base + 1, end)
     if kind == TIMESTAMP:
         if not -_MOST_SECONDS <= first <= _MOST_SECONDS or not 0 <= second < 1_000_000_000:
@@ -256,7 +233,7 @@ def _put_known(
             return np.int64(-1)
         return _put_micros((first * 60 + second) * 60 + third, nanos, out, to)
     if 1 <= first <= 9999 and 1 <= second <= 12 and 1 <= third <= 31:
-        return put_integer(_days(first, second, third), out, to)
+        return put_integer(days_since_1970(first, second, third), out, to)
     if not (0 <= first <= 9999 and 0 <= second <= 99 and 0 <= third <= 99):
         return np.int64(-1)
     out[to] = 0x22
@@ -285,26 +262,25 @@ _FRAME: Final = 8
 
 
 @walker
-def _open(stack: Any, depth: Any, node: Any, at: Any, end: Any, base: Any) -> None:
+def _open(stack: Ints, depth: Int, node: Int, at: Int, end: Int, base: Int) -> None:
     frame = stack[depth]
     frame[_NODE], frame[_END], frame[_STEP], frame[_CURSOR] = node, end, -1, -1
     frame[_PACKED], frame[_BASE], frame[_ELEMENTS], frame[_BEGIN] = -1, base, 0, at
 
 
 @walker
-def _next_element(data: Any, frame: Any, number: Any, expected: Any) -> Any:
+def _next_element(data: Bytes, frame: Ints, number: Int, expected: Int) -> Int:
     """Return the offset of the next element of a list, -1 for none. Tags were validated before."""
     end = frame[_END]
     while frame[_CURSOR] < end:
-        tag, at = read_varint(data, frame[_CURSOR], end)
-        wire = np.int64(tag & np.uint64(7))
-        after = skip(data, wire, at, end)
+        found, wire, at = read_key(data, frame[_CURSOR], end)
+        length, content, after = read_value(data, wire, at, end)
         frame[_CURSOR] = after
-        if np.int64(tag >> np.uint64(3)) == number:
+        if found == number:
             if wire == expected:
                 return at
-            length, at = read_varint(data, at, end)
-            if length != np.uint64(0):
+            if length != 0:
+                at = content
                 frame[_PACKED] = after
                 return at
     return np.int64(-1)
@@ -312,17 +288,17 @@ def _next_element(data: Any, frame: Any, number: Any, expected: Any) -> Any:
 
 @kernel
 def _put_message(
-    data: npt.NDArray[Any],
-    at: Any,
-    end: Any,
-    nodes: npt.NDArray[Any],
-    edges: npt.NDArray[Any],
-    texts: npt.NDArray[Any],
-    stack: npt.NDArray[Any],
-    slots: npt.NDArray[Any],
-    out: npt.NDArray[Any],
-    to: Any,
-) -> Any:
+    data: Bytes,
+    at: Int,
+    end: Int,
+    nodes: Ints,
+    edges: Ints,
+    texts: Bytes,
+    stack: Ints,
+    slots: Ints,
+    out: Bytes,
+    to: Int,
+) -> Int:
     """Write one message; return the end of its output, -1 if it is broken, -2 if the output is full."""
     depth = 0
     _open(stack, 0, np.int64(len(nodes) - 1), at, end, 0)
@@ -393,7 +369,7 @@ def _put_message(
         if nodes[child, 0] >= MESSAGE:
             length, begin = read_varint(data, value, stop)
             depth += 1
-            _open(stack, depth, child, begin, begin + np.int64(length), base + count)
+            _open(stack, depth, child, begin, begin + length, base + count)
             continue
         packed = frame[_PACKED]
         limit = packed if packed >= 0 else stop
@@ -411,19 +387,19 @@ def _put_message(
 
 @kernel
 def _write(
-    data: npt.NDArray[Any],
-    starts: npt.NDArray[Any],
-    ends: npt.NDArray[Any],
-    nodes: npt.NDArray[Any],
-    edges: npt.NDArray[Any],
-    texts: npt.NDArray[Any],
-    stack: npt.NDArray[Any],
-    slots: npt.NDArray[Any],
-    out: npt.NDArray[Any],
-    offsets: npt.NDArray[Any],
-    wrong: npt.NDArray[Any],
-    first: int,
-) -> int:
+    data: Bytes,
+    starts: Ints,
+    ends: Ints,
+    nodes: Ints,
+    edges: Ints,
+    texts: Bytes,
+    stack: Ints,
+    slots: Ints,
+    out: Bytes,
+    offsets: Ints,
+    wrong: Ints,
+    first: Int,
+) -> Int:
     """Write messages from ``first`` on; return the first that didn't fit, or the number of messages."""
     for row in range(first, len(starts)):
         offsets[row + 1] = offsets[row]

@@ -1,22 +1,25 @@
-"""Protobuf's binary encoding: kinds of values, and the offsets of a message's fields.
-
-Layout (protobuf.dev, "Encoding")::
-
-    message   tag, value, tag, value ...     tag: varint of number << 3 | wire type
-    wire type 0: varint   1: 8 bytes   2: length as varint, bytes   5: 4 bytes, both little-endian
+"""Fields of Protobuf messages (:mod:`~airflow_cdc_provider.formats.protobuf_wire`): kinds and offsets.
 
 Fields may have any order, and numbers in lists may be packed (one value of wire type 2) or separate.
 """
 
 from __future__ import annotations
 
-from typing import Any, Final
+from typing import Final
 
 import numpy as np
-import numpy.typing as npt
 
-from airflow_cdc_provider.changes.kernels import walker
-from airflow_cdc_provider.changes.spans import Bytes, Ints
+from airflow_cdc_provider.formats.kernels import Bytes, Int, Ints, walker
+from airflow_cdc_provider.formats.protobuf_wire import (
+    I32,
+    I64,
+    LEN,
+    VARINT,
+    read_key,
+    read_value,
+    read_varint,
+    unzigzag,
+)
 from airflow_cdc_provider.sources.debezium.json_program import CHOICE, NUMBER, REPEATED
 
 BOOL: Final = 1
@@ -47,16 +50,11 @@ DATE: Final = 20
 DECIMAL: Final = 21
 """``confluent.type.Decimal``: its bytes; argument: the common scale."""
 
-VARINT: Final = 0
-EIGHT: Final = 1
-LENGTH: Final = 2
-FOUR: Final = 5
-
 DEEPEST_PATH: Final = 8
 """Maximum nesting depth of a message type in its file."""
 
 
-def read_paths(data: Bytes, starts: Ints, ends: Ints) -> tuple[npt.NDArray[np.int64], Ints]:
+def read_paths(data: Bytes, starts: Ints, ends: Ints) -> tuple[Ints, Ints]:
     """Read the message type of each message, which Confluent's converter writes before the bytes.
 
     Returns:
@@ -70,35 +68,14 @@ def read_paths(data: Bytes, starts: Ints, ends: Ints) -> tuple[npt.NDArray[np.in
 
 
 @walker
-def read_varint(data: Any, at: Any, end: Any) -> Any:
-    """Read a 64-bit varint; return it and the offset after it, or offset -1 if it is broken."""
-    value = np.uint64(0)
-    for i in range(10):
-        if at >= end:
-            return value, np.int64(-1)
-        byte = data[at & 0x7FFFFFFFFFFF]
-        at += 1
-        value |= np.uint64(byte & 0x7F) << np.uint64(7 * i)
-        if byte < 0x80:
-            return value, at
-    return value, np.int64(-1)
-
-
-@walker
-def unzigzag(value: Any) -> Any:
-    """Decode a varint of kind sint32 or sint64."""
-    return np.int64(value >> np.uint64(1)) ^ -np.int64(value & np.uint64(1))
-
-
-@walker
-def signed32(value: Any) -> Any:
+def signed32(value: Int) -> Int:
     """Return the lower 32 bits of a varint as a signed number."""
-    low = np.int64(value & np.uint64(0xFFFFFFFF))
+    low = value & 0xFFFFFFFF
     return low - (np.int64(1) << 32) if low >= 0x80000000 else low
 
 
 @walker
-def _read_paths(data: Any, starts: Any, ends: Any, paths: Any, bodies: Any) -> None:
+def _read_paths(data: Bytes, starts: Ints, ends: Ints, paths: Ints, bodies: Ints) -> None:
     for row in range(len(starts)):
         raw, at = read_varint(data, starts[row], ends[row])
         count = unzigzag(raw)
@@ -118,34 +95,19 @@ def _read_paths(data: Any, starts: Any, ends: Any, paths: Any, bodies: Any) -> N
 
 
 @walker
-def skip(data: Any, wire: Any, at: Any, end: Any) -> Any:
-    """Return the offset after a value, -1 if it is broken."""
-    if wire == VARINT:
-        _, at = read_varint(data, at, end)
-        return at
-    if wire == LENGTH:
-        length, at = read_varint(data, at, end)
-        if at < 0 or length > np.uint64(end - at):
-            return np.int64(-1)
-        return at + np.int64(length)
-    width = np.int64(8) if wire == EIGHT else np.int64(4) if wire == FOUR else np.int64(1 << 40)
-    return at + width if end - at >= width else np.int64(-1)
-
-
-@walker
-def wire_of(kind: Any) -> Any:
+def wire_of(kind: Int) -> Int:
     """Return the wire type of a value of a kind."""
     if kind in (FIXED64, SFIXED64, DOUBLE):
-        return np.int64(EIGHT)
+        return np.int64(I64)
     if kind in (FIXED32, SFIXED32, FLOAT):
-        return np.int64(FOUR)
-    return np.int64(VARINT) if kind < STRING or kind == ENUM else np.int64(LENGTH)
+        return np.int64(I32)
+    return np.int64(VARINT) if kind < STRING or kind == ENUM else np.int64(LEN)
 
 
 @walker
 def find_fields(
-    data: Any, at: Any, end: Any, nodes: Any, edges: Any, node: Any, slots: Any, base: Any
-) -> Any:
+    data: Bytes, at: Int, end: Int, nodes: Ints, edges: Ints, node: Int, slots: Ints, base: Int
+) -> bool:
     """Fill in the offset of each field: the first tag of lists, else the last value; -1 for none.
 
     Returns:
@@ -157,12 +119,11 @@ def find_fields(
     last_index = np.int64(0)
     while at < end:
         tag_at = at
-        tag, at = read_varint(data, at, end)
-        if at < 0 or tag >> np.uint64(32) != np.uint64(0):
+        number, wire, at = read_key(data, at, end)
+        if number < 0:
             return False
-        number, wire = np.int64(tag >> np.uint64(3)), np.int64(tag & np.uint64(7))
-        after = skip(data, wire, at, end)
-        if after < 0 or number == 0:
+        _, _, after = read_value(data, wire, at, end)
+        if after < 0:
             return False
         # Fields are usually in order: search from the last one.
         step = np.int64(-1)
@@ -177,7 +138,7 @@ def find_fields(
             kind = nodes[edges[edge, 0], 0]
             expected = wire_of(kind)
             if edges[edge, REPEATED]:
-                if wire not in (expected, LENGTH):
+                if wire not in (expected, LEN):
                     return False
                 if slots[base + step] < 0:
                     slots[base + step] = tag_at

@@ -12,7 +12,7 @@ import pyarrow as pa
 
 from airflow_cdc_provider.kafka.consumer import MessageRange, read_range
 from airflow_cdc_provider.kafka.settings import ClientSettings
-from airflow_cdc_provider.sources.abilities import SkippedCounts
+from airflow_cdc_provider.sources.contract import Reader, ReadMetrics
 from airflow_cdc_provider.sources.debezium.converters import (
     Converter,
     FramedConverter,
@@ -52,7 +52,7 @@ class TopicSlice:
 
 
 @dataclass(frozen=True)
-class SliceReader:
+class SliceReader(Reader):
     """Reads slices; picklable.
 
     Args:
@@ -73,17 +73,14 @@ class SliceReader:
     takes_envelopes: bool = False
     build: Callable[[dict[str, Any]], Any] | None = field(default=None, repr=False)
 
-    def __call__(self, part: TopicSlice) -> Iterator[pa.RecordBatch]:
-        """Read one slice."""
-        return self.read_with_skip_counts(part, Counter())
-
-    def read_with_skip_counts(self, part: TopicSlice, skipped: SkippedCounts) -> Iterator[pa.RecordBatch]:
-        """Read one slice; count skipped messages."""
-        feed = self.feed(part)
-        seen: set[tuple[str, str]] = set()
-        found = read_range(self.settings, part.range, self.options.isolation, self.build)
-        for portion in _portions(message for messages in found for message in messages):
-            yield from read_parted(_columns(portion), feed, seen, skipped)
+    def read(self, parts: Iterable[TopicSlice], metrics: ReadMetrics) -> Iterator[pa.RecordBatch]:
+        """Read slices; count skipped messages."""
+        for part in parts:
+            feed = self.feed(part)
+            seen: set[tuple[str, str]] = set()
+            found = read_range(self.settings, part.range, self.options.isolation, self.build)
+            for portion in _portions(message for messages in found for message in messages):
+                yield from read_parted(_columns(portion), feed, seen, metrics.skipped)
 
     def feed(self, part: TopicSlice) -> Feed:
         """Return how a slice's messages are converted."""
@@ -118,7 +115,7 @@ class SliceReader:
 
 
 def read_parted(
-    messages: Messages, feed: Feed, seen: set[tuple[str, str]], skipped: SkippedCounts
+    messages: Messages, feed: Feed, seen: set[tuple[str, str]], skipped: Counter[tuple[str, str]]
 ) -> Iterator[pa.RecordBatch]:
     """Read messages, split into parts if they don't fit one Arrow batch.
 

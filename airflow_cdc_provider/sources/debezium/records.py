@@ -18,20 +18,20 @@ yet.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Final
 
 import numpy as np
-import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
 from airflow_cdc_provider.changes import record
 from airflow_cdc_provider.changes.record import CHANGE_SCHEMA
-from airflow_cdc_provider.changes.spans import span_column
 from airflow_cdc_provider.exceptions import CorruptInput
-from airflow_cdc_provider.sources.abilities import SkippedCounts
+from airflow_cdc_provider.formats.arrow_bytes import span_column
+from airflow_cdc_provider.formats.kernels import Bytes, Flags, Ints
 from airflow_cdc_provider.sources.debezium import converters
 from airflow_cdc_provider.sources.debezium.contributions import operations_of
 from airflow_cdc_provider.sources.debezium.converters import Converter, JsonConverter, Values
@@ -50,9 +50,6 @@ from airflow_cdc_provider.sources.debezium.position import (
     origin_of,
 )
 from airflow_cdc_provider.sources.debezium.values import show_plain
-
-Ints = npt.NDArray[np.int64]
-Mask = npt.NDArray[np.bool_]
 
 _LAST_US: Final = 253_402_300_799_999_999
 """The end of the year 9999."""
@@ -167,7 +164,7 @@ class Feed:
 
 
 def read_messages(
-    messages: Messages, feed: Feed, seen: set[tuple[str, str]], skipped: SkippedCounts
+    messages: Messages, feed: Feed, seen: set[tuple[str, str]], skipped: Counter[tuple[str, str]]
 ) -> pa.RecordBatch:
     """Convert messages to records.
 
@@ -241,7 +238,7 @@ def read_messages(
     return _concat([records, *_schemas(feed, messages, tables, names, values.schemas, rows, seen)])
 
 
-def _without_row(members: Members, letters: npt.NDArray[np.uint8], keys: pa.Array, feed: Feed) -> Ints:
+def _without_row(members: Members, letters: Bytes, keys: pa.Array, feed: Feed) -> Ints:
     """Classify events without a row, and envelopes among unwrapped rows."""
     found = np.full(members.count, _SOUND, np.int64)
     names = ("ts_ms", "vgtid", "status", "event_count", "ddl", "databaseName")
@@ -291,11 +288,11 @@ def _filled(texts: pa.Array) -> pa.Array:
     return pc.if_else(pc.equal(texts, ""), pa.scalar(None, pa.string()), texts)
 
 
-def _selected(tables: pa.Array, feed: Feed) -> Mask:
+def _selected(tables: pa.Array, feed: Feed) -> Flags:
     distinct = pc.dictionary_encode(tables)
     selects = np.array([feed.selects(name) for name in distinct.dictionary.to_pylist()] or [False], np.bool_)
     numbers = distinct.indices.fill_null(0).to_numpy(zero_copy_only=False)
-    found: Mask = selects[numbers]
+    found: Flags = selects[numbers]
     return found
 
 

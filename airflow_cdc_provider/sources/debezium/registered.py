@@ -10,7 +10,8 @@ from typing import Any, Final, Literal, Protocol
 import numpy as np
 import pyarrow as pa
 
-from airflow_cdc_provider.changes.spans import Bytes, Ints, span_column
+from airflow_cdc_provider.formats.arrow_bytes import span_column
+from airflow_cdc_provider.formats.kernels import Bytes, Ints
 from airflow_cdc_provider.kafka.registry import RegisteredSchema
 from airflow_cdc_provider.sources.debezium.avro_json import avro_to_json
 from airflow_cdc_provider.sources.debezium.avro_program import compile_avro

@@ -30,8 +30,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from airflow_cdc_provider.changes.record import QUARANTINE, SCHEMA
-from airflow_cdc_provider.changes.spans import Ints
 from airflow_cdc_provider.exceptions import CdcError
+from airflow_cdc_provider.formats.kernels import Ints
 from airflow_cdc_provider.kafka.consumer import MessageRange
 from airflow_cdc_provider.kafka.registry import RegisteredSchema
 from airflow_cdc_provider.sources.debezium.converters import Converter, Values

@@ -1,4 +1,4 @@
-"""The source of Debezium's topics: Kafka partitions behind the interface of :mod:`..base`.
+"""The source of Debezium's topics: Kafka partitions behind the interface of :mod:`..contract`.
 
 There are no snapshots: the topics contain the rows of Debezium's own snapshot, as events ``r``.
 """
@@ -20,7 +20,7 @@ from airflow_cdc_provider.kafka.consumer import MessageRange
 from airflow_cdc_provider.kafka.partitions import ClusterTopics, Topic, require_patterns
 from airflow_cdc_provider.kafka.registry import Registry, RegistrySettings, RetryTimeouts, client_settings
 from airflow_cdc_provider.kafka.settings import ClientSettings
-from airflow_cdc_provider.sources.base import Codec, Finding, Lag, Offset, Plan, ReadLimit, SnapshotPlan
+from airflow_cdc_provider.sources.contract import Finding, Lag, Offset, Plan, ReadLimit, SnapshotPlan, Source
 from airflow_cdc_provider.sources.debezium.check import check_topics
 from airflow_cdc_provider.sources.debezium.codec import DebeziumCodec
 from airflow_cdc_provider.sources.debezium.contributions import Form
@@ -36,14 +36,13 @@ from airflow_cdc_provider.sources.debezium.reader import SliceReader, TopicSlice
 from airflow_cdc_provider.sources.debezium.reread import UNKNOWN_SCHEMA, UnknownSchemaReader
 from airflow_cdc_provider.sources.debezium.states import spellings
 from airflow_cdc_provider.sources.debezium.tables import TableRows
-from airflow_cdc_provider.sources.planned_ranges import PlannedRanges
 
 log = logging.getLogger(__name__)
 
 _MAX_REPORTED: Final = 5
 
 
-class DebeziumSource:
+class DebeziumSource(Source):
     """Topics of one cluster. Connections are opened on first use, so decoding works without any.
 
     Args:
@@ -54,8 +53,7 @@ class DebeziumSource:
             for unlimited.
     """
 
-    type = "debezium"
-    planned_ranges = PlannedRanges({})
+    has_schema_history = True
     feed_is_complete = True
 
     def __init__(
@@ -71,7 +69,6 @@ class DebeziumSource:
         self._remembers_seconds = remembers_seconds
         self._opened_cluster: ClusterTopics | None = None
         self._records: list[dict[str, Any]] = []
-        self.learned_through = -1
         self._start: dict[str, PartitionPosition] = {}
         self._counts: dict[str, int] = {}
 
@@ -119,19 +116,6 @@ class DebeziumSource:
         """Load all records of kind ``schema``."""
         self._records = records.to_pylist()
 
-    def schema_records(self) -> Iterator[Mapping[str, Any]]:
-        """Return no records: messages contain their schemas."""
-        return iter(())
-
-    def resumed_at(self, table: str) -> int:
-        """Return 0: only the topics are read."""
-        del table
-        return 0
-
-    def schema_findings(self) -> list[str]:
-        """Return no messages."""
-        return []
-
     def may_become_readable(self, reason: str) -> bool:
         """Return whether a quarantined record may become readable: when the registry has its schema."""
         return reason == UNKNOWN_SCHEMA and self._options.registry.enabled
@@ -139,13 +123,13 @@ class DebeziumSource:
     def quarantine_reader(self) -> Callable[[pa.RecordBatch], Iterator[pa.RecordBatch]]:
         """Return the function that retries records of kind ``quarantine``; it queries each schema once."""
         if not self._options.registry.enabled:
-            return _unchanged
+            return super().quarantine_reader()
         before_us = 0
         if self._remembers_seconds is not None:
             before_us = int((time.time() - self._remembers_seconds) * 1_000_000)
         return UnknownSchemaReader(self._reader(RetryTimeouts(0, 0)), dict(self._counts), before_us)
 
-    def codec(self, table: str, memory: Mapping[str, Any] | None = None) -> Codec:
+    def codec(self, table: str, memory: Mapping[str, Any] | None = None) -> DebeziumCodec:
         """Return the decoder of a table for all recorded schemas of its rows.
 
         Raises:
@@ -157,16 +141,6 @@ class DebeziumSource:
                 f"no row of {table} was captured yet", expected="an event of it", found="none"
             )
         return DebeziumCodec.of(rows, self._form, self._options.advanced.max_inferred_columns, memory)
-
-    def remember(self, codec: Codec) -> Mapping[str, Any]:
-        """Return the memory of the mirror: its columns."""
-        assert isinstance(codec, DebeziumCodec)
-        return codec.remember()
-
-    def reserve(self, codec: Codec, memory: Mapping[str, Any] | None) -> Mapping[str, Any] | None:
-        """Return the memory with the columns that rows must still be rewritten for."""
-        assert isinstance(codec, DebeziumCodec)
-        return codec.reserve(memory)
 
     def start(self) -> Offset | None:
         """Return the start position of a new connector, by option ``start``."""
@@ -288,7 +262,7 @@ class DebeziumSource:
         return slices
 
     def reader(self) -> SliceReader:
-        """Return the picklable function that reads slices."""
+        """Return the reader of slices."""
         advanced = self._options.advanced
         return self._reader(
             RetryTimeouts(advanced.schema_lookup_timeout_seconds, advanced.retry_timeout_seconds)
@@ -310,15 +284,6 @@ class DebeziumSource:
             f"snapshots from topics are not supported: {table}",
             remedy="take an ad-hoc snapshot with a signal to Debezium: its events are written to the topic",
         )
-
-    def snapshot_reader(self) -> Callable[[Any], Iterator[pa.RecordBatch]]:
-        """Return a function that is never called: there are no snapshots."""
-        return _nothing
-
-    def row_count(self, table: str) -> int | None:
-        """Return None: rows can't be counted."""
-        del table
-        return None
 
     def close(self) -> None:
         """Release the connection, which ends its threads."""
@@ -451,12 +416,3 @@ def _shares(remaining: Mapping[str, int], budget: int) -> dict[str, int]:
         shares[origin] = min(count, rest // (len(remaining) - number))
         rest -= shares[origin]
     return {origin: shares[origin] for origin in remaining}
-
-
-def _unchanged(records: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
-    yield records
-
-
-def _nothing(part: object) -> Iterator[pa.RecordBatch]:
-    del part
-    return iter(())

@@ -9,11 +9,12 @@ from __future__ import annotations
 from typing import Final
 
 import numpy as np
-import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from airflow_cdc_provider.changes.spans import Bytes, Ints, binary_buffer, fixed_column, span_column
+from airflow_cdc_provider.formats.arrow_bytes import binary_buffer, fixed_column, span_column
+from airflow_cdc_provider.formats.kernels import Bytes, Flags, Ints
+from airflow_cdc_provider.formats.number_texts import read_decimals, read_floats, read_integers
 from airflow_cdc_provider.sources.debezium.connect_schema import (
     CLOCKS,
     DECIMAL,
@@ -46,11 +47,9 @@ from airflow_cdc_provider.sources.debezium.numbers import (
     read_instants,
     whole_parts,
 )
-from airflow_cdc_provider.sources.vitess.numbers import read_decimals, read_floats, read_integers
 
 _MICROSECOND: Final = 1000
-Mask = npt.NDArray[np.bool_]
-Converted = tuple[pa.Array, Mask]
+Converted = tuple[pa.Array, Flags]
 
 
 def show(data: Bytes, values: ValueSpans, field: ConnectField) -> Converted:
@@ -159,7 +158,7 @@ def _moments(data: Bytes, values: ValueSpans, field: ConnectField, kind: pa.Data
     ), misfits | out_of_range | truncated
 
 
-def _whole_parts(data: Bytes, values: ValueSpans) -> tuple[ValueSpans, Ints, Mask]:
+def _whole_parts(data: Bytes, values: ValueSpans) -> tuple[ValueSpans, Ints, Flags]:
     """Convert numbers with decimals to their floor.
 
     Returns:
@@ -279,7 +278,7 @@ def _maps(data: Bytes, values: ValueSpans, field: ConnectField) -> Converted:
     return pa.MapArray.from_arrays(masked_offsets, filled, converted, type=field.lake_type), misfits
 
 
-def _pairs(data: Bytes, entries: ValueSpans) -> tuple[Mask, ValueSpans, ValueSpans]:
+def _pairs(data: Bytes, entries: ValueSpans) -> tuple[Flags, ValueSpans, ValueSpans]:
     """Split entries into keys and values: lists of two, or objects with key and value (JsonSchemaConverter).
 
     Returns:
@@ -316,13 +315,13 @@ def _as_names(data: Bytes, values: ValueSpans) -> pa.Array:
     return pc.coalesce(strings(data, values), compact(data, others).cast(pa.string()))
 
 
-def _inside(offsets: Ints, wrong: Mask) -> Mask:
+def _inside(offsets: Ints, wrong: Flags) -> Flags:
     """Return which rows have a faulty element."""
     sums = np.zeros(len(wrong) + 1, np.int64)
     np.cumsum(wrong, out=sums[1:])
-    inside: Mask = sums[offsets[1:]] > sums[offsets[:-1]]
+    inside: Flags = sums[offsets[1:]] > sums[offsets[:-1]]
     return inside
 
 
-def _none(values: ValueSpans) -> Mask:
+def _none(values: ValueSpans) -> Flags:
     return np.zeros(len(values.kinds), np.bool_)

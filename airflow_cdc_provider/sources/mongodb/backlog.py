@@ -28,8 +28,8 @@ import numpy.typing as npt
 from bson.timestamp import Timestamp
 from pymongo import MongoClient, errors
 
-from airflow_cdc_provider.changes.spans import Ints
-from airflow_cdc_provider.sources.base import ReadLimit
+from airflow_cdc_provider.formats.kernels import Ints
+from airflow_cdc_provider.sources.contract import ReadLimit
 from airflow_cdc_provider.sources.mongodb.connection import retry_over_elections
 from airflow_cdc_provider.sources.mongodb.options import MongodbAdvanced
 from airflow_cdc_provider.sources.mongodb.position import StreamPosition

@@ -10,7 +10,7 @@ from bson.timestamp import Timestamp
 from pymongo import MongoClient, errors, timeout
 
 from airflow_cdc_provider.exceptions import CdcError, PositionLost
-from airflow_cdc_provider.sources.base import Finding
+from airflow_cdc_provider.sources.contract import Finding
 from airflow_cdc_provider.sources.mongodb.capture import ChangeStream
 from airflow_cdc_provider.sources.mongodb.connection import ConnectionValues, await_server, cluster_time
 from airflow_cdc_provider.sources.mongodb.oplog import BEGIN, oldest_time

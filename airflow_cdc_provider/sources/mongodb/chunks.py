@@ -27,7 +27,7 @@ from bson.raw_bson import RawBSONDocument
 from pymongo import MongoClient
 
 from airflow_cdc_provider.exceptions import ConfigurationError, TransientError
-from airflow_cdc_provider.sources.base import ChunkPlan, Offset
+from airflow_cdc_provider.sources.contract import ChunkPlan, Offset
 from airflow_cdc_provider.sources.mongodb.connection import cluster_time
 from airflow_cdc_provider.sources.mongodb.position import LAST_INDEX, StreamPosition, token_time
 from airflow_cdc_provider.sources.mongodb.raw_cursor import RawCursor, as_timestamp

@@ -8,7 +8,7 @@ from typing import Final
 import numpy as np
 import numpy.typing as npt
 
-from airflow_cdc_provider.changes.spans import Bytes
+from airflow_cdc_provider.formats.kernels import Bytes
 from airflow_cdc_provider.sources.mongodb import change_event
 from airflow_cdc_provider.sources.mongodb.change_event import Facts
 

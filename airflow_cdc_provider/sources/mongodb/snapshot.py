@@ -24,7 +24,7 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import nullcontext
 from dataclasses import dataclass, field, replace
 from itertools import pairwise
@@ -40,16 +40,15 @@ from pymongo import MongoClient
 from pymongo.errors import OperationFailure
 
 from airflow_cdc_provider.exceptions import CdcError, ConfigurationError, TransientError
+from airflow_cdc_provider.formats.bson import Spans, find_in_all
 from airflow_cdc_provider.sources.backoff import pauses
-from airflow_cdc_provider.sources.base import SnapshotPlan
-from airflow_cdc_provider.sources.mongodb.bson import Spans, find_in_all
+from airflow_cdc_provider.sources.contract import ReadMetrics, SnapshotPlan
 from airflow_cdc_provider.sources.mongodb.connection import (
     ConnectionValues,
     cluster_time,
     pinned_client,
 )
 from airflow_cdc_provider.sources.mongodb.cursor_life import kept_alive
-from airflow_cdc_provider.sources.mongodb.event_descriptions import describe_row
 from airflow_cdc_provider.sources.mongodb.identity import canonical_keys
 from airflow_cdc_provider.sources.mongodb.options import MongodbAdvanced, MongodbOptions
 from airflow_cdc_provider.sources.mongodb.position import LAST_INDEX, ORIGIN, StreamPosition
@@ -190,30 +189,19 @@ class RangeReader:
         advanced: Options of the source.
         comment: Prefix of the comment that identifies its cursors.
         exact: Whether to read at exactly one cluster time.
-        lost: Called with 1 for each lost connection; None for no callback.
     """
 
     values: ConnectionValues = field(repr=False)
     advanced: MongodbAdvanced
     comment: str
     exact: bool
-    lost: Callable[[int], None] | None = field(default=None, repr=False)
 
-    def __call__(self, part: SnapshotRange) -> Iterator[pa.RecordBatch]:
-        """Read a range."""
-        return _read_range(self, part)
-
-    def counting_disconnects(self, lost: Callable[[int], None]) -> RangeReader:
-        """Return a reader that reports lost connections to a callback."""
-        return replace(self, lost=lost)
-
-    def describe_row(self, rows: pa.RecordBatch) -> str:
-        """Describe the last document of a batch."""
-        last = rows.slice(rows.num_rows - 1)
-        return describe_row(last["source_table"][0].as_py(), last["payload"][0].as_py())
+    def read(self, part: SnapshotRange, metrics: ReadMetrics) -> Iterator[pa.RecordBatch]:
+        """Read a range, and resume it after lost connections."""
+        return _read_range(self, part, metrics)
 
 
-def _read_range(reader: RangeReader, part: SnapshotRange) -> Iterator[pa.RecordBatch]:
+def _read_range(reader: RangeReader, part: SnapshotRange, metrics: ReadMetrics) -> Iterator[pa.RecordBatch]:
     progress = _Progress()
     retry_pauses = pauses(reader.advanced)
     while True:
@@ -231,8 +219,7 @@ def _read_range(reader: RangeReader, part: SnapshotRange) -> Iterator[pa.RecordB
                 continue
             if isinstance(error, ConfigurationError):
                 raise
-            if reader.lost is not None:
-                reader.lost(1)
+            metrics.counts["disconnects"] += 1
             pause = next(retry_pauses, None)
             if pause is None:
                 raise

@@ -1,4 +1,4 @@
-"""The MongoDB source: change streams and collection snapshots behind the contract of :mod:`..base`."""
+"""The MongoDB source: change streams and collection snapshots behind the contract of :mod:`..contract`."""
 
 from __future__ import annotations
 
@@ -13,15 +13,15 @@ from pymongo import MongoClient
 
 from airflow_cdc_provider.exceptions import CdcError, ConfigurationError, PositionLost, SchemaUnknown
 from airflow_cdc_provider.signals.signal import ReceivedSignal
-from airflow_cdc_provider.sources.base import (
+from airflow_cdc_provider.sources.contract import (
     ChunkPlan,
-    Codec,
     Finding,
     Lag,
     Offset,
     Plan,
     ReadLimit,
     SnapshotPlan,
+    Source,
 )
 from airflow_cdc_provider.sources.mongodb.backlog import Backlog, BatchStats
 from airflow_cdc_provider.sources.mongodb.capture import ChangeStream
@@ -36,14 +36,12 @@ from airflow_cdc_provider.sources.mongodb.connection import (
 )
 from airflow_cdc_provider.sources.mongodb.cursor_reads import CursorField
 from airflow_cdc_provider.sources.mongodb.event_descriptions import renamed_from
-from airflow_cdc_provider.sources.mongodb.inferred import InferredColumns
 from airflow_cdc_provider.sources.mongodb.oplog import oldest_time
 from airflow_cdc_provider.sources.mongodb.options import MongodbOptions
 from airflow_cdc_provider.sources.mongodb.position import LAST_INDEX, ORIGIN, StreamPosition, describe
 from airflow_cdc_provider.sources.mongodb.raw_cursor import as_timestamp
 from airflow_cdc_provider.sources.mongodb.reread import read_keys
 from airflow_cdc_provider.sources.mongodb.selection import Selection
-from airflow_cdc_provider.sources.mongodb.server_errors import translated
 from airflow_cdc_provider.sources.mongodb.signal_documents import parse_signals, write_watermarks
 from airflow_cdc_provider.sources.mongodb.snapshot import SnapshotRange, plan_snapshot, range_reader
 from airflow_cdc_provider.sources.mongodb.start_times import parse_start_time
@@ -64,7 +62,7 @@ _AHEAD_SECONDS: Final = 60
 """A secondary may lag its primary by less than this."""
 
 
-class MongodbSource:
+class MongodbSource(Source):
     """A MongoDB deployment: a replica set or a sharded cluster.
 
     It connects on first use, so decoding needs no connection.
@@ -76,7 +74,9 @@ class MongodbSource:
             as a filter on the server; with another callable the server sends the changes of all namespaces.
     """
 
-    type = "mongodb"
+    renames_tables = True
+    reads_chunks = True
+    rereads_keys = True
     planned_ranges = PlannedRanges({"keys": SnapshotRange, "whole": WholeRead})
 
     def __init__(
@@ -139,7 +139,7 @@ class MongodbSource:
         """Minimum seconds between the starts of two reads of such a table."""
         return self._options.batch_interval_seconds
 
-    def codec(self, table: str, memory: Mapping[str, Any] | None = None) -> Codec:
+    def codec(self, table: str, memory: Mapping[str, Any] | None = None) -> MongodbCodec:
         """Return the codec of a collection. It needs no schema, so a dropped collection has one too.
 
         Raises:
@@ -149,19 +149,6 @@ class MongodbSource:
         if not all(table.partition(".")):
             raise SchemaUnknown("not a collection name", expected="database.collection", found=table)
         return MongodbCodec.of(table, self._options, memory)
-
-    def remember(self, codec: Codec) -> Mapping[str, Any]:
-        """Return the state to store with the mirror: its inferred columns."""
-        assert isinstance(codec, MongodbCodec)
-        return codec.remember()
-
-    def reserve(self, codec: Codec, memory: Mapping[str, Any] | None) -> Mapping[str, Any] | None:
-        """Return the inferred columns if they differ from the mirror's, so that a chosen type is kept."""
-        assert isinstance(codec, MongodbCodec)
-        if codec.inferred is None or codec.inferred == InferredColumns(declared=codec.inferred.declared):
-            return None
-        inferred = codec.inferred.to_memory()
-        return None if inferred == memory else inferred
 
     def start(self) -> Offset:
         """Return the offset of ``start_at``, or the current head: snapshots cover everything before it.
@@ -277,8 +264,8 @@ class MongodbSource:
         )
         return Plan(end.to_offset(), slices, at_head=False)
 
-    def reader(self) -> Callable[[Any], Iterator[pa.RecordBatch]]:
-        """Return the picklable function that converts partitions to records."""
+    def reader(self) -> ChangeReader:
+        """Return the reader that converts partitions to records."""
         values = self._values if self._connection else None
         selects = self._selects
         if self._options.batch:
@@ -305,8 +292,8 @@ class MongodbSource:
         cursor = CursorField(field, options.batch_overlap_seconds, options.batch_full_refresh_seconds)
         return plan_reading(self._client, table, where, cursor, resume_at)
 
-    def snapshot_reader(self) -> Callable[[Any], Iterator[pa.RecordBatch]]:
-        """Return the picklable function that reads one range."""
+    def snapshot_reader(self) -> SnapshotReader:
+        """Return the reader of ranges, chunks and whole tables."""
         return SnapshotReader(self._values, self._options, range_reader(self._values, self._options))
 
     def read_keys(self, table: str, keys: Sequence[bytes]) -> Iterator[pa.RecordBatch]:
@@ -318,11 +305,6 @@ class MongodbSource:
             yield from read_keys(client, table, keys, exact=exact, comment=comment)
         finally:
             client.close()
-
-    def state_payload(self, codec: Codec, state: bytes) -> bytes:
-        """Return the payload of a snapshot change that contributes exactly this document: its state."""
-        del codec
-        return state
 
     def maximum_key(self, table: str, where: str) -> str:
         """Return the largest ``_id`` of a collection; empty for an empty collection."""
@@ -384,17 +366,6 @@ class MongodbSource:
             TransientError: The server doesn't respond.
         """
         write_watermarks(self._client, table, chunks, strategy, opening=opening)
-
-    def row_count(self, table: str) -> int | None:
-        """Return the document count in the collection's metadata; off only after an unclean shutdown.
-
-        None for tables that are read in batches: views have no such metadata.
-        """
-        if self.in_batches(table):
-            return None
-        database, _, collection = table.partition(".")
-        with translated(f"{table} can't be counted"):
-            return int(self._client[database][collection].estimated_document_count())
 
     def close(self) -> None:
         """Close all connections."""

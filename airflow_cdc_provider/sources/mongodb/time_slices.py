@@ -22,13 +22,13 @@ from __future__ import annotations
 
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 
 import pyarrow as pa
 
 from airflow_cdc_provider.exceptions import PositionLost
-from airflow_cdc_provider.sources.abilities import ReadMetrics
+from airflow_cdc_provider.sources.contract import Reader, ReadMetrics
 from airflow_cdc_provider.sources.mongodb.capture import ChangeStream
 from airflow_cdc_provider.sources.mongodb.connection import ConnectionValues
 from airflow_cdc_provider.sources.mongodb.options import MongodbOptions
@@ -56,7 +56,7 @@ class TimeSlice:
 
 
 @dataclass(frozen=True)
-class ChangeReader:
+class ChangeReader(Reader):
     """Reads the partitions of a plan: events that the plan holds, and slices of time. Picklable.
 
     Its ``repr`` doesn't contain the connection's values.
@@ -71,27 +71,17 @@ class ChangeReader:
     options: MongodbOptions
     selects: Callable[[str], bool]
 
-    def __call__(self, part: EventSlice | TimeSlice) -> Iterator[pa.RecordBatch]:
-        """Read a partition (see :meth:`read_with_metrics`)."""
-        return self.read_with_metrics(part, Counter())
-
-    def read_with_metrics(
-        self, part: EventSlice | TimeSlice, counts: ReadMetrics
-    ) -> Iterator[pa.RecordBatch]:
-        """Read a partition.
-
-        Args:
-            part: The partition.
-            counts: Counters to add to.
-
-        Yields:
-            Change records, reply by reply.
+    def read(self, parts: Iterable[EventSlice | TimeSlice], metrics: ReadMetrics) -> Iterator[pa.RecordBatch]:
+        """Read partitions, reply by reply.
 
         Raises:
             PositionLost: The oplog no longer has the events of a slice.
             TransientError: The server is unreachable.
             CorruptInput: With option ``strict``: an event is broken.
         """
+        return (batch for part in parts for batch in self._read(part, metrics.counts))
+
+    def _read(self, part: EventSlice | TimeSlice, counts: Counter[str]) -> Iterator[pa.RecordBatch]:
         strict = self.options.advanced.strict
         if isinstance(part, EventSlice):
             began = time.perf_counter()
@@ -133,7 +123,7 @@ def position_lost(position: StreamPosition, found: str) -> PositionLost:
     )
 
 
-def _add(counts: ReadMetrics, stream: StreamMetrics) -> None:
+def _add(counts: Counter[str], stream: StreamMetrics) -> None:
     counts["wait_us"] += _us(stream.waited_seconds)
     counts["parse_us"] += _us(stream.parsed_seconds)
     counts["events"] += stream.events

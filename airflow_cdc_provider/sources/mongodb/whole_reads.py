@@ -10,7 +10,7 @@ updates.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -18,9 +18,10 @@ import pyarrow as pa
 from bson import json_util
 from pymongo import MongoClient
 
-from airflow_cdc_provider.sources.base import SnapshotPlan
+from airflow_cdc_provider.sources.contract import Reader, ReadMetrics, SnapshotPlan
 from airflow_cdc_provider.sources.mongodb.connection import ConnectionValues, cluster_time, pinned_client
 from airflow_cdc_provider.sources.mongodb.cursor_reads import CursorField, greatest
+from airflow_cdc_provider.sources.mongodb.event_descriptions import describe_row
 from airflow_cdc_provider.sources.mongodb.options import MongodbOptions
 from airflow_cdc_provider.sources.mongodb.pipeline import user_stages
 from airflow_cdc_provider.sources.mongodb.position import LAST_INDEX, ORIGIN, StreamPosition
@@ -106,7 +107,7 @@ class NotInBatches:
 
 
 @dataclass(frozen=True)
-class SnapshotReader:
+class SnapshotReader(Reader):
     """Reads ranges of collections, and whole tables. Picklable.
 
     An interrupted whole read fails, and its task starts over.
@@ -114,21 +115,24 @@ class SnapshotReader:
 
     values: ConnectionValues = field(repr=False)
     options: MongodbOptions
-    read_range: RangeReader
+    ranges: RangeReader
 
-    def counting_disconnects(self, lost: Callable[[int], None]) -> SnapshotReader:
-        """Return a reader that reports lost connections of ranges to a callback."""
-        return replace(self, read_range=self.read_range.counting_disconnects(lost))
+    def read(
+        self, parts: Iterable[SnapshotRange | WholeRead], metrics: ReadMetrics
+    ) -> Iterator[pa.RecordBatch]:
+        """Read parts as snapshot records."""
+        for part in parts:
+            if isinstance(part, SnapshotRange):
+                yield from self.ranges.read(part, metrics)
+            else:
+                yield from self._read_alone(part)
 
     def describe_row(self, rows: pa.RecordBatch) -> str:
         """Describe the last document of a batch."""
-        return self.read_range.describe_row(rows)
+        last = rows.slice(rows.num_rows - 1)
+        return describe_row(last["source_table"][0].as_py(), last["payload"][0].as_py())
 
-    def __call__(self, part: SnapshotRange | WholeRead) -> Iterator[pa.RecordBatch]:
-        """Read one part as snapshot records."""
-        if isinstance(part, SnapshotRange):
-            yield from self.read_range(part)
-            return
+    def _read_alone(self, part: WholeRead) -> Iterator[pa.RecordBatch]:
         client = pinned_client(self.values)
         try:
             yield from self._read_whole(client, part)

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from importlib.metadata import distributions
 from typing import Final
 
-from airflow_cdc_provider.sources.base import Finding
+from airflow_cdc_provider.sources.contract import Finding
 
 _STOCK: Final = "cassandra-driver"
 _SHARD_AWARE: Final = "scylla-driver"

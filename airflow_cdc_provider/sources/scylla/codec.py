@@ -10,7 +10,7 @@ from typing import Any, Final
 import pyarrow as pa
 
 from airflow_cdc_provider.changes.fence import Fence
-from airflow_cdc_provider.sources.base import Decoded
+from airflow_cdc_provider.sources.contract import Decoded
 from airflow_cdc_provider.sources.cql.codec import CqlCodec, recall_codec
 from airflow_cdc_provider.sources.cql.lake_types import LakeTypes
 from airflow_cdc_provider.sources.cql.schema import TableSchema

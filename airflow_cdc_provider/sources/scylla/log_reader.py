@@ -27,9 +27,9 @@ import numpy as np
 import pyarrow as pa
 
 from airflow_cdc_provider.changes.record import CHANGE, CHANGE_SCHEMA, QUARANTINE
-from airflow_cdc_provider.changes.spans import fixed_width_binary
 from airflow_cdc_provider.exceptions import CorruptInput, TransientError
-from airflow_cdc_provider.sources.cql.buffers import binary_array
+from airflow_cdc_provider.formats.arrow_bytes import column_of, fixed_width_binary
+from airflow_cdc_provider.sources.contract import Reader, ReadMetrics
 from airflow_cdc_provider.sources.cql.driver.connect import consistency_level, driver_errors, open_session
 from airflow_cdc_provider.sources.scylla.log_pages import MalformedPage, PageChanges, page_changes
 from airflow_cdc_provider.sources.scylla.log_parts import GroupRead, LogPart
@@ -42,7 +42,6 @@ from airflow_cdc_provider.sources.scylla.throttle import RetryPauses, Throttle
 if TYPE_CHECKING:
     from cassandra.cluster import Session
 
-    from airflow_cdc_provider.sources.abilities import ReadMetrics
     from airflow_cdc_provider.sources.cql.driver.raw_results import RawPage
 
 UNKNOWN_OPERATION: Final = "unknown-operation"
@@ -92,7 +91,7 @@ class LogReads:
 
 
 @dataclass(frozen=True)
-class LogReader:
+class LogReader(Reader):
     """Reads parts, on any machine that can connect to the cluster. Picklable.
 
     Args:
@@ -107,14 +106,10 @@ class LogReader:
     tables: Mapping[str, LoggedTable]
     connect: Callable[[Mapping[str, Any], float], Session] | None = None
 
-    def __call__(self, part: LogPart) -> Iterator[pa.RecordBatch]:
-        """Read a part (see :meth:`read_with_metrics`)."""
-        return self.read_with_metrics(part, Counter())
+    def read(self, parts: Iterable[LogPart], metrics: ReadMetrics) -> Iterator[pa.RecordBatch]:
+        """Read parts as batches of ``CHANGE_SCHEMA``.
 
-    def read_with_metrics(self, part: LogPart, counts: ReadMetrics) -> Iterator[pa.RecordBatch]:
-        """Read a part as batches of ``CHANGE_SCHEMA``.
-
-        Adds to ``counts``: ``requests``, ``retries``, ``events`` (changes), their ``bytes``, ``wait_us``; and
+        Adds to the counts ``requests``, ``retries``, ``events`` (changes), their ``bytes``, ``wait_us``; and
         ``events <table>``, ``bytes <table>``.
 
         Raises:
@@ -122,7 +117,8 @@ class LogReader:
             CorruptInput: A change is incomplete on all replicas; or a page is malformed.
         """
         with self._connected() as session:
-            yield from _coalesced(_PartRead(session, self, part, counts).changes())
+            for part in parts:
+                yield from _coalesced(_PartRead(session, self, part, metrics.counts).changes())
 
     @contextmanager
     def _connected(self) -> Iterator[Session]:
@@ -162,7 +158,7 @@ class _Request:
 class _PartRead:
     """One read of one part, over one connection."""
 
-    def __init__(self, session: Session, reader: LogReader, part: LogPart, counts: ReadMetrics) -> None:
+    def __init__(self, session: Session, reader: LogReader, part: LogPart, counts: Counter[str]) -> None:
         self._session = session
         self._reader = reader
         self._counts = counts
@@ -342,7 +338,7 @@ def to_records(found: PageChanges, read: GroupRead, stream: bytes, table: Logged
         "committed_at": pa.array((ticks - EPOCH_TICKS) // 10, pa.int64()).cast(
             CHANGE_SCHEMA.field("committed_at").type
         ),
-        "payload": binary_array(found.payloads, np.concatenate([np.zeros(1, np.int64), found.ends])),
+        "payload": column_of(pa.binary(), found.payloads, np.append(0, found.ends)),
     }
     if found.unknown_code.any():
         columns |= _quarantined(found, stream, table, columns["payload"])

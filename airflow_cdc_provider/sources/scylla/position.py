@@ -19,7 +19,7 @@ from dataclasses import dataclass, field
 from typing import Any, Final
 
 from airflow_cdc_provider.exceptions import ConfigurationError
-from airflow_cdc_provider.sources.base import Offset
+from airflow_cdc_provider.sources.contract import Offset
 
 FORMAT: Final = 1
 _KEYS: Final = frozenset({"v", "generation", "read_to", "groups", "truncated", "started"})

@@ -16,11 +16,18 @@ from typing import TYPE_CHECKING, Any, Final
 import pyarrow as pa
 
 from airflow_cdc_provider.exceptions import SchemaUnknown
-from airflow_cdc_provider.sources.abilities import ReadMetrics
-from airflow_cdc_provider.sources.base import Finding, Lag, Offset, Plan, ReadLimit, SnapshotPlan
+from airflow_cdc_provider.sources.contract import (
+    Finding,
+    Lag,
+    Offset,
+    Plan,
+    ReadLimit,
+    ReadMetrics,
+    SnapshotPlan,
+    Source,
+)
 from airflow_cdc_provider.sources.cql.lake_types import LakeTypes
 from airflow_cdc_provider.sources.cql.schema import Schemas, TableSchema
-from airflow_cdc_provider.sources.cql.snapshot_payload import state_payload
 from airflow_cdc_provider.sources.cql.snapshots.token_ranges import (
     SnapshotRange,
     SnapshotReader,
@@ -47,13 +54,13 @@ from airflow_cdc_provider.sources.scylla.truncations import fence_record, positi
 from airflow_cdc_provider.sources.scylla.windows import Pace, Paces, next_window
 
 if TYPE_CHECKING:
-    from airflow_cdc_provider.sources.base import Codec
+    from airflow_cdc_provider.sources.scylla.codec import ScyllaCodec
 
 _STEP_SECONDS: Final = 0.1
 
 
-class ScyllaSource:
-    """Implements :class:`~airflow_cdc_provider.sources.base.Source`.
+class ScyllaSource(Source):
+    """A ScyllaDB cluster.
 
     Args:
         options: The declaration's source part.
@@ -63,7 +70,8 @@ class ScyllaSource:
         images: The row images that events require; checked for each table.
     """
 
-    type = "scylla"
+    has_schema_history = True
+    rereads_keys = True
     planned_ranges = PlannedRanges({"tokens": SnapshotRange})
     many_feeds = True
 
@@ -83,7 +91,6 @@ class ScyllaSource:
         self._names = names
         self._images = images or RequiredImages()
         self._history = LogHistory()
-        self.learned_through = -1
         self._paces = Paces(
             Pace.between(_us(options.query_window_seconds), _us(options.max_query_window_seconds))
         )
@@ -121,7 +128,7 @@ class ScyllaSource:
                 raise not_logged_error(base, switched_off=name in logs)
         return sorted(found)
 
-    def codec(self, table: str, memory: Mapping[str, Any] | None = None) -> Codec:
+    def codec(self, table: str, memory: Mapping[str, Any] | None = None) -> ScyllaCodec:
         """Return the decoder of a table for its current schema; it has the schemas of all log rows.
 
         Raises:
@@ -132,22 +139,10 @@ class ScyllaSource:
         types = LakeTypes(self.options.advanced.timestamps)
         return recall_scylla_codec(self._schema(table), self._payloads(table), memory, types)
 
-    def remember(self, codec: Codec) -> Mapping[str, Any]:
-        """Return JSON with the column ids of a codec."""
-        return _own(codec).remember()
-
-    def reserve(self, codec: Codec, memory: Mapping[str, Any] | None) -> Mapping[str, Any] | None:
-        """Return the memory with the column ids of a codec in addition to those that it was built from."""
-        return _own(codec).reserve(memory)
-
     def start(self) -> Offset | None:
         """Return the start of the logs, or the position as far back as the declaration says."""
         self._cluster.observe()
         return write_offset({table: self._start_position(table) for table in self._read_tables()})
-
-    def offset_after_loss(self) -> Offset | None:
-        """Return None: the start of the logs."""
-        return None
 
     def head(self) -> Offset:
         """Return the time up to which logs may be read: the confidence window behind the slowest clock.
@@ -158,11 +153,6 @@ class ScyllaSource:
         return write_offset(
             {table: self._reach(table).at(self._cluster.head_us) for table in self._read_tables()}
         )
-
-    def earliest(self) -> Offset:
-        """Return the first positions that logs still contain."""
-        self._cluster.observe()
-        return write_offset({table: self._reach(table).earliest() for table in self._read_tables()})
 
     def lag(self, offset: Offset | None) -> Lag:
         """Return how far the table that is furthest behind lags the clock."""
@@ -213,8 +203,9 @@ class ScyllaSource:
         parts = divide(reads, limit.tasks, self.options.advanced.requests_in_flight)
         return Plan(end=write_offset(positions), partitions=parts, at_head=at_head, records=records)
 
-    def on_batch_read(self, reading: ReadMetrics) -> None:
+    def on_batch_read(self, metrics: ReadMetrics) -> None:
         """Adapt the width of the next windows to the size of the last batch."""
+        reading = metrics.counts
         self._was_empty = not reading["events"]
         load = {
             table: max(
@@ -227,7 +218,7 @@ class ScyllaSource:
         self._paces = self._paces.after(self._planned_us, load, overloaded=bool(reading["retries"]))
 
     def reader(self) -> LogReader:
-        """Return the function that reads a part; it contains the connection's values."""
+        """Return the reader of parts; it contains the connection's values."""
         tables = {table: self._cluster.logs[table] for table in self._read_tables()}
         return LogReader(self._connection, LogReads.of(self.options), tables)
 
@@ -282,22 +273,17 @@ class ScyllaSource:
             reads_all_replicas=self.options.snapshot_consistency == "ALL" and not where,
         )
 
-    def snapshot_reader(self) -> Callable[[SnapshotRange], Iterator[pa.RecordBatch]]:
-        """Return the function that reads one token range; it contains the connection's values."""
-        return self._snapshot_reader()
+    def snapshot_reader(self) -> SnapshotReader:
+        """Return the reader of token ranges; it contains the connection's values."""
+        advanced = self.options.advanced
+        reads = SnapshotReads(
+            self.options.snapshot_consistency, advanced.snapshot_fetch_size, advanced.request_timeout_seconds
+        )
+        return SnapshotReader(self._connection, reads, {name: self._schema(name) for name in self.tables()})
 
     def read_keys(self, table: str, keys: Sequence[bytes]) -> Iterator[pa.RecordBatch]:
         """Read complete partitions again by their keys, as snapshot changes."""
-        return self._snapshot_reader().read_keys(table, keys, "", self._read_position(table))
-
-    def state_payload(self, codec: Codec, state: bytes) -> bytes:
-        """Return the payload of a snapshot change that contributes exactly this cell row."""
-        return state_payload(_own(codec).schema, state)
-
-    def row_count(self, table: str) -> int | None:
-        """Return None: ScyllaDB can't count a table's rows without reading it."""
-        del table
-        return None
+        return self.snapshot_reader().read_keys(table, keys, "", self._read_position(table))
 
     def cluster_name(self) -> str:
         """Return the name that the cluster reports."""
@@ -374,20 +360,6 @@ class ScyllaSource:
         known = self._history.payloads_of(table)
         now = self._cluster.logs.get(table)
         return known | ({now.schema_id: now.payload} if now else {})
-
-    def _snapshot_reader(self) -> SnapshotReader:
-        advanced = self.options.advanced
-        reads = SnapshotReads(
-            self.options.snapshot_consistency, advanced.snapshot_fetch_size, advanced.request_timeout_seconds
-        )
-        return SnapshotReader(self._connection, reads, {name: self._schema(name) for name in self.tables()})
-
-
-def _own(codec: Codec) -> Any:
-    from airflow_cdc_provider.sources.scylla.codec import ScyllaCodec
-
-    assert isinstance(codec, ScyllaCodec)
-    return codec
 
 
 def _us(seconds: float) -> int:

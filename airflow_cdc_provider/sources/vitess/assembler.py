@@ -19,7 +19,7 @@ from typing import Any, Final
 import numpy as np
 
 from airflow_cdc_provider.changes.record import DROP, QUARANTINE, SCHEMA, TRUNCATE
-from airflow_cdc_provider.changes.spans import Ints
+from airflow_cdc_provider.formats.kernels import Ints
 from airflow_cdc_provider.sources.vitess import wire
 from airflow_cdc_provider.sources.vitess.ddl import read_statement
 from airflow_cdc_provider.sources.vitess.failures import StaleTabletSchema

@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import Final
 
 from airflow_cdc_provider.exceptions import CdcError, PositionLost
-from airflow_cdc_provider.sources.base import Finding
+from airflow_cdc_provider.sources.contract import Finding
 from airflow_cdc_provider.sources.vitess.connection import ConnectionValues
 from airflow_cdc_provider.sources.vitess.options import VitessOptions
 from airflow_cdc_provider.sources.vitess.position import Position, require_known

@@ -10,15 +10,15 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
-from typing import Any, Final, Literal
+from typing import Any, Final
 
 import pyarrow as pa
 import pyarrow.compute as pc
 
 from airflow_cdc_provider.changes.drift import Drift
 from airflow_cdc_provider.changes.fence import Fence
-from airflow_cdc_provider.changes.spans import without_first_bytes
-from airflow_cdc_provider.sources.base import Decoded
+from airflow_cdc_provider.formats.arrow_bytes import without_first_bytes
+from airflow_cdc_provider.sources.contract import Codec, Decoded
 from airflow_cdc_provider.sources.vitess import contributions, projection
 from airflow_cdc_provider.sources.vitess.history import FromDefault, TableHistory, families_of
 from airflow_cdc_provider.sources.vitess.lake_types import LakeTypes
@@ -30,7 +30,7 @@ _PENDING: Final = "pending"
 
 
 @dataclass(eq=False)
-class VitessCodec:
+class VitessCodec(Codec):
     """Decodes one table. Picklable; no I/O.
 
     Args:
@@ -46,13 +46,8 @@ class VitessCodec:
     lineage: Mapping[str, Sequence[str]] = field(default_factory=dict)
     types: LakeTypes = field(default_factory=LakeTypes)
     memory: Mapping[str, Any] | None = None
-    model: Literal["row", "cell"] = "row"
-    rules: str = ""
-    created_us: int = 0
-    column_ids: frozenset[int] | None = None
-    liveness_columns: tuple[str, ...] | None = None
-    static_columns: None = None
-    stores_state: bool = True
+
+    stores_state = True
 
     @property
     def has_key(self) -> bool:
@@ -96,18 +91,18 @@ class VitessCodec:
         """Return the memory for the next codec, to store once all rows of the mirror have these columns."""
         return {"v": MEMORY_FORMAT, "columns": [list(one) for one in self._current_columns]}
 
-    def reserve(self) -> dict[str, Any] | None:
+    def reserve(self, memory: Mapping[str, Any] | None) -> dict[str, Any] | None:
         """Return the memory to store before the mirror's columns are altered; None if it needn't change.
 
         A mirror whose columns were altered and that wasn't merged yet has nulls in new columns. This memory
         makes the next codec rewrite all rows.
         """
         own = self.remember()["columns"]
-        if self.memory is None or (own == self.memory["columns"] and _PENDING not in self.memory):
+        if memory is None or (own == memory["columns"] and _PENDING not in memory):
             return None
-        pending = list(self.memory.get(_PENDING, []))
+        pending = list(memory.get(_PENDING, []))
         pending += [one for one in own if one not in pending]
-        return None if self.memory.get(_PENDING) == pending else {**self.memory, _PENDING: pending}
+        return None if memory.get(_PENDING) == pending else {**memory, _PENDING: pending}
 
     def decode(self, changes: pa.RecordBatch, fences: Sequence[Fence]) -> Decoded:
         """Decode changes of kind ``change`` and ``snapshot`` (:mod:`.contributions`)."""

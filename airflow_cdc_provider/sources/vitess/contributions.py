@@ -24,8 +24,9 @@ import pyarrow.compute as pc
 from airflow_cdc_provider.changes.contribution import CONTRIBUTION_SCHEMA, DELETE, ROW, UPSERT, generations
 from airflow_cdc_provider.changes.fence import Fence
 from airflow_cdc_provider.changes.record import CHANGE, SNAPSHOT
-from airflow_cdc_provider.changes.spans import Bytes, Ints, binary_buffer
-from airflow_cdc_provider.sources.base import Decoded
+from airflow_cdc_provider.formats.arrow_bytes import binary_buffer
+from airflow_cdc_provider.formats.kernels import Bytes, Flags, Ints
+from airflow_cdc_provider.sources.contract import Decoded
 from airflow_cdc_provider.sources.vitess.fields import TableShape
 from airflow_cdc_provider.sources.vitess.history import TableHistory
 from airflow_cdc_provider.sources.vitess.rows import (
@@ -38,8 +39,6 @@ from airflow_cdc_provider.sources.vitess.rows import (
     read_rows,
 )
 from airflow_cdc_provider.sources.vitess.states import key_prefix, write_keys, write_states
-
-Mask = npt.NDArray[np.bool_]
 
 _VALID: Final = 0
 _NO_FIELDS: Final = 1
@@ -139,7 +138,7 @@ class _Group:
     rows: Ints
     shape: TableShape
     digest: bytes
-    is_change: Mask
+    is_change: Flags
 
     def decode(
         self,
@@ -204,7 +203,7 @@ class _Group:
                     parts.add(keys, pa.nulls(len(rows), pa.binary()), DELETE, self.rows[rows])
         faults[self.rows] = found
 
-    def _delete(self, parts: _Parts, keys: pa.Array, which: Mask) -> None:
+    def _delete(self, parts: _Parts, keys: pa.Array, which: Flags) -> None:
         rows = np.flatnonzero(which)
         parts.add(keys.take(pa.array(rows)), pa.nulls(len(rows), pa.binary()), DELETE, self.rows[rows])
 

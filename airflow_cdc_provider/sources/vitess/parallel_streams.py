@@ -22,7 +22,7 @@ from dataclasses import replace
 from typing import Any
 
 from airflow_cdc_provider.exceptions import ReshardStopped
-from airflow_cdc_provider.sources.base import Plan, ReadLimit
+from airflow_cdc_provider.sources.contract import Plan, ReadLimit
 from airflow_cdc_provider.sources.stream_metrics import StreamMetrics, sum_stream_metrics
 from airflow_cdc_provider.sources.vitess.failures import PartialReshard
 from airflow_cdc_provider.sources.vitess.options import VitessOptions

@@ -10,8 +10,8 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from airflow_cdc_provider.changes.spans import Bytes, Ints
 from airflow_cdc_provider.exceptions import ConfigurationError, CorruptInput
+from airflow_cdc_provider.formats.kernels import Bytes, Ints
 from airflow_cdc_provider.sources.vitess.fields import Column
 from airflow_cdc_provider.sources.vitess.history import FromColumn, Origin, TableHistory
 from airflow_cdc_provider.sources.vitess.lake_types import REST, LakeTypes

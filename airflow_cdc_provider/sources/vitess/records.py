@@ -16,7 +16,7 @@ from __future__ import annotations
 
 import logging
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -25,9 +25,10 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from airflow_cdc_provider.changes.record import CHANGE, CHANGE_SCHEMA, SCHEMA, SNAPSHOT, TRANSACTION
-from airflow_cdc_provider.changes.spans import Bytes, Ints, fixed_width_binary, span_column
 from airflow_cdc_provider.exceptions import CorruptInput
-from airflow_cdc_provider.sources.abilities import ReadMetrics
+from airflow_cdc_provider.formats.arrow_bytes import fixed_width_binary, span_column
+from airflow_cdc_provider.formats.kernels import Bytes, Ints
+from airflow_cdc_provider.sources.contract import Reader, ReadMetrics
 from airflow_cdc_provider.sources.vitess.position import LAST_ROW, copy_key
 from airflow_cdc_provider.sources.vitess.rows import FAULTS, Changes, read_changes, read_rows
 from airflow_cdc_provider.sources.vitess.wire import Events, ShardTable, scan
@@ -90,7 +91,7 @@ class StreamSlice:
 
 
 @dataclass(frozen=True)
-class SliceReader:
+class SliceReader(Reader):
     """Converts slices to records. Picklable.
 
     Args:
@@ -106,24 +107,16 @@ class SliceReader:
     strict: bool = False
     warns: bool = True
 
-    def __call__(self, stream_slice: StreamSlice) -> Iterator[pa.RecordBatch]:
-        """Read a slice (see :meth:`read_with_metrics`)."""
-        return self.read_with_metrics(stream_slice, Counter())
-
-    def read_with_metrics(self, stream_slice: StreamSlice, counts: ReadMetrics) -> Iterator[pa.RecordBatch]:
-        """Read a slice.
-
-        Args:
-            stream_slice: The slice.
-            counts: Counters to add the metrics of the slice to.
-
-        Yields:
-            Batches of ``CHANGE_SCHEMA``.
+    def read(self, parts: Iterable[StreamSlice], metrics: ReadMetrics) -> Iterator[pa.RecordBatch]:
+        """Read slices.
 
         Raises:
             CorruptInput: A row doesn't belong to the shard of its transaction; or, with ``strict``, a row is
                 invalid.
         """
+        return (batch for part in parts for batch in self._read(part, metrics.counts))
+
+    def _read(self, stream_slice: StreamSlice, counts: Counter[str]) -> Iterator[pa.RecordBatch]:
         events = scan(stream_slice.data)
         captured = np.array([is_captured(table, self.selects) for table in events.tables], np.bool_)
         owners = _owners(events, stream_slice.transactions)
@@ -194,7 +187,7 @@ def _reasons_inside(data: Bytes, found: Changes) -> dict[int, str]:
     return reasons
 
 
-def _count(counts: ReadMetrics, found: Changes, broken: Mapping[int, str]) -> None:
+def _count(counts: Counter[str], found: Changes, broken: Mapping[int, str]) -> None:
     """Count captured row changes by operation."""
     before, after = found.before.starts >= 0, found.after.starts >= 0
     sound = np.ones(len(found.faults), np.bool_)
@@ -391,7 +384,7 @@ def _gtids(events: Events, transactions: Transactions, which: Ints) -> pa.Array:
     return span_column(pa.string(), events.data, starts, ends)
 
 
-def _positions(transactions: Transactions, owner: Ints, numbers: Ints) -> npt.NDArray[np.uint8]:
+def _positions(transactions: Transactions, owner: Ints, numbers: Ints) -> Bytes:
     keys = np.empty((len(transactions), 12), np.uint8)
     keys[:, :4] = transactions.epochs.astype(">u4").view(np.uint8).reshape(-1, 4)
     keys[:, 4:] = transactions.counts.astype(">u8").view(np.uint8).reshape(-1, 8)
@@ -403,7 +396,7 @@ def _positions(transactions: Transactions, owner: Ints, numbers: Ints) -> npt.ND
 
 def _schema_ids(
     events: Events, stream_slice: StreamSlice, of_event: Ints, tables: Ints
-) -> tuple[list[str], npt.NDArray[np.int64]]:
+) -> tuple[list[str], Ints]:
     """Return schema ids, and the index of each row's id: that of the table's last FIELD event before it.
 
     The index is -1 if there is none.

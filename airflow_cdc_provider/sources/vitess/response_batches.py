@@ -9,7 +9,7 @@ from typing import Any, Final
 import numpy as np
 from google.protobuf.message import DecodeError
 
-from airflow_cdc_provider.changes.spans import Ints
+from airflow_cdc_provider.formats.kernels import Ints
 from airflow_cdc_provider.sources.vitess import wire
 from airflow_cdc_provider.sources.vitess.position import vgtid_shards
 from airflow_cdc_provider.sources.vitess.protocol import FieldEvent, Journal

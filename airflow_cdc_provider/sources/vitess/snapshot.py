@@ -20,8 +20,8 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field, replace
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass, field
 from itertools import islice
 from typing import Any, Final
 
@@ -31,7 +31,7 @@ import pyarrow as pa
 from airflow_cdc_provider.changes.record import CHANGE_SCHEMA, SCHEMA
 from airflow_cdc_provider.exceptions import ConfigurationError, CorruptInput, TransientError
 from airflow_cdc_provider.sources.backoff import pauses
-from airflow_cdc_provider.sources.base import SnapshotPlan
+from airflow_cdc_provider.sources.contract import Reader, ReadMetrics, SnapshotPlan
 from airflow_cdc_provider.sources.vitess.connection import ConnectionValues
 from airflow_cdc_provider.sources.vitess.gtid import GtidSet
 from airflow_cdc_provider.sources.vitess.options import VitessOptions
@@ -43,7 +43,7 @@ from airflow_cdc_provider.sources.vitess.position import (
     next_epoch,
     position_key,
 )
-from airflow_cdc_provider.sources.vitess.prefetch import Prefetcher, StreamEnded
+from airflow_cdc_provider.sources.vitess.prefetch import StreamEnded, prefetch
 from airflow_cdc_provider.sources.vitess.protocol import FieldEvent, Filter, VGtid
 from airflow_cdc_provider.sources.vitess.records import schema_record, snapshot_records
 from airflow_cdc_provider.sources.vitess.requests import buffer_limit, quoted, stream_request
@@ -136,38 +136,32 @@ class _Progress:
 
 
 @dataclass(frozen=True)
-class RangeReader:
+class RangeReader(Reader):
     """Reads ranges. Picklable; its ``repr`` doesn't contain the connection's values.
 
     Args:
         values: The connection.
         options: The source's options.
-        lost: Called with 1 for each lost connection; may be None.
         sleep: Pauses for some seconds.
     """
 
     values: ConnectionValues = field(repr=False)
     options: VitessOptions
-    lost: Callable[[int], None] | None = field(default=None, repr=False)
     sleep: Callable[[float], None] = time.sleep
 
-    def counting_disconnects(self, lost: Callable[[int], None]) -> RangeReader:
-        """Return a copy that reports lost connections to a callback."""
-        return replace(self, lost=lost)
-
-    def __call__(self, snapshot_range: SnapshotRange) -> Iterator[pa.RecordBatch]:
-        """Read a range.
-
-        Args:
-            snapshot_range: The range.
+    def read(self, parts: Iterable[SnapshotRange], metrics: ReadMetrics) -> Iterator[pa.RecordBatch]:
+        """Read ranges.
 
         Yields:
-            A batch with the record of kind ``schema`` of its fields, then batches of its rows.
+            Per range, a batch with the record of kind ``schema`` of its fields, then batches of its rows.
 
         Raises:
             TransientError: The server can't be reached, or remains behind the stored offset.
             ConfigurationError: The table doesn't exist, or the filter is invalid.
         """
+        return (batch for part in parts for batch in self._read(part, metrics))
+
+    def _read(self, snapshot_range: SnapshotRange, metrics: ReadMetrics) -> Iterator[pa.RecordBatch]:
         progress = _Progress()
         pauses_left = self._pauses()
         with VtgateClient(self.values) as client:
@@ -177,8 +171,7 @@ class RangeReader:
                     yield from self._resume(client, snapshot_range, progress)
                     return
                 except (TransientError, StreamEnded) as error:
-                    if self.lost is not None:
-                        self.lost(1)
+                    metrics.counts["disconnects"] += 1
                     if progress.entry is not before:
                         pauses_left = self._pauses()
                     pause = next(pauses_left, None)
@@ -206,12 +199,12 @@ class RangeReader:
         self, client: VtgateClient, snapshot_range: SnapshotRange, progress: _Progress
     ) -> Iterator[pa.RecordBatch]:
         stream = client.vstream(self._request(snapshot_range, progress).SerializeToString())
-        prefetcher = Prefetcher(stream, buffer_limit(self.options))
+        responses = prefetch(stream, buffer_limit(self.options))
         copy = _Copy(snapshot_range, progress)
         silent_seconds = _SILENT_INTERVALS * self.options.stream.heartbeat_seconds
         try:
             while not copy.completed:
-                response = prefetcher.next(silent_seconds)
+                response = responses.next(silent_seconds)
                 if response is None:
                     raise TransientError(
                         f"the copy of {snapshot_range.table} sent no message for {silent_seconds} s"
@@ -219,7 +212,7 @@ class RangeReader:
                 for batch in copy.take(response):
                     yield self._with_charsets(client, batch)
         finally:
-            prefetcher.close()
+            responses.close()
 
     def _with_charsets(self, client: VtgateClient, batch: pa.RecordBatch) -> pa.RecordBatch:
         """Add unknown collations to a record of fields; return other batches unchanged."""

@@ -1,11 +1,11 @@
-"""The Vitess source: implements the contract of :mod:`..base` with VStreams and table copies."""
+"""The Vitess source: implements the contract of :mod:`..contract` with VStreams and table copies."""
 
 from __future__ import annotations
 
 import json
 import logging
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from typing import Any, TypeVar
 
@@ -13,7 +13,7 @@ import pyarrow as pa
 
 from airflow_cdc_provider.exceptions import ConfigurationError, PositionLost, SchemaUnknown, TransientError
 from airflow_cdc_provider.sources.backoff import pauses
-from airflow_cdc_provider.sources.base import Codec, Finding, Lag, Offset, Plan, ReadLimit, SnapshotPlan
+from airflow_cdc_provider.sources.contract import Finding, Lag, Offset, Plan, ReadLimit, SnapshotPlan, Source
 from airflow_cdc_provider.sources.planned_ranges import PlannedRanges
 from airflow_cdc_provider.sources.stream_metrics import StreamMetrics
 from airflow_cdc_provider.sources.vitess.check import check_keyspace
@@ -35,7 +35,6 @@ from airflow_cdc_provider.sources.vitess.requests import (
     filter_of,
     list_keyless,
     list_tables,
-    quoted,
     serving_shards,
     tables_to_stream,
 )
@@ -56,7 +55,7 @@ _STOP_CHECK_SECONDS = 0.2
 Answer = TypeVar("Answer")
 
 
-class VitessSource:
+class VitessSource(Source):
     """A keyspace of a Vitess cluster, some of its shards, or several keyspaces.
 
     Connections are opened when they are first needed, so decoding works without a connection.
@@ -67,7 +66,7 @@ class VitessSource:
         selects: Returns whether ``keyspace.table`` belongs to the capture.
     """
 
-    type = "vitess"
+    has_schema_history = True
     planned_ranges = PlannedRanges({"shard": SnapshotRange})
 
     def __init__(
@@ -83,7 +82,6 @@ class VitessSource:
         self._histories: dict[str, TableHistory] = {}
         self._keyless: frozenset[str] | None = None
         self._offset: Position | None = None
-        self.learned_through = -1
         self._verified: Position | None = None
         self._stopping: Callable[[], bool] = lambda: False
         self._connected_before = False
@@ -181,10 +179,6 @@ class VitessSource:
         self._known = frozenset((r["source_table"], r["schema_id"]) for r in self._records)
         self._histories = {}
 
-    def schema_records(self) -> Iterator[Mapping[str, Any]]:
-        """Yield nothing: the stream and the copies deliver the fields themselves."""
-        return iter(())
-
     def resumed_at(self, table: str) -> int:
         """Return when a statement last changed rows without row events, in µs since 1970; 0 for never."""
         due = self._history(table).due
@@ -192,20 +186,7 @@ class VitessSource:
         # it.
         return due.moment_us + _SECOND_US - 1 if due is not None else 0
 
-    def schema_findings(self) -> list[str]:
-        """Return no findings: snapshots resolve all schema changes that mirrors can't apply."""
-        return []
-
-    def may_become_readable(self, reason: str) -> bool:
-        """Return False: a newer schema can't decode a quarantined record, as each row has its own fields."""
-        del reason
-        return False
-
-    def quarantine_reader(self) -> Callable[[pa.RecordBatch], Iterator[pa.RecordBatch]]:
-        """Return the function that reads records of kind ``quarantine`` again: it returns them unchanged."""
-        return _unchanged
-
-    def codec(self, table: str, memory: Mapping[str, Any] | None = None) -> Codec:
+    def codec(self, table: str, memory: Mapping[str, Any] | None = None) -> VitessCodec:
         """Return the codec of a table for all recorded versions of its fields.
 
         Raises:
@@ -219,17 +200,6 @@ class VitessSource:
                 found="none",
             )
         return VitessCodec(table, history, lineage_of(self._records), memory=memory)
-
-    def remember(self, codec: Codec) -> Mapping[str, Any]:
-        """Return the memory to store with the mirror: its columns."""
-        assert isinstance(codec, VitessCodec)
-        return codec.remember()
-
-    def reserve(self, codec: Codec, memory: Mapping[str, Any] | None) -> Mapping[str, Any] | None:
-        """Return the memory including columns that not all rows of the mirror have been written with."""
-        del memory
-        assert isinstance(codec, VitessCodec)
-        return codec.reserve()
 
     def _history(self, table: str) -> TableHistory:
         if table not in self._histories:
@@ -287,10 +257,6 @@ class VitessSource:
 
     def head(self) -> Offset:
         """Return the current position of all shards."""
-        return self._head().to_offset()
-
-    def earliest(self) -> Offset:
-        """Return the current position, as VTGate doesn't report how far back the binlogs reach."""
         return self._head().to_offset()
 
     def lag(self, offset: Offset | None) -> Lag:
@@ -362,7 +328,7 @@ class VitessSource:
         return {"stream": self._open_streams.counts} if self._open_streams is not None else {}
 
     def reader(self) -> SliceReader:
-        """Return the picklable function that converts slices to records."""
+        """Return the reader that converts slices to records."""
         options = self._options
         return SliceReader(
             self._selects,
@@ -391,19 +357,9 @@ class VitessSource:
         shards = {s: known[s].moved(p.gtid) if s in known else p for s, p in now.shards.items()}
         return plan_snapshot(Position(shards), table, where)
 
-    def snapshot_reader(self) -> Callable[[SnapshotRange], Iterator[pa.RecordBatch]]:
-        """Return the picklable function that reads one range."""
+    def snapshot_reader(self) -> RangeReader:
+        """Return the reader of ranges."""
         return RangeReader(self._values, self._options)
-
-    def row_count(self, table: str) -> int | None:
-        """Return the current number of rows of the table."""
-        keyspace, _, name = table.partition(".")
-        response = self._client.execute(
-            f"select count(*) from {quoted(name)}",
-            target=f"{keyspace}@{self._options.tablet_type.lower()}",
-            timeout_seconds=self._options.advanced.call_timeout_seconds,
-        ).texts()
-        return int(response[0][0])
 
     def close(self) -> None:
         """Close the stream and the connection."""
@@ -492,7 +448,3 @@ def _pause(seconds: float, stopping: Callable[[], bool]) -> None:
     until = time.monotonic() + seconds
     while not stopping() and (left := until - time.monotonic()) > 0:
         time.sleep(min(left, _STOP_CHECK_SECONDS))
-
-
-def _unchanged(records: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
-    yield records

@@ -16,7 +16,7 @@ from typing import NamedTuple
 
 import pyarrow as pa
 
-from airflow_cdc_provider.changes.spans import Ints
+from airflow_cdc_provider.formats.kernels import Ints
 from airflow_cdc_provider.sources.vitess.gtid import GtidSet, is_real
 from airflow_cdc_provider.sources.vitess.position import Position, ShardPosition, vgtid_shards
 

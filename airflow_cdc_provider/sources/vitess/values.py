@@ -9,15 +9,20 @@ from __future__ import annotations
 from typing import Final
 
 import numpy as np
-import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from airflow_cdc_provider.changes.kernels import walker
-from airflow_cdc_provider.changes.spans import Bytes, Ints, binary_buffer, fixed_column, span_column
-from airflow_cdc_provider.changes.text_kernels import join
+from airflow_cdc_provider.formats.arrow_bytes import binary_buffer, fixed_column, join, span_column
+from airflow_cdc_provider.formats.kernels import Bytes, Flags, Ints, walker
+from airflow_cdc_provider.formats.number_texts import (
+    decimal_texts,
+    float_texts,
+    read_decimals,
+    read_floats,
+    read_integers,
+)
 from airflow_cdc_provider.sources.vitess.charsets import decode_column
-from airflow_cdc_provider.sources.vitess.event_values import (
+from airflow_cdc_provider.sources.vitess.events.values import (
     BROKEN,
     DAY_US,
     NO_DATE,
@@ -27,22 +32,13 @@ from airflow_cdc_provider.sources.vitess.event_values import (
 )
 from airflow_cdc_provider.sources.vitess.fields import Column
 from airflow_cdc_provider.sources.vitess.lake_types import VECTOR, family_of
-from airflow_cdc_provider.sources.vitess.numbers import (
-    decimal_texts,
-    float_texts,
-    read_decimals,
-    read_floats,
-    read_integers,
-)
-
-Mask = npt.NDArray[np.bool_]
 
 _FLOAT_BYTES: Final = 4
 
 
 def to_lake_type(
     column: Column, kind: pa.DataType, data: Bytes, starts: Ints, ends: Ints
-) -> tuple[pa.Array, Mask]:
+) -> tuple[pa.Array, Flags]:
     """Convert a column's values to a lake type.
 
     Args:
@@ -75,7 +71,7 @@ def to_lake_type(
     return converted, misfits | more
 
 
-def texts(column: Column, data: Bytes, starts: Ints, ends: Ints) -> tuple[pa.Array, Mask]:
+def texts(column: Column, data: Bytes, starts: Ints, ends: Ints) -> tuple[pa.Array, Flags]:
     """Convert a column's values to text as MySQL's SELECT does, and bytes to ``0x`` and digits.
 
     Returns:
@@ -114,7 +110,7 @@ def texts_or_hex(column: Column, data: Bytes, starts: Ints, ends: Ints) -> pa.Ar
     return converted
 
 
-def _convert_typed(kind: pa.DataType, data: Bytes, starts: Ints, ends: Ints) -> tuple[pa.Array, Mask]:
+def _convert_typed(kind: pa.DataType, data: Bytes, starts: Ints, ends: Ints) -> tuple[pa.Array, Flags]:
     if pa.types.is_timestamp(kind) or kind == pa.date32():
         micros, states = read_moments(data, starts, ends)
         misfits = (states == NO_DATE) | (states == BROKEN)
@@ -129,14 +125,14 @@ def _convert_typed(kind: pa.DataType, data: Bytes, starts: Ints, ends: Ints) -> 
     return read_integers(data, starts, ends, kind.bit_width)
 
 
-def _times(data: Bytes, starts: Ints, ends: Ints) -> tuple[pa.Array, Mask]:
+def _times(data: Bytes, starts: Ints, ends: Ints) -> tuple[pa.Array, Flags]:
     """Convert values of TIME to microseconds."""
     micros, states = read_times(data, starts, ends)
     misfits = states == BROKEN
     return fixed_column(pa.int64(), micros, (starts >= 0) & ~misfits), misfits
 
 
-def _members(column: Column, data: Bytes, starts: Ints, ends: Ints) -> tuple[pa.Array, Mask]:
+def _members(column: Column, data: Bytes, starts: Ints, ends: Ints) -> tuple[pa.Array, Flags]:
     """Convert values of ENUM and SET to names.
 
     A copy sends names in the column's character set, the stream in UTF-8. Vitess 8 doesn't send the member
@@ -167,7 +163,7 @@ def _named(number: int, names: tuple[str, ...], *, is_set: bool) -> str | None:
     return names[number - 1] if 0 < number <= len(names) else None
 
 
-def _bits(data: Bytes, starts: Ints, ends: Ints) -> tuple[pa.Array, Mask]:
+def _bits(data: Bytes, starts: Ints, ends: Ints) -> tuple[pa.Array, Flags]:
     values = np.zeros(len(starts), np.bool_)
     misfits = np.zeros(len(starts), np.bool_)
     _read_bits(data, starts, ends, values, misfits)
@@ -175,7 +171,7 @@ def _bits(data: Bytes, starts: Ints, ends: Ints) -> tuple[pa.Array, Mask]:
 
 
 @walker
-def _read_bits(data: Bytes, starts: Ints, ends: Ints, values: Mask, misfits: Mask) -> None:
+def _read_bits(data: Bytes, starts: Ints, ends: Ints, values: Flags, misfits: Flags) -> None:
     for row in range(len(starts)):
         if starts[row] < 0:
             continue
@@ -185,7 +181,7 @@ def _read_bits(data: Bytes, starts: Ints, ends: Ints, values: Mask, misfits: Mas
             misfits[row] = True
 
 
-def _vectors(data: Bytes, starts: Ints, ends: Ints) -> tuple[pa.Array, Mask]:
+def _vectors(data: Bytes, starts: Ints, ends: Ints) -> tuple[pa.Array, Flags]:
     misfits = (starts >= 0) & ((ends - starts) % _FLOAT_BYTES != 0)
     valid = (starts >= 0) & ~misfits
     raw = span_column(pa.binary(), data, np.where(valid, starts, -1), ends)
@@ -199,10 +195,10 @@ def _vectors(data: Bytes, starts: Ints, ends: Ints) -> tuple[pa.Array, Mask]:
     return pa.Array.from_buffers(VECTOR, len(raw), [bitmap, element_offsets], children=[elements]), misfits
 
 
-def _missing(converted: pa.Array, starts: Ints) -> Mask:
-    missing: Mask = converted.is_null().to_numpy(zero_copy_only=False) & (starts >= 0)
+def _missing(converted: pa.Array, starts: Ints) -> Flags:
+    missing: Flags = converted.is_null().to_numpy(zero_copy_only=False) & (starts >= 0)
     return missing
 
 
-def _no_misfits(starts: Ints) -> Mask:
+def _no_misfits(starts: Ints) -> Flags:
     return np.zeros(len(starts), np.bool_)

@@ -6,6 +6,7 @@ import base64
 import json
 from collections.abc import Mapping
 from datetime import UTC, datetime
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -19,8 +20,8 @@ from airflow_cdc_provider.connector import Connector
 from airflow_cdc_provider.jobs.channels.notification_table import TableChannel
 from airflow_cdc_provider.jobs.merging.decode import FAULT_TYPE
 from airflow_cdc_provider.jobs.merging.quarantine import Quarantine
-from airflow_cdc_provider.jobs.publishing.dead_letters import DeadLetters
-from airflow_cdc_provider.jobs.publishing.pulsar_position import PulsarPosition, PulsarPositionTable
+from airflow_cdc_provider.jobs.publishing.targets.dead_letters import DeadLetters
+from airflow_cdc_provider.jobs.publishing.targets.pulsar_position import PulsarPosition, PulsarPositionTable
 from airflow_cdc_provider.jobs.resuming.progress import Progress, SnapshotProgress
 from airflow_cdc_provider.jobs.resuming.snapshot_requests import (
     SignalRecord,
@@ -37,6 +38,9 @@ from airflow_cdc_provider.lake.table import Head
 from airflow_cdc_provider.notifications.notification import Notification
 from airflow_cdc_provider.sources.cassandra.source import CassandraSource
 from airflow_cdc_provider.sources.cql.snapshots.token_ranges import SnapshotRange
+
+RECORDED = Path(__file__).parents[2] / "fixtures" / "lake" / "layout.json"
+"""A lake of the present layout, as text."""
 
 MOMENT = datetime(2026, 1, 2, 3, 4, 5, 678901, UTC)
 CLOCK = ("captured_at", "seen_at", "cdc.committed_at")

@@ -10,7 +10,6 @@ from __future__ import annotations
 import json
 import uuid
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -21,11 +20,9 @@ from airflow_cdc_provider.jobs.resuming.progress import Progress
 from airflow_cdc_provider.lake.iceberg import IcebergLake
 from airflow_cdc_provider.sources.cassandra.source import CassandraSource
 from tests.contract.lake import sample_lake
-from tests.contract.lake.sample_lake import SampleLake, dump, rebuild
+from tests.contract.lake.sample_lake import RECORDED, SampleLake, dump, rebuild
 
 pytestmark = pytest.mark.integration
-
-RECORDED = Path(__file__).parents[2] / "fixtures" / "lake" / "layout.json"
 
 
 @pytest.fixture

@@ -18,7 +18,7 @@ from airflow_cdc_provider.sources.vitess.codec import VitessCodec
 from airflow_cdc_provider.sources.vitess.history import TableHistory
 from tests.unit.sources.vitess.record_builders import TABLE, batch, change, changed, fields, place, ran, seen
 
-pytestmark = pytest.mark.integration
+pytestmark = [pytest.mark.integration, pytest.mark.each_format]
 
 FIRST = fields({"id": "bigint", "a": "int", "at": "datetime(3)", "d": "date", "u": "bigint unsigned"})
 SECOND = fields({"id": "bigint", "b": "int", "at": "datetime(3)", "d": "date", "c": "decimal(5,2)"})
@@ -35,7 +35,7 @@ def merged(
 ) -> list[dict[str, Any]]:
     """Fit the mirror, merge changes and return its rows by ``id``."""
     mirror.create(codec.mirror_schema())
-    state = mirror.reserve(mirror.state(), codec.reserve(), clear=False)
+    state = mirror.reserve(mirror.state(), codec.reserve(codec.memory), clear=False)
     mirror.prepare(codec.mirror_schema(), codec.drift)
     contributions = codec.decode(batch(changes), fences).contributions
     frame = lake.spark.createDataFrame(pa.Table.from_batches([contributions]))

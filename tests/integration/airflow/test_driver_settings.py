@@ -13,7 +13,7 @@ from cassandra import ConsistencyLevel
 from cassandra.cluster import EXEC_PROFILE_DEFAULT
 
 from airflow_cdc_provider.exceptions import ConfigurationError
-from airflow_cdc_provider.hooks.source import hook_for
+from airflow_cdc_provider.hooks._of_connector import hook_for
 from airflow_cdc_provider.migration.debezium.properties import from_debezium
 from airflow_cdc_provider.sources.registry import source_plugin
 

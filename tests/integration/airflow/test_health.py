@@ -14,8 +14,8 @@ import pytest
 
 from airflow_cdc_provider.connector import Connector
 from airflow_cdc_provider.exceptions import CdcError, TransientError
-from airflow_cdc_provider.hooks.state import store_result
 from airflow_cdc_provider.operators.health import CdcHealthOperator
+from airflow_cdc_provider.tasks.state import store_result
 from tests.integration.jobs.conftest import Application
 from tests.integration.jobs.shop import Shop
 from tests.unit.airflow_context import TaskContext

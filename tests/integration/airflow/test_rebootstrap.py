@@ -14,9 +14,9 @@ from airflow.providers.common.compat.sdk import AirflowFailException
 
 from airflow_cdc_provider.assets import changes_asset
 from airflow_cdc_provider.exceptions import CdcError
-from airflow_cdc_provider.hooks.state import STATE_LAYOUT
 from airflow_cdc_provider.operators.rebootstrap import CassandraRebootstrapOperator
 from airflow_cdc_provider.sensors.cassandra import CdcRawSpaceSensor
+from airflow_cdc_provider.tasks.state import STATE_LAYOUT
 from server_kit import create_keyspace
 from tests.integration.full_node import CAP_MIB, FullNode, full_node
 from tests.integration.jobs.equality import assert_mirror_equals_table

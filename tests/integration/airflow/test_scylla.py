@@ -15,9 +15,9 @@ import pytest
 from airflow.providers.common.compat.sdk import AirflowFailException, AirflowSensorTimeout
 
 from airflow_cdc_provider.assets import changes_asset
-from airflow_cdc_provider.hooks.state import STATE_LAYOUT
 from airflow_cdc_provider.sensors.observing import ObservingSensor
 from airflow_cdc_provider.sensors.scylla import ScyllaGenerationSensor, ScyllaLagSensor
+from airflow_cdc_provider.tasks.state import STATE_LAYOUT
 from server_kit import CassandraServer
 from server_kit.scylla import ImitatedScylla
 from tests.integration.sources.scylla.logged_tables import imitated, item

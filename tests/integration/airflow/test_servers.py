@@ -16,9 +16,9 @@ from airflow_cdc_provider.assets import changes_asset
 from airflow_cdc_provider.connector import Connector
 from airflow_cdc_provider.hooks.cassandra import CassandraCdcHook
 from airflow_cdc_provider.hooks.mongodb import MongodbCdcHook
-from airflow_cdc_provider.hooks.state import STATE_LAYOUT
 from airflow_cdc_provider.sensors.mongodb import MongodbLagSensor, MongodbNewsSensor
 from airflow_cdc_provider.sensors.observing import ObservingSensor
+from airflow_cdc_provider.tasks.state import STATE_LAYOUT
 from server_kit import MongoServer
 from tests.unit.airflow_context import TaskContext
 from tests.unit.sensors.sensor_runs import WAYS, wait_plain

@@ -15,8 +15,8 @@ import psutil  # type: ignore[import-untyped]  # comes with Airflow
 import pytest
 from cassandra.concurrent import execute_concurrent_with_args
 
-from airflow_cdc_provider.operators import metrics
 from airflow_cdc_provider.operators.stages import CdcSyncOperator
+from airflow_cdc_provider.tasks import metrics
 from tests.integration.jobs.shop import Shop
 from tests.unit.airflow_context import TaskContext
 

@@ -13,13 +13,13 @@ from airflow.providers.common.compat.sdk import AirflowFailException, AirflowSen
 
 from airflow_cdc_provider.assets import changes_asset
 from airflow_cdc_provider.connector import Connector
-from airflow_cdc_provider.hooks.source import hook_for
-from airflow_cdc_provider.hooks.state import STATE_LAYOUT
+from airflow_cdc_provider.hooks._of_connector import hook_for
 from airflow_cdc_provider.hooks.vitess import VitessCdcHook
 from airflow_cdc_provider.sensors.observing import ObservingSensor
 from airflow_cdc_provider.sensors.vitess import VitessLagSensor, VitessNewsSensor, VitessReshardSensor
 from airflow_cdc_provider.sources.vitess.options import VitessOptions
 from airflow_cdc_provider.sources.vitess.source import VitessSource
+from airflow_cdc_provider.tasks.state import STATE_LAYOUT
 from server_kit import VitessServer
 from tests.unit.airflow_context import TaskContext
 from tests.unit.sensors.sensor_runs import WAYS, wait_plain
@@ -158,7 +158,7 @@ def test_first_capture_is_news_and_a_wrong_offset_fails_at_once(shop: Shop) -> N
     with pytest.raises(AirflowFailException, match="not a valid Vitess offset"):
         wait_plain(news, context_of({"stream": {"v": 9}}), lambda: None)
     mongo = {"name": "news", "source": {"type": "mongodb", "conn_id": "m"}}
-    with pytest.raises(AirflowFailException, match="connector news has no VStream"):
+    with pytest.raises(AirflowFailException, match="connector news has the wrong source"):
         wait_plain(lambda **how: news(connector=mongo, **how), TaskContext(), lambda: None)
 
 

@@ -17,7 +17,7 @@ from airflow_cdc_provider.jobs.metrics.debezium import metrics_of
 from airflow_cdc_provider.jobs.spec import SnapshotResult
 from airflow_cdc_provider.lake.changes_table import ChangesTable
 from airflow_cdc_provider.lake.iceberg import IcebergTable
-from airflow_cdc_provider.sources.base import Plan
+from airflow_cdc_provider.sources.contract import Plan
 from airflow_cdc_provider.sources.mongodb.source import MongodbSource
 from tests.integration.jobs.conftest import Application, RunStage
 from tests.integration.jobs.equality import assert_mirror_equals_collection

@@ -17,8 +17,8 @@ from airflow_cdc_provider.sources.vitess.states import key_prefix
 from server_kit.vitess import Keyspace
 from server_kit.vitess_cluster import VitessCluster
 from tests.integration.jobs.conftest import Application, RunStage
-from tests.integration.jobs.test_vitess_faults import Streaming, captured
-from tests.integration.jobs.test_vitess_mirror import declaration
+from tests.integration.jobs.vitess_mirrors import declaration
+from tests.integration.jobs.vitess_streams import Streaming, captured
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

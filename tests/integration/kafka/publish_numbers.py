@@ -5,14 +5,15 @@
 
 from __future__ import annotations
 
+import faulthandler
 import sys
-import time
 
 import pyarrow as pa
 
+from airflow_cdc_provider.connector.publish.kafka import KafkaOptions
 from airflow_cdc_provider.events.encoder import Converters
 from airflow_cdc_provider.exceptions import CommitConflict
-from airflow_cdc_provider.kafka.errors import BrokersUnavailable
+from airflow_cdc_provider.jobs.publishing.batches import wait_for_servers
 from airflow_cdc_provider.kafka.positions import PositionsTopic, PublishPosition
 from airflow_cdc_provider.kafka.producer import RecordProducer
 from airflow_cdc_provider.kafka.settings import ClientSettings
@@ -23,11 +24,15 @@ _AT_ONCE = 100
 
 
 def main(servers: str, name: str, total: int) -> int:
-    """Publish what is left, as long as it takes."""
+    """Publish what is left, as long as brokers return within 100 s; a process that hangs shows where."""
+    faulthandler.dump_traceback_later(110)
     settings = ClientSettings(
         {"bootstrap.servers": servers}, {"transaction.timeout.ms": 10_000}, retry_timeout_seconds=10
     )
-    while True:
+    sent = 0
+
+    def publish() -> None:
+        nonlocal sent
         positions = PositionsTopic(settings, f"{name}.positions", name)
         producer = RecordProducer(settings, positions, transactional_id=name)
         try:
@@ -36,14 +41,16 @@ def main(servers: str, name: str, total: int) -> int:
                 numbers = range(position.records, min(position.records + _AT_ONCE, total))
                 position = position.advanced_by(len(numbers))
                 producer.publish([_records(name, numbers)], (), position)
-        except BrokersUnavailable:
-            time.sleep(0.2)
-        except CommitConflict:
-            return FENCED
-        else:
-            return 0
+                sent += 1
         finally:
             producer.close()
+
+    options = KafkaOptions(retry_interval_seconds=0.2, retry_timeout_seconds=100)
+    try:
+        wait_for_servers(publish, lambda: sent, options, lambda: False, name)
+    except CommitConflict:
+        return FENCED
+    return 0
 
 
 def _records(topic: str, numbers: range) -> pa.RecordBatch:

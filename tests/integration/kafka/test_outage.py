@@ -14,14 +14,15 @@ import pytest
 
 from airflow_cdc_provider.connector.publish.kafka import KafkaOptions
 from airflow_cdc_provider.jobs.publishing.batches import BatchPublisher, wait_for_servers
-from airflow_cdc_provider.jobs.publishing.slices import Producers, start_slices
+from airflow_cdc_provider.jobs.publishing.targets.kafka import Producers
+from airflow_cdc_provider.jobs.publishing.targets.slices import start_slices
 from airflow_cdc_provider.kafka.errors import BrokersUnavailable
 from airflow_cdc_provider.kafka.positions import PositionsTopic, PublishPosition
 from airflow_cdc_provider.kafka.producer import Headers, RecordProducer
 from airflow_cdc_provider.kafka.settings import ClientSettings
 from server_kit import KafkaServer
-from tests.unit.jobs.events.lake_records import NOW_NS, LakeRecords, cassandra, vitess
-from tests.unit.jobs.publishing.test_slices import Sent, by_key, records_of
+from tests.unit.jobs.publishing.sent_records import Sent, by_key, records_of
+from tests.unit.sources.lake_records import NOW_NS, LakeRecords, cassandra, vitess
 
 pytestmark = pytest.mark.integration
 
@@ -65,7 +66,13 @@ class Publishing:
         try:
             position = producer.take_over() or PublishPosition(self.name, 1)
             sender = KillsBroker(producer, self.server, self.killed)
-            one = BatchPublisher(sender, self.lake.batches, (), "form", 20, lambda: False, None, position)
+            one = BatchPublisher(
+                sender=sender,
+                build=self.lake.batches,
+                form="form",
+                records_per_commit=20,
+                position=position,
+            )
             self.tries.append(one)
             one.publish(self.lake.through, NOW_NS)
         finally:

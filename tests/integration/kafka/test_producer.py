@@ -242,7 +242,7 @@ def test_publishing_continues_when_the_broker_returns() -> None:
     with KafkaServer() as server:
         server.create_topic("t", 3)
         PositionsTopic(settings(server), "t.positions", "t").make(1)
-        process = _start(server, "t", 40_000)
+        process = _start(server, "t", 20_000)
         deadline = time.monotonic() + 60
         while not server.read("t.positions"):
             assert process.poll() is None
@@ -252,7 +252,7 @@ def test_publishing_continues_when_the_broker_returns() -> None:
         assert process.poll() is None, "it waits"
         server.start()
         assert process.wait(120) == 0
-        _assert_each_once(server, "t", 40_000)
+        _assert_each_once(server, "t", 20_000)
 
 
 def test_two_publishers_at_once_fence_each_other_and_double_nothing(

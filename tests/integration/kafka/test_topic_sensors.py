@@ -8,11 +8,11 @@ from typing import Any
 import pytest
 from airflow.providers.common.compat.sdk import AirflowFailException
 
-from airflow_cdc_provider.hooks.state import STATE_LAYOUT
 from airflow_cdc_provider.kafka.positions import PositionsTopic, PublishPosition
 from airflow_cdc_provider.kafka.producer import RecordProducer
 from airflow_cdc_provider.kafka.settings import ClientSettings
 from airflow_cdc_provider.sensors.topics import CdcConsumerLagSensor, CdcPublishLagSensor
+from airflow_cdc_provider.tasks.state import STATE_LAYOUT
 from server_kit import KafkaServer
 from tests.unit.airflow_context import TaskContext
 from tests.unit.sensors.sensor_runs import both_ways

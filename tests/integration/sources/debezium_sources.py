@@ -8,7 +8,7 @@ from typing import Any
 import pyarrow as pa
 
 from airflow_cdc_provider.options import parse
-from airflow_cdc_provider.sources.base import Offset, ReadLimit
+from airflow_cdc_provider.sources.contract import Offset, ReadLimit, ReadMetrics
 from airflow_cdc_provider.sources.debezium.options import DebeziumOptions
 from airflow_cdc_provider.sources.debezium.source import DebeziumSource
 from server_kit import KafkaServer
@@ -29,7 +29,7 @@ def batches(
     while True:
         plan = source.plan(start, head, ReadLimit(changes=changes, tasks=tasks))
         start = plan.end
-        yield plan.end, [batch for part in plan.partitions for batch in source.reader()(part)]
+        yield plan.end, list(source.reader().read(plan.partitions, ReadMetrics()))
         if plan.at_head:
             return
 

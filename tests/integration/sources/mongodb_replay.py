@@ -12,7 +12,7 @@ import pyarrow as pa
 from bson.raw_bson import RawBSONDocument
 
 from airflow_cdc_provider.changes.fence import Fence, FenceRecord, add_fences, newest_generation
-from airflow_cdc_provider.sources.base import Offset, ReadLimit
+from airflow_cdc_provider.sources.contract import Offset, ReadLimit, ReadMetrics
 from airflow_cdc_provider.sources.mongodb.options import MongodbOptions
 from airflow_cdc_provider.sources.mongodb.selection import Selection
 from airflow_cdc_provider.sources.mongodb.source import MongodbSource
@@ -50,7 +50,7 @@ class Replay:
             plan = self.source.plan(self.offset, head, limit or ReadLimit())
             reader = pickle.loads(pickle.dumps(self.source.reader()))
             for partition in pickle.loads(pickle.dumps(list(plan.partitions))):
-                self.keep(*reader(partition))
+                self.keep(*reader.read([partition], ReadMetrics()))
             self.offset = plan.end
             plans += 1
             if plan.at_head:
@@ -62,7 +62,7 @@ class Replay:
         reader = pickle.loads(pickle.dumps(self.source.snapshot_reader()))
         rows = 0
         for part in pickle.loads(pickle.dumps(list(plan.ranges))):
-            for batch in reader(part):
+            for batch in reader.read([part], ReadMetrics()):
                 rows += batch.num_rows
                 self.keep(batch)
         if replacing:

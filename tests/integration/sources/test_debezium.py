@@ -12,7 +12,7 @@ import pytest
 
 from airflow_cdc_provider.exceptions import ConfigurationError, PositionLost, TransientError
 from airflow_cdc_provider.options import parse
-from airflow_cdc_provider.sources.base import Offset, ReadLimit
+from airflow_cdc_provider.sources.contract import Offset, ReadLimit, ReadMetrics
 from airflow_cdc_provider.sources.debezium.options import DebeziumOptions
 from airflow_cdc_provider.sources.debezium.source import DebeziumSource
 from server_kit import KafkaServer
@@ -69,9 +69,9 @@ def test_a_slice_gives_the_same_records_whenever_it_is_read(kafka_server: KafkaS
     send(kafka_server, workload.messages(50), transactional="dzr-tx")
     with closing(source_of(kafka_server, topic)) as source:
         plan = source.plan(None, source.head(), ReadLimit())
-        first = [batch for part in plan.partitions for batch in source.reader()(part)]
+        first = list(source.reader().read(plan.partitions, ReadMetrics()))
         send(kafka_server, workload.messages(50), transactional="dzr-tx")
-        again = [batch for part in plan.partitions for batch in source.reader()(part)]
+        again = list(source.reader().read(plan.partitions, ReadMetrics()))
     order = [("origin", "ascending"), ("position", "ascending")]
     both = [pa.Table.from_batches(found).sort_by(order) for found in (first, again)]
     assert both[0].equals(both[1])

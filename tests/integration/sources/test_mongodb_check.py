@@ -16,7 +16,7 @@ from pymongo import monitoring
 from pymongo.errors import OperationFailure
 
 from airflow_cdc_provider.exceptions import ConfigurationError
-from airflow_cdc_provider.sources.base import Finding, ReadLimit
+from airflow_cdc_provider.sources.contract import Finding, ReadLimit, ReadMetrics
 from airflow_cdc_provider.sources.mongodb import backlog
 from airflow_cdc_provider.sources.mongodb.backlog import OplogSample
 from airflow_cdc_provider.sources.mongodb.options import MongodbAdvanced, MongodbOptions, MongodbStream
@@ -106,7 +106,7 @@ def test_a_user_that_may_read_everything_is_enough(secured: tuple[MongoServer, M
     plan = checked.plan(before, checked.head(), ReadLimit())
     assert plan.at_head
     changes = [
-        row for part in plan.partitions for batch in checked.reader()(part) for row in batch.to_pylist()
+        row for batch in checked.reader().read(plan.partitions, ReadMetrics()) for row in batch.to_pylist()
     ]
     assert [row["source_table"] for row in changes] == ["shop.orders"]
     assert checked.earliest()
@@ -128,9 +128,9 @@ def test_list_databases_find_and_change_stream_are_enough_for_the_deployment(
     before = least.head()
     secured[1].shop.orders.insert_one({"by": "has_the_least"})
     parts = least.plan(before, least.head(), ReadLimit()).partitions
-    assert [row["source_table"] for p in parts for b in least.reader()(p) for row in b.to_pylist()] == [
-        "shop.orders"
-    ]
+    assert [
+        row["source_table"] for b in least.reader().read(parts, ReadMetrics()) for row in b.to_pylist()
+    ] == ["shop.orders"]
     least.close()
 
     less = source(secured[0], "has_none_elsewhere")
@@ -171,7 +171,7 @@ def test_the_oplog_is_sampled_for_users_that_may_read_it_and_others_do_without(
         while True:
             plan = behind.plan(offset, head.to_offset(), ReadLimit(changes=400))
             sliced += sum(isinstance(part, TimeSlice) for part in plan.partitions)
-            seen += sum(b.num_rows for part in plan.partitions for b in behind.reader()(part))
+            seen += sum(b.num_rows for b in behind.reader().read(plan.partitions, ReadMetrics()))
             offset = plan.end
             if plan.at_head:
                 break
@@ -198,7 +198,7 @@ def test_a_snapshot_and_its_stream_send_hello_and_reads_alone(
     reader._connection = {**reader._connection, "extra": {"replicaSet": "rs0", "event_listeners": [Names()]}}
     start = reader.start()
     plan = reader.plan_snapshot("shop.orders")
-    assert sum(b.num_rows for part in plan.ranges for b in reader.snapshot_reader()(part)) >= 1
+    assert sum(b.num_rows for b in reader.snapshot_reader().read(plan.ranges, ReadMetrics())) >= 1
     secured[1].shop.orders.insert_one({"by": "stream"})
     assert reader.plan(start, reader.head(), ReadLimit()).partitions
     reader.close()
@@ -235,14 +235,20 @@ def test_rights_on_one_collection_are_enough_to_capture_it(
         found = levels(enough.check())
         assert set(found.values()) == {"ok"}
         assert enough.tables() == ["shop.orders"]
-        rows = [r for b in enough.snapshot_reader()(enough.plan_snapshot("shop.orders").ranges[0]) for r in b]
+        rows = [
+            r
+            for b in enough.snapshot_reader().read(
+                enough.plan_snapshot("shop.orders").ranges[:1], ReadMetrics()
+            )
+            for r in b
+        ]
         assert rows
         before = enough.head()
         secured[1].shop.orders.insert_one({"by": user})
         parts = enough.plan(before, enough.head(), ReadLimit()).partitions
-        assert [row["source_table"] for p in parts for b in enough.reader()(p) for row in b.to_pylist()] == [
-            "shop.orders"
-        ]
+        assert [
+            row["source_table"] for b in enough.reader().read(parts, ReadMetrics()) for row in b.to_pylist()
+        ] == ["shop.orders"]
         assert enough.plan(None, enough.head(), ReadLimit()).at_head
         enough.close()
     assert levels(alone("reads_orders", "other.things").check())["change stream"] == "error"
@@ -388,7 +394,7 @@ def test_what_a_capped_collection_drops_by_itself_comes_as_deletes(
         before = stream.head()
         database.capped.insert_many([{"_id": n, "s": "x" * 1000} for n in range(10)])
         plan = stream.plan(before, stream.head(), ReadLimit())
-        records = [row for part in plan.partitions for b in stream.reader()(part) for row in b.to_pylist()]
+        records = [row for b in stream.reader().read(plan.partitions, ReadMetrics()) for row in b.to_pylist()]
         kinds = [bson.decode(record["payload"])["operationType"] for record in records]
         assert kinds.count("insert") == 10
         assert kinds.count("delete") == 10 - database.capped.count_documents({}) >= 6

@@ -23,7 +23,7 @@ import pytest
 from pymongo import timeout
 
 from airflow_cdc_provider.exceptions import ConfigurationError, TransientError
-from airflow_cdc_provider.sources.base import ReadLimit
+from airflow_cdc_provider.sources.contract import ReadLimit, ReadMetrics
 from airflow_cdc_provider.sources.mongodb.connection import (
     ConnectionValues,
     await_cluster_time,
@@ -155,10 +155,10 @@ def capture_one(reading: MongodbSource, client: Any) -> list[Any]:
     client.shop.a.insert_one({"_id": "before"})
     start = reading.head()
     plan = reading.plan_snapshot("shop.a")
-    batches = [b for part in plan.ranges for b in reading.snapshot_reader()(part)]
+    batches = list(reading.snapshot_reader().read(plan.ranges, ReadMetrics()))
     client.shop.a.insert_one({"_id": "after"})
     batch_plan = reading.plan(start, reading.head(), ReadLimit())
-    batches += [b for part in batch_plan.partitions for b in reading.reader()(part)]
+    batches += list(reading.reader().read(batch_plan.partitions, ReadMetrics()))
     payloads = [bson.decode(row["payload"]) for batch in batches for row in batch.to_pylist()]
     return [p["documentKey"]["_id"] if "documentKey" in p else p["_id"] for p in payloads]
 
@@ -410,7 +410,7 @@ def test_a_resting_cursor_outlives_the_servers_limits() -> None:
         advanced = MongodbAdvanced(fetch_size=10, session_refresh_seconds=5.0)
         reading = source({"host": server.uri}, advanced=advanced)
         (part,) = reading.plan_snapshot("shop.a").ranges
-        batches = reading.snapshot_reader()(part)
+        batches = reading.snapshot_reader().read([part], ReadMetrics())
         first = next(batches)
         alone = pinned_client(values)
         find = {"find": "a", "batchSize": 10, "noCursorTimeout": True}

@@ -13,7 +13,7 @@ import pytest
 from pymongo import UpdateOne, WriteConcern
 from pymongo.errors import AutoReconnect, BulkWriteError, OperationFailure
 
-from airflow_cdc_provider.sources.base import ReadLimit
+from airflow_cdc_provider.sources.contract import ReadLimit, ReadMetrics
 from airflow_cdc_provider.sources.mongodb import backlog
 from airflow_cdc_provider.sources.mongodb.options import MongodbAdvanced
 from airflow_cdc_provider.sources.mongodb.position import StreamPosition
@@ -230,7 +230,7 @@ def test_slices_get_over_the_loss_of_a_primary(
             plan = several.source.plan(offset, head, ReadLimit(tasks=4))
             for part in plan.partitions:
                 sliced += isinstance(part, TimeSlice)
-                several.keep(*several.source.reader()(part))
+                several.keep(*several.source.reader().read([part], ReadMetrics()))
             offset = plan.end
             if plan.at_head:
                 break

@@ -5,7 +5,6 @@ from __future__ import annotations
 import pickle
 import random
 import time
-from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
@@ -19,8 +18,7 @@ from pymongo.errors import OperationFailure
 
 from airflow_cdc_provider.changes.record import CHANGE_SCHEMA
 from airflow_cdc_provider.exceptions import PositionLost, error_from_text
-from airflow_cdc_provider.sources.abilities import ReportsReadMetrics
-from airflow_cdc_provider.sources.base import Offset, ReadLimit
+from airflow_cdc_provider.sources.contract import Offset, ReadLimit, ReadMetrics
 from airflow_cdc_provider.sources.mongodb import backlog
 from airflow_cdc_provider.sources.mongodb.options import MongodbAdvanced
 from airflow_cdc_provider.sources.mongodb.position import LAST_INDEX, StreamPosition
@@ -130,7 +128,7 @@ def slices_at(start: Offset, ends: Sequence[int]) -> list[TimeSlice]:
 def read_slices(replay: Replay, slices: Sequence[TimeSlice]) -> list[tuple[Any, ...]]:
     reader = pickle.loads(pickle.dumps(replay.source.reader()))
     parts = pickle.loads(pickle.dumps(list(slices)))
-    return rows([batch for part in parts for batch in reader(part)])
+    return rows(list(reader.read(parts, ReadMetrics())))
 
 
 def time_of(row: tuple[Any, ...]) -> int:
@@ -364,7 +362,8 @@ def test_a_slice_whose_start_is_lost_fails_like_a_single_stream(
     )
     try:
         with pytest.raises(PositionLost, match="oplog no longer has the changes after the stored") as caught:
-            list(reader(TimeSlice(StreamPosition.from_offset(replay.offset), (1 << 63) - 1, 0)))
+            part = TimeSlice(StreamPosition.from_offset(replay.offset), (1 << 63) - 1, 0)
+            list(reader.read([part], ReadMetrics()))
     finally:
         mongo_client.admin.command("configureFailPoint", "failCommand", mode="off")
     assert isinstance(error_from_text(f"PythonException: {caught.value}"), PositionLost)
@@ -378,11 +377,13 @@ def test_a_reader_reports_its_times_and_counts(make_replay: Callable[..., Replay
     database.a.insert_many([{"_id": n, "s": "x" * 500} for n in range(2000)])
     expected = one_stream(replay)
     move_on(database.client)
-    reader = replay.source.reader()
-    assert isinstance(reader, ReportsReadMetrics)
-    counts: Counter[str] = Counter()
-    for part in slices_at(start, [time_of(expected[700]), time_of(expected[-1]) + 1]):
-        list(reader.read_with_metrics(part, counts))
+    metrics = ReadMetrics()
+    list(
+        replay.source.reader().read(
+            slices_at(start, [time_of(expected[700]), time_of(expected[-1]) + 1]), metrics
+        )
+    )
+    counts = metrics.counts
     payloads = sum(len(row[COMPARED.index("payload")]) for row in expected)
     assert counts["events"] >= 2000
     assert counts["bytes"] >= payloads
@@ -407,9 +408,9 @@ def test_replies_are_fetched_ahead_within_a_limit_of_bytes(
             pass
         cursor = stream._cursor
         assert cursor is not None
-        if (thread := cursor._thread) is not None:
-            thread.join(0.5)  # it waits at its limit, or has ended at the head
-        waiting = len(cursor._replies), cursor._buffered.bytes
+        if (prefetch := cursor._prefetch) is not None:
+            prefetch._thread.join(0.5)  # it waits at its limit, or has ended at the head
+        waiting = 0 if prefetch is None else len(prefetch._fetched), cursor._buffered.bytes
         seen = sum(map(len, reply.events))
         while seen < 300:
             seen += sum(map(len, stream.read().events))

@@ -11,15 +11,16 @@ import pytest
 
 from airflow_cdc_provider.connector import Connector
 from airflow_cdc_provider.events.encoder import text_of
-from airflow_cdc_provider.jobs.events.skipped_records import SkippedRecords
-from airflow_cdc_provider.jobs.offline.recordings import Recording, event_lines
-from airflow_cdc_provider.sources.base import ReadLimit
+from airflow_cdc_provider.events.skipped_records import SkippedRecords
+from airflow_cdc_provider.sources.contract import ReadLimit, ReadMetrics
 from airflow_cdc_provider.sources.mongodb.options import MongodbAdvanced, MongodbOptions
 from airflow_cdc_provider.sources.mongodb.position import StreamPosition
 from airflow_cdc_provider.sources.mongodb.selection import Selection
 from airflow_cdc_provider.sources.mongodb.shards import shard_names
 from airflow_cdc_provider.sources.mongodb.source import MongodbSource
+from airflow_cdc_provider.sources.recordings import Recording
 from tests.integration.sources.server_stand_ins import StandIn, as_documentdb, as_mongos
+from tests.recorded_lines import event_lines
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -57,7 +58,7 @@ def test_a_cluster_is_captured_through_mongos_by_one_stream(
         start = source.start()
         plan = source.plan_snapshot(f"{name}.orders")
         assert len(plan.ranges) > 1
-        read = sum(b.num_rows for part in plan.ranges for b in source.snapshot_reader()(part))
+        read = sum(b.num_rows for b in source.snapshot_reader().read(plan.ranges, ReadMetrics()))
         assert read == 3_000
 
         database.orders.insert_many([{"_id": 10_000 + n, "region": n % 2} for n in range(200)])
@@ -65,7 +66,7 @@ def test_a_cluster_is_captured_through_mongos_by_one_stream(
         events = []
         while True:
             batch_plan = source.plan(offset, head, ReadLimit())
-            batches = [b for part in batch_plan.partitions for b in source.reader()(part)]
+            batches = list(source.reader().read(batch_plan.partitions, ReadMetrics()))
             events += [row["payload"] for batch in batches for row in batch.to_pylist()]
             offset = batch_plan.end
             if batch_plan.at_head:
@@ -126,7 +127,7 @@ def test_streams_without_tokens_on_empty_batches_resume_by_the_servers_time(
             head = source.head()
             while True:
                 batch_plan = source.plan(offset, head, ReadLimit())
-                batches = [b for part in batch_plan.partitions for b in source.reader()(part)]
+                batches = list(source.reader().read(batch_plan.partitions, ReadMetrics()))
                 rows = [row["payload"] for batch in batches for row in batch.to_pylist()]
                 seen += [bson.decode(payload)["documentKey"]["_id"] for payload in rows]
                 offset = batch_plan.end

@@ -23,9 +23,8 @@ from airflow_cdc_provider.exceptions import (
     PositionLost,
     TransientError,
 )
-from airflow_cdc_provider.hooks.mongodb import async_client
-from airflow_cdc_provider.hooks.mongodb_feed import Feed, Pending, look
-from airflow_cdc_provider.sources.base import ReadLimit
+from airflow_cdc_provider.feeds.mongodb import Feed, Pending, async_client, look
+from airflow_cdc_provider.sources.contract import ReadLimit, ReadMetrics
 from airflow_cdc_provider.sources.mongodb.options import MongodbAdvanced, MongodbOptions, MongodbStream
 from airflow_cdc_provider.sources.mongodb.position import StreamPosition
 from airflow_cdc_provider.sources.mongodb.selection import Selection
@@ -397,7 +396,7 @@ def test_read_preference_and_its_tags_hold_for_stream_and_snapshot(
     )
     plan = there.source.plan_snapshot(f"{database.name}.a")
     with pytest.raises(TransientError, match=r"dc.*west"):
-        list(elsewhere.snapshot_reader()(plan.ranges[0]))
+        list(elsewhere.snapshot_reader().read([plan.ranges[0]], ReadMetrics()))
     with pytest.raises(TransientError, match=r"dc.*west"):
         elsewhere.plan(there.offset, there.source.head(), ReadLimit())
     there.source.close()

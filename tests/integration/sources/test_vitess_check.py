@@ -10,24 +10,14 @@ import pytest
 
 from airflow_cdc_provider.connector import Connector
 from airflow_cdc_provider.exceptions import ConfigurationError
-from airflow_cdc_provider.sources.base import Finding
 from airflow_cdc_provider.sources.mongodb.selection import Selection
 from airflow_cdc_provider.sources.vitess.options import VitessOptions, VitessStream
 from airflow_cdc_provider.sources.vitess.source import VitessSource
 from airflow_cdc_provider.sources.vitess.tablets import list_tablets
 from server_kit import VitessServer
+from tests.integration.sources.vitess.checked_sources import findings, source
 
 pytestmark = pytest.mark.integration
-
-
-def source(server: VitessServer, keyspace: str = "shop", tables: str = ".*", **options: Any) -> VitessSource:
-    return VitessSource(VitessOptions(keyspace=keyspace, **options), server.connection, Selection((tables,)))
-
-
-def findings(found: list[Finding], *levels: str) -> dict[str, str]:
-    return {
-        f.subject: f"{f.message}. {f.remedy}" for f in found if f.level in (levels or ("warning", "error"))
-    }
 
 
 def test_sound_keyspace_has_nothing_to_find(vitess_server: VitessServer) -> None:

@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 
 from airflow_cdc_provider.exceptions import PositionLost, ReshardStopped
-from airflow_cdc_provider.hooks.vitess_feed import Feed, look, look_at_shards
-from airflow_cdc_provider.sources.base import ReadLimit
+from airflow_cdc_provider.feeds.vitess import Feed, look, look_at_shards
+from airflow_cdc_provider.sources.contract import ReadLimit, ReadMetrics
 from airflow_cdc_provider.sources.mongodb.selection import Selection
 from airflow_cdc_provider.sources.vitess.failures import PartialReshard
 from airflow_cdc_provider.sources.vitess.options import VitessOptions, VitessStream
@@ -45,7 +45,7 @@ def _started_by_vtctld(cluster: VitessCluster) -> Any:
         with cluster.connect("shop") as connection, connection.cursor() as cursor:
             cursor.execute("INSERT INTO item (id, note) VALUES (9001, 'behind')")
         plan = source.plan(offset, source.head(), ReadLimit())
-        rows = [b for part in plan.partitions for b in source.reader()(part)]
+        rows = list(source.reader().read(plan.partitions, ReadMetrics()))
     payloads = [r["payload"] for b in rows for r in b.to_pylist() if r["kind"] == "change"]
     assert any(b"9001behind" in payload for payload in payloads)
     return offset
@@ -53,10 +53,8 @@ def _started_by_vtctld(cluster: VitessCluster) -> Any:
 
 def _changes(source: VitessSource, plan: Any) -> int:
     """How many changes a plan holds."""
-    reader = source.reader()
-    return sum(
-        batch.to_pydict()["kind"].count("change") for part in plan.partitions for batch in reader(part)
-    )
+    batches = source.reader().read(plan.partitions, ReadMetrics())
+    return sum(batch.to_pydict()["kind"].count("change") for batch in batches)
 
 
 def _read_over_a_stop(cluster: VitessCluster, start: Any, head: Any) -> int:
@@ -106,7 +104,10 @@ def test_stopped_capture_resumes_over_a_reshard_until_the_old_shards_are_deleted
     while True:
         plan = source.plan(offset, head, ReadLimit())
         for part in plan.partitions:
-            read += sum(batch.to_pydict()["kind"].count("change") for batch in source.reader()(part))
+            read += sum(
+                batch.to_pydict()["kind"].count("change")
+                for batch in source.reader().read([part], ReadMetrics())
+            )
         offset = plan.end
         if plan.at_head:
             break

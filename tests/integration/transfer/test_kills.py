@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from airflow_cdc_provider.hooks.stores import s3_store
+from airflow_cdc_provider.connections.stores import s3_store
 from airflow_cdc_provider.transfer.chunks import ChunkedSegments
 from airflow_cdc_provider.transfer.transfer import Transfer
 from tests.conftest import ROOT

@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from airflow_cdc_provider.connections.stores import SftpStore, s3_store
 from airflow_cdc_provider.exceptions import ConfigurationError, TransientError
-from airflow_cdc_provider.hooks.stores import SftpStore, s3_store
 from airflow_cdc_provider.transfer.openssh import OpenSshStore
 from airflow_cdc_provider.transfer.stores import FolderStore, RememberingStore, Store
 from tests.integration.transfer.conftest import Connect

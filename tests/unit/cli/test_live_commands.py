@@ -13,25 +13,11 @@ from airflow_cdc_provider.cli import live_commands, offline_commands
 from airflow_cdc_provider.jobs.spec import JobResult, JobSpec, PublishResult, TableStatus
 from airflow_cdc_provider.jobs.stream import StreamState
 from airflow_cdc_provider.migration.offsets.mongodb import MongodbOffsets
-from airflow_cdc_provider.operators import spark_process
-from airflow_cdc_provider.sources.base import Finding
+from airflow_cdc_provider.sources.contract import Finding
+from airflow_cdc_provider.tasks import spark_process
+from tests.unit.cli.recorded_application import application
 
 OFFSET = {"stream": {"v": 1, "token": "82"}}
-
-
-class RecordedApplication:
-    """Fake spark-submit: records the specs and returns a result."""
-
-    def __init__(self, result: JobResult | None) -> None:
-        self.result = result
-        self.specs: list[JobSpec] = []
-
-    def __call__(self, spec: Path) -> str:
-        spec_read = JobSpec.from_json(spec.read_text())
-        self.specs.append(spec_read)
-        if self.result is not None:
-            self.result.write(spec_read.result_path)
-        return "what Spark printed\n"
 
 
 @pytest.fixture
@@ -39,12 +25,6 @@ def connector(tmp_path: Path) -> str:
     file = tmp_path / "shop.yaml"
     file.write_text("name: shop\nsource: {type: mongodb}\n")
     return str(file)
-
-
-def application(monkeypatch: pytest.MonkeyPatch, result: JobResult | None) -> RecordedApplication:
-    recorded = RecordedApplication(result)
-    monkeypatch.setattr(live_commands, "_submit", recorded)
-    return recorded
 
 
 def test_show_and_lag_print_what_the_stage_reports(
@@ -270,7 +250,7 @@ def test_check_prints_findings_and_fails_for_errors(
     found = FoundSource(
         [Finding("error", "oplog", "is small", "Make it larger"), Finding("ok", "server", "6.0")]
     )
-    monkeypatch.setattr("airflow_cdc_provider.hooks.source.hook_for", lambda connector: found)
+    monkeypatch.setattr("airflow_cdc_provider.hooks._of_connector.hook_for", lambda connector: found)
     with pytest.raises(SystemExit):
         live_commands.check(Namespace(connector=connector))
     assert capsys.readouterr().out == "ok: server: 6.0\nerror: oplog: is small. Make it larger\n"

@@ -11,8 +11,9 @@ import pytest
 
 from airflow_cdc_provider.connector import Connector
 from airflow_cdc_provider.exceptions import ConfigurationError, TransientError
-from airflow_cdc_provider.hooks.source import CdcHook, check_connector, hook_for
-from airflow_cdc_provider.sources.base import Finding
+from airflow_cdc_provider.hooks._of_connector import check_connector, hook_for
+from airflow_cdc_provider.hooks.source import CdcHook
+from airflow_cdc_provider.sources.contract import Finding
 
 SOURCE = {"type": "cassandra", "conn_id": "shop", "driver_config_file": "/declared.conf"}
 

@@ -29,7 +29,7 @@ from airflow_cdc_provider.jobs.resuming.progress import Progress, SnapshotProgre
 from airflow_cdc_provider.jobs.signals import Followed
 from airflow_cdc_provider.jobs.snapshots.snapshot import due_tables
 from airflow_cdc_provider.lake.changes_table import ChangesState
-from tests.unit.jobs.runs import run_of
+from tests.unit.jobs.runs import FakeSource, run_of
 
 TABLES = ["s.a", "s.b"]
 
@@ -49,14 +49,12 @@ class Changes:
         self.offset = offset
 
 
-class Holes:
+class Holes(FakeSource):
     """A source that drops changes unread and goes on."""
 
     def __init__(self, lost: Sequence[str] = ()) -> None:
+        super().__init__(*TABLES)
         self.lost = list(lost)
-
-    def tables(self) -> list[str]:
-        return TABLES
 
     def offset_after_loss(self) -> dict[str, Any]:
         return {"at": 9}

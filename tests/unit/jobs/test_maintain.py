@@ -13,7 +13,7 @@ from airflow_cdc_provider.jobs import maintain as stage
 from airflow_cdc_provider.jobs.merging.pending import Pending
 from airflow_cdc_provider.lake.mirror import MirrorState
 from airflow_cdc_provider.lake.table import Head
-from tests.unit.jobs.runs import run_of
+from tests.unit.jobs.runs import FakeSource, run_of
 
 NEVER = MirrorState(Head(None))
 
@@ -49,7 +49,7 @@ def let_go(
 
     run = run_of(
         Connector.from_dict({"name": "shop", "source": {"type": "cassandra"}}),
-        source=SimpleNamespace(tables=lambda: list(states)),
+        source=FakeSource(*states),
         mirrors=mirror,
         changes=SimpleNamespace(
             name="changes",

@@ -12,7 +12,7 @@ from airflow_cdc_provider.jobs import sync as sync_stage
 from airflow_cdc_provider.jobs.resuming.progress import Progress
 from airflow_cdc_provider.jobs.spec import JobResult
 from airflow_cdc_provider.kafka.errors import BrokersUnavailable
-from tests.unit.jobs.runs import run_of
+from tests.unit.jobs.runs import FakeSource, run_of
 
 
 def synced(monkeypatch: pytest.MonkeyPatch, outcome: JobResult) -> JobResult:
@@ -25,7 +25,7 @@ def synced(monkeypatch: pytest.MonkeyPatch, outcome: JobResult) -> JobResult:
     }
     state = SimpleNamespace(offset=Progress({"stream": {"v": 1}}).to_offset())
     changes = SimpleNamespace(state=lambda: state)
-    run = run_of(Connector.from_dict(declared), changes=changes, source=SimpleNamespace(tables=list))
+    run = run_of(Connector.from_dict(declared), changes=changes, source=FakeSource())
 
     def publish(*_: Any) -> Any:
         raise BrokersUnavailable("taking over the transactional id failed")

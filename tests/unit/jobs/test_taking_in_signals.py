@@ -5,7 +5,6 @@ from __future__ import annotations
 import logging
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from types import SimpleNamespace
 from typing import Any, cast
 
 import pytest
@@ -19,7 +18,7 @@ from airflow_cdc_provider.jobs.resuming.snapshot_requests import SignalState
 from airflow_cdc_provider.lake.changes_table import ChangesState
 from airflow_cdc_provider.signals.channels import ChannelRefused
 from airflow_cdc_provider.signals.signal import ReceivedSignal, Signal
-from tests.unit.jobs.runs import run_of
+from tests.unit.jobs.runs import FakeSource, run_of
 
 
 @dataclass
@@ -78,7 +77,7 @@ class Job:
 
     def __init__(self, *channels: Box) -> None:
         self.changes = Changes(channels)
-        source = SimpleNamespace(tables=lambda: ["shop.orders"])
+        source = FakeSource("shop.orders")
         self.run = run_of(CONNECTOR, changes=self.changes, source=source)
         vars(self.run.clients)["channels"] = channels
         self.progress = Progress()

@@ -13,6 +13,13 @@ class Shards:
         return origin.encode()
 
 
+class OneFeed:
+    """A codec of a source with one feed."""
+
+    def key_prefix(self, origin: str) -> bytes:
+        return b""
+
+
 def rows(*pairs: tuple[bytes, bytes]) -> pa.Table:
     return pa.table({"key": [key for key, _ in pairs], "version": [version for _, version in pairs]})
 
@@ -33,7 +40,7 @@ def test_a_fence_of_one_feed_leaves_the_rows_of_the_others() -> None:
 
 def test_a_fence_of_all_feeds_and_of_a_source_with_one_counts_for_every_row() -> None:
     for fences in (
-        RowFences.of([Fence(1, "stream", b"5", 1)], object()),
+        RowFences.of([Fence(1, "stream", b"5", 1)], OneFeed()),
         RowFences.of([Fence(1, "", b"5", 1)], Shards()),
     ):
         assert left(fences, (b"a", b"5"), (b"b", b"6")) == [(b"b", b"6")]

@@ -15,12 +15,13 @@ import pytest
 from airflow.providers.common.compat.sdk import AirflowFailException
 
 from airflow_cdc_provider.exceptions import CdcError, ConfigurationError, TransientError
-from airflow_cdc_provider.hooks.state import STATE_LAYOUT
-from airflow_cdc_provider.operators import health, metrics
+from airflow_cdc_provider.operators import health
 from airflow_cdc_provider.operators.health import CdcHealthOperator
 from airflow_cdc_provider.operators.stages import CdcSyncOperator
+from airflow_cdc_provider.tasks import metrics
+from airflow_cdc_provider.tasks.state import STATE_LAYOUT
 from tests.unit.airflow_context import TaskContext
-from tests.unit.operators.conftest import DECLARATION, FakeSpark
+from tests.unit.fake_spark import DECLARATION, FakeSpark
 
 ANSWERS = {"server": "Cassandra 5.0.9, cluster shop", "requests": 5, "errors": 0, "max_seconds": 0.02}
 OFFSET = {"host-1": {"v": 1, "floor": 6, "open": {}}}

@@ -15,7 +15,7 @@ from airflow_cdc_provider.operators.stages import (
     CdcSyncOperator,
 )
 from tests.unit.airflow_context import TaskContext
-from tests.unit.operators.conftest import DECLARATION, PASSWORD, FakeSpark
+from tests.unit.fake_spark import DECLARATION, PASSWORD, FakeSpark
 
 SECRET = "w0rd-of-kafka"
 PUBLISHES: dict[str, Any] = {**DECLARATION, "publish": {"kafka": {"connection": "kafka_shop"}}}

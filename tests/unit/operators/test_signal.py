@@ -12,10 +12,10 @@ import pytest
 from airflow.providers.common.compat.sdk import AirflowFailException
 
 from airflow_cdc_provider.cli import live_commands
-from airflow_cdc_provider.hooks.work_folder import signals_folder
 from airflow_cdc_provider.operators.signal import CdcSignalOperator
 from airflow_cdc_provider.signals.files import FolderChannel
 from airflow_cdc_provider.signals.signal import ReceivedSignal, Signal
+from airflow_cdc_provider.tasks.work_folder import signals_folder
 
 DECLARATION = {"name": "shop", "source": {"type": "mongodb"}}
 CONTEXT: Any = {

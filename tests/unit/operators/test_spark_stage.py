@@ -15,15 +15,15 @@ from airflow.providers.common.compat.sdk import AirflowFailException
 
 from airflow_cdc_provider.connector import Connector
 from airflow_cdc_provider.exceptions import CdcError, CommitConflict, TransientError
-from airflow_cdc_provider.operators.spark_process import last_word
 from airflow_cdc_provider.operators.stages import (
     CdcOffsetsOperator,
     CdcSnapshotOperator,
     CdcSyncOperator,
     CdcVerifyOperator,
 )
+from airflow_cdc_provider.tasks.spark_process import last_word
 from tests.unit.airflow_context import TaskContext
-from tests.unit.operators.conftest import DECLARATION, PASSWORD, FakeSpark
+from tests.unit.fake_spark import DECLARATION, PASSWORD, FakeSpark
 
 RESULT: dict[str, Any] = {
     "offset": {"host-1": {"v": 1, "floor": 6, "open": {"7": 4096}}},

@@ -16,11 +16,11 @@ import pytest
 from airflow.providers.common.compat.sdk import AirflowFailException, TaskDeferred
 
 from airflow_cdc_provider.exceptions import CdcError
-from airflow_cdc_provider.hooks.stream_application import StreamFolder
 from airflow_cdc_provider.operators.stream import CdcStreamOperator
+from airflow_cdc_provider.tasks.stream_application import StreamFolder
 from airflow_cdc_provider.triggers.stream import StreamHealthTrigger
 from tests.unit.airflow_context import TaskContext
-from tests.unit.operators.conftest import DECLARATION, PASSWORD, FakeSpark
+from tests.unit.fake_spark import DECLARATION, PASSWORD, FakeSpark
 
 APPLICATION = """
 import signal, socket

@@ -11,7 +11,7 @@ from airflow.providers.common.compat.sdk import AirflowFailException
 from airflow_cdc_provider.exceptions import CdcError
 from airflow_cdc_provider.operators.topics import CdcCompareTopicsOperator, CdcReplayOperator
 from tests.unit.airflow_context import TaskContext
-from tests.unit.operators.conftest import DECLARATION, FakeSpark
+from tests.unit.fake_spark import DECLARATION, FakeSpark
 
 PUBLISHES: dict[str, Any] = {**DECLARATION, "publish": {"kafka": {"connection": "kafka_shop"}}}
 

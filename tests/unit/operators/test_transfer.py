@@ -10,9 +10,9 @@ import pytest
 from airflow.providers.common.compat.sdk import AirflowFailException
 
 from airflow_cdc_provider.exceptions import TransientError
-from airflow_cdc_provider.hooks.state import STATE_LAYOUT
 from airflow_cdc_provider.operators import transfer as operators
 from airflow_cdc_provider.operators.transfer import CommitLogTransferOperator
+from airflow_cdc_provider.tasks.state import STATE_LAYOUT
 from airflow_cdc_provider.transfer.disposal import CommitLogTransfer
 from tests.unit.airflow_context import TaskContext
 from tests.unit.transfer.nodes import HOST, Node, files, noise
@@ -112,7 +112,7 @@ def test_a_segment_that_is_not_taken_over_stays_and_fails_the_try(node: Node, tm
 
 
 def test_segments_quarantined_are_no_node_of_the_landing_area(node: Node, tmp_path: Path) -> None:
-    from airflow_cdc_provider.hooks.cdc_raw import node_folders
+    from airflow_cdc_provider.feeds.cassandra import node_folders
     from airflow_cdc_provider.sources.cassandra.commit_log.segments import list_segments
 
     node.finishes(1, noise(100))

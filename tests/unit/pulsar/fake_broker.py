@@ -10,6 +10,7 @@ from contextlib import suppress
 from types import TracebackType
 from typing import Self
 
+from airflow_cdc_provider.formats.protobuf_wire import read_message
 from airflow_cdc_provider.pulsar import wire
 
 
@@ -67,12 +68,12 @@ class FakeBroker:
                     return
                 frame = data.read(struct.unpack(">I", head)[0])
                 (size,) = struct.unpack_from(">I", frame)
-                command = wire.read_message(frame[4 : 4 + size])
+                command = read_message(frame[4 : 4 + size])
                 kind = command[1]
                 assert isinstance(kind, int)
                 body = command[kind]
                 assert isinstance(body, bytes)
-                answer = self._answer(kind, wire.read_message(body), frame[4 + size :], producers)
+                answer = self._answer(kind, read_message(body), frame[4 + size :], producers)
                 if answer is None:
                     return
                 client.sendall(wire.command(wire.PING, {}) + answer)
@@ -121,7 +122,7 @@ class FakeBroker:
         assert isinstance(sequence, int)
         topic, name = producers[number]
         (size,) = struct.unpack_from(">I", rest)
-        key = wire.read_message(rest[4 : 4 + size])[6]
+        key = read_message(rest[4 : 4 + size])[6]
         assert isinstance(key, bytes)
         if not self.deduplicates or sequence > self._last.get((topic, name), -1):
             self.stored[topic].append((sequence, key))

@@ -18,10 +18,10 @@ from airflow.providers.common.compat.sdk import (
 )
 
 from airflow_cdc_provider.exceptions import CdcError, ConfigurationError, TransientError
-from airflow_cdc_provider.hooks.state import STATE_LAYOUT
 from airflow_cdc_provider.sensors.cassandra import CdcRawNewSegmentsSensor, CdcRawSpaceSensor
 from airflow_cdc_provider.sensors.observing import ObservingSensor
 from airflow_cdc_provider.sensors.stream import CdcStreamHealthSensor
+from airflow_cdc_provider.tasks.state import STATE_LAYOUT
 from airflow_cdc_provider.triggers.observing import Given, Observation
 from tests.unit.airflow_context import TaskContext
 from tests.unit.conftest import WriteSegment
@@ -224,7 +224,7 @@ def test_a_plain_sensor_times_out_as_airflows_do(tmp_path: Path, write_segment: 
 def test_a_server_that_does_not_answer_is_waited_out(
     wait: Any, tmp_path: Path, write_segment: WriteSegment, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from airflow_cdc_provider.triggers.cdc_raw import CdcRawSpaceTrigger
+    from airflow_cdc_provider.triggers.cassandra import CdcRawSpaceTrigger
 
     answers: Iterator[Observation | None] = iter([None, None, Observation(True, {"n": 1})])
 

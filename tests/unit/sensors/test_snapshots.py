@@ -12,10 +12,10 @@ from airflow.providers.common.compat.sdk import AirflowFailException, AirflowSen
 
 from airflow_cdc_provider.assets import changes_asset
 from airflow_cdc_provider.connector import Connector
-from airflow_cdc_provider.hooks.state import store_result
 from airflow_cdc_provider.jobs.spec import JobResult, SnapshotResult
 from airflow_cdc_provider.sensors.observing import ObservingSensor
 from airflow_cdc_provider.sensors.snapshots import CdcSnapshotSensor
+from airflow_cdc_provider.tasks.state import store_result
 from airflow_cdc_provider.triggers import snapshots
 from tests.unit.airflow_context import TaskContext
 from tests.unit.sensors.sensor_runs import WAYS

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from airflow_cdc_provider.exceptions import ConfigurationError, PositionLost, TransientError
-from airflow_cdc_provider.triggers.cdc_raw import CdcRawNewSegmentsTrigger, CdcRawSpaceTrigger
+from airflow_cdc_provider.triggers.cassandra import CdcRawNewSegmentsTrigger, CdcRawSpaceTrigger
 from airflow_cdc_provider.triggers.mongodb import MongodbLagTrigger, MongodbNewsTrigger
 from airflow_cdc_provider.triggers.observing import Given, Observation, ObservingTrigger
 from airflow_cdc_provider.triggers.scylla import ScyllaGenerationTrigger, ScyllaLagTrigger

@@ -18,7 +18,6 @@ from pathlib import Path
 from typing import Any, Final
 
 from airflow_cdc_provider.exceptions import CorruptInput, PositionLost
-from airflow_cdc_provider.sources.base import Lag, Offset, Plan, ReadLimit, SegmentCounts
 from airflow_cdc_provider.sources.cassandra.commit_log.encryption import Keys, check_key
 from airflow_cdc_provider.sources.cassandra.commit_log.offsets import (
     WHOLE,
@@ -42,6 +41,7 @@ from airflow_cdc_provider.sources.cassandra.commit_log.segments import (
     read_descriptor,
 )
 from airflow_cdc_provider.sources.cassandra.commit_log.tables import LogTables
+from airflow_cdc_provider.sources.contract import Lag, Offset, Plan, ReadLimit, SegmentCounts
 from airflow_cdc_provider.sources.cql.reasons import ENDS_EARLY, HEADER_MISMATCH, HEADER_UNREADABLE
 
 _LONGEST_HEADER: Final = 14 + 65535 + 4

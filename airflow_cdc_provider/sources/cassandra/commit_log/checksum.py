@@ -11,8 +11,8 @@ from typing import Final
 import numpy as np
 from numpy.typing import NDArray
 
-from airflow_cdc_provider.changes.byte_kernels import OFFSET, Bytes, Int
-from airflow_cdc_provider.changes.kernels import walker
+from airflow_cdc_provider.formats.byte_kernels import OFFSET
+from airflow_cdc_provider.formats.kernels import Bytes, Int, walker
 
 _POLYNOMIAL: Final = 0xEDB88320
 

@@ -16,8 +16,7 @@ from typing import Final
 import numpy as np
 import pyarrow as pa
 
-from airflow_cdc_provider.changes.byte_kernels import Bytes, Int
-from airflow_cdc_provider.changes.kernels import walker
+from airflow_cdc_provider.formats.kernels import Bytes, Int, walker
 
 SectionDecoder = Callable[[bytes, int], bytes]
 """Decompresses a section's body (without the leading length), given its decompressed length."""

@@ -21,7 +21,6 @@ from collections.abc import Callable, Iterator, Sequence
 from functools import reduce
 from pathlib import Path
 
-from airflow_cdc_provider.sources.base import Offset
 from airflow_cdc_provider.sources.cassandra.commit_log.capture import LogFolder
 from airflow_cdc_provider.sources.cassandra.commit_log.offsets import (
     WHOLE,
@@ -30,6 +29,7 @@ from airflow_cdc_provider.sources.cassandra.commit_log.offsets import (
     write_offset,
 )
 from airflow_cdc_provider.sources.cassandra.commit_log.segments import SegmentFile, list_segments
+from airflow_cdc_provider.sources.contract import Offset
 from airflow_cdc_provider.transfer.errors import ERRORS, NOTE_SUFFIX, reports_loss
 from airflow_cdc_provider.transfer.segments import segment_number
 from airflow_cdc_provider.transfer.space import default_total_bytes

@@ -19,7 +19,7 @@ after them.
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from typing import Any, Final
@@ -27,13 +27,12 @@ from typing import Any, Final
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
-from numpy.typing import NDArray
 
-from airflow_cdc_provider.changes.byte_kernels import Bytes, Int, copy
-from airflow_cdc_provider.changes.kernels import walker
 from airflow_cdc_provider.changes.record import CHANGE, CHANGE_SCHEMA, QUARANTINE, SCHEMA, TRUNCATE
 from airflow_cdc_provider.exceptions import CdcError, CorruptInput, SchemaUnknown
-from airflow_cdc_provider.sources.abilities import SkippedCounts
+from airflow_cdc_provider.formats.arrow_bytes import binary_parts, column_of, fixed_width_binary
+from airflow_cdc_provider.formats.byte_kernels import copy
+from airflow_cdc_provider.formats.kernels import Bytes, Int, Ints, walker
 from airflow_cdc_provider.sources.cassandra.commit_log import tables as roles
 from airflow_cdc_provider.sources.cassandra.commit_log.capture import SegmentSlice
 from airflow_cdc_provider.sources.cassandra.commit_log.encryption import Keys
@@ -73,7 +72,7 @@ from airflow_cdc_provider.sources.cassandra.payload import (
     mutation_header,
     mutation_payload,
 )
-from airflow_cdc_provider.sources.cql.buffers import binary_array, binary_parts
+from airflow_cdc_provider.sources.contract import Reader, ReadMetrics
 from airflow_cdc_provider.sources.cql.reasons import UNKNOWN_COLUMN, UNKNOWN_TABLE, describe
 from airflow_cdc_provider.sources.cql.system_schema import SYSTEM_KEYSPACES
 from airflow_cdc_provider.sources.cql.wire import read_uvint
@@ -161,7 +160,7 @@ def read_segments(
 
 
 @dataclass(frozen=True)
-class SegmentReader:
+class SegmentReader(Reader):
     """Reads partitions of a plan on executors. Picklable.
 
     Args:
@@ -170,15 +169,12 @@ class SegmentReader:
 
     keys: Keys | None = None
 
-    def __call__(self, part: SegmentSlice) -> Iterator[pa.RecordBatch]:
-        """Call :func:`read_segments`."""
-        return read_segments(part, keys=self.keys)
-
-    def read_with_skip_counts(self, part: SegmentSlice, skipped: SkippedCounts) -> Iterator[pa.RecordBatch]:
-        """Read, and count the updates of tables that are not captured: see :class:`ReadCounts`."""
-        counts = ReadCounts()
-        yield from read_segments(part, counts, keys=self.keys)
-        skipped.update({(part.origin, why): count for why, count in counts.skipped.items()})
+    def read(self, parts: Iterable[SegmentSlice], metrics: ReadMetrics) -> Iterator[pa.RecordBatch]:
+        """Read slices, and count the updates of tables that are not captured: see :class:`ReadCounts`."""
+        for part in parts:
+            counts = ReadCounts()
+            yield from read_segments(part, counts, keys=self.keys)
+            metrics.skipped.update({(part.origin, why): count for why, count in counts.skipped.items()})
 
 
 def retry_quarantined(rows: pa.RecordBatch, tables: LogTables) -> Iterator[pa.RecordBatch]:
@@ -252,9 +248,9 @@ class _Reader:
     def split(
         self,
         data: Bytes,
-        entries: NDArray[np.int64],
-        versions: NDArray[np.int64],
-        first_ordinals: NDArray[np.int64],
+        entries: Ints,
+        versions: Ints,
+        first_ordinals: Ints,
     ) -> Iterator[pa.RecordBatch]:
         """Build records from mutations."""
         updates = find_updates(data, entries, versions, first_ordinals, self.tables)
@@ -293,9 +289,9 @@ class _Reader:
     def _changes(
         self,
         data: Bytes,
-        entries: NDArray[np.int64],
-        versions: NDArray[np.int64],
-        found: NDArray[np.int64],
+        entries: Ints,
+        versions: Ints,
+        found: Ints,
     ) -> pa.RecordBatch:
         count = len(found)
         numbers, tables = np.unique(found[:, TABLE], return_inverse=True)
@@ -325,16 +321,16 @@ class _Reader:
             ).dictionary_decode(),
             "kind": pa.repeat(CHANGE, count),
             "origin": pa.repeat(self.origin, count),
-            "position": binary_array(positions, np.arange(count + 1, dtype=np.int64) * _POSITION_BYTES),
+            "position": fixed_width_binary(positions.reshape(count, _POSITION_BYTES)),
             "generation": pa.array(np.zeros(count, np.int64)),
-            "key": binary_array(keys, key_ends),
+            "key": column_of(pa.binary(), keys, key_ends),
             "committed_at": pa.array(
                 written_us,
                 CHANGE_SCHEMA.field("committed_at").type,
                 mask=(written_us <= 0) | (written_us > _LAST_MOMENT_US),
             ),
             "captured_at": pa.repeat(_now(), count),
-            "payload": binary_array(payloads, payload_ends),
+            "payload": column_of(pa.binary(), payloads, payload_ends),
         }
         return pa.RecordBatch.from_arrays(
             [
@@ -347,9 +343,9 @@ class _Reader:
     def _quarantined(
         self,
         data: Bytes,
-        entries: NDArray[np.int64],
-        versions: NDArray[np.int64],
-        line: NDArray[np.int64],
+        entries: Ints,
+        versions: Ints,
+        line: Ints,
     ) -> dict[str, Any]:
         entry, ordinal, reason, error_at = (int(line[c]) for c in (ENTRY, ORDINAL, REASON, ERROR_OFFSET))
         begin, length, end = (int(entries[entry, c]) for c in (START, LENGTH, END))
@@ -372,9 +368,9 @@ class _Reader:
     def _local(
         self,
         data: Bytes,
-        entries: NDArray[np.int64],
-        versions: NDArray[np.int64],
-        found: NDArray[np.int64],
+        entries: Ints,
+        versions: Ints,
+        found: Ints,
     ) -> Iterator[dict[str, Any]]:
         payloads = [
             bytes([versions[line[ENTRY]]]) + data[line[BEGIN] : line[STOP]].tobytes() for line in found
@@ -411,9 +407,9 @@ class _Reader:
     def _schema(
         self,
         data: Bytes,
-        entries: NDArray[np.int64],
-        versions: NDArray[np.int64],
-        found: NDArray[np.int64],
+        entries: Ints,
+        versions: Ints,
+        found: Ints,
     ) -> Iterator[dict[str, Any]]:
         for line in found:
             keyspace = data[line[KEY_BEGIN] : line[KEY_STOP]].tobytes()
@@ -449,16 +445,16 @@ def _now() -> pa.Scalar:
 @walker
 def _copy_updates(
     data: Bytes,
-    entries: NDArray[np.int64],
-    versions: NDArray[np.int64],
-    found: NDArray[np.int64],
+    entries: Ints,
+    versions: Ints,
+    found: Ints,
     segment: Int,
-    key_ends: NDArray[np.int64],
+    key_ends: Ints,
     keys: Bytes,
-    payload_ends: NDArray[np.int64],
+    payload_ends: Ints,
     payloads: Bytes,
     positions: Bytes,
-    written_us: NDArray[np.int64],
+    written_us: Ints,
 ) -> None:
     """Write keys, payloads and positions of updates (``payload``) in sequence, and their write times.
 

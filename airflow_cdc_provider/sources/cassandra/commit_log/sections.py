@@ -23,9 +23,8 @@ from typing import Final, NamedTuple
 
 import numpy as np
 
-from airflow_cdc_provider.changes.byte_kernels import Bytes, Int
-from airflow_cdc_provider.changes.kernels import kernel
 from airflow_cdc_provider.exceptions import ConfigurationError
+from airflow_cdc_provider.formats.kernels import Bytes, Int, kernel
 from airflow_cdc_provider.sources.cassandra.commit_log.checksum import crc32
 from airflow_cdc_provider.sources.cassandra.commit_log.compression import (
     DECODERS,

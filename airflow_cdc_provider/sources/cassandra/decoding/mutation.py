@@ -19,9 +19,9 @@ from typing import Final
 
 import numpy as np
 
-from airflow_cdc_provider.changes.byte_kernels import Bytes, Int, same, store_little32
 from airflow_cdc_provider.changes.contribution import PARTITION_DELETION, RANGE_DELETION
-from airflow_cdc_provider.changes.kernels import inlined, walker
+from airflow_cdc_provider.formats.byte_kernels import same, store_little32
+from airflow_cdc_provider.formats.kernels import Bytes, Int, inlined, walker
 from airflow_cdc_provider.sources.cassandra.decoding.rows import (
     REGULAR_LINE,
     STATIC_LINE,

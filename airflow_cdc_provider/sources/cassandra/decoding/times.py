@@ -12,9 +12,8 @@ from typing import Final
 
 import numpy as np
 
-from airflow_cdc_provider.changes.byte_kernels import Bytes, Int
 from airflow_cdc_provider.changes.cells import NEVER
-from airflow_cdc_provider.changes.kernels import walker
+from airflow_cdc_provider.formats.kernels import Bytes, Int, walker
 from airflow_cdc_provider.sources.cql.decoding.cell_rows import LIVE
 from airflow_cdc_provider.sources.cql.reasons import BAD_EXPIRY
 from airflow_cdc_provider.sources.cql.wire import read_uvint

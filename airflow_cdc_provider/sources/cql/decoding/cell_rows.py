@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import Final
 
-from airflow_cdc_provider.changes.byte_kernels import Bytes, Int, store_little32, store_little64
 from airflow_cdc_provider.changes.cells import FORMAT, NEVER, ROW_DELETION, ROW_HEADER_BYTES
-from airflow_cdc_provider.changes.kernels import inlined, walker
+from airflow_cdc_provider.formats.byte_kernels import store_little32, store_little64
+from airflow_cdc_provider.formats.kernels import Bytes, Int, inlined, walker
 from airflow_cdc_provider.sources.cql.decoding.sink import STATES_AT, Sink, put_row
 
 LIVE: Final = -(1 << 63)
@@ -26,13 +26,7 @@ def put_cell_header(
 
 @walker
 def put_deletion(
-    sink: Sink,
-    change: Int,
-    scope: Int,
-    timestamp: Int,
-    deletion_time: Int,
-    lower: Int,
-    upper: Int,
+    sink: Sink, change: Int, scope: Int, timestamp: Int, deletion_time: Int, lower: Int, upper: Int
 ) -> bool:
     """Append a contribution whose cell row is only a deletion; False if there is no space."""
     states = sink.states

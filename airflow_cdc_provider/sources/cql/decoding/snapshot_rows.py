@@ -10,16 +10,6 @@ from typing import Final
 
 import numpy as np
 
-from airflow_cdc_provider.changes.byte_kernels import (
-    Bytes,
-    Int,
-    copy,
-    load_little16,
-    load_little32,
-    load_little64,
-    store_little16,
-    store_little32,
-)
 from airflow_cdc_provider.changes.cells import (
     CELL_HEADER_BYTES,
     FORMAT,
@@ -29,7 +19,15 @@ from airflow_cdc_provider.changes.cells import (
     ROW_UNCERTAIN,
 )
 from airflow_cdc_provider.changes.contribution import ROW, STATIC
-from airflow_cdc_provider.changes.kernels import walker
+from airflow_cdc_provider.formats.byte_kernels import (
+    copy,
+    load_little16,
+    load_little32,
+    load_little64,
+    store_little16,
+    store_little32,
+)
+from airflow_cdc_provider.formats.kernels import Bytes, Int, walker
 from airflow_cdc_provider.sources.cql.decoding.programs import DROPPED, Program, find_column
 from airflow_cdc_provider.sources.cql.decoding.sink import FAILED_AT, NOWHERE, STATES_AT, Sink, put_row
 from airflow_cdc_provider.sources.cql.decoding.sorting import compare_cells, order_cells

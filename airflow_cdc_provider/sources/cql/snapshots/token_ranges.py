@@ -26,14 +26,14 @@ from itertools import pairwise
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 import numpy as np
-import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
 from airflow_cdc_provider.changes.record import CHANGE_SCHEMA, SNAPSHOT
 from airflow_cdc_provider.exceptions import ConfigurationError, CorruptInput, SchemaUnknown, TransientError
-from airflow_cdc_provider.sources.base import SnapshotPlan
-from airflow_cdc_provider.sources.cql.buffers import binary_array
+from airflow_cdc_provider.formats.arrow_bytes import column_of, fixed_width_binary
+from airflow_cdc_provider.formats.kernels import Bytes, Ints
+from airflow_cdc_provider.sources.contract import Reader, ReadMetrics, SnapshotPlan
 from airflow_cdc_provider.sources.cql.driver.connect import consistency_level, driver_errors, open_session
 from airflow_cdc_provider.sources.cql.programs import OPS
 from airflow_cdc_provider.sources.cql.schema import Column, TableSchema
@@ -166,7 +166,7 @@ class SnapshotReads:
 
 
 @dataclass(frozen=True)
-class SnapshotReader:
+class SnapshotReader(Reader):
     """Reads ranges, on any machine with access to the cluster. Picklable.
 
     Args:
@@ -179,17 +179,14 @@ class SnapshotReader:
     options: SnapshotReads
     tables: Mapping[str, TableSchema]
 
-    def __call__(self, part: SnapshotRange) -> Iterator[pa.RecordBatch]:
-        """Read one range as batches of ``CHANGE_SCHEMA``, one per page.
+    def read(self, parts: Iterable[SnapshotRange], metrics: ReadMetrics) -> Iterator[pa.RecordBatch]:
+        """Read ranges in sequence, over one connection, as batches of ``CHANGE_SCHEMA``, one per page.
 
         Raises:
             TransientError: The cluster doesn't respond at this consistency level, after several attempts.
             ConfigurationError: The cluster rejects the query.
         """
-        return self.read_sequentially([part])
-
-    def read_sequentially(self, parts: Iterable[SnapshotRange]) -> Iterator[pa.RecordBatch]:
-        """Read ranges in sequence, over one connection."""
+        del metrics
         with self._connected() as session:
             for part in parts:
                 schema = self.tables.get(part.table)
@@ -394,7 +391,7 @@ class _Query:
         columns = {
             "key": keys,
             "payload": payloads,
-            "position": binary_array(positions.ravel(), np.arange(count + 1, dtype=np.int64) * width),
+            "position": fixed_width_binary(positions),
         }
         arrays = [
             columns[f.name]
@@ -448,8 +445,8 @@ def page_records(
     )
 
 
-def _binary(data: npt.NDArray[np.uint8], ends: npt.NDArray[np.int64]) -> pa.Array:
-    return binary_array(data, np.concatenate([np.zeros(1, np.int64), ends]))
+def _binary(data: Bytes, ends: Ints) -> pa.Array:
+    return column_of(pa.binary(), data, np.concatenate([np.zeros(1, np.int64), ends]))
 
 
 def compile_select(schema: TableSchema, *, elements_have_times: bool) -> SelectProgram:
@@ -475,7 +472,7 @@ def _shape(column: Column, elements_have_times: bool) -> int:
     return PLAIN
 
 
-def _prefix(columns: Sequence[Column], *, static: bool) -> npt.NDArray[np.uint8]:
+def _prefix(columns: Sequence[Column], *, static: bool) -> Bytes:
     return np.frombuffer(snapshot_prefix([c.name for c in columns], static=static), np.uint8)
 
 

@@ -14,10 +14,10 @@ from cassandra.cluster import NoHostAvailable
 
 from airflow_cdc_provider.connector import Connector
 from airflow_cdc_provider.lake.reconcile import reconcile_cells
-from airflow_cdc_provider.sources.base import ReadLimit
 from airflow_cdc_provider.sources.cassandra.codec import CassandraCodec
 from airflow_cdc_provider.sources.cassandra.options import CassandraOptions
 from airflow_cdc_provider.sources.cassandra.source import CassandraSource
+from airflow_cdc_provider.sources.contract import ReadLimit, ReadMetrics
 from tests.integration.sources.cassandra.random_tables import draw_table, statements
 from tests.integration.sources.cassandra.random_writes import write
 from tests.oracles.contributions import fed_back
@@ -72,7 +72,7 @@ def _compare(server: CassandraServer, session: Any, keyspace: str, seed: int, ta
     address = {"host": server.host, "port": server.port}
     with closing(CassandraSource(connector.source, address, connector.selects)) as source:
         plan = source.plan(None, source.head(), ReadLimit(1 << 40))
-        log = pa.Table.from_batches([b for part in plan.partitions for b in source.reader()(part)])
+        log = pa.Table.from_batches(list(source.reader().read(plan.partitions, ReadMetrics())))
         for table in drawn:
             own = log.filter(pc.equal(log["source_table"], table.name))
             try:

@@ -23,11 +23,11 @@ from airflow_cdc_provider.connector import Connector
 from airflow_cdc_provider.exceptions import ConfigurationError, SchemaUnknown, TransientError
 from airflow_cdc_provider.lake.reconcile import reconcile_cells
 from airflow_cdc_provider.lake.unresolved import resolve
-from airflow_cdc_provider.sources.base import Finding, ReadLimit
 from airflow_cdc_provider.sources.cassandra.codec import CassandraCodec
-from airflow_cdc_provider.sources.cassandra.debezium.events import EventDecoder
+from airflow_cdc_provider.sources.cassandra.events.decode import EventDecoder
 from airflow_cdc_provider.sources.cassandra.options import CassandraOptions
 from airflow_cdc_provider.sources.cassandra.source import CassandraSource
+from airflow_cdc_provider.sources.contract import Finding, ReadLimit, ReadMetrics
 from airflow_cdc_provider.sources.cql.comparable import comparable_bytes
 from airflow_cdc_provider.sources.cql.describe import parse_cql
 from airflow_cdc_provider.sources.cql.programs import compile_types
@@ -78,9 +78,9 @@ def build(cassandra_server: CassandraServer, keyspace: str) -> Iterator[BuildSou
 
 
 def _snapshot(source: CassandraSource, table: str, where: str | None = None) -> pa.Table:
-    read = pickle.loads(pickle.dumps(source.snapshot_reader()))  # as Spark sends it
+    reader = pickle.loads(pickle.dumps(source.snapshot_reader()))  # as Spark sends it
     ranges = pickle.loads(pickle.dumps(source.plan_snapshot(table, where).ranges))
-    return pa.Table.from_batches([batch for part in ranges for batch in read(part)])
+    return pa.Table.from_batches(reader.read(ranges, ReadMetrics()))
 
 
 def _contributions(codec: CassandraCodec, changes: pa.Table) -> pa.Table:
@@ -143,7 +143,7 @@ def test_snapshot_and_log_merge_in_any_order_and_unresolved_keys_are_resolved(
     time.sleep(3)
     cassandra_server.roll_segment(cassandra_session)
     plan = source.plan(None, source.head(), ReadLimit(1 << 40))
-    log = pa.Table.from_batches([batch for part in plan.partitions for batch in source.reader()(part)])
+    log = pa.Table.from_batches(list(source.reader().read(plan.partitions, ReadMetrics())))
     for table, shot in shots.items():
         codec, expected = source.codec(table), _selected(cassandra_session, table)
         own = log.filter(pc.equal(log["source_table"], table))
@@ -215,7 +215,7 @@ def test_events_of_deletions_have_the_times_of_their_statements(
     cassandra_server.roll_segment(cassandra_session)
     source = build()
     plan = source.plan(None, source.head(), ReadLimit(1 << 40))
-    log = pa.Table.from_batches([batch for part in plan.partitions for batch in source.reader()(part)])
+    log = pa.Table.from_batches(list(source.reader().read(plan.partitions, ReadMetrics())))
     own = log.filter(pc.equal(log["source_table"], table)).combine_chunks().to_batches()[0]
     events = EventDecoder(source.schemas.tables[table]).decode(own).events.to_pylist()
     first, second, third = (1_700_000_000_000_000 + n for n in (1, 2, 3))
@@ -235,7 +235,7 @@ def test_a_long_lived_source_has_the_columns_and_tables_of_the_log_it_reads(
     cassandra_session.execute(f"INSERT INTO {keyspace}.later (p) VALUES (1)")
     cassandra_server.roll_segment(cassandra_session)
     plan = source.plan(offset, source.head(), ReadLimit(1 << 40))
-    log = pa.Table.from_batches([batch for part in plan.partitions for batch in source.reader()(part)])
+    log = pa.Table.from_batches(list(source.reader().read(plan.partitions, ReadMetrics())))
     assert set(log["kind"].to_pylist()) == {CHANGE, SCHEMA}
     log = log.filter(pc.equal(log["kind"], CHANGE))
     for table, text in (("plain", '"h": "new"'), ("later", '{"p": 1}')):
@@ -261,7 +261,7 @@ def test_a_snapshot_without_enough_replicas_fails_and_returns_nothing(
     source = build(consistency="TWO")  # of the one replica that there is
     with pytest.raises(TransientError, match="plain"):
         for part in source.plan_snapshot(table).ranges:
-            read += source.snapshot_reader()(part)
+            read += source.snapshot_reader().read([part], ReadMetrics())
     assert read == []
 
 
@@ -454,7 +454,7 @@ def test_unknown_tables_are_rejected_by_name(build: BuildSource, keyspace: str) 
     source = build()
     with pytest.raises(SchemaUnknown, match="nosuch"):
         source.codec(f"{keyspace}.nosuch")
-    memory = json.loads(json.dumps(source.remember(source.codec(f"{keyspace}.plain"))))
+    memory = json.loads(json.dumps(source.codec(f"{keyspace}.plain").remember()))
     again, first = source.codec(f"{keyspace}.plain", memory), source.codec(f"{keyspace}.plain")
     assert (again.schema, again.last_id) == (first.schema, first.last_id)
     assert not again.drift.recreated and not again.drift.replaced

@@ -17,12 +17,11 @@ from airflow_cdc_provider.changes.record import CHANGE
 from airflow_cdc_provider.connector import Connector
 from airflow_cdc_provider.exceptions import ConfigurationError
 from airflow_cdc_provider.lake.reconcile import reconcile_cells
-from airflow_cdc_provider.sources.abilities import SkippedCounts
-from airflow_cdc_provider.sources.base import ReadLimit
 from airflow_cdc_provider.sources.cassandra.codec import CassandraCodec
-from airflow_cdc_provider.sources.cassandra.debezium.events import EventDecoder
+from airflow_cdc_provider.sources.cassandra.events.decode import EventDecoder
 from airflow_cdc_provider.sources.cassandra.options import CassandraOptions
 from airflow_cdc_provider.sources.cassandra.source import CassandraSource
+from airflow_cdc_provider.sources.contract import ReadLimit, ReadMetrics
 from tests.integration.view_workload import VIEWS, create, write
 from tests.oracles.contributions import fed_back
 
@@ -61,7 +60,7 @@ def build(cassandra_server: CassandraServer, random_keyspace: str) -> Iterator[B
 
 def captured(source: CassandraSource) -> pa.Table:
     plan = source.plan(None, source.head(), ReadLimit(1 << 40))
-    return pa.Table.from_batches([batch for part in plan.partitions for batch in source.reader()(part)])
+    return pa.Table.from_batches(list(source.reader().read(plan.partitions, ReadMetrics())))
 
 
 def contributions(codec: CassandraCodec, changes: pa.Table) -> pa.Table:
@@ -137,7 +136,7 @@ def test_a_snapshot_of_a_view_and_later_changes_equal_it_and_so_do_its_keys_read
     reader = source.snapshot_reader()
     read = {
         view: pa.Table.from_batches(
-            [b for part in source.plan_snapshot(f"{random_keyspace}.{view}").ranges for b in reader(part)]
+            list(reader.read(source.plan_snapshot(f"{random_keyspace}.{view}").ranges, ReadMetrics()))
         )
         for view in STRICT
     }
@@ -180,13 +179,11 @@ def test_a_view_is_counted_and_skipped_unless_it_is_named(
     def read(*tables: str) -> tuple[list[str], Counter[str], int]:
         """Return the captured tables, how many changes each has, and how many views' updates were counted."""
         source = build(tables)
-        skipped: SkippedCounts = Counter()
+        metrics = ReadMetrics()
         plan = source.plan(None, source.head(), ReadLimit(1 << 40))
-        read_with_skip_counts = source.reader().read_with_skip_counts  # type: ignore[attr-defined]
-        batches = [batch for part in plan.partitions for batch in read_with_skip_counts(part, skipped)]
-        changes = pa.Table.from_batches(batches)
+        changes = pa.Table.from_batches(source.reader().read(plan.partitions, metrics))
         of_tables = changes.filter(pc.equal(changes["kind"], CHANGE))["source_table"].to_pylist()
-        return source.tables(), Counter(of_tables), skipped[cassandra_server.host_id, "view"]
+        return source.tables(), Counter(of_tables), metrics.skipped[cassandra_server.host_id, "view"]
 
     for patterns in (["{ks}\\..*"], ["{ks}\\.by_.*", "{ks}\\.base"]):
         tables, changes, counted = read(*patterns)

@@ -12,8 +12,7 @@ import pyarrow as pa
 
 from airflow_cdc_provider.changes.record import CHANGE_SCHEMA
 from airflow_cdc_provider.options import parse
-from airflow_cdc_provider.sources.abilities import ReadMetrics
-from airflow_cdc_provider.sources.base import Offset, Plan, ReadLimit
+from airflow_cdc_provider.sources.contract import Offset, Plan, ReadLimit, ReadMetrics
 from airflow_cdc_provider.sources.scylla.check import RequiredImages
 from airflow_cdc_provider.sources.scylla.log_reader import payload_rows
 from airflow_cdc_provider.sources.scylla.options import ScyllaOptions
@@ -71,7 +70,7 @@ class Captured:
     offset: Offset | None = None
     changes: list[pa.RecordBatch] = field(default_factory=list)
     plans: list[Plan] = field(default_factory=list)
-    counts: ReadMetrics = field(default_factory=Counter)
+    counts: Counter[str] = field(default_factory=Counter)
     columns: dict[str, list[str]] = field(default_factory=dict)
 
     def run(self, limit: ReadLimit | None = None) -> Captured:
@@ -87,11 +86,10 @@ class Captured:
         while True:
             plan = self.source.plan(self.offset, head, limit)
             self.plans.append(plan)
-            counts: ReadMetrics = Counter()
-            for part in plan.partitions:
-                self.changes += reader.read_with_metrics(part, counts)
-            self.source.on_batch_read(counts)
-            self.counts.update(counts)
+            metrics = ReadMetrics()
+            self.changes += reader.read(plan.partitions, metrics)
+            self.source.on_batch_read(metrics)
+            self.counts.update(metrics.counts)
             self.offset = plan.end
             if plan.at_head:
                 return self

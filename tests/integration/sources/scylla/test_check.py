@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from airflow_cdc_provider.exceptions import ConfigurationError
-from airflow_cdc_provider.sources.base import Finding
+from airflow_cdc_provider.sources.contract import Finding
 from airflow_cdc_provider.sources.scylla.check import RequiredImages, release_of
 from airflow_cdc_provider.sources.scylla.log_state import read_log_state
 from server_kit import CassandraServer

@@ -23,8 +23,8 @@ from server_kit import CassandraServer
 from server_kit.scylla import ImitatedScylla
 from tests.integration.sources.scylla.captured import Captured, LogRow, scylla_source
 from tests.integration.sources.scylla.logged_tables import imitated, insert, item, logged_rows
-from tests.unit.cli.test_live_commands import application
-from tests.unit.migration.offsets.test_scylla import bound, entry
+from tests.unit.cli.recorded_application import application
+from tests.unit.migration.offsets.scylla_offsets import bound, entry
 
 pytestmark = pytest.mark.integration
 

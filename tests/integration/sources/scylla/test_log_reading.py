@@ -19,7 +19,7 @@ import pytest
 
 from airflow_cdc_provider.changes.record import CHANGE_SCHEMA
 from airflow_cdc_provider.exceptions import ConfigurationError, CorruptInput
-from airflow_cdc_provider.sources.base import ReadLimit
+from airflow_cdc_provider.sources.contract import ReadLimit, ReadMetrics
 from airflow_cdc_provider.sources.scylla.options import ScyllaAdvanced, ScyllaOptions
 from server_kit import CassandraServer
 from server_kit.scylla import ImitatedScylla, Turmoil, draw_table
@@ -127,7 +127,7 @@ def test_an_empty_day_takes_fifty_times_fewer_requests_than_fixed_windows(
     head = fixed.head()
     while begin is not None:
         plan = fixed.plan(begin, head, ReadLimit())
-        fixed.on_batch_read(Counter())
+        fixed.on_batch_read(ReadMetrics())
         begin, windows = None if plan.at_head else plan.end, windows + 1
     assert windows in (2880, 2881)
     requests = adaptive.counts["requests"]
@@ -309,7 +309,7 @@ def test_generations_are_looked_for_every_30_s_and_after_an_empty_window(
         head = source.head()
         first = source.plan(start, head, ReadLimit())
         cluster.new_generation(began_ms + announced_s * 1000)
-        source.on_batch_read(counts)
+        source.on_batch_read(ReadMetrics(counts))
         end = source.plan(first.end, head, ReadLimit()).end[f"{keyspace}.item"]
         source.close()
         return (end["generation"] - began_ms) // 1000, (end["read_to"] // 1000 - began_ms) // 1000
@@ -370,8 +370,9 @@ def test_an_idle_table_is_read_on_from_where_it_was_last_looked_at(
 _WORKER = """
 import pickle, sys
 import pyarrow as pa
+from airflow_cdc_provider.sources.contract import ReadMetrics
 reader, part = pickle.load(sys.stdin.buffer)
-batches = list(reader(part))
+batches = list(reader.read([part], ReadMetrics()))
 with pa.ipc.new_stream(sys.stdout.buffer, batches[0].schema) as out:
     for batch in batches:
         out.write_batch(batch)

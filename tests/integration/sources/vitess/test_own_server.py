@@ -14,14 +14,15 @@ import pytest
 from airflow_cdc_provider.changes.record import CHANGE
 from airflow_cdc_provider.exceptions import PositionLost
 from airflow_cdc_provider.migration.debezium.properties import from_debezium
-from airflow_cdc_provider.sources.base import ReadLimit
+from airflow_cdc_provider.sources.contract import ReadLimit, ReadMetrics
 from airflow_cdc_provider.sources.vitess.options import VitessOptions
 from airflow_cdc_provider.sources.vitess.protocol import RowChange
 from airflow_cdc_provider.sources.vitess.source import VitessSource
 from server_kit import VitessServer
-from tests.integration.sources.test_vitess_check import findings
-from tests.integration.sources.test_vitess_check import source as source_in
-from tests.integration.sources.vitess.test_source import applied, captured, create, run, selected, source_of
+from tests.integration.sources.vitess.checked_sources import findings
+from tests.integration.sources.vitess.checked_sources import source as source_in
+from tests.integration.sources.vitess.vitess_sources import captured, source_of
+from tests.integration.sources.vitess.workload import applied, create, run, selected
 
 pytestmark = pytest.mark.integration
 
@@ -49,17 +50,16 @@ def test_rows_of_the_tablets_heartbeats_are_streamed_if_enabled(server: VitessSe
     def streamed(**properties: str) -> tuple[list[dict[str, Any]], Counter[str]]:
         connector = from_debezium({**LEAST, **properties}).connector
         assert isinstance(connector.source, VitessOptions)
-        counts: Counter[str] = Counter()
+        metrics = ReadMetrics()
         with closing(VitessSource(connector.source, server.connection, connector.selects)) as source:
             start = source.start()
             time.sleep(1)  # some heartbeats
             with server.connect("shop").cursor() as cursor:
                 cursor.execute("insert into item (id) values (%s)", (time.time_ns(),))
             plan = source.plan(start, source.head(), ReadLimit())
-            reader = source.reader()
-            batches = [b for part in plan.partitions for b in reader.read_with_metrics(part, counts)]
+            batches = list(source.reader().read(plan.partitions, metrics))
         rows = [row for batch in batches for row in batch.to_pylist() if row["kind"] == CHANGE]
-        return rows, counts
+        return rows, metrics.counts
 
     without, _ = streamed()
     beating, counts = streamed(**{"vitess.stream.keyspace.heartbeats": "true"})

@@ -17,7 +17,7 @@ from airflow_cdc_provider.migration.offsets.vitess import (
     read_offsets,
     to_debezium,
 )
-from airflow_cdc_provider.sources.base import ReadLimit
+from airflow_cdc_provider.sources.contract import ReadLimit
 from airflow_cdc_provider.sources.vitess.options import VitessOptions, VitessTaskOffsets
 from airflow_cdc_provider.sources.vitess.position import Position
 from airflow_cdc_provider.sources.vitess.protocol import VGtid

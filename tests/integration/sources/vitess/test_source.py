@@ -10,7 +10,7 @@ import pytest
 
 from airflow_cdc_provider.changes.record import CHANGE, SCHEMA, SNAPSHOT
 from airflow_cdc_provider.exceptions import ConfigurationError, PositionLost, TransientError
-from airflow_cdc_provider.sources.base import ReadLimit
+from airflow_cdc_provider.sources.contract import ReadLimit
 from airflow_cdc_provider.sources.vitess.options import VitessAdvanced, VitessOptions
 from airflow_cdc_provider.sources.vitess.source import VitessSource
 from server_kit import VitessServer

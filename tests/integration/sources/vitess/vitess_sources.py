@@ -6,7 +6,7 @@ from typing import Any
 
 import pyarrow as pa
 
-from airflow_cdc_provider.sources.base import ReadLimit
+from airflow_cdc_provider.sources.contract import ReadLimit
 from airflow_cdc_provider.sources.vitess.options import VitessAdvanced, VitessOptions, VitessStream
 from airflow_cdc_provider.sources.vitess.source import VitessSource
 from server_kit import VitessServer

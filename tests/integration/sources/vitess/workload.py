@@ -99,5 +99,6 @@ def values(row: Row) -> tuple[str | None, ...]:
 def read(reader: Any, parts: Iterable[Any]) -> pa.Table:
     """Read all partitions."""
     from airflow_cdc_provider.changes.record import CHANGE_SCHEMA
+    from airflow_cdc_provider.sources.contract import ReadMetrics
 
-    return pa.Table.from_batches([b for part in parts for b in reader(part)], schema=CHANGE_SCHEMA)
+    return pa.Table.from_batches(reader.read(parts, ReadMetrics()), schema=CHANGE_SCHEMA)

@@ -12,34 +12,24 @@ from airflow_cdc_provider.exceptions import CommitConflict
 from airflow_cdc_provider.jobs.capturing import capture as stage
 from airflow_cdc_provider.lake.changes_table import ChangesState
 from airflow_cdc_provider.lake.table import Head
-from airflow_cdc_provider.sources.base import Plan, ReadLimit, SegmentCounts
-from tests.unit.jobs.runs import run_of
+from airflow_cdc_provider.sources.contract import Plan, ReadLimit, SegmentCounts
+from tests.unit.jobs.runs import FakeSource, run_of
 
-SPARK = SimpleNamespace(sparkContext=SimpleNamespace(defaultParallelism=2))
+SPARK = SimpleNamespace(
+    sparkContext=SimpleNamespace(
+        defaultParallelism=2, accumulator=lambda value, _: SimpleNamespace(value=value)
+    )
+)
 
 
 CONNECTOR = Connector.from_dict({"name": "shop", "source": {"type": "cassandra"}})
 
 
-class Source:
+class Source(FakeSource):
     """A source that has nothing to say yet."""
 
+    has_schema_history = True
     learned_through = 1
-
-    def start(self) -> None: ...
-    def head(self) -> dict[str, Any]:
-        return {}
-
-    def reader(self) -> None: ...
-    def learn(self, records: Any) -> None: ...
-    def schema_records(self) -> list[Any]:
-        return []
-
-    def schema_findings(self) -> Any: ...
-    def may_become_readable(self, reason: str) -> Any: ...
-    def quarantine_reader(self) -> Any: ...
-    def resumed_at(self, table: str) -> int:
-        return 0
 
 
 @pytest.mark.covers("DSX-AGT-05")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -14,10 +15,12 @@ from airflow_cdc_provider.jobs.comparing.reported_rows import RowForm, reported_
 from airflow_cdc_provider.jobs.comparing.row_comparison import compare_reported
 from airflow_cdc_provider.lake.compare import Comparison
 
-CELLS = RowForm("cassandra", ("p",), ("c",), ("s",), ("tags",))
-SCYLLA = RowForm("scylla", ("p",), ("c",), ("s",), ("tags",))
-WHOLE = RowForm("cassandra", ("p",), ("c",), ("s",), enveloped=False, in_cells=False, whole=True)
-MERGED = RowForm("cassandra", ("p",), ("c",), ("s",), whole=True)
+CELLS = RowForm(
+    source="cassandra", partition=("p",), clustering=("c",), static_columns=("s",), left_out=("tags",)
+)
+SCYLLA = replace(CELLS, source="scylla")
+MERGED = replace(CELLS, left_out=(), whole=True)
+WHOLE = replace(MERGED, enveloped=False, in_cells=False)
 NOW_US = 1_000_000
 
 Event = tuple[dict[str, Any], Any]

@@ -7,28 +7,19 @@ from typing import Any
 
 from airflow_cdc_provider.changes.record import SCHEMA
 from airflow_cdc_provider.connector import Connector
-from airflow_cdc_provider.jobs.context.tables import learn_schema, selected_tables
-from tests.unit.jobs.runs import run_of
+from airflow_cdc_provider.jobs.context.tables import selected_tables
+from airflow_cdc_provider.sources.schema_history import learn_schema
+from tests.unit.jobs.runs import FakeSource, run_of
 
 
-class Learner:
+class Learner(FakeSource):
     """A source that counts its lessons."""
 
+    has_schema_history = True
     lessons = 0
-    learned_through = -1
 
     def learn(self, records: Any) -> None:
         self.lessons += 1
-
-    def tables(self) -> list[str]:
-        return ["s.t"]
-
-    def schema_records(self) -> Any: ...
-    def schema_findings(self) -> Any: ...
-    def may_become_readable(self, reason: str) -> Any: ...
-    def quarantine_reader(self) -> Any: ...
-    def resumed_at(self, table: str) -> int:
-        return 0
 
 
 def test_what_a_round_recorded_is_learned_before_the_next_and_nothing_twice() -> None:
@@ -42,7 +33,7 @@ def test_what_a_round_recorded_is_learned_before_the_next_and_nothing_twice() ->
     changes: Any = SimpleNamespace(
         state=lambda: newest, table=SimpleNamespace(exists=lambda: True), lasting=lasting
     )
-    source: Any = Learner()
+    source = Learner("s.t")
     connector = Connector.from_dict({"name": "s", "source": {"type": "cassandra"}})
     run = run_of(connector, changes=changes, source=source)
 

@@ -2,20 +2,17 @@
 
 from __future__ import annotations
 
-from types import SimpleNamespace
-from typing import Any
-
 import pytest
 
 from airflow_cdc_provider.connector import Connector
 from airflow_cdc_provider.exceptions import ConfigurationError
 from airflow_cdc_provider.jobs.context.tables import selected_tables
-from tests.unit.jobs.runs import run_of
+from tests.unit.jobs.runs import FakeSource, run_of
 
 
 def tables_of(tables: list[str], lake: dict[str, str]) -> list[str]:
     declared = {"name": "shop", "source": {"type": "cassandra"}, "lake": {"namespace": "n", **lake}}
-    source: Any = SimpleNamespace(tables=lambda: tables)
+    source = FakeSource(*tables)
     run = run_of(Connector.from_dict(declared), source=source)
     return selected_tables(run.job, run.stores, source)
 

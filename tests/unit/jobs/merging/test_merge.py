@@ -21,7 +21,7 @@ from airflow_cdc_provider.lake import merge as lake_merge
 from airflow_cdc_provider.lake.mirror import MirrorState, StaticColumnsState
 from airflow_cdc_provider.lake.reconcile import ReplicaDuplicates
 from airflow_cdc_provider.lake.table import Head
-from tests.unit.jobs.runs import run_of
+from tests.unit.jobs.runs import FakeSource, run_of
 
 STATE = MirrorState(Head("1"), merged_through=4, memory={"v": 1})
 
@@ -30,17 +30,15 @@ CONNECTOR = Connector.from_dict({"name": "shop", "source": {"type": "cassandra"}
 CHANGES = SimpleNamespace(state=lambda: SimpleNamespace(batch=4, offset=None))
 
 
-class Source:
-    """A source that remembers what a test says."""
+class Source(FakeSource):
+    """A source whose codecs remember what a test says."""
 
     def __init__(self, memory: Mapping[str, Any]) -> None:
+        super().__init__()
         self.memory = memory
 
-    def codec(self, table: str, memory: Mapping[str, Any]) -> Any:
-        return table, memory
-
-    def remember(self, codec: Any) -> Mapping[str, Any]:
-        return self.memory
+    def codec(self, table: str, memory: Mapping[str, Any] | None = None) -> Any:
+        return SimpleNamespace(remember=lambda: self.memory)
 
 
 def taken(monkeypatch: pytest.MonkeyPatch, source: Any, pending: Pending, quarantined: int = 0) -> list[Any]:
@@ -58,7 +56,7 @@ def taken(monkeypatch: pytest.MonkeyPatch, source: Any, pending: Pending, quaran
     )
     found: list[Any] = []
 
-    def merge_each(job: Any, stores: Any, source: Any, dirty: list[Any], *others: Any) -> list[Any]:
+    def merge_each(job: Any, stores: Any, dirty: list[Any], *others: Any) -> list[Any]:
         found.extend((d.table, d.retry_quarantined) for d in dirty)
         return []
 

@@ -6,7 +6,7 @@ import json
 import pickle
 import socket
 import time
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from itertools import count
@@ -19,6 +19,7 @@ import pytest
 from airflow_cdc_provider.changes.record import CHANGE_SCHEMA
 from airflow_cdc_provider.jobs.metrics import scanned as module
 from airflow_cdc_provider.jobs.metrics.scanned import REFRESH_ROWS, Counted, ScannedRows, Tally
+from airflow_cdc_provider.sources.contract import Reader, ReadMetrics
 
 
 def reported(path: Path) -> list[tuple[str, int]]:
@@ -105,26 +106,29 @@ def scanned(path: Path | None, settings: dict[str, str] = CLUSTER) -> ScannedRow
     return ScannedRows(cast(Any, Spark(settings)), path)
 
 
-def pages(part: Any) -> Iterator[pa.RecordBatch]:
-    table, count, rows = part
-    for number in range(count):
-        if number == 3 and table == "k.fails":
-            raise OSError("the node is away")
-        page = [{"source_table": table, "key": b"k"}] * rows
-        yield pa.RecordBatch.from_pylist(page, schema=CHANGE_SCHEMA)
+class Pages(Reader):
+    """Reads so many pages of so many rows of a table."""
+
+    def read(self, parts: Iterable[Any], metrics: ReadMetrics) -> Iterator[pa.RecordBatch]:
+        for table, pages, rows in parts:
+            for number in range(pages):
+                if number == 3 and table == "k.fails":
+                    raise OSError("the node is away")
+                page = [{"source_table": table, "key": b"k"}] * rows
+                yield pa.RecordBatch.from_pylist(page, schema=CHANGE_SCHEMA)
 
 
 def read(reader: Any, *parts: Any) -> int:
     again = pickle.loads(pickle.dumps(reader))
-    return sum(batch.num_rows for batch in again.read_sequentially(parts))
+    return sum(batch.num_rows for batch in again.read(parts, ReadMetrics()))
 
 
 def test_tasks_report_to_the_driver_while_they_read(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     tasks = count()
     monkeypatch.setattr(module, "_task", lambda: (next(tasks), 0))
     with scanned(path) as rows:
-        reader = rows.counted(pages, 1)
-        running = iter(cast(Any, reader).read_sequentially([("k.a", 2, 5000), ("k.b", 1, 3)]))
+        reader = rows.counted(Pages(), 1)
+        running = iter(reader.read([("k.a", 2, 5000), ("k.b", 1, 3)], ReadMetrics()))
         next(running)
         next(running)
         deadline = time.monotonic() + 10
@@ -141,7 +145,7 @@ def test_tasks_report_to_the_driver_while_they_read(path: Path, monkeypatch: pyt
 
 def test_a_page_with_more_rows_is_reported_piece_by_piece(path: Path) -> None:
     with scanned(path, LOCAL) as rows:
-        assert read(rows.counted(pages, 1), ("k.a", 2, 25_000)) == 50_000
+        assert read(rows.counted(Pages(), 1), ("k.a", 2, 25_000)) == 50_000
         rows.tally.settle(1, ["k.a"])
     numbers = [rows for _, rows in reported(path)]
     assert numbers[-1] == 50_000
@@ -150,8 +154,8 @@ def test_a_page_with_more_rows_is_reported_piece_by_piece(path: Path) -> None:
 
 def test_where_nobody_can_listen_rows_are_read_all_the_same(path: Path) -> None:
     with scanned(path, {"spark.master": "yarn", "spark.driver.host": "203.0.113.1"}) as rows:
-        reader = rows.counted(pages, 1)
-        assert reader is pages
+        reader = Pages()
+        assert rows.counted(reader, 1) is reader
         assert rows.tally.rows() == {}
 
 
@@ -159,7 +163,7 @@ def test_what_a_failed_attempt_read_is_not_counted_twice(monkeypatch: pytest.Mon
     attempts = count()
     monkeypatch.setattr(module, "_task", lambda: (0, next(attempts)))
     with scanned(None) as rows:
-        reader = rows.counted(pages, 1)
+        reader = rows.counted(Pages(), 1)
         with pytest.raises(OSError, match="away"):
             read(reader, ("k.a", 2, 100), ("k.fails", 9, 100))
         read(reader, ("k.a", 2, 100), ("k.b", 1, 50))
@@ -168,23 +172,23 @@ def test_what_a_failed_attempt_read_is_not_counted_twice(monkeypatch: pytest.Mon
 
 def test_messages_without_the_token_are_ignored_and_noise_does_no_harm() -> None:
     with scanned(None) as rows:
-        address = cast(Counted, rows.counted(pages, 1)).address
-        wrong = Counted(pages, address, "0" * 32, 1)
+        address = cast(Counted, rows.counted(Pages(), 1)).address
+        wrong = Counted(Pages(), address, "0" * 32, 1)
         assert read(wrong, ("k.a", 4, 100)) == 400
         for noise in (b"\n", b"{}\n", b'["x"]\n', b"\xff" * 9000, b""):
             with socket.create_connection(address, 5) as sender:
                 sender.sendall(noise)
-        assert read(rows.counted(pages, 1), ("k.b", 1, 5)) == 5
+        assert read(rows.counted(Pages(), 1), ("k.b", 1, 5)) == 5
         assert rows.tally.rows() == {"k.b": 5}
 
 
 def test_a_driver_that_can_not_be_reached_holds_nothing_up() -> None:
     with socket.create_server(("127.0.0.1", 0)) as gone:
         address = gone.getsockname()
-    assert read(Counted(pages, address, "t", 1), ("k.a", 4, 100)) == 400
+    assert read(Counted(Pages(), address, "t", 1), ("k.a", 4, 100)) == 400
 
 
 def test_the_token_shows_nowhere() -> None:
     with scanned(None) as rows:
-        reader = cast(Counted, rows.counted(pages, 1))
+        reader = cast(Counted, rows.counted(Pages(), 1))
         assert reader.token not in repr(reader)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass, field, replace
 from types import SimpleNamespace
 
@@ -14,8 +15,14 @@ from hypothesis import strategies as st
 
 from airflow_cdc_provider.connector.publish.kafka import KafkaOptions
 from airflow_cdc_provider.events.encoder import Converters
-from airflow_cdc_provider.exceptions import ConfigurationError, CorruptInput, OffsetMissing, TransientError
-from airflow_cdc_provider.jobs.events.event_batches import EventBatch, EventRequest
+from airflow_cdc_provider.events.event_batches import EventBatch, EventRequest
+from airflow_cdc_provider.exceptions import (
+    CommitConflict,
+    ConfigurationError,
+    CorruptInput,
+    OffsetMissing,
+    TransientError,
+)
 from airflow_cdc_provider.jobs.publishing import batches
 from airflow_cdc_provider.jobs.publishing.batches import BatchPublisher, require_matching, wait_for_servers
 from airflow_cdc_provider.kafka.errors import BrokersUnavailable, RecordsRejected
@@ -91,15 +98,13 @@ EVERYTHING = [f"{batch}/{n}" for batch, count in BATCHES.items() for n in range(
 
 
 def publisher(broker: Broker, maker: Maker, at_once: int = 5, **more: object) -> BatchPublisher:
-    values: dict[str, object] = {"stopping": lambda: False, "quarantine": None, **more}
     return BatchPublisher(
-        broker,
-        maker,
-        (),
-        "form",
-        at_once,
+        sender=broker,
+        build=maker,
+        form="form",
+        records_per_commit=at_once,
         position=broker.position,
-        **values,  # type: ignore[arg-type]
+        **more,  # type: ignore[arg-type]
     )
 
 
@@ -325,3 +330,34 @@ def test_a_batch_is_not_ended_in_another_form_than_it_was_started_in() -> None:
     require_matching(PublishPosition("shop", 4, form="old"), "new", through=3)
     with pytest.raises(OffsetMissing, match="beyond its changes table: expected a batch up to 4, found 5"):
         require_matching(PublishPosition("shop", 5), "old", through=3)
+
+
+@pytest.mark.parametrize(
+    ("outcomes", "raised"),
+    [
+        ("conflict", CommitConflict),
+        ("outage conflict done", None),
+        ("outage conflict conflict", CommitConflict),
+        ("outage sent-conflict", CommitConflict),
+        ("outage conflict outage conflict done", None),
+    ],
+)
+def test_only_the_first_try_after_an_outage_may_be_fenced(
+    monkeypatch: pytest.MonkeyPatch, outcomes: str, raised: type[Exception] | None
+) -> None:
+    monkeypatch.setattr(batches, "time", SimpleNamespace(monotonic=lambda: 0.0, sleep=lambda seconds: None))
+    script = iter(outcomes.split())
+    sent = 0
+
+    def publish() -> None:
+        nonlocal sent
+        outcome = next(script)
+        sent += outcome.startswith("sent")
+        if outcome.endswith("conflict"):
+            raise CommitConflict("another producer took over")
+        if outcome == "outage":
+            raise BrokersUnavailable("the brokers don't answer")
+
+    with pytest.raises(raised) if raised else nullcontext():
+        wait_for_servers(publish, lambda: sent, KafkaOptions(), lambda: False, "shop")
+    assert not list(script)

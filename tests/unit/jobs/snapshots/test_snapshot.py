@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import pickle
 import time
+from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass, field
-from typing import Any, NamedTuple, cast
+from types import SimpleNamespace
+from typing import Any, NamedTuple
 
 import pyarrow as pa
 
@@ -14,9 +15,11 @@ from airflow_cdc_provider.changes.record import CHANGE_SCHEMA
 from airflow_cdc_provider.connector import Connector
 from airflow_cdc_provider.jobs.resuming.progress import SnapshotProgress
 from airflow_cdc_provider.jobs.snapshots.snapshot import _Ranges
-from airflow_cdc_provider.jobs.spark.read import Paced, _read
-from airflow_cdc_provider.sources.base import SnapshotPlan, Source
+from airflow_cdc_provider.jobs.spark.read import _Read
+from airflow_cdc_provider.sources.contract import Reader, ReadMetrics, SnapshotPlan
+from airflow_cdc_provider.sources.paced import Paced
 from airflow_cdc_provider.sources.planned_ranges import PlannedRanges
+from tests.unit.jobs.runs import FakeReader, FakeSource
 
 CONNECTOR = {
     "name": "shop",
@@ -36,13 +39,15 @@ def names_of(parts: Sequence[Any]) -> list[str]:
     return [part.name for part in parts]
 
 
-@dataclass
-class FakeSource:
+class PlannedSource(FakeSource):
     """Plans so many ranges per table and keeps the order in which it was asked."""
 
-    ranges: dict[str, int]
-    planned: list[str] = field(default_factory=list)
-    planned_ranges: PlannedRanges = field(default_factory=lambda: PlannedRanges({"part": Part}))
+    planned_ranges = PlannedRanges({"part": Part})
+
+    def __init__(self, ranges: dict[str, int]) -> None:
+        super().__init__(*ranges)
+        self.ranges = ranges
+        self.planned: list[str] = []
 
     def plan_snapshot(self, table: str, where: str | None = None) -> SnapshotPlan:
         self.planned.append(table)
@@ -51,16 +56,14 @@ class FakeSource:
 
 
 def left_to_read(
-    source: FakeSource, tables: Sequence[str], known: dict[str, SnapshotProgress] | None = None
+    source: PlannedSource, tables: Sequence[str], known: dict[str, SnapshotProgress] | None = None
 ) -> _Ranges:
     connector = Connector.from_dict(CONNECTOR)
-    return _Ranges(
-        connector, cast(Source, source), tables, known or {}, again=False, replacing=True, filters={}
-    )
+    return _Ranges(connector, source, tables, known or {}, again=False, replacing=True, filters={})
 
 
 def test_a_commit_is_filled_with_the_ranges_of_several_tables() -> None:
-    left = left_to_read(FakeSource({"a": 3, "b": 0, "c": 6}), ["a", "b", "c"])
+    left = left_to_read(PlannedSource({"a": 3, "b": 0, "c": 6}), ["a", "b", "c"])
 
     parts = left.take(5)
 
@@ -76,7 +79,7 @@ def test_a_commit_is_filled_with_the_ranges_of_several_tables() -> None:
 
 
 def test_a_table_is_planned_when_its_turn_comes() -> None:
-    source = FakeSource({"a": 4, "b": 4})
+    source = PlannedSource({"a": 4, "b": 4})
     left = left_to_read(source, ["a", "b"])
     left.take(4)
     assert source.planned == ["a"]
@@ -85,17 +88,17 @@ def test_a_table_is_planned_when_its_turn_comes() -> None:
 
 
 def test_what_a_commit_stores_resumes_behind_it() -> None:
-    left = left_to_read(FakeSource({"a": 5}), ["a"])
+    left = left_to_read(PlannedSource({"a": 5}), ["a"])
     stored = left.take(2)[0].after
 
-    again = left_to_read(FakeSource({}), ["a"], {"a": stored})
+    again = left_to_read(PlannedSource({}), ["a"], {"a": stored})
 
     assert names_of(again.take(9)[0].ranges) == ["a-2", "a-3", "a-4"]
 
 
 def test_a_finished_snapshot_that_is_requested_again_starts_over() -> None:
     finished = SnapshotProgress(done=True, committed=1)
-    left = left_to_read(FakeSource({"a": 1}), ["a"], {"a": finished})
+    left = left_to_read(PlannedSource({"a": 1}), ["a"], {"a": finished})
     assert names_of(left.take(9)[0].ranges) == ["a-0"]
 
 
@@ -103,41 +106,39 @@ def batch(name: str) -> pa.RecordBatch:
     return pa.RecordBatch.from_pylist([{"source_table": name}], schema=CHANGE_SCHEMA)
 
 
-class Connects:
+class Connects(Reader):
     """A reader that counts its connections."""
 
     def __init__(self) -> None:
         self.connections = 0
 
-    def __call__(self, part: Any) -> Iterator[pa.RecordBatch]:
-        return self.read_sequentially([part])
-
-    def read_sequentially(self, parts: Iterable[Any]) -> Iterator[pa.RecordBatch]:
+    def read(self, parts: Iterable[Any], metrics: ReadMetrics) -> Iterator[pa.RecordBatch]:
         self.connections += 1
+        metrics.counts["read"] += 1
         for part in parts:
             yield batch(part)
 
 
-def test_a_task_connects_once_for_all_its_partitions() -> None:
-    reader = Connects()
-    read = [b["source_table"][0].as_py() for b in _read(reader, map(pickle.dumps, ["x", "y", "z"]))]
-    assert read == ["x", "y", "z"]
-    assert reader.connections == 1
-
-
-def test_a_reader_without_connection_takes_partitions_one_by_one() -> None:
-    read = _read(lambda part: iter([batch(part)]), map(pickle.dumps, ["x", "y"]))
-    assert [b["source_table"][0].as_py() for b in read] == ["x", "y"]
+def test_a_task_connects_once_for_all_its_partitions_and_reports_its_metrics() -> None:
+    added: list[ReadMetrics] = []
+    pickled = [pickle.dumps(part) for part in ("x", "y", "z")]
+    for rows, in_task in (([0, 1, 2], pickled), (pickled, None)):
+        reader = Connects()
+        metrics: Any = SimpleNamespace(add=added.append)
+        found = _Read(reader, metrics, in_task)([pa.record_batch({"row": rows})])
+        assert [b["source_table"][0].as_py() for b in found] == ["x", "y", "z"]
+        assert reader.connections == 1
+    assert added == [ReadMetrics(Counter({"read": 1}))] * 2
 
 
 def test_a_paced_reader_takes_its_time_and_loses_nothing() -> None:
-    def reader(part: Any) -> Iterator[pa.RecordBatch]:
-        for number in range(3):
-            rows = [{"source_table": part, "key": bytes([number])}] * 50
-            yield pa.RecordBatch.from_pylist(rows, schema=CHANGE_SCHEMA)
+    def page(part: str, number: int) -> pa.RecordBatch:
+        rows = [{"source_table": part, "key": bytes([number])}] * 50
+        return pa.RecordBatch.from_pylist(rows, schema=CHANGE_SCHEMA)
 
+    parts = [[page(part, number) for number in range(3)] for part in "ab"]
     started = time.monotonic()
-    found = list(Paced(reader, 1000.0).read_sequentially(["a", "b"]))
+    found = list(Paced(FakeReader(), 1000.0).read(parts, ReadMetrics()))
     assert 0.28 < time.monotonic() - started < 3
     assert [batch.num_rows for batch in found] == [50] * 6
     assert found[-1].column("source_table")[0].as_py() == "b"

@@ -12,7 +12,7 @@ from airflow_cdc_provider.jobs import sync as sync_stage
 from airflow_cdc_provider.jobs.context.run import Run
 from airflow_cdc_provider.jobs.resuming.progress import Progress, SnapshotProgress
 from airflow_cdc_provider.jobs.snapshots.snapshot import due_tables
-from tests.unit.jobs.runs import run_of
+from tests.unit.jobs.runs import FakeSource, run_of
 
 TABLES = ["s.done", "s.half", "s.new"]
 DONE = SnapshotProgress(True)
@@ -25,7 +25,7 @@ def run_with(mode: str, source: Any = None) -> Run:
         {"name": "shop", "source": {"type": "cassandra"}, "snapshot": {"mode": mode}}
     )
     state = SimpleNamespace(offset=OFFSET.to_offset())
-    source = source or SimpleNamespace(tables=lambda: TABLES)
+    source = source or FakeSource(*TABLES)
     return run_of(connector, changes=SimpleNamespace(state=lambda: state), source=source)
 
 
@@ -33,19 +33,12 @@ def due_of(run: Run, progress: Progress) -> list[str]:
     return due_tables(run.job, run.stores, run.source, progress)
 
 
-class Paused:
+class Paused(FakeSource):
     """A source whose capture of one table was switched on again."""
 
+    has_schema_history = True
     learned_through = 0
 
-    def tables(self) -> list[str]:
-        return TABLES
-
-    def learn(self, records: Any) -> None: ...
-    def schema_records(self) -> Any: ...
-    def schema_findings(self) -> Any: ...
-    def may_become_readable(self, reason: str) -> Any: ...
-    def quarantine_reader(self) -> Any: ...
     def resumed_at(self, table: str) -> int:
         return 500 if table == "s.done" else 0
 
@@ -53,7 +46,7 @@ class Paused:
 @pytest.mark.covers("CAS-FAULT-08")
 @pytest.mark.parametrize(("taken", "due"), [(499, True), (501, False)])
 def test_a_table_that_was_not_captured_for_a_while_is_read_again(taken: int, due: bool) -> None:
-    asked = run_with("initial", Paused())
+    asked = run_with("initial", Paused(*TABLES))
     progress = Progress(
         {}, {"s.done": SnapshotProgress(True, started_us=taken), "s.half": DONE, "s.new": DONE}
     )

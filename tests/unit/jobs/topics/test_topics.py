@@ -8,8 +8,8 @@ import pytest
 
 from airflow_cdc_provider.connector import Connector
 from airflow_cdc_provider.exceptions import ConfigurationError
-from airflow_cdc_provider.jobs.publishing.form import form_of
-from airflow_cdc_provider.jobs.publishing.publish import positions_topic
+from airflow_cdc_provider.jobs.publishing.publication import form_of
+from airflow_cdc_provider.jobs.publishing.targets.kafka import positions_topic
 from airflow_cdc_provider.jobs.topics.rules import topic_maker, topic_rules
 from airflow_cdc_provider.kafka.settings import ClientSettings
 from airflow_cdc_provider.kafka.topics import rule_of

@@ -15,7 +15,6 @@ from hypothesis import strategies as st
 
 from airflow_cdc_provider.changes.record import CHANGE
 from airflow_cdc_provider.exceptions import ConfigurationError, PositionLost
-from airflow_cdc_provider.sources.base import Offset, ReadLimit
 from airflow_cdc_provider.sources.cassandra.commit_log.capture import (
     LogFolder,
     SegmentSlice,
@@ -28,6 +27,7 @@ from airflow_cdc_provider.sources.cassandra.commit_log.capture import (
 from airflow_cdc_provider.sources.cassandra.commit_log.log_reader import read_segments
 from airflow_cdc_provider.sources.cassandra.commit_log.tables import log_tables
 from airflow_cdc_provider.sources.cassandra.payload import Position
+from airflow_cdc_provider.sources.contract import Offset, ReadLimit
 from tests.oracles.cassandra_read_path import Cell, Liveness, Row
 from tests.unit.sources.cassandra.commit_logs import (
     HEADER_BYTES,

@@ -5,7 +5,6 @@ from pathlib import Path
 
 import pytest
 
-from airflow_cdc_provider.sources.base import Finding
 from airflow_cdc_provider.sources.cassandra.check import (
     SILENT_SECONDS,
     NodeSettings,
@@ -16,6 +15,7 @@ from airflow_cdc_provider.sources.cassandra.check import (
     read_settings,
 )
 from airflow_cdc_provider.sources.cassandra.options import CassandraOptions
+from airflow_cdc_provider.sources.contract import Finding
 
 MIB = 1 << 20
 

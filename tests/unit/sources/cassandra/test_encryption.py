@@ -17,7 +17,6 @@ import pytest
 from airflow_cdc_provider.changes.record import CHANGE
 from airflow_cdc_provider.cli import offline_commands
 from airflow_cdc_provider.exceptions import ConfigurationError
-from airflow_cdc_provider.sources.base import Plan, ReadLimit
 from airflow_cdc_provider.sources.cassandra.commit_log.capture import LogFolder, head, plan_segments
 from airflow_cdc_provider.sources.cassandra.commit_log.encryption import Keys, open_keys
 from airflow_cdc_provider.sources.cassandra.commit_log.sections import (
@@ -29,6 +28,7 @@ from airflow_cdc_provider.sources.cassandra.commit_log.segments import SegmentBy
 from airflow_cdc_provider.sources.cassandra.commit_log.tables import log_tables
 from airflow_cdc_provider.sources.cassandra.options import CassandraEncryption, CassandraOptions
 from airflow_cdc_provider.sources.cassandra.source import CassandraSource
+from airflow_cdc_provider.sources.contract import Plan, ReadLimit, ReadMetrics
 from airflow_cdc_provider.sources.cql.reasons import code
 from tests.unit.sources.cassandra.commit_logs import entry, put_segment, segment
 from tests.unit.sources.cassandra.encrypted_segments import IV, KEY, KEYSTORE, RECORDED, encrypt
@@ -210,7 +210,7 @@ def test_the_key_travels_with_the_reader_and_not_with_the_plan() -> None:
     reader = pickle.loads(pickle.dumps(reading_source.reader()))  # as Spark sends it
     parts = pickle.loads(pickle.dumps(plan.partitions))
 
-    records = pa.Table.from_batches([batch for part in parts for batch in reader(part)])
+    records = pa.Table.from_batches(reader.read(parts, ReadMetrics()))
 
     tables = recording("v7-encrypted").schemas.tables
     cdc = [u for u in recording("v7-encrypted").updates() if tables[f"{u['keyspace']}.{u['table']}"].cdc]

@@ -9,7 +9,6 @@ import pyarrow as pa
 import pytest
 
 from airflow_cdc_provider.changes.record import CHANGE, CHANGE_SCHEMA, QUARANTINE, TRUNCATE
-from airflow_cdc_provider.sources.base import ReadLimit
 from airflow_cdc_provider.sources.cassandra.commit_log.capture import LogFolder, head, lag, plan_segments
 from airflow_cdc_provider.sources.cassandra.commit_log.log_reader import (
     ReadCounts,
@@ -24,6 +23,7 @@ from airflow_cdc_provider.sources.cassandra.commit_log.segments import (
 )
 from airflow_cdc_provider.sources.cassandra.commit_log.tables import log_tables
 from airflow_cdc_provider.sources.cassandra.payload import Position
+from airflow_cdc_provider.sources.contract import ReadLimit
 from airflow_cdc_provider.sources.cql.schema import Column, CqlType, TableSchema, number_columns
 from tests.unit.sources.cassandra.recordings import (
     HOST,

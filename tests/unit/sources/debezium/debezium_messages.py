@@ -14,7 +14,6 @@ import pyarrow as pa
 from airflow_cdc_provider.changes.fence import FenceRecord, add_fences
 from airflow_cdc_provider.lake.reconcile import reconcile_patched
 from airflow_cdc_provider.lake.row_fences import RowFences
-from airflow_cdc_provider.sources.abilities import SkippedCounts
 from airflow_cdc_provider.sources.debezium.codec import DebeziumCodec
 from airflow_cdc_provider.sources.debezium.contributions import Form
 from airflow_cdc_provider.sources.debezium.reader import table_of
@@ -89,7 +88,7 @@ class Table:
 
     feed: Feed = FEED
     form: Form = field(default_factory=lambda: Form(False, spellings(PLACEHOLDER)))
-    skipped: SkippedCounts = field(default_factory=Counter)
+    skipped: Counter[tuple[str, str]] = field(default_factory=Counter)
     memory: Any = None
     next_offset: int = 0
 

@@ -17,12 +17,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from airflow_cdc_provider.changes.spans import binary_buffer
 from airflow_cdc_provider.events.avro_converter import to_avro as encoded_as_avro
 from airflow_cdc_provider.events.avro_schema import avro_of_connect
 from airflow_cdc_provider.events.connect import ConnectSchema, schema_of
 from airflow_cdc_provider.events.json_converter import to_json
 from airflow_cdc_provider.exceptions import TransientError
+from airflow_cdc_provider.formats.arrow_bytes import binary_buffer
 from airflow_cdc_provider.kafka.registry import RegisteredSchema
 from airflow_cdc_provider.sources.debezium import avro_json, converters, json_writing
 from airflow_cdc_provider.sources.debezium.avro_program import compile_avro

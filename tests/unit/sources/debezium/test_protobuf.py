@@ -16,11 +16,11 @@ from google.protobuf.message import DecodeError
 from hypothesis import given
 from hypothesis import strategies as st
 
-from airflow_cdc_provider.changes.spans import binary_buffer
 from airflow_cdc_provider.events.connect import ConnectSchema, struct
 from airflow_cdc_provider.events.json_converter import to_json
 from airflow_cdc_provider.events.protobuf_converter import to_protobuf
 from airflow_cdc_provider.events.protobuf_schema import Nullables, protobuf_of_connect
+from airflow_cdc_provider.formats.arrow_bytes import binary_buffer
 from airflow_cdc_provider.sources.debezium.converters import BROKEN, FramedConverter, JsonConverter
 from airflow_cdc_provider.sources.debezium.protobuf_json import protobuf_to_json
 from airflow_cdc_provider.sources.debezium.protobuf_program import compile_protobuf, parse_protobuf

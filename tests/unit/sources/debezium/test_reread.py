@@ -19,6 +19,7 @@ from airflow_cdc_provider.kafka.consumer import MessageRange
 from airflow_cdc_provider.kafka.registry import RegisteredSchema, Registry
 from airflow_cdc_provider.kafka.settings import ClientSettings
 from airflow_cdc_provider.options import parse
+from airflow_cdc_provider.sources.contract import ReadMetrics
 from airflow_cdc_provider.sources.debezium import avro_program, registered
 from airflow_cdc_provider.sources.debezium.options import DebeziumOptions
 from airflow_cdc_provider.sources.debezium.position import encode_positions
@@ -99,7 +100,7 @@ PART = TopicSlice(MessageRange(TOPIC, 2, 100, 106), 7, 3, "shop.orders", 1_700_0
 
 
 def read(registry: Registered, key_converter: str) -> pa.Table:
-    return pa.Table.from_batches(reader_of(registry, key_converter)(PART))
+    return pa.Table.from_batches(reader_of(registry, key_converter).read([PART], ReadMetrics()))
 
 
 def again(registry: Registered, key_converter: str, records: pa.Table, strict: bool = False) -> pa.Table:
@@ -234,7 +235,7 @@ def test_a_late_truncate_is_never_applied_and_no_longer_retried(partitions: int,
     build = FakeConsumer([[FakeMessage(100, value, None), end_at(101)]])
     reader = replace(reader_of(late, "json"), build=build)
     part = replace(PART, range=MessageRange(TOPIC, 2, 100, 101), partitions=partitions)
-    quarantined = pa.Table.from_batches(reader(part))
+    quarantined = pa.Table.from_batches(reader.read([part], ReadMetrics()))
     assert [row["reason"].partition(":")[0] for row in quarantined.to_pylist()] == ["UNKNOWN-SCHEMA"]
 
     late.available = {1}

@@ -16,12 +16,11 @@ from hypothesis import strategies as st
 from airflow_cdc_provider.cli.offline_commands import rows
 from airflow_cdc_provider.connector import Connector
 from airflow_cdc_provider.exceptions import ConfigurationError
-from airflow_cdc_provider.hooks.source import hook_for
+from airflow_cdc_provider.hooks._of_connector import hook_for
 from airflow_cdc_provider.kafka.consumer import MessageRange
 from airflow_cdc_provider.kafka.settings import ClientSettings
-from airflow_cdc_provider.operators.lineage import source_namespace
 from airflow_cdc_provider.options import parse
-from airflow_cdc_provider.sources.abilities import CountsSkipped, FeedIsComplete, HasSchemaHistory
+from airflow_cdc_provider.sources.contract import ReadMetrics
 from airflow_cdc_provider.sources.debezium.connect_schema import ConnectField, name_of, row_schema, type_table
 from airflow_cdc_provider.sources.debezium.options import DebeziumOptions
 from airflow_cdc_provider.sources.debezium.position import (
@@ -34,6 +33,7 @@ from airflow_cdc_provider.sources.debezium.position import (
 from airflow_cdc_provider.sources.debezium.reader import SliceReader, TopicSlice, table_of
 from airflow_cdc_provider.sources.debezium.source import DebeziumSource, _shares
 from airflow_cdc_provider.sources.registry import source_plugin
+from airflow_cdc_provider.tasks.lineage import source_namespace
 from tests.conftest import ROOT
 from tests.unit.kafka.fake_consumer import FakeConsumer, FakeMessage
 from tests.unit.sources.debezium.debezium_messages import event, everything
@@ -53,9 +53,9 @@ def test_a_declaration_builds_the_source_and_names_its_hook() -> None:
     assert connector.to_dict()["source"]["topics"] == [r"server\..*"]
     source = source_plugin(connector.type).source(connector, {"extra": {"bootstrap.servers": "localhost:1"}})
     assert isinstance(source, DebeziumSource)
-    assert isinstance(source, HasSchemaHistory)
-    assert isinstance(source, FeedIsComplete)
-    assert isinstance(pickle.loads(pickle.dumps(source.reader())), CountsSkipped)
+    assert source.has_schema_history
+    assert source.feed_is_complete
+    assert isinstance(pickle.loads(pickle.dumps(source.reader())), SliceReader)
     assert source.tables() == []
     assert hook_for(connector).accepted_types == ("kafka",)
     with pytest.raises(ConfigurationError, match="ad-hoc snapshot"):
@@ -167,6 +167,6 @@ def test_large_messages_are_read_in_portions() -> None:
     options = parse(DebeziumOptions, {"topics": ["t"]}, "source")
     reader = SliceReader(settings, options, everything, build=FakeConsumer(script))
     part = TopicSlice(MessageRange("server.shop.t", 0, 0, 8), 0, 1, "shop.t", 0)
-    batches = list(reader(part))
+    batches = list(reader.read([part], ReadMetrics()))
     assert [batch.column("kind").to_pylist().count("change") for batch in batches] == [3, 3, 2]
     assert sum(batch.column("kind").to_pylist().count("schema") for batch in batches) == 1

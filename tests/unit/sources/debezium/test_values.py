@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from airflow_cdc_provider.changes.spans import binary_buffer
+from airflow_cdc_provider.formats.arrow_bytes import binary_buffer
 from airflow_cdc_provider.sources.debezium.connect_schema import ConnectField
 from airflow_cdc_provider.sources.debezium.json_members import read_values
 from airflow_cdc_provider.sources.debezium.numbers import decimal_texts, read_instants

@@ -14,7 +14,7 @@ from cassandra import ConsistencyLevel, OperationTimedOut, ReadTimeout
 
 from airflow_cdc_provider.changes.record import CHANGE_SCHEMA
 from airflow_cdc_provider.exceptions import CorruptInput, TransientError
-from airflow_cdc_provider.sources.abilities import ReadMetrics
+from airflow_cdc_provider.sources.contract import ReadMetrics
 from airflow_cdc_provider.sources.cql.describe import parse_cql
 from airflow_cdc_provider.sources.scylla.log_options import CdcOption
 from airflow_cdc_provider.sources.scylla.log_parts import GroupRead, LogPart
@@ -85,11 +85,11 @@ def part(streams: int, requests: int = 8) -> LogPart:
     return LogPart((GroupRead("s.t", "0", 7, BEGIN_US, END_US, ids),), requests)
 
 
-def read(session: FakeSession, streams: int, **how: Any) -> tuple[list[dict[str, Any]], ReadMetrics]:
+def read(session: FakeSession, streams: int, **how: Any) -> tuple[list[dict[str, Any]], Counter[str]]:
     requests = how.pop("requests", 8)
-    counts: ReadMetrics = Counter()
-    batches = list(reader(session, **how).read_with_metrics(part(streams, requests), counts))
-    return pa.Table.from_batches(batches, CHANGE_SCHEMA).to_pylist(), counts
+    metrics = ReadMetrics()
+    batches = list(reader(session, **how).read([part(streams, requests)], metrics))
+    return pa.Table.from_batches(batches, CHANGE_SCHEMA).to_pylist(), metrics.counts
 
 
 def levels_of(session: FakeSession) -> Iterator[str]:

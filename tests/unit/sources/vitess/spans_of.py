@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from airflow_cdc_provider.changes.spans import Bytes, Ints
+from airflow_cdc_provider.formats.kernels import Bytes, Ints
 
 
 def spans_of(values: Sequence[bytes | None]) -> tuple[Bytes, Ints, Ints]:

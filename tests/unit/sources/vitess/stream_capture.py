@@ -9,7 +9,7 @@ from typing import Any
 import pyarrow as pa
 
 from airflow_cdc_provider.changes.record import CHANGE, CHANGE_SCHEMA
-from airflow_cdc_provider.sources.base import ReadLimit
+from airflow_cdc_provider.sources.contract import ReadLimit, ReadMetrics
 from airflow_cdc_provider.sources.vitess.connection import ConnectionValues
 from airflow_cdc_provider.sources.vitess.options import VitessAdvanced, VitessOptions, VitessStream
 from airflow_cdc_provider.sources.vitess.position import Position, ShardPosition
@@ -66,7 +66,7 @@ class Capture:
 
 def records_of(slices: Sequence[Any], schema_records: Sequence[Any] = (), *, empty: bool = False) -> pa.Table:
     reader = SliceReader(lambda table: True, empty)
-    batches = [batch for part in slices for batch in reader(part)]
+    batches = list(reader.read(slices, ReadMetrics()))
     batches.append(pa.RecordBatch.from_pylist(list(schema_records), schema=CHANGE_SCHEMA))
     return pa.Table.from_batches(batches, schema=CHANGE_SCHEMA)
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-from collections import Counter
 from contextlib import ExitStack
 from typing import Any
 
@@ -11,6 +10,7 @@ import pytest
 
 from airflow_cdc_provider.changes.record import CHANGE, QUARANTINE
 from airflow_cdc_provider.exceptions import CorruptInput
+from airflow_cdc_provider.sources.contract import ReadMetrics
 from airflow_cdc_provider.sources.vitess.contributions import decode
 from airflow_cdc_provider.sources.vitess.history import TableHistory
 from airflow_cdc_provider.sources.vitess.options import VitessAdvanced, VitessOptions
@@ -154,24 +154,20 @@ def test_a_row_that_cannot_be_decoded_is_quarantined_by_the_merge(
     head = at(low=12 if case == "row" else 11, high=21)
     capture = Capture(stack, [script], options())
     plan = capture.stream.plan(START, head, ALL)
-    counts: Counter[str] = Counter()
+    metrics = ReadMetrics()
 
     with caplog.at_level(logging.WARNING):
-        read = [
-            batch
-            for part in plan.partitions
-            for batch in SliceReader(lambda table: True).read_with_metrics(part, counts)
-        ]
+        read = list(SliceReader(lambda table: True).read(plan.partitions, metrics))
 
     assert "shop.item in shop/-80 at MySQL56/" in caplog.text
-    assert counts["broken"] == 1
+    assert metrics.counts["broken"] == 1
     history = TableHistory.of("shop.item", plan.records)
     found = [decode(batch, history, {}, ()) for batch in read if batch.column("kind")[0].as_py() == CHANGE]
     reasons = [reason for one in found for reason in one.reasons]
     assert [reason.split(":")[0] for reason in reasons] == ["BROKEN-ROW" if case == "row" else "NO-FIELDS"]
     assert sum(one.contributions.num_rows for one in found) == (2 if case == "row" else 1)
     with pytest.raises(CorruptInput, match=r"shop\.item in shop/-80 at MySQL56/.*, row 0"):
-        list(SliceReader(lambda table: True, strict=True)(plan.partitions[0]))
+        list(SliceReader(lambda table: True, strict=True).read(plan.partitions[:1], ReadMetrics()))
 
 
 @pytest.mark.covers("VIT-FLT-11")
@@ -180,6 +176,6 @@ def test_strict_looks_into_rows(stack: ExitStack) -> None:
     capture = Capture(stack, [[response(*LOW1), torn(response(*bad), b""), Waits()]], options())
     (part,) = capture.stream.plan(START, at(low=12), ALL).partitions
 
-    assert sum(len(batch) for batch in SliceReader(lambda table: True)(part)) == 4
+    assert sum(len(batch) for batch in SliceReader(lambda table: True).read([part], ReadMetrics())) == 4
     with pytest.raises(CorruptInput, match=r"row 0 can't be parsed.*a field leaves its message"):
-        list(SliceReader(lambda table: True, strict=True)(part))
+        list(SliceReader(lambda table: True, strict=True).read([part], ReadMetrics()))

@@ -17,7 +17,7 @@ from airflow_cdc_provider.changes.fence import Fence
 from airflow_cdc_provider.changes.record import SCHEMA, SNAPSHOT
 from airflow_cdc_provider.exceptions import ConfigurationError, CorruptInput
 from airflow_cdc_provider.lake.reconcile import reconcile_rows
-from airflow_cdc_provider.sources.base import Codec, Decoded
+from airflow_cdc_provider.sources.contract import Codec, Decoded
 from airflow_cdc_provider.sources.vitess.codec import VitessCodec
 from airflow_cdc_provider.sources.vitess.history import TableHistory, lineage_of
 from airflow_cdc_provider.sources.vitess.schema_ids import LINEAGE, schema_id
@@ -506,7 +506,7 @@ def test_a_mirror_tracks_columns_by_id_and_not_by_name() -> None:
     memory = codec_of(*records).remember()
     assert codec_of(*records, memory=memory).drift == Drift(exact=True)
     assert codec_of(*records, memory=memory).rows_to_rewrite == ""
-    assert codec_of(*records, memory=memory).reserve() is None
+    assert codec_of(*records, memory=memory).reserve(memory) is None
     records += [
         ran("alter table t change a b int, modify c decimal(6,3), add n int, add w varchar(5)", 3),
         seen(second, 4),
@@ -514,12 +514,12 @@ def test_a_mirror_tracks_columns_by_id_and_not_by_name() -> None:
     later = codec_of(*records, memory=json.loads(json.dumps(memory)))
     assert later.drift == Drift(replaced=frozenset({"c"}), exact=True)
     assert later.rows_to_rewrite == "true"
-    reserved = later.reserve()
+    reserved = later.reserve(later.memory)
     assert reserved is not None
     # Fitted, but not merged: the mirror's new columns are empty until all rows are rewritten.
     again = codec_of(*records, memory=json.loads(json.dumps(reserved)))
     assert again.rows_to_rewrite == "true"
-    assert again.reserve() is None
+    assert again.reserve(again.memory) is None
     back = codec_of(records[0], memory=json.loads(json.dumps(reserved)))
     assert back.rows_to_rewrite == "true"
     assert codec_of(*records, memory=again.remember()).rows_to_rewrite == ""

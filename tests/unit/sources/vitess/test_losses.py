@@ -14,7 +14,7 @@ import pytest
 
 from airflow_cdc_provider.exceptions import CdcError, ConfigurationError, TransientError
 from airflow_cdc_provider.sources.backoff import NO_LIMIT, pauses
-from airflow_cdc_provider.sources.base import ReadLimit
+from airflow_cdc_provider.sources.contract import ReadLimit, ReadMetrics
 from airflow_cdc_provider.sources.vitess.connection import ConnectionValues
 from airflow_cdc_provider.sources.vitess.options import VitessAdvanced, VitessOptions
 from airflow_cdc_provider.sources.vitess.position import Position
@@ -215,5 +215,5 @@ def test_a_copy_retries_a_limited_number_of_times_as_its_task_cannot_be_stopped(
         )
         (part, *_) = plan_snapshot(START, "shop.item", None).ranges
         with pytest.raises(TransientError, match="gone"):
-            list(reader(part))
+            list(reader.read([part], ReadMetrics()))
     assert slept == [10.0] * 100

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 
 from airflow_cdc_provider.changes.record import CHANGE
 from airflow_cdc_provider.exceptions import ConfigurationError, TransientError
-from airflow_cdc_provider.sources.base import ReadLimit
+from airflow_cdc_provider.sources.contract import ReadLimit
 from airflow_cdc_provider.sources.stream_metrics import StreamMetrics, sum_stream_metrics
 from airflow_cdc_provider.sources.vitess.connection import ConnectionValues
 from airflow_cdc_provider.sources.vitess.options import VitessAdvanced, VitessOptions

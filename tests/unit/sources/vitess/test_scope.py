@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from dataclasses import replace
 from typing import Any
 
@@ -12,7 +11,7 @@ from airflow_cdc_provider.connector import Connector
 from airflow_cdc_provider.exceptions import ConfigurationError, PositionLost
 from airflow_cdc_provider.jobs.metrics.debezium import metrics_of
 from airflow_cdc_provider.jobs.spec import JobResult, OriginResult
-from airflow_cdc_provider.sources.base import ReadLimit
+from airflow_cdc_provider.sources.contract import ReadLimit, ReadMetrics
 from airflow_cdc_provider.sources.vitess.connection import ConnectionValues
 from airflow_cdc_provider.sources.vitess.options import VitessOptions, VitessStream
 from airflow_cdc_provider.sources.vitess.position import Position, ShardPosition
@@ -215,7 +214,7 @@ def test_names_of_tables_without_their_keyspace_change_nothing() -> None:
             options = VitessOptions(keyspace="shop", stream=flags)
             source = VitessSource(options, vtgate.connection, "shop.item".__eq__)
             plan = source.plan(start, source.head(), ReadLimit())
-            batches = [batch for part in plan.partitions for batch in source.reader()(part)]
+            batches = list(source.reader().read(plan.partitions, ReadMetrics()))
             source.close()
         assert [r.flags.exclude_keyspace_from_table_name for r in vtgate.requests] == [excluded] * 2
         captured = [row for batch in batches for row in batch.to_pylist()] + list(plan.records)
@@ -250,18 +249,18 @@ def test_changes_that_the_patterns_leave_out_are_counted() -> None:
         }
     )
     assert isinstance(connector.source, VitessOptions)
-    counts: Counter[str] = Counter()
+    metrics = ReadMetrics()
     with FakeVtgate([script], answers) as vtgate:
         source = VitessSource(connector.source, vtgate.connection, connector.selects)
         plan = source.plan(
             Position({"shop/-80": ShardPosition(gtid(5), 1)}).to_offset(), source.head(), ReadLimit()
         )
-        batches = [b for part in plan.partitions for b in source.reader().read_with_metrics(part, counts)]
+        batches = list(source.reader().read(plan.partitions, metrics))
         numbers = source.stream_metrics()["stream"]
         source.close()
 
     assert {t for b in batches for t in b["source_table"].to_pylist() if t} == {"shop.item"}
-    reported = replace(numbers, filtered=counts["filtered"], creates=counts["creates"])
+    reported = replace(numbers, filtered=metrics.counts["filtered"], creates=metrics.counts["creates"])
     found = metrics_of(JobResult(ok=True, origins=(OriginResult("stream", stream=reported),)))["streaming"]
     assert (found["NumberOfEventsFiltered"], found["TotalNumberOfCreateEventsSeen"]) == (2, 1)
     assert found["TotalNumberOfEventsSeen"] == 3

@@ -9,6 +9,7 @@ import pytest
 
 from airflow_cdc_provider.changes.record import CHANGE_SCHEMA, SCHEMA, SNAPSHOT
 from airflow_cdc_provider.exceptions import ConfigurationError, TransientError
+from airflow_cdc_provider.sources.contract import ReadMetrics
 from airflow_cdc_provider.sources.vitess.connection import ConnectionValues
 from airflow_cdc_provider.sources.vitess.options import VitessAdvanced, VitessOptions
 from airflow_cdc_provider.sources.vitess.position import Position, ShardPosition, copy_key
@@ -79,15 +80,15 @@ class Copy:
     def __init__(self, stack: ExitStack, *scripts: Script, where: str | None = None) -> None:
         self.server = stack.enter_context(FakeVtgate(scripts))
         self.pauses: list[float] = []
-        self.lost: list[int] = []
+        self.metrics = ReadMetrics()
         advanced = VitessAdvanced(connect_attempts=2, connect_backoff_seconds=0.01)
         options = VitessOptions(keyspace="shop", advanced=advanced)
         values = ConnectionValues.read(self.server.connection)
-        self.reader = RangeReader(values, options, self.lost.append, self.pauses.append)
+        self.reader = RangeReader(values, options, self.pauses.append)
         self.part = plan_snapshot(STORED, "shop.item", where).ranges[0]
 
     def read(self) -> list[dict[str, Any]]:
-        table = pa.Table.from_batches(list(self.reader(self.part)), schema=CHANGE_SCHEMA)
+        table = pa.Table.from_batches(list(self.reader.read([self.part], self.metrics)), schema=CHANGE_SCHEMA)
         found: list[dict[str, Any]] = table.to_pylist()
         return found
 
@@ -140,7 +141,7 @@ def test_a_lost_copy_resumes_after_its_last_key(stack: ExitStack) -> None:
     assert entry.table_p_ks[0].lastpk.rows[0].values == b"2"
     assert entry.table_p_ks[0].lastpk.fields[0].name == "id"
     assert list(copy.server.requests[1].flags.tables_to_copy) == ["item"]
-    assert copy.lost == [1]
+    assert copy.metrics.counts["disconnects"] == 1
 
 
 def test_a_copy_of_a_tablet_behind_the_offset_is_restarted(stack: ExitStack) -> None:
@@ -248,4 +249,4 @@ def test_a_copy_without_the_end_of_all_shards_isnt_over(stack: ExitStack) -> Non
     copy = Copy(stack, first, [packet(12, 2), ENDED, Waits()])
 
     assert copy.keys() == ["1x", "2x"]
-    assert copy.lost == [1]
+    assert copy.metrics.counts["disconnects"] == 1

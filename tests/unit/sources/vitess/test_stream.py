@@ -2,7 +2,6 @@ from __future__ import annotations
 
 import itertools
 import json
-from collections import Counter
 from collections.abc import Sequence
 from contextlib import ExitStack
 from pathlib import Path
@@ -15,7 +14,7 @@ from hypothesis import strategies as st
 
 from airflow_cdc_provider.changes.record import CHANGE, SCHEMA, TRANSACTION
 from airflow_cdc_provider.exceptions import ConfigurationError, PositionLost, ReshardStopped, TransientError
-from airflow_cdc_provider.sources.base import ReadLimit
+from airflow_cdc_provider.sources.contract import ReadLimit, ReadMetrics
 from airflow_cdc_provider.sources.vitess.assembler import TransactionAssembler
 from airflow_cdc_provider.sources.vitess.options import VitessAdvanced, VitessOptions
 from airflow_cdc_provider.sources.vitess.parallel_streams import ParallelStreams
@@ -639,8 +638,6 @@ def test_a_stream_and_its_readers_report_metrics(stack: ExitStack) -> None:
     assert (numbers.connected, numbers.disconnects, numbers.events) == (True, 0, 6)
     assert numbers.position == {"shop/-80": gtid(13), "shop/80-": gtid(20)}
     assert numbers.behind_seconds is not None
-    counts: Counter[str] = Counter()
-    reader = SliceReader("shop.item".__eq__)
-    for part in plan.partitions:
-        list(reader.read_with_metrics(part, counts))
-    assert +counts == {"creates": 2, "updates": 1, "deletes": 1, "filtered": 2, "transactions": 2}
+    metrics = ReadMetrics()
+    list(SliceReader("shop.item".__eq__).read(plan.partitions, metrics))
+    assert +metrics.counts == {"creates": 2, "updates": 1, "deletes": 1, "filtered": 2, "transactions": 2}

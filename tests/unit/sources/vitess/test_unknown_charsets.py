@@ -6,7 +6,7 @@ from typing import Any
 import pyarrow as pa
 
 from airflow_cdc_provider.changes.record import CHANGE_SCHEMA
-from airflow_cdc_provider.sources.base import ReadLimit
+from airflow_cdc_provider.sources.contract import ReadLimit, ReadMetrics
 from airflow_cdc_provider.sources.vitess.connection import ConnectionValues
 from airflow_cdc_provider.sources.vitess.history import TableHistory
 from airflow_cdc_provider.sources.vitess.options import VitessOptions
@@ -54,7 +54,7 @@ def test_a_stream_has_the_character_set_from_mysql() -> None:
         closing(VitessSource(options, server.connection, lambda _: True)) as source,
     ):
         plan = source.plan(START.to_offset(), at(low=11).to_offset(), ReadLimit())
-        read = next(source.reader()(plan.partitions[0]))
+        read = next(source.reader().read([plan.partitions[0]], ReadMetrics()))
         source.learn(pa.Table.from_pylist(list(plan.records), schema=CHANGE_SCHEMA))
         codec = source.codec("shop.item")
         (printed,) = codec.to_json(codec.decode(read, ()).contributions.select(["key", "state"]))

@@ -1,0 +1,1 @@
+"""Airflow connections of stock types that a declaration names: Kafka, registry, Pulsar, stores."""

@@ -1,0 +1,168 @@
+"""Compilation of kernels, and the cache of their machine code.
+
+A kernel is a function over arrays and numbers that Numba compiles on its first call, which takes seconds.
+Numba caches the result on disk, but checks only the function's own file for changes, so a kernel would keep
+the old code of functions that it calls in other files. Therefore each file's kernels are cached in a folder
+named by a hash of that file and all its imports from this package:
+``$XDG_CACHE_HOME/airflow-cdc-provider/kernels/<hash>``, or in ``NUMBA_CACHE_DIR`` if set. If neither is
+writable, the package's ``__pycache__`` is used. Processes may share the folder, and so may installations of
+the same sources in different folders: Numba replaces whole files, and no file name contains the path of the
+sources.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import re
+import tempfile
+import warnings
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from functools import cache
+from pathlib import Path
+from typing import Any, Final
+
+import numba
+import numpy as np
+import numpy.typing as npt
+from numba.core.caching import UserProvidedCacheLocator
+
+Bytes = npt.NDArray[np.uint8]
+Ints = npt.NDArray[np.int64]
+Words = npt.NDArray[np.uint64]
+Flags = npt.NDArray[np.bool_]
+Int = Any
+"""A number in a kernel. Numba infers int64; mypy would infer int and NumPy scalars, which don't mix."""
+
+_PACKAGE: Final = Path(__file__).parents[1]
+_IMPORT: Final = re.compile(rf"^\s*(?:from|import) ({_PACKAGE.name}[\w.]*)", re.MULTILINE)
+
+
+def kernel(function: Callable[..., Any]) -> Any:
+    """Compile a function that may create arrays."""
+    return _compiled(function)
+
+
+def walker(function: Callable[..., Any]) -> Any:
+    """Compile a function that reads and writes arrays but creates none, so it needs no reference counts.
+
+    With reference counts, each call increments and decrements them for each array argument, which costs more
+    than the work itself. The caller of a walker allocates its buffers; functions that it calls must be
+    walkers.
+    """
+    return _compiled(function, _nrt=False)
+
+
+def inlined(function: Callable[..., Any]) -> Any:
+    """Compile a walker into each of its callers.
+
+    An array is passed as seven numbers or more, so passing tuples of arrays can cost more than the function
+    itself.
+    """
+    return _compiled(function, _nrt=False, forceinline=True)
+
+
+class KernelLocator(UserProvidedCacheLocator):
+    """Locates a file's cached kernels in ``numba.config.CACHE_DIR``, whatever the file's own path."""
+
+    @classmethod
+    def get_suitable_cache_subpath(cls, py_file: str) -> str:
+        """Return the folder's name; by default it is a hash of the path of the sources."""
+        return Path(py_file).stem
+
+
+@cache
+def kernel_folder(file: Path) -> Path | None:
+    """Return the cache folder of a file's kernels, None if no folder is writable."""
+    name = source_hash(file)
+    for folder in _cache_folders():
+        if _can_write(folder / name):
+            return folder / name
+    warnings.warn(
+        f"compiled kernels can't be cached in any of {[*map(str, _cache_folders())]}: every process will "
+        "compile them again; set NUMBA_CACHE_DIR to a writable folder",
+        RuntimeWarning,
+        stacklevel=2,
+    )
+    return None
+
+
+@cache
+def source_hash(file: Path) -> str:
+    """Hash a module together with all modules of this package that it imports, and Numba's version.
+
+    The hash includes names of modules: Numba's cache refers to the modules of a kernel's argument types.
+    """
+    digest = hashlib.blake2b(numba.__version__.encode(), digest_size=12)
+    for source in sorted(_with_imports(file)):
+        inside = source.is_relative_to(_PACKAGE)
+        digest.update(str(source.relative_to(_PACKAGE) if inside else source.name).encode())
+        digest.update(_read(source))
+    return digest.hexdigest()
+
+
+def _compiled(function: Callable[..., Any], **options: Any) -> Any:
+    folder = kernel_folder(Path(function.__code__.co_filename))
+    with _numba_keeps_in(folder):
+        return numba.njit(cache=folder is not None, nogil=True, **options)(function)
+
+
+@contextmanager
+def _numba_keeps_in(folder: Path | None) -> Iterator[None]:
+    """Set Numba's cache folder, which it reads when it decorates; other code in the process keeps its own."""
+    config = numba.config
+    before = config.CACHE_DIR, config.CACHE_LOCATOR_CLASSES
+    if folder is not None:
+        config.CACHE_DIR = str(folder)
+        config.CACHE_LOCATOR_CLASSES = f"{__name__}.{KernelLocator.__name__}"
+    try:
+        yield
+    finally:
+        config.CACHE_DIR, config.CACHE_LOCATOR_CLASSES = before
+
+
+@cache
+def _cache_folders() -> tuple[Path, ...]:
+    if numba.config.CACHE_DIR:
+        return (Path(numba.config.CACHE_DIR),)
+    own = _PACKAGE / "__pycache__" / "kernels"
+    try:
+        users = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
+    except RuntimeError:  # a user without a home
+        return (own,)
+    return users / "airflow-cdc-provider" / "kernels", own
+
+
+def _can_write(folder: Path) -> bool:
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        tempfile.TemporaryFile(dir=folder).close()
+    except OSError:
+        return False
+    return True
+
+
+def _with_imports(file: Path) -> set[Path]:
+    found = {file}
+    pending = [file]
+    while pending:
+        for imported in _imports(pending.pop()) - found:
+            found.add(imported)
+            pending.append(imported)
+    return found
+
+
+@cache
+def _imports(file: Path) -> set[Path]:
+    """Return the files of this package that a module imports; for a package, all its files."""
+    found: set[Path] = set()
+    for name in set(_IMPORT.findall(_read(file).decode())):
+        path = _PACKAGE.parent.joinpath(*name.split("."))
+        found.update([path.with_suffix(".py")] if path.with_suffix(".py").is_file() else path.glob("*.py"))
+    return found
+
+
+@cache
+def _read(file: Path) -> bytes:
+    return file.read_bytes()

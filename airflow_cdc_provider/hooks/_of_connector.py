@@ -1,0 +1,89 @@
+"""The hook of a connector, its checks, and its connection with the secrets of the declaration."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any, Literal
+
+from airflow_cdc_provider.connector.declaration import Connector
+from airflow_cdc_provider.custom_classes import load_custom
+from airflow_cdc_provider.exceptions import ConfigurationError
+from airflow_cdc_provider.sources.cassandra.options import CassandraOptions
+from airflow_cdc_provider.sources.plugin import options_of
+from airflow_cdc_provider.sources.registry import source_plugin
+
+if TYPE_CHECKING:
+    from airflow_cdc_provider.hooks.cassandra import CassandraCdcHook
+    from airflow_cdc_provider.hooks.source import CdcHook
+    from airflow_cdc_provider.sources.contract import Finding, Source
+
+
+def hook_for(connector: Connector, conn_id: str | None = None) -> CdcHook:
+    """Return the hook of a connector's source.
+
+    Args:
+        connector: The connector.
+        conn_id: Connection to use instead of the declared one.
+
+    Raises:
+        ConfigurationError: Neither names a connection.
+    """
+    plugin = source_plugin(connector.type)
+    conn_id = conn_id or connector.source.conn_id
+    if not conn_id:
+        raise ConfigurationError(
+            f"connector {connector.name} names no connection",
+            expected=f"option source.conn_id with a connection of type {plugin.connection_type}",
+        )
+    hook: CdcHook = load_custom(f"the hook of source {connector.type}", plugin.hook)(conn_id)
+    hook.configure(connector)
+    return hook
+
+
+def check_connector(connector: Connector, source: Source) -> list[Finding]:
+    """Check the source's prerequisites, the topics of signals and notifications, and the number of tables."""
+    from airflow_cdc_provider.connections.channel_topics import channel_findings
+    from airflow_cdc_provider.sources.contract import Finding
+
+    findings = [*source.check(), *channel_findings(connector)]
+    if not connector.guardrail.max_tables or any(finding.level == "error" for finding in findings):
+        return findings
+    if text := connector.guardrail_message(source.tables()):
+        level: Literal["warning", "error"] = "error" if connector.guardrail.action == "fail" else "warning"
+        findings.append(
+            Finding(level, "guardrail", text, "check tables and exclude_tables, or raise the limit")
+        )
+    return findings
+
+
+def with_secrets(connector: Connector, values: Mapping[str, Any]) -> dict[str, Any]:
+    """Return a connection's values, with the secrets that the declaration has in plain text in the extra.
+
+    A job finds them next to the connection's own secrets, and its spec has none.
+
+    Raises:
+        ConfigurationError: There is no connection to add them to.
+    """
+    if not connector.secrets:
+        return dict(values)
+    if not values:
+        raise ConfigurationError(
+            f"connector {connector.name} has secrets in plain text, which a job's spec must not contain",
+            expected="references to them: ${env:NAME} or ${file:PATH}",
+            found=f"option {', '.join(sorted(connector.secrets))} in plain text",
+        )
+    return {**values, "extra": {**values["extra"], **connector.secrets}}
+
+
+def cassandra_hook(connector: Connector, conn_id: str | None) -> CassandraCdcHook:
+    """Return the hook of a connector with a Cassandra source.
+
+    Raises:
+        ConfigurationError: The connector has another source, or no connection.
+    """
+    from airflow_cdc_provider.hooks.cassandra import CassandraCdcHook
+
+    options_of(connector, CassandraOptions)
+    hook = hook_for(connector, conn_id)
+    assert isinstance(hook, CassandraCdcHook)
+    return hook

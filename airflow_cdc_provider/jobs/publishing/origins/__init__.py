@@ -1,0 +1,1 @@
+"""What is published: each module has one :class:`~..publication.Origin`."""

@@ -1,0 +1,1 @@
+"""Where events go: each module has one :class:`~..publication.Target`."""

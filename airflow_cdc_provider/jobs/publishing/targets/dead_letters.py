@@ -1,0 +1,82 @@
+"""Dead letters: records that a broker refused permanently, or that can't be built, in a table of the lake.
+
+The table ``<connector>_dead_letters`` has the record, its number in its batch, and the reason; a record that
+can't be built is in JSON, as it was before all transforms. A dead letter is written before the position after
+the record: if a run is killed in between, the next one writes it again, with the same batch and number.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import numpy as np
+import pyarrow as pa
+
+from airflow_cdc_provider.connector import Connector
+from airflow_cdc_provider.jobs.context.job import log
+from airflow_cdc_provider.lake.layout import DEAD_LETTERS
+from airflow_cdc_provider.lake.stores import Stores
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+    from airflow_cdc_provider.lake.table import LakeTable
+
+_COLUMNS = (
+    "batch bigint, record bigint, topic string, key binary, value binary, headers string, reason string, "
+    "seen_at timestamp"
+)
+
+
+@dataclass(frozen=True)
+class DeadLetters:
+    """A connector's dead letters.
+
+    Args:
+        spark: The session.
+        table: The table; it need not exist.
+    """
+
+    spark: SparkSession
+    table: LakeTable
+
+    @classmethod
+    def of(cls, connector: Connector, stores: Stores) -> DeadLetters:
+        """Return the dead letters of a job's connector."""
+        return cls(stores.spark, stores.lake.table(connector.dead_letters_table, DEAD_LETTERS))
+
+    def add(self, records: pa.Table, numbers: np.ndarray, batch: int, reason: str) -> None:
+        """Append records.
+
+        Args:
+            records: Columns of the encoder's records.
+            numbers: Their numbers in the batch, from 0.
+            batch: The batch.
+            reason: The broker's reason, or why they can't be built.
+        """
+        from pyspark.sql.types import StructType
+
+        frame = self.spark.createDataFrame(
+            pa.table(
+                {
+                    "batch": pa.repeat(batch, len(numbers)),
+                    "record": pa.array(numbers, pa.int64()),
+                    "topic": records["topic"].cast(pa.string()),
+                    "key": records["key"].cast(pa.large_binary()).cast(pa.binary()),
+                    "value": records["value"].cast(pa.large_binary()).cast(pa.binary()),
+                    "headers": records["headers"].cast(pa.string()),
+                    "reason": pa.repeat(reason, len(numbers)),
+                }
+            )
+        )
+        self.table.create(StructType.fromDDL(_COLUMNS))
+        self.table.append(frame.selectExpr("*", "current_timestamp() seen_at"))
+        topics = ", ".join(sorted(set(records["topic"].to_pylist())))
+        log.warning(
+            "%d records of topics %s are dead letters in %s: %s",
+            len(numbers),
+            topics,
+            self.table.name,
+            reason,
+        )

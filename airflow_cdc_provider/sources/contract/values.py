@@ -1,0 +1,162 @@
+"""Values that a source and jobs exchange."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+import pyarrow as pa
+
+Offset = Mapping[str, Any]
+"""Where a run resumes: origin -> position, in the source's own JSON. ``json.dumps(o, sort_keys=True)`` is its
+text; each origin's value has a format number under ``"v"``."""
+
+
+@dataclass(frozen=True)
+class Finding:
+    """One result of :meth:`.source.Source.check`.
+
+    Args:
+        level: ``ok``, ``warning`` (capture works, but needs attention) or ``error`` (capture can't work).
+        subject: What was checked, in a few words.
+        message: The result of the check.
+        remedy: What to do; empty for ``ok``.
+    """
+
+    level: Literal["ok", "warning", "error"]
+    subject: str
+    message: str
+    remedy: str = ""
+
+
+@dataclass(frozen=True)
+class ReadLimit:
+    """The size limits of one batch; a source ends a batch at the first limit that it reaches.
+
+    Args:
+        bytes: Approximate size in the source's native encoding.
+        changes: Approximate number of changes, for sources that know it before reading.
+        tasks: How many tasks read a batch in parallel: the most partitions that a source splits it into.
+    """
+
+    bytes: int = 256 * 1024 * 1024
+    changes: int = 1_000_000
+    tasks: int = 1
+
+
+@dataclass(frozen=True)
+class SegmentCounts:
+    """The segments of one feed, as seen by a batch.
+
+    Args:
+        waiting: Segments with changes before the head that no earlier batch has read.
+        taken: The pending segments that this batch reads from.
+        read: The pending segments that this batch reads to their end, or up to the head if they still grow.
+        kept: Segments that an earlier batch read to their end or that aren't selected, and that still exist.
+    """
+
+    waiting: int = 0
+    taken: int = 0
+    read: int = 0
+    kept: int = 0
+
+
+@dataclass(frozen=True)
+class Plan:
+    """One bounded batch.
+
+    Args:
+        end: The offset after the batch; stored in the same commit as its data.
+        partitions: Parts for :meth:`.source.Source.reader`. Executors read each of them at least once, and
+            again after a failure.
+        at_head: Whether ``end`` is the requested head.
+        records: Change records that the source created during planning, by column name; part of the batch.
+        segments: Segment counts per origin, for sources that read segments.
+    """
+
+    end: Offset
+    partitions: Sequence[Any]
+    at_head: bool
+    records: Sequence[Mapping[str, Any]] = ()
+    segments: Mapping[str, SegmentCounts] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class Lag:
+    """How far an offset is behind the source.
+
+    Args:
+        seconds: Age of the oldest uncaptured change, None if the source doesn't know it.
+        bytes: Uncaptured bytes, None if unknown.
+        details: Human-readable details per origin. Sources that read segments report ``file``, ``position``,
+            ``segments`` and ``kept``.
+        remarks: Messages that need an operator's attention.
+    """
+
+    seconds: float | None
+    bytes: int | None
+    details: Mapping[str, Any] = field(default_factory=dict)
+    remarks: Sequence[str] = ()
+
+
+@dataclass(frozen=True)
+class SnapshotPlan:
+    """A snapshot of one table, split into ranges that are read in parallel and resumed separately.
+
+    Args:
+        table: The table.
+        ranges: Parts for :meth:`.source.Source.snapshot_reader`.
+        position: The position of the source's feed at planning: a replacing snapshot's fence.
+        origin: The feed of that position, empty if a snapshot can't replace rows (cell-level sources).
+        estimated_rows: Estimate for the progress display, None if unknown.
+        read_after_us: For cell-level sources: every row has a read time after this, µs by the source's clock,
+            and the snapshot is complete, so older rows of the mirror that it doesn't contain must be read
+            again. 0 if the snapshot may be incomplete.
+        resume_at: The position at which the next read of a polled table resumes
+            (:meth:`.source.Source.plan_batch`).
+        partial: Whether it reads only a part of the table and so never replaces rows.
+        other_positions: Positions of further feeds with rows of the table; the snapshot fences them too.
+    """
+
+    table: str
+    ranges: Sequence[Any]
+    position: bytes
+    origin: str
+    estimated_rows: int | None = None
+    read_after_us: int = 0
+    resume_at: str = ""
+    partial: bool = False
+    other_positions: Mapping[str, bytes] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class ChunkPlan:
+    """The next chunks of an incremental snapshot of a table.
+
+    Args:
+        ranges: Parts for :meth:`.source.Source.snapshot_reader`, in key order.
+        next: The start of the following chunks, for the next plan.
+        done: Whether these are the last chunks.
+    """
+
+    ranges: Sequence[Any]
+    next: str
+    done: bool
+
+
+@dataclass(frozen=True)
+class Decoded:
+    """The decoded changes of one table.
+
+    Args:
+        contributions: Batch of :data:`~airflow_cdc_provider.changes.contribution.CONTRIBUTION_SCHEMA`.
+        undecodable: Indexes of the input rows that could not be decoded.
+        reasons: A text per undecodable row, which begins with a code.
+        rows: Per contribution the index of its input row; empty if the source doesn't report it.
+    """
+
+    contributions: pa.RecordBatch
+    undecodable: Sequence[int] = ()
+    reasons: Sequence[str] = ()
+    rows: Sequence[int] = ()

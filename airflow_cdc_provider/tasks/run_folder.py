@@ -1,0 +1,161 @@
+"""The folder through which an operator and its Spark application exchange files.
+
+It is in the work folder (``[cdc] work_folder``), which Airflow's workers and Spark's driver share, is
+readable by its owner only, and has the same path at every try of a task, so that a retry that reconnects to a
+running application finds its result.
+
+=======================  =================================================================
+``spec.json``            the :class:`~airflow_cdc_provider.jobs.spec.JobSpec`, no secrets
+``connection.json``      the source's connection, mode 0600, removed when the job has ended
+``result.json``          the :class:`~airflow_cdc_provider.jobs.spec.JobResult`
+``snapshot_rows.jsonl``  rows read of each table while a snapshot runs
+``notifications.jsonl``  notifications for Airflow, one per line
+=======================  =================================================================
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import json
+import os
+import shutil
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from airflow_cdc_provider.exceptions import CdcError, ConfigurationError, TransientError
+from airflow_cdc_provider.jobs.spec import NOTIFICATIONS, SNAPSHOT_ROWS, ConnectionRef, JobResult, JobSpec
+from airflow_cdc_provider.tasks.work_folder import configured_work_folder, safe_name
+
+
+@dataclass(frozen=True)
+class RunFolder:
+    """One run's folder; see the module."""
+
+    path: Path
+
+    @classmethod
+    def open(cls, work_folder: str | None, *parts: str) -> RunFolder:
+        """Create the folder.
+
+        Args:
+            work_folder: The work folder; None for the configured one.
+            parts: Names of subfolders; characters that are invalid in a path are replaced.
+
+        Raises:
+            ConfigurationError: The folder isn't writable.
+            TransientError: The disk is full.
+        """
+        path = configured_work_folder(work_folder).joinpath(*map(safe_name, parts))
+        try:
+            path.mkdir(mode=0o700, parents=True, exist_ok=True)
+        except OSError as error:
+            raise unwritable(path, error) from error
+        return cls(path)
+
+    @property
+    def spec_path(self) -> Path:
+        """Path of the spec."""
+        return self.path / "spec.json"
+
+    @property
+    def result_path(self) -> Path:
+        """Path of the job's result."""
+        return self.path / "result.json"
+
+    @property
+    def rows_path(self) -> Path:
+        """Path of the file with the number of rows that a snapshot has read."""
+        return self.path / SNAPSHOT_ROWS
+
+    @property
+    def notifications_path(self) -> Path:
+        """Path of the file with the job's notifications for Airflow."""
+        return self.path / NOTIFICATIONS
+
+    @property
+    def connection_path(self) -> Path:
+        """Path of the connection's values while the job runs."""
+        return self.path / "connection.json"
+
+    def write_spec(self, spec: JobSpec) -> None:
+        """Write the spec."""
+        write_private(self.spec_path, spec.to_json())
+
+    def write_connection(self, values: Mapping[str, Any]) -> ConnectionRef:
+        """Write a connection's values for the job."""
+        write_private(self.connection_path, json.dumps(values))
+        return ConnectionRef(file=str(self.connection_path))
+
+    def remove_connection(self) -> None:
+        """Remove the connection's values."""
+        with contextlib.suppress(OSError):
+            self.connection_path.unlink()
+
+    def discard_result(self) -> None:
+        """Remove the files of an earlier try, so that they aren't read as this one's."""
+        self.result_path.unlink(missing_ok=True)
+        self.rows_path.unlink(missing_ok=True)
+        self.notifications_path.unlink(missing_ok=True)
+
+    def read_result(self) -> JobResult | None:
+        """Return the job's result; None if it wrote none.
+
+        Raises:
+            ConfigurationError: The file isn't a result of this version.
+        """
+        try:
+            return JobResult.read(str(self.result_path))
+        except FileNotFoundError:
+            return None
+        except (ValueError, TypeError) as error:
+            raise ConfigurationError(
+                f"{self.result_path} is not a job result of this version",
+                found=str(error),
+                remedy="use the same package version in Airflow and on Spark's driver",
+            ) from error
+
+    def remove(self) -> None:
+        """Remove the folder and its content."""
+        shutil.rmtree(self.path, ignore_errors=True)
+
+
+def write_private(path: Path, text: str) -> None:
+    """Write a file atomically, readable by its owner only.
+
+    Raises:
+        ConfigurationError: The file can't be written.
+        TransientError: The disk is full.
+    """
+    temporary = path.with_name(path.name + ".part")
+    try:
+        temporary.unlink(missing_ok=True)
+        descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+        with os.fdopen(descriptor, "w") as file:
+            file.write(text)
+            file.flush()
+            os.fsync(file.fileno())
+        temporary.replace(path)
+    except OSError as error:
+        with contextlib.suppress(OSError):
+            temporary.unlink(missing_ok=True)
+        raise unwritable(path.parent, error) from error
+
+
+def unwritable(folder: Path, error: OSError) -> CdcError:
+    """Return the error for a folder that isn't writable."""
+    reason = error.strerror or str(error)
+    if error.errno in (errno.ENOSPC, errno.EDQUOT):
+        return TransientError(
+            f"the disk of folder {folder} is full",
+            found=reason,
+            remedy="free space there, or set [cdc] work_folder to a folder with free space",
+        )
+    return ConfigurationError(
+        f"folder {folder} can't be written to",
+        expected="a folder that Airflow's workers may write to and Spark's driver may read",
+        found=reason,
+        remedy="change its owner or mode, or set [cdc] work_folder to another one",
+    )
