@@ -27,10 +27,10 @@ import yaml
 
 from airflow_cdc_provider.connector import Connector
 from airflow_cdc_provider.events.encoder import encode
-from airflow_cdc_provider.events.envelopes import cassandra as cassandra_envelope
-from airflow_cdc_provider.jobs.topics.settings import converters_of, topics_of
-from airflow_cdc_provider.sources.cassandra.debezium.events import EventDecoder
+from airflow_cdc_provider.sources.cassandra.events import envelope as cassandra_envelope
+from airflow_cdc_provider.sources.cassandra.events.decode import EventDecoder
 from airflow_cdc_provider.sources.cql.schema import TableSchema
+from airflow_cdc_provider.sources.encoding import converters_of, topics_of
 from benchmarks.bench_commit_log import OurReader, write_rows
 from server_kit import CassandraServer
 from server_kit.cassandra_releases import java_flags

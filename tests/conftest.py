@@ -31,8 +31,21 @@ if TYPE_CHECKING:
 
 ROOT = Path(__file__).resolve().parent.parent
 
-JAVA_OPTIONS = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
-"""Of Spark's JVMs, which live for minutes: what the second compiler would win later it costs at once."""
+JAVA_OPTIONS = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC -Xmn500m"
+"""Of Spark's JVMs, which live for minutes: what the second compiler would win later it costs at once.
+
+Plans are garbage as soon as they ran; Java's default would collect them in a young generation of 330 MiB.
+"""
+
+QUICK_PLANS = {
+    "spark.ui.enabled": "false",
+    # Rows are few: compiling code for them costs more than it saves. The DAGs of tests/e2e do it.
+    "spark.sql.codegen.wholeStage": "false",
+    "spark.sql.codegen.factoryMode": "NO_CODEGEN",
+    # Each execution would describe its whole plan for the UI, with all columns of all nodes.
+    "spark.sql.ui.explainMode": "simple",
+}
+"""Spark settings of every session in tests that runs plans over few rows."""
 
 _REASONS_TO_SKIP = (
     "only root can give a file to another user",
@@ -161,7 +174,11 @@ def iceberg_jar() -> Path:
 
 @pytest.fixture(scope="session")
 def spark(iceberg_jar: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
-    """A Spark session on two cores whose catalog ``lake`` is an Iceberg warehouse in a temporary folder."""
+    """A Spark session on two cores whose catalog ``lake`` is an Iceberg warehouse in a temporary folder.
+
+    It plans as a job's own session does. A shuffle has one partition, so that a plan over few rows has few
+    tasks: set another number where the partitions are the subject.
+    """
     from pyspark.sql import SparkSession
 
     warehouse = tmp_path_factory.mktemp("lake")
@@ -169,7 +186,7 @@ def spark(iceberg_jar: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterat
     settings = {
         "spark.master": "local[2]",
         "spark.app.name": "tests",
-        "spark.ui.enabled": "false",
+        **QUICK_PLANS,
         "spark.driver.host": "127.0.0.1",
         "spark.driver.bindAddress": "127.0.0.1",
         "spark.driver.memory": "1g",
@@ -178,10 +195,8 @@ def spark(iceberg_jar: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterat
         "spark.local.dir": str(tmp_path_factory.mktemp("spark-local")),
         "spark.sql.warehouse.dir": str(tmp_path_factory.mktemp("spark-warehouse")),
         "spark.sql.session.timeZone": "UTC",
-        "spark.sql.shuffle.partitions": "2",
-        # Rows are few: compiling code for them costs more than it saves. Jobs' own processes do it.
-        "spark.sql.codegen.wholeStage": "false",
-        "spark.sql.codegen.factoryMode": "NO_CODEGEN",
+        "spark.sql.shuffle.partitions": "1",
+        "spark.sql.adaptive.enabled": "false",  # as jobs.spark.session says
         "spark.sql.ansi.enabled": "true",
         "spark.python.unix.domain.socket.enabled": "true",
         "spark.sql.extensions": "org.apache.iceberg.spark.extensions.IcebergSparkSessionExtensions",

@@ -17,6 +17,8 @@ if TYPE_CHECKING:
     from airflow_cdc_provider.connector import Connector
     from airflow_cdc_provider.connector.publish.validation import EventValues
     from airflow_cdc_provider.sources.contract import Source
+    from airflow_cdc_provider.sources.event_source import SourceEvents
+    from airflow_cdc_provider.sources.recordings import Recordings
 
 
 class SourceOptions:
@@ -86,6 +88,31 @@ class SourcePlugin(ABC):
         Raises:
             ConfigurationError: The options or the connection are invalid.
         """
+
+    def events(self) -> SourceEvents:
+        """Return the builder of the source's events.
+
+        Raises:
+            ConfigurationError: The source has no events.
+        """
+        raise ConfigurationError(f"source {self.name} has no events to publish")
+
+    def recordings(self) -> Recordings:
+        """Return the readers of recordings: of native bytes in files.
+
+        Raises:
+            ConfigurationError: The source has no recordings.
+        """
+        raise ConfigurationError(f"source {self.name} has no recordings")
+
+    def schema_changes_topic(self, connector: Connector) -> str:
+        """Return the topic of schema changes."""
+        from airflow_cdc_provider.events.topics import topic_name
+
+        publish = connector.publish
+        return topic_name(
+            connector.topic_prefix, publish.schema_changes_topic, delimiter=publish.topic_delimiter
+        )
 
     def offset_gauges(self, offset: Mapping[str, Any]) -> Iterator[tuple[str, int, Mapping[str, str]]]:
         """Yield gauges of a run's offset: the metric's name after ``cdc.``, value and tags. Default: none."""

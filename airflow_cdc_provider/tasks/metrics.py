@@ -46,8 +46,8 @@ def emit_metrics(connector: Connector, stage: str, result: JobResult) -> None:
     if result.lag_bytes is not None:
         Stats.gauge("cdc.lag_bytes", result.lag_bytes, tags=tags)
     if result.offset:
-        for name, value, labels in source_plugin(connector.type).offset_gauges(result.offset):
-            Stats.gauge(f"cdc.{name}", value, tags={**tags, **labels})
+        for name, value, own_tags in source_plugin(connector.type).offset_gauges(result.offset):
+            Stats.gauge(f"cdc.{name}", value, tags={**tags, **own_tags})
     Stats.incr("cdc.changes", result.changes, tags=tags)
     Stats.incr("cdc.batches", result.batches, tags=tags)
     for part, seconds in result.seconds.items():

@@ -5,8 +5,9 @@ Options of one target or source are validated in its module; here are the rules 
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from typing import Literal
+from collections.abc import Iterator, Mapping
+from operator import attrgetter
+from typing import Final, Literal
 
 from airflow_cdc_provider.connector.publish.cassandra import CassandraPublishOptions
 from airflow_cdc_provider.connector.publish.kafka import KafkaOptions, validate_kafka_options
@@ -68,6 +69,12 @@ def _shape(publish: PublishOptions, values: EventValues) -> Shape:
     if values == "cells":
         return "cells" if publish.envelope == "debezium" else "rows"
     return "rows" if publish.unwrap.enabled else values
+
+
+def _differs(publish: PublishOptions, path: str) -> bool:
+    """Return whether an option, or one of a group, isn't at its default."""
+    option = attrgetter(path)
+    return bool(option(publish) != option(PublishOptions()))
 
 
 def _validate_formats(publish: PublishOptions) -> None:
@@ -136,7 +143,14 @@ def _validate_merged_rows(publish: PublishOptions, values: EventValues) -> None:
     """
     if not publish.kafka.enabled or not publish.kafka.after_merge:
         return
-    for option, reason in _change_options(publish, values):
+    clashes = [(path, reason) for path, reason in _NOT_MERGED.items() if _differs(publish, path)]
+    if publish.envelope == "datastax" and publish.skipped_operations:
+        clashes.append(("skipped_operations", "events of envelope datastax have no operation"))
+    if publish.envelope == "cloudevents" and values != "documents":
+        reason = "CloudEvents IDs identify changes, which a merge combines"
+        clashes.insert(0, ("envelope: cloudevents", reason))
+    for path, reason in clashes:
+        option = f"publish.{path.removesuffix('.enabled')}"
         raise ConfigurationError(
             f"option {option} can't be combined with publish.kafka.mode: after_merge: {reason}",
             expected=f"no {option}",
@@ -144,57 +158,25 @@ def _validate_merged_rows(publish: PublishOptions, values: EventValues) -> None:
         )
 
 
-def _change_options(publish: PublishOptions, values: EventValues) -> Iterator[tuple[str, str]]:
-    """Yield enabled options that require individual changes, and the reason."""
-    options = publish.cassandra
-    if publish.envelope == "cloudevents" and values != "documents":
-        yield "publish.envelope: cloudevents", "CloudEvents IDs identify changes, which a merge combines"
-    if publish.kafka.slices != 1:
-        yield "publish.kafka.slices", "merged rows are published by one producer"
-    if publish.transactions:
-        yield "publish.transactions", "a merge combines the changes of many transactions"
-    if publish.schema_changes:
-        yield "publish.schema_changes", "mirrors contain only rows"
-    if publish.outbox.enabled:
-        yield (
-            "publish.outbox",
-            "each document of an outbox is an event, even if it is deleted before a merge",
-        )
-    if publish.skip_unchanged:
-        yield (
-            "publish.skip_unchanged",
-            "unchanged rows have no events after a merge, and events have no before",
-        )
-    if options.before:
-        yield "publish.cassandra.before", "rows before the merge are not published"
-    if options.order != "log":
-        yield "publish.cassandra.order", "a merge produces one event per row"
-    if options.reread:
-        yield "publish.cassandra.reread", "rows are read from the mirror"
-    if publish.mongodb.resume_token_header:
-        yield "publish.mongodb.resume_token_header", "rows of a mirror have no position in the stream"
-    yield from _log_options(publish)
-    if publish.vitess.key_columns:
-        yield "publish.vitess.key_columns", "rows of a mirror are identified by their primary key"
-    if publish.envelope == "datastax" and publish.skipped_operations:
-        yield "publish.skipped_operations", "events of envelope datastax have no operation"
-    if publish.event_index:
-        yield "publish.event_index", "a merge combines the events of many changes"
-
-
-def _log_options(publish: PublishOptions) -> Iterator[tuple[str, str]]:
-    """Yield enabled options that require ScyllaDB's CDC log, and the reason."""
-    options = publish.scylla
-    if options.preimages:
-        yield "publish.scylla.preimages", "rows before the merge are not published"
-    if options.before != "none":
-        yield "publish.scylla.before", "rows before the merge are not published"
-    if options.after != "none":
-        yield "publish.scylla.after", "rows are complete without postimages"
-    if options.collection_changes:
-        yield "publish.scylla.collection_changes", "collections are complete"
-    if options.source_details:
-        yield "publish.scylla.source_details", "rows of a mirror have no position in the log"
+_NOT_MERGED: Final[Mapping[str, str]] = {
+    "kafka.slices": "merged rows are published by one producer",
+    "transactions": "a merge combines the changes of many transactions",
+    "schema_changes": "mirrors contain only rows",
+    "outbox.enabled": "each document of an outbox is an event, even if it is deleted before a merge",
+    "skip_unchanged": "unchanged rows have no events after a merge, and events have no before",
+    "cassandra.before": "rows before the merge are not published",
+    "cassandra.order": "a merge produces one event per row",
+    "cassandra.reread": "rows are read from the mirror",
+    "mongodb.resume_token_header": "rows of a mirror have no position in the stream",
+    "scylla.preimages": "rows before the merge are not published",
+    "scylla.before": "rows before the merge are not published",
+    "scylla.after": "rows are complete without postimages",
+    "scylla.collection_changes": "collections are complete",
+    "scylla.source_details": "rows of a mirror have no position in the log",
+    "vitess.key_columns": "rows of a mirror are identified by their primary key",
+    "event_index": "a merge combines the events of many changes",
+}
+"""Options that require individual changes, and why."""
 
 
 def _validate_slices(publish: PublishOptions) -> None:
@@ -205,7 +187,15 @@ def _validate_slices(publish: PublishOptions) -> None:
     """
     if not publish.kafka.enabled or publish.kafka.slices == 1:
         return
-    for option, reason in _single_slice_options(publish):
+    clashes = [(path, reason) for path, reason in _ONE_SLICE.items() if _differs(publish, path)]
+    if publish.envelope == "datastax":
+        clashes.append(("envelope: datastax", "rows are read again once per batch"))
+    if publish.kafka.on_record_error == "dead_letters":
+        reason = "dead letters are written by the driver"
+        clashes.append(("kafka.on_record_error: dead_letters", reason))
+    for path, reason in clashes:
+        option = f"publish.{path.removesuffix('.enabled')}"
+        option += ": write_time" if path == "cassandra.order" else ""
         raise ConfigurationError(
             f"option {option} requires a total order of events, which publish.kafka.slices doesn't keep: "
             f"{reason}",
@@ -215,23 +205,14 @@ def _validate_slices(publish: PublishOptions) -> None:
         )
 
 
-def _single_slice_options(publish: PublishOptions) -> Iterator[tuple[str, str]]:
-    """Yield enabled options that require a single slice, and the reason."""
-    options = publish.cassandra
-    if publish.transactions:
-        yield "publish.transactions", "rows of a transaction would be in several slices"
-    if publish.schema_changes:
-        yield "publish.schema_changes", "schema changes are ordered among the rows of all slices"
-    if publish.outbox.enabled:
-        yield "publish.outbox", "documents of an aggregate would be in several slices"
-    if options.before:
-        yield "publish.cassandra.before", "rows are tracked across all batches"
-    if options.order == "write_time":
-        yield "publish.cassandra.order: write_time", "all events of a command are sorted together"
-    if publish.envelope == "datastax":
-        yield "publish.envelope: datastax", "rows are read again once per batch"
-    if publish.kafka.on_record_error == "dead_letters":
-        yield "publish.kafka.on_record_error: dead_letters", "dead letters are written by the driver"
+_ONE_SLICE: Final[Mapping[str, str]] = {
+    "transactions": "rows of a transaction would be in several slices",
+    "schema_changes": "schema changes are ordered among the rows of all slices",
+    "outbox.enabled": "documents of an aggregate would be in several slices",
+    "cassandra.before": "rows are tracked across all batches",
+    "cassandra.order": "all events of a command are sorted together",
+}
+"""Options that require a single slice, and why."""
 
 
 def _validate_pulsar_options(publish: PublishOptions) -> None:

@@ -22,12 +22,12 @@ from airflow_cdc_provider.formats.arrow_bytes import binary_buffer
 from airflow_cdc_provider.jobs.comparing.differences import OUTCOME_DDL, outcome_of
 from airflow_cdc_provider.jobs.comparing.reported_rows import REPORTED_DDL, RowForm, reported_by
 from airflow_cdc_provider.jobs.comparing.row_comparison import compare_reported
-from airflow_cdc_provider.jobs.topics.settings import converters_of
 from airflow_cdc_provider.sources.cassandra.options import CassandraOptions
 from airflow_cdc_provider.sources.cql.schema import Column, CqlType, TableSchema
 from airflow_cdc_provider.sources.debezium.json_members import read_values
 from airflow_cdc_provider.sources.debezium.json_texts import compact
 from airflow_cdc_provider.sources.debezium.options import FRAMED
+from airflow_cdc_provider.sources.encoding import converters_of
 from airflow_cdc_provider.sources.scylla.options import ScyllaOptions
 
 if TYPE_CHECKING:

@@ -2,8 +2,8 @@
 
 Topics are read as source ``debezium`` reads them, from their start to their current end, compacted or not;
 for each key the last event counts, and a delete or tombstone means no row. The other side are the events as
-which the mirror's rows would be published (:mod:`.events.mirrored`). Rows are compared member by member.
-Events of CQL databases contain parts of rows: :mod:`.cql_topics`.
+which the mirror's rows would be published (:mod:`airflow_cdc_provider.sources.row_events`). Rows are compared
+member by member. Events of CQL databases contain parts of rows: :mod:`.cql_topics`.
 
 Changes that are captured and not merged, or merged and not published, differ: compare after a sync.
 """
@@ -13,7 +13,7 @@ from __future__ import annotations
 import re
 import time
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Final
 
 import numpy as np
@@ -40,9 +40,7 @@ from airflow_cdc_provider.jobs.comparing.mirrors import existing_mirror
 from airflow_cdc_provider.jobs.context.clients import Connections
 from airflow_cdc_provider.jobs.context.job import Job, log
 from airflow_cdc_provider.jobs.context.run import Run
-from airflow_cdc_provider.jobs.context.stores import Stores
 from airflow_cdc_provider.jobs.context.tables import selected_tables
-from airflow_cdc_provider.jobs.events.mirrored import mirror_events
 from airflow_cdc_provider.jobs.publishing.origins.replayed import other_topic
 from airflow_cdc_provider.jobs.publishing.stage import published_through
 from airflow_cdc_provider.jobs.publishing.targets.kafka import client_settings, registrar_of
@@ -55,6 +53,7 @@ from airflow_cdc_provider.kafka.partitions import ClusterTopics
 from airflow_cdc_provider.kafka.settings import ClientSettings
 from airflow_cdc_provider.lake.compare import Comparison, compare_tables
 from airflow_cdc_provider.lake.reconcile.rows import reconcile_rows
+from airflow_cdc_provider.lake.stores import Stores
 from airflow_cdc_provider.sources.contract import Source
 from airflow_cdc_provider.sources.cql.codec import CqlCodec
 from airflow_cdc_provider.sources.debezium.contributions import Form, decode
@@ -70,6 +69,8 @@ from airflow_cdc_provider.sources.debezium.reader import SliceReader, TopicSlice
 from airflow_cdc_provider.sources.debezium.registered import Registered
 from airflow_cdc_provider.sources.debezium.states import read_states
 from airflow_cdc_provider.sources.mongodb.options import MongodbOptions
+from airflow_cdc_provider.sources.registry import source_plugin
+from airflow_cdc_provider.sources.row_events import as_json
 from airflow_cdc_provider.sources.vitess.options import VitessOptions
 
 _SIDES: Final = Sides("topic", "mirror")
@@ -224,7 +225,8 @@ def _compare_table(
     messages = sum(one.range.end - one.range.start for one in slices)
     partitions = max(rows, messages) // _ROWS_PER_PARTITION + 1
     now_us = time.time_ns() // 1000
-    events = mirror_events(job.connector, stores.changes, source, table, mirror, state, now_us)
+    plain = replace(stores, connector=as_json(connector))
+    events = source_plugin(connector.type).events().mirror_events(plain, source, table, state, now_us)
     left_out: tuple[str, ...] = ()
     if is_cql(connector):
         codec = source.codec(table, state.memory)

@@ -9,15 +9,16 @@ from typing import TYPE_CHECKING
 import pyarrow as pa
 
 from airflow_cdc_provider.changes.contribution import CONTRIBUTION_SCHEMA
+from airflow_cdc_provider.changes.inferred_columns import FIELD_COUNTS
 from airflow_cdc_provider.changes.worker import map_in_arrow
 from airflow_cdc_provider.jobs.context.job import log
 from airflow_cdc_provider.jobs.merging.due import DueTable
-from airflow_cdc_provider.sources.contract import FIELD_COUNTS, Codec
+from airflow_cdc_provider.sources.contract import Codec
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame
 
-_DDL = "name string, kind bigint, count bigint, first_index bigint, whole boolean"
+_DDL = "name string, type string, count bigint, first_index bigint, whole boolean"
 
 
 def learn(d: DueTable, contributions: DataFrame) -> DueTable:
@@ -36,7 +37,7 @@ def learn(d: DueTable, contributions: DataFrame) -> DueTable:
     if not d.codec.infers_columns:
         return d
     counted = map_in_arrow(contributions.select(*CONTRIBUTION_SCHEMA.names), _Tally(d.codec), _DDL)
-    summed = counted.groupBy("name", "kind").agg(
+    summed = counted.groupBy("name", "type").agg(
         *_expressions("sum(count) count", "min(first_index) first_index", "bool_and(whole) whole")
     )
     counts = summed.select(*FIELD_COUNTS.names).toArrow().cast(FIELD_COUNTS)

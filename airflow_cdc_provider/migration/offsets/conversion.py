@@ -6,6 +6,7 @@ These are Debezium's connectors, and ScyllaDB's, which is built on Debezium.
 from __future__ import annotations
 
 import importlib
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
@@ -55,8 +56,8 @@ class ImportedOffset:
     partial: bool = False
 
 
-class ConnectOffsets:
-    """Conversion of a connector's offsets; the base class is for sources without any.
+class ConnectOffsets(ABC):
+    """Conversion of a connector's offsets.
 
     Args:
         connector: The connector declaration.
@@ -68,10 +69,11 @@ class ConnectOffsets:
         self.open_source = open_source
 
     @staticmethod
+    @abstractmethod
     def recognizes(content: bytes) -> bool:
         """Return whether a file was written by the other connector rather than by this package."""
-        return False
 
+    @abstractmethod
     def imported(self, file: OffsetFile) -> ImportedOffset:
         """Convert a recognized file.
 
@@ -79,7 +81,6 @@ class ConnectOffsets:
             ConfigurationError: The file has no offset of this connector, or one that capture can't resume
                 from.
         """
-        raise NotImplementedError
 
     def exported(self, offset: Mapping[str, Any]) -> str:
         """Convert an offset to the body of Kafka Connect's ``PATCH /connectors/NAME/offsets``.
@@ -105,10 +106,25 @@ class ConnectOffsets:
         )
 
 
+class _NoOffsets(ConnectOffsets):
+    """For sources of which no other connector stores offsets."""
+
+    @staticmethod
+    def recognizes(content: bytes) -> bool:
+        return False
+
+    def imported(self, file: OffsetFile) -> ImportedOffset:
+        raise ConfigurationError(
+            "there are no offsets of other connectors to import",
+            expected=f"a connector of type {', '.join(_CONVERSIONS)}",
+            found=self.connector.type,
+        )
+
+
 def connect_offsets(connector: Connector, open_source: OpenSource) -> ConnectOffsets:
     """Return the conversion for a connector's source."""
     if connector.type not in _CONVERSIONS:
-        return ConnectOffsets(connector, open_source)
+        return _NoOffsets(connector, open_source)
     module, name = _CONVERSIONS[connector.type]
     conversion: type[ConnectOffsets] = getattr(importlib.import_module(module), name)
     return conversion(connector, open_source)

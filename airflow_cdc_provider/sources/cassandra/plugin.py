@@ -12,6 +12,8 @@ from airflow_cdc_provider.sources.plugin import SourcePlugin, options_of
 if TYPE_CHECKING:
     from airflow_cdc_provider.connector import Connector
     from airflow_cdc_provider.sources.contract import Source
+    from airflow_cdc_provider.sources.event_source import SourceEvents
+    from airflow_cdc_provider.sources.recordings import Recordings
 
 
 class _CassandraPlugin(SourcePlugin):
@@ -44,6 +46,19 @@ class _CassandraPlugin(SourcePlugin):
                 remedy="remove it; airflow cdc events supports it",
             )
         return CassandraSource(options, connection, connector.selects, names=connector.names)
+
+    def events(self) -> SourceEvents:
+        """Return the builder of the source's events."""
+        from airflow_cdc_provider.sources.cassandra.events.source_events import CassandraSourceEvents
+
+        return CassandraSourceEvents()
+
+    def recordings(self) -> Recordings:
+        """Return the readers of segments in folders."""
+        from airflow_cdc_provider.sources.cassandra.events.recording import event_lines, row_lines
+        from airflow_cdc_provider.sources.recordings import Recordings
+
+        return Recordings(event_lines, row_lines)
 
     def offset_gauges(self, offset: Mapping[str, Any]) -> Iterator[tuple[str, int, Mapping[str, str]]]:
         """Yield each node's segment and position; see :meth:`.plugin.SourcePlugin.offset_gauges`."""

@@ -30,7 +30,7 @@ only what is different.
 
 from __future__ import annotations
 
-from airflow_cdc_provider.sources.contract.codec import FIELD_COUNTS, Codec
+from airflow_cdc_provider.sources.contract.codec import Codec
 from airflow_cdc_provider.sources.contract.reader import Reader, ReadMetrics
 from airflow_cdc_provider.sources.contract.source import Source
 from airflow_cdc_provider.sources.contract.values import (
@@ -46,7 +46,6 @@ from airflow_cdc_provider.sources.contract.values import (
 )
 
 __all__ = [
-    "FIELD_COUNTS",
     "ChunkPlan",
     "Codec",
     "Decoded",

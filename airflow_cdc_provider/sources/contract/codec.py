@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Any, ClassVar, Final, Literal
+from typing import Any, ClassVar, Literal
 
 import pyarrow as pa
 
@@ -12,18 +12,6 @@ from airflow_cdc_provider.changes.drift import NO_DRIFT, Drift
 from airflow_cdc_provider.changes.fence import Fence
 from airflow_cdc_provider.changes.static_columns import StaticColumns
 from airflow_cdc_provider.sources.contract.values import Decoded
-
-FIELD_COUNTS: Final = pa.schema(
-    [
-        pa.field("name", pa.string()),
-        pa.field("kind", pa.int64()),
-        pa.field("count", pa.int64()),
-        pa.field("first_index", pa.int64()),
-        pa.field("whole", pa.bool_()),
-    ]
-)
-"""Fields of documents: name, the source's number of the type, number of occurrences, lowest index in a
-document; and whether the batch lists all fields."""
 
 
 class Codec(ABC):
@@ -123,7 +111,13 @@ class Codec(ABC):
         return False
 
     def tally(self, contributions: pa.RecordBatch) -> pa.RecordBatch:
-        """Count the fields of contributions, as a batch of :data:`FIELD_COUNTS`. Runs on executors."""
+        """Count the fields of contributions.
+
+        Runs on executors.
+
+        Returns:
+            A batch of :data:`airflow_cdc_provider.changes.inferred_columns.FIELD_COUNTS`.
+        """
         raise NotImplementedError
 
     def learn(self, counts: pa.Table) -> Codec:

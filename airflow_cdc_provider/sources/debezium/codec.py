@@ -5,7 +5,7 @@ all messages of a key. The state of a row is its JSON with the name of its schem
 keep the states of their rows, so a later schema can project them again.
 
 The columns of rows without a schema are inferred from their values, as for MongoDB documents
-(:mod:`airflow_cdc_provider.sources.mongodb.inferred`).
+(:mod:`airflow_cdc_provider.changes.inferred_columns`).
 """
 
 from __future__ import annotations
@@ -22,9 +22,10 @@ import pyarrow.compute as pc
 from airflow_cdc_provider.changes.contribution import DELETE
 from airflow_cdc_provider.changes.drift import Drift
 from airflow_cdc_provider.changes.fence import Fence
+from airflow_cdc_provider.changes.inferred_columns import InferredColumns, counts_batch
 from airflow_cdc_provider.exceptions import ConfigurationError
 from airflow_cdc_provider.formats.kernels import Ints
-from airflow_cdc_provider.sources.contract import FIELD_COUNTS, Codec, Decoded
+from airflow_cdc_provider.sources.contract import Codec, Decoded
 from airflow_cdc_provider.sources.debezium import projection
 from airflow_cdc_provider.sources.debezium.connect_schema import NO_SCHEMA, REST
 from airflow_cdc_provider.sources.debezium.contributions import Form, decode
@@ -43,23 +44,24 @@ from airflow_cdc_provider.sources.debezium.patches import apply_patches
 from airflow_cdc_provider.sources.debezium.states import read_states, rows_of
 from airflow_cdc_provider.sources.debezium.tables import HIDDEN, TableRows
 from airflow_cdc_provider.sources.debezium.values import show_plain
-from airflow_cdc_provider.sources.mongodb import bson
-from airflow_cdc_provider.sources.mongodb.field_tally import FieldCount
-from airflow_cdc_provider.sources.mongodb.inferred import InferredColumns
 
 MEMORY_FORMAT: Final = 1
 
 _PENDING: Final = "pending"
 _INFERRED: Final = "inferred"
+_TYPES: Final = ("null", "bool", "int", "long", "decimal", "double", "string", "object", "array")
 _KINDS: Final[Mapping[int, int]] = {
-    NULL: bson.NULL,
-    FALSE: bson.BOOLEAN,
-    TRUE: bson.BOOLEAN,
-    INTEGER: bson.INT32,
-    NUMBER: bson.DOUBLE,
-    STRING: bson.STRING,
-    OBJECT: bson.DOCUMENT,
-    ARRAY: bson.ARRAY,
+    kind: _TYPES.index(name)
+    for kind, name in (
+        (NULL, "null"),
+        (FALSE, "bool"),
+        (TRUE, "bool"),
+        (INTEGER, "int"),
+        (NUMBER, "double"),
+        (STRING, "string"),
+        (OBJECT, "object"),
+        (ARRAY, "array"),
+    )
 }
 _MOST_NAMES: Final = 20_000
 
@@ -172,49 +174,29 @@ class DebeziumCodec(Codec):
         return apply_patches(states, patches, offsets, self.form.placeholder)
 
     def tally(self, contributions: pa.RecordBatch) -> pa.RecordBatch:
-        """Count the members of rows without a schema, as a batch of :data:`FIELD_COUNTS`."""
+        """Count the members of rows without a schema, as :data:`.FIELD_COUNTS`."""
         has_row = pc.and_(
             pc.not_equal(contributions.column("op"), DELETE), contributions.column("state").is_valid()
         )
         groups, texts = read_states(contributions.column("state").filter(has_row))
-        found: list[FieldCount] = []
+        found: list[tuple[str, str, int, int]] = []
         complete = True
         for name, own in groups:
             if name == NO_SCHEMA:
                 members, _ = rows_of(texts.take(pa.array(own)), self.form.placeholder)
                 complete = complete and len(members.numbered[1]) <= _MOST_NAMES
                 found = _counts(members)
-        columns = [
-            [one.path[0] for one in found],
-            [one.kind for one in found],
-            [one.count for one in found],
-            [one.first_index for one in found],
-            [complete] * len(found),
-        ]
-        return pa.RecordBatch.from_arrays(
-            [pa.array(values, one.type) for values, one in zip(columns, FIELD_COUNTS, strict=True)],
-            schema=FIELD_COUNTS,
-        )
+        return counts_batch(found, whole=complete)
 
     def learn(self, counts: pa.Table) -> DebeziumCodec:
         """Return a codec with columns for the members that :meth:`tally` counted; self if nothing changes."""
-        found = [
-            FieldCount((row["name"],), row["kind"], row["count"], row["first_index"])
-            for row in counts.to_pylist()
-        ]
-        complete = all(counts["whole"].to_pylist())
         taken = [REST, "_cdc", *HIDDEN, *self.rows.columns]
-        learned = self.inferred.learn(found, taken, self.most_inferred, whole=complete)
+        learned = self.inferred.learn(counts, taken, self.most_inferred)
         return self if learned == self.inferred else replace(self, inferred=learned)
 
     def findings(self) -> list[str]:
         """Return messages about inferred columns with values of several types."""
-        return [
-            f"{one.name} is {one.column.type_name}; values of type {', '.join(one.strays)} are stored in "
-            f"{REST}"
-            for one in self.inferred.fields
-            if one.strays
-        ]
+        return self.inferred.findings()
 
     def mirror_schema(self) -> pa.Schema:
         """Return the columns of all schemas, the inferred columns, and ``_rest``.
@@ -226,7 +208,7 @@ class DebeziumCodec(Codec):
 
     def project(self, rows: pa.RecordBatch) -> pa.RecordBatch:
         """Project live rows to the mirror's columns."""
-        types = {one.name: one.column.type_name for one in self.inferred.fields}
+        types = {one.name: one.type_name for one in self.inferred.fields}
         return projection.project(rows.column("state"), self.rows, self._schema, types, self.form.placeholder)
 
     def to_json(self, rows: pa.RecordBatch) -> Iterator[str]:
@@ -240,7 +222,7 @@ class DebeziumCodec(Codec):
                 f"no row of {self.table} was captured yet", expected="an event with a row"
             )
         fields = [pa.field(name, kind) for name, kind in self.rows.columns.items()]
-        fields += [pa.field(one.name, one.column.type) for one in self.inferred.fields]
+        fields += [pa.field(one.name, one.type) for one in self.inferred.fields]
         return pa.schema([*fields, pa.field(REST, pa.string())])
 
     @cached_property
@@ -249,7 +231,7 @@ class DebeziumCodec(Codec):
         return tuple((one.name, str(one.type)) for one in self._schema if one.name != REST)
 
 
-def _counts(members: Members) -> list[FieldCount]:
+def _counts(members: Members) -> list[tuple[str, str, int, int]]:
     """Count members by name and kind; integers by size."""
     if not len(members.owners):
         return []
@@ -258,16 +240,16 @@ def _counts(members: Members) -> list[FieldCount]:
     kinds = np.zeros(len(numbers), np.int64)
     for kind, code in _KINDS.items():
         kinds[values.kinds == kind] = code
-    for size, wider in (("int32", bson.INT64), ("int64", bson.DECIMAL128)):
+    for size, wider in (("int32", "long"), ("int64", "decimal")):
         _, misfits = show_plain(members.data, values.only(INTEGER), size)
-        kinds[misfits] = wider
+        kinds[misfits] = _TYPES.index(wider)
     first = np.searchsorted(members.owners, members.owners)
     indexes = np.arange(len(numbers)) - first
     pairs, inverse, counts = np.unique(numbers * 256 + kinds, return_inverse=True, return_counts=True)
     least = np.full(len(pairs), len(numbers), np.int64)
     np.minimum.at(least, inverse, indexes)
     return [
-        FieldCount((names[pair // 256],), pair % 256, count, index)
+        (names[pair // 256], _TYPES[pair % 256], count, index)
         for pair, count, index in zip(pairs.tolist(), counts.tolist(), least.tolist(), strict=True)
         if names[pair // 256] not in HIDDEN
     ]

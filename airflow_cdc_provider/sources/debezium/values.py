@@ -14,6 +14,7 @@ import pyarrow.compute as pc
 
 from airflow_cdc_provider.formats.arrow_bytes import binary_buffer, fixed_column, span_column
 from airflow_cdc_provider.formats.kernels import Bytes, Flags, Ints
+from airflow_cdc_provider.formats.number_texts import read_decimals, read_floats, read_integers
 from airflow_cdc_provider.sources.debezium.connect_schema import (
     CLOCKS,
     DECIMAL,
@@ -46,7 +47,6 @@ from airflow_cdc_provider.sources.debezium.numbers import (
     read_instants,
     whole_parts,
 )
-from airflow_cdc_provider.sources.vitess.numbers import read_decimals, read_floats, read_integers
 
 _MICROSECOND: Final = 1000
 Converted = tuple[pa.Array, Flags]

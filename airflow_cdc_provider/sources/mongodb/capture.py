@@ -51,11 +51,12 @@ from airflow_cdc_provider.sources.mongodb.pipeline import (
     target,
 )
 from airflow_cdc_provider.sources.mongodb.position import LAST_INDEX, StreamPosition, describe
-from airflow_cdc_provider.sources.mongodb.prefetch import BufferedStats, BufferLimit, Prefetcher
+from airflow_cdc_provider.sources.mongodb.prefetch import PrefetchingCursor
 from airflow_cdc_provider.sources.mongodb.raw_cursor import RawBatch, RawCursor, as_timestamp
 from airflow_cdc_provider.sources.mongodb.selection import Selection
 from airflow_cdc_provider.sources.mongodb.server_errors import EventTooLarge, ServerTimeout, translated
 from airflow_cdc_provider.sources.mongodb.stream_events import Reply, SlicedEvents
+from airflow_cdc_provider.sources.prefetch import BufferedStats, BufferLimit
 from airflow_cdc_provider.sources.stream_metrics import StreamMetrics
 
 log = logging.getLogger(__name__)
@@ -94,7 +95,7 @@ class ChangeStream:
         self._pipeline_logged = False
         self._batch_events = options.advanced.batch_events
         self._replays = False
-        self._cursor: Prefetcher | None = None
+        self._cursor: PrefetchingCursor | None = None
         self._wait_ms = 1
         self._order = EventOrder(options.target)
         self._primary: ObjectId | None = None
@@ -407,7 +408,7 @@ class ChangeStream:
 
     def _open(
         self, position: StreamPosition, *, batch_events: int | None = None, filtered: bool = True
-    ) -> Prefetcher:
+    ) -> PrefetchingCursor:
         self._connect()
         return self._run(
             position, self._pipeline[1:] if filtered else _TOKENS_ONLY, batch_events=batch_events
@@ -432,7 +433,9 @@ class ChangeStream:
         """The pipeline as it is sent, without its start position."""
         return describe_pipeline(self._pipeline)
 
-    def _run(self, position: StreamPosition, stages: Stages, *, batch_events: int | None) -> Prefetcher:
+    def _run(
+        self, position: StreamPosition, stages: Stages, *, batch_events: int | None
+    ) -> PrefetchingCursor:
         self._connect()
         assert self._client is not None
         first = dict(self._pipeline[0]["$changeStream"])
@@ -462,12 +465,12 @@ class ChangeStream:
             doing,
             largest_batch=batch_events or advanced.batch_events,
         )
-        buffer_limit = BufferLimit(
-            0 if batch_events else advanced.read_ahead_bytes,
-            advanced.read_ahead_events,
-            advanced.batch_events,
-        )
-        return Prefetcher(cursor, buffer_limit, self._is_last, self._buffered)
+        buffer_limit = None
+        if advanced.read_ahead_bytes and not batch_events:
+            buffer_limit = BufferLimit(
+                advanced.read_ahead_bytes, advanced.read_ahead_events, advanced.batch_events
+            )
+        return PrefetchingCursor(cursor, buffer_limit, self._is_last, self._buffered)
 
     def _count_election(self, hello: Mapping[str, Any]) -> None:
         primary = hello.get("electionId")  # set by primaries

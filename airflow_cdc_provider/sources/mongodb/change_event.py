@@ -19,14 +19,13 @@ records, :func:`read_states` the documents; none of them creates Python objects 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, Final, NamedTuple
+from typing import Final, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 
 from airflow_cdc_provider.changes.names import number_names
-from airflow_cdc_provider.formats.kernels import Bytes, Ints, walker
-from airflow_cdc_provider.sources.mongodb.bson import (
+from airflow_cdc_provider.formats.bson import (
     BINARY,
     DATE,
     INT32,
@@ -37,6 +36,7 @@ from airflow_cdc_provider.sources.mongodb.bson import (
     read_i32,
     read_u64,
 )
+from airflow_cdc_provider.formats.kernels import Bytes, Flags, Ints, walker
 from airflow_cdc_provider.sources.mongodb.paths import Paths, Values
 
 OPERATIONS: Final = (
@@ -238,7 +238,7 @@ def _u64(data: Bytes, values: Values, has: npt.NDArray[np.bool_]) -> Ints:
 
 
 @walker
-def _name_operations(data: Any, kinds: Any, starts: Any, ends: Any, numbers: Any) -> None:
+def _name_operations(data: Bytes, kinds: Ints, starts: Ints, ends: Ints, numbers: Ints) -> None:
     for row in range(len(kinds)):
         if kinds[row] != STRING:
             continue
@@ -257,21 +257,21 @@ def _name_operations(data: Any, kinds: Any, starts: Any, ends: Any, numbers: Any
 
 
 @walker
-def _read_u64s(data: Any, has: Any, starts: Any, out: Any) -> None:
+def _read_u64s(data: Bytes, has: Flags, starts: Ints, out: Ints) -> None:
     for row in range(len(has)):
         if has[row]:
             out[row] = np.int64(read_u64(data, starts[row]))
 
 
 @walker
-def _read_i32s(data: Any, kinds: Any, starts: Any, out: Any) -> None:
+def _read_i32s(data: Bytes, kinds: Ints, starts: Ints, out: Ints) -> None:
     for row in range(len(kinds)):
         if kinds[row] == INT32:
             out[row] = read_i32(data, starts[row])
 
 
 @walker
-def _count_on(data: Any, kinds: Any, starts: Any, first_index: int, times: Any, indexes: Any) -> None:
+def _count_on(data: Bytes, kinds: Ints, starts: Ints, first_index: int, times: Ints, indexes: Ints) -> None:
     last_time = np.int64(0)
     last_index = np.int64(first_index - 1)
     for row in range(len(kinds)):
@@ -284,14 +284,14 @@ def _count_on(data: Any, kinds: Any, starts: Any, first_index: int, times: Any, 
 
 @walker
 def _scan(
-    data: Any,
-    kinds: Any,
-    starts: Any,
-    fragments: Any,
+    data: Bytes,
+    kinds: Ints,
+    starts: Ints,
+    fragments: Ints,
     last_time: int,
     last_index: int,
-    times: Any,
-    indexes: Any,
+    times: Ints,
+    indexes: Ints,
 ) -> None:
     time_before = np.int64(last_time)
     index = np.int64(last_index)

@@ -35,18 +35,18 @@ from airflow_cdc_provider.changes.contribution import (
 )
 from airflow_cdc_provider.changes.drift import NO_DRIFT, Drift
 from airflow_cdc_provider.changes.fence import Fence
+from airflow_cdc_provider.changes.inferred_columns import REST, InferredColumns, counts_batch
 from airflow_cdc_provider.changes.record import CHANGE, SNAPSHOT
 from airflow_cdc_provider.exceptions import ConfigurationError
 from airflow_cdc_provider.formats.arrow_bytes import binary_buffer, span_column
+from airflow_cdc_provider.formats.bson import DOCUMENT, FAULTS, NULL, find_in_all, validate_all
+from airflow_cdc_provider.formats.extended_json import JSON_UTIL, MIRROR, write_values
 from airflow_cdc_provider.formats.kernels import Ints
-from airflow_cdc_provider.sources.contract import FIELD_COUNTS, Codec, Decoded
+from airflow_cdc_provider.sources.contract import Codec, Decoded
 from airflow_cdc_provider.sources.mongodb import change_event
-from airflow_cdc_provider.sources.mongodb.bson import DOCUMENT, FAULTS, NULL, find_in_all, validate_all
-from airflow_cdc_provider.sources.mongodb.canonical_json import write_values
 from airflow_cdc_provider.sources.mongodb.change_event import States, read_states
 from airflow_cdc_provider.sources.mongodb.columns import RESERVED, DeclaredColumn, read_located
-from airflow_cdc_provider.sources.mongodb.field_tally import FieldCount, tally_fields
-from airflow_cdc_provider.sources.mongodb.inferred import REST, InferredColumns
+from airflow_cdc_provider.sources.mongodb.field_tally import TYPE_NAMES, tally_fields
 from airflow_cdc_provider.sources.mongodb.options import MongodbOptions
 from airflow_cdc_provider.sources.mongodb.patches import apply_patches
 from airflow_cdc_provider.sources.mongodb.rest import projected_offsets, write_rest
@@ -176,7 +176,7 @@ class MongodbCodec(Codec):
         return {"": "", "rest": f"`{REST}` IS NOT NULL", "all": "true"}[which]
 
     def tally(self, contributions: pa.RecordBatch) -> pa.RecordBatch:
-        """Count the fields of the documents in contributions, as a batch of :data:`FIELD_COUNTS`.
+        """Count the fields of the documents in contributions, as :data:`.FIELD_COUNTS`.
 
         For a patch, the fields that it sets are counted.
         """
@@ -188,40 +188,20 @@ class MongodbCodec(Codec):
             starts = np.where(is_patch, np.where(kinds == DOCUMENT, first, -1), starts)
             ends = np.where(is_patch, last, ends)
         found = tally_fields(data, starts, ends)
-        columns = [
-            [one.path[0] for one in found.fields],
-            [one.kind for one in found.fields],
-            [one.count for one in found.fields],
-            [one.first_index for one in found.fields],
-            [found.whole for _ in found.fields],
-        ]
-        return pa.RecordBatch.from_arrays(
-            [pa.array(values, field.type) for values, field in zip(columns, FIELD_COUNTS, strict=True)],
-            schema=FIELD_COUNTS,
-        )
+        counts = ((one.path[0], TYPE_NAMES[one.kind], one.count, one.first_index) for one in found.fields)
+        return counts_batch(counts, whole=found.whole)
 
     def learn(self, counts: pa.Table) -> MongodbCodec:
         """Return a codec with the fields that :meth:`tally` counted; the same one if nothing changes."""
         if self.inferred is None:
             return self
-        found = [
-            FieldCount((row["name"],), row["kind"], row["count"], row["first_index"])
-            for row in counts.to_pylist()
-        ]
         reserved = [*RESERVED, REST, *(column.name for column in self.columns)]
-        whole = all(counts["whole"].to_pylist())
-        learned = self.inferred.learn(found, reserved, self.most_inferred, whole=whole)
+        learned = self.inferred.learn(counts, reserved, self.most_inferred)
         return self if learned == self.inferred else replace(self, inferred=learned)
 
     def findings(self) -> list[str]:
         """Return a message for each field whose values are of several families."""
-        if self.inferred is None:
-            return []
-        return [
-            f"{one.name} is {one.column.type_name}; values of type {', '.join(one.strays)} are in {REST}"
-            for one in self.inferred.fields
-            if one.strays
-        ]
+        return [] if self.inferred is None else self.inferred.findings()
 
     def decode(self, changes: pa.RecordBatch, fences: Sequence[Fence]) -> Decoded:
         """Decode changes of kind ``change`` and ``snapshot``; rows of other kinds are ignored.
@@ -297,7 +277,7 @@ class MongodbCodec(Codec):
     @cached_property
     def _typed(self) -> tuple[DeclaredColumn, ...]:
         inferred = self.inferred.fields if self.inferred is not None else ()
-        return (*self.columns, *(one.column for one in inferred))
+        return (*self.columns, *(DeclaredColumn(one.name, (one.name,), one.type_name) for one in inferred))
 
     def project(self, rows: pa.RecordBatch) -> pa.RecordBatch:
         """Project live rows to the mirror's columns.
@@ -307,11 +287,11 @@ class MongodbCodec(Codec):
         """
         data, starts, ends = binary_buffer(rows.column("state"))
         id_spans = find_in_all(data, starts, ends, b"_id")
-        ids = write_values(data, *id_spans, ascii_only=False)
+        ids = write_values(data, *id_spans, MIRROR)
         arrays = [ids.column]
         misfits = {"_id": ids.not_utf8}
         if self.document_column != "none":
-            texts = write_values(data, _kinds(starts), starts, ends, ascii_only=False)
+            texts = write_values(data, _kinds(starts), starts, ends, MIRROR)
             arrays.append(texts.column)
             misfits["document"] = texts.not_utf8
         projected = [id_spans[1]]
@@ -333,7 +313,7 @@ class MongodbCodec(Codec):
     def to_json(self, rows: pa.RecordBatch) -> Iterator[str]:
         """Yield live documents as canonical Extended JSON in the format of ``json_util``, one text each."""
         data, starts, ends = binary_buffer(rows.column("state"))
-        yield from write_values(data, _kinds(starts), starts, ends, ascii_only=True).column.to_pylist()
+        yield from write_values(data, _kinds(starts), starts, ends, JSON_UTIL).column.to_pylist()
 
     def _effects(self, found: States) -> Ints:
         """Return the effect of each event on its row."""

@@ -33,9 +33,7 @@ import pyarrow as pa
 
 from airflow_cdc_provider.exceptions import ConfigurationError
 from airflow_cdc_provider.formats.arrow_bytes import column_of, fixed_column, span_column
-from airflow_cdc_provider.formats.kernels import Bytes, Ints, walker
-from airflow_cdc_provider.formats.shortest_decimal import shortest_decimal
-from airflow_cdc_provider.sources.mongodb.bson import (
+from airflow_cdc_provider.formats.bson import (
     BINARY,
     BOOLEAN,
     CODE,
@@ -52,10 +50,7 @@ from airflow_cdc_provider.sources.mongodb.bson import (
     read_i32,
     read_u64,
 )
-from airflow_cdc_provider.sources.mongodb.canonical_json import write_values
-from airflow_cdc_provider.sources.mongodb.canonical_numbers import put_hex
-from airflow_cdc_provider.sources.mongodb.canonical_strings import code_point
-from airflow_cdc_provider.sources.mongodb.numbers import (
+from airflow_cdc_provider.formats.bson_numbers import (
     FINITE,
     INFINITE,
     INFINITY_BITS,
@@ -67,6 +62,10 @@ from airflow_cdc_provider.sources.mongodb.numbers import (
     integer_as_double,
     scaled_decimal,
 )
+from airflow_cdc_provider.formats.extended_json import MIRROR, write_values
+from airflow_cdc_provider.formats.extended_json_text import code_point, write_hex
+from airflow_cdc_provider.formats.kernels import Bytes, Flags, Int, Ints, Words, walker
+from airflow_cdc_provider.formats.shortest_decimal import shortest_decimal
 from airflow_cdc_provider.sources.mongodb.paths import Paths, Values
 
 _INTEGERS: Final = {"tinyint": pa.int8(), "smallint": pa.int16(), "int": pa.int32(), "bigint": pa.int64()}
@@ -310,7 +309,7 @@ def _strings(values: _Column) -> tuple[pa.Array, int]:
 
 def _json(values: _Column) -> tuple[pa.Array, int]:
     kinds = np.where((values.kinds == NULL) | (values.kinds == UNDEFINED), 0, values.kinds)
-    texts = write_values(values.data, kinds, values.starts, values.ends, ascii_only=False)
+    texts = write_values(values.data, kinds, values.starts, values.ends, MIRROR)
     return texts.column, texts.not_utf8
 
 
@@ -327,7 +326,7 @@ _READERS: Final[Mapping[str, Callable[[_Column], tuple[pa.Array, int]]]] = {
 
 
 @walker
-def _read_integers(data: Any, kinds: Any, starts: Any, out: Any, valid: Any) -> None:
+def _read_integers(data: Bytes, kinds: Ints, starts: Ints, out: Ints, valid: Flags) -> None:
     for i in range(len(kinds)):
         kind = kinds[i]
         if kind == INT32:
@@ -349,7 +348,7 @@ def _read_integers(data: Any, kinds: Any, starts: Any, out: Any, valid: Any) -> 
 
 
 @walker
-def _read_doubles(data: Any, kinds: Any, starts: Any, bits: Any, valid: Any) -> None:
+def _read_doubles(data: Bytes, kinds: Ints, starts: Ints, bits: Words, valid: Flags) -> None:
     for i in range(len(kinds)):
         kind = kinds[i]
         if kind == DOUBLE:
@@ -381,7 +380,14 @@ def _read_doubles(data: Any, kinds: Any, starts: Any, bits: Any, valid: Any) -> 
 
 @walker
 def _read_decimals(
-    data: Any, kinds: Any, starts: Any, scale: int, limit_high: Any, limit_low: Any, halves: Any, valid: Any
+    data: Bytes,
+    kinds: Ints,
+    starts: Ints,
+    scale: int,
+    limit_high: Int,
+    limit_low: Int,
+    halves: Words,
+    valid: Flags,
 ) -> None:
     for i in range(len(kinds)):
         kind = kinds[i]
@@ -419,19 +425,19 @@ def _read_decimals(
 
 
 @walker
-def _read_milliseconds(data: Any, starts: Any, out: Any, valid: Any) -> None:
+def _read_milliseconds(data: Bytes, starts: Ints, out: Ints, valid: Flags) -> None:
     for i in range(len(valid)):
         if valid[i]:
             out[i] = np.int64(read_u64(data, starts[i]))
 
 
 @walker
-def _is_uuid(data: Any, kind: int, start: int, end: int) -> Any:
+def _is_uuid(data: Bytes, kind: int, start: int, end: int) -> bool:
     return kind == BINARY and data[start + 4] == 4 and end - start == 21
 
 
 @walker
-def _measure_strings(data: Any, kinds: Any, starts: Any, ends: Any, sizes: Any, valid: Any) -> None:
+def _measure_strings(data: Bytes, kinds: Ints, starts: Ints, ends: Ints, sizes: Ints, valid: Flags) -> None:
     for i in range(len(kinds)):
         kind = kinds[i]
         if kind in (STRING, SYMBOL, CODE):
@@ -453,13 +459,15 @@ def _measure_strings(data: Any, kinds: Any, starts: Any, ends: Any, sizes: Any, 
 
 
 @walker
-def _write_strings(data: Any, kinds: Any, starts: Any, ends: Any, offsets: Any, valid: Any, out: Any) -> None:
+def _write_strings(
+    data: Bytes, kinds: Ints, starts: Ints, ends: Ints, offsets: Ints, valid: Flags, out: Bytes
+) -> None:
     for i in range(len(kinds)):
         if not valid[i]:
             continue
         offset = offsets[i]
         if kinds[i] == OBJECT_ID:
-            put_hex(data, starts[i], ends[i], out, offset)
+            write_hex(data, starts[i], ends[i], out, offset)
         elif kinds[i] == BINARY:
             first = starts[i] + 5
             for group in range(5):
@@ -467,7 +475,7 @@ def _write_strings(data: Any, kinds: Any, starts: Any, ends: Any, offsets: Any, 
                 if group > 0:
                     out[offset] = 0x2D
                     offset += 1
-                offset = put_hex(data, first, first + size, out, offset)
+                offset = write_hex(data, first, first + size, out, offset)
                 first += size
         else:
             for j in range(offsets[i + 1] - offset):

@@ -18,8 +18,8 @@ import numpy as np
 from bson.errors import BSONError
 
 from airflow_cdc_provider.exceptions import TransientError
+from airflow_cdc_provider.formats.bson import Spans, as_bytes, find_in_all
 from airflow_cdc_provider.formats.kernels import Bytes
-from airflow_cdc_provider.sources.mongodb.bson import Spans, as_bytes, find_in_all
 from airflow_cdc_provider.sources.mongodb.change_event import Scan, scan
 from airflow_cdc_provider.sources.mongodb.fragments import join_fragments
 from airflow_cdc_provider.sources.mongodb.position import LAST_INDEX, StreamPosition, describe, token_time

@@ -28,9 +28,9 @@ import pyarrow.compute as pc
 
 from airflow_cdc_provider.events.field_paths import FieldRule
 from airflow_cdc_provider.formats.arrow_bytes import binary_slices, text_array
+from airflow_cdc_provider.formats.bson import ARRAY, DOCUMENT, name_end, value_end
 from airflow_cdc_provider.formats.byte_kernels import copy, same, store_little32
-from airflow_cdc_provider.formats.kernels import walker
-from airflow_cdc_provider.sources.mongodb.bson import ARRAY, DOCUMENT, name_end, value_end
+from airflow_cdc_provider.formats.kernels import Bytes, Flags, Int, Ints, walker
 
 Bits = np.ndarray
 
@@ -198,18 +198,18 @@ def _parts() -> np.ndarray:
 
 
 @walker
-def _is_node(data: Any, start: Any, end: Any, names: Any, offsets: Any, node: Any) -> Any:
+def _is_node(data: Bytes, start: Int, end: Int, names: Bytes, offsets: Ints, node: Int) -> bool:
     size = offsets[node + 1] - offsets[node]
     return end - start == size and same(data, start, names, offsets[node], size)
 
 
 @walker
-def _is_text(data: Any, start: Any, end: Any, text: Any) -> Any:
+def _is_text(data: Bytes, start: Int, end: Int, text: Bytes) -> bool:
     return end - start == len(text) and same(data, start, text, 0, len(text))
 
 
 @walker
-def _open(frames: Any, depth: Any, start: Any, end: Any, node: Any, in_array: Any, at: Any) -> Any:
+def _open(frames: Ints, depth: Int, start: Int, end: Int, node: Int, in_array: Int, at: Int) -> Int:
     """Begin to copy a document or array to ``at``; return the offset after its length."""
     frames[depth, _NEXT] = start + 4
     frames[depth, _END] = end
@@ -223,18 +223,18 @@ def _open(frames: Any, depth: Any, start: Any, end: Any, node: Any, in_array: An
 
 @walker
 def _rewrite_document(
-    data: Any,
-    start: Any,
-    end: Any,
-    in_array: Any,
-    first: Any,
-    names: Any,
-    offsets: Any,
-    new: Any,
-    frames: Any,
-    out: Any,
-    at: Any,
-) -> Any:
+    data: Bytes,
+    start: Int,
+    end: Int,
+    in_array: Int,
+    first: Int,
+    names: Bytes,
+    offsets: Ints,
+    new: Bytes,
+    frames: Ints,
+    out: Bytes,
+    at: Int,
+) -> Int:
     """Copy a document, or an array of documents, and apply the path from its node ``first`` on.
 
     Returns:
@@ -297,7 +297,7 @@ def _rewrite_document(
 
 
 @walker
-def _split_name(data: Any, start: Any, end: Any, parts: Any) -> Any:
+def _split_name(data: Bytes, start: Int, end: Int, parts: Ints) -> Int:
     """Split a dotted name; return the number of parts, at most the capacity of ``parts``."""
     count = np.int64(0)
     begin = start
@@ -320,7 +320,7 @@ def _split_name(data: Any, start: Any, end: Any, parts: Any) -> Any:
 
 @walker
 def _compare_parts(
-    data: Any, parts: Any, count: Any, names: Any, offsets: Any, without_numbers: Any
+    data: Bytes, parts: Ints, count: Int, names: Bytes, offsets: Ints, without_numbers: bool
 ) -> tuple[Any, Any]:
     """Compare the parts of a name with the path, with or without array indexes.
 
@@ -343,7 +343,9 @@ def _compare_parts(
 
 
 @walker
-def _match(data: Any, start: Any, end: Any, names: Any, offsets: Any, parts: Any) -> tuple[Any, Any, Any]:
+def _match(
+    data: Bytes, start: Int, end: Int, names: Bytes, offsets: Ints, parts: Ints
+) -> tuple[Int, Int, Int]:
     """Match a dotted name against the path.
 
     Returns:
@@ -369,17 +371,17 @@ def _match(data: Any, start: Any, end: Any, names: Any, offsets: Any, parts: Any
 
 @walker
 def _rewrite_dotted(
-    data: Any,
-    start: Any,
-    end: Any,
-    names: Any,
-    offsets: Any,
-    new: Any,
-    frames: Any,
-    parts: Any,
-    out: Any,
-    at: Any,
-) -> Any:
+    data: Bytes,
+    start: Int,
+    end: Int,
+    names: Bytes,
+    offsets: Ints,
+    new: Bytes,
+    frames: Ints,
+    parts: Ints,
+    out: Bytes,
+    at: Int,
+) -> Int:
     """Rewrite like :func:`_rewrite_document` a document whose names are dotted paths."""
     nodes = len(offsets) - 1
     renames = len(new) > 0
@@ -427,7 +429,7 @@ def _rewrite_dotted(
 
 
 @walker
-def _has_member(data: Any, start: Any, end: Any, name: Any, name_start: Any, name_stop: Any) -> Any:
+def _has_member(data: Bytes, start: Int, end: Int, name: Bytes, name_start: Int, name_stop: Int) -> bool:
     """Return whether a valid document has a member with a name."""
     size = name_stop - name_start
     pos = start + 4
@@ -446,23 +448,23 @@ def _has_member(data: Any, start: Any, end: Any, name: Any, name_start: Any, nam
 
 @walker
 def _rewrite_rows(
-    data: Any,
-    starts: Any,
-    ends: Any,
-    chosen: Any,
-    capacities: Any,
-    names: Any,
-    offsets: Any,
-    new: Any,
-    frames: Any,
-    parts: Any,
-    dotted: Any,
-    out: Any,
-    out_offsets: Any,
-    clashed: Any,
-    row: Any,
-    at: Any,
-) -> Any:
+    data: Bytes,
+    starts: Ints,
+    ends: Ints,
+    chosen: Flags,
+    capacities: Ints,
+    names: Bytes,
+    offsets: Ints,
+    new: Bytes,
+    frames: Ints,
+    parts: Ints,
+    dotted: Int,
+    out: Bytes,
+    out_offsets: Ints,
+    clashed: Flags,
+    row: Int,
+    at: Int,
+) -> tuple[Int, Int]:
     """Write rows from ``row`` on while the next one surely fits; return the next row and the offset."""
     while row < len(starts):
         if at + capacities[row] > len(out):
@@ -490,17 +492,17 @@ def _rewrite_rows(
 
 @walker
 def _rename_paths(
-    data: Any,
-    starts: Any,
-    ends: Any,
-    chosen: Any,
-    names: Any,
-    offsets: Any,
-    new: Any,
-    parts: Any,
-    out: Any,
-    out_offsets: Any,
-    kept: Any,
+    data: Bytes,
+    starts: Ints,
+    ends: Ints,
+    chosen: Flags,
+    names: Bytes,
+    offsets: Ints,
+    new: Bytes,
+    parts: Ints,
+    out: Bytes,
+    out_offsets: Ints,
+    kept: Flags,
 ) -> None:
     at = np.int64(0)
     nodes = len(offsets) - 1

@@ -7,17 +7,44 @@ counts as a separate type, as in columns.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Final
 
 import numpy as np
 
-from airflow_cdc_provider.formats.kernels import Bytes, Ints, walker
-from airflow_cdc_provider.sources.mongodb.bson import BINARY, DOCUMENT, name_end, value_end
+from airflow_cdc_provider.formats import bson
+from airflow_cdc_provider.formats.bson import BINARY, DOCUMENT, name_end, value_end
+from airflow_cdc_provider.formats.kernels import Bytes, Int, Ints, walker
 
 UUID: Final = 0x20
 """Type number of a binary UUID. BSON has no such type."""
+
+TYPE_NAMES: Final[Mapping[int, str]] = {
+    bson.DOUBLE: "double",
+    bson.STRING: "string",
+    bson.DOCUMENT: "object",
+    bson.ARRAY: "array",
+    bson.BINARY: "binData",
+    UUID: "uuid",
+    bson.UNDEFINED: "undefined",
+    bson.OBJECT_ID: "objectId",
+    bson.BOOLEAN: "bool",
+    bson.DATE: "date",
+    bson.NULL: "null",
+    bson.REGEX: "regex",
+    bson.DB_POINTER: "dbPointer",
+    bson.CODE: "javascript",
+    bson.SYMBOL: "symbol",
+    bson.CODE_WITH_SCOPE: "javascriptWithScope",
+    bson.INT32: "int",
+    bson.TIMESTAMP: "timestamp",
+    bson.INT64: "long",
+    bson.DECIMAL128: "decimal",
+    bson.MIN_KEY: "minKey",
+    bson.MAX_KEY: "maxKey",
+}
+"""MongoDB's own type names, as for ``$type``, plus ``uuid``."""
 
 MOST_FIELDS: Final = 20_000
 """Maximum number of distinct fields and types. Documents that are used as maps can have more."""
@@ -102,7 +129,9 @@ _MEMBERS: Final = 2
 
 
 @walker
-def _tally(data: Any, starts: Any, ends: Any, depth: int, table: Any, slots: Any, frames: Any) -> Any:
+def _tally(
+    data: Bytes, starts: Ints, ends: Ints, depth: int, table: Ints, slots: Ints, frames: Ints
+) -> tuple[Int, Int]:
     """Fill the table; return the number of its rows that are used, and whether all fields fit."""
     used = np.int64(0)
     whole = True
@@ -157,7 +186,9 @@ def _tally(data: Any, starts: Any, ends: Any, depth: int, table: Any, slots: Any
 
 
 @walker
-def _field(data: Any, start: int, stop: int, owner: int, kind: int, table: Any, slots: Any) -> Any:
+def _field(
+    data: Bytes, start: int, stop: int, owner: int, kind: int, table: Ints, slots: Ints
+) -> tuple[Int, Int]:
     """Return the row of a field, -1 for a new field, and its slot."""
     prime = np.uint64(1099511628211)
     digest = (np.uint64(14695981039346656037) ^ np.uint64(owner + 1)) * prime

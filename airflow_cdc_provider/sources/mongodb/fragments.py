@@ -6,7 +6,7 @@ from typing import Final
 
 import numpy as np
 
-from airflow_cdc_provider.sources.mongodb.bson import as_bytes, find_in_all
+from airflow_cdc_provider.formats.bson import as_bytes, find_in_all
 
 _TOKEN: Final = b"_id"
 _SPLIT: Final = b"splitEvent"

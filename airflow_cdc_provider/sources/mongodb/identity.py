@@ -18,14 +18,12 @@ for equality only; their order has no meaning.
 
 from __future__ import annotations
 
-from typing import Any, Final
+from typing import Final
 
 import numpy as np
 import numpy.typing as npt
 
-from airflow_cdc_provider.formats.byte_kernels import copy
-from airflow_cdc_provider.formats.kernels import Bytes, Ints, walker
-from airflow_cdc_provider.sources.mongodb.bson import (
+from airflow_cdc_provider.formats.bson import (
     ARRAY,
     BROKEN,
     CODE_WITH_SCOPE,
@@ -43,7 +41,7 @@ from airflow_cdc_provider.sources.mongodb.bson import (
     scope_start,
     value_end,
 )
-from airflow_cdc_provider.sources.mongodb.numbers import (
+from airflow_cdc_provider.formats.bson_numbers import (
     FINITE,
     INFINITE,
     INFINITY_BITS,
@@ -55,6 +53,8 @@ from airflow_cdc_provider.sources.mongodb.numbers import (
     reduced_decimal,
     scaled_decimal,
 )
+from airflow_cdc_provider.formats.byte_kernels import copy
+from airflow_cdc_provider.formats.kernels import Bytes, Int, Ints, walker
 
 _MARGIN: Final = 32
 
@@ -82,8 +82,8 @@ def canonical_keys(data: Bytes, kinds: Ints, starts: Ints, ends: Ints) -> tuple[
 
 @walker
 def _keys(
-    data: Any, kinds: Any, starts: Any, ends: Any, out: Any, offsets: Any, stack: Any, in_array: Any
-) -> Any:
+    data: Bytes, kinds: Ints, starts: Ints, ends: Ints, out: Bytes, offsets: Ints, stack: Ints, in_array: Ints
+) -> Int:
     used = np.int64(0)
     offsets[0] = 0
     for i in range(len(kinds)):
@@ -97,8 +97,8 @@ def _keys(
 
 @walker
 def append_key(
-    data: Any, kind: int, start: int, end: int, out: Any, used: int, stack: Any, in_array: Any
-) -> Any:
+    data: Bytes, kind: int, start: int, end: int, out: Bytes, used: int, stack: Ints, in_array: Ints
+) -> Int:
     """Append the key of one value; return the bytes used, or BROKEN.
 
     ``out`` must have a capacity of twice the value plus 32 bytes; ``stack`` and ``in_array`` are scratch
@@ -155,17 +155,17 @@ def append_key(
 
 
 @walker
-def _tag(kind: int) -> Any:
+def _tag(kind: int) -> Int:
     return STRING if kind == SYMBOL else kind
 
 
 @walker
-def _append_scalar(data: Any, kind: int, start: int, end: int, out: Any, tag_at: int) -> Any:
+def _append_scalar(data: Bytes, kind: int, start: int, end: int, out: Bytes, tag_at: int) -> Int:
     return _append_member(data, kind, start, end, out, tag_at, tag_at + 1)
 
 
 @walker
-def _append_member(data: Any, kind: int, start: int, end: int, out: Any, tag_at: int, used: int) -> Any:
+def _append_member(data: Bytes, kind: int, start: int, end: int, out: Bytes, tag_at: int, used: int) -> Int:
     """Write a payload at ``used``; a number also sets its tag."""
     if kind == DOUBLE:
         bits = read_u64(data, start)
@@ -186,7 +186,7 @@ def _append_member(data: Any, kind: int, start: int, end: int, out: Any, tag_at:
 
 
 @walker
-def _append_decimal(high: Any, low: Any, out: Any, tag_at: int, used: int) -> Any:
+def _append_decimal(high: Int, low: Int, out: Bytes, tag_at: int, used: int) -> Int:
     kind, negative, high, low, exponent = decimal_parts(high, low)
     sign = SIGN_BIT if negative else np.uint64(0)
     out[tag_at] = DOUBLE
@@ -212,7 +212,7 @@ def _append_decimal(high: Any, low: Any, out: Any, tag_at: int, used: int) -> An
 
 
 @walker
-def _put_u64(value: Any, out: Any, used: int) -> Any:
+def _put_u64(value: Int, out: Bytes, used: int) -> Int:
     for i in range(8):
         out[used + i] = (value >> np.uint64(56 - 8 * i)) & np.uint64(0xFF)
     return used + 8

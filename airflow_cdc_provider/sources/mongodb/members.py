@@ -11,9 +11,9 @@ import numpy as np
 import pyarrow as pa
 
 from airflow_cdc_provider.formats.arrow_bytes import gather_text
+from airflow_cdc_provider.formats.bson import name_end, read_i32, read_u64, value_end
 from airflow_cdc_provider.formats.byte_kernels import same
-from airflow_cdc_provider.formats.kernels import kernel
-from airflow_cdc_provider.sources.mongodb.bson import name_end, read_i32, read_u64, value_end
+from airflow_cdc_provider.formats.kernels import Bytes, Flags, Ints, kernel
 
 
 def as_name(text: str) -> np.ndarray:
@@ -22,7 +22,7 @@ def as_name(text: str) -> np.ndarray:
 
 
 @kernel
-def equals(data: np.ndarray, at: int, end: int, name: np.ndarray) -> bool:
+def equals(data: Bytes, at: int, end: int, name: Bytes) -> bool:
     """Compare a NUL-terminated name or text."""
     if end - at != len(name):
         return False
@@ -33,7 +33,7 @@ def equals(data: np.ndarray, at: int, end: int, name: np.ndarray) -> bool:
 
 
 @kernel
-def find_member(data: np.ndarray, start: int, end: int, name: np.ndarray) -> tuple[int, int, int]:
+def find_member(data: Bytes, start: int, end: int, name: Bytes) -> tuple[int, int, int]:
     """Find a member of a document: its type (0: none, -1: broken), start and end of its value."""
     at = start + 4
     while at < end - 1:
@@ -58,14 +58,14 @@ def as_names(texts: Sequence[str]) -> tuple[np.ndarray, np.ndarray]:
 
 @kernel
 def find_members(
-    data: np.ndarray,
+    data: Bytes,
     start: int,
     end: int,
-    names: np.ndarray,
-    name_ends: np.ndarray,
-    kinds: np.ndarray,
-    first: np.ndarray,
-    last: np.ndarray,
+    names: Bytes,
+    name_ends: Ints,
+    kinds: Ints,
+    first: Ints,
+    last: Ints,
 ) -> None:
     """Find several members of a valid document in one walk; of several with one name, the first.
 
@@ -97,9 +97,7 @@ def find_members(
 
 
 @kernel
-def keep_member(
-    kinds: np.ndarray, first: np.ndarray, last: np.ndarray, slot: int, found: tuple[int, int, int]
-) -> None:
+def keep_member(kinds: Ints, first: Ints, last: Ints, slot: int, found: tuple[int, int, int]) -> None:
     """Store a member in a slot; null counts as missing."""
     if found[0] not in (0, -1, 10):
         kinds[slot], first[slot], last[slot] = found[0], found[1], found[2]
@@ -112,7 +110,7 @@ def strings(data: np.ndarray, kinds: np.ndarray, first: np.ndarray, last: np.nda
 
 
 @kernel
-def numbers(data: np.ndarray, valid: np.ndarray, first: np.ndarray, width: int) -> np.ndarray:
+def numbers(data: Bytes, valid: Flags, first: Ints, width: int) -> np.ndarray:
     """Read integers of 4 or 8 bytes; those of 4 are sign-extended."""
     values = np.zeros(len(valid), np.int64)
     for row in range(len(valid)):

@@ -7,13 +7,11 @@ paths; without it, a path that is ambiguous in the document, or doesn't match it
 
 from __future__ import annotations
 
-from typing import Any, Final
+from typing import Final
 
 import numpy as np
 
-from airflow_cdc_provider.formats.byte_kernels import load_little32, same
-from airflow_cdc_provider.formats.kernels import walker
-from airflow_cdc_provider.sources.mongodb.bson import (
+from airflow_cdc_provider.formats.bson import (
     ARRAY,
     DOCUMENT,
     INT32,
@@ -23,6 +21,8 @@ from airflow_cdc_provider.sources.mongodb.bson import (
     read_i32,
     value_end,
 )
+from airflow_cdc_provider.formats.byte_kernels import load_little32, same
+from airflow_cdc_provider.formats.kernels import Bytes, Int, Ints, walker
 
 LARGEST_INDEX: Final = 16 * 1024 * 1024
 """A bound that exceeds the number of elements of any document."""
@@ -52,17 +52,17 @@ _EITHER: Final = -2
 
 @walker
 def find_target(
-    out: Any,
+    out: Bytes,
     begin: int,
-    patch: Any,
+    patch: Bytes,
     start: int,
     end: int,
     known: int,
     known_end: int,
-    stack: Any,
-    path: Any,
-    target: Any,
-) -> Any:
+    stack: Ints,
+    path: Ints,
+    target: Ints,
+) -> bool:
     """Find the member that a path names, or the offset at which it would be added.
 
     Fills ``stack`` with the starts of the enclosing documents and arrays, and ``target``.
@@ -104,7 +104,7 @@ def find_target(
 
 
 @walker
-def _read_path(patch: Any, start: int, end: int, known: int, known_end: int, path: Any) -> Any:
+def _read_path(patch: Bytes, start: int, end: int, known: int, known_end: int, path: Ints) -> Int:
     """Split a path into components; return their number, or 0 if the path is invalid."""
     if known >= 0:
         pos = known + 4
@@ -132,7 +132,7 @@ def _read_path(patch: Any, start: int, end: int, known: int, known_end: int, pat
 
 
 @walker
-def _read_components(patch: Any, start: int, end: int, path: Any) -> Any:
+def _read_components(patch: Bytes, start: int, end: int, path: Ints) -> Int:
     """Read the components of a path from ``disambiguatedPaths``."""
     count = 0
     pos = start + 4
@@ -159,7 +159,7 @@ def _read_components(patch: Any, start: int, end: int, path: Any) -> Any:
 
 
 @walker
-def _index(patch: Any, path: Any, step: int) -> Any:
+def _index(patch: Bytes, path: Ints, step: int) -> Int:
     """Return a component as an index, -1 if it is not an index."""
     if path[step, _NUMBER] != _EITHER:
         return path[step, _NUMBER]
@@ -176,7 +176,7 @@ def _index(patch: Any, path: Any, step: int) -> Any:
 
 
 @walker
-def find_element(out: Any, start: int, index: int, target: Any) -> Any:
+def find_element(out: Bytes, start: int, index: int, target: Ints) -> Int:
     """Find an element of an array; return its type, or 0 and the number of elements."""
     limit = start + load_little32(out, start) - 1
     pos = start + 4
@@ -200,7 +200,9 @@ def find_element(out: Any, start: int, index: int, target: Any) -> Any:
 
 
 @walker
-def _find_member(out: Any, start: int, patch: Any, path: Any, step: int, count: int, target: Any) -> Any:
+def _find_member(
+    out: Bytes, start: int, patch: Bytes, path: Ints, step: int, count: int, target: Ints
+) -> tuple[Int, Int]:
     """Find the member of a document that a path names from a component on.
 
     Returns:
@@ -249,6 +251,6 @@ def _find_member(out: Any, start: int, patch: Any, path: Any, step: int, count: 
 
 
 @walker
-def same_text(data: Any, start: int, end: int, other: int, other_end: int) -> Any:
+def same_text(data: Bytes, start: int, end: int, other: int, other_end: int) -> bool:
     """Return whether two spans of a buffer have equal bytes."""
     return end - start == other_end - other and same(data, start, data, other, end - start)

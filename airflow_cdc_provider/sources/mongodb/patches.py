@@ -20,16 +20,14 @@ or the document can't be the one that was updated, the update is refused. Nothin
 
 from __future__ import annotations
 
-from typing import Any, Final
+from typing import Final
 
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
 from airflow_cdc_provider.formats.arrow_bytes import binary_slices, text_array
-from airflow_cdc_provider.formats.byte_kernels import copy, load_little32, same, store_little32
-from airflow_cdc_provider.formats.kernels import Ints, walker
-from airflow_cdc_provider.sources.mongodb.bson import (
+from airflow_cdc_provider.formats.bson import (
     ARRAY,
     DOCUMENT,
     INT32,
@@ -41,6 +39,8 @@ from airflow_cdc_provider.sources.mongodb.bson import (
     read_i32,
     value_end,
 )
+from airflow_cdc_provider.formats.byte_kernels import copy, load_little32, same, store_little32
+from airflow_cdc_provider.formats.kernels import Bytes, Flags, Int, Ints, walker
 from airflow_cdc_provider.sources.mongodb.patch_targets import (
     DEPTH,
     ELEMENT,
@@ -121,21 +121,21 @@ def apply_patches(documents: pa.Array, patches: pa.Array, offsets: Ints) -> pa.A
 
 @walker
 def _apply_all(
-    data: Any,
-    starts: Any,
-    ends: Any,
-    patches: Any,
-    patch_starts: Any,
-    patch_ends: Any,
-    offsets: Any,
-    out: Any,
-    out_offsets: Any,
-    applied: Any,
-    stack: Any,
-    path: Any,
-    target: Any,
+    data: Bytes,
+    starts: Ints,
+    ends: Ints,
+    patches: Bytes,
+    patch_starts: Ints,
+    patch_ends: Ints,
+    offsets: Ints,
+    out: Bytes,
+    out_offsets: Ints,
+    applied: Flags,
+    stack: Ints,
+    path: Ints,
+    target: Ints,
     row: int,
-) -> Any:
+) -> Int:
     """Apply patches from one row on; return the row that didn't fit into ``out``, or the number of rows."""
     while row < len(starts):
         begin = out_offsets[row]
@@ -164,8 +164,16 @@ def _apply_all(
 
 @walker
 def _apply(
-    out: Any, begin: int, size: int, patch: Any, start: int, end: int, stack: Any, path: Any, target: Any
-) -> Any:
+    out: Bytes,
+    begin: int,
+    size: int,
+    patch: Bytes,
+    start: int,
+    end: int,
+    stack: Ints,
+    path: Ints,
+    target: Ints,
+) -> Int:
     """Apply one update to the document at ``begin``, the last one in ``out``.
 
     Returns:
@@ -245,18 +253,18 @@ def _apply(
 
 @walker
 def _remove(
-    out: Any,
+    out: Bytes,
     begin: int,
     size: int,
-    patch: Any,
+    patch: Bytes,
     start: int,
     end: int,
     known: int,
     known_end: int,
-    stack: Any,
-    path: Any,
-    target: Any,
-) -> Any:
+    stack: Ints,
+    path: Ints,
+    target: Ints,
+) -> Int:
     if not find_target(out, begin, patch, start, end, known, known_end, stack, path, target):
         return np.int64(_REFUSED)
     if not target[FOUND] or target[IN_ARRAY]:
@@ -268,19 +276,19 @@ def _remove(
 
 @walker
 def _truncate(
-    out: Any,
+    out: Bytes,
     begin: int,
     size: int,
-    patch: Any,
+    patch: Bytes,
     start: int,
     end: int,
     length: int,
     known: int,
     known_end: int,
-    stack: Any,
-    path: Any,
-    target: Any,
-) -> Any:
+    stack: Ints,
+    path: Ints,
+    target: Ints,
+) -> Int:
     if not find_target(out, begin, patch, start, end, known, known_end, stack, path, target):
         return np.int64(_REFUSED)
     if not target[FOUND] or out[target[ELEMENT]] != ARRAY or target[DEPTH] + 1 >= len(stack):
@@ -295,17 +303,17 @@ def _truncate(
 
 @walker
 def _set(
-    out: Any,
+    out: Bytes,
     begin: int,
     size: int,
-    patch: Any,
+    patch: Bytes,
     kind: int,
     start: int,
     end: int,
     follows: bool,
-    stack: Any,
-    target: Any,
-) -> Any:
+    stack: Ints,
+    target: Ints,
+) -> Int:
     """Set a target to a value of the update; ``follows``: it comes after a new field of the same document."""
     depth = target[DEPTH]
     length = end - start
@@ -352,7 +360,7 @@ def _set(
 
 
 @walker
-def _digits(number: int) -> Any:
+def _digits(number: int) -> Int:
     count = 1
     while number >= 10:
         number //= 10
@@ -361,7 +369,7 @@ def _digits(number: int) -> Any:
 
 
 @walker
-def _put_number(out: Any, at: int, number: int) -> Any:
+def _put_number(out: Bytes, at: int, number: int) -> Int:
     """Write a number in decimal digits and a NUL; return the offset after it."""
     count = _digits(number)
     for i in range(count):
@@ -373,8 +381,8 @@ def _put_number(out: Any, at: int, number: int) -> Any:
 
 @walker
 def _resize(
-    out: Any, begin: int, size: int, start: int, end: int, new_end: int, stack: Any, depth: int
-) -> Any:
+    out: Bytes, begin: int, size: int, start: int, end: int, new_end: int, stack: Ints, depth: int
+) -> Int:
     """Resize the bytes from ``start`` to ``end`` so that they end at ``new_end``; their content is undefined.
 
     Returns:

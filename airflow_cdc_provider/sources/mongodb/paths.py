@@ -9,13 +9,13 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Any, Final
+from typing import Final
 
 import numpy as np
 import numpy.typing as npt
 
-from airflow_cdc_provider.formats.kernels import Bytes, Ints, walker
-from airflow_cdc_provider.sources.mongodb.bson import ARRAY, DOCUMENT, STRING, name_end, value_end
+from airflow_cdc_provider.formats.bson import ARRAY, DOCUMENT, STRING, name_end, value_end
+from airflow_cdc_provider.formats.kernels import Bytes, Flags, Int, Ints, walker
 
 Path = tuple[str, ...]
 
@@ -136,17 +136,17 @@ def _number(node: _Node, name: bytes, names: bytearray, table: list[list[int]]) 
 
 @walker
 def _walk(
-    data: Any,
-    starts: Any,
-    ends: Any,
-    names: Any,
-    nodes: Any,
-    limits: Any,
-    firsts: Any,
-    kinds: Any,
-    value_starts: Any,
-    value_ends: Any,
-    sound: Any,
+    data: Bytes,
+    starts: Ints,
+    ends: Ints,
+    names: Bytes,
+    nodes: Ints,
+    limits: Ints,
+    firsts: Ints,
+    kinds: Ints,
+    value_starts: Ints,
+    value_ends: Ints,
+    sound: Flags,
 ) -> None:
     for row in range(len(starts)):
         if starts[row] < 0 or value_end(data, DOCUMENT, starts[row], ends[row]) != ends[row]:
@@ -189,7 +189,7 @@ def _walk(
 
 
 @walker
-def _child(data: Any, start: int, size: int, names: Any, nodes: Any, node: Any) -> Any:
+def _child(data: Bytes, start: int, size: int, names: Bytes, nodes: Ints, node: Int) -> Int:
     """Return the node with a name among a node and its next siblings, -1 for none."""
     while node >= 0:
         if nodes[node, _SIZE] == size:
@@ -206,7 +206,7 @@ def _child(data: Any, start: int, size: int, names: Any, nodes: Any, node: Any) 
 
 
 @walker
-def _forget(nodes: Any, node: int, kinds: Any, row: int) -> None:
+def _forget(nodes: Ints, node: int, kinds: Ints, row: int) -> None:
     """Reset the values that an earlier member with the same name set for the paths below."""
     for other in range(node + 1, nodes[node, _END]):
         if nodes[other, _PATH] >= 0:

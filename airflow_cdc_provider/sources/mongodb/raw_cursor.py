@@ -18,8 +18,7 @@ from pymongo import MongoClient, errors
 from pymongo.client_session import ClientSession
 
 from airflow_cdc_provider.exceptions import ConfigurationError
-from airflow_cdc_provider.formats.kernels import Bytes
-from airflow_cdc_provider.sources.mongodb.bson import (
+from airflow_cdc_provider.formats.bson import (
     ARRAY,
     DOCUMENT,
     INT32,
@@ -32,6 +31,7 @@ from airflow_cdc_provider.sources.mongodb.bson import (
     read_u64,
     split_array,
 )
+from airflow_cdc_provider.formats.kernels import Bytes
 from airflow_cdc_provider.sources.mongodb.server_errors import translated
 
 _RAW: Final = CodecOptions(document_class=RawBSONDocument)

@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
 
 import numpy as np
 import pyarrow as pa
 
 from airflow_cdc_provider.formats.arrow_bytes import binary_slices, text_array
+from airflow_cdc_provider.formats.bson import DOCUMENT, NULL
 from airflow_cdc_provider.formats.byte_kernels import copy, store_little32
-from airflow_cdc_provider.formats.kernels import walker
-from airflow_cdc_provider.sources.mongodb.bson import DOCUMENT, NULL
+from airflow_cdc_provider.formats.kernels import Bytes, Flags, Ints, walker
 from airflow_cdc_provider.sources.mongodb.paths import Paths
 
 
@@ -121,7 +120,9 @@ def _chosen(
 
 
 @walker
-def _copy_values(data: Any, kinds: Any, starts: Any, ends: Any, name: Any, offsets: Any, out: Any) -> None:
+def _copy_values(
+    data: Bytes, kinds: Ints, starts: Ints, ends: Ints, name: Bytes, offsets: Ints, out: Bytes
+) -> None:
     for row in range(len(kinds)):
         if kinds[row] == 0:
             continue
@@ -139,7 +140,7 @@ def _copy_values(data: Any, kinds: Any, starts: Any, ends: Any, name: Any, offse
 
 @walker
 def _write_members(
-    data: Any, kinds: Any, starts: Any, ends: Any, names: Any, bounds: Any, offsets: Any, out: Any
+    data: Bytes, kinds: Ints, starts: Ints, ends: Ints, names: Bytes, bounds: Ints, offsets: Ints, out: Bytes
 ) -> None:
     for row in range(len(offsets) - 1):
         if offsets[row] == offsets[row + 1]:
@@ -159,16 +160,16 @@ def _write_members(
 
 @walker
 def _write_with_id(
-    data: Any,
-    starts: Any,
-    ends: Any,
-    valid: Any,
-    adds: Any,
-    keys: Any,
-    key_starts: Any,
-    key_ends: Any,
-    offsets: Any,
-    out: Any,
+    data: Bytes,
+    starts: Ints,
+    ends: Ints,
+    valid: Flags,
+    adds: Flags,
+    keys: Ints,
+    key_starts: Ints,
+    key_ends: Ints,
+    offsets: Ints,
+    out: Bytes,
 ) -> None:
     for row in range(len(starts)):
         if not valid[row]:

@@ -18,8 +18,8 @@ from pymongo import MongoClient
 
 from airflow_cdc_provider.changes.record import CHANGE_SCHEMA, SNAPSHOT
 from airflow_cdc_provider.exceptions import CorruptInput
-from airflow_cdc_provider.sources.mongodb import bson
-from airflow_cdc_provider.sources.mongodb.bson import as_bytes, value_end
+from airflow_cdc_provider.formats import bson
+from airflow_cdc_provider.formats.bson import as_bytes, value_end
 from airflow_cdc_provider.sources.mongodb.connection import cluster_time
 from airflow_cdc_provider.sources.mongodb.position import LAST_INDEX, ORIGIN
 from airflow_cdc_provider.sources.mongodb.raw_cursor import RawCursor

@@ -8,10 +8,10 @@ from typing import Any, Final
 import numpy as np
 import numpy.typing as npt
 
+from airflow_cdc_provider.formats.bson import DOCUMENT, NULL, UNDEFINED, name_end, value_end
 from airflow_cdc_provider.formats.byte_kernels import copy, store_little32
-from airflow_cdc_provider.formats.kernels import Bytes, Ints, walker
-from airflow_cdc_provider.sources.mongodb.bson import DOCUMENT, NULL, UNDEFINED, name_end, value_end
-from airflow_cdc_provider.sources.mongodb.canonical_json import Texts, write_values
+from airflow_cdc_provider.formats.extended_json import MIRROR, Texts, write_values
+from airflow_cdc_provider.formats.kernels import Bytes, Flags, Ints, walker
 
 _EMPTY: Final = 5
 """Bytes of a document without members."""
@@ -38,7 +38,7 @@ def write_rest(data: Bytes, starts: Ints, ends: Ints, projected: Sequence[Ints])
     offsets = np.zeros(len(starts) + 1, np.int64)
     _copy_others(data, starts, ends, marks, out, offsets)
     kinds = np.where(np.diff(offsets) > 0, DOCUMENT, 0)
-    return write_values(out, kinds, offsets[:-1], offsets[1:], ascii_only=False)
+    return write_values(out, kinds, offsets[:-1], offsets[1:], MIRROR)
 
 
 def projected_offsets(starts: npt.NDArray[Any], valid: npt.NDArray[np.bool_]) -> Ints:
@@ -47,7 +47,7 @@ def projected_offsets(starts: npt.NDArray[Any], valid: npt.NDArray[np.bool_]) ->
 
 
 @walker
-def _copy_others(data: Any, starts: Any, ends: Any, marks: Any, out: Any, offsets: Any) -> None:
+def _copy_others(data: Bytes, starts: Ints, ends: Ints, marks: Flags, out: Bytes, offsets: Ints) -> None:
     at = np.int64(0)
     for row in range(len(starts)):
         begin = at

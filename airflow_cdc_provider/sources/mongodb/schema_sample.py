@@ -12,13 +12,12 @@ from typing import Any, Final
 
 from pymongo import MongoClient
 
-from airflow_cdc_provider.sources.mongodb.field_tally import FieldCount, FieldTally, tally_fields
-from airflow_cdc_provider.sources.mongodb.inferred import TYPE_NAMES, InferredColumns, InferredField
+from airflow_cdc_provider.changes.inferred_columns import InferredField, infer_field
+from airflow_cdc_provider.sources.mongodb.field_tally import TYPE_NAMES, FieldCount, FieldTally, tally_fields
 from airflow_cdc_provider.sources.mongodb.raw_cursor import RawCursor
 from airflow_cdc_provider.sources.mongodb.server_errors import ServerTimeout
 
 _BATCH: Final = 1000
-_MOST_COLUMNS: Final = 10_000
 
 
 @dataclass(frozen=True)
@@ -111,7 +110,7 @@ def describe(sample: SchemaSample) -> Iterator[str]:
         strays = ", ".join(field.strays)
         conflict = f"; conflict: {strays}" if strays else ""
         name = _quoted("_".join(path))
-        yield f"  {name}: {_quoted('.'.join(path) + ' ' + field.column.type_name)}  # {seen}{conflict}"
+        yield f"  {name}: {_quoted('.'.join(path) + ' ' + field.type_name)}  # {seen}{conflict}"
 
 
 def _columns(
@@ -125,17 +124,12 @@ def _columns(
         for one in own:
             if one.path[-1] == name:
                 counts[TYPE_NAMES[one.kind]] = counts.get(TYPE_NAMES[one.kind], 0) + one.count
-        member = [FieldCount(("v",), one.kind, one.count, 0) for one in own if one.path[-1] == name]
-        (field,) = InferredColumns().learn(member, (), _MOST_COLUMNS).fields or (_ONLY_NULL,)
-        yield (*owner, name), field, counts
+        yield (*owner, name), infer_field(name, counts) or InferredField(name, "any", ("null",)), counts
         yield from _columns(fields, (*owner, name))
 
 
 def _first_index(fields: Sequence[FieldCount], name: str) -> int:
     return min(one.first_index for one in fields if one.path[-1] == name)
-
-
-_ONLY_NULL: Final = InferredField("v", "any", ("null",))
 
 
 def _quoted(text: str) -> str:

@@ -24,9 +24,7 @@ import pyarrow.compute as pc
 
 from airflow_cdc_provider.exceptions import CorruptInput
 from airflow_cdc_provider.formats.arrow_bytes import binary_slices, fixed_column, gather_text, text_array
-from airflow_cdc_provider.formats.byte_kernels import copy, same
-from airflow_cdc_provider.formats.kernels import kernel
-from airflow_cdc_provider.sources.mongodb.bson import (
+from airflow_cdc_provider.formats.bson import (
     ARRAY,
     BINARY,
     BOOLEAN,
@@ -48,9 +46,10 @@ from airflow_cdc_provider.sources.mongodb.bson import (
     name_end,
     value_end,
 )
+from airflow_cdc_provider.formats.byte_kernels import copy, same
+from airflow_cdc_provider.formats.extended_json import KEY, last_of_name, may_repeat, write_values
+from airflow_cdc_provider.formats.kernels import Bytes, Flags, Ints, kernel
 from airflow_cdc_provider.sources.mongodb.columns import read_values
-from airflow_cdc_provider.sources.mongodb.extended_json import last_of_name, may_repeat, render
-from airflow_cdc_provider.sources.mongodb.extended_json_values import KEY
 from airflow_cdc_provider.sources.mongodb.members import numbers
 from airflow_cdc_provider.sources.mongodb.paths import Paths
 from airflow_cdc_provider.sources.mongodb.update_lists import count_elements, elements, list_offsets
@@ -212,7 +211,7 @@ def _read_scalars(
         pattern = gather_text(data, starts, middles, valid).cast(pa.utf8())
         mask = None if valid.all() else pa.array(~valid)
         return pa.StructArray.from_arrays([pattern, options], ["regex", "options"], mask=mask)
-    text, _ = render(data, kinds.astype(np.uint8), starts, ends, KEY)
+    text = write_values(data, kinds, starts, ends, KEY).column
     text = text.cast(pa.utf8())
     return pc.utf8_slice_codeunits(text, _DECIMAL_LEAD, -2) if kind == DECIMAL128 else text
 
@@ -227,7 +226,7 @@ def _sorted_options(texts: pa.Array) -> pa.Array:
 
 
 @kernel
-def _pattern_ends(data: np.ndarray, valid: np.ndarray, starts: np.ndarray, ends: np.ndarray) -> np.ndarray:
+def _pattern_ends(data: Bytes, valid: Flags, starts: Ints, ends: Ints) -> np.ndarray:
     """Return the end of the pattern of each regular expression."""
     found = np.zeros(len(valid), np.int64)
     for row in range(len(valid)):
@@ -325,14 +324,14 @@ _FRAME: Final = 7
 
 @kernel
 def _write_shapes(
-    data: np.ndarray,
-    starts: np.ndarray,
-    ends: np.ndarray,
-    valid: np.ndarray,
+    data: Bytes,
+    starts: Ints,
+    ends: Ints,
+    valid: Flags,
     by_position: bool,
-    out: np.ndarray,
-    offsets: np.ndarray,
-    sound: np.ndarray,
+    out: Bytes,
+    offsets: Ints,
+    sound: Flags,
 ) -> None:
     frames = np.zeros((MAX_DEPTH, _FRAME), np.int64)
     at = 0
@@ -346,7 +345,7 @@ def _write_shapes(
 
 
 @kernel
-def _begin(data: np.ndarray, frames: np.ndarray, depth: int, start: int, end: int, in_array: bool) -> None:
+def _begin(data: Bytes, frames: Ints, depth: int, start: int, end: int, in_array: bool) -> None:
     frames[depth, _NEXT] = start + 4
     frames[depth, _END] = end
     frames[depth, _IN_ARRAY] = in_array
@@ -357,7 +356,7 @@ def _begin(data: np.ndarray, frames: np.ndarray, depth: int, start: int, end: in
 
 @kernel
 def _write_shape(
-    data: np.ndarray, start: int, end: int, by_position: bool, frames: np.ndarray, out: np.ndarray, at: int
+    data: Bytes, start: int, end: int, by_position: bool, frames: Ints, out: Bytes, at: int
 ) -> int:
     """Write a document's shape, which is no longer than the document; return -1 if it is unsupported."""
     _begin(data, frames, 0, start, end, False)

@@ -40,9 +40,9 @@ from pymongo import MongoClient
 from pymongo.errors import OperationFailure
 
 from airflow_cdc_provider.exceptions import CdcError, ConfigurationError, TransientError
+from airflow_cdc_provider.formats.bson import Spans, find_in_all
 from airflow_cdc_provider.sources.backoff import pauses
 from airflow_cdc_provider.sources.contract import ReadMetrics, SnapshotPlan
-from airflow_cdc_provider.sources.mongodb.bson import Spans, find_in_all
 from airflow_cdc_provider.sources.mongodb.connection import (
     ConnectionValues,
     cluster_time,

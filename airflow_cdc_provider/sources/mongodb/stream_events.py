@@ -11,8 +11,8 @@ import numpy as np
 import numpy.typing as npt
 
 from airflow_cdc_provider.formats.arrow_bytes import gather
+from airflow_cdc_provider.formats.bson import Spans
 from airflow_cdc_provider.formats.kernels import Bytes, Ints
-from airflow_cdc_provider.sources.mongodb.bson import Spans
 from airflow_cdc_provider.sources.mongodb.records import EventSlice
 
 SLICE_BYTES: Final = 16 * 1024 * 1024

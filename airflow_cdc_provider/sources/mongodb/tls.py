@@ -28,7 +28,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from airflow_cdc_provider.exceptions import ConfigurationError
-from airflow_cdc_provider.sources.cql.driver.java_keystores import Keystore, read_keystore
+from airflow_cdc_provider.formats.keystores import Keystore, read_keystore
 
 _KEYSTORE: Final = "ssl.keystore"
 _TRUSTSTORE: Final = "ssl.truststore"

@@ -14,8 +14,8 @@ from typing import Final
 import numpy as np
 import pyarrow as pa
 
-from airflow_cdc_provider.formats.kernels import kernel
-from airflow_cdc_provider.sources.mongodb.bson import name_end, value_end
+from airflow_cdc_provider.formats.bson import name_end, value_end
+from airflow_cdc_provider.formats.kernels import Bytes, Ints, kernel
 from airflow_cdc_provider.sources.mongodb.field_rules import FieldRules
 from airflow_cdc_provider.sources.mongodb.members import (
     as_name,
@@ -120,7 +120,7 @@ def _rows_of(offsets: np.ndarray, flags: np.ndarray) -> np.ndarray:
 
 
 @kernel
-def count_elements(data: np.ndarray, kinds: np.ndarray, first: np.ndarray, last: np.ndarray) -> np.ndarray:
+def count_elements(data: Bytes, kinds: Ints, first: Ints, last: Ints) -> np.ndarray:
     """Count the elements of arrays; -1 for a broken one."""
     counts = np.zeros(len(kinds), np.int64)
     for row in range(len(kinds)):
@@ -139,7 +139,7 @@ def count_elements(data: np.ndarray, kinds: np.ndarray, first: np.ndarray, last:
 
 @kernel
 def elements(
-    data: np.ndarray, kinds: np.ndarray, first: np.ndarray, last: np.ndarray, total: int
+    data: Bytes, kinds: Ints, first: Ints, last: Ints, total: int
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """Find the elements that :func:`count_elements` counted."""
     inner_kinds = np.zeros(total, np.uint8)
@@ -160,13 +160,13 @@ def elements(
 
 @kernel
 def _truncations(
-    data: np.ndarray,
-    kinds: np.ndarray,
-    first: np.ndarray,
-    last: np.ndarray,
-    fields: np.ndarray,
-    at: np.ndarray,
-    end: np.ndarray,
+    data: Bytes,
+    kinds: Ints,
+    first: Ints,
+    last: Ints,
+    fields: Ints,
+    at: Ints,
+    end: Ints,
 ) -> None:
     for row in range(len(kinds)):
         if kinds[row] == 3:

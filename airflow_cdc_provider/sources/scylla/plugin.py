@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NoReturn
 
+from airflow_cdc_provider.exceptions import ConfigurationError
 from airflow_cdc_provider.sources.plugin import SourcePlugin, options_of
 from airflow_cdc_provider.sources.scylla.options import ScyllaOptions
 
 if TYPE_CHECKING:
     from airflow_cdc_provider.connector import Connector
     from airflow_cdc_provider.sources.contract import Source
+    from airflow_cdc_provider.sources.event_source import SourceEvents
 
 
 class _ScyllaPlugin(SourcePlugin):
@@ -34,6 +36,20 @@ class _ScyllaPlugin(SourcePlugin):
             names=connector.names,
             images=RequiredImages(*connector.publish.scylla.images()),
         )
+
+    def events(self) -> SourceEvents:
+        """Return the builder of the source's events."""
+        from airflow_cdc_provider.sources.scylla.events.source_events import ScyllaSourceEvents
+
+        return ScyllaSourceEvents()
+
+    def recordings(self) -> NoReturn:
+        """Refuse recordings.
+
+        Raises:
+            ConfigurationError: Always.
+        """
+        raise ConfigurationError("ScyllaDB has no recordings: use events --from-lake")
 
 
 PLUGIN = _ScyllaPlugin()

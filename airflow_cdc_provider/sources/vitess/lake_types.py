@@ -11,9 +11,9 @@ from typing import Final, Literal
 
 import pyarrow as pa
 
+from airflow_cdc_provider.formats.number_texts import WIDEST_DECIMAL
 from airflow_cdc_provider.sources.vitess.charsets import can_decode
 from airflow_cdc_provider.sources.vitess.fields import Column
-from airflow_cdc_provider.sources.vitess.numbers import WIDEST_DECIMAL
 
 Family = Literal[
     "integer",

@@ -11,6 +11,8 @@ from airflow_cdc_provider.sources.vitess.options import VitessOptions
 if TYPE_CHECKING:
     from airflow_cdc_provider.connector import Connector
     from airflow_cdc_provider.sources.contract import Source
+    from airflow_cdc_provider.sources.event_source import SourceEvents
+    from airflow_cdc_provider.sources.recordings import Recordings
 
 
 class _VitessPlugin(SourcePlugin):
@@ -35,6 +37,26 @@ class _VitessPlugin(SourcePlugin):
         from airflow_cdc_provider.sources.vitess.source import VitessSource
 
         return VitessSource(options_of(connector, VitessOptions), connection, connector.selects)
+
+    def events(self) -> SourceEvents:
+        """Return the builder of the source's events."""
+        from airflow_cdc_provider.sources.vitess.events.source_events import VitessSourceEvents
+
+        return VitessSourceEvents()
+
+    def recordings(self) -> Recordings:
+        """Return the readers of files of VStreamResponse."""
+        from airflow_cdc_provider.sources.recordings import Recordings
+        from airflow_cdc_provider.sources.vitess.events.recorded_rows import row_lines
+        from airflow_cdc_provider.sources.vitess.events.recording import event_lines
+
+        return Recordings(event_lines, row_lines)
+
+    def schema_changes_topic(self, connector: Connector) -> str:
+        """Return the topic of schema changes: only the prefix, as in Debezium."""
+        from airflow_cdc_provider.events.topics import topic_name
+
+        return topic_name(connector.publish.vitess.schema_changes_topic or connector.topic_prefix)
 
 
 PLUGIN = _VitessPlugin()

@@ -1,24 +1,15 @@
-"""Prefetches the responses of an open stream in a thread while earlier responses are processed.
-
-The buffer is limited by bytes and by row changes. At a limit the thread stops reading from the stream, gRPC's
-flow control applies backpressure to VTGate, and nothing is dropped. Buffered responses belong to no plan: a
-stream that is reopened delivers them again.
-"""
+"""Prefetches responses of an open stream: at a limit, gRPC's flow control applies backpressure to VTGate."""
 
 from __future__ import annotations
 
-import threading
-import time
-from collections import deque
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass
-from typing import Any, Final, Protocol
+from collections.abc import Iterator
+from typing import Final, Protocol
 
 import numpy as np
 
-from airflow_cdc_provider.exceptions import CdcError
-from airflow_cdc_provider.formats.kernels import walker
+from airflow_cdc_provider.formats.kernels import Bytes, Int, walker
 from airflow_cdc_provider.formats.protobuf_wire import LEN, next_field
+from airflow_cdc_provider.sources.prefetch import BufferedStats, BufferLimit, Prefetch
 
 _EVENT: Final = 1
 """Field of ``VStreamResponse``: an event."""
@@ -26,7 +17,6 @@ _ROW_EVENT: Final = 5
 """Field of ``VEvent``: the body of a ROW event."""
 _ROW_CHANGE: Final = 2
 """Field of ``RowEvent``: a row change."""
-_STOP_CHECK_SECONDS: Final = 0.2
 
 
 class Responses(Protocol):
@@ -45,141 +35,33 @@ class StreamEnded(Exception):
     """The server ended the stream without an error."""
 
 
-@dataclass(frozen=True)
-class BufferLimit:
-    """Limit of the buffer. A response is added while the buffer is below it, so one response may exceed it.
+def prefetch(
+    responses: Responses, limit: BufferLimit, buffered: BufferedStats | None = None
+) -> Prefetch[bytes]:
+    """Fetch responses until the limit is reached, in bytes and row changes.
 
     Args:
-        bytes: Maximum number of bytes; 0: no limit.
-        events: Maximum number of row changes; 0: no limit.
-    """
-
-    bytes: int
-    events: int = 0
-
-    def allows(self, buffered: BufferedStats) -> bool:
-        """Return whether another response may be added."""
-        return not (self.bytes and buffered.bytes >= self.bytes) and not (
-            self.events and buffered.events >= self.events
-        )
-
-
-@dataclass
-class BufferedStats:
-    """Size of the buffer: row changes and bytes now, and their maximum so far."""
-
-    events: int = 0
-    bytes: int = 0
-    max_events: int = 0
-    max_bytes: int = 0
-
-    def add(self, events: int, size: int) -> None:
-        """Add to the size; negative numbers subtract."""
-        self.events += events
-        self.bytes += size
-        self.max_events = max(self.max_events, self.events)
-        self.max_bytes = max(self.max_bytes, self.bytes)
-
-
-class Prefetcher:
-    """Fetches responses until the buffer limit is reached.
-
-    Args:
-        responses: The stream; :meth:`close` cancels it.
+        responses: The stream; closing the result cancels it. At its end, the result raises
+            :class:`StreamEnded`.
         limit: Limit of the buffer.
         buffered: Statistics to update; None for new ones.
     """
+    arriving = iter(responses)
 
-    def __init__(
-        self, responses: Responses, limit: BufferLimit, buffered: BufferedStats | None = None
-    ) -> None:
-        self._responses = responses
-        self._limit = limit
-        self._buffered = BufferedStats() if buffered is None else buffered
-        self._fetched: deque[tuple[bytes, int]] = deque()
-        self._failure: Exception | None = None
-        self._closed = False
-        self._changed = threading.Condition()
-        self._thread = threading.Thread(target=self._fetch, name="cdc-vstream", daemon=True)
-        self._thread.start()
+    def fetch() -> bytes:
+        for response in arriving:
+            return response
+        raise StreamEnded("VTGate ended the stream")
 
-    def next(self, timeout_seconds: float) -> bytes | None:
-        """Return the next response; None after the timeout (see :meth:`take`)."""
-        responses = self.take(timeout_seconds, 0)
-        return responses[0] if responses else None
+    return Prefetch(fetch, _size, limit, buffered, cancel=responses.cancel)
 
-    def take(
-        self, timeout_seconds: float, max_bytes: int, stopping: Callable[[], bool] = lambda: False
-    ) -> list[bytes]:
-        """Return the buffered responses, or the next one.
 
-        Args:
-            timeout_seconds: How long to wait for the first response.
-            max_bytes: Maximum total size, if more than one response is returned.
-            stopping: Returns whether to stop waiting.
-
-        Returns:
-            The responses; none after the timeout.
-
-        Raises:
-            StreamEnded: The server ended the stream.
-            CdcError: The stream failed; all responses before the failure were returned.
-        """
-        until = time.monotonic() + timeout_seconds
-        with self._changed:
-            while not self._fetched and self._failure is None:
-                left = until - time.monotonic()
-                if left <= 0 or stopping():
-                    return []
-                self._changed.wait(min(left, _STOP_CHECK_SECONDS))
-            if not self._fetched:
-                assert self._failure is not None
-                raise self._failure
-            response, events = self._fetched.popleft()
-            responses, size = [response], len(response)
-            while self._fetched and size + len(self._fetched[0][0]) <= max_bytes:
-                response, more = self._fetched.popleft()
-                responses.append(response)
-                size += len(response)
-                events += more
-            self._buffered.add(-events, -size)
-            self._changed.notify_all()
-            return responses
-
-    def close(self) -> None:
-        """Cancel the stream and drop the buffered responses."""
-        with self._changed:
-            self._closed = True
-            self._changed.notify_all()
-        self._responses.cancel()
-        self._thread.join()
-        for response, events in self._fetched:
-            self._buffered.add(-events, -len(response))
-        self._fetched.clear()
-
-    def _fetch(self) -> None:
-        failure: Exception = StreamEnded("VTGate ended the stream")
-        try:
-            for response in self._responses:
-                events = int(_count_changes(np.frombuffer(response, np.uint8)))
-                with self._changed:
-                    while not self._limit.allows(self._buffered) and not self._closed:
-                        self._changed.wait()
-                    if self._closed:
-                        return
-                    self._fetched.append((response, events))
-                    self._buffered.add(events, len(response))
-                    self._changed.notify_all()
-        except CdcError as error:
-            failure = error
-        finally:
-            with self._changed:
-                self._failure = failure
-                self._changed.notify_all()
+def _size(response: bytes) -> tuple[int, int]:
+    return int(_count_changes(np.frombuffer(response, np.uint8))), len(response)
 
 
 @walker
-def _count_changes(data: Any) -> Any:
+def _count_changes(data: Bytes) -> Int:
     """Count the row changes of a response, up to the first invalid byte; the parser reports that one."""
     count = np.int64(0)
     at = np.int64(0)

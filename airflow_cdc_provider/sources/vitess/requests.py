@@ -9,10 +9,11 @@ from dataclasses import replace
 from typing import Any, Final
 
 from airflow_cdc_provider.exceptions import ConfigurationError, TransientError
+from airflow_cdc_provider.sources.prefetch import BufferLimit
 from airflow_cdc_provider.sources.vitess.gtid import CURRENT, is_real
 from airflow_cdc_provider.sources.vitess.options import VitessOptions, has_keyspace
 from airflow_cdc_provider.sources.vitess.position import Position
-from airflow_cdc_provider.sources.vitess.prefetch import BufferLimit, Prefetcher, StreamEnded
+from airflow_cdc_provider.sources.vitess.prefetch import StreamEnded, prefetch
 from airflow_cdc_provider.sources.vitess.protocol import TABLET_TYPES, Filter, VGtid, VStreamRequest
 from airflow_cdc_provider.sources.vitess.tablets import SERVING, keyless_tables, list_tablets
 from airflow_cdc_provider.sources.vitess.vtgate import VtgateClient
@@ -188,12 +189,12 @@ def current_position(
         vgtid.shard_gtids.add(keyspace=keyspace, shard=shard, gtid=CURRENT)
     # A table that can't exist filters out all row events.
     request = stream_request(vgtid, filter_of(("_vt_no_table",)), options, tablet_type)
-    prefetcher = Prefetcher(client.vstream(request.SerializeToString()), buffer_limit(options))
+    responses = prefetch(client.vstream(request.SerializeToString()), buffer_limit(options))
     known: dict[str, Any] = {}
     seconds = options.advanced.call_timeout_seconds
     try:
         while len(known) < len(shards):
-            response = prefetcher.next(seconds)
+            response = responses.next(seconds)
             if response is None:
                 break
             events = scan(response)
@@ -203,7 +204,7 @@ def current_position(
     except StreamEnded as error:
         raise TransientError("VTGate ended a stream before it sent the positions of all shards") from error
     finally:
-        prefetcher.close()
+        responses.close()
     if missing := [shard for shard in shards if shard not in known]:
         raise TransientError(
             f"shards don't report their position: {', '.join(missing)}",
@@ -229,11 +230,11 @@ def oldest_after(
         Seconds since 1970 by the server's clock; None if no transaction with a time arrived.
     """
     request = stream_request(position.to_vgtid(), filter_of(("_vt_no_table",)), options)
-    prefetcher = Prefetcher(client.vstream(request.SerializeToString()), buffer_limit(options))
+    responses = prefetch(client.vstream(request.SerializeToString()), buffer_limit(options))
     until = time.monotonic() + seconds
     try:
         while (left := until - time.monotonic()) > 0:
-            response = prefetcher.next(left)
+            response = responses.next(left)
             if response is None:
                 return None
             events = scan(response)
@@ -243,5 +244,5 @@ def oldest_after(
     except StreamEnded:
         return None
     finally:
-        prefetcher.close()
+        responses.close()
     return None

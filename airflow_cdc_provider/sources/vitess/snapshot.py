@@ -43,7 +43,7 @@ from airflow_cdc_provider.sources.vitess.position import (
     next_epoch,
     position_key,
 )
-from airflow_cdc_provider.sources.vitess.prefetch import Prefetcher, StreamEnded
+from airflow_cdc_provider.sources.vitess.prefetch import StreamEnded, prefetch
 from airflow_cdc_provider.sources.vitess.protocol import FieldEvent, Filter, VGtid
 from airflow_cdc_provider.sources.vitess.records import schema_record, snapshot_records
 from airflow_cdc_provider.sources.vitess.requests import buffer_limit, quoted, stream_request
@@ -199,12 +199,12 @@ class RangeReader(Reader):
         self, client: VtgateClient, snapshot_range: SnapshotRange, progress: _Progress
     ) -> Iterator[pa.RecordBatch]:
         stream = client.vstream(self._request(snapshot_range, progress).SerializeToString())
-        prefetcher = Prefetcher(stream, buffer_limit(self.options))
+        responses = prefetch(stream, buffer_limit(self.options))
         copy = _Copy(snapshot_range, progress)
         silent_seconds = _SILENT_INTERVALS * self.options.stream.heartbeat_seconds
         try:
             while not copy.completed:
-                response = prefetcher.next(silent_seconds)
+                response = responses.next(silent_seconds)
                 if response is None:
                     raise TransientError(
                         f"the copy of {snapshot_range.table} sent no message for {silent_seconds} s"
@@ -212,7 +212,7 @@ class RangeReader(Reader):
                 for batch in copy.take(response):
                     yield self._with_charsets(client, batch)
         finally:
-            prefetcher.close()
+            responses.close()
 
     def _with_charsets(self, client: VtgateClient, batch: pa.RecordBatch) -> pa.RecordBatch:
         """Add unknown collations to a record of fields; return other batches unchanged."""

@@ -27,12 +27,13 @@ import numpy as np
 from airflow_cdc_provider.exceptions import CdcError, CorruptInput, TransientError
 from airflow_cdc_provider.sources.backoff import pauses
 from airflow_cdc_provider.sources.contract import Plan, ReadLimit
+from airflow_cdc_provider.sources.prefetch import BufferedStats, Prefetch
 from airflow_cdc_provider.sources.stream_metrics import StreamMetrics
 from airflow_cdc_provider.sources.vitess.assembler import TransactionAssembler
 from airflow_cdc_provider.sources.vitess.failures import PartialReshard
 from airflow_cdc_provider.sources.vitess.options import VitessOptions
 from airflow_cdc_provider.sources.vitess.position import Position
-from airflow_cdc_provider.sources.vitess.prefetch import BufferedStats, Prefetcher, StreamEnded
+from airflow_cdc_provider.sources.vitess.prefetch import StreamEnded, prefetch
 from airflow_cdc_provider.sources.vitess.requests import buffer_limit, stream_request
 from airflow_cdc_provider.sources.vitess.vtgate import VtgateClient
 from airflow_cdc_provider.sources.vitess.wire import HEARTBEAT, JOURNAL, BrokenMessage
@@ -77,7 +78,7 @@ class ChangeStream:
         self._stopping = stopping
         self.resharded: Position | None = None
         """Position from which to resume after the reshard that ended the stream."""
-        self._prefetcher: Prefetcher | None = None
+        self._prefetch: Prefetch[bytes] | None = None
         self._assembler: TransactionAssembler | None = None
         self._position = Position()
         self._buffered = BufferedStats()
@@ -92,7 +93,7 @@ class ChangeStream:
         position = {shard: known.gtid for shard, known in self._position.shards.items()}
         return replace(
             self._counts,
-            connected=self._prefetcher is not None,
+            connected=self._prefetch is not None,
             position=position,
             queue_events=self._buffered.events,
             queue_bytes=self._buffered.bytes,
@@ -182,13 +183,13 @@ class ChangeStream:
             TransientError: The stream is lost, or silent.
             StreamEnded: The server ended the stream.
         """
-        if self._prefetcher is None or self._assembler is None:
+        if self._prefetch is None or self._assembler is None:
             self._open()
-        assert self._prefetcher is not None
+        assert self._prefetch is not None
         assert self._assembler is not None
         silent_seconds = _SILENT_INTERVALS * self._options.stream.heartbeat_seconds
         started = time.perf_counter()
-        responses = self._prefetcher.take(silent_seconds, max_bytes, self._stopping)
+        responses = self._prefetch.take(silent_seconds, max_bytes, self._stopping)
         received = time.perf_counter()
         self._counts.waited_seconds += received - started
         if not responses and self._stopping():
@@ -257,7 +258,7 @@ class ChangeStream:
 
     def _open(self) -> None:
         request = stream_request(self._position.to_vgtid(), self._filters(), self._options)
-        self._prefetcher = Prefetcher(
+        self._prefetch = prefetch(
             self._client().vstream(request.SerializeToString()), buffer_limit(self._options), self._buffered
         )
         self._assembler = TransactionAssembler(
@@ -300,9 +301,9 @@ class ChangeStream:
         )
 
     def _close_stream(self) -> None:
-        if self._prefetcher is not None:
-            self._prefetcher.close()
-        self._prefetcher = None
+        if self._prefetch is not None:
+            self._prefetch.close()
+        self._prefetch = None
         self._assembler = None
 
 

@@ -14,8 +14,15 @@ import pyarrow.compute as pc
 
 from airflow_cdc_provider.formats.arrow_bytes import binary_buffer, fixed_column, join, span_column
 from airflow_cdc_provider.formats.kernels import Bytes, Flags, Ints, walker
+from airflow_cdc_provider.formats.number_texts import (
+    decimal_texts,
+    float_texts,
+    read_decimals,
+    read_floats,
+    read_integers,
+)
 from airflow_cdc_provider.sources.vitess.charsets import decode_column
-from airflow_cdc_provider.sources.vitess.event_values import (
+from airflow_cdc_provider.sources.vitess.events.values import (
     BROKEN,
     DAY_US,
     NO_DATE,
@@ -25,13 +32,6 @@ from airflow_cdc_provider.sources.vitess.event_values import (
 )
 from airflow_cdc_provider.sources.vitess.fields import Column
 from airflow_cdc_provider.sources.vitess.lake_types import VECTOR, family_of
-from airflow_cdc_provider.sources.vitess.numbers import (
-    decimal_texts,
-    float_texts,
-    read_decimals,
-    read_floats,
-    read_integers,
-)
 
 _FLOAT_BYTES: Final = 4
 

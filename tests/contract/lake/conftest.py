@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import uuid
+from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -16,15 +17,25 @@ IMPLEMENTATIONS = {
     "iceberg-memory-v2": ("memory", 2),  # as metastores do: commits swap a pointer, nothing is locked
 }
 
-OF_FORMATS = ("test_difference.py", "test_mirror.py", "test_vitess_mirror.py")
-"""What reads and writes files, whatever the catalog is: the third one is left to the long tests."""
+RUN_ALWAYS = {
+    "iceberg-hadoop-v2": "each_catalog",
+    "iceberg-hadoop-v3": "each_format",
+    "iceberg-memory-v2": None,
+}
+"""The mark of those tests that run on an implementation in every run; None for all.
+
+The others of its tests are left to the long tests: what they prove depends neither on how a catalog commits
+(``each_catalog``) nor on how a version of the format stores deletes, columns and rewritten files
+(``each_format``).
+"""
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Leave a catalog to the long tests where it isn't what is tested."""
+    """Leave an implementation to the long tests where it isn't what is tested."""
     for item in items:
-        if item.path.name in OF_FORMATS and "[iceberg-memory-v2" in item.name:
-            item.add_marker(pytest.mark.long)
+        for name, mark in RUN_ALWAYS.items():
+            if f"[{name}" in item.name and mark is not None and item.get_closest_marker(mark) is None:
+                item.add_marker(pytest.mark.long)
 
 
 @pytest.fixture(scope="session")
@@ -44,9 +55,18 @@ def catalogs(spark: Any, tmp_path_factory: pytest.TempPathFactory) -> Any:
 
 
 @pytest.fixture(params=list(IMPLEMENTATIONS.values()), ids=list(IMPLEMENTATIONS))
-def lake(request: pytest.FixtureRequest, catalogs: Any) -> IcebergLake:
+def lake(request: pytest.FixtureRequest, catalogs: Any, several_partitions: None) -> IcebergLake:
     catalog, format_version = request.param
     return IcebergLake(catalogs, catalog, format_version=format_version)
+
+
+@pytest.fixture
+def several_partitions(spark: Any) -> Iterator[None]:
+    """Let rows of one key meet only if they were shuffled by it."""
+    before = spark.conf.get("spark.sql.shuffle.partitions")
+    spark.conf.set("spark.sql.shuffle.partitions", "2")
+    yield
+    spark.conf.set("spark.sql.shuffle.partitions", before)
 
 
 @pytest.fixture

@@ -10,7 +10,7 @@ from typing import Any
 
 from airflow_cdc_provider.connector import Connector
 from airflow_cdc_provider.jobs.spark.session import ICEBERG_JAR, build_session
-from tests.conftest import JAVA_OPTIONS
+from tests.conftest import JAVA_OPTIONS, QUICK_PLANS
 
 SQLITE_JAR = "org.xerial:sqlite-jdbc:3.50.3.0"
 CATALOGS = ("hadoop", "jdbc")
@@ -71,7 +71,7 @@ def spark_session(folder: Path) -> Any:
         "lake tests",
         extra_conf={
             "spark.master": "local[2]",
-            "spark.ui.enabled": "false",
+            **QUICK_PLANS,
             "spark.ui.showConsoleProgress": "false",
             "spark.jars": ",".join(jars()),
             "spark.driver.memory": "1g",

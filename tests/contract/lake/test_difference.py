@@ -23,7 +23,7 @@ from airflow_cdc_provider.lake.row_changes import all_rows, arrow_batches, chang
 from airflow_cdc_provider.lake.static_changes import all_static_columns, changed_static_columns
 from airflow_cdc_provider.lake.table import Head
 
-pytestmark = pytest.mark.integration
+pytestmark = [pytest.mark.integration, pytest.mark.each_format]
 
 COLUMNS = pa.schema([pa.field("text", pa.string()), pa.field("counts", pa.map_(pa.string(), pa.int32()))])
 Changes = list[tuple[str, bytes, bytes]]

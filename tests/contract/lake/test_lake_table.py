@@ -43,6 +43,7 @@ def same(one: Head, other: Head) -> bool:
     return (one.snapshot, dict(one.properties)) == (other.snapshot, dict(other.properties))
 
 
+@pytest.mark.each_catalog
 def test_a_table_is_there_from_create_to_drop(lake: IcebergLake, namespace: str) -> None:
     table = lake.table(f"{namespace}.people")
     assert not table.exists()
@@ -59,6 +60,7 @@ def test_creating_again_leaves_rows_and_columns_alone(table: IcebergTable) -> No
     assert found(table.read()) == [(1, "a")]
 
 
+@pytest.mark.each_catalog
 def test_a_missing_table_is_named(lake: IcebergLake, namespace: str) -> None:
     with pytest.raises(ConfigurationError, match=rf"no table {lake.catalog}\.{namespace}\.nothing"):
         lake.table(f"{namespace}.nothing").head()
@@ -69,6 +71,7 @@ def test_a_new_table_has_rows_and_properties_of_none(table: IcebergTable) -> Non
     assert dict(table.head().properties) == {}
 
 
+@pytest.mark.each_catalog
 def test_the_first_commit_goes_into_an_empty_table(table: IcebergTable) -> None:
     head = table.commit(table.head(), append=people(table.spark, 1, 2), properties={"cdc.n": "1"})
     assert found(table.read()) == [(1, "a"), (2, "a")]
@@ -77,12 +80,14 @@ def test_the_first_commit_goes_into_an_empty_table(table: IcebergTable) -> None:
     assert dict(head.properties) == {"cdc.n": "1"}
 
 
+@pytest.mark.each_format
 def test_rows_are_deleted_before_others_are_added(table: IcebergTable) -> None:
     head = table.commit(table.head(), append=people(table.spark, 1, 2, 3), properties={"cdc.n": "1"})
     table.commit(head, delete="id = 1", append=people(table.spark, 1, name="b"), properties={"cdc.n": "2"})
     assert found(table.read()) == [(1, "b"), (2, "a"), (3, "a")]
 
 
+@pytest.mark.each_format
 @pytest.mark.parametrize("column", ["_cdc.key", "dotted.name"])
 def test_rows_are_deleted_by_keys(table: IcebergTable, column: str) -> None:
     spark = table.spark
@@ -103,6 +108,7 @@ def test_a_deletion_alone_carries_its_properties(table: IcebergTable) -> None:
     assert dict(table.head().properties) == {"cdc.n": "2"}
 
 
+@pytest.mark.each_catalog
 @pytest.mark.parametrize("rows", ["none", "empty"])
 def test_a_commit_may_change_properties_only(table: IcebergTable, rows: str) -> None:
     head = table.commit(table.head(), append=people(table.spark, 1), properties={"cdc.n": "1"})
@@ -112,6 +118,7 @@ def test_a_commit_may_change_properties_only(table: IcebergTable, rows: str) -> 
     assert found(table.read()) == [(1, "a")]
 
 
+@pytest.mark.each_format
 def test_a_deletion_that_meets_nothing_commits(table: IcebergTable) -> None:
     head = table.commit(table.head(), append=people(table.spark, 1), properties={"cdc.n": "1"})
     head = table.commit(head, delete_keys=("_cdc.key", keys(table.spark)), properties={"cdc.n": "2"})
@@ -119,6 +126,7 @@ def test_a_deletion_that_meets_nothing_commits(table: IcebergTable) -> None:
     assert found(table.read()) == [(1, "a"), (2, "a")]
 
 
+@pytest.mark.each_catalog
 def test_commits_chain_without_reading_the_head_again(table: IcebergTable) -> None:
     head = table.head()
     for number in range(4):
@@ -126,6 +134,7 @@ def test_commits_chain_without_reading_the_head_again(table: IcebergTable) -> No
     assert [i for i, _ in found(table.read())] == [0, 1, 2, 3]
 
 
+@pytest.mark.each_catalog
 def test_a_second_writer_from_the_same_head_conflicts_and_leaves_nothing(table: IcebergTable) -> None:
     base = table.head()
     winner = table.commit(base, append=people(table.spark, 1), properties={"cdc.n": "1"})
@@ -135,6 +144,7 @@ def test_a_second_writer_from_the_same_head_conflicts_and_leaves_nothing(table: 
     assert same(table.head(), winner)
 
 
+@pytest.mark.each_catalog
 def test_another_writers_blind_append_is_a_conflict(table: IcebergTable) -> None:
     base = table.head()
     table.append(people(table.spark, 1))
@@ -142,6 +152,7 @@ def test_another_writers_blind_append_is_a_conflict(table: IcebergTable) -> None
         table.commit(base, append=people(table.spark, 2), properties={"cdc.n": "1"})
 
 
+@pytest.mark.each_catalog
 def test_blind_appends_keep_the_properties_of_the_newest_commit(table: IcebergTable) -> None:
     table.commit(table.head(), append=people(table.spark, 1), properties={"cdc.n": "1"})
     table.append(people(table.spark, 2))
@@ -150,6 +161,7 @@ def test_blind_appends_keep_the_properties_of_the_newest_commit(table: IcebergTa
     table.commit(table.head(), properties={"cdc.n": "2"})
 
 
+@pytest.mark.each_catalog
 def test_maintenance_between_head_and_commit_is_no_conflict(table: IcebergTable) -> None:
     head = table.head()
     for number in range(6):
@@ -161,6 +173,7 @@ def test_maintenance_between_head_and_commit_is_no_conflict(table: IcebergTable)
     assert [i for i, _ in found(table.read())] == [1, 2, 3, 4, 5, 6]
 
 
+@pytest.mark.each_catalog
 def test_a_writers_commit_under_maintenance_is_still_a_conflict(table: IcebergTable) -> None:
     base = table.head()
     head = base
@@ -171,6 +184,7 @@ def test_a_writers_commit_under_maintenance_is_still_a_conflict(table: IcebergTa
         table.commit(base, append=people(table.spark, 9), properties={"cdc.n": "9"})
 
 
+@pytest.mark.each_format
 def test_properties_survive_maintenance_that_expires_everything(table: IcebergTable) -> None:
     head = table.head()
     for number in range(6):
@@ -183,6 +197,7 @@ def test_properties_survive_maintenance_that_expires_everything(table: IcebergTa
     assert dict(table.head().properties) == {"cdc.n": "6"}
 
 
+@pytest.mark.each_format
 def test_maintenance_folds_deletions_in(table: IcebergTable) -> None:
     spark = table.spark
     head = table.commit(table.head(), append=people(spark, *range(50)), properties={"cdc.n": "1"})
@@ -197,6 +212,7 @@ def test_maintenance_folds_deletions_in(table: IcebergTable) -> None:
     assert found(table.read()) == sorted((i, "b" if i < 6 else "a") for i in range(50))
 
 
+@pytest.mark.each_format
 def test_rows_at_a_head_stay_what_they_were(table: IcebergTable) -> None:
     head = table.commit(table.head(), append=people(table.spark, 1), properties={"cdc.n": "1"})
     before = table.read(head)
@@ -206,6 +222,7 @@ def test_rows_at_a_head_stay_what_they_were(table: IcebergTable) -> None:
     assert found(table.read()) == [(2, "a")]
 
 
+@pytest.mark.each_catalog
 def test_a_failing_frame_leaves_nothing(table: IcebergTable) -> None:
     head = table.commit(table.head(), append=people(table.spark, 1), properties={"cdc.n": "1"})
     failing = people(table.spark, 2).withColumn("name", functions.expr("raise_error('on purpose')"))
@@ -221,6 +238,7 @@ def test_a_property_must_have_a_name_that_survives(table: IcebergTable, name: st
         table.commit(table.head(), properties={name: "1"})
 
 
+@pytest.mark.each_format
 def test_columns_are_added_and_widened_at_any_depth(table: IcebergTable) -> None:
     head = table.commit(table.head(), append=people(table.spark, 1), properties={"cdc.n": "1"})
     wanted = StructType.fromDDL(
@@ -255,6 +273,7 @@ def test_columns_that_are_missing_or_narrower_stay(table: IcebergTable) -> None:
     assert [field.name for field in table.schema()] == ["id", "name", "dotted.name", "_cdc"]
 
 
+@pytest.mark.each_format
 def test_columns_are_renamed_replaced_and_dropped_and_rows_keep_what_is_theirs(table: IcebergTable) -> None:
     head = table.commit(table.head(), append=people(table.spark, 1), properties={"cdc.n": "1"})
     before = table.schema()
@@ -279,6 +298,7 @@ def test_columns_are_renamed_replaced_and_dropped_and_rows_keep_what_is_theirs(t
     assert sorted((r["number"], r["name"]) for r in table.read().collect()) == [(1, None), (2, 5)]
 
 
+@pytest.mark.each_format
 def test_names_that_change_hands_stay_with_their_values(table: IcebergTable) -> None:
     table.commit(table.head(), append=people(table.spark, 1), properties={"cdc.n": "1"})
     kind = {field.name: field.dataType for field in table.schema()}
@@ -305,6 +325,7 @@ def test_a_type_that_cannot_follow_is_refused_whole(table: IcebergTable, ddl: st
     assert table.schema() == before
 
 
+@pytest.mark.each_format
 def test_a_table_is_partitioned_as_requested(lake: IcebergLake, namespace: str) -> None:
     table = lake.table(f"{namespace}.parts")
     table.create(StructType.fromDDL("id bigint, day date"), partition_by=["bucket(4, id)", "day"])
@@ -313,6 +334,7 @@ def test_a_table_is_partitioned_as_requested(lake: IcebergLake, namespace: str) 
     assert table.read().count() == 20
 
 
+@pytest.mark.each_catalog
 def test_discarding_partitions_is_no_conflict(lake: IcebergLake, namespace: str) -> None:
     table = lake.table(f"{namespace}.batches")
     table.create(StructType.fromDDL("batch bigint, kind string"), partition_by=["batch", "kind"])

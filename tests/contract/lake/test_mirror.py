@@ -15,7 +15,7 @@ from airflow_cdc_provider.exceptions import CommitConflict, ConfigurationError
 from airflow_cdc_provider.lake.mirror import Mirror, MirrorState
 from airflow_cdc_provider.lake.table import Lake
 
-pytestmark = pytest.mark.integration
+pytestmark = [pytest.mark.integration, pytest.mark.each_format]
 
 COLUMNS = pa.schema([pa.field("id", pa.int32())])
 

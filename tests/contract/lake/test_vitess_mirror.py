@@ -18,7 +18,7 @@ from airflow_cdc_provider.sources.vitess.codec import VitessCodec
 from airflow_cdc_provider.sources.vitess.history import TableHistory
 from tests.unit.sources.vitess.record_builders import TABLE, batch, change, changed, fields, place, ran, seen
 
-pytestmark = pytest.mark.integration
+pytestmark = [pytest.mark.integration, pytest.mark.each_format]
 
 FIRST = fields({"id": "bigint", "a": "int", "at": "datetime(3)", "d": "date", "u": "bigint unsigned"})
 SECOND = fields({"id": "bigint", "b": "int", "at": "datetime(3)", "d": "date", "c": "decimal(5,2)"})

@@ -8,9 +8,8 @@ import random
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence, Set
 from contextlib import closing
-from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -22,11 +21,11 @@ from airflow_cdc_provider.jobs.context.clients import Clients, Connections
 from airflow_cdc_provider.jobs.context.job import Job
 from airflow_cdc_provider.jobs.context.run import Run
 from airflow_cdc_provider.jobs.context.run_report import RunReport
-from airflow_cdc_provider.jobs.context.stores import Stores
 from airflow_cdc_provider.jobs.spark.session import build_lake
 from airflow_cdc_provider.jobs.spec import ConnectionRef, JobResult, JobSpec
+from airflow_cdc_provider.lake.stores import Stores
 from airflow_cdc_provider.sources.registry import source_plugin
-from tests.conftest import JAVA_OPTIONS
+from tests.conftest import JAVA_OPTIONS, QUICK_PLANS
 from tests.integration.jobs.imitated import names_in
 from tests.integration.jobs.publishing import with_broker
 from tests.integration.jobs.shop import Shop
@@ -118,11 +117,12 @@ class Application:
                 options=options,
             ).to_json()
         )
+        settings = " ".join(f"--conf {name}={value}" for name, value in QUICK_PLANS.items())
         environment = {
             **os.environ,
             "PYTHONPATH": str(APPLICATION.parents[2]),
             "PYSPARK_SUBMIT_ARGS": f"--master {master} --driver-memory 1g --jars {self.jar} "
-            f"--driver-java-options '{JAVA_OPTIONS}' --conf spark.ui.enabled=false "
+            f"--driver-java-options '{JAVA_OPTIONS}' {settings} "
             f"--conf spark.local.dir={self.folder} pyspark-shell",
         }
         with (self.folder / "log").open("ab") as log:
@@ -154,25 +154,33 @@ class Application:
         process.wait(30)
         return True
 
-    def kill_when_written(self, process: subprocess.Popen[bytes], files: Callable[[], set[Path]]) -> bool:
-        """SIGKILL an application as soon as there is another of some files; False if it ended before."""
-        before = files()
+    def kill_when(self, process: subprocess.Popen[bytes], written: Callable[[], Set[Any]]) -> bool:
+        """SIGKILL an application as soon as it has written something; False if it ended before.
+
+        Args:
+            process: The application.
+            written: Returns what was written until now, by anybody.
+        """
+        before = written()
         while process.poll() is None:
-            if files() - before:
+            if written() - before:
                 return self.kill(process, after_seconds=0)
             time.sleep(0.002)
         return False
 
     def kill_often(
-        self, times: int, begin: Callable[[int], subprocess.Popen[bytes]], namespace: Path | None = None
+        self,
+        times: int,
+        begin: Callable[[int], subprocess.Popen[bytes]],
+        moments: Sequence[Callable[[], Set[Any]]] = (),
     ) -> None:
-        """Start an application again and again and kill it at a random moment of its work.
+        """Start an application again and again and kill it in the middle of its work.
 
         Args:
             times: How many are to be killed; those that end before their moment don't count.
             begin: Starts the application of a number that counts up.
-            namespace: The folder of a lake's namespace. If given, of three kills the first comes while a
-                batch that was committed is merged, the second while one is written, the third at random.
+            moments: The first kills come when there is more of what these return, then one comes at a random
+                moment, and so on.
         """
         rng = random.Random(times)
         longest_seconds = 22.0
@@ -181,9 +189,9 @@ class Application:
             assert number < 3 * times + 3, "most runs end before they can be killed"
             process = begin(number)
             started = time.monotonic()
-            if namespace is not None and killed % 3 < 2:  # see above
-                files = partial(_data_files, namespace, of_changes=bool(killed % 3))
-                ended_early = not self.kill_when_written(process, files)
+            turn = killed % (len(moments) + 1)
+            if turn < len(moments):
+                ended_early = not self.kill_when(process, moments[turn])
             else:
                 ended_early = not self.kill(process, rng.uniform(_START_SECONDS, longest_seconds))
             if not ended_early:
@@ -199,10 +207,21 @@ class Application:
         return "\n".join((self.folder / "log").read_text(errors="replace").splitlines()[-30:])
 
 
-def _data_files(namespace: Path, *, of_changes: bool) -> set[Path]:
-    """Return the data files of a namespace's changes tables, or of its other tables."""
-    files = namespace.glob("*/data/**/*.parquet")
-    return {file for file in files if file.relative_to(namespace).parts[0].endswith("_changes") == of_changes}
+def data_files(namespace: Path, *, of_changes: bool) -> Callable[[], set[Path]]:
+    """Return a function that lists the data files of a namespace's changes tables, or of its other tables."""
+
+    def found() -> set[Path]:
+        files = namespace.glob("*/data/**/*.parquet")
+        return {
+            file for file in files if file.relative_to(namespace).parts[0].endswith("_changes") == of_changes
+        }
+
+    return found
+
+
+def merge_and_capture(namespace: Path) -> list[Callable[[], set[Path]]]:
+    """Return moments for kills: while a batch that was committed is merged, and while one is written."""
+    return [data_files(namespace, of_changes=False), data_files(namespace, of_changes=True)]
 
 
 @pytest.fixture

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+import time
 from collections import defaultdict
+from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -99,6 +101,34 @@ def sequences_of(messages: list[Message]) -> Sequences:
 
 def read(server: KafkaServer, topics: list[str]) -> list[Message]:
     return [message for topic in topics for message in server.read(topic)]
+
+
+def records_of(server: KafkaServer, topics: list[str]) -> Callable[[], set[tuple[str, int, int]]]:
+    """Return a function that lists the ends of the partitions of topics, open transactions included.
+
+    It takes a while: who calls it again and again would keep the broker from its work.
+    """
+    from confluent_kafka import Consumer, TopicPartition
+
+    consumer = Consumer(
+        {
+            "bootstrap.servers": server.bootstrap,
+            "group.id": "ends",
+            "isolation.level": "read_uncommitted",
+        }
+    )
+    partitions = [
+        TopicPartition(name, number)
+        for name in topics
+        for number in consumer.list_topics(name, timeout=30).topics[name].partitions
+    ]
+
+    def ends() -> set[tuple[str, int, int]]:
+        time.sleep(0.05)
+        found = [(one, consumer.get_watermark_offsets(one, timeout=30)[1]) for one in partitions]
+        return {(one.topic, one.partition, end) for one, end in found}
+
+    return ends
 
 
 def printed(run_stage: RunStage, declared: dict[str, Any], folder: Path) -> Sequences:

@@ -10,8 +10,8 @@ import bson
 import pytest
 from bson import Binary, Decimal128, Int64, ObjectId, json_util
 
+from airflow_cdc_provider.changes.inferred_columns import REST
 from airflow_cdc_provider.lake.mirror import Mirror
-from airflow_cdc_provider.sources.mongodb.inferred import REST
 from tests.integration.jobs.conftest import RunStage
 from tests.integration.jobs.equality import assert_mirror_equals_collection
 
@@ -145,7 +145,7 @@ def test_random_documents_stay_whole_while_columns_grow(
         lambda: None,
         lambda: chance.random() < 0.5,
     ]
-    for _ in range(4):
+    for _ in range(3):
         for key in range(40):
             document = {
                 name: chance.choice(values)() for name in chance.sample("abcdefgh", chance.randrange(6))

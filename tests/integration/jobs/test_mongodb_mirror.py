@@ -20,7 +20,7 @@ from airflow_cdc_provider.jobs.snapshots import snapshot
 from airflow_cdc_provider.lake.changes_table import ChangesTable
 from airflow_cdc_provider.sources.mongodb import backlog
 from airflow_cdc_provider.sources.mongodb.source import MongodbSource
-from tests.integration.jobs.conftest import Application, RunStage
+from tests.integration.jobs.conftest import Application, RunStage, merge_and_capture
 from tests.integration.jobs.equality import assert_mirror_equals_collection
 from tests.integration.jobs.workloads import write_mongodb
 
@@ -335,6 +335,7 @@ def test_a_stream_gets_over_lost_primaries_and_its_mirror_equals_the_collection(
 
 def _kill_and_recover(
     spark: SparkSession,
+    run_stage: RunStage,
     application: Application,
     database: Any,
     connection: dict[str, Any],
@@ -344,18 +345,16 @@ def _kill_and_recover(
     shop = declaration(database.name, catalog_options={"type": "hadoop", "warehouse": warehouse})
     namespace = Path(warehouse.removeprefix("file:")) / database.name
     write_mongodb(database.things, seed=99, count=100)
-    first = application.wait(application.start("sync", shop, connection))
-    assert first.ok, first.error
+    assert run_stage("sync", shop, connection).ok
 
     def begin(number: int) -> subprocess.Popen[bytes]:
         write_mongodb(database.things, seed=100 + number, count=100)
         return application.start("sync", shop, connection, batch_changes=40)
 
-    application.kill_often(kills, begin, namespace)
+    application.kill_often(kills, begin, merge_and_capture(namespace))
     committed = _captured_positions(spark, database.name)
     assert committed, "a killed sync had committed changes"
-    outcome = application.wait(application.start("sync", shop, connection))
-    assert outcome.ok, outcome.error
+    assert run_stage("sync", shop, connection).ok
     mirror = f"{database.name}.{database.name}_things"
     assert assert_mirror_equals_collection(spark, database.things, mirror) > 10
     captured = _captured_positions(spark, database.name)
@@ -381,17 +380,25 @@ def test_mode_always_copies_at_every_run_and_then_streams(
 
 @pytest.mark.covers("MDB-STR-02", "MDB-FAULT-06")
 def test_killed_sync_is_recovered_by_the_next_run(
-    spark: SparkSession, application: Application, database: Any, connection: dict[str, Any]
+    spark: SparkSession,
+    run_stage: RunStage,
+    application: Application,
+    database: Any,
+    connection: dict[str, Any],
 ) -> None:
-    _kill_and_recover(spark, application, database, connection, kills=2)
+    _kill_and_recover(spark, run_stage, application, database, connection, kills=2)
 
 
 @pytest.mark.covers("MDB-STR-02", "MDB-FAULT-06")
 @pytest.mark.long
 def test_sync_killed_twenty_times_loses_and_doubles_nothing(
-    spark: SparkSession, application: Application, database: Any, connection: dict[str, Any]
+    spark: SparkSession,
+    run_stage: RunStage,
+    application: Application,
+    database: Any,
+    connection: dict[str, Any],
 ) -> None:
-    _kill_and_recover(spark, application, database, connection, kills=20)
+    _kill_and_recover(spark, run_stage, application, database, connection, kills=20)
 
 
 @pytest.fixture

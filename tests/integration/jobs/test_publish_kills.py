@@ -22,6 +22,7 @@ from tests.integration.jobs.publishing import (
     make_topics,
     printed,
     read,
+    records_of,
     sequences_of,
     topic_of,
     with_broker,
@@ -34,6 +35,9 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 pytestmark = pytest.mark.integration
+
+_EVENTS_PER_KILL = 1_000
+"""They are published in transactions of 50: what is killed has more to send."""
 
 
 def _captured(
@@ -69,18 +73,14 @@ def _publish_with_kills(
     kills: int,
 ) -> None:
     topics = make_topics(server, database, "orders", "customers")
-    declared = _captured(run_stage, database, both, 20_000)
+    declared = _captured(run_stage, database, both, _EVENTS_PER_KILL * kills)
     own = with_catalog(spark, declared)
-    started = 0
 
-    def begin(number: int) -> subprocess.Popen[bytes]:
-        nonlocal started
-        started = number
+    def begin(_: int) -> subprocess.Popen[bytes]:
         return application.start("publish", own, both)
 
-    application.kill_often(kills, begin)
-    last = application.wait(begin(started + 1))
-    assert last.ok, last.error
+    application.kill_often(kills, begin, [records_of(server, topics[1:2])] * 2)
+    assert run_stage("publish", declared, both).ok
     assert sequences_of(read(server, topics)) == printed(run_stage, declared, application.folder)
 
 
@@ -92,7 +92,7 @@ def test_killed_jobs_publish_each_event_once(
     kafka_server: KafkaServer,
     application: Application,
 ) -> None:
-    _publish_with_kills(spark, run_stage, database, both, kafka_server, application, kills=3)
+    _publish_with_kills(spark, run_stage, database, both, kafka_server, application, kills=2)
 
 
 @pytest.mark.long
@@ -117,23 +117,25 @@ def _replay_with_kills(
     kills: int,
 ) -> None:
     names = make_topics(server, database, "orders", "customers")
-    declared = _captured(run_stage, database, both, 20_000)
+    declared = _captured(run_stage, database, both, _EVENTS_PER_KILL * kills)
     moved = [f"again{name.removeprefix(database.name)}" for name in names]
     for topic in moved:
         server.create_topic(topic, 1 if topic.endswith("transaction") else 3)
     own = with_catalog(spark, declared)
-    started = done = 0
+    done = 0
 
-    def begin(number: int) -> subprocess.Popen[bytes]:
-        nonlocal started, done
-        if number and application.result_path.exists():
-            done += 1  # the run before had come to its end; this one is another replay
-        started = number
+    def count_ended() -> None:
+        nonlocal done
+        if application.result_path.exists():
+            done += 1  # the run before had come to its end; the next one is another replay
+
+    def begin(_: int) -> subprocess.Popen[bytes]:
+        count_ended()
         return application.start("replay", own, both, topic_prefix="again", request=f"{done}")
 
-    application.kill_often(kills, begin)
-    last = application.wait(begin(started + 1))
-    assert last.ok, last.error
+    application.kill_often(kills, begin, [records_of(server, moved[1:2])])
+    count_ended()
+    assert run_stage("replay", declared, both, topic_prefix="again", request=f"{done}").ok
     once = printed(run_stage, declared, application.folder)
     expected = {
         (f"again{topic.removeprefix(database.name)}", key): events * (done + 1)

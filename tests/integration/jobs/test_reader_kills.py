@@ -7,12 +7,13 @@ import subprocess
 import time
 from collections.abc import Iterator
 from concurrent.futures import Future, ThreadPoolExecutor, wait
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
 
 from server_kit import KafkaServer
-from tests.integration.jobs.conftest import Application
+from tests.integration.jobs.conftest import Application, data_files
 from tests.integration.jobs.debezium_mirrors import connection, declaration, expected, mirror, send
 from tests.integration.jobs.debezium_workload import Workload
 from tests.integration.jobs.publishing import with_catalog
@@ -81,7 +82,8 @@ def _read_during_kills(
             restarting.append(restarter.submit(_restart, server, chance.uniform(4, 16)))
         return process
 
-    application.kill_often(kills, begin)
+    warehouse = Path(str(spark.conf.get("spark.sql.catalog.lake.warehouse")).removeprefix("file:"))
+    application.kill_often(kills, begin, [data_files(warehouse / name, of_changes=True)])
     last = application.wait(begin(started + 1))
     assert last.ok, last.error
     for restart in restarting:

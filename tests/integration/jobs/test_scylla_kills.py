@@ -79,8 +79,8 @@ def kill_and_recover(shop: Shop, names: SystemKeyspaces, application: Applicatio
     changes = warehouse / shop.keyspace / f"{shop.name}_changes"
     chance = random.Random(kills)
     ways: list[Callable[[subprocess.Popen[bytes]], bool]] = [
-        lambda process: application.kill_when_written(process, lambda: set((changes / "data").glob("*"))),
-        lambda process: application.kill_when_written(process, lambda: set((changes / "metadata").glob("*"))),
+        lambda process: application.kill_when(process, lambda: set((changes / "data").glob("*"))),
+        lambda process: application.kill_when(process, lambda: set((changes / "metadata").glob("*"))),
         lambda process: application.kill(process, after_seconds=chance.uniform(5, 20)),
     ]
     killed = 0

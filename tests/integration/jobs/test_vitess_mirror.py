@@ -14,7 +14,7 @@ import pytest
 from airflow_cdc_provider.jobs.metrics.debezium import metrics_of
 from airflow_cdc_provider.sources.vitess.options import VitessAdvanced
 from server_kit import VitessServer
-from tests.integration.jobs.conftest import Application, RunStage
+from tests.integration.jobs.conftest import Application, RunStage, merge_and_capture
 from tests.integration.jobs.vitess_mirrors import assert_mirror_equals_table, declaration
 from tests.integration.sources.vitess.workload import create, run, selected
 
@@ -105,15 +105,19 @@ def test_a_table_that_is_new_or_altered_between_runs_is_followed(
 
 
 def _kill_and_recover(
-    spark: SparkSession, application: Application, server: VitessServer, table: str, kills: int
+    spark: SparkSession,
+    run_stage: RunStage,
+    application: Application,
+    server: VitessServer,
+    table: str,
+    kills: int,
 ) -> None:
     shop = declaration(table)
     warehouse = str(spark.conf.get("spark.sql.catalog.lake.warehouse"))
     shop["lake"]["catalog_options"] = {"type": "hadoop", "warehouse": warehouse}
     namespace = Path(warehouse.removeprefix("file:")) / f"vt_{table}"
     run(server, table, 99, 40)
-    first = application.wait(application.start("sync", shop, server.connection))
-    assert first.ok, first.error
+    assert run_stage("sync", shop, server.connection).ok
 
     def captured() -> list[tuple[str, bytes]]:
         name = f"lake.vt_{table}.vt_{table}_changes"
@@ -122,14 +126,13 @@ def _kill_and_recover(
         return [(row[0], bytes(row[1])) for row in rows]
 
     def begin(number: int) -> subprocess.Popen[bytes]:
-        run(server, table, 100 + number, 40)
+        run(server, table, 100 + number, 60)
         return application.start("sync", shop, server.connection, batch_changes=40)
 
-    application.kill_often(kills, begin, namespace)
+    application.kill_often(kills, begin, merge_and_capture(namespace))
     committed = captured()
     assert committed, "a killed sync had committed changes"
-    outcome = application.wait(application.start("sync", shop, server.connection))
-    assert outcome.ok, outcome.error
+    assert run_stage("sync", shop, server.connection).ok
     assert assert_mirror_equals_table(spark, server, table)
     places = captured()
     assert set(committed) < set(places)
@@ -138,17 +141,25 @@ def _kill_and_recover(
 
 @pytest.mark.covers("VIT-FLT-01", "VIT-FLT-07")
 def test_next_run_completes_a_killed_sync(
-    spark: SparkSession, application: Application, vitess_server: VitessServer, table: str
+    spark: SparkSession,
+    run_stage: RunStage,
+    application: Application,
+    vitess_server: VitessServer,
+    table: str,
 ) -> None:
-    _kill_and_recover(spark, application, vitess_server, table, kills=3)
+    _kill_and_recover(spark, run_stage, application, vitess_server, table, kills=2)
 
 
 @pytest.mark.covers("VIT-FLT-01", "VIT-FLT-07")
 @pytest.mark.long
 def test_sync_killed_twenty_times_loses_and_doubles_nothing(
-    spark: SparkSession, application: Application, vitess_server: VitessServer, table: str
+    spark: SparkSession,
+    run_stage: RunStage,
+    application: Application,
+    vitess_server: VitessServer,
+    table: str,
 ) -> None:
-    _kill_and_recover(spark, application, vitess_server, table, kills=20)
+    _kill_and_recover(spark, run_stage, application, vitess_server, table, kills=20)
 
 
 def test_a_table_without_a_key_is_read_in_full_at_each_run(

@@ -23,6 +23,9 @@ CASSANDRA_TABLES = {
     "keys_only": "CREATE TABLE {ks}.keys_only (p int, c int, PRIMARY KEY (p, c)) WITH cdc = true",
 }
 
+SHORT_TTL_SECONDS = 2
+"""After this time what was written with a short TTL has expired."""
+
 _WORDS = ["", "a", "ab", "b", "ü", "名", "long " * 20, "x\x00y"]
 
 
@@ -54,7 +57,7 @@ def _using(rng: random.Random) -> str:
     if rng.random() < 0.5:
         parts.append(f"TIMESTAMP {base + rng.randrange(50)}")
     if rng.random() < 0.2:
-        parts.append(f"TTL {rng.choice([1, 2, 100_000])}")
+        parts.append(f"TTL {rng.choice([1, SHORT_TTL_SECONDS, 100_000])}")
     return f" USING {' AND '.join(parts)}" if parts else ""
 
 

@@ -20,8 +20,8 @@ from pymongo import DeleteOne, InsertOne, ReplaceOne, UpdateOne
 from pymongo.errors import DuplicateKeyError, OperationFailure
 
 from airflow_cdc_provider.exceptions import ConfigurationError, PositionLost, TransientError
+from airflow_cdc_provider.formats.bson import as_bytes, find_in_all
 from airflow_cdc_provider.sources.contract import ReadLimit
-from airflow_cdc_provider.sources.mongodb.bson import as_bytes, find_in_all
 from airflow_cdc_provider.sources.mongodb.identity import canonical_keys
 from airflow_cdc_provider.sources.mongodb.options import MongodbAdvanced, MongodbOptions
 from airflow_cdc_provider.sources.mongodb.position import StreamPosition

@@ -408,9 +408,9 @@ def test_replies_are_fetched_ahead_within_a_limit_of_bytes(
             pass
         cursor = stream._cursor
         assert cursor is not None
-        if (thread := cursor._thread) is not None:
-            thread.join(0.5)  # it waits at its limit, or has ended at the head
-        waiting = len(cursor._replies), cursor._buffered.bytes
+        if (prefetch := cursor._prefetch) is not None:
+            prefetch._thread.join(0.5)  # it waits at its limit, or has ended at the head
+        waiting = 0 if prefetch is None else len(prefetch._fetched), cursor._buffered.bytes
         seen = sum(map(len, reply.events))
         while seen < 300:
             seen += sum(map(len, stream.read().events))

@@ -19,9 +19,9 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final
 
 from airflow_cdc_provider.exceptions import ConfigurationError
+from airflow_cdc_provider.formats.jceks import read_secret_keys
 from airflow_cdc_provider.secrets import resolve_secret
 from airflow_cdc_provider.sources.cassandra.commit_log.compression import SectionDecoder, lz4
-from airflow_cdc_provider.sources.cql.driver.keystore import read_secret_keys
 
 if TYPE_CHECKING:
     from cryptography.hazmat.primitives.ciphers import Cipher

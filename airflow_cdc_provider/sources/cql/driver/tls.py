@@ -24,8 +24,8 @@ from pathlib import Path
 from typing import Any, Final
 
 from airflow_cdc_provider.exceptions import ConfigurationError
+from airflow_cdc_provider.formats.keystores import Keystore, read_keystore
 from airflow_cdc_provider.properties_file import parse_properties
-from airflow_cdc_provider.sources.cql.driver.java_keystores import Keystore, read_keystore
 
 _DEFAULTS: Final = {
     "keyStore.location": "",

@@ -35,6 +35,7 @@ import pyarrow as pa
 from airflow_cdc_provider.changes.contribution import LIVE_ROW_SCHEMA, UNRESOLVED
 from airflow_cdc_provider.changes.record import CHANGE, CHANGE_SCHEMA, QUARANTINE, SCHEMA, TRUNCATE
 from airflow_cdc_provider.exceptions import CdcError, ConfigurationError, CorruptInput
+from airflow_cdc_provider.formats.jceks import read_secret_keys
 from airflow_cdc_provider.sources.cassandra.codec import CassandraCodec
 from airflow_cdc_provider.sources.cassandra.commit_log.capture import LogFolder, head, lag, plan_segments
 from airflow_cdc_provider.sources.cassandra.commit_log.encryption import Keys
@@ -49,7 +50,6 @@ from airflow_cdc_provider.sources.cassandra.commit_log.tables import LogTables, 
 from airflow_cdc_provider.sources.cassandra.commit_log.truncation import read_local_updates
 from airflow_cdc_provider.sources.cassandra.payload import OBSERVED_TAG, Position, mutation_payload
 from airflow_cdc_provider.sources.contract import ReadLimit
-from airflow_cdc_provider.sources.cql.driver.keystore import read_secret_keys
 from airflow_cdc_provider.sources.cql.reasons import CODES
 from airflow_cdc_provider.sources.cql.schema import TableSchema
 from airflow_cdc_provider.sources.cql.wire import read_uvint

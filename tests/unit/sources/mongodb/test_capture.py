@@ -8,8 +8,8 @@ import pytest
 from bson import Timestamp
 
 from airflow_cdc_provider.exceptions import ConfigurationError, TransientError
+from airflow_cdc_provider.formats.bson import as_bytes, split_documents
 from airflow_cdc_provider.sources.contract import ReadLimit
-from airflow_cdc_provider.sources.mongodb.bson import as_bytes, split_documents
 from airflow_cdc_provider.sources.mongodb.capture import (
     ChangeStream,
 )

@@ -12,7 +12,7 @@ from bson import json_util
 
 from airflow_cdc_provider.changes.contribution import CONTRIBUTION_SCHEMA, LIVE_ROW_SCHEMA
 from airflow_cdc_provider.changes.fence import Fence, generation_at
-from airflow_cdc_provider.sources.mongodb.bson import as_bytes, split_documents
+from airflow_cdc_provider.formats.bson import as_bytes, split_documents
 from airflow_cdc_provider.sources.mongodb.codec import LAKE_TYPE, MISFITS, MongodbCodec
 from airflow_cdc_provider.sources.mongodb.options import MongodbInference, MongodbOptions
 from airflow_cdc_provider.sources.mongodb.records import snapshot_records

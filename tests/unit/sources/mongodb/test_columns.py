@@ -13,7 +13,7 @@ from bson import Binary, Code, DatetimeMS, Decimal128, Int64, MinKey, ObjectId
 from hypothesis import given
 
 from airflow_cdc_provider.exceptions import ConfigurationError
-from airflow_cdc_provider.sources.mongodb.bson import as_bytes, split_documents
+from airflow_cdc_provider.formats.bson import as_bytes, split_documents
 from airflow_cdc_provider.sources.mongodb.columns import DeclaredColumn, read_columns
 from tests.unit.sources.mongodb.documents import (
     DECIMALS,

@@ -10,7 +10,7 @@ from bson import Binary
 from hypothesis import given
 from hypothesis import strategies as st
 
-from airflow_cdc_provider.sources.mongodb.bson import as_bytes, split_documents
+from airflow_cdc_provider.formats.bson import as_bytes, split_documents
 from airflow_cdc_provider.sources.mongodb.field_tally import MOST_FIELDS, UUID, FieldTally, tally_fields
 from tests.unit.sources.mongodb.documents import (
     DOCUMENTS,

@@ -11,7 +11,7 @@ from bson import Binary, Code, Decimal128, Int64, MaxKey, MinKey, Timestamp
 from hypothesis import given
 from hypothesis import strategies as st
 
-from airflow_cdc_provider.sources.mongodb.bson import as_bytes, find_in_all
+from airflow_cdc_provider.formats.bson import as_bytes, find_in_all
 from airflow_cdc_provider.sources.mongodb.identity import canonical_keys
 from tests.unit.sources.mongodb.documents import (
     DECIMALS,

@@ -10,11 +10,12 @@ import numpy as np
 import pytest
 
 from airflow_cdc_provider.exceptions import ConfigurationError
+from airflow_cdc_provider.formats.bson import Spans
 from airflow_cdc_provider.migration.debezium.properties import from_debezium
-from airflow_cdc_provider.sources.mongodb.bson import Spans
 from airflow_cdc_provider.sources.mongodb.options import MongodbAdvanced, MongodbOptions
-from airflow_cdc_provider.sources.mongodb.prefetch import BufferedStats, BufferLimit, Prefetcher
+from airflow_cdc_provider.sources.mongodb.prefetch import PrefetchingCursor
 from airflow_cdc_provider.sources.mongodb.raw_cursor import RawBatch
+from airflow_cdc_provider.sources.prefetch import BufferedStats, BufferLimit
 
 PROPERTIES = {"topic.prefix": "shop", "connector.class": "io.debezium.connector.mongodb.MongoDbConnector"}
 
@@ -45,10 +46,10 @@ class Cursor:
         self.closed = True
 
 
-def reading(cursor: Cursor, limit: BufferLimit) -> tuple[Prefetcher, BufferedStats]:
+def reading(cursor: Cursor, limit: BufferLimit) -> tuple[PrefetchingCursor, BufferedStats]:
     buffered = BufferedStats()
     fake: Any = cursor
-    return Prefetcher(fake, limit, lambda reply: False, buffered), buffered
+    return PrefetchingCursor(fake, limit, lambda reply: False, buffered), buffered
 
 
 def settle(buffered: BufferedStats) -> int:

@@ -9,7 +9,7 @@ from bson import Decimal128, Int64, ObjectId
 from hypothesis import given
 
 from airflow_cdc_provider.exceptions import CorruptInput
-from airflow_cdc_provider.sources.mongodb.bson import as_bytes, find_in_all
+from airflow_cdc_provider.formats.bson import as_bytes, find_in_all
 from airflow_cdc_provider.sources.mongodb.identity import canonical_keys
 from airflow_cdc_provider.sources.mongodb.reread import id_of_key
 from tests.unit.sources.mongodb.documents import VALUES

@@ -11,7 +11,6 @@ from bson import Binary, Code, DatetimeMS, Decimal128, Int64, MinKey, ObjectId, 
 from hypothesis import given
 from hypothesis import strategies as st
 
-from airflow_cdc_provider.sources.mongodb.indented_json import indented
 from airflow_cdc_provider.sources.mongodb.raw_values import chosen_members, with_id
 from airflow_cdc_provider.sources.mongodb.shapes import typed_documents
 from tests.unit.sources.mongodb.documents import (
@@ -138,20 +137,3 @@ def test_members_can_be_chosen_and_an_id_added(document: dict[str, Any], identit
     added, nothing = with_id(column, keys).to_pylist()
     assert nothing is None
     assert bson.decode(added) == (document if "_id" in document else {**document, "_id": identity})
-
-
-def test_extended_json_is_broken_into_lines_as_the_java_driver_does_it() -> None:
-    text = '{"a": {"b": [1,{"c": "x,{\\"}"}]},"d": {},"e": []}'
-    lines = """{
-  "a": {
-    "b": [
-      1,
-      {
-        "c": "x,{\\\\"}"
-      }
-    ]
-  },
-  "d": {},
-  "e": []
-}"""
-    assert indented(pa.array([text, None])).to_pylist() == [lines.replace("\\\\", "\\"), None]

@@ -12,7 +12,7 @@ from bson import json_util
 
 from airflow_cdc_provider.connector import Connector
 from airflow_cdc_provider.exceptions import ConfigurationError
-from airflow_cdc_provider.sources.mongodb.bson import as_bytes, split_documents
+from airflow_cdc_provider.formats.bson import as_bytes, split_documents
 from airflow_cdc_provider.sources.mongodb.guard import require_members
 from airflow_cdc_provider.sources.mongodb.options import MongodbOptions
 from airflow_cdc_provider.sources.mongodb.pipeline import describe_pipeline, stream_pipeline

@@ -12,10 +12,11 @@ import pytest
 from airflow_cdc_provider.jobs.metrics.debezium import STREAMING, metrics_of
 from airflow_cdc_provider.jobs.spec import JobResult, OriginResult
 from airflow_cdc_provider.sources.contract import ReadLimit, ReadMetrics
+from airflow_cdc_provider.sources.prefetch import BufferedStats, BufferLimit
 from airflow_cdc_provider.sources.vitess.connection import ConnectionValues
 from airflow_cdc_provider.sources.vitess.options import VitessAdvanced, VitessOptions
 from airflow_cdc_provider.sources.vitess.position import Position, ShardPosition
-from airflow_cdc_provider.sources.vitess.prefetch import BufferedStats, BufferLimit, Prefetcher, StreamEnded
+from airflow_cdc_provider.sources.vitess.prefetch import StreamEnded, prefetch
 from airflow_cdc_provider.sources.vitess.records import SliceReader
 from airflow_cdc_provider.sources.vitess.requests import filter_of
 from airflow_cdc_provider.sources.vitess.stream import ChangeStream
@@ -90,14 +91,14 @@ def settled(buffered: BufferedStats) -> int:
 )
 def test_the_limit_reached_first_applies_backpressure_to_the_stream(limit: BufferLimit, maximum: int) -> None:
     stream, buffered = Given(), BufferedStats()
-    with closing(Prefetcher(stream, limit, buffered)) as prefetcher:
+    with closing(prefetch(stream, limit, buffered)) as responses:
         # The first response, which has the fields too, is larger.
         assert settled(buffered) // ROWS in (maximum - 1, maximum)
         assert stream.given <= maximum + 1, "one more is held in the hand"
         taken = []
         while True:
             try:
-                taken.append(prefetcher.next(5))
+                taken.append(responses.next(5))
             except StreamEnded:
                 break
     assert taken == ITEMS, "nothing is dropped"
@@ -107,9 +108,9 @@ def test_the_limit_reached_first_applies_backpressure_to_the_stream(limit: Buffe
 
 def test_closing_a_stream_empties_its_buffer() -> None:
     buffered = BufferedStats()
-    prefetcher = Prefetcher(Given(), BufferLimit(0, 5 * ROWS), buffered)
+    responses = prefetch(Given(), BufferLimit(0, 5 * ROWS), buffered)
     assert settled(buffered) == 5 * ROWS
-    prefetcher.close()
+    responses.close()
     assert (buffered.events, buffered.bytes) == (0, 0)
 
 
@@ -121,7 +122,7 @@ def test_other_events_and_broken_responses_count_as_no_change() -> None:
         def __iter__(self) -> Iterator[bytes]:
             yield from odd
 
-    with closing(Prefetcher(Odd(), BufferLimit(0, 0), buffered)):
+    with closing(prefetch(Odd(), BufferLimit(0, 0), buffered)):
         settled(buffered)
         assert buffered.events in (ROWS, 2 * ROWS), "of a truncated response, the changes before its end"
 
