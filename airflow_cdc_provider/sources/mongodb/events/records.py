@@ -30,8 +30,8 @@ from airflow_cdc_provider.exceptions import ConfigurationError
 from airflow_cdc_provider.formats.bson import DOCUMENT
 from airflow_cdc_provider.formats.extended_json import LINES, write_values
 from airflow_cdc_provider.sources.encoding import encoded_events, topics_of, without_skipped
+from airflow_cdc_provider.sources.mongodb.events import envelope as mongodb_envelope
 from airflow_cdc_provider.sources.mongodb.events.decode import EventForm
-from airflow_cdc_provider.sources.mongodb.events.decode import envelope as mongodb_envelope
 from airflow_cdc_provider.sources.mongodb.field_rules import FieldRules
 from airflow_cdc_provider.sources.mongodb.options import MongodbOptions
 from airflow_cdc_provider.sources.mongodb.raw_values import chosen_members, member_of, with_id
