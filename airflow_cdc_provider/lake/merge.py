@@ -146,7 +146,6 @@ class MergeCounts:
         unresolved_keys: Number of keys that must be read again at the source.
         has_unresolved: Whether such keys may exist, including those that a replacing snapshot did not read,
             which are only found when they are read again.
-        swept: Whether expired rows were removed.
         seconds: Duration.
         row_changes: Changes of rows; cell-level sources only.
         replica_duplicates: How many of them are replica duplicates.
@@ -158,7 +157,6 @@ class MergeCounts:
     tombstones: int = 0
     unresolved_keys: int = 0
     has_unresolved: bool = False
-    swept: bool = False
     seconds: float = 0.0
     row_changes: int = 0
     replica_duplicates: int = 0
@@ -276,7 +274,6 @@ def merge(
         tombstones=counts.get(TOMBSTONE, 0),
         unresolved_keys=unresolved,
         has_unresolved=unresolved > 0 or merged.snapshot_started_us > 0,
-        swept=sweep,
         seconds=time.monotonic() - started,
         row_changes=duplicates.row_changes,
         replica_duplicates=duplicates.duplicates,

@@ -16,7 +16,6 @@ from __future__ import annotations
 from typing import Final
 
 STREAM_ID_BYTES: Final = 16
-TIME_BYTES: Final = 16
 EPOCH_TICKS: Final = 0x01B21DD213814000
 """1970 in UUID time: 100 ns since 1582."""
 _SIGNS: Final = int.from_bytes(b"\x80" * 8, "big")

@@ -384,7 +384,7 @@ def _gtids(events: Events, transactions: Transactions, which: Ints) -> pa.Array:
     return span_column(pa.string(), events.data, starts, ends)
 
 
-def _positions(transactions: Transactions, owner: Ints, numbers: Ints) -> npt.NDArray[np.uint8]:
+def _positions(transactions: Transactions, owner: Ints, numbers: Ints) -> Bytes:
     keys = np.empty((len(transactions), 12), np.uint8)
     keys[:, :4] = transactions.epochs.astype(">u4").view(np.uint8).reshape(-1, 4)
     keys[:, 4:] = transactions.counts.astype(">u8").view(np.uint8).reshape(-1, 8)
@@ -396,7 +396,7 @@ def _positions(transactions: Transactions, owner: Ints, numbers: Ints) -> npt.ND
 
 def _schema_ids(
     events: Events, stream_slice: StreamSlice, of_event: Ints, tables: Ints
-) -> tuple[list[str], npt.NDArray[np.int64]]:
+) -> tuple[list[str], Ints]:
     """Return schema ids, and the index of each row's id: that of the table's last FIELD event before it.
 
     The index is -1 if there is none.

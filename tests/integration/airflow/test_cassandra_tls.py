@@ -18,8 +18,8 @@ from airflow.providers.common.compat.sdk import AirflowFailException
 from airflow_cdc_provider.exceptions import ConfigurationError
 from airflow_cdc_provider.formats.keystores import read_keystore
 from airflow_cdc_provider.hooks.cassandra import CassandraCdcHook
+from tests.integration.airflow.cassandra_shop import Shop
 from tests.integration.airflow.keystores import WORD, demanding_certificates, make_stores, pem_files
-from tests.integration.airflow.test_table_cdc import Shop
 
 pytestmark = pytest.mark.integration
 

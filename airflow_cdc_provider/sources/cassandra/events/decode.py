@@ -37,12 +37,12 @@ from typing import Any, Final
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
-from numpy.typing import NDArray
 
 from airflow_cdc_provider.changes.contribution import PARTITION_DELETION, RANGE_DELETION, ROW, STATIC
 from airflow_cdc_provider.changes.record import DATA_KINDS
 from airflow_cdc_provider.exceptions import ConfigurationError, CorruptInput
 from airflow_cdc_provider.formats.arrow_bytes import binary_parts, column_of
+from airflow_cdc_provider.formats.kernels import Bytes, Flags, Ints
 from airflow_cdc_provider.sources.cassandra.decoding.decode import _decode_all, _reason
 from airflow_cdc_provider.sources.cassandra.events.facts import Facts, collect_facts
 from airflow_cdc_provider.sources.cassandra.events.types import EventTypes, empty_of, java_type
@@ -185,10 +185,10 @@ class EventDecoder:
     def _batch(
         self,
         changes: pa.RecordBatch,
-        data: NDArray[np.uint8],
-        offsets: NDArray[np.int64],
+        data: Bytes,
+        offsets: Ints,
         sink: Sink,
-        rows: NDArray[np.int64],
+        rows: Ints,
         facts: Facts,
     ) -> pa.RecordBatch:
         change, scope = rows[:, CHANGE], rows[:, SCOPE]
@@ -256,14 +256,12 @@ class EventDecoder:
         kind = column.type
         return kind.multi_cell and kind.name in ("list", "set", "map") and column.name not in self._converters
 
-    def _values(
-        self, changes: pa.RecordBatch, sink: Sink, rows: NDArray[np.int64], facts: Facts
-    ) -> dict[str, pa.Array]:
+    def _values(self, changes: pa.RecordBatch, sink: Sink, rows: Ints, facts: Facts) -> dict[str, pa.Array]:
         """Project every row of every update; missing cells are null."""
         ends = np.concatenate(([0], rows[:, STATE_END]))
         keys = changes.column("key").take(pa.array(rows[:, CHANGE]))
 
-        def project(states: NDArray[np.uint8]) -> pa.RecordBatch:
+        def project(states: Bytes) -> pa.RecordBatch:
             live = {
                 "key": keys,
                 "state": column_of(pa.binary(), states, ends, rows[:, SCOPE] == ROW),
@@ -287,7 +285,7 @@ class EventDecoder:
             arrays[name] = converter.array(arrays[name])
         return arrays
 
-    def _listed(self, changes: pa.RecordBatch, selected: NDArray[np.int64]) -> NDArray[np.bool_]:
+    def _listed(self, changes: pa.RecordBatch, selected: Ints) -> Flags:
         """Return which columns each snapshot row selected, including those without a value."""
         listed = np.zeros((len(changes), max(len(self._cells), 1)), np.bool_)
         slots = {column.name: slot for slot, column in enumerate(self._cells)}
@@ -305,9 +303,7 @@ class EventDecoder:
         times = _times(event.facts.deleted_at, deleted)
         return cell_struct(self._field("value", column), values, times, ~missing)
 
-    def _cell(
-        self, column: Column, slot: int, values: pa.Array, event: _Event, present: NDArray[np.bool_]
-    ) -> pa.Array:
+    def _cell(self, column: Column, slot: int, values: pa.Array, event: _Event, present: Flags) -> pa.Array:
         facts, removes = event.facts, event.removes
         field = self._field("value", column)
         if self._is_collection(column):
@@ -326,9 +322,7 @@ class EventDecoder:
             known, present = known | removes, present | removes
         return cell_struct(field, values, _times(times, known), present)
 
-    def _bounds(
-        self, sink: Sink, rows: NDArray[np.int64], order: NDArray[np.int64], is_range: NDArray[np.bool_]
-    ) -> tuple[pa.Array, pa.Array]:
+    def _bounds(self, sink: Sink, rows: Ints, order: Ints, is_range: Flags) -> tuple[pa.Array, pa.Array]:
         ranges = np.flatnonzero(is_range[order])
         if not len(ranges):
             return pa.nulls(len(order), BOUND_TYPE), pa.nulls(len(order), BOUND_TYPE)
@@ -363,12 +357,12 @@ class EventDecoder:
 class _Event:
     """Per event: whether it deletes a row or partition, its contribution's scope and facts."""
 
-    removes: NDArray[np.bool_]
-    scope: NDArray[np.int64]
+    removes: Flags
+    scope: Ints
     facts: Facts
 
 
-def _ordinals(change: NDArray[np.int64]) -> NDArray[np.int64]:
+def _ordinals(change: Ints) -> Ints:
     """Number the contributions of each change, which are adjacent."""
     indexes = np.arange(len(change))
     first = np.ones(len(change), np.bool_)
@@ -376,13 +370,11 @@ def _ordinals(change: NDArray[np.int64]) -> NDArray[np.int64]:
     return indexes - np.maximum.accumulate(np.where(first, indexes, 0))
 
 
-def _times(times: NDArray[np.int64], known: NDArray[np.bool_]) -> pa.Array:
+def _times(times: Ints, known: Flags) -> pa.Array:
     return pa.array(times, mask=~known) if known.any() else pa.nulls(len(times), pa.int64())
 
 
-def cell_struct(
-    field: pa.Field, values: pa.Array, times: pa.Array, present: NDArray[np.bool_]
-) -> pa.StructArray:
+def cell_struct(field: pa.Field, values: pa.Array, times: pa.Array, present: Flags) -> pa.StructArray:
     """Build cells of values, ``deletion_ts`` and ``set``; null where the event doesn't contain a cell."""
     return pa.StructArray.from_arrays(
         [values, times, pa.array(present)],
@@ -391,9 +383,7 @@ def cell_struct(
     )
 
 
-def _log_positions(
-    changes: pa.RecordBatch, data: NDArray[np.uint8], offsets: NDArray[np.int64]
-) -> tuple[pa.Array, NDArray[np.int64]]:
+def _log_positions(changes: pa.RecordBatch, data: Bytes, offsets: Ints) -> tuple[pa.Array, Ints]:
     """Return each change's segment file, and the logical position where its entry ends.
 
     A row of a snapshot is in no file, for which Debezium has an empty name and -1.
@@ -413,7 +403,7 @@ def _log_positions(
     return pa.array(names, pa.utf8()).take(pa.array(np.cumsum(new) - 1)), ends
 
 
-def _take(array: pa.Array, indexes: NDArray[np.int64]) -> pa.Array:
+def _take(array: pa.Array, indexes: Ints) -> pa.Array:
     """Take rows of an array; without a copy in the usual case of all rows in order."""
     if len(indexes) == len(array) and np.array_equal(indexes, np.arange(len(indexes))):
         return array

@@ -23,7 +23,7 @@ from airflow_cdc_provider.changes.cells import (
     ROW_UNCERTAIN,
 )
 from airflow_cdc_provider.formats.byte_kernels import load_little16, load_little32, load_little64
-from airflow_cdc_provider.formats.kernels import Bytes, walker
+from airflow_cdc_provider.formats.kernels import Bytes, Flags, Ints, walker
 from airflow_cdc_provider.sources.cassandra.decoding.times import EXPIRED_TTL
 from airflow_cdc_provider.sources.cql.decoding.sink import STATE_END, Sink
 from airflow_cdc_provider.sources.cql.schema import Column
@@ -47,21 +47,21 @@ class Facts:
                   reading if the row has no write time
     """
 
-    states: NDArray[np.uint8]
-    inserted: NDArray[np.bool_]
-    deleted: NDArray[np.bool_]
-    deleted_at: NDArray[np.int64]
-    survives: NDArray[np.bool_]
-    latest: NDArray[np.int64]
-    live: NDArray[np.int64]
-    dead: NDArray[np.int64]
-    emptied: NDArray[np.bool_]
-    expires: NDArray[np.bool_]
-    expiry: NDArray[np.int64]
-    dead_at: NDArray[np.int64]
-    selected: NDArray[np.bool_]
+    states: Bytes
+    inserted: Flags
+    deleted: Flags
+    deleted_at: Ints
+    survives: Flags
+    latest: Ints
+    live: Ints
+    dead: Ints
+    emptied: Flags
+    expires: Flags
+    expiry: Ints
+    dead_at: Ints
+    selected: Flags
 
-    def take(self, order: NDArray[np.int64]) -> Facts:
+    def take(self, order: Ints) -> Facts:
         """Return the facts of the contributions at these indexes; ``states`` are unchanged."""
         if np.array_equal(order, np.arange(len(self.live))):
             return self
@@ -75,16 +75,12 @@ _MAP: Final = 2
 _OTHER: Final = 3
 
 
-def collect_facts(
-    sink: Sink, rows: NDArray[np.int64], slots: NDArray[np.int64], cells: Sequence[Column]
-) -> Facts:
+def collect_facts(sink: Sink, rows: Ints, slots: Ints, cells: Sequence[Column]) -> Facts:
     """Walk the cell rows of a sink; see :func:`facts_of`."""
     return facts_of(sink.states, np.ascontiguousarray(rows[:, STATE_END]), slots, cells)
 
 
-def facts_of(
-    plain: NDArray[np.uint8], ends: NDArray[np.int64], slots: NDArray[np.int64], cells: Sequence[Column]
-) -> Facts:
+def facts_of(plain: Bytes, ends: Ints, slots: Ints, cells: Sequence[Column]) -> Facts:
     """Walk cell rows.
 
     Args:
@@ -144,9 +140,7 @@ def facts_of(
     return replace(facts, states=states)
 
 
-def liveness_at(
-    plain: NDArray[np.uint8], starts: NDArray[np.int64], at_us: NDArray[np.int64]
-) -> tuple[NDArray[np.bool_], NDArray[np.bool_]]:
+def liveness_at(plain: Bytes, starts: Ints, at_us: Ints) -> tuple[Flags, Flags]:
     """Return whether each cell row had unexpired liveness, and whether it exists by its liveness alone.
 
     Args:
@@ -169,30 +163,30 @@ def liveness_at(
     return known | read, strict
 
 
-def _column(plain: NDArray[np.uint8], starts: NDArray[np.int64], kind: type[np.generic]) -> NDArray[Any]:
+def _column(plain: Bytes, starts: Ints, kind: type[np.generic]) -> NDArray[Any]:
     """Read a little-endian number at each offset."""
     width = np.dtype(kind).itemsize
     return np.ascontiguousarray(plain[starts[:, np.newaxis] + np.arange(width)]).view(kind).ravel()
 
 
 @walker
-def _collect(  # type: ignore[no-untyped-def]
-    plain,
-    ends,
-    slots,
-    inserted,
-    deleted,
-    deleted_at,
-    survives,
-    latest,
-    live,
-    dead,
-    emptied,
-    expires,
-    expiry,
-    dead_at,
-    selected,
-):
+def _collect(
+    plain: Bytes,
+    ends: Ints,
+    slots: Ints,
+    inserted: Flags,
+    deleted: Flags,
+    deleted_at: Ints,
+    survives: Flags,
+    latest: Ints,
+    live: Ints,
+    dead: Ints,
+    emptied: Flags,
+    expires: Flags,
+    expiry: Ints,
+    dead_at: Ints,
+    selected: Flags,
+) -> None:
     """Walk all cell rows; cells that the row's own deletion covers get a column id that no table has."""
     begin = np.int64(0)
     for row in range(len(ends)):
@@ -251,10 +245,10 @@ def _collect(  # type: ignore[no-untyped-def]
 @walker
 def _show_removed(
     states: Bytes,
-    ends: NDArray[np.int64],
-    slots: NDArray[np.int64],
-    shapes: NDArray[np.int64],
-    live: NDArray[np.int64],
+    ends: Ints,
+    slots: Ints,
+    shapes: Ints,
+    live: Ints,
 ) -> None:
     """Mark removed elements as live: all of maps, and those of sets to which the update adds none."""
     begin = np.int64(0)

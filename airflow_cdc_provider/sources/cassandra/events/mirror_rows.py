@@ -7,9 +7,9 @@ from dataclasses import dataclass
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
-from numpy.typing import NDArray
 
 from airflow_cdc_provider.formats.arrow_bytes import binary_parts
+from airflow_cdc_provider.formats.kernels import Flags, Ints
 from airflow_cdc_provider.sources.cassandra.events.decode import BOUND_TYPE, EventDecoder, cell_struct
 from airflow_cdc_provider.sources.cassandra.events.facts import facts_of, liveness_at
 from airflow_cdc_provider.sources.cassandra.events.types import empty_of
@@ -134,9 +134,9 @@ class _Kept:
     """
 
     whole: pa.RecordBatch
-    present: NDArray[np.bool_]
-    expiry: NDArray[np.int64]
-    lives: NDArray[np.bool_]
+    present: Flags
+    expiry: Ints
+    lives: Flags
 
     def expiry_of(self, slot: int) -> pa.Array:
         """Return when cells of a column expire, us since 1970."""

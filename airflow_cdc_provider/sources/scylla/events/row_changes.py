@@ -29,7 +29,7 @@ import pyarrow as pa
 
 from airflow_cdc_provider.formats.arrow_bytes import binary_buffer, span_column
 from airflow_cdc_provider.formats.byte_kernels import load_little32
-from airflow_cdc_provider.formats.kernels import Bytes, Ints, walker
+from airflow_cdc_provider.formats.kernels import Bytes, Flags, Int, Ints, walker
 from airflow_cdc_provider.sources.cql.wire import read_i32
 from airflow_cdc_provider.sources.scylla.events.tables import EventTable
 from airflow_cdc_provider.sources.scylla.payload import (
@@ -83,8 +83,8 @@ class LogRows:
     """
 
     data: Bytes
-    starts: npt.NDArray[np.int64]
-    lengths: npt.NDArray[np.int64]
+    starts: Ints
+    lengths: Ints
     records: Ints
 
     def numbers(self, column: int) -> Ints:
@@ -119,8 +119,8 @@ class Grouped:
     owner: Ints
     before: Ints
     after: Ints
-    static: npt.NDArray[np.bool_]
-    by_service: npt.NDArray[np.bool_]
+    static: Flags
+    by_service: Flags
     ttl: Ints
 
 
@@ -170,7 +170,7 @@ def check_changes(rows: LogRows, table: EventTable) -> dict[int, str]:
     return reasons
 
 
-def group(rows: LogRows, table: EventTable, valid: npt.NDArray[np.bool_]) -> Grouped:
+def group(rows: LogRows, table: EventTable, valid: Flags) -> Grouped:
     """Group rows into events.
 
     Args:
@@ -219,7 +219,7 @@ def group(rows: LogRows, table: EventTable, valid: npt.NDArray[np.bool_]) -> Gro
     )
 
 
-def count_others(rows: LogRows, table: EventTable, valid: npt.NDArray[np.bool_]) -> dict[str, int]:
+def count_others(rows: LogRows, table: EventTable, valid: Flags) -> dict[str, int]:
     """Count the deletes that have no event, by kind."""
     operations = rows.numbers(table.indexes[OPERATION])[valid]
     found = {RANGE: int(np.isin(operations, RANGE_STARTS).sum())}
@@ -237,16 +237,14 @@ def _keys(rows: LogRows, table: EventTable) -> Ints:
     return key.reshape(-1).astype(np.int64)
 
 
-def _image(key: Ints, images: npt.NDArray[np.bool_]) -> Ints:
+def _image(key: Ints, images: Flags) -> Ints:
     """Return the image row of each key, -1 for none."""
     found = np.full(len(key), -1, np.int64)
     found[key[images]] = np.flatnonzero(images)
     return found
 
 
-def _separate_keys(
-    rows: LogRows, table: EventTable, key: Ints, deltas: npt.NDArray[np.bool_], ttls: Ints
-) -> npt.NDArray[np.bool_]:
+def _separate_keys(rows: LogRows, table: EventTable, key: Ints, deltas: Flags, ttls: Ints) -> Flags:
     """Return which keys have rows that can't form one event: a column is modified twice, or TTLs differ."""
     count = len(key)
     separate = np.zeros(count, np.bool_)
@@ -264,7 +262,7 @@ def _separate_keys(
 
 
 @walker
-def _count_rows(data: Any, starts: Any, ends: Any, columns: Any, counts: Any) -> None:
+def _count_rows(data: Bytes, starts: Ints, ends: Ints, columns: Int, counts: Ints) -> None:
     """Count the rows of each payload; -1 for a malformed one."""
     for record in range(len(starts)):
         at, end = starts[record], ends[record]
@@ -300,7 +298,7 @@ def _count_rows(data: Any, starts: Any, ends: Any, columns: Any, counts: Any) ->
 
 
 @walker
-def _locate(data: Any, starts: Any, counts: Any, offsets: Any, lengths: Any) -> None:
+def _locate(data: Bytes, starts: Ints, counts: Ints, offsets: Ints, lengths: Ints) -> None:
     """Store the offsets and lengths of the values of counted rows."""
     row = np.int64(0)
     for record in range(len(starts)):
@@ -317,7 +315,7 @@ def _locate(data: Any, starts: Any, counts: Any, offsets: Any, lengths: Any) -> 
 
 
 @walker
-def _read_numbers(data: Any, starts: Any, lengths: Any, out: Any) -> None:
+def _read_numbers(data: Bytes, starts: Ints, lengths: Ints, out: Bytes) -> None:
     """Read big-endian signed integers of one to eight bytes; other entries of ``out`` are unchanged."""
     for row in range(len(starts)):
         length = lengths[row]

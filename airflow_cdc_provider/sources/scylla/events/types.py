@@ -46,11 +46,6 @@ _NESTED_NAMES: Final = {"list": "List", "set": "Set", "map": "Map", "tuple": "Tu
 _UUID_BYTES: Final = 16
 
 
-def is_scalar(cql_type: CqlType) -> bool:
-    """Return whether a type is neither a collection, a tuple nor a user-defined type."""
-    return not cql_type.parameters
-
-
 def event_field(name: str, cql_type: CqlType, lead: str = "") -> pa.Field:
     """Return the nullable field for values of a type.
 

@@ -10,13 +10,12 @@ from dataclasses import dataclass
 from typing import Final
 
 import numpy as np
-import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
 from airflow_cdc_provider.formats.arrow_bytes import binary_buffer, gather, gather_text, span_column
 from airflow_cdc_provider.formats.base64_text import base64_texts
-from airflow_cdc_provider.formats.kernels import Bytes, Ints
+from airflow_cdc_provider.formats.kernels import Bytes, Flags, Ints
 from airflow_cdc_provider.formats.number_texts import decimal_texts, read_floats, read_integers
 from airflow_cdc_provider.sources.vitess import values
 from airflow_cdc_provider.sources.vitess.charsets import decode_column
@@ -54,7 +53,7 @@ class Cells:
     data: Bytes
     starts: Ints
     ends: Ints
-    unread: npt.NDArray[np.bool_]
+    unread: Flags
 
     def __len__(self) -> int:
         """Return the number of cells."""
@@ -236,7 +235,7 @@ def _plain(cells: Cells) -> pa.Array:
     return gather_text(cells.data, cells.starts, cells.ends, cells.starts >= 0)
 
 
-def _moments(nullable: bool, cells: Cells) -> tuple[Ints, npt.NDArray[np.bool_]]:
+def _moments(nullable: bool, cells: Cells) -> tuple[Ints, Flags]:
     micros, states = event_values.read_moments(cells.data, cells.starts, cells.ends)
     cells.unread[states == BROKEN] = True
     valid = states == VALUE
@@ -249,7 +248,7 @@ def _in_unit(micros: Ints, per_second: int) -> Ints:
     return micros * (per_second // 1_000_000)
 
 
-def _last_bytes(cells: Cells) -> tuple[npt.NDArray[np.uint8], npt.NDArray[np.bool_]]:
+def _last_bytes(cells: Cells) -> tuple[Bytes, Flags]:
     """Return the last byte of each value, and whether it exists."""
     valid = (cells.starts >= 0) & (cells.ends > cells.starts)
     last = np.zeros(len(cells), np.uint8)
@@ -264,7 +263,7 @@ class _Spatial:
     absent: pa.Array
     srids: pa.Array
     wkb: pa.Array
-    heads: npt.NDArray[np.uint8]
+    heads: Bytes
 
 
 def _spatial(cells: Cells, min_bytes: int) -> _Spatial:

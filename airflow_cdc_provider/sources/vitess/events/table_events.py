@@ -8,14 +8,13 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Final
 
 import numpy as np
-import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from airflow_cdc_provider.formats.kernels import Bytes, Ints, walker
+from airflow_cdc_provider.formats.kernels import Bytes, Flags, Ints, walker
 from airflow_cdc_provider.sources.vitess.events.columns import Cells
 from airflow_cdc_provider.sources.vitess.events.tables import EventTable
 from airflow_cdc_provider.sources.vitess.events.types import EventColumn
@@ -173,9 +172,7 @@ def _fill_in(data: Bytes, changes: Changes, before: Values, after: Values) -> No
         after.ends[unknown] = before.ends[unknown]
 
 
-def _image(
-    data: Bytes, columns: Sequence[EventColumn], values: Values, unread_rows: npt.NDArray[np.bool_]
-) -> pa.Array:
+def _image(data: Bytes, columns: Sequence[EventColumn], values: Values, unread_rows: Flags) -> pa.Array:
     """Convert rows or keys to structs; a struct without columns is null."""
     if not columns:
         return pa.nulls(len(unread_rows), pa.struct([]))
@@ -183,7 +180,7 @@ def _image(
     return pa.StructArray.from_arrays(arrays, fields=[c.field.with_nullable(True) for c in columns])
 
 
-def _key_differs(data: Bytes, table: EventTable, before: Values, after: Values) -> npt.NDArray[np.bool_]:
+def _key_differs(data: Bytes, table: EventTable, before: Values, after: Values) -> Flags:
     """Return which rows have different keys in their images."""
     key_differs = np.zeros(before.starts.shape[1], np.bool_)
     for column in table.key:
@@ -200,7 +197,9 @@ def _key_differs(data: Bytes, table: EventTable, before: Values, after: Values) 
 
 
 @walker
-def _mark_different(data: Any, starts: Any, ends: Any, others: Any, other_ends: Any, different: Any) -> None:
+def _mark_different(
+    data: Bytes, starts: Ints, ends: Ints, others: Ints, other_ends: Ints, different: Flags
+) -> None:
     for row in range(len(starts)):
         size = ends[row] - starts[row]
         if (starts[row] < 0) != (others[row] < 0) or size != other_ends[row] - others[row]:

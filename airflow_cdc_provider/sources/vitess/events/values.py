@@ -8,7 +8,7 @@ Kernels read no bytes outside a value and never raise; a text that can't be pars
 
 from __future__ import annotations
 
-from typing import Any, Final
+from typing import Final
 
 import numpy as np
 import numpy.typing as npt
@@ -16,7 +16,7 @@ import pyarrow as pa
 
 from airflow_cdc_provider.formats.arrow_bytes import column_of, text_array
 from airflow_cdc_provider.formats.dates import days_since_1970, is_date, read_digits
-from airflow_cdc_provider.formats.kernels import Bytes, Ints, walker
+from airflow_cdc_provider.formats.kernels import Bytes, Int, Ints, walker
 
 VALUE: Final = 0
 NO_VALUE: Final = 1
@@ -93,7 +93,7 @@ def hexadecimal(data: Bytes, starts: Ints, ends: Ints) -> pa.Array:
 
 
 @walker
-def _read_moments(data: Any, starts: Any, ends: Any, micros: Any, states: Any) -> None:
+def _read_moments(data: Bytes, starts: Ints, ends: Ints, micros: Ints, states: States) -> None:
     for row in range(len(starts)):
         if starts[row] < 0:
             states[row] = NO_VALUE
@@ -102,7 +102,7 @@ def _read_moments(data: Any, starts: Any, ends: Any, micros: Any, states: Any) -
 
 
 @walker
-def _moment(data: Any, start: Any, end: Any) -> Any:
+def _moment(data: Bytes, start: Int, end: Int) -> tuple[Int, Int]:
     none = np.int64(0)
     if end - start < 10 or data[start + 4] != 45 or data[start + 7] != 45:
         return none, BROKEN
@@ -124,7 +124,7 @@ def _moment(data: Any, start: Any, end: Any) -> Any:
 
 
 @walker
-def _read_times(data: Any, starts: Any, ends: Any, micros: Any, states: Any) -> None:
+def _read_times(data: Bytes, starts: Ints, ends: Ints, micros: Ints, states: States) -> None:
     for row in range(len(starts)):
         if starts[row] < 0:
             states[row] = NO_VALUE
@@ -141,7 +141,7 @@ def _read_times(data: Any, starts: Any, ends: Any, micros: Any, states: Any) -> 
 
 
 @walker
-def _clock(data: Any, start: Any, end: Any) -> Any:
+def _clock(data: Bytes, start: Int, end: Int) -> Int:
     """Parse ``H[HH]:MM:SS`` with up to six fractional digits; return microseconds, -1 if invalid."""
     broken = np.int64(-1)
     at = start
@@ -169,7 +169,15 @@ def _clock(data: Any, start: Any, end: Any) -> Any:
 
 
 @walker
-def _write_numbers(data: Any, starts: Any, ends: Any, scale: Any, out: Any, offsets: Any, states: Any) -> Any:
+def _write_numbers(
+    data: Bytes,
+    starts: Ints,
+    ends: Ints,
+    scale: Int,
+    out: Bytes,
+    offsets: npt.NDArray[np.int32],
+    states: States,
+) -> Int:
     used = np.int64(0)
     for row in range(len(starts)):
         if starts[row] < 0:
@@ -181,7 +189,7 @@ def _write_numbers(data: Any, starts: Any, ends: Any, scale: Any, out: Any, offs
 
 
 @walker
-def _write_number(data: Any, start: Any, end: Any, scale: Any, out: Any, at: Any) -> Any:
+def _write_number(data: Bytes, start: Int, end: Int, scale: Int, out: Bytes, at: Int) -> tuple[Int, Int]:
     """Encode one number; return its state and the offset after it."""
     limit = at + _NUMBER_BYTES
     negative = start < end and data[start] == 45
@@ -225,7 +233,7 @@ def _write_number(data: Any, start: Any, end: Any, scale: Any, out: Any, at: Any
 
 
 @walker
-def _times_ten(out: Any, start: Any, end: Any, digit: Any) -> None:
+def _times_ten(out: Bytes, start: Int, end: Int, digit: Int) -> None:
     """Multiply a big-endian number by ten and add a digit."""
     carry = np.int64(digit)
     for i in range(end - 1, start - 1, -1):
@@ -235,7 +243,7 @@ def _times_ten(out: Any, start: Any, end: Any, digit: Any) -> None:
 
 
 @walker
-def _negate(out: Any, start: Any, end: Any) -> None:
+def _negate(out: Bytes, start: Int, end: Int) -> None:
     carry = np.int64(1)
     for i in range(end - 1, start - 1, -1):
         total = 255 - np.int64(out[i]) + carry
@@ -244,7 +252,7 @@ def _negate(out: Any, start: Any, end: Any) -> None:
 
 
 @walker
-def _write_hexadecimal(data: Any, starts: Any, ends: Any, out: Any) -> None:
+def _write_hexadecimal(data: Bytes, starts: Ints, ends: Ints, out: Bytes) -> None:
     at = 0
     for row in range(len(starts)):
         if starts[row] >= 0:
