@@ -8,13 +8,14 @@ little: a plug-in imports the part that a method returns inside that method.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
 
 from airflow_cdc_provider.exceptions import ConfigurationError
 
 if TYPE_CHECKING:
     from airflow_cdc_provider.connector import Connector
+    from airflow_cdc_provider.connector.publish.validation import EventValues
     from airflow_cdc_provider.sources.contract import Source
     from airflow_cdc_provider.sources.event_source import SourceEvents
     from airflow_cdc_provider.sources.recordings import Recordings
@@ -37,19 +38,12 @@ class SourceOptions:
     def validate(self, connector: Connector) -> None:
         """Validate combinations of these options with those of other sections.
 
-        A source whose feed can contain signals overrides this method to accept ``signals.collection``.
-
         Args:
-            connector: The whole declaration; its single options are valid.
+            connector: The whole declaration; its single options are valid and supported.
 
         Raises:
             ConfigurationError: Names the first problem.
         """
-        if connector.signals.collection:
-            raise ConfigurationError(
-                "option signals.collection is only supported for source mongodb",
-                expected="channel file or airflow",
-            )
 
 
 class SourcePlugin(ABC):
@@ -61,6 +55,11 @@ class SourcePlugin(ABC):
         connection_type: Type of the Airflow connections that hold its addresses and credentials.
         hook: ``package.module:Class`` of the Airflow hook, a subclass of
             :class:`airflow_cdc_provider.hooks.source.CdcHook`.
+        table_name: Form of table names, for help texts.
+        supports: Options of other sections that only some sources support, and this one does
+            (:mod:`airflow_cdc_provider.connector.limited_options`).
+        event_values: Values of events in the default envelope: changed cells, documents or rows.
+        event_headers: Whether events can have headers that name the connector.
         event_version: Value of ``source.version`` in events: the release of the connector whose format is
             written.
         docs_page: Name of the page in ``docs/``.
@@ -70,6 +69,10 @@ class SourcePlugin(ABC):
     options: ClassVar[type[SourceOptions]]
     connection_type: ClassVar[str]
     hook: ClassVar[str]
+    table_name: ClassVar[str] = "keyspace.table"
+    supports: ClassVar[frozenset[str]] = frozenset()
+    event_values: ClassVar[EventValues] = "rows"
+    event_headers: ClassVar[bool] = True
     event_version: ClassVar[str] = "3.6.1.Final"
     docs_page: ClassVar[str]
 
@@ -109,6 +112,10 @@ class SourcePlugin(ABC):
         return topic_name(
             connector.topic_prefix, publish.schema_changes_topic, delimiter=publish.topic_delimiter
         )
+
+    def offset_gauges(self, offset: Mapping[str, Any]) -> Iterator[tuple[str, int, Mapping[str, str]]]:
+        """Yield gauges of a run's offset: the metric's name after ``cdc.``, value and tags. Default: none."""
+        return iter(())
 
 
 Options = TypeVar("Options", bound=SourceOptions)

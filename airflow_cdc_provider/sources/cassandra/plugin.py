@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
 from airflow_cdc_provider.exceptions import ConfigurationError
@@ -22,6 +22,18 @@ class _CassandraPlugin(SourcePlugin):
     connection_type = "cdc_cassandra"
     hook = "airflow_cdc_provider.hooks.cassandra:CassandraCdcHook"
     docs_page = "source-cassandra"
+    event_values = "cells"
+    event_headers = False
+    supports = frozenset(
+        {
+            "lake.static_columns",
+            "publish.cassandra",
+            "publish.envelope: datastax",
+            "publish.envelope: datastax-cells",
+            "publish.event_index",
+            "publish.exclude_columns",
+        }
+    )
 
     def source(self, connector: Connector, connection: Mapping[str, Any]) -> Source:
         """Build the connector's source; see :meth:`.plugin.SourcePlugin.source`."""
@@ -47,6 +59,15 @@ class _CassandraPlugin(SourcePlugin):
         from airflow_cdc_provider.sources.recordings import Recordings
 
         return Recordings(event_lines, row_lines)
+
+    def offset_gauges(self, offset: Mapping[str, Any]) -> Iterator[tuple[str, int, Mapping[str, str]]]:
+        """Yield each node's segment and position; see :meth:`.plugin.SourcePlugin.offset_gauges`."""
+        from airflow_cdc_provider.sources.cassandra.commit_log.offsets import read_positions
+
+        for host, (segment, position) in read_positions(offset).items():
+            yield "commit_log.segment", segment, {"host": host}
+            if position is not None:
+                yield "commit_log.position", position, {"host": host}
 
 
 PLUGIN = _CassandraPlugin()

@@ -21,6 +21,22 @@ class _MongodbPlugin(SourcePlugin):
     connection_type = "cdc_mongodb"
     hook = "airflow_cdc_provider.hooks.mongodb:MongodbCdcHook"
     docs_page = "source-mongodb"
+    table_name = "database.collection"
+    event_values = "documents"
+    supports = frozenset(
+        {
+            "publish.envelope: document",
+            "publish.mongodb",
+            "publish.outbox",
+            "publish.schema_changes",
+            "publish.schema_changes_topic",
+            "publish.skip_unchanged",
+            "publish.transaction_topic",
+            "publish.transactions",
+            "publish.unwrap",
+            "signals.collection",
+        }
+    )
 
     def source(self, connector: Connector, connection: Mapping[str, Any]) -> Source:
         """Build the connector's source; see :meth:`.plugin.SourcePlugin.source`."""

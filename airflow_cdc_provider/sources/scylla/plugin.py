@@ -22,6 +22,7 @@ class _ScyllaPlugin(SourcePlugin):
     hook = "airflow_cdc_provider.hooks.scylla:ScyllaCdcHook"
     event_version = "2.0.4"
     docs_page = "source-scylla"
+    supports = frozenset({"publish.scylla", "publish.unwrap"})
 
     def source(self, connector: Connector, connection: Mapping[str, Any]) -> Source:
         """Build the connector's source; see :meth:`.plugin.SourcePlugin.source`."""

@@ -21,6 +21,16 @@ class _VitessPlugin(SourcePlugin):
     connection_type = "cdc_vitess"
     hook = "airflow_cdc_provider.hooks.vitess:VitessCdcHook"
     docs_page = "source-vitess"
+    supports = frozenset(
+        {
+            "publish.schema_changes",
+            "publish.schema_changes_topic",
+            "publish.skip_unchanged",
+            "publish.transaction_topic",
+            "publish.transactions",
+            "publish.vitess",
+        }
+    )
 
     def source(self, connector: Connector, connection: Mapping[str, Any]) -> Source:
         """Build the connector's source; see :meth:`.plugin.SourcePlugin.source`."""

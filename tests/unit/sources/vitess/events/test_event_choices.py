@@ -588,7 +588,7 @@ def test_choices_that_say_nothing_are_refused() -> None:
         source = {"type": kind, "keyspace": "shop"} if kind == "vitess" else {"type": kind}
         Connector.from_dict({"name": "cdc", "source": source, "publish": publish})
 
-    with pytest.raises(ConfigurationError, match="is only supported for source vitess"):
+    with pytest.raises(ConfigurationError, match="is not supported for source"):
         declare("mongodb", vitess={"bits": True})
     with pytest.raises(ConfigurationError, match="has no effect without transactions"):
         declare("vitess", vitess={"ordered_transactions": True})
