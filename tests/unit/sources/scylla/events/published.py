@@ -32,7 +32,12 @@ def decoded(table: Table, changes: Sequence[Change], partition: Sequence[bytes])
 
 def options(**given: Any) -> EnvelopeOptions:
     """Return options of an envelope, of prefix ``my``."""
-    of_all = {"topics": TopicNaming("my"), "version": "2.0.4", "tombstones": True, "now_ns": NOW_NS}
+    of_all: dict[str, Any] = {
+        "topics": TopicNaming("my"),
+        "version": "2.0.4",
+        "tombstones": True,
+        "now_ns": NOW_NS,
+    }
     of_all |= {name: given.pop(name) for name in of_all.keys() & given.keys()}
     return EnvelopeOptions(**of_all, own=ScyllaPublishOptions(**given))
 
