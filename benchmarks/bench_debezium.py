@@ -86,7 +86,11 @@ class OurEvents:
         )
         self.converters = converters_of(self.connector)
         self.options = cassandra_envelope.EnvelopeOptions(
-            topics_of(self.connector), DEBEZIUM_VERSION, "server_kit", tombstones=False, now_ns=time.time_ns()
+            topics=topics_of(self.connector),
+            version=DEBEZIUM_VERSION,
+            cluster="server_kit",
+            tombstones=False,
+            now_ns=time.time_ns(),
         )
         self.decoder = EventDecoder(table)
 

@@ -6,6 +6,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any, ClassVar
 
+from airflow_cdc_provider.exceptions import ConfigurationError
 from airflow_cdc_provider.sources.encoding import heartbeat_of
 
 if TYPE_CHECKING:
@@ -13,6 +14,7 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
     from airflow_cdc_provider.connector import Connector
+    from airflow_cdc_provider.connector.publish.options import PublishOptions
     from airflow_cdc_provider.events.event_batches import EventBatch, EventRequest
     from airflow_cdc_provider.events.framing import Registrar
     from airflow_cdc_provider.events.skipped_records import SkippedRecords
@@ -88,6 +90,19 @@ class SourceEvents(ABC):
         Raises:
             ConfigurationError: The mirror's rows have no form that events can be built from.
         """
+
+    def require_rows(self, publish: PublishOptions) -> None:
+        """Refuse events of which the last one of a key doesn't contain the row, to compare them with mirrors.
+
+        Raises:
+            ConfigurationError: The events can't be compared.
+        """
+        if publish.outbox.enabled or publish.envelope not in ("debezium", "document"):
+            raise ConfigurationError(
+                "events of this form don't contain rows",
+                expected="publish.envelope debezium or document, and no publish.outbox",
+                found="an outbox" if publish.outbox.enabled else publish.envelope,
+            )
 
     def heartbeat_records(
         self,

@@ -27,7 +27,7 @@ from airflow_cdc_provider.changes.record import CHANGE_SCHEMA
 from airflow_cdc_provider.changes.worker import map_in_arrow
 from airflow_cdc_provider.connector import Connector
 from airflow_cdc_provider.exceptions import ConfigurationError, CorruptInput
-from airflow_cdc_provider.jobs.comparing.cql_topics import compared_rows, is_cql, require_cells, row_form
+from airflow_cdc_provider.jobs.comparing.cql_topics import compared_rows, row_form
 from airflow_cdc_provider.jobs.comparing.differences import (
     OUTCOME_DDL,
     Sides,
@@ -56,6 +56,7 @@ from airflow_cdc_provider.lake.reconcile.rows import reconcile_rows
 from airflow_cdc_provider.lake.stores import Stores
 from airflow_cdc_provider.sources.contract import Source
 from airflow_cdc_provider.sources.cql.codec import CqlCodec
+from airflow_cdc_provider.sources.cql.events.source_events import CqlSourceEvents
 from airflow_cdc_provider.sources.debezium.contributions import Form, decode
 from airflow_cdc_provider.sources.debezium.json_members import Members, members_of, read_values
 from airflow_cdc_provider.sources.debezium.json_texts import compact
@@ -68,10 +69,8 @@ from airflow_cdc_provider.sources.debezium.options import (
 from airflow_cdc_provider.sources.debezium.reader import SliceReader, TopicSlice
 from airflow_cdc_provider.sources.debezium.registered import Registered
 from airflow_cdc_provider.sources.debezium.states import read_states
-from airflow_cdc_provider.sources.mongodb.options import MongodbOptions
 from airflow_cdc_provider.sources.registry import source_plugin
 from airflow_cdc_provider.sources.row_events import as_json
-from airflow_cdc_provider.sources.vitess.options import VitessOptions
 
 _SIDES: Final = Sides("topic", "mirror")
 _READ: Final = ("json", *FRAMED)
@@ -117,23 +116,17 @@ def require_comparable(connector: Connector) -> None:
         ConfigurationError: The events can't be compared.
     """
     publish = connector.publish
-    cql = is_cql(connector)
-    if not cql and not isinstance(connector.source, (MongodbOptions, VitessOptions)):
+    try:
+        events = source_plugin(connector.type).events()
+    except ConfigurationError as error:
         raise ConfigurationError(
             f"events of source {connector.type} can't be compared with mirrors",
             expected="source.type cassandra, scylla, mongodb or vitess",
             remedy="source debezium builds its mirrors from topics: use CdcVerifyOperator, which compares "
             "mirrors with databases",
-        )
-    if cql:
-        require_cells(connector)
-    elif publish.outbox.enabled or publish.envelope not in ("debezium", "document"):
-        raise ConfigurationError(
-            "events of this form don't contain rows",
-            expected="publish.envelope debezium or document, and no publish.outbox",
-            found="an outbox" if publish.outbox.enabled else publish.envelope,
-        )
-    texts = () if cql else ("string",)
+        ) from error
+    events.require_rows(publish)
+    texts = () if isinstance(events, CqlSourceEvents) else ("string",)
     if publish.value not in _READ or publish.key not in (*_READ, *texts):
         raise ConfigurationError(
             "topics in this form can't be compared",
@@ -179,12 +172,16 @@ def _options(connector: Connector, names: Sequence[str]) -> DebeziumOptions:
     return DebeziumOptions(
         topics=tuple(re.escape(name) for name in names),
         # This stage reads cells and whole rows of CQL itself.
-        envelope="unwrapped" if is_cql(connector) or _is_unwrapped(connector) else "debezium",
+        envelope="unwrapped" if _is_cql(connector) or _is_unwrapped(connector) else "debezium",
         key_converter=publish.key,  # type: ignore[arg-type]  # checked by require_comparable
         value_converter=publish.value,  # type: ignore[arg-type]
         registry=address,
         advanced=DebeziumAdvanced(strict=True),
     )
+
+
+def _is_cql(connector: Connector) -> bool:
+    return isinstance(source_plugin(connector.type).events(), CqlSourceEvents)
 
 
 def _is_unwrapped(connector: Connector) -> bool:
@@ -226,9 +223,10 @@ def _compare_table(
     partitions = max(rows, messages) // _ROWS_PER_PARTITION + 1
     now_us = time.time_ns() // 1000
     plain = replace(stores, connector=as_json(connector))
-    events = source_plugin(connector.type).events().mirror_events(plain, source, table, state, now_us)
+    own = source_plugin(connector.type).events()
+    events = own.mirror_events(plain, source, table, state, now_us)
     left_out: tuple[str, ...] = ()
-    if is_cql(connector):
+    if isinstance(own, CqlSourceEvents):
         codec = source.codec(table, state.memory)
         assert isinstance(codec, CqlCodec)
         row_form_of_table = row_form(connector, codec.schema)

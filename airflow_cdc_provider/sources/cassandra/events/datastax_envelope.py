@@ -22,7 +22,7 @@ from airflow_cdc_provider.events.topics import TopicNaming
 from airflow_cdc_provider.exceptions import ConfigurationError
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class EnvelopeOptions:
     """Options of the envelope.
 

@@ -119,7 +119,7 @@ def envelope_options(
 ) -> datastax_envelope.EnvelopeOptions:
     """Return the options of a connector's envelopes for a table's whole rows without some columns."""
     return datastax_envelope.EnvelopeOptions(
-        topics_of(connector),
+        topics=topics_of(connector),
         json=connector.publish.value == "json",
         key_in_value=connector.publish.cassandra.key_in_value,
         excluded=left_out,

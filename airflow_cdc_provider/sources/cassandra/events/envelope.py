@@ -74,7 +74,7 @@ _BOUND_VALUES: Final = ConnectSchema(
 _COMMON_OPERATIONS: Final = {"i": "c", "u": "u", "d": "d", "r": "t"}
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class EnvelopeOptions:
     """Options of the envelope.
 

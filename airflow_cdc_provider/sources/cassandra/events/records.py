@@ -149,11 +149,11 @@ def envelope_options(
     publish, choices = connector.publish, connector.publish.cassandra
     as_datastax = publish.envelope == "datastax-cells"
     return cassandra_envelope.EnvelopeOptions(
-        topics_of(connector),
-        connector.event_version,
-        cluster,
-        publish.tombstones,
-        now_ns,
+        topics=topics_of(connector),
+        version=connector.event_version,
+        cluster=cluster,
+        tombstones=publish.tombstones,
+        now_ns=now_ns,
         namespace=cassandra_envelope.DATASTAX if as_datastax else cassandra_envelope.DEBEZIUM,
         source="documented" if as_datastax else choices.source,
         common_operations=as_datastax or choices.operations == "common",

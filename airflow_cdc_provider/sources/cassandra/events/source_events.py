@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from airflow_cdc_provider.connector.publish.options import PublishOptions
 from airflow_cdc_provider.events.event_batches import EventBatch, EventRequest
 from airflow_cdc_provider.events.skipped_records import SkippedRecords
 from airflow_cdc_provider.events.sliced import Sliced
@@ -51,3 +52,12 @@ class CassandraSourceEvents(CqlSourceEvents):
         columns = [f"{one.full_name}.{column.name}" for one in known for column in one.columns]
         require_columns(load_converters(connector.publish.cassandra.converters), columns)
         return CassandraCells(connector=connector, codec=codec, excluded=excluded, cluster=cluster_of(source))
+
+    def in_cells(self, publish: PublishOptions) -> bool:
+        """All values of an envelope are cells."""
+        return publish.envelope != "datastax"
+
+    def shows_nested(self, publish: PublishOptions) -> bool:
+        """Events have all columns."""
+        del publish
+        return True

@@ -7,6 +7,8 @@ from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING
 
+from airflow_cdc_provider.connector.publish.options import PublishOptions
+from airflow_cdc_provider.exceptions import ConfigurationError
 from airflow_cdc_provider.lake.mirror import MirrorState
 from airflow_cdc_provider.lake.stores import Stores
 from airflow_cdc_provider.sources.contract import Source
@@ -33,6 +35,27 @@ class CqlSourceEvents(SourceEvents):
             table: ``keyspace.table``.
             state: The state of the mirror.
         """
+
+    @abstractmethod
+    def in_cells(self, publish: PublishOptions) -> bool:
+        """Return whether values of an envelope are objects with a member ``value``, if they were written."""
+
+    @abstractmethod
+    def shows_nested(self, publish: PublishOptions) -> bool:
+        """Return whether events have columns with collections, tuples and user-defined types."""
+
+    def require_rows(self, publish: PublishOptions) -> None:
+        """Refuse events that don't contain the values that a change set.
+
+        Raises:
+            ConfigurationError: The events can't be compared with mirrors.
+        """
+        if publish.envelope not in ("debezium", "datastax", "datastax-cells") or publish.unwrap.enabled:
+            raise ConfigurationError(
+                "events of this form don't contain rows",
+                expected="publish.envelope debezium, datastax or datastax-cells, and no publish.unwrap",
+                found="publish.unwrap" if publish.unwrap.enabled else publish.envelope,
+            )
 
     def row_events(self, stores: Stores, source: Source, table: str) -> RowEvents:
         """Return the builder of events for a table's mirror."""

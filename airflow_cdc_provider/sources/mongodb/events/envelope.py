@@ -76,7 +76,7 @@ VALUE_SCHEMA: Final = struct(
 )
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class EnvelopeOptions:
     """Options of the envelope.
 

@@ -164,14 +164,14 @@ class MongodbRecords:
     ) -> mongodb_envelope.EnvelopeOptions:
         publish = self.connector.publish
         return mongodb_envelope.EnvelopeOptions(
-            topics_of(self.connector),
-            self.connector.event_version,
-            publish.tombstones,
-            self.now_ns,
-            last_of_snapshot,
-            blocks,
-            publish.mongodb.envelope_times,
-            incremental,
+            topics=topics_of(self.connector),
+            version=self.connector.event_version,
+            tombstones=publish.tombstones,
+            now_ns=self.now_ns,
+            last_of_snapshot=last_of_snapshot,
+            transactions=blocks,
+            times=publish.mongodb.envelope_times,
+            incremental=incremental,
         )
 
     def _schema_changes(self, changes: pa.RecordBatch, events: pa.RecordBatch) -> Piece:

@@ -22,12 +22,13 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, Final, Literal
+from typing import Any, Final
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from airflow_cdc_provider.connector.publish.scylla import KEY_PLACEMENTS, ScyllaPublishOptions
 from airflow_cdc_provider.events.connect import (
     BOOLEAN,
     INT64,
@@ -44,12 +45,6 @@ from airflow_cdc_provider.events.connect import (
 from airflow_cdc_provider.events.encoder import Destination, Envelope
 from airflow_cdc_provider.events.json_converter import base64, quote
 from airflow_cdc_provider.events.topics import TopicNaming
-
-Form = Literal["legacy", "advanced"]
-Images = Literal["none", "full", "only-updated"]
-
-KEY_PLACEMENTS: Final = ("kafka-key", "payload-after", "payload-before", "payload-key", "kafka-headers")
-"""Possible locations of key columns."""
 
 _CELL: Final = "value"
 _SOURCE_NAME: Final = "com.scylladb.cdc.debezium.connector"
@@ -80,7 +75,7 @@ _DETAILS: Final = (
 )
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class EnvelopeOptions:
     """Options of the envelope.
 
@@ -89,39 +84,14 @@ class EnvelopeOptions:
         version: Value of ``source.version``.
         tombstones: Whether a tombstone follows each delete with a key.
         now_ns: Current time, ns since 1970.
-        form: Event format.
-        before: Format advanced: columns of preimages in ``before``.
-        after: Format advanced: columns of postimages in ``after``.
-        preimages: Format legacy: whether ``before`` has preimages.
-        key_placement: Format advanced: locations of key columns, from :data:`KEY_PLACEMENTS`.
-        key_field: Field of the key columns for ``payload-key``.
-        all_types: Format legacy: whether collections, tuples and user-defined types are included.
-        flat_cells: Format legacy: whether values are written without structs.
-        collection_changes: Whether field ``collections`` has additions and removals of non-frozen
-            collections, and whether they were replaced.
-        details: Whether the source block has stream, time, number, TTL, whether the server's expiry service
-            made
-            the change, and whether before and after are images.
-        static_keys: Keys of events of static columns: ``partition``: only the partition key; ``null``: with
-            null
-            clustering columns, like the connector.
+        own: The declared options of ScyllaDB's events.
     """
 
     topics: TopicNaming
     version: str
     tombstones: bool
     now_ns: int
-    form: Form = "legacy"
-    before: Images = "none"
-    after: Images = "none"
-    preimages: bool = False
-    key_placement: Sequence[str] = KEY_PLACEMENTS[:3]
-    key_field: str = "key"
-    all_types: bool = False
-    flat_cells: bool = False
-    collection_changes: bool = False
-    details: bool = False
-    static_keys: Literal["partition", "null"] = "partition"
+    own: ScyllaPublishOptions
 
 
 def schema_name_prefix(prefix: str, keyspace: str, table: str) -> str:
@@ -159,8 +129,8 @@ def build(
         ("after", shape.row_schema("After"), after),
     ]
     if shape.has("payload-key"):
-        fields.append((options.key_field, shape.key_schema(), shape.key()))
-    if options.collection_changes and events.schema.field("collections").type.num_fields:
+        fields.append((options.own.payload_key_name, shape.key_schema(), shape.key()))
+    if options.own.collection_changes and events.schema.field("collections").type.num_fields:
         fields.append(("collections", shape.collections_schema(), events["collections"]))
     fields += [
         ("op", OPTIONAL_STRING, events["op"]),
@@ -229,22 +199,22 @@ class _Shape:
 
     @property
     def legacy(self) -> bool:
-        return self.options.form == "legacy"
+        return self.options.own.format == "legacy"
 
     def has(self, place: str) -> bool:
         """Return whether key columns are in a location, which is fixed in format legacy."""
-        return place in (KEY_PLACEMENTS[:3] if self.legacy else self.options.key_placement)
+        return place in (KEY_PLACEMENTS[:3] if self.legacy else self.options.own.key_placement)
 
     def before(self, deletes: Any) -> tuple[pa.StructArray, pa.Array]:
         """Return the rows before, and which of them are preimages."""
         images = self.events["before"]
         known = images.is_valid()
         if self.legacy:
-            selected = known if self.options.preimages else pc.and_(known, False)
+            selected = known if self.options.own.preimages else pc.and_(known, False)
             keys_only = pc.and_(pa.array(deletes), pc.invert(selected))
             cells = self._cells(images, "before_known", selected)
             return self._row("Before", cells, pc.or_(selected, keys_only)), selected
-        mode = self.options.before
+        mode = self.options.own.before
         selected = known if mode != "none" else pc.and_(known, False)
         if mode == "full":
             cells = self._completed(images)
@@ -262,7 +232,7 @@ class _Shape:
             return self._row("After", self._cells(values_set, "modified", there), there), pc.and_(
                 there, False
             )
-        mode = self.options.after
+        mode = self.options.own.after
         images = self.events["after"]
         image = images.is_valid() if mode != "none" else pc.and_(there, False)
         included = self._only_modified(images) if mode == "only-updated" else _fields(images)
@@ -327,7 +297,7 @@ class _Shape:
     @property
     def _partition_only(self) -> bool:
         static = bool(self.events.num_rows and self.events["static"][0].as_py())
-        return static and self.options.static_keys == "partition"
+        return static and self.options.own.static_keys == "partition"
 
     def _shown_key(self) -> list[pa.Field]:
         fields = list(self.events.schema.field("key").type)
@@ -342,12 +312,12 @@ class _Shape:
         return [f for f in self.events.schema.field("set").type if self._shows(f)]
 
     def _shows(self, own: pa.Field) -> bool:
-        return not self.legacy or self.options.all_types or not pa.types.is_nested(own.type)
+        return not self.legacy or self.options.own.all_types or not pa.types.is_nested(own.type)
 
     def _in_struct(self, name: str) -> bool:
         """Return whether values of a column are structs."""
         keys = {f.name for f in self.events.schema.field("key").type}
-        return self.legacy and not self.options.flat_cells and name not in keys
+        return self.legacy and not self.options.own.flatten_columns and name not in keys
 
     def _row(self, name: str, cells: Mapping[str, pa.Array], there: pa.Array) -> pa.StructArray:
         keys = self.events["key"]
@@ -428,7 +398,7 @@ def _source(
         "before_is_image": before_image,
         "after_is_image": after_image,
     }
-    fields = (*_SOURCE, *(_DETAILS if options.details else ()))
+    fields = (*_SOURCE, *(_DETAILS if options.own.source_details else ()))
     names = [name for name, _ in fields]
     return struct(_SOURCE_NAME, *fields), pa.StructArray.from_arrays([values[name] for name in names], names)
 

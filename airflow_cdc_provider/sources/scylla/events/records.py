@@ -174,8 +174,8 @@ class ScyllaRecords:
 
         A row that the same change deletes has no postimage.
         """
-        options = self._options
-        if options.form == "legacy" or options.after == "none":
+        own = self.connector.publish.scylla
+        if own.format == "legacy" or own.after == "none":
             return {}
         deleting = events["row"].filter(pc.equal(events["op"], "d"))
         missing = pc.and_(pc.equal(events["op"], "c"), events["after"].is_null())
@@ -208,23 +208,12 @@ class ScyllaRecords:
     @cached_property
     def _options(self) -> scylla_envelope.EnvelopeOptions:
         publish = self.connector.publish
-        own = publish.scylla
         return scylla_envelope.EnvelopeOptions(
-            topics_of(self.connector),
-            self.connector.event_version,
-            publish.tombstones,
-            self.now_ns,
-            own.format,
-            own.before,
-            own.after,
-            own.preimages,
-            own.key_placement,
-            own.payload_key_name,
-            own.all_types,
-            own.flatten_columns,
-            own.collection_changes,
-            own.source_details,
-            own.static_keys,
+            topics=topics_of(self.connector),
+            version=self.connector.event_version,
+            tombstones=publish.tombstones,
+            now_ns=self.now_ns,
+            own=publish.scylla,
         )
 
 

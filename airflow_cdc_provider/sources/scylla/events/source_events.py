@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from airflow_cdc_provider.connector.publish.options import PublishOptions
 from airflow_cdc_provider.events.event_batches import EventBatch, EventRequest
 from airflow_cdc_provider.events.skipped_records import SkippedRecords
 from airflow_cdc_provider.events.sliced import Sliced
+from airflow_cdc_provider.exceptions import ConfigurationError
 from airflow_cdc_provider.lake.mirror import MirrorState
 from airflow_cdc_provider.lake.stores import Stores
 from airflow_cdc_provider.sources.contract import Source
@@ -41,3 +43,34 @@ class ScyllaSourceEvents(CqlSourceEvents):
         assert isinstance(codec, CqlCodec)
         schemas = captured.schemas_of(stores.changes, stores.changes.state().batch)
         return ScyllaRows(connector=stores.connector, codec=codec, schemas=schemas)
+
+    def in_cells(self, publish: PublishOptions) -> bool:
+        """Only format legacy has cells."""
+        return publish.scylla.format == "legacy"
+
+    def shows_nested(self, publish: PublishOptions) -> bool:
+        """Format legacy has no such columns by default."""
+        return publish.scylla.all_types
+
+    def require_rows(self, publish: PublishOptions) -> None:
+        """Refuse events that don't contain the values that a change set, or no key.
+
+        Raises:
+            ConfigurationError: The events can't be compared with mirrors.
+        """
+        super().require_rows(publish)
+        own = publish.scylla
+        in_cells = own.format == "legacy" and not own.flatten_columns
+        if not in_cells and own.after != "full" and not publish.kafka.after_merge:
+            shape = "flatten_columns" if own.flatten_columns else f"after: {own.after}"
+            raise ConfigurationError(
+                "events of this form don't distinguish a null from an unchanged column",
+                expected="publish.scylla.format legacy without flatten_columns, or advanced with after: full",
+                found=f"{own.format}, {shape}",
+            )
+        if own.format == "advanced" and "kafka-key" not in own.key_placement:
+            raise ConfigurationError(
+                "events without a key don't identify their row",
+                expected="kafka-key in publish.scylla.key_placement",
+                found=", ".join(own.key_placement),
+            )

@@ -70,7 +70,7 @@ HEARTBEAT_VALUE: Final = struct(
 )
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class EnvelopeOptions:
     """Options of the envelope.
 

@@ -141,25 +141,25 @@ class VitessRecords:
         own = self.connector.publish.vitess
         return EventForm(
             EventTypes(
-                own.temporal,
-                own.decimals,
-                own.unsigned_bigints,
-                own.binary,
-                own.nullable_dates,
-                own.include_unknown_types,
-                own.bits,
-                own.geometries,
-                own.vectors,
-                own.charsets,
-                own.timestamps,
+                temporal=own.temporal,
+                decimals=own.decimals,
+                unsigned_bigints=own.unsigned_bigints,
+                binary=own.binary,
+                nullable_dates=own.nullable_dates,
+                include_unknown_types=own.include_unknown_types,
+                bits=own.bits,
+                geometries=own.geometries,
+                vectors=own.vectors,
+                charsets=own.charsets,
+                timestamps=own.timestamps,
             ),
-            own.include_columns,
-            own.exclude_columns,
-            tuple(own.key_columns.items()),
-            tuple(own.masks.items()),
-            own.source_types_of_columns,
-            own.source_types,
-            tuple(load_converters(own.converters)),
+            include_columns=own.include_columns,
+            exclude_columns=own.exclude_columns,
+            key_columns=tuple(own.key_columns.items()),
+            masks=tuple(own.masks.items()),
+            source_types_of_columns=own.source_types_of_columns,
+            source_types=own.source_types,
+            converters=tuple(load_converters(own.converters)),
         )
 
     def _schema_changes(self, statements: list[Statement]) -> list[Piece]:
@@ -235,11 +235,11 @@ class VitessRecords:
     def _options(self) -> vitess_envelope.EnvelopeOptions:
         publish = self.connector.publish
         return vitess_envelope.EnvelopeOptions(
-            self.connector.topic_prefix,
-            self.connector.event_version,
-            publish.tombstones,
-            self.now_ns,
-            publish.vitess.ordered_transactions,
+            name=self.connector.topic_prefix,
+            version=self.connector.event_version,
+            tombstones=publish.tombstones,
+            now_ns=self.now_ns,
+            ordered=publish.vitess.ordered_transactions,
         )
 
     def _selected(self, table: TableEvents) -> TableEvents:

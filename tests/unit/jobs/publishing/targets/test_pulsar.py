@@ -129,7 +129,7 @@ class Job:
         """Make records as the encoder does, of Avro with separate schemas."""
         del source, skipped
         self.asked.append(wanted)
-        options = EnvelopeOptions(topics_of(stores.connector), json=False)
+        options = EnvelopeOptions(topics=topics_of(stores.connector), json=False)
         for batch, count in BATCHES.items():
             if not wanted.after < batch <= wanted.until:
                 continue

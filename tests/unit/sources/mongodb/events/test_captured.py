@@ -353,7 +353,9 @@ def test_the_source_block_shows_whether_an_event_is_of_a_snapshot(tmp_path: Path
     assert reads == ["true"] * (len(reads) - 1) + ["last"]
     assert "false" in found
     documents = pa.array([bson.encode({"_id": n}) for n in range(2)], pa.binary())
-    options = EnvelopeOptions(TopicNaming("shop"), "1", True, NOW_NS, incremental=True)
+    options = EnvelopeOptions(
+        topics=TopicNaming("shop"), version="1", tombstones=True, now_ns=NOW_NS, incremental=True
+    )
     envelope = build(decode_snapshot(documents, "shop", "c").events, options)
     assert {source["snapshot"] for source in envelope.value.field("source").to_pylist()} == {"incremental"}
 

@@ -160,11 +160,11 @@ def test_reads_requested_by_signals_are_marked(profile: str) -> None:
         document = bson.encode(json_util.loads(value["after"]))
         events = decode_snapshot(pa.array([document], pa.binary()), "shop", collection).events
         options = EnvelopeOptions(
-            topics_of(connector),
-            connector.event_version,
-            True,
-            NOW_NS,
-            value["source"]["snapshot"] == "last",
+            topics=topics_of(connector),
+            version=connector.event_version,
+            tombstones=True,
+            now_ns=NOW_NS,
+            last_of_snapshot=value["source"]["snapshot"] == "last",
             incremental=profile != "sig_block",
         )
         line = to_lines(encode(build(events, options), converters_of(connector)), headers)

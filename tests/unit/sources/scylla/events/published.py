@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
+from airflow_cdc_provider.connector.publish.scylla import ScyllaPublishOptions
 from airflow_cdc_provider.events.encoder import Converters
 from airflow_cdc_provider.events.topics import TopicNaming
 from airflow_cdc_provider.events.transforms.pieces import Piece, encode_pieces
@@ -31,9 +32,14 @@ def decoded(table: Table, changes: Sequence[Change], partition: Sequence[bytes])
 
 def options(**given: Any) -> EnvelopeOptions:
     """Return options of an envelope, of prefix ``my``."""
-    return EnvelopeOptions(
-        **{"topics": TopicNaming("my"), "version": "2.0.4", "tombstones": True, "now_ns": NOW_NS, **given}
-    )
+    of_all: dict[str, Any] = {
+        "topics": TopicNaming("my"),
+        "version": "2.0.4",
+        "tombstones": True,
+        "now_ns": NOW_NS,
+    }
+    of_all |= {name: given.pop(name) for name in of_all.keys() & given.keys()}
+    return EnvelopeOptions(**of_all, own=ScyllaPublishOptions(**given))
 
 
 def encoded(

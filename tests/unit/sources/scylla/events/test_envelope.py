@@ -111,7 +111,7 @@ def test_a_tombstone_follows_each_delete_that_has_a_key() -> None:
     first, second = published(ITEM, changes, SHOP)
     assert (first["value"]["op"], second["value"], second["key"]) == ("d", None, first["key"])
     assert len(published(ITEM, changes, SHOP, tombstones=False)) == 1
-    assert len(published(ITEM, changes, SHOP, form="advanced", key_placement=("payload-key",))) == 1
+    assert len(published(ITEM, changes, SHOP, format="advanced", key_placement=("payload-key",))) == 1
 
 
 @pytest.mark.covers("SCY-EVT-20")
@@ -137,7 +137,7 @@ def test_a_null_in_a_preimage_depends_on_its_own_flag_and_not_on_the_changes_fla
 def test_advanced_values_are_plain_and_an_insert_has_its_own_without_postimages() -> None:
     changes = logged(server(), insert(name=t("tea"), qty=None), update(qty=i(3)), DeleteRow(SHOP, ROW))
     key = {"shop": 7, "sku": 1}
-    assert rows(ITEM, changes, form="advanced") == [
+    assert rows(ITEM, changes, format="advanced") == [
         ("c", None, {"name": "tea", "owner": None, "qty": None, **key}),
         ("u", None, {"name": None, "owner": None, "qty": 3, **key}),
         ("d", None, None),
@@ -151,7 +151,7 @@ def test_full_images_are_whole_rows_whichever_columns_preimages_show(preimage: P
         with_images(preimage), insert(name=t("tea"), qty=i(2)), update(qty=i(3)), DeleteRow(SHOP, ROW)
     )
     row = {"name": "tea", "owner": None, "shop": 7, "sku": 1}
-    assert rows(ITEM, changes, form="advanced", before="full", after="full") == [
+    assert rows(ITEM, changes, format="advanced", before="full", after="full") == [
         ("c", None, {**row, "qty": 2}),
         ("u", {**row, "qty": 2}, {**row, "qty": 3}),
         ("d", {**row, "qty": 3}, None),
@@ -164,7 +164,7 @@ def test_only_updated_images_of_an_update_show_what_it_says_something_of() -> No
         with_images(Preimage.FULL), insert(name=t("tea"), qty=i(2)), update(qty=i(3)), DeleteRow(SHOP, ROW)
     )
     row = {"name": "tea", "owner": None, "shop": 7, "sku": 1}
-    assert rows(ITEM, changes, form="advanced", before="only-updated", after="only-updated") == [
+    assert rows(ITEM, changes, format="advanced", before="only-updated", after="only-updated") == [
         ("c", None, {**row, "qty": 2}),
         ("u", {**row, "name": None, "qty": 2}, {**row, "name": None, "qty": 3}),
         ("d", {**row, "qty": 3}, None),
@@ -174,7 +174,7 @@ def test_only_updated_images_of_an_update_show_what_it_says_something_of() -> No
 def test_a_row_that_was_not_there_has_no_before_and_its_update_is_not_dropped() -> None:
     changes = logged(with_images(), update(qty=i(3)))
     after = {"name": None, "owner": None, "qty": 3, "shop": 7, "sku": 1}
-    assert rows(ITEM, changes, form="advanced", before="full", after="full") == [("u", None, after)]
+    assert rows(ITEM, changes, format="advanced", before="full", after="full") == [("u", None, after)]
 
 
 @pytest.mark.covers("SCY-EVT-18", "SCY-EVT-19")
@@ -184,10 +184,16 @@ def test_the_key_has_the_configured_placement() -> None:
     key = {"shop": 7, "sku": 1}
 
     def record(*places: str, **options: Any) -> tuple[Any, ...]:
-        options = {"form": "advanced", "before": "full", "after": "full", "key_placement": places, **options}
+        options = {
+            "format": "advanced",
+            "before": "full",
+            "after": "full",
+            "key_placement": places,
+            **options,
+        }
         last = published(ITEM, changes, SHOP, **options)[-1]
         value = last["value"]
-        own = value.get(options.get("key_field", "key"))
+        own = value.get(options.get("payload_key_name", "key"))
         return last["key"], value["before"], value["after"], own, last["headers"]
 
     before = {**plain, "name": "tea"}
@@ -195,7 +201,7 @@ def test_the_key_has_the_configured_placement() -> None:
     assert record("payload-after") == (None, before, {**plain, **key}, None, [])
     assert record("payload-before") == (None, {**before, **key}, plain, None, [])
     assert record("payload-key") == (None, before, plain, key, [])
-    assert record("payload-key", key_field="pk") == (None, before, plain, key, [])
+    assert record("payload-key", payload_key_name="pk") == (None, before, plain, key, [])
     headers = [["pk.shop", '"7"'], ["ck.sku", '"1"']]
     assert [[n, v] for n, v in record("kafka-headers")[4]] == headers
 
@@ -225,7 +231,7 @@ def test_the_ttl_of_a_write_is_reported_and_its_nulls_are_no_second_event() -> N
     statement = Insert(SHOP, ROW, {"name": t("jam"), "qty": None}, ttl=60)
     (change,) = server().execute(statement)
     assert len(change.rows) == 2
-    (value,) = values(ITEM, [change], details=True)
+    (value,) = values(ITEM, [change], source_details=True)
     assert value["source"]["ttl"] == 60
     assert value["after"] == {
         "name": {"value": "jam"},
@@ -239,10 +245,10 @@ def test_the_ttl_of_a_write_is_reported_and_its_nulls_are_no_second_event() -> N
 @pytest.mark.covers("SCY-IMG-06")
 def test_the_source_block_reports_which_part_is_an_image() -> None:
     changes = logged(with_images(), insert(name=t("tea")), update(qty=i(3)), DeleteRow(SHOP, ROW))
-    found_values = values(ITEM, changes, form="advanced", before="full", after="full", details=True)
+    found_values = values(ITEM, changes, format="advanced", before="full", after="full", source_details=True)
     images = [(v["source"]["before_is_image"], v["source"]["after_is_image"]) for v in found_values]
     assert images == [(False, True), (True, True), (True, False)]
-    plain = values(ITEM, changes, form="advanced", details=True)
+    plain = values(ITEM, changes, format="advanced", source_details=True)
     assert {(v["source"]["before_is_image"], v["source"]["after_is_image"]) for v in plain} == {
         (False, False)
     }
@@ -250,12 +256,12 @@ def test_the_source_block_reports_which_part_is_an_image() -> None:
 
 @pytest.mark.covers("SCY-LOG-14")
 def test_source_details_name_a_change_for_good() -> None:
-    (value,) = values(ITEM, logged(server(), insert(qty=i(1))), details=True)
+    (value,) = values(ITEM, logged(server(), insert(qty=i(1))), source_details=True)
     source = value["source"]
     assert source["stream_id"] == "c000000000000000aacd159e24000051"
     assert source["time"] == "04afc000-833b-11ee-8080-808080808080"
     assert (source["batch_seq_no"], source["by_service"]) == (0, False)
-    (expired,) = values(ITEM, [Change(T, (LogRow(-3, ROW, end_of_batch=True),))], details=True)
+    (expired,) = values(ITEM, [Change(T, (LogRow(-3, ROW, end_of_batch=True),))], source_details=True)
     assert (expired["op"], expired["source"]["by_service"]) == ("d", True)
 
 
@@ -266,13 +272,13 @@ def test_a_log_of_keys_has_only_keys_without_images() -> None:
     assert rows(ITEM, changes) == [("c", None, empty)]
     changes = logged(server(delta=Delta.KEYS, postimage=True), insert(name=t("tea"), qty=i(2)))
     full = {**empty, "name": "tea", "qty": 2}
-    assert rows(ITEM, changes, form="advanced", after="full") == [("c", None, full)]
+    assert rows(ITEM, changes, format="advanced", after="full") == [("c", None, full)]
 
 
 @pytest.mark.covers("SCY-EVT-12")
 def test_flattened_columns_are_in_the_envelope_without_their_structs() -> None:
     changes = logged(server(), insert(name=t("tea"), qty=None))
-    assert rows(ITEM, changes, flat_cells=True) == [
+    assert rows(ITEM, changes, flatten_columns=True) == [
         ("c", None, {"name": "tea", "owner": None, "qty": None, "shop": 7, "sku": 1})
     ]
 
@@ -318,7 +324,7 @@ def test_schemas_have_the_connectors_names_and_order() -> None:
 def test_avro_takes_every_form() -> None:
     changes = logged(with_images(), insert(name=t("tea")), update(qty=i(3)), DeleteRow(SHOP, ROW))
     avro = Converters("avro", "avro", schemas=True)
-    for options in ({}, {"form": "advanced", "before": "full", "after": "full", "details": True}):
+    for options in ({}, {"format": "advanced", "before": "full", "after": "full", "source_details": True}):
         records = encoded(ITEM, changes, SHOP, avro, **options)
         schemas = {json.loads(text)["name"] for text in records["value_schema"].to_pylist()}
         assert (records.num_rows, schemas) == (4, {"Envelope"})

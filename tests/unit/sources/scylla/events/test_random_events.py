@@ -23,9 +23,21 @@ from tests.unit.sources.scylla.logged import payloads, record_of, schema_payload
 from tests.unit.sources.scylla.random_log_rows import random_changes
 
 FORMS = (
-    {"form": "legacy", "preimages": True, "all_types": True, "collection_changes": True, "details": True},
-    {"form": "advanced", "before": "full", "after": "full", "collection_changes": True, "details": True},
-    {"form": "advanced", "before": "only-updated", "after": "only-updated"},
+    {
+        "format": "legacy",
+        "preimages": True,
+        "all_types": True,
+        "collection_changes": True,
+        "source_details": True,
+    },
+    {
+        "format": "advanced",
+        "before": "full",
+        "after": "full",
+        "collection_changes": True,
+        "source_details": True,
+    },
+    {"format": "advanced", "before": "only-updated", "after": "only-updated"},
 )
 
 
