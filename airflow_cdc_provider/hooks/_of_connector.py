@@ -29,6 +29,8 @@ def hook_for(connector: Connector, conn_id: str | None = None) -> CdcHook:
         ConfigurationError: Neither names a connection.
     """
     plugin = source_plugin(connector.type)
+    if not plugin.hook:
+        raise ConfigurationError(f"source {connector.type} has no connections", remedy="remove conn_id")
     conn_id = conn_id or connector.source.conn_id
     if not conn_id:
         raise ConfigurationError(

@@ -22,6 +22,7 @@ from airflow_cdc_provider.events.transforms.faults import RecordingRegistrar, en
 from airflow_cdc_provider.events.transforms.pieces import Piece, encode_pieces
 from airflow_cdc_provider.kafka.registry import RegistrySettings, client_settings
 from airflow_cdc_provider.sources.own_topics import heartbeats_topic
+from airflow_cdc_provider.sources.registry import source_plugin
 
 
 def converters_of(connector: Connector, registrar: Registrar | None = None) -> Converters:
@@ -66,9 +67,9 @@ def registry_settings(connector: Connector, values: Mapping[str, Any]) -> Regist
 
 
 def headers_of(connector: Connector) -> tuple[tuple[str, str], ...]:
-    """Return the headers of all data records of a run, as names and JSON texts; empty for Cassandra."""
+    """Return the headers of all data records of a run, as names and JSON texts; empty for none."""
     publish = connector.publish
-    if connector.type == "cassandra" or not publish.headers:
+    if not publish.headers or not source_plugin(connector.type).event_headers:
         return ()
     return context_headers(connector.topic_prefix, publish.task_id, connector.type, str(uuid.uuid4()))
 
@@ -102,7 +103,9 @@ def encoded(
     """
     publish = connector.publish
     documents = publish.unwrap.enabled or publish.outbox.enabled
-    chain = Chain(publish.transforms, lenient=connector.type == "mongodb" and documents)
+    chain = Chain(
+        publish.transforms, lenient=documents and source_plugin(connector.type).event_values == "documents"
+    )
     transformed = chain.apply([piece for piece in pieces if len(piece.rows)])
     return encode_pieces(transformed, converters_of(connector, registrar))
 

@@ -52,9 +52,10 @@ class SourcePlugin(ABC):
     Attributes:
         name: Value of ``source.type`` in declarations.
         options: Class of the options.
-        connection_type: Type of the Airflow connections that hold its addresses and credentials.
+        connection_type: Type of the Airflow connections that hold its addresses and credentials; empty for a
+            source that needs none.
         hook: ``package.module:Class`` of the Airflow hook, a subclass of
-            :class:`airflow_cdc_provider.hooks.source.CdcHook`.
+            :class:`airflow_cdc_provider.hooks.source.CdcHook`; empty likewise.
         table_name: Form of table names, for help texts.
         supports: Options of other sections that only some sources support, and this one does
             (:mod:`airflow_cdc_provider.connector.limited_options`).
@@ -67,8 +68,8 @@ class SourcePlugin(ABC):
 
     name: ClassVar[str]
     options: ClassVar[type[SourceOptions]]
-    connection_type: ClassVar[str]
-    hook: ClassVar[str]
+    connection_type: ClassVar[str] = ""
+    hook: ClassVar[str] = ""
     table_name: ClassVar[str] = "keyspace.table"
     supports: ClassVar[frozenset[str]] = frozenset()
     event_values: ClassVar[EventValues] = "rows"

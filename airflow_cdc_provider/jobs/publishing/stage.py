@@ -98,6 +98,7 @@ def _publication(
     target: Target[Changes]
     if publish.pulsar.enabled:
         job = replace(job, connector=as_published(job.connector))
+        stores = replace(stores, connector=job.connector)
         target = PulsarTarget.of(job, stores.lake, connections)
     else:
         producers = Producers.of(job.connector, connections)
