@@ -121,9 +121,7 @@ class Lake:
         self.step("prepare", table)
         return SimpleNamespace(table=table, state=STATE, retry_quarantined=more["retry_quarantined"])
 
-    def merge_all(
-        self, connector: Any, stores: Any, source: Any, dirty: list[Any], shared: Any
-    ) -> list[stage._Merged]:
+    def merge_all(self, connector: Any, stores: Any, dirty: list[Any], shared: Any) -> list[stage._Merged]:
         self.merged.append([d.table for d in dirty])
         if spoilt := self.spoil():
             raise spoilt
