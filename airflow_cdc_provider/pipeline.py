@@ -21,6 +21,7 @@ from airflow_cdc_provider.connector import Connector
 from airflow_cdc_provider.connector.declaration import ConnectorLike, to_connector
 from airflow_cdc_provider.operators.check import CdcCheckOperator
 from airflow_cdc_provider.operators.stages import CdcMaintainOperator, CdcSyncOperator, CdcVerifyOperator
+from airflow_cdc_provider.sources.registry import source_plugin
 
 
 def cdc_pipeline(
@@ -87,8 +88,7 @@ def snapshot_params(connector: ConnectorLike) -> dict[str, Param]:
     """
     declared = to_connector(connector)
     tables = _literal_tables(declared)
-    kind = "database.collection" if declared.type == "mongodb" else "keyspace.table"
-    about = f"Table of which to take a new snapshot: {kind}"
+    about = f"Table of which to take a new snapshot: {source_plugin(declared.type).table_name}"
     table = (
         Param(tables[0], type="string", enum=tables, title="Table", description=about)
         if tables

@@ -27,10 +27,10 @@ import yaml
 
 from airflow_cdc_provider.connector import Connector
 from airflow_cdc_provider.events.encoder import encode
-from airflow_cdc_provider.events.envelopes import cassandra as cassandra_envelope
-from airflow_cdc_provider.jobs.topics.settings import converters_of, topics_of
-from airflow_cdc_provider.sources.cassandra.debezium.events import EventDecoder
+from airflow_cdc_provider.sources.cassandra.events import envelope as cassandra_envelope
+from airflow_cdc_provider.sources.cassandra.events.decode import EventDecoder
 from airflow_cdc_provider.sources.cql.schema import TableSchema
+from airflow_cdc_provider.sources.encoding import converters_of, topics_of
 from benchmarks.bench_commit_log import OurReader, write_rows
 from server_kit import CassandraServer
 from server_kit.cassandra_releases import java_flags
@@ -86,7 +86,11 @@ class OurEvents:
         )
         self.converters = converters_of(self.connector)
         self.options = cassandra_envelope.EnvelopeOptions(
-            topics_of(self.connector), DEBEZIUM_VERSION, "server_kit", tombstones=False, now_ns=time.time_ns()
+            topics=topics_of(self.connector),
+            version=DEBEZIUM_VERSION,
+            cluster="server_kit",
+            tombstones=False,
+            now_ns=time.time_ns(),
         )
         self.decoder = EventDecoder(table)
 

@@ -35,9 +35,9 @@ from pymongo import DeleteOne, UpdateOne
 
 from airflow_cdc_provider.changes.record import CHANGE
 from airflow_cdc_provider.connector import Connector
-from airflow_cdc_provider.jobs.events.mongodb.records import MongodbRecords
 from airflow_cdc_provider.sources.contract import ReadMetrics
-from airflow_cdc_provider.sources.mongodb import events as mongodb_events
+from airflow_cdc_provider.sources.mongodb.events import decode as mongodb_events
+from airflow_cdc_provider.sources.mongodb.events.records import MongodbRecords
 from airflow_cdc_provider.sources.mongodb.options import MongodbOptions
 from airflow_cdc_provider.sources.mongodb.position import StreamPosition
 from airflow_cdc_provider.sources.mongodb.selection import Selection

@@ -29,8 +29,8 @@ from typing import Final
 import pyarrow as pa
 
 from airflow_cdc_provider.connector import Connector
-from airflow_cdc_provider.jobs.events.vitess.records import VitessRecords
-from airflow_cdc_provider.sources.vitess.event_records import decode_records
+from airflow_cdc_provider.sources.vitess.events.records import VitessRecords
+from airflow_cdc_provider.sources.vitess.events.stored_records import decode_records
 from benchmarks.debezium_engine import DebeziumEngine, compare, record_texts
 from benchmarks.vitess_reading import Reading
 from benchmarks.vitess_recording import COPY, KEYSPACE, ROWS, SINGLE, TABLE, TENS, Recording, recording

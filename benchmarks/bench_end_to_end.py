@@ -31,10 +31,10 @@ from airflow_cdc_provider.connector import Connector
 from airflow_cdc_provider.jobs.capturing.capture import capture
 from airflow_cdc_provider.jobs.context.job import Job
 from airflow_cdc_provider.jobs.context.run_report import RunReport
-from airflow_cdc_provider.jobs.context.stores import Stores
 from airflow_cdc_provider.jobs.merging.merge import merge_tables
 from airflow_cdc_provider.jobs.spark.session import build_lake, build_session
 from airflow_cdc_provider.jobs.spec import JobSpec
+from airflow_cdc_provider.lake.stores import Stores
 from airflow_cdc_provider.sources.registry import source_plugin
 from server_kit import CassandraServer, spark_jars
 from server_kit.cassandra import create_keyspace

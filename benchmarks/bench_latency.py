@@ -27,10 +27,10 @@ from airflow_cdc_provider.jobs.context.clients import Clients, Connections
 from airflow_cdc_provider.jobs.context.job import Job
 from airflow_cdc_provider.jobs.context.run import Run
 from airflow_cdc_provider.jobs.context.run_report import RunReport
-from airflow_cdc_provider.jobs.context.stores import Stores
 from airflow_cdc_provider.jobs.spark.session import build_lake, build_session
 from airflow_cdc_provider.jobs.spec import JobSpec
 from airflow_cdc_provider.jobs.stream import stream
+from airflow_cdc_provider.lake.stores import Stores
 from airflow_cdc_provider.sources.registry import source_plugin
 from server_kit import CassandraServer, spark_jars
 from server_kit.cassandra import create_keyspace

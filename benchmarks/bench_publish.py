@@ -22,15 +22,15 @@ import bson
 import pyarrow as pa
 
 from airflow_cdc_provider.connector import Connector
-from airflow_cdc_provider.jobs.events.event_batches import EventBatch, EventRequest
-from airflow_cdc_provider.jobs.events.mongodb.records import MongodbRecords
+from airflow_cdc_provider.events.event_batches import EventBatch, EventRequest
 from airflow_cdc_provider.jobs.publishing.batches import BatchPublisher
-from airflow_cdc_provider.jobs.topics.settings import headers_of, registry_settings
 from airflow_cdc_provider.kafka.positions import PositionsTopic, PublishPosition
 from airflow_cdc_provider.kafka.producer import RecordProducer
 from airflow_cdc_provider.kafka.registry import Registry
 from airflow_cdc_provider.kafka.settings import ClientSettings
-from airflow_cdc_provider.sources.mongodb import events as mongodb_events
+from airflow_cdc_provider.sources.encoding import headers_of, registry_settings
+from airflow_cdc_provider.sources.mongodb.events import decode as mongodb_events
+from airflow_cdc_provider.sources.mongodb.events.records import MongodbRecords
 from server_kit import KafkaServer, RegistryServer
 
 _AT_ONCE = 10_000

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import numpy as np
-import numpy.typing as npt
 
 from airflow_cdc_provider.changes.cells import (
     CELL_HEADER_BYTES,
@@ -14,10 +13,10 @@ from airflow_cdc_provider.changes.cells import (
 )
 from airflow_cdc_provider.formats.arrow_bytes import binary_slices
 from airflow_cdc_provider.formats.byte_kernels import load_little32, load_little64
-from airflow_cdc_provider.formats.kernels import Bytes, Int, walker
+from airflow_cdc_provider.formats.kernels import Bytes, Int, Ints, walker
 
 
-def latest_times(states: object) -> npt.NDArray[np.int64]:
+def latest_times(states: object) -> Ints:
     """Return the greatest write time in each cell row, in us; the time of its reading for a row without any.
 
     Args:
@@ -30,7 +29,7 @@ def latest_times(states: object) -> npt.NDArray[np.int64]:
 
 
 @walker
-def _read_times(data: Bytes, starts: Bytes, ends: Bytes, times: Bytes) -> None:
+def _read_times(data: Bytes, starts: Ints, ends: Ints, times: Bytes) -> None:
     for row in range(len(starts)):
         begin, end = starts[row], ends[row]
         flags = np.int64(data[begin + 1])

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from typing import Any, Final
+from typing import Final
 
 import numpy as np
 
-from airflow_cdc_provider.formats.kernels import Bytes, Ints, walker
+from airflow_cdc_provider.formats.kernels import Bytes, Int, Ints, walker
 
 _FIRST_CAPACITY: Final = 64
 
@@ -32,7 +32,7 @@ def number_names(data: Bytes, bounds: Ints) -> tuple[Ints, list[int]]:
 
 
 @walker
-def _same(data: Any, bounds: Any, a: Any, b: Any) -> Any:
+def _same(data: Bytes, bounds: Ints, a: Int, b: Int) -> bool:
     for part in range(0, bounds.shape[0], 2):
         start = bounds[part, a]
         other = bounds[part, b]
@@ -46,7 +46,7 @@ def _same(data: Any, bounds: Any, a: Any, b: Any) -> Any:
 
 
 @walker
-def _number(data: Any, bounds: Any, numbers: Any, firsts: Any, slots: Any) -> Any:
+def _number(data: Bytes, bounds: Ints, numbers: Ints, firsts: Ints, slots: Ints) -> Int:
     """Fill numbers; return the number of distinct names, or more than ``firsts`` holds. Slots are all -1."""
     capacity = len(firsts)
     distinct = 0

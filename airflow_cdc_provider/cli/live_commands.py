@@ -24,6 +24,8 @@ from typing import Any, Literal
 from airflow_cdc_provider.cli.running import command, connect_offsets_of, read_connector, wrong_usage
 from airflow_cdc_provider.connector import Connector
 from airflow_cdc_provider.exceptions import ConfigurationError
+from airflow_cdc_provider.sources.mongodb.options import MongodbOptions
+from airflow_cdc_provider.sources.plugin import options_of
 
 _MAX_LOG_LINES = 20
 
@@ -65,10 +67,7 @@ def schema(args: Namespace) -> None:
     from airflow_cdc_provider.hooks.mongodb import MongodbCdcHook
 
     connector = read_connector(args.connector)
-    if connector.type != "mongodb":
-        raise ConfigurationError(
-            "schemas are inferred only for MongoDB", expected="a connector with source mongodb"
-        )
+    options_of(connector, MongodbOptions)
     if args.sample < 1 or args.seconds <= 0 or args.depth < 1:
         raise wrong_usage("--sample and --depth must be at least 1, --seconds greater than 0")
     hook = hook_for(connector)
@@ -225,7 +224,7 @@ def import_offset(args: Namespace) -> None:
     for remark in stored.remarks:
         sys.stderr.write(f"{remark}\n")
     offset = stored.offset
-    if offset is not None and connector.type == "cassandra":  # the file has one node; keep the others
+    if offset is not None and stored.partial:
         offset = {**(_offsets(connector, {"action": "show"}).offset or {}), **offset}
     options = {"action": "reset"} if offset is None else {"action": "set", "offset": offset}
     _print(_offsets(connector, options).offset)

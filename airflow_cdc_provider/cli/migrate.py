@@ -10,7 +10,7 @@ from __future__ import annotations
 import json
 import sys
 from argparse import Namespace
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
@@ -18,23 +18,11 @@ from airflow_cdc_provider.cli.running import command, connect_offsets_of
 from airflow_cdc_provider.connector import Connector
 from airflow_cdc_provider.exceptions import CdcError, ConfigurationError
 from airflow_cdc_provider.sources.debezium.options import FRAMED, DebeziumOptions
+from airflow_cdc_provider.sources.registry import source_plugin
 
 if TYPE_CHECKING:
     from airflow_cdc_provider.migration.offsets.conversion import ImportedOffset
 
-_PAGES: Final[Mapping[str, str]] = {
-    "mongodb": "docs/moving-to-mongodb.md",
-    "cassandra": "docs/moving-to-cassandra.md",
-    "vitess": "docs/moving-to-vitess.md",
-    "scylla": "docs/moving-to-scylla.md",
-    "debezium": "docs/source-debezium.md",
-}
-_NAMES: Final[Mapping[str, tuple[str, str]]] = {
-    "mongodb": ("database", "collection"),
-    "cassandra": ("keyspace", "table"),
-    "vitess": ("keyspace", "table"),
-    "scylla": ("keyspace", "table"),
-}
 _MAX_PRINTED_OFFSET: Final = 2_000
 
 
@@ -95,7 +83,7 @@ def with_connections(connector: Connector, conn_id: str, kafka: str, registry: s
         ConfigurationError: A connection conflicts with other options.
     """
     values = connector.to_dict()
-    if connector.type == "debezium":
+    if isinstance(connector.source, DebeziumOptions):
         source = values["source"]
         if kafka or conn_id:
             source["conn_id"] = kafka or conn_id
@@ -117,7 +105,7 @@ def topics_and_events(connector: Connector) -> Iterator[str]:
         yield from _consumed_topics(connector.source)
         return
     publish, prefix = connector.publish, connector.topic_prefix
-    database, table = _NAMES[connector.type]
+    database, _, table = source_plugin(connector.type).table_name.partition(".")
     if publish.topic_naming:
         yield f"topics keep their names, given by {publish.topic_naming}"
     elif publish.topic_pattern:
@@ -141,7 +129,7 @@ def topics_and_events(connector: Connector) -> Iterator[str]:
         yield f"skipped operations: {', '.join(publish.skipped_operations)}"
     yield "new: records are sent in transactions; isolation.level=read_committed reads each event once"
     yield f"new: positions topic {prefix}.cdc-positions"
-    yield f"further differences: {_PAGES[connector.type]}"
+    yield f"further differences: docs/moving-to-{connector.type}.md"
 
 
 def _consumed_topics(source: DebeziumOptions) -> Iterator[str]:
@@ -149,7 +137,7 @@ def _consumed_topics(source: DebeziumOptions) -> Iterator[str]:
     yield "the connector keeps running; mirrors are built from its topics"
     yield f"topics: {', '.join(source.topics)}"
     yield f"keys: {source.key_converter}; values: {source.value_converter}; envelope: {source.envelope}"
-    yield f"documentation: {_PAGES['debezium']}"
+    yield "documentation: docs/source-debezium.md"
 
 
 def start_position(connector: Connector, args: Namespace) -> Iterator[str]:

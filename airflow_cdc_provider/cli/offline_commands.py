@@ -5,21 +5,22 @@ from __future__ import annotations
 import sys
 import time
 from argparse import Namespace
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING
 
 from airflow_cdc_provider.cli.live_commands import print_events
 from airflow_cdc_provider.cli.running import command, read_connector, wrong_usage
-from airflow_cdc_provider.sources.debezium.options import DebeziumOptions
-from airflow_cdc_provider.sources.scylla.options import ScyllaOptions
+from airflow_cdc_provider.exceptions import ConfigurationError
+from airflow_cdc_provider.sources.registry import source_plugin
+
+if TYPE_CHECKING:
+    from airflow_cdc_provider.sources.recordings import LinesOf, Recordings
 
 
 @command
 def events(args: Namespace) -> None:
     """Print the events of a recording or of captured changes, in publishing order."""
-    from airflow_cdc_provider.jobs.offline import recordings as offline
-
     if args.from_lake == bool(args.input):
         raise wrong_usage("either --input PATH or --from-lake is required")
     if args.from_lake:
@@ -30,30 +31,28 @@ def events(args: Namespace) -> None:
         return
     if args.table or args.after_batch:
         raise wrong_usage("--table and --after-batch require --from-lake")
-    _print(args, offline.event_lines)
+    _print(args, lambda recordings: recordings.event_lines)
 
 
 @command
 def rows(args: Namespace) -> None:
     """Print the reconciled final rows."""
-    from airflow_cdc_provider.jobs.offline import recordings as offline
-
-    _print(args, offline.row_lines)
+    _print(args, lambda recordings: recordings.row_lines)
 
 
-def _print(args: Namespace, lines_of: Callable[..., Iterator[Any]]) -> None:
+def _print(args: Namespace, lines_of: Callable[[Recordings], LinesOf]) -> None:
     from airflow_cdc_provider.events.encoder import text_of
-    from airflow_cdc_provider.jobs.events.skipped_records import SkippedRecords
-    from airflow_cdc_provider.jobs.offline import recordings as offline
+    from airflow_cdc_provider.events.skipped_records import SkippedRecords
+    from airflow_cdc_provider.sources.recordings import Recording
 
     connector = read_connector(args.connector)
-    if isinstance(connector.source, ScyllaOptions):
-        raise wrong_usage("ScyllaDB has no recordings: use events --from-lake")
-    if isinstance(connector.source, DebeziumOptions):
-        raise wrong_usage("topics have no recordings: use airflow cdc check")
-    recording = offline.Recording(Path(args.input), args.schema, _now_ns(args), args.table)
+    try:
+        read = lines_of(source_plugin(connector.type).recordings())
+    except ConfigurationError as error:
+        raise wrong_usage(str(error)) from error
+    recording = Recording(Path(args.input), args.schema, _now_ns(args), args.table)
     skipped = SkippedRecords(strict=connector.source.strict)
-    for lines in lines_of(connector, recording, skipped):
+    for lines in read(connector, recording, skipped):
         sys.stdout.buffer.write(text_of(lines))
     sys.stdout.flush()
     for line in skipped.report():

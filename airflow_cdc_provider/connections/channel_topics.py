@@ -31,7 +31,7 @@ def channel_findings(connector: Connector, describe: DescribeTopic | None = None
         connector: The declaration.
         describe: Describes a topic; by default a client of the brokers.
     """
-    from airflow_cdc_provider.jobs.topics.own import signals_topic
+    from airflow_cdc_provider.sources.own_topics import signals_topic
 
     describe = describe or _describe
     findings: list[Finding] = []

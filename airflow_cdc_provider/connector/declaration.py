@@ -18,6 +18,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Final, Literal
 
+from airflow_cdc_provider.connector.limited_options import require_supported
 from airflow_cdc_provider.connector.notify import NotificationOptions
 from airflow_cdc_provider.connector.publish.options import PublishOptions
 from airflow_cdc_provider.connector.publish.validation import (
@@ -197,15 +198,15 @@ class Connector:
         source = dict(top.source)
         kind: Any = from_environment(str, source.pop("type", None), "source.type")
         try:
-            options = parse(source_plugin(kind).options, source, "source")
+            plugin = source_plugin(kind)
+            options = parse(plugin.options, source, "source")
         except ConfigurationError as error:
             problems.append(error)
         if problems:
             raise joined(problems)
-        validate_publish_options(kind, top.publish)
+        require_supported(kind, plugin.supports, top)
+        validate_publish_options(top.publish, plugin.event_values)
         validate_static_columns(top.publish, top.lake.static_columns)
-        if kind != "cassandra":
-            _validate_static_columns_source(kind, top.lake)
         validate_signals(top.signals, top.snapshot.incremental)
         validate_signal_topic(top.signals, top.publish.kafka.connection)
         connector = cls(
@@ -366,15 +367,6 @@ class _Declaration:
         "Emit minimum, mean, maximum and percentiles of the time from a change to its capture, per run", True
     )
     signals: SignalOptions = option("Channels that accept signals", SignalOptions)
-
-
-def _validate_static_columns_source(kind: str, lake: LakeOptions) -> None:
-    if lake.static_columns != LakeOptions().static_columns:
-        raise ConfigurationError(
-            "option lake.static_columns is only supported for source cassandra",
-            found=f"source {kind}",
-            expected="its default",
-        )
 
 
 def load_connector(path: str | Path) -> Connector:

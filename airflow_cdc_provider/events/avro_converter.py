@@ -10,7 +10,6 @@ from __future__ import annotations
 from typing import Any, Final
 
 import numpy as np
-import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
@@ -18,7 +17,7 @@ from airflow_cdc_provider.events.avro_schema import AvroSchema
 from airflow_cdc_provider.exceptions import ConfigurationError
 from airflow_cdc_provider.formats.arrow_bytes import binary_slices
 from airflow_cdc_provider.formats.byte_kernels import copy
-from airflow_cdc_provider.formats.kernels import Bytes, Int, walker
+from airflow_cdc_provider.formats.kernels import Bytes, Int, Ints, walker
 from airflow_cdc_provider.formats.protobuf_wire import write_varint
 
 _BINARY: Final = pa.large_binary()
@@ -130,7 +129,7 @@ def _with_length(column: pa.Array) -> pa.Array:
     return _array(out, offsets, column)
 
 
-def _array(out: Bytes, offsets: npt.NDArray[np.int64], column: pa.Array) -> pa.Array:
+def _array(out: Bytes, offsets: Ints, column: pa.Array) -> pa.Array:
     """Wrap encoded values; null where the column is."""
     buffers = [None, pa.py_buffer(offsets), pa.py_buffer(out[: offsets[-1]])]
     values = pa.Array.from_buffers(_BINARY, len(column), buffers)
@@ -144,7 +143,7 @@ def _write_number(number: Int, out: Bytes, at: Int) -> Int:
 
 
 @walker
-def _write_numbers(numbers: Bytes, out: Bytes, offsets: Bytes) -> None:
+def _write_numbers(numbers: Bytes, out: Bytes, offsets: Ints) -> None:
     at = np.int64(0)
     for row in range(len(numbers)):
         at = _write_number(numbers[row], out, at)
@@ -152,7 +151,7 @@ def _write_numbers(numbers: Bytes, out: Bytes, offsets: Bytes) -> None:
 
 
 @walker
-def _write_bytes(data: Bytes, starts: Bytes, ends: Bytes, out: Bytes, offsets: Bytes) -> None:
+def _write_bytes(data: Bytes, starts: Ints, ends: Ints, out: Bytes, offsets: Ints) -> None:
     at = np.int64(0)
     for row in range(len(starts)):
         length = ends[row] - starts[row]

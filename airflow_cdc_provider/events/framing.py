@@ -24,7 +24,7 @@ import pyarrow as pa
 
 from airflow_cdc_provider.formats.arrow_bytes import binary_slices, text_array
 from airflow_cdc_provider.formats.byte_kernels import copy
-from airflow_cdc_provider.formats.kernels import Bytes, walker
+from airflow_cdc_provider.formats.kernels import Bytes, Flags, Ints, walker
 
 SchemaType = Literal["AVRO", "PROTOBUF", "JSON"]
 
@@ -114,9 +114,9 @@ def _write_framed(
     bounds: Bytes,
     which: Bytes,
     data: Bytes,
-    starts: Bytes,
-    ends: Bytes,
-    valid: Bytes,
+    starts: Ints,
+    ends: Ints,
+    valid: Flags,
     out: Bytes,
 ) -> None:
     at = np.int64(0)

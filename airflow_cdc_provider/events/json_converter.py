@@ -20,7 +20,7 @@ from airflow_cdc_provider.events.connect import ConnectSchema
 from airflow_cdc_provider.formats.arrow_bytes import binary_buffer, binary_slices, join, text_array
 from airflow_cdc_provider.formats.base64_text import base64_texts
 from airflow_cdc_provider.formats.java_floats import DOUBLE_CHARACTERS, write_number
-from airflow_cdc_provider.formats.kernels import kernel
+from airflow_cdc_provider.formats.kernels import Bytes, Flags, Int, Ints, kernel
 
 _TEXT: Final = pa.large_utf8()
 """Large strings, because a batch of wide rows may exceed 2 GiB."""
@@ -190,14 +190,7 @@ def java_floats(column: pa.Array) -> pa.LargeStringArray:
 
 
 @kernel
-def _write_floats(
-    bits: np.ndarray,
-    single: bool,
-    finite: np.ndarray,
-    valid: np.ndarray,
-    out: np.ndarray,
-    offsets: np.ndarray,
-) -> None:
+def _write_floats(bits: Ints, single: bool, finite: Ints, valid: Flags, out: Bytes, offsets: Ints) -> None:
     at = 0
     for row in range(len(bits)):
         if finite[row] and valid[row]:
@@ -211,7 +204,7 @@ def base64(column: pa.Array) -> pa.LargeStringArray:
 
 
 @kernel
-def _quoted_size(byte: int) -> int:
+def _quoted_size(byte: Int) -> Int:
     if byte in (34, 92, 8, 9, 10, 12, 13):
         return 2
     if byte < 32:
@@ -222,9 +215,7 @@ def _quoted_size(byte: int) -> int:
 
 
 @kernel
-def _quoted_sizes(
-    data: np.ndarray, starts: np.ndarray, ends: np.ndarray, valid: np.ndarray, offsets: np.ndarray
-) -> None:
+def _quoted_sizes(data: Bytes, starts: Ints, ends: Ints, valid: Flags, offsets: Ints) -> None:
     for row in range(len(starts)):
         size = 0
         if valid[row]:
@@ -235,7 +226,7 @@ def _quoted_sizes(
 
 
 @kernel
-def _write_unit(out: np.ndarray, at: int, unit: int) -> int:
+def _write_unit(out: Bytes, at: Int, unit: Int) -> Int:
     out[at], out[at + 1] = 92, 117
     for i in range(4):
         out[at + 2 + i] = _HEX[(unit >> (12 - 4 * i)) & 15]
@@ -243,9 +234,7 @@ def _write_unit(out: np.ndarray, at: int, unit: int) -> int:
 
 
 @kernel
-def _write_quoted(
-    data: np.ndarray, starts: np.ndarray, ends: np.ndarray, valid: np.ndarray, out: np.ndarray
-) -> None:
+def _write_quoted(data: Bytes, starts: Ints, ends: Ints, valid: Flags, out: Bytes) -> None:
     at = 0
     for row in range(len(starts)):
         if not valid[row]:

@@ -289,9 +289,7 @@ _DATES: Final = {
 
 
 @walker
-def _count_digits(
-    data: Bytes, starts: Bytes, ends: Bytes, present: Bytes, limbs: Bytes, digits: Bytes
-) -> None:
+def _count_digits(data: Bytes, starts: Ints, ends: Ints, present: Flags, limbs: Ints, digits: Ints) -> None:
     """Count the decimal digits of two's complement numbers, 1 for 0; ``limbs`` is a work buffer."""
     for row in range(len(starts)):
         if not present[row]:
@@ -322,7 +320,7 @@ def _count_digits(
 
 
 @walker
-def _write_varints(numbers: Bytes, kept: Bytes, tag: Int, out: Bytes, offsets: Bytes) -> None:
+def _write_varints(numbers: Bytes, kept: Flags, tag: Int, out: Bytes, offsets: Ints) -> None:
     at = np.int64(0)
     for row in range(len(numbers)):
         if kept[row]:
@@ -333,7 +331,7 @@ def _write_varints(numbers: Bytes, kept: Bytes, tag: Int, out: Bytes, offsets: B
 
 
 @walker
-def _write_fixed(data: Bytes, size: Int, kept: Bytes, tag: Int, out: Bytes, offsets: Bytes) -> None:
+def _write_fixed(data: Bytes, size: Int, kept: Flags, tag: Int, out: Bytes, offsets: Ints) -> None:
     at = np.int64(0)
     for row in range(len(kept)):
         if kept[row]:
@@ -345,7 +343,7 @@ def _write_fixed(data: Bytes, size: Int, kept: Bytes, tag: Int, out: Bytes, offs
 
 @walker
 def _write_slices(
-    data: Bytes, starts: Bytes, ends: Bytes, kept: Bytes, tag: Int, out: Bytes, offsets: Bytes
+    data: Bytes, starts: Ints, ends: Ints, kept: Flags, tag: Int, out: Bytes, offsets: Ints
 ) -> None:
     at = np.int64(0)
     for row in range(len(starts)):

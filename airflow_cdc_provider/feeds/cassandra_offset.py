@@ -34,25 +34,6 @@ def is_captured(segment: Segment, offset: Mapping[str, Any] | None) -> bool:
     return _read_to(segment, offset) == WHOLE
 
 
-def read_positions(offset: Mapping[str, Any]) -> dict[str, tuple[int, int | None]]:
-    """Return how far each node's log was read: its newest segment, and the position in it.
-
-    Args:
-        offset: The source's offset.
-
-    Returns:
-        By host id: the segment's number, and the logical position; None if it was read to its end.
-    """
-    from airflow_cdc_provider.sources.cassandra.commit_log.offsets import read_offset
-
-    found = {}
-    for host, node in read_offset(offset).items():
-        newest = max(node.floor, *node.open, *(last for _, last in node.done), 0)
-        if newest:
-            found[host] = newest, node.open.get(newest)
-    return found
-
-
 def _read_to(segment: Segment, offset: Mapping[str, Any] | None) -> int:
     from airflow_cdc_provider.sources.cassandra.commit_log.offsets import NodeOffset
 

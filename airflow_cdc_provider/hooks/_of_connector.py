@@ -9,8 +9,7 @@ from airflow_cdc_provider.connector.declaration import Connector
 from airflow_cdc_provider.custom_classes import load_custom
 from airflow_cdc_provider.exceptions import ConfigurationError
 from airflow_cdc_provider.sources.cassandra.options import CassandraOptions
-from airflow_cdc_provider.sources.debezium.options import DebeziumOptions
-from airflow_cdc_provider.sources.mongodb.options import MongodbOptions
+from airflow_cdc_provider.sources.plugin import options_of
 from airflow_cdc_provider.sources.registry import source_plugin
 
 if TYPE_CHECKING:
@@ -30,6 +29,8 @@ def hook_for(connector: Connector, conn_id: str | None = None) -> CdcHook:
         ConfigurationError: Neither names a connection.
     """
     plugin = source_plugin(connector.type)
+    if not plugin.hook:
+        raise ConfigurationError(f"source {connector.type} has no connections", remedy="remove conn_id")
     conn_id = conn_id or connector.source.conn_id
     if not conn_id:
         raise ConfigurationError(
@@ -37,12 +38,7 @@ def hook_for(connector: Connector, conn_id: str | None = None) -> CdcHook:
             expected=f"option source.conn_id with a connection of type {plugin.connection_type}",
         )
     hook: CdcHook = load_custom(f"the hook of source {connector.type}", plugin.hook)(conn_id)
-    if isinstance(connector.source, CassandraOptions) and connector.source.driver_config_file:
-        hook.extra_defaults = {"driver_config_file": connector.source.driver_config_file}
-    if isinstance(connector.source, DebeziumOptions):
-        hook.registry_conn_id = connector.source.registry.connection
-    if isinstance(connector.source, MongodbOptions):
-        hook.authentication_class = connector.source.authentication_class
+    hook.configure(connector)
     return hook
 
 
@@ -89,11 +85,7 @@ def cassandra_hook(connector: Connector, conn_id: str | None) -> CassandraCdcHoo
     """
     from airflow_cdc_provider.hooks.cassandra import CassandraCdcHook
 
-    hook = hook_for(connector, conn_id) if connector.type == "cassandra" else None
-    if not isinstance(hook, CassandraCdcHook):
-        raise ConfigurationError(
-            f"connector {connector.name} has no Cassandra tables",
-            expected="source.type cassandra",
-            found=connector.type,
-        )
+    options_of(connector, CassandraOptions)
+    hook = hook_for(connector, conn_id)
+    assert isinstance(hook, CassandraCdcHook)
     return hook

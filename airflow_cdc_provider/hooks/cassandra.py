@@ -6,8 +6,11 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from airflow_cdc_provider.hooks.cql import CqlHook
+from airflow_cdc_provider.sources.cassandra.options import CassandraOptions
+from airflow_cdc_provider.sources.plugin import options_of
 
 if TYPE_CHECKING:
+    from airflow_cdc_provider.connector import Connector
     from airflow_cdc_provider.sources.cassandra.cdc_flag import FlagChange
 
 
@@ -44,6 +47,11 @@ class CassandraCdcHook(CqlHook):
     def source_conn_id(self) -> str:
         """Id of the connection."""
         return self.cassandra_conn_id
+
+    def configure(self, connector: Connector) -> None:
+        """Use the declared settings file of the driver unless the connection names one."""
+        if file := options_of(connector, CassandraOptions).driver_config_file:
+            self.extra_defaults = {"driver_config_file": file}
 
     def captured_tables(self) -> list[str]:
         """List the tables that have ``cdc = true``, as ``keyspace.table``, sorted."""

@@ -6,10 +6,13 @@ from typing import TYPE_CHECKING, Any
 
 from airflow_cdc_provider.connections.registry import registry_values
 from airflow_cdc_provider.hooks.source import CdcHook
-from airflow_cdc_provider.sources.debezium.options import SOURCE_REGISTRY
+from airflow_cdc_provider.sources.debezium.options import SOURCE_REGISTRY, DebeziumOptions
+from airflow_cdc_provider.sources.plugin import options_of
 
 if TYPE_CHECKING:
     from confluent_kafka.admin import AdminClient
+
+    from airflow_cdc_provider.connector import Connector
 
 _CALL_SECONDS = 5.0
 
@@ -34,11 +37,16 @@ class DebeziumCdcHook(CdcHook):
     def __init__(self, kafka_conn_id: str = default_conn_name) -> None:
         super().__init__()
         self.kafka_conn_id = kafka_conn_id
+        self.registry_conn_id = ""
 
     @property
     def source_conn_id(self) -> str:
         """Id of the connection."""
         return self.kafka_conn_id
+
+    def configure(self, connector: Connector) -> None:
+        """Use the declared connection of the schema registry."""
+        self.registry_conn_id = options_of(connector, DebeziumOptions).registry.connection
 
     def get_conn(self) -> AdminClient:
         """Return an admin client."""

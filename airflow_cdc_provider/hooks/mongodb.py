@@ -7,9 +7,13 @@ from typing import TYPE_CHECKING, Any, Final
 from urllib.parse import parse_qsl
 
 from airflow_cdc_provider.hooks.source import CdcHook
+from airflow_cdc_provider.sources.mongodb.options import MongodbOptions
+from airflow_cdc_provider.sources.plugin import options_of
 
 if TYPE_CHECKING:
     from pymongo import MongoClient
+
+    from airflow_cdc_provider.connector import Connector
 
 _CONNECT_TIMEOUT_SECONDS: Final = 5.0
 _VALIDATION_TIMEOUT_SECONDS: Final = 60.0
@@ -41,11 +45,19 @@ class MongodbCdcHook(CdcHook):
     def __init__(self, mongo_conn_id: str = default_conn_name) -> None:
         super().__init__()
         self.mongo_conn_id = mongo_conn_id
+        self.authentication_class = ""
 
     @property
     def source_conn_id(self) -> str:
         """Id of the connection."""
         return self.mongo_conn_id
+
+    def configure(self, connector: Connector) -> None:
+        """Use the declared class that provides credentials.
+
+        A connection can't name one: whoever may edit connections could run code.
+        """
+        self.authentication_class = options_of(connector, MongodbOptions).authentication_class
 
     def get_conn(self) -> MongoClient:
         """Return a client, the same one until :meth:`close`."""

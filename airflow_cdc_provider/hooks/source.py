@@ -36,16 +36,14 @@ class CdcHook(BaseHook):
     default_port: ClassVar[int] = 0
     extra_defaults: Mapping[str, Any] = MappingProxyType({})
     """Defaults of the connection's extra, from the declaration."""
-    authentication_class: str = ""
-    """The declaration's class that provides credentials. A connection can't name one: it would run code."""
-
-    registry_conn_id: str = ""
-    """Id of the schema registry's connection, for sources whose messages need it."""
 
     @property
     @abstractmethod
     def source_conn_id(self) -> str:
         """Id of the connection."""
+
+    def configure(self, connector: Connector) -> None:
+        """Take over what a declaration says about the connection. Default: nothing."""
 
     @abstractmethod
     def normalize(self, values: dict[str, Any]) -> dict[str, Any]:

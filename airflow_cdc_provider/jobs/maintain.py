@@ -14,7 +14,6 @@ from airflow_cdc_provider.exceptions import CommitConflict
 from airflow_cdc_provider.jobs.context.clients import Connections
 from airflow_cdc_provider.jobs.context.job import Job, log
 from airflow_cdc_provider.jobs.context.run import Run
-from airflow_cdc_provider.jobs.context.stores import Stores
 from airflow_cdc_provider.jobs.context.tables import selected_tables
 from airflow_cdc_provider.jobs.merging.pending import Pending, pending_by_table
 from airflow_cdc_provider.jobs.publishing.stage import published_snapshots, published_through
@@ -26,6 +25,7 @@ from airflow_cdc_provider.lake.changes_table import ChangesTable
 from airflow_cdc_provider.lake.iceberg_difference import release
 from airflow_cdc_provider.lake.layout import PUBLISHED
 from airflow_cdc_provider.lake.mirror import Mirror, MirrorState
+from airflow_cdc_provider.lake.stores import Stores
 from airflow_cdc_provider.sources.contract import Source
 
 if TYPE_CHECKING:

@@ -10,7 +10,6 @@ from airflow_cdc_provider.exceptions import ConfigurationError
 from airflow_cdc_provider.jobs.context.clients import Connections
 from airflow_cdc_provider.jobs.context.job import Job, log
 from airflow_cdc_provider.jobs.context.run import Run
-from airflow_cdc_provider.jobs.context.stores import Stores
 from airflow_cdc_provider.jobs.publishing.publication import publishing_lag
 from airflow_cdc_provider.jobs.publishing.stage import publish_from, published_through
 from airflow_cdc_provider.jobs.reporting.report import build_result
@@ -19,6 +18,7 @@ from airflow_cdc_provider.jobs.resuming.identity import identity_of, require_own
 from airflow_cdc_provider.jobs.resuming.progress import Progress
 from airflow_cdc_provider.jobs.spec import NEXT, JobResult, PublishResult
 from airflow_cdc_provider.kafka.errors import BrokersUnavailable
+from airflow_cdc_provider.lake.stores import Stores
 from airflow_cdc_provider.sources.contract import Source
 
 

@@ -26,7 +26,6 @@ from airflow_cdc_provider.jobs.context.clients import Clients
 from airflow_cdc_provider.jobs.context.events import record_event
 from airflow_cdc_provider.jobs.context.job import Job, log
 from airflow_cdc_provider.jobs.context.run_report import RunReport
-from airflow_cdc_provider.jobs.context.stores import Stores
 from airflow_cdc_provider.jobs.context.tables import selected_tables
 from airflow_cdc_provider.jobs.resuming.progress import Progress
 from airflow_cdc_provider.jobs.resuming.snapshot_requests import SnapshotRequest, received
@@ -35,6 +34,7 @@ from airflow_cdc_provider.jobs.snapshots.snapshot import snapshot
 from airflow_cdc_provider.jobs.spark.failures import explain
 from airflow_cdc_provider.jobs.spec import SnapshotResult
 from airflow_cdc_provider.lake.changes_table import ChangesState, ChangesTable
+from airflow_cdc_provider.lake.stores import Stores
 from airflow_cdc_provider.notifications.snapshot_events import ScanStatus, SnapshotEvent
 from airflow_cdc_provider.signals.channels import Channel, ChannelRefused, ResumableChannel
 from airflow_cdc_provider.signals.signal import ReceivedSignal

@@ -10,7 +10,6 @@ from airflow_cdc_provider.jobs.capturing.capture import capture
 from airflow_cdc_provider.jobs.capturing.lost_position import SnapshotsDue
 from airflow_cdc_provider.jobs.context.job import Job, log
 from airflow_cdc_provider.jobs.context.run import Run
-from airflow_cdc_provider.jobs.context.stores import Stores
 from airflow_cdc_provider.jobs.merging.merge import merge_tables
 from airflow_cdc_provider.jobs.publishing.stage import publish_events
 from airflow_cdc_provider.jobs.reporting.report import build_result
@@ -19,6 +18,7 @@ from airflow_cdc_provider.jobs.signals import follow
 from airflow_cdc_provider.jobs.snapshots.custom import captures, head_before, notify_snapshotter, resume_from
 from airflow_cdc_provider.jobs.snapshots.snapshot import due_tables, snapshot
 from airflow_cdc_provider.jobs.spec import JobResult
+from airflow_cdc_provider.lake.stores import Stores
 from airflow_cdc_provider.sources.contract import Source
 
 

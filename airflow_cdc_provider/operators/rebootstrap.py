@@ -17,6 +17,7 @@ from airflow_cdc_provider.feeds.cassandra import node_folders
 from airflow_cdc_provider.hooks._of_connector import cassandra_hook
 from airflow_cdc_provider.operators.spark_stage import SparkStageOperator
 from airflow_cdc_provider.sources.cassandra.options import CassandraOptions
+from airflow_cdc_provider.sources.plugin import options_of
 from airflow_cdc_provider.tasks.parameters import to_flag, to_tables
 from airflow_cdc_provider.tasks.run_folder import RunFolder, write_private
 from airflow_cdc_provider.transfer.stores import FolderStore
@@ -160,9 +161,9 @@ class CassandraRebootstrapOperator(SparkStageOperator):
 
     def _segment_folders(self, connector: Connector) -> list[WholeSegments]:
         """Return the folders whose segments will be removed; each is readable and writable."""
-        assert isinstance(connector.source, CassandraOptions)
+        options = options_of(connector, CassandraOptions)
         found = []
-        for folder in filter(None, dict.fromkeys([connector.source.cdc_raw, *to_tables(self.cdc_raw)])):
+        for folder in filter(None, dict.fromkeys([options.cdc_raw, *to_tables(self.cdc_raw)])):
             for host, path in node_folders(folder).items():
                 if not os.access(path, os.W_OK):
                     raise ConfigurationError(
@@ -170,7 +171,7 @@ class CassandraRebootstrapOperator(SparkStageOperator):
                         expected="a folder that the task can write to",
                         remedy="mount it writable, or set clear_segments to false and free it on the node",
                     )
-                found.append(WholeSegments(FolderStore(path), host or connector.source.node))
+                found.append(WholeSegments(FolderStore(path), host or options.node))
         return found
 
     def _remove_segments(self, folders: Sequence[WholeSegments]) -> tuple[int, int]:

@@ -15,6 +15,7 @@ from airflow_cdc_provider.exceptions import CdcError, ConfigurationError, Positi
 from airflow_cdc_provider.feeds.cassandra_offset import is_captured
 from airflow_cdc_provider.links.connector import ConnectorAssetsLink
 from airflow_cdc_provider.sources.cassandra.options import CassandraOptions
+from airflow_cdc_provider.sources.plugin import options_of
 from airflow_cdc_provider.tasks.failures import for_airflow
 from airflow_cdc_provider.tasks.parameters import one_of, to_flag, to_mapping, to_number
 from airflow_cdc_provider.tasks.run_folder import unwritable
@@ -206,13 +207,7 @@ class CommitLogTransferOperator(BaseOperator):
             )
 
     def _landing(self, connector: Connector) -> str:
-        if not isinstance(connector.source, CassandraOptions):
-            raise ConfigurationError(
-                f"connector {connector.name} has no segments",
-                expected="source.type cassandra",
-                found=connector.type,
-            )
-        landing = self.landing or connector.source.cdc_raw
+        landing = self.landing or options_of(connector, CassandraOptions).cdc_raw
         if not landing or not self.host_id:
             raise ConfigurationError(
                 "the landing folder is missing", expected="landing, or option source.cdc_raw; and host_id"

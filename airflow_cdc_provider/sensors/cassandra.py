@@ -18,12 +18,12 @@ from airflow_cdc_provider.feeds.cassandra import NodeSettings
 from airflow_cdc_provider.links.connector import ConnectorAssetsLink
 from airflow_cdc_provider.sensors.observing import ObservingSensor
 from airflow_cdc_provider.sources.cassandra.options import CassandraOptions
+from airflow_cdc_provider.sources.plugin import options_of
 from airflow_cdc_provider.tasks.state import stored_offset, with_state
 
 if TYPE_CHECKING:
     from airflow.providers.common.compat.sdk import Context
 
-    from airflow_cdc_provider.connector import Connector
     from airflow_cdc_provider.triggers.cassandra import CdcRawNewSegmentsTrigger, CdcRawSpaceTrigger
     from airflow_cdc_provider.triggers.observing import Given
 
@@ -125,11 +125,10 @@ class CdcRawSpaceSensor(ObservingSensor):
         limits = ("max_used_ratio", "max_used_bytes", "min_seconds_to_full", "max_unread_seconds")
         if all(getattr(self, limit) is None for limit in limits):
             raise ConfigurationError("no limit is set", expected=" or ".join(limits))
-        connector = None if self.connector is None else _cassandra(self.connector)
+        connector = None if self.connector is None else to_connector(self.connector)
         if connector is None and self.max_unread_seconds is not None:
             raise ConfigurationError("max_unread_seconds needs the offset of capture", expected="connector")
-        source = connector.source if connector else None
-        declared = source.node if isinstance(source, CassandraOptions) else ""
+        declared = options_of(connector, CassandraOptions).node if connector else ""
         return CdcRawSpaceTrigger(
             cdc_raw=folder,
             total_space_bytes=total,
@@ -148,11 +147,11 @@ class CdcRawSpaceSensor(ObservingSensor):
 
         if self.connector is None:
             return Given()
-        return Given(offset=stored_offset(context, _cassandra(self.connector)))
+        return Given(offset=stored_offset(context, to_connector(self.connector)))
 
     def seen(self, value: Mapping[str, Any]) -> None:
         """Emit gauges."""
-        own = {} if self.connector is None else _cassandra(self.connector).tags
+        own = {} if self.connector is None else to_connector(self.connector).tags
         tags = {**own, "host": value.get("host") or "node"}
         for name in _GAUGES:
             if value.get(name) is not None:
@@ -193,9 +192,8 @@ class CdcRawNewSegmentsSensor(ObservingSensor):
         """Return the trigger."""
         from airflow_cdc_provider.triggers.cassandra import CdcRawNewSegmentsTrigger
 
-        connector = _cassandra(self.connector)
-        options = connector.source
-        assert isinstance(options, CassandraOptions)
+        connector = to_connector(self.connector)
+        options = options_of(connector, CassandraOptions)
         folder = self.cdc_raw or options.cdc_raw
         if not folder:
             raise ConfigurationError(
@@ -213,15 +211,4 @@ class CdcRawNewSegmentsSensor(ObservingSensor):
         """Return the stored offset."""
         from airflow_cdc_provider.triggers.observing import Given
 
-        return Given(offset=stored_offset(context, _cassandra(self.connector)))
-
-
-def _cassandra(given: ConnectorLike) -> Connector:
-    connector = to_connector(given)
-    if connector.type != "cassandra":
-        raise ConfigurationError(
-            f"connector {connector.name} has no segments",
-            expected="source.type cassandra",
-            found=connector.type,
-        )
-    return connector
+        return Given(offset=stored_offset(context, to_connector(self.connector)))

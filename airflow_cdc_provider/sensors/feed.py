@@ -9,10 +9,10 @@ from typing import TYPE_CHECKING, Any, ClassVar
 from airflow.providers.common.compat.sdk import Stats
 
 from airflow_cdc_provider.connector.declaration import ConnectorLike, to_connector
-from airflow_cdc_provider.exceptions import ConfigurationError
 from airflow_cdc_provider.hooks._of_connector import hook_for
 from airflow_cdc_provider.links.connector import ConnectorAssetsLink
 from airflow_cdc_provider.sensors.observing import ObservingSensor
+from airflow_cdc_provider.sources.plugin import SourceOptions, options_of
 from airflow_cdc_provider.tasks.state import stored_offset, with_state
 
 if TYPE_CHECKING:
@@ -32,10 +32,8 @@ class FeedSensor(ObservingSensor):
 
     template_fields_renderers: ClassVar[dict[str, str]] = {"connector": "json"}
     operator_extra_links = (ConnectorAssetsLink(),)
-    source_type: ClassVar[str]
-    """Type of the sources with this feed."""
-    feed_name: ClassVar[str]
-    """The database's name of the feed."""
+    source_options: ClassVar[type[SourceOptions]]
+    """Options of the source with this feed."""
     continues_after_loss: ClassVar[bool] = False
     """Whether the feed itself continues after lost changes."""
 
@@ -72,12 +70,7 @@ class FeedSensor(ObservingSensor):
             ConfigurationError: The connector has another source.
         """
         connector = to_connector(self.connector)
-        if connector.type != self.source_type:
-            raise ConfigurationError(
-                f"connector {connector.name} has no {self.feed_name}",
-                expected=f"source.type {self.source_type}",
-                found=connector.type,
-            )
+        options_of(connector, self.source_options)
         return connector
 
     def trigger_arguments(self) -> dict[str, Any]:

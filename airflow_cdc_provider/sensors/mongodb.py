@@ -9,6 +9,7 @@ from airflow.providers.common.compat.sdk import Stats
 
 from airflow_cdc_provider.sensors.feed import FeedSensor
 from airflow_cdc_provider.sources.mongodb.options import MongodbOptions
+from airflow_cdc_provider.sources.plugin import options_of
 
 if TYPE_CHECKING:
     from airflow.providers.common.compat.sdk import Context
@@ -21,8 +22,7 @@ class _ChangeStreamSensor(FeedSensor):
     """Checks the change stream after the connector's stored offset."""
 
     template_fields: Sequence[str] = ("connector", "mongo_conn_id")
-    source_type = "mongodb"
-    feed_name = "change stream"
+    source_options = MongodbOptions
 
     def __init__(self, *, mongo_conn_id: str | None = None, **kwargs: Any) -> None:
         super().__init__(**kwargs)
@@ -35,8 +35,7 @@ class _ChangeStreamSensor(FeedSensor):
 
     def feed(self, connector: Connector) -> dict[str, Any]:
         """Return the scope and the target of the stream."""
-        options = connector.source
-        assert isinstance(options, MongodbOptions)
+        options = options_of(connector, MongodbOptions)
         return {
             "scope": options.scope,
             "target": options.target,

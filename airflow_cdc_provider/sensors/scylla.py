@@ -9,6 +9,7 @@ from airflow.providers.common.compat.sdk import Stats
 
 from airflow_cdc_provider.exceptions import ConfigurationError
 from airflow_cdc_provider.sensors.feed import FeedSensor
+from airflow_cdc_provider.sources.plugin import options_of
 from airflow_cdc_provider.sources.scylla.options import ScyllaOptions
 
 if TYPE_CHECKING:
@@ -22,8 +23,7 @@ class _LogSensor(FeedSensor):
     """Compares the cluster's logs with the connector's stored offset."""
 
     template_fields: Sequence[str] = ("connector", "scylla_conn_id")
-    source_type = "scylla"
-    feed_name = "log of ScyllaDB"
+    source_options = ScyllaOptions
     continues_after_loss = True
 
     def __init__(self, *, scylla_conn_id: str | None = None, **kwargs: Any) -> None:
@@ -38,9 +38,7 @@ class _LogSensor(FeedSensor):
     @property
     def options(self) -> ScyllaOptions:
         """The source's options."""
-        options = self.own_connector().source
-        assert isinstance(options, ScyllaOptions)
-        return options
+        return options_of(self.own_connector(), ScyllaOptions)
 
     def feed(self, connector: Connector) -> dict[str, Any]:
         """Return the system keyspaces to query."""

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 from airflow.providers.common.compat.sdk import Stats
 
 from airflow_cdc_provider.sensors.feed import FeedSensor
+from airflow_cdc_provider.sources.plugin import options_of
 from airflow_cdc_provider.sources.vitess.options import VitessOptions
 
 if TYPE_CHECKING:
@@ -25,8 +26,7 @@ class _VStreamSensor(FeedSensor):
     """Checks the stream after the connector's stored offset."""
 
     template_fields: Sequence[str] = ("connector", "vitess_conn_id")
-    source_type = "vitess"
-    feed_name = "VStream"
+    source_options = VitessOptions
 
     def __init__(self, *, vitess_conn_id: str | None = None, **kwargs: Any) -> None:
         super().__init__(**kwargs)
@@ -39,8 +39,7 @@ class _VStreamSensor(FeedSensor):
 
     def feed(self, connector: Connector) -> dict[str, Any]:
         """Return the keyspace, shards and tablets of the stream."""
-        options = connector.source
-        assert isinstance(options, VitessOptions)
+        options = options_of(connector, VitessOptions)
         return {
             "keyspace": options.keyspace,
             "shards": list(options.shards),

@@ -8,14 +8,17 @@ little: a plug-in imports the part that a method returns inside that method.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
 
 from airflow_cdc_provider.exceptions import ConfigurationError
 
 if TYPE_CHECKING:
     from airflow_cdc_provider.connector import Connector
+    from airflow_cdc_provider.connector.publish.validation import EventValues
     from airflow_cdc_provider.sources.contract import Source
+    from airflow_cdc_provider.sources.event_source import SourceEvents
+    from airflow_cdc_provider.sources.recordings import Recordings
 
 
 class SourceOptions:
@@ -35,19 +38,12 @@ class SourceOptions:
     def validate(self, connector: Connector) -> None:
         """Validate combinations of these options with those of other sections.
 
-        A source whose feed can contain signals overrides this method to accept ``signals.collection``.
-
         Args:
-            connector: The whole declaration; its single options are valid.
+            connector: The whole declaration; its single options are valid and supported.
 
         Raises:
             ConfigurationError: Names the first problem.
         """
-        if connector.signals.collection:
-            raise ConfigurationError(
-                "option signals.collection is only supported for source mongodb",
-                expected="channel file or airflow",
-            )
 
 
 class SourcePlugin(ABC):
@@ -56,9 +52,15 @@ class SourcePlugin(ABC):
     Attributes:
         name: Value of ``source.type`` in declarations.
         options: Class of the options.
-        connection_type: Type of the Airflow connections that hold its addresses and credentials.
+        connection_type: Type of the Airflow connections that hold its addresses and credentials; empty for a
+            source that needs none.
         hook: ``package.module:Class`` of the Airflow hook, a subclass of
-            :class:`airflow_cdc_provider.hooks.source.CdcHook`.
+            :class:`airflow_cdc_provider.hooks.source.CdcHook`; empty likewise.
+        table_name: Form of table names, for help texts.
+        supports: Options of other sections that only some sources support, and this one does
+            (:mod:`airflow_cdc_provider.connector.limited_options`).
+        event_values: Values of events in the default envelope: changed cells, documents or rows.
+        event_headers: Whether events can have headers that name the connector.
         event_version: Value of ``source.version`` in events: the release of the connector whose format is
             written.
         docs_page: Name of the page in ``docs/``.
@@ -66,8 +68,12 @@ class SourcePlugin(ABC):
 
     name: ClassVar[str]
     options: ClassVar[type[SourceOptions]]
-    connection_type: ClassVar[str]
-    hook: ClassVar[str]
+    connection_type: ClassVar[str] = ""
+    hook: ClassVar[str] = ""
+    table_name: ClassVar[str] = "keyspace.table"
+    supports: ClassVar[frozenset[str]] = frozenset()
+    event_values: ClassVar[EventValues] = "rows"
+    event_headers: ClassVar[bool] = True
     event_version: ClassVar[str] = "3.6.1.Final"
     docs_page: ClassVar[str]
 
@@ -82,6 +88,35 @@ class SourcePlugin(ABC):
         Raises:
             ConfigurationError: The options or the connection are invalid.
         """
+
+    def events(self) -> SourceEvents:
+        """Return the builder of the source's events.
+
+        Raises:
+            ConfigurationError: The source has no events.
+        """
+        raise ConfigurationError(f"source {self.name} has no events to publish")
+
+    def recordings(self) -> Recordings:
+        """Return the readers of recordings: of native bytes in files.
+
+        Raises:
+            ConfigurationError: The source has no recordings.
+        """
+        raise ConfigurationError(f"source {self.name} has no recordings")
+
+    def schema_changes_topic(self, connector: Connector) -> str:
+        """Return the topic of schema changes."""
+        from airflow_cdc_provider.events.topics import topic_name
+
+        publish = connector.publish
+        return topic_name(
+            connector.topic_prefix, publish.schema_changes_topic, delimiter=publish.topic_delimiter
+        )
+
+    def offset_gauges(self, offset: Mapping[str, Any]) -> Iterator[tuple[str, int, Mapping[str, str]]]:
+        """Yield gauges of a run's offset: the metric's name after ``cdc.``, value and tags. Default: none."""
+        return iter(())
 
 
 Options = TypeVar("Options", bound=SourceOptions)

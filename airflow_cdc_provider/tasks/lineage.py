@@ -21,7 +21,6 @@ if TYPE_CHECKING:
     from airflow_cdc_provider.connector import Connector
     from airflow_cdc_provider.jobs.spec import JobResult
 
-_DEFAULT_PORTS: Final = {"cassandra": 9042, "mongodb": 27017}
 _SCHEMES: Final = {"thrift": "hive", "": "file"}
 
 
@@ -90,10 +89,10 @@ def source_namespace(connector: Connector, connection: Mapping[str, Any]) -> str
     if not host:
         return f"{connector.type}://{connector.name}"
     first = _authority(host).split(",")[0].strip()
-    port = connection.get("port") or _DEFAULT_PORTS[connector.type]
+    port = connection.get("port")
     named = first.rpartition(":")[2].isdigit() and (first.count(":") == 1 or "]:" in first)
     address = f"[{first}]" if first.count(":") > 1 and not first.startswith("[") else first
-    return f"{connector.type}://{address if named else f'{address}:{port}'}"
+    return f"{connector.type}://{address if named or not port else f'{address}:{port}'}"
 
 
 def catalog_namespace(connector: Connector) -> str:

@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Final
 
 from airflow.providers.common.compat.sdk import Stats
 
-from airflow_cdc_provider.feeds.cassandra_offset import read_positions
 from airflow_cdc_provider.jobs.metrics.debezium import metrics_of
+from airflow_cdc_provider.sources.registry import source_plugin
 from airflow_cdc_provider.tasks.debezium_gauges import emit_debezium_gauges
 
 if TYPE_CHECKING:
@@ -45,11 +45,9 @@ def emit_metrics(connector: Connector, stage: str, result: JobResult) -> None:
         Stats.gauge("cdc.lag_seconds", result.lag_seconds, tags=tags)
     if result.lag_bytes is not None:
         Stats.gauge("cdc.lag_bytes", result.lag_bytes, tags=tags)
-    if connector.type == "cassandra" and result.offset:
-        for host, (segment, position) in read_positions(result.offset).items():
-            Stats.gauge("cdc.commit_log.segment", segment, tags={**tags, "host": host})
-            if position is not None:
-                Stats.gauge("cdc.commit_log.position", position, tags={**tags, "host": host})
+    if result.offset:
+        for name, value, own_tags in source_plugin(connector.type).offset_gauges(result.offset):
+            Stats.gauge(f"cdc.{name}", value, tags={**tags, **own_tags})
     Stats.incr("cdc.changes", result.changes, tags=tags)
     Stats.incr("cdc.batches", result.batches, tags=tags)
     for part, seconds in result.seconds.items():

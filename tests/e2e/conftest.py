@@ -13,6 +13,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
+from contextlib import closing
 from dataclasses import dataclass, field
 from functools import cached_property
 from importlib.metadata import version
@@ -21,7 +22,11 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from tests.e2e.warm_spark import WarmSpark
+
 if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
     from server_kit import CassandraServer, KafkaServer, MongoServer, VitessServer
     from server_kit.scylla import ImitatedScylla
 
@@ -53,10 +58,23 @@ class Airflow:
     def connect(self, conn_id: str, **values: Any) -> None:
         self.environment[f"AIRFLOW_CONN_{conn_id.upper()}"] = json.dumps(values)
 
-    def run(self, dag_id: str, timeout_seconds: float = 900, **params: Any) -> Outcome:
-        """Run a DAG to its end."""
+    def run(self, dag_id: str, timeout_seconds: float = 900, *, warm: bool = False, **params: Any) -> Outcome:
+        """Run a DAG to its end.
+
+        Args:
+            dag_id: The DAG.
+            timeout_seconds: When to give up.
+            warm: Whether the tests' session runs the jobs; else each starts a Spark of its own.
+            params: Of the run.
+        """
         log = self.home / f"{dag_id}.log"
         log.unlink(missing_ok=True)
+        self.connect(
+            "spark_default",
+            conn_type="spark",
+            host="local[2]",
+            extra={"spark-binary": "spark3-submit" if warm else "spark-submit"},
+        )
         self._job(timeout_seconds, output=log, errors=log, dag_id=dag_id, run_conf=params)
         text = log.read_text()
         try:
@@ -75,7 +93,7 @@ class Airflow:
             ["airflow", *arguments], code, output.read_text(), errors.read_text()
         )
 
-    def stop(self) -> None:
+    def close(self) -> None:
         """End the resident process."""
         if "_resident" in vars(self):
             self._resident.communicate()
@@ -153,17 +171,22 @@ def _migrate(folder: Path) -> None:
 
 
 @pytest.fixture(scope="session")
-def airflow(tmp_path_factory: pytest.TempPathFactory, iceberg_jar: Path) -> Iterator[Airflow]:
+def airflow(
+    tmp_path_factory: pytest.TempPathFactory, iceberg_jar: Path, spark: SparkSession
+) -> Iterator[Airflow]:
     """A migrated Airflow with the example DAGs in its folder."""
     home = tmp_path_factory.mktemp("airflow")
     made = Airflow(home)
     shutil.copytree(ROOT / "dags_examples", made.dags)
     made.warehouse.mkdir()
-    settings = {
+    catalog = {
         "spark.sql.catalog.lake": "org.apache.iceberg.spark.SparkCatalog",
         "spark.sql.catalog.lake.type": "hadoop",
         "spark.sql.catalog.lake.warehouse": made.warehouse.as_uri(),
         "spark.sql.catalog.lake.cache-enabled": "false",
+    }
+    settings = {
+        **catalog,
         "spark.ui.enabled": "false",
         "spark.driver.host": "127.0.0.1",
         "spark.driver.bindAddress": "127.0.0.1",
@@ -172,11 +195,13 @@ def airflow(tmp_path_factory: pytest.TempPathFactory, iceberg_jar: Path) -> Iter
     }
     # As spark-defaults.conf would: but with a folder of settings Java would not take the archive of classes.
     spark_options = [os.environ["SPARK_SUBMIT_OPTS"], *(f"-D{k}={v}" for k, v in settings.items())]
+    programs = home / "programs"
+    programs.mkdir()
     inherited = {k: v for k, v in os.environ.items() if not k.startswith(("AIRFLOW", "PYSPARK", "SPARK"))}
     made.environment = {
         **inherited,
         "PYTHONPATH": str(ROOT),
-        "PATH": os.pathsep.join([str(Path(sys.executable).parent), inherited.get("PATH", "")]),
+        "PATH": os.pathsep.join([str(Path(sys.executable).parent), str(programs), inherited.get("PATH", "")]),
         "SPARK_SUBMIT_OPTS": " ".join(spark_options),
         "SPARK_DIST_CLASSPATH": os.environ["SPARK_DIST_CLASSPATH"],
         "SPARK_LOCAL_IP": "127.0.0.1",
@@ -187,10 +212,9 @@ def airflow(tmp_path_factory: pytest.TempPathFactory, iceberg_jar: Path) -> Iter
         "AIRFLOW__CDC__WORK_FOLDER": str(made.work),
         "AIRFLOW__CDC__SPARK_JARS": str(iceberg_jar),
     }
-    made.connect("spark_default", conn_type="spark", host="local[2]")
     shutil.copy(migrated_database() / "airflow.db", home)
-    yield made
-    made.stop()
+    with closing(WarmSpark(spark, catalog, programs)), closing(made):
+        yield made
 
 
 @pytest.fixture(scope="session")

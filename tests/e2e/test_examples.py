@@ -98,7 +98,7 @@ def test_a_continuous_application_is_started_adopted_and_watched(airflow: Airflo
 def test_events_are_published_at_once_and_separately_behind_a_sensor(
     airflow: Airflow, store: Any, topics: KafkaServer
 ) -> None:
-    outcome = airflow.run("publish_events").succeeded()
+    outcome = airflow.run("publish_events", warm=True).succeeded()
     assert outcome.value("topics") == {
         "created": ["store.store.customers", "store.store.orders"],
         "existing": [],
@@ -109,7 +109,7 @@ def test_events_are_published_at_once_and_separately_behind_a_sensor(
     assert seen["batch"] == seen["newest_batch"] > 0, "the runs' batches reached the sensor"
     assert (seen["pending_batches"], seen["lag_seconds"]) == (0, 0)
 
-    gated = airflow.run("publish_separately").succeeded()
+    gated = airflow.run("publish_separately", warm=True).succeeded()
     assert gated.value("read") == {"lag": 0, "topics": {}}, "nobody has read yet, and the gate is open"
     assert gated.value("publish")["published"]["records"] == 0
 
@@ -117,7 +117,7 @@ def test_events_are_published_at_once_and_separately_behind_a_sensor(
 def test_a_vitess_keyspace_is_synced_and_a_table_read_again(
     airflow: Airflow, vitess_shop: VitessServer
 ) -> None:
-    outcome = airflow.run("sync_vitess", again="shop.items").succeeded()
+    outcome = airflow.run("sync_vitess", warm=True, again="shop.items").succeeded()
 
     assert outcome.value("news")["news"] is True
     synced = outcome.value("sync")
@@ -160,7 +160,7 @@ def test_a_scheduled_sync_makes_mirrors_that_equal_the_source(
     airflow: Airflow, shop: Any, landed: Callable[[], None]
 ) -> None:
     landed()
-    outcome = airflow.run("scheduled_sync").succeeded()
+    outcome = airflow.run("scheduled_sync", warm=True).succeeded()
     assert outcome.value("cdc_shop.check")["error"] == []
     assert outcome.value("cdc_shop.sync")["tables"]["shop.orders"]["rows_written"] == 50
     assert outcome.value("cdc_shop.verify")["tables"]["shop.orders"]["note"] == "equal"

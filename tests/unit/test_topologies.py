@@ -18,11 +18,12 @@ from airflow.dag_processing.dagbag import DagBag
 
 from airflow_cdc_provider.connector import load_connector
 from airflow_cdc_provider.events.encoder import text_of
-from airflow_cdc_provider.jobs.events.skipped_records import SkippedRecords
-from airflow_cdc_provider.jobs.offline.recordings import Recording, event_lines
+from airflow_cdc_provider.events.skipped_records import SkippedRecords
 from airflow_cdc_provider.operators.transfer import CommitLogTransferOperator
+from airflow_cdc_provider.sources.recordings import Recording
 from airflow_cdc_provider.transfer.shipper import Settings, Shipper
 from tests.conftest import ROOT
+from tests.recorded_lines import event_lines
 from tests.unit.airflow_context import TaskContext
 
 NODES = ("2e9143c7-14f1-4bcd-9c32-3bc85029f3b8", "7d0c5f1a-6d64-4a3e-9f0e-0b6a1c52d9aa")

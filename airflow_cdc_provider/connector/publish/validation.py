@@ -7,42 +7,38 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from operator import attrgetter
-from typing import Final
+from typing import Final, Literal
 
 from airflow_cdc_provider.connector.publish.cassandra import CassandraPublishOptions
 from airflow_cdc_provider.connector.publish.kafka import KafkaOptions, validate_kafka_options
 from airflow_cdc_provider.connector.publish.options import PublishOptions
 from airflow_cdc_provider.connector.publish.registry import validate_registry_options
-from airflow_cdc_provider.connector.publish.scylla import validate_scylla_options
 from airflow_cdc_provider.connector.publish.topics import TopicsOptions
-from airflow_cdc_provider.connector.publish.vitess import validate_vitess_options
 from airflow_cdc_provider.events.transforms.shapes import Shape, validate_transforms
 from airflow_cdc_provider.exceptions import ConfigurationError
 
+EventValues = Literal["cells", "documents", "rows"]
+"""Values of a source's events in the default envelope."""
 
-def validate_publish_options(kind: str, publish: PublishOptions) -> None:
-    """Reject options without effect for the source or event format, and conflicting options.
+
+def validate_publish_options(publish: PublishOptions, values: EventValues) -> None:
+    """Reject options without effect in the event format, and conflicting options.
 
     Args:
-        kind: Type of the source.
-        publish: The options.
+        publish: The options; the source supports them.
+        values: Values of the source's events.
 
     Raises:
         ConfigurationError: Names the first problem.
     """
-    _reject_foreign_options(kind, publish)
-    if kind == "vitess":
-        validate_vitess_options(publish.transactions, publish.vitess)
-    if kind == "scylla":
-        validate_scylla_options(publish.scylla, rows=publish.unwrap.enabled)
     validate_registry_options(publish.key, publish.value, publish.registry)
     _validate_formats(publish)
     _validate_envelope_options(publish)
     validate_kafka_options(publish.kafka, envelope=publish.envelope, reread=publish.cassandra.reread)
-    _validate_merged_rows(kind, publish)
+    _validate_merged_rows(publish, values)
     _validate_slices(publish)
     _validate_pulsar_options(publish)
-    validate_transforms(publish.transforms, _shape(kind, publish))
+    validate_transforms(publish.transforms, _shape(publish, values))
 
 
 def validate_static_columns(publish: PublishOptions, location: str) -> None:
@@ -64,45 +60,15 @@ def validate_static_columns(publish: PublishOptions, location: str) -> None:
         )
 
 
-def _shape(kind: str, publish: PublishOptions) -> Shape:
+def _shape(publish: PublishOptions, values: EventValues) -> Shape:
     """Return the shape of values that transforms process."""
     if publish.envelope in ("document", "cloudevents"):
         return "text"
     if publish.envelope.startswith("datastax") and "avro" in (publish.key, publish.value):
         return "avro"
-    if kind == "cassandra" and publish.envelope == "debezium":
-        return "cells"
-    return "documents" if kind == "mongodb" and not publish.unwrap.enabled else "rows"
-
-
-def _reject_foreign_options(kind: str, publish: PublishOptions) -> None:
-    """Reject options of other sources."""
-    shared = ("skip_unchanged", "transactions", "transaction_topic", "schema_changes", "schema_changes_topic")
-    own = {
-        "cassandra": ("exclude_columns", "event_index", "cassandra"),
-        "mongodb": (
-            "mongodb",
-            *(() if kind == "scylla" else ("unwrap",)),
-            "outbox",
-            *(() if kind == "vitess" else shared),
-        ),
-        "vitess": ("vitess",),
-        "scylla": ("scylla",),
-    }
-    envelopes = {"cassandra": ("datastax", "datastax-cells"), "mongodb": ("document",)}
-    for source, names in own.items():
-        if kind == source:
-            continue
-        chosen = [name for name in names if _differs(publish, name)]
-        if publish.envelope in envelopes.get(source, ()):
-            chosen.append("envelope")
-        if chosen:
-            supported = f"not supported for source {kind}"
-            if source != "mongodb":
-                supported = f"only supported for source {source}"
-            raise ConfigurationError(
-                f"option publish.{chosen[0]} is {supported}", found=f"source {kind}", expected="its default"
-            )
+    if values == "cells":
+        return "cells" if publish.envelope == "debezium" else "rows"
+    return "rows" if publish.unwrap.enabled else values
 
 
 def _differs(publish: PublishOptions, path: str) -> bool:
@@ -165,12 +131,12 @@ def _validate_envelope_options(publish: PublishOptions) -> None:
             )
 
 
-def _validate_merged_rows(kind: str, publish: PublishOptions) -> None:
+def _validate_merged_rows(publish: PublishOptions, values: EventValues) -> None:
     """Reject options that rows of mirrors don't support, if these are published.
 
     Args:
-        kind: Type of the source.
         publish: The options.
+        values: Values of the source's events.
 
     Raises:
         ConfigurationError: Names the first problem.
@@ -180,7 +146,7 @@ def _validate_merged_rows(kind: str, publish: PublishOptions) -> None:
     clashes = [(path, reason) for path, reason in _NOT_MERGED.items() if _differs(publish, path)]
     if publish.envelope == "datastax" and publish.skipped_operations:
         clashes.append(("skipped_operations", "events of envelope datastax have no operation"))
-    if publish.envelope == "cloudevents" and kind != "mongodb":
+    if publish.envelope == "cloudevents" and values != "documents":
         reason = "CloudEvents IDs identify changes, which a merge combines"
         clashes.insert(0, ("envelope: cloudevents", reason))
     for path, reason in clashes:

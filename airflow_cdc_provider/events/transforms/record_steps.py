@@ -22,7 +22,7 @@ from airflow_cdc_provider.events.transforms.field_steps import find
 from airflow_cdc_provider.events.transforms.java_patterns import replaced
 from airflow_cdc_provider.exceptions import ConfigurationError
 from airflow_cdc_provider.formats.arrow_bytes import binary_slices
-from airflow_cdc_provider.formats.kernels import kernel
+from airflow_cdc_provider.formats.kernels import Bytes, Flags, Ints, kernel
 
 ENVELOPE: Final = ".Envelope"
 """Suffixes of schema names of Debezium's envelopes."""
@@ -327,9 +327,7 @@ def _java_hashes(path: str, column: Column) -> tuple[np.ndarray, np.ndarray]:
 
 
 @kernel
-def _hash_texts(
-    data: np.ndarray, starts: np.ndarray, ends: np.ndarray, valid: np.ndarray, out: np.ndarray
-) -> None:
+def _hash_texts(data: Bytes, starts: Ints, ends: Ints, valid: Flags, out: Bytes) -> None:
     """Hash texts like ``String.hashCode``, over UTF-16 units; four-byte characters have two."""
     for row in range(len(starts)):
         code = 0

@@ -20,8 +20,8 @@ from typing import TYPE_CHECKING
 
 from airflow_cdc_provider.changes import record
 from airflow_cdc_provider.jobs.context.job import log
-from airflow_cdc_provider.jobs.context.stores import Stores
 from airflow_cdc_provider.jobs.resuming.progress import Progress
+from airflow_cdc_provider.lake.stores import Stores
 from airflow_cdc_provider.sources.contract import Source
 
 if TYPE_CHECKING:

@@ -18,14 +18,14 @@ from airflow_cdc_provider.jobs.capturing.arrivals import mark_arrivals
 from airflow_cdc_provider.jobs.capturing.lost_position import SnapshotsDue, close_gaps, continue_after_loss
 from airflow_cdc_provider.jobs.context.job import Job, log
 from airflow_cdc_provider.jobs.context.run_report import RunReport
-from airflow_cdc_provider.jobs.context.stores import Stores
-from airflow_cdc_provider.jobs.context.tables import learn_schema
 from airflow_cdc_provider.jobs.metrics.segments import SegmentTally
 from airflow_cdc_provider.jobs.resuming.identity import claimed
 from airflow_cdc_provider.jobs.resuming.progress import Progress
 from airflow_cdc_provider.jobs.spark.read import new_metrics, read_partitions
 from airflow_cdc_provider.lake.changes_table import ChangesState, ChangesTable, OriginChanges, join_origins
+from airflow_cdc_provider.lake.stores import Stores
 from airflow_cdc_provider.sources.contract import ReadLimit, ReadMetrics, Source
+from airflow_cdc_provider.sources.schema_history import learn_schema
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame

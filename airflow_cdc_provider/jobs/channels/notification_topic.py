@@ -16,11 +16,11 @@ from airflow_cdc_provider.connector import Connector
 from airflow_cdc_provider.events.framing import Registrar
 from airflow_cdc_provider.events.notifications import build
 from airflow_cdc_provider.events.transforms.pieces import Piece
-from airflow_cdc_provider.jobs.topics.settings import encoded, registry_settings
 from airflow_cdc_provider.kafka.notification_producer import NotificationProducer
 from airflow_cdc_provider.kafka.registry import Registry
 from airflow_cdc_provider.kafka.settings import ClientSettings
 from airflow_cdc_provider.notifications.notification import Notification
+from airflow_cdc_provider.sources.encoding import encoded, registry_settings
 
 
 class TopicChannel:

@@ -6,9 +6,9 @@ from collections.abc import Mapping
 from typing import Any
 
 from airflow_cdc_provider.connector import Connector
-from airflow_cdc_provider.jobs.topics.own import signals_topic
 from airflow_cdc_provider.kafka.settings import SERVERS, ClientSettings
 from airflow_cdc_provider.kafka.signal_topic import SignalTopic, TopicChannel
+from airflow_cdc_provider.sources.own_topics import signals_topic
 
 
 def topic_of_signals(connector: Connector, broker: Mapping[str, Any]) -> TopicChannel:

@@ -17,18 +17,17 @@ from airflow_cdc_provider.changes import record
 from airflow_cdc_provider.changes.worker import map_in_arrow
 from airflow_cdc_provider.connector import Connector
 from airflow_cdc_provider.events.names import adjusted_field
-from airflow_cdc_provider.exceptions import ConfigurationError
 from airflow_cdc_provider.formats.arrow_bytes import binary_buffer
 from airflow_cdc_provider.jobs.comparing.differences import OUTCOME_DDL, outcome_of
 from airflow_cdc_provider.jobs.comparing.reported_rows import REPORTED_DDL, RowForm, reported_by
 from airflow_cdc_provider.jobs.comparing.row_comparison import compare_reported
-from airflow_cdc_provider.jobs.topics.settings import converters_of
-from airflow_cdc_provider.sources.cassandra.options import CassandraOptions
+from airflow_cdc_provider.sources.cql.events.source_events import CqlSourceEvents
 from airflow_cdc_provider.sources.cql.schema import Column, CqlType, TableSchema
 from airflow_cdc_provider.sources.debezium.json_members import read_values
 from airflow_cdc_provider.sources.debezium.json_texts import compact
 from airflow_cdc_provider.sources.debezium.options import FRAMED
-from airflow_cdc_provider.sources.scylla.options import ScyllaOptions
+from airflow_cdc_provider.sources.encoding import converters_of
+from airflow_cdc_provider.sources.registry import source_plugin
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
@@ -38,50 +37,14 @@ _OFFSET_BYTES = 8
 """Offset and size of the topic offset in a record's position."""
 
 
-def is_cql(connector: Connector) -> bool:
-    """Return whether events have cells of rows, or rows of CQL."""
-    return isinstance(connector.source, (CassandraOptions, ScyllaOptions))
-
-
-def require_cells(connector: Connector) -> None:
-    """Refuse events of a CQL database that don't contain the values that a change set.
-
-    Raises:
-        ConfigurationError: The events can't be compared.
-    """
-    publish = connector.publish
-    if publish.envelope not in ("debezium", "datastax", "datastax-cells") or publish.unwrap.enabled:
-        raise ConfigurationError(
-            "events of this form don't contain rows",
-            expected="publish.envelope debezium, datastax or datastax-cells, and no publish.unwrap",
-            found="publish.unwrap" if publish.unwrap.enabled else publish.envelope,
-        )
-    if not isinstance(connector.source, ScyllaOptions):
-        return
-    own = publish.scylla
-    in_cells = own.format == "legacy" and not own.flatten_columns
-    if not in_cells and own.after != "full" and not publish.kafka.after_merge:
-        raise ConfigurationError(
-            "events of this form don't distinguish a null from an unchanged column",
-            expected="publish.scylla.format legacy without flatten_columns, or advanced with after: full",
-            found=f"{own.format}, " + ("flatten_columns" if own.flatten_columns else f"after: {own.after}"),
-        )
-    if own.format == "advanced" and "kafka-key" not in own.key_placement:
-        raise ConfigurationError(
-            "events without a key don't identify their row",
-            expected="kafka-key in publish.scylla.key_placement",
-            found=", ".join(own.key_placement),
-        )
-
-
 def row_form(connector: Connector, schema: TableSchema) -> RowForm:
     """Return the form in which a connector's events contain the rows of a table."""
     publish = connector.publish
     _, adjustment = converters_of(connector).adjustments()
     enveloped = publish.envelope != "datastax"
-    legacy = publish.scylla.format == "legacy"
-    in_cells = enveloped and (isinstance(connector.source, CassandraOptions) or legacy)
-    shows_nested = isinstance(connector.source, CassandraOptions) or publish.scylla.all_types
+    events = source_plugin(connector.type).events()
+    assert isinstance(events, CqlSourceEvents)
+    in_cells, shows_nested = enveloped and events.in_cells(publish), events.shows_nested(publish)
     excluded = {path.removeprefix(f"{schema.full_name}.") for path in publish.exclude_columns}
 
     def names(columns: tuple[Column, ...]) -> tuple[str, ...]:
@@ -99,7 +62,7 @@ def row_form(connector: Connector, schema: TableSchema) -> RowForm:
         or (publish.value == "protobuf" and _holds(column.type, "list", "set", "vector"))
     ]
     return RowForm(
-        source="cassandra" if isinstance(connector.source, CassandraOptions) else "scylla",
+        source=connector.type,
         partition=names(schema.partition_key),
         clustering=names(schema.clustering),
         static_columns=names(schema.static),

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from airflow_cdc_provider.exceptions import ConfigurationError
-from airflow_cdc_provider.jobs.context.stores import Stores
 from airflow_cdc_provider.lake.mirror import Mirror
+from airflow_cdc_provider.lake.stores import Stores
 
 
 def existing_mirror(stores: Stores, table: str) -> Mirror:

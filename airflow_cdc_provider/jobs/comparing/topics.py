@@ -2,8 +2,8 @@
 
 Topics are read as source ``debezium`` reads them, from their start to their current end, compacted or not;
 for each key the last event counts, and a delete or tombstone means no row. The other side are the events as
-which the mirror's rows would be published (:mod:`.events.mirrored`). Rows are compared member by member.
-Events of CQL databases contain parts of rows: :mod:`.cql_topics`.
+which the mirror's rows would be published (:mod:`airflow_cdc_provider.sources.row_events`). Rows are compared
+member by member. Events of CQL databases contain parts of rows: :mod:`.cql_topics`.
 
 Changes that are captured and not merged, or merged and not published, differ: compare after a sync.
 """
@@ -13,7 +13,7 @@ from __future__ import annotations
 import re
 import time
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Final
 
 import numpy as np
@@ -27,7 +27,7 @@ from airflow_cdc_provider.changes.record import CHANGE_SCHEMA
 from airflow_cdc_provider.changes.worker import map_in_arrow
 from airflow_cdc_provider.connector import Connector
 from airflow_cdc_provider.exceptions import ConfigurationError, CorruptInput
-from airflow_cdc_provider.jobs.comparing.cql_topics import compared_rows, is_cql, require_cells, row_form
+from airflow_cdc_provider.jobs.comparing.cql_topics import compared_rows, row_form
 from airflow_cdc_provider.jobs.comparing.differences import (
     OUTCOME_DDL,
     Sides,
@@ -40,9 +40,7 @@ from airflow_cdc_provider.jobs.comparing.mirrors import existing_mirror
 from airflow_cdc_provider.jobs.context.clients import Connections
 from airflow_cdc_provider.jobs.context.job import Job, log
 from airflow_cdc_provider.jobs.context.run import Run
-from airflow_cdc_provider.jobs.context.stores import Stores
 from airflow_cdc_provider.jobs.context.tables import selected_tables
-from airflow_cdc_provider.jobs.events.mirrored import mirror_events
 from airflow_cdc_provider.jobs.publishing.origins.replayed import other_topic
 from airflow_cdc_provider.jobs.publishing.stage import published_through
 from airflow_cdc_provider.jobs.publishing.targets.kafka import client_settings, registrar_of
@@ -55,8 +53,10 @@ from airflow_cdc_provider.kafka.partitions import ClusterTopics
 from airflow_cdc_provider.kafka.settings import ClientSettings
 from airflow_cdc_provider.lake.compare import Comparison, compare_tables
 from airflow_cdc_provider.lake.reconcile.rows import reconcile_rows
+from airflow_cdc_provider.lake.stores import Stores
 from airflow_cdc_provider.sources.contract import Source
 from airflow_cdc_provider.sources.cql.codec import CqlCodec
+from airflow_cdc_provider.sources.cql.events.source_events import CqlSourceEvents
 from airflow_cdc_provider.sources.debezium.contributions import Form, decode
 from airflow_cdc_provider.sources.debezium.json_members import Members, members_of, read_values
 from airflow_cdc_provider.sources.debezium.json_texts import compact
@@ -69,8 +69,8 @@ from airflow_cdc_provider.sources.debezium.options import (
 from airflow_cdc_provider.sources.debezium.reader import SliceReader, TopicSlice
 from airflow_cdc_provider.sources.debezium.registered import Registered
 from airflow_cdc_provider.sources.debezium.states import read_states
-from airflow_cdc_provider.sources.mongodb.options import MongodbOptions
-from airflow_cdc_provider.sources.vitess.options import VitessOptions
+from airflow_cdc_provider.sources.registry import source_plugin
+from airflow_cdc_provider.sources.row_events import as_json
 
 _SIDES: Final = Sides("topic", "mirror")
 _READ: Final = ("json", *FRAMED)
@@ -116,23 +116,17 @@ def require_comparable(connector: Connector) -> None:
         ConfigurationError: The events can't be compared.
     """
     publish = connector.publish
-    cql = is_cql(connector)
-    if not cql and not isinstance(connector.source, (MongodbOptions, VitessOptions)):
+    try:
+        events = source_plugin(connector.type).events()
+    except ConfigurationError as error:
         raise ConfigurationError(
             f"events of source {connector.type} can't be compared with mirrors",
             expected="source.type cassandra, scylla, mongodb or vitess",
             remedy="source debezium builds its mirrors from topics: use CdcVerifyOperator, which compares "
             "mirrors with databases",
-        )
-    if cql:
-        require_cells(connector)
-    elif publish.outbox.enabled or publish.envelope not in ("debezium", "document"):
-        raise ConfigurationError(
-            "events of this form don't contain rows",
-            expected="publish.envelope debezium or document, and no publish.outbox",
-            found="an outbox" if publish.outbox.enabled else publish.envelope,
-        )
-    texts = () if cql else ("string",)
+        ) from error
+    events.require_rows(publish)
+    texts = () if isinstance(events, CqlSourceEvents) else ("string",)
     if publish.value not in _READ or publish.key not in (*_READ, *texts):
         raise ConfigurationError(
             "topics in this form can't be compared",
@@ -178,12 +172,16 @@ def _options(connector: Connector, names: Sequence[str]) -> DebeziumOptions:
     return DebeziumOptions(
         topics=tuple(re.escape(name) for name in names),
         # This stage reads cells and whole rows of CQL itself.
-        envelope="unwrapped" if is_cql(connector) or _is_unwrapped(connector) else "debezium",
+        envelope="unwrapped" if _is_cql(connector) or _is_unwrapped(connector) else "debezium",
         key_converter=publish.key,  # type: ignore[arg-type]  # checked by require_comparable
         value_converter=publish.value,  # type: ignore[arg-type]
         registry=address,
         advanced=DebeziumAdvanced(strict=True),
     )
+
+
+def _is_cql(connector: Connector) -> bool:
+    return isinstance(source_plugin(connector.type).events(), CqlSourceEvents)
 
 
 def _is_unwrapped(connector: Connector) -> bool:
@@ -224,9 +222,11 @@ def _compare_table(
     messages = sum(one.range.end - one.range.start for one in slices)
     partitions = max(rows, messages) // _ROWS_PER_PARTITION + 1
     now_us = time.time_ns() // 1000
-    events = mirror_events(job.connector, stores.changes, source, table, mirror, state, now_us)
+    plain = replace(stores, connector=as_json(connector))
+    own = source_plugin(connector.type).events()
+    events = own.mirror_events(plain, source, table, state, now_us)
     left_out: tuple[str, ...] = ()
-    if is_cql(connector):
+    if isinstance(own, CqlSourceEvents):
         codec = source.codec(table, state.memory)
         assert isinstance(codec, CqlCodec)
         row_form_of_table = row_form(connector, codec.schema)

@@ -27,7 +27,6 @@ from airflow_cdc_provider.jobs.comparing.differences import (
 )
 from airflow_cdc_provider.jobs.comparing.mirrors import existing_mirror
 from airflow_cdc_provider.jobs.context.run import Run
-from airflow_cdc_provider.jobs.context.stores import Stores
 from airflow_cdc_provider.jobs.context.tables import selected_tables
 from airflow_cdc_provider.jobs.merging.decode import decode
 from airflow_cdc_provider.jobs.reporting.report import build_result
@@ -36,6 +35,7 @@ from airflow_cdc_provider.jobs.spec import JobResult, TableResult
 from airflow_cdc_provider.lake.compare import Comparison, compare_tables
 from airflow_cdc_provider.lake.merge_kernel import LIVE, LIVE_STATIC, PENDING, MergeKernel
 from airflow_cdc_provider.lake.mirror import CDC_COLUMN, ID_KEY_BEGINS, spark_schema
+from airflow_cdc_provider.lake.stores import Stores
 from airflow_cdc_provider.sources.contract import Source
 
 if TYPE_CHECKING:

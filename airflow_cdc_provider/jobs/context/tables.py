@@ -1,30 +1,16 @@
-"""The source tables of a job, and the recorded schema that they are listed with."""
+"""The source tables of a job."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 
-from airflow_cdc_provider.changes import record
 from airflow_cdc_provider.connector import Connector
 from airflow_cdc_provider.exceptions import ConfigurationError
 from airflow_cdc_provider.jobs.context.job import Job, log
-from airflow_cdc_provider.jobs.context.stores import Stores
 from airflow_cdc_provider.lake.changes_table import ChangesTable
+from airflow_cdc_provider.lake.stores import Stores
 from airflow_cdc_provider.sources.contract import Source
-
-
-def learn_schema(source: Source, changes: ChangesTable, through: int = 0) -> None:
-    """Pass the recorded schema to the source, unless it has that already.
-
-    Args:
-        source: The source.
-        changes: The changes table.
-        through: The batch up to which the source must have the schema; 0 for any batch.
-    """
-    if source.has_schema_history and through > source.learned_through:
-        source.learned_through = changes.state().batch
-        if changes.table.exists():
-            source.learn(changes.lasting(record.SCHEMA).drop("batch").toArrow())
+from airflow_cdc_provider.sources.schema_history import learn_schema, require_tables
 
 
 def selected_tables(job: Job, stores: Stores, source: Source) -> list[str]:
@@ -37,15 +23,8 @@ def selected_tables(job: Job, stores: Stores, source: Source) -> list[str]:
     learn_schema(source, stores.changes)
     known = source.tables()
     _require_own_names(stores, known)
-    selected = list(job.spec.tables)
-    missing = sorted(set(selected) - set(known))
-    if missing:
-        raise ConfigurationError(
-            f"the job names unknown tables: {', '.join(missing)}",
-            expected=f"tables of the connector {job.connector.name}: {', '.join(known) or 'none'}",
-            remedy="check the name, and the connector's tables and exclude_tables",
-        )
-    return selected or known
+    require_tables(known, job.spec.tables, job.connector.name)
+    return list(job.spec.tables) or known
 
 
 def require_within_guardrail(connector: Connector, changes: ChangesTable, source: Source) -> None:

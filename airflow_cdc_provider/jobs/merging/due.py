@@ -7,10 +7,10 @@ from dataclasses import dataclass, replace
 from airflow_cdc_provider.changes.fence import Fence, add_fences, newest_event, newest_generation
 from airflow_cdc_provider.connector import Connector
 from airflow_cdc_provider.jobs.context.job import log
-from airflow_cdc_provider.jobs.context.stores import Stores
 from airflow_cdc_provider.jobs.merging.pending import Pending
 from airflow_cdc_provider.jobs.spec import TableResult
 from airflow_cdc_provider.lake.mirror import Mirror, MirrorState
+from airflow_cdc_provider.lake.stores import Stores
 from airflow_cdc_provider.sources.contract import Codec, Source
 
 

@@ -15,9 +15,9 @@ from airflow_cdc_provider.changes import record
 from airflow_cdc_provider.changes.fence import newest_generation
 from airflow_cdc_provider.exceptions import TransientError
 from airflow_cdc_provider.jobs.context.job import Job, log
-from airflow_cdc_provider.jobs.context.stores import Stores
 from airflow_cdc_provider.jobs.resuming.progress import Progress
 from airflow_cdc_provider.lake.mirror import CDC_COLUMN, Mirror, MirrorState, RereadBasis
+from airflow_cdc_provider.lake.stores import Stores
 from airflow_cdc_provider.lake.unresolved import keys_not_in_snapshot, resolve
 from airflow_cdc_provider.sources.contract import Codec, Source
 

@@ -22,5 +22,5 @@ position after them: atomically, or so that the next run recognizes the records.
 options, which are in ``connector/publish``. A new origin is a class with the members of
 :class:`.publication.Origin`.
 
-It imports ``jobs.events``, which builds the records, and ``jobs.topics`` and ``jobs.channels``.
+The source's ``events`` build the records.
 """

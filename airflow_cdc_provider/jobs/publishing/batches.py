@@ -19,9 +19,9 @@ import pyarrow.compute as pc
 
 from airflow_cdc_provider.connector.publish.kafka import KafkaOptions
 from airflow_cdc_provider.connector.publish.pulsar import PulsarOptions
+from airflow_cdc_provider.events.event_batches import EventBatch, EventRequest
 from airflow_cdc_provider.events.framing import Registrar
 from airflow_cdc_provider.exceptions import CommitConflict, ConfigurationError, CorruptInput, OffsetMissing
-from airflow_cdc_provider.jobs.events.event_batches import EventBatch, EventRequest
 from airflow_cdc_provider.kafka.errors import BrokersUnavailable, RecordsRejected
 from airflow_cdc_provider.kafka.positions import PublishPosition
 from airflow_cdc_provider.kafka.producer import Headers

@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
+from functools import partial
+
 import pyarrow as pa
 
 from airflow_cdc_provider.connector import Connector
 from airflow_cdc_provider.jobs.channels.heartbeats import Heartbeats, heartbeat_producer
 from airflow_cdc_provider.jobs.context.clients import Clients
-from airflow_cdc_provider.jobs.events.vitess.lake import heartbeat_records
 from airflow_cdc_provider.jobs.publishing.targets.kafka import client_settings, positions_topic, registrar_of
-from airflow_cdc_provider.jobs.topics.settings import heartbeat_of
+from airflow_cdc_provider.jobs.resuming.progress import stored_offset
 from airflow_cdc_provider.lake.changes_table import ChangesTable
-from airflow_cdc_provider.sources.vitess.options import VitessOptions
+from airflow_cdc_provider.sources.registry import source_plugin
 
 
 def heartbeats_of(connector: Connector, changes: ChangesTable, clients: Clients) -> Heartbeats | None:
@@ -27,11 +28,11 @@ def heartbeats_of(connector: Connector, changes: ChangesTable, clients: Clients)
         settings = client_settings(connector, clients.connections)
         registrar = registrar_of(connector, clients.connections)
         positions = positions_topic(connector, settings)
+        events = source_plugin(connector.type).events()
 
         def build(now_ns: int, through: int) -> pa.RecordBatch:
-            if isinstance(connector.source, VitessOptions):
-                return heartbeat_records(connector, changes, now_ns, registrar, through)
-            return heartbeat_of(connector, now_ns // 1_000_000, registrar)
+            offset = partial(stored_offset, changes, through)
+            return events.heartbeat_records(connector, offset, now_ns, registrar)
 
         clients.heartbeats = Heartbeats(
             publish.heartbeat_interval_seconds,

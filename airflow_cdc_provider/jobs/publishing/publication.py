@@ -14,14 +14,14 @@ from airflow_cdc_provider.changes import record
 from airflow_cdc_provider.connector import Connector
 from airflow_cdc_provider.connector.publish.kafka import KafkaOptions
 from airflow_cdc_provider.connector.publish.pulsar import PulsarOptions
+from airflow_cdc_provider.events.event_batches import EventBatch, EventRequest
+from airflow_cdc_provider.events.skipped_records import SkippedRecords
 from airflow_cdc_provider.jobs.context.job import Job
-from airflow_cdc_provider.jobs.context.stores import Stores
-from airflow_cdc_provider.jobs.events.event_batches import EventBatch, EventRequest
-from airflow_cdc_provider.jobs.events.skipped_records import SkippedRecords
 from airflow_cdc_provider.jobs.publishing.batches import BatchPublisher, wait_for_servers
 from airflow_cdc_provider.jobs.spec import PublishResult
 from airflow_cdc_provider.kafka.positions import PublishPosition
 from airflow_cdc_provider.lake.changes_table import ChangesTable
+from airflow_cdc_provider.lake.stores import Stores
 from airflow_cdc_provider.options import to_plain
 from airflow_cdc_provider.sources.contract import Source
 

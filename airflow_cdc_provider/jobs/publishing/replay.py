@@ -14,10 +14,10 @@ from contextlib import closing
 from dataclasses import replace
 from typing import Final
 
+from airflow_cdc_provider.events.skipped_records import SkippedRecords
 from airflow_cdc_provider.exceptions import ConfigurationError, TransientError
 from airflow_cdc_provider.jobs.context.job import log
 from airflow_cdc_provider.jobs.context.run import Run
-from airflow_cdc_provider.jobs.events.skipped_records import SkippedRecords
 from airflow_cdc_provider.jobs.publishing.origins.replayed import Replayed
 from airflow_cdc_provider.jobs.publishing.publication import Publication
 from airflow_cdc_provider.jobs.publishing.targets.kafka import KafkaTarget, Producers

@@ -9,11 +9,10 @@ from dataclasses import replace
 from typing import Any
 
 from airflow_cdc_provider.connector import Connector
+from airflow_cdc_provider.events.skipped_records import SkippedRecords
 from airflow_cdc_provider.jobs.channels.heartbeats import Heartbeats
 from airflow_cdc_provider.jobs.context.clients import Clients, Connections
 from airflow_cdc_provider.jobs.context.job import Job, log
-from airflow_cdc_provider.jobs.context.stores import Stores
-from airflow_cdc_provider.jobs.events.skipped_records import SkippedRecords
 from airflow_cdc_provider.jobs.publishing.heartbeats import heartbeats_of
 from airflow_cdc_provider.jobs.publishing.origins.changes import Changes
 from airflow_cdc_provider.jobs.publishing.origins.merged_rows import MergedRows
@@ -23,6 +22,7 @@ from airflow_cdc_provider.jobs.publishing.targets.pulsar import PulsarTarget, as
 from airflow_cdc_provider.jobs.publishing.targets.slices import SlicedKafkaTarget
 from airflow_cdc_provider.jobs.spec import PublishResult
 from airflow_cdc_provider.kafka.merged_position import MergedPosition
+from airflow_cdc_provider.lake.stores import Stores
 from airflow_cdc_provider.sources.contract import Source
 
 
@@ -98,6 +98,7 @@ def _publication(
     target: Target[Changes]
     if publish.pulsar.enabled:
         job = replace(job, connector=as_published(job.connector))
+        stores = replace(stores, connector=job.connector)
         target = PulsarTarget.of(job, stores.lake, connections)
     else:
         producers = Producers.of(job.connector, connections)

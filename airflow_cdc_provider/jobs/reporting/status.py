@@ -8,13 +8,13 @@ from datetime import UTC, datetime
 from typing import Any
 
 from airflow_cdc_provider.jobs.context.job import Job
-from airflow_cdc_provider.jobs.context.stores import Stores
 from airflow_cdc_provider.jobs.context.tables import selected_tables
 from airflow_cdc_provider.jobs.merging.pending import Pending, pending_by_table
 from airflow_cdc_provider.jobs.merging.quarantine import Quarantine
 from airflow_cdc_provider.jobs.resuming.progress import Progress, SnapshotProgress
 from airflow_cdc_provider.jobs.spec import SnapshotState, TableStatus
 from airflow_cdc_provider.lake.changes_table import ChangesTable
+from airflow_cdc_provider.lake.stores import Stores
 from airflow_cdc_provider.sources.contract import Source
 
 

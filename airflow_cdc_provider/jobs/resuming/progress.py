@@ -8,6 +8,7 @@ from typing import Any, Final
 
 from airflow_cdc_provider.exceptions import OffsetMissing
 from airflow_cdc_provider.jobs.resuming.snapshot_requests import SignalState
+from airflow_cdc_provider.lake.changes_table import ChangesTable
 
 OFFSET_LAYOUT: Final = 2
 """Layout of the JSON that :meth:`Progress.to_offset` returns; see docs/design/stored-layout.md."""
@@ -185,3 +186,19 @@ class Progress:
     def with_source(self, offset: Mapping[str, Any] | None) -> Progress:
         """Return a copy with the source's offset set."""
         return replace(self, source=offset)
+
+
+def stored_offset(changes: ChangesTable, published: int | None = None) -> Mapping[str, Any] | None:
+    """Return the source's stored offset.
+
+    Args:
+        changes: The changes table.
+        published: The batch through which events are published; None for all.
+
+    Returns:
+        None if there is no offset, or its batch isn't published.
+    """
+    state = changes.state()
+    if published is not None and published < state.batch:
+        return None
+    return Progress.from_offset(state.offset).source

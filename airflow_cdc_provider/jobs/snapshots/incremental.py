@@ -28,14 +28,15 @@ from airflow_cdc_provider.jobs.context.clients import Clients
 from airflow_cdc_provider.jobs.context.events import record_event
 from airflow_cdc_provider.jobs.context.job import log
 from airflow_cdc_provider.jobs.context.run_report import RunReport
-from airflow_cdc_provider.jobs.context.stores import Stores
 from airflow_cdc_provider.jobs.resuming.progress import Progress, SnapshotProgress
 from airflow_cdc_provider.jobs.resuming.snapshot_requests import SnapshotRequest, TableCopy
 from airflow_cdc_provider.jobs.spark.failures import explain
-from airflow_cdc_provider.jobs.spark.read import Paced, read_partitions
+from airflow_cdc_provider.jobs.spark.read import read_partitions
 from airflow_cdc_provider.lake.changes_table import ChangesState, ChangesTable
+from airflow_cdc_provider.lake.stores import Stores
 from airflow_cdc_provider.notifications.snapshot_events import SnapshotEvent
 from airflow_cdc_provider.sources.contract import Reader, ReadMetrics, Source
+from airflow_cdc_provider.sources.paced import Paced
 
 _PARTS_PER_CORE: Final = 2
 _MAX_CHUNKS: Final = 256

@@ -20,16 +20,18 @@ from airflow_cdc_provider.jobs.capturing.capture import begin_feed
 from airflow_cdc_provider.jobs.context.clients import Clients
 from airflow_cdc_provider.jobs.context.job import Job, log
 from airflow_cdc_provider.jobs.context.run_report import RunReport
-from airflow_cdc_provider.jobs.context.stores import Stores
-from airflow_cdc_provider.jobs.context.tables import learn_schema, selected_tables
+from airflow_cdc_provider.jobs.context.tables import selected_tables
 from airflow_cdc_provider.jobs.merging.pending import REPLACE, REREAD_UNSEEN
 from airflow_cdc_provider.jobs.metrics.scanned import ScannedRows
 from airflow_cdc_provider.jobs.resuming.progress import Progress, SnapshotProgress
 from airflow_cdc_provider.jobs.snapshots.custom import due_by_class, filter_of, snapshotter_of
-from airflow_cdc_provider.jobs.spark.read import Paced, new_metrics, read_partitions
+from airflow_cdc_provider.jobs.spark.read import new_metrics, read_partitions
 from airflow_cdc_provider.jobs.spec import SnapshotResult
 from airflow_cdc_provider.lake.changes_table import ChangesState
+from airflow_cdc_provider.lake.stores import Stores
 from airflow_cdc_provider.sources.contract import Reader, ReadMetrics, Source
+from airflow_cdc_provider.sources.paced import Paced
+from airflow_cdc_provider.sources.schema_history import learn_schema
 
 if TYPE_CHECKING:
     from pyspark.accumulators import Accumulator

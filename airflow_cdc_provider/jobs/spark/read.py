@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import pickle
-import time
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
@@ -83,34 +82,3 @@ class _Read:
             yield batch if batch.schema.equals(CHANGE_SCHEMA) else batch.cast(CHANGE_SCHEMA)
         if self.metrics is not None:
             self.metrics.add(metrics)
-
-
-@dataclass(frozen=True)
-class Paced(Reader):
-    """A rate-limited reader.
-
-    Args:
-        reader: The wrapped reader.
-        rows_per_second: Maximum average rate of each task.
-    """
-
-    reader: Reader
-    rows_per_second: float
-
-    def read(self, parts: Iterable[Any], metrics: ReadMetrics) -> Iterator[pa.RecordBatch]:
-        """Read partitions within the limit."""
-        return paced(self.reader.read(parts, metrics), self.rows_per_second)
-
-    def describe_row(self, rows: pa.RecordBatch) -> str:
-        """Return the reader's description of a row."""
-        return self.reader.describe_row(rows)
-
-
-def paced(batches: Iterable[pa.RecordBatch], rows_per_second: float) -> Iterator[pa.RecordBatch]:
-    """Yield batches, and pause after each so that the average rate is at most ``rows_per_second``."""
-    free_at = time.monotonic()
-    for batch in batches:
-        yield batch
-        now = time.monotonic()
-        free_at = max(free_at, now) + batch.num_rows / rows_per_second
-        time.sleep(free_at - now)

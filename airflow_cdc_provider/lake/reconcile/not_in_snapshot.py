@@ -11,6 +11,7 @@ from __future__ import annotations
 from typing import Any, Final
 
 import numpy as np
+import numpy.typing as npt
 import pyarrow as pa
 
 from airflow_cdc_provider.changes.cells import ROW_LIVENESS, ROW_STATIC, ROW_UNCERTAIN
@@ -67,7 +68,7 @@ def snapshot_status(states: Any, since_us: int, until_us: int, now_seconds: int)
 
 @walker
 def _snapshot_status(
-    data: Bytes, starts: Ints, since: Int, until: Int, now_seconds: Int, found: Bytes
+    data: Bytes, starts: Ints, since: Int, until: Int, now_seconds: Int, found: npt.NDArray[np.int8]
 ) -> None:
     for number in range(len(starts)):
         row = starts[number]

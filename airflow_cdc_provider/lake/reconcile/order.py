@@ -66,7 +66,7 @@ def _longest_run(hashes: Words) -> int:
 
 
 @walker
-def _hash_keys(key: Flat, chosen: Ints, shift: np.uint64, hashes: Words) -> None:
+def _hash_keys(key: Flat, chosen: Ints, shift: Int, hashes: Words) -> None:
     for index in range(len(chosen)):
         at = np.uint64(key.starts[chosen[index]])
         end = np.uint64(key.ends[chosen[index]])
@@ -168,13 +168,7 @@ def _least_key_first(key: Flat, ranks: Words, order: Ints, low: Int, high: Int) 
 
 @kernel
 def _sort(
-    clustering: Flat,
-    ranks: Words,
-    order: Ints,
-    low: Int,
-    high: Int,
-    spare_ranks: Words,
-    spare_order: Ints,
+    clustering: Flat, ranks: Words, order: Ints, low: Int, high: Int, spare_ranks: Words, spare_order: Ints
 ) -> None:
     # Short runs by insertion, then runs merged two at a time.
     for begin in range(low, high, _SHORT_RUN):

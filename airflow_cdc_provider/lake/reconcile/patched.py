@@ -14,16 +14,16 @@ from __future__ import annotations
 from collections.abc import Callable
 
 import numpy as np
-import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
 from airflow_cdc_provider.changes.contribution import LIVE_ROW_SCHEMA, PATCH
+from airflow_cdc_provider.formats.kernels import Ints
 from airflow_cdc_provider.lake.reconcile.flat import one_array, to_table
 from airflow_cdc_provider.lake.reconcile.reconciled import Reconciled
 from airflow_cdc_provider.lake.reconcile.rows import reconcile_rows
 
-Patch = Callable[[pa.Array, pa.Array, npt.NDArray[np.int64]], pa.Array]
+Patch = Callable[[pa.Array, pa.Array, Ints], pa.Array]
 """Applies patches to states. Arguments are the states, the patches grouped by row, and the offsets of each
 row's patches; returns the new states, null where a patch can't be applied."""
 

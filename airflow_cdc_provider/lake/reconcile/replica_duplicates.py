@@ -10,7 +10,7 @@ wrongly.
 
 from __future__ import annotations
 
-from typing import Any, Final, NamedTuple
+from typing import Final, NamedTuple
 
 import numpy as np
 
@@ -122,7 +122,7 @@ def _equal(column: Flat, a: Int, b: Int) -> bool:
 
 
 @walker
-def _hash(column: Flat, member: Int) -> Any:
+def _hash(column: Flat, member: Int) -> Int:
     at = column.starts[member]
     stop = column.ends[member]
     value = np.uint64(0x9E3779B97F4A7C15)
@@ -137,6 +137,6 @@ def _hash(column: Flat, member: Int) -> Any:
 
 
 @walker
-def _mixed(value: Any) -> Any:
+def _mixed(value: Int) -> Int:
     value = value * np.uint64(0xD6E8FEB86659FD93)
     return value ^ (value >> np.uint64(32))

@@ -11,7 +11,7 @@ The translation of each property: :mod:`.all_connectors`.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import Final
 
 from airflow_cdc_provider.connector.declaration import Connector
@@ -149,16 +149,13 @@ def _set_derived_options(draft: Draft) -> None:
     if draft.exclude or excluded:
         draft.set("exclude_tables", [*draft.exclude, *(rf"{entry}\..*" for entry in excluded)])
     _note_schemas(draft)
-    if draft.type == "mongodb":
-        _capture_mode(draft)
-        _note_mongodb_differences(draft)
-        _note_client_side_filters(draft)
-    elif draft.type == "cassandra":
-        _set_cassandra_defaults(draft)
-    elif draft.type == "scylla":
-        finish_scylla(draft)
-    else:
-        set_vitess_defaults(draft)
+    _FINISH[draft.type](draft)
+
+
+def _finish_mongodb(draft: Draft) -> None:
+    _capture_mode(draft)
+    _note_mongodb_differences(draft)
+    _note_client_side_filters(draft)
 
 
 def _set_cassandra_defaults(draft: Draft) -> None:
@@ -242,5 +239,12 @@ RULES: Final[Mapping[str, Rules]] = {
     "vitess": VITESS,
     "scylla": SCYLLA,
     "debezium": READ_TOPICS,
+}
+
+_FINISH: Final[Mapping[str, Callable[[Draft], None]]] = {
+    "mongodb": _finish_mongodb,
+    "cassandra": _set_cassandra_defaults,
+    "vitess": set_vitess_defaults,
+    "scylla": finish_scylla,
 }
 """Rules of each source."""

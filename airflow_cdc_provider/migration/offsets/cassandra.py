@@ -34,7 +34,7 @@ class CassandraOffsets(ConnectOffsets):
                 expected="--host-id with the node's host ID, as printed by nodetool info",
             )
         node, remarks = position_of(file.content)
-        return ImportedOffset(dict(write_offset({file.host_id: node})), remarks)
+        return ImportedOffset(dict(write_offset({file.host_id: node})), remarks, partial=True)
 
 
 def position_of(content: bytes) -> tuple[NodeOffset, tuple[str, ...]]:

@@ -48,10 +48,12 @@ class ImportedOffset:
     Args:
         offset: Offset of the connector; None: capture starts over.
         remarks: Notes for the user, one sentence each.
+        partial: Whether other origins of a stored offset stay as they are.
     """
 
     offset: dict[str, Any] | None
     remarks: tuple[str, ...] = ()
+    partial: bool = False
 
 
 class ConnectOffsets(ABC):

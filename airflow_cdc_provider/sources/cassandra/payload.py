@@ -39,9 +39,9 @@ from typing import Final, NamedTuple
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
-from numpy.typing import NDArray
 
 from airflow_cdc_provider.formats.arrow_bytes import binary_parts
+from airflow_cdc_provider.formats.kernels import Ints, Words
 
 VERSIONS: Final = (6, 7, 8)
 """Supported segment versions, which are also the tags of changes."""
@@ -81,7 +81,7 @@ class Position(NamedTuple):
         return cls(*_POSITION.unpack_from(data))
 
 
-def segments_and_ends(positions: pa.Array) -> tuple[NDArray[np.uint64], NDArray[np.int64]]:
+def segments_and_ends(positions: pa.Array) -> tuple[Words, Ints]:
     """Return segment and end of many positions at once.
 
     Args:

@@ -17,12 +17,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 from uuid import UUID
 
-import numpy as np
 import pyarrow as pa
-from numpy.typing import NDArray
 
 from airflow_cdc_provider.changes.record import CHANGE_SCHEMA
 from airflow_cdc_provider.exceptions import ConfigurationError, SchemaUnknown, TransientError
+from airflow_cdc_provider.formats.kernels import Flags
 from airflow_cdc_provider.sources.cassandra.check import (
     check_folder,
     check_segments,
@@ -218,7 +217,7 @@ class CassandraSource(Source):
         if self._connection and self._schema_rows is not None:
             yield from observed(self._schema_rows, self._history, time.time_ns() // 1000)
 
-    def written_while_captured(self, table_id: str, changes: pa.RecordBatch) -> NDArray[np.bool_]:
+    def written_while_captured(self, table_id: str, changes: pa.RecordBatch) -> Flags:
         """Return which changes of a table were written while it had ``cdc = true``.
 
         Segments kept because of other tables contain further changes of the table. Mirrors include them;

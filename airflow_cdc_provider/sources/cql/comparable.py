@@ -31,9 +31,10 @@ from __future__ import annotations
 from typing import Final
 
 import numpy as np
+import numpy.typing as npt
 
 from airflow_cdc_provider.exceptions import CorruptInput
-from airflow_cdc_provider.formats.kernels import walker
+from airflow_cdc_provider.formats.kernels import Bytes, Int, Ints, walker
 from airflow_cdc_provider.sources.cql.digits import write_digits
 from airflow_cdc_provider.sources.cql.programs import (
     BIGINT,
@@ -79,7 +80,17 @@ _VALUE = 3
 
 
 @walker
-def encode_component(nodes, root, descending, data, start, length, scratch, out, position):  # type: ignore[no-untyped-def]
+def encode_component(
+    nodes: npt.NDArray[np.int32],
+    root: Int,
+    descending: Int,
+    data: Bytes,
+    start: Int,
+    length: Int,
+    scratch: Int,
+    out: Bytes,
+    position: Int,
+) -> Int:
     """Encode one clustering column's value.
 
     Args:
@@ -104,7 +115,18 @@ def encode_component(nodes, root, descending, data, start, length, scratch, out,
 
 
 @walker
-def encode_clustering(nodes, roots, descending, count, data, start, end, scratch, out, position):  # type: ignore[no-untyped-def]
+def encode_clustering(
+    nodes: npt.NDArray[np.int32],
+    roots: npt.NDArray[np.int32],
+    descending: Bytes,
+    count: Int,
+    data: Bytes,
+    start: Int,
+    end: Int,
+    scratch: Int,
+    out: Bytes,
+    position: Int,
+) -> Int:
     """Encode the clustering of a cell row: per column a little-endian i32 length (-1: null), then the value.
 
     Args:
@@ -148,7 +170,17 @@ def encode_clustering(nodes, roots, descending, count, data, start, end, scratch
 
 
 @walker
-def encode_value(nodes, node, data, start, length, scratch, out, position, mask):  # type: ignore[no-untyped-def]
+def encode_value(
+    nodes: npt.NDArray[np.int32],
+    node: Int,
+    data: Bytes,
+    start: Int,
+    length: Int,
+    scratch: Int,
+    out: Bytes,
+    position: Int,
+    mask: Int,
+) -> Int:
     """Encode a value of any type, each byte xor-ed with ``mask``; otherwise as :func:`encode_component`."""
     # Open containers: op, first child, offset, end, index of the next part, number of parts.
     # (Not recursion: Numba's cache of a function that calls itself crashes when it is loaded.)
@@ -213,7 +245,7 @@ def encode_value(nodes, node, data, start, length, scratch, out, position, mask)
 
 
 @walker
-def _open_container(nodes, node, data, start, end):  # type: ignore[no-untyped-def]
+def _open_container(nodes: Ints, node: Int, data: Bytes, start: Int, end: Int) -> tuple[Int, Int]:
     """Return the offset of a container's first part, -1 if malformed, and the number of parts to encode."""
     op = nodes[node, OP]
     if op == VECTOR:
@@ -239,7 +271,9 @@ def _open_container(nodes, node, data, start, end):  # type: ignore[no-untyped-d
 
 
 @walker
-def _encode_scalar(op, data, start, length, scratch, out, position, mask):  # type: ignore[no-untyped-def]
+def _encode_scalar(
+    op: Int, data: Bytes, start: Int, length: Int, scratch: Int, out: Bytes, position: Int, mask: Int
+) -> Int:
     end = start + length
     if op in (INT, BIGINT, TIMESTAMP, TINYINT, SMALLINT):
         if length != (4 if op == INT else 1 if op == TINYINT else 2 if op == SMALLINT else 8):
@@ -307,21 +341,21 @@ def comparable_bytes(
 
 
 @walker
-def _put(out, position, byte):  # type: ignore[no-untyped-def]
+def _put(out: Bytes, position: Int, byte: Int) -> Int:
     if position < out.size:
         out[position] = np.uint8(byte)
     return np.int64(position + 1)
 
 
 @walker
-def _copy(out, position, data, start, end, mask):  # type: ignore[no-untyped-def]
+def _copy(out: Bytes, position: Int, data: Bytes, start: Int, end: Int, mask: Int) -> Int:
     for at in range(start, end):
         position = _put(out, position, data[at] ^ mask)
     return np.int64(position)
 
 
 @walker
-def _encode_uuid(op, data, start, out, position, mask):  # type: ignore[no-untyped-def]
+def _encode_uuid(op: Int, data: Bytes, start: Int, out: Bytes, position: Int, mask: Int) -> Int:
     version = data[start + 6] >> 4
     if op == UUID:
         position = _put(out, position, version ^ mask)
@@ -340,7 +374,7 @@ def _encode_uuid(op, data, start, out, position, mask):  # type: ignore[no-untyp
 
 
 @walker
-def _encode_float(op, data, start, out, position, mask):  # type: ignore[no-untyped-def]
+def _encode_float(op: Int, data: Bytes, start: Int, out: Bytes, position: Int, mask: Int) -> Int:
     if op == FLOAT:
         size = 4
         bits = read_i32(data, start)
@@ -358,7 +392,7 @@ def _encode_float(op, data, start, out, position, mask):  # type: ignore[no-unty
 
 
 @walker
-def _encode_varint(data, start, end, out, position, mask):  # type: ignore[no-untyped-def]
+def _encode_varint(data: Bytes, start: Int, end: Int, out: Bytes, position: Int, mask: Int) -> Int:
     fill = 0xFF if data[start] & 0x80 else 0
     while start + 1 < end and data[start] == fill and (data[start + 1] & 0x80) == (fill & 0x80):
         start += 1
@@ -374,7 +408,9 @@ def _encode_varint(data, start, end, out, position, mask):  # type: ignore[no-un
 
 
 @walker
-def _encode_decimal(data, start, end, scratch, out, position, mask):  # type: ignore[no-untyped-def]
+def _encode_decimal(
+    data: Bytes, start: Int, end: Int, scratch: Int, out: Bytes, position: Int, mask: Int
+) -> Int:
     scale = read_i32(data, start)
     digits = scratch.digits
     count = write_digits(data, start + 4, end, scratch)

@@ -7,11 +7,11 @@ from __future__ import annotations
 
 import numpy as np
 
-from airflow_cdc_provider.formats.kernels import walker
+from airflow_cdc_provider.formats.kernels import Bytes, Int, walker
 
 
 @walker
-def write_digits(data, start, end, scratch):  # type: ignore[no-untyped-def]
+def write_digits(data: Bytes, start: Int, end: Int, scratch: Int) -> Int:
     """Write the decimal digits of a number's magnitude, as 0..9, the most significant first.
 
     Args:
@@ -67,7 +67,7 @@ def write_digits(data, start, end, scratch):  # type: ignore[no-untyped-def]
 
 
 @walker
-def _reversed_digits(value, digits, count, padded):  # type: ignore[no-untyped-def]
+def _reversed_digits(value: Int, digits: Bytes, count: Int, padded: Int) -> Int:
     """Append the digits of a number, the least significant first; nine of them if ``padded``."""
     begin = count
     ten = np.uint64(10)
@@ -80,6 +80,6 @@ def _reversed_digits(value, digits, count, padded):  # type: ignore[no-untyped-d
 
 
 @walker
-def _reverse(digits, count):  # type: ignore[no-untyped-def]
+def _reverse(digits: Bytes, count: Int) -> None:
     for i in range(count // 2):
         digits[i], digits[count - 1 - i] = digits[count - 1 - i], digits[i]

@@ -17,6 +17,7 @@ from __future__ import annotations
 from typing import Final
 
 import numpy as np
+import numpy.typing as npt
 import pyarrow as pa
 
 from airflow_cdc_provider.exceptions import CorruptInput
@@ -88,14 +89,14 @@ def _find_starts(data: Bytes, value_offsets: Ints, valid: Flags, skipped: Int, s
 
 
 @walker
-def _read_scales(data: Bytes, value_offsets: Bytes, valid: Bytes, scales: Bytes) -> None:
+def _read_scales(data: Bytes, value_offsets: Ints, valid: Flags, scales: npt.NDArray[np.int32]) -> None:
     for row in range(len(valid)):
         if valid[row]:
             scales[row] = read_i32(data, value_offsets[row])
 
 
 @walker
-def _read_durations(data: Bytes, value_offsets: Bytes, valid: Bytes, numbers: Bytes) -> Int:
+def _read_durations(data: Bytes, value_offsets: Ints, valid: Flags, numbers: Ints) -> Int:
     for row in range(len(valid)):
         if valid[row]:
             at, end = value_offsets[row], value_offsets[row + 1]

@@ -25,7 +25,7 @@ from airflow_cdc_provider.changes.cells import (
 )
 from airflow_cdc_provider.formats.arrow_bytes import BinaryParts
 from airflow_cdc_provider.formats.byte_kernels import load_little16, load_little32
-from airflow_cdc_provider.formats.kernels import Bytes, Int, walker
+from airflow_cdc_provider.formats.kernels import Bytes, Int, Ints, walker
 
 OK: Final = 0
 BAD_KEY: Final = -1
@@ -65,8 +65,8 @@ class ValueSpans(NamedTuple):
     Partition key columns are in the key, static columns in the static row, all others in the row.
     """
 
-    starts: npt.NDArray[np.int64]
-    lengths: npt.NDArray[np.int64]
+    starts: Ints
+    lengths: Ints
 
 
 @walker

@@ -189,7 +189,7 @@ def locate_elements(
 
 
 @walker
-def is_null(nodes, node, length):  # type: ignore[no-untyped-def]
+def is_null(nodes: npt.NDArray[np.int32], node: Int, length: Int) -> bool:
     """Return whether a value is null in the lake: it is null, or empty and of a type without empty values."""
     return length < 0 or (length == 0 and nodes[node, OP] not in (TEXT, BLOB, CUSTOM))
 

@@ -20,6 +20,7 @@ import numpy as np
 import numpy.typing as npt
 
 from airflow_cdc_provider.exceptions import ConfigurationError
+from airflow_cdc_provider.formats.kernels import Bytes
 from airflow_cdc_provider.sources.cql.schema import CqlType, TableSchema
 from airflow_cdc_provider.sources.cql.types import LEXICAL_UUID, fixed_length
 
@@ -149,7 +150,7 @@ class ClusteringProgram:
 
     nodes: npt.NDArray[np.int32]
     roots: npt.NDArray[np.int32]
-    descending: npt.NDArray[np.uint8]
+    descending: Bytes
 
 
 def compile_clustering(schema: TableSchema) -> ClusteringProgram:

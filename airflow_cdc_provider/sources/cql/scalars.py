@@ -14,7 +14,7 @@ import pyarrow as pa
 
 from airflow_cdc_provider.exceptions import ConfigurationError, CorruptInput
 from airflow_cdc_provider.formats.byte_kernels import copy
-from airflow_cdc_provider.formats.kernels import Bytes, Int, Ints, walker
+from airflow_cdc_provider.formats.kernels import Bytes, Flags, Int, Ints, walker
 from airflow_cdc_provider.sources.cql.programs import (
     BIGINT,
     BLOB,
@@ -84,12 +84,12 @@ def scalar_array(
     return _array(lake_type, valid, *_texts(op, data, starts, lengths, where))
 
 
-def bitmap(valid: npt.NDArray[np.bool_]) -> pa.Buffer | None:
+def bitmap(valid: Flags) -> pa.Buffer | None:
     """Pack flags to Arrow's validity bitmap, None if all are set."""
     return None if valid.all() else pa.py_buffer(np.packbits(valid, bitorder="little"))
 
 
-def _array(lake_type: pa.DataType, valid: npt.NDArray[np.bool_], *buffers: npt.NDArray[Any]) -> pa.Array:
+def _array(lake_type: pa.DataType, valid: Flags, *buffers: npt.NDArray[Any]) -> pa.Array:
     return pa.Array.from_buffers(lake_type, len(valid), [bitmap(valid), *map(pa.py_buffer, buffers)])
 
 
@@ -236,14 +236,7 @@ def _copy_values(
 
 @walker
 def _write_texts(
-    op: Int,
-    data: Bytes,
-    starts: Ints,
-    lengths: Ints,
-    scratch: Scratch,
-    first: Int,
-    offsets: Ints,
-    out: Bytes,
+    op: Int, data: Bytes, starts: Ints, lengths: Ints, scratch: Scratch, first: Int, offsets: Ints, out: Bytes
 ) -> Int:
     """Format values as text, from number ``first`` until all are done or ``out`` is full.
 

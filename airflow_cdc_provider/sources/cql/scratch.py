@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import NamedTuple
 
 import numpy as np
-import numpy.typing as npt
 
+from airflow_cdc_provider.formats.kernels import Bytes, Ints, Words
 from airflow_cdc_provider.sources.cql.programs import MAX_DEPTH
 
 STACK_COLUMNS = 6
@@ -20,9 +20,9 @@ class Scratch(NamedTuple):
     ``limbs``    the same number, 32 bits each
     """
 
-    stack: npt.NDArray[np.int64]
-    digits: npt.NDArray[np.uint8]
-    limbs: npt.NDArray[np.uint64]
+    stack: Ints
+    digits: Bytes
+    limbs: Words
 
 
 def new_scratch(longest: int) -> Scratch:

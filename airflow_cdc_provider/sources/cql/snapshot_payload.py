@@ -19,12 +19,12 @@ from typing import Final
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
-from numpy.typing import NDArray
 
 from airflow_cdc_provider.changes.cell_row import read_cell_row, write_cell_row
 from airflow_cdc_provider.changes.cells import ROW_STATIC
 from airflow_cdc_provider.changes.contribution import ROW, STATIC
 from airflow_cdc_provider.formats.arrow_bytes import binary_parts
+from airflow_cdc_provider.formats.kernels import Ints
 from airflow_cdc_provider.sources.cql.schema import TableSchema
 
 SNAPSHOT_TAG: Final = ord("S")
@@ -45,7 +45,7 @@ def snapshot_prefix(columns: Sequence[str], *, static: bool = False) -> bytes:
     return struct.pack("<BBH", SNAPSHOT_TAG, STATIC if static else ROW, len(names)) + names
 
 
-def snapshot_columns(payloads: pa.Array) -> tuple[NDArray[np.int64], list[tuple[str, ...]]]:
+def snapshot_columns(payloads: pa.Array) -> tuple[Ints, list[tuple[str, ...]]]:
     """Decode the column names in payloads of snapshot rows, which are mostly the same.
 
     Args:

@@ -14,7 +14,7 @@ from typing import Final
 
 import numpy as np
 
-from airflow_cdc_provider.formats.kernels import walker
+from airflow_cdc_provider.formats.kernels import Bytes, Int, walker
 from airflow_cdc_provider.sources.cql.digits import write_digits
 from airflow_cdc_provider.sources.cql.programs import DECIMAL, DURATION, INET, VARINT
 from airflow_cdc_provider.sources.cql.wire import read_i32, read_svint
@@ -29,7 +29,7 @@ _TIME_DIVISORS = np.array([3_600_000_000_000, 60_000_000_000, 1_000_000_000, 1_0
 
 
 @walker
-def write_text(op, data, start, end, scratch, out, position):  # type: ignore[no-untyped-def]
+def write_text(op: Int, data: Bytes, start: Int, end: Int, scratch: Int, out: Bytes, position: Int) -> Int:
     """Write a value of at least one byte.
 
     Args:
@@ -56,14 +56,14 @@ def write_text(op, data, start, end, scratch, out, position):  # type: ignore[no
 
 
 @walker
-def _put(out, position, byte):  # type: ignore[no-untyped-def]
+def _put(out: Bytes, position: Int, byte: Int) -> Int:
     if position < out.size:
         out[position] = np.uint8(byte)
     return np.int64(position + 1)
 
 
 @walker
-def _write_uuid(data, start, end, out, position):  # type: ignore[no-untyped-def]
+def _write_uuid(data: Bytes, start: Int, end: Int, out: Bytes, position: Int) -> Int:
     if end - start != 16:
         return np.int64(MALFORMED)
     if position + 36 <= out.size:
@@ -79,7 +79,7 @@ def _write_uuid(data, start, end, out, position):  # type: ignore[no-untyped-def
 
 
 @walker
-def _write_inet(data, start, end, out, position):  # type: ignore[no-untyped-def]
+def _write_inet(data: Bytes, start: Int, end: Int, out: Bytes, position: Int) -> Int:
     length = end - start
     if length == 16:
         mapped = data[start + 10] == 0xFF and data[start + 11] == 0xFF
@@ -110,7 +110,7 @@ def _write_inet(data, start, end, out, position):  # type: ignore[no-untyped-def
 
 
 @walker
-def _write_unsigned(value, out, position):  # type: ignore[no-untyped-def]
+def _write_unsigned(value: Int, out: Bytes, position: Int) -> Int:
     """Write a non-negative number."""
     power = np.int64(1)
     while value // power >= 10:
@@ -122,7 +122,7 @@ def _write_unsigned(value, out, position):  # type: ignore[no-untyped-def]
 
 
 @walker
-def _write_number(data, start, end, scratch, out, position):  # type: ignore[no-untyped-def]
+def _write_number(data: Bytes, start: Int, end: Int, scratch: Int, out: Bytes, position: Int) -> Int:
     digits = scratch.digits
     count = write_digits(data, start, end, scratch)
     if data[start] >= 128:
@@ -133,7 +133,7 @@ def _write_number(data, start, end, scratch, out, position):  # type: ignore[no-
 
 
 @walker
-def _write_decimal(data, start, end, scratch, out, position):  # type: ignore[no-untyped-def]
+def _write_decimal(data: Bytes, start: Int, end: Int, scratch: Int, out: Bytes, position: Int) -> Int:
     if end - start < 5:
         return np.int64(MALFORMED)
     scale = read_i32(data, start)
@@ -166,7 +166,7 @@ def _write_decimal(data, start, end, scratch, out, position):  # type: ignore[no
 
 
 @walker
-def _write_duration(data, start, end, out, position):  # type: ignore[no-untyped-def]
+def _write_duration(data: Bytes, start: Int, end: Int, out: Bytes, position: Int) -> Int:
     months, at = read_svint(data, start, end)
     if at < 0:
         return np.int64(MALFORMED)
@@ -198,7 +198,7 @@ def _write_duration(data, start, end, out, position):  # type: ignore[no-untyped
 
 
 @walker
-def _write_unit(value, names, unit, out, position):  # type: ignore[no-untyped-def]
+def _write_unit(value: Int, names: Bytes, unit: Int, out: Bytes, position: Int) -> Int:
     position = _write_unsigned(value, out, position)
     position = _put(out, position, names[2 * unit])
     if names[2 * unit + 1]:

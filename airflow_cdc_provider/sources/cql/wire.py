@@ -8,11 +8,11 @@ from __future__ import annotations
 import numpy as np
 
 from airflow_cdc_provider.formats.byte_kernels import OFFSET
-from airflow_cdc_provider.formats.kernels import walker
+from airflow_cdc_provider.formats.kernels import Bytes, Int, walker
 
 
 @walker
-def read_i32(data, at):  # type: ignore[no-untyped-def]
+def read_i32(data: Bytes, at: Int) -> Int:
     """Read a signed 32-bit number as int64."""
     at &= OFFSET
     value = (
@@ -25,7 +25,7 @@ def read_i32(data, at):  # type: ignore[no-untyped-def]
 
 
 @walker
-def read_i64(data, at):  # type: ignore[no-untyped-def]
+def read_i64(data: Bytes, at: Int) -> Int:
     """Read a signed 64-bit number."""
     at &= OFFSET
     return (
@@ -41,7 +41,7 @@ def read_i64(data, at):  # type: ignore[no-untyped-def]
 
 
 @walker
-def read_signed(data, at, length):  # type: ignore[no-untyped-def]
+def read_signed(data: Bytes, at: Int, length: Int) -> Int:
     """Read a two's complement number of 1 to 8 bytes as int64."""
     value = np.int64(-1) if data[at] & 0x80 else np.int64(0)
     for i in range(length):
@@ -50,7 +50,7 @@ def read_signed(data, at, length):  # type: ignore[no-untyped-def]
 
 
 @walker
-def read_uvint(data, at, end):  # type: ignore[no-untyped-def]
+def read_uvint(data: Bytes, at: Int, end: Int) -> tuple[Int, Int]:
     """Read an unsigned variable-length integer (``VIntCoding``).
 
     Returns:
@@ -74,7 +74,7 @@ def read_uvint(data, at, end):  # type: ignore[no-untyped-def]
 
 
 @walker
-def read_svint(data, at, end):  # type: ignore[no-untyped-def]
+def read_svint(data: Bytes, at: Int, end: Int) -> tuple[Int, Int]:
     """Read a zig-zag variable-length integer; returns as :func:`read_uvint`."""
     value, after = read_uvint(data, at, end)
     low = value & 1
@@ -83,7 +83,7 @@ def read_svint(data, at, end):  # type: ignore[no-untyped-def]
 
 
 @walker
-def next_part(data, at, end):  # type: ignore[no-untyped-def]
+def next_part(data: Bytes, at: Int, end: Int) -> tuple[Int, Int, Int]:
     """Locate one part of a frozen value: int32 length, then its bytes.
 
     Returns:

@@ -20,13 +20,12 @@ from __future__ import annotations
 from typing import Any, Final
 
 import numpy as np
-import numpy.typing as npt
 import pyarrow as pa
 
 from airflow_cdc_provider.formats.base64_text import write_quoted_base64
 from airflow_cdc_provider.formats.byte_kernels import copy, load_little32, load_little64
 from airflow_cdc_provider.formats.java_floats import write_number
-from airflow_cdc_provider.formats.kernels import Bytes, Ints, kernel, walker
+from airflow_cdc_provider.formats.kernels import Bytes, Int, Ints, kernel, walker
 from airflow_cdc_provider.sources.debezium.json_program import DEEPEST, Program
 from airflow_cdc_provider.sources.debezium.json_writing import (
     BROKEN,
@@ -87,7 +86,7 @@ def avro_to_json(program: Program, data: Bytes, starts: Ints, ends: Ints) -> tup
 
 
 @walker
-def read_long(data: Any, at: Any, end: Any) -> Any:
+def read_long(data: Bytes, at: Int, end: Int) -> tuple[Int, Int]:
     """Read a zigzag varint; return it and the offset after it, or offset -1 if it is broken."""
     value = np.uint64(0)
     for i in range(10):
@@ -105,8 +104,8 @@ def read_long(data: Any, at: Any, end: Any) -> Any:
 
 @kernel
 def _put_scalar(
-    kind: Any, argument: Any, data: npt.NDArray[Any], at: Any, end: Any, out: npt.NDArray[Any], to: Any
-) -> Any:
+    kind: Int, argument: Int, data: Bytes, at: Int, end: Int, out: Bytes, to: Int
+) -> tuple[Int, Int]:
     """Write a scalar value.
 
     Returns:
@@ -154,19 +153,19 @@ def _put_scalar(
 
 @kernel
 def _write(
-    data: npt.NDArray[Any],
-    starts: npt.NDArray[Any],
-    ends: npt.NDArray[Any],
-    nodes: npt.NDArray[Any],
-    edges: npt.NDArray[Any],
-    texts: npt.NDArray[Any],
-    stack: npt.NDArray[Any],
-    slots: npt.NDArray[Any],
-    out: npt.NDArray[Any],
-    offsets: npt.NDArray[Any],
-    wrong: npt.NDArray[Any],
-    first: int,
-) -> int:
+    data: Bytes,
+    starts: Ints,
+    ends: Ints,
+    nodes: Ints,
+    edges: Ints,
+    texts: Bytes,
+    stack: Ints,
+    slots: Ints,
+    out: Bytes,
+    offsets: Ints,
+    wrong: Ints,
+    first: Int,
+) -> Int:
     """Write messages from ``first`` on; return the first that didn't fit, or the number of messages."""
     for row in range(first, len(starts)):
         to = offsets[row]
@@ -190,16 +189,8 @@ def _write(
 
 @kernel
 def _put_message(
-    data: npt.NDArray[Any],
-    at: Any,
-    end: Any,
-    nodes: npt.NDArray[Any],
-    edges: npt.NDArray[Any],
-    texts: npt.NDArray[Any],
-    stack: npt.NDArray[Any],
-    out: npt.NDArray[Any],
-    to: Any,
-) -> Any:
+    data: Bytes, at: Int, end: Int, nodes: Ints, edges: Ints, texts: Bytes, stack: Ints, out: Bytes, to: Int
+) -> tuple[Int, Int]:
     """Write one message; return the same as :func:`_put_scalar`.
 
     A stack entry has an open node, its current edge, and the number of remaining elements in its block.
@@ -315,7 +306,7 @@ def _put_message(
 
 
 @walker
-def _put_lead(edges: Any, texts: Any, edge: Any, out: Any, to: Any) -> Any:
+def _put_lead(edges: Ints, texts: Bytes, edge: Int, out: Bytes, to: Int) -> Int:
     """Write the lead of a part; return -1 if the output is full."""
     start, length = edges[edge, 1], edges[edge, 2] - edges[edge, 1]
     if len(out) - to < length + SPARE:
@@ -325,8 +316,8 @@ def _put_lead(edges: Any, texts: Any, edge: Any, out: Any, to: Any) -> Any:
 
 @walker
 def _put_others(
-    nodes: Any, edges: Any, texts: Any, node: Any, first: Any, last: Any, out: Any, to: Any
-) -> Any:
+    nodes: Ints, edges: Ints, texts: Bytes, node: Int, first: Int, last: Int, out: Bytes, to: Int
+) -> Int:
     """Write null members of a choice, and the lead of the member after them."""
     count = nodes[node, 3]
     for branch in range(first, min(last + 1, count)):

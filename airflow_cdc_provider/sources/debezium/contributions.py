@@ -15,7 +15,6 @@ from dataclasses import dataclass, replace
 from typing import Final
 
 import numpy as np
-import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
@@ -30,7 +29,7 @@ from airflow_cdc_provider.changes.contribution import (
 from airflow_cdc_provider.changes.fence import Fence
 from airflow_cdc_provider.changes.record import CHANGE
 from airflow_cdc_provider.formats.arrow_bytes import span_column
-from airflow_cdc_provider.formats.kernels import Bytes, Flags
+from airflow_cdc_provider.formats.kernels import Bytes, Flags, Ints
 from airflow_cdc_provider.sources.contract import Decoded
 from airflow_cdc_provider.sources.debezium.connect_schema import NO_SCHEMA
 from airflow_cdc_provider.sources.debezium.json_members import (
@@ -180,7 +179,7 @@ def decode(changes: pa.RecordBatch, form: Form, schemas: Container[str], fences:
     )
 
 
-def operations_of(members: Members) -> npt.NDArray[np.uint8]:
+def operations_of(members: Members) -> Bytes:
     """Return the letter of each envelope's ``op``, 0 for none."""
     (op,) = members.find("op")
     letter = (op.kinds == STRING) & (op.ends - op.starts == 3)
@@ -189,7 +188,7 @@ def operations_of(members: Members) -> npt.NDArray[np.uint8]:
     return np.where(letter, members.data[np.where(letter, op.starts + 1, 0)], 0).astype(np.uint8)
 
 
-def _enveloped(members: Members) -> tuple[npt.NDArray[np.int64], ValueSpans]:
+def _enveloped(members: Members) -> tuple[Ints, ValueSpans]:
     letters = operations_of(members)
     (after,) = members.find("after")
     action = np.full(members.count, _NO_ENVELOPE, np.int64)
@@ -199,7 +198,7 @@ def _enveloped(members: Members) -> tuple[npt.NDArray[np.int64], ValueSpans]:
     return action, after
 
 
-def _unwrapped(members: Members, values: ValueSpans) -> tuple[npt.NDArray[np.int64], ValueSpans]:
+def _unwrapped(members: Members, values: ValueSpans) -> tuple[Ints, ValueSpans]:
     deleted, op = members.find("__deleted", "__op")
     is_deleted = (deleted.kinds == TRUE) | spelled(members.data, deleted, [b'"true"'])
     is_deleted |= spelled(members.data, op, [b'"d"'])

@@ -14,12 +14,11 @@ from dataclasses import dataclass
 from typing import Any, Final, Protocol
 
 import numpy as np
-import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
 from airflow_cdc_provider.formats.arrow_bytes import binary_buffer, span_column
-from airflow_cdc_provider.formats.kernels import Bytes, Ints, walker
+from airflow_cdc_provider.formats.kernels import Bytes, Flags, Ints, walker
 from airflow_cdc_provider.sources.debezium.connect_schema import NO_SCHEMA, ConnectField, name_of, row_schema
 from airflow_cdc_provider.sources.debezium.json_members import (
     NULL,
@@ -326,13 +325,13 @@ def _split_schemas(outer: Members, values: ValueSpans) -> tuple[ValueSpans, Valu
     return schemas.only(OBJECT), bodies
 
 
-def _present(written: pa.Array) -> npt.NDArray[np.bool_]:
-    present: npt.NDArray[np.bool_] = written.is_valid().to_numpy(zero_copy_only=False)
+def _present(written: pa.Array) -> Flags:
+    present: Flags = written.is_valid().to_numpy(zero_copy_only=False)
     return present
 
 
 @walker
-def _read_heads(data: Any, starts: Any, ends: Any, ids: Any, faults: Any) -> None:
+def _read_heads(data: Bytes, starts: Ints, ends: Ints, ids: Ints, faults: Ints) -> None:
     for row in range(len(starts)):
         at = starts[row]
         if at < 0:

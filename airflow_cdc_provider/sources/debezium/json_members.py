@@ -13,7 +13,7 @@ import json
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any, Final
+from typing import Final
 
 import numpy as np
 import pyarrow as pa
@@ -22,7 +22,7 @@ import pyarrow.compute as pc
 from airflow_cdc_provider.changes.names import number_names
 from airflow_cdc_provider.formats.arrow_bytes import binary_buffer
 from airflow_cdc_provider.formats.byte_kernels import same
-from airflow_cdc_provider.formats.kernels import Bytes, Ints, walker
+from airflow_cdc_provider.formats.kernels import Bytes, Flags, Int, Ints, walker
 
 ABSENT: Final = 0
 """Kind of a missing value, and of invalid JSON."""
@@ -219,7 +219,7 @@ def _is_utf8(texts: pa.Array) -> np.ndarray:
 
 
 @walker
-def skip_blank(data: Any, at: Any, end: Any) -> Any:
+def skip_blank(data: Bytes, at: Int, end: Int) -> Int:
     """Return the offset of the next non-blank byte."""
     while at < end and (data[at] == 0x20 or data[at] == 0x0A or data[at] == 0x0D or data[at] == 0x09):
         at += 1
@@ -227,7 +227,7 @@ def skip_blank(data: Any, at: Any, end: Any) -> Any:
 
 
 @walker
-def skip_string(data: Any, at: Any, end: Any) -> Any:
+def skip_string(data: Bytes, at: Int, end: Int) -> Int:
     """Return the offset after a string, given that of its first quote; -1 if it is broken."""
     if at >= end or data[at] != 0x22:
         return np.int64(-1)
@@ -257,7 +257,7 @@ def skip_string(data: Any, at: Any, end: Any) -> Any:
 
 
 @walker
-def hex_digit(byte: Any) -> Any:
+def hex_digit(byte: Int) -> Int:
     """Return the value of a hexadecimal digit, -1 for any other byte."""
     if 0x30 <= byte <= 0x39:
         return np.int64(byte) - 0x30
@@ -268,14 +268,14 @@ def hex_digit(byte: Any) -> Any:
 
 
 @walker
-def _skip_digits(data: Any, at: Any, end: Any) -> Any:
+def _skip_digits(data: Bytes, at: Int, end: Int) -> Int:
     while at < end and 0x30 <= data[at] <= 0x39:
         at += 1
     return at
 
 
 @walker
-def _skip_number(data: Any, at: Any, end: Any) -> Any:
+def _skip_number(data: Bytes, at: Int, end: Int) -> tuple[Int, Int]:
     """Return the kind of a number and the offset after it; kind 0 if it is broken."""
     kind = np.int64(INTEGER)
     if data[at] == 0x2D:
@@ -303,12 +303,12 @@ def _skip_number(data: Any, at: Any, end: Any) -> Any:
 
 
 @walker
-def _is_word(data: Any, at: Any, end: Any, a: Any, b: Any, c: Any, d: Any) -> Any:
+def _is_word(data: Bytes, at: Int, end: Int, a: Int, b: Int, c: Int, d: Int) -> bool:
     return end - at >= 4 and data[at] == a and data[at + 1] == b and data[at + 2] == c and data[at + 3] == d
 
 
 @walker
-def _skip_scalar(data: Any, at: Any, end: Any) -> Any:
+def _skip_scalar(data: Bytes, at: Int, end: Int) -> tuple[Int, Int]:
     """Return the kind of a scalar value and the offset after it; kind 0 if it is broken."""
     byte = data[at]
     if byte == 0x22:
@@ -328,7 +328,7 @@ def _skip_scalar(data: Any, at: Any, end: Any) -> Any:
 
 
 @walker
-def skip_name(data: Any, at: Any, end: Any) -> Any:
+def skip_name(data: Bytes, at: Int, end: Int) -> Int:
     """Return the offset after a member's name and colon, -1 if it is broken."""
     at = skip_string(data, skip_blank(data, at, end), end)
     if at < 0:
@@ -340,7 +340,7 @@ def skip_name(data: Any, at: Any, end: Any) -> Any:
 
 
 @walker
-def skip_value(data: Any, at: Any, end: Any, stack: Any) -> Any:
+def skip_value(data: Bytes, at: Int, end: Int, stack: Bytes) -> tuple[Int, Int]:
     """Return the kind of the value at an offset, which is not blank, and the offset after it.
 
     Args:
@@ -402,7 +402,7 @@ def skip_value(data: Any, at: Any, end: Any, stack: Any) -> Any:
 
 
 @walker
-def _read(data: Any, starts: Any, ends: Any, first: Any, last: Any, kinds: Any, stack: Any) -> None:
+def _read(data: Bytes, starts: Ints, ends: Ints, first: Ints, last: Ints, kinds: Ints, stack: Bytes) -> None:
     for row in range(len(starts)):
         if starts[row] < 0 or ends[row] > len(data):
             continue
@@ -415,7 +415,7 @@ def _read(data: Any, starts: Any, ends: Any, first: Any, last: Any, kinds: Any, 
 
 
 @walker
-def _members(data: Any, starts: Any, ends: Any, found: Any, stack: Any) -> Any:
+def _members(data: Bytes, starts: Ints, ends: Ints, found: Ints, stack: Bytes) -> Int:
     """Fill in the members of valid objects up to the capacity; return the total number."""
     count = np.int64(0)
     for row in range(len(starts)):
@@ -448,7 +448,7 @@ def _members(data: Any, starts: Any, ends: Any, found: Any, stack: Any) -> Any:
 
 
 @walker
-def _elements(data: Any, starts: Any, ends: Any, found: Any, offsets: Any, stack: Any) -> Any:
+def _elements(data: Bytes, starts: Ints, ends: Ints, found: Ints, offsets: Ints, stack: Bytes) -> Int:
     """Fill in the elements of valid arrays up to the capacity; return the total number."""
     count = np.int64(0)
     for row in range(len(starts)):
@@ -471,14 +471,14 @@ def _elements(data: Any, starts: Any, ends: Any, found: Any, offsets: Any, stack
 
 
 @walker
-def _scatter(rows: Any, owners: Any, found: Any) -> None:
+def _scatter(rows: Ints, owners: Ints, found: Ints) -> None:
     for member in range(len(rows)):
         if rows[member] >= 0:
             found[rows[member], owners[member]] = member
 
 
 @walker
-def _is_spelled(data: Any, starts: Any, ends: Any, spelling: Any, found: Any) -> None:
+def _is_spelled(data: Bytes, starts: Ints, ends: Ints, spelling: Bytes, found: Flags) -> None:
     for row in range(len(starts)):
         fits = starts[row] >= 0 and ends[row] - starts[row] == len(spelling)
         if fits and same(data, starts[row], spelling, 0, len(spelling)):

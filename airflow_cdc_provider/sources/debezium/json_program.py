@@ -19,16 +19,15 @@ from dataclasses import dataclass, field
 from typing import Any, Final
 
 import numpy as np
-import numpy.typing as npt
 
-from airflow_cdc_provider.formats.kernels import Bytes
+from airflow_cdc_provider.formats.kernels import Bytes, Ints
 
 DEEPEST: Final = 64
 """Maximum nesting depth of nodes."""
 LARGEST: Final = 20_000
 """Maximum number of values of a schema, each counted as often as it can occur in a row."""
 
-Table = npt.NDArray[np.int64]
+Table = Ints
 
 
 @dataclass(frozen=True, eq=False)

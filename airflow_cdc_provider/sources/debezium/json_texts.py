@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from typing import Any, Final
+from typing import Final
 
 import numpy as np
 import pyarrow as pa
 
 from airflow_cdc_provider.formats.arrow_bytes import binary_buffer, column_of, span_column
-from airflow_cdc_provider.formats.kernels import Bytes, Flags, Ints, walker
+from airflow_cdc_provider.formats.kernels import Bytes, Flags, Int, Ints, walker
 from airflow_cdc_provider.sources.debezium.json_members import STRING, ValueSpans, hex_digit
 
 _HEX: Final = np.frombuffer(b"0123456789abcdef", np.uint8)
@@ -72,7 +72,7 @@ def _offsets(sizes: Ints) -> Ints:
 
 
 @walker
-def _unit(data: Any, at: Any) -> Any:
+def _unit(data: Bytes, at: Int) -> Int:
     """Read the four hexadecimal digits of an escape."""
     value = np.int64(0)
     for i in range(4):
@@ -81,7 +81,7 @@ def _unit(data: Any, at: Any) -> Any:
 
 
 @walker
-def _next(data: Any, at: Any, end: Any) -> Any:
+def _next(data: Bytes, at: Int, end: Int) -> tuple[Int, Int]:
     """Return the next character of a valid string and the offset after it.
 
     An unescaped byte is returned as -1 - byte.
@@ -114,7 +114,7 @@ def _next(data: Any, at: Any, end: Any) -> Any:
 
 
 @walker
-def _size(point: Any) -> Any:
+def _size(point: Int) -> Int:
     if point < 0x80:
         return 1
     if point < 0x800:
@@ -123,7 +123,7 @@ def _size(point: Any) -> Any:
 
 
 @walker
-def _put(point: Any, out: Any, at: Any) -> Any:
+def _put(point: Int, out: Bytes, at: Int) -> Int:
     """Write a character as UTF-8."""
     if point < 0x80:
         out[at] = point
@@ -144,7 +144,7 @@ def _put(point: Any, out: Any, at: Any) -> Any:
 
 
 @walker
-def _measure(data: Any, starts: Any, ends: Any, sizes: Any) -> Any:
+def _measure(data: Bytes, starts: Ints, ends: Ints, sizes: Ints) -> Int:
     """Fill in the unescaped lengths of strings; return whether there are no escapes."""
     plain = True
     for row in range(len(starts)):
@@ -165,7 +165,7 @@ def _measure(data: Any, starts: Any, ends: Any, sizes: Any) -> Any:
 
 
 @walker
-def _unescape(data: Any, starts: Any, ends: Any, offsets: Any, out: Any) -> None:
+def _unescape(data: Bytes, starts: Ints, ends: Ints, offsets: Ints, out: Bytes) -> None:
     for row in range(len(starts)):
         at = starts[row]
         to = offsets[row]
@@ -179,7 +179,7 @@ def _unescape(data: Any, starts: Any, ends: Any, offsets: Any, out: Any) -> None
 
 
 @walker
-def _put_escaped(point: Any, out: Any, to: Any) -> Any:
+def _put_escaped(point: Int, out: Bytes, to: Int) -> Int:
     """Write a character of a string, escaped if required."""
     if point in (0x22, 0x5C):
         out[to] = 0x5C
@@ -197,7 +197,7 @@ def _put_escaped(point: Any, out: Any, to: Any) -> Any:
 
 
 @walker
-def _compact(data: Any, starts: Any, ends: Any, offsets: Any, out: Any) -> None:
+def _compact(data: Bytes, starts: Ints, ends: Ints, offsets: Ints, out: Bytes) -> None:
     to = np.int64(0)
     for row in range(len(starts)):
         at = starts[row]
@@ -226,7 +226,7 @@ def _compact(data: Any, starts: Any, ends: Any, offsets: Any, out: Any) -> None:
 
 
 @walker
-def _six_bits(byte: Any) -> Any:
+def _six_bits(byte: Int) -> Int:
     if 0x41 <= byte <= 0x5A:
         return np.int64(byte) - 0x41
     if 0x61 <= byte <= 0x7A:
@@ -241,7 +241,7 @@ def _six_bits(byte: Any) -> Any:
 
 
 @walker
-def _decode_base64(data: Any, starts: Any, ends: Any, offsets: Any, out: Any, broken: Any) -> None:
+def _decode_base64(data: Bytes, starts: Ints, ends: Ints, offsets: Ints, out: Bytes, broken: Flags) -> None:
     to = np.int64(0)
     for row in range(len(starts)):
         begin = to

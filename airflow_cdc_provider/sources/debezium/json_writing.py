@@ -6,13 +6,13 @@ Callers must ensure enough capacity: :data:`SPARE` bytes per value, and :func:`q
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any, Final
+from typing import Final
 
 import numpy as np
 import pyarrow as pa
 
 from airflow_cdc_provider.formats.arrow_bytes import column_of
-from airflow_cdc_provider.formats.kernels import Bytes, Ints, walker
+from airflow_cdc_provider.formats.kernels import Bytes, Int, Ints, walker
 from airflow_cdc_provider.sources.debezium.json_program import Program
 
 SPARE: Final = 64
@@ -87,20 +87,20 @@ def write_growing(
 
 
 @walker
-def most_of(size: Any, texts: Any) -> Any:
+def most_of(size: Int, texts: Bytes) -> Int:
     """Return the maximum JSON size of a message, so that a small message can't exhaust memory."""
     return _MOST_APIECE + _MOST_PER_BYTE * size + len(texts)
 
 
 @walker
-def put_null(out: Any, to: Any) -> Any:
+def put_null(out: Bytes, to: Int) -> Int:
     """Write ``null``."""
     out[to], out[to + 1], out[to + 2], out[to + 3] = 0x6E, 0x75, 0x6C, 0x6C
     return to + 4
 
 
 @walker
-def put_flag(value: Any, out: Any, to: Any) -> Any:
+def put_flag(value: bool, out: Bytes, to: Int) -> Int:
     """Write ``true`` or ``false``."""
     if value:
         out[to], out[to + 1], out[to + 2], out[to + 3] = 0x74, 0x72, 0x75, 0x65
@@ -110,7 +110,7 @@ def put_flag(value: Any, out: Any, to: Any) -> Any:
 
 
 @walker
-def put_integer(value: Any, out: Any, to: Any) -> Any:
+def put_integer(value: Int, out: Bytes, to: Int) -> Int:
     """Write a 64-bit integer."""
     if value < 0:
         out[to] = 0x2D
@@ -120,7 +120,7 @@ def put_integer(value: Any, out: Any, to: Any) -> Any:
 
 
 @walker
-def put_unsigned(value: Any, out: Any, to: Any) -> Any:
+def put_unsigned(value: Int, out: Bytes, to: Int) -> Int:
     """Write an unsigned integer."""
     count = 1
     rest = value // np.uint64(10)
@@ -134,7 +134,7 @@ def put_unsigned(value: Any, out: Any, to: Any) -> Any:
 
 
 @walker
-def put_special(bits: Any, single: Any, out: Any, to: Any) -> Any:
+def put_special(bits: Int, single: bool, out: Bytes, to: Int) -> Int:
     """Write NaN and the infinities, which JSON doesn't support, as text."""
     fraction = np.uint64((1 << 23) - 1) if single else np.uint64((1 << 52) - 1)
     sign = np.uint64(31) if single else np.uint64(63)
@@ -153,7 +153,7 @@ def put_special(bits: Any, single: Any, out: Any, to: Any) -> Any:
 
 
 @walker
-def quoted_length(data: Any, start: Any, end: Any) -> Any:
+def quoted_length(data: Bytes, start: Int, end: Int) -> Int:
     """Return the escaped length of a UTF-8 string, without quotes."""
     length = end - start
     for at in range(start, end):
@@ -166,7 +166,7 @@ def quoted_length(data: Any, start: Any, end: Any) -> Any:
 
 
 @walker
-def put_quoted(data: Any, start: Any, end: Any, out: Any, to: Any) -> Any:
+def put_quoted(data: Bytes, start: Int, end: Int, out: Bytes, to: Int) -> Int:
     """Write UTF-8 bytes as a JSON string."""
     out[to] = 0x22
     to += 1

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from typing import Any, Final
+from typing import Final
 
 import numpy as np
 import pyarrow as pa
 
 from airflow_cdc_provider.formats.arrow_bytes import binary_buffer, column_of
 from airflow_cdc_provider.formats.dates import days_since_1970, is_date, read_digits
-from airflow_cdc_provider.formats.kernels import Bytes, Flags, Ints, walker
+from airflow_cdc_provider.formats.kernels import Bytes, Flags, Int, Ints, walker
 
 LARGEST_DECIMAL: Final = 256
 """Bytes of the largest supported unscaled value: 616 digits."""
@@ -87,7 +87,7 @@ def whole_parts(data: Bytes, starts: Ints, ends: Ints) -> tuple[Ints, Ints, Flag
 
 
 @walker
-def _find_points(data: Any, starts: Any, ends: Any, found: Any, below: Any, truncated: Any) -> None:
+def _find_points(data: Bytes, starts: Ints, ends: Ints, found: Ints, below: Ints, truncated: Flags) -> None:
     for row in range(len(starts)):
         if starts[row] < 0:
             continue
@@ -111,7 +111,14 @@ def _find_points(data: Any, starts: Any, ends: Any, found: Any, below: Any, trun
 
 @walker
 def _write_decimals(
-    data: Any, starts: Any, ends: Any, scales: Any, scratch: Any, digits: Any, out: Any, offsets: Any
+    data: Bytes,
+    starts: Ints,
+    ends: Ints,
+    scales: Ints,
+    scratch: Bytes,
+    digits: Bytes,
+    out: Bytes,
+    offsets: Ints,
 ) -> None:
     to = np.int64(0)
     for row in range(len(starts)):
@@ -132,7 +139,7 @@ def _write_decimals(
 
 
 @walker
-def _to_digits(scratch: Any, size: Any, digits: Any) -> Any:
+def _to_digits(scratch: Bytes, size: Int, digits: Bytes) -> Int:
     """Write a number's digits, lowest first, without leading zeros of the number; return their count."""
     count = np.int64(0)
     first = np.int64(0)
@@ -154,7 +161,7 @@ def _to_digits(scratch: Any, size: Any, digits: Any) -> Any:
 
 
 @walker
-def _put_number(digits: Any, count: Any, scale: Any, negative: Any, out: Any, to: Any) -> Any:
+def _put_number(digits: Bytes, count: Int, scale: Int, negative: bool, out: Bytes, to: Int) -> Int:
     if negative:
         out[to] = 0x2D
         to += 1
@@ -178,7 +185,9 @@ def _put_number(digits: Any, count: Any, scale: Any, negative: Any, out: Any, to
 
 
 @walker
-def _read_instants(data: Any, starts: Any, ends: Any, found: Any, broken: Any, truncated: Any) -> None:
+def _read_instants(
+    data: Bytes, starts: Ints, ends: Ints, found: Ints, broken: Flags, truncated: Flags
+) -> None:
     for row in range(len(starts)):
         at = starts[row]
         end = ends[row]

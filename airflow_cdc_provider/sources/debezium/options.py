@@ -198,7 +198,6 @@ class DebeziumOptions(SourceOptions):
 
     def validate(self, connector: Connector) -> None:
         """Reject snapshots and publishing: the topics have Debezium's snapshots, and the events."""
-        super().validate(connector)
         mode, lost = connector.snapshot.mode, connector.snapshot.on_lost_position
         if mode not in ("initial", "never") or lost == "snapshot":
             raise ConfigurationError(

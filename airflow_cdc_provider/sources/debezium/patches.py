@@ -14,7 +14,7 @@ import pyarrow.compute as pc
 
 from airflow_cdc_provider.formats.arrow_bytes import binary_buffer, column_of
 from airflow_cdc_provider.formats.byte_kernels import copy, same
-from airflow_cdc_provider.formats.kernels import Ints, walker
+from airflow_cdc_provider.formats.kernels import Bytes, Flags, Int, Ints, walker
 from airflow_cdc_provider.sources.debezium.states import HEAD_BYTES, read_states, rows_of
 
 
@@ -82,7 +82,7 @@ def _sizes(states: pa.Array) -> Any:
 
 
 @walker
-def _same_name(before: Any, old: Any, names: Any, after: Any, new: Any, new_names: Any) -> Any:
+def _same_name(before: Bytes, old: Int, names: Ints, after: Bytes, new: Int, new_names: Ints) -> Int:
     size = names[1, old] - names[0, old]
     return size == new_names[1, new] - new_names[0, new] and same(
         before, names[0, old], after, new_names[0, new], size
@@ -91,20 +91,20 @@ def _same_name(before: Any, old: Any, names: Any, after: Any, new: Any, new_name
 
 @walker
 def _fill(
-    before: Any,
-    first_of: Any,
-    old_names: Any,
-    old_starts: Any,
-    old_ends: Any,
-    after: Any,
-    owners: Any,
-    names: Any,
-    starts: Any,
-    ends: Any,
-    missing: Any,
-    heads: Any,
-    out: Any,
-    out_ends: Any,
+    before: Bytes,
+    first_of: Ints,
+    old_names: Ints,
+    old_starts: Ints,
+    old_ends: Ints,
+    after: Bytes,
+    owners: Ints,
+    names: Ints,
+    starts: Ints,
+    ends: Ints,
+    missing: Flags,
+    heads: Bytes,
+    out: Bytes,
+    out_ends: Ints,
 ) -> None:
     to = np.int64(0)
     member = np.int64(0)

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NoReturn
 
+from airflow_cdc_provider.exceptions import ConfigurationError
 from airflow_cdc_provider.sources.debezium.options import DebeziumOptions
 from airflow_cdc_provider.sources.plugin import SourcePlugin, options_of
 
@@ -27,6 +28,22 @@ class _DebeziumPlugin(SourcePlugin):
         options = options_of(connector, DebeziumOptions)
         retention = connector.lake.tombstone_retention_seconds
         return DebeziumSource(options, connection, connector.selects, retention)
+
+    def events(self) -> NoReturn:
+        """Refuse to build events.
+
+        Raises:
+            ConfigurationError: Always.
+        """
+        raise ConfigurationError("source debezium has no events to publish: its topics have them already")
+
+    def recordings(self) -> NoReturn:
+        """Refuse recordings.
+
+        Raises:
+            ConfigurationError: Always.
+        """
+        raise ConfigurationError("topics have no recordings: use airflow cdc check")
 
 
 PLUGIN = _DebeziumPlugin()

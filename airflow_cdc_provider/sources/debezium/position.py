@@ -17,11 +17,11 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 import numpy as np
-import numpy.typing as npt
 import pyarrow as pa
 
 from airflow_cdc_provider.exceptions import ConfigurationError
 from airflow_cdc_provider.formats.arrow_bytes import binary_buffer, fixed_width_binary
+from airflow_cdc_provider.formats.kernels import Ints
 from airflow_cdc_provider.sources.contract import Offset
 
 OFFSET_FORMAT: Final = 1
@@ -104,7 +104,7 @@ def _is_count(value: object, bits: int) -> bool:
     return isinstance(value, int) and not isinstance(value, bool) and 0 <= value < 1 << bits
 
 
-def encode_positions(epoch: int, offsets: npt.NDArray[np.int64]) -> pa.Array:
+def encode_positions(epoch: int, offsets: Ints) -> pa.Array:
     """Encode the positions of messages."""
     out = np.empty((len(offsets), POSITION_BYTES), np.uint8)
     out[:, :4] = np.frombuffer(epoch.to_bytes(4, "big"), np.uint8)
@@ -117,7 +117,7 @@ def epoch_of(written: bytes) -> int:
     return int.from_bytes(written[:4], "big")
 
 
-def offsets_of(written: pa.Array) -> npt.NDArray[np.int64]:
+def offsets_of(written: pa.Array) -> Ints:
     """Return the offsets in encoded positions."""
     data, starts, _ = binary_buffer(written)
     low = data[starts[:, None] + np.arange(4, POSITION_BYTES)]

@@ -3,17 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
 from airflow_cdc_provider.exceptions import CorruptInput
 from airflow_cdc_provider.formats.arrow_bytes import column_of
 from airflow_cdc_provider.formats.byte_kernels import copy
-from airflow_cdc_provider.formats.kernels import Bytes, Flags, walker
+from airflow_cdc_provider.formats.kernels import Bytes, Flags, Ints, walker
 from airflow_cdc_provider.sources.debezium.connect_schema import NO_SCHEMA, REST, ConnectField
 from airflow_cdc_provider.sources.debezium.json_members import NULL, Members, ValueSpans, read_values
 from airflow_cdc_provider.sources.debezium.json_texts import compact
@@ -115,7 +113,7 @@ def _group(
 
 def _convert(
     members: Members,
-    indexes: npt.NDArray[np.int64],
+    indexes: Ints,
     field: ConnectField | None,
     inferred: str,
     kind: pa.DataType,
@@ -200,7 +198,9 @@ def _rest(members: Members, in_rest: Flags) -> pa.Array:
 
 
 @walker
-def _write(data: Any, owners: Any, names: Any, starts: Any, ends: Any, out: Any, offsets: Any) -> None:
+def _write(
+    data: Bytes, owners: Ints, names: Ints, starts: Ints, ends: Ints, out: Bytes, offsets: Ints
+) -> None:
     to = np.int64(0)
     member = np.int64(0)
     for row in range(len(offsets) - 1):

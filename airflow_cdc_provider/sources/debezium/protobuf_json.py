@@ -12,14 +12,13 @@ from __future__ import annotations
 from typing import Any, Final
 
 import numpy as np
-import numpy.typing as npt
 import pyarrow as pa
 
 from airflow_cdc_provider.formats.base64_text import write_quoted_base64
 from airflow_cdc_provider.formats.byte_kernels import copy, load_little32, load_little64
 from airflow_cdc_provider.formats.dates import days_since_1970
 from airflow_cdc_provider.formats.java_floats import write_number
-from airflow_cdc_provider.formats.kernels import Bytes, Ints, kernel, walker
+from airflow_cdc_provider.formats.kernels import Bytes, Int, Ints, kernel, walker
 from airflow_cdc_provider.formats.protobuf_wire import (
     I64,
     LEN,
@@ -100,17 +99,17 @@ def protobuf_to_json(program: Program, data: Bytes, starts: Ints, ends: Ints) ->
 
 @kernel
 def _put_scalar(
-    kind: Any,
-    node: Any,
-    nodes: npt.NDArray[Any],
-    edges: npt.NDArray[Any],
-    texts: npt.NDArray[Any],
-    data: npt.NDArray[Any],
-    at: Any,
-    end: Any,
-    out: npt.NDArray[Any],
-    to: Any,
-) -> Any:
+    kind: Int,
+    node: Int,
+    nodes: Ints,
+    edges: Ints,
+    texts: Bytes,
+    data: Bytes,
+    at: Int,
+    end: Int,
+    out: Bytes,
+    to: Int,
+) -> tuple[Int, Int]:
     """Write a scalar; return its end in input and output: -1 if it is broken, -2 if the output is full."""
     if kind in (STRING, BYTES):
         length, at, after = read_value(data, LEN, at, end)
@@ -170,7 +169,7 @@ def _put_scalar(
 
 
 @walker
-def _put_text(texts: Any, start: Any, end: Any, out: Any, to: Any) -> Any:
+def _put_text(texts: Bytes, start: Int, end: Int, out: Bytes, to: Int) -> Int:
     """Write a text of the program; return -1 if the output is full."""
     if len(out) - to < end - start + SPARE:
         return np.int64(-1)
@@ -178,7 +177,7 @@ def _put_text(texts: Any, start: Any, end: Any, out: Any, to: Any) -> Any:
 
 
 @walker
-def _number(data: Any, slots: Any, slot: Any, end: Any) -> Any:
+def _number(data: Bytes, slots: Ints, slot: Int, end: Int) -> Int:
     """Return an integer field of a well-known message, 0 if it is missing."""
     if slots[slot] < 0:
         return np.int64(0)
@@ -187,7 +186,7 @@ def _number(data: Any, slots: Any, slot: Any, end: Any) -> Any:
 
 
 @walker
-def _put_micros(seconds: Any, nanos: Any, out: Any, to: Any) -> Any:
+def _put_micros(seconds: Int, nanos: Int, out: Bytes, to: Int) -> Int:
     """Write seconds and nanoseconds as microseconds."""
     micros = seconds * 1_000_000 + nanos // 1000
     rest = nanos % 1000
@@ -210,15 +209,8 @@ def _put_micros(seconds: Any, nanos: Any, out: Any, to: Any) -> Any:
 
 @kernel
 def _put_known(
-    kind: Any,
-    scale: Any,
-    data: npt.NDArray[Any],
-    end: Any,
-    slots: npt.NDArray[Any],
-    base: Any,
-    out: npt.NDArray[Any],
-    to: Any,
-) -> Any:
+    kind: Int, scale: Int, data: Bytes, end: Int, slots: Ints, base: Int, out: Bytes, to: Int
+) -> Int:
     """Write a well-known message with a Connect type; return -1 if it is broken, -2 if the output is full."""
     if kind == DECIMAL:
         if _number(data, slots, base + 2, end) != scale:
@@ -270,14 +262,14 @@ _FRAME: Final = 8
 
 
 @walker
-def _open(stack: Any, depth: Any, node: Any, at: Any, end: Any, base: Any) -> None:
+def _open(stack: Ints, depth: Int, node: Int, at: Int, end: Int, base: Int) -> None:
     frame = stack[depth]
     frame[_NODE], frame[_END], frame[_STEP], frame[_CURSOR] = node, end, -1, -1
     frame[_PACKED], frame[_BASE], frame[_ELEMENTS], frame[_BEGIN] = -1, base, 0, at
 
 
 @walker
-def _next_element(data: Any, frame: Any, number: Any, expected: Any) -> Any:
+def _next_element(data: Bytes, frame: Ints, number: Int, expected: Int) -> Int:
     """Return the offset of the next element of a list, -1 for none. Tags were validated before."""
     end = frame[_END]
     while frame[_CURSOR] < end:
@@ -296,17 +288,17 @@ def _next_element(data: Any, frame: Any, number: Any, expected: Any) -> Any:
 
 @kernel
 def _put_message(
-    data: npt.NDArray[Any],
-    at: Any,
-    end: Any,
-    nodes: npt.NDArray[Any],
-    edges: npt.NDArray[Any],
-    texts: npt.NDArray[Any],
-    stack: npt.NDArray[Any],
-    slots: npt.NDArray[Any],
-    out: npt.NDArray[Any],
-    to: Any,
-) -> Any:
+    data: Bytes,
+    at: Int,
+    end: Int,
+    nodes: Ints,
+    edges: Ints,
+    texts: Bytes,
+    stack: Ints,
+    slots: Ints,
+    out: Bytes,
+    to: Int,
+) -> Int:
     """Write one message; return the end of its output, -1 if it is broken, -2 if the output is full."""
     depth = 0
     _open(stack, 0, np.int64(len(nodes) - 1), at, end, 0)
@@ -395,19 +387,19 @@ def _put_message(
 
 @kernel
 def _write(
-    data: npt.NDArray[Any],
-    starts: npt.NDArray[Any],
-    ends: npt.NDArray[Any],
-    nodes: npt.NDArray[Any],
-    edges: npt.NDArray[Any],
-    texts: npt.NDArray[Any],
-    stack: npt.NDArray[Any],
-    slots: npt.NDArray[Any],
-    out: npt.NDArray[Any],
-    offsets: npt.NDArray[Any],
-    wrong: npt.NDArray[Any],
-    first: int,
-) -> int:
+    data: Bytes,
+    starts: Ints,
+    ends: Ints,
+    nodes: Ints,
+    edges: Ints,
+    texts: Bytes,
+    stack: Ints,
+    slots: Ints,
+    out: Bytes,
+    offsets: Ints,
+    wrong: Ints,
+    first: Int,
+) -> Int:
     """Write messages from ``first`` on; return the first that didn't fit, or the number of messages."""
     for row in range(first, len(starts)):
         offsets[row + 1] = offsets[row]

@@ -5,12 +5,11 @@ Fields may have any order, and numbers in lists may be packed (one value of wire
 
 from __future__ import annotations
 
-from typing import Any, Final
+from typing import Final
 
 import numpy as np
-import numpy.typing as npt
 
-from airflow_cdc_provider.formats.kernels import Bytes, Ints, walker
+from airflow_cdc_provider.formats.kernels import Bytes, Int, Ints, walker
 from airflow_cdc_provider.formats.protobuf_wire import (
     I32,
     I64,
@@ -55,7 +54,7 @@ DEEPEST_PATH: Final = 8
 """Maximum nesting depth of a message type in its file."""
 
 
-def read_paths(data: Bytes, starts: Ints, ends: Ints) -> tuple[npt.NDArray[np.int64], Ints]:
+def read_paths(data: Bytes, starts: Ints, ends: Ints) -> tuple[Ints, Ints]:
     """Read the message type of each message, which Confluent's converter writes before the bytes.
 
     Returns:
@@ -69,14 +68,14 @@ def read_paths(data: Bytes, starts: Ints, ends: Ints) -> tuple[npt.NDArray[np.in
 
 
 @walker
-def signed32(value: Any) -> Any:
+def signed32(value: Int) -> Int:
     """Return the lower 32 bits of a varint as a signed number."""
     low = value & 0xFFFFFFFF
     return low - (np.int64(1) << 32) if low >= 0x80000000 else low
 
 
 @walker
-def _read_paths(data: Any, starts: Any, ends: Any, paths: Any, bodies: Any) -> None:
+def _read_paths(data: Bytes, starts: Ints, ends: Ints, paths: Ints, bodies: Ints) -> None:
     for row in range(len(starts)):
         raw, at = read_varint(data, starts[row], ends[row])
         count = unzigzag(raw)
@@ -96,7 +95,7 @@ def _read_paths(data: Any, starts: Any, ends: Any, paths: Any, bodies: Any) -> N
 
 
 @walker
-def wire_of(kind: Any) -> Any:
+def wire_of(kind: Int) -> Int:
     """Return the wire type of a value of a kind."""
     if kind in (FIXED64, SFIXED64, DOUBLE):
         return np.int64(I64)
@@ -107,8 +106,8 @@ def wire_of(kind: Any) -> Any:
 
 @walker
 def find_fields(
-    data: Any, at: Any, end: Any, nodes: Any, edges: Any, node: Any, slots: Any, base: Any
-) -> Any:
+    data: Bytes, at: Int, end: Int, nodes: Ints, edges: Ints, node: Int, slots: Ints, base: Int
+) -> bool:
     """Fill in the offset of each field: the first tag of lists, else the last value; -1 for none.
 
     Returns:

@@ -24,7 +24,6 @@ from dataclasses import dataclass, field
 from typing import Final
 
 import numpy as np
-import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
@@ -32,7 +31,7 @@ from airflow_cdc_provider.changes import record
 from airflow_cdc_provider.changes.record import CHANGE_SCHEMA
 from airflow_cdc_provider.exceptions import CorruptInput
 from airflow_cdc_provider.formats.arrow_bytes import span_column
-from airflow_cdc_provider.formats.kernels import Flags, Ints
+from airflow_cdc_provider.formats.kernels import Bytes, Flags, Ints
 from airflow_cdc_provider.sources.debezium import converters
 from airflow_cdc_provider.sources.debezium.contributions import operations_of
 from airflow_cdc_provider.sources.debezium.converters import Converter, JsonConverter, Values
@@ -239,7 +238,7 @@ def read_messages(
     return _concat([records, *_schemas(feed, messages, tables, names, values.schemas, rows, seen)])
 
 
-def _without_row(members: Members, letters: npt.NDArray[np.uint8], keys: pa.Array, feed: Feed) -> Ints:
+def _without_row(members: Members, letters: Bytes, keys: pa.Array, feed: Feed) -> Ints:
     """Classify events without a row, and envelopes among unwrapped rows."""
     found = np.full(members.count, _SOUND, np.int64)
     names = ("ts_ms", "vgtid", "status", "event_count", "ddl", "databaseName")

@@ -13,13 +13,12 @@ import json
 from typing import Any, Final
 
 import numpy as np
-import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
 from airflow_cdc_provider.exceptions import CorruptInput
 from airflow_cdc_provider.formats.arrow_bytes import binary_buffer, without_first_bytes
-from airflow_cdc_provider.formats.kernels import Bytes, Ints
+from airflow_cdc_provider.formats.kernels import Bytes, Flags, Ints
 from airflow_cdc_provider.sources.debezium.connect_schema import NO_SCHEMA
 from airflow_cdc_provider.sources.debezium.json_members import (
     NULL,
@@ -114,7 +113,7 @@ def _text(form: Any) -> str:
     return json.dumps(form, separators=(",", ":"), ensure_ascii=False)
 
 
-def rows_of(texts: pa.Array, placeholder: tuple[bytes, ...]) -> tuple[Members, npt.NDArray[np.bool_]]:
+def rows_of(texts: pa.Array, placeholder: tuple[bytes, ...]) -> tuple[Members, Flags]:
     """Find the members of rows.
 
     Args:
@@ -139,6 +138,6 @@ def rows_of(texts: pa.Array, placeholder: tuple[bytes, ...]) -> tuple[Members, n
     return members, missing
 
 
-def unavailable(data: Bytes, values: ValueSpans, placeholder: tuple[bytes, ...]) -> npt.NDArray[np.bool_]:
+def unavailable(data: Bytes, values: ValueSpans, placeholder: tuple[bytes, ...]) -> Flags:
     """Return which values are unavailable."""
     return spelled(data, values, placeholder)

@@ -11,6 +11,8 @@ from airflow_cdc_provider.sources.plugin import SourcePlugin, options_of
 if TYPE_CHECKING:
     from airflow_cdc_provider.connector import Connector
     from airflow_cdc_provider.sources.contract import Source
+    from airflow_cdc_provider.sources.event_source import SourceEvents
+    from airflow_cdc_provider.sources.recordings import Recordings
 
 
 class _MongodbPlugin(SourcePlugin):
@@ -19,6 +21,22 @@ class _MongodbPlugin(SourcePlugin):
     connection_type = "cdc_mongodb"
     hook = "airflow_cdc_provider.hooks.mongodb:MongodbCdcHook"
     docs_page = "source-mongodb"
+    table_name = "database.collection"
+    event_values = "documents"
+    supports = frozenset(
+        {
+            "publish.envelope: document",
+            "publish.mongodb",
+            "publish.outbox",
+            "publish.schema_changes",
+            "publish.schema_changes_topic",
+            "publish.skip_unchanged",
+            "publish.transaction_topic",
+            "publish.transactions",
+            "publish.unwrap",
+            "signals.collection",
+        }
+    )
 
     def source(self, connector: Connector, connection: Mapping[str, Any]) -> Source:
         """Build the connector's source; see :meth:`.plugin.SourcePlugin.source`."""
@@ -28,6 +46,19 @@ class _MongodbPlugin(SourcePlugin):
         # The patterns themselves, not a function, so that the server can filter by them.
         selection = Selection(connector.tables, connector.exclude_tables, connector.signals.collection)
         return MongodbSource(options_of(connector, MongodbOptions), connection, selection)
+
+    def events(self) -> SourceEvents:
+        """Return the builder of the source's events."""
+        from airflow_cdc_provider.sources.mongodb.events.source_events import MongodbSourceEvents
+
+        return MongodbSourceEvents()
+
+    def recordings(self) -> Recordings:
+        """Return the readers of files of BSON documents."""
+        from airflow_cdc_provider.sources.mongodb.events.recording import event_lines, row_lines
+        from airflow_cdc_provider.sources.recordings import Recordings
+
+        return Recordings(event_lines, row_lines)
 
 
 PLUGIN = _MongodbPlugin()

@@ -17,7 +17,7 @@ import numpy as np
 import numpy.typing as npt
 
 from airflow_cdc_provider.formats.byte_kernels import copy
-from airflow_cdc_provider.formats.kernels import walker
+from airflow_cdc_provider.formats.kernels import Bytes, Flags, Int, Ints, walker
 from airflow_cdc_provider.sources.cql.wire import next_part
 
 PAYLOAD_TAG: Final = ord("L")
@@ -37,12 +37,12 @@ class PageChanges(NamedTuple):
     ``rows``          Number of rows of each change.
     """
 
-    payloads: npt.NDArray[np.uint8]
-    ends: npt.NDArray[np.int64]
-    times: npt.NDArray[np.uint8]
-    complete: npt.NDArray[np.bool_]
+    payloads: Bytes
+    ends: Ints
+    times: Bytes
+    complete: Flags
     unknown_code: npt.NDArray[np.int8]
-    rows: npt.NDArray[np.int64]
+    rows: Ints
 
 
 class MalformedPage(ValueError):
@@ -89,7 +89,7 @@ def page_changes(data: bytes, rows: int, columns: int, *, more: bool) -> tuple[P
 
 
 @walker
-def _split(data, rows, columns, more, found):  # type: ignore[no-untyped-def]
+def _split(data: Bytes, rows: Int, columns: Int, more: Int, found: Int) -> tuple[Int, Int, Int, Int]:
     """Fill ``found``; return the number of changes, offset and rows of the rest, a malformed row or -1."""
     size = np.int64(len(data))
     at = np.int64(0)
@@ -155,7 +155,7 @@ def _split(data, rows, columns, more, found):  # type: ignore[no-untyped-def]
 
 
 @walker
-def _sortable(data, at, times, row):  # type: ignore[no-untyped-def]
+def _sortable(data: Bytes, at: Int, times: Ints, row: Int) -> None:
     """Write a timeuuid in a byte order that sorts as the database does."""
     times[row, 0] = data[at + 6] & 0x0F
     times[row, 1] = data[at + 7]
@@ -168,7 +168,7 @@ def _sortable(data, at, times, row):  # type: ignore[no-untyped-def]
 
 
 @walker
-def _same_time(data, at, times, row):  # type: ignore[no-untyped-def]
+def _same_time(data: Bytes, at: Int, times: Ints, row: Int) -> bool:
     """Return whether a row's time is that of the unfinished change."""
     for i in range(8, 16):
         if times[row, i] != data[at + i] ^ 0x80:

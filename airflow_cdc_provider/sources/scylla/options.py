@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Literal
+from typing import TYPE_CHECKING, Literal
 
+from airflow_cdc_provider.connector.publish.scylla import validate_scylla_options
 from airflow_cdc_provider.options import option
 from airflow_cdc_provider.sources.plugin import SourceOptions
+
+if TYPE_CHECKING:
+    from airflow_cdc_provider.connector import Connector
 
 
 @dataclass(frozen=True)
@@ -77,3 +81,7 @@ class ScyllaOptions(SourceOptions):
     )
     fetch_size: int = option("Rows per page of a log; 0: the driver's default", 0, minimum=0)
     advanced: ScyllaAdvanced = option("Options that few users need", ScyllaAdvanced)
+
+    def validate(self, connector: Connector) -> None:
+        """Validate the event options of ScyllaDB."""
+        validate_scylla_options(connector.publish.scylla, rows=connector.publish.unwrap.enabled)

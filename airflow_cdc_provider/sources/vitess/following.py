@@ -13,11 +13,11 @@ The messages (``binlogdata.proto``; the sets' text: :mod:`.gtid`)::
 
 from __future__ import annotations
 
-from typing import Any, Final, NamedTuple
+from typing import Final, NamedTuple
 
 import numpy as np
 
-from airflow_cdc_provider.formats.kernels import Bytes, Ints, walker
+from airflow_cdc_provider.formats.kernels import Bytes, Int, Ints, walker
 from airflow_cdc_provider.formats.protobuf_wire import LEN, next_field
 
 _FLAVOR: Final = np.frombuffer(b"MySQL56/", np.uint8)
@@ -77,8 +77,15 @@ def follow(before: bytes, data: Bytes, starts: Ints, ends: Ints, shards: Ints, n
 
 @walker
 def _follow(
-    before: Any, data: Any, starts: Any, ends: Any, shards: Any, names: Any, name_offsets: Any, found: Any
-) -> Any:
+    before: Bytes,
+    data: Bytes,
+    starts: Ints,
+    ends: Ints,
+    shards: Ints,
+    names: Ints,
+    name_offsets: Ints,
+    found: Ints,
+) -> Int:
     """Fill in the counts and offsets of the sets; return for how many transactions."""
     for row in range(len(starts)):
         first, last = name_offsets[shards[row]], name_offsets[shards[row] + 1]
@@ -100,8 +107,16 @@ def _follow(
 
 @walker
 def _step(
-    before: Any, at: Any, end: Any, data: Any, new_at: Any, new_end: Any, names: Any, first: Any, last: Any
-) -> Any:
+    before: Bytes,
+    at: Int,
+    end: Int,
+    data: Bytes,
+    new_at: Int,
+    new_end: Int,
+    names: Ints,
+    first: Int,
+    last: Int,
+) -> tuple[Int, Int, Int]:
     """Compare a VGTID with the previous one; return the count and the byte range of the shard's set."""
     none = np.int64(0)
     count = np.int64(_UNSUPPORTED)
@@ -130,7 +145,7 @@ def _step(
 
 
 @walker
-def _entry(data: Any, at: Any, end: Any, names: Any, first: Any, last: Any) -> Any:
+def _entry(data: Bytes, at: Int, end: Int, names: Ints, first: Int, last: Int) -> tuple[Int, Int, Int]:
     """Find the set of an entry of the named shard; the last number is -1 if it is of another shard."""
     none = np.int64(0)
     keyspace = keyspace_end = shard = shard_end = gtid = gtid_end = none
@@ -155,7 +170,7 @@ def _entry(data: Any, at: Any, end: Any, names: Any, first: Any, last: Any) -> A
 
 
 @walker
-def _grown(before: Any, at: Any, end: Any, data: Any, new_at: Any, new_end: Any) -> Any:
+def _grown(before: Bytes, at: Int, end: Int, data: Bytes, new_at: Int, new_end: Int) -> Int:
     """Count the transactions of a set that has the same servers as the previous one and more transactions."""
     none = np.int64(_UNSUPPORTED)
     size = len(_FLAVOR)
@@ -185,7 +200,7 @@ def _grown(before: Any, at: Any, end: Any, data: Any, new_at: Any, new_end: Any)
 
 
 @walker
-def _server(data: Any, at: Any, end: Any) -> Any:
+def _server(data: Bytes, at: Int, end: Int) -> tuple[Int, Int]:
     """Parse a server of a set; return its number of transactions (-1: invalid), and the offset after it."""
     none = np.int64(_UNSUPPORTED)
     if end - at <= _UUID_BYTES:
@@ -220,7 +235,7 @@ def _server(data: Any, at: Any, end: Any) -> Any:
 
 
 @walker
-def _number(data: Any, at: Any, end: Any) -> Any:
+def _number(data: Bytes, at: Int, end: Int) -> tuple[Int, Int]:
     """Parse a number; 0 if there is none, or if it has too many digits."""
     number = np.int64(0)
     start = at
@@ -233,7 +248,7 @@ def _number(data: Any, at: Any, end: Any) -> Any:
 
 
 @walker
-def _equal(data: Any, start: Any, end: Any, other: Any, first: Any, last: Any) -> Any:
+def _equal(data: Bytes, start: Int, end: Int, other: Bytes, first: Int, last: Int) -> bool:
     if end - start != last - first:
         return False
     offset = np.uint64(start)
@@ -245,7 +260,7 @@ def _equal(data: Any, start: Any, end: Any, other: Any, first: Any, last: Any) -
 
 
 @walker
-def _less(data: Any, one: Any, other: Any) -> Any:
+def _less(data: Bytes, one: Int, other: Int) -> bool:
     for i in range(_UUID_BYTES):
         if data[one + i] != data[other + i]:
             return data[one + i] < data[other + i]

@@ -6,12 +6,16 @@ import json
 import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from typing import Any, Final, Literal
+from typing import TYPE_CHECKING, Any, Final, Literal
 
+from airflow_cdc_provider.connector.publish.vitess import validate_vitess_options
 from airflow_cdc_provider.exceptions import ConfigurationError
 from airflow_cdc_provider.options import option
 from airflow_cdc_provider.sources.backoff import NO_LIMIT
 from airflow_cdc_provider.sources.plugin import SourceOptions
+
+if TYPE_CHECKING:
+    from airflow_cdc_provider.connector import Connector
 
 CURRENT: Final = "current"
 
@@ -309,6 +313,10 @@ class VitessOptions(SourceOptions):
                 expected=f"keyspace {self.keyspace}, {', '.join(self.shards) or 'all its shards'}",
                 found=", ".join(sorted("/".join(pair) for pair in named)),
             )
+
+    def validate(self, connector: Connector) -> None:
+        """Validate the event options of Vitess."""
+        validate_vitess_options(connector.publish.transactions, connector.publish.vitess)
 
 
 def require_epochs_of(shards: Iterable[str], epochs: Mapping[str, int]) -> None:

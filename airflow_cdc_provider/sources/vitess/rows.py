@@ -19,11 +19,11 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Final
 
 import numpy as np
 
-from airflow_cdc_provider.formats.kernels import Bytes, Ints, walker
+from airflow_cdc_provider.formats.kernels import Bytes, Flags, Int, Ints, walker
 from airflow_cdc_provider.formats.protobuf_wire import LEN, VARINT, next_field, read_varint
 
 NULL: Final = -1
@@ -188,7 +188,9 @@ def bit_of_each(data: Bytes, bitmaps: Bitmaps, number: int) -> np.ndarray:
 
 
 @walker
-def _read_changes(data: Any, starts: Any, ends: Any, firsts: Any, lasts: Any, bits: Any, faults: Any) -> None:
+def _read_changes(
+    data: Bytes, starts: Ints, ends: Ints, firsts: Ints, lasts: Ints, bits: Ints, faults: Ints
+) -> None:
     for row in range(len(starts)):
         if starts[row] < 0:
             continue
@@ -207,7 +209,7 @@ def _read_changes(data: Any, starts: Any, ends: Any, firsts: Any, lasts: Any, bi
 
 
 @walker
-def _read_change(data: Any, at: Any, end: Any, firsts: Any, lasts: Any) -> Any:
+def _read_change(data: Bytes, at: Int, end: Int, firsts: Ints, lasts: Ints) -> Int:
     """Find the four parts of a message; return a fault or 0."""
     if end > len(data):
         return _FIELD
@@ -224,7 +226,7 @@ def _read_change(data: Any, at: Any, end: Any, firsts: Any, lasts: Any) -> Any:
 
 
 @walker
-def _read_bitmap(data: Any, at: Any, end: Any) -> Any:
+def _read_bitmap(data: Bytes, at: Int, end: Int) -> tuple[Int, Int, Int]:
     """Find the bits of a bitmap; return a fault or 0, the first byte, and the number of bits."""
     count = np.int64(0)
     # Without ``cols`` there are no bytes, so any offset is valid.
@@ -245,7 +247,9 @@ def _read_bitmap(data: Any, at: Any, end: Any) -> Any:
 
 
 @walker
-def _read_rows(data: Any, starts: Any, ends: Any, firsts: Any, lasts: Any, counts: Any, faults: Any) -> None:
+def _read_rows(
+    data: Bytes, starts: Ints, ends: Ints, firsts: Ints, lasts: Ints, counts: Ints, faults: Ints
+) -> None:
     for row in range(len(starts)):
         if starts[row] < 0:
             continue
@@ -260,7 +264,7 @@ def _read_rows(data: Any, starts: Any, ends: Any, firsts: Any, lasts: Any, count
 
 
 @walker
-def _read_row(data: Any, start: Any, end: Any, firsts: Any, lasts: Any) -> Any:
+def _read_row(data: Bytes, start: Int, end: Int, firsts: Ints, lasts: Ints) -> tuple[Int, Int]:
     """Find a row's values; return their number, and a fault or 0."""
     nothing = np.int64(0)
     if end > len(data):
@@ -308,7 +312,7 @@ def _read_row(data: Any, start: Any, end: Any, firsts: Any, lasts: Any) -> Any:
 
 
 @walker
-def _mark_unknown(data: Any, starts: Any, counts: Any, firsts: Any, lasts: Any, unknown: Any) -> None:
+def _mark_unknown(data: Bytes, starts: Ints, counts: Ints, firsts: Ints, lasts: Ints, unknown: Ints) -> None:
     columns = len(firsts)
     for row in range(len(starts)):
         if starts[row] < 0:
@@ -322,7 +326,7 @@ def _mark_unknown(data: Any, starts: Any, counts: Any, firsts: Any, lasts: Any, 
 
 
 @walker
-def _bit_of_each(data: Any, starts: Any, counts: Any, number: Any, out: Any) -> None:
+def _bit_of_each(data: Bytes, starts: Ints, counts: Ints, number: Int, out: Flags) -> None:
     for row in range(len(starts)):
         if starts[row] >= 0 and number < counts[row]:
             out[row] = (data[starts[row] + (number >> 3)] >> (number & 7)) & 1 != 0

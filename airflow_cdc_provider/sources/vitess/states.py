@@ -15,17 +15,16 @@ differently (ZEROFILL, DECIMAL, floating-point numbers, ENUM and SET) are normal
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, Final
+from typing import Final
 
 import numpy as np
-import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
 from airflow_cdc_provider.exceptions import CorruptInput
 from airflow_cdc_provider.formats.arrow_bytes import binary_buffer, column_of
 from airflow_cdc_provider.formats.byte_kernels import copy, store_little32
-from airflow_cdc_provider.formats.kernels import Bytes, Ints, walker
+from airflow_cdc_provider.formats.kernels import Bytes, Flags, Ints, walker
 from airflow_cdc_provider.sources.vitess.fields import Column, TableShape
 from airflow_cdc_provider.sources.vitess.lake_types import family_of
 from airflow_cdc_provider.sources.vitess.rows import Values
@@ -71,7 +70,7 @@ def read_states(states: pa.Array) -> tuple[Bytes, Ints, Ints, list[tuple[bytes, 
 
 def write_keys(
     shape: TableShape, data: Bytes, values: Values, rows: Ints, shards: Sequence[str], shard_of: Ints
-) -> tuple[pa.Array, npt.NDArray[np.bool_]]:
+) -> tuple[pa.Array, Flags]:
     """Encode the keys of rows.
 
     Args:
@@ -132,7 +131,7 @@ def _comparable(column: Column, data: Bytes, starts: Ints, ends: Ints) -> tuple[
     return data, starts, ends
 
 
-def _grouped(names: npt.NDArray[np.uint8]) -> list[tuple[bytes, Ints]]:
+def _grouped(names: Bytes) -> list[tuple[bytes, Ints]]:
     if not len(names):
         return []
     if (names == names[0]).all():
@@ -155,7 +154,7 @@ def _offsets(sizes: Ints) -> Ints:
 
 
 @walker
-def _write_states(data: Any, starts: Any, ends: Any, head: Any, offsets: Any, out: Any) -> None:
+def _write_states(data: Bytes, starts: Ints, ends: Ints, head: Bytes, offsets: Ints, out: Bytes) -> None:
     for row in range(len(starts)):
         if starts[row] >= 0:
             at = copy(head, 0, len(head), out, offsets[row])
@@ -163,13 +162,13 @@ def _write_states(data: Any, starts: Any, ends: Any, head: Any, offsets: Any, ou
 
 
 @walker
-def _write_prefixes(data: Any, starts: Any, ends: Any, out: Any, at: Any) -> None:
+def _write_prefixes(data: Bytes, starts: Ints, ends: Ints, out: Bytes, at: Ints) -> None:
     for row in range(len(starts)):
         at[row] = copy(data, starts[row], ends[row] - starts[row], out, at[row])
 
 
 @walker
-def _write_values(data: Any, starts: Any, ends: Any, out: Any, at: Any) -> None:
+def _write_values(data: Bytes, starts: Ints, ends: Ints, out: Bytes, at: Ints) -> None:
     for row in range(len(starts)):
         length = ends[row] - starts[row] if starts[row] >= 0 else 0
         store_little32(out, at[row], length)

@@ -22,7 +22,7 @@ from airflow_cdc_provider.formats.number_texts import (
     read_integers,
 )
 from airflow_cdc_provider.sources.vitess.charsets import decode_column
-from airflow_cdc_provider.sources.vitess.event_values import (
+from airflow_cdc_provider.sources.vitess.events.values import (
     BROKEN,
     DAY_US,
     NO_DATE,

@@ -21,7 +21,7 @@ from google.protobuf.message import DecodeError
 from airflow_cdc_provider.exceptions import CorruptInput
 from airflow_cdc_provider.formats.arrow_bytes import binary_buffer, text_array
 from airflow_cdc_provider.formats.byte_kernels import copy
-from airflow_cdc_provider.formats.kernels import Bytes, Ints, walker
+from airflow_cdc_provider.formats.kernels import Bytes, Flags, Int, Ints, walker
 from airflow_cdc_provider.formats.protobuf_wire import LEN, next_field
 from airflow_cdc_provider.sources.vitess.protocol import TYPES, VGtid
 
@@ -109,7 +109,7 @@ def vgtid_text(message: bytes, shard: str = "") -> str:
 
 
 @walker
-def _max_size(data: Any, starts: Any, ends: Any) -> Any:
+def _max_size(data: Bytes, starts: Ints, ends: Ints) -> Int:
     """Return the maximum size of the texts."""
     total = np.int64(0)
     for row in range(len(starts)):
@@ -126,16 +126,16 @@ def _max_size(data: Any, starts: Any, ends: Any) -> Any:
 
 @walker
 def _write(
-    data: Any,
-    starts: Any,
-    ends: Any,
-    shards: Any,
-    named: Any,
-    name_starts: Any,
-    name_ends: Any,
-    out: Any,
-    offsets: Any,
-    not_copied: Any,
+    data: Bytes,
+    starts: Ints,
+    ends: Ints,
+    shards: Ints,
+    named: Bytes,
+    name_starts: Ints,
+    name_ends: Ints,
+    out: Bytes,
+    offsets: Ints,
+    not_copied: Flags,
 ) -> None:
     """Format messages that only need copying; mark the others."""
     used = np.int64(0)
@@ -151,7 +151,9 @@ def _write(
 
 
 @walker
-def _write_one(data: Any, at: Any, end: Any, named: Any, first: Any, last: Any, out: Any, used: Any) -> Any:
+def _write_one(
+    data: Bytes, at: Int, end: Int, named: Ints, first: Int, last: Int, out: Bytes, used: Int
+) -> Int:
     """Format one message; return the offset after its text, or -1 if it needs escaping or has last keys."""
     out[used] = 91
     used += 1
@@ -191,7 +193,7 @@ def _write_one(data: Any, at: Any, end: Any, named: Any, first: Any, last: Any, 
 
 
 @walker
-def _is_plain(data: Any, start: Any, end: Any) -> Any:
+def _is_plain(data: Bytes, start: Int, end: Int) -> bool:
     for i in range(start, end):
         byte = data[i]
         if byte < 32 or byte > 126 or byte in (34, 38, 39, 60, 61, 62, 92):
@@ -200,7 +202,7 @@ def _is_plain(data: Any, start: Any, end: Any) -> Any:
 
 
 @walker
-def _same(data: Any, start: Any, end: Any, other: Any, first: Any, last: Any) -> Any:
+def _same(data: Bytes, start: Int, end: Int, other: Ints, first: Int, last: Int) -> bool:
     if end - start != last - first:
         return False
     different = 0

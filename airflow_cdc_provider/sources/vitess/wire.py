@@ -23,14 +23,13 @@ merge both: VTGate doesn't send it.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, Final, NamedTuple
+from typing import Final, NamedTuple
 
 import numpy as np
-import numpy.typing as npt
 
 from airflow_cdc_provider.changes.names import number_names
 from airflow_cdc_provider.exceptions import CorruptInput
-from airflow_cdc_provider.formats.kernels import Bytes, Ints, walker
+from airflow_cdc_provider.formats.kernels import Bytes, Flags, Int, Ints, walker
 from airflow_cdc_provider.formats.protobuf_wire import FAULTS, LEN, TWICE, VARINT, next_field, read_varint
 
 BEGIN: Final = 2
@@ -128,7 +127,7 @@ class Events:
     types: Ints
     timestamps: Ints
     current_times: Ints
-    throttled: npt.NDArray[np.bool_]
+    throttled: Flags
     flags: Ints
     keys: Ints
     starts: Ints
@@ -302,7 +301,7 @@ def _table(data: Bytes, offsets: Ints, keyspace_in_names: bool, message: int) ->
 
 
 @walker
-def _split(data: Any, offsets: Any) -> Any:
+def _split(data: Bytes, offsets: Ints) -> tuple[Int, Int, Int, Int]:
     """Fill in the offsets of messages up to the capacity, and count all messages.
 
     Returns:
@@ -324,7 +323,9 @@ def _split(data: Any, offsets: Any) -> Any:
 
 
 @walker
-def _scan(data: Any, starts: Any, ends: Any, columns: Any, names: Any, changes: Any) -> Any:
+def _scan(
+    data: Bytes, starts: Ints, ends: Ints, columns: Ints, names: Ints, changes: Ints
+) -> tuple[Int, Int, Int, Int, Int]:
     """Fill in columns, offsets of names and row changes up to the capacity, and count all events.
 
     Returns:
@@ -354,8 +355,16 @@ def _scan(data: Any, starts: Any, ends: Any, columns: Any, names: Any, changes: 
 
 @walker
 def _event(
-    data: Any, key: Any, start: Any, end: Any, event: Any, found: Any, columns: Any, names: Any, changes: Any
-) -> Any:
+    data: Bytes,
+    key: Int,
+    start: Int,
+    end: Int,
+    event: Int,
+    found: Int,
+    columns: Ints,
+    names: Ints,
+    changes: Ints,
+) -> tuple[Int, Int, Int]:
     """Parse one VEvent; return its number of row changes, and a fault or 0 with its offset."""
     none = np.int64(0)
     fits = event < columns.shape[1]

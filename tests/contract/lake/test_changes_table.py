@@ -14,6 +14,7 @@ from airflow_cdc_provider.connector import Connector
 from airflow_cdc_provider.exceptions import CommitConflict, ConfigurationError, OffsetMissing
 from airflow_cdc_provider.lake.changes_table import OFFSET, ChangesTable
 from airflow_cdc_provider.lake.table import Lake
+from tests.contract.lake.frames import frame_of
 
 pytestmark = pytest.mark.integration
 
@@ -40,7 +41,8 @@ def rows(lake: Lake, *tables: str, kind: str = record.CHANGE, captured: str = "2
         (table, kind, "stream", bytes([number]), 0, b"k", b"v", b"payload")
         for number, table in enumerate(tables)
     ]
-    frame = lake.spark.createDataFrame(
+    frame = frame_of(
+        lake.spark,
         values,
         "source_table string, kind string, origin string, position binary, generation bigint, key binary, "
         "version binary, payload binary",

@@ -22,6 +22,7 @@ from airflow_cdc_provider.lake.mirror import Mirror, mirror_arrow_schema, spark_
 from airflow_cdc_provider.lake.row_changes import all_rows, arrow_batches, changed_rows
 from airflow_cdc_provider.lake.static_changes import all_static_columns, changed_static_columns
 from airflow_cdc_provider.lake.table import Head
+from tests.contract.lake.frames import frame_of
 
 pytestmark = [pytest.mark.integration, pytest.mark.each_format]
 
@@ -60,12 +61,10 @@ def commit_rows(table: IcebergTable, rows: Mapping[str, tuple[str | None, dict[s
 
 def write(table: IcebergTable, written: list[Any], replaced: list[bytes]) -> str:
     spark = table.spark
-    ids = spark.createDataFrame([(one,) for one in replaced], "id binary")
+    ids = frame_of(spark, [(one,) for one in replaced], "id binary")
     head = table.commit(
         table.head(),
-        append=spark.createDataFrame(written, spark_schema(mirror_arrow_schema(COLUMNS)))
-        if written
-        else None,
+        append=frame_of(spark, written, spark_schema(mirror_arrow_schema(COLUMNS))) if written else None,
         delete_keys=("_cdc.id", ids),
         properties={},
     )
@@ -150,8 +149,8 @@ def test_columns_that_come_and_are_renamed_change_no_row(table: IcebergTable) ->
     values: dict[str, Any] = {"words": "text b", "counts": {"n": 2}, "more": 7}
     values["_cdc"] = (b"1", b"1", None, 0, b"v", b"a", None)
     row = tuple(values[name] for name in table.schema().names)
-    written = table.spark.createDataFrame([row], table.schema())
-    ids = table.spark.createDataFrame([(b"1",)], "id binary")
+    written = frame_of(table.spark, [row], table.schema())
+    ids = frame_of(table.spark, [(b"1",)], "id binary")
     table.commit(table.head(), append=written, delete_keys=("_cdc.id", ids), properties={})
     table.maintain(retain_seconds=3600)
     assert changes(table, first) == [], "what is kept of the row is equal"

@@ -12,6 +12,7 @@ from airflow_cdc_provider.changes.drift import Drift
 from airflow_cdc_provider.exceptions import CommitConflict, ConfigurationError
 from airflow_cdc_provider.lake.iceberg import IcebergLake, IcebergTable
 from airflow_cdc_provider.lake.table import Head
+from tests.contract.lake.frames import frame_of
 
 pytestmark = pytest.mark.integration
 
@@ -27,11 +28,11 @@ def table(lake: IcebergLake, namespace: str) -> IcebergTable:
 
 def people(spark: Any, *ids: int, name: str = "a") -> Any:
     rows = [(i, name, f"d{i}", (str(i).encode(), b"s")) for i in ids]
-    return spark.createDataFrame(rows, SCHEMA)
+    return frame_of(spark, rows, SCHEMA)
 
 
 def keys(spark: Any, *ids: int) -> Any:
-    return spark.createDataFrame([(str(i).encode(),) for i in ids], "k binary")
+    return frame_of(spark, [(str(i).encode(),) for i in ids], "k binary")
 
 
 def found(rows: Any) -> list[tuple[int, str]]:

@@ -14,6 +14,7 @@ from airflow_cdc_provider.changes.static_columns import StaticColumns
 from airflow_cdc_provider.exceptions import CommitConflict, ConfigurationError
 from airflow_cdc_provider.lake.mirror import Mirror, MirrorState
 from airflow_cdc_provider.lake.table import Lake
+from tests.contract.lake.frames import frame_of
 
 pytestmark = [pytest.mark.integration, pytest.mark.each_format]
 
@@ -36,13 +37,13 @@ def mirror(lake: Lake, namespace: str) -> Mirror:
         snapshot_started_us=8,
         rows=2,
     )
-    rows = lake.spark.createDataFrame([(1, None), (2, None)], found.table.schema())
+    rows = frame_of(lake.spark, [(1, None), (2, None)], found.table.schema())
     found.table.commit(state.head, append=rows, properties=state.properties())
     return found
 
 
 def append_tombstone(mirror: Mirror) -> int:
-    mirror.tombstones.append(mirror.lake.spark.createDataFrame([(b"k", 0, *[None] * 6)], SPARK_DDL))
+    mirror.tombstones.append(frame_of(mirror.lake.spark, [(b"k", 0, *[None] * 6)], SPARK_DDL))
     return mirror.tombstones.read().count()
 
 

@@ -158,7 +158,7 @@ def test_first_capture_is_news_and_a_wrong_offset_fails_at_once(shop: Shop) -> N
     with pytest.raises(AirflowFailException, match="not a valid Vitess offset"):
         wait_plain(news, context_of({"stream": {"v": 9}}), lambda: None)
     mongo = {"name": "news", "source": {"type": "mongodb", "conn_id": "m"}}
-    with pytest.raises(AirflowFailException, match="connector news has no VStream"):
+    with pytest.raises(AirflowFailException, match="connector news has the wrong source"):
         wait_plain(lambda **how: news(connector=mongo, **how), TaskContext(), lambda: None)
 
 

@@ -21,9 +21,9 @@ from airflow_cdc_provider.jobs.context.clients import Clients, Connections
 from airflow_cdc_provider.jobs.context.job import Job
 from airflow_cdc_provider.jobs.context.run import Run
 from airflow_cdc_provider.jobs.context.run_report import RunReport
-from airflow_cdc_provider.jobs.context.stores import Stores
 from airflow_cdc_provider.jobs.spark.session import build_lake
 from airflow_cdc_provider.jobs.spec import ConnectionRef, JobResult, JobSpec
+from airflow_cdc_provider.lake.stores import Stores
 from airflow_cdc_provider.sources.registry import source_plugin
 from tests.conftest import JAVA_OPTIONS, QUICK_PLANS
 from tests.integration.jobs.imitated import names_in

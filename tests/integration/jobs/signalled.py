@@ -18,12 +18,12 @@ from airflow_cdc_provider.jobs.context.clients import Clients, Connections
 from airflow_cdc_provider.jobs.context.job import Job
 from airflow_cdc_provider.jobs.context.run import Run
 from airflow_cdc_provider.jobs.context.run_report import RunReport
-from airflow_cdc_provider.jobs.context.stores import Stores
 from airflow_cdc_provider.jobs.resuming.progress import Progress
 from airflow_cdc_provider.jobs.resuming.snapshot_requests import SignalState
 from airflow_cdc_provider.jobs.spark.session import build_lake
 from airflow_cdc_provider.jobs.spec import JobResult, JobSpec
 from airflow_cdc_provider.lake.changes_table import ChangesTable
+from airflow_cdc_provider.lake.stores import Stores
 from airflow_cdc_provider.notifications.snapshot_events import SnapshotEvent
 from airflow_cdc_provider.signals.files import send
 from airflow_cdc_provider.sources.registry import source_plugin

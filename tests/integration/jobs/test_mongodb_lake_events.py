@@ -16,16 +16,17 @@ from bson.raw_bson import RawBSONDocument
 
 from airflow_cdc_provider.connector import Connector
 from airflow_cdc_provider.events.encoder import text_of
+from airflow_cdc_provider.events.skipped_records import SkippedRecords
 from airflow_cdc_provider.exceptions import CorruptInput
-from airflow_cdc_provider.jobs.events.mongodb import lake as mongodb_lake
-from airflow_cdc_provider.jobs.events.skipped_records import SkippedRecords
-from airflow_cdc_provider.jobs.offline.recordings import Recording, event_lines
 from airflow_cdc_provider.jobs.snapshots import snapshot
 from airflow_cdc_provider.jobs.spark.session import build_lake
 from airflow_cdc_provider.lake.changes_table import ChangesTable
+from airflow_cdc_provider.sources.mongodb.events import captured as mongodb_lake
 from airflow_cdc_provider.sources.mongodb.position import token_time
+from airflow_cdc_provider.sources.recordings import Recording
 from tests.conftest import ROOT
 from tests.integration.jobs.conftest import RunStage
+from tests.recorded_lines import event_lines
 
 if TYPE_CHECKING:
     from pymongo.database import Database

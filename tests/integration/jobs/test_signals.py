@@ -20,10 +20,10 @@ from pymongo.errors import DuplicateKeyError
 from airflow_cdc_provider.connector import Connector
 from airflow_cdc_provider.exceptions import ConfigurationError
 from airflow_cdc_provider.jobs import signals
-from airflow_cdc_provider.jobs.events.mongodb.records import MongodbRecords
 from airflow_cdc_provider.jobs.metrics.debezium import metrics_of
 from airflow_cdc_provider.signals.files import send
-from airflow_cdc_provider.sources.mongodb.events import decode_snapshot, decode_stream
+from airflow_cdc_provider.sources.mongodb.events.decode import decode_snapshot, decode_stream
+from airflow_cdc_provider.sources.mongodb.events.records import MongodbRecords
 from tests.integration.jobs.conftest import Application
 from tests.integration.jobs.shop import Shop
 from tests.integration.jobs.signalled import Signalled

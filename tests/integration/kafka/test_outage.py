@@ -21,8 +21,8 @@ from airflow_cdc_provider.kafka.positions import PositionsTopic, PublishPosition
 from airflow_cdc_provider.kafka.producer import Headers, RecordProducer
 from airflow_cdc_provider.kafka.settings import ClientSettings
 from server_kit import KafkaServer
-from tests.unit.jobs.events.lake_records import NOW_NS, LakeRecords, cassandra, vitess
 from tests.unit.jobs.publishing.sent_records import Sent, by_key, records_of
+from tests.unit.sources.lake_records import NOW_NS, LakeRecords, cassandra, vitess
 
 pytestmark = pytest.mark.integration
 

@@ -7,6 +7,7 @@ from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
+import pyarrow as pa
 import pytest
 
 from airflow_cdc_provider.exceptions import CommitConflict, CommitStateUnknown
@@ -26,7 +27,7 @@ def refs(table: IcebergTable) -> set[str]:
 
 
 def rows(table: IcebergTable, *numbers: int) -> Any:
-    return table.spark.createDataFrame([(n,) for n in numbers], "id bigint")
+    return table.spark.createDataFrame(pa.table({"id": pa.array(numbers, pa.int64())}))
 
 
 def before_publishing(table: IcebergTable, happening: Callable[[], None]) -> list[int]:

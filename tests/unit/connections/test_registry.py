@@ -10,7 +10,7 @@ import pytest
 from airflow_cdc_provider.connections.kafka import with_kafka
 from airflow_cdc_provider.connector import Connector
 from airflow_cdc_provider.exceptions import ConfigurationError
-from airflow_cdc_provider.jobs.topics.settings import registry_settings
+from airflow_cdc_provider.sources.encoding import registry_settings
 
 REGISTRY = {
     "conn_type": "http",

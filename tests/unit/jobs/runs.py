@@ -14,8 +14,8 @@ from airflow_cdc_provider.jobs.context.clients import Clients, Connections
 from airflow_cdc_provider.jobs.context.job import Job
 from airflow_cdc_provider.jobs.context.run import Run
 from airflow_cdc_provider.jobs.context.run_report import RunReport
-from airflow_cdc_provider.jobs.context.stores import Stores
 from airflow_cdc_provider.jobs.spec import JobSpec
+from airflow_cdc_provider.lake.stores import Stores
 from airflow_cdc_provider.sources.contract import (
     Codec,
     Finding,

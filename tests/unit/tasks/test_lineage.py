@@ -135,11 +135,11 @@ def test_a_snapshots_rows_are_written_to_the_changes_too() -> None:
         ("cassandra", {"host": "2001:db8::1", "port": 9042}, "cassandra://[2001:db8::1]:9042"),
         ("cassandra", {"host": "[2001:db8::1]:9044"}, "cassandra://[2001:db8::1]:9044"),
         ("cassandra", {}, "cassandra://shop"),
-        ("mongodb", {"host": "a,b"}, "mongodb://a:27017"),
+        ("mongodb", {"host": "a,b", "port": 27017}, "mongodb://a:27017"),
         ("mongodb", {"host": "mongodb://me:hunter2@a:27018,b/x?tls=true"}, "mongodb://a:27018"),
         (
             "mongodb",
-            {"extra": {"uri": "mongodb+srv://me:hunter2@shop.example"}},
+            {"port": 27017, "extra": {"uri": "mongodb+srv://me:hunter2@shop.example"}},
             "mongodb://shop.example:27017",
         ),
     ],

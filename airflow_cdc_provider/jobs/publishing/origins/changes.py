@@ -1,18 +1,19 @@
-"""Captured changes as an origin: events of the changes table, batch by batch (:mod:`.events.captured`)."""
+"""Captured changes as an origin: events of the changes table, batch by batch."""
 
 from __future__ import annotations
 
 import time
 from collections.abc import Iterator
+from dataclasses import replace
 from functools import cached_property
 
+from airflow_cdc_provider.events.event_batches import EventBatch, EventRequest
+from airflow_cdc_provider.events.sliced import Sliced
 from airflow_cdc_provider.exceptions import ConfigurationError
-from airflow_cdc_provider.jobs.events.captured import captured_records, sliced_records
-from airflow_cdc_provider.jobs.events.event_batches import EventBatch, EventRequest
-from airflow_cdc_provider.jobs.events.sliced import Sliced
 from airflow_cdc_provider.jobs.publishing.batches import BatchPublisher, require_matching
 from airflow_cdc_provider.jobs.publishing.publication import Origin
 from airflow_cdc_provider.kafka.positions import PublishPosition
+from airflow_cdc_provider.sources.registry import source_plugin
 
 
 class Changes(Origin):
@@ -37,11 +38,14 @@ class Changes(Origin):
 
     def build(self, request: EventRequest) -> Iterator[EventBatch]:
         """Build events, oldest first."""
-        return captured_records(self.job, self.stores, self.source, request, self.skipped)
+        request = replace(request, tables=self.job.spec.tables)
+        events = source_plugin(self.job.connector.type).events()
+        return events.captured_records(self.stores, self.source, request, self.skipped)
 
     def sliced(self, after: int) -> Sliced:
         """Partition the records of the batches after one, so that each row of the source is in one slice."""
-        return sliced_records(self.job, self.stores, self.source, after, self.through)
+        events = source_plugin(self.job.connector.type).events()
+        return events.sliced_records(self.stores, self.source, after, self.through)
 
     def publish(self, publisher: BatchPublisher) -> None:
         """Publish the batches from the publisher's position on."""

@@ -19,14 +19,12 @@ from contextlib import ExitStack
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
+from airflow_cdc_provider.events.event_batches import EventBatch, EventRequest
 from airflow_cdc_provider.exceptions import ConfigurationError, OffsetMissing
 from airflow_cdc_provider.jobs.context.tables import selected_tables
-from airflow_cdc_provider.jobs.events.event_batches import EventBatch, EventRequest
-from airflow_cdc_provider.jobs.events.merged_rows import RowEvents, row_events
 from airflow_cdc_provider.jobs.merging.pending import pending_by_table
 from airflow_cdc_provider.jobs.publishing.batches import BatchPublisher
 from airflow_cdc_provider.jobs.publishing.publication import Origin
-from airflow_cdc_provider.jobs.topics.settings import encoded
 from airflow_cdc_provider.kafka.merged_position import MergedPosition, PublishedSnapshot, Step
 from airflow_cdc_provider.kafka.positions import PublishPosition
 from airflow_cdc_provider.lake.iceberg_difference import (
@@ -39,6 +37,9 @@ from airflow_cdc_provider.lake.iceberg_difference import (
 from airflow_cdc_provider.lake.row_changes import all_rows, arrow_batches, changed_rows
 from airflow_cdc_provider.lake.static_changes import all_static_columns, changed_static_columns
 from airflow_cdc_provider.lake.table import Head
+from airflow_cdc_provider.sources.encoding import encoded
+from airflow_cdc_provider.sources.registry import source_plugin
+from airflow_cdc_provider.sources.row_events import RowEvents
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
@@ -64,7 +65,7 @@ class MergedRows(Origin):
         connector = self.job.connector
         after = known.reached().to_json()
         yield EventBatch(request.after + 1, encoded(connector, []), after)
-        events = row_events(connector, self.stores, self.source, step.table)
+        events = self._row_events(step.table)
         build = events.builder(request.now_ns, request.registrar, self.skipped)
         with ExitStack() as read:
             for rows in self._changed(known, step, events, read):
@@ -152,7 +153,7 @@ class MergedRows(Origin):
         newest = self._newest(table)
         if newest is None or newest == known.tables.get(table):
             return False
-        step = Step(table, newest, row_events(self.job.connector, self.stores, self.source, table).columns)
+        step = Step(table, newest, self._row_events(table).columns)
         planned = replace(known, step=step)
         self._require_kept(planned, step)
         # Before the position names it: a run couldn't resume with an expired snapshot.
@@ -160,6 +161,9 @@ class MergedRows(Origin):
         pin(mirror, newest.snapshot, keep=planned.snapshots(table))
         publisher.position = replace(publisher.position, state=planned.to_json(), records=0)
         return True
+
+    def _row_events(self, table: str) -> RowEvents:
+        return source_plugin(self.job.connector.type).events().row_events(self.stores, self.source, table)
 
     def _changed(
         self, known: MergedPosition, step: Step, events: RowEvents, read: ExitStack

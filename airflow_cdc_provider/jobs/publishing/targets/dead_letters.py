@@ -15,8 +15,8 @@ import pyarrow as pa
 
 from airflow_cdc_provider.connector import Connector
 from airflow_cdc_provider.jobs.context.job import log
-from airflow_cdc_provider.jobs.context.stores import Stores
 from airflow_cdc_provider.lake.layout import DEAD_LETTERS
+from airflow_cdc_provider.lake.stores import Stores
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

@@ -14,22 +14,22 @@ from typing import Generic, Self
 
 from airflow_cdc_provider.connector import Connector
 from airflow_cdc_provider.connector.publish.kafka import KafkaOptions
+from airflow_cdc_provider.events.event_batches import EventBatch, EventRequest
 from airflow_cdc_provider.exceptions import ConfigurationError, OffsetMissing
 from airflow_cdc_provider.jobs.channels.heartbeats import Heartbeats
 from airflow_cdc_provider.jobs.context.clients import Connections
 from airflow_cdc_provider.jobs.context.job import Job, log
-from airflow_cdc_provider.jobs.context.stores import Stores
-from airflow_cdc_provider.jobs.events.event_batches import EventBatch, EventRequest
 from airflow_cdc_provider.jobs.publishing.batches import BatchPublisher
 from airflow_cdc_provider.jobs.publishing.publication import Origin, OriginT, Try, name_of
 from airflow_cdc_provider.jobs.publishing.targets.dead_letters import DeadLetters
 from airflow_cdc_provider.jobs.topics.rules import topic_maker
-from airflow_cdc_provider.jobs.topics.settings import headers_of, registry_settings
 from airflow_cdc_provider.kafka.positions import PositionsTopic, PublishPosition
 from airflow_cdc_provider.kafka.producer import RecordProducer
 from airflow_cdc_provider.kafka.registry import Registry
 from airflow_cdc_provider.kafka.settings import ClientSettings
 from airflow_cdc_provider.kafka.topics import TopicCreator
+from airflow_cdc_provider.lake.stores import Stores
+from airflow_cdc_provider.sources.encoding import headers_of, registry_settings
 
 
 @dataclass(frozen=True)

@@ -18,10 +18,10 @@ import pyarrow as pa
 
 from airflow_cdc_provider.connector import Connector
 from airflow_cdc_provider.connector.publish.pulsar import PulsarOptions
+from airflow_cdc_provider.events.event_batches import EventBatch
 from airflow_cdc_provider.exceptions import ConfigurationError, OffsetMissing
 from airflow_cdc_provider.jobs.context.clients import Connections
 from airflow_cdc_provider.jobs.context.job import Job, log
-from airflow_cdc_provider.jobs.events.event_batches import EventBatch
 from airflow_cdc_provider.jobs.publishing.batches import BatchPublisher, require_matching
 from airflow_cdc_provider.jobs.publishing.origins.changes import Changes
 from airflow_cdc_provider.jobs.publishing.publication import Try

@@ -24,18 +24,18 @@ from typing import TYPE_CHECKING, Final
 import pyarrow as pa
 
 from airflow_cdc_provider.changes.worker import map_in_arrow
+from airflow_cdc_provider.events.skipped_records import SkippedRecords
+from airflow_cdc_provider.events.sliced import SliceBuilder, Sliced, SliceRows, batch_ranges
 from airflow_cdc_provider.exceptions import CdcError, CommitConflict, ConfigurationError, OffsetMissing
 from airflow_cdc_provider.jobs.context.job import log
-from airflow_cdc_provider.jobs.events.skipped_records import SkippedRecords
-from airflow_cdc_provider.jobs.events.sliced import SliceBuilder, Sliced, SliceRows, batch_ranges
 from airflow_cdc_provider.jobs.publishing.batches import RETRIED_ERRORS, BatchPublisher, require_matching
 from airflow_cdc_provider.jobs.publishing.origins.changes import Changes
 from airflow_cdc_provider.jobs.publishing.publication import Try
 from airflow_cdc_provider.jobs.publishing.targets.kafka import KafkaTarget, Producers, registrar_of
-from airflow_cdc_provider.jobs.topics.settings import headers_of
 from airflow_cdc_provider.kafka.positions import PublishPosition
 from airflow_cdc_provider.kafka.producer import Headers
 from airflow_cdc_provider.kafka.registry import Registry
+from airflow_cdc_provider.sources.encoding import headers_of
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame

@@ -7,19 +7,20 @@ same decoder and encoder as for recordings to committed records. It doesn't chan
 from __future__ import annotations
 
 import time
+from functools import partial
 from pathlib import Path
 
 from airflow_cdc_provider.events.encoder import text_of, to_lines
+from airflow_cdc_provider.events.event_batches import EventRequest
+from airflow_cdc_provider.events.skipped_records import SkippedRecords
 from airflow_cdc_provider.exceptions import ConfigurationError
 from airflow_cdc_provider.jobs.context.job import log
 from airflow_cdc_provider.jobs.context.run import Run
-from airflow_cdc_provider.jobs.events.event_batches import EventRequest
-from airflow_cdc_provider.jobs.events.skipped_records import SkippedRecords
-from airflow_cdc_provider.jobs.events.vitess import lake as vitess_lake
 from airflow_cdc_provider.jobs.publishing.origins.changes import Changes
+from airflow_cdc_provider.jobs.resuming.progress import stored_offset
 from airflow_cdc_provider.jobs.spec import JobResult
-from airflow_cdc_provider.jobs.topics.settings import headers_of
-from airflow_cdc_provider.sources.vitess.options import VitessOptions
+from airflow_cdc_provider.sources.encoding import headers_of
+from airflow_cdc_provider.sources.registry import source_plugin
 
 
 def events(run: Run) -> JobResult:
@@ -53,8 +54,9 @@ def events(run: Run) -> JobResult:
     with unfinished.open("wb") as file:
         for batch in origin.build(EventRequest(after, origin.through, now_ns)):
             file.write(text_of(to_lines(batch.records, headers)))
-        if isinstance(job.connector.source, VitessOptions):
-            beats = vitess_lake.heartbeat_records(job.connector, stores.changes, now_ns)
+        own = source_plugin(job.connector.type).events()
+        if own.heartbeats_have_offset:
+            beats = own.heartbeat_records(job.connector, partial(stored_offset, stores.changes), now_ns)
             file.write(text_of(to_lines(beats, headers)))
     unfinished.replace(target)
     log.info("%s: events of batches %d to %d", job.connector.name, after + 1, origin.through)

@@ -19,9 +19,8 @@ from __future__ import annotations
 from typing import Final, NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
 
-from airflow_cdc_provider.formats.kernels import Bytes, Int, walker
+from airflow_cdc_provider.formats.kernels import Bytes, Int, Ints, walker
 from airflow_cdc_provider.sources.cassandra.commit_log.checksum import crc32
 from airflow_cdc_provider.sources.cql.reasons import (
     ENTRY_BEYOND_SECTION,
@@ -55,13 +54,11 @@ class Entries(NamedTuple):
     ``damage``   int64, a row per unreadable range
     """
 
-    entries: NDArray[np.int64]
-    damage: NDArray[np.int64]
+    entries: Ints
+    damage: Ints
 
 
-def find_entries(
-    plain: Bytes, starts: NDArray[np.int64], ends: NDArray[np.int64], positions: NDArray[np.int64]
-) -> Entries:
+def find_entries(plain: Bytes, starts: Ints, ends: Ints, positions: Ints) -> Entries:
     """Find all entries of some sections.
 
     Args:
@@ -83,11 +80,11 @@ def find_entries(
 @walker
 def _find(
     plain: Bytes,
-    starts: NDArray[np.int64],
-    ends: NDArray[np.int64],
-    positions: NDArray[np.int64],
-    entries: NDArray[np.int64],
-    damage: NDArray[np.int64],
+    starts: Ints,
+    ends: Ints,
+    positions: Ints,
+    entries: Ints,
+    damage: Ints,
 ) -> tuple[int, int]:
     found = 0
     broken = 0

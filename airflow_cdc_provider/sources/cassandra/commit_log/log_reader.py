@@ -27,13 +27,12 @@ from typing import Any, Final
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
-from numpy.typing import NDArray
 
 from airflow_cdc_provider.changes.record import CHANGE, CHANGE_SCHEMA, QUARANTINE, SCHEMA, TRUNCATE
 from airflow_cdc_provider.exceptions import CdcError, CorruptInput, SchemaUnknown
 from airflow_cdc_provider.formats.arrow_bytes import binary_parts, column_of, fixed_width_binary
 from airflow_cdc_provider.formats.byte_kernels import copy
-from airflow_cdc_provider.formats.kernels import Bytes, Int, walker
+from airflow_cdc_provider.formats.kernels import Bytes, Int, Ints, walker
 from airflow_cdc_provider.sources.cassandra.commit_log import tables as roles
 from airflow_cdc_provider.sources.cassandra.commit_log.capture import SegmentSlice
 from airflow_cdc_provider.sources.cassandra.commit_log.encryption import Keys
@@ -249,9 +248,9 @@ class _Reader:
     def split(
         self,
         data: Bytes,
-        entries: NDArray[np.int64],
-        versions: NDArray[np.int64],
-        first_ordinals: NDArray[np.int64],
+        entries: Ints,
+        versions: Ints,
+        first_ordinals: Ints,
     ) -> Iterator[pa.RecordBatch]:
         """Build records from mutations."""
         updates = find_updates(data, entries, versions, first_ordinals, self.tables)
@@ -290,9 +289,9 @@ class _Reader:
     def _changes(
         self,
         data: Bytes,
-        entries: NDArray[np.int64],
-        versions: NDArray[np.int64],
-        found: NDArray[np.int64],
+        entries: Ints,
+        versions: Ints,
+        found: Ints,
     ) -> pa.RecordBatch:
         count = len(found)
         numbers, tables = np.unique(found[:, TABLE], return_inverse=True)
@@ -344,9 +343,9 @@ class _Reader:
     def _quarantined(
         self,
         data: Bytes,
-        entries: NDArray[np.int64],
-        versions: NDArray[np.int64],
-        line: NDArray[np.int64],
+        entries: Ints,
+        versions: Ints,
+        line: Ints,
     ) -> dict[str, Any]:
         entry, ordinal, reason, error_at = (int(line[c]) for c in (ENTRY, ORDINAL, REASON, ERROR_OFFSET))
         begin, length, end = (int(entries[entry, c]) for c in (START, LENGTH, END))
@@ -369,9 +368,9 @@ class _Reader:
     def _local(
         self,
         data: Bytes,
-        entries: NDArray[np.int64],
-        versions: NDArray[np.int64],
-        found: NDArray[np.int64],
+        entries: Ints,
+        versions: Ints,
+        found: Ints,
     ) -> Iterator[dict[str, Any]]:
         payloads = [
             bytes([versions[line[ENTRY]]]) + data[line[BEGIN] : line[STOP]].tobytes() for line in found
@@ -408,9 +407,9 @@ class _Reader:
     def _schema(
         self,
         data: Bytes,
-        entries: NDArray[np.int64],
-        versions: NDArray[np.int64],
-        found: NDArray[np.int64],
+        entries: Ints,
+        versions: Ints,
+        found: Ints,
     ) -> Iterator[dict[str, Any]]:
         for line in found:
             keyspace = data[line[KEY_BEGIN] : line[KEY_STOP]].tobytes()
@@ -446,16 +445,16 @@ def _now() -> pa.Scalar:
 @walker
 def _copy_updates(
     data: Bytes,
-    entries: NDArray[np.int64],
-    versions: NDArray[np.int64],
-    found: NDArray[np.int64],
+    entries: Ints,
+    versions: Ints,
+    found: Ints,
     segment: Int,
-    key_ends: NDArray[np.int64],
+    key_ends: Ints,
     keys: Bytes,
-    payload_ends: NDArray[np.int64],
+    payload_ends: Ints,
     payloads: Bytes,
     positions: Bytes,
-    written_us: NDArray[np.int64],
+    written_us: Ints,
 ) -> None:
     """Write keys, payloads and positions of updates (``payload``) in sequence, and their write times.
 

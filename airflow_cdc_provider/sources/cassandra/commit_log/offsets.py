@@ -153,3 +153,20 @@ def _is_range(value: object) -> bool:
 
 def _invalid(value: object) -> ConfigurationError:
     return ConfigurationError("not a valid Cassandra offset", expected=_EXAMPLE, found=repr(value)[:200])
+
+
+def read_positions(offset: Mapping[str, Any]) -> dict[str, tuple[int, int | None]]:
+    """Return how far each node's log was read: its newest segment, and the position in it.
+
+    Args:
+        offset: The source's offset.
+
+    Returns:
+        By host id: the segment's number, and the logical position; None if it was read to its end.
+    """
+    found = {}
+    for host, node in read_offset(offset).items():
+        newest = max(node.floor, *node.open, *(last for _, last in node.done), 0)
+        if newest:
+            found[host] = newest, node.open.get(newest)
+    return found

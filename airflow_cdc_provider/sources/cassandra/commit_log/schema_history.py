@@ -27,13 +27,13 @@ from typing import Any, Final, NamedTuple
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
-from numpy.typing import NDArray
 
 from airflow_cdc_provider.changes.cell_row import CellRow, read_cell_row
 from airflow_cdc_provider.changes.cells import CELL_TOMBSTONE, ROW_DELETION, ROW_LIVENESS
 from airflow_cdc_provider.changes.contribution import PARTITION_DELETION, RANGE_DELETION
 from airflow_cdc_provider.changes.record import SCHEMA
 from airflow_cdc_provider.exceptions import SchemaUnknown
+from airflow_cdc_provider.formats.kernels import Flags
 from airflow_cdc_provider.sources.cassandra.commit_log.system_tables import system_table
 from airflow_cdc_provider.sources.cassandra.decoding.decode import UpdateDecoder
 from airflow_cdc_provider.sources.cassandra.payload import OBSERVED_TAG
@@ -125,7 +125,7 @@ class SchemaHistory:
         switches = self.switches.get(table_id, ())
         return switches[-1].at_us if len(switches) > 2 and switches[-1].cdc else 0
 
-    def captured(self, table_id: str, origins: pa.Array, positions: pa.Array) -> NDArray[np.bool_]:
+    def captured(self, table_id: str, origins: pa.Array, positions: pa.Array) -> Flags:
         """Return which updates were written while their table had ``cdc = true``, by their log positions.
 
         If the log of an update's node has no statement that switched it on, the update counts as captured.

@@ -8,8 +8,8 @@ from functools import cached_property
 from typing import Final
 
 import numpy as np
-from numpy.typing import NDArray
 
+from airflow_cdc_provider.formats.kernels import Bytes
 from airflow_cdc_provider.sources.cassandra.commit_log.system_tables import (
     LOCAL_TABLE,
     SCHEMA_KEYSPACE,
@@ -50,8 +50,8 @@ class LogTables:
 
     names: tuple[str, ...]
     ids: tuple[str, ...]
-    roles: NDArray[np.uint8]
-    keyspace_selected: NDArray[np.uint8]
+    roles: Bytes
+    keyspace_selected: Bytes
     program: Program
     skips_unknown: bool = False
 

@@ -5,9 +5,8 @@ from __future__ import annotations
 from typing import Final, NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
 
-from airflow_cdc_provider.formats.kernels import Bytes, Int, walker
+from airflow_cdc_provider.formats.kernels import Bytes, Int, Ints, walker
 from airflow_cdc_provider.sources.cassandra.commit_log.framing import LENGTH, START
 from airflow_cdc_provider.sources.cassandra.commit_log.tables import (
     FORMER,
@@ -73,16 +72,16 @@ class Updates(NamedTuple):
     ``by_role``  int64, number of updates by role of their table
     """
 
-    found: NDArray[np.int64]
-    failed: NDArray[np.int64]
-    by_role: NDArray[np.int64]
+    found: Ints
+    failed: Ints
+    by_role: Ints
 
 
 def find_updates(
     plain: Bytes,
-    entries: NDArray[np.int64],
-    versions: NDArray[np.int64],
-    first_ordinals: NDArray[np.int64],
+    entries: Ints,
+    versions: Ints,
+    first_ordinals: Ints,
     tables: LogTables,
 ) -> Updates:
     """Find the updates of selected tables.
@@ -129,19 +128,19 @@ def find_updates(
 @walker
 def _find(
     plain: Bytes,
-    entries: NDArray[np.int64],
-    versions: NDArray[np.int64],
-    first_ordinals: NDArray[np.int64],
+    entries: Ints,
+    versions: Ints,
+    first_ordinals: Ints,
     first: Int,
-    roles: NDArray[np.uint8],
-    keyspace_selected: NDArray[np.uint8],
+    roles: Bytes,
+    keyspace_selected: Bytes,
     program: Program,
     skips_unknown: bool,
     sink: Sink,
-    cursor: NDArray[np.int64],
-    found: NDArray[np.int64],
-    failed: NDArray[np.int64],
-    by_role: NDArray[np.int64],
+    cursor: Ints,
+    found: Ints,
+    failed: Ints,
+    by_role: Ints,
 ) -> Int:
     """Process entries from number ``first`` until all are done or an array is full; return the next."""
     for entry in range(first, len(entries)):

@@ -13,14 +13,13 @@ from typing import Any, Final
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
-from numpy.typing import NDArray
 
 from airflow_cdc_provider.changes.cells import ROW_STRICT
 from airflow_cdc_provider.changes.contribution import CONTRIBUTION_SCHEMA, ROW, UPSERT, unresolved_keys
 from airflow_cdc_provider.changes.fence import EVENT_US, Fence, newest_event
 from airflow_cdc_provider.exceptions import ConfigurationError
 from airflow_cdc_provider.formats.arrow_bytes import binary_parts, column_of
-from airflow_cdc_provider.formats.kernels import Bytes, Int, walker
+from airflow_cdc_provider.formats.kernels import Bytes, Flags, Int, Ints, walker
 from airflow_cdc_provider.sources.cassandra.decoding.mutation import read_update
 from airflow_cdc_provider.sources.cassandra.payload import VERSIONS, Position
 from airflow_cdc_provider.sources.contract import Decoded
@@ -166,7 +165,7 @@ class UpdateDecoder:
             rows=rows[valid, CHANGE],
         )
 
-    def _of_former(self, changes: pa.RecordBatch, failures: NDArray[np.int64]) -> NDArray[np.bool_]:
+    def _of_former(self, changes: pa.RecordBatch, failures: Ints) -> Flags:
         """Return which changes are of a dropped table, by the id in an update or a snapshot record."""
         found = failures[:, 0] == OTHER_TABLE
         of = changes.column("schema_id")
@@ -175,7 +174,7 @@ class UpdateDecoder:
         return found
 
 
-def _decode_all(data: Bytes, offsets: NDArray[np.int64], program: Program) -> tuple[Sink, NDArray[np.int64]]:
+def _decode_all(data: Bytes, offsets: Ints, program: Program) -> tuple[Sink, Ints]:
     count = len(offsets) - 1
     failures = np.zeros((count, 2), np.int64)
     sink = new_sink(int(offsets[-1] - offsets[0]), 2 * count, len(program.column_id))
@@ -186,7 +185,7 @@ def _decode_all(data: Bytes, offsets: NDArray[np.int64], program: Program) -> tu
     return sink, failures
 
 
-def generations(changes: pa.RecordBatch, fences: Sequence[Fence]) -> NDArray[np.int64]:
+def generations(changes: pa.RecordBatch, fences: Sequence[Fence]) -> Ints:
     """Return each change's generation: its own or that of the last fence before it, whichever is higher.
 
     A node may have no record of the newest fence: it joined later, or the record was not kept. The id of a
@@ -231,11 +230,11 @@ def _reason(payload: Bytes, reason: int, at: int) -> str:
 @walker
 def _decode(
     data: Bytes,
-    offsets: NDArray[np.int64],
+    offsets: Ints,
     first: Int,
     program: Program,
     sink: Sink,
-    failures: NDArray[np.int64],
+    failures: Ints,
 ) -> Int:
     """Decode payloads from number ``first`` until all are done or the sink is full.
 

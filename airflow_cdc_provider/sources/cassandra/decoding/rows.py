@@ -18,7 +18,6 @@ from __future__ import annotations
 from typing import Any, Final
 
 import numpy as np
-from numpy.typing import NDArray
 
 from airflow_cdc_provider.changes.cells import (
     CELL_COMPLEX_DELETION,
@@ -35,7 +34,7 @@ from airflow_cdc_provider.changes.cells import (
 )
 from airflow_cdc_provider.changes.contribution import ROW, STATIC
 from airflow_cdc_provider.formats.byte_kernels import copy, store_little32, store_little64
-from airflow_cdc_provider.formats.kernels import Bytes, Int, inlined, walker
+from airflow_cdc_provider.formats.kernels import Bytes, Flags, Int, Ints, inlined, walker
 from airflow_cdc_provider.sources.cassandra.decoding.times import (
     EXPIRED_TTL,
     read_deletion,
@@ -222,7 +221,7 @@ def read_clustering(
     program: Program,
     first: Int,
     count: Int,
-    cursor: NDArray[np.int64],
+    cursor: Ints,
     out: Bytes,
     out_at: Int,
 ) -> tuple[Int, Int]:
@@ -272,9 +271,7 @@ def read_clustering(
 
 
 @walker
-def _read_large_subset(
-    data: Bytes, at: Int, end: Int, listed: Int, missing: Int, present: NDArray[np.bool_]
-) -> Int:
+def _read_large_subset(data: Bytes, at: Int, end: Int, listed: Int, missing: Int, present: Flags) -> Int:
     """Read which of 64 or more listed columns a row has: indexes of present or of missing columns (§7)."""
     if missing < 0 or missing > listed:
         return -BAD_SUBSET

@@ -26,13 +26,7 @@ def put_cell_header(
 
 @walker
 def put_deletion(
-    sink: Sink,
-    change: Int,
-    scope: Int,
-    timestamp: Int,
-    deletion_time: Int,
-    lower: Int,
-    upper: Int,
+    sink: Sink, change: Int, scope: Int, timestamp: Int, deletion_time: Int, lower: Int, upper: Int
 ) -> bool:
     """Append a contribution whose cell row is only a deletion; False if there is no space."""
     states = sink.states

@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import numpy as np
 import pyarrow as pa
-from numpy.typing import NDArray
 
 from airflow_cdc_provider.changes.cells import ROW_HEADER_BYTES
 from airflow_cdc_provider.changes.contribution import RANGE_DELETION, ROW
 from airflow_cdc_provider.formats.arrow_bytes import column_of
 from airflow_cdc_provider.formats.byte_kernels import load_little16, load_little32
-from airflow_cdc_provider.formats.kernels import Bytes, Int, walker
+from airflow_cdc_provider.formats.kernels import Bytes, Flags, Int, Ints, walker
 from airflow_cdc_provider.sources.cql.comparable import AFTER, encode_clustering
 from airflow_cdc_provider.sources.cql.decoding.programs import Program
 from airflow_cdc_provider.sources.cql.decoding.sink import (
@@ -25,9 +24,7 @@ from airflow_cdc_provider.sources.cql.decoding.sink import (
 from airflow_cdc_provider.sources.cql.scratch import Scratch, new_scratch
 
 
-def comparable_clusterings(
-    sink: Sink, program: Program
-) -> tuple[pa.BinaryArray, pa.BinaryArray, NDArray[np.bool_]]:
+def comparable_clusterings(sink: Sink, program: Program) -> tuple[pa.BinaryArray, pa.BinaryArray, Flags]:
     """Encode the clustering or bounds of each contribution.
 
     Args:
@@ -46,9 +43,7 @@ def comparable_clusterings(
     return clusterings, ends, malformed | end_malformed
 
 
-def _encode_column(
-    sink: Sink, program: Program, rows: NDArray[np.int64], which: np.int64
-) -> tuple[pa.BinaryArray, NDArray[np.bool_]]:
+def _encode_column(sink: Sink, program: Program, rows: Ints, which: np.int64) -> tuple[pa.BinaryArray, Flags]:
     ends = np.zeros(len(rows) + 1, np.int64)
     present = rows[:, UPPER] >= 0 if which == UPPER else None
     malformed = np.zeros(len(rows), np.bool_)
@@ -68,12 +63,12 @@ def _encode(
     states: Bytes,
     bounds: Bytes,
     program: Program,
-    rows: NDArray[np.int64],
+    rows: Ints,
     which: Int,
     first: Int,
     out: Bytes,
-    ends: NDArray[np.int64],
-    malformed: NDArray[np.bool_],
+    ends: Ints,
+    malformed: Flags,
     scratch: Scratch,
 ) -> Int:
     """Encode from contribution ``first`` until all are done or ``out`` is full; return the next number."""

@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from airflow_cdc_provider.formats.byte_kernels import same
-from airflow_cdc_provider.formats.kernels import Bytes, Int, inlined
+from airflow_cdc_provider.formats.kernels import Bytes, Int, Ints, inlined
 from airflow_cdc_provider.sources.cql.programs import compile_types
 from airflow_cdc_provider.sources.cql.schema import CqlType, TableSchema
 from airflow_cdc_provider.sources.cql.types import fixed_length
@@ -48,20 +48,20 @@ class Program(NamedTuple):
     """
 
     slots: NDArray[np.int32]
-    id_high: NDArray[np.int64]
-    id_low: NDArray[np.int64]
+    id_high: Ints
+    id_low: Ints
     first_column: NDArray[np.int32]
     names: Bytes
     name_start: NDArray[np.int32]
     name_length: NDArray[np.int32]
     column_id: NDArray[np.int32]
     column_size: NDArray[np.int32]
-    column_complex: NDArray[np.uint8]
-    dropped_at: NDArray[np.int64]
+    column_complex: Bytes
+    dropped_at: Ints
     first_clustering: NDArray[np.int32]
     clustering_size: NDArray[np.int32]
     clustering_root: NDArray[np.int32]
-    descending: NDArray[np.uint8]
+    descending: Bytes
     types: NDArray[np.int32]
 
 

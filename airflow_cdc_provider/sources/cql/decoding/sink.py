@@ -11,7 +11,7 @@ from typing import Any, Final, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from airflow_cdc_provider.formats.kernels import Bytes, Int, inlined
+from airflow_cdc_provider.formats.kernels import Bytes, Flags, Int, Ints, inlined
 
 ROWS_AT: Final = 0
 """Cursor: contributions so far."""
@@ -63,14 +63,14 @@ class Sink(NamedTuple):
     ``present``  scratch: which listed columns a row has
     """
 
-    cursor: NDArray[np.int64]
-    rows: NDArray[np.int64]
+    cursor: Ints
+    rows: Ints
     states: Bytes
     bounds: Bytes
-    cells: NDArray[np.int64]
+    cells: Ints
     spare: Bytes
     listed: NDArray[np.int32]
-    present: NDArray[np.bool_]
+    present: Flags
 
 
 def new_sink(bytes_expected: int, rows_expected: int, columns: int) -> Sink:
@@ -114,14 +114,7 @@ def _twice(array: NDArray[Any]) -> NDArray[Any]:
 
 
 @inlined
-def put_row(
-    sink: Sink,
-    change: Int,
-    scope: Int,
-    state_end: Int,
-    lower: Int,
-    upper: Int,
-) -> bool:
+def put_row(sink: Sink, change: Int, scope: Int, state_end: Int, lower: Int, upper: Int) -> bool:
     """Append a contribution whose cell row is already written; False if there is no space."""
     cursor, rows = sink.cursor, sink.rows
     row = cursor[ROWS_AT]
@@ -138,7 +131,7 @@ def put_row(
 
 
 @inlined
-def failed(cursor: NDArray[np.int64], at: Int, reason: Int) -> Int:
+def failed(cursor: Ints, at: Int, reason: Int) -> Int:
     """Store the offset of the failure and return the negative reason."""
     cursor[FAILED_AT] = at
     return -reason

@@ -6,12 +6,9 @@ cells seldom need sorting. It is a merge sort, because collections can be large.
 
 from __future__ import annotations
 
-import numpy as np
-from numpy.typing import NDArray
-
 from airflow_cdc_provider.changes.cells import CELL_COMPLEX_DELETION, CELL_HEADER_BYTES
 from airflow_cdc_provider.formats.byte_kernels import compare, copy, load_little16, load_little32
-from airflow_cdc_provider.formats.kernels import Bytes, Int, walker
+from airflow_cdc_provider.formats.kernels import Bytes, Int, Ints, walker
 from airflow_cdc_provider.sources.cql.decoding.sink import Sink
 from airflow_cdc_provider.sources.cql.reasons import DUPLICATE_CELL, NO_SPACE
 
@@ -63,7 +60,7 @@ def order_cells(sink: Sink, begin: Int, end: Int, count: Int) -> Int:
 
 
 @walker
-def _merge_sort(states: Bytes, cells: NDArray[np.int64], count: Int) -> Int:
+def _merge_sort(states: Bytes, cells: Ints, count: Int) -> Int:
     """Sort the offsets in line 0 of ``cells``, bottom up; return the line with the sorted offsets."""
     line = 0
     width = 1

@@ -43,7 +43,7 @@ from airflow_cdc_provider.changes.cells import (
     ROW_UNCERTAIN,
     SYNTHETIC_PATH_MARK,
 )
-from airflow_cdc_provider.formats.kernels import kernel
+from airflow_cdc_provider.formats.kernels import Bytes, Int, Ints, kernel
 from airflow_cdc_provider.sources.cql.programs import LIST, MAP, SET, UDT
 from airflow_cdc_provider.sources.cql.wire import next_part, read_i32, read_i64
 
@@ -85,8 +85,8 @@ class SelectProgram(NamedTuple):
     shapes: npt.NDArray[np.int32]
     kinds: npt.NDArray[np.int32]
     strict: bool
-    row_prefix: npt.NDArray[np.uint8]
-    static_prefix: npt.NDArray[np.uint8]
+    row_prefix: Bytes
+    static_prefix: Bytes
 
 
 class Records(NamedTuple):
@@ -96,15 +96,15 @@ class Records(NamedTuple):
     beyond the capacity are only counted, and then the page is read again with larger arrays.
     """
 
-    keys: npt.NDArray[np.uint8]
-    key_ends: npt.NDArray[np.int64]
-    payloads: npt.NDArray[np.uint8]
-    payload_ends: npt.NDArray[np.int64]
-    totals: npt.NDArray[np.int64]
+    keys: Bytes
+    key_ends: Ints
+    payloads: Bytes
+    payload_ends: Ints
+    totals: Ints
 
 
 @kernel
-def read_page(program, data, rows, read_us, read_seconds, records):  # type: ignore[no-untyped-def]
+def read_page(program: Int, data: Bytes, rows: Int, read_us: Int, read_seconds: Int, records: Int) -> Int:
     """Convert a page to records.
 
     Args:
@@ -153,7 +153,16 @@ def read_page(program, data, rows, read_us, read_seconds, records):  # type: ign
 
 
 @kernel
-def _put_record(program, data, starts, lengths, static, read_us, read_seconds, records):  # type: ignore[no-untyped-def]
+def _put_record(
+    program: Int,
+    data: Bytes,
+    starts: Ints,
+    lengths: Ints,
+    static: Int,
+    read_us: Int,
+    read_seconds: Int,
+    records: Int,
+) -> bool:
     """Append one record, unless it is a static row without values; returns False for malformed bytes."""
     out = records.payloads
     prefix = program.static_prefix if static else program.row_prefix
@@ -241,7 +250,18 @@ def _put_record(program, data, starts, lengths, static, read_us, read_seconds, r
 
 
 @kernel
-def _put_cell(data, starts, lengths, value_index, shape, column, read_us, read_seconds, out, at):  # type: ignore[no-untyped-def]
+def _put_cell(
+    data: Bytes,
+    starts: Ints,
+    lengths: Ints,
+    value_index: Int,
+    shape: Int,
+    column: Int,
+    read_us: Int,
+    read_seconds: Int,
+    out: Bytes,
+    at: Int,
+) -> Int:
     flags = 0
     ttl = np.int64(0)
     time_us = read_us
@@ -261,9 +281,19 @@ def _put_cell(data, starts, lengths, value_index, shape, column, read_us, read_s
 
 
 @kernel
-def _put_elements(  # type: ignore[no-untyped-def]
-    data, starts, lengths, value_index, shape, kind, column, read_us, read_seconds, out, at
-):
+def _put_elements(
+    data: Bytes,
+    starts: Ints,
+    lengths: Ints,
+    value_index: Int,
+    shape: Int,
+    kind: Int,
+    column: Int,
+    read_us: Int,
+    read_seconds: Int,
+    out: Bytes,
+    at: Int,
+) -> tuple[Int, Int]:
     """Append a multi-cell column's cells; returns the offset after them and their number, -1 if malformed."""
     value_at, value_end = starts[value_index], starts[value_index] + lengths[value_index]
     time_at, time_end, ttl_at, ttl_end = np.int64(0), np.int64(0), np.int64(0), np.int64(0)
@@ -329,7 +359,7 @@ def _put_elements(  # type: ignore[no-untyped-def]
 
 
 @kernel
-def _next_number(data, at, end, size, missing):  # type: ignore[no-untyped-def]
+def _next_number(data: Bytes, at: Int, end: Int, size: Int, missing: Int) -> tuple[Int, Int]:
     """Read one number of a list, ``missing`` if it is null or absent; and the next offset."""
     if at >= end:
         return missing, end
@@ -342,7 +372,9 @@ def _next_number(data, at, end, size, missing):  # type: ignore[no-untyped-def]
 
 
 @kernel
-def _put_header(out, at, column, flags, ttl, time_us, seconds, path, value):  # type: ignore[no-untyped-def]
+def _put_header(
+    out: Bytes, at: Int, column: Int, flags: Int, ttl: Int, time_us: Int, seconds: Int, path: Int, value: Int
+) -> Int:
     """Append a cell's header (:mod:`airflow_cdc_provider.changes.cells`)."""
     if at + CELL_HEADER_BYTES <= out.size:
         _put_number(out, at, column, 2)
@@ -356,7 +388,7 @@ def _put_header(out, at, column, flags, ttl, time_us, seconds, path, value):  # 
 
 
 @kernel
-def _put_synthetic_path(out, at, time, data, begin, length):  # type: ignore[no-untyped-def]
+def _put_synthetic_path(out: Bytes, at: Int, time: Int, data: Bytes, begin: Int, length: Int) -> Int:
     """Write a time UUID: its time in 100 ns since 1582, the mark, and a hash of the value."""
     if at + _PATH_BYTES <= out.size:
         for i in range(4):
@@ -376,7 +408,7 @@ def _put_synthetic_path(out, at, time, data, begin, length):  # type: ignore[no-
 
 
 @kernel
-def _put_number(out, at, number, size):  # type: ignore[no-untyped-def]
+def _put_number(out: Bytes, at: Int, number: Int, size: Int) -> Int:
     """Write a little-endian number; bytes beyond the eighth are zero."""
     if at + size <= out.size:
         for i in range(size):
@@ -385,7 +417,7 @@ def _put_number(out, at, number, size):  # type: ignore[no-untyped-def]
 
 
 @kernel
-def _put_bytes(out, at, data, start, length):  # type: ignore[no-untyped-def]
+def _put_bytes(out: Bytes, at: Int, data: Bytes, start: Int, length: Int) -> Int:
     """Copy bytes, none for a negative length."""
     if length <= 0:
         return np.int64(at)
@@ -395,7 +427,7 @@ def _put_bytes(out, at, data, start, length):  # type: ignore[no-untyped-def]
 
 
 @kernel
-def _same(data, a, a_end, b, b_end):  # type: ignore[no-untyped-def]
+def _same(data: Bytes, a: Int, a_end: Int, b: Int, b_end: Int) -> Int:
     same = a_end - a == b_end - b
     at = 0
     while same and at < a_end - a:

@@ -26,13 +26,13 @@ from itertools import pairwise
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 import numpy as np
-import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
 from airflow_cdc_provider.changes.record import CHANGE_SCHEMA, SNAPSHOT
 from airflow_cdc_provider.exceptions import ConfigurationError, CorruptInput, SchemaUnknown, TransientError
 from airflow_cdc_provider.formats.arrow_bytes import column_of, fixed_width_binary
+from airflow_cdc_provider.formats.kernels import Bytes, Ints
 from airflow_cdc_provider.sources.contract import Reader, ReadMetrics, SnapshotPlan
 from airflow_cdc_provider.sources.cql.driver.connect import consistency_level, driver_errors, open_session
 from airflow_cdc_provider.sources.cql.programs import OPS
@@ -445,7 +445,7 @@ def page_records(
     )
 
 
-def _binary(data: npt.NDArray[np.uint8], ends: npt.NDArray[np.int64]) -> pa.Array:
+def _binary(data: Bytes, ends: Ints) -> pa.Array:
     return column_of(pa.binary(), data, np.concatenate([np.zeros(1, np.int64), ends]))
 
 
@@ -472,7 +472,7 @@ def _shape(column: Column, elements_have_times: bool) -> int:
     return PLAIN
 
 
-def _prefix(columns: Sequence[Column], *, static: bool) -> npt.NDArray[np.uint8]:
+def _prefix(columns: Sequence[Column], *, static: bool) -> Bytes:
     return np.frombuffer(snapshot_prefix([c.name for c in columns], static=static), np.uint8)
 
 

@@ -11,13 +11,12 @@ from typing import Final
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
-from numpy.typing import NDArray
 
 from airflow_cdc_provider.changes.contribution import CONTRIBUTION_SCHEMA, UNRESOLVED, UPSERT, generations
 from airflow_cdc_provider.changes.fence import Fence
 from airflow_cdc_provider.exceptions import ConfigurationError
 from airflow_cdc_provider.formats.arrow_bytes import binary_parts, column_of
-from airflow_cdc_provider.formats.kernels import Bytes, Int, walker
+from airflow_cdc_provider.formats.kernels import Bytes, Int, Ints, walker
 from airflow_cdc_provider.sources.contract import Decoded
 from airflow_cdc_provider.sources.cql.decoding.clustering import comparable_clusterings
 from airflow_cdc_provider.sources.cql.decoding.programs import Program, compile_tables
@@ -129,9 +128,7 @@ class LogDecoder:
             rows=rows[decoded_rows, CHANGE],
         )
 
-    def _decode_all(
-        self, data: Bytes, offsets: NDArray[np.int64], changes: pa.RecordBatch
-    ) -> tuple[Sink, Keys, NDArray[np.int64]]:
+    def _decode_all(self, data: Bytes, offsets: Ints, changes: pa.RecordBatch) -> tuple[Sink, Keys, Ints]:
         count = len(offsets) - 1
         payload_bytes = int(offsets[-1] - offsets[0])
         failures = np.zeros((count, 2), np.int64)
@@ -145,12 +142,12 @@ class LogDecoder:
             decoded = _decode(data, offsets, decoded, *given, sink, keys, fields, failures)
         return sink, keys, failures
 
-    def _versions_of(self, changes: pa.RecordBatch) -> NDArray[np.int64]:
+    def _versions_of(self, changes: pa.RecordBatch) -> Ints:
         """Return the version number of each change; a snapshot row's record has the table's id instead."""
         ids = pc.fill_null(changes.column("schema_id"), "").dictionary_encode()
         known = {**self._versions, **dict.fromkeys(self._dropped_table, _DROPPED_TABLE)}
         numbers = np.array([known.get(i, _UNKNOWN_VERSION) for i in ids.dictionary.to_pylist()], np.int64)
-        versions: NDArray[np.int64] = numbers[ids.indices.to_numpy(zero_copy_only=False)]
+        versions: Ints = numbers[ids.indices.to_numpy(zero_copy_only=False)]
         tags = pc.binary_slice(changes.column("payload"), 0, 1)
         rows = pc.equal(tags, bytes([SNAPSHOT_TAG])).fill_null(False).to_numpy(zero_copy_only=False)
         if rows.any() and self.schema.id:
@@ -170,27 +167,27 @@ class LogDecoder:
         return describe(reason, where)
 
 
-def _read_at(changes: pa.RecordBatch) -> NDArray[np.int64]:
+def _read_at(changes: pa.RecordBatch) -> Ints:
     """Return when each record was read, in epoch seconds."""
     micros = changes.column("captured_at").cast(pa.timestamp("us")).cast(pa.int64())
     seconds = pc.fill_null(pc.divide(micros, 1_000_000), UNKNOWN_READ_TIME)
-    found: NDArray[np.int64] = seconds.to_numpy(zero_copy_only=False)
+    found: Ints = seconds.to_numpy(zero_copy_only=False)
     return found
 
 
 @walker
 def _decode(
     data: Bytes,
-    offsets: NDArray[np.int64],
+    offsets: Ints,
     first: Int,
-    versions: NDArray[np.int64],
-    read_at: NDArray[np.int64],
+    versions: Ints,
+    read_at: Ints,
     log: LogProgram,
     program: Program,
     sink: Sink,
     keys: Keys,
-    fields: NDArray[np.int64],
-    failures: NDArray[np.int64],
+    fields: Ints,
+    failures: Ints,
 ) -> Int:
     """Decode payloads from index ``first`` on, until all are decoded or the sink is full.
 

@@ -8,11 +8,10 @@ from __future__ import annotations
 from typing import Final, NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
 
 from airflow_cdc_provider.changes.contribution import UNRESOLVED
 from airflow_cdc_provider.formats.byte_kernels import copy, load_little32, same, store_little32
-from airflow_cdc_provider.formats.kernels import Bytes, Int, inlined, walker
+from airflow_cdc_provider.formats.kernels import Bytes, Int, Ints, inlined, walker
 from airflow_cdc_provider.sources.cql.decoding.sink import (
     NOWHERE,
     STATES_AT,
@@ -45,11 +44,11 @@ class Keys(NamedTuple):
     """
 
     data: Bytes
-    ends: NDArray[np.int64]
+    ends: Ints
 
 
 @walker
-def read_fields(data: Bytes, at: Int, end: Int, count: Int, fields: NDArray[np.int64]) -> Int:
+def read_fields(data: Bytes, at: Int, end: Int, count: Int, fields: Ints) -> Int:
     """Store the offset and length of each column of a row; return the row's end."""
     if end - at < 4:
         return np.int64(-TRUNCATED)
@@ -68,7 +67,7 @@ def read_fields(data: Bytes, at: Int, end: Int, count: Int, fields: NDArray[np.i
 
 
 @inlined
-def meta_at(fields: NDArray[np.int64], log: LogProgram, version: Int, which: Int, length: Int) -> Int:
+def meta_at(fields: Ints, log: LogProgram, version: Int, which: Int, length: Int) -> Int:
     """Return the offset of the value of a metadata column, -1 if it is null or has another length."""
     index = log.meta[version, which]
     if index < 0 or fields[index, 1] != length:
@@ -85,9 +84,7 @@ def read_time_us(data: Bytes, at: Int) -> Int:
 
 
 @walker
-def put_key(
-    data: Bytes, fields: NDArray[np.int64], log: LogProgram, version: Int, keys: Keys, change: Int
-) -> Int:
+def put_key(data: Bytes, fields: Ints, log: LogProgram, version: Int, keys: Keys, change: Int) -> Int:
     """Write a row's partition key: a single value as it is, several values as u16 length, value, 0."""
     count = log.partition.shape[1]
     at = keys.ends[change]
@@ -108,9 +105,7 @@ def put_key(
 
 
 @walker
-def check_key(
-    data: Bytes, fields: NDArray[np.int64], log: LogProgram, version: Int, keys: Keys, change: Int
-) -> Int:
+def check_key(data: Bytes, fields: Ints, log: LogProgram, version: Int, keys: Keys, change: Int) -> Int:
     """Compare a row's partition key with that of the change's first row."""
     count = log.partition.shape[1]
     at, end = keys.ends[change], keys.ends[change + 1]
@@ -127,7 +122,7 @@ def check_key(
 
 
 @inlined
-def clustering_count(fields: NDArray[np.int64], log: LogProgram, version: Int) -> Int:
+def clustering_count(fields: Ints, log: LogProgram, version: Int) -> Int:
     """Return how many clustering columns aren't null; -1 if one follows a null one."""
     count = np.int64(0)
     for i in range(log.clustering.shape[1]):
@@ -139,7 +134,7 @@ def clustering_count(fields: NDArray[np.int64], log: LogProgram, version: Int) -
 
 
 @inlined
-def has_column_data(fields: NDArray[np.int64], log: LogProgram, version: Int) -> bool:
+def has_column_data(fields: Ints, log: LogProgram, version: Int) -> bool:
     """Return whether a row has a value, flag or elements of any column, or the log has no such columns."""
     first, end = log.first_column[version], log.first_column[version + 1]
     for column in range(first, end):
@@ -152,7 +147,7 @@ def has_column_data(fields: NDArray[np.int64], log: LogProgram, version: Int) ->
 
 @walker
 def put_clustering(
-    data: Bytes, fields: NDArray[np.int64], log: LogProgram, version: Int, count: Int, out: Bytes, at: Int
+    data: Bytes, fields: Ints, log: LogProgram, version: Int, count: Int, out: Bytes, at: Int
 ) -> Int:
     """Write the first clustering values in cell row encoding; return the offset after them."""
     for i in range(count):

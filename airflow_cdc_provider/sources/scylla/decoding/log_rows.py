@@ -23,11 +23,10 @@ Functions that advance return the offset after the bytes read, or a negative rea
 from __future__ import annotations
 
 import numpy as np
-from numpy.typing import NDArray
 
 from airflow_cdc_provider.changes.contribution import PARTITION_DELETION, RANGE_DELETION
 from airflow_cdc_provider.formats.byte_kernels import store_little32
-from airflow_cdc_provider.formats.kernels import Bytes, Int, walker
+from airflow_cdc_provider.formats.kernels import Bytes, Int, Ints, walker
 from airflow_cdc_provider.sources.cql.decoding.cell_rows import put_deletion
 from airflow_cdc_provider.sources.cql.decoding.sink import (
     BOUND_HEADER_BYTES,
@@ -82,7 +81,7 @@ def read_change(
     log: LogProgram,
     sink: Sink,
     keys: Keys,
-    fields: NDArray[np.int64],
+    fields: Ints,
 ) -> Int:
     """Read one change and append its contributions.
 
@@ -178,7 +177,7 @@ def read_change(
 @walker
 def _read_bound(
     data: Bytes,
-    fields: NDArray[np.int64],
+    fields: Ints,
     log: LogProgram,
     version: Int,
     change: Int,

@@ -11,9 +11,9 @@ from collections.abc import Sequence
 from typing import Final, NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
 
 from airflow_cdc_provider.exceptions import CorruptInput
+from airflow_cdc_provider.formats.kernels import Ints
 from airflow_cdc_provider.sources.cql.decoding.programs import DROPPED
 from airflow_cdc_provider.sources.cql.schema import Column, TableSchema
 from airflow_cdc_provider.sources.scylla.log_table import LogColumn, LogTable
@@ -81,13 +81,13 @@ class LogProgram(NamedTuple):
     ``dropped_at``    per such column, cells with a write time up to this are skipped
     """
 
-    versions: NDArray[np.int64]
-    meta: NDArray[np.int64]
-    partition: NDArray[np.int64]
-    clustering: NDArray[np.int64]
-    first_column: NDArray[np.int64]
-    columns: NDArray[np.int64]
-    dropped_at: NDArray[np.int64]
+    versions: Ints
+    meta: Ints
+    partition: Ints
+    clustering: Ints
+    first_column: Ints
+    columns: Ints
+    dropped_at: Ints
 
 
 def compile_logs(schema: TableSchema, logs: Sequence[LogTable]) -> LogProgram:
@@ -179,5 +179,5 @@ def _key(log: LogTable, names: Sequence[str], count: int) -> list[int]:
     return _indexes(log, names)
 
 
-def _table(rows: Sequence[Sequence[int]], count: int, columns: int) -> NDArray[np.int64]:
+def _table(rows: Sequence[Sequence[int]], count: int, columns: int) -> Ints:
     return np.array(rows, np.int64).reshape(count, columns)

@@ -12,7 +12,6 @@ from __future__ import annotations
 from typing import Any, Final
 
 import numpy as np
-from numpy.typing import NDArray
 
 from airflow_cdc_provider.changes.cells import (
     CELL_COMPLEX_DELETION,
@@ -29,7 +28,7 @@ from airflow_cdc_provider.changes.cells import (
 )
 from airflow_cdc_provider.changes.contribution import ROW, STATIC
 from airflow_cdc_provider.formats.byte_kernels import copy, store_little32, store_little64
-from airflow_cdc_provider.formats.kernels import Bytes, Int, walker
+from airflow_cdc_provider.formats.kernels import Bytes, Int, Ints, walker
 from airflow_cdc_provider.sources.cql.decoding.cell_rows import LIVE, put_cell_header
 from airflow_cdc_provider.sources.cql.decoding.programs import DROPPED
 from airflow_cdc_provider.sources.cql.decoding.sink import (
@@ -85,7 +84,7 @@ _GREATEST_TTL: Final = 0x7FFFFFFE
 @walker
 def read_row(
     data: Bytes,
-    fields: NDArray[np.int64],
+    fields: Ints,
     log: LogProgram,
     version: Int,
     change: Int,
@@ -179,7 +178,7 @@ def read_row(
 @walker
 def _read_elements(
     data: Bytes,
-    fields: NDArray[np.int64],
+    fields: Ints,
     log: LogProgram,
     column: Int,
     deleted: bool,
@@ -280,12 +279,7 @@ def _read_elements(
 
 @walker
 def _written_at(
-    data: Bytes,
-    fields: NDArray[np.int64],
-    log: LogProgram,
-    version: Int,
-    time_us: Int,
-    read_at: Int,
+    data: Bytes, fields: Ints, log: LogProgram, version: Int, time_us: Int, read_at: Int
 ) -> tuple[Int, bool]:
     """Return the second from which a row's TTLs count, and whether it is unresolved.
 

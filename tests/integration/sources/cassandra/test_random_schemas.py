@@ -21,18 +21,19 @@ from airflow_cdc_provider.changes.fence import FenceRecord, add_fences, newest_g
 from airflow_cdc_provider.changes.record import CHANGE, CHANGE_SCHEMA, QUARANTINE, SCHEMA, TRUNCATE
 from airflow_cdc_provider.connector import Connector
 from airflow_cdc_provider.events.encoder import text_of
-from airflow_cdc_provider.jobs.events.skipped_records import SkippedRecords
-from airflow_cdc_provider.jobs.offline.recordings import Recording, row_lines
+from airflow_cdc_provider.events.skipped_records import SkippedRecords
 from airflow_cdc_provider.lake.reconcile import reconcile_cells
 from airflow_cdc_provider.sources.cassandra.codec import CassandraCodec
 from airflow_cdc_provider.sources.cassandra.options import CassandraOptions
 from airflow_cdc_provider.sources.cassandra.source import CassandraSource
 from airflow_cdc_provider.sources.contract import Offset, ReadLimit, ReadMetrics
+from airflow_cdc_provider.sources.recordings import Recording
 from server_kit import CassandraServer
 from tests.integration.sources.cassandra.random_schemas import RandomSchema
 from tests.integration.sources.cassandra.random_writes import write
 from tests.oracles.cassandra_read_path import read
 from tests.oracles.contributions import fed_back
+from tests.recorded_lines import row_lines
 
 pytestmark = pytest.mark.integration
 

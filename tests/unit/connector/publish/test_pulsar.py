@@ -10,7 +10,7 @@ from airflow_cdc_provider.connector import Connector
 from airflow_cdc_provider.exceptions import ConfigurationError
 from airflow_cdc_provider.jobs.publishing.publication import form_of
 from airflow_cdc_provider.jobs.publishing.targets.pulsar import as_published
-from airflow_cdc_provider.jobs.topics.settings import topics_of
+from airflow_cdc_provider.sources.encoding import topics_of
 
 DATASTAX: dict[str, Any] = {
     "envelope": "datastax",

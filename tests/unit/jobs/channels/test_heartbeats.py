@@ -13,11 +13,11 @@ import pytest
 
 from airflow_cdc_provider.jobs.channels.heartbeats import Heartbeats, heartbeat_producer
 from airflow_cdc_provider.jobs.stream import _pause
-from airflow_cdc_provider.jobs.topics.settings import heartbeat_of
 from airflow_cdc_provider.kafka.errors import BrokersUnavailable
 from airflow_cdc_provider.kafka.positions import PositionsTopic
 from airflow_cdc_provider.kafka.settings import ClientSettings
 from airflow_cdc_provider.migration.debezium.properties import from_debezium
+from airflow_cdc_provider.sources.encoding import heartbeat_of
 
 MONGODB = {
     "connector.class": "io.debezium.connector.mongodb.MongoDbConnector",

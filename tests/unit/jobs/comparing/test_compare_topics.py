@@ -13,8 +13,8 @@ from airflow_cdc_provider.connector import Connector
 from airflow_cdc_provider.exceptions import ConfigurationError
 from airflow_cdc_provider.jobs.comparing import topics as stage
 from airflow_cdc_provider.jobs.comparing.topics import compare_rows, require_comparable, topics_of_table
-from airflow_cdc_provider.jobs.events.mirrored import as_json
 from airflow_cdc_provider.sources.debezium.states import write_states
+from airflow_cdc_provider.sources.row_events import as_json
 
 
 def live(rows: dict[str, str]) -> pa.Table:

@@ -12,22 +12,22 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pytest
 
+from airflow_cdc_provider.events.event_batches import EventRequest
 from airflow_cdc_provider.events.framing import TopicSchema
+from airflow_cdc_provider.events.skipped_records import SkippedRecords
+from airflow_cdc_provider.events.sliced import SliceRows
 from airflow_cdc_provider.jobs.comparing.cql_topics import row_form
 from airflow_cdc_provider.jobs.comparing.reported_rows import reported_by
 from airflow_cdc_provider.jobs.comparing.topics import topic_reader
-from airflow_cdc_provider.jobs.events.event_batches import EventRequest
-from airflow_cdc_provider.jobs.events.skipped_records import SkippedRecords
-from airflow_cdc_provider.jobs.events.sliced import SliceRows
-from airflow_cdc_provider.jobs.offline.cassandra import _source
 from airflow_cdc_provider.kafka.consumer import MessageRange
 from airflow_cdc_provider.kafka.settings import ClientSettings
+from airflow_cdc_provider.sources.cassandra.events.recording import _source
 from airflow_cdc_provider.sources.cql.schema import TableSchema
 from airflow_cdc_provider.sources.debezium.reader import TopicSlice
 from airflow_cdc_provider.sources.debezium.records import Messages, read_messages
-from tests.unit.jobs.events.cassandra.reread_cluster import RECORDING
-from tests.unit.jobs.events.lake_records import NOW_NS, cassandra
+from tests.unit.sources.cassandra.events.reread_cluster import RECORDING
 from tests.unit.sources.debezium.registry_writers import Registered
+from tests.unit.sources.lake_records import NOW_NS, cassandra
 
 Contents = dict[str, list[Mapping[str, Any]]]
 

@@ -7,7 +7,8 @@ from typing import Any
 
 from airflow_cdc_provider.changes.record import SCHEMA
 from airflow_cdc_provider.connector import Connector
-from airflow_cdc_provider.jobs.context.tables import learn_schema, selected_tables
+from airflow_cdc_provider.jobs.context.tables import selected_tables
+from airflow_cdc_provider.sources.schema_history import learn_schema
 from tests.unit.jobs.runs import FakeSource, run_of
 
 

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 import pyarrow as pa
 
-from airflow_cdc_provider.jobs.events.event_batches import EventBatch
+from airflow_cdc_provider.events.event_batches import EventBatch
 
 Sent = tuple[str, str | None, str | None, str]
 """Topic, key, value and headers of a record."""

@@ -15,6 +15,7 @@ from hypothesis import strategies as st
 
 from airflow_cdc_provider.connector.publish.kafka import KafkaOptions
 from airflow_cdc_provider.events.encoder import Converters
+from airflow_cdc_provider.events.event_batches import EventBatch, EventRequest
 from airflow_cdc_provider.exceptions import (
     CommitConflict,
     ConfigurationError,
@@ -22,7 +23,6 @@ from airflow_cdc_provider.exceptions import (
     OffsetMissing,
     TransientError,
 )
-from airflow_cdc_provider.jobs.events.event_batches import EventBatch, EventRequest
 from airflow_cdc_provider.jobs.publishing import batches
 from airflow_cdc_provider.jobs.publishing.batches import BatchPublisher, require_matching, wait_for_servers
 from airflow_cdc_provider.kafka.errors import BrokersUnavailable, RecordsRejected

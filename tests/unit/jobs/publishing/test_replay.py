@@ -13,9 +13,9 @@ import pytest
 
 from airflow_cdc_provider.connector import Connector
 from airflow_cdc_provider.events.encoder import Converters
+from airflow_cdc_provider.events.event_batches import EventBatch, EventRequest
 from airflow_cdc_provider.exceptions import ConfigurationError
 from airflow_cdc_provider.jobs.context.clients import Connections
-from airflow_cdc_provider.jobs.events.event_batches import EventBatch, EventRequest
 from airflow_cdc_provider.jobs.publishing.origins import changes as changes_module
 from airflow_cdc_provider.jobs.publishing.origins import replayed as origin_module
 from airflow_cdc_provider.jobs.publishing.origins.replayed import BatchRange, chosen_range, other_topic
@@ -121,9 +121,7 @@ class Lake:
     def batches(self, *parts: Any) -> Mapping[int, datetime]:
         return dict(self.kept)
 
-    def made(
-        self, job: Any, stores: Any, source: Any, wanted: EventRequest, skipped: Any
-    ) -> Iterator[EventBatch]:
+    def made(self, stores: Any, source: Any, wanted: EventRequest, skipped: Any) -> Iterator[EventBatch]:
         for batch in [number for number in self.kept if wanted.after < number <= wanted.until]:
             rows = [{"topic": "t", "bare": False, "headers": "", "value": f"{batch}{part}"} for part in "ab"]
             yield EventBatch(batch, pa.RecordBatch.from_pylist(rows, schema=Converters().record_schema))
@@ -155,7 +153,8 @@ def lake(monkeypatch: pytest.MonkeyPatch) -> Lake:
     """A lake and brokers in place of real ones."""
     found = Lake()
     monkeypatch.setattr(origin_module, "kept_batches", found.batches)
-    monkeypatch.setattr(changes_module, "captured_records", found.made)
+    events = SimpleNamespace(captured_records=found.made)
+    monkeypatch.setattr(changes_module, "source_plugin", lambda name: SimpleNamespace(events=lambda: events))
     monkeypatch.setattr(kafka_module, "RecordProducer", found.producer)
     topic = SimpleNamespace(make=lambda slices: None, slowest=found.position, settings=None)
     monkeypatch.setattr(kafka_module, "positions_topic", lambda *given: topic)

@@ -15,8 +15,9 @@ from airflow_cdc_provider.changes.record import CHANGE_SCHEMA
 from airflow_cdc_provider.connector import Connector
 from airflow_cdc_provider.jobs.resuming.progress import SnapshotProgress
 from airflow_cdc_provider.jobs.snapshots.snapshot import _Ranges
-from airflow_cdc_provider.jobs.spark.read import Paced, _Read
+from airflow_cdc_provider.jobs.spark.read import _Read
 from airflow_cdc_provider.sources.contract import Reader, ReadMetrics, SnapshotPlan
+from airflow_cdc_provider.sources.paced import Paced
 from airflow_cdc_provider.sources.planned_ranges import PlannedRanges
 from tests.unit.jobs.runs import FakeReader, FakeSource
 

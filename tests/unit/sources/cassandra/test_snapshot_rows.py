@@ -25,8 +25,8 @@ from airflow_cdc_provider.changes.record import CHANGE_SCHEMA
 from airflow_cdc_provider.exceptions import CorruptInput
 from airflow_cdc_provider.lake.reconcile import reconcile_cells
 from airflow_cdc_provider.sources.cassandra.codec import CassandraCodec
-from airflow_cdc_provider.sources.cassandra.debezium.events import EventDecoder
-from airflow_cdc_provider.sources.cassandra.debezium.types import EventTypes
+from airflow_cdc_provider.sources.cassandra.events.decode import EventDecoder
+from airflow_cdc_provider.sources.cassandra.events.types import EventTypes
 from airflow_cdc_provider.sources.cql.describe import parse_cql
 from airflow_cdc_provider.sources.cql.schema import TableSchema
 from airflow_cdc_provider.sources.cql.snapshot_payload import state_payload

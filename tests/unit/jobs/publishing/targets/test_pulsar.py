@@ -14,23 +14,23 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from airflow_cdc_provider.connector import Connector
-from airflow_cdc_provider.events.envelopes import datastax as datastax_envelope
-from airflow_cdc_provider.events.envelopes.datastax import EnvelopeOptions
+from airflow_cdc_provider.events.event_batches import EventBatch, EventRequest
 from airflow_cdc_provider.events.transforms.pieces import Piece
 from airflow_cdc_provider.exceptions import CommitConflict, ConfigurationError, OffsetMissing
 from airflow_cdc_provider.jobs.context.clients import Connections
-from airflow_cdc_provider.jobs.context.job import Job as RunningJob
 from airflow_cdc_provider.jobs.context.run import Run
-from airflow_cdc_provider.jobs.events.event_batches import EventBatch, EventRequest
 from airflow_cdc_provider.jobs.publishing import publication, stage
 from airflow_cdc_provider.jobs.publishing.origins import changes as changes_module
 from airflow_cdc_provider.jobs.publishing.targets.pulsar import with_sequence_ids
 from airflow_cdc_provider.jobs.publishing.targets.pulsar_position import PulsarPosition, PulsarPositionTable
 from airflow_cdc_provider.jobs.spec import PublishResult
-from airflow_cdc_provider.jobs.topics.settings import encoded, topics_of
 from airflow_cdc_provider.kafka.positions import PublishPosition
+from airflow_cdc_provider.lake.stores import Stores
 from airflow_cdc_provider.lake.table import Head
 from airflow_cdc_provider.pulsar.errors import BrokersUnavailable
+from airflow_cdc_provider.sources.cassandra.events import datastax_envelope
+from airflow_cdc_provider.sources.cassandra.events.datastax_envelope import EnvelopeOptions
+from airflow_cdc_provider.sources.encoding import encoded, topics_of
 from tests.unit.jobs.runs import run_of
 from tests.unit.pulsar.fake_broker import FakeBroker
 
@@ -110,7 +110,9 @@ class Job:
     asked: list[EventRequest] = field(default_factory=list)
 
     def publish(self, connector: Connector = CONNECTOR) -> PublishResult:
-        self.monkeypatch.setattr(changes_module, "captured_records", self._captured)
+        events = SimpleNamespace(captured_records=self._captured)
+        plugin = SimpleNamespace(events=lambda: events)
+        self.monkeypatch.setattr(changes_module, "source_plugin", lambda name: plugin)
         self.monkeypatch.setattr(publication, "publishing_lag", lambda changes, batch: 0.0)
         run = self.run(connector)
         return stage.publish_events(run.job, run.stores, run.source, run.clients)
@@ -122,12 +124,12 @@ class Job:
         return run_of(connector, changes=changes, lake=lake, connections=connections)
 
     def _captured(
-        self, running: RunningJob, stores: object, source: object, wanted: EventRequest, skipped: object
+        self, stores: Stores, source: object, wanted: EventRequest, skipped: object
     ) -> Iterator[EventBatch]:
         """Make records as the encoder does, of Avro with separate schemas."""
-        del stores, source, skipped
+        del source, skipped
         self.asked.append(wanted)
-        options = EnvelopeOptions(topics_of(running.connector), json=False)
+        options = EnvelopeOptions(topics=topics_of(stores.connector), json=False)
         for batch, count in BATCHES.items():
             if not wanted.after < batch <= wanted.until:
                 continue
@@ -143,7 +145,7 @@ class Job:
                 }
             )
             envelope = datastax_envelope.build(states, "ks", "t", options)
-            yield EventBatch(batch, encoded(running.connector, [Piece(envelope, np.arange(count))]))
+            yield EventBatch(batch, encoded(stores.connector, [Piece(envelope, np.arange(count))]))
 
 
 EVERYTHING = [(batch << 31) + n for batch, count in BATCHES.items() for n in range(count)]

@@ -17,9 +17,9 @@ from hypothesis import strategies as st
 from pyspark import TaskContext
 
 from airflow_cdc_provider.connector import Connector
+from airflow_cdc_provider.events.skipped_records import SkippedRecords
+from airflow_cdc_provider.events.sliced import SliceRows, batch_ranges
 from airflow_cdc_provider.exceptions import CommitConflict, ConfigurationError, OffsetMissing
-from airflow_cdc_provider.jobs.events.skipped_records import SkippedRecords
-from airflow_cdc_provider.jobs.events.sliced import SliceRows, batch_ranges
 from airflow_cdc_provider.jobs.publishing.origins import changes as changes_module
 from airflow_cdc_provider.jobs.publishing.origins.changes import Changes
 from airflow_cdc_provider.jobs.publishing.targets.kafka import Producers
@@ -35,9 +35,9 @@ from airflow_cdc_provider.kafka.positions import PositionsTopic, PublishPosition
 from airflow_cdc_provider.kafka.producer import Headers
 from airflow_cdc_provider.kafka.registry import Registry, RegistrySettings
 from airflow_cdc_provider.kafka.settings import ClientSettings
-from tests.unit.jobs.events.lake_records import NOW_NS, LakeRecords, cassandra, mongodb, vitess
 from tests.unit.jobs.publishing.sent_records import Sent, by_key, records_of, sent_of
 from tests.unit.jobs.runs import run_of
+from tests.unit.sources.lake_records import NOW_NS, LakeRecords, cassandra, mongodb, vitess
 
 SOURCES: dict[str, Callable[..., LakeRecords]] = {
     "cassandra": cassandra,
@@ -267,7 +267,8 @@ def test_positions_pass_batches_that_have_no_records(monkeypatch: pytest.MonkeyP
     spark: Any = SparkOfNothing(monkeypatch)
     spark.sparkContext = SimpleNamespace(getConf=lambda: SimpleNamespace(get=lambda name, default: default))
     sliced = SimpleNamespace(rows=nothing, build=lake.build, isolated=frozenset())
-    monkeypatch.setattr(changes_module, "sliced_records", lambda *given: sliced)
+    events = SimpleNamespace(sliced_records=lambda *given: sliced)
+    monkeypatch.setattr(changes_module, "source_plugin", lambda name: SimpleNamespace(events=lambda: events))
     changes = SimpleNamespace(state=lambda: SimpleNamespace(batch=9))
     job, stores, source, clients, _ = run_of(lake.connector, spark=spark, changes=changes)
     target = SlicedKafkaTarget(job, stores, clients.connections, brokers)  # type: ignore[arg-type]

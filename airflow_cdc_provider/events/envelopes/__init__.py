@@ -1,1 +1,0 @@
-"""Envelopes: the format of keys and values of each source."""

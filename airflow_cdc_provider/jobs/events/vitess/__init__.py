@@ -1,1 +1,0 @@
-"""Events of Vitess: ``records`` builds them, also for recordings; ``lake`` reads their source records."""

@@ -1,1 +1,0 @@
-"""Changes in the format of Debezium's Cassandra connector: columns, facts and types of its events."""

@@ -1,0 +1,63 @@
+"""The events of Cassandra: what publishing, printing and comparing call."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from airflow_cdc_provider.connector.publish.options import PublishOptions
+from airflow_cdc_provider.events.event_batches import EventBatch, EventRequest
+from airflow_cdc_provider.events.skipped_records import SkippedRecords
+from airflow_cdc_provider.events.sliced import Sliced
+from airflow_cdc_provider.lake.mirror import MirrorState
+from airflow_cdc_provider.lake.stores import Stores
+from airflow_cdc_provider.sources.cassandra.events import captured
+from airflow_cdc_provider.sources.cassandra.events.changes import cluster_of, excluded_columns
+from airflow_cdc_provider.sources.cassandra.events.datastax_records import whole_columns
+from airflow_cdc_provider.sources.cassandra.events.rows import CassandraCells, DatastaxRows
+from airflow_cdc_provider.sources.cassandra.source import CassandraSource
+from airflow_cdc_provider.sources.contract import Source
+from airflow_cdc_provider.sources.converters import load_converters, require_columns
+from airflow_cdc_provider.sources.cql.events.rows import CqlRows
+from airflow_cdc_provider.sources.cql.events.source_events import CqlSourceEvents
+from airflow_cdc_provider.sources.schema_history import learn_schema, require_tables
+
+
+class CassandraSourceEvents(CqlSourceEvents):
+    """Implements :class:`.event_source.SourceEvents`."""
+
+    def captured_records(
+        self, stores: Stores, source: Source, request: EventRequest, skipped: SkippedRecords
+    ) -> Iterator[EventBatch]:
+        """Build the records of batches; see :mod:`.captured`."""
+        assert isinstance(source, CassandraSource)
+        learn_schema(source, stores.changes)
+        if request.tables:
+            require_tables(source.tables(), request.tables, stores.connector.name)
+        return captured.captured_records(stores, source, request, skipped)
+
+    def sliced_records(self, stores: Stores, source: Source, after: int, through: int) -> Sliced:
+        """Partition records by their partition key; see :mod:`.captured`."""
+        assert isinstance(source, CassandraSource)
+        learn_schema(source, stores.changes)
+        return captured.sliced_records(stores, source, after, through)
+
+    def cql_rows(self, stores: Stores, source: Source, table: str, state: MirrorState) -> CqlRows:
+        """Return the builder of events for a table's mirror; see :class:`.CqlSourceEvents`."""
+        assert isinstance(source, CassandraSource)
+        connector, codec = stores.connector, source.codec(table, state.memory)
+        excluded = excluded_columns(connector, source)[table]
+        if connector.publish.envelope == "datastax":
+            return DatastaxRows(connector=connector, codec=codec, excluded=whole_columns(excluded))
+        known = [source.schemas.tables[name] for name in source.tables()]
+        columns = [f"{one.full_name}.{column.name}" for one in known for column in one.columns]
+        require_columns(load_converters(connector.publish.cassandra.converters), columns)
+        return CassandraCells(connector=connector, codec=codec, excluded=excluded, cluster=cluster_of(source))
+
+    def in_cells(self, publish: PublishOptions) -> bool:
+        """All values of an envelope are cells."""
+        return publish.envelope != "datastax"
+
+    def shows_nested(self, publish: PublishOptions) -> bool:
+        """Events have all columns."""
+        del publish
+        return True

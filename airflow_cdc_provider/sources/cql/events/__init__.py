@@ -1,0 +1,1 @@
+"""What events of Cassandra and ScyllaDB share: rows of mirrors with static columns."""

@@ -1,0 +1,98 @@
+"""Events of Vitess's recordings, for ``airflow cdc events``. See :class:`.recordings.Recordings`."""
+
+from __future__ import annotations
+
+import gzip
+import re
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Final
+
+import numpy as np
+import pyarrow as pa
+
+from airflow_cdc_provider.connector import Connector
+from airflow_cdc_provider.events.encoder import to_lines
+from airflow_cdc_provider.events.skipped_records import SkippedRecords
+from airflow_cdc_provider.exceptions import ConfigurationError, CorruptInput
+from airflow_cdc_provider.sources.encoding import headers_of
+from airflow_cdc_provider.sources.recordings import Recording
+from airflow_cdc_provider.sources.vitess import wire
+from airflow_cdc_provider.sources.vitess.events.decode import Stream, heartbeats, split_stream
+from airflow_cdc_provider.sources.vitess.events.records import VitessRecords
+from airflow_cdc_provider.sources.vitess.options import VitessOptions, has_keyspace
+from airflow_cdc_provider.sources.vitess.recordings import read_recording
+
+_ROWS_AT_ONCE: Final = 10_000
+
+
+def event_lines(
+    connector: Connector, recording: Recording, skipped: SkippedRecords
+) -> Iterator[pa.LargeStringArray]:
+    """Write a recording's events; see :class:`.recordings.Recordings`."""
+    options = connector.source
+    assert isinstance(options, VitessOptions)
+    headers = headers_of(connector)
+
+    def captured(keyspace: str, table: str) -> bool:
+        return has_keyspace(options.keyspace, keyspace) and connector.selects(f"{keyspace}.{table}")
+
+    builder = VitessRecords(connector, recording.now_ns, captured, skipped.by_kind)
+    for file in recorded_files(recording.path):
+        events = recorded_events(file, skipped)
+        stream, last = Stream(events), 0
+        for first, last in split_stream(events, _ROWS_AT_ONCE):
+            records, unread = builder.records(stream, first, last)
+            for offset, reason in sorted(unread.items()):
+                skipped.add(f"{file} at byte {offset}", reason)
+            if records.num_rows:
+                yield to_lines(records, headers)
+        beats = builder.heartbeats(heartbeats(events, last, len(events)))
+        if beats.num_rows:
+            yield to_lines(beats, headers)
+        open_rows = len(events.changes) - int(np.searchsorted(events.changes.events, last))
+        if open_rows:
+            skipped.add(f"{file}, the last transaction", f"{open_rows} row changes without a COMMIT")
+
+
+def recorded_files(path: Path) -> list[Path]:
+    """Find the files of a recording: a single file, or those of a folder by name.
+
+    Raises:
+        ConfigurationError: There are no files.
+    """
+    if path.is_file():
+        return [path]
+    found = sorted(file for file in path.iterdir() if _ENDING.search(file.name)) if path.is_dir() else []
+    if not found:
+        raise ConfigurationError(
+            f"there is no recording at {path}",
+            expected="a file of VStreamResponse messages, each after its length as a varint, or a folder "
+            "with *.vstream (or *.vstream.gz) files",
+        )
+    return found
+
+
+def recorded_events(file: Path, skipped: SkippedRecords) -> wire.Events:
+    """Read the readable messages of a recording.
+
+    Args:
+        file: The recording.
+        skipped: Collects skipped messages.
+
+    Raises:
+        CorruptInput: The file can't be read, or a message is corrupt and the source is strict.
+    """
+    opened = gzip.open if file.suffix == ".gz" else open
+    try:
+        with opened(file, "rb") as stream:
+            data = stream.read()
+    except (OSError, EOFError) as error:
+        raise CorruptInput(f"{file} can't be read", found=str(error)) from error
+    recorded = read_recording(data)
+    for offset, reason in recorded.broken:
+        skipped.add(f"{file} at byte {offset}", reason)
+    return recorded.events
+
+
+_ENDING: Final = re.compile(r"\.vstream(\.gz)?$")
