@@ -134,7 +134,7 @@ def work() -> None:
     core, rounds, reader, codec, part = pickle.load(sys.stdin.buffer)  # noqa: S301  # from our own parent
     import pyarrow as pa
 
-    from airflow_cdc_provider.sources.scylla.log_reader import payload_rows
+    from airflow_cdc_provider.sources.scylla.reader import payload_rows
 
     os.sched_setaffinity(0, {core})
     pa.set_cpu_count(1)

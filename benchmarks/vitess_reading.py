@@ -10,13 +10,13 @@ import pyarrow.compute as pc
 
 from airflow_cdc_provider.changes.record import SCHEMA, TRANSACTION
 from airflow_cdc_provider.sources.contract import ReadLimit, ReadMetrics
+from airflow_cdc_provider.sources.vitess.capture import ChangeStream
 from airflow_cdc_provider.sources.vitess.connection import ConnectionValues
 from airflow_cdc_provider.sources.vitess.options import VitessOptions
 from airflow_cdc_provider.sources.vitess.position import Position, ShardPosition
-from airflow_cdc_provider.sources.vitess.records import SliceReader
+from airflow_cdc_provider.sources.vitess.reader import SliceReader
 from airflow_cdc_provider.sources.vitess.requests import filter_of
 from airflow_cdc_provider.sources.vitess.snapshot import RangeReader, SnapshotRange
-from airflow_cdc_provider.sources.vitess.stream import ChangeStream
 from airflow_cdc_provider.sources.vitess.vtgate import VtgateClient
 from benchmarks.vitess_recording import COPY, KEYSPACE, TABLE, Recording
 

@@ -40,16 +40,16 @@ from airflow_cdc_provider.sources.scylla.cluster import SECOND_US, Cluster
 from airflow_cdc_provider.sources.scylla.generations import Timeline
 from airflow_cdc_provider.sources.scylla.log_parts import GroupRead, divide, group_reads
 from airflow_cdc_provider.sources.scylla.log_reach import LogReach, all_losses
-from airflow_cdc_provider.sources.scylla.log_reader import (
+from airflow_cdc_provider.sources.scylla.log_schema import LogHistory, schema_columns
+from airflow_cdc_provider.sources.scylla.options import ScyllaOptions
+from airflow_cdc_provider.sources.scylla.payload import LOG_SUFFIX
+from airflow_cdc_provider.sources.scylla.position import TablePosition, read_offset, write_offset
+from airflow_cdc_provider.sources.scylla.reader import (
     UNKNOWN_OPERATION,
     LogReader,
     LogReads,
     QuarantineReader,
 )
-from airflow_cdc_provider.sources.scylla.log_schema import LogHistory, schema_columns
-from airflow_cdc_provider.sources.scylla.options import ScyllaOptions
-from airflow_cdc_provider.sources.scylla.payload import LOG_SUFFIX
-from airflow_cdc_provider.sources.scylla.position import TablePosition, read_offset, write_offset
 from airflow_cdc_provider.sources.scylla.truncations import fence_record, position_at
 from airflow_cdc_provider.sources.scylla.windows import Pace, Paces, next_window
 

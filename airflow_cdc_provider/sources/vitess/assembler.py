@@ -26,7 +26,7 @@ from airflow_cdc_provider.sources.vitess.failures import StaleTabletSchema
 from airflow_cdc_provider.sources.vitess.following import follow
 from airflow_cdc_provider.sources.vitess.gtid import is_real
 from airflow_cdc_provider.sources.vitess.position import LAST_ROW, Position, ShardPosition, vgtid_shards
-from airflow_cdc_provider.sources.vitess.records import (
+from airflow_cdc_provider.sources.vitess.reader import (
     StreamSlice,
     Transactions,
     is_captured,
@@ -96,7 +96,7 @@ class TransactionAssembler:
         self._field_events: list[tuple[int, ShardTable, str]] = []
         self._shard_numbers: dict[str, int] = {}
         self._transactions: list[Ints] = []
-        """Columns of transactions, in the field order of :class:`.records.Transactions` without ``names``."""
+        """Columns of transactions, in the field order of :class:`.reader.Transactions` without ``names``."""
         self._last_vgtid = position.to_vgtid().SerializeToString()
         """The VGTID message of the position; empty if the position doesn't correspond to one."""
         self._begin_event = 0

@@ -24,10 +24,10 @@ from typing import Any
 from airflow_cdc_provider.exceptions import ReshardStopped
 from airflow_cdc_provider.sources.contract import Plan, ReadLimit
 from airflow_cdc_provider.sources.stream_metrics import StreamMetrics, sum_stream_metrics
+from airflow_cdc_provider.sources.vitess.capture import ChangeStream
 from airflow_cdc_provider.sources.vitess.failures import PartialReshard
 from airflow_cdc_provider.sources.vitess.options import VitessOptions
 from airflow_cdc_provider.sources.vitess.position import Position, overlap
-from airflow_cdc_provider.sources.vitess.stream import ChangeStream
 from airflow_cdc_provider.sources.vitess.task_offsets import assign_shards
 
 log = logging.getLogger(__name__)

@@ -16,6 +16,7 @@ from airflow_cdc_provider.sources.backoff import pauses
 from airflow_cdc_provider.sources.contract import Finding, Lag, Offset, Plan, ReadLimit, SnapshotPlan, Source
 from airflow_cdc_provider.sources.planned_ranges import PlannedRanges
 from airflow_cdc_provider.sources.stream_metrics import StreamMetrics
+from airflow_cdc_provider.sources.vitess.capture import ChangeStream
 from airflow_cdc_provider.sources.vitess.check import check_keyspace
 from airflow_cdc_provider.sources.vitess.codec import VitessCodec
 from airflow_cdc_provider.sources.vitess.connection import ConnectionValues, Vtctld
@@ -28,7 +29,7 @@ from airflow_cdc_provider.sources.vitess.options import (
 )
 from airflow_cdc_provider.sources.vitess.parallel_streams import ParallelStreams
 from airflow_cdc_provider.sources.vitess.position import Position, ShardPosition, require_known
-from airflow_cdc_provider.sources.vitess.records import SliceReader
+from airflow_cdc_provider.sources.vitess.reader import SliceReader
 from airflow_cdc_provider.sources.vitess.requests import (
     current_position,
     each_keyspace,
@@ -40,7 +41,6 @@ from airflow_cdc_provider.sources.vitess.requests import (
 )
 from airflow_cdc_provider.sources.vitess.selection import Selects
 from airflow_cdc_provider.sources.vitess.snapshot import RangeReader, SnapshotRange, plan_snapshot
-from airflow_cdc_provider.sources.vitess.stream import ChangeStream
 from airflow_cdc_provider.sources.vitess.tablets import require_binlogs_retained
 from airflow_cdc_provider.sources.vitess.unknown_charsets import with_charsets
 from airflow_cdc_provider.sources.vitess.vtctld import vtctld_position

@@ -121,9 +121,7 @@ class Lake:
         self.step("prepare", table)
         return SimpleNamespace(table=table, state=STATE, retry_quarantined=more["retry_quarantined"])
 
-    def merge_all(
-        self, connector: Any, stores: Any, source: Any, dirty: list[Any], shared: Any
-    ) -> list[stage._Merged]:
+    def merge_all(self, connector: Any, stores: Any, dirty: list[Any], shared: Any) -> list[stage._Merged]:
         self.merged.append([d.table for d in dirty])
         if spoilt := self.spoil():
             raise spoilt
@@ -221,7 +219,9 @@ def test_a_merge_commits_on_the_state_that_it_was_planned_from(monkeypatch: pyte
     monkeypatch.setattr(lake_merge, "_reconciled", lambda *args, **others: outcome)
     monkeypatch.setattr(lake_merge, "_count", lambda frame: ({}, {}, ReplicaDuplicates()))
     monkeypatch.setattr(lake_merge, "MergeKernel", lambda **values: SimpleNamespace(columns=[]))
-    shape: Any = SimpleNamespace(model="cell", rules="4.0", mirror_schema=list, project=None)
+    shape: Any = SimpleNamespace(
+        model="cell", rules="4.0", mirror_schema=list, project=None, stores_state=False, patch=None
+    )
     plan = lake_merge.MergePlan(
         base=STATE, through=4, fences=(), memory={"v": 1}, now_seconds=0, pending_rows=0
     )

@@ -15,7 +15,7 @@ from airflow_cdc_provider.sources.vitess.contributions import decode
 from airflow_cdc_provider.sources.vitess.history import TableHistory
 from airflow_cdc_provider.sources.vitess.options import VitessAdvanced, VitessOptions
 from airflow_cdc_provider.sources.vitess.position import Position
-from airflow_cdc_provider.sources.vitess.records import SliceReader
+from airflow_cdc_provider.sources.vitess.reader import SliceReader
 from tests.unit.sources.vitess.fake_vtgate import (
     Step,
     Waits,

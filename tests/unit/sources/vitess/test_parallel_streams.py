@@ -17,12 +17,12 @@ from airflow_cdc_provider.changes.record import CHANGE
 from airflow_cdc_provider.exceptions import ConfigurationError, TransientError
 from airflow_cdc_provider.sources.contract import ReadLimit
 from airflow_cdc_provider.sources.stream_metrics import StreamMetrics, sum_stream_metrics
+from airflow_cdc_provider.sources.vitess.capture import ChangeStream
 from airflow_cdc_provider.sources.vitess.connection import ConnectionValues
 from airflow_cdc_provider.sources.vitess.options import VitessAdvanced, VitessOptions
 from airflow_cdc_provider.sources.vitess.parallel_streams import ParallelStreams, merged_groups
 from airflow_cdc_provider.sources.vitess.position import Position, ShardPosition
 from airflow_cdc_provider.sources.vitess.requests import filter_of
-from airflow_cdc_provider.sources.vitess.stream import ChangeStream
 from airflow_cdc_provider.sources.vitess.vtgate import VtgateClient
 from tests.unit.sources.vitess.fake_vtgate import (
     Fails,

@@ -13,13 +13,13 @@ from airflow_cdc_provider.jobs.metrics.debezium import STREAMING, metrics_of
 from airflow_cdc_provider.jobs.spec import JobResult, OriginResult
 from airflow_cdc_provider.sources.contract import ReadLimit, ReadMetrics
 from airflow_cdc_provider.sources.prefetch import BufferedStats, BufferLimit
+from airflow_cdc_provider.sources.vitess.capture import ChangeStream
 from airflow_cdc_provider.sources.vitess.connection import ConnectionValues
 from airflow_cdc_provider.sources.vitess.options import VitessAdvanced, VitessOptions
 from airflow_cdc_provider.sources.vitess.position import Position, ShardPosition
 from airflow_cdc_provider.sources.vitess.prefetch import StreamEnded, prefetch
-from airflow_cdc_provider.sources.vitess.records import SliceReader
+from airflow_cdc_provider.sources.vitess.reader import SliceReader
 from airflow_cdc_provider.sources.vitess.requests import filter_of
-from airflow_cdc_provider.sources.vitess.stream import ChangeStream
 from airflow_cdc_provider.sources.vitess.vtgate import VtgateClient
 from tests.unit.sources.vitess.fake_vtgate import (
     FakeVtgate,

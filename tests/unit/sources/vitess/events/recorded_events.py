@@ -13,7 +13,7 @@ from airflow_cdc_provider.sources.contract import ReadMetrics
 from airflow_cdc_provider.sources.vitess.assembler import TransactionAssembler
 from airflow_cdc_provider.sources.vitess.events.recording import recorded_events
 from airflow_cdc_provider.sources.vitess.position import Position, ShardPosition
-from airflow_cdc_provider.sources.vitess.records import SliceReader
+from airflow_cdc_provider.sources.vitess.reader import SliceReader
 from airflow_cdc_provider.sources.vitess.schema_ids import DDL
 from tests.unit.sources.vitess.events.vitess_recordings import FIXTURES
 

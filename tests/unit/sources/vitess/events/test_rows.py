@@ -125,7 +125,7 @@ def test_tables_without_a_key_are_refused() -> None:
     keyless.__dict__["has_key"] = False
     state = SimpleNamespace(memory=None)
     connector = declared("default")
-    source: Any = SimpleNamespace(codec=lambda table, memory: keyless)
+    source: Any = SimpleNamespace(has_schema_history=False, codec=lambda table, memory: keyless)
     stores = stores_of(connector, mirrors=lambda table: SimpleNamespace(state=lambda: state))
     with pytest.raises(ConfigurationError, match="the table has no key"):
         VitessSourceEvents().row_events(stores, source, TABLE)

@@ -20,7 +20,7 @@ from airflow_cdc_provider.sources.vitess.options import VitessAdvanced, VitessOp
 from airflow_cdc_provider.sources.vitess.parallel_streams import ParallelStreams
 from airflow_cdc_provider.sources.vitess.position import Position, ShardPosition
 from airflow_cdc_provider.sources.vitess.protocol import RowChange, VStreamResponse
-from airflow_cdc_provider.sources.vitess.records import SliceReader
+from airflow_cdc_provider.sources.vitess.reader import SliceReader
 from airflow_cdc_provider.sources.vitess.wire import scan, split_recording
 from tests.unit.sources.vitess.fake_vtgate import (
     Fails,
