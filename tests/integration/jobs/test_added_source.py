@@ -89,7 +89,7 @@ def test_source_of_another_distribution_is_captured_and_mirrored(
 
     files.write("shop.orders", {"id": 4, "row": {"n": "new"}}, {"id": 5}, {"id": "x", "row": {}}, "not JSON")
     second = run_stage("sync", declaration, {}, batch_bytes=30)
-    assert (second.changes, second.batches) == (4, 4)
+    assert (second.changes, second.batches) == (4, 3)
     assert any("1 records could not be read" in finding for finding in second.findings)
     assert second.lag_bytes == 0
     assert_mirrors_equal_files()

@@ -22,25 +22,10 @@ if TYPE_CHECKING:
 pytestmark = pytest.mark.integration
 
 
-@pytest.fixture
-def node(tmp_path: Path) -> Iterator[FullNode]:
-    """A node that refuses writes."""
-    with full_node(tmp_path / "landing") as made:
+@pytest.fixture(params=[True, False], ids=["blocks", "drops"])
+def node(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[FullNode]:
+    with full_node(tmp_path / "landing", blocks=request.param) as made:
         yield made
-
-
-@pytest.fixture(scope="module")
-def shared_node(tmp_path_factory: pytest.TempPathFactory) -> Iterator[FullNode]:
-    """A node that drops segments to make room."""
-    with full_node(tmp_path_factory.mktemp("landing"), blocks=False) as made:
-        yield made
-
-
-@pytest.fixture
-def dropping(shared_node: FullNode) -> FullNode:
-    """That node, with nothing of other tests in cdc_raw."""
-    shared_node.server.forget_segments(shared_node.session)
-    return shared_node
 
 
 def declaration(folder: Path, name: str) -> dict[str, Any]:
@@ -54,6 +39,7 @@ def declaration(folder: Path, name: str) -> dict[str, Any]:
 
 
 @pytest.mark.covers("CAS-SETUP-03", "CAS-LIFE-01")
+@pytest.mark.parametrize("node", [True], ids=["blocks"], indirect=True)
 def test_writes_that_a_full_cdc_raw_refuses_go_on_after_a_transfer_and_nothing_is_lost(
     spark: SparkSession, run_stage: RunStage, node: FullNode
 ) -> None:
@@ -82,46 +68,48 @@ def test_writes_that_a_full_cdc_raw_refuses_go_on_after_a_transfer_and_nothing_i
     assert not any(segment.complete for segment in landed), "what was captured left the landing area"
 
 
+@pytest.mark.parametrize("node", [False], ids=["drops"], indirect=True)
 def test_segments_that_a_node_drops_to_make_room_are_reported_by_capture_and_by_the_transfer(
-    run_stage: RunStage, dropping: FullNode, tmp_path: Path
+    run_stage: RunStage, node: FullNode, tmp_path: Path
 ) -> None:
-    direct = declaration(dropping.server.cdc_raw, "full_drops")
-    direct["source"]["node"] = dropping.server.host_id
-    connection = {"host": dropping.server.host, "port": dropping.server.port}
-    dropping.write(3)
+    direct = declaration(node.server.cdc_raw, "full_drops")
+    direct["source"]["node"] = node.server.host_id
+    connection = {"host": node.server.host, "port": node.server.port}
+    node.write(3)
     time.sleep(0.5)  # a sync period
     (orders,) = run_stage("sync", direct, connection).tables
     assert orders.rows_written == 3
     landing = tmp_path / "other"
-    assert dropping.transfer(landing).copied == 1
+    assert node.transfer(landing).copied == 1
 
-    dropping.write(2 * (CAP_MIB << 20) // 40_000)
+    node.write(2 * (CAP_MIB << 20) // 40_000)
 
     with pytest.raises(PositionLost, match="was deleted before it was read completely"):
         run_stage("sync", direct, connection)
-    assert dropping.transfer(landing).lost == 1
-    assert list((landing / "errors" / dropping.server.host_id).glob("*.reason.json"))
+    assert node.transfer(landing).lost == 1
+    assert list((landing / "errors" / node.server.host_id).glob("*.reason.json"))
 
 
 @pytest.mark.covers("CAS-C41-01")
 @pytest.mark.parametrize("seen", [True, False], ids=["started", "unseen"])
+@pytest.mark.parametrize("node", [False], ids=["drops"], indirect=True)
 def test_tables_whose_changes_a_node_dropped_get_a_new_snapshot(
-    spark: SparkSession, run_stage: RunStage, dropping: FullNode, seen: bool
+    spark: SparkSession, run_stage: RunStage, node: FullNode, seen: bool
 ) -> None:
     name = f"dropped_{'started' if seen else 'unseen'}"
-    shop = declaration(dropping.server.cdc_raw, name)
-    shop["source"]["node"] = dropping.server.host_id
+    shop = declaration(node.server.cdc_raw, name)
+    shop["source"]["node"] = node.server.host_id
     shop["snapshot"]["mode"] = "initial"
-    connection = {"host": dropping.server.host, "port": dropping.server.port}
-    dropping.write(3)
+    connection = {"host": node.server.host, "port": node.server.port}
+    node.write(3)
     if not seen:
-        dropping.server.roll_segment(dropping.session)
+        node.server.roll_segment(node.session)
     time.sleep(0.5)  # a sync period
     first = run_stage("sync", shop, connection)
     assert first.offset is not None
-    assert bool(first.offset[dropping.server.host_id]["open"]) is seen
+    assert bool(first.offset[node.server.host_id]["open"]) is seen
 
-    dropping.write(2 * (CAP_MIB << 20) // 40_000)
+    node.write(2 * (CAP_MIB << 20) // 40_000)
 
     with pytest.raises(PositionLost, match=r"deleted .*next sync or stream takes new snapshots"):
         run_stage("sync", shop, connection)
@@ -130,7 +118,7 @@ def test_tables_whose_changes_a_node_dropped_get_a_new_snapshot(
 
     healed = run_stage("sync", shop, connection)
     assert healed.snapshot is not None
-    assert healed.snapshot.rows == dropping.written
+    assert healed.snapshot.rows == node.written
     assert not any("lost" in finding for finding in healed.findings)
-    rows = assert_mirror_equals_table(spark, dropping.session, f"{name}.quota_orders", "quota.orders")
-    assert rows == dropping.written
+    rows = assert_mirror_equals_table(spark, node.session, f"{name}.quota_orders", "quota.orders")
+    assert rows == node.written
