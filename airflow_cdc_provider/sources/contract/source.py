@@ -309,7 +309,8 @@ class Source(ABC):
 
         Args:
             start: The stored offset, None to start at the earliest position.
-            head: Where to stop; from :meth:`head`.
+            head: Where to stop; from :meth:`head`. A source that gets changes in groups stops after the group
+                that contains the head.
             limit: The size of the batch.
 
         Raises:

@@ -70,7 +70,7 @@ class Plan:
         end: The offset after the batch; stored in the same commit as its data.
         partitions: Parts for :meth:`.source.Source.reader`. Executors read each of them at least once, and
             again after a failure.
-        at_head: Whether ``end`` is the requested head.
+        at_head: Whether ``end`` is the requested head, or after it.
         records: Change records that the source created during planning, by column name; part of the batch.
         segments: Segment counts per origin, for sources that read segments.
     """

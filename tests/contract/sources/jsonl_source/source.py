@@ -72,7 +72,8 @@ class JsonLinesSource(Source):
     def validate_offset(self, offset: Offset) -> None:
         """Validate the format of an offset."""
         for table, position in offset.items():
-            if set(position) != {"v", "bytes"} or position["v"] != 1:
+            read = position.get("bytes") if isinstance(position, Mapping) else None
+            if not isinstance(read, int) or position != {"v": 1, "bytes": read}:
                 raise ConfigurationError(
                     f"the offset of {table} is invalid", expected='{"v": 1, "bytes": N}', found=str(position)
                 )
@@ -84,7 +85,12 @@ class JsonLinesSource(Source):
         for table, position in head.items():
             first, last = end.get(table, {"bytes": 0})["bytes"], position["bytes"]
             if first > last:
-                raise PositionLost(f"{self._path(table)} was truncated", expected=f"{first} bytes or more")
+                raise PositionLost(
+                    f"{self._path(table)} was truncated",
+                    expected=f"{first} bytes or more",
+                    found=f"{last} bytes",
+                    remedy="take a new snapshot: snapshot.on_lost_position",
+                )
             last = self._end(table, min(last, first + left))
             if first < last:
                 parts.append(Changes(table, str(self._path(table)), first, last, captured_us))
