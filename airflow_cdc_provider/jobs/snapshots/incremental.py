@@ -35,7 +35,7 @@ from airflow_cdc_provider.jobs.spark.read import read_partitions
 from airflow_cdc_provider.lake.changes_table import ChangesState, ChangesTable
 from airflow_cdc_provider.lake.stores import Stores
 from airflow_cdc_provider.notifications.snapshot_events import SnapshotEvent
-from airflow_cdc_provider.sources.contract import Reader, ReadMetrics, Source
+from airflow_cdc_provider.sources.contract import ChunkRequest, Reader, ReadMetrics, Source
 from airflow_cdc_provider.sources.paced import Paced
 
 _PARTS_PER_CORE: Final = 2
@@ -208,9 +208,9 @@ def _next_chunks(
         return _Step((), copy, ended=True)
     assert progress.source is not None
     parts = chunks if options.watermarks != "none" else min(chunks, _PARTS_PER_CORE * cores)
-    plan = source.plan_chunks(
-        copy.table,
-        copy.where,
+    request = ChunkRequest(
+        table=copy.table,
+        where=copy.where,
         start=copy.next,
         maximum=copy.maximum,
         position=progress.source,
@@ -219,7 +219,8 @@ def _next_chunks(
         chunk_size=options.chunk_size,
         number=progress.signals.chunks,
     )
-    after = replace(copy, next=plan.next, chunks=copy.chunks + len(plan.ranges) * max(chunks // parts, 1))
+    plan = source.plan_chunks(request)
+    after = replace(copy, next=plan.next, chunks=copy.chunks + len(plan.ranges) * request.chunks)
     keys = (source.format_key(key) for key in (copy.next, plan.next, copy.maximum))
     return _Step(plan.ranges, after, plan.done, *keys)
 

@@ -35,6 +35,7 @@ from airflow_cdc_provider.sources.contract.reader import Reader, ReadMetrics
 from airflow_cdc_provider.sources.contract.source import Source
 from airflow_cdc_provider.sources.contract.values import (
     ChunkPlan,
+    ChunkRequest,
     Decoded,
     Finding,
     Lag,
@@ -47,6 +48,7 @@ from airflow_cdc_provider.sources.contract.values import (
 
 __all__ = [
     "ChunkPlan",
+    "ChunkRequest",
     "Codec",
     "Decoded",
     "Finding",

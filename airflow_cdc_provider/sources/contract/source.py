@@ -14,6 +14,7 @@ from airflow_cdc_provider.sources.contract.codec import Codec
 from airflow_cdc_provider.sources.contract.reader import Reader, ReadMetrics
 from airflow_cdc_provider.sources.contract.values import (
     ChunkPlan,
+    ChunkRequest,
     Finding,
     Lag,
     Offset,
@@ -212,34 +213,11 @@ class Source(ABC):
         """
         raise NotImplementedError
 
-    def plan_chunks(
-        self,
-        table: str,
-        where: str,
-        *,
-        start: str,
-        maximum: str,
-        position: Offset,
-        parts: int,
-        chunks: int,
-        chunk_size: int,
-        number: int,
-    ) -> ChunkPlan:
+    def plan_chunks(self, request: ChunkRequest) -> ChunkPlan:
         """Plan the next chunks of a table; their ranges are read at once and committed together.
 
-        The chunks contain all changes up to ``position``. They may contain later changes, which the feed
-        delivers again after them: no newer change precedes a chunk in the feed.
-
-        Args:
-            table: The table.
-            where: A filter in the source's own language, empty for none.
-            start: ``next`` of the previous plan, empty for the first one.
-            maximum: From :meth:`maximum_key`; rows beyond it come from the feed.
-            position: The committed offset.
-            parts: Number of ranges.
-            chunks: Number of chunks per range.
-            chunk_size: Rows per chunk before the filter is applied; also the number of rows per request.
-            number: Sequence number of the connector's plan.
+        The chunks contain all changes up to the request's ``position``. They may contain later changes, which
+        the feed delivers again after them: no newer change precedes a chunk in the feed.
 
         Raises:
             ConfigurationError: As for :meth:`maximum_key`.

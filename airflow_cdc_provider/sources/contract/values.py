@@ -130,6 +130,33 @@ class SnapshotPlan:
     other_positions: Mapping[str, bytes] = field(default_factory=dict)
 
 
+@dataclass(frozen=True, kw_only=True)
+class ChunkRequest:
+    """Which chunks of a table an incremental snapshot reads next.
+
+    Args:
+        table: The table.
+        where: A filter in the source's own language, empty for none.
+        start: ``next`` of the previous plan, empty for the first one.
+        maximum: From :meth:`.source.Source.maximum_key`; rows beyond it come from the feed.
+        position: The committed offset.
+        parts: Number of ranges.
+        chunks: Number of chunks per range.
+        chunk_size: Rows per chunk before the filter is applied; also the number of rows per request.
+        number: Sequence number of the connector's plan.
+    """
+
+    table: str
+    where: str
+    start: str
+    maximum: str
+    position: Offset
+    parts: int
+    chunks: int
+    chunk_size: int
+    number: int
+
+
 @dataclass(frozen=True)
 class ChunkPlan:
     """The next chunks of an incremental snapshot of a table.

@@ -27,7 +27,7 @@ from bson.raw_bson import RawBSONDocument
 from pymongo import MongoClient
 
 from airflow_cdc_provider.exceptions import ConfigurationError, TransientError
-from airflow_cdc_provider.sources.contract import ChunkPlan, Offset
+from airflow_cdc_provider.sources.contract import ChunkPlan, ChunkRequest
 from airflow_cdc_provider.sources.mongodb.connection import cluster_time
 from airflow_cdc_provider.sources.mongodb.position import LAST_INDEX, StreamPosition, token_time
 from airflow_cdc_provider.sources.mongodb.raw_cursor import RawCursor, as_timestamp
@@ -50,60 +50,33 @@ def maximum_key(client: MongoClient, table: str, where: str) -> str:
     return base64.b64encode(found).decode()
 
 
-def plan_chunks(
-    client: MongoClient,
-    table: str,
-    where: str,
-    *,
-    start: str,
-    maximum: str,
-    position: Offset,
-    parts: int,
-    chunks: int,
-    chunk_size: int,
-    number: int,
-) -> ChunkPlan:
-    """Plan the next chunks of a collection.
-
-    Args:
-        client: A client of the deployment.
-        table: ``database.collection``.
-        where: Filter as Extended JSON, empty for none.
-        start: Start of the first chunk, from the previous plan; empty for the start of the collection.
-        maximum: From :func:`maximum_key`.
-        position: The offset up to which the stream is committed.
-        parts: Number of ranges.
-        chunks: Number of chunks per range.
-        chunk_size: Documents per chunk, counted before the filter; also the number of documents per reply.
-        number: Number of the plan.
-
-    Returns:
-        The ranges, the start of the next plan, and whether this plan is the last one.
+def plan_chunks(client: MongoClient, request: ChunkRequest) -> ChunkPlan:
+    """Plan the next chunks of a collection; its filter is Extended JSON.
 
     Raises:
         CdcError: The server is unreachable, or refuses the reads.
     """
     now = cluster_time(client)
-    at = min(_passed(StreamPosition.from_offset(position)), now.time << 32 | now.inc)
-    last = base64.b64decode(maximum)
-    lower = base64.b64decode(start)
+    at = min(_passed(StreamPosition.from_offset(request.position)), now.time << 32 | now.inc)
+    last = base64.b64decode(request.maximum)
+    lower = base64.b64decode(request.start)
     ranges: list[SnapshotRange] = []
     done = False
-    while not done and len(ranges) < min(parts, _MOST_PARTS):
-        upper = _bound(client, table, at, lower, last, chunks * chunk_size)
+    while not done and len(ranges) < min(request.parts, _MOST_PARTS):
+        upper = _bound(client, request.table, at, lower, last, request.chunks * request.chunk_size)
         done = not upper
         ranges.append(
             SnapshotRange(
-                table,
+                request.table,
                 # Unique among all ranges that are read at the same cluster time.
-                (number * _MOST_PARTS + len(ranges)) & 0xFFFF_FFFF,
+                (request.number * _MOST_PARTS + len(ranges)) & 0xFFFF_FFFF,
                 lower,
                 upper or last,
-                where,
+                request.where,
                 at,
                 at=at,
                 last=last if done else b"",
-                batch=chunk_size,
+                batch=request.chunk_size,
             )
         )
         lower = upper

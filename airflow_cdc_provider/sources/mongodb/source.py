@@ -15,6 +15,7 @@ from airflow_cdc_provider.exceptions import CdcError, ConfigurationError, Positi
 from airflow_cdc_provider.signals.signal import ReceivedSignal
 from airflow_cdc_provider.sources.contract import (
     ChunkPlan,
+    ChunkRequest,
     Finding,
     Lag,
     Offset,
@@ -310,19 +311,7 @@ class MongodbSource(Source):
         """Return the largest ``_id`` of a collection; empty for an empty collection."""
         return maximum_key(self._client, table, where)
 
-    def plan_chunks(
-        self,
-        table: str,
-        where: str,
-        *,
-        start: str,
-        maximum: str,
-        position: Offset,
-        parts: int,
-        chunks: int,
-        chunk_size: int,
-        number: int,
-    ) -> ChunkPlan:
+    def plan_chunks(self, request: ChunkRequest) -> ChunkPlan:
         """Plan the next chunks of a collection, read at the stream's own position (see :mod:`.chunks`).
 
         Raises:
@@ -333,18 +322,7 @@ class MongodbSource(Source):
                 "an incremental snapshot reads documents unchanged and can't apply source.copy.pipeline",
                 expected="a signal of type blocking, or CdcSnapshotOperator, which apply it",
             )
-        return plan_chunks(
-            self._client,
-            table,
-            where,
-            start=start,
-            maximum=maximum,
-            position=position,
-            parts=parts,
-            chunks=chunks,
-            chunk_size=chunk_size,
-            number=number,
-        )
+        return plan_chunks(self._client, request)
 
     def format_key(self, key: str) -> str:
         """Return an ``_id`` as Extended JSON."""

@@ -14,32 +14,28 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from airflow_cdc_provider.changes import contribution
 from airflow_cdc_provider.changes.cells import ROW_STRICT
-from airflow_cdc_provider.changes.contribution import CONTRIBUTION_SCHEMA, ROW, UPSERT, unresolved_keys
+from airflow_cdc_provider.changes.contribution import ROW, unresolved_keys
 from airflow_cdc_provider.changes.fence import EVENT_US, Fence, newest_event
-from airflow_cdc_provider.exceptions import ConfigurationError
-from airflow_cdc_provider.formats.arrow_bytes import binary_parts, column_of
+from airflow_cdc_provider.formats.arrow_bytes import binary_parts
 from airflow_cdc_provider.formats.kernels import Bytes, Flags, Int, Ints, walker
 from airflow_cdc_provider.sources.cassandra.decoding.mutation import read_update
 from airflow_cdc_provider.sources.cassandra.payload import VERSIONS, Position
 from airflow_cdc_provider.sources.contract import Decoded
-from airflow_cdc_provider.sources.cql.decoding.clustering import comparable_clusterings
+from airflow_cdc_provider.sources.cql.decoding.contributions import fill_sink, to_decoded
 from airflow_cdc_provider.sources.cql.decoding.programs import Program, compile_tables, find_table
 from airflow_cdc_provider.sources.cql.decoding.sink import (
     BOUNDS_AT,
-    CHANGE,
     FAILED_AT,
     ROWS_AT,
     SCOPE,
     STATE_END,
     STATES_AT,
     Sink,
-    grow,
-    new_sink,
 )
 from airflow_cdc_provider.sources.cql.decoding.snapshot_rows import read_snapshot_row
 from airflow_cdc_provider.sources.cql.reasons import (
-    BAD_CLUSTERING,
     NO_SPACE,
     OTHER_TABLE,
     TRAILING_BYTES,
@@ -54,32 +50,13 @@ from airflow_cdc_provider.sources.cql.wire import read_uvint
 
 _TABLE_ID_BYTES: Final = 16
 _GREATEST_END: Final = (1 << 32) - 1
-_MOST_BYTES: Final = np.iinfo(np.int32).max
-
-
-def decode_updates(schema: TableSchema, changes: pa.RecordBatch, fences: Sequence[Fence]) -> Decoded:
-    """Decode changes of kind ``change`` and ``snapshot`` of one table.
-
-    Args:
-        schema: The table; its static and regular columns have their ids.
-        changes: Batch of ``CHANGE_SCHEMA``; further columns are ignored.
-        fences: The table's fences; they give each contribution its generation.
-
-    Returns:
-        The contributions, in the order of the changes; and the rows that could not be decoded, each with a
-        reason that starts with its code (``reasons``) and has the byte offset in the payload.
-
-    Raises:
-        ConfigurationError: The batch decodes to more than 2 GiB of cell rows, the limit of an Arrow batch.
-    """
-    return UpdateDecoder(schema).decode(changes, fences)
 
 
 class UpdateDecoder:
     """Decodes changes of one table, with its schema compiled: create one for many batches. Picklable.
 
     Args:
-        schema: As for :func:`decode_updates`.
+        schema: The table; its static and regular columns have their ids.
         former: Whether to skip changes of other table ids, which are of dropped tables of the same name.
             Otherwise they are undecodable.
     """
@@ -90,9 +67,20 @@ class UpdateDecoder:
         self._program = compile_tables([schema])
 
     def decode(self, changes: pa.RecordBatch, fences: Sequence[Fence]) -> Decoded:
-        """Decode changes: see :func:`decode_updates`.
+        """Decode changes of kind ``change`` and ``snapshot``.
 
         An update of a counter table has no values: it marks its partition as unresolved.
+
+        Args:
+            changes: Batch of ``CHANGE_SCHEMA``; further columns are ignored.
+            fences: The table's fences; they give each contribution its generation.
+
+        Returns:
+            The contributions, in the order of the changes; and the rows that could not be decoded, each with
+            a reason that starts with its code and has the byte offset in the payload.
+
+        Raises:
+            ConfigurationError: The cell rows of the batch exceed 2 GiB, the limit of an Arrow batch.
         """
         if self.schema.counter:
             return self._decode_counters(changes, fences)
@@ -119,50 +107,18 @@ class UpdateDecoder:
     def _decode_updates(self, changes: pa.RecordBatch, fences: Sequence[Fence]) -> Decoded:
         data, offsets, _ = binary_parts(changes.column("payload"))
         sink, failures = _decode_all(data, offsets, self._program)
-        rows = sink.rows[: sink.cursor[ROWS_AT]]
-        clusterings, ends, malformed = comparable_clusterings(sink, self._program)
-        failures[rows[malformed, CHANGE], 0] = BAD_CLUSTERING
-        skipped = malformed
-        if self.former:
-            dropped = self._of_former(changes, failures)
-            failures[dropped, 0] = 0
-            skipped = malformed | dropped[rows[:, CHANGE]]
-        if sink.cursor[STATES_AT] > _MOST_BYTES:
-            raise ConfigurationError(
-                "a batch of changes decodes to more cell rows than an Arrow column can hold",
-                expected=f"at most {_MOST_BYTES} bytes",
-                found=str(sink.cursor[STATES_AT]),
-                remedy="lower spark.sql.execution.arrow.maxRecordsPerBatch",
-            )
         if self.schema.liveness_column:
-            of_rows = rows[:, SCOPE] == ROW
-            sink.states[np.concatenate(([0], rows[:, STATE_END]))[:-1][of_rows] + 1] |= ROW_STRICT
-        nulls = pa.nulls(len(rows), pa.binary())
-        contributions = pa.RecordBatch.from_arrays(
-            [
-                pc.take(changes.column("key"), pa.array(rows[:, CHANGE])),
-                pa.array(rows[:, SCOPE].astype(np.int8)),
-                clusterings,
-                ends,
-                pa.array(generations(changes, fences)[rows[:, CHANGE]]),
-                nulls,
-                pa.array(np.full(len(rows), UPSERT, np.int8)),
-                column_of(pa.binary(), sink.states, np.concatenate(([0], rows[:, STATE_END]))),
-            ],
-            schema=CONTRIBUTION_SCHEMA,
-        )
-        valid = (failures[rows[:, CHANGE], 0] == 0) & ~skipped
-        if skipped.any():
-            contributions = contributions.filter(pa.array(valid))
-        failed = np.flatnonzero(failures[:, 0])
-        return Decoded(
-            contributions=contributions,
-            undecodable=failed.tolist(),
-            reasons=[
-                _reason(data[offsets[i] : offsets[i + 1]], int(failures[i, 0]), int(failures[i, 1]))
-                for i in failed
-            ],
-            rows=rows[valid, CHANGE],
+            rows = sink.rows[: sink.cursor[ROWS_AT]]
+            starts = np.concatenate(([0], rows[:, STATE_END]))[:-1]
+            sink.states[starts[rows[:, SCOPE] == ROW] + 1] |= ROW_STRICT
+        return to_decoded(
+            sink,
+            self._program,
+            changes.column("key"),
+            pa.array(generations(changes, fences)),
+            failures,
+            lambda row, *failure: _reason(data[offsets[row] : offsets[row + 1]], *failure),
+            self._of_former(changes, failures) if self.former else None,
         )
 
     def _of_former(self, changes: pa.RecordBatch, failures: Ints) -> Flags:
@@ -175,13 +131,10 @@ class UpdateDecoder:
 
 
 def _decode_all(data: Bytes, offsets: Ints, program: Program) -> tuple[Sink, Ints]:
-    count = len(offsets) - 1
-    failures = np.zeros((count, 2), np.int64)
-    sink = new_sink(int(offsets[-1] - offsets[0]), 2 * count, len(program.column_id))
-    done = _decode(data, offsets, 0, program, sink, failures)
-    while done < count:
-        sink = grow(sink)
-        done = _decode(data, offsets, done, program, sink, failures)
+    failures = np.zeros((len(offsets) - 1, 2), np.int64)
+    sink = fill_sink(
+        offsets, program, lambda first, sink: _decode(data, offsets, first, program, sink, failures)
+    )
     return sink, failures
 
 
@@ -199,13 +152,7 @@ def generations(changes: pa.RecordBatch, fences: Sequence[Fence]) -> Ints:
     Returns:
         The generation of each change.
     """
-    own = changes.column("generation").fill_null(0).to_numpy(zero_copy_only=False).astype(np.int64)
-    for fence in fences:
-        after = pc.greater(changes.column("position"), pa.scalar(fence.position, pa.binary()))
-        if fence.origin:
-            after = pc.and_(after, pc.equal(changes.column("origin"), fence.origin))
-        is_after = after.fill_null(False).to_numpy(zero_copy_only=False)
-        own = np.where(is_after, np.maximum(own, fence.generation), own)
+    own: Ints = contribution.generations(changes, fences).to_numpy(zero_copy_only=False)
     if newest := newest_event(fences):
         generation = next(iter(newest)).generation
         known = {fence.origin for fence in newest}
@@ -236,18 +183,9 @@ def _decode(
     sink: Sink,
     failures: Ints,
 ) -> Int:
-    """Decode payloads from number ``first`` until all are done or the sink is full.
+    """Decode payloads from number ``first`` until all are done or the sink is full; return the next number.
 
-    Args:
-        data: The payloads, concatenated.
-        offsets: Offset of each, then the end of the last.
-        first: Number of the first to decode.
-        program: The compiled table.
-        sink: Receives the contributions.
-        failures: Receives reason and offset per payload; reason 0 for success.
-
-    Returns:
-        Number of the first payload that was not decoded.
+    ``failures`` receives reason and offset per payload; reason 0 for success.
     """
     cursor = sink.cursor
     for change in range(first, len(offsets) - 1):

@@ -6,35 +6,29 @@ An undecodable payload yields no contributions, but a reason.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import partial
 from typing import Final
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from airflow_cdc_provider.changes.contribution import CONTRIBUTION_SCHEMA, UNRESOLVED, UPSERT, generations
+from airflow_cdc_provider.changes.contribution import generations
 from airflow_cdc_provider.changes.fence import Fence
-from airflow_cdc_provider.exceptions import ConfigurationError
 from airflow_cdc_provider.formats.arrow_bytes import binary_parts, column_of
 from airflow_cdc_provider.formats.kernels import Bytes, Int, Ints, walker
 from airflow_cdc_provider.sources.contract import Decoded
-from airflow_cdc_provider.sources.cql.decoding.clustering import comparable_clusterings
+from airflow_cdc_provider.sources.cql.decoding.contributions import fill_sink, to_decoded
 from airflow_cdc_provider.sources.cql.decoding.programs import Program, compile_tables
 from airflow_cdc_provider.sources.cql.decoding.sink import (
     BOUNDS_AT,
-    CHANGE,
     FAILED_AT,
     ROWS_AT,
-    SCOPE,
-    STATE_END,
     STATES_AT,
     Sink,
-    grow,
-    new_sink,
 )
 from airflow_cdc_provider.sources.cql.decoding.snapshot_rows import read_snapshot_row
 from airflow_cdc_provider.sources.cql.reasons import (
-    BAD_CLUSTERING,
     NO_SPACE,
     UNKNOWN_OPERATION,
     UNKNOWN_SCHEMA,
@@ -54,7 +48,6 @@ _UNKNOWN_VERSION: Final = -1
 _DROPPED_TABLE: Final = -2
 """Version of a change that belongs to a dropped table of the same name: it is skipped."""
 
-_MOST_BYTES: Final = np.iinfo(np.int32).max
 _POSITION_BYTES: Final = 40
 
 
@@ -90,57 +83,24 @@ class LogDecoder:
             ConfigurationError: The cell rows of the batch exceed 2 GiB, the limit of an Arrow batch.
         """
         data, offsets, _ = binary_parts(changes.column("payload"))
-        sink, keys, failures = self._decode_all(data, offsets, changes)
-        rows = sink.rows[: sink.cursor[ROWS_AT]]
-        clusterings, ends, malformed = comparable_clusterings(sink, self._program)
-        failures[rows[malformed, CHANGE], 0] = BAD_CLUSTERING
-        if sink.cursor[STATES_AT] > _MOST_BYTES:
-            raise ConfigurationError(
-                "the cell rows of a batch of changes don't fit one Arrow column",
-                expected=f"at most {_MOST_BYTES} bytes",
-                found=str(sink.cursor[STATES_AT]),
-                remedy="lower spark.sql.execution.arrow.maxRecordsPerBatch",
-            )
-        changes_of_rows = pa.array(rows[:, CHANGE])
-        state_ends = np.concatenate(([0], rows[:, STATE_END]))
-        key = pc.coalesce(changes.column("key"), column_of(pa.binary(), keys.data, keys.ends))
-        contributions = pa.RecordBatch.from_arrays(
-            [
-                key.take(changes_of_rows),
-                pa.array(rows[:, SCOPE].astype(np.int8)),
-                clusterings,
-                ends,
-                generations(changes, fences).take(changes_of_rows),
-                pa.nulls(len(rows), pa.binary()),
-                pa.array(np.full(len(rows), UPSERT, np.int8)),
-                column_of(pa.binary(), sink.states, state_ends, rows[:, SCOPE] != UNRESOLVED),
-            ],
-            schema=CONTRIBUTION_SCHEMA,
-        )
-        decoded_rows = failures[rows[:, CHANGE], 0] == 0
-        if not decoded_rows.all():
-            contributions = contributions.filter(pa.array(decoded_rows))
-        failed = np.flatnonzero(failures[:, 0])
-        return Decoded(
-            contributions=contributions,
-            undecodable=failed.tolist(),
-            reasons=[self._reason(changes, int(row), *map(int, failures[row])) for row in failed],
-            rows=rows[decoded_rows, CHANGE],
-        )
-
-    def _decode_all(self, data: Bytes, offsets: Ints, changes: pa.RecordBatch) -> tuple[Sink, Keys, Ints]:
-        count = len(offsets) - 1
-        payload_bytes = int(offsets[-1] - offsets[0])
+        count = len(changes)
         failures = np.zeros((count, 2), np.int64)
-        keys = Keys(np.empty(payload_bytes + 1, np.uint8), np.zeros(count + 1, np.int64))
+        keys = Keys(np.empty(int(offsets[-1] - offsets[0]) + 1, np.uint8), np.zeros(count + 1, np.int64))
         fields = np.empty((int(self._log.versions[:, COLUMNS].max(initial=0)), 2), np.int64)
-        sink = new_sink(payload_bytes, 2 * count, len(self._program.column_id))
         given = (self._versions_of(changes), _read_at(changes), self._log, self._program)
-        decoded = _decode(data, offsets, 0, *given, sink, keys, fields, failures)
-        while decoded < count:
-            sink = grow(sink)
-            decoded = _decode(data, offsets, decoded, *given, sink, keys, fields, failures)
-        return sink, keys, failures
+        sink = fill_sink(
+            offsets,
+            self._program,
+            lambda first, sink: _decode(data, offsets, first, *given, sink, keys, fields, failures),
+        )
+        return to_decoded(
+            sink,
+            self._program,
+            pc.coalesce(changes.column("key"), column_of(pa.binary(), keys.data, keys.ends)),
+            generations(changes, fences),
+            failures,
+            partial(self._reason, changes),
+        )
 
     def _versions_of(self, changes: pa.RecordBatch) -> Ints:
         """Return the version number of each change; a snapshot row's record has the table's id instead."""

@@ -24,7 +24,7 @@ from airflow_cdc_provider.sources.cassandra.commit_log.capture import LogFolder,
 from airflow_cdc_provider.sources.cassandra.commit_log.encryption import Keys, open_keys
 from airflow_cdc_provider.sources.cassandra.commit_log.log_reader import ReadCounts, read_segments
 from airflow_cdc_provider.sources.cassandra.commit_log.tables import LogTables, log_tables
-from airflow_cdc_provider.sources.cassandra.decoding.decode import decode_updates
+from airflow_cdc_provider.sources.cassandra.decoding.decode import UpdateDecoder
 from airflow_cdc_provider.sources.cassandra.options import CassandraEncryption
 from airflow_cdc_provider.sources.cassandra.payload import Position
 from airflow_cdc_provider.sources.contract import Offset, ReadLimit
@@ -144,7 +144,7 @@ def decode_all(
             mine.schema.get_field_index("generation"), "generation", pa.array(range(len(mine)))
         )
         names = places(mine)
-        decoded = decode_updates(schemas[table], numbered.to_batches()[0], ())
+        decoded = UpdateDecoder(schemas[table]).decode(numbered.to_batches()[0], ())
         reasons += decoded.reasons
         for row in decoded.contributions.to_pylist():
             assert row["op"] == 0

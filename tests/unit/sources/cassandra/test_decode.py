@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from airflow_cdc_provider.changes.contribution import CONTRIBUTION_SCHEMA
 from airflow_cdc_provider.changes.fence import Fence
-from airflow_cdc_provider.sources.cassandra.decoding.decode import UpdateDecoder, decode_updates
+from airflow_cdc_provider.sources.cassandra.decoding.decode import UpdateDecoder
 from airflow_cdc_provider.sources.cassandra.payload import Position
 from airflow_cdc_provider.sources.cql.comparable import AFTER
 from airflow_cdc_provider.sources.cql.schema import DroppedColumn, TableSchema, number_columns
@@ -58,7 +58,7 @@ from tests.unit.sources.cassandra.updates import (
 
 def decoded(schema: TableSchema, *payloads: bytes) -> list[Contribution]:
     """Decode payloads that must all be sound."""
-    result = decode_updates(schema, changes(payloads), ())
+    result = UpdateDecoder(schema).decode(changes(payloads), ())
     assert result.undecodable == []
     return [contribution(row) for row in result.contributions.to_pylist()]
 
@@ -66,7 +66,7 @@ def decoded(schema: TableSchema, *payloads: bytes) -> list[Contribution]:
 def refused(schema: TableSchema, payload: bytes) -> str:
     """Decode one payload that must not be sound, between two that are; return the reason."""
     sound = _payload(UpdateWriter(schema).write(KEY, partition_deletion=(7, 8)))
-    result = decode_updates(schema, changes([sound, payload, sound]), ())
+    result = UpdateDecoder(schema).decode(changes([sound, payload, sound]), ())
     assert result.undecodable == [1]
     assert result.contributions.num_rows == 2
     assert result.contributions["state"][0] == result.contributions["state"][1]
@@ -111,7 +111,7 @@ def test_written_updates_are_decoded(data: st.DataObject, version: int, borrow: 
         drawn.key, drawn.items, static=drawn.static, partition_deletion=drawn.partition_deletion
     )
 
-    result = decode_updates(drawn.table, changes([_payload(update, version)], [drawn.key]), ())
+    result = UpdateDecoder(drawn.table).decode(changes([_payload(update, version)], [drawn.key]), ())
 
     assert result.reasons == []
     assert result.contributions.schema == CONTRIBUTION_SCHEMA
@@ -255,7 +255,7 @@ def test_fences_give_each_change_the_generation_of_its_position_in_its_own_origi
     )
     fences = [Fence(1, "a", Position(9, 2).pack(), 1), Fence(2, "", Position(9, 2, 7).pack(), 2)]
 
-    result = decode_updates(PLAIN, batch, fences)
+    result = UpdateDecoder(PLAIN).decode(batch, fences)
 
     assert result.contributions["generation"].to_pylist() == [0, 0, 2, 0, 5]
 
@@ -271,7 +271,7 @@ def test_node_without_a_record_of_the_newest_fence_is_evaluated_by_the_creation_
     )
     record = Fence(noon_ms * 1000, "a", Position(noon_ms + 60_001, 9).pack(), noon_ms * 1000)
 
-    result = decode_updates(PLAIN, batch, [record])
+    result = UpdateDecoder(PLAIN).decode(batch, [record])
 
     assert result.contributions["generation"].to_pylist() == [0, 0, noon_ms * 1000, 0, 0]
 
@@ -348,7 +348,7 @@ def test_clustering_value_of_a_wrong_length_is_rejected_and_others_are_decoded()
     rows = [Row(Liveness(5), None, join_clustering([value])) for value in (b"\0\1", b"\0\1\2")]
     sound, broken = (_payload(UpdateWriter(schema).write(KEY, [row])) for row in rows)
 
-    result = decode_updates(schema, changes([sound, broken, sound]), ())
+    result = UpdateDecoder(schema).decode(changes([sound, broken, sound]), ())
 
     assert result.undecodable == [1]
     assert result.reasons[0].startswith("bad-clustering: ")
@@ -372,7 +372,7 @@ def test_shadowable_deletions_of_old_views_are_rejected() -> None:
 
 
 def test_no_changes_yield_no_contributions() -> None:
-    result = decode_updates(PLAIN, changes([]), [Fence(1, "", b"", 1)])
+    result = UpdateDecoder(PLAIN).decode(changes([]), [Fence(1, "", b"", 1)])
     assert result.contributions.num_rows == 0
     assert result.contributions.schema == CONTRIBUTION_SCHEMA
     assert result.undecodable == []
@@ -381,8 +381,8 @@ def test_no_changes_yield_no_contributions() -> None:
 def test_part_of_a_batch_is_decoded_as_the_batch_is() -> None:
     payloads = [_payload(UpdateWriter(PLAIN).write(KEY, [Row(Liveness(5 + i))])) for i in range(5)]
     batch = changes(payloads)
-    part = decode_updates(PLAIN, batch.slice(2, 2), ()).contributions
-    assert part.equals(decode_updates(PLAIN, batch, ()).contributions.slice(2, 2))
+    part = UpdateDecoder(PLAIN).decode(batch.slice(2, 2), ()).contributions
+    assert part.equals(UpdateDecoder(PLAIN).decode(batch, ()).contributions.slice(2, 2))
 
 
 def test_decoder_travels_by_pickle() -> None:

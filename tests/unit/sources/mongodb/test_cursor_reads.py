@@ -15,6 +15,7 @@ from bson.timestamp import Timestamp
 
 from airflow_cdc_provider.connector import Connector
 from airflow_cdc_provider.exceptions import ConfigurationError
+from airflow_cdc_provider.sources.contract import ChunkRequest
 from airflow_cdc_provider.sources.mongodb.cursor_reads import CursorField
 from airflow_cdc_provider.sources.mongodb.options import MongodbCopy, MongodbOptions
 from airflow_cdc_provider.sources.mongodb.source import MongodbSource
@@ -141,16 +142,16 @@ def test_stages_of_copies_do_not_go_with_updates_without_documents() -> None:
 def test_an_incremental_snapshot_is_refused_with_stages_of_copies() -> None:
     options = MongodbOptions(copy=MongodbCopy(pipeline=({"$unset": "card"},)))
     source = MongodbSource(options, {"host": "nowhere"}, lambda _: True)
-    position = {"stream": {"v": 1, "t": 1, "i": 1, "token": ""}}
+    request = ChunkRequest(
+        table="shop.orders",
+        where="",
+        start="",
+        maximum="",
+        position={"stream": {"v": 1, "t": 1, "i": 1, "token": ""}},
+        parts=1,
+        chunks=1,
+        chunk_size=10,
+        number=0,
+    )
     with pytest.raises(ConfigurationError, match=r"source\.copy\.pipeline: expected .* blocking"):
-        source.plan_chunks(
-            "shop.orders",
-            "",
-            start="",
-            maximum="",
-            position=position,
-            parts=1,
-            chunks=1,
-            chunk_size=10,
-            number=0,
-        )
+        source.plan_chunks(request)
