@@ -5,9 +5,9 @@ from __future__ import annotations
 from typing import Any
 
 _PACKAGE = "airflow_cdc_provider"
-_TEXT = {"type": ["string", "null"]}
-_SECRET = {"type": ["string", "null"], "format": "password"}
-_FLAG = {"type": ["boolean", "null"], "default": False}
+_TEXT: dict[str, Any] = {"type": ["string", "null"]}
+_SECRET: dict[str, Any] = {"type": ["string", "null"], "format": "password"}
+_FLAG: dict[str, Any] = {"type": ["boolean", "null"], "default": False}
 
 
 def get_provider_info() -> dict[str, Any]:
@@ -82,230 +82,145 @@ def _modules(*names: str) -> dict[str, Any]:
     return {"integration-name": _INTEGRATION, "python-modules": [f"{_PACKAGE}.{name}" for name in names]}
 
 
+def _field(label: str, description: str = "", schema: dict[str, Any] = _TEXT) -> dict[str, Any]:
+    return {"label": label, **({"description": description} if description else {}), "schema": schema}
+
+
+def _connection_type(
+    name: str, hook: str, labels: dict[str, str], placeholders: dict[str, str], fields: dict[str, Any]
+) -> dict[str, Any]:
+    return {
+        "connection-type": f"cdc_{hook.lower()}",
+        "hook-class-name": f"{_PACKAGE}.hooks.{hook.lower()}.{hook}CdcHook",
+        "hook-name": f"{name} (CDC)",
+        "ui-field-behaviour": {
+            "hidden-fields": ["schema", "extra"],
+            "relabeling": labels,
+            "placeholders": placeholders,
+        },
+        "conn-fields": fields,
+    }
+
+
 _CQL_FIELDS = {
-    "local_datacenter": {
-        "label": "Local datacenter",
-        "description": "Only nodes of this datacenter are contacted.",
-        "schema": _TEXT,
-    },
-    "driver_config_file": {
-        "label": "Driver settings file",
-        "description": "application.conf of the Java driver (cassandra.driver.config.file).",
-        "schema": _TEXT,
-    },
-    "tls": {"label": "TLS", "description": "Encrypt connections.", "schema": _FLAG},
-    "tls_ca_file": {
-        "label": "TLS CA file",
-        "description": "PEM file of the CA of the nodes' certificates; empty: the system's CAs.",
-        "schema": _TEXT,
-    },
-    "tls_certificate_file": {
-        "label": "TLS certificate file",
-        "description": "PEM file with the client's certificate, if nodes require one.",
-        "schema": _TEXT,
-    },
-    "tls_key_file": {
-        "label": "TLS key file",
-        "description": "PEM file with the key of that certificate.",
-        "schema": _TEXT,
-    },
-    "tls_key_password": {
-        "label": "TLS key password",
-        "schema": _SECRET,
-    },
-    "tls_config_file": {
-        "label": "TLS settings file",
-        "description": "Properties file of Debezium (cassandra.ssl.config.path): keystores, suites.",
-        "schema": _TEXT,
-    },
-    "trustStore.location": {
-        "label": "TLS trust store",
-        "description": "Java keystore with the nodes' certificates or their CA's: JKS or PKCS12.",
-        "schema": _TEXT,
-    },
-    "trustStore.password": {"label": "TLS trust store password", "schema": _SECRET},
-    "keyStore.location": {
-        "label": "TLS key store",
-        "description": "Java keystore with the client's key and certificate, if nodes require one.",
-        "schema": _TEXT,
-    },
-    "keyStore.password": {"label": "TLS key store password", "schema": _SECRET},
-    "cipherSuites": {
-        "label": "TLS cipher suites",
-        "description": "Comma-separated, in Java's or OpenSSL's names; empty for all.",
-        "schema": _TEXT,
-    },
-    "tls_check_hostname": {
-        "label": "TLS host name check",
-        "description": "Compare the certificate's names with the contact point.",
-        "schema": {"type": ["boolean", "null"], "default": True},
-    },
+    "local_datacenter": _field("Local datacenter", "Only nodes of this datacenter are contacted."),
+    "driver_config_file": _field(
+        "Driver settings file", "application.conf of the Java driver (cassandra.driver.config.file)."
+    ),
+    "tls": _field("TLS", "Encrypt connections.", _FLAG),
+    "tls_ca_file": _field(
+        "TLS CA file", "PEM file of the CA of the nodes' certificates; empty: the system's CAs."
+    ),
+    "tls_certificate_file": _field(
+        "TLS certificate file", "PEM file with the client's certificate, if nodes require one."
+    ),
+    "tls_key_file": _field("TLS key file", "PEM file with the key of that certificate."),
+    "tls_key_password": _field("TLS key password", schema=_SECRET),
+    "tls_config_file": _field(
+        "TLS settings file", "Properties file of Debezium (cassandra.ssl.config.path): keystores, suites."
+    ),
+    "trustStore.location": _field(
+        "TLS trust store", "Java keystore with the nodes' certificates or their CA's: JKS or PKCS12."
+    ),
+    "trustStore.password": _field("TLS trust store password", schema=_SECRET),
+    "keyStore.location": _field(
+        "TLS key store", "Java keystore with the client's key and certificate, if nodes require one."
+    ),
+    "keyStore.password": _field("TLS key store password", schema=_SECRET),
+    "cipherSuites": _field(
+        "TLS cipher suites", "Comma-separated, in Java's or OpenSSL's names; empty for all."
+    ),
+    "tls_check_hostname": _field(
+        "TLS host name check",
+        "Compare the certificate's names with the contact point.",
+        {"type": ["boolean", "null"], "default": True},
+    ),
 }
 """Of connections to clusters that speak CQL."""
 
-_CASSANDRA = {
-    "connection-type": "cdc_cassandra",
-    "hook-class-name": f"{_PACKAGE}.hooks.cassandra.CassandraCdcHook",
-    "hook-name": "Cassandra (CDC)",
-    "ui-field-behaviour": {
-        "hidden-fields": ["schema", "extra"],
-        "relabeling": {"host": "Contact points"},
-        "placeholders": {"host": "10.0.0.1, 10.0.0.2", "port": "9042"},
-    },
-    "conn-fields": {
+_CASSANDRA = _connection_type(
+    "Cassandra",
+    "Cassandra",
+    {"host": "Contact points"},
+    {"host": "10.0.0.1, 10.0.0.2", "port": "9042"},
+    {
         **_CQL_FIELDS,
-        "keystore_password": {
-            "label": "Commit log keystore password",
-            "description": "Password of the encrypted commit logs' keystore (source.encryption.keystore).",
-            "schema": _SECRET,
-        },
-        "key_password": {
-            "label": "Commit log key password",
-            "description": "Password of its keys; empty for the keystore's password.",
-            "schema": _SECRET,
-        },
+        "keystore_password": _field(
+            "Commit log keystore password",
+            "Password of the encrypted commit logs' keystore (source.encryption.keystore).",
+            _SECRET,
+        ),
+        "key_password": _field(
+            "Commit log key password", "Password of its keys; empty for the keystore's password.", _SECRET
+        ),
     },
-}
+)
 
-_SCYLLA = {
-    "connection-type": "cdc_scylla",
-    "hook-class-name": f"{_PACKAGE}.hooks.scylla.ScyllaCdcHook",
-    "hook-name": "ScyllaDB (CDC)",
-    "ui-field-behaviour": {
-        "hidden-fields": ["schema", "extra"],
-        "relabeling": {"host": "Contact points"},
-        "placeholders": {"host": "10.0.0.1, 10.0.0.2", "port": "9042"},
-    },
-    "conn-fields": _CQL_FIELDS,
-}
+_SCYLLA = _connection_type(
+    "ScyllaDB",
+    "Scylla",
+    {"host": "Contact points"},
+    {"host": "10.0.0.1, 10.0.0.2", "port": "9042"},
+    _CQL_FIELDS,
+)
 
-_MONGODB = {
-    "connection-type": "cdc_mongodb",
-    "hook-class-name": f"{_PACKAGE}.hooks.mongodb.MongodbCdcHook",
-    "hook-name": "MongoDB (CDC)",
-    "ui-field-behaviour": {
-        "hidden-fields": ["schema", "extra"],
-        "relabeling": {"host": "Hosts"},
-        "placeholders": {"host": "db1:27017, db2:27017, db3:27017", "port": "27017"},
+_MONGODB = _connection_type(
+    "MongoDB",
+    "Mongodb",
+    {"host": "Hosts"},
+    {"host": "db1:27017, db2:27017, db3:27017", "port": "27017"},
+    {
+        "replicaSet": _field("Replica set", "Its name."),
+        "authSource": _field("Authentication database", "Database of the user; empty for admin."),
+        "authMechanism": _field(
+            "Authentication mechanism",
+            "Empty to negotiate with the server; MONGODB-X509 for login by certificate.",
+        ),
+        "srv": _field(
+            "DNS seed list", "The SRV records of the host name list the servers (mongodb+srv).", _FLAG
+        ),
+        "tls": _field("TLS", "Encrypt connections.", _FLAG),
+        "tlsCAFile": _field("TLS CA file", "PEM file of the CA of the servers' certificates."),
+        "tlsCertificateKeyFile": _field(
+            "TLS certificate and key file", "PEM file with the client's certificate and key."
+        ),
+        "tlsCertificateKeyFilePassword": _field("TLS key password", schema=_SECRET),
+        "uri_options": _field(
+            "Other options", "As in a connection string: readPreference=secondary&maxPoolSize=20"
+        ),
     },
-    "conn-fields": {
-        "replicaSet": {"label": "Replica set", "description": "Its name.", "schema": _TEXT},
-        "authSource": {
-            "label": "Authentication database",
-            "description": "Database of the user; empty for admin.",
-            "schema": _TEXT,
-        },
-        "authMechanism": {
-            "label": "Authentication mechanism",
-            "description": "Empty to negotiate with the server; MONGODB-X509 for login by certificate.",
-            "schema": _TEXT,
-        },
-        "srv": {
-            "label": "DNS seed list",
-            "description": "The SRV records of the host name list the servers (mongodb+srv).",
-            "schema": _FLAG,
-        },
-        "tls": {"label": "TLS", "description": "Encrypt connections.", "schema": _FLAG},
-        "tlsCAFile": {
-            "label": "TLS CA file",
-            "description": "PEM file of the CA of the servers' certificates.",
-            "schema": _TEXT,
-        },
-        "tlsCertificateKeyFile": {
-            "label": "TLS certificate and key file",
-            "description": "PEM file with the client's certificate and key.",
-            "schema": _TEXT,
-        },
-        "tlsCertificateKeyFilePassword": {
-            "label": "TLS key password",
-            "schema": _SECRET,
-        },
-        "uri_options": {
-            "label": "Other options",
-            "description": "As in a connection string: readPreference=secondary&maxPoolSize=20",
-            "schema": _TEXT,
-        },
-    },
-}
+)
 
-_VITESS = {
-    "connection-type": "cdc_vitess",
-    "hook-class-name": f"{_PACKAGE}.hooks.vitess.VitessCdcHook",
-    "hook-name": "Vitess (CDC)",
-    "ui-field-behaviour": {
-        "hidden-fields": ["schema", "extra"],
-        "relabeling": {"host": "VTGates", "port": "gRPC port"},
-        "placeholders": {"host": "vtgate1, vtgate2:15991", "port": "15991"},
+_VITESS = _connection_type(
+    "Vitess",
+    "Vitess",
+    {"host": "VTGates", "port": "gRPC port"},
+    {"host": "vtgate1, vtgate2:15991", "port": "15991"},
+    {
+        "tls": _field("TLS", "Encrypt connections.", _FLAG),
+        "tls_ca_file": _field("TLS CA file", "PEM file of the CA of VTGate's certificate."),
+        "tls_cert_file": _field(
+            "TLS certificate file", "PEM file with the client's certificate, if VTGate requires one."
+        ),
+        "tls_key_file": _field("TLS key file", "PEM file with the key of that certificate."),
+        "tls_server_name": _field("TLS server name", "Name in VTGate's certificate, if it isn't the host's."),
+        "headers": _field("Headers", "Sent with each call, for proxies: name:value,name:value"),
+        "keepalive_seconds": _field(
+            "Keepalive interval", "Seconds between pings of an idle connection; empty for none."
+        ),
+        "max_message_bytes": _field("Largest message", "In bytes; empty for 4 MiB. Each row must fit."),
+        "load_balancing": _field(
+            "Load balancing", "With several VTGates: pick_first (also if empty) or round_robin."
+        ),
+        "caller_id": _field("Caller id", "Principal for VTGate's logs and access lists."),
+        "vtctld_host": _field(
+            "vtctld", "Host of a vtctld that returns the first position; empty: VTGate returns it."
+        ),
+        "vtctld_port": _field("vtctld's port", "Its gRPC port; empty for 15999."),
+        "vtctld_login": _field("vtctld's login", "Login, if vtctld requires one."),
+        "vtctld_password": _field("vtctld's password", "Password of that login.", _SECRET),
     },
-    "conn-fields": {
-        "tls": {"label": "TLS", "description": "Encrypt connections.", "schema": _FLAG},
-        "tls_ca_file": {
-            "label": "TLS CA file",
-            "description": "PEM file of the CA of VTGate's certificate.",
-            "schema": _TEXT,
-        },
-        "tls_cert_file": {
-            "label": "TLS certificate file",
-            "description": "PEM file with the client's certificate, if VTGate requires one.",
-            "schema": _TEXT,
-        },
-        "tls_key_file": {
-            "label": "TLS key file",
-            "description": "PEM file with the key of that certificate.",
-            "schema": _TEXT,
-        },
-        "tls_server_name": {
-            "label": "TLS server name",
-            "description": "Name in VTGate's certificate, if it isn't the host's.",
-            "schema": _TEXT,
-        },
-        "headers": {
-            "label": "Headers",
-            "description": "Sent with each call, for proxies: name:value,name:value",
-            "schema": _TEXT,
-        },
-        "keepalive_seconds": {
-            "label": "Keepalive interval",
-            "description": "Seconds between pings of an idle connection; empty for none.",
-            "schema": _TEXT,
-        },
-        "max_message_bytes": {
-            "label": "Largest message",
-            "description": "In bytes; empty for 4 MiB. Each row must fit.",
-            "schema": _TEXT,
-        },
-        "load_balancing": {
-            "label": "Load balancing",
-            "description": "With several VTGates: pick_first (also if empty) or round_robin.",
-            "schema": _TEXT,
-        },
-        "caller_id": {
-            "label": "Caller id",
-            "description": "Principal for VTGate's logs and access lists.",
-            "schema": _TEXT,
-        },
-        "vtctld_host": {
-            "label": "vtctld",
-            "description": "Host of a vtctld that returns the first position; empty: VTGate returns it.",
-            "schema": _TEXT,
-        },
-        "vtctld_port": {
-            "label": "vtctld's port",
-            "description": "Its gRPC port; empty for 15999.",
-            "schema": _TEXT,
-        },
-        "vtctld_login": {
-            "label": "vtctld's login",
-            "description": "Login, if vtctld requires one.",
-            "schema": _TEXT,
-        },
-        "vtctld_password": {
-            "label": "vtctld's password",
-            "description": "Password of that login.",
-            "schema": _SECRET,
-        },
-    },
-}
+)
 
 _OPTIONS = {
     "work_folder": {
