@@ -11,150 +11,116 @@ from typing import Any
 from airflow.cli.cli_config import ActionCommand, Arg, GroupCommand, lazy_load_command
 
 
-def _argument(flag: str, **settings: Any) -> Arg:
-    return Arg((flag,), **settings)  # type: ignore[no-untyped-call]  # Airflow's class has no types
+def _argument(flag: str, help_text: str, metavar: str = "", **settings: Any) -> Arg:
+    """Define an option; without settings, one with a value is empty text if it is omitted."""
+    if metavar:
+        settings["metavar"] = metavar
+        if "required" not in settings:
+            settings.setdefault("default", "")
+    return Arg((flag,), help=help_text, **settings)  # type: ignore[no-untyped-call]  # Airflow's class has no types
 
 
 _CONNECTOR = _argument(
-    "--connector",
-    metavar="FILE",
-    required=True,
-    help="Connector declaration (YAML) or Debezium .properties file",
+    "--connector", "Connector declaration (YAML) or Debezium .properties file", "FILE", required=True
 )
 _RECORDING = (
     "Recording. Cassandra: folder of commit log segments and idx files (plain or .gz). "
     "MongoDB: file or folder of change events in BSON; snapshot.DB.COLL.bson contains snapshot documents"
 )
-_INPUT = _argument("--input", metavar="PATH", required=True, help=_RECORDING)
-_EVENTS_INPUT = _argument("--input", metavar="PATH", default="", help=_RECORDING)
+_INPUT = _argument("--input", _RECORDING, "PATH", required=True)
+_EVENTS_INPUT = _argument("--input", _RECORDING, "PATH")
 _FROM_LAKE = _argument(
     "--from-lake",
+    "Read captured changes and snapshot rows from the lake instead of a recording",
     action="store_true",
-    help="Read captured changes and snapshot rows from the lake instead of a recording",
 )
 _AFTER_BATCH = _argument(
-    "--after-batch", metavar="N", type=int, default=0, help="With --from-lake: only batches after batch N"
+    "--after-batch", "With --from-lake: only batches after batch N", "N", type=int, default=0
 )
 _SCHEMA = _argument(
-    "--schema",
-    metavar="PATH",
-    default="",
-    help="Cassandra: file with the schema, as printed by DESCRIBE ... WITH INTERNALS",
+    "--schema", "Cassandra: file with the schema, as printed by DESCRIBE ... WITH INTERNALS", "PATH"
 )
 _AT = _argument(
     "--at",
-    metavar="EPOCH_SECONDS",
+    "Time for the evaluation of TTLs and for event timestamps; default: now",
+    "EPOCH_SECONDS",
     type=int,
-    help="Time for the evaluation of TTLs and for event timestamps; default: now",
+    default=None,
 )
-_TABLE = _argument(
-    "--table", metavar="NAME", default="", help="Only this keyspace.table or database.collection"
-)
+_TABLE = _argument("--table", "Only this keyspace.table or database.collection", "NAME")
 _EVENTS_TABLE = _argument(
-    "--table",
-    metavar="NAME",
-    default="",
-    help="With --from-lake: only this keyspace.table or database.collection",
+    "--table", "With --from-lake: only this keyspace.table or database.collection", "NAME"
 )
 
-_OFFSET = _argument(
-    "--offset", metavar="JSON", required=True, help="Source offset, in the form that show prints"
-)
+_OFFSET = _argument("--offset", "Source offset, in the form that show prints", "JSON", required=True)
 _BATCH = _argument(
     "--batch",
-    metavar="N",
+    "First batch that the next run publishes; next: the batch of the next capture",
+    "N",
     type=lambda text: text if text == "next" else int(text),
     required=True,
-    help="First batch that the next run publishes; next: the batch of the next capture",
 )
-_FILE = _argument("--file", metavar="FILE", required=True, help="File for the offset, JSON")
+_FILE = _argument("--file", "File for the offset, JSON", "FILE", required=True)
 _IMPORTED = _argument(
     "--file",
-    metavar="FILE",
-    required=True,
-    help="File with the offset as JSON. Also accepted: offsets of a Kafka Connect connector (MongoDB, "
+    "File with the offset as JSON. Also accepted: offsets of a Kafka Connect connector (MongoDB, "
     "Vitess, ScyllaDB), commitlog_offset.properties of Debezium (Cassandra)",
+    "FILE",
+    required=True,
 )
 _TO = _argument(
     "--to",
+    "Format. debezium (Vitess, ScyllaDB): the body of Kafka Connect's PATCH /connectors/NAME/offsets",
     choices=("file", "debezium"),
     default="file",
-    help="Format. debezium (Vitess, ScyllaDB): the body of Kafka Connect's PATCH /connectors/NAME/offsets",
 )
 _MOVED_FROM = _argument(
     "--moved-from",
-    metavar="FILE",
-    default="",
-    help="Vitess: export these offsets of Debezium tasks, converted to the current generation, instead",
+    "Vitess: export these offsets of Debezium tasks, converted to the current generation, instead",
+    "FILE",
 )
 _INVALIDATION = _argument(
     "--allow-offset-invalidation",
+    "MongoDB: discard Debezium's offsets per shard and resume from the time of the oldest",
     action="store_true",
-    help="MongoDB: discard Debezium's offsets per shard and resume from the time of the oldest",
 )
-_HOST_ID = _argument(
-    "--host-id", metavar="ID", default="", help="Cassandra: host ID of the node that the offsets belong to"
-)
+_HOST_ID = _argument("--host-id", "Cassandra: host ID of the node that the offsets belong to", "ID")
 _PROPERTIES = _argument(
     "--connector",
-    metavar="FILE",
+    "Configuration of the Debezium connector: .properties or Kafka Connect JSON",
+    "FILE",
     required=True,
-    help="Configuration of the Debezium connector: .properties or Kafka Connect JSON",
 )
 _OFFSETS = _argument(
     "--offsets",
-    metavar="FILE",
-    default="",
-    help="Offsets stored by the connector, in a format that offsets import accepts; Cassandra: "
+    "Offsets stored by the connector, in a format that offsets import accepts; Cassandra: "
     "commitlog_offset.properties of one node",
+    "FILE",
 )
-_OUTPUT = _argument(
-    "--output", metavar="FILE", default="", help="Path of the connector declaration (YAML) to write"
-)
-_CONN_ID = _argument("--conn-id", metavar="ID", default="", help="Airflow connection ID of the source")
-_KAFKA_CONN_ID = _argument("--kafka-conn-id", metavar="ID", default="", help="Airflow connection ID of Kafka")
-_REGISTRY_CONN_ID = _argument(
-    "--registry-conn-id", metavar="ID", default="", help="Airflow connection ID of the schema registry"
-)
+_OUTPUT = _argument("--output", "Path of the connector declaration (YAML) to write", "FILE")
+_CONN_ID = _argument("--conn-id", "Airflow connection ID of the source", "ID")
+_KAFKA_CONN_ID = _argument("--kafka-conn-id", "Airflow connection ID of Kafka", "ID")
+_REGISTRY_CONN_ID = _argument("--registry-conn-id", "Airflow connection ID of the schema registry", "ID")
 _SKIP_UNSUPPORTED = _argument(
-    "--skip-unsupported", action="store_true", help="Write the declaration without unsupported properties"
+    "--skip-unsupported", "Write the declaration without unsupported properties", action="store_true"
 )
-_WORK_FOLDER = _argument(
-    "--work-folder",
-    metavar="PATH",
-    default="",
-    help="Work folder of the operator; default: [cdc] work_folder",
-)
-_ORIGIN = _argument("--origin", metavar="ID", required=True, help="Host ID of the node, as printed by show")
+_WORK_FOLDER = _argument("--work-folder", "Work folder of the operator; default: [cdc] work_folder", "PATH")
+_ORIGIN = _argument("--origin", "Host ID of the node, as printed by show", "ID", required=True)
 _SIGNAL = _argument(
     "--signal",
-    metavar="TYPE",
+    "execute-snapshot, stop-snapshot, pause-snapshot, resume-snapshot or log",
+    "TYPE",
     required=True,
-    help="execute-snapshot, stop-snapshot, pause-snapshot, resume-snapshot or log",
 )
-_DATA = _argument("--data", metavar="JSON", default="{}", help="Data of the signal")
-_TABLES = _argument(
-    "--tables", metavar="NAMES", default="", help="Comma-separated data-collections; replaces those in --data"
-)
-_ID = _argument("--id", metavar="ID", default="", help="ID of the signal; default: a random ID")
-_RESET_TABLE = _argument(
-    "--table", metavar="NAME", default="", help="Reset only the completed snapshot of this table"
-)
-_SCHEMA_TABLE = _argument(
-    "--table", metavar="NAME", default="", help="Only this database.collection (or view)"
-)
-_SAMPLE = _argument(
-    "--sample", metavar="N", type=int, default=1000, help="Maximum number of documents per collection"
-)
-_SECONDS = _argument(
-    "--seconds", metavar="S", type=float, default=10.0, help="Maximum time per collection, in seconds"
-)
+_DATA = _argument("--data", "Data of the signal", "JSON", default="{}")
+_TABLES = _argument("--tables", "Comma-separated data-collections; replaces those in --data", "NAMES")
+_ID = _argument("--id", "ID of the signal; default: a random ID", "ID")
+_RESET_TABLE = _argument("--table", "Reset only the completed snapshot of this table", "NAME")
+_SCHEMA_TABLE = _argument("--table", "Only this database.collection (or view)", "NAME")
+_SAMPLE = _argument("--sample", "Maximum number of documents per collection", "N", type=int, default=1000)
+_SECONDS = _argument("--seconds", "Maximum time per collection, in seconds", "S", type=float, default=10.0)
 _DEPTH = _argument(
-    "--depth",
-    metavar="N",
-    type=int,
-    default=1,
-    help="Levels of nested documents to include; 1: top-level fields only",
+    "--depth", "Levels of nested documents to include; 1: top-level fields only", "N", type=int, default=1
 )
 
 
@@ -222,9 +188,7 @@ def get_cdc_cli_commands() -> list[GroupCommand]:
                     _DEPTH,
                 ),
                 _live(
-                    "create-topics",
-                    "Create missing topics as configured in publish.topics",
-                    "create_topics",
+                    "create-topics", "Create missing topics as configured in publish.topics", "create_topics"
                 ),
                 _live("lag", "Print the lag of the stored offset", "lag"),
                 _live(
