@@ -12,19 +12,8 @@ from typing import Final
 
 from airflow_cdc_provider.connector.declaration import Connector
 from airflow_cdc_provider.exceptions import ConfigurationError
-from airflow_cdc_provider.migration.rules import (
-    Draft,
-    Imported,
-    Rule,
-    choice,
-    custom_rule,
-    find_rule,
-    handled_elsewhere,
-    ignored,
-    invalid,
-    unsupported,
-    unsupported_error,
-)
+from airflow_cdc_provider.migration import rules
+from airflow_cdc_provider.migration.rules import Draft, Rule
 
 _MARKS: Final = ("topicPrefix", "pulsarServiceUrl", "cdcWorkingDir", "events.topic", "outputFormat")
 
@@ -34,7 +23,7 @@ def is_datastax(settings: Mapping[str, str]) -> bool:
     return any(setting_name(name) in _MARKS for name in settings)
 
 
-def from_datastax(settings: Mapping[str, str]) -> Imported:
+def from_datastax(settings: Mapping[str, str]) -> rules.Imported:
     """Translate settings of DataStax's agent, its connector or both to a declaration.
 
     Raises:
@@ -45,7 +34,7 @@ def from_datastax(settings: Mapping[str, str]) -> Imported:
     draft.set("source.type", "cassandra")
     draft.set("publish.envelope", "datastax")
     for name, value in named.items():
-        find_rule(name, RULES).apply(draft, name, value)
+        rules.find_rule(name, RULES).apply(draft, name, value)
     if "outputFormat" not in named:
         _set_format(draft, "key-value-avro")
     keyspace, table = named.get("keyspace", ""), named.get("table", "")
@@ -55,7 +44,7 @@ def from_datastax(settings: Mapping[str, str]) -> Imported:
         draft.set("tables", [rf"{re.escape(keyspace)}\.{re.escape(table)}"])
         draft.values.setdefault("name", f"{keyspace}.{table}")
     draft.values.setdefault("name", "cassandra")
-    return Imported(Connector.from_dict(draft.values), tuple(draft.notes))
+    return rules.Imported(Connector.from_dict(draft.values), tuple(draft.notes))
 
 
 def setting_name(name: str) -> str:
@@ -80,7 +69,7 @@ _FORMATS: Final = {"key-value-avro": "avro", "key-value-json": "json", "json": "
 
 def _format(draft: Draft, name: str, value: str) -> None:
     if value not in _FORMATS:
-        raise invalid(name, f"one of {', '.join(_FORMATS)}", value)
+        raise rules.invalid(name, f"one of {', '.join(_FORMATS)}", value)
     _set_format(draft, value)
 
 
@@ -98,36 +87,40 @@ def _topic_prefix(draft: Draft, name: str, value: str) -> None:
 
 def _columns(draft: Draft, name: str, value: str) -> None:
     if value not in ("", ".*"):
-        raise unsupported_error(name, value, "Use publish.exclude_columns")
+        raise rules.unsupported_error(name, value, "Use publish.exclude_columns")
 
 
-_PULSAR: Final = ignored("use `service_url` of the Airflow connection in `publish.pulsar.connection`")
-_KAFKA_TLS: Final = ignored("TLS belongs in the Airflow connection of Pulsar (`tls_*`) or Kafka (`ssl.*`)")
-_LOGIN: Final = ignored("the password of the Airflow connection is Pulsar's token; of Kafka's, `sasl.*`")
-_DRIVER: Final = ignored("it belongs in the Airflow connection of source.conn_id")
-_NO_QUERIES: Final = ignored(
+_PULSAR: Final = rules.ignored("use `service_url` of the Airflow connection in `publish.pulsar.connection`")
+_KAFKA_TLS: Final = rules.ignored(
+    "TLS belongs in the Airflow connection of Pulsar (`tls_*`) or Kafka (`ssl.*`)"
+)
+_LOGIN: Final = rules.ignored(
+    "the password of the Airflow connection is Pulsar's token; of Kafka's, `sasl.*`"
+)
+_DRIVER: Final = rules.ignored("it belongs in the Airflow connection of source.conn_id")
+_NO_QUERIES: Final = rules.ignored(
     "rows are built from logged values; `publish.cassandra.reread` queries rows and needs no tuning"
 )
-_NO_CACHE: Final = ignored("replica duplicates merge into the same row, so nothing is cached")
-_SPARK: Final = ignored("Spark distributes the work")
+_NO_CACHE: Final = rules.ignored("replica duplicates merge into the same row, so nothing is cached")
+_SPARK: Final = rules.ignored("Spark distributes the work")
 
 RULES: Final[Mapping[str, Rule]] = {
-    "topicPrefix": custom_rule("`publish.topic_pattern`", _topic_prefix),
-    "cdcWorkingDir": ignored("offsets are stored in the lake, in the same commit as the data"),
-    "cdcPollIntervalMs": ignored("use the sensor's poke interval or the DAG's schedule"),
-    "errorCommitLogReprocessEnabled": ignored("a segment is read again from the stored offset"),
+    "topicPrefix": rules.custom_rule("`publish.topic_pattern`", _topic_prefix),
+    "cdcWorkingDir": rules.ignored("offsets are stored in the lake, in the same commit as the data"),
+    "cdcPollIntervalMs": rules.ignored("use the sensor's poke interval or the DAG's schedule"),
+    "errorCommitLogReprocessEnabled": rules.ignored("a segment is read again from the stored offset"),
     "cdcConcurrentProcessors": _SPARK,
-    "maxInflightMessagesPerTask": ignored("messages in flight are bounded automatically"),
+    "maxInflightMessagesPerTask": rules.ignored("messages in flight are bounded automatically"),
     "pulsarServiceUrl": _PULSAR,
-    "pulsarBatchDelayInMs": ignored(
+    "pulsarBatchDelayInMs": rules.ignored(
         "Pulsar messages are not batched; for Kafka use `linger.ms` of the producer"
     ),
-    "pulsarKeyBasedBatcher": ignored("Kafka batches per partition, and keys determine the partition"),
-    "pulsarMaxPendingMessages": ignored("for Kafka use `queue.buffering.max.messages` of the producer"),
-    "pulsarMaxPendingMessagesAcrossPartitions": ignored(
+    "pulsarKeyBasedBatcher": rules.ignored("Kafka batches per partition, and keys determine the partition"),
+    "pulsarMaxPendingMessages": rules.ignored("for Kafka use `queue.buffering.max.messages` of the producer"),
+    "pulsarMaxPendingMessagesAcrossPartitions": rules.ignored(
         "use `queue.buffering.max.messages` of the Kafka connection"
     ),
-    "pulsarMemoryLimitBytes": ignored("use `queue.buffering.max.kbytes` of the Kafka connection"),
+    "pulsarMemoryLimitBytes": rules.ignored("use `queue.buffering.max.kbytes` of the Kafka connection"),
     "pulsarAuthPluginClassName": _LOGIN,
     "pulsarAuthParams": _LOGIN,
     "sslProvider": _KAFKA_TLS,
@@ -142,15 +135,17 @@ RULES: Final[Mapping[str, Rule]] = {
     "sslHostnameVerificationEnable": _KAFKA_TLS,
     "tlsTrustCertsFilePath": _KAFKA_TLS,
     "useKeyStoreTls": _KAFKA_TLS,
-    "keyspace": handled_elsewhere("`tables`, with `table`"),
-    "table": handled_elsewhere("`tables`, with `keyspace`"),
-    "columns": custom_rule("`.*` only; use `publish.exclude_columns`", _columns),
-    "outputFormat": custom_rule("`publish.key`, `publish.value`, `publish.cassandra.key_in_value`", _format),
-    "key.converter": unsupported("Converters are Java classes; use outputFormat", "null"),
-    "value.converter": unsupported("Converters are Java classes; use outputFormat", "null"),
-    "events.topic": ignored("there is no intermediate topic"),
-    "events.subscription.name": ignored("there is no intermediate topic"),
-    "events.subscription.type": ignored("there is no intermediate topic"),
+    "keyspace": rules.handled_elsewhere("`tables`, with `table`"),
+    "table": rules.handled_elsewhere("`tables`, with `keyspace`"),
+    "columns": rules.custom_rule("`.*` only; use `publish.exclude_columns`", _columns),
+    "outputFormat": rules.custom_rule(
+        "`publish.key`, `publish.value`, `publish.cassandra.key_in_value`", _format
+    ),
+    "key.converter": rules.unsupported("Converters are Java classes; use outputFormat", "null"),
+    "value.converter": rules.unsupported("Converters are Java classes; use outputFormat", "null"),
+    "events.topic": rules.ignored("there is no intermediate topic"),
+    "events.subscription.name": rules.ignored("there is no intermediate topic"),
+    "events.subscription.type": rules.ignored("there is no intermediate topic"),
     "batch.size": _SPARK,
     "query.executors": _NO_QUERIES,
     "query.maxMobileAvgLatency": _NO_QUERIES,
@@ -172,11 +167,11 @@ RULES: Final[Mapping[str, Rule]] = {
     "auth.*": _DRIVER,
     "ssl.*": _DRIVER,
     "datastax-java-driver.*": _DRIVER,
-    "ignoreErrors": choice(
+    "ignoreErrors": rules.choice(
         "source.advanced.strict", {"none": True, "false": True, "all": False, "true": False, "driver": True}
     ),
-    "jmx": ignored("metrics are emitted through Airflow"),
-    "jmxConnectorDomain": ignored("metrics are emitted through Airflow"),
-    "metricsHighestLatency": ignored("metrics are emitted through Airflow"),
+    "jmx": rules.ignored("metrics are emitted through Airflow"),
+    "jmxConnectorDomain": rules.ignored("metrics are emitted through Airflow"),
+    "metricsHighestLatency": rules.ignored("metrics are emitted through Airflow"),
 }
 """Rules by setting."""

@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Final
 
 from airflow_cdc_provider.exceptions import ConfigurationError
+from airflow_cdc_provider.migration import rules
 from airflow_cdc_provider.migration.debezium.all_connectors import (
     COMMON,
     CONNECTION,
@@ -19,20 +20,7 @@ from airflow_cdc_provider.migration.debezium.all_connectors import (
 )
 from airflow_cdc_provider.migration.debezium.kafka_clients import client_rules
 from airflow_cdc_provider.migration.debezium.transforms import import_each, import_transform, reject_misplaced
-from airflow_cdc_provider.migration.rules import (
-    Draft,
-    Rule,
-    choice,
-    custom_rule,
-    flag,
-    handled_elsewhere,
-    ignored,
-    invalid,
-    name_option,
-    option,
-    split_list,
-    unsupported,
-)
+from airflow_cdc_provider.migration.rules import Draft, Rule
 from airflow_cdc_provider.yaml_file import read_yaml
 
 _CASSANDRA_PACKAGE: Final = "io.debezium.connector.cassandra"
@@ -81,7 +69,7 @@ def _cassandra_yaml(draft: Draft, name: str, value: str) -> None:
         return
     node = read_yaml(file)
     if not isinstance(node, dict):
-        raise invalid(name, "a cassandra.yaml", value)
+        raise rules.invalid(name, "a cassandra.yaml", value)
     if node.get("cdc_enabled") is not True:
         raise ConfigurationError(
             f"{value} doesn't enable CDC", expected="cdc_enabled: true", found=str(node.get("cdc_enabled"))
@@ -93,94 +81,96 @@ def _cassandra_yaml(draft: Draft, name: str, value: str) -> None:
 
 
 def _excluded(draft: Draft, name: str, value: str) -> None:
-    columns = split_list(value)
+    columns = rules.split_list(value)
     for column in columns:
         if len(column.split(".")) < 3:
-            raise invalid(name, "keyspace.table.column each", column)
+            raise rules.invalid(name, "keyspace.table.column each", column)
     draft.set("publish.exclude_columns", columns)
 
 
 def _consistency(draft: Draft, name: str, value: str) -> None:
     if value.lower() not in _CONSISTENCIES:
-        raise invalid(name, f"one of {', '.join(_CONSISTENCIES).upper()}", value)
+        raise rules.invalid(name, f"one of {', '.join(_CONSISTENCIES).upper()}", value)
     draft.set("source.consistency", value.upper())
 
 
 CASSANDRA: Final[dict[str, Rule]] = {
     **COMMON,
-    "connector.name": name_option("name"),
-    "kafka.topic.prefix": name_option("publish.topic_prefix"),
-    "converters": custom_rule(
+    "connector.name": rules.name_option("name"),
+    "kafka.topic.prefix": rules.name_option("publish.topic_prefix"),
+    "converters": rules.custom_rule(
         "`publish.cassandra.converters`, with `<name>.type`, a Python function (Java classes are not "
         "supported), `<name>.columns` and all other `<name>.*`",
         _custom_converters,
     ),
     **client_rules("publish.kafka.producer", "kafka.producer."),
     **client_rules("publish.kafka.consumer", "kafka.consumer."),
-    "transforms": custom_rule(
+    "transforms": rules.custom_rule(
         "`publish.cassandra.operations: common` for EnvelopeTransformation; those of Kafka Connect are "
         "`publish.transforms`",
         _transforms,
     ),
-    "transforms.*": handled_elsewhere("with `transforms`"),
-    "snapshot.mode": choice(
+    "transforms.*": rules.handled_elsewhere("with `transforms`"),
+    "snapshot.mode": rules.choice(
         "snapshot.mode", {"initial": "initial", "always": "initial", "never": "never", "no_data": "never"}
     ),
-    "snapshot.consistency": custom_rule("`source.consistency`, every level of CQL", _consistency),
-    "snapshot.scan.interval.ms": ignored("each run detects new tables"),
+    "snapshot.consistency": rules.custom_rule("`source.consistency`, every level of CQL", _consistency),
+    "snapshot.scan.interval.ms": rules.ignored("each run detects new tables"),
     "snapshot.fetch.size": PROCESS,
-    "snapshot.max.threads": ignored("Spark divides the work"),
-    "http.port": ignored("CdcHealthOperator reports the health of reader and source"),
-    "cassandra.config": custom_rule(
+    "snapshot.max.threads": rules.ignored("Spark divides the work"),
+    "http.port": rules.ignored("CdcHealthOperator reports the health of reader and source"),
+    "cassandra.config": rules.custom_rule(
         "`source.cdc_raw` and `source.cluster`, if the file exists on this machine and enables CDC",
         _cassandra_yaml,
     ),
-    "cassandra.node.id": option("source.node"),
+    "cassandra.node.id": rules.option("source.node"),
     "cassandra.hosts": CONNECTION,
     "cassandra.port": CONNECTION,
     "cassandra.username": CONNECTION,
     "cassandra.password": CONNECTION,
     "cassandra.ssl.enabled": CONNECTION,
-    "cassandra.ssl.config.path": ignored(
+    "cassandra.ssl.config.path": rules.ignored(
         "set tls_config_file in the extra of the Airflow connection to the same file"
     ),
-    "cassandra.driver.config.file": option("source.driver_config_file"),
+    "cassandra.driver.config.file": rules.option("source.driver_config_file"),
     "cassandra.driver.*": CONNECTION,
-    "cassandra.cluster.name": option("source.cluster"),
-    "cdc.dir.poll.interval.ms": ignored("use the sensor's poke interval or the DAG's schedule"),
-    "schema.refresh.interval.ms": ignored("the log records schema changes"),
-    "commit.log.relocation.dir": ignored("it is CommitLogTransferOperator's landing folder"),
-    "commit.log.relocation.dir.poll.interval.ms": ignored("the DAG's schedule determines when to transfer"),
-    "commit.log.post.processing.enabled": ignored("it is after_commit of CommitLogTransferOperator"),
-    "commit.log.transfer.class": ignored("it is transfer_class of CommitLogTransferOperator"),
-    "commit.log.transfer.*": ignored("it configures a Java class"),
-    "commit.log.error.reprocessing.enabled": ignored("it is retry_errors of CommitLogTransferOperator"),
-    "commit.log.real.time.processing.enabled": ignored("open segments are always read up to their idx"),
+    "cassandra.cluster.name": rules.option("source.cluster"),
+    "cdc.dir.poll.interval.ms": rules.ignored("use the sensor's poke interval or the DAG's schedule"),
+    "schema.refresh.interval.ms": rules.ignored("the log records schema changes"),
+    "commit.log.relocation.dir": rules.ignored("it is CommitLogTransferOperator's landing folder"),
+    "commit.log.relocation.dir.poll.interval.ms": rules.ignored(
+        "the DAG's schedule determines when to transfer"
+    ),
+    "commit.log.post.processing.enabled": rules.ignored("it is after_commit of CommitLogTransferOperator"),
+    "commit.log.transfer.class": rules.ignored("it is transfer_class of CommitLogTransferOperator"),
+    "commit.log.transfer.*": rules.ignored("it configures a Java class"),
+    "commit.log.error.reprocessing.enabled": rules.ignored("it is retry_errors of CommitLogTransferOperator"),
+    "commit.log.real.time.processing.enabled": rules.ignored("open segments are always read up to their idx"),
     "commit.log.marked.complete.poll.interval": PROCESS,
     "commit.log.marked.complete.poll.interval.ms": PROCESS,
     "commit.log.processor.shutdown.timeout.seconds": PROCESS,
     "poll.dispatch.interval.ms": PROCESS,
-    "latest.commit.log.only": flag("source.advanced.latest_segment_only"),
+    "latest.commit.log.only": rules.flag("source.advanced.latest_segment_only"),
     "offset.backing.store.dir": STATE,
     "max.offset.flush.size": STATE,
     "num.of.change.event.queues": PROCESS,
-    "event.order.guarantee.mode": choice(
+    "event.order.guarantee.mode": rules.choice(
         "publish.cassandra.order", {"commitlog_file": "log", "partition_values": "write_time"}
     ),
-    "decimal.handling.mode": choice(
+    "decimal.handling.mode": rules.choice(
         "publish.cassandra.decimals", {"double": "double", "precise": "precise", "string": "string"}
     ),
-    "varint.handling.mode": choice(
+    "varint.handling.mode": rules.choice(
         "publish.cassandra.varints", {"long": "long", "precise": "precise", "string": "string"}
     ),
-    "field.exclude.list": custom_rule("`publish.exclude_columns`", _excluded),
-    "sourceinfo.struct.maker": unsupported(
+    "field.exclude.list": rules.custom_rule("`publish.exclude_columns`", _excluded),
+    "sourceinfo.struct.maker": rules.unsupported(
         "Use `publish.cassandra.source` to select the source block",
         f"{_CASSANDRA_PACKAGE}.CassandraSourceInfoStructMaker",
     ),
-    "tracing.enabled": unsupported("Tracing spans are not implemented", "false"),
-    "table.include.list": custom_rule("`tables`", include_tables),
-    "table.exclude.list": custom_rule("`exclude_tables`", exclude_tables),
-    "keyspace.include.list": custom_rule("`tables`", include_databases),
-    "keyspace.exclude.list": custom_rule("`exclude_tables`", exclude_databases),
+    "tracing.enabled": rules.unsupported("Tracing spans are not implemented", "false"),
+    "table.include.list": rules.custom_rule("`tables`", include_tables),
+    "table.exclude.list": rules.custom_rule("`exclude_tables`", exclude_tables),
+    "keyspace.include.list": rules.custom_rule("`tables`", include_databases),
+    "keyspace.exclude.list": rules.custom_rule("`exclude_tables`", exclude_databases),
 }

@@ -10,18 +10,8 @@ from collections.abc import Callable, Mapping
 from typing import Final
 from urllib.parse import urlsplit
 
-from airflow_cdc_provider.migration.rules import (
-    Draft,
-    Rule,
-    boolean,
-    custom_rule,
-    handled_elsewhere,
-    ignored,
-    invalid,
-    split_list,
-    unsupported,
-    unsupported_error,
-)
+from airflow_cdc_provider.migration import rules
+from airflow_cdc_provider.migration.rules import Draft, Rule
 
 KINDS: Final[Mapping[str, str]] = {
     "org.apache.kafka.connect.json.JsonConverter": "json",
@@ -58,7 +48,7 @@ def import_converter(draft: Draft, name: str, value: str) -> None:
     kind = KINDS.get(value)
     if kind is None:
         supported = ", ".join(known.rpartition(".")[2] for known in KINDS)
-        raise unsupported_error(name, value, f"Supported are {supported}")
+        raise rules.unsupported_error(name, value, f"Supported are {supported}")
     draft.set(f"publish.{side}", kind)
     if kind == "protobuf":
         _import_nullables(draft, name)
@@ -69,11 +59,11 @@ def _import_nullables(draft: Draft, converter: str) -> None:
     word = "plain"
     for setting, meaning in (("wrapper", "wrapper"), ("optional", "optional")):
         name = f"{converter}.{setting}.for.nullables"
-        if boolean(name, draft.properties.get(name, "false").strip()):
+        if rules.boolean(name, draft.properties.get(name, "false").strip()):
             word = meaning
     earlier = draft.get("publish.protobuf_nullables")
     if earlier not in (None, word):
-        raise unsupported_error(
+        raise rules.unsupported_error(
             f"{converter}.{word}.for.nullables", "", "Keys and values must have the same setting"
         )
     draft.set("publish.protobuf_nullables", word)
@@ -88,9 +78,9 @@ def import_schemas(draft: Draft, name: str, value: str) -> None:
     """Import whether JSON includes schemas."""
     other = "value" if name.startswith("key") else "key"
     rest = draft.properties.get(f"{other}.converter.schemas.enable", value).strip()
-    if boolean(name, value) != boolean(f"{other}.converter.schemas.enable", rest):
-        raise unsupported_error(name, value, "Keys and values must have the same setting")
-    draft.set("publish.schemas", boolean(name, value))
+    if rules.boolean(name, value) != rules.boolean(f"{other}.converter.schemas.enable", rest):
+        raise rules.unsupported_error(name, value, "Keys and values must have the same setting")
+    draft.set("publish.schemas", rules.boolean(name, value))
 
 
 def _is_registered(draft: Draft, name: str) -> bool:
@@ -108,10 +98,10 @@ def _shared(path: str, read: Callable[[str, str], object], text: str = "") -> Ru
             return
         parsed = read(name, value)
         if draft.get(path) not in (None, parsed):
-            raise unsupported_error(name, value, "Keys and values share one registry")
+            raise rules.unsupported_error(name, value, "Keys and values share one registry")
         draft.set(path, parsed)
 
-    return custom_rule(f"`{path}`{text}", apply)
+    return rules.custom_rule(f"`{path}`{text}", apply)
 
 
 def registry_address(name: str, value: str) -> str:
@@ -120,12 +110,12 @@ def registry_address(name: str, value: str) -> str:
     Raises:
         ConfigurationError: There are several addresses, or it contains credentials, which are not shown.
     """
-    addresses = split_list(value)
+    addresses = rules.split_list(value)
     if len(addresses) != 1:
-        raise invalid(name, "one address", value)
+        raise rules.invalid(name, "one address", value)
     parts = urlsplit(addresses[0])
     if parts.username or parts.password:
-        raise unsupported_error(
+        raise rules.unsupported_error(
             name, "", "Credentials belong in the Airflow connection of registry.connection"
         )
     return addresses[0]
@@ -141,21 +131,21 @@ def _subjects(draft: Draft, name: str, value: str) -> None:
         draft.notes.append(f"property {name} is ignored: its converter uses no registry")
         return
     if value not in _STRATEGIES:
-        raise unsupported_error(name, value, f"Supported are {', '.join(_STRATEGIES)}")
+        raise rules.unsupported_error(name, value, f"Supported are {', '.join(_STRATEGIES)}")
     draft.set(f"publish.registry.{side}_subjects", _STRATEGIES[value])
 
 
-_REGISTRY: Final = ignored("it belongs in the Airflow connection of publish.registry.connection")
-_NAME_ADJUSTMENT: Final = ignored("use publish.schema_names and publish.field_names")
-_CACHE: Final = ignored("each process requests a schema once")
+_REGISTRY: Final = rules.ignored("it belongs in the Airflow connection of publish.registry.connection")
+_NAME_ADJUSTMENT: Final = rules.ignored("use publish.schema_names and publish.field_names")
+_CACHE: Final = rules.ignored("each process requests a schema once")
 _PER_SIDE: Final[dict[str, Rule]] = {
-    "": custom_rule(
+    "": rules.custom_rule(
         "`publish.key` or `publish.value`: JsonConverter, AvroConverter, ProtobufConverter, "
         "JsonSchemaConverter, StringConverter, ByteArrayConverter, and Debezium's converters of bytes",
         import_converter,
     ),
-    ".schemas.enable": custom_rule("`publish.schemas`", import_schemas),
-    ".decimal.format": unsupported(
+    ".schemas.enable": rules.custom_rule("`publish.schemas`", import_schemas),
+    ".decimal.format": rules.unsupported(
         "Decimals are written in base64, or according to the publish options of the source", "base64"
     ),
     ".schemas.cache.size": _CACHE,
@@ -165,30 +155,34 @@ _PER_SIDE: Final[dict[str, Rule]] = {
     ".schema.registry.*": _REGISTRY,
     ".basic.auth.*": _REGISTRY,
     ".bearer.auth.*": _REGISTRY,
-    ".auto.register.schemas": _shared("publish.registry.auto_register", boolean),
-    ".normalize.schemas": _shared("publish.registry.normalize", boolean),
-    ".use.latest.version": unsupported("Events are written with their own schema", "false"),
-    ".latest.compatibility.strict": ignored("it requires use.latest.version"),
-    ".subject.name.strategy": custom_rule("`publish.registry.key_subjects`, `value_subjects`", _subjects),
-    ".key.subject.name.strategy": custom_rule(
+    ".auto.register.schemas": _shared("publish.registry.auto_register", rules.boolean),
+    ".normalize.schemas": _shared("publish.registry.normalize", rules.boolean),
+    ".use.latest.version": rules.unsupported("Events are written with their own schema", "false"),
+    ".latest.compatibility.strict": rules.ignored("it requires use.latest.version"),
+    ".subject.name.strategy": rules.custom_rule(
+        "`publish.registry.key_subjects`, `value_subjects`", _subjects
+    ),
+    ".key.subject.name.strategy": rules.custom_rule(
         "`publish.registry.key_subjects`, for a converter of keys", _subjects
     ),
-    ".value.subject.name.strategy": custom_rule(
+    ".value.subject.name.strategy": rules.custom_rule(
         "`publish.registry.value_subjects`, for a converter of values", _subjects
     ),
-    ".enhanced.avro.schema.support": ignored("names keep their namespaces, and events have no enumerations"),
-    ".connect.meta.data": unsupported("Avro schemas always contain Connect metadata", "true"),
-    ".enhanced.protobuf.schema.support": ignored("it applies to reading Protobuf"),
+    ".enhanced.avro.schema.support": rules.ignored(
+        "names keep their namespaces, and events have no enumerations"
+    ),
+    ".connect.meta.data": rules.unsupported("Avro schemas always contain Connect metadata", "true"),
+    ".enhanced.protobuf.schema.support": rules.ignored("it applies to reading Protobuf"),
     ".scrub.invalid.names": _NAME_ADJUSTMENT,
-    ".json.schema.spec.version": ignored("schemas are the same in drafts 4 to 7"),
-    ".use.optional.for.nonrequired": ignored("it applies to reading JSON Schema"),
-    ".object.additional.properties": unsupported("Schemas allow additional properties", "true"),
-    ".optional.for.nullables": handled_elsewhere("`publish.protobuf_nullables`: optional"),
-    ".wrapper.for.nullables": handled_elsewhere("`publish.protobuf_nullables`: wrapper"),
-    ".*": unsupported("This converter setting is unknown"),
+    ".json.schema.spec.version": rules.ignored("schemas are the same in drafts 4 to 7"),
+    ".use.optional.for.nonrequired": rules.ignored("it applies to reading JSON Schema"),
+    ".object.additional.properties": rules.unsupported("Schemas allow additional properties", "true"),
+    ".optional.for.nullables": rules.handled_elsewhere("`publish.protobuf_nullables`: optional"),
+    ".wrapper.for.nullables": rules.handled_elsewhere("`publish.protobuf_nullables`: wrapper"),
+    ".*": rules.unsupported("This converter setting is unknown"),
 }
 
-VALUES_OR_CLOUD_EVENTS: Final = custom_rule(
+VALUES_OR_CLOUD_EVENTS: Final = rules.custom_rule(
     f"{_PER_SIDE[''].text}; `publish.envelope: cloudevents` for CloudEventsConverter", import_converter
 )
 """Rule of ``value.converter`` for sources with CloudEvents."""

@@ -8,6 +8,7 @@ from typing import Final
 
 from airflow_cdc_provider.events.field_paths import wrong_exclusion, wrong_renaming
 from airflow_cdc_provider.exceptions import ConfigurationError
+from airflow_cdc_provider.migration import rules
 from airflow_cdc_provider.migration.debezium.all_connectors import (
     COMMON,
     CONNECTION,
@@ -19,23 +20,7 @@ from airflow_cdc_provider.migration.debezium.all_connectors import (
 from airflow_cdc_provider.migration.debezium.converters import VALUES_OR_CLOUD_EVENTS, import_schemas
 from airflow_cdc_provider.migration.debezium.mongodb_transforms import mongodb_transforms
 from airflow_cdc_provider.migration.debezium.snapshots import snapshot_mode
-from airflow_cdc_provider.migration.rules import (
-    Draft,
-    Rule,
-    choice,
-    custom_rule,
-    flag,
-    handled_elsewhere,
-    ignored,
-    invalid,
-    name_option,
-    number,
-    option,
-    seconds,
-    split_list,
-    unsupported,
-    unsupported_error,
-)
+from airflow_cdc_provider.migration.rules import Draft, Rule
 from airflow_cdc_provider.sources.mongodb.options import MongodbAdvanced
 
 
@@ -53,22 +38,22 @@ def _snapshot_filters(draft: Draft, name: str, value: str) -> None:
 
 def _match_mode(draft: Draft, name: str, value: str) -> None:
     if value.lower() not in ("regex", "literal"):
-        raise invalid(name, "one of regex, literal", value)
+        raise rules.invalid(name, "one of regex, literal", value)
 
 
 def _fields(draft: Draft, name: str, value: str) -> None:
     """Import fields to exclude or rename."""
-    entries = split_list(value)
+    entries = rules.split_list(value)
     wrong_entry = wrong_renaming if name == "field.renames" else wrong_exclusion
     if expected := wrong_entry(entries):
-        raise invalid(name, expected, value)
+        raise rules.invalid(name, expected, value)
     path = "rename_fields" if name == "field.renames" else "exclude_fields"
     draft.set(f"publish.mongodb.{path}", entries)
 
 
 def _signal_collection(draft: Draft, name: str, value: str) -> None:
     if value and not all(value.partition(".")):
-        raise invalid(name, "database.collection", value)
+        raise rules.invalid(name, "database.collection", value)
     draft.set("signals.collection", value)
 
 
@@ -82,7 +67,9 @@ def _start_moment(draft: Draft, name: str, value: str) -> None:
     if value in ("", "-1"):
         return
     if not re.fullmatch(r"[0-9]+", value) or int(value) < 1 << 32:
-        raise invalid(name, "a BSON timestamp as one number, seconds * 4294967296 + increment, or -1", value)
+        raise rules.invalid(
+            name, "a BSON timestamp as one number, seconds * 4294967296 + increment, or -1", value
+        )
     draft.set("source.start_at", value)
 
 
@@ -93,16 +80,16 @@ def _pipeline(draft: Draft, name: str, value: str) -> None:
     try:
         stages = json.loads(value)
     except ValueError as error:
-        raise invalid(name, f"a JSON array of aggregation stages ({error})", value[:80]) from None
+        raise rules.invalid(name, f"a JSON array of aggregation stages ({error})", value[:80]) from None
     if not isinstance(stages, list):
-        raise invalid(name, "a JSON array of aggregation stages", value[:80])
+        raise rules.invalid(name, "a JSON array of aggregation stages", value[:80])
     draft.set("source.stream.pipeline", stages)
 
 
 def _pipeline_order(draft: Draft, name: str, value: str) -> None:
     orders = ("internal_first", "user_first", "user_only")
     if value.lower() not in orders:
-        raise invalid(name, f"one of {', '.join(orders)}", value)
+        raise rules.invalid(name, f"one of {', '.join(orders)}", value)
     # The order has no effect without stages, in Debezium either.
     if draft.properties.get("cursor.pipeline", "").strip():
         draft.set("source.stream.pipeline_order", value.lower())
@@ -111,7 +98,7 @@ def _pipeline_order(draft: Draft, name: str, value: str) -> None:
 def _oversize_threshold(draft: Draft, name: str, value: str) -> None:
     mode = draft.properties.get("cursor.oversize.handling.mode", "fail").strip().lower()
     if not re.fullmatch(r"[0-9]+", value) or (mode == "skip" and int(value) == 0):
-        raise invalid(name, "a number of bytes, above 0 with mode skip", value)
+        raise rules.invalid(name, "a number of bytes, above 0 with mode skip", value)
     if mode == "skip":
         draft.set("source.stream.skip_threshold_bytes", int(value))
 
@@ -120,7 +107,7 @@ def _authentication(draft: Draft, name: str, value: str) -> None:
     if ":" in value:
         draft.set("source.authentication_class", value)
     elif value and value != "io.debezium.connector.mongodb.connection.DefaultMongoDbAuthProvider":
-        raise unsupported_error(
+        raise rules.unsupported_error(
             name,
             value,
             "It is a Java class: implement it as a Python class with the method credentials(hosts), and set "
@@ -132,12 +119,12 @@ def _queue_size(draft: Draft, name: str, value: str) -> None:
     """Import the queue size, and Debezium's default batch size if the queue is smaller than ours."""
     batch = draft.properties.get("max.batch.size", "").strip()
     if not re.fullmatch(r"[1-9][0-9]*", value):
-        raise invalid(name, "a positive integer", value)
+        raise rules.invalid(name, "a positive integer", value)
     if batch.isdigit() and int(value) <= int(batch):
-        raise invalid(name, f"more than max.batch.size, {batch}", value)
+        raise rules.invalid(name, f"more than max.batch.size, {batch}", value)
     if not batch and int(value) <= MongodbAdvanced.batch_events:
         if int(value) <= _BATCH_EVENTS:
-            raise invalid(name, f"more than max.batch.size, by default {_BATCH_EVENTS}", value)
+            raise rules.invalid(name, f"more than max.batch.size, by default {_BATCH_EVENTS}", value)
         draft.set("source.advanced.batch_events", _BATCH_EVENTS)
     draft.set("source.advanced.read_ahead_events", int(value))
 
@@ -145,11 +132,11 @@ def _queue_size(draft: Draft, name: str, value: str) -> None:
 _BATCH_EVENTS: Final = 2048
 """Debezium's own max.batch.size."""
 
-_STORES: Final = ignored(
+_STORES: Final = rules.ignored(
     "it belongs in the extra of the Airflow connection, named without mongodb.; formats: PKCS12, JKS, PEM"
 )
 
-_INVALIDATION: Final = ignored(
+_INVALIDATION: Final = rules.ignored(
     "use --allow-offset-invalidation of 'airflow cdc offsets import', which reads Debezium's offsets"
 )
 
@@ -158,11 +145,11 @@ _CLOUD_EVENTS_IN_JSON: Final = "CloudEvents and their data are written in JSON"
 MONGODB: Final[dict[str, Rule]] = {
     **COMMON,
     "mongodb.connection.string": CONNECTION,
-    "mongodb.connection.mode": ignored("one change stream covers all shards"),
+    "mongodb.connection.mode": rules.ignored("one change stream covers all shards"),
     "mongodb.user": CONNECTION,
     "mongodb.password": CONNECTION,
     "mongodb.authsource": CONNECTION,
-    "mongodb.authentication.class": custom_rule(
+    "mongodb.authentication.class": rules.custom_rule(
         "`source.authentication_class`, for a Python class (package.module:Class). Debezium's default "
         "uses the credentials of the Airflow connection; other Java classes are not supported",
         _authentication,
@@ -170,108 +157,108 @@ MONGODB: Final[dict[str, Rule]] = {
     "mongodb.ssl.keystore*": _STORES,
     "mongodb.ssl.truststore*": _STORES,
     "mongodb.ssl.*": CONNECTION,
-    "connection.validation.timeout.ms": number("source.advanced.validation_timeout_seconds", per=1000),
+    "connection.validation.timeout.ms": rules.number("source.advanced.validation_timeout_seconds", per=1000),
     "mongodb.hosts": CONNECTION,
-    "mongodb.name": name_option("publish.topic_prefix"),
-    "mongodb.connect.timeout.ms": number("source.advanced.connect_timeout_seconds", per=1000),
+    "mongodb.name": rules.name_option("publish.topic_prefix"),
+    "mongodb.connect.timeout.ms": rules.number("source.advanced.connect_timeout_seconds", per=1000),
     "mongodb.server.selection.timeout.ms": CONNECTION,
     "mongodb.socket.timeout.ms": CONNECTION,
     "mongodb.heartbeat.frequency.ms": CONNECTION,
-    "mongodb.poll.interval.ms": number("source.advanced.heartbeat_seconds", per=1000),
-    "max.batch.size": number("source.advanced.batch_events"),
-    "max.queue.size": custom_rule(
+    "mongodb.poll.interval.ms": rules.number("source.advanced.heartbeat_seconds", per=1000),
+    "max.batch.size": rules.number("source.advanced.batch_events"),
+    "max.queue.size": rules.custom_rule(
         "`source.advanced.read_ahead_events`; more than max.batch.size", _queue_size
     ),
-    "max.queue.size.in.bytes": number("source.advanced.read_ahead_bytes", default="0"),
-    "poll.interval.ms": ignored(
+    "max.queue.size.in.bytes": rules.number("source.advanced.read_ahead_bytes", default="0"),
+    "poll.interval.ms": rules.ignored(
         "no queue is polled: use commit_interval_seconds of CdcStreamOperator; sensors wait on the change "
         "stream"
     ),
-    "connect.max.attempts": number("source.advanced.connect_attempts"),
-    "connect.backoff.initial.delay.ms": number("source.advanced.connect_backoff_seconds", per=1000),
-    "connect.backoff.max.delay.ms": number("source.advanced.connect_max_backoff_seconds", per=1000),
-    "filters.match.mode": custom_rule("how names in lists are matched", _match_mode),
-    "database.include.list": custom_rule("`tables`", include_databases),
-    "database.exclude.list": custom_rule("`exclude_tables`", exclude_databases),
-    "collection.include.list": custom_rule("`tables`", include_tables),
-    "collection.exclude.list": custom_rule("`exclude_tables`", exclude_tables),
-    "field.exclude.list": custom_rule("`publish.mongodb.exclude_fields`", _fields),
-    "field.renames": custom_rule("`publish.mongodb.rename_fields`", _fields),
-    "capture.mode": handled_elsewhere("`source.full_document`, `source.pre_images`"),
-    "capture.mode.full.update.type": handled_elsewhere("`source.full_document`"),
-    "capture.scope": choice(
+    "connect.max.attempts": rules.number("source.advanced.connect_attempts"),
+    "connect.backoff.initial.delay.ms": rules.number("source.advanced.connect_backoff_seconds", per=1000),
+    "connect.backoff.max.delay.ms": rules.number("source.advanced.connect_max_backoff_seconds", per=1000),
+    "filters.match.mode": rules.custom_rule("how names in lists are matched", _match_mode),
+    "database.include.list": rules.custom_rule("`tables`", include_databases),
+    "database.exclude.list": rules.custom_rule("`exclude_tables`", exclude_databases),
+    "collection.include.list": rules.custom_rule("`tables`", include_tables),
+    "collection.exclude.list": rules.custom_rule("`exclude_tables`", exclude_tables),
+    "field.exclude.list": rules.custom_rule("`publish.mongodb.exclude_fields`", _fields),
+    "field.renames": rules.custom_rule("`publish.mongodb.rename_fields`", _fields),
+    "capture.mode": rules.handled_elsewhere("`source.full_document`, `source.pre_images`"),
+    "capture.mode.full.update.type": rules.handled_elsewhere("`source.full_document`"),
+    "capture.scope": rules.choice(
         "source.scope", {"deployment": "deployment", "database": "database", "collection": "collection"}
     ),
-    "capture.target": option("source.target"),
-    "capture.start.op.time": custom_rule("`source.start_at`; -1 for none", _start_moment),
-    "cursor.pipeline": custom_rule("`source.stream.pipeline`", _pipeline),
-    "cursor.pipeline.order": custom_rule("`source.stream.pipeline_order`", _pipeline_order),
-    "cursor.oversize.handling.mode": choice(
+    "capture.target": rules.option("source.target"),
+    "capture.start.op.time": rules.custom_rule("`source.start_at`; -1 for none", _start_moment),
+    "cursor.pipeline": rules.custom_rule("`source.stream.pipeline`", _pipeline),
+    "cursor.pipeline.order": rules.custom_rule("`source.stream.pipeline_order`", _pipeline_order),
+    "cursor.oversize.handling.mode": rules.choice(
         "source.stream.oversize", {"fail": "fail", "skip": "skip", "split": "split"}
     ),
-    "cursor.oversize.skip.threshold": custom_rule(
+    "cursor.oversize.skip.threshold": rules.custom_rule(
         "`source.stream.skip_threshold_bytes`, with mode skip", _oversize_threshold
     ),
-    "cursor.max.await.time.ms": seconds("source.advanced.max_await_seconds"),
-    "snapshot.mode": custom_rule(
+    "cursor.max.await.time.ms": rules.seconds("source.advanced.max_await_seconds"),
+    "snapshot.mode": rules.custom_rule(
         "`snapshot.mode`; no_data is `never`; configuration_based becomes the mode that its flags describe; "
         "custom with `snapshot.custom`",
         snapshot_mode,
     ),
-    "snapshot.mode.configuration.based.*": handled_elsewhere("with `snapshot.mode`"),
-    "snapshot.mode.custom.name": handled_elsewhere(
+    "snapshot.mode.configuration.based.*": rules.handled_elsewhere("with `snapshot.mode`"),
+    "snapshot.mode.custom.name": rules.handled_elsewhere(
         "`snapshot.custom` with mode custom: a Python class (package.module:Class); Java classes are not "
         "supported"
     ),
-    "snapshot.locking.*": ignored("snapshots take no locks"),
-    "snapshot.query.*": unsupported(
+    "snapshot.locking.*": rules.ignored("snapshots take no locks"),
+    "snapshot.query.*": rules.unsupported(
         "Snapshot queries are Java classes; use `snapshot.filters` and `snapshot.include`, or method query "
         "of a custom snapshotter",
         "select_all",
     ),
-    "snapshot.max.threads": ignored("Spark distributes the work"),
-    "snapshot.fetch.size": number("source.advanced.fetch_size", default="0"),
-    "snapshot.include.collection.list": custom_rule("`snapshot.include`", _snapshot_include),
-    "signal.data.collection": custom_rule("`signals.collection`", _signal_collection),
-    "incremental.snapshot.watermarking.strategy": choice(
+    "snapshot.max.threads": rules.ignored("Spark distributes the work"),
+    "snapshot.fetch.size": rules.number("source.advanced.fetch_size", default="0"),
+    "snapshot.include.collection.list": rules.custom_rule("`snapshot.include`", _snapshot_include),
+    "signal.data.collection": rules.custom_rule("`signals.collection`", _signal_collection),
+    "incremental.snapshot.watermarking.strategy": rules.choice(
         "snapshot.incremental.watermarks",
         {"insert_insert": "insert_insert", "insert_delete": "insert_delete"},
     ),
-    "snapshot.collection.filter.overrides": custom_rule("`snapshot.filters`", _snapshot_filters),
-    "snapshot.collection.filter.overrides.*": handled_elsewhere("`snapshot.filters`"),
-    "json.serialization.mode": choice(
+    "snapshot.collection.filter.overrides": rules.custom_rule("`snapshot.filters`", _snapshot_filters),
+    "snapshot.collection.filter.overrides.*": rules.handled_elsewhere("`snapshot.filters`"),
+    "json.serialization.mode": rules.choice(
         "publish.mongodb.json",
         {"legacy": "legacy", "strict": "strict", "extended": "extended", "relaxed": "relaxed"},
     ),
-    "source.struct.version": unsupported("Only version 2 is written", "v2"),
-    "change.event.key.mode": choice(
+    "source.struct.version": rules.unsupported("Only version 2 is written", "v2"),
+    "change.event.key.mode": rules.choice(
         "publish.mongodb.key", {"document_id": "id", "id": "id", "document_key": "document_key"}
     ),
-    "skip.messages.without.change": flag("publish.skip_unchanged"),
-    "provide.transaction.metadata": flag("publish.transactions"),
-    "topic.transaction": name_option("publish.transaction_topic"),
+    "skip.messages.without.change": rules.flag("publish.skip_unchanged"),
+    "provide.transaction.metadata": rules.flag("publish.transactions"),
+    "topic.transaction": rules.name_option("publish.transaction_topic"),
     "value.converter": VALUES_OR_CLOUD_EVENTS,
-    "value.converter.serializer.type": unsupported(_CLOUD_EVENTS_IN_JSON, "json"),
-    "value.converter.data.serializer.type": unsupported(_CLOUD_EVENTS_IN_JSON, "json"),
-    "value.converter.json.schemas.enable": custom_rule(
+    "value.converter.serializer.type": rules.unsupported(_CLOUD_EVENTS_IN_JSON, "json"),
+    "value.converter.data.serializer.type": rules.unsupported(_CLOUD_EVENTS_IN_JSON, "json"),
+    "value.converter.json.schemas.enable": rules.custom_rule(
         "`publish.schemas`, for CloudEventsConverter", import_schemas
     ),
-    "value.converter.extension.attributes.enable": unsupported(
+    "value.converter.extension.attributes.enable": rules.unsupported(
         "CloudEvents always have extension attributes", "true"
     ),
-    "value.converter.metadata.source": unsupported(
+    "value.converter.metadata.source": rules.unsupported(
         "CloudEvents metadata are generated from the event",
         "value,id:generate,type:generate,traceparent:header,dataSchemaName:generate",
         "value",
     ),
-    "include.schema.changes": flag("publish.schema_changes"),
-    "transforms": custom_rule(
+    "include.schema.changes": rules.flag("publish.schema_changes"),
+    "transforms": rules.custom_rule(
         "`publish.unwrap` for ExtractNewDocumentState, `publish.outbox` for MongoEventRouter, with their "
         "options; `publish.transforms` for transforms of Kafka Connect",
         mongodb_transforms,
     ),
-    "transforms.*": handled_elsewhere("with `transforms`"),
+    "transforms.*": rules.handled_elsewhere("with `transforms`"),
     "mongodb.allow.offset.invalidation": _INVALIDATION,
     "internal.mongodb.allow.offset.invalidation": _INVALIDATION,
-    "startup.mode": unsupported("Use `source.start_at`"),
+    "startup.mode": rules.unsupported("Use `source.start_at`"),
 }

@@ -10,19 +10,10 @@ from collections.abc import Callable
 from typing import Final
 
 from airflow_cdc_provider.exceptions import ConfigurationError
+from airflow_cdc_provider.migration import rules
 from airflow_cdc_provider.migration.debezium.converters import KINDS, REGISTERED, registry_address
 from airflow_cdc_provider.migration.debezium.transforms import CONNECT, DEBEZIUM, deletes_of, import_each
-from airflow_cdc_provider.migration.rules import (
-    Draft,
-    Rule,
-    custom_rule,
-    handled_elsewhere,
-    ignored,
-    name_option,
-    option,
-    split_list,
-    unsupported_error,
-)
+from airflow_cdc_provider.migration.rules import Draft, Rule
 
 READ_BY_TOPICS: Final = (
     "io.debezium.connector.mysql.MySqlConnector",
@@ -90,17 +81,17 @@ def finish(draft: Draft) -> None:
 
 
 def _prefix(draft: Draft, name: str, value: str) -> None:
-    name_option("name").apply(draft, name, value)
+    rules.name_option("name").apply(draft, name, value)
     draft.set("source.topics", [value.replace(".", r"\.") + r"\..*"])
     if draft.properties.get("name", "").strip():
-        name_option("name").apply(draft, "name", draft.properties["name"].strip())
+        rules.name_option("name").apply(draft, "name", draft.properties["name"].strip())
 
 
 def _converter(draft: Draft, name: str, value: str) -> None:
     side = name.partition(".")[0]
     kind = KINDS.get(value, "")
     if kind not in (*REGISTERED, "json") and (kind, side) != ("string", "key"):
-        raise unsupported_error(
+        raise rules.unsupported_error(
             name,
             value,
             "Supported are JsonConverter, Confluent's Avro, Protobuf and JSON Schema converters, and text "
@@ -129,7 +120,7 @@ def _taker(draft: Draft, name: str) -> Callable[[str], None]:
         if kind in _TO_ROWS:
             _rows(draft, prefix)
         elif kind in _RENAMING:
-            raise unsupported_error(f"{prefix}type", kind, _RENAMED)
+            raise rules.unsupported_error(f"{prefix}type", kind, _RENAMED)
         elif kind in _DROPPING:
             draft.notes.append(
                 f"transform {transform}: dropped events are missing in mirrors, so rows may remain"
@@ -139,7 +130,7 @@ def _taker(draft: Draft, name: str) -> Callable[[str], None]:
         elif (kind.startswith(CONNECT) and side == "Key") or kind == f"{CONNECT}ValueToKey":
             draft.notes.append(f"transform {transform}: the transformed keys must identify rows")
         elif kind not in _HEADERS:
-            raise unsupported_error(
+            raise rules.unsupported_error(
                 f"{prefix}type",
                 kind or transform,
                 "Its output may not be rows: remove its topics from source.topics, or the transform from the "
@@ -153,11 +144,11 @@ def _rows(draft: Draft, prefix: str) -> None:
     """Import that values are rows, and note whether deletes are included."""
     own = {n.removeprefix(prefix): t.strip() for n, t in draft.properties.items() if n.startswith(prefix)}
     if own.get("predicate"):
-        raise unsupported_error(
+        raise rules.unsupported_error(
             f"{prefix}predicate", "", "Topics with rows and topics with envelopes need separate connectors"
         )
     if own.get("route.by.field"):
-        raise unsupported_error(f"{prefix}route.by.field", own["route.by.field"], _RENAMED)
+        raise rules.unsupported_error(f"{prefix}route.by.field", own["route.by.field"], _RENAMED)
     draft.set("source.envelope", "unwrapped")
     if deletes_of(own) == "drop":
         draft.notes.append(
@@ -166,14 +157,14 @@ def _rows(draft: Draft, prefix: str) -> None:
         )
 
 
-_STAYS: Final = ignored("the connector keeps running with this property")
-_OF_REGISTRY: Final = ignored("it belongs in the Airflow connection of source.registry.connection")
-_IN_MESSAGE: Final = ignored("each message contains this information")
+_STAYS: Final = rules.ignored("the connector keeps running with this property")
+_OF_REGISTRY: Final = rules.ignored("it belongs in the Airflow connection of source.registry.connection")
+_IN_MESSAGE: Final = rules.ignored("each message contains this information")
 
 
 def _delimiter(draft: Draft, name: str, value: str) -> None:
     if value != ".":
-        raise unsupported_error(
+        raise rules.unsupported_error(
             name,
             value,
             "Table names are derived from topics by dots: set source.topics, and source.tables_from: source",
@@ -181,30 +172,30 @@ def _delimiter(draft: Draft, name: str, value: str) -> None:
 
 
 def _skipped(draft: Draft, name: str, value: str) -> None:
-    kinds = [kind for kind in split_list(value) if kind != "none"]
+    kinds = [kind for kind in rules.split_list(value) if kind != "none"]
     if kinds:
         draft.notes.append(f"property {name}: mirrors lack operations {', '.join(kinds)}")
 
 
 READ_TOPICS: Final[dict[str, Rule]] = {
-    "connector.class": handled_elsewhere("the connector keeps running"),
-    "name": name_option("name"),
-    "topic.prefix": custom_rule("`source.topics`", _prefix),
-    "database.server.name": custom_rule("`source.topics`; topic.prefix before Debezium 2", _prefix),
-    "topic.delimiter": custom_rule("only `.`: table names are derived by dots", _delimiter),
-    "unavailable.value.placeholder": option("source.advanced.unavailable_value"),
-    "skipped.operations": custom_rule("no option; noted", _skipped),
-    "predicates": handled_elsewhere("with `transforms`"),
-    "predicates.*": handled_elsewhere("with `transforms`"),
-    "transforms": custom_rule("`source.envelope` for ExtractNewRecordState", _transforms),
-    "transforms.*": handled_elsewhere("with `transforms`"),
+    "connector.class": rules.handled_elsewhere("the connector keeps running"),
+    "name": rules.name_option("name"),
+    "topic.prefix": rules.custom_rule("`source.topics`", _prefix),
+    "database.server.name": rules.custom_rule("`source.topics`; topic.prefix before Debezium 2", _prefix),
+    "topic.delimiter": rules.custom_rule("only `.`: table names are derived by dots", _delimiter),
+    "unavailable.value.placeholder": rules.option("source.advanced.unavailable_value"),
+    "skipped.operations": rules.custom_rule("no option; noted", _skipped),
+    "predicates": rules.handled_elsewhere("with `transforms`"),
+    "predicates.*": rules.handled_elsewhere("with `transforms`"),
+    "transforms": rules.custom_rule("`source.envelope` for ExtractNewRecordState", _transforms),
+    "transforms.*": rules.handled_elsewhere("with `transforms`"),
     **{
         f"{side}.converter{setting}": rule
         for side in ("key", "value")
         for setting, rule in {
-            "": custom_rule(f"`source.{side}_converter`, `source.registry`", _converter),
+            "": rules.custom_rule(f"`source.{side}_converter`, `source.registry`", _converter),
             ".schemas.enable": _IN_MESSAGE,
-            ".schema.registry.url": handled_elsewhere("with the converter"),
+            ".schema.registry.url": rules.handled_elsewhere("with the converter"),
             ".schema.registry.*": _OF_REGISTRY,
             ".basic.auth.*": _OF_REGISTRY,
             ".bearer.auth.*": _OF_REGISTRY,

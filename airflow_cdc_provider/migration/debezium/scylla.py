@@ -7,26 +7,11 @@ from typing import Final
 
 from airflow_cdc_provider.connector.publish.scylla import KEY_PLACEMENTS
 from airflow_cdc_provider.exceptions import ConfigurationError
+from airflow_cdc_provider.migration import rules
 from airflow_cdc_provider.migration.debezium.all_connectors import COMMON, CONNECTION, PROCESS
 from airflow_cdc_provider.migration.debezium.mongodb_transforms import UNWRAP
 from airflow_cdc_provider.migration.debezium.transforms import import_each, import_transform, reject_misplaced
-from airflow_cdc_provider.migration.rules import (
-    Draft,
-    Rule,
-    choice,
-    custom_rule,
-    find_rule,
-    flag,
-    handled_elsewhere,
-    ignored,
-    invalid,
-    name_option,
-    number,
-    option,
-    seconds,
-    split_list,
-    unsupported_error,
-)
+from airflow_cdc_provider.migration.rules import Draft, Rule
 
 _PACKAGE: Final = "com.scylladb.cdc.debezium.connector.transforms"
 _ROWS: Final = (f"{_PACKAGE}.ScyllaExtractNewRecordState", f"{_PACKAGE}.ScyllaExtractNewState")
@@ -48,7 +33,7 @@ _LEVELS: Final = (
 )
 _IMAGES: Final = {"none": "none", "full": "full", "only-updated": "only-updated"}
 _EXTRA: Final = "it belongs in the extra of the Airflow connection"
-_POOL: Final = ignored(
+_POOL: Final = rules.ignored(
     "the driver pools connections per node; source.advanced.requests_in_flight limits requests"
 )
 
@@ -81,51 +66,53 @@ def finish_scylla(draft: Draft) -> None:
 
 
 def _addresses(draft: Draft, name: str, value: str) -> None:
-    for address in split_list(value):
+    for address in rules.split_list(value):
         host, _, port = address.rpartition(":")
         if not host or not port.isdigit():
-            raise invalid(name, "host:port, ...", value)
+            raise rules.invalid(name, "host:port, ...", value)
     CONNECTION.apply(draft, name, value)
 
 
 def _tables(draft: Draft, name: str, value: str) -> None:
     """Select tables by name."""
-    for table in split_list(value):
+    for table in rules.split_list(value):
         if not re.fullmatch(r"[^.\s]+\.[^.\s]+", table):
-            raise invalid(name, "keyspace.table, ...", value)
+            raise rules.invalid(name, "keyspace.table, ...", value)
         draft.include.append(re.escape(table))
 
 
 def _old_prefix(draft: Draft, name: str, value: str) -> None:
     if "topic.prefix" not in draft.properties:
-        name_option("publish.topic_prefix").apply(draft, name, value)
+        rules.name_option("publish.topic_prefix").apply(draft, name, value)
 
 
 def _consistency(draft: Draft, name: str, value: str) -> None:
     if value.lower() not in _LEVELS:
-        raise invalid(name, f"one of {', '.join(_LEVELS).upper()}", value)
+        raise rules.invalid(name, f"one of {', '.join(_LEVELS).upper()}", value)
     draft.set("source.consistency", value.upper())
 
 
 def _attempts(draft: Draft, name: str, value: str) -> None:
     """Import the number of attempts, which includes the first."""
     if value == "-1":
-        raise unsupported_error(name, value, "Unlimited retries are not supported; Airflow retries the task")
+        raise rules.unsupported_error(
+            name, value, "Unlimited retries are not supported; Airflow retries the task"
+        )
     if not re.fullmatch(r"[1-9]\d*", value):
-        raise invalid(name, "a positive integer", value)
+        raise rules.invalid(name, "a positive integer", value)
     draft.set("source.advanced.retries", int(value) - 1)
 
 
 def _jitter(draft: Draft, name: str, value: str) -> None:
     if not value.isdigit() or not 1 <= int(value) <= 100:
-        raise invalid(name, "1 to 100", value)
+        raise rules.invalid(name, "1 to 100", value)
     draft.set("source.advanced.retry_jitter_percent", int(value))
 
 
 def _placement(draft: Draft, name: str, value: str) -> None:
-    placements = [placement.lower() for placement in split_list(value)]
+    placements = [placement.lower() for placement in rules.split_list(value)]
     if not placements or not set(placements) <= set(KEY_PLACEMENTS):
-        raise invalid(name, f"at least one of {', '.join(KEY_PLACEMENTS)}", value)
+        raise rules.invalid(name, f"at least one of {', '.join(KEY_PLACEMENTS)}", value)
     draft.set("publish.scylla.key_placement", placements)
 
 
@@ -155,57 +142,57 @@ def _row_settings(draft: Draft, prefix: str) -> None:
     for name, value in draft.properties.items():
         setting = name.removeprefix(prefix)
         if name.startswith(prefix) and setting not in ("type", "cdc.output.format"):
-            rule = find_rule(setting, UNWRAP)
+            rule = rules.find_rule(setting, UNWRAP)
             rule.apply(draft, name, value.strip())
 
 
 SCYLLA: Final[dict[str, Rule]] = {
     **COMMON,
-    "tasks.max": ignored("Spark distributes groups of streams over the tasks of a job"),
-    "scylla.name": custom_rule("`publish.topic_prefix`, if topic.prefix isn't set", _old_prefix),
-    "scylla.cluster.ip.addresses": custom_rule(
+    "tasks.max": rules.ignored("Spark distributes groups of streams over the tasks of a job"),
+    "scylla.name": rules.custom_rule("`publish.topic_prefix`, if topic.prefix isn't set", _old_prefix),
+    "scylla.cluster.ip.addresses": rules.custom_rule(
         "ignored: nodes belong in the Airflow connection of source.conn_id", _addresses
     ),
-    "scylla.table.names": custom_rule("`tables`", _tables),
+    "scylla.table.names": rules.custom_rule("`tables`", _tables),
     "scylla.user": CONNECTION,
     "scylla.password": CONNECTION,
-    "scylla.consistency.level": custom_rule("`source.consistency`, every level of CQL", _consistency),
-    "scylla.local.dc": ignored(f"{_EXTRA}, unchanged or as local_datacenter"),
-    "scylla.ssl.*": ignored(f"{_EXTRA}, unchanged"),
-    "scylla.query.time.window.size": number("source.query_window_seconds", per=1000),
-    "scylla.confidence.window.size": number("source.confidence_window_seconds", per=1000),
-    "scylla.minimal.wait.for.window.time": number("source.minimal_wait_seconds", per=1000),
-    "scylla.initial.lookback.ms": number("source.lookback_seconds", per=1000),
-    "scylla.query.options.fetch.size": number("source.fetch_size"),
-    "worker.retry.backoff.base": number("source.advanced.retry_backoff_seconds", per=1000),
-    "worker.maximum.backoff": number("source.advanced.retry_max_backoff_seconds", per=1000),
-    "worker.jitter.percentage": custom_rule("`source.advanced.retry_jitter_percent`", _jitter),
-    "worker.max.retries": custom_rule(
+    "scylla.consistency.level": rules.custom_rule("`source.consistency`, every level of CQL", _consistency),
+    "scylla.local.dc": rules.ignored(f"{_EXTRA}, unchanged or as local_datacenter"),
+    "scylla.ssl.*": rules.ignored(f"{_EXTRA}, unchanged"),
+    "scylla.query.time.window.size": rules.number("source.query_window_seconds", per=1000),
+    "scylla.confidence.window.size": rules.number("source.confidence_window_seconds", per=1000),
+    "scylla.minimal.wait.for.window.time": rules.number("source.minimal_wait_seconds", per=1000),
+    "scylla.initial.lookback.ms": rules.number("source.lookback_seconds", per=1000),
+    "scylla.query.options.fetch.size": rules.number("source.fetch_size"),
+    "worker.retry.backoff.base": rules.number("source.advanced.retry_backoff_seconds", per=1000),
+    "worker.maximum.backoff": rules.number("source.advanced.retry_max_backoff_seconds", per=1000),
+    "worker.jitter.percentage": rules.custom_rule("`source.advanced.retry_jitter_percent`", _jitter),
+    "worker.max.retries": rules.custom_rule(
         "`source.advanced.retries`, minus one: the property counts attempts. -1 is not supported", _attempts
     ),
-    "worker.shared.session.enabled": ignored("a Spark process always has one session"),
+    "worker.shared.session.enabled": rules.ignored("a Spark process always has one session"),
     "worker.pooling.*": _POOL,
-    "cdc.output.format": choice("publish.scylla.format", {"legacy": "legacy", "advanced": "advanced"}),
-    "cdc.include.before": choice("publish.scylla.before", _IMAGES),
-    "cdc.include.after": choice("publish.scylla.after", _IMAGES),
-    "cdc.include.primary-key.placement": custom_rule("`publish.scylla.key_placement`", _placement),
-    "cdc.include.primary-key.payload-key-name": option("publish.scylla.payload_key_name"),
-    "experimental.preimages.enabled": flag("publish.scylla.preimages"),
-    "cdc.incomplete.task.timeout.ms": ignored(
+    "cdc.output.format": rules.choice("publish.scylla.format", {"legacy": "legacy", "advanced": "advanced"}),
+    "cdc.include.before": rules.choice("publish.scylla.before", _IMAGES),
+    "cdc.include.after": rules.choice("publish.scylla.after", _IMAGES),
+    "cdc.include.primary-key.placement": rules.custom_rule("`publish.scylla.key_placement`", _placement),
+    "cdc.include.primary-key.payload-key-name": rules.option("publish.scylla.payload_key_name"),
+    "experimental.preimages.enabled": rules.flag("publish.scylla.preimages"),
+    "cdc.incomplete.task.timeout.ms": rules.ignored(
         "a change is read when it is complete with its images, see source.confidence_window_seconds; an "
         "incomplete change fails the capture and is never dropped"
     ),
-    "heartbeat.interval.ms": custom_rule(
+    "heartbeat.interval.ms": rules.custom_rule(
         "`publish.heartbeat_interval_seconds`; the positions of idle streams are committed with or without "
         "heartbeats",
-        seconds("publish.heartbeat_interval_seconds").apply,
+        rules.seconds("publish.heartbeat_interval_seconds").apply,
     ),
-    "transforms": custom_rule(
+    "transforms": rules.custom_rule(
         "`publish.unwrap` for ScyllaExtractNewRecordState and Debezium's ExtractNewRecordState, "
         "`publish.scylla.flatten_columns` for ScyllaFlattenColumns; `publish.transforms` for "
         "transforms of Kafka Connect",
         _transforms,
     ),
-    "transforms.*": handled_elsewhere("with `transforms`"),
+    "transforms.*": rules.handled_elsewhere("with `transforms`"),
     "max.batch.size": PROCESS,
 }

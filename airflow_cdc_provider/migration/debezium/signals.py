@@ -10,18 +10,9 @@ import re
 from dataclasses import replace
 from typing import Final
 
+from airflow_cdc_provider.migration import rules
 from airflow_cdc_provider.migration.debezium.kafka_clients import client_rules
-from airflow_cdc_provider.migration.rules import (
-    Draft,
-    Rule,
-    custom_rule,
-    invalid,
-    option,
-    seconds,
-    split_list,
-    unsupported,
-    unsupported_error,
-)
+from airflow_cdc_provider.migration.rules import Draft, Rule
 
 _CHANNELS: Final = "signal.enabled.channels"
 _ADDRESSES: Final = frozenset({"signal.kafka.bootstrap.servers", "signal.consumer.bootstrap.servers"})
@@ -30,7 +21,7 @@ _ADDRESSES: Final = frozenset({"signal.kafka.bootstrap.servers", "signal.consume
 def _channels(draft: Draft, name: str, value: str) -> None:
     """Import channels; Airflow replaces JMX."""
     channels = []
-    for channel in split_list(value):
+    for channel in rules.split_list(value):
         if channel in ("source", "kafka", "file"):
             channels.append(channel)
         elif channel == "jmx":
@@ -38,18 +29,18 @@ def _channels(draft: Draft, name: str, value: str) -> None:
                 f"property {name}: jmx becomes channel airflow (CdcSignalOperator, airflow cdc signal)"
             )
         else:
-            raise unsupported_error(
+            raise rules.unsupported_error(
                 name, value, "Custom channels are Python classes: add them to signals.channels"
             )
     if "kafka" in channels and not draft.properties.keys() & _ADDRESSES:
-        raise invalid("signal.kafka.bootstrap.servers", "host:port, required by channel kafka", "")
+        raise rules.invalid("signal.kafka.bootstrap.servers", "host:port, required by channel kafka", "")
     draft.set("signals.channels", [*channels, "airflow"])
 
 
 def _poll_timeout(draft: Draft, name: str, value: str) -> None:
     """Import milliseconds; 0 is a valid value."""
     if not re.fullmatch(r"\d+", value):
-        raise invalid(name, "an integer", value)
+        raise rules.invalid(name, "an integer", value)
     draft.set("signals.kafka.poll_timeout_seconds", int(value) / 1000)
 
 
@@ -67,7 +58,7 @@ def _of_channel(rule: Rule) -> Rule:
     """Apply a rule if channel kafka is enabled; else note, without the value, that it has no effect."""
 
     def apply(draft: Draft, name: str, value: str) -> None:
-        if "kafka" in split_list(draft.properties.get(_CHANNELS, "")):
+        if "kafka" in rules.split_list(draft.properties.get(_CHANNELS, "")):
             rule.apply(draft, name, value)
         else:
             draft.notes.append(f"property {name} is ignored: kafka is not among {_CHANNELS}")
@@ -75,13 +66,13 @@ def _of_channel(rule: Rule) -> Rule:
     return replace(rule, apply=apply)
 
 
-_SERVERS: Final = option("signals.kafka.bootstrap_servers")
-_GROUP: Final = option("signals.kafka.group_id")
+_SERVERS: Final = rules.option("signals.kafka.bootstrap_servers")
+_GROUP: Final = rules.option("signals.kafka.group_id")
 _OF_KAFKA: Final[dict[str, Rule]] = {
-    "signal.kafka.topic": option("signals.kafka.topic"),
+    "signal.kafka.topic": rules.option("signals.kafka.topic"),
     "signal.kafka.groupId": _unless("signal.consumer.group.id", _GROUP),
     "signal.kafka.bootstrap.servers": _unless("signal.consumer.bootstrap.servers", _SERVERS),
-    "signal.kafka.poll.timeout.ms": custom_rule("`signals.kafka.poll_timeout_seconds`", _poll_timeout),
+    "signal.kafka.poll.timeout.ms": rules.custom_rule("`signals.kafka.poll_timeout_seconds`", _poll_timeout),
     **client_rules(
         "signals.kafka.consumer",
         "signal.consumer.",
@@ -93,11 +84,11 @@ _OF_KAFKA: Final[dict[str, Rule]] = {
 }
 
 SIGNALS: Final[dict[str, Rule]] = {
-    "signal.data.collection": unsupported(
+    "signal.data.collection": rules.unsupported(
         "Use channel `file` or `airflow`; signals can't be sent in Cassandra's commit log"
     ),
-    _CHANNELS: custom_rule("`signals.channels`, plus `airflow`, which also replaces jmx", _channels),
-    "signal.poll.interval.ms": seconds("signals.poll_interval_seconds"),
-    "signal.file": option("signals.file"),
+    _CHANNELS: rules.custom_rule("`signals.channels`, plus `airflow`, which also replaces jmx", _channels),
+    "signal.poll.interval.ms": rules.seconds("signals.poll_interval_seconds"),
+    "signal.file": rules.option("signals.file"),
     **{name: _of_channel(rule) for name, rule in _OF_KAFKA.items()},
 }

@@ -6,6 +6,7 @@ import json
 import re
 from typing import Final
 
+from airflow_cdc_provider.migration import rules
 from airflow_cdc_provider.migration.debezium.all_connectors import (
     COMMON,
     CONNECTION,
@@ -19,23 +20,7 @@ from airflow_cdc_provider.migration.debezium.converters import VALUES_OR_CLOUD_E
 from airflow_cdc_provider.migration.debezium.snapshots import snapshot_mode
 from airflow_cdc_provider.migration.debezium.topic_naming import topic_naming
 from airflow_cdc_provider.migration.debezium.transforms import import_each, import_transform, reject_misplaced
-from airflow_cdc_provider.migration.rules import (
-    Draft,
-    Rule,
-    boolean,
-    choice,
-    custom_rule,
-    flag,
-    handled_elsewhere,
-    ignored,
-    invalid,
-    name_option,
-    number,
-    option,
-    split_list,
-    unsupported,
-    unsupported_error,
-)
+from airflow_cdc_provider.migration.rules import Draft, Rule
 
 _PACKAGE: Final = "io.debezium.connector.vitess"
 _ORDERED: Final = f"{_PACKAGE}.pipeline.txmetadata.VitessOrderedTransactionMetadataFactory"
@@ -49,14 +34,14 @@ _EXTRA: Final = "it belongs in the extra of the Airflow connection, as"
 
 
 def _shards(draft: Draft, name: str, value: str) -> None:
-    draft.set("source.shards", split_list(value))
+    draft.set("source.shards", rules.split_list(value))
 
 
 def _gtid(draft: Draft, name: str, value: str) -> None:
     """Import the start position of one shard, an old form of ``vitess.vgtid``."""
-    shards = split_list(draft.properties.get("vitess.shard", ""))
+    shards = rules.split_list(draft.properties.get("vitess.shard", ""))
     if len(shards) != 1:
-        raise invalid(name, "vitess.shard with exactly one shard", value)
+        raise rules.invalid(name, "vitess.shard with exactly one shard", value)
     if value not in ("", "current"):
         keyspace = draft.properties.get("vitess.keyspace", "").strip()
         draft.set("source.start_at", json.dumps([{"keyspace": keyspace, "shard": shards[0], "gtid": value}]))
@@ -70,13 +55,13 @@ def _vgtid(draft: Draft, name: str, value: str) -> None:
         entries = json.loads(value)
         empty = [not entry["gtid"] for entry in entries]
     except (ValueError, TypeError, KeyError):
-        raise invalid(
+        raise rules.invalid(
             name, 'current, or JSON: [{"keyspace": ..., "shard": ..., "gtid": ...}, ...]', value
         ) from None
     if all(empty):
         draft.notes.append(f"property {name} has no GTIDs: a snapshot copies the tables (snapshot.mode)")
     elif any(empty):
-        raise unsupported_error(
+        raise rules.unsupported_error(
             name, value, "Copying only some shards is not supported; set the GTIDs of all shards"
         )
     else:
@@ -87,13 +72,13 @@ def _vgtid(draft: Draft, name: str, value: str) -> None:
 def _time_precision(draft: Draft, name: str, value: str) -> None:
     modes = ("adaptive_time_microseconds", "connect", "isostring", "microseconds", "nanoseconds")
     if value.lower() not in modes:
-        raise invalid(name, f"one of {', '.join(modes)}", value)
+        raise rules.invalid(name, f"one of {', '.join(modes)}", value)
     draft.set("publish.vitess.temporal", value.lower())
 
 
 def _decimals(draft: Draft, name: str, value: str) -> None:
     if value.lower() not in ("precise", "double", "string"):
-        raise invalid(name, "one of precise, double, string", value)
+        raise rules.invalid(name, "one of precise, double, string", value)
     draft.notes.append(
         f"property {name} has no effect in Debezium's connector for Vitess, which writes strings; "
         "use publish.vitess.decimals"
@@ -104,7 +89,7 @@ def _columns(path: str) -> Rule:
     def apply(draft: Draft, name: str, value: str) -> None:
         draft.set(path, draft.patterns(value))
 
-    return custom_rule(f"`{path}`", apply)
+    return rules.custom_rule(f"`{path}`", apply)
 
 
 def _mask(draft: Draft, name: str, value: str) -> None:
@@ -117,7 +102,7 @@ def _mask(draft: Draft, name: str, value: str) -> None:
             masks.update(dict.fromkeys(draft.patterns(value), form.format(*found.groups())))
             draft.set("publish.vitess.masks", masks)
             return
-    raise invalid(
+    raise rules.invalid(
         name,
         "column.truncate.to.N.chars, column.mask.with.N.chars or column.mask.hash.ALGORITHM.with.salt.SALT",
         value,
@@ -137,8 +122,8 @@ def _key_columns(draft: Draft, name: str, value: str) -> None:
     for entry in filter(None, (part.strip() for part in value.split(";"))):
         table, colon, names = entry.rpartition(":")
         if not colon or not table or not names:
-            raise invalid(name, "keyspace.table:column,column;... ", value)
-        columns[f"(?i:{table})"] = "|".join(f"(?i:{column})" for column in split_list(names))
+            raise rules.invalid(name, "keyspace.table:column,column;... ", value)
+        columns[f"(?i:{table})"] = "|".join(f"(?i:{column})" for column in rules.split_list(names))
     draft.set("publish.vitess.key_columns", columns)
 
 
@@ -147,7 +132,7 @@ def _factory(draft: Draft, name: str, value: str) -> None:
         if _is_ordered(draft):  # a factory has no effect without transactions, in Debezium either
             draft.set("publish.vitess.ordered_transactions", True)
     elif value not in ("", _DEFAULT_FACTORY):
-        raise unsupported_error(
+        raise rules.unsupported_error(
             name, value, f"It is a Java class; supported are {_ORDERED} and Debezium's default"
         )
 
@@ -159,7 +144,7 @@ def _transforms(draft: Draft, name: str, value: str) -> None:
     def take(transform: str) -> None:
         prefix = f"{name}.{transform}."
         kind = draft.properties.get(f"{prefix}type", "").strip()
-        fields = split_list(draft.properties.get(f"{prefix}field_names", ""))
+        fields = rules.split_list(draft.properties.get(f"{prefix}field_names", ""))
         if kind in dedicated:
             reject_misplaced(draft, name, transform)
         if kind == _LOCAL_VGTID:
@@ -180,10 +165,10 @@ def _transforms(draft: Draft, name: str, value: str) -> None:
 
 def _tasks(draft: Draft, name: str, value: str) -> None:
     if not re.fullmatch(r"[1-9]\d*", value):
-        raise invalid(name, "a positive integer", value)
+        raise rules.invalid(name, "a positive integer", value)
     per_task = draft.properties.get("vitess.offset.storage.per.task", "false").strip().lower()
     if int(value) > 1 and per_task != "true":
-        raise invalid(name, "1, or vitess.offset.storage.per.task=true", value)
+        raise rules.invalid(name, "1, or vitess.offset.storage.per.task=true", value)
     draft.set("source.streams", int(value))
 
 
@@ -192,10 +177,10 @@ def _optional_integer(path: str) -> Rule:
 
     def apply(draft: Draft, name: str, value: str) -> None:
         if not re.fullmatch(r"-1|\d+", value):
-            raise invalid(name, "an integer, or -1 for none", value)
+            raise rules.invalid(name, "an integer, or -1 for none", value)
         draft.set(path, int(value))
 
-    return custom_rule(f"`{path}`", apply)
+    return rules.custom_rule(f"`{path}`", apply)
 
 
 def _is_ordered(draft: Draft) -> bool:
@@ -208,7 +193,7 @@ def _is_ordered(draft: Draft) -> bool:
 
 def _connector_generation(draft: Draft, name: str, value: str) -> None:
     if not re.fullmatch(r"\d+", value):
-        raise invalid(name, "an integer", value)
+        raise rules.invalid(name, "an integer", value)
     if _is_ordered(draft):
         draft.set("source.generation", int(value))
     elif int(value):
@@ -223,34 +208,34 @@ def _epoch_map(draft: Draft, name: str, value: str) -> None:
     except ValueError:
         epochs = None
     if not isinstance(epochs, dict) or not all(type(epoch) is int for epoch in epochs.values()):
-        raise invalid(name, 'a JSON object of shards and epochs, such as {"-80": 1, "80-": 2}', value)
+        raise rules.invalid(name, 'a JSON object of shards and epochs, such as {"-80": 1, "80-": 2}', value)
     draft.set("source.epochs", epochs)
 
 
 def _inherit_epochs(draft: Draft, name: str, value: str) -> None:
-    inherits = boolean(name, value)
+    inherits = rules.boolean(name, value)
     if inherits and draft.properties.get("transaction.metadata.factory", "").strip() != _ORDERED:
-        raise invalid(name, f"false, or transaction.metadata.factory={_ORDERED}", value)
+        raise rules.invalid(name, f"false, or transaction.metadata.factory={_ORDERED}", value)
     if inherits and _is_ordered(draft):
         draft.set("publish.vitess.inherit_epochs", True)
 
 
 def _old_prefix(draft: Draft, name: str, value: str) -> None:
     if "topic.prefix" not in draft.properties:
-        name_option("publish.topic_prefix").apply(draft, name, value)
+        rules.name_option("publish.topic_prefix").apply(draft, name, value)
 
 
 def _retries(draft: Draft, name: str, value: str) -> None:
     """Import the number of attempts to reconnect to VTGate."""
     if not re.fullmatch(r"-1|\d+", value):
-        raise invalid(name, "-1, or an integer", value)
+        raise rules.invalid(name, "-1, or an integer", value)
     draft.set("source.advanced.connect_attempts", int(value))
 
 
 def _retry_pause(draft: Draft, name: str, value: str) -> None:
     """Import the pause between attempts, which is constant in Debezium."""
     if not re.fullmatch(r"\d+", value):
-        raise invalid(name, "an integer", value)
+        raise rules.invalid(name, "an integer", value)
     _set_pauses(draft, int(value) / 1000)
 
 
@@ -263,7 +248,7 @@ def _failures(draft: Draft, name: str, value: str) -> None:
     """Import the handling of events that can't be decoded."""
     modes = {"fail": (True, True), "warn": (False, True), "skip": (False, False), "ignore": (False, False)}
     if value.lower() not in modes:
-        raise invalid(name, f"one of {', '.join(modes)}", value)
+        raise rules.invalid(name, f"one of {', '.join(modes)}", value)
     strict, logs = modes[value.lower()]
     draft.set("source.advanced.strict", strict)
     draft.set("source.advanced.log_quarantined_events", logs)
@@ -282,14 +267,14 @@ def set_vitess_defaults(draft: Draft) -> None:
 def _queue_size(draft: Draft, name: str, value: str) -> None:
     batch = draft.properties.get("max.batch.size", "2048").strip()
     if not re.fullmatch(r"[1-9]\d*", value) or (batch.isdigit() and int(value) <= int(batch)):
-        raise invalid(name, f"an integer above max.batch.size, {batch}", value)
+        raise rules.invalid(name, f"an integer above max.batch.size, {batch}", value)
     draft.set("source.advanced.read_ahead_events", int(value))
 
 
 def _heartbeat(draft: Draft, name: str, value: str) -> None:
     """Import the interval of VTGate's heartbeats, in whole seconds."""
     if not re.fullmatch(r"\d+", value):
-        raise invalid(name, "an integer", value)
+        raise rules.invalid(name, "an integer", value)
     if int(value):
         draft.set("source.stream.heartbeat_seconds", max(1, int(value) // 1000))
         draft.set("publish.vitess.heartbeats", True)
@@ -306,13 +291,13 @@ def _snapshot_include(draft: Draft, name: str, value: str) -> None:
         draft.set("snapshot.include", patterns)
 
 
-_OVERRIDE: Final = flag("publish.vitess.nullable_dates")
-_UNSIGNED: Final = choice(
+_OVERRIDE: Final = rules.flag("publish.vitess.nullable_dates")
+_UNSIGNED: Final = rules.choice(
     "publish.vitess.unsigned_bigints", {"string": "string", "precise": "precise", "long": "long"}
 )
-_KEYSPACE_HEARTBEATS: Final = flag("source.stream.keyspace_heartbeats")
+_KEYSPACE_HEARTBEATS: Final = rules.flag("source.stream.keyspace_heartbeats")
 _VTCTLD: Final = "VTGate returns the first position; to query vtctld instead, add to the extra"
-_EXCLUDE_KEYSPACE: Final = flag("source.stream.exclude_keyspace_from_table_name")
+_EXCLUDE_KEYSPACE: Final = rules.flag("source.stream.exclude_keyspace_from_table_name")
 
 VITESS: Final[dict[str, Rule]] = {
     **COMMON,
@@ -321,125 +306,131 @@ VITESS: Final[dict[str, Rule]] = {
     "database.user": CONNECTION,
     "database.password": CONNECTION,
     "vitess.database.*": CONNECTION,
-    "database.server.name": custom_rule("`publish.topic_prefix`, if topic.prefix isn't set", _old_prefix),
-    "tasks.max": custom_rule("`source.streams`. More than 1 requires vitess.offset.storage.per.task", _tasks),
-    "vitess.vtctld.host": ignored(f"{_VTCTLD} vtctld_host"),
-    "vitess.vtctld.port": ignored(f"{_VTCTLD} vtctld_port"),
-    "vitess.vtctld.user": ignored(f"{_VTCTLD} vtctld_login"),
-    "vitess.vtctld.password": ignored(f"{_VTCTLD} vtctld_password"),
-    "vitess.keepalive.interval.ms": ignored(f"{_EXTRA} keepalive_seconds"),
-    "vitess.grpc.headers": ignored(f"{_EXTRA} headers"),
-    "vitess.grpc.max_inbound_message_size": ignored(f"{_EXTRA} max_message_bytes"),
-    "vitess.grpc.default.load.balancing.policy": ignored(f"{_EXTRA} load_balancing"),
-    "vitess.keyspace": option("source.keyspace"),
-    "vitess.shard": custom_rule("`source.shards`", _shards),
-    "vitess.gtid": custom_rule("`source.start_at`, for the single shard of vitess.shard", _gtid),
-    "vitess.vgtid": custom_rule("`source.start_at`; without GTIDs a snapshot copies the tables", _vgtid),
-    "vitess.tablet.type": choice(
+    "database.server.name": rules.custom_rule(
+        "`publish.topic_prefix`, if topic.prefix isn't set", _old_prefix
+    ),
+    "tasks.max": rules.custom_rule(
+        "`source.streams`. More than 1 requires vitess.offset.storage.per.task", _tasks
+    ),
+    "vitess.vtctld.host": rules.ignored(f"{_VTCTLD} vtctld_host"),
+    "vitess.vtctld.port": rules.ignored(f"{_VTCTLD} vtctld_port"),
+    "vitess.vtctld.user": rules.ignored(f"{_VTCTLD} vtctld_login"),
+    "vitess.vtctld.password": rules.ignored(f"{_VTCTLD} vtctld_password"),
+    "vitess.keepalive.interval.ms": rules.ignored(f"{_EXTRA} keepalive_seconds"),
+    "vitess.grpc.headers": rules.ignored(f"{_EXTRA} headers"),
+    "vitess.grpc.max_inbound_message_size": rules.ignored(f"{_EXTRA} max_message_bytes"),
+    "vitess.grpc.default.load.balancing.policy": rules.ignored(f"{_EXTRA} load_balancing"),
+    "vitess.keyspace": rules.option("source.keyspace"),
+    "vitess.shard": rules.custom_rule("`source.shards`", _shards),
+    "vitess.gtid": rules.custom_rule("`source.start_at`, for the single shard of vitess.shard", _gtid),
+    "vitess.vgtid": rules.custom_rule(
+        "`source.start_at`; without GTIDs a snapshot copies the tables", _vgtid
+    ),
+    "vitess.tablet.type": rules.choice(
         "source.tablet_type",
         {"master": "PRIMARY", "primary": "PRIMARY", "replica": "REPLICA", "rdonly": "RDONLY"},
     ),
-    "vitess.stop_on_reshard": flag("source.stream.stop_on_reshard"),
-    "vitess.exclude.empty.shards": flag("source.exclude_empty_shards"),
+    "vitess.stop_on_reshard": rules.flag("source.stream.stop_on_reshard"),
+    "vitess.exclude.empty.shards": rules.flag("source.exclude_empty_shards"),
     "vitess.exclude.keyspace.from.table.name": _EXCLUDE_KEYSPACE,
     "vitess.stream.keyspace.heartbeats": _KEYSPACE_HEARTBEATS,
     "vitess.stream_keyspace_heartbeats": _KEYSPACE_HEARTBEATS,
-    "vitess.transaction.chunk.size.bytes": number("source.stream.transaction_chunk_bytes"),
-    "vitess.offset.storage.per.task": flag("source.task_offsets.per_task"),
+    "vitess.transaction.chunk.size.bytes": rules.number("source.stream.transaction_chunk_bytes"),
+    "vitess.offset.storage.per.task": rules.flag("source.task_offsets.per_task"),
     "vitess.offset.storage.task.key.gen": _optional_integer("source.task_offsets.generation"),
     "vitess.prev.num.tasks": _optional_integer("source.task_offsets.previous_tasks"),
-    "vitess.connector.generation": custom_rule(
+    "vitess.connector.generation": rules.custom_rule(
         "`source.generation`, with VitessOrderedTransactionMetadataFactory", _connector_generation
     ),
-    "vitess.shard.epoch.map": custom_rule("`source.epochs`", _epoch_map),
-    "vitess.inherit.epoch": custom_rule(
+    "vitess.shard.epoch.map": rules.custom_rule("`source.epochs`", _epoch_map),
+    "vitess.inherit.epoch": rules.custom_rule(
         "`publish.vitess.inherit_epochs`; true requires VitessOrderedTransactionMetadataFactory",
         _inherit_epochs,
     ),
     "override.datetime.to.nullable": _OVERRIDE,
     "vitess.override.datetime.to.nullable": _OVERRIDE,
-    "time.precision.mode": custom_rule(
+    "time.precision.mode": rules.custom_rule(
         "`publish.vitess.temporal`; adaptive is not supported, as in Debezium", _time_precision
     ),
-    "decimal.handling.mode": custom_rule(
+    "decimal.handling.mode": rules.custom_rule(
         "ignored: Debezium's connector for Vitess always writes strings; use `publish.vitess.decimals`",
         _decimals,
     ),
     "bigint.unsigned.handling.mode": _UNSIGNED,
     "vitess.bigint.unsigned.handling.mode": _UNSIGNED,
-    "binary.handling.mode": choice(
+    "binary.handling.mode": rules.choice(
         "publish.vitess.binary",
         {mode: mode for mode in ("bytes", "base64", "base64-url-safe", "hex")},
     ),
-    "include.unknown.datatypes": flag("publish.vitess.include_unknown_types"),
-    "table.include.list": custom_rule("`tables`", include_tables),
-    "table.exclude.list": custom_rule("`exclude_tables`", exclude_tables),
+    "include.unknown.datatypes": rules.flag("publish.vitess.include_unknown_types"),
+    "table.include.list": rules.custom_rule("`tables`", include_tables),
+    "table.exclude.list": rules.custom_rule("`exclude_tables`", exclude_tables),
     "column.include.list": _columns("publish.vitess.include_columns"),
     "column.exclude.list": _columns("publish.vitess.exclude_columns"),
-    "column.truncate.to.*": custom_rule("`publish.vitess.masks`", _mask),
-    "column.mask.*": custom_rule("`publish.vitess.masks`", _mask),
+    "column.truncate.to.*": rules.custom_rule("`publish.vitess.masks`", _mask),
+    "column.mask.*": rules.custom_rule("`publish.vitess.masks`", _mask),
     "column.propagate.source.type": _columns("publish.vitess.source_types_of_columns"),
     "datatype.propagate.source.type": _columns("publish.vitess.source_types"),
-    "message.key.columns": custom_rule("`publish.vitess.key_columns`", _key_columns),
-    "converters": custom_rule(
+    "message.key.columns": rules.custom_rule("`publish.vitess.key_columns`", _key_columns),
+    "converters": rules.custom_rule(
         "`publish.vitess.converters`, for Python functions (package.module:function)",
         _custom_converters,
     ),
-    "skip.messages.without.change": flag("publish.skip_unchanged"),
-    "provide.transaction.metadata": flag("publish.transactions"),
-    "topic.transaction": name_option("publish.transaction_topic"),
-    "transaction.metadata.factory": custom_rule(
+    "skip.messages.without.change": rules.flag("publish.skip_unchanged"),
+    "provide.transaction.metadata": rules.flag("publish.transactions"),
+    "topic.transaction": rules.name_option("publish.transaction_topic"),
+    "transaction.metadata.factory": rules.custom_rule(
         "`publish.vitess.ordered_transactions` for VitessOrderedTransactionMetadataFactory", _factory
     ),
-    "transforms": custom_rule(
+    "transforms": rules.custom_rule(
         "`publish.vitess.local_vgtid` for UseLocalVgtid, `transaction_records` for "
         "FilterTransactionTopicRecords, `remove_fields` for RemoveField, `replace_fields` for "
         "ReplaceFieldValue; `publish.transforms` for transforms of Kafka Connect",
         _transforms,
     ),
-    "transforms.*": handled_elsewhere("with `transforms`"),
-    "include.schema.changes": flag("publish.schema_changes"),
+    "transforms.*": rules.handled_elsewhere("with `transforms`"),
+    "include.schema.changes": rules.flag("publish.schema_changes"),
     "schema.history.internal": STATE,
     "schema.history.internal.*": STATE,
-    "snapshot.mode": custom_rule("`snapshot.mode`; no_data is `never`", snapshot_mode),
-    "snapshot.mode.*": handled_elsewhere("with `snapshot.mode`"),
-    "snapshot.include.collection.list": custom_rule("`snapshot.include`", _snapshot_include),
-    "snapshot.*": unsupported("Snapshots are VStream copies, which have no such option"),
+    "snapshot.mode": rules.custom_rule("`snapshot.mode`; no_data is `never`", snapshot_mode),
+    "snapshot.mode.*": rules.handled_elsewhere("with `snapshot.mode`"),
+    "snapshot.include.collection.list": rules.custom_rule("`snapshot.include`", _snapshot_include),
+    "snapshot.*": rules.unsupported("Snapshots are VStream copies, which have no such option"),
     "value.converter": VALUES_OR_CLOUD_EVENTS,
-    "value.converter.json.schemas.enable": custom_rule(
+    "value.converter.json.schemas.enable": rules.custom_rule(
         "`publish.schemas`, for CloudEventsConverter", import_schemas
     ),
     "max.batch.size": PROCESS,
-    "max.queue.size": custom_rule(
+    "max.queue.size": rules.custom_rule(
         "`source.advanced.read_ahead_events`; more than max.batch.size", _queue_size
     ),
-    "max.queue.size.in.bytes": number("source.advanced.read_ahead_bytes", default="0"),
+    "max.queue.size.in.bytes": rules.number("source.advanced.read_ahead_bytes", default="0"),
     "poll.interval.ms": PROCESS,
     "poll.dispatch.interval.ms": PROCESS,
-    "errors.max.retries": custom_rule(
+    "errors.max.retries": rules.custom_rule(
         "`source.advanced.connect_attempts`; -1, the default of an import, means unlimited", _retries
     ),
-    "retriable.restart.connector.wait.ms": custom_rule(
+    "retriable.restart.connector.wait.ms": rules.custom_rule(
         "`source.advanced.connect_backoff_seconds` and `connect_max_backoff_seconds`; imported default: 10 s",
         _retry_pause,
     ),
-    "event.processing.failure.handling.mode": custom_rule(
+    "event.processing.failure.handling.mode": rules.custom_rule(
         "`source.advanced.strict` and `log_quarantined_events`; imported default: fail, as in Debezium",
         _failures,
     ),
-    "heartbeat.interval.ms": custom_rule(
+    "heartbeat.interval.ms": rules.custom_rule(
         "`source.stream.heartbeat_seconds`, `publish.vitess.heartbeats` and "
         "`publish.heartbeat_interval_seconds`; 0 keeps the defaults",
         _heartbeat,
     ),
-    "heartbeat.topics.prefix": name_option("publish.heartbeat_prefix"),
-    "topic.naming.strategy": custom_rule(
+    "heartbeat.topics.prefix": rules.name_option("publish.heartbeat_prefix"),
+    "topic.naming.strategy": rules.custom_rule(
         "`publish.topic_naming`, for a Python class (package.module:Class). Debezium's "
         "SchemaTopicNamingStrategy and TableTopicNamingStrategy are the default here; others are not "
         "supported",
         topic_naming,
     ),
-    "override.data.change.topic.prefix": option("publish.vitess.topic_prefix"),
+    "override.data.change.topic.prefix": rules.option("publish.vitess.topic_prefix"),
     "override.data.change.topic.prefix.exclude.list": _columns("publish.vitess.topic_prefix_excluded_tables"),
-    "override.schema.change.topic": option("publish.vitess.schema_changes_topic"),
+    "override.schema.change.topic": rules.option("publish.vitess.schema_changes_topic"),
 }
