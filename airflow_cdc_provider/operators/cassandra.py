@@ -3,23 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any, ClassVar
-
-from airflow.providers.common.compat.sdk import BaseOperator
+from typing import TYPE_CHECKING, Any
 
 from airflow_cdc_provider.connector.declaration import ConnectorLike, to_connector
 from airflow_cdc_provider.connector.snapshot_options import EVERY_TABLE
-from airflow_cdc_provider.exceptions import CdcError, ConfigurationError
+from airflow_cdc_provider.exceptions import ConfigurationError
 from airflow_cdc_provider.hooks._of_connector import cassandra_hook
-from airflow_cdc_provider.links.connector import ConnectorAssetsLink
-from airflow_cdc_provider.tasks.failures import for_airflow
+from airflow_cdc_provider.operators._on_connector import ConnectorOperator
 from airflow_cdc_provider.tasks.parameters import to_flag, to_tables
 
 if TYPE_CHECKING:
     from airflow.providers.common.compat.sdk import Context
 
 
-class CassandraTableCdcOperator(BaseOperator):
+class CassandraTableCdcOperator(ConnectorOperator):
     """Enables or disables ``cdc`` of tables; tables that already have the value aren't altered.
 
     A table is altered once all nodes agree on the schema. The task ends when all live nodes have the new
@@ -40,9 +37,6 @@ class CassandraTableCdcOperator(BaseOperator):
     """
 
     template_fields: Sequence[str] = ("connector", "tables", "enabled", "source_conn_id")
-    template_fields_renderers: ClassVar[dict[str, str]] = {"connector": "json"}
-    operator_extra_links = (ConnectorAssetsLink(),)
-    ui_color = "#e6f1f2"
 
     def __init__(
         self,
@@ -53,26 +47,19 @@ class CassandraTableCdcOperator(BaseOperator):
         source_conn_id: str | None = None,
         **kwargs: Any,
     ) -> None:
-        super().__init__(**kwargs)
-        self.connector = connector
+        super().__init__(connector=connector, **kwargs)
         self.enabled = enabled
         self.tables = tables
         self.source_conn_id = source_conn_id
 
-    def execute(self, context: Context) -> dict[str, Any]:
+    def perform(self, context: Context) -> dict[str, Any]:
         """Alter the tables.
 
         Raises:
-            AirflowFailException: A pattern matches no table, a table can't be captured, or the role lacks
+            ConfigurationError: A pattern matches no table, a table can't be captured, or the role lacks
                 ``ALTER``. Tables that are already altered stay altered.
-            CdcError: A retry may help: nodes don't answer, or don't agree on the schema.
+            TransientError: Nodes don't answer, or don't agree on the schema.
         """
-        try:
-            return self._switch()
-        except CdcError as error:
-            raise for_airflow(error) from None
-
-    def _switch(self) -> dict[str, Any]:
         connector = to_connector(self.connector)
         enabled = to_flag("enabled", self.enabled)
         hook = cassandra_hook(connector, self.source_conn_id)

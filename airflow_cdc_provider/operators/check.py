@@ -3,21 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any, ClassVar
-
-from airflow.providers.common.compat.sdk import BaseOperator
+from typing import TYPE_CHECKING, Any
 
 from airflow_cdc_provider.connector.declaration import ConnectorLike, to_connector
-from airflow_cdc_provider.exceptions import CdcError, ConfigurationError
+from airflow_cdc_provider.exceptions import ConfigurationError
 from airflow_cdc_provider.hooks._of_connector import check_connector, hook_for
-from airflow_cdc_provider.links.connector import ConnectorAssetsLink
-from airflow_cdc_provider.tasks.failures import for_airflow
+from airflow_cdc_provider.operators._on_connector import ConnectorOperator
 
 if TYPE_CHECKING:
     from airflow.providers.common.compat.sdk import Context
 
 
-class CdcCheckOperator(BaseOperator):
+class CdcCheckOperator(ConnectorOperator):
     """Verifies a connector's source: connectivity, permissions, CDC enabled, retention.
 
     Warnings are logged; errors fail the task without retries, all in one message. XCom: ``ok``, ``warning``,
@@ -29,27 +26,17 @@ class CdcCheckOperator(BaseOperator):
     """
 
     template_fields: Sequence[str] = ("connector", "source_conn_id")
-    template_fields_renderers: ClassVar[dict[str, str]] = {"connector": "json"}
-    operator_extra_links = (ConnectorAssetsLink(),)
-    ui_color = "#e6f1f2"
 
     def __init__(self, *, connector: ConnectorLike, source_conn_id: str | None = None, **kwargs: Any) -> None:
-        super().__init__(**kwargs)
-        self.connector = connector
+        super().__init__(connector=connector, **kwargs)
         self.source_conn_id = source_conn_id
 
-    def execute(self, context: Context) -> dict[str, list[str]]:
+    def perform(self, context: Context) -> dict[str, list[str]]:
         """Run the checks.
 
         Raises:
-            AirflowFailException: A prerequisite is missing; the message names it and the remedy.
+            ConfigurationError: A prerequisite is missing; the message names it and the remedy.
         """
-        try:
-            return self._check()
-        except CdcError as error:
-            raise for_airflow(error) from None
-
-    def _check(self) -> dict[str, list[str]]:
         connector = to_connector(self.connector)
         source = hook_for(connector, self.source_conn_id).source(connector)
         try:

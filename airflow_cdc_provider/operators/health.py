@@ -11,15 +11,13 @@ import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
-from typing import TYPE_CHECKING, Any, ClassVar, Final, Literal
-
-from airflow.providers.common.compat.sdk import BaseOperator
+from typing import TYPE_CHECKING, Any, Final, Literal
 
 from airflow_cdc_provider.connector.declaration import ConnectorLike, to_connector
 from airflow_cdc_provider.exceptions import PERMANENT, CdcError, ConfigurationError, TransientError
 from airflow_cdc_provider.hooks._of_connector import hook_for
-from airflow_cdc_provider.links.connector import ConnectorAssetsLink
-from airflow_cdc_provider.tasks.failures import error_of, for_airflow
+from airflow_cdc_provider.operators._on_connector import ConnectorOperator
+from airflow_cdc_provider.tasks.failures import error_of
 from airflow_cdc_provider.tasks.metrics import emit_health
 from airflow_cdc_provider.tasks.parameters import one_of
 from airflow_cdc_provider.tasks.state import last_run, with_state
@@ -42,7 +40,7 @@ class _Observed:
     problems: Sequence[CdcError] = ()
 
 
-class CdcHealthOperator(BaseOperator):
+class CdcHealthOperator(ConnectorOperator):
     """Reports the health of a connector's reader and its session with the source; fails if one is unhealthy.
 
     XCom, also of a failed task: ``ok``; ``problems``, a list of messages; ``reader``: ``kind`` (``stream`` or
@@ -70,9 +68,6 @@ class CdcHealthOperator(BaseOperator):
     """
 
     template_fields: Sequence[str] = ("connector", "source_conn_id", "work_folder")
-    template_fields_renderers: ClassVar[dict[str, str]] = {"connector": "json"}
-    operator_extra_links = (ConnectorAssetsLink(),)
-    ui_color = "#e6f1f2"
 
     def __init__(
         self,
@@ -88,8 +83,7 @@ class CdcHealthOperator(BaseOperator):
         work_folder: str | None = None,
         **kwargs: Any,
     ) -> None:
-        super().__init__(**with_state(connector, kwargs))
-        self.connector = connector
+        super().__init__(connector=connector, **with_state(connector, kwargs))
         self.reader = reader
         self.max_silent_seconds = max_silent_seconds
         self.max_commit_age_seconds = max_commit_age_seconds
@@ -99,19 +93,13 @@ class CdcHealthOperator(BaseOperator):
         self.source_conn_id = source_conn_id
         self.work_folder = work_folder
 
-    def execute(self, context: Context) -> dict[str, Any]:
+    def perform(self, context: Context) -> dict[str, Any]:
         """Check once.
 
         Raises:
-            AirflowFailException: A configuration change is required; the message lists all problems.
+            ConfigurationError: A configuration change is required; the message lists all problems.
             CdcError: The problem may be temporary.
         """
-        try:
-            return self._look(context)
-        except CdcError as error:
-            raise for_airflow(error) from None
-
-    def _look(self, context: Context) -> dict[str, Any]:
         connector = to_connector(self.connector)
         if self.probes < 1:
             raise ConfigurationError(

@@ -15,12 +15,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from airflow.providers.common.compat.sdk import BaseOperator
-
 from airflow_cdc_provider.connector.declaration import ConnectorLike, to_connector
-from airflow_cdc_provider.exceptions import CdcError
-from airflow_cdc_provider.links.connector import ConnectorAssetsLink
-from airflow_cdc_provider.tasks.failures import for_airflow
+from airflow_cdc_provider.operators._on_connector import ConnectorOperator
 from airflow_cdc_provider.tasks.parameters import to_mapping, to_tables
 from airflow_cdc_provider.tasks.signals import send_signal
 
@@ -28,7 +24,7 @@ if TYPE_CHECKING:
     from airflow.providers.common.compat.sdk import Context
 
 
-class CdcSignalOperator(BaseOperator):
+class CdcSignalOperator(ConnectorOperator):
     """Sends a signal to a connector, for its running stream or its next sync.
 
     The task ends when the signal is stored in the work folder; the connector's next round reads it. ``airflow
@@ -49,8 +45,6 @@ class CdcSignalOperator(BaseOperator):
 
     template_fields: Sequence[str] = ("connector", "signal", "data", "tables", "signal_id", "work_folder")
     template_fields_renderers: ClassVar[dict[str, str]] = {"connector": "json", "data": "json"}
-    operator_extra_links = (ConnectorAssetsLink(),)
-    ui_color = "#e6f1f2"
 
     def __init__(
         self,
@@ -63,34 +57,29 @@ class CdcSignalOperator(BaseOperator):
         work_folder: str | None = None,
         **kwargs: Any,
     ) -> None:
-        super().__init__(**kwargs)
-        self.connector = connector
+        super().__init__(connector=connector, **kwargs)
         self.signal = signal
         self.data = data
         self.tables = tables
         self.signal_id = signal_id
         self.work_folder = work_folder
 
-    def execute(self, context: Context) -> str:
+    def perform(self, context: Context) -> str:
         """Send the signal.
 
         Raises:
-            AirflowFailException: The signal is invalid, or the work folder isn't writable.
+            ConfigurationError: The signal is invalid, or the work folder isn't writable.
         """
         run, instance = context["dag_run"], context["ti"]
         own = f"{run.dag_id}.{instance.task_id}.{instance.map_index}.{run.run_id}"
-        try:
-            connector = to_connector(self.connector)
-            data = to_mapping("data", self.data) or {}
-            sent = send_signal(
-                connector,
-                self.work_folder,
-                self.signal,
-                data,
-                tables=to_tables(self.tables),
-                identity=self.signal_id or own,
-            )
-        except CdcError as error:
-            raise for_airflow(error) from None
+        connector = to_connector(self.connector)
+        sent = send_signal(
+            connector,
+            self.work_folder,
+            self.signal,
+            to_mapping("data", self.data) or {},
+            tables=to_tables(self.tables),
+            identity=self.signal_id or own,
+        )
         self.log.info("Signal %s for %s: %s", sent, connector.name, self.signal)
         return sent

@@ -13,17 +13,13 @@ Example::
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any, ClassVar
-
-from airflow.providers.common.compat.sdk import BaseOperator
+from typing import TYPE_CHECKING, Any
 
 from airflow_cdc_provider.connector.declaration import ConnectorLike, to_connector
-from airflow_cdc_provider.exceptions import CdcError
 from airflow_cdc_provider.jobs.spec import JobResult
-from airflow_cdc_provider.links.connector import ConnectorAssetsLink
 from airflow_cdc_provider.operators._create_topics import create_missing
+from airflow_cdc_provider.operators._on_connector import ConnectorOperator
 from airflow_cdc_provider.operators.spark_stage import SparkStageOperator
-from airflow_cdc_provider.tasks.failures import for_airflow
 from airflow_cdc_provider.tasks.parameters import to_mapping, to_number
 from airflow_cdc_provider.tasks.summary import few_differences
 
@@ -31,7 +27,7 @@ if TYPE_CHECKING:
     from airflow.providers.common.compat.sdk import Context
 
 
-class CdcCreateTopicsOperator(BaseOperator):
+class CdcCreateTopicsOperator(ConnectorOperator):
     """Creates the missing topics of a connector's tables, without Spark, before the first publishing.
 
     Publishing creates a topic before its first record anyway. Use this for consumers that need all topics to
@@ -46,9 +42,6 @@ class CdcCreateTopicsOperator(BaseOperator):
     """
 
     template_fields: Sequence[str] = ("connector", "source_conn_id", "kafka_conn_id")
-    template_fields_renderers: ClassVar[dict[str, str]] = {"connector": "json"}
-    operator_extra_links = (ConnectorAssetsLink(),)
-    ui_color = "#e6f1f2"
 
     def __init__(
         self,
@@ -58,22 +51,13 @@ class CdcCreateTopicsOperator(BaseOperator):
         kafka_conn_id: str | None = None,
         **kwargs: Any,
     ) -> None:
-        super().__init__(**kwargs)
-        self.connector = connector
+        super().__init__(connector=connector, **kwargs)
         self.source_conn_id = source_conn_id
         self.kafka_conn_id = kafka_conn_id
 
-    def execute(self, context: Context) -> dict[str, list[str]]:
-        """Create the topics.
-
-        Raises:
-            AirflowFailException: A configuration change is required.
-            CdcError: A retry may help.
-        """
-        try:
-            topics = create_missing(to_connector(self.connector), self.source_conn_id, self.kafka_conn_id)
-        except CdcError as error:
-            raise for_airflow(error) from None
+    def perform(self, context: Context) -> dict[str, list[str]]:
+        """Create the topics."""
+        topics = create_missing(to_connector(self.connector), self.source_conn_id, self.kafka_conn_id)
         for topic in topics["created"]:
             self.log.info("Created topic %s", topic)
         return topics

@@ -7,19 +7,17 @@ from contextlib import ExitStack
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, Final, Literal
 
-from airflow.providers.common.compat.sdk import BaseOperator, Stats
+from airflow.providers.common.compat.sdk import Stats
 
-from airflow_cdc_provider.assets import changes_asset
 from airflow_cdc_provider.connector.declaration import ConnectorLike, to_connector
-from airflow_cdc_provider.exceptions import CdcError, ConfigurationError, PositionLost, TransientError
+from airflow_cdc_provider.exceptions import ConfigurationError, PositionLost, TransientError
 from airflow_cdc_provider.feeds.cassandra_offset import is_captured
-from airflow_cdc_provider.links.connector import ConnectorAssetsLink
+from airflow_cdc_provider.operators._on_connector import ConnectorOperator
 from airflow_cdc_provider.sources.cassandra.options import CassandraOptions
 from airflow_cdc_provider.sources.plugin import options_of
-from airflow_cdc_provider.tasks.failures import for_airflow
 from airflow_cdc_provider.tasks.parameters import one_of, to_flag, to_mapping, to_number
 from airflow_cdc_provider.tasks.run_folder import unwritable
-from airflow_cdc_provider.tasks.state import stored_offset
+from airflow_cdc_provider.tasks.state import stored_offset, with_state
 from airflow_cdc_provider.transfer.chunks import ChunkedSegments
 from airflow_cdc_provider.transfer.disposal import load_transfer
 from airflow_cdc_provider.transfer.errors import ERRORS
@@ -46,7 +44,7 @@ _S3: Final = "s3://"
 _LAYOUTS: Final = ("whole", "chunks")
 
 
-class CommitLogTransferOperator(BaseOperator):
+class CommitLogTransferOperator(ConnectorOperator):
     """Copies a node's new and grown segments to ``<landing>/<host id>``, and disposes of captured ones.
 
     A reader of the landing folder never sees a partial segment, nor an idx ahead of its data. The next run
@@ -95,7 +93,6 @@ class CommitLogTransferOperator(BaseOperator):
         "max_bytes_per_second",
     )
     template_fields_renderers: ClassVar[dict[str, str]] = {"connector": "json", "offset": "json"}
-    operator_extra_links = (ConnectorAssetsLink(),)
     ui_color = "#f0ead6"
 
     def __init__(
@@ -119,10 +116,7 @@ class CommitLogTransferOperator(BaseOperator):
         max_bytes_per_second: float | str | None = None,
         **kwargs: Any,
     ) -> None:
-        if not (isinstance(connector, str) and "{{" in connector):
-            kwargs["inlets"] = [*(kwargs.get("inlets") or ()), changes_asset(to_connector(connector))]
-        super().__init__(**kwargs)
-        self.connector = connector
+        super().__init__(connector=connector, **with_state(connector, kwargs))
         self.cdc_raw = cdc_raw
         self.host_id = host_id
         self.landing = landing
@@ -139,21 +133,14 @@ class CommitLogTransferOperator(BaseOperator):
         self.parallel = parallel
         self.max_bytes_per_second = max_bytes_per_second
 
-    def execute(self, context: Context) -> dict[str, int]:
+    def perform(self, context: Context) -> dict[str, int]:
         """Transfer once.
 
         Raises:
-            AirflowFailException: A folder, a connection or an option is invalid; or the node dropped segments
-                before they were copied, so that changes are lost.
-            CdcError: A retry may help: the disk is full, the connection was lost, or another transfer of the
-                node runs.
+            ConfigurationError: A folder, a connection or an option is invalid.
+            PositionLost: The node dropped segments before they were copied, so that changes are lost.
+            TransientError: The disk is full, the connection was lost, or another transfer of the node runs.
         """
-        try:
-            return self._transfer(context)
-        except CdcError as error:
-            raise for_airflow(error) from None
-
-    def _transfer(self, context: Context) -> dict[str, int]:
         one_of("after_transfer", self.after_transfer, AFTER_TRANSFER)
         one_of("after_commit", self.after_commit, AFTER_COMMIT)
         one_of("layout", self.layout, _LAYOUTS)
