@@ -14,14 +14,8 @@ from dataclasses import dataclass, field, replace
 from typing import Any, Final
 
 from airflow_cdc_provider.exceptions import ConfigurationError
+from airflow_cdc_provider.kafka import errors
 from airflow_cdc_provider.kafka.consumer import MessageRange, read_range
-from airflow_cdc_provider.kafka.errors import (
-    BrokersUnavailable,
-    LastError,
-    client_of,
-    error_of,
-    require_library,
-)
 from airflow_cdc_provider.kafka.partitions import ClusterTopics, Partition
 from airflow_cdc_provider.kafka.positions import PositionsTopic
 from airflow_cdc_provider.kafka.settings import ClientSettings
@@ -194,26 +188,26 @@ def _count_some(messages: Iterable[Sequence[Any]], most: int, deadline: float) -
             count += len(some)
             if count > most or time.monotonic() > deadline:
                 return None
-    except BrokersUnavailable:  # or only aborted records for that long: keep the difference of offsets
+    except errors.BrokersUnavailable:  # or only aborted records for that long: keep the difference of offsets
         return None
     return count
 
 
 def _committed(settings: ClientSettings, group: str, partitions: Sequence[Partition]) -> dict[Partition, int]:
     """Return the offsets that a group has committed."""
-    require_library()
+    errors.require_library()
     from confluent_kafka import ConsumerGroupTopicPartitions, KafkaException, TopicPartition
     from confluent_kafka.admin import AdminClient
 
-    last = LastError()
-    admin: Any = client_of(AdminClient, settings.of_admin(), last)
+    last = errors.LastError()
+    admin: Any = errors.client_of(AdminClient, settings.of_admin(), last)
     requested = ConsumerGroupTopicPartitions(group, [TopicPartition(*one) for one in partitions])
     try:
         listed = admin.list_consumer_group_offsets([requested], request_timeout=_CALL_SECONDS)
         found = listed[group].result().topic_partitions
     except KafkaException as error:
         doing, right = f"listing the offsets of group {group}", f"DESCRIBE on group {group}"
-        raise error_of(error.args[0], doing, last.error, right=right) from None
+        raise errors.error_of(error.args[0], doing, last.error, right=right) from None
     return {(one.topic, one.partition): one.offset for one in found if one.error is None and one.offset >= 0}
 
 

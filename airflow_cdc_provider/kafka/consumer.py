@@ -14,14 +14,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
 from airflow_cdc_provider.exceptions import PositionLost
-from airflow_cdc_provider.kafka.errors import (
-    NO_GROUP,
-    TRANSIENT,
-    LastError,
-    client_of,
-    error_of,
-    require_library,
-)
+from airflow_cdc_provider.kafka import errors
 from airflow_cdc_provider.kafka.settings import ClientSettings
 
 if TYPE_CHECKING:
@@ -71,13 +64,13 @@ def read_range(
         ConfigurationError: The login, a permission or a setting is invalid.
         TransientError: The brokers send nothing for ``settings.retry_timeout_seconds``.
     """
-    require_library()
+    errors.require_library()
     from confluent_kafka import Consumer, TopicPartition
 
-    last = LastError()
+    last = errors.LastError()
     group = f"airflow-cdc-{uuid.uuid4()}"
     config = {**settings.of_consumer(group, isolation), "auto.offset.reset": "error"}
-    consumer = client_of(build or Consumer, config, last)
+    consumer = errors.client_of(build or Consumer, config, last)
     try:
         consumer.assign([TopicPartition(messages.topic, messages.partition, messages.start)])
         yield from _until_end(consumer, messages, settings.retry_timeout_seconds, last)
@@ -86,7 +79,7 @@ def read_range(
 
 
 def _until_end(
-    consumer: Any, messages: MessageRange, retry_timeout_seconds: float, last: LastError
+    consumer: Any, messages: MessageRange, retry_timeout_seconds: float, last: errors.LastError
 ) -> Iterator[list[Message]]:
     at = messages.start
     doing = f"reading partition {messages.partition} of topic {messages.topic}"
@@ -104,10 +97,10 @@ def _until_end(
                 at = max(at, message.offset())
             elif error.name() in _OFFSETS_LOST:
                 raise _lost(messages, at)
-            elif error.name() == NO_GROUP:
+            elif error.name() == errors.NO_GROUP:
                 continue
-            elif error.name() not in TRANSIENT:
-                raise error_of(error, doing, last.error, right=f"READ on topic {messages.topic}")
+            elif error.name() not in errors.TRANSIENT:
+                raise errors.error_of(error, doing, last.error, right=f"READ on topic {messages.topic}")
             else:
                 transient = error
         if found:
@@ -116,7 +109,7 @@ def _until_end(
         elif at < messages.end and time.monotonic() > deadline:
             from confluent_kafka import KafkaError
 
-            raise error_of(transient or KafkaError(KafkaError._TIMED_OUT), doing, last.error)
+            raise errors.error_of(transient or KafkaError(KafkaError._TIMED_OUT), doing, last.error)
 
 
 def _lost(messages: MessageRange, at: int) -> PositionLost:

@@ -15,18 +15,7 @@ from typing import TYPE_CHECKING, Any, Final
 import pyarrow as pa
 
 from airflow_cdc_provider.exceptions import CdcError
-from airflow_cdc_provider.kafka.errors import (
-    FATAL,
-    FATAL_SECONDS,
-    IDEMPOTENT_WRITE,
-    BrokersUnavailable,
-    LastError,
-    client_of,
-    error_of,
-    rejection_of,
-    require_library,
-    serve_callbacks,
-)
+from airflow_cdc_provider.kafka import errors
 from airflow_cdc_provider.kafka.settings import ClientSettings
 
 if TYPE_CHECKING:
@@ -54,7 +43,7 @@ class NotificationProducer:
         self._settings = settings
         self._seconds = deliver_seconds
         self._build = build
-        self._last = LastError()
+        self._last = errors.LastError()
         self._client: Any = None
         self._failed: list[tuple[str, KafkaError]] = []
         self._topic = ""
@@ -78,21 +67,21 @@ class NotificationProducer:
             try:
                 self._client.produce(row["topic"], row["value"], row["key"])
             except BufferError:
-                raise BrokersUnavailable(
+                raise errors.BrokersUnavailable(
                     f"the queue is full of undelivered records for topic {row['topic']}"
                 ) from None
             except KafkaException as error:
                 reported = error.args[0]
                 try:
-                    if reported.name() == FATAL:
-                        serve_callbacks(self._client.poll, FATAL_SECONDS, self._error)
+                    if reported.name() == errors.FATAL:
+                        errors.serve_callbacks(self._client.poll, errors.FATAL_SECONDS, self._error)
                 finally:
-                    if reported.fatal() or reported.name() == FATAL:
+                    if reported.fatal() or reported.name() == errors.FATAL:
                         self.close()
-                raise rejection_of(reported, row["topic"]) or self._error(reported) from None
+                raise errors.rejection_of(reported, row["topic"]) or self._error(reported) from None
             self.waiting += 1
         try:
-            serve_callbacks(self._client.poll, 0, self._error)
+            errors.serve_callbacks(self._client.poll, 0, self._error)
         except CdcError:
             self.close()
             raise
@@ -111,12 +100,12 @@ class NotificationProducer:
             return
         try:
             deadline = time.monotonic() + self._seconds + 2
-            while serve_callbacks(self._client.flush, 0.5, self._error) and not self._failed:
+            while errors.serve_callbacks(self._client.flush, 0.5, self._error) and not self._failed:
                 if time.monotonic() > deadline:
                     break
             self._raise_failed()
             if self.waiting:
-                raise BrokersUnavailable("sending records takes too long")
+                raise errors.BrokersUnavailable("sending records takes too long")
         except BaseException:
             self.close()
             raise
@@ -129,10 +118,10 @@ class NotificationProducer:
         if client is not None:
             client.purge()
             with suppress(CdcError):  # a fatal error was raised by the call that met it
-                serve_callbacks(client.flush, 0.1, self._error)
+                errors.serve_callbacks(client.flush, 0.1, self._error)
 
     def _new_client(self) -> Any:
-        require_library()
+        errors.require_library()
         from confluent_kafka import Producer
 
         milliseconds = int(self._seconds * 1000)
@@ -144,7 +133,7 @@ class NotificationProducer:
             "delivery.report.only.error": False,
             "on_delivery": self._delivered,
         }
-        return client_of(self._build or Producer, values, self._last)
+        return errors.client_of(self._build or Producer, values, self._last)
 
     def _delivered(self, error: KafkaError | None, message: Message) -> None:
         if error is None:
@@ -154,8 +143,8 @@ class NotificationProducer:
 
     def _raise_failed(self) -> None:
         for topic, error in self._failed:
-            raise rejection_of(error, topic) or self._error(error)
+            raise errors.rejection_of(error, topic) or self._error(error)
 
     def _error(self, error: KafkaError) -> CdcError:
-        right = f"WRITE on topic {self._topic}; {IDEMPOTENT_WRITE}"
-        return error_of(error, "sending records", self._last.error, right=right)
+        right = f"WRITE on topic {self._topic}; {errors.IDEMPOTENT_WRITE}"
+        return errors.error_of(error, "sending records", self._last.error, right=right)

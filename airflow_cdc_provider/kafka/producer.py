@@ -21,19 +21,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from airflow_cdc_provider.exceptions import CdcError, CommitConflict
-from airflow_cdc_provider.kafka.errors import (
-    FATAL,
-    FATAL_SECONDS,
-    IDEMPOTENT_WRITE,
-    NOT_ALLOWED,
-    NOT_THERE,
-    LastError,
-    client_of,
-    error_of,
-    rejection_of,
-    require_library,
-    serve_callbacks,
-)
+from airflow_cdc_provider.kafka import errors
 from airflow_cdc_provider.kafka.positions import PositionsTopic, PublishPosition
 from airflow_cdc_provider.kafka.settings import ClientSettings
 from airflow_cdc_provider.kafka.topic_facts import TopicInspector
@@ -52,7 +40,7 @@ _TOPIC_SECONDS: Final = 5.0
 """How long to wait for a topic that this provider or a broker has just created."""
 _NAMED_TOPICS: Final = 3
 """Maximum number of topics that an error names."""
-_NOT_YET: Final = (*NOT_THERE, "LEADER_NOT_AVAILABLE")
+_NOT_YET: Final = (*errors.NOT_THERE, "LEADER_NOT_AVAILABLE")
 
 
 class RecordProducer:
@@ -76,7 +64,7 @@ class RecordProducer:
         build: Callable[[dict[str, Any]], Any] | None = None,
         topics: TopicCreator | None = None,
     ) -> None:
-        require_library()
+        errors.require_library()
         self._settings = settings
         self._topics = topics
         self._positions = positions
@@ -86,7 +74,7 @@ class RecordProducer:
         self._build = build
         self._stored: PublishPosition | None = None
         self._spoilt = False
-        self._last = LastError()
+        self._last = errors.LastError()
         self._failed: list[tuple[str, KafkaError]] = []
         self._sending_to: tuple[str, ...] = ()
         self._known: set[str] = set()
@@ -183,7 +171,9 @@ class RecordProducer:
         from confluent_kafka import Producer
 
         values = {"partitioner": "murmur2_random", **self._settings.of_producer(self._transactional_id)}
-        return client_of(self._build or Producer, {**values, "on_delivery": self._delivered}, self._last)
+        return errors.client_of(
+            self._build or Producer, {**values, "on_delivery": self._delivered}, self._last
+        )
 
     def _renew(self) -> None:
         """Replace a client whose sequence numbers are broken after a rejected record.
@@ -236,9 +226,9 @@ class RecordProducer:
                 self._serve(self._client.poll, 0.1)
                 self._raise_failed()
             except KafkaException as error:
-                if error.args[0].name() == FATAL:
-                    self._serve(self._client.poll, FATAL_SECONDS)
-                rejection = rejection_of(error.args[0], topic)
+                if error.args[0].name() == errors.FATAL:
+                    self._serve(self._client.poll, errors.FATAL_SECONDS)
+                rejection = errors.rejection_of(error.args[0], topic)
                 raise rejection or self._error(error.args[0]) from None
 
     def _flush(self) -> None:
@@ -264,32 +254,34 @@ class RecordProducer:
 
     def _serve(self, function: Callable[[float], int], seconds: float) -> int:
         """Serve the client's callbacks, and return the result of the call."""
-        return serve_callbacks(function, seconds, self._error)
+        return errors.serve_callbacks(function, seconds, self._error)
 
     def _error(self, error: KafkaError, doing: str = "sending records") -> CdcError:
         """Convert an error; the result names the missing permission."""
-        if error.name() == NOT_ALLOWED:
+        if error.name() == errors.NOT_ALLOWED:
             return self._not_allowed(error, doing)
         if self._transactional:
             right = f"WRITE on transactional id {self._transactional_id}"
         else:
-            right = f"WRITE on {', '.join(self._sending_to[:_NAMED_TOPICS])}; {IDEMPOTENT_WRITE}"
-        return error_of(error, doing, self._last.error, right=right)
+            right = f"WRITE on {', '.join(self._sending_to[:_NAMED_TOPICS])}; {errors.IDEMPOTENT_WRITE}"
+        return errors.error_of(error, doing, self._last.error, right=right)
 
     def _not_allowed(self, error: KafkaError, doing: str) -> CdcError:
         """Return the error of the topic without permission; for a transaction, the client doesn't name it."""
         with suppress(CdcError):
             inspector = TopicInspector(self._settings)
             for topic in self._sending_to:
-                if inspector.facts(topic).may("WRITE") is False and (rejection := rejection_of(error, topic)):
+                if inspector.facts(topic).may("WRITE") is False and (
+                    rejection := errors.rejection_of(error, topic)
+                ):
                     return rejection
         right = f"WRITE on {', '.join(self._sending_to[:_NAMED_TOPICS])}"
-        return error_of(error, doing, self._last.error, right=right)
+        return errors.error_of(error, doing, self._last.error, right=right)
 
     def _raise_failed(self) -> None:
         """Raise the error of the first undelivered record; rejections take precedence."""
         for topic, error in self._failed:
-            if rejection := rejection_of(error, topic):
+            if rejection := errors.rejection_of(error, topic):
                 raise rejection
         if self._failed:
             raise self._error(self._failed[0][1])
@@ -331,12 +323,16 @@ class RecordProducer:
                 try:
                     failure = self._client.list_topics(topic, self._call_seconds).topics[topic].error
                 except KafkaException as error:
-                    raise error_of(error.args[0], f"describing topic {topic}", self._last.error) from None
+                    raise errors.error_of(
+                        error.args[0], f"describing topic {topic}", self._last.error
+                    ) from None
                 if failure is None:
                     self._known.add(topic)
                 elif time.monotonic() > deadline or failure.name() not in _NOT_YET:
                     self._missing.add(topic)
-                    raise rejection_of(failure, topic) or error_of(failure, f"describing topic {topic}")
+                    raise errors.rejection_of(failure, topic) or errors.error_of(
+                        failure, f"describing topic {topic}"
+                    )
                 else:
                     time.sleep(0.2)
 
@@ -352,7 +348,7 @@ class RecordProducer:
             except KafkaException as error:
                 cause = error.args[0]
                 # Serves the errors of connections.
-                serve_callbacks(self._client.poll, 0, lambda fatal: self._error(fatal, doing))
+                errors.serve_callbacks(self._client.poll, 0, lambda fatal: self._error(fatal, doing))
                 if cause.retriable() and time.monotonic() < deadline and not self._last.is_lasting:
                     continue
                 if cause.txn_requires_abort():

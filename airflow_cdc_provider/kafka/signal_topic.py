@@ -24,14 +24,7 @@ from dataclasses import asdict, dataclass, replace
 from typing import TYPE_CHECKING, Any, Final, Protocol
 
 from airflow_cdc_provider.exceptions import CdcError, ConfigurationError, TransientError
-from airflow_cdc_provider.kafka.errors import (
-    NO_GROUP,
-    TRANSIENT,
-    LastError,
-    client_of,
-    error_of,
-    require_library,
-)
+from airflow_cdc_provider.kafka import errors
 from airflow_cdc_provider.kafka.partitions import ClusterTopics, Topic
 from airflow_cdc_provider.kafka.settings import ClientSettings
 from airflow_cdc_provider.signals.channels import ChannelRefused
@@ -132,7 +125,7 @@ class TopicChannel:
         self._build = build
         self._clock = clock
         self._consumer: Any = None
-        self._last = LastError()
+        self._last = errors.LastError()
         self._resumed = False
         self._stored: Mapping[str, Any] | None = None
         self._at: _Position | None = None
@@ -244,14 +237,14 @@ class TopicChannel:
 
     def _new_consumer(self) -> Any:
         try:
-            require_library()
+            errors.require_library()
             from confluent_kafka import Consumer
 
-            self._last = LastError()
+            self._last = errors.LastError()
             client = self._settings.client
             config = {"session.timeout.ms": _SESSION_MS, **client.of_consumer(self._settings.group_id)}
             config |= {"auto.offset.reset": "error", "on_commit": self._committed}
-            return client_of(self._build or Consumer, config, self._last)
+            return errors.client_of(self._build or Consumer, config, self._last)
         except ConfigurationError as error:
             raise ChannelRefused(
                 error.message, expected=error.expected, found=error.found, remedy=error.remedy
@@ -317,7 +310,7 @@ class TopicChannel:
                 # A missing permission on the group is reported by a poll, while the call only times out.
                 for message in self._consumer.consume(_AT_ONCE, 0):
                     reported = message.error()
-                    if reported is not None and reported.name() == NO_GROUP:
+                    if reported is not None and reported.name() == errors.NO_GROUP:
                         raise KafkaException(reported) from None
                 if error.args[0].name() not in _MOVING or self._clock() > deadline:
                     raise
@@ -347,14 +340,14 @@ class TopicChannel:
         # After the last message there may be transaction markers.
         if self._at is not None and until is not None and end >= until:
             self._at = replace(self._at, offset=max(self._at.offset, end))
-        if transient is not None and transient.name() not in TRANSIENT:
+        if transient is not None and transient.name() not in errors.TRANSIENT:
             raise self._error(transient)
         return transient
 
     def _error(self, transient: KafkaError) -> CdcError:
         topic, group = self._settings.topic, self._settings.group_id
-        right = f"READ on group {group}" if transient.name() == NO_GROUP else f"READ on topic {topic}"
-        return error_of(transient, f"reading signals of topic {topic}", self._last.error, right=right)
+        right = f"READ on group {group}" if transient.name() == errors.NO_GROUP else f"READ on topic {topic}"
+        return errors.error_of(transient, f"reading signals of topic {topic}", self._last.error, right=right)
 
     def _take(self, messages: Iterable[Message]) -> None:
         for message in messages:

@@ -16,16 +16,7 @@ from functools import cache
 from typing import Any, Final
 
 from airflow_cdc_provider.exceptions import CdcError, ConfigurationError
-from airflow_cdc_provider.kafka.errors import (
-    NAMES,
-    NOT_THERE,
-    WRONG_NAME,
-    LastError,
-    RecordsRejected,
-    client_of,
-    error_of,
-    require_library,
-)
+from airflow_cdc_provider.kafka import errors
 from airflow_cdc_provider.kafka.settings import ClientSettings, Setting
 
 log = logging.getLogger(__name__)
@@ -171,11 +162,11 @@ class TopicCreator:
         rules: Sequence[TopicRule],
         build: Callable[[dict[str, Any]], Any] | None = None,
     ) -> None:
-        require_library()
+        errors.require_library()
         self._settings = settings
         self._rules = rules
         self._build = build
-        self._last = LastError()
+        self._last = errors.LastError()
         self._seconds = max(1.0, min(_CALL_SECONDS, settings.retry_timeout_seconds))
         self._opened: Any = None
 
@@ -193,7 +184,7 @@ class TopicCreator:
         """
         names = sorted(set(required))
         if "" in names:  # which the client reports as a programming error
-            raise RecordsRejected("", "a topic without a name", whole_topic=True, remedy=NAMES)
+            raise errors.RecordsRejected("", "a topic without a name", whole_topic=True, remedy=errors.NAMES)
         found = self._describe(names)
         planned = plan(names, found, self._rules)
         for text in planned.differences:
@@ -208,7 +199,7 @@ class TopicCreator:
         if self._opened is None:
             from confluent_kafka.admin import AdminClient
 
-            self._opened = client_of(self._build or AdminClient, self._settings.of_admin(), self._last)
+            self._opened = errors.client_of(self._build or AdminClient, self._settings.of_admin(), self._last)
         return self._opened
 
     def _describe(self, names: Sequence[str]) -> dict[str, TopicFound]:
@@ -220,7 +211,7 @@ class TopicCreator:
         futures = self._client.describe_topics(TopicCollection(list(names)), request_timeout=self._seconds)
         found: dict[str, TopicFound] = {}
         for topic, future in futures.items():
-            described = self._result(future, f"describing topic {topic}", topic, ignored=NOT_THERE)
+            described = self._result(future, f"describing topic {topic}", topic, ignored=errors.NOT_THERE)
             if described is not None:
                 partitions = described.partitions
                 replicas = len(partitions[0].replicas) if partitions else 0
@@ -278,17 +269,17 @@ class TopicCreator:
                 found=text,
                 remedy="correct publish.topics",
             )
-        if error.name() == WRONG_NAME:
-            return RecordsRejected(topic, text, whole_topic=True, remedy=NAMES)
+        if error.name() == errors.WRONG_NAME:
+            return errors.RecordsRejected(topic, text, whole_topic=True, remedy=errors.NAMES)
         if error.name() in _NOT_ALLOWED:
-            return RecordsRejected(
+            return errors.RecordsRejected(
                 topic,
                 text,
                 whole_topic=True,
                 remedy="the topic is missing and can't be created: create it, or grant the connection's user "
                 f"CREATE on topic {topic}; publish.topics.create: false leaves it to the brokers",
             )
-        return error_of(error, f"creating topic {topic}", self._last.error)
+        return errors.error_of(error, f"creating topic {topic}", self._last.error)
 
     def _result(self, future: Any, doing: str, topic: str, *, ignored: Sequence[str]) -> Any:
         """Return the result of a call, None for an ignored error."""
@@ -300,18 +291,18 @@ class TopicCreator:
             name = error.args[0].name()
             if name in ignored:
                 return None
-            if name in _NOT_ALLOWED or name == WRONG_NAME:
+            if name in _NOT_ALLOWED or name == errors.WRONG_NAME:
                 grant = (
                     f"grant the connection's user DESCRIBE on topic {topic}, which WRITE implies; and CREATE "
                     "if it is missing"
                 )
-                raise RecordsRejected(
+                raise errors.RecordsRejected(
                     topic,
                     f"{name}: {error.args[0].str()}",
                     whole_topic=True,
-                    remedy=NAMES if name == WRONG_NAME else grant,
+                    remedy=errors.NAMES if name == errors.WRONG_NAME else grant,
                 ) from None
-            raise error_of(error.args[0], doing, self._last.error) from None
+            raise errors.error_of(error.args[0], doing, self._last.error) from None
 
 
 @cache
