@@ -115,20 +115,7 @@ class OffsetMissing(CdcError):
 PERMANENT: Final = (ConfigurationError, PositionLost, OffsetMissing, ReshardStopped)
 """Exceptions that require manual action; all others may be retried."""
 
-_CLASSES: dict[str, type[CdcError]] = {
-    cls.code: cls
-    for cls in (
-        ConfigurationError,
-        TransientError,
-        PositionLost,
-        ReshardStopped,
-        SchemaUnknown,
-        CorruptInput,
-        CommitConflict,
-        CommitStateUnknown,
-        OffsetMissing,
-    )
-}
+_CLASSES: dict[str, type[CdcError]] = {cls.code: cls for cls in CdcError.__subclasses__()}
 
 
 def error_from_text(text: str) -> CdcError | None:

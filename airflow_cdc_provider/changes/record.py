@@ -6,7 +6,7 @@ Nothing here needs Spark or a database driver.
 
 from __future__ import annotations
 
-from typing import Final
+from typing import Any, Final
 
 import pyarrow as pa
 
@@ -77,3 +77,23 @@ SPARK_DDL: Final = (
     "reason string, request string, payload binary"
 )
 """The record as Spark DDL, in the same order as :data:`CHANGE_SCHEMA`."""
+
+
+def change_batch(count: int, **columns: Any) -> pa.RecordBatch:
+    """Build a batch of :data:`CHANGE_SCHEMA`.
+
+    Args:
+        count: Number of records.
+        columns: By column, an array, or one value for all records; times are in µs since 1970. Other columns
+            are null, but ``generation`` is 0.
+    """
+    values = {"generation": 0, **columns}
+    return pa.RecordBatch.from_arrays(
+        [_column(values.get(field.name), field.type, count) for field in CHANGE_SCHEMA], schema=CHANGE_SCHEMA
+    )
+
+
+def _column(value: Any, kind: pa.DataType, count: int) -> pa.Array:
+    if isinstance(value, pa.Array):
+        return value.cast(kind)
+    return pa.nulls(count, kind) if value is None else pa.repeat(pa.scalar(value, kind), count)

@@ -16,14 +16,12 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Final
 
-import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
 from airflow_cdc_provider.changes import record
 from airflow_cdc_provider.changes.contribution import CONTRIBUTION_SCHEMA
 from airflow_cdc_provider.changes.contribution import SPARK_DDL as CONTRIBUTION_DDL
-from airflow_cdc_provider.changes.record import CHANGE_SCHEMA
 from airflow_cdc_provider.changes.worker import map_in_arrow
 from airflow_cdc_provider.connector import Connector
 from airflow_cdc_provider.exceptions import ConfigurationError, CorruptInput
@@ -355,18 +353,15 @@ class _MirrorStates:
     def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         for batch in batches:
             count = batch.num_rows
-            version = pa.repeat(pa.scalar(b"\0", pa.binary()), count)
-            values = {
-                "kind": pa.repeat(pa.scalar(record.CHANGE), count),
-                "origin": pa.repeat(pa.scalar("mirror"), count),
-                "position": version,
-                "generation": pa.array(np.zeros(count, np.int64)),
-                "key": batch["key"] if self.text_keys else compact(*read_values(batch["key"])),
-                "version": version,
-                "payload": batch["value"],
-            }
-            arrays = [values.get(one.name, pa.nulls(count, one.type)) for one in CHANGE_SCHEMA]
-            changes = pa.RecordBatch.from_arrays(arrays, schema=CHANGE_SCHEMA)
+            changes = record.change_batch(
+                count,
+                kind=record.CHANGE,
+                origin="mirror",
+                position=b"\0",
+                key=batch["key"] if self.text_keys else compact(*read_values(batch["key"])),
+                version=b"\0",
+                payload=batch["value"],
+            )
             decoded = decode(changes, self.form, _AnySchema(), ())
             if decoded.undecodable:
                 raise CorruptInput("an event of a mirror's row can't be read", found=decoded.reasons[0])

@@ -111,17 +111,13 @@ def check_size(size: int, where: str) -> None:
 def _numbers(op: int, data: Bytes, starts: Ints, lengths: Ints, where: str) -> npt.NDArray[Any]:
     """Decode values of fixed size to Arrow's representation."""
     width = _WIDTHS[op]
-    if width == 8:
-        longs = np.empty(len(starts), np.int64)
-        _check(_read_longs(data, starts, lengths, longs), where)
-        return _microseconds(longs, where) if op == TIMESTAMP else longs
-    words = np.empty(len(starts), np.int32)
-    if width == 4:
-        _check(_read_words(data, starts, lengths, words), where)
-        # A date is unsigned, with 1970 at the center.
-        return words ^ np.int32(-(1 << 31)) if op == DATE else words
-    _check(_read_small(data, starts, lengths, np.int64(width), words), where)
-    return np.packbits(words != 0, bitorder="little") if op == BOOLEAN else words
+    numbers = np.empty(len(starts), np.int64 if width == 8 else np.int32)
+    _check(_read_numbers(data, starts, lengths, np.int64(width), numbers), where)
+    if op == TIMESTAMP:
+        return _microseconds(numbers, where)
+    if op == DATE:  # unsigned, with 1970 at the center
+        return numbers ^ np.int32(-(1 << 31))
+    return np.packbits(numbers != 0, bitorder="little") if op == BOOLEAN else numbers
 
 
 def _microseconds(milliseconds: Ints, where: str) -> Ints:
@@ -162,37 +158,16 @@ def _texts(
 
 
 @walker
-def _read_words(data: Bytes, starts: Ints, lengths: Ints, out: npt.NDArray[np.int32]) -> Int:
-    """Read big-endian 32-bit numbers; return the index of the first malformed value, or -1."""
-    for i in range(len(starts)):
-        if lengths[i] == 4:
-            out[i] = read_i32(data, starts[i])
-        elif lengths[i] <= 0:
-            out[i] = 0
-        else:
-            return i
-    return -1
-
-
-@walker
-def _read_longs(data: Bytes, starts: Ints, lengths: Ints, out: Ints) -> Int:
-    """Read big-endian 64-bit numbers; returns as :func:`_read_words`."""
-    for i in range(len(starts)):
-        if lengths[i] == 8:
-            out[i] = read_i64(data, starts[i])
-        elif lengths[i] <= 0:
-            out[i] = 0
-        else:
-            return i
-    return -1
-
-
-@walker
-def _read_small(data: Bytes, starts: Ints, lengths: Ints, width: Int, out: npt.NDArray[np.int32]) -> Int:
-    """Read numbers of one or two bytes; returns as :func:`_read_words`."""
+def _read_numbers(data: Bytes, starts: Ints, lengths: Ints, width: Int, out: npt.NDArray[Any]) -> Int:
+    """Read big-endian numbers of one width; return the index of the first malformed value, or -1."""
     for i in range(len(starts)):
         if lengths[i] == width:
-            out[i] = read_signed(data, starts[i], width)
+            if width == 8:
+                out[i] = read_i64(data, starts[i])
+            elif width == 4:
+                out[i] = read_i32(data, starts[i])
+            else:
+                out[i] = read_signed(data, starts[i], width)
         elif lengths[i] <= 0:
             out[i] = 0
         else:
@@ -202,7 +177,7 @@ def _read_small(data: Bytes, starts: Ints, lengths: Ints, width: Int, out: npt.N
 
 @walker
 def _read_counters(data: Bytes, starts: Ints, lengths: Ints, out: Ints) -> Int:
-    """Add up counters: plain numbers, or contexts of shards; returns as :func:`_read_words`."""
+    """Add up counters: plain numbers, or contexts of shards; returns as :func:`_read_numbers`."""
     for i in range(len(starts)):
         at, end = starts[i], starts[i] + lengths[i]
         out[i] = 0

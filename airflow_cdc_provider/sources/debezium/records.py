@@ -353,27 +353,21 @@ def _records(
     reasons: pa.Array,
     payload: pa.Array,
 ) -> pa.RecordBatch:
-    count = len(messages.offsets)
     position = encode_positions(feed.epoch, messages.offsets)
-    moment = CHANGE_SCHEMA.field("committed_at").type
-    return pa.RecordBatch.from_arrays(
-        [
-            tables,
-            kinds,
-            pa.repeat(pa.scalar(feed.origin), count),
-            position,
-            pa.repeat(pa.scalar(0, pa.int64()), count),
-            keys,
-            position,
-            timestamps.cast(pa.int64()).cast(moment),
-            pa.repeat(pa.scalar(feed.captured_us, pa.int64()), count).cast(moment),
-            transactions,
-            schema_ids,
-            reasons,
-            pa.nulls(count, pa.string()),
-            payload,
-        ],
-        schema=CHANGE_SCHEMA,
+    return record.change_batch(
+        len(messages.offsets),
+        source_table=tables,
+        kind=kinds,
+        origin=feed.origin,
+        position=position,
+        key=keys,
+        version=position,
+        committed_at=timestamps.cast(pa.int64()),
+        captured_at=feed.captured_us,
+        transaction=transactions,
+        schema_id=schema_ids,
+        reason=reasons,
+        payload=payload,
     )
 
 

@@ -30,6 +30,7 @@ from airflow_cdc_provider.changes.record import (
     SCHEMA,
     SIGNAL,
     SNAPSHOT,
+    change_batch,
 )
 from airflow_cdc_provider.exceptions import CorruptInput
 from airflow_cdc_provider.formats.arrow_bytes import column_of, fixed_width_binary, span_column
@@ -55,7 +56,6 @@ _OF_COLLECTIONS: Final = (change_event.DROP, change_event.RENAME)
 _KINDS: Final = (CHANGE, DROP, SCHEMA, QUARANTINE)
 _INCOMPLETE: Final = "the cluster time or the operation is missing"
 _NO_ID: Final = "NO-KEY: the document has no _id"
-_TIMESTAMP: Final = CHANGE_SCHEMA.field("committed_at").type
 
 
 @dataclass(frozen=True)
@@ -138,24 +138,19 @@ def read_events(
     position = fixed_width_binary(positions(facts.times[rows], facts.indexes[rows]))
     key_kinds = np.where(of_rows, facts.ids.kinds, 0)[rows]
     keys = canonical_keys(data, key_kinds, facts.ids.starts[rows], facts.ids.ends[rows])
-    records = pa.RecordBatch.from_arrays(
-        [
-            _named(codes[rows], namespaces, of_tables[rows]),
-            _named(kinds[rows], _KINDS, None),
-            pa.repeat(pa.scalar(ORIGIN), len(rows)),
-            position,
-            pa.repeat(pa.scalar(0, pa.int64()), len(rows)),
-            column_of(pa.binary(), *keys, key_kinds > 0),
-            pc.if_else(pa.array(of_rows[rows]), position, pa.scalar(None, pa.binary())),
-            pa.array(facts.committed_us[rows], mask=~facts.complete[rows]).cast(_TIMESTAMP),
-            pa.repeat(pa.scalar(captured_us, pa.int64()), len(rows)).cast(_TIMESTAMP),
-            _transactions(data, facts, rows),
-            pa.nulls(len(rows), pa.string()),
-            _reasons(data, spans, facts, rows),
-            pa.nulls(len(rows), pa.string()),
-            span_column(pa.binary(), data, spans.starts[rows], spans.ends[rows]),
-        ],
-        schema=CHANGE_SCHEMA,
+    records = change_batch(
+        len(rows),
+        source_table=_named(codes[rows], namespaces, of_tables[rows]),
+        kind=_named(kinds[rows], _KINDS, None),
+        origin=ORIGIN,
+        position=position,
+        key=column_of(pa.binary(), *keys, key_kinds > 0),
+        version=pc.if_else(pa.array(of_rows[rows]), position, pa.scalar(None, pa.binary())),
+        committed_at=pa.array(facts.committed_us[rows], mask=~facts.complete[rows]),
+        captured_at=captured_us,
+        transaction=_transactions(data, facts, rows),
+        reason=_reasons(data, spans, facts, rows),
+        payload=span_column(pa.binary(), data, spans.starts[rows], spans.ends[rows]),
     )
     renames = np.flatnonzero(facts.complete & (facts.operations == change_event.RENAME))
     if not len(renames):
@@ -186,24 +181,17 @@ def snapshot_records(
     ordinals = np.arange(first_row, first_row + count, dtype=np.int64)
     position[:, 16:] = ordinals.astype(">u4").view(np.uint8).reshape(-1, 4)
     whole = kinds > 0
-    return pa.RecordBatch.from_arrays(
-        [
-            pa.repeat(pa.scalar(table), count),
-            pc.if_else(pa.array(whole), SNAPSHOT, QUARANTINE),
-            pa.repeat(pa.scalar(ORIGIN), count),
-            fixed_width_binary(position),
-            pa.repeat(pa.scalar(0, pa.int64()), count),
-            column_of(pa.binary(), *canonical_keys(data, kinds, starts, ends), whole),
-            fixed_width_binary(version),
-            pa.nulls(count, _TIMESTAMP),
-            pa.repeat(pa.scalar(captured_us, pa.int64()), count).cast(_TIMESTAMP),
-            pa.nulls(count, pa.string()),
-            pa.nulls(count, pa.string()),
-            pc.if_else(pa.array(whole), pa.scalar(None, pa.string()), _NO_ID),
-            pa.nulls(count, pa.string()),
-            span_column(pa.binary(), data, spans.starts, spans.ends),
-        ],
-        schema=CHANGE_SCHEMA,
+    return change_batch(
+        count,
+        source_table=table,
+        kind=pc.if_else(pa.array(whole), SNAPSHOT, QUARANTINE),
+        origin=ORIGIN,
+        position=fixed_width_binary(position),
+        key=column_of(pa.binary(), *canonical_keys(data, kinds, starts, ends), whole),
+        version=fixed_width_binary(version),
+        captured_at=captured_us,
+        reason=pc.if_else(pa.array(whole), pa.scalar(None, pa.string()), _NO_ID),
+        payload=span_column(pa.binary(), data, spans.starts, spans.ends),
     )
 
 

@@ -26,7 +26,7 @@ from typing import TYPE_CHECKING, Any, Final
 import numpy as np
 import pyarrow as pa
 
-from airflow_cdc_provider.changes.record import CHANGE, CHANGE_SCHEMA, QUARANTINE
+from airflow_cdc_provider.changes.record import CHANGE, CHANGE_SCHEMA, QUARANTINE, change_batch
 from airflow_cdc_provider.exceptions import CorruptInput, TransientError
 from airflow_cdc_provider.formats.arrow_bytes import column_of, fixed_width_binary
 from airflow_cdc_provider.sources.contract import Reader, ReadMetrics
@@ -325,28 +325,22 @@ def to_records(found: PageChanges, read: GroupRead, stream: bytes, table: Logged
     positions[:, 8:24] = found.times
     positions[:, 24:] = np.frombuffer(stream, np.uint8)
     ticks = np.ascontiguousarray(found.times[:, :8]).view(">u8").ravel().astype(np.int64)
-    constants = {
-        "source_table": table.name,
-        "kind": CHANGE,
-        "origin": f"{table.name}/{read.group}",
-        "generation": 0,
-        "captured_at": time.time_ns() // 1000,
-        "schema_id": table.schema_id,
-    }
     columns = {
+        "kind": CHANGE,
         "position": fixed_width_binary(positions),
-        "committed_at": pa.array((ticks - EPOCH_TICKS) // 10, pa.int64()).cast(
-            CHANGE_SCHEMA.field("committed_at").type
-        ),
         "payload": column_of(pa.binary(), found.payloads, np.append(0, found.ends)),
     }
     if found.unknown_code.any():
         columns |= _quarantined(found, stream, table, columns["payload"])
-    arrays = [
-        columns[f.name] if f.name in columns else pa.repeat(pa.scalar(constants.get(f.name), f.type), count)
-        for f in CHANGE_SCHEMA
-    ]
-    return pa.RecordBatch.from_arrays(arrays, schema=CHANGE_SCHEMA)
+    return change_batch(
+        count,
+        source_table=table.name,
+        origin=f"{table.name}/{read.group}",
+        committed_at=pa.array((ticks - EPOCH_TICKS) // 10, pa.int64()),
+        captured_at=time.time_ns() // 1000,
+        schema_id=table.schema_id,
+        **columns,
+    )
 
 
 def _quarantined(

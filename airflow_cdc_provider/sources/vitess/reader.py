@@ -24,7 +24,14 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from airflow_cdc_provider.changes.record import CHANGE, CHANGE_SCHEMA, SCHEMA, SNAPSHOT, TRANSACTION
+from airflow_cdc_provider.changes.record import (
+    CHANGE,
+    CHANGE_SCHEMA,
+    SCHEMA,
+    SNAPSHOT,
+    TRANSACTION,
+    change_batch,
+)
 from airflow_cdc_provider.exceptions import CorruptInput
 from airflow_cdc_provider.formats.arrow_bytes import fixed_width_binary, span_column
 from airflow_cdc_provider.formats.kernels import Bytes, Ints
@@ -265,24 +272,16 @@ def snapshot_records(
     ordinals = np.arange(first_row, first_row + count, dtype=np.int64)
     position_bytes[:, 24:] = ordinals.astype(">u4").view(np.uint8).reshape(-1, 4)
     position = fixed_width_binary(position_bytes)
-    return pa.RecordBatch.from_arrays(
-        [
-            pa.repeat(pa.scalar(table), count),
-            pa.repeat(pa.scalar(SNAPSHOT), count),
-            pa.repeat(pa.scalar(origin), count),
-            position,
-            pa.repeat(pa.scalar(0, pa.int64()), count),
-            pa.nulls(count, pa.binary()),
-            position,
-            pa.nulls(count, _TIMESTAMP),
-            pa.repeat(pa.scalar(captured_us, pa.int64()), count).cast(_TIMESTAMP),
-            pa.nulls(count, pa.string()),
-            pa.repeat(pa.scalar(schema_id), count),
-            pa.nulls(count, pa.string()),
-            pa.nulls(count, pa.string()),
-            span_column(pa.binary(), events.data, events.changes.starts[rows], events.changes.ends[rows]),
-        ],
-        schema=CHANGE_SCHEMA,
+    return change_batch(
+        count,
+        source_table=table,
+        kind=SNAPSHOT,
+        origin=origin,
+        position=position,
+        version=position,
+        captured_at=captured_us,
+        schema_id=schema_id,
+        payload=span_column(pa.binary(), events.data, events.changes.starts[rows], events.changes.ends[rows]),
     )
 
 
@@ -313,7 +312,6 @@ def _require_own_shard(events: Events, transactions: Transactions, owners: Ints,
 
 def _rows(events: Events, stream_slice: StreamSlice, owners: Ints, rows: Ints) -> pa.RecordBatch:
     transactions = stream_slice.transactions
-    count = len(rows)
     owner = owners[rows]
     of_event = events.changes.events[rows]
     tables = events.table_numbers[of_event]
@@ -321,24 +319,18 @@ def _rows(events: Events, stream_slice: StreamSlice, owners: Ints, rows: Ints) -
     ids, schema_numbers = _schema_ids(events, stream_slice, of_event, tables)
     # Time of the COMMIT: the rows of a long transaction have the times of their statements.
     seconds = events.timestamps[transactions.lasts[owner]]
-    return pa.RecordBatch.from_arrays(
-        [
-            _named(tables, [f"{t.keyspace}.{t.table}" for t in events.tables]),
-            pa.repeat(pa.scalar(CHANGE), count),
-            _named(transactions.shards[owner], transactions.names),
-            position,
-            pa.repeat(pa.scalar(0, pa.int64()), count),
-            pa.nulls(count, pa.binary()),
-            position,
-            pa.array(seconds * _SECOND_US, mask=seconds == 0).cast(_TIMESTAMP),
-            pa.repeat(pa.scalar(stream_slice.captured_us, pa.int64()), count).cast(_TIMESTAMP),
-            _gtids(events, transactions, owner),
-            _named(schema_numbers, ids),
-            pa.nulls(count, pa.string()),
-            pa.nulls(count, pa.string()),
-            span_column(pa.binary(), events.data, events.changes.starts[rows], events.changes.ends[rows]),
-        ],
-        schema=CHANGE_SCHEMA,
+    return change_batch(
+        len(rows),
+        source_table=_named(tables, [f"{t.keyspace}.{t.table}" for t in events.tables]),
+        kind=CHANGE,
+        origin=_named(transactions.shards[owner], transactions.names),
+        position=position,
+        version=position,
+        committed_at=pa.array(seconds * _SECOND_US, mask=seconds == 0),
+        captured_at=stream_slice.captured_us,
+        transaction=_gtids(events, transactions, owner),
+        schema_id=_named(schema_numbers, ids),
+        payload=span_column(pa.binary(), events.data, events.changes.starts[rows], events.changes.ends[rows]),
     )
 
 
@@ -350,24 +342,16 @@ def _ends(events: Events, stream_slice: StreamSlice, kept: Ints) -> pa.RecordBat
     # VGTID events have no time; the event after it does.
     seconds = events.timestamps[transactions.lasts[kept]]
     position = fixed_width_binary(_positions(transactions, kept, np.full(count, LAST_ROW, np.int64)))
-    return pa.RecordBatch.from_arrays(
-        [
-            pa.nulls(count, pa.string()),
-            pa.repeat(pa.scalar(TRANSACTION), count),
-            _named(transactions.shards[kept], transactions.names),
-            position,
-            pa.repeat(pa.scalar(0, pa.int64()), count),
-            pa.nulls(count, pa.binary()),
-            position,
-            pa.array(seconds * _SECOND_US, mask=seconds == 0).cast(_TIMESTAMP),
-            pa.repeat(pa.scalar(stream_slice.captured_us, pa.int64()), count).cast(_TIMESTAMP),
-            _gtids(events, transactions, kept),
-            pa.nulls(count, pa.string()),
-            pa.nulls(count, pa.string()),
-            pa.nulls(count, pa.string()),
-            span_column(pa.binary(), events.data, events.body_starts[vgtids], events.body_ends[vgtids]),
-        ],
-        schema=CHANGE_SCHEMA,
+    return change_batch(
+        count,
+        kind=TRANSACTION,
+        origin=_named(transactions.shards[kept], transactions.names),
+        position=position,
+        version=position,
+        committed_at=pa.array(seconds * _SECOND_US, mask=seconds == 0),
+        captured_at=stream_slice.captured_us,
+        transaction=_gtids(events, transactions, kept),
+        payload=span_column(pa.binary(), events.data, events.body_starts[vgtids], events.body_ends[vgtids]),
     )
 
 

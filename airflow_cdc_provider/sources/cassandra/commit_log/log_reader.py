@@ -28,7 +28,14 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from airflow_cdc_provider.changes.record import CHANGE, CHANGE_SCHEMA, QUARANTINE, SCHEMA, TRUNCATE
+from airflow_cdc_provider.changes.record import (
+    CHANGE,
+    CHANGE_SCHEMA,
+    QUARANTINE,
+    SCHEMA,
+    TRUNCATE,
+    change_batch,
+)
 from airflow_cdc_provider.exceptions import CdcError, CorruptInput, SchemaUnknown
 from airflow_cdc_provider.formats.arrow_bytes import binary_parts, column_of, fixed_width_binary
 from airflow_cdc_provider.formats.byte_kernels import copy
@@ -315,29 +322,17 @@ class _Reader:
             positions,
             written_us,
         )
-        columns = {
-            "source_table": pa.DictionaryArray.from_arrays(
-                tables.astype(np.int32), names
-            ).dictionary_decode(),
-            "kind": pa.repeat(CHANGE, count),
-            "origin": pa.repeat(self.origin, count),
-            "position": fixed_width_binary(positions.reshape(count, _POSITION_BYTES)),
-            "generation": pa.array(np.zeros(count, np.int64)),
-            "key": column_of(pa.binary(), keys, key_ends),
-            "committed_at": pa.array(
-                written_us,
-                CHANGE_SCHEMA.field("committed_at").type,
-                mask=(written_us <= 0) | (written_us > _LAST_MOMENT_US),
-            ),
-            "captured_at": pa.repeat(_now(), count),
-            "payload": column_of(pa.binary(), payloads, payload_ends),
-        }
-        return pa.RecordBatch.from_arrays(
-            [
-                columns[name] if name in columns else pa.nulls(count, CHANGE_SCHEMA.field(name).type)
-                for name in CHANGE_SCHEMA.names
-            ],
-            schema=CHANGE_SCHEMA,
+        out_of_range = (written_us <= 0) | (written_us > _LAST_MOMENT_US)
+        return change_batch(
+            count,
+            source_table=pa.DictionaryArray.from_arrays(tables.astype(np.int32), names),
+            kind=CHANGE,
+            origin=self.origin,
+            position=fixed_width_binary(positions.reshape(count, _POSITION_BYTES)),
+            key=column_of(pa.binary(), keys, key_ends),
+            committed_at=pa.array(written_us, mask=out_of_range),
+            captured_at=datetime.now(UTC),
+            payload=column_of(pa.binary(), payloads, payload_ends),
         )
 
     def _quarantined(
@@ -427,7 +422,7 @@ class _Reader:
             }
 
     def _few(self, rows: Sequence[Mapping[str, Any]]) -> pa.RecordBatch:
-        common = {"origin": self.origin, "generation": 0, "captured_at": _now()}
+        common = {"origin": self.origin, "generation": 0, "captured_at": datetime.now(UTC)}
         return pa.RecordBatch.from_pylist([{**common, **row} for row in rows], schema=CHANGE_SCHEMA)
 
     def _raise_if_strict(self, error: type[CdcError], reason: str) -> None:
@@ -436,10 +431,6 @@ class _Reader:
                 f"segment {self.segment} of node {self.origin} can't be read: {reason}",
                 remedy="turn the option strict off to quarantine it instead",
             )
-
-
-def _now() -> pa.Scalar:
-    return pa.scalar(datetime.now(UTC), CHANGE_SCHEMA.field("captured_at").type)
 
 
 @walker

@@ -29,7 +29,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from airflow_cdc_provider.changes.record import CHANGE_SCHEMA, SNAPSHOT
+from airflow_cdc_provider.changes.record import SNAPSHOT, change_batch
 from airflow_cdc_provider.exceptions import ConfigurationError, CorruptInput, SchemaUnknown, TransientError
 from airflow_cdc_provider.formats.arrow_bytes import column_of, fixed_width_binary
 from airflow_cdc_provider.formats.kernels import Bytes, Ints
@@ -380,26 +380,17 @@ class _Query:
         positions[:, -8:] = (
             (number + np.arange(count, dtype=np.uint64)).astype(">u8").view(np.uint8).reshape(-1, 8)
         )
-        constants = {
-            "source_table": self.schema.full_name,
-            "kind": SNAPSHOT,
-            "origin": origin,
-            "generation": 0,
-            "captured_at": time.time_ns() // 1000,
-            "schema_id": self.schema.id or None,
-        }
-        columns = {
-            "key": keys,
-            "payload": payloads,
-            "position": fixed_width_binary(positions),
-        }
-        arrays = [
-            columns[f.name]
-            if f.name in columns
-            else pa.repeat(pa.scalar(constants.get(f.name), f.type), count)
-            for f in CHANGE_SCHEMA
-        ]
-        return pa.RecordBatch.from_arrays(arrays, schema=CHANGE_SCHEMA)
+        return change_batch(
+            count,
+            source_table=self.schema.full_name,
+            kind=SNAPSHOT,
+            origin=origin,
+            position=fixed_width_binary(positions),
+            key=keys,
+            captured_at=time.time_ns() // 1000,
+            schema_id=self.schema.id or None,
+            payload=payloads,
+        )
 
 
 def page_records(

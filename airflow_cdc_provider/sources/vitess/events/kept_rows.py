@@ -4,12 +4,10 @@ from __future__ import annotations
 
 from typing import Final
 
-import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
 from airflow_cdc_provider.changes import record
-from airflow_cdc_provider.changes.record import CHANGE_SCHEMA
 from airflow_cdc_provider.formats.arrow_bytes import without_first_bytes
 from airflow_cdc_provider.formats.protobuf_wire import varint
 from airflow_cdc_provider.sources.vitess.states import HEAD_BYTES
@@ -33,22 +31,18 @@ def kept_rows(table: str, origins: pa.Array, states: pa.Array, deleted: pa.Array
     Returns:
         Batch of ``CHANGE_SCHEMA``.
     """
-    count = len(states)
     names = pc.binary_slice(states, 1, HEAD_BYTES).dictionary_encode()
     schema_ids = pa.array([name.hex() for name in names.dictionary.to_pylist()], pa.string())
-    position = pa.repeat(pa.scalar(bytes(_POSITION_BYTES), pa.binary()), count)
-    values = {
-        "source_table": pa.repeat(pa.scalar(table), count),
-        "kind": pa.repeat(pa.scalar(record.SNAPSHOT), count),
-        "origin": origins,
-        "position": position,
-        "generation": pa.array(np.zeros(count, np.int64)),
-        "version": position,
-        "schema_id": schema_ids.take(names.indices),
-        "payload": _row_changes(without_first_bytes(states, HEAD_BYTES), deleted),
-    }
-    arrays = [values.get(one.name, pa.nulls(count, one.type)) for one in CHANGE_SCHEMA]
-    return pa.RecordBatch.from_arrays(arrays, schema=CHANGE_SCHEMA)
+    return record.change_batch(
+        len(states),
+        source_table=table,
+        kind=record.SNAPSHOT,
+        origin=origins,
+        position=bytes(_POSITION_BYTES),
+        version=bytes(_POSITION_BYTES),
+        schema_id=schema_ids.take(names.indices),
+        payload=_row_changes(without_first_bytes(states, HEAD_BYTES), deleted),
+    )
 
 
 def everything(keyspace: str, table: str) -> bool:
