@@ -149,11 +149,7 @@ class CassandraSource(Source):
         return sorted(captured)
 
     def codec(self, table: str, memory: Mapping[str, Any] | None = None) -> CassandraCodec:
-        """Return the codec of a table with its current schema.
-
-        Raises:
-            SchemaUnknown: The table doesn't exist.
-        """
+        """Return the codec of a table with its current schema."""
         return self.codec_of(self._schema(table), memory)
 
     def codec_of(self, schema: TableSchema, memory: Mapping[str, Any] | None = None) -> CassandraCodec:
@@ -270,12 +266,7 @@ class CassandraSource(Source):
         ]
 
     def plan_snapshot(self, table: str, where: str | None = None) -> SnapshotPlan:
-        """Split a table into token ranges; ``where`` is CQL that may follow ``AND``.
-
-        Raises:
-            ConfigurationError: There is no connection, or the cluster's partitioner is unsupported.
-            SchemaUnknown: The table doesn't exist.
-        """
+        """Split a table into token ranges; ``where`` is CQL that may follow ``AND``."""
         origin, position = self._snapshot_position(table)
         return plan_ranges(
             self._session,

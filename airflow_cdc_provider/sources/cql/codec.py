@@ -124,12 +124,6 @@ class CqlCodec(Codec):
         columns and those of earlier reservations of this table that were dropped since. So a later codec
         gives the same ids to the same columns and to no others, and knows columns that may have been added to
         the mirror's schema without any values.
-
-        Args:
-            memory: The mirror's memory, from which this codec was recalled.
-
-        Returns:
-            The memory, None if the given one is sufficient.
         """
         mine = self.remember()
         if memory is not None and mine == {n: v for n, v in memory.items() if n != _RESERVED}:

@@ -148,9 +148,6 @@ class DebeziumCodec(Codec):
 
         A mirror whose columns were changed but not merged has nulls in the new columns. With this memory, its
         next codec rewrites all rows and infers the same types as this one.
-
-        Args:
-            memory: The mirror's current memory.
         """
         own = self.remember()["columns"]
         if memory is None and not self.rows.plain:
@@ -199,11 +196,7 @@ class DebeziumCodec(Codec):
         return self.inferred.findings()
 
     def mirror_schema(self) -> pa.Schema:
-        """Return the columns of all schemas, the inferred columns, and ``_rest``.
-
-        Raises:
-            ConfigurationError: No schema is known.
-        """
+        """Return the columns of all schemas, the inferred columns, and ``_rest``."""
         return self._schema
 
     def project(self, rows: pa.RecordBatch) -> pa.RecordBatch:

@@ -30,19 +30,11 @@ class _DebeziumPlugin(SourcePlugin):
         return DebeziumSource(options, connection, connector.selects, retention)
 
     def events(self) -> NoReturn:
-        """Refuse to build events.
-
-        Raises:
-            ConfigurationError: Always.
-        """
+        """Raise ``ConfigurationError``: events can't be built."""
         raise ConfigurationError("source debezium has no events to publish: its topics have them already")
 
     def recordings(self) -> NoReturn:
-        """Refuse recordings.
-
-        Raises:
-            ConfigurationError: Always.
-        """
+        """Raise ``ConfigurationError``: there are no recordings."""
         raise ConfigurationError("topics have no recordings: use airflow cdc check")
 
 

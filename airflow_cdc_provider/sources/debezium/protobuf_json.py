@@ -80,20 +80,7 @@ _MOST_SECONDS: Final = 9_000_000_000_000
 
 
 def protobuf_to_json(program: Program, data: Bytes, starts: Ints, ends: Ints) -> tuple[pa.Array, Any]:
-    """Convert messages to JSON.
-
-    Args:
-        program: Compiled from the writer's schema.
-        data: The buffer with the messages.
-        starts: Start of each message, -1 for none.
-        ends: End of each message.
-
-    Returns:
-        Binary array, null for a missing or broken message; and which messages are broken.
-
-    Raises:
-        OverflowError: The JSON is too large for one batch.
-    """
+    """Convert messages to JSON; see :func:`.avro_json.avro_to_json`."""
     return write_growing(_write, program, data, starts, ends, (DEEPEST + 1, _FRAME), LARGEST + 1)
 
 

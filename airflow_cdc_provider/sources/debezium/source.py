@@ -130,11 +130,7 @@ class DebeziumSource(Source):
         return UnknownSchemaReader(self._reader(RetryTimeouts(0, 0)), dict(self._counts), before_us)
 
     def codec(self, table: str, memory: Mapping[str, Any] | None = None) -> DebeziumCodec:
-        """Return the decoder of a table for all recorded schemas of its rows.
-
-        Raises:
-            SchemaUnknown: No row of the table was captured.
-        """
+        """Return the decoder of a table for all recorded schemas of its rows."""
         rows = TableRows.of(table, self._records)
         if not rows.known:
             raise SchemaUnknown(
@@ -197,11 +193,7 @@ class DebeziumSource(Source):
         return Lag(None if any(behind.values()) else 0.0, None, details)
 
     def validate_offset(self, offset: Offset) -> None:
-        """Validate the format of an offset.
-
-        Raises:
-            ConfigurationError: The offset is invalid.
-        """
+        """Validate the format of an offset."""
         from_offset(offset)
 
     def plan(self, start: Offset | None, head: Offset, limit: ReadLimit) -> Plan:
@@ -274,11 +266,7 @@ class DebeziumSource(Source):
         return SliceReader(self._settings, self._options, self._selects, known, registry)
 
     def plan_snapshot(self, table: str, where: str | None = None) -> SnapshotPlan:
-        """Raise an error: topics can't be queried for a table's rows.
-
-        Raises:
-            ConfigurationError: Always.
-        """
+        """Raise ``ConfigurationError``: topics can't be queried for a table's rows."""
         del where
         raise ConfigurationError(
             f"snapshots from topics are not supported: {table}",

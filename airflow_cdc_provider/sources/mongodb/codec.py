@@ -204,15 +204,7 @@ class MongodbCodec(Codec):
         return [] if self.inferred is None else self.inferred.findings()
 
     def decode(self, changes: pa.RecordBatch, fences: Sequence[Fence]) -> Decoded:
-        """Decode changes of kind ``change`` and ``snapshot``; rows of other kinds are ignored.
-
-        Args:
-            changes: Batch of ``CHANGE_SCHEMA``, all of this collection.
-            fences: The collection's fences.
-
-        Returns:
-            The contributions, and the undecodable rows with reasons.
-        """
+        """Decode changes of kind ``change`` and ``snapshot``; rows of other kinds are ignored."""
         data, starts, ends = binary_buffer(changes.column("payload"))
         kind = changes.column("kind")
         is_change = pc.equal(kind, CHANGE).to_numpy(zero_copy_only=False)

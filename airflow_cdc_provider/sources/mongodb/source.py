@@ -141,12 +141,7 @@ class MongodbSource(Source):
         return self._options.batch_interval_seconds
 
     def codec(self, table: str, memory: Mapping[str, Any] | None = None) -> MongodbCodec:
-        """Return the codec of a collection. It needs no schema, so a dropped collection has one too.
-
-        Raises:
-            SchemaUnknown: ``table`` is not a ``database.collection``.
-            ConfigurationError: See :meth:`MongodbCodec.of`.
-        """
+        """Return the codec of a collection. It needs no schema, so a dropped collection has one too."""
         if not all(table.partition(".")):
             raise SchemaUnknown("not a collection name", expected="database.collection", found=table)
         return MongodbCodec.of(table, self._options, memory)
@@ -208,11 +203,7 @@ class MongodbSource(Source):
         return Lag(seconds, None, details, remarks)
 
     def validate_offset(self, offset: Offset) -> None:
-        """Validate the format of an offset.
-
-        Raises:
-            ConfigurationError: Not a valid MongoDB offset; the message states the expected format.
-        """
+        """Validate the format of an offset."""
         StreamPosition.from_offset(offset)
 
     def plan(self, start: Offset | None, head: Offset, limit: ReadLimit) -> Plan:
@@ -274,12 +265,7 @@ class MongodbSource(Source):
         return ChangeReader(values, self._options, selects)
 
     def plan_snapshot(self, table: str, where: str | None = None) -> SnapshotPlan:
-        """Split a collection into ``_id`` ranges.
-
-        Args:
-            table: ``database.collection``.
-            where: A query in Extended JSON.
-        """
+        """Split a collection into ``_id`` ranges; ``where`` is a query in Extended JSON."""
         if self.in_batches(table) or self._options.copy.pipeline:
             return plan_whole_read(self._client, table, where)
         return plan_snapshot(self._client, table, where, self._options.advanced.ranges_per_snapshot)
@@ -337,12 +323,7 @@ class MongodbSource(Source):
         return parse_signals(payloads)
 
     def write_watermarks(self, table: str, chunks: Sequence[str], strategy: str, *, opening: bool) -> None:
-        """Mark the start or the end of chunks by documents in a collection.
-
-        Raises:
-            ConfigurationError: The user may not write to it.
-            TransientError: The server doesn't respond.
-        """
+        """Mark the start or the end of chunks by documents in a collection."""
         write_watermarks(self._client, table, chunks, strategy, opening=opening)
 
     def close(self) -> None:

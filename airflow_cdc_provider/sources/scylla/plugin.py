@@ -44,11 +44,7 @@ class _ScyllaPlugin(SourcePlugin):
         return ScyllaSourceEvents()
 
     def recordings(self) -> NoReturn:
-        """Refuse recordings.
-
-        Raises:
-            ConfigurationError: Always.
-        """
+        """Raise ``ConfigurationError``: there are no recordings."""
         raise ConfigurationError("ScyllaDB has no recordings: use events --from-lake")
 
 

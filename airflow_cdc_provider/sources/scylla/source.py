@@ -129,11 +129,7 @@ class ScyllaSource(Source):
         return sorted(found)
 
     def codec(self, table: str, memory: Mapping[str, Any] | None = None) -> ScyllaCodec:
-        """Return the decoder of a table for its current schema; it has the schemas of all log rows.
-
-        Raises:
-            SchemaUnknown: There is no such table.
-        """
+        """Return the decoder of a table for its current schema; it has the schemas of all log rows."""
         from airflow_cdc_provider.sources.scylla.codec import recall_scylla_codec
 
         types = LakeTypes(self.options.advanced.timestamps)
@@ -258,11 +254,7 @@ class ScyllaSource(Source):
         return QuarantineReader(schema_columns(self._history.payloads))
 
     def plan_snapshot(self, table: str, where: str | None = None) -> SnapshotPlan:
-        """Split a table into token ranges; ``where`` is CQL that may follow ``AND``.
-
-        Raises:
-            SchemaUnknown: There is no such table.
-        """
+        """Split a table into token ranges; ``where`` is CQL that may follow ``AND``."""
         return plan_ranges(
             self._cluster.session,
             self._schema(table),

@@ -187,11 +187,7 @@ class VitessSource(Source):
         return due.moment_us + _SECOND_US - 1 if due is not None else 0
 
     def codec(self, table: str, memory: Mapping[str, Any] | None = None) -> VitessCodec:
-        """Return the codec of a table for all recorded versions of its fields.
-
-        Raises:
-            SchemaUnknown: No fields of the table are recorded.
-        """
+        """Return the codec of a table for all recorded versions of its fields."""
         history = self._history(table)
         if not history.shapes:
             raise SchemaUnknown(
@@ -275,11 +271,7 @@ class VitessSource(Source):
         return Lag(0.0 if position.has(head) else None, None, details)
 
     def validate_offset(self, offset: Offset) -> None:
-        """Reject an offset of an invalid format.
-
-        Raises:
-            ConfigurationError: The offset isn't a valid Vitess offset.
-        """
+        """Reject an offset of an invalid format."""
         Position.from_offset(offset)
 
     def seek_to(self, offset: Offset) -> None:
@@ -338,12 +330,7 @@ class VitessSource(Source):
         )
 
     def plan_snapshot(self, table: str, where: str | None = None) -> SnapshotPlan:
-        """Plan a copy of a table with one range per shard.
-
-        Args:
-            table: ``keyspace.table``.
-            where: Filter in the syntax of VTGate's stream: comparisons of columns with constants.
-        """
+        """Plan a range per shard; ``where`` has the syntax of VTGate's stream: comparisons with constants."""
         if self._offset is None:
             self._offset = self._head()
         return plan_snapshot(self._offset, table, where)
