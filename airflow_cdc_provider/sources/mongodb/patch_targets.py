@@ -7,7 +7,7 @@ paths; without it, a path that is ambiguous in the document, or doesn't match it
 
 from __future__ import annotations
 
-from typing import Final
+from typing import Final, NamedTuple
 
 import numpy as np
 
@@ -50,26 +50,29 @@ _EITHER: Final = -2
 """The component is a name in a document and an index in an array."""
 
 
+class Walk(NamedTuple):
+    """The way to a target.
+
+    ``stack``   starts of the enclosing documents and arrays
+    ``path``    scratch: the components of its path
+    ``target``  see above
+    """
+
+    stack: Ints
+    path: Ints
+    target: Ints
+
+
 @walker
 def find_target(
-    out: Bytes,
-    begin: int,
-    patch: Bytes,
-    start: int,
-    end: int,
-    known: int,
-    known_end: int,
-    stack: Ints,
-    path: Ints,
-    target: Ints,
+    out: Bytes, begin: int, patch: Bytes, start: int, end: int, known: int, known_end: int, walk: Walk
 ) -> bool:
-    """Find the member that a path names, or the offset at which it would be added.
-
-    Fills ``stack`` with the starts of the enclosing documents and arrays, and ``target``.
+    """Find the member that a path names, or the offset at which it would be added; fills ``walk``.
 
     Returns:
         Whether the path is unambiguous.
     """
+    stack, path, target = walk.stack, walk.path, walk.target
     count = _read_path(patch, start, end, known, known_end, path)
     if count <= 0:
         return False

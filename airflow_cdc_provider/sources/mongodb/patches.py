@@ -54,6 +54,7 @@ from airflow_cdc_provider.sources.mongodb.patch_targets import (
     TARGET,
     VALUE,
     VALUE_END,
+    Walk,
     find_element,
     find_target,
     same_text,
@@ -96,23 +97,11 @@ def apply_patches(documents: pa.Array, patches: pa.Array, offsets: Ints) -> pa.A
     out = np.empty(int((ends - starts).sum() + (patch_ends - patch_starts).sum()) + 4096, np.uint8)
     out_offsets = np.zeros(count + 1, np.int64)
     applied = np.zeros(count, np.bool_)
-    scratch = (np.zeros(MAX_DEPTH, np.int64), np.zeros((MAX_DEPTH, 3), np.int64), np.zeros(TARGET, np.int64))
+    walk = Walk(np.zeros(MAX_DEPTH, np.int64), np.zeros((MAX_DEPTH, 3), np.int64), np.zeros(TARGET, np.int64))
+    given = (data, starts, ends, patch_data, patch_starts, patch_ends, offsets)
     done = 0
     while True:
-        done = _apply_all(
-            data,
-            starts,
-            ends,
-            patch_data,
-            patch_starts,
-            patch_ends,
-            offsets,
-            out,
-            out_offsets,
-            applied,
-            *scratch,
-            done,
-        )
+        done = _apply_all(*given, out, out_offsets, applied, walk, done)
         if done == count:
             break
         out = np.concatenate([out[: out_offsets[done]], np.empty(2 * len(out), np.uint8)])
@@ -131,9 +120,7 @@ def _apply_all(
     out: Bytes,
     out_offsets: Ints,
     applied: Flags,
-    stack: Ints,
-    path: Ints,
-    target: Ints,
+    walk: Walk,
     row: int,
 ) -> Int:
     """Apply patches from one row on; return the row that didn't fit into ``out``, or the number of rows."""
@@ -151,9 +138,7 @@ def _apply_all(
         for patch in range(offsets[row], offsets[row + 1]):
             if size < 0:
                 break
-            size = _apply(
-                out, begin, size, patches, patch_starts[patch], patch_ends[patch], stack, path, target
-            )
+            size = _apply(out, begin, size, patches, patch_starts[patch], patch_ends[patch], walk)
         if size == _BUFFER_FULL:
             return row
         applied[row] = size >= 0
@@ -163,22 +148,13 @@ def _apply_all(
 
 
 @walker
-def _apply(
-    out: Bytes,
-    begin: int,
-    size: int,
-    patch: Bytes,
-    start: int,
-    end: int,
-    stack: Ints,
-    path: Ints,
-    target: Ints,
-) -> Int:
+def _apply(out: Bytes, begin: int, size: int, patch: Bytes, start: int, end: int, walk: Walk) -> Int:
     """Apply one update to the document at ``begin``, the last one in ``out``.
 
     Returns:
         Its new size; or why the update can't be applied, which leaves the document invalid.
     """
+    target = walk.target
     kind, known, known_end = find(patch, start, end, _KNOWN_PATHS)
     if kind != DOCUMENT:
         known, known_end = np.int64(-1), np.int64(-1)
@@ -190,9 +166,7 @@ def _apply(
             after = value_end(patch, np.int64(patch[pos]), stop + 1, last - 1) if stop >= 0 else stop
             if after < 0 or patch[pos] != STRING:
                 return np.int64(_REFUSED)
-            size = _remove(
-                out, begin, size, patch, stop + 5, after - 1, known, known_end, stack, path, target
-            )
+            size = _remove(out, begin, size, patch, stop + 5, after - 1, known, known_end, walk)
             if size < 0:
                 return size
             pos = after
@@ -210,18 +184,7 @@ def _apply(
                 return np.int64(_REFUSED)
             length = read_i32(patch, new_size)
             size = _truncate(
-                out,
-                begin,
-                size,
-                patch,
-                field + 4,
-                field_end - 1,
-                length,
-                known,
-                known_end,
-                stack,
-                path,
-                target,
+                out, begin, size, patch, field + 4, field_end - 1, length, known, known_end, walk
             )
             if size < 0:
                 return size
@@ -237,14 +200,14 @@ def _apply(
         after = value_end(patch, np.int64(patch[pos]), stop + 1, last - 1) if stop >= 0 else stop
         if after < 0:
             return np.int64(_REFUSED)
-        if not find_target(out, begin, patch, pos + 1, stop, known, known_end, stack, path, target):
+        if not find_target(out, begin, patch, pos + 1, stop, known, known_end, walk):
             return np.int64(_REFUSED)
         parent = target[NAME]
         follows = added >= 0 and same_text(patch, added, added_parent, pos + 1, parent)
         if not target[FOUND] and not target[IN_ARRAY]:
             added = pos + 1
             added_parent = parent
-        size = _set(out, begin, size, patch, np.int64(patch[pos]), stop + 1, after, follows, stack, target)
+        size = _set(out, begin, size, patch, np.int64(patch[pos]), stop + 1, after, follows, walk)
         if size < 0:
             return size
         pos = after
@@ -261,11 +224,10 @@ def _remove(
     end: int,
     known: int,
     known_end: int,
-    stack: Ints,
-    path: Ints,
-    target: Ints,
+    walk: Walk,
 ) -> Int:
-    if not find_target(out, begin, patch, start, end, known, known_end, stack, path, target):
+    stack, target = walk.stack, walk.target
+    if not find_target(out, begin, patch, start, end, known, known_end, walk):
         return np.int64(_REFUSED)
     if not target[FOUND] or target[IN_ARRAY]:
         return np.int64(_REFUSED)
@@ -285,11 +247,10 @@ def _truncate(
     length: int,
     known: int,
     known_end: int,
-    stack: Ints,
-    path: Ints,
-    target: Ints,
+    walk: Walk,
 ) -> Int:
-    if not find_target(out, begin, patch, start, end, known, known_end, stack, path, target):
+    stack, target = walk.stack, walk.target
+    if not find_target(out, begin, patch, start, end, known, known_end, walk):
         return np.int64(_REFUSED)
     if not target[FOUND] or out[target[ELEMENT]] != ARRAY or target[DEPTH] + 1 >= len(stack):
         return np.int64(_REFUSED)
@@ -311,10 +272,10 @@ def _set(
     start: int,
     end: int,
     follows: bool,
-    stack: Ints,
-    target: Ints,
+    walk: Walk,
 ) -> Int:
     """Set a target to a value of the update; ``follows``: it comes after a new field of the same document."""
+    stack, target = walk.stack, walk.target
     depth = target[DEPTH]
     length = end - start
     value = target[VALUE]
