@@ -63,6 +63,7 @@ from airflow_cdc_provider.sources.cql.programs import (
     UUID,
     VARINT,
     VECTOR,
+    Nodes,
     Programs,
 )
 from airflow_cdc_provider.sources.cql.scratch import new_scratch
@@ -81,7 +82,7 @@ _VALUE = 3
 
 @walker
 def encode_component(
-    nodes: npt.NDArray[np.int32],
+    nodes: Nodes,
     root: Int,
     descending: Int,
     data: Bytes,
@@ -116,7 +117,7 @@ def encode_component(
 
 @walker
 def encode_clustering(
-    nodes: npt.NDArray[np.int32],
+    nodes: Nodes,
     roots: npt.NDArray[np.int32],
     descending: Bytes,
     count: Int,
@@ -171,7 +172,7 @@ def encode_clustering(
 
 @walker
 def encode_value(
-    nodes: npt.NDArray[np.int32],
+    nodes: Nodes,
     node: Int,
     data: Bytes,
     start: Int,

@@ -15,7 +15,6 @@ from __future__ import annotations
 from typing import Final, NamedTuple
 
 import numpy as np
-import numpy.typing as npt
 
 from airflow_cdc_provider.changes.cells import (
     CELL_COMPLEX_DELETION,
@@ -45,6 +44,7 @@ from airflow_cdc_provider.sources.cql.programs import (
     TUPLE,
     UDT,
     VECTOR,
+    Nodes,
 )
 from airflow_cdc_provider.sources.cql.scratch import Scratch
 from airflow_cdc_provider.sources.cql.wire import next_part, read_i32, read_uvint
@@ -113,13 +113,7 @@ def new_sorting(most: int, path_bytes: int) -> Sorting:
 
 @walker
 def locate_parts(
-    nodes: npt.NDArray[np.int32],
-    root: Int,
-    data: Bytes,
-    starts: Ints,
-    lengths: Ints,
-    scratch: Scratch,
-    parts: Parts,
+    nodes: Nodes, root: Int, data: Bytes, starts: Ints, lengths: Ints, scratch: Scratch, parts: Parts
 ) -> tuple[Int, Int]:
     """Locate the parts of a column's values, for a column with one cell per row.
 
@@ -144,7 +138,7 @@ def locate_parts(
 
 @walker
 def locate_elements(
-    nodes: npt.NDArray[np.int32],
+    nodes: Nodes,
     root: Int,
     order: Int,
     state: Bytes,
@@ -189,7 +183,7 @@ def locate_elements(
 
 
 @walker
-def is_null(nodes: npt.NDArray[np.int32], node: Int, length: Int) -> bool:
+def is_null(nodes: Nodes, node: Int, length: Int) -> bool:
     """Return whether a value is null in the lake: it is null, or empty and of a type without empty values."""
     return length < 0 or (length == 0 and nodes[node, OP] not in (TEXT, BLOB, CUSTOM))
 
@@ -204,19 +198,13 @@ def _append(parts: Parts, node: Int, start: Int, length: Int) -> None:
 
 
 @walker
-def _append_container(nodes: npt.NDArray[np.int32], node: Int, valid: Int, parts: Parts) -> None:
+def _append_container(nodes: Nodes, node: Int, valid: Int, parts: Parts) -> None:
     _append(parts, node, parts.counts[nodes[node, FIRST_CHILD]], np.int64(0) if valid else np.int64(-1))
 
 
 @walker
 def _locate(
-    nodes: npt.NDArray[np.int32],
-    node: Int,
-    data: Bytes,
-    start: Int,
-    length: Int,
-    scratch: Scratch,
-    parts: Parts,
+    nodes: Nodes, node: Int, data: Bytes, start: Int, length: Int, scratch: Scratch, parts: Parts
 ) -> Int:
     """Append one value, null if ``length`` is negative, to a node and its descendants."""
     # Open containers: op, node of the first part, offset, end, index of the next part, number of parts.
@@ -274,9 +262,7 @@ def _locate(
 
 
 @walker
-def _open(
-    nodes: npt.NDArray[np.int32], node: Int, data: Bytes, start: Int, length: Int
-) -> tuple[Int, Int, Int]:
+def _open(nodes: Nodes, node: Int, data: Bytes, start: Int, length: Int) -> tuple[Int, Int, Int]:
     """Return the offset of a container's first part, its end, and the number of parts (-1: malformed)."""
     op = nodes[node, OP]
     end = start + length
@@ -325,13 +311,7 @@ def _value(state: Bytes, cell: Int) -> tuple[Int, Int]:
 
 @walker
 def _locate_fields(
-    nodes: npt.NDArray[np.int32],
-    root: Int,
-    state: Bytes,
-    cells: Ints,
-    count: Int,
-    scratch: Scratch,
-    parts: Parts,
+    nodes: Nodes, root: Int, state: Bytes, cells: Ints, count: Int, scratch: Scratch, parts: Parts
 ) -> Int:
     """Append the fields of a UDT; cells are sorted by field."""
     number = 0
@@ -357,13 +337,7 @@ def _field_number(state: Bytes, cell: Int) -> Int:
 
 @walker
 def _locate_entries(
-    nodes: npt.NDArray[np.int32],
-    root: Int,
-    state: Bytes,
-    cells: Ints,
-    count: Int,
-    scratch: Scratch,
-    parts: Parts,
+    nodes: Nodes, root: Int, state: Bytes, cells: Ints, count: Int, scratch: Scratch, parts: Parts
 ) -> Int:
     """Append the elements of a list, set or map."""
     shape = nodes[root, OP]
@@ -386,9 +360,7 @@ def _locate_entries(
 
 
 @walker
-def _sort(
-    nodes: npt.NDArray[np.int32], node: Int, state: Bytes, count: Int, sorting: Sorting, scratch: Scratch
-) -> Int:
+def _sort(nodes: Nodes, node: Int, state: Bytes, count: Int, sorting: Sorting, scratch: Scratch) -> Int:
     """Sort cells by path in the order of a type."""
     cells, offsets, encoded = sorting.cells, sorting.offsets, sorting.encoded
     order, other = sorting.order, sorting.spare

@@ -96,16 +96,20 @@ MAX_DEPTH: Final = 32
 """Maximum nesting depth of types: the size of kernels' stacks."""
 
 
+Nodes = npt.NDArray[np.int32]
+"""A row per node of a type, with the columns above."""
+
+
 @dataclass(frozen=True)
 class Programs:
     """Several types compiled into one array.
 
     Args:
-        nodes: int32, one row per node.
-        roots: int32, the root node of each type.
+        nodes: The nodes.
+        roots: The root node of each type.
     """
 
-    nodes: npt.NDArray[np.int32]
+    nodes: Nodes
     roots: npt.NDArray[np.int32]
 
 

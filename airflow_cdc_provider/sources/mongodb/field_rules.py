@@ -20,7 +20,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 import numpy as np
 import pyarrow as pa
@@ -131,19 +131,39 @@ class FieldRules:
         return f"publish.mongodb.rename_fields: {self._rules[number]}: the document already has this name"
 
 
+class _Path(NamedTuple):
+    """The path of a rule in the format of the kernels.
+
+    ``names``    names of its nodes, concatenated
+    ``offsets``  start of each, then the end of the last
+    ``new``      the last node's new name; empty to remove it
+    ``frames``   scratch: documents and arrays that are being copied, with the columns below
+    ``parts``    scratch: start, end of the parts of a dotted name, and whether the part is a number
+    """
+
+    names: Bytes
+    offsets: Ints
+    new: Bytes
+    frames: Ints
+    parts: Ints
+
+
 class _Compiled:
     """One rule in the format of the kernels."""
 
     def __init__(self, rule: FieldRule) -> None:
         parts = [part.encode() for part in rule.path]
-        self._names = np.frombuffer(b"".join(parts), np.uint8)
-        self._offsets = np.cumsum([0, *map(len, parts)]).astype(np.int64)
-        self._new = np.frombuffer(rule.new_name.encode(), np.uint8)
-        self._frames = np.zeros((2 * len(parts) + 2, _COLUMNS), np.int64)
+        self._path = _Path(
+            names=np.frombuffer(b"".join(parts), np.uint8),
+            offsets=np.cumsum([0, *map(len, parts)]).astype(np.int64),
+            new=np.frombuffer(rule.new_name.encode(), np.uint8),
+            frames=np.zeros((2 * len(parts) + 2, _COLUMNS), np.int64),
+            parts=np.zeros((_MAX_PARTS, 3), np.int64),
+        )
 
     def _capacity(self, sizes: np.ndarray) -> np.ndarray:
         """Maximum bytes of the rewritten documents: each of their members can get the new name."""
-        return sizes + (sizes // _SMALLEST_MEMBER + 1) * len(self._new) + 8
+        return sizes + (sizes // _SMALLEST_MEMBER + 1) * len(self._path.new) + 8
 
     def rewrite(
         self, data: np.ndarray, starts: np.ndarray, ends: np.ndarray, chosen: Bits, *, dotted: bool
@@ -155,11 +175,9 @@ class _Compiled:
         offsets = np.zeros(len(starts) + 1, np.int64)
         clashed = np.zeros(len(starts), np.bool_)
         row, at = 0, 0
-        arguments = (self._names, self._offsets, self._new, self._frames, _parts(), dotted)
+        given = (data, starts, ends, chosen, capacities, self._path, dotted)
         while row < len(starts):
-            row, at = _rewrite_rows(
-                data, starts, ends, chosen, capacities, *arguments, out, offsets, clashed, row, at
-            )
+            row, at = _rewrite_rows(*given, out, offsets, clashed, row, at)
             if row < len(starts):
                 grown = np.empty(2 * len(out) + largest, np.uint8)
                 grown[:at] = out[:at]
@@ -169,11 +187,10 @@ class _Compiled:
     def rename(self, paths: pa.Array, chosen: Bits) -> tuple[pa.Array, Bits]:
         data, starts, ends, _ = binary_slices(paths)
         sizes = ends - starts
-        out = np.empty(int(np.where(chosen, sizes + len(self._new), sizes).sum()), np.uint8)
+        out = np.empty(int(np.where(chosen, sizes + len(self._path.new), sizes).sum()), np.uint8)
         offsets = np.zeros(len(starts) + 1, np.int64)
         kept = np.ones(len(starts), np.bool_)
-        arguments = (self._names, self._offsets, self._new, _parts())
-        _rename_paths(data, starts, ends, chosen, *arguments, out, offsets, kept)
+        _rename_paths(data, starts, ends, chosen, self._path, out, offsets, kept)
         return text_array(out, offsets, np.ones(len(starts), np.bool_)), kept
 
 
@@ -192,15 +209,10 @@ _COLUMNS: Final = 9
 _SMALLEST_MEMBER: Final = 2
 
 
-def _parts() -> np.ndarray:
-    """Return scratch space for the parts of a dotted name: start, end, whether the part is a number."""
-    return np.zeros((_MAX_PARTS, 3), np.int64)
-
-
 @walker
-def _is_node(data: Bytes, start: Int, end: Int, names: Bytes, offsets: Ints, node: Int) -> bool:
-    size = offsets[node + 1] - offsets[node]
-    return end - start == size and same(data, start, names, offsets[node], size)
+def _is_node(data: Bytes, start: Int, end: Int, path: _Path, node: Int) -> bool:
+    size = path.offsets[node + 1] - path.offsets[node]
+    return end - start == size and same(data, start, path.names, path.offsets[node], size)
 
 
 @walker
@@ -223,24 +235,15 @@ def _open(frames: Ints, depth: Int, start: Int, end: Int, node: Int, in_array: I
 
 @walker
 def _rewrite_document(
-    data: Bytes,
-    start: Int,
-    end: Int,
-    in_array: Int,
-    first: Int,
-    names: Bytes,
-    offsets: Ints,
-    new: Bytes,
-    frames: Ints,
-    out: Bytes,
-    at: Int,
+    data: Bytes, start: Int, end: Int, in_array: Int, first: Int, path: _Path, out: Bytes, at: Int
 ) -> Int:
     """Copy a document, or an array of documents, and apply the path from its node ``first`` on.
 
     Returns:
         The offset after it in ``out``, or a negative fault.
     """
-    last = len(offsets) - 2
+    frames, new = path.frames, path.new
+    last = len(path.offsets) - 2
     renames = len(new) > 0
     at = _open(frames, 0, start, end, first, in_array, at)
     depth = 1
@@ -276,7 +279,7 @@ def _rewrite_document(
         if frames[top, _IN_ARRAY]:
             if kind == DOCUMENT:
                 inside = node
-        elif _is_node(data, pos + 1, name, names, offsets, node):
+        elif _is_node(data, pos + 1, name, path, node):
             if node == last:
                 if renames:  # of several members with the name the last counts
                     frames[top, _KIND] = kind
@@ -319,15 +322,14 @@ def _split_name(data: Bytes, start: Int, end: Int, parts: Ints) -> Int:
 
 
 @walker
-def _compare_parts(
-    data: Bytes, parts: Ints, count: Int, names: Bytes, offsets: Ints, without_numbers: bool
-) -> tuple[Any, Any]:
+def _compare_parts(data: Bytes, path: _Path, count: Int, without_numbers: bool) -> tuple[Any, Any]:
     """Compare the parts of a name with the path, with or without array indexes.
 
     Returns:
         The number of matching nodes of the path, -1 for a mismatch; and the part that matched the last node.
     """
-    nodes = len(offsets) - 1
+    parts = path.parts
+    nodes = len(path.offsets) - 1
     agreed = np.int64(0)
     where = np.int64(0)
     for part in range(count):
@@ -335,7 +337,7 @@ def _compare_parts(
             continue
         if agreed == nodes:
             break
-        if not _is_node(data, parts[part, 0], parts[part, 1], names, offsets, agreed):
+        if not _is_node(data, parts[part, 0], parts[part, 1], path, agreed):
             return np.int64(-1), np.int64(0)
         agreed += 1
         where = np.int64(part)
@@ -343,15 +345,14 @@ def _compare_parts(
 
 
 @walker
-def _match(
-    data: Bytes, start: Int, end: Int, names: Bytes, offsets: Ints, parts: Ints
-) -> tuple[Int, Int, Int]:
+def _match(data: Bytes, start: Int, end: Int, path: _Path) -> tuple[Int, Int, Int]:
     """Match a dotted name against the path.
 
     Returns:
         The number of matching nodes of the path, -1 for a mismatch; start and end of the part that matched
         the last node.
     """
+    parts = path.parts
     count = _split_name(data, start, end, parts)
     # Indexes may be left out, unless the name is one, or goes through an array in an array.
     strip = count > 1
@@ -361,29 +362,19 @@ def _match(
     agreed = np.int64(-1)
     where = np.int64(0)
     if strip:
-        agreed, where = _compare_parts(data, parts, count, names, offsets, True)
-    if agreed < len(offsets) - 1:
-        exactly, last = _compare_parts(data, parts, count, names, offsets, False)
+        agreed, where = _compare_parts(data, path, count, True)
+    if agreed < len(path.offsets) - 1:
+        exactly, last = _compare_parts(data, path, count, False)
         if exactly > agreed:
             agreed, where = exactly, last
     return agreed, parts[where, 0], parts[where, 1]
 
 
 @walker
-def _rewrite_dotted(
-    data: Bytes,
-    start: Int,
-    end: Int,
-    names: Bytes,
-    offsets: Ints,
-    new: Bytes,
-    frames: Ints,
-    parts: Ints,
-    out: Bytes,
-    at: Int,
-) -> Int:
+def _rewrite_dotted(data: Bytes, start: Int, end: Int, path: _Path, out: Bytes, at: Int) -> Int:
     """Rewrite like :func:`_rewrite_document` a document whose names are dotted paths."""
-    nodes = len(offsets) - 1
+    new = path.new
+    nodes = len(path.offsets) - 1
     renames = len(new) > 0
     document_start = at
     at += 4
@@ -398,7 +389,7 @@ def _rewrite_dotted(
             after = value_end(data, kind, name + 1, limit)
             if after < 0:
                 return _BROKEN
-            agreed, part, part_end = _match(data, pos + 1, name, names, offsets, parts)
+            agreed, part, part_end = _match(data, pos + 1, name, path)
             if agreed == nodes:
                 if turn == 1:
                     out[at] = kind
@@ -414,9 +405,7 @@ def _rewrite_dotted(
                 if agreed > 0 and kind in (DOCUMENT, ARRAY):
                     at = copy(data, pos, name + 1 - pos, out, at)
                     in_array = 1 if kind == ARRAY else 0
-                    at = _rewrite_document(
-                        data, name + 1, after, in_array, agreed, names, offsets, new, frames, out, at
-                    )
+                    at = _rewrite_document(data, name + 1, after, in_array, agreed, path, out, at)
                     if at < 0:
                         return at
                 else:
@@ -453,11 +442,7 @@ def _rewrite_rows(
     ends: Ints,
     chosen: Flags,
     capacities: Ints,
-    names: Bytes,
-    offsets: Ints,
-    new: Bytes,
-    frames: Ints,
-    parts: Ints,
+    path: _Path,
     dotted: Int,
     out: Bytes,
     out_offsets: Ints,
@@ -472,15 +457,9 @@ def _rewrite_rows(
         stop = np.int64(_BROKEN)
         if chosen[row]:
             if dotted:
-                stop = np.int64(
-                    _rewrite_dotted(data, starts[row], ends[row], names, offsets, new, frames, parts, out, at)
-                )
+                stop = np.int64(_rewrite_dotted(data, starts[row], ends[row], path, out, at))
             else:
-                stop = np.int64(
-                    _rewrite_document(
-                        data, starts[row], ends[row], 0, 0, names, offsets, new, frames, out, at
-                    )
-                )
+                stop = np.int64(_rewrite_document(data, starts[row], ends[row], 0, 0, path, out, at))
             clashed[row] = stop < 0
         if stop < 0:
             stop = np.int64(copy(data, starts[row], ends[row] - starts[row], out, at))
@@ -496,23 +475,21 @@ def _rename_paths(
     starts: Ints,
     ends: Ints,
     chosen: Flags,
-    names: Bytes,
-    offsets: Ints,
-    new: Bytes,
-    parts: Ints,
+    path: _Path,
     out: Bytes,
     out_offsets: Ints,
     kept: Flags,
 ) -> None:
+    new = path.new
     at = np.int64(0)
-    nodes = len(offsets) - 1
+    nodes = len(path.offsets) - 1
     for row in range(len(starts)):
         begin, end = starts[row], ends[row]
         agreed = np.int64(-1)
         part = np.int64(0)
         part_end = np.int64(0)
         if chosen[row]:
-            agreed, part, part_end = _match(data, begin, end, names, offsets, parts)
+            agreed, part, part_end = _match(data, begin, end, path)
         if agreed == nodes and len(new) > 0:
             at = copy(data, begin, part - begin, out, at)
             at = copy(new, 0, len(new), out, at)
