@@ -327,7 +327,7 @@ def to_records(found: PageChanges, read: GroupRead, stream: bytes, table: Logged
     ticks = np.ascontiguousarray(found.times[:, :8]).view(">u8").ravel().astype(np.int64)
     columns = {
         "kind": CHANGE,
-        "position": fixed_width_binary(positions),
+        "schema_id": table.schema_id,
         "payload": column_of(pa.binary(), found.payloads, np.append(0, found.ends)),
     }
     if found.unknown_code.any():
@@ -337,8 +337,8 @@ def to_records(found: PageChanges, read: GroupRead, stream: bytes, table: Logged
         source_table=table.name,
         origin=f"{table.name}/{read.group}",
         committed_at=pa.array((ticks - EPOCH_TICKS) // 10, pa.int64()),
+        position=fixed_width_binary(positions),
         captured_at=time.time_ns() // 1000,
-        schema_id=table.schema_id,
         **columns,
     )
 
