@@ -111,7 +111,7 @@ def check_size(size: int, where: str) -> None:
 def _numbers(op: int, data: Bytes, starts: Ints, lengths: Ints, where: str) -> npt.NDArray[Any]:
     """Decode values of fixed size to Arrow's representation."""
     width = _WIDTHS[op]
-    numbers = np.empty(len(starts), np.int64 if width == 8 else np.int32)
+    numbers: npt.NDArray[Any] = np.empty(len(starts), np.int64 if width == 8 else np.int32)
     _check(_read_numbers(data, starts, lengths, np.int64(width), numbers), where)
     if op == TIMESTAMP:
         return _microseconds(numbers, where)
