@@ -110,14 +110,7 @@ def compile_logs(schema: TableSchema, logs: Sequence[LogTable]) -> LogProgram:
     keys, clustering = len(schema.partition_key), len(schema.clustering)
     count = len(logs)
     return LogProgram(
-        versions=_table(
-            [
-                [len(g.columns), KEYS_ONLY_UNKNOWN if g.unreported else int(g.keys_only), g.log_ttl, altered]
-                for g in logs
-            ],
-            count,
-            4,
-        ),
+        versions=_table([[len(g.columns), _keys_only(g), g.log_ttl, altered] for g in logs], count, 4),
         meta=_table([[*_indexes(g, _META), g.indexes.get(LOG_ROW_TTL, -1)] for g in logs], count, 7),
         partition=_table([_key(g, g.partition_key, keys) for g in logs], count, keys),
         clustering=_table([_key(g, g.clustering, clustering) for g in logs], count, clustering),
