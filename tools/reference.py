@@ -282,7 +282,7 @@ def _body(text: str) -> list[str]:
 
 
 def _example(text: str) -> list[str]:
-    return ["```python", text, "```"]
+    return [f"```{'pycon' if text.startswith('>>>') else 'python'}", text, "```"]
 
 
 def _inline(text: str) -> str:
