@@ -2,12 +2,14 @@ r"""The connector declaration: load it from YAML or plain data, validate it, wri
 
 Example::
 
-    connector = Connector.from_dict({
-        "name": "shop",
-        "source": {"type": "cassandra", "conn_id": "cassandra_shop", "cdc_raw": "/landing/shop"},
-        "tables": ["shop\\..*"],
-        "lake": {"catalog": "lake", "namespace": "shop"},
-    })
+    connector = Connector.from_dict(
+        {
+            "name": "shop",
+            "source": {"type": "cassandra", "conn_id": "cassandra_shop", "cdc_raw": "/landing/shop"},
+            "tables": ["shop\\..*"],
+            "lake": {"catalog": "lake", "namespace": "shop"},
+        }
+    )
 """
 
 from __future__ import annotations
