@@ -60,7 +60,7 @@ def stored_offset(context: Context, connector: Connector) -> Mapping[str, Any] |
     Raises:
         ConfigurationError: The stored offset is another connector's, or has a newer layout.
     """
-    value = _known(context, connector, "offset")
+    value = stored(context, connector, "offset")
     if value is None:
         return None
     if value.get("source") != connector.type:
@@ -83,39 +83,58 @@ async def stored_offset_async(connector: str) -> Mapping[str, Any] | None:
     Raises:
         ConfigurationError: The stored offset has a newer layout.
     """
-    value = await _stored_async(connector, "offset")
+    value = await stored_async(connector, "offset")
     return value.get("offset") if value is not None else None
 
 
-def stored_snapshots(context: Context, connector: Connector) -> Mapping[str, Any] | None:
-    """Return what a connector's runs reported about snapshots.
+def stored(context: Context, connector: Connector, key: str) -> Mapping[str, Any] | None:
+    """Return a value that a connector's runs stored.
+
+    The connector's asset may not be the task's: that of a templated connector or of a mapped task isn't known
+    when the DAG is parsed.
 
     Args:
         context: The task's context.
         connector: The connector.
+        key: ``snapshots``, ``batches`` ...; see above.
 
     Returns:
-        ``snapshots`` of the state store; None if no run has stored it.
+        The value; None if no run has stored it.
 
     Raises:
-        ConfigurationError: It has a newer layout.
+        ConfigurationError: Airflow restricts the task to the state of its own assets, or the value has a
+            newer layout.
     """
-    return _known(context, connector, "snapshots")
+    store = _store(context, connector)
+    if store is not None or context.get("asset_state_store") is None:
+        return None if store is None else _get(store, connector, key)
+    from airflow.sdk.exceptions import AirflowRuntimeError, ErrorType
+    from airflow.sdk.execution_time.context import AssetStateStoreAccessors
+
+    asset = changes_asset(connector)
+    try:
+        return _get(AssetStateStoreAccessors([asset]), connector, key)
+    except AirflowRuntimeError as error:
+        if error.error.error is not ErrorType.PERMISSION_DENIED:
+            raise
+        raise ConfigurationError(
+            f"this task isn't allowed to read the state of connector {connector.name}",
+            expected=f"asset {asset.name} among its inlets",
+            found=str(error),
+            remedy="add inlets=[Asset(...)] with that name, or name the connector without a template",
+        ) from None
 
 
-async def stored_snapshots_async(connector: str) -> Mapping[str, Any] | None:
-    """Return the same as :func:`stored_snapshots`, for triggers.
+async def stored_async(connector: str, key: str) -> Mapping[str, Any] | None:
+    """Return the same as :func:`stored`, for triggers.
 
     Args:
         connector: The connector's name.
+        key: The value's key.
 
     Raises:
-        ConfigurationError: It has a newer layout.
+        ConfigurationError: The value has a newer layout.
     """
-    return await _stored_async(connector, "snapshots")
-
-
-async def _stored_async(connector: str, key: str) -> Mapping[str, Any] | None:
     from airflow.sdk.execution_time.context import AssetStateStoreAccessors
 
     store = AssetStateStoreAccessors([changes_asset(connector)])
@@ -203,34 +222,6 @@ def append_commit(known: Mapping[str, Any] | None, batch: int, committed_at: flo
     return [*kept, [batch, committed_at]][-_MAX_COMMITS:]
 
 
-def stored_batches(context: Context, connector: Connector) -> Mapping[str, Any] | None:
-    """Return the newest batches of a connector's runs.
-
-    Args:
-        context: The task's context.
-        connector: The connector.
-
-    Returns:
-        ``batches`` of the state store; None if no run has stored it.
-
-    Raises:
-        ConfigurationError: It has a newer layout.
-    """
-    return _known(context, connector, "batches")
-
-
-async def stored_batches_async(connector: str) -> Mapping[str, Any] | None:
-    """Return the same as :func:`stored_batches`, for triggers.
-
-    Args:
-        connector: The connector's name.
-
-    Raises:
-        ConfigurationError: It has a newer layout.
-    """
-    return await _stored_async(connector, "batches")
-
-
 def _snapshots(known: Mapping[str, Any] | None, result: JobResult, at: str) -> dict[str, Any]:
     """Return the snapshots after a run; the number remaining stays if the run didn't count them."""
     remaining = known.get("remaining") if known is not None else None
@@ -289,35 +280,6 @@ def _store(context: Context, connector: Connector) -> Any:
 
 def _get(store: Any, connector: Connector, key: str) -> Mapping[str, Any] | None:
     return require_layout(store.get(key), connector.name, key)
-
-
-def _known(context: Context, connector: Connector, key: str) -> Mapping[str, Any] | None:
-    """Return a value of the store, even if the connector's asset isn't the task's.
-
-    The asset of a templated connector or of a mapped task isn't known when the DAG is parsed.
-
-    Raises:
-        ConfigurationError: Airflow restricts the task to the state of its own assets, or the value has a
-            newer layout.
-    """
-    store = _store(context, connector)
-    if store is not None or context.get("asset_state_store") is None:
-        return None if store is None else _get(store, connector, key)
-    from airflow.sdk.exceptions import AirflowRuntimeError, ErrorType
-    from airflow.sdk.execution_time.context import AssetStateStoreAccessors
-
-    asset = changes_asset(connector)
-    try:
-        return _get(AssetStateStoreAccessors([asset]), connector, key)
-    except AirflowRuntimeError as error:
-        if error.error.error is not ErrorType.PERMISSION_DENIED:
-            raise
-        raise ConfigurationError(
-            f"this task isn't allowed to read the state of connector {connector.name}",
-            expected=f"asset {asset.name} among its inlets",
-            found=str(error),
-            remedy="add inlets=[Asset(...)] with that name, or name the connector without a template",
-        ) from None
 
 
 def _set(store: Any, key: str, value: dict[str, Any]) -> None:

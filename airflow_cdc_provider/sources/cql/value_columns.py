@@ -55,22 +55,7 @@ class ValueColumns:
     lake: LakeTypes = field(default_factory=LakeTypes)
 
     def array(self, number: int, data: Bytes, starts: Ints, lengths: Ints, where: str) -> pa.Array:
-        """Decode values to an Arrow array.
-
-        Args:
-            number: Number of their type.
-            data: Bytes with the values.
-            starts: Offset of each value.
-            lengths: Their lengths, -1 for null.
-            where: The column, for errors.
-
-        Returns:
-            The array.
-
-        Raises:
-            CorruptInput: Bytes are not a valid value of the type.
-            ConfigurationError: A value can't be represented exactly, or the array would exceed 2 GiB.
-        """
+        """Decode values of the type with a number to an Arrow array; see :func:`.scalars.scalar_array`."""
         cql_type = self.types[number]
         op = int(self._compiled.nodes[number, OP])
         if op < LIST:

@@ -53,11 +53,11 @@ def wait_deferred(make: Make, context: TaskContext, later: Callable[[], None]) -
 
     monkeypatch = pytest.MonkeyPatch()
 
-    async def as_reported(connector: str) -> Any:
-        return state.get("batches") if state else None
+    async def as_reported(connector: str, key: str) -> Any:
+        return state.get(key) if state else None
 
     for own in {sys.modules[kind.__module__] for kind in type(trigger).__mro__}:
-        for name, stored in (("stored_offset_async", as_stored), ("stored_batches_async", as_reported)):
+        for name, stored in (("stored_offset_async", as_stored), ("stored_async", as_reported)):
             if hasattr(own, name):
                 monkeypatch.setattr(own, name, stored)
     later()

@@ -45,11 +45,11 @@ def test_it_ends_when_all_tables_are_read(wait: Any, monkeypatch: pytest.MonkeyP
     context = TaskContext()
     ran(context, remaining=1, a=True)
 
-    async def stored(connector: str) -> Any:  # the triggerer would read it from the state store
+    async def stored(connector: str, key: str) -> Any:  # the triggerer would read it from the state store
         assert connector == "shop"
-        return json.loads(json.dumps(context.assets[changes_asset("shop")].get("snapshots")))
+        return json.loads(json.dumps(context.assets[changes_asset("shop")].get(key)))
 
-    monkeypatch.setattr(importlib.import_module(snapshots.__name__), "stored_snapshots_async", stored)
+    monkeypatch.setattr(importlib.import_module(snapshots.__name__), "stored_async", stored)
 
     value = wait(sensor, context, lambda: ran(context, remaining=0, a=True, b=True))
 
