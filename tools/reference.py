@@ -142,12 +142,13 @@ PAGES: Final = (
                 "Plan",
                 "Lag",
                 "SnapshotPlan",
+                "ChunkRequest",
                 "ChunkPlan",
                 "Decoded",
             ),
             "sources.planned_ranges": ("PlannedRanges",),
             "sources.event_source": ("SourceEvents",),
-            "changes.record": ("CHANGE_SCHEMA",),
+            "changes.record": ("CHANGE_SCHEMA", "change_batch"),
             "changes.contribution": ("CONTRIBUTION_SCHEMA", "generations"),
             "changes.fence": ("Fence",),
         },
@@ -282,7 +283,7 @@ def _body(text: str) -> list[str]:
 
 
 def _example(text: str) -> list[str]:
-    return ["```python", text, "```"]
+    return [f"```{'pycon' if text.startswith('>>>') else 'python'}", text, "```"]
 
 
 def _inline(text: str) -> str:

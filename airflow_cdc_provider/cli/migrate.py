@@ -83,7 +83,7 @@ def with_connections(connector: Connector, conn_id: str, kafka: str, registry: s
         ConfigurationError: A connection conflicts with other options.
     """
     values = connector.to_dict()
-    if isinstance(connector.source, DebeziumOptions):
+    if _topics_of(connector):
         source = values["source"]
         if kafka or conn_id:
             source["conn_id"] = kafka or conn_id
@@ -101,8 +101,11 @@ def with_connections(connector: Connector, conn_id: str, kafka: str, registry: s
 
 def topics_and_events(connector: Connector) -> Iterator[str]:
     """Yield the names of topics and the format of events, and what changes for consumers."""
-    if isinstance(connector.source, DebeziumOptions):
-        yield from _consumed_topics(connector.source)
+    if source := _topics_of(connector):
+        yield "the connector keeps running; mirrors are built from its topics"
+        yield f"topics: {', '.join(source.topics)}"
+        yield f"keys: {source.key_converter}; values: {source.value_converter}; envelope: {source.envelope}"
+        yield "documentation: docs/source-debezium.md"
         return
     publish, prefix = connector.publish, connector.topic_prefix
     database, _, table = source_plugin(connector.type).table_name.partition(".")
@@ -132,18 +135,15 @@ def topics_and_events(connector: Connector) -> Iterator[str]:
     yield f"further differences: docs/moving-to-{connector.type}.md"
 
 
-def _consumed_topics(source: DebeziumOptions) -> Iterator[str]:
-    """Yield what is read from the topics of a connector that keeps running."""
-    yield "the connector keeps running; mirrors are built from its topics"
-    yield f"topics: {', '.join(source.topics)}"
-    yield f"keys: {source.key_converter}; values: {source.value_converter}; envelope: {source.envelope}"
-    yield "documentation: docs/source-debezium.md"
+def _topics_of(connector: Connector) -> DebeziumOptions | None:
+    """Return the options of a source that reads the topics of a connector that keeps running."""
+    return connector.source if isinstance(connector.source, DebeziumOptions) else None
 
 
 def start_position(connector: Connector, args: Namespace) -> Iterator[str]:
     """Yield where capture starts, according to the offsets stored by Debezium."""
-    if isinstance(connector.source, DebeziumOptions):
-        yield f"topics are read from source.start: {connector.source.start}"
+    if source := _topics_of(connector):
+        yield f"topics are read from source.start: {source.start}"
         if args.offsets:
             yield f"{args.offsets} is not used: it is Debezium's position in its database"
         return
@@ -212,17 +212,17 @@ def write(path: Path, connector: Connector, imported_from: str, unsupported: lis
 def next_steps(connector: Connector, args: Namespace) -> Iterator[str]:
     """Yield the next commands."""
     declaration = args.output or "FILE.yaml"
-    keeps_running = isinstance(connector.source, DebeziumOptions)
+    topics = _topics_of(connector)
     if not args.output:
         yield "write the declaration: the same command with --output FILE.yaml"
-    if keeps_running and not connector.source.conn_id:
+    if topics and not topics.conn_id:
         yield "set the Airflow connection of the brokers: --kafka-conn-id, option source.conn_id"
-    if not keeps_running and not args.conn_id:
+    if not topics and not args.conn_id:
         yield "set the Airflow connection of the source: --conn-id, option source.conn_id"
-    if not keeps_running and not connector.publish.enabled:
+    if not topics and not connector.publish.enabled:
         yield "set the Airflow connection of the brokers: --kafka-conn-id, option publish.kafka.connection"
     yield f"airflow cdc check --connector {declaration}"
-    if keeps_running:
+    if topics:
         return
     if args.offsets:
         flags = " --allow-offset-invalidation" if args.allow_offset_invalidation else ""

@@ -96,6 +96,28 @@ def struct(name: str, *fields: tuple[str, ConnectSchema], **more: Any) -> Connec
     return ConnectSchema("struct", name=name, fields=fields, **more)
 
 
+Values = tuple[ConnectSchema, pa.Array]
+"""A schema and values of it."""
+Member = tuple[str, ConnectSchema, Any]
+"""A field of structs: name, schema, and an array of values, or one that all structs have."""
+
+
+def struct_values(name: str, *members: Member, **more: Any) -> Values:
+    """Build structs and their schema.
+
+    Args:
+        name: Name of the schema.
+        members: The fields; at least one has an array.
+        more: Further properties of the schema.
+    """
+    count = next(len(values) for _, _, values in members if isinstance(values, pa.Array))
+    arrays = [
+        values if isinstance(values, pa.Array) else pa.repeat(values, count) for _, _, values in members
+    ]
+    schema = struct(name, *((field_name, member) for field_name, member, _ in members), **more)
+    return schema, pa.StructArray.from_arrays(arrays, [field_name for field_name, _, _ in members])
+
+
 STRING: Final = ConnectSchema("string")
 OPTIONAL_STRING: Final = ConnectSchema("string", optional=True)
 INT32: Final = ConnectSchema("int32")

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import Final, Literal
+from typing import Any, Final, Literal
 
 import numpy as np
 import pyarrow as pa
@@ -162,6 +162,12 @@ class Envelope:
     verbatim: bool = False
     self_described: bool = False
     nulls: bool = False
+
+    @classmethod
+    def of_topic(cls, destination: Destination, key: pa.Array, value: pa.Array, **more: Any) -> Envelope:
+        """Return events of one topic, without tombstones unless ``more`` has them."""
+        none = np.zeros(len(key), np.bool_)
+        return cls([destination], np.zeros(len(key), np.int64), key, value, **{"tombstone": none, **more})
 
 
 def encode(envelope: Envelope, converters: Converters) -> pa.RecordBatch:

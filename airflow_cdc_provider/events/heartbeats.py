@@ -2,17 +2,11 @@
 
 from __future__ import annotations
 
-from typing import Final
-
-import numpy as np
 import pyarrow as pa
 
-from airflow_cdc_provider.events.connect import INT64, STRING, struct
+from airflow_cdc_provider.events.connect import INT64, STRING, Values, struct_values
 from airflow_cdc_provider.events.encoder import Destination, Envelope
 from airflow_cdc_provider.events.topics import topic_name
-
-KEY_SCHEMA: Final = struct("io.debezium.connector.common.ServerNameKey", ("serverName", STRING), version=1)
-VALUE_SCHEMA: Final = struct("io.debezium.connector.common.Heartbeat", ("ts_ms", INT64), version=1)
 
 
 def heartbeat_topic(topic_prefix: str, delimiter: str, heartbeat_prefix: str, name: str = "") -> str:
@@ -35,12 +29,19 @@ def build(topic: str, topic_prefix: str, now_ms: int) -> Envelope:
         topic_prefix: The connector's topic prefix, which is the key.
         now_ms: Current time, ms since 1970.
     """
-    return Envelope(
-        [Destination(topic, KEY_SCHEMA, VALUE_SCHEMA)],
-        np.zeros(1, np.int64),
-        pa.array([{"serverName": topic_prefix}], pa.struct([("serverName", pa.utf8())])),
-        pa.array([{"ts_ms": now_ms}], pa.struct([("ts_ms", pa.int64())])),
-        np.zeros(1, np.bool_),
-        partition=pa.array([0], pa.int32()),
-        bare=True,
+    name = "io.debezium.connector.common.Heartbeat"
+    return build_of(topic, topic_prefix, struct_values(name, ("ts_ms", INT64, pa.array([now_ms])), version=1))
+
+
+def build_of(topic: str, topic_prefix: str, values: Values) -> Envelope:
+    """Return heartbeat records with values of a connector's own schema; see :func:`build`."""
+    schema, value = values
+    key_schema, key = struct_values(
+        "io.debezium.connector.common.ServerNameKey",
+        ("serverName", STRING, pa.repeat(topic_prefix, len(value))),
+        version=1,
+    )
+    partition = pa.repeat(pa.scalar(0, pa.int32()), len(value))
+    return Envelope.of_topic(
+        Destination(topic, key_schema, schema), key, value, partition=partition, bare=True
     )

@@ -5,33 +5,14 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Final
 
-import numpy as np
 import pyarrow as pa
 
-from airflow_cdc_provider.events.connect import INT64, STRING, ConnectSchema, struct
+from airflow_cdc_provider.events.connect import INT64, STRING, ConnectSchema, struct_values
 from airflow_cdc_provider.events.encoder import Destination, Envelope
 from airflow_cdc_provider.notifications.notification import Notification
 
 _DATA: Final = ConnectSchema("map", optional=True, keys=STRING, items=STRING)
-KEY_SCHEMA: Final = struct("io.debezium.connector.common.NotificationKey", ("id", STRING), version=1)
-VALUE_SCHEMA: Final = struct(
-    "io.debezium.connector.common.Notification",
-    ("id", STRING),
-    ("type", STRING),
-    ("aggregate_type", STRING),
-    ("additional_data", _DATA),
-    ("timestamp", INT64),
-    version=1,
-)
-_VALUE: Final = pa.struct(
-    [
-        pa.field("id", pa.utf8()),
-        pa.field("type", pa.utf8()),
-        pa.field("aggregate_type", pa.utf8()),
-        pa.field("additional_data", pa.map_(pa.utf8(), pa.utf8())),
-        pa.field("timestamp", pa.int64()),
-    ]
-)
+_DATA_TYPE: Final = pa.map_(pa.utf8(), pa.utf8())
 
 
 def build(topic: str, notifications: Sequence[Notification]) -> Envelope:
@@ -41,14 +22,16 @@ def build(topic: str, notifications: Sequence[Notification]) -> Envelope:
         topic: Their topic.
         notifications: In order.
     """
-    values = [
-        {**n.value(), "additional_data": list(n.value()["additional_data"].items())} for n in notifications
-    ]
-    return Envelope(
-        [Destination(topic, KEY_SCHEMA, VALUE_SCHEMA)],
-        np.zeros(len(notifications), np.int64),
-        pa.array([n.key() for n in notifications], pa.struct([("id", pa.utf8())])),
-        pa.array(values, _VALUE),
-        np.zeros(len(notifications), np.bool_),
-        bare=True,
+    values = [notification.value() for notification in notifications]
+    data = pa.array([list(value["additional_data"].items()) for value in values], _DATA_TYPE)
+    texts = {n: pa.array([v[n] for v in values], pa.utf8()) for n in ("id", "type", "aggregate_type")}
+    name = "io.debezium.connector.common.Notification"
+    key_schema, key = struct_values(f"{name}Key", ("id", STRING, texts["id"]), version=1)
+    schema, value = struct_values(
+        name,
+        *((member, STRING, array) for member, array in texts.items()),
+        ("additional_data", _DATA, data),
+        ("timestamp", INT64, pa.array([value["timestamp"] for value in values], pa.int64())),
+        version=1,
     )
+    return Envelope.of_topic(Destination(topic, key_schema, schema), key, value, bare=True)

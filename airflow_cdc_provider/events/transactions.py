@@ -27,6 +27,7 @@ from airflow_cdc_provider.events.connect import (
     TRANSACTION,
     ConnectSchema,
     struct,
+    struct_values,
 )
 from airflow_cdc_provider.events.encoder import Destination, Envelope
 from airflow_cdc_provider.events.java_hashes import bucket_count, spread_hash
@@ -38,8 +39,7 @@ _COLLECTIONS: Final = ConnectSchema(
         "event.collection", ("data_collection", STRING), ("event_count", INT64), optional=True, version=1
     ),
 )
-KEY_SCHEMA: Final = struct("io.debezium.connector.common.TransactionMetadataKey", ("id", STRING), version=1)
-VALUE_SCHEMA: Final = struct(
+_VALUE: Final = struct(
     "io.debezium.connector.common.TransactionMetadataValue",
     ("status", STRING),
     ("id", STRING),
@@ -230,15 +230,12 @@ def build(tracked: Tracked | Bounded, topic: str) -> Envelope:
         tracked: Result of :func:`track` or :func:`bound`.
         topic: Topic of the records.
     """
-    count = len(tracked.records)
-    return Envelope(
-        [Destination(topic, KEY_SCHEMA, VALUE_SCHEMA)],
-        np.zeros(count, np.int64),
-        pa.StructArray.from_arrays([tracked.records.field(1)], ["id"]),
-        tracked.records,
-        np.zeros(count, np.bool_),
-        bare=True,
+    key_schema, key = struct_values(
+        "io.debezium.connector.common.TransactionMetadataKey",
+        ("id", STRING, tracked.records.field(1)),
+        version=1,
     )
+    return Envelope.of_topic(Destination(topic, key_schema, _VALUE), key, tracked.records, bare=True)
 
 
 _RECORD: Final = pa.struct(

@@ -11,7 +11,7 @@ from airflow_cdc_provider.exceptions import ConfigurationError
 from airflow_cdc_provider.links.connector import ConnectorAssetsLink
 from airflow_cdc_provider.sensors.observing import ObservingSensor
 from airflow_cdc_provider.tasks.parameters import to_tables
-from airflow_cdc_provider.tasks.state import stored_value, with_state
+from airflow_cdc_provider.tasks.state import stored, with_state
 
 if TYPE_CHECKING:
     from airflow.providers.common.compat.sdk import Context
@@ -60,7 +60,7 @@ class CdcSnapshotSensor(ObservingSensor):
         """Return what the connector's runs reported about snapshots."""
         from airflow_cdc_provider.triggers.observing import Given
 
-        return Given(snapshots=stored_value(context, to_connector(self.connector), "snapshots"))
+        return Given(snapshots=stored(context, to_connector(self.connector), "snapshots"))
 
     def trigger(self, context: Context) -> SnapshotsDoneTrigger:
         """Return the trigger."""

@@ -13,7 +13,7 @@ from airflow_cdc_provider.exceptions import ConfigurationError
 from airflow_cdc_provider.links.connector import ConnectorAssetsLink
 from airflow_cdc_provider.sensors.observing import ObservingSensor
 from airflow_cdc_provider.tasks.parameters import to_number, to_tables
-from airflow_cdc_provider.tasks.state import stored_value, with_state
+from airflow_cdc_provider.tasks.state import stored, with_state
 
 if TYPE_CHECKING:
     from airflow.providers.common.compat.sdk import Context
@@ -105,7 +105,7 @@ class CdcPublishLagSensor(_TopicSensor):
         from airflow_cdc_provider.triggers.observing import Given
 
         found = super().given(context)
-        return Given(found.connection, batches=stored_value(context, to_connector(self.connector), "batches"))
+        return Given(found.connection, batches=stored(context, to_connector(self.connector), "batches"))
 
     def trigger(self, context: Context) -> PublishLagTrigger:
         """Return the trigger."""

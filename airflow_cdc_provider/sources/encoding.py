@@ -13,6 +13,7 @@ import pyarrow.compute as pc
 
 from airflow_cdc_provider.connector import Connector
 from airflow_cdc_provider.events.encoder import Converters
+from airflow_cdc_provider.events.envelopes import EnvelopeOptions
 from airflow_cdc_provider.events.framing import Registrar
 from airflow_cdc_provider.events.headers import context_headers
 from airflow_cdc_provider.events.heartbeats import build as build_heartbeat
@@ -83,6 +84,16 @@ def topics_of(connector: Connector) -> TopicNaming:
     publish = connector.publish
     strategy = load_strategy(publish.topic_naming) if publish.topic_naming else None
     return TopicNaming(connector.topic_prefix, publish.topic_delimiter, publish.topic_pattern, strategy)
+
+
+def envelope_options(connector: Connector, now_ns: int) -> EnvelopeOptions:
+    """Return the options of a connector's envelopes that are built at a time, ns since 1970."""
+    return EnvelopeOptions(
+        topics=topics_of(connector),
+        version=connector.event_version,
+        tombstones=connector.publish.tombstones,
+        now_ns=now_ns,
+    )
 
 
 def encoded(

@@ -7,6 +7,7 @@ raises an error.
 
 from __future__ import annotations
 
+import gzip
 import json
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
@@ -16,6 +17,7 @@ import pyarrow as pa
 
 from airflow_cdc_provider.connector import Connector
 from airflow_cdc_provider.events.skipped_records import SkippedRecords
+from airflow_cdc_provider.exceptions import ConfigurationError, CorruptInput
 
 
 @dataclass(frozen=True)
@@ -54,6 +56,38 @@ class Recordings:
 
     event_lines: LinesOf
     row_lines: LinesOf
+
+
+def recorded_files(path: Path, ending: str, expected: str) -> list[Path]:
+    """Find the files of a recording: a single file, or those of a folder by name.
+
+    Args:
+        path: The file or folder.
+        ending: Ending of names in a folder, which ``.gz`` may follow.
+        expected: What there should be, for the error.
+
+    Raises:
+        ConfigurationError: There are no files.
+    """
+    files = [path] if path.is_file() else sorted(path.iterdir()) if path.is_dir() else []
+    found = [file for file in files if file == path or file.name.removesuffix(".gz").endswith(ending)]
+    if not found:
+        raise ConfigurationError(f"there is no recording at {path}", expected=expected)
+    return found
+
+
+def read_file(file: Path) -> bytes:
+    """Read a file, which is decompressed if its name ends with ``.gz``.
+
+    Raises:
+        CorruptInput: The file can't be read.
+    """
+    opened = gzip.open if file.suffix == ".gz" else open
+    try:
+        with opened(file, "rb") as stream:
+            return stream.read()
+    except (OSError, EOFError) as error:
+        raise CorruptInput(f"{file} can't be read", found=str(error)) from error
 
 
 def row_lines_of(table: str, rows: Iterable[str]) -> pa.LargeStringArray:

@@ -60,7 +60,7 @@ def stored_offset(context: Context, connector: Connector) -> Mapping[str, Any] |
     Raises:
         ConfigurationError: The stored offset is another connector's, or has a newer layout.
     """
-    value = stored_value(context, connector, "offset")
+    value = stored(context, connector, "offset")
     if value is None:
         return None
     if value.get("source") != connector.type:
@@ -83,19 +83,20 @@ async def stored_offset_async(connector: str) -> Mapping[str, Any] | None:
     Raises:
         ConfigurationError: The stored offset has a newer layout.
     """
-    value = await stored_value_async(connector, "offset")
+    value = await stored_async(connector, "offset")
     return value.get("offset") if value is not None else None
 
 
-def stored_value(context: Context, connector: Connector, key: str) -> Mapping[str, Any] | None:
-    """Return a value of a connector's state, even if the connector's asset isn't the task's.
+def stored(context: Context, connector: Connector, key: str) -> Mapping[str, Any] | None:
+    """Return a value that a connector's runs stored.
 
-    The asset of a templated connector or of a mapped task isn't known when the DAG is parsed.
+    The connector's asset may not be the task's: that of a templated connector or of a mapped task isn't known
+    when the DAG is parsed.
 
     Args:
         context: The task's context.
         connector: The connector.
-        key: The value's key.
+        key: ``snapshots``, ``batches`` ...; see above.
 
     Returns:
         The value; None if no run has stored it.
@@ -124,8 +125,8 @@ def stored_value(context: Context, connector: Connector, key: str) -> Mapping[st
         ) from None
 
 
-async def stored_value_async(connector: str, key: str) -> Mapping[str, Any] | None:
-    """Return the same as :func:`stored_value`, for triggers.
+async def stored_async(connector: str, key: str) -> Mapping[str, Any] | None:
+    """Return the same as :func:`stored`, for triggers.
 
     Args:
         connector: The connector's name.

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from airflow_cdc_provider.tasks.state import stored_value_async
+from airflow_cdc_provider.tasks.state import stored_async
 from airflow_cdc_provider.triggers.observing import Given, Observation, ObservingTrigger
 
 
@@ -34,7 +34,7 @@ class SnapshotsDoneTrigger(ObservingTrigger):
 
     async def given(self) -> Given:
         """Return the snapshots that the connector's runs reported."""
-        return Given(snapshots=await stored_value_async(self.connector, "snapshots"))
+        return Given(snapshots=await stored_async(self.connector, "snapshots"))
 
     async def observe(self, given: Given) -> Observation:
         """Compare the requested tables with the complete snapshots."""

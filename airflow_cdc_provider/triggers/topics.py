@@ -11,7 +11,7 @@ from airflow_cdc_provider.connections.kafka import kafka_values_async
 from airflow_cdc_provider.feeds.topics import look_at_group, look_at_publishing
 from airflow_cdc_provider.kafka.positions import PositionsTopic
 from airflow_cdc_provider.kafka.settings import ClientSettings
-from airflow_cdc_provider.tasks.state import stored_value_async
+from airflow_cdc_provider.tasks.state import stored_async
 from airflow_cdc_provider.triggers.observing import Given, Observation, ObservingTrigger
 
 
@@ -83,7 +83,7 @@ class PublishLagTrigger(_TopicTrigger):
     async def given(self) -> Given:
         """Look up the connection, and the batches that runs reported."""
         found = await super().given()
-        return Given(found.connection, batches=await stored_value_async(self.connector, "batches"))
+        return Given(found.connection, batches=await stored_async(self.connector, "batches"))
 
     def look(self, settings: ClientSettings, given: Given) -> Observation:
         """Measure the lag."""

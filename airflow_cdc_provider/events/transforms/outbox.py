@@ -194,13 +194,11 @@ def _records(
         some = pa.array(rows)
         pieces.append(
             Piece(
-                Envelope(
-                    [destination],
-                    np.zeros(len(rows), np.int64),
+                Envelope.of_topic(
+                    destination,
                     key.take(some),
                     value.take(some) if nulls else pa.nulls(len(rows), value.type),
-                    np.zeros(len(rows), np.bool_),
-                    {name: texts.take(some) for name, texts in own.items()},
+                    headers={name: texts.take(some) for name, texts in own.items()},
                     partition=partition.take(some),
                     timestamp=timestamp.take(some),
                     nulls=nulls,

@@ -181,17 +181,9 @@ def _piece(
     value: tuple[ConnectSchema, pa.StructArray] | None,
     headers: dict[str, pa.Array],
 ) -> Piece:
-    count = len(rows)
-    schema, values = value or (destination.value, pa.nulls(count, envelope.value.type))
+    schema, values = value or (destination.value, pa.nulls(len(rows), envelope.value.type))
     return Piece(
-        Envelope(
-            [Destination(destination.topic, key[0], schema)],
-            np.zeros(count, np.int64),
-            key[1],
-            values,
-            np.zeros(count, np.bool_),
-            headers,
-        ),
+        Envelope.of_topic(Destination(destination.topic, key[0], schema), key[1], values, headers=headers),
         rows,
     )
 

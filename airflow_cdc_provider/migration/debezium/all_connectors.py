@@ -42,6 +42,19 @@ def exclude_databases(draft: Draft, name: str, value: str) -> None:
     draft.excluded_databases += draft.patterns(value)
 
 
+def consistency(*more: str) -> Rule:
+    """Return the rule of a consistency level of CQL, of those that all databases have or ``more``."""
+    levels: tuple[str, ...] = ("ANY", "ONE", "TWO", "THREE", "QUORUM", "ALL", "LOCAL_QUORUM", "EACH_QUORUM")
+    levels += ("SERIAL", "LOCAL_SERIAL", "LOCAL_ONE", *more)
+
+    def set_level(draft: Draft, name: str, value: str) -> None:
+        if value.upper() not in levels:
+            raise rules.invalid(name, f"one of {', '.join(levels)}", value)
+        draft.set("source.consistency", value.upper())
+
+    return rules.custom_rule("`source.consistency`, every level of CQL", set_level)
+
+
 def _delimiter(draft: Draft, name: str, value: str) -> None:
     if not re.fullmatch(r"[A-Za-z0-9._-]{1,20}", value):
         raise rules.invalid(name, "letters, digits, . _ and -", value)

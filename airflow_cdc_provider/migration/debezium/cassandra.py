@@ -12,6 +12,7 @@ from airflow_cdc_provider.migration.debezium.all_connectors import (
     CONNECTION,
     PROCESS,
     STATE,
+    consistency,
     custom_converters,
     exclude_databases,
     exclude_tables,
@@ -24,21 +25,6 @@ from airflow_cdc_provider.migration.rules import Draft, Rule
 from airflow_cdc_provider.yaml_file import read_yaml
 
 _CASSANDRA_PACKAGE: Final = "io.debezium.connector.cassandra"
-
-_CONSISTENCIES: Final = (
-    "any",
-    "one",
-    "two",
-    "three",
-    "quorum",
-    "all",
-    "local_quorum",
-    "each_quorum",
-    "serial",
-    "local_serial",
-    "local_one",
-    "node_local",
-)
 
 
 def _custom_converters(draft: Draft, name: str, value: str) -> None:
@@ -88,12 +74,6 @@ def _excluded(draft: Draft, name: str, value: str) -> None:
     draft.set("publish.exclude_columns", columns)
 
 
-def _consistency(draft: Draft, name: str, value: str) -> None:
-    if value.lower() not in _CONSISTENCIES:
-        raise rules.invalid(name, f"one of {', '.join(_CONSISTENCIES).upper()}", value)
-    draft.set("source.consistency", value.upper())
-
-
 CASSANDRA: Final[dict[str, Rule]] = {
     **COMMON,
     "connector.name": rules.name_option("name"),
@@ -114,7 +94,7 @@ CASSANDRA: Final[dict[str, Rule]] = {
     "snapshot.mode": rules.choice(
         "snapshot.mode", {"initial": "initial", "always": "initial", "never": "never", "no_data": "never"}
     ),
-    "snapshot.consistency": rules.custom_rule("`source.consistency`, every level of CQL", _consistency),
+    "snapshot.consistency": consistency("NODE_LOCAL"),
     "snapshot.scan.interval.ms": rules.ignored("each run detects new tables"),
     "snapshot.fetch.size": PROCESS,
     "snapshot.max.threads": rules.ignored("Spark divides the work"),

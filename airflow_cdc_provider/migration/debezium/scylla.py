@@ -8,7 +8,7 @@ from typing import Final
 from airflow_cdc_provider.connector.publish.scylla import KEY_PLACEMENTS
 from airflow_cdc_provider.exceptions import ConfigurationError
 from airflow_cdc_provider.migration import rules
-from airflow_cdc_provider.migration.debezium.all_connectors import COMMON, CONNECTION, PROCESS
+from airflow_cdc_provider.migration.debezium.all_connectors import COMMON, CONNECTION, PROCESS, consistency
 from airflow_cdc_provider.migration.debezium.mongodb_transforms import UNWRAP
 from airflow_cdc_provider.migration.debezium.transforms import import_each, import_transform, reject_misplaced
 from airflow_cdc_provider.migration.rules import Draft, Rule
@@ -18,19 +18,6 @@ _ROWS: Final = (f"{_PACKAGE}.ScyllaExtractNewRecordState", f"{_PACKAGE}.ScyllaEx
 _ROWS_OF_CELLS: Final = "io.debezium.transforms.ExtractNewRecordState"
 _FLAT_COLUMNS: Final = f"{_PACKAGE}.ScyllaFlattenColumns"
 
-_LEVELS: Final = (
-    "any",
-    "one",
-    "two",
-    "three",
-    "quorum",
-    "all",
-    "local_quorum",
-    "each_quorum",
-    "serial",
-    "local_serial",
-    "local_one",
-)
 _IMAGES: Final = {"none": "none", "full": "full", "only-updated": "only-updated"}
 _EXTRA: Final = "it belongs in the extra of the Airflow connection"
 _POOL: Final = rules.ignored(
@@ -84,12 +71,6 @@ def _tables(draft: Draft, name: str, value: str) -> None:
 def _old_prefix(draft: Draft, name: str, value: str) -> None:
     if "topic.prefix" not in draft.properties:
         rules.name_option("publish.topic_prefix").apply(draft, name, value)
-
-
-def _consistency(draft: Draft, name: str, value: str) -> None:
-    if value.lower() not in _LEVELS:
-        raise rules.invalid(name, f"one of {', '.join(_LEVELS).upper()}", value)
-    draft.set("source.consistency", value.upper())
 
 
 def _attempts(draft: Draft, name: str, value: str) -> None:
@@ -156,7 +137,7 @@ SCYLLA: Final[dict[str, Rule]] = {
     "scylla.table.names": rules.custom_rule("`tables`", _tables),
     "scylla.user": CONNECTION,
     "scylla.password": CONNECTION,
-    "scylla.consistency.level": rules.custom_rule("`source.consistency`, every level of CQL", _consistency),
+    "scylla.consistency.level": consistency(),
     "scylla.local.dc": rules.ignored(f"{_EXTRA}, unchanged or as local_datacenter"),
     "scylla.ssl.*": rules.ignored(f"{_EXTRA}, unchanged"),
     "scylla.query.time.window.size": rules.number("source.query_window_seconds", per=1000),

@@ -56,6 +56,16 @@ class TypeRow:
     note: str = ""
 
 
+SPATIAL: Final = (
+    "geometry",
+    "point",
+    "linestring",
+    "polygon",
+    "multipoint",
+    "multilinestring",
+    "multipolygon",
+    "geometrycollection",
+)
 TYPES: Final = (
     TypeRow(
         ("tinyint", "smallint", "mediumint"),
@@ -93,21 +103,7 @@ TYPES: Final = (
         "binary",
         "BINARY(n) with its zero bytes",
     ),
-    TypeRow(
-        (
-            "geometry",
-            "point",
-            "linestring",
-            "polygon",
-            "multipoint",
-            "multilinestring",
-            "multipolygon",
-            "geometrycollection",
-        ),
-        "bytes",
-        "binary",
-        "SRID (4 bytes, little-endian) and WKB",
-    ),
+    TypeRow(SPATIAL, "bytes", "binary", "SRID (4 bytes, little-endian) and WKB"),
     TypeRow(("vector",), "vector", "list of float32"),
 )
 """All types; values of other types are binary."""

@@ -57,7 +57,7 @@ def wait_deferred(make: Make, context: TaskContext, later: Callable[[], None]) -
         return state.get(key) if state else None
 
     for own in {sys.modules[kind.__module__] for kind in type(trigger).__mro__}:
-        for name, stored in (("stored_offset_async", as_stored), ("stored_value_async", as_reported)):
+        for name, stored in (("stored_offset_async", as_stored), ("stored_async", as_reported)):
             if hasattr(own, name):
                 monkeypatch.setattr(own, name, stored)
     later()

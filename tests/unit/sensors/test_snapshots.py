@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
+import importlib
+import json
 from datetime import UTC, datetime
 from typing import Any
 
 import pytest
 from airflow.providers.common.compat.sdk import AirflowFailException, AirflowSensorTimeout
 
+from airflow_cdc_provider.assets import changes_asset
 from airflow_cdc_provider.connector import Connector
 from airflow_cdc_provider.jobs.spec import JobResult, SnapshotResult
 from airflow_cdc_provider.sensors.observing import ObservingSensor
 from airflow_cdc_provider.sensors.snapshots import CdcSnapshotSensor
 from airflow_cdc_provider.tasks.state import store_result
+from airflow_cdc_provider.triggers import snapshots
 from tests.unit.airflow_context import TaskContext
 from tests.unit.sensors.sensor_runs import WAYS
 
@@ -37,9 +41,15 @@ def sensor(**how: Any) -> ObservingSensor:
 
 
 @pytest.mark.parametrize("wait", WAYS)
-def test_it_ends_when_all_tables_are_read(wait: Any) -> None:
+def test_it_ends_when_all_tables_are_read(wait: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     context = TaskContext()
     ran(context, remaining=1, a=True)
+
+    async def stored(connector: str, key: str) -> Any:  # the triggerer would read it from the state store
+        assert connector == "shop"
+        return json.loads(json.dumps(context.assets[changes_asset("shop")].get(key)))
+
+    monkeypatch.setattr(importlib.import_module(snapshots.__name__), "stored_async", stored)
 
     value = wait(sensor, context, lambda: ran(context, remaining=0, a=True, b=True))
 

@@ -24,9 +24,9 @@ from airflow_cdc_provider.tasks.state import (
     last_run,
     store_failure,
     store_result,
+    stored,
     stored_offset,
     stored_offset_async,
-    stored_value,
 )
 from tests.unit.airflow_context import TaskContext
 
@@ -66,8 +66,8 @@ def context_of(monkeypatch: pytest.MonkeyPatch, supervisor: Supervisor, *inlets:
 @pytest.mark.parametrize(
     ("read", "expected"),
     [
-        (partial(stored_value, key="batches"), VALUES["batches"]),
-        (partial(stored_value, key="snapshots"), VALUES["snapshots"]),
+        (partial(stored, key="batches"), VALUES["batches"]),
+        (partial(stored, key="snapshots"), VALUES["snapshots"]),
         (stored_offset, {"at": 1}),
     ],
 )
@@ -93,11 +93,12 @@ def test_a_task_that_may_not_read_a_state_says_what_it_needs(monkeypatch: pytest
     with pytest.raises(
         ConfigurationError, match=f"expected asset {changes_asset(SHOP).name} among its inlets"
     ):
-        stored_value(context_of(monkeypatch, Supervisor(ErrorType.PERMISSION_DENIED)), SHOP, "batches")
+        stored(context_of(monkeypatch, Supervisor(ErrorType.PERMISSION_DENIED)), SHOP, "batches")
     with pytest.raises(AirflowRuntimeError):  # which a retry may get over
-        stored_value(context_of(monkeypatch, Supervisor(ErrorType.API_SERVER_ERROR)), SHOP, "batches")
-    missing = context_of(monkeypatch, Supervisor(ErrorType.ASSET_STORE_NOT_FOUND))
-    assert stored_value(missing, SHOP, "batches") is None
+        stored(context_of(monkeypatch, Supervisor(ErrorType.API_SERVER_ERROR)), SHOP, "batches")
+    assert (
+        stored(context_of(monkeypatch, Supervisor(ErrorType.ASSET_STORE_NOT_FOUND)), SHOP, "batches") is None
+    )
 
 
 KEYS = ("offset", "status", "tables", "snapshots", "batches")
@@ -147,8 +148,8 @@ def test_a_value_of_an_older_layout_counts_as_not_stored(value: dict[str, Any]) 
         store.set(key, value)
     assert (
         stored_offset(context, SHOP)
-        is stored_value(context, SHOP, "batches")
-        is stored_value(context, SHOP, "snapshots")
+        is stored(context, SHOP, "batches")
+        is stored(context, SHOP, "snapshots")
         is None
     )
     assert last_run(context, SHOP) == {}

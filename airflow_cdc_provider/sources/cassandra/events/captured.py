@@ -37,18 +37,10 @@ _ROWS_PER_READ: Final = 200_000
 def captured_records(
     stores: Stores, source: CassandraSource, request: EventRequest, skipped: SkippedRecords
 ) -> Iterator[EventBatch]:
-    """Build the records of batches, oldest first.
-
-    Args:
-        stores: The lake.
-        source: The source, with the recorded schema.
-        request: The events to build.
-        skipped: Collects skipped records.
+    """Build the records of batches; see :class:`.event_source.SourceEvents`.
 
     Raises:
-        CorruptInput: A record can't be decoded and ``skipped`` is strict.
         ConfigurationError: Whole rows are requested for a part of the batches.
-        TransientError: Rows must be read again and the source doesn't respond.
     """
     after, connector = request.after, stores.connector
     publish = connector.publish

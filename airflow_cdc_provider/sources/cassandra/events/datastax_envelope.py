@@ -10,7 +10,6 @@ from __future__ import annotations
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass, replace
 
-import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
@@ -76,20 +75,14 @@ def build(states: pa.RecordBatch, keyspace: str, table: str, options: EnvelopeOp
         avro_of_struct(name, doc, key.type),
         avro_of_struct(name, doc, value.type),
     )
-    count = states.num_rows
     quoted = pc.binary_join_element_wise('"', states["written_at"].cast(pa.utf8()), '"', "")
-    return Envelope(
-        [destination],
-        np.zeros(count, np.int64),
+    index = {"cdc.index": states["index"]} if options.index else {}
+    return Envelope.of_topic(
+        destination,
         key,
         value,
-        np.zeros(count, np.bool_),
-        {
-            "writetime": quoted,
-            **({"cdc.index": states["index"]} if options.index else {}),
-            **node_headers(states),
-        },
-        "{}" if options.key_in_value else "",
+        headers={"writetime": quoted, **index, **node_headers(states)},
+        absent="{}" if options.key_in_value else "",
     )
 
 

@@ -17,6 +17,7 @@ from airflow_cdc_provider.events.json_converter import to_json
 from airflow_cdc_provider.events.skipped_records import SkippedRecords
 from airflow_cdc_provider.events.transforms.pieces import Piece
 from airflow_cdc_provider.formats.arrow_bytes import join
+from airflow_cdc_provider.sources import encoding
 from airflow_cdc_provider.sources.cassandra.events import envelope as cassandra_envelope
 from airflow_cdc_provider.sources.cassandra.events.changes import (
     EventSettings,
@@ -37,7 +38,7 @@ from airflow_cdc_provider.sources.converters import (
     load_converters,
     require_columns,
 )
-from airflow_cdc_provider.sources.encoding import encoded_events, topics_of, without_skipped
+from airflow_cdc_provider.sources.encoding import encoded_events, without_skipped
 
 
 def build_events(
@@ -149,11 +150,8 @@ def envelope_options(
     publish, choices = connector.publish, connector.publish.cassandra
     as_datastax = publish.envelope == "datastax-cells"
     return cassandra_envelope.EnvelopeOptions(
-        topics=topics_of(connector),
-        version=connector.event_version,
+        **vars(encoding.envelope_options(connector, now_ns)),
         cluster=cluster,
-        tombstones=publish.tombstones,
-        now_ns=now_ns,
         namespace=cassandra_envelope.DATASTAX if as_datastax else cassandra_envelope.DEBEZIUM,
         source="documented" if as_datastax else choices.source,
         common_operations=as_datastax or choices.operations == "common",

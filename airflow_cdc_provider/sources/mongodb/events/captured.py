@@ -56,20 +56,10 @@ _SECTION_TYPE: Final = "struct<batch: bigint, is_changes: boolean, table: string
 def captured_records(
     connector: Connector, changes: ChangesTable, request: EventRequest, skipped: SkippedRecords
 ) -> Iterator[EventBatch]:
-    """Build the records of batches, oldest first.
+    """Build the records of some thousands of events at a time; see :class:`.event_source.SourceEvents`.
 
-    Args:
-        connector: The declaration.
-        changes: The changes table.
-        request: The events to build. With transaction metadata, earlier batches are read, too, to find the
-            open transaction, unless ``state`` has it.
-        skipped: Collects skipped records.
-
-    Yields:
-        Records of some thousands of events at a time.
-
-    Raises:
-        CorruptInput: A record can't be decoded and ``skipped`` is strict.
+    With transaction metadata, earlier batches are read, too, to find the open transaction, unless the request
+    has it as ``state``.
     """
     publish = connector.publish
     builder = MongodbRecords(connector, request.now_ns, skipped.by_kind, registrar=request.registrar)

@@ -463,15 +463,7 @@ _O_DELETE: Final = as_name("delete")
 
 
 @kernel
-def _scan(
-    data: Bytes,
-    starts: Ints,
-    ends: Ints,
-    kinds: Ints,
-    first: Ints,
-    last: Ints,
-    ops: Ints,
-) -> None:
+def _scan(data: Bytes, starts: Ints, ends: Ints, kinds: Ints, first: Ints, last: Ints, ops: Ints) -> None:
     """Find the members of each change event; see the slots above."""
     stack = np.empty(MAX_DEPTH, np.int64)
     top_kinds, top_first, top_last = np.empty((3, len(_TOP_ENDS)), np.int64)
@@ -519,13 +511,7 @@ def _scan(
 
 @kernel
 def _scan_documents(
-    data: Bytes,
-    starts: Ints,
-    ends: Ints,
-    kinds: Ints,
-    first: Ints,
-    last: Ints,
-    ops: Ints,
+    data: Bytes, starts: Ints, ends: Ints, kinds: Ints, first: Ints, last: Ints, ops: Ints
 ) -> None:
     """Find ``_id`` of each document."""
     stack = np.empty(MAX_DEPTH, np.int64)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Final
 
 import numpy as np
@@ -11,18 +11,25 @@ import pyarrow.compute as pc
 
 from airflow_cdc_provider.events.connect import (
     INT32,
-    INT64,
     OPTIONAL_INT64,
     OPTIONAL_STRING,
-    SNAPSHOT,
     STRING,
     TRANSACTION,
     ConnectSchema,
+    Member,
+    Values,
     struct,
+    struct_values,
 )
 from airflow_cdc_provider.events.encoder import Destination, Envelope
+from airflow_cdc_provider.events.envelopes import (
+    NO_INTEGER,
+    NO_TEXT,
+    EnvelopeOptions,
+    schema_changes,
+    source_block,
+)
 from airflow_cdc_provider.events.json_converter import quote
-from airflow_cdc_provider.events.topics import TopicNaming
 from airflow_cdc_provider.events.transforms.pieces import Piece
 
 TOKEN_HEADER: Final = "cdc.token"  # noqa: S105  a stream position
@@ -45,128 +52,68 @@ _UPDATE_DESCRIPTION: Final = struct(
     optional=True,
     version=1,
 )
-_SOURCE: Final = struct(
-    "io.debezium.connector.mongo.Source",
-    ("version", STRING),
-    ("connector", STRING),
-    ("name", STRING),
-    ("ts_ms", INT64),
-    ("snapshot", SNAPSHOT),
-    ("db", STRING),
-    ("sequence", OPTIONAL_STRING),
-    ("ts_us", OPTIONAL_INT64),
-    ("ts_ns", OPTIONAL_INT64),
-    ("collection", STRING),
-    ("ord", INT32),
-    ("lsid", OPTIONAL_STRING),
-    ("txnNumber", OPTIONAL_INT64),
-    ("wallTime", OPTIONAL_INT64),
-    version=1,
-)
-KEY_SCHEMA: Final = struct("Key", ("id", STRING))
-VALUE_SCHEMA: Final = struct(
-    "Envelope",
-    ("before", _JSON),
-    ("after", _JSON),
-    ("updateDescription", _UPDATE_DESCRIPTION),
-    ("source", _SOURCE),
-    ("op", OPTIONAL_STRING),
-    ("ts_ms", OPTIONAL_INT64),
-    ("transaction", TRANSACTION),
-)
 
 
-@dataclass(frozen=True, kw_only=True)
-class EnvelopeOptions:
-    """Options of the envelope.
-
-    Args:
-        topics: Topic names; the prefix is also ``source.name``.
-        version: Value of ``source.version``.
-        tombstones: Whether a tombstone follows each delete.
-        now_ns: Current time, ns since 1970.
-        last_of_snapshot: Whether the batch's last row is the last row of the snapshot.
-        transactions: Field ``transaction`` of each event; null by default.
-        times: Whether to add ``ts_us`` and ``ts_ns`` to ``ts_ms``.
-        incremental: Whether reads are part of an incremental snapshot.
-    """
-
-    topics: TopicNaming
-    version: str
-    tombstones: bool
-    now_ns: int
-    last_of_snapshot: bool = False
-    transactions: pa.StructArray | None = None
-    times: bool = False
-    incremental: bool = False
-
-
-def build(events: pa.RecordBatch, options: EnvelopeOptions) -> Envelope:
+def build(
+    events: pa.RecordBatch,
+    options: EnvelopeOptions,
+    *,
+    last_of_snapshot: bool = False,
+    transactions: pa.StructArray | None = None,
+    times: bool = False,
+    incremental: bool = False,
+) -> Envelope:
     """Build the envelope of decoded events.
 
     Args:
         events: Columns of :mod:`airflow_cdc_provider.sources.mongodb.events.decode`; the
             optional ``token`` becomes a header.
         options: Options of the envelope.
+        last_of_snapshot: Whether the batch's last row is the last row of the snapshot.
+        transactions: Field ``transaction`` of each event; null by default.
+        times: Whether to add ``ts_us`` and ``ts_ns`` to ``ts_ms``.
+        incremental: Whether reads are part of an incremental snapshot.
     """
     count = events.num_rows
-    value_schema = _with_times(VALUE_SCHEMA) if options.times else VALUE_SCHEMA
-    pairs = pa.StructArray.from_arrays([events["database"], events["collection"]], ["db", "coll"])
-    names = join_names(events["database"], events["collection"]).dictionary_encode()
-    first = [int(names.indices.index(number).as_py()) for number in range(len(names.dictionary))]
-    destinations = []
-    for row in first:
-        pair = pairs[row].as_py()
-        topic = options.topics.topic(pair["db"], pair["coll"])
-        destinations.append(
-            Destination(topic, KEY_SCHEMA.named(f"{topic}.Key"), value_schema.named(f"{topic}.Envelope"))
-        )
-    now_ms = options.now_ns // 1_000_000
     reads = pc.equal(events["op"], "r").to_numpy(zero_copy_only=False)
-    snapshot = np.where(reads, "incremental" if options.incremental else "true", "false").astype(object)
-    if options.last_of_snapshot and count:
+    snapshot = np.where(reads, "incremental" if incremental else "true", "false").astype(object)
+    if last_of_snapshot and count:
         snapshot[-1] = "last"
-    known_ms = events["source_ms"]
     in_session = pc.and_(events["lsid"].is_valid(), events["txn_number"].is_valid())
-    source = pa.StructArray.from_arrays(
-        [
-            pa.repeat(options.version, count),
-            pa.repeat("mongodb", count),
-            pa.repeat(options.topics.prefix, count),
-            known_ms.fill_null(now_ms),
-            pa.array(snapshot, pa.utf8()),
-            events["database"],
-            pa.nulls(count, pa.utf8()),
-            pc.multiply(known_ms, 1000).fill_null(options.now_ns // 1000),
-            pc.multiply(known_ms, 1_000_000).fill_null(options.now_ns),
-            events["collection"],
-            events["ord"],
-            pc.if_else(in_session, events["lsid"], None),
-            pc.if_else(in_session, events["txn_number"], None),
-            events["wall_ms"],
-        ],
-        [name for name, _ in _SOURCE.fields],
+    source = _source(
+        events,
+        options,
+        events["collection"],
+        ("lsid", OPTIONAL_STRING, pc.if_else(in_session, events["lsid"], None)),
+        ("txnNumber", OPTIONAL_INT64, pc.if_else(in_session, events["txn_number"], None)),
+        ("wallTime", OPTIONAL_INT64, events["wall_ms"]),
+        snapshot=pa.array(snapshot, pa.utf8()),
     )
-    times = [now_ms, options.now_ns // 1000, options.now_ns] if options.times else [now_ms]
-    value = pa.StructArray.from_arrays(
-        [
-            events["before"],
-            events["after"],
-            events["update_description"],
-            source,
-            events["op"],
-            *(pa.repeat(time, count) for time in times),
-            pa.nulls(count) if options.transactions is None else options.transactions,
-        ],
-        [name for name, _ in value_schema.fields],
+    schema, value = struct_values(
+        "Envelope",
+        ("before", _JSON, events["before"]),
+        ("after", _JSON, events["after"]),
+        ("updateDescription", _UPDATE_DESCRIPTION, events["update_description"]),
+        ("source", *source),
+        ("op", OPTIONAL_STRING, events["op"]),
+        *options.times[: 3 if times else 1],
+        ("transaction", TRANSACTION, pa.nulls(count) if transactions is None else transactions),
     )
-    deletes = pc.equal(events["op"], "d").to_numpy(zero_copy_only=False)
+    key_schema, key = struct_values("Key", ("id", STRING, events["id"]))
+    names = join_names(events["database"], events["collection"]).dictionary_encode()
+    destinations = []
+    for number in range(len(names.dictionary)):
+        first = names.indices.index(number).as_py()
+        topic = options.topics.topic(events["database"][first].as_py(), events["collection"][first].as_py())
+        destinations.append(
+            Destination(topic, key_schema.named(f"{topic}.Key"), schema.named(f"{topic}.Envelope"))
+        )
     return Envelope(
         destinations,
         names.indices.to_numpy(zero_copy_only=False).astype(np.int64),
-        pa.StructArray.from_arrays([events["id"]], ["id"]),
+        key,
         value,
-        deletes if options.tombstones else np.zeros(count, np.bool_),
+        options.tombstones_after(events),
         {TOKEN_HEADER: quote(events["token"])} if "token" in events.schema.names else {},
     )
 
@@ -199,74 +146,59 @@ def build_documents(events: pa.RecordBatch, envelope: Envelope, *, tombstones: b
     )
 
 
-SCHEMA_KEY: Final = struct(
-    "io.debezium.connector.mongodb.SchemaChangeKey", ("databaseName", STRING), version=1
-)
-SCHEMA_VALUE: Final = struct(
-    "io.debezium.connector.mongodb.SchemaChangeValue",
-    ("source", _SOURCE),
-    ("ts_ms", INT64),
-    ("databaseName", STRING),
-    ("collectionName", OPTIONAL_STRING),
-    ("type", STRING),
-    ("event", replace(_JSON, optional=False)),
-    version=1,
-)
-"""Debezium has no such records for MongoDB: members are named as in its other connectors."""
-
-
 def build_schema_changes(changes: pa.RecordBatch, topic: str, options: EnvelopeOptions) -> Envelope:
     """Build the envelope of schema changes, without headers.
+
+    Debezium has no such records for MongoDB: members are named as in its other connectors.
 
     Args:
         changes: Columns of :mod:`airflow_cdc_provider.sources.mongodb.events.schema_changes`.
         topic: Topic of schema changes.
         options: Options of the envelope.
     """
-    count = changes.num_rows
-    known_ms = changes["source_ms"]
-    source = pa.StructArray.from_arrays(
-        [
-            pa.repeat(options.version, count),
-            pa.repeat("mongodb", count),
-            pa.repeat(options.topics.prefix, count),
-            known_ms,
-            pa.repeat("false", count),
-            changes["database"],
-            pa.nulls(count, pa.utf8()),
-            pc.multiply(known_ms, 1000),
-            pc.multiply(known_ms, 1_000_000),
-            changes["collection"].fill_null(""),
-            changes["ord"],
-            pa.nulls(count, pa.utf8()),
-            pa.nulls(count, pa.int64()),
-            known_ms,
-        ],
-        [name for name, _ in _SOURCE.fields],
+    source = _source(
+        changes,
+        options,
+        changes["collection"].fill_null(""),
+        ("lsid", OPTIONAL_STRING, NO_TEXT),
+        ("txnNumber", OPTIONAL_INT64, NO_INTEGER),
+        ("wallTime", OPTIONAL_INT64, changes["source_ms"]),
     )
-    value = pa.StructArray.from_arrays(
-        [
-            source,
-            pa.repeat(options.now_ns // 1_000_000, count),
-            *(changes[name] for name in ("database", "collection", "type", "event")),
-        ],
-        [name for name, _ in SCHEMA_VALUE.fields],
-    )
-    return Envelope(
-        [Destination(topic, SCHEMA_KEY, SCHEMA_VALUE)],
-        np.zeros(count, np.int64),
-        pa.StructArray.from_arrays([changes["database"]], ["databaseName"]),
-        value,
-        np.zeros(count, np.bool_),
-        bare=True,
+    return schema_changes(
+        "io.debezium.connector.mongodb",
+        topic,
+        options,
+        changes["database"],
+        source,
+        ("databaseName", STRING, changes["database"]),
+        ("collectionName", OPTIONAL_STRING, changes["collection"]),
+        ("type", STRING, changes["type"]),
+        ("event", replace(_JSON, optional=False), changes["event"]),
     )
 
 
-def _with_times(schema: ConnectSchema) -> ConnectSchema:
-    """Add ``ts_us`` and ``ts_ns`` after ``ts_ms``."""
-    place = [name for name, _ in schema.fields].index("ts_ms") + 1
-    more = (("ts_us", OPTIONAL_INT64), ("ts_ns", OPTIONAL_INT64))
-    return replace(schema, fields=(*schema.fields[:place], *more, *schema.fields[place:]))
+def _source(
+    events: pa.RecordBatch,
+    options: EnvelopeOptions,
+    collections: pa.Array,
+    *own: Member,
+    snapshot: pa.Array | str = "false",
+) -> Values:
+    known_ms = events["source_ms"]
+    return source_block(
+        "io.debezium.connector.mongo.Source",
+        "mongodb",
+        options,
+        [
+            pc.multiply(known_ms, unit).fill_null(options.now_ns // (1_000_000 // unit))
+            for unit in (1, 1000, 1_000_000)
+        ],
+        ("collection", STRING, collections),
+        ("ord", INT32, events["ord"]),
+        *own,
+        snapshot=snapshot,
+        database=events["database"],
+    )
 
 
 def join_names(database: pa.Array, collection: pa.Array) -> pa.Array:

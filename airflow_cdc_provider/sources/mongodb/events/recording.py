@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import gzip
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -26,7 +25,7 @@ from airflow_cdc_provider.connector import Connector
 from airflow_cdc_provider.events.encoder import to_lines
 from airflow_cdc_provider.events.java_hashes import bucket_count, spread_hash
 from airflow_cdc_provider.events.skipped_records import SkippedRecords
-from airflow_cdc_provider.exceptions import ConfigurationError, CorruptInput
+from airflow_cdc_provider.exceptions import ConfigurationError
 from airflow_cdc_provider.formats.bson import Spans
 from airflow_cdc_provider.lake.reconcile import reconcile_patched
 from airflow_cdc_provider.sources.encoding import headers_of
@@ -36,7 +35,7 @@ from airflow_cdc_provider.sources.mongodb.events.records import MongodbRecords, 
 from airflow_cdc_provider.sources.mongodb.events.schema_changes import decode_schema_changes
 from airflow_cdc_provider.sources.mongodb.options import MongodbOptions
 from airflow_cdc_provider.sources.mongodb.records import is_captured, read_events, snapshot_records
-from airflow_cdc_provider.sources.recordings import Recording, row_lines_of
+from airflow_cdc_provider.sources.recordings import Recording, read_file, recorded_files, row_lines_of
 
 _CHUNK_BYTES: Final = 16 * 1024 * 1024
 _ROWS_AT_ONCE: Final = 10_000
@@ -264,20 +263,10 @@ def mongodb_files(path: Path) -> tuple[list[tuple[str, str, Path]], list[Path]]:
     Raises:
         ConfigurationError: There are no files.
     """
-    if path.is_file():
-        found = [path]
-    elif path.is_dir():
-        found = sorted(file for file in path.iterdir() if _bson_name(file).endswith(".bson"))
-    else:
-        found = []
-    if not found:
-        raise ConfigurationError(
-            f"there is no recording at {path}",
-            expected="a file of concatenated BSON documents, or a folder with *.bson (or *.bson.gz) files",
-        )
     snapshots, streams = [], []
-    for file in found:
-        parts = _bson_name(file).removesuffix(".bson").split(".", 2)
+    expected = "a file of concatenated BSON documents, or a folder with *.bson (or *.bson.gz) files"
+    for file in recorded_files(path, ".bson", expected):
+        parts = file.name.removesuffix(".gz").removesuffix(".bson").split(".", 2)
         if parts[0] == "snapshot" and len(parts) == 3:
             snapshots.append((parts[1], parts[2], file))
         else:
@@ -291,10 +280,6 @@ def _hash_set_order(names: Collection[str]) -> dict[str, tuple[int, str]]:
     """Return sort keys for the iteration order of a ``java.util.HashSet``, filled in alphabetical order."""
     buckets = bucket_count(len(names))
     return {name: (spread_hash(name) & (buckets - 1), name) for name in names}
-
-
-def _bson_name(file: Path) -> str:
-    return file.name.removesuffix(".gz")
 
 
 @dataclass(frozen=True)
@@ -327,12 +312,7 @@ def _bson_chunks(file: Path, skipped: SkippedRecords, *, change_events: bool) ->
 
 def _documents(file: Path, skipped: SkippedRecords, *, change_events: bool) -> tuple[np.ndarray, Spans]:
     """Read a file and find its documents."""
-    opened = gzip.open if file.suffix == ".gz" else open
-    try:
-        with opened(file, "rb") as stream:
-            data = np.frombuffer(stream.read(), np.uint8)
-    except (OSError, EOFError) as error:
-        raise CorruptInput(f"{file} can't be read", found=str(error)) from error
+    data = np.frombuffer(read_file(file), np.uint8)
     starts, ends, lost_starts, lost_ends = mongodb_events.split_documents(data, change_events=change_events)
     for first, last in zip(lost_starts, lost_ends, strict=True):
         skipped.add(f"{file} at byte {first}", f"{last - first} bytes are not a BSON document")

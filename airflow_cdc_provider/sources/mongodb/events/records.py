@@ -10,7 +10,7 @@ import re
 from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
-from functools import partial
+from functools import cached_property, partial
 
 import numpy as np
 import pyarrow as pa
@@ -19,6 +19,7 @@ import pyarrow.compute as pc
 from airflow_cdc_provider.connector import Connector
 from airflow_cdc_provider.events import cloud_events, transactions
 from airflow_cdc_provider.events.encoder import Envelope
+from airflow_cdc_provider.events.envelopes import EnvelopeOptions
 from airflow_cdc_provider.events.field_paths import field_rules
 from airflow_cdc_provider.events.framing import Registrar
 from airflow_cdc_provider.events.transactions import OpenTransaction
@@ -29,7 +30,7 @@ from airflow_cdc_provider.events.transforms.unwrap import unwrap
 from airflow_cdc_provider.exceptions import ConfigurationError
 from airflow_cdc_provider.formats.bson import DOCUMENT
 from airflow_cdc_provider.formats.extended_json import LINES, write_values
-from airflow_cdc_provider.sources.encoding import encoded_events, topics_of, without_skipped
+from airflow_cdc_provider.sources.encoding import encoded_events, envelope_options, without_skipped
 from airflow_cdc_provider.sources.mongodb.events import envelope as mongodb_envelope
 from airflow_cdc_provider.sources.mongodb.events.decode import EventForm
 from airflow_cdc_provider.sources.mongodb.field_rules import FieldRules
@@ -122,7 +123,14 @@ class MongodbRecords:
             blocks = tracked.blocks
         if not events.num_rows:
             return encoded_events(self.connector, pieces, self.registrar), {}
-        envelope = mongodb_envelope.build(events, self._options(last_of_snapshot, blocks, incremental))
+        envelope = mongodb_envelope.build(
+            events,
+            self._options,
+            last_of_snapshot=last_of_snapshot,
+            transactions=blocks,
+            times=publish.mongodb.envelope_times,
+            incremental=incremental,
+        )
         rows = np.arange(events.num_rows)
         reasons: dict[int, str] = {}
         if publish.outbox.enabled:
@@ -156,27 +164,13 @@ class MongodbRecords:
         events = without_skipped(events, self.connector, self.skipped)
         return self._changed(events) if self.connector.publish.skip_unchanged else events
 
-    def _options(
-        self,
-        last_of_snapshot: bool = False,
-        blocks: pa.StructArray | None = None,
-        incremental: bool = False,
-    ) -> mongodb_envelope.EnvelopeOptions:
-        publish = self.connector.publish
-        return mongodb_envelope.EnvelopeOptions(
-            topics=topics_of(self.connector),
-            version=self.connector.event_version,
-            tombstones=publish.tombstones,
-            now_ns=self.now_ns,
-            last_of_snapshot=last_of_snapshot,
-            transactions=blocks,
-            times=publish.mongodb.envelope_times,
-            incremental=incremental,
-        )
+    @cached_property
+    def _options(self) -> EnvelopeOptions:
+        return envelope_options(self.connector, self.now_ns)
 
     def _schema_changes(self, changes: pa.RecordBatch, events: pa.RecordBatch) -> Piece:
         topic = schema_changes_topic(self.connector)
-        envelope = mongodb_envelope.build_schema_changes(changes, topic, self._options())
+        envelope = mongodb_envelope.build_schema_changes(changes, topic, self._options)
         return Piece(envelope, np.searchsorted(events["row"].to_numpy(), changes["row"].to_numpy()), BEFORE)
 
     def _changed(self, events: pa.RecordBatch) -> pa.RecordBatch:

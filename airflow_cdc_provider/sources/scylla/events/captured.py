@@ -26,20 +26,7 @@ _ROWS_AT_ONCE = 10_000
 def captured_records(
     connector: Connector, changes: ChangesTable, request: EventRequest, skipped: SkippedRecords
 ) -> Iterator[EventBatch]:
-    """Build the records of batches, oldest first.
-
-    Args:
-        connector: The declaration.
-        changes: The changes table.
-        request: The events to build.
-        skipped: Collects skipped records.
-
-    Yields:
-        Records of some thousands of events at a time.
-
-    Raises:
-        CorruptInput: A record can't be decoded and ``skipped`` is strict.
-    """
+    """Build the records of some thousands of events at a time; see :class:`.event_source.SourceEvents`."""
     after, through = request.after, request.through
     schemas = schemas_of(changes, through)
     builder = ScyllaRecords(connector, request.now_ns, schemas, skipped, request.registrar)

@@ -31,67 +31,27 @@ import pyarrow.compute as pc
 from airflow_cdc_provider.connector.publish.scylla import KEY_PLACEMENTS, ScyllaPublishOptions
 from airflow_cdc_provider.events.connect import (
     BOOLEAN,
-    INT64,
     OPTIONAL_INT32,
     OPTIONAL_INT64,
     OPTIONAL_STRING,
-    SNAPSHOT,
     STRING,
     TRANSACTION,
     ConnectSchema,
+    Member,
+    Values,
     schema_of,
     struct,
+    struct_values,
 )
 from airflow_cdc_provider.events.encoder import Destination, Envelope
+from airflow_cdc_provider.events.envelopes import EnvelopeOptions, source_block, times_of
 from airflow_cdc_provider.events.json_converter import base64, quote
-from airflow_cdc_provider.events.topics import TopicNaming
 
 _CELL: Final = "value"
-_SOURCE_NAME: Final = "com.scylladb.cdc.debezium.connector"
-_SOURCE: Final = (
-    ("version", STRING),
-    ("connector", STRING),
-    ("name", STRING),
-    ("ts_ms", INT64),
-    ("snapshot", SNAPSHOT),
-    ("db", STRING),
-    ("sequence", OPTIONAL_STRING),
-    ("ts_us", OPTIONAL_INT64),
-    ("ts_ns", OPTIONAL_INT64),
-    ("keyspace_name", STRING),
-    ("table_name", STRING),
+_NO_TRANSACTION: Final = pa.scalar(
+    None,
+    pa.struct([("id", pa.utf8()), ("total_order", pa.int64()), ("data_collection_order", pa.int64())]),
 )
-_NO_TRANSACTION: Final = pa.struct(
-    [("id", pa.utf8()), ("total_order", pa.int64()), ("data_collection_order", pa.int64())]
-)
-_DETAILS: Final = (
-    ("stream_id", OPTIONAL_STRING),
-    ("time", OPTIONAL_STRING),
-    ("batch_seq_no", OPTIONAL_INT32),
-    ("ttl", OPTIONAL_INT64),
-    ("by_service", BOOLEAN),
-    ("before_is_image", BOOLEAN),
-    ("after_is_image", BOOLEAN),
-)
-
-
-@dataclass(frozen=True, kw_only=True)
-class EnvelopeOptions:
-    """Options of the envelope.
-
-    Args:
-        topics: Topic names; the prefix is also ``source.name`` and part of schema names.
-        version: Value of ``source.version``.
-        tombstones: Whether a tombstone follows each delete with a key.
-        now_ns: Current time, ns since 1970.
-        own: The declared options of ScyllaDB's events.
-    """
-
-    topics: TopicNaming
-    version: str
-    tombstones: bool
-    now_ns: int
-    own: ScyllaPublishOptions
 
 
 def schema_name_prefix(prefix: str, keyspace: str, table: str) -> str:
@@ -105,6 +65,7 @@ def build(
     table: str,
     partition: Sequence[str],
     options: EnvelopeOptions,
+    own: ScyllaPublishOptions,
 ) -> Envelope:
     """Build the envelope of decoded events of one table.
 
@@ -114,44 +75,32 @@ def build(
         keyspace: Keyspace of the table.
         table: Name of the table.
         partition: Names of its partition key columns.
-        options: Options of the envelope.
+        options: Options of the envelope; only deletes with a key have tombstones.
+        own: The declared options of ScyllaDB's events.
     """
-    shape = _Shape(events, schema_name_prefix(options.topics.prefix, keyspace, table), partition, options)
-    count = events.num_rows
+    shape = _Shape(events, schema_name_prefix(options.topics.prefix, keyspace, table), partition, own)
     deletes = pc.equal(events["op"], "d").to_numpy(zero_copy_only=False)
     before, before_image = shape.before(deletes)
     after, after_image = shape.after(deletes)
-    now = options.now_ns
-    source_schema, source = _source(events, keyspace, table, options, before_image, after_image)
-    fields: list[tuple[str, ConnectSchema, pa.Array]] = [
-        ("source", source_schema, source),
+    details = _details(events, before_image, after_image) if own.source_details else ()
+    fields: list[Member] = [
+        ("source", *_source(events, keyspace, table, options, details)),
         ("before", shape.row_schema("Before"), before),
         ("after", shape.row_schema("After"), after),
     ]
     if shape.has("payload-key"):
-        fields.append((options.own.payload_key_name, shape.key_schema(), shape.key()))
-    if options.own.collection_changes and events.schema.field("collections").type.num_fields:
+        fields.append((own.payload_key_name, shape.key_schema(), shape.key()))
+    if own.collection_changes and events.schema.field("collections").type.num_fields:
         fields.append(("collections", shape.collections_schema(), events["collections"]))
-    fields += [
-        ("op", OPTIONAL_STRING, events["op"]),
-        ("ts_ms", OPTIONAL_INT64, pa.repeat(now // 1_000_000, count)),
-        ("transaction", TRANSACTION, pa.nulls(count, _NO_TRANSACTION)),
-        ("ts_us", OPTIONAL_INT64, pa.repeat(now // 1000, count)),
-        ("ts_ns", OPTIONAL_INT64, pa.repeat(now, count)),
-    ]
-    names = [name for name, _, _ in fields]
-    schemas = [(name, schema) for name, schema, _ in fields]
-    value = pa.StructArray.from_arrays([values for _, _, values in fields], names)
-    value_schema = struct(f"{shape.prefix}Envelope", *schemas)
-    topic = options.topics.topic(keyspace, table)
-    tombstones = deletes if options.tombstones and shape.has("kafka-key") else np.zeros(count, np.bool_)
-    return Envelope(
-        [Destination(topic, shape.record_key_schema(), value_schema)],
-        np.zeros(count, np.int64),
+    ts_ms, *finer_times = options.times
+    fields += [("op", OPTIONAL_STRING, events["op"]), ts_ms, ("transaction", TRANSACTION, _NO_TRANSACTION)]
+    value_schema, value = struct_values(f"{shape.prefix}Envelope", *fields, *finer_times)
+    return Envelope.of_topic(
+        Destination(options.topics.topic(keyspace, table), shape.record_key_schema(), value_schema),
         shape.record_key(),
         value,
-        tombstones,
-        shape.headers() if shape.has("kafka-headers") else {},
+        tombstone=options.tombstones_after(events) & shape.has("kafka-key"),
+        headers=shape.headers() if shape.has("kafka-headers") else {},
     )
 
 
@@ -195,26 +144,26 @@ class _Shape:
     events: pa.RecordBatch
     prefix: str
     partition: Sequence[str]
-    options: EnvelopeOptions
+    own: ScyllaPublishOptions
 
     @property
     def legacy(self) -> bool:
-        return self.options.own.format == "legacy"
+        return self.own.format == "legacy"
 
     def has(self, place: str) -> bool:
         """Return whether key columns are in a location, which is fixed in format legacy."""
-        return place in (KEY_PLACEMENTS[:3] if self.legacy else self.options.own.key_placement)
+        return place in (KEY_PLACEMENTS[:3] if self.legacy else self.own.key_placement)
 
     def before(self, deletes: Any) -> tuple[pa.StructArray, pa.Array]:
         """Return the rows before, and which of them are preimages."""
         images = self.events["before"]
         known = images.is_valid()
         if self.legacy:
-            selected = known if self.options.own.preimages else pc.and_(known, False)
+            selected = known if self.own.preimages else pc.and_(known, False)
             keys_only = pc.and_(pa.array(deletes), pc.invert(selected))
             cells = self._cells(images, "before_known", selected)
             return self._row("Before", cells, pc.or_(selected, keys_only)), selected
-        mode = self.options.own.before
+        mode = self.own.before
         selected = known if mode != "none" else pc.and_(known, False)
         if mode == "full":
             cells = self._completed(images)
@@ -232,7 +181,7 @@ class _Shape:
             return self._row("After", self._cells(values_set, "modified", there), there), pc.and_(
                 there, False
             )
-        mode = self.options.own.after
+        mode = self.own.after
         images = self.events["after"]
         image = images.is_valid() if mode != "none" else pc.and_(there, False)
         included = self._only_modified(images) if mode == "only-updated" else _fields(images)
@@ -297,7 +246,7 @@ class _Shape:
     @property
     def _partition_only(self) -> bool:
         static = bool(self.events.num_rows and self.events["static"][0].as_py())
-        return static and self.options.own.static_keys == "partition"
+        return static and self.own.static_keys == "partition"
 
     def _shown_key(self) -> list[pa.Field]:
         fields = list(self.events.schema.field("key").type)
@@ -312,12 +261,12 @@ class _Shape:
         return [f for f in self.events.schema.field("set").type if self._shows(f)]
 
     def _shows(self, own: pa.Field) -> bool:
-        return not self.legacy or self.options.own.all_types or not pa.types.is_nested(own.type)
+        return not self.legacy or self.own.all_types or not pa.types.is_nested(own.type)
 
     def _in_struct(self, name: str) -> bool:
         """Return whether values of a column are structs."""
         keys = {f.name for f in self.events.schema.field("key").type}
-        return self.legacy and not self.options.own.flatten_columns and name not in keys
+        return self.legacy and not self.own.flatten_columns and name not in keys
 
     def _row(self, name: str, cells: Mapping[str, pa.Array], there: pa.Array) -> pa.StructArray:
         keys = self.events["key"]
@@ -369,38 +318,33 @@ class _Shape:
 
 
 def _source(
-    events: pa.RecordBatch,
-    keyspace: str,
-    table: str,
-    options: EnvelopeOptions,
-    before_image: pa.Array,
-    after_image: pa.Array,
-) -> tuple[ConnectSchema, pa.StructArray]:
-    count = events.num_rows
-    times = events["ts_us"].to_numpy(zero_copy_only=False)
-    values = {
-        "version": pa.repeat(options.version, count),
-        "connector": pa.repeat("scylla", count),
-        "name": pa.repeat(options.topics.prefix, count),
-        "ts_ms": pa.array(times // 1000),
-        "snapshot": events["snapshot"],
-        "db": pa.repeat(keyspace, count),
-        "sequence": pa.nulls(count, pa.utf8()),
-        "ts_us": events["ts_us"],
-        "ts_ns": pa.array(times * 1000),
-        "keyspace_name": pa.repeat(keyspace, count),
-        "table_name": pa.repeat(table, count),
-        "stream_id": events["stream"],
-        "time": events["time"],
-        "batch_seq_no": events["number"],
-        "ttl": events["ttl"],
-        "by_service": events["by_service"],
-        "before_is_image": before_image,
-        "after_is_image": after_image,
-    }
-    fields = (*_SOURCE, *(_DETAILS if options.own.source_details else ()))
-    names = [name for name, _ in fields]
-    return struct(_SOURCE_NAME, *fields), pa.StructArray.from_arrays([values[name] for name in names], names)
+    events: pa.RecordBatch, keyspace: str, table: str, options: EnvelopeOptions, details: Sequence[Member]
+) -> Values:
+    return source_block(
+        "com.scylladb.cdc.debezium.connector",
+        "scylla",
+        options,
+        times_of(events["ts_us"]),
+        ("keyspace_name", STRING, keyspace),
+        ("table_name", STRING, table),
+        *details,
+        snapshot=events["snapshot"],
+        database=keyspace,
+        version=None,
+    )
+
+
+def _details(events: pa.RecordBatch, before_image: pa.Array, after_image: pa.Array) -> list[Member]:
+    """Return the fields of the source block that the connector doesn't have."""
+    return [
+        ("stream_id", OPTIONAL_STRING, events["stream"]),
+        ("time", OPTIONAL_STRING, events["time"]),
+        ("batch_seq_no", OPTIONAL_INT32, events["number"]),
+        ("ttl", OPTIONAL_INT64, events["ttl"]),
+        ("by_service", BOOLEAN, events["by_service"]),
+        ("before_is_image", BOOLEAN, before_image),
+        ("after_is_image", BOOLEAN, after_image),
+    ]
 
 
 def _fields(rows: pa.StructArray) -> dict[str, pa.Array]:

@@ -16,6 +16,7 @@ from airflow_cdc_provider.changes.contribution import STATIC
 from airflow_cdc_provider.connector import Connector
 from airflow_cdc_provider.events import cloud_events
 from airflow_cdc_provider.events.encoder import Envelope
+from airflow_cdc_provider.events.envelopes import EnvelopeOptions
 from airflow_cdc_provider.events.framing import Registrar
 from airflow_cdc_provider.events.json_converter import to_json
 from airflow_cdc_provider.events.order import event_order
@@ -25,7 +26,7 @@ from airflow_cdc_provider.events.transforms.unwrap import unwrap
 from airflow_cdc_provider.formats.arrow_bytes import binary_parts
 from airflow_cdc_provider.sources.cql.schema import TableSchema
 from airflow_cdc_provider.sources.cql.snapshot_payload import snapshot_columns
-from airflow_cdc_provider.sources.encoding import encoded_events, topics_of, without_skipped
+from airflow_cdc_provider.sources.encoding import encoded_events, envelope_options, without_skipped
 from airflow_cdc_provider.sources.scylla.events import envelope as scylla_envelope
 from airflow_cdc_provider.sources.scylla.events.decode import EventDecoder
 from airflow_cdc_provider.sources.scylla.events.snapshot_rows import SnapshotEventDecoder
@@ -146,8 +147,9 @@ class ScyllaRecords:
             if part.num_rows:
                 log = table.log
                 own = part.drop_columns(["order"])
+                options, choices = self._options, self.connector.publish.scylla
                 envelope = scylla_envelope.build(
-                    own, log.keyspace, log.table, log.partition_key, self._options
+                    own, log.keyspace, log.table, log.partition_key, options, choices
                 )
                 order = part["order"].to_numpy()
                 if self.connector.publish.envelope == "cloudevents":
@@ -206,15 +208,8 @@ class ScyllaRecords:
             yield replace(piece, envelope=named, rows=order[piece.rows])
 
     @cached_property
-    def _options(self) -> scylla_envelope.EnvelopeOptions:
-        publish = self.connector.publish
-        return scylla_envelope.EnvelopeOptions(
-            topics=topics_of(self.connector),
-            version=self.connector.event_version,
-            tombstones=publish.tombstones,
-            now_ns=self.now_ns,
-            own=publish.scylla,
-        )
+    def _options(self) -> EnvelopeOptions:
+        return envelope_options(self.connector, self.now_ns)
 
 
 def _group_by_schema(

@@ -43,19 +43,9 @@ greater than its parents': so the changes of a row that moved with the reshard s
 def captured_records(
     connector: Connector, changes: ChangesTable, request: EventRequest, skipped: SkippedRecords
 ) -> Iterator[EventBatch]:
-    """Build the records of batches, oldest first; a capture commits whole transactions.
-
-    Args:
-        connector: The declaration.
-        changes: The changes table.
-        request: The events to build.
-        skipped: Collects skipped records.
-
-    Yields:
-        Records of some thousands of events at a time.
+    """Build the records of some thousands of events at a time; see :class:`.event_source.SourceEvents`.
 
     Raises:
-        CorruptInput: A record can't be decoded and ``skipped`` is strict.
         ConfigurationError: Two tables would share a name, or a mask or converter doesn't support its column.
     """
     rows = _with_events(connector, changes, request.after, request.through)

@@ -3,50 +3,37 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Final
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from airflow_cdc_provider.events import heartbeats
 from airflow_cdc_provider.events.connect import (
     INT64,
-    OPTIONAL_INT64,
     OPTIONAL_STRING,
-    SNAPSHOT,
     STRING,
     TRANSACTION,
     ConnectSchema,
+    Values,
     schema_of,
     struct,
+    struct_values,
 )
 from airflow_cdc_provider.events.encoder import Destination, Envelope
-from airflow_cdc_provider.events.heartbeats import KEY_SCHEMA as HEARTBEAT_KEY
+from airflow_cdc_provider.events.envelopes import NO_TEXT, EnvelopeOptions, schema_changes, source_block
 from airflow_cdc_provider.events.json_converter import to_json
+from airflow_cdc_provider.sources.vitess.events.tables import EventTable
+from airflow_cdc_provider.sources.vitess.events.types import EventColumn
 
 NEW_KEY_HEADER: Final = "__debezium.newkey"
 """Header of the delete event of a key change: the new key."""
 OLD_KEY_HEADER: Final = "__debezium.oldkey"
 """Header of the create event of a key change: the old key."""
 
-SOURCE: Final = struct(
-    "io.debezium.connector.vitess.Source",
-    ("version", STRING),
-    ("connector", STRING),
-    ("name", STRING),
-    ("ts_ms", INT64),
-    ("snapshot", SNAPSHOT),
-    ("db", STRING),
-    ("sequence", OPTIONAL_STRING),
-    ("ts_us", OPTIONAL_INT64),
-    ("ts_ns", OPTIONAL_INT64),
-    ("keyspace", STRING),
-    ("table", STRING),
-    ("shard", STRING),
-    ("vgtid", STRING),
-    version=1,
-)
+_CONNECTOR: Final = "io.debezium.connector.vitess"
 ORDERED_TRANSACTION: Final = replace(
     TRANSACTION,
     fields=(
@@ -65,124 +52,54 @@ ORDERED_TRANSACTION: Final = replace(
 )
 """Field ``transaction`` with epoch and rank, which order the transactions of a shard."""
 
-HEARTBEAT_VALUE: Final = struct(
-    "io.debezium.connector.vitess.Heartbeat", ("vgtid", STRING), ("ts_ms", INT64), version=1
+_TABLE_CHANGES: Final = ConnectSchema(
+    "array",
+    items=struct("io.debezium.connector.schema.Change", ("type", STRING), ("id", STRING), version=1),
 )
 
 
-@dataclass(frozen=True, kw_only=True)
-class EnvelopeOptions:
-    """Options of the envelope.
-
-    Args:
-        name: Value of ``source.name``.
-        version: Value of ``source.version``.
-        tombstones: Whether a tombstone follows each delete.
-        now_ns: Current time, ns since 1970.
-        ordered: Whether transactions have epoch and rank.
-    """
-
-    name: str
-    version: str
-    tombstones: bool
-    now_ns: int
-    ordered: bool = False
-
-
-@dataclass(frozen=True)
-class Shape:
-    """A table with one schema.
-
-    Args:
-        keyspace: Keyspace of the table.
-        table: Name of the table.
-        topic: Topic of its events.
-        key: Fields of keys, none for a table without a key; Connect names as metadata.
-        value: Fields of rows.
-    """
-
-    keyspace: str
-    table: str
-    topic: str
-    key: Sequence[pa.Field]
-    value: Sequence[pa.Field]
-
-
-def build(events: pa.RecordBatch, shape: Shape, options: EnvelopeOptions) -> Envelope:
+def build(
+    events: pa.RecordBatch, table: EventTable, topic: str, options: EnvelopeOptions, *, ordered: bool
+) -> Envelope:
     """Build the envelope of decoded events of one table.
 
     Args:
         events: Columns of :class:`airflow_cdc_provider.sources.vitess.events.table_events.TableEvents`, and
             ``vgtid``, the position after the event; optionally the field ``transaction``.
-        shape: Schema of rows and keys.
+        table: The table.
+        topic: Topic of its events.
         options: Options of the envelope.
+        ordered: Whether transactions have epoch and rank.
     """
     count = events.num_rows
-    topic = shape.topic
-    key_schema = struct(f"{topic}.Key", *_members(shape.key))
-    value_schema = struct(
+    key_schema = struct(f"{topic}.Key", *_members(table.key))
+    row_schema = struct(f"{topic}.Value", *_members(table.columns), optional=True)
+    transactions = events["transaction"] if "transaction" in events.schema.names else pa.nulls(count)
+    value_schema, value = struct_values(
         f"{topic}.Envelope",
-        ("before", struct(f"{topic}.Value", *_members(shape.value), optional=True)),
-        ("after", struct(f"{topic}.Value", *_members(shape.value), optional=True)),
-        ("source", SOURCE),
-        ("transaction", ORDERED_TRANSACTION if options.ordered else TRANSACTION),
-        ("op", STRING),
-        ("ts_ms", OPTIONAL_INT64),
-        ("ts_us", OPTIONAL_INT64),
-        ("ts_ns", OPTIONAL_INT64),
+        ("before", row_schema, events["before"]),
+        ("after", row_schema, events["after"]),
+        ("source", *_source(events, table.keyspace, table.name, options)),
+        ("transaction", ORDERED_TRANSACTION if ordered else TRANSACTION, transactions),
+        ("op", STRING, events["op"]),
+        *options.times,
         version=2,
     )
-    value = pa.StructArray.from_arrays(
-        [
-            events["before"],
-            events["after"],
-            _source(events, pa.repeat(shape.keyspace, count), pa.repeat(shape.table, count), options),
-            events["transaction"] if "transaction" in events.schema.names else pa.nulls(count),
-            events["op"],
-            *(pa.repeat(options.now_ns // unit, count) for unit in (1_000_000, 1000, 1)),
-        ],
-        [name for name, _ in value_schema.fields],
-    )
-    deletes = pc.equal(events["op"], "d").to_numpy(zero_copy_only=False)
     headers = {
         name: pc.if_else(events[column].is_valid(), to_json(key_schema, events[column]), None)
         for name, column in ((NEW_KEY_HEADER, "new_key"), (OLD_KEY_HEADER, "old_key"))
         if events[column].null_count < count
     }
-    return Envelope(
-        [Destination(topic, key_schema, value_schema)],
-        np.zeros(count, np.int64),
-        events["key"],
-        value,
-        deletes if options.tombstones else np.zeros(count, np.bool_),
-        headers,
-    )
-
-
-SCHEMA_KEY: Final = struct(
-    "io.debezium.connector.vitess.SchemaChangeKey", ("databaseName", STRING), version=1
-)
-SCHEMA_VALUE: Final = struct(
-    "io.debezium.connector.vitess.SchemaChangeValue",
-    ("source", SOURCE),
-    ("ts_ms", INT64),
-    ("databaseName", OPTIONAL_STRING),
-    ("schemaName", OPTIONAL_STRING),
-    ("ddl", OPTIONAL_STRING),
-    (
-        "tableChanges",
-        ConnectSchema(
-            "array",
-            items=struct("io.debezium.connector.schema.Change", ("type", STRING), ("id", STRING), version=1),
-        ),
-    ),
-    version=1,
-)
-"""Format of Debezium's relational connectors without the table structure, which the next row shows."""
+    destination = Destination(topic, key_schema, value_schema)
+    tombstones = options.tombstones_after(events)
+    return Envelope.of_topic(destination, events["key"], value, tombstone=tombstones, headers=headers)
 
 
 def build_schema_changes(statements: pa.RecordBatch, topic: str, options: EnvelopeOptions) -> Envelope:
     """Build the envelope of DDL statements, without headers.
+
+    The format is that of Debezium's relational connectors without the table structure, which the next row
+    shows.
 
     Args:
         statements: Columns ``keyspace``, ``table`` (``<unknown>`` if the statement has none), ``type``
@@ -191,31 +108,23 @@ def build_schema_changes(statements: pa.RecordBatch, topic: str, options: Envelo
         topic: Topic of schema changes.
         options: Options of the envelope.
     """
-    count = statements.num_rows
     known = statements["type"].is_valid()
-    quoted = pc.binary_join_element_wise('"', statements["keyspace"], '"."', statements["table"], '"', "")
+    keyspaces, tables = statements["keyspace"], statements["table"]
+    quoted = pc.binary_join_element_wise('"', keyspaces, '"."', tables, '"', "")
     changes = pa.StructArray.from_arrays(
         [statements["type"].drop_null(), quoted.filter(known)], ["type", "id"]
     )
     offsets = np.concatenate([[0], np.cumsum(known.to_numpy(zero_copy_only=False))])
-    value = pa.StructArray.from_arrays(
-        [
-            _source(statements, statements["keyspace"], statements["table"], options),
-            pa.repeat(options.now_ns // 1_000_000, count),
-            statements["keyspace"],
-            pa.nulls(count, pa.utf8()),
-            statements["statement"],
-            pa.ListArray.from_arrays(pa.array(offsets, pa.int32()), changes),
-        ],
-        [name for name, _ in SCHEMA_VALUE.fields],
-    )
-    return Envelope(
-        [Destination(topic, SCHEMA_KEY, SCHEMA_VALUE)],
-        np.zeros(count, np.int64),
-        pa.StructArray.from_arrays([statements["keyspace"]], ["databaseName"]),
-        value,
-        np.zeros(count, np.bool_),
-        bare=True,
+    return schema_changes(
+        _CONNECTOR,
+        topic,
+        options,
+        keyspaces,
+        _source(statements, keyspaces, tables, options),
+        ("databaseName", OPTIONAL_STRING, keyspaces),
+        ("schemaName", OPTIONAL_STRING, NO_TEXT),
+        ("ddl", OPTIONAL_STRING, statements["statement"]),
+        ("tableChanges", _TABLE_CHANGES, pa.ListArray.from_arrays(pa.array(offsets, pa.int32()), changes)),
     )
 
 
@@ -227,44 +136,27 @@ def build_heartbeats(vgtids: pa.Array, topic: str, options: EnvelopeOptions) -> 
         topic: Topic of heartbeats.
         options: Options of the envelope.
     """
-    count = len(vgtids)
-    return Envelope(
-        [Destination(topic, HEARTBEAT_KEY, HEARTBEAT_VALUE)],
-        np.zeros(count, np.int64),
-        pa.StructArray.from_arrays([pa.repeat(options.name, count)], ["serverName"]),
-        pa.StructArray.from_arrays(
-            [vgtids, pa.repeat(options.now_ns // 1_000_000, count)], ["vgtid", "ts_ms"]
-        ),
-        np.zeros(count, np.bool_),
-        partition=pa.repeat(pa.scalar(0, pa.int32()), count),
-        bare=True,
-    )
+    now_ms = options.now_ns // 1_000_000
+    fields = (("vgtid", STRING, vgtids), ("ts_ms", INT64, now_ms))
+    values = struct_values(f"{_CONNECTOR}.Heartbeat", *fields, version=1)
+    return heartbeats.build_of(topic, options.topics.prefix, values)
 
 
 def _source(
-    events: pa.RecordBatch, keyspaces: pa.Array, tables: pa.Array, options: EnvelopeOptions
-) -> pa.StructArray:
-    count = events.num_rows
-    seconds = events["seconds"]
-    return pa.StructArray.from_arrays(
-        [
-            pa.repeat(options.version, count),
-            pa.repeat("vitess", count),
-            pa.repeat(options.name, count),
-            pc.multiply(seconds, 1000),
-            pa.repeat("false", count),
-            pa.repeat("", count),
-            pa.nulls(count, pa.utf8()),
-            pc.multiply(seconds, 1_000_000),
-            pc.multiply(seconds, 1_000_000_000),
-            keyspaces,
-            tables,
-            events["shard"],
-            events["vgtid"],
-        ],
-        [name for name, _ in SOURCE.fields],
+    events: pa.RecordBatch, keyspaces: pa.Array | str, tables: pa.Array | str, options: EnvelopeOptions
+) -> Values:
+    return source_block(
+        f"{_CONNECTOR}.Source",
+        "vitess",
+        options,
+        [pc.multiply(events["seconds"], unit) for unit in (1000, 1_000_000, 1_000_000_000)],
+        ("keyspace", STRING, keyspaces),
+        ("table", STRING, tables),
+        ("shard", STRING, events["shard"]),
+        ("vgtid", STRING, events["vgtid"]),
+        database="",
     )
 
 
-def _members(fields: Sequence[pa.Field]) -> list[tuple[str, ConnectSchema]]:
-    return [(field.name, schema_of(field)) for field in fields]
+def _members(columns: Sequence[EventColumn]) -> list[tuple[str, ConnectSchema]]:
+    return [(column.field.name, schema_of(column.field)) for column in columns]

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import gzip
-import re
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Final
@@ -14,7 +12,7 @@ import pyarrow as pa
 from airflow_cdc_provider.connector import Connector
 from airflow_cdc_provider.events.encoder import to_lines
 from airflow_cdc_provider.events.skipped_records import SkippedRecords
-from airflow_cdc_provider.exceptions import ConfigurationError, CorruptInput
+from airflow_cdc_provider.sources import recordings
 from airflow_cdc_provider.sources.encoding import headers_of
 from airflow_cdc_provider.sources.recordings import Recording
 from airflow_cdc_provider.sources.vitess import wire
@@ -56,21 +54,10 @@ def event_lines(
 
 
 def recorded_files(path: Path) -> list[Path]:
-    """Find the files of a recording: a single file, or those of a folder by name.
-
-    Raises:
-        ConfigurationError: There are no files.
-    """
-    if path.is_file():
-        return [path]
-    found = sorted(file for file in path.iterdir() if _ENDING.search(file.name)) if path.is_dir() else []
-    if not found:
-        raise ConfigurationError(
-            f"there is no recording at {path}",
-            expected="a file of VStreamResponse messages, each after its length as a varint, or a folder "
-            "with *.vstream (or *.vstream.gz) files",
-        )
-    return found
+    """Find the files of a recording; see :func:`.recordings.recorded_files`."""
+    messages = "a file of VStreamResponse messages, each after its length as a varint"
+    expected = f"{messages}, or a folder with *.vstream (or *.vstream.gz) files"
+    return recordings.recorded_files(path, ".vstream", expected)
 
 
 def recorded_events(file: Path, skipped: SkippedRecords) -> wire.Events:
@@ -83,16 +70,7 @@ def recorded_events(file: Path, skipped: SkippedRecords) -> wire.Events:
     Raises:
         CorruptInput: The file can't be read, or a message is corrupt and the source is strict.
     """
-    opened = gzip.open if file.suffix == ".gz" else open
-    try:
-        with opened(file, "rb") as stream:
-            data = stream.read()
-    except (OSError, EOFError) as error:
-        raise CorruptInput(f"{file} can't be read", found=str(error)) from error
-    recorded = read_recording(data)
+    recorded = read_recording(recordings.read_file(file))
     for offset, reason in recorded.broken:
         skipped.add(f"{file} at byte {offset}", reason)
     return recorded.events
-
-
-_ENDING: Final = re.compile(r"\.vstream(\.gz)?$")

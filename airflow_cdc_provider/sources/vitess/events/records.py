@@ -19,6 +19,7 @@ import pyarrow.compute as pc
 from airflow_cdc_provider.connector import Connector
 from airflow_cdc_provider.events import cloud_events, transactions
 from airflow_cdc_provider.events.encoder import Envelope
+from airflow_cdc_provider.events.envelopes import EnvelopeOptions
 from airflow_cdc_provider.events.framing import Registrar
 from airflow_cdc_provider.events.names import adjusted_schema
 from airflow_cdc_provider.events.transforms.fields import change_fields
@@ -29,6 +30,7 @@ from airflow_cdc_provider.sources.encoding import (
     converters_of,
     encoded,
     encoded_events,
+    envelope_options,
     topics_of,
     without_skipped,
 )
@@ -186,7 +188,7 @@ class VitessRecords:
             "vgtid": pa.array([vgtid_text(s.vgtid, s.shard if local else "") for s in selected], pa.utf8()),
         }
         topic = schema_changes_topic(self.connector)
-        envelope = vitess_envelope.build_schema_changes(pa.record_batch(columns), topic, self._options())
+        envelope = vitess_envelope.build_schema_changes(pa.record_batch(columns), topic, self._options)
         return [
             Piece(self._changed_fields(envelope), np.array([statement.sort_key for statement in selected]))
         ]
@@ -201,7 +203,7 @@ class VitessRecords:
             return []
         topic = heartbeats_topic(self.connector)
         vgtids = pa.array([vgtid_text(one.vgtid) for one in beats], pa.utf8())
-        envelope = vitess_envelope.build_heartbeats(vgtids, topic, self._options())
+        envelope = vitess_envelope.build_heartbeats(vgtids, topic, self._options)
         return [Piece(envelope, np.array([one.sort_key for one in beats]))]
 
     def _changed_fields(self, envelope: Envelope) -> Envelope:
@@ -232,15 +234,9 @@ class VitessRecords:
                 "set topic names by publish.topic_naming",
             )
 
-    def _options(self) -> vitess_envelope.EnvelopeOptions:
-        publish = self.connector.publish
-        return vitess_envelope.EnvelopeOptions(
-            name=self.connector.topic_prefix,
-            version=self.connector.event_version,
-            tombstones=publish.tombstones,
-            now_ns=self.now_ns,
-            ordered=publish.vitess.ordered_transactions,
-        )
+    @cached_property
+    def _options(self) -> EnvelopeOptions:
+        return envelope_options(self.connector, self.now_ns)
 
     def _selected(self, table: TableEvents) -> TableEvents:
         """Drop events that aren't published; transactions don't count them either."""
@@ -319,15 +315,9 @@ class VitessRecords:
 
     def _envelope(self, table: TableEvents, rows: pa.RecordBatch) -> Envelope:
         publish = self.connector.publish
-        keyspace, name = table.table.keyspace, table.table.name
-        shape = vitess_envelope.Shape(
-            keyspace,
-            name,
-            self._topic(keyspace, name),
-            [column.field for column in table.table.key],
-            [column.field for column in table.table.columns],
-        )
-        envelope = vitess_envelope.build(rows, shape, self._options())
+        topic = self._topic(table.table.keyspace, table.table.name)
+        ordered = publish.vitess.ordered_transactions
+        envelope = vitess_envelope.build(rows, table.table, topic, self._options, ordered=ordered)
         if publish.envelope == "cloudevents":
             return cloud_events.wrap(envelope, _EVENT_ID, schemas=publish.schemas)
         return self._changed_fields(envelope)

@@ -33,7 +33,7 @@ from airflow_cdc_provider.sources.connect_metadata import CONNECT_NAME, CONNECT_
 from airflow_cdc_provider.sources.vitess.events import columns
 from airflow_cdc_provider.sources.vitess.events.columns import Cells
 from airflow_cdc_provider.sources.vitess.fields import Column
-from airflow_cdc_provider.sources.vitess.lake_types import family_of
+from airflow_cdc_provider.sources.vitess.lake_types import SPATIAL, family_of
 
 Temporal = Literal[
     "adaptive_time_microseconds", "connect", "isostring", "microseconds", "nanoseconds", "text"
@@ -55,16 +55,6 @@ _INTEGERS: Final[Mapping[tuple[str, bool], pa.DataType]] = {
     ("bigint", False): pa.int64(),
 }
 """By SQL type name, and whether it is unsigned."""
-_SPATIAL: Final = (
-    "geometry",
-    "point",
-    "linestring",
-    "polygon",
-    "multipoint",
-    "multilinestring",
-    "multipolygon",
-    "geometrycollection",
-)
 
 _DATETIMES: Final[Mapping[str, tuple[str, int]]] = {
     "microseconds": (f"{_TIME}MicroTimestamp:1", 1_000_000),
@@ -193,7 +183,7 @@ def _event_type(column: Column, types: EventTypes) -> _EventType | None:
         case "vector":
             kind = pa.list_(pa.field("item", pa.float32(), nullable=False))
             return _EventType(kind, columns.vectors, f"{_DATA}FloatVector:1") if types.vectors else None
-    if type_name in _SPATIAL:
+    if type_name in SPATIAL:
         return _spatial(type_name) if types.geometries else None
     if not type_name:
         return None

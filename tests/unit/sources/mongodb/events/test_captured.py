@@ -15,6 +15,7 @@ from bson import json_util
 
 from airflow_cdc_provider.connector import Connector
 from airflow_cdc_provider.events.encoder import text_of, to_lines
+from airflow_cdc_provider.events.envelopes import EnvelopeOptions
 from airflow_cdc_provider.events.skipped_records import SkippedRecords
 from airflow_cdc_provider.events.topics import TopicNaming
 from airflow_cdc_provider.events.transactions import OpenTransaction
@@ -22,7 +23,7 @@ from airflow_cdc_provider.exceptions import ConfigurationError
 from airflow_cdc_provider.migration.debezium.properties import from_debezium
 from airflow_cdc_provider.sources.encoding import heartbeat_of
 from airflow_cdc_provider.sources.mongodb.events.decode import decode_snapshot, decode_stream
-from airflow_cdc_provider.sources.mongodb.events.envelope import EnvelopeOptions, build
+from airflow_cdc_provider.sources.mongodb.events.envelope import build
 from airflow_cdc_provider.sources.mongodb.events.records import MongodbRecords
 from airflow_cdc_provider.sources.recordings import Recording
 from tests.unit.sources.mongodb.events.mongodb_recordings import (
@@ -353,10 +354,8 @@ def test_the_source_block_shows_whether_an_event_is_of_a_snapshot(tmp_path: Path
     assert reads == ["true"] * (len(reads) - 1) + ["last"]
     assert "false" in found
     documents = pa.array([bson.encode({"_id": n}) for n in range(2)], pa.binary())
-    options = EnvelopeOptions(
-        topics=TopicNaming("shop"), version="1", tombstones=True, now_ns=NOW_NS, incremental=True
-    )
-    envelope = build(decode_snapshot(documents, "shop", "c").events, options)
+    options = EnvelopeOptions(topics=TopicNaming("shop"), version="1", tombstones=True, now_ns=NOW_NS)
+    envelope = build(decode_snapshot(documents, "shop", "c").events, options, incremental=True)
     assert {source["snapshot"] for source in envelope.value.field("source").to_pylist()} == {"incremental"}
 
 

@@ -23,9 +23,9 @@ from airflow_cdc_provider.connector import Connector
 from airflow_cdc_provider.events.encoder import encode, text_of, to_lines
 from airflow_cdc_provider.events.headers import context_headers
 from airflow_cdc_provider.migration.debezium.properties import from_debezium
-from airflow_cdc_provider.sources.encoding import converters_of, topics_of
+from airflow_cdc_provider.sources.encoding import converters_of, envelope_options
 from airflow_cdc_provider.sources.mongodb.events.decode import decode_snapshot
-from airflow_cdc_provider.sources.mongodb.events.envelope import EnvelopeOptions, build
+from airflow_cdc_provider.sources.mongodb.events.envelope import build
 from airflow_cdc_provider.sources.recordings import Recording
 from tests.unit.sources.mongodb.events.mongodb_recordings import (
     FIXTURES,
@@ -159,15 +159,13 @@ def test_reads_requested_by_signals_are_marked(profile: str) -> None:
         # Debezium's text of these documents is valid for json_util: they hold numbers, texts and their ids.
         document = bson.encode(json_util.loads(value["after"]))
         events = decode_snapshot(pa.array([document], pa.binary()), "shop", collection).events
-        options = EnvelopeOptions(
-            topics=topics_of(connector),
-            version=connector.event_version,
-            tombstones=True,
-            now_ns=NOW_NS,
+        envelope = build(
+            events,
+            envelope_options(connector, NOW_NS),
             last_of_snapshot=value["source"]["snapshot"] == "last",
             incremental=profile != "sig_block",
         )
-        line = to_lines(encode(build(events, options), converters_of(connector)), headers)
+        line = to_lines(encode(envelope, converters_of(connector)), headers)
         our = json.loads(text_of(line))
         pattern = r'("ord":)-?\d+'  # the position of the stream at the time of the signal
         for record in (our, their):

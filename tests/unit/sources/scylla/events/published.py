@@ -11,10 +11,11 @@ import pyarrow as pa
 
 from airflow_cdc_provider.connector.publish.scylla import ScyllaPublishOptions
 from airflow_cdc_provider.events.encoder import Converters
+from airflow_cdc_provider.events.envelopes import EnvelopeOptions
 from airflow_cdc_provider.events.topics import TopicNaming
 from airflow_cdc_provider.events.transforms.pieces import Piece, encode_pieces
 from airflow_cdc_provider.sources.scylla.events.decode import EventDecoder, TableEvents
-from airflow_cdc_provider.sources.scylla.events.envelope import EnvelopeOptions, build, schema_name_prefix
+from airflow_cdc_provider.sources.scylla.events.envelope import build, schema_name_prefix
 from airflow_cdc_provider.sources.scylla.events.tables import event_table
 from server_kit.scylla.log_rows import Change
 from server_kit.scylla.tables import Table
@@ -30,7 +31,7 @@ def decoded(table: Table, changes: Sequence[Change], partition: Sequence[bytes])
     return decoder.decode(payloads(record_of_change(table, change, partition) for change in changes))
 
 
-def options(**given: Any) -> EnvelopeOptions:
+def options(**given: Any) -> tuple[EnvelopeOptions, ScyllaPublishOptions]:
     """Return options of an envelope, of prefix ``my``."""
     of_all: dict[str, Any] = {
         "topics": TopicNaming("my"),
@@ -39,7 +40,7 @@ def options(**given: Any) -> EnvelopeOptions:
         "now_ns": NOW_NS,
     }
     of_all |= {name: given.pop(name) for name in of_all.keys() & given.keys()}
-    return EnvelopeOptions(**of_all, own=ScyllaPublishOptions(**given))
+    return EnvelopeOptions(**of_all), ScyllaPublishOptions(**given)
 
 
 def encoded(
@@ -57,7 +58,7 @@ def encoded(
         if len(chosen):
             names = [column.name for column in table.partition]
             part = events.take(pa.array(chosen))
-            pieces.append(Piece(build(part, table.keyspace, table.name, names, options(**given)), chosen))
+            pieces.append(Piece(build(part, table.keyspace, table.name, names, *options(**given)), chosen))
     return encode_pieces(pieces, converters or Converters())
 
 

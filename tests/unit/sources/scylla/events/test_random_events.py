@@ -73,6 +73,6 @@ def test_each_row_that_a_change_touches_has_an_event_in_every_form(seed: int) ->
                 places = np.array([n for n, event in enumerate(events) if event["static"] == static])
                 if len(places):
                     part = found.events.take(pa.array(places))
-                    envelope = build(part, "shop", "drawn", names, options(tombstones=False, **form))
+                    envelope = build(part, "shop", "drawn", names, *options(tombstones=False, **form))
                     pieces.append(Piece(envelope, places))
             assert encode_pieces(pieces, converters).num_rows == len(events)
