@@ -17,13 +17,7 @@ from typing import Final
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from airflow_cdc_provider.events.connect import (
-    OPTIONAL_STRING,
-    STRING,
-    TRANSACTION,
-    ConnectSchema,
-    struct,
-)
+from airflow_cdc_provider.events.connect import OPTIONAL_STRING, STRING, TRANSACTION, ConnectSchema, struct
 from airflow_cdc_provider.events.encoder import Envelope
 from airflow_cdc_provider.events.json_converter import to_json
 from airflow_cdc_provider.formats.arrow_bytes import join

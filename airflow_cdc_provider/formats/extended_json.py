@@ -43,11 +43,7 @@ from airflow_cdc_provider.formats.bson import ARRAY, CODE_WITH_SCOPE, name_end, 
 from airflow_cdc_provider.formats.bson import DOCUMENT as _DOCUMENT
 from airflow_cdc_provider.formats.byte_kernels import copy, load_little64
 from airflow_cdc_provider.formats.extended_json_numbers import put
-from airflow_cdc_provider.formats.extended_json_text import (
-    escapes_of_java,
-    escapes_of_python,
-    write_string,
-)
+from airflow_cdc_provider.formats.extended_json_text import escapes_of_java, escapes_of_python, write_string
 from airflow_cdc_provider.formats.extended_json_values import (
     ASCII,
     CODE_OPENS,

@@ -6,13 +6,7 @@ from typing import Final
 
 import numpy as np
 
-from airflow_cdc_provider.formats.bson_numbers import (
-    FINITE,
-    INFINITE,
-    SIGN_BIT,
-    decimal_parts,
-    divide_128,
-)
+from airflow_cdc_provider.formats.bson_numbers import FINITE, INFINITE, SIGN_BIT, decimal_parts, divide_128
 from airflow_cdc_provider.formats.byte_kernels import OFFSET
 from airflow_cdc_provider.formats.kernels import Bytes, Int, kernel, walker
 from airflow_cdc_provider.formats.shortest_decimal import shortest_decimal

@@ -15,11 +15,7 @@ if TYPE_CHECKING:
     from airflow.providers.common.compat.sdk import Context
 
     from airflow_cdc_provider.connector import Connector
-    from airflow_cdc_provider.triggers.vitess import (
-        VitessLagTrigger,
-        VitessNewsTrigger,
-        VitessReshardTrigger,
-    )
+    from airflow_cdc_provider.triggers.vitess import VitessLagTrigger, VitessNewsTrigger, VitessReshardTrigger
 
 
 class _VStreamSensor(FeedSensor):

@@ -18,13 +18,7 @@ from pathlib import Path, PurePosixPath
 from typing import Final
 
 from airflow_cdc_provider.exceptions import ConfigurationError, TransientError
-from airflow_cdc_provider.transfer.stores import (
-    FolderStore,
-    Item,
-    is_partial,
-    partial_name,
-    require_equal,
-)
+from airflow_cdc_provider.transfer.stores import FolderStore, Item, is_partial, partial_name, require_equal
 
 _LINE: Final = re.compile(r"-\S+\s+\S+\s+\S+\s+\S+\s+(\d+)\s+\S+\s+\S+\s+\S+\s+(\S+)")
 _FOLDER: Final = re.compile(r"/[\w.,:@%+=~/-]*")

@@ -6,13 +6,7 @@ import asyncio
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
-from airflow_cdc_provider.feeds.scylla import (
-    Feed,
-    GroupLags,
-    StreamChanges,
-    look_at_lags,
-    look_at_streams,
-)
+from airflow_cdc_provider.feeds.scylla import Feed, GroupLags, StreamChanges, look_at_lags, look_at_streams
 from airflow_cdc_provider.hooks.scylla import ScyllaCdcHook
 from airflow_cdc_provider.triggers.feed import FeedTrigger, LagTrigger
 from airflow_cdc_provider.triggers.observing import Given, Observation

@@ -12,11 +12,7 @@ from airflow_cdc_provider.kafka.positions import PositionsTopic
 from airflow_cdc_provider.kafka.settings import ClientSettings
 from airflow_cdc_provider.kafka.topics import TopicCreator, TopicRule
 from airflow_cdc_provider.sources.encoding import topics_of
-from airflow_cdc_provider.sources.own_topics import (
-    heartbeats_topic,
-    schema_changes_topic,
-    transactions_topic,
-)
+from airflow_cdc_provider.sources.own_topics import heartbeats_topic, schema_changes_topic, transactions_topic
 
 
 def topic_rules(connector: Connector) -> tuple[TopicRule, ...]:

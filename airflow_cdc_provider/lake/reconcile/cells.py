@@ -57,11 +57,7 @@ from airflow_cdc_provider.lake.reconcile.flat import (
     to_table,
 )
 from airflow_cdc_provider.lake.reconcile.order import order_contributions
-from airflow_cdc_provider.lake.reconcile.partition import (
-    NONE,
-    outcome_for,
-    reconcile_partitions,
-)
+from airflow_cdc_provider.lake.reconcile.partition import NONE, outcome_for, reconcile_partitions
 from airflow_cdc_provider.lake.reconcile.reconciled import Reconciled
 from airflow_cdc_provider.lake.reconcile.replica_duplicates import NO_CHANGES, count_duplicates
 from airflow_cdc_provider.lake.reconcile.shapes import Batch, Outcome, Settings

@@ -10,12 +10,7 @@ from typing import Final
 
 import numpy as np
 
-from airflow_cdc_provider.changes.contribution import (
-    PARTITION_DELETION,
-    RANGE_DELETION,
-    ROW,
-    STATIC,
-)
+from airflow_cdc_provider.changes.contribution import PARTITION_DELETION, RANGE_DELETION, ROW, STATIC
 from airflow_cdc_provider.formats.kernels import Bytes, Int, Ints, Words, kernel, walker
 from airflow_cdc_provider.lake.reconcile.cell_row import compare_values_at
 from airflow_cdc_provider.lake.reconcile.shapes import Flat

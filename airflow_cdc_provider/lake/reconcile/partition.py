@@ -7,12 +7,7 @@ from typing import Final
 import numpy as np
 
 from airflow_cdc_provider.changes.cells import NEVER
-from airflow_cdc_provider.changes.contribution import (
-    PARTITION_DELETION,
-    RANGE_DELETION,
-    ROW,
-    STATIC,
-)
+from airflow_cdc_provider.changes.contribution import PARTITION_DELETION, RANGE_DELETION, ROW, STATIC
 from airflow_cdc_provider.formats.byte_kernels import copy
 from airflow_cdc_provider.formats.kernels import Bytes, Int, Ints, inlined, walker
 from airflow_cdc_provider.lake.reconcile.order import NEW_KEY, SAME_ROW

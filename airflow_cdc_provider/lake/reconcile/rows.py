@@ -7,12 +7,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from airflow_cdc_provider.changes.contribution import (
-    CONTRIBUTION_SCHEMA,
-    DELETE,
-    LIVE_ROW_SCHEMA,
-    ROW,
-)
+from airflow_cdc_provider.changes.contribution import CONTRIBUTION_SCHEMA, DELETE, LIVE_ROW_SCHEMA, ROW
 from airflow_cdc_provider.exceptions import CorruptInput
 from airflow_cdc_provider.formats.kernels import Bytes, Ints, kernel
 from airflow_cdc_provider.lake.reconcile.cell_row import compare_values_at, order_of

@@ -20,12 +20,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from airflow_cdc_provider.changes.cells import (
-    CELL_COMPLEX_DELETION,
-    CELL_TOMBSTONE,
-    CELL_UNCERTAIN,
-    NEVER,
-)
+from airflow_cdc_provider.changes.cells import CELL_COMPLEX_DELETION, CELL_TOMBSTONE, CELL_UNCERTAIN, NEVER
 from airflow_cdc_provider.formats.byte_kernels import load_little64
 from airflow_cdc_provider.formats.kernels import Bytes, Flags, Int, Ints, walker
 from airflow_cdc_provider.lake.reconcile.cell_row import (

@@ -15,12 +15,7 @@ from airflow_cdc_provider.formats.kernels import Bytes, Ints
 from airflow_cdc_provider.kafka.registry import RegisteredSchema
 from airflow_cdc_provider.sources.debezium.avro_json import avro_to_json
 from airflow_cdc_provider.sources.debezium.avro_program import compile_avro
-from airflow_cdc_provider.sources.debezium.converters import (
-    UNKNOWN_ID,
-    WRONG_SCHEMA,
-    WRONG_SCHEMAS,
-    Compiled,
-)
+from airflow_cdc_provider.sources.debezium.converters import UNKNOWN_ID, WRONG_SCHEMA, WRONG_SCHEMAS, Compiled
 from airflow_cdc_provider.sources.debezium.json_schema import connect_of_json_schema
 from airflow_cdc_provider.sources.debezium.protobuf_json import protobuf_to_json
 from airflow_cdc_provider.sources.debezium.protobuf_program import compile_protobuf, parse_protobuf

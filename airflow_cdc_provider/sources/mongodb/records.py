@@ -34,13 +34,7 @@ from airflow_cdc_provider.changes.record import (
 )
 from airflow_cdc_provider.exceptions import CorruptInput
 from airflow_cdc_provider.formats.arrow_bytes import column_of, fixed_width_binary, span_column
-from airflow_cdc_provider.formats.bson import (
-    FAULTS,
-    Spans,
-    find_in_all,
-    split_documents,
-    validate_all,
-)
+from airflow_cdc_provider.formats.bson import FAULTS, Spans, find_in_all, split_documents, validate_all
 from airflow_cdc_provider.formats.kernels import Bytes, Ints
 from airflow_cdc_provider.sources.mongodb import change_event
 from airflow_cdc_provider.sources.mongodb.change_event import Facts, number_namespaces, read_facts

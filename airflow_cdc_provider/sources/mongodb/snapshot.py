@@ -43,11 +43,7 @@ from airflow_cdc_provider.exceptions import CdcError, ConfigurationError, Transi
 from airflow_cdc_provider.formats.bson import Spans, find_in_all
 from airflow_cdc_provider.sources.backoff import pauses
 from airflow_cdc_provider.sources.contract import ReadMetrics, SnapshotPlan
-from airflow_cdc_provider.sources.mongodb.connection import (
-    ConnectionValues,
-    cluster_time,
-    pinned_client,
-)
+from airflow_cdc_provider.sources.mongodb.connection import ConnectionValues, cluster_time, pinned_client
 from airflow_cdc_provider.sources.mongodb.cursor_life import kept_alive
 from airflow_cdc_provider.sources.mongodb.identity import canonical_keys
 from airflow_cdc_provider.sources.mongodb.options import MongodbAdvanced, MongodbOptions

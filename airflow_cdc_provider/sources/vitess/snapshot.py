@@ -50,14 +50,7 @@ from airflow_cdc_provider.sources.vitess.requests import buffer_limit, quoted, s
 from airflow_cdc_provider.sources.vitess.schema_ids import schema_id
 from airflow_cdc_provider.sources.vitess.unknown_charsets import with_charsets
 from airflow_cdc_provider.sources.vitess.vtgate import VtgateClient
-from airflow_cdc_provider.sources.vitess.wire import (
-    COMMIT,
-    COPY_COMPLETED,
-    FIELD,
-    ROW,
-    VGTID,
-    scan,
-)
+from airflow_cdc_provider.sources.vitess.wire import COMMIT, COPY_COMPLETED, FIELD, ROW, VGTID, scan
 
 log = logging.getLogger(__name__)
 

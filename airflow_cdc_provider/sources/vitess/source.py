@@ -22,11 +22,7 @@ from airflow_cdc_provider.sources.vitess.codec import VitessCodec
 from airflow_cdc_provider.sources.vitess.connection import ConnectionValues, Vtctld
 from airflow_cdc_provider.sources.vitess.gtid import is_real
 from airflow_cdc_provider.sources.vitess.history import TableHistory, lineage_of, records_of
-from airflow_cdc_provider.sources.vitess.options import (
-    CURRENT,
-    VitessOptions,
-    require_epochs_of,
-)
+from airflow_cdc_provider.sources.vitess.options import CURRENT, VitessOptions, require_epochs_of
 from airflow_cdc_provider.sources.vitess.parallel_streams import ParallelStreams
 from airflow_cdc_provider.sources.vitess.position import Position, ShardPosition, require_known
 from airflow_cdc_provider.sources.vitess.reader import SliceReader

@@ -26,18 +26,10 @@ import numpy as np
 from airflow_cdc_provider.exceptions import ConfigurationError
 from airflow_cdc_provider.formats.kernels import Bytes, Int, kernel
 from airflow_cdc_provider.sources.cassandra.commit_log.checksum import crc32
-from airflow_cdc_provider.sources.cassandra.commit_log.compression import (
-    DECODERS,
-    UNREADABLE,
-    SectionDecoder,
-)
+from airflow_cdc_provider.sources.cassandra.commit_log.compression import DECODERS, UNREADABLE, SectionDecoder
 from airflow_cdc_provider.sources.cassandra.commit_log.encryption import Keys, section_decrypter
 from airflow_cdc_provider.sources.cassandra.commit_log.segments import Descriptor, SegmentBytes
-from airflow_cdc_provider.sources.cql.reasons import (
-    MARKER_CHECKSUM,
-    MARKER_TARGET,
-    SECTION_UNREADABLE,
-)
+from airflow_cdc_provider.sources.cql.reasons import MARKER_CHECKSUM, MARKER_TARGET, SECTION_UNREADABLE
 from airflow_cdc_provider.sources.cql.wire import read_i32
 
 _MARKER: Final = struct.Struct(">iI")

@@ -22,9 +22,7 @@ from airflow_cdc_provider.sources.cassandra.events.changes import (
 )
 from airflow_cdc_provider.sources.cassandra.events.mirror_rows import MirrorRowDecoder
 from airflow_cdc_provider.sources.cassandra.events.types import EventTypes
-from airflow_cdc_provider.sources.converters import (
-    Converter,
-)
+from airflow_cdc_provider.sources.converters import Converter
 
 _ROWS_AT_ONCE: Final = 10_000
 

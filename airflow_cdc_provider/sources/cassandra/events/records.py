@@ -34,10 +34,7 @@ from airflow_cdc_provider.sources.cassandra.events.datastax_records import whole
 from airflow_cdc_provider.sources.cassandra.events.decode import EventDecoder
 from airflow_cdc_provider.sources.cassandra.events.grouping import Grouping
 from airflow_cdc_provider.sources.cassandra.events.types import EventTypes
-from airflow_cdc_provider.sources.converters import (
-    load_converters,
-    require_columns,
-)
+from airflow_cdc_provider.sources.converters import load_converters, require_columns
 from airflow_cdc_provider.sources.encoding import encoded_events, without_skipped
 
 

@@ -20,13 +20,7 @@ from airflow_cdc_provider.formats.kernels import Bytes, Int, Ints, walker
 from airflow_cdc_provider.sources.contract import Decoded
 from airflow_cdc_provider.sources.cql.decoding.contributions import fill_sink, to_decoded
 from airflow_cdc_provider.sources.cql.decoding.programs import Program, compile_tables
-from airflow_cdc_provider.sources.cql.decoding.sink import (
-    BOUNDS_AT,
-    FAILED_AT,
-    ROWS_AT,
-    STATES_AT,
-    Sink,
-)
+from airflow_cdc_provider.sources.cql.decoding.sink import BOUNDS_AT, FAILED_AT, ROWS_AT, STATES_AT, Sink
 from airflow_cdc_provider.sources.cql.decoding.snapshot_rows import read_snapshot_row
 from airflow_cdc_provider.sources.cql.reasons import (
     NO_SPACE,

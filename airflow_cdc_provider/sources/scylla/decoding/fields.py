@@ -12,25 +12,10 @@ import numpy as np
 from airflow_cdc_provider.changes.contribution import UNRESOLVED
 from airflow_cdc_provider.formats.byte_kernels import copy, load_little32, same, store_little32
 from airflow_cdc_provider.formats.kernels import Bytes, Int, Ints, inlined, walker
-from airflow_cdc_provider.sources.cql.decoding.sink import (
-    NOWHERE,
-    STATES_AT,
-    Sink,
-    put_row,
-)
-from airflow_cdc_provider.sources.cql.reasons import (
-    BAD_KEY,
-    BAD_LOG_ROW,
-    NO_SPACE,
-    TRUNCATED,
-)
+from airflow_cdc_provider.sources.cql.decoding.sink import NOWHERE, STATES_AT, Sink, put_row
+from airflow_cdc_provider.sources.cql.reasons import BAD_KEY, BAD_LOG_ROW, NO_SPACE, TRUNCATED
 from airflow_cdc_provider.sources.cql.wire import next_part, read_i64
-from airflow_cdc_provider.sources.scylla.decoding.programs import (
-    DELETED_FLAG,
-    ELEMENTS,
-    VALUE,
-    LogProgram,
-)
+from airflow_cdc_provider.sources.scylla.decoding.programs import DELETED_FLAG, ELEMENTS, VALUE, LogProgram
 from airflow_cdc_provider.sources.scylla.stream_ids import EPOCH_TICKS
 
 _GREATEST_KEY_PART: Final = 0xFFFF

@@ -31,12 +31,7 @@ from airflow_cdc_provider.formats.byte_kernels import copy, store_little32, stor
 from airflow_cdc_provider.formats.kernels import Bytes, Int, Ints, walker
 from airflow_cdc_provider.sources.cql.decoding.cell_rows import LIVE, put_cell_header
 from airflow_cdc_provider.sources.cql.decoding.programs import DROPPED
-from airflow_cdc_provider.sources.cql.decoding.sink import (
-    NOWHERE,
-    STATES_AT,
-    Sink,
-    put_row,
-)
+from airflow_cdc_provider.sources.cql.decoding.sink import NOWHERE, STATES_AT, Sink, put_row
 from airflow_cdc_provider.sources.cql.decoding.sorting import compare_cells, order_cells
 from airflow_cdc_provider.sources.cql.reasons import (
     BAD_EXPIRY,
@@ -46,11 +41,7 @@ from airflow_cdc_provider.sources.cql.reasons import (
     UNKNOWN_COLUMN,
 )
 from airflow_cdc_provider.sources.cql.wire import next_part, read_i32, read_i64
-from airflow_cdc_provider.sources.scylla.decoding.fields import (
-    meta_at,
-    put_clustering,
-    put_unresolved,
-)
+from airflow_cdc_provider.sources.scylla.decoding.fields import meta_at, put_clustering, put_unresolved
 from airflow_cdc_provider.sources.scylla.decoding.programs import (
     DELETED_FLAG,
     ELEMENTS,
@@ -67,9 +58,7 @@ from airflow_cdc_provider.sources.scylla.decoding.programs import (
     VALUE,
     LogProgram,
 )
-from airflow_cdc_provider.sources.scylla.decoding.programs import (
-    STATIC as STATIC_COLUMN,
-)
+from airflow_cdc_provider.sources.scylla.decoding.programs import STATIC as STATIC_COLUMN
 
 CLOCK_TOLERANCE_SECONDS: Final = 10
 """A write time within this distance of the coordinator's clock is assumed to be that clock.

@@ -32,13 +32,7 @@ from airflow_cdc_provider.formats.byte_kernels import load_little32
 from airflow_cdc_provider.formats.kernels import Bytes, Flags, Int, Ints, walker
 from airflow_cdc_provider.sources.cql.wire import read_i32
 from airflow_cdc_provider.sources.scylla.events.tables import EventTable
-from airflow_cdc_provider.sources.scylla.payload import (
-    BATCH_SEQ_NO,
-    CHANGE_TAG,
-    END_OF_BATCH,
-    OPERATION,
-    TTL,
-)
+from airflow_cdc_provider.sources.scylla.payload import BATCH_SEQ_NO, CHANGE_TAG, END_OF_BATCH, OPERATION, TTL
 
 PREIMAGE: Final = 0
 UPDATE: Final = 1

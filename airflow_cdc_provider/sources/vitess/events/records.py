@@ -34,11 +34,7 @@ from airflow_cdc_provider.sources.encoding import (
     topics_of,
     without_skipped,
 )
-from airflow_cdc_provider.sources.own_topics import (
-    heartbeats_topic,
-    schema_changes_topic,
-    transactions_topic,
-)
+from airflow_cdc_provider.sources.own_topics import heartbeats_topic, schema_changes_topic, transactions_topic
 from airflow_cdc_provider.sources.vitess.ddl import read_statement
 from airflow_cdc_provider.sources.vitess.events import envelope as vitess_envelope
 from airflow_cdc_provider.sources.vitess.events.decode import (

@@ -22,11 +22,7 @@ from airflow_cdc_provider.sources.connect_metadata import CONNECT_PARAMETERS
 from airflow_cdc_provider.sources.converters import Converter
 from airflow_cdc_provider.sources.vitess.events.columns import Cells
 from airflow_cdc_provider.sources.vitess.events.masks import mask_of
-from airflow_cdc_provider.sources.vitess.events.types import (
-    EventColumn,
-    EventTypes,
-    event_column,
-)
+from airflow_cdc_provider.sources.vitess.events.types import EventColumn, EventTypes, event_column
 from airflow_cdc_provider.sources.vitess.fields import (
     PRIMARY_KEY,
     UNIQUE_KEY,
