@@ -8,7 +8,7 @@ mounted, or as the landing folder of
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any, ClassVar, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from airflow.providers.common.compat.sdk import Stats
 
@@ -77,7 +77,6 @@ class CdcRawSpaceSensor(ObservingSensor):
         "host_id",
         "max_unread_seconds",
     )
-    template_fields_renderers: ClassVar[dict[str, str]] = {"connector": "json"}
 
     def __init__(
         self,
@@ -171,7 +170,6 @@ class CdcRawNewSegmentsSensor(ObservingSensor):
     """
 
     template_fields: Sequence[str] = ("connector", "cdc_raw")
-    template_fields_renderers: ClassVar[dict[str, str]] = {"connector": "json"}
     operator_extra_links = (ConnectorAssetsLink(),)
 
     def __init__(

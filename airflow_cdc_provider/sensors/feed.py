@@ -30,7 +30,6 @@ class FeedSensor(ObservingSensor):
         kwargs: As for :class:`~airflow_cdc_provider.sensors.observing.ObservingSensor`.
     """
 
-    template_fields_renderers: ClassVar[dict[str, str]] = {"connector": "json"}
     operator_extra_links = (ConnectorAssetsLink(),)
     source_options: ClassVar[type[SourceOptions]]
     """Options of the source with this feed."""

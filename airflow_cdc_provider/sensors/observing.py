@@ -10,7 +10,7 @@ import asyncio
 from abc import abstractmethod
 from collections.abc import Mapping
 from datetime import timedelta
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from airflow.providers.common.compat.sdk import (
     AirflowFailException,
@@ -39,6 +39,7 @@ class ObservingSensor(BaseSensorOperator):
     """
 
     ui_color = "#e6f1f2"
+    template_fields_renderers: ClassVar[dict[str, str]] = {"connector": "json"}
 
     def __init__(
         self,

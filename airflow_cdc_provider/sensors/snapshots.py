@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from datetime import UTC, datetime
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, Any
 
 from airflow_cdc_provider.connector.declaration import ConnectorLike, to_connector
 from airflow_cdc_provider.exceptions import ConfigurationError
@@ -39,7 +39,6 @@ class CdcSnapshotSensor(ObservingSensor):
     """
 
     template_fields: Sequence[str] = ("connector", "tables", "since")
-    template_fields_renderers: ClassVar[dict[str, str]] = {"connector": "json"}
     operator_extra_links = (ConnectorAssetsLink(),)
 
     def __init__(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, Any
 
 from airflow.providers.common.compat.sdk import Stats
 
@@ -36,7 +36,6 @@ class CdcStreamHealthSensor(ObservingSensor):
     """
 
     template_fields: Sequence[str] = ("connector", "work_folder", "watch_seconds")
-    template_fields_renderers: ClassVar[dict[str, str]] = {"connector": "json"}
     operator_extra_links = (ConnectorAssetsLink(),)
 
     def __init__(

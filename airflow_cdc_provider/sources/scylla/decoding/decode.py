@@ -143,23 +143,10 @@ def _decode(
     fields: Ints,
     failures: Ints,
 ) -> Int:
-    """Decode payloads from index ``first`` on, until all are decoded or the sink is full.
+    """Decode payloads from number ``first`` until all are done or the sink is full; return the next number.
 
-    Args:
-        data: The concatenated payloads.
-        offsets: The start of each payload, then the end of the last one.
-        first: Index of the first payload to decode.
-        versions: Log version of each payload.
-        read_at: Read time of each payload.
-        log: Versions of the log, compiled.
-        program: The base table, compiled.
-        sink: Receives the contributions.
-        keys: Receives the partition keys of changes.
-        fields: Scratch space, a row per column of the log.
-        failures: Receives reason and byte offset per payload; reason 0 for success.
-
-    Returns:
-        Index of the first payload that is not decoded.
+    ``keys`` receives the partition keys of changes, ``failures`` reason and byte offset per payload, reason 0
+    for success; ``fields`` is scratch space with a row per column of the log.
     """
     cursor = sink.cursor
     for change in range(first, len(offsets) - 1):
