@@ -293,6 +293,23 @@ def test_tables_are_copied_in_turn_and_one_or_all_can_be_stopped(
     assert store.event_kinds("second")[-1] == "aborted"
 
 
+@pytest.mark.covers("MDB-SNAP-16")
+def test_the_include_list_limits_automatic_snapshots_alone(store: Signalled) -> None:
+    store.declare("snapshot", mode="initial", include=[rf"{store.database.name}\.inside"])
+    for collection in ("inside", "outside"):
+        store.database[collection].insert_many([{"_id": n} for n in range(5)])
+    store.run()
+    assert (store.copied_ids("inside"), store.copied_ids("outside")) == ([0, 1, 2, 3, 4], [])
+    assert store.mirror_equals("inside") == 5
+    store.database.outside.insert_one({"_id": 9})
+    store.run()
+    assert len(store.records("outside")) == 1, "the change alone"
+    store.copy("outside", identity="rest")
+    store.run()
+    assert store.outcome("rest") == "done"
+    assert store.mirror_equals("outside") == 6
+
+
 @pytest.mark.covers("MDB-ADH-01", "MDB-ADH-02", "MDB-ADH-03", "MDB-ADH-04", "MDB-ADH-05")
 def test_what_is_asked_for_is_copied_and_nothing_else(
     store: Signalled, caplog: pytest.LogCaptureFixture

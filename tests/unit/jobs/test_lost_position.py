@@ -240,7 +240,6 @@ def test_initial_only_reads_and_never_captures(monkeypatch: pytest.MonkeyPatch) 
         application.STAGES["capture"](asked)
 
 
-@pytest.mark.covers("MDB-SNAP-16")
 def test_only_included_tables_are_read_by_themselves() -> None:
     asked = run_with(mode="initial", include=[r"s\.b"])
     assert due_of(asked, Progress()) == ["s.b"]

@@ -461,7 +461,7 @@ def test_a_configured_snapshot_mode_is_the_one_that_does_the_same(flags: str, mo
         assert from_debezium(properties).connector.snapshot.mode == mode
 
 
-@pytest.mark.covers("MDB-SNAP-16", "MDB-GRD-01", "MDB-GRD-02", "MDB-CAP-09")
+@pytest.mark.covers("MDB-GRD-01", "MDB-GRD-02", "MDB-CAP-09")
 @pytest.mark.covers("MDB-CONN-14", "MDB-CONN-16", "MDB-CONN-17")
 def test_start_include_list_and_guardrail_are_imported() -> None:
     imported = from_debezium(
