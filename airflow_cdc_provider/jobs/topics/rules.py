@@ -116,7 +116,15 @@ def create_topics(connector: Connector, tables: Sequence[str], values: Mapping[s
     if publish.schema_changes:
         names.add(schema_changes_topic(connector))
     created = TopicCreator(settings, topic_rules(connector)).create_missing(names)
-    own = publish.kafka.positions_topic or f"{connector.topic_prefix}.cdc-positions"
-    replication = publish.kafka.positions_replication
-    PositionsTopic(settings, own, connector.name, replication).make(publish.kafka.slices)
+    positions_under(connector, settings, connector.name).make(publish.kafka.slices)
     return CreatedTopics(created, tuple(sorted(names - set(created))))
+
+
+def positions_under(connector: Connector, settings: ClientSettings, name: str) -> PositionsTopic:
+    """Return the topic of a connector's positions, for those that are stored under a name."""
+    options = connector.publish.kafka
+    topic = options.positions_topic or f"{connector.topic_prefix}.cdc-positions"
+    replication = options.positions_replication
+    if replication == -1:
+        replication = connector.publish.topics.replication
+    return PositionsTopic(settings, topic, name, replication)

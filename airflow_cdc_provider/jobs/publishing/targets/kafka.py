@@ -22,7 +22,7 @@ from airflow_cdc_provider.jobs.context.job import Job, log
 from airflow_cdc_provider.jobs.publishing.batches import BatchPublisher
 from airflow_cdc_provider.jobs.publishing.publication import Origin, OriginT, Try, name_of
 from airflow_cdc_provider.jobs.publishing.targets.dead_letters import DeadLetters
-from airflow_cdc_provider.jobs.topics.rules import topic_maker
+from airflow_cdc_provider.jobs.topics.rules import positions_under, topic_maker
 from airflow_cdc_provider.kafka.positions import PositionsTopic, PublishPosition
 from airflow_cdc_provider.kafka.producer import RecordProducer
 from airflow_cdc_provider.kafka.registry import Registry
@@ -211,9 +211,4 @@ def registrar_of(connector: Connector, connections: Connections) -> Registry | N
 
 def positions_topic(connector: Connector, settings: ClientSettings, suffix: str = "") -> PositionsTopic:
     """Return the topic of a connector's positions, for those of its changes or of another origin."""
-    options = connector.publish.kafka
-    topic = options.positions_topic or f"{connector.topic_prefix}.cdc-positions"
-    replication = options.positions_replication
-    if replication == -1:
-        replication = connector.publish.topics.replication
-    return PositionsTopic(settings, topic, name_of(connector, suffix), replication)
+    return positions_under(connector, settings, name_of(connector, suffix))
