@@ -200,7 +200,7 @@ class Connector:
         source = dict(top.source)
         kind: Any = from_environment(str, source.pop("type", None), "source.type")
         try:
-            plugin = source_plugin(kind)
+            plugin = source_plugin(str(kind))
             options = parse(plugin.options, source, "source")
         except ConfigurationError as error:
             problems.append(error)

@@ -76,15 +76,8 @@ def store_little32(out: Bytes, at: Int, value: Int) -> None:
 @walker
 def store_little64(out: Bytes, at: Int, value: Int) -> None:
     """Write a little-endian 64-bit number."""
-    at &= OFFSET
-    out[at] = np.uint8(value & 0xFF)
-    out[at + 1] = np.uint8((value >> 8) & 0xFF)
-    out[at + 2] = np.uint8((value >> 16) & 0xFF)
-    out[at + 3] = np.uint8((value >> 24) & 0xFF)
-    out[at + 4] = np.uint8((value >> 32) & 0xFF)
-    out[at + 5] = np.uint8((value >> 40) & 0xFF)
-    out[at + 6] = np.uint8((value >> 48) & 0xFF)
-    out[at + 7] = np.uint8((value >> 56) & 0xFF)
+    store_little32(out, at, value)
+    store_little32(out, at + 4, value >> 32)
 
 
 @walker

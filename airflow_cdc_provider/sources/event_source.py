@@ -119,5 +119,4 @@ class SourceEvents(ABC):
             now_ns: Build time, ns since 1970.
             registrar: Assigns ids to schemas; None for none.
         """
-        del offset
         return heartbeat_of(connector, now_ns // 1_000_000, registrar)

@@ -62,7 +62,8 @@ def row_form(connector: Connector, schema: TableSchema) -> RowForm:
         or (publish.value == "protobuf" and _holds(column.type, "list", "set", "vector"))
     ]
     return RowForm(
-        source=connector.type,
+        operations=events.operations,
+        exact_deletions=events.exact_deletions,
         partition=names(schema.partition_key),
         clustering=names(schema.clustering),
         static_columns=names(schema.static),

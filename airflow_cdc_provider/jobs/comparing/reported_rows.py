@@ -15,6 +15,7 @@ whole rows            by their order in the topic: those of ``datastax``, and ro
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Final
 
@@ -38,10 +39,7 @@ DELETE_PARTITION: Final = 3
 DELETE_RANGE: Final = 4
 
 _NOTHING: Final = -1
-_OPERATIONS: Final = {
-    "cassandra": {"i": INSERT, "c": INSERT, "u": UPDATE, "d": DELETE, "r": DELETE_RANGE, "t": DELETE_RANGE},
-    "scylla": {"c": INSERT, "r": INSERT, "u": UPDATE, "d": DELETE},
-}
+_EFFECTS: Final = {"insert": INSERT, "update": UPDATE, "delete": DELETE, "delete_range": DELETE_RANGE}
 
 REPORTED_DDL: Final = (
     "partition binary, key binary, of_mirror boolean, static boolean, what tinyint, time bigint, "
@@ -70,7 +68,8 @@ class RowForm:
     """The form of rows in events.
 
     Args:
-        source: ``cassandra`` or ``scylla``.
+        operations: See :class:`~airflow_cdc_provider.sources.cql.events.source_events.CqlSourceEvents`.
+        exact_deletions: See there.
         partition: Names of the columns of the partition key in events.
         clustering: Names of the clustering columns in events.
         static_columns: Names of the static columns in events.
@@ -80,7 +79,8 @@ class RowForm:
         whole: Whether each event contains its whole row.
     """
 
-    source: str
+    operations: Mapping[str, str]
+    exact_deletions: bool
     partition: tuple[str, ...]
     clustering: tuple[str, ...]
     static_columns: tuple[str, ...] = ()
@@ -109,7 +109,7 @@ def reported_by(
     data, objects = read_values(values)
     members = members_of(data, objects)
     if form.enveloped:
-        what = _operations(members, form.source)
+        what = _operations(members, form.operations)
         what[~(objects.kinds == OBJECT)] = _NOTHING  # tombstones: the delete comes before them
         (after,) = members.find("after")
     else:
@@ -117,7 +117,7 @@ def reported_by(
         what = np.where((objects.kinds == OBJECT) & (count > 0), INSERT, DELETE)
         after = objects
     times, wins = _times(members, what, form)
-    if form.source == "cassandra" and not form.whole:
+    if form.exact_deletions and not form.whole:
         # With rows of merges, each deleted row has an event of its own.
         what[(what == DELETE) & static] = DELETE_PARTITION
     cells = after.only(OBJECT)
@@ -151,15 +151,15 @@ def _named(keys: pa.Array, form: RowForm) -> tuple[pa.Array, np.ndarray]:
     return joined, ~np.logical_or.reduce([one.present for one in found[len(form.partition) :]])
 
 
-def _operations(members: Members, source: str) -> np.ndarray:
+def _operations(members: Members, operations: Mapping[str, str]) -> np.ndarray:
     letters = operations_of(members)
     known = np.full(256, _NOTHING, np.int64)
-    for letter, what in _OPERATIONS[source].items():
-        known[ord(letter)] = what
+    for letter, effect in operations.items():
+        known[ord(letter)] = _EFFECTS[effect]
     found: np.ndarray = known[letters]
     there = np.bincount(members.owners, minlength=members.count) > 0 if len(members.owners) else letters > 0
     if (there & (found == _NOTHING)).any():
-        raise CorruptInput("an event has an unknown op", expected=f"one of {', '.join(_OPERATIONS[source])}")
+        raise CorruptInput("an event has an unknown op", expected=f"one of {', '.join(operations)}")
     return found
 
 
@@ -173,7 +173,7 @@ def _times(members: Members, what: np.ndarray, form: RowForm) -> tuple[np.ndarra
     # The source block of the documents has microseconds in ts_ms.
     micros, millis = (show_plain(members.data, one, "int64")[0] for one in (ts_us, ts_ms))
     times = pc.coalesce(micros, millis).fill_null(0).to_numpy(zero_copy_only=False)
-    if form.source != "cassandra" or not (what == DELETE).any():
+    if not form.exact_deletions or not (what == DELETE).any():
         return times, no_ties
     cells = members_of(members.data, after)
     (ended,) = members_of(members.data, cells.values).find("deletion_ts")

@@ -315,7 +315,6 @@ def _slices(
 
 
 def _everything(table: str) -> bool:
-    del table
     return True
 
 

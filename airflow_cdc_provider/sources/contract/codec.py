@@ -85,7 +85,6 @@ class Codec(ABC):
         Returns:
             The memory; None if the given one suffices.
         """
-        del memory
         return None
 
     # Decoding.
@@ -165,7 +164,6 @@ class Codec(ABC):
 
         Default: empty, positions of all feeds of a table can be compared.
         """
-        del origin
         return b""
 
     def families(self, keys: pa.Array) -> pa.Array | None:
@@ -173,7 +171,6 @@ class Codec(ABC):
 
         Default: None, no feed was replaced.
         """
-        del keys
         return None
 
     # Re-reads of model "cell".

@@ -75,5 +75,4 @@ class Reader(ABC):
         Returns:
             A line of at most 1000 characters.
         """
-        del rows
         return ""

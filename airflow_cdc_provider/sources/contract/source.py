@@ -117,7 +117,6 @@ class Source(ABC):
         Only a snapshot contains the changes that were written during the pause: one that started earlier is
         repeated.
         """
-        del table
         return 0
 
     def schema_findings(self) -> list[str]:
@@ -136,7 +135,6 @@ class Source(ABC):
 
         While there are such records, mirrors keep their tombstones. Default: False.
         """
-        del reason
         return False
 
     def quarantine_reader(self) -> Callable[[pa.RecordBatch], Iterator[pa.RecordBatch]]:
@@ -167,7 +165,6 @@ class Source(ABC):
             table: A name from :meth:`tables`.
             where: A filter in the source's own language.
         """
-        del where
         raise ConfigurationError(f"{table} can't be read: this source takes no snapshots")
 
     def snapshot_reader(self) -> Reader:
@@ -179,7 +176,6 @@ class Source(ABC):
 
         Its snapshot is never finished for good.
         """
-        del table
         return False
 
     @property
@@ -197,7 +193,6 @@ class Source(ABC):
             where: A filter in the source's own language.
             resume_at: ``SnapshotPlan.resume_at`` of the last plan; empty to read all.
         """
-        del resume_at
         return self.plan_snapshot(table, where)
 
     # Incremental snapshot: chunks between two batches of the capture.
@@ -325,7 +320,6 @@ class Source(ABC):
         Called after each capture that read some; the plug-in's options decide whether a declaration may name
         such a table. Default: none.
         """
-        del payloads
         return ()
 
     # Metrics.

@@ -94,7 +94,6 @@ def _protobuf(schema: RegisteredSchema, path: tuple[int, ...]) -> Compiled:
 
 
 def _json_schema(schema: RegisteredSchema, path: tuple[int, ...]) -> Compiled:
-    del path
     if schema.references:
         raise ValueError("a JSON Schema with references to other schemas")
     return Compiled(_unchanged, connect_of_json_schema(schema.text))

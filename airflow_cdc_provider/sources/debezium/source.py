@@ -267,7 +267,6 @@ class DebeziumSource(Source):
 
     def plan_snapshot(self, table: str, where: str | None = None) -> SnapshotPlan:
         """Raise ``ConfigurationError``: topics can't be queried for a table's rows."""
-        del where
         raise ConfigurationError(
             f"snapshots from topics are not supported: {table}",
             remedy="take an ad-hoc snapshot with a signal to Debezium: its events are written to the topic",

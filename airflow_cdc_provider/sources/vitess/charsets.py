@@ -7,7 +7,7 @@ Vitess sends text in the column's own character set. ``Field.charset`` is a coll
 from __future__ import annotations
 
 import codecs
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from functools import cache
 from typing import Final
 
@@ -160,11 +160,6 @@ def decoder(charset: str) -> Callable[[bytes], tuple[str, int]]:
 def can_decode(charset: str) -> bool:
     """Return whether there is a codec for a character set."""
     return charset in _CODECS
-
-
-def known_charsets() -> Iterable[str]:
-    """Return the names of all character sets that can be decoded."""
-    return _CODECS.keys()
 
 
 def _decode_latin1(raw: bytes) -> tuple[str, int]:

@@ -333,7 +333,6 @@ class VitessSource(Source):
 
     def plan_batch(self, table: str, where: str | None, resume_at: str) -> SnapshotPlan:
         """Plan the next full read of a table without a key."""
-        del resume_at
         now = self._head()
         known = self._offset.shards if self._offset is not None else {}
         # At the head, to also remove rows that an earlier read copied after the stored offset.

@@ -115,13 +115,13 @@ def test_a_record_comes_back_as_it_went_in(changes: ChangesTable) -> None:
 
 def test_rows_of_the_driver_go_into_the_same_batch(changes: ChangesTable) -> None:
     extra: list[dict[str, Any]] = [
-        {"source_table": "s.a", "kind": record.SNAPSHOT_BEGIN, "payload": b"x"},
+        {"source_table": "s.a", "kind": record.SNAPSHOT_END, "payload": b"x"},
         {"kind": record.HEARTBEAT, "captured_at": datetime(2026, 1, 1, tzinfo=UTC)},
     ]
     state = changes.append_batch(rows(changes.lake, "s.a"), at(1), changes.state(), extra_rows=extra)
     assert state.appended == 3
     kinds = sorted(row["kind"] for row in changes.pending(0, 1).collect())
-    assert kinds == [record.CHANGE, record.HEARTBEAT, record.SNAPSHOT_BEGIN]
+    assert kinds == [record.CHANGE, record.HEARTBEAT, record.SNAPSHOT_END]
     assert changes.pending(0, 1, kinds=[record.HEARTBEAT]).count() == 1
 
 

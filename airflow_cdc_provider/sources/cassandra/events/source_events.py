@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from typing import ClassVar
 
 from airflow_cdc_provider.connector.publish.options import PublishOptions
 from airflow_cdc_provider.events.event_batches import EventBatch, EventRequest
@@ -24,6 +25,16 @@ from airflow_cdc_provider.sources.schema_history import learn_schema, require_ta
 
 class CassandraSourceEvents(CqlSourceEvents):
     """Implements :class:`.event_source.SourceEvents`."""
+
+    operations: ClassVar = {
+        "i": "insert",
+        "c": "insert",
+        "u": "update",
+        "d": "delete",
+        "r": "delete_range",
+        "t": "delete_range",
+    }
+    exact_deletions = True
 
     def captured_records(
         self, stores: Stores, source: Source, request: EventRequest, skipped: SkippedRecords
@@ -59,5 +70,4 @@ class CassandraSourceEvents(CqlSourceEvents):
 
     def shows_nested(self, publish: PublishOptions) -> bool:
         """Events have all columns."""
-        del publish
         return True

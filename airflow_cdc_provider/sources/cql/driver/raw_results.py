@@ -54,5 +54,4 @@ class RawProtocolHandler(ProtocolHandler):
 
 def raw_pages(names: list[str], rows: list[RawPage]) -> list[RawPage]:
     """Return a result's rows unchanged."""
-    del names
     return rows

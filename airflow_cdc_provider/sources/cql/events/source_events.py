@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from abc import abstractmethod
+from collections.abc import Mapping
 from dataclasses import replace
 from functools import partial
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, ClassVar
 
 from airflow_cdc_provider.connector.publish.options import PublishOptions
 from airflow_cdc_provider.exceptions import ConfigurationError
@@ -23,7 +24,16 @@ if TYPE_CHECKING:
 
 
 class CqlSourceEvents(SourceEvents):
-    """Implements a part of :class:`.event_source.SourceEvents`."""
+    """Implements a part of :class:`.event_source.SourceEvents`.
+
+    Attributes:
+        operations: Effect of each ``op``: ``insert``, ``update``, ``delete`` or ``delete_range``.
+        exact_deletions: Whether a deletion of cells has its own time, and one of a partition's key deletes
+            the partition.
+    """
+
+    operations: ClassVar[Mapping[str, str]]
+    exact_deletions: ClassVar[bool] = False
 
     @abstractmethod
     def cql_rows(self, stores: Stores, source: Source, table: str, state: MirrorState) -> CqlRows:

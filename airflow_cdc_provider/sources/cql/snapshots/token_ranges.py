@@ -186,7 +186,6 @@ class SnapshotReader(Reader):
             TransientError: The cluster doesn't respond at this consistency level, after several attempts.
             ConfigurationError: The cluster rejects the query.
         """
-        del metrics
         with self._connected() as session:
             for part in parts:
                 schema = self.tables.get(part.table)

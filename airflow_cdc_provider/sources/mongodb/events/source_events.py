@@ -31,12 +31,10 @@ class MongodbSourceEvents(SourceEvents):
         self, stores: Stores, source: Source, request: EventRequest, skipped: SkippedRecords
     ) -> Iterator[EventBatch]:
         """Build the records of batches; see :mod:`.captured`."""
-        del source
         return captured.captured_records(stores.connector, stores.changes, request, skipped)
 
     def sliced_records(self, stores: Stores, source: Source, after: int, through: int) -> Sliced:
         """Partition records by their document; records without one by their feed."""
-        del source
         return captured.sliced_records(stores.connector, stores.changes, after, through)
 
     def row_events(self, stores: Stores, source: Source, table: str) -> RowEvents:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from typing import ClassVar
 
 from airflow_cdc_provider.connector.publish.options import PublishOptions
 from airflow_cdc_provider.events.event_batches import EventBatch, EventRequest
@@ -23,6 +24,8 @@ from airflow_cdc_provider.sources.scylla.events.rows import ScyllaRows
 class ScyllaSourceEvents(CqlSourceEvents):
     """Implements :class:`.event_source.SourceEvents`."""
 
+    operations: ClassVar = {"c": "insert", "r": "insert", "u": "update", "d": "delete"}
+
     def captured_records(
         self, stores: Stores, source: Source, request: EventRequest, skipped: SkippedRecords
     ) -> Iterator[EventBatch]:
@@ -34,7 +37,6 @@ class ScyllaSourceEvents(CqlSourceEvents):
 
     def sliced_records(self, stores: Stores, source: Source, after: int, through: int) -> Sliced:
         """Partition records by their table."""
-        del source
         return captured.sliced_records(stores.connector, stores.changes, after, through)
 
     def cql_rows(self, stores: Stores, source: Source, table: str, state: MirrorState) -> CqlRows:

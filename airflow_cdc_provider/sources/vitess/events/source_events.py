@@ -36,12 +36,10 @@ class VitessSourceEvents(SourceEvents):
         self, stores: Stores, source: Source, request: EventRequest, skipped: SkippedRecords
     ) -> Iterator[EventBatch]:
         """Build the records of batches; see :mod:`.captured`."""
-        del source
         return captured.captured_records(stores.connector, stores.changes, request, skipped)
 
     def sliced_records(self, stores: Stores, source: Source, after: int, through: int) -> Sliced:
         """Partition records by their shard: a transaction is of one shard."""
-        del source
         return captured.sliced_records(stores.connector, stores.changes, after, through)
 
     def row_events(self, stores: Stores, source: Source, table: str) -> RowEvents:
@@ -65,7 +63,6 @@ class VitessSourceEvents(SourceEvents):
         self, stores: Stores, source: Source, table: str, state: MirrorState, now_us: int
     ) -> DataFrame:
         """Return key and value of the event of each row of a mirror."""
-        del source
         return events_of_mirror(_rows(stores, table), stores.mirror(table), state, now_us)
 
     def heartbeat_records(

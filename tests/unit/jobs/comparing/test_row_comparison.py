@@ -14,11 +14,22 @@ from airflow_cdc_provider.exceptions import CorruptInput
 from airflow_cdc_provider.jobs.comparing.reported_rows import RowForm, reported_by
 from airflow_cdc_provider.jobs.comparing.row_comparison import compare_reported
 from airflow_cdc_provider.lake.compare import Comparison
+from airflow_cdc_provider.sources.cassandra.events.source_events import CassandraSourceEvents
+from airflow_cdc_provider.sources.scylla.events.source_events import ScyllaSourceEvents
 
 CELLS = RowForm(
-    source="cassandra", partition=("p",), clustering=("c",), static_columns=("s",), left_out=("tags",)
+    operations=CassandraSourceEvents.operations,
+    exact_deletions=CassandraSourceEvents.exact_deletions,
+    partition=("p",),
+    clustering=("c",),
+    static_columns=("s",),
+    left_out=("tags",),
 )
-SCYLLA = replace(CELLS, source="scylla")
+SCYLLA = replace(
+    CELLS,
+    operations=ScyllaSourceEvents.operations,
+    exact_deletions=ScyllaSourceEvents.exact_deletions,
+)
 MERGED = replace(CELLS, left_out=(), whole=True)
 WHOLE = replace(MERGED, enveloped=False, in_cells=False)
 NOW_US = 1_000_000
