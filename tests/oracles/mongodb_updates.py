@@ -6,7 +6,7 @@ Written after ``document_diff_calculator.cpp`` (how a difference is found) and
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import bson
@@ -28,13 +28,33 @@ def hides_a_move(before: Any, after: Any) -> bool:
 
     A description has it as an updated member, without its position.
     """
+    return any(_equal(old, new) for old, new, _ in _moved(before, after))
+
+
+def hides_an_order(before: Any, after: Any) -> bool:
+    """Return whether a member moved to the end of its document, its value changed, no new member before it.
+
+    Its description is that of a member that was updated where it was.
+    """
+    return any(not follows and not _equal(old, new) for old, new, follows in _moved(before, after))
+
+
+def _moved(before: Any, after: Any) -> Iterator[tuple[Any, Any, bool]]:
+    """Yield each moved member's value before and after, and whether it follows a new member."""
     if not isinstance(before, Mapping):
-        return any(_goes_in(b, a) and hides_a_move(b, a) for b, a in zip(before, after, strict=False))
+        for old, new in zip(before, after, strict=False):
+            if _goes_in(old, new):
+                yield from _moved(old, new)
+        return
     parts = _parts(before, after)
-    moved = (name for name in parts.inserted if name in before)
-    return any(_equal(before[name], after[name]) for name in moved) or any(
-        hides_a_move(before[name], after[name]) for name in parts.inner
-    )
+    follows = False
+    for name in parts.inserted:
+        if name in before:
+            yield before[name], after[name], follows
+        else:
+            follows = True
+    for name in parts.inner:
+        yield from _moved(before[name], after[name])
 
 
 class _Parts(NamedTuple):
