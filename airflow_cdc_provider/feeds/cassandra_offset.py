@@ -1,6 +1,6 @@
 """Compares commit-log segments with a Cassandra offset: captured, partly captured, or new.
 
-The rules are the source's own (:mod:`airflow_cdc_provider.sources.cassandra.commit_log.offsets`). It is
+The rules are the source's own (:mod:`airflow_cdc_provider.sources.cassandra.position`). It is
 imported on first use, because it imports Arrow.
 """
 
@@ -29,13 +29,13 @@ def has_new_changes(segment: Segment, offset: Mapping[str, Any] | None) -> bool:
 
 def is_captured(segment: Segment, offset: Mapping[str, Any] | None) -> bool:
     """Return whether an offset counts a segment as captured to its end, or as skipped."""
-    from airflow_cdc_provider.sources.cassandra.commit_log.offsets import WHOLE
+    from airflow_cdc_provider.sources.cassandra.position import WHOLE
 
     return _read_to(segment, offset) == WHOLE
 
 
 def _read_to(segment: Segment, offset: Mapping[str, Any] | None) -> int:
-    from airflow_cdc_provider.sources.cassandra.commit_log.offsets import NodeOffset
+    from airflow_cdc_provider.sources.cassandra.position import NodeOffset
 
     node_offset = (offset or {}).get(segment.host or _ONLY_NODE)
     return 0 if node_offset is None else NodeOffset.from_json(node_offset).position(segment.id)

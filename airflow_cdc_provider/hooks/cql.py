@@ -92,7 +92,7 @@ class CqlHook(CdcHook):
             ConfigurationError: The login is refused, or the TLS settings don't match.
             TransientError: No node answers.
         """
-        from airflow_cdc_provider.sources.cql.driver.connect import driver_errors
+        from airflow_cdc_provider.sources.cql.connection import driver_errors
 
         try:
             session = self.get_conn()
@@ -111,7 +111,7 @@ class CqlHook(CdcHook):
 
     @cached_property
     def _session(self) -> Session:
-        from airflow_cdc_provider.sources.cql.driver.connect import open_session
+        from airflow_cdc_provider.sources.cql.connection import open_session
 
         session = open_session(self.connection_values(), timeout_seconds=_TIMEOUT_SECONDS)
         self._request_metrics.watch(session)

@@ -36,7 +36,7 @@ class _LogTrigger(FeedTrigger):
     def _check_blocking(
         self, check: Callable[[Session, Feed, Mapping[str, Any] | None], _Found], given: Given
     ) -> _Found:
-        from airflow_cdc_provider.sources.cql.driver.connect import open_session
+        from airflow_cdc_provider.sources.cql.connection import open_session
 
         session = open_session(given.connection, timeout_seconds=_ANSWER_SECONDS)
         try:

@@ -13,7 +13,7 @@ from typing import Final
 from airflow_cdc_provider.exceptions import ConfigurationError
 from airflow_cdc_provider.migration.offsets.conversion import ConnectOffsets, ImportedOffset, OffsetFile
 from airflow_cdc_provider.properties_file import parse_properties
-from airflow_cdc_provider.sources.cassandra.commit_log.offsets import NodeOffset, write_offset
+from airflow_cdc_provider.sources.cassandra.position import NodeOffset, write_offset
 
 _POSITION: Final = re.compile(r"CommitLog-\d+-(\d+)\.log:-?\d+")
 

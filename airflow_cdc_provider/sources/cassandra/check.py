@@ -14,12 +14,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from airflow_cdc_provider.exceptions import CdcError, ConfigurationError
-from airflow_cdc_provider.sources.cassandra.commit_log.capture import LogFolder, head, plan_segments
+from airflow_cdc_provider.sources.cassandra.capture import LogFolder, head, plan_segments
 from airflow_cdc_provider.sources.cassandra.commit_log.tables import log_tables
 from airflow_cdc_provider.sources.cassandra.nodes import host_ids
 from airflow_cdc_provider.sources.cassandra.views import require_capturable
 from airflow_cdc_provider.sources.contract import Finding, ReadLimit
-from airflow_cdc_provider.sources.cql.driver.connect import (
+from airflow_cdc_provider.sources.cql.connection import (
     NODE_LOCAL,
     consistency_level,
     contact_points,
@@ -28,7 +28,7 @@ from airflow_cdc_provider.sources.cql.driver.connect import (
 )
 from airflow_cdc_provider.sources.cql.driver.node_queries import query_nodes
 from airflow_cdc_provider.sources.cql.schema import Schemas, TableSchema
-from airflow_cdc_provider.sources.cql.snapshots.token_ranges import PARTITIONER
+from airflow_cdc_provider.sources.cql.snapshot import PARTITIONER
 from airflow_cdc_provider.sources.cql.system_schema import load
 from airflow_cdc_provider.sources.cql.types import quote_name
 from airflow_cdc_provider.transfer.space import measure

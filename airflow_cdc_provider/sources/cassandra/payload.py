@@ -23,8 +23,7 @@ kind           tag      then
                         ``system_schema`` -> its rows; ``committed_at`` is the time of the read
 ``truncate``   ``T``    u64 segment id, u32 position, u64 ms since 1970: the record in ``system.local``
 ``quarantine`` ``M``    u8 version, u16 ordinal of the first update that was not captured, then the whole
-                        mutation: ``commit_log.log_reader.retry_quarantined`` reads it again with a later
-                        schema
+                        mutation: :mod:`.quarantine` reads it again with a later schema
 ``quarantine`` ``X``    u64 count of unreadable bytes, then the first of them
 ============== ======== ==================================================================================
 

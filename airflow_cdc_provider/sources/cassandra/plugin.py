@@ -62,7 +62,7 @@ class _CassandraPlugin(SourcePlugin):
 
     def offset_gauges(self, offset: Mapping[str, Any]) -> Iterator[tuple[str, int, Mapping[str, str]]]:
         """Yield each node's segment and position; see :meth:`.plugin.SourcePlugin.offset_gauges`."""
-        from airflow_cdc_provider.sources.cassandra.commit_log.offsets import read_positions
+        from airflow_cdc_provider.sources.cassandra.position import read_positions
 
         for host, (segment, position) in read_positions(offset).items():
             yield "commit_log.segment", segment, {"host": host}

@@ -22,6 +22,7 @@ import pyarrow as pa
 from airflow_cdc_provider.changes.record import CHANGE_SCHEMA
 from airflow_cdc_provider.exceptions import ConfigurationError, SchemaUnknown, TransientError
 from airflow_cdc_provider.formats.kernels import Flags
+from airflow_cdc_provider.sources.cassandra import capture
 from airflow_cdc_provider.sources.cassandra.check import (
     check_folder,
     check_segments,
@@ -29,15 +30,7 @@ from airflow_cdc_provider.sources.cassandra.check import (
     node_settings,
 )
 from airflow_cdc_provider.sources.cassandra.codec import CassandraCodec, recall_codec
-from airflow_cdc_provider.sources.cassandra.commit_log import capture
 from airflow_cdc_provider.sources.cassandra.commit_log.encryption import Keys, open_keys
-from airflow_cdc_provider.sources.cassandra.commit_log.gaps import find_gaps
-from airflow_cdc_provider.sources.cassandra.commit_log.log_reader import (
-    SegmentReader,
-    read_segments,
-    retry_quarantined,
-)
-from airflow_cdc_provider.sources.cassandra.commit_log.offsets import NodeOffset, read_offset, write_offset
 from airflow_cdc_provider.sources.cassandra.commit_log.schema_history import (
     SchemaHistory,
     observed,
@@ -45,6 +38,7 @@ from airflow_cdc_provider.sources.cassandra.commit_log.schema_history import (
 )
 from airflow_cdc_provider.sources.cassandra.commit_log.segments import ONLY_NODE
 from airflow_cdc_provider.sources.cassandra.commit_log.tables import LogTables, log_tables, schema_tables_only
+from airflow_cdc_provider.sources.cassandra.gaps import find_gaps
 from airflow_cdc_provider.sources.cassandra.nodes import (
     NodeState,
     host_ids,
@@ -53,14 +47,17 @@ from airflow_cdc_provider.sources.cassandra.nodes import (
     truncation_rows,
 )
 from airflow_cdc_provider.sources.cassandra.options import CassandraOptions
+from airflow_cdc_provider.sources.cassandra.position import NodeOffset, read_offset, write_offset
+from airflow_cdc_provider.sources.cassandra.quarantine import retry_quarantined
+from airflow_cdc_provider.sources.cassandra.reader import SegmentReader, read_segments
 from airflow_cdc_provider.sources.cassandra.views import require_capturable
 from airflow_cdc_provider.sources.contract import Finding, Lag, Offset, Plan, ReadLimit, SnapshotPlan, Source
+from airflow_cdc_provider.sources.cql.connection import driver_errors, open_session
 from airflow_cdc_provider.sources.cql.describe import parse_cql
-from airflow_cdc_provider.sources.cql.driver.connect import driver_errors, open_session
 from airflow_cdc_provider.sources.cql.lake_types import LakeTypes
 from airflow_cdc_provider.sources.cql.reasons import MUTATION_CODES
 from airflow_cdc_provider.sources.cql.schema import Schemas, TableSchema
-from airflow_cdc_provider.sources.cql.snapshots.token_ranges import (
+from airflow_cdc_provider.sources.cql.snapshot import (
     SnapshotRange,
     SnapshotReader,
     SnapshotReads,
@@ -85,7 +82,7 @@ class CassandraSource(Source):
 
     Args:
         options: The declaration's source part.
-        connection: The Airflow connection's values (:func:`~.connect.open_session`); empty offline.
+        connection: The Airflow connection's values (:func:`~..cql.connection.open_session`); empty offline.
         selects: Returns whether the declaration selects a table.
         names: Returns whether it has the table's literal name, which a materialized view requires.
         recorded: Whether the segments are a recording that no node writes to.

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Final
 
 from airflow_cdc_provider.exceptions import CdcError, ConfigurationError
 from airflow_cdc_provider.sources.contract import Finding
-from airflow_cdc_provider.sources.cql.driver.connect import consistency_level, driver_errors
+from airflow_cdc_provider.sources.cql.connection import consistency_level, driver_errors
 from airflow_cdc_provider.sources.cql.schema import TableSchema
 from airflow_cdc_provider.sources.cql.types import cql_name
 from airflow_cdc_provider.sources.scylla.client_driver import ClientDriver

@@ -13,7 +13,7 @@ from functools import cached_property
 from typing import TYPE_CHECKING, Any, Final
 
 from airflow_cdc_provider.exceptions import ConfigurationError
-from airflow_cdc_provider.sources.cql.driver.connect import driver_errors, open_session
+from airflow_cdc_provider.sources.cql.connection import driver_errors, open_session
 from airflow_cdc_provider.sources.cql.driver.node_queries import slowest_clock_us
 from airflow_cdc_provider.sources.cql.schema import Schemas
 from airflow_cdc_provider.sources.cql.system_schema import read_rows, schemas_from_rows
@@ -35,7 +35,7 @@ class Cluster:
 
     Args:
         options: The declaration's source part.
-        connection: The Airflow connection's values (:func:`~..cql.driver.connect.open_session`).
+        connection: The Airflow connection's values (:func:`~..cql.connection.open_session`).
     """
 
     def __init__(self, options: ScyllaOptions, connection: Mapping[str, Any]) -> None:

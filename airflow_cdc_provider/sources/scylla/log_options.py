@@ -12,7 +12,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final, Self
 
-from airflow_cdc_provider.sources.cql.driver.connect import driver_errors
+from airflow_cdc_provider.sources.cql.connection import driver_errors
 from airflow_cdc_provider.sources.scylla.payload import LOG_SUFFIX
 from airflow_cdc_provider.sources.scylla.server_tables import rows_or_none
 

@@ -30,7 +30,7 @@ from airflow_cdc_provider.changes.record import CHANGE, CHANGE_SCHEMA, QUARANTIN
 from airflow_cdc_provider.exceptions import CorruptInput, TransientError
 from airflow_cdc_provider.formats.arrow_bytes import column_of, fixed_width_binary
 from airflow_cdc_provider.sources.contract import Reader, ReadMetrics
-from airflow_cdc_provider.sources.cql.driver.connect import consistency_level, driver_errors, open_session
+from airflow_cdc_provider.sources.cql.connection import consistency_level, driver_errors, open_session
 from airflow_cdc_provider.sources.scylla.log_pages import MalformedPage, PageChanges, page_changes
 from airflow_cdc_provider.sources.scylla.log_parts import GroupRead, LogPart
 from airflow_cdc_provider.sources.scylla.log_schema import LoggedTable

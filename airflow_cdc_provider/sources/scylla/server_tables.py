@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
-from airflow_cdc_provider.sources.cql.driver.connect import driver_errors
+from airflow_cdc_provider.sources.cql.connection import driver_errors
 
 if TYPE_CHECKING:
     from cassandra.cluster import Session

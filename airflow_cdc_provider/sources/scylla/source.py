@@ -28,7 +28,7 @@ from airflow_cdc_provider.sources.contract import (
 )
 from airflow_cdc_provider.sources.cql.lake_types import LakeTypes
 from airflow_cdc_provider.sources.cql.schema import Schemas, TableSchema
-from airflow_cdc_provider.sources.cql.snapshots.token_ranges import (
+from airflow_cdc_provider.sources.cql.snapshot import (
     SnapshotRange,
     SnapshotReader,
     SnapshotReads,
@@ -64,7 +64,7 @@ class ScyllaSource(Source):
 
     Args:
         options: The declaration's source part.
-        connection: The Airflow connection's values (:func:`~..cql.driver.connect.open_session`).
+        connection: The Airflow connection's values (:func:`~..cql.connection.open_session`).
         selects: Returns whether the declaration selects a table.
         names: Returns whether the declaration contains a table's literal name.
         images: The row images that events require; checked for each table.

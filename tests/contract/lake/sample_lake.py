@@ -37,7 +37,7 @@ from airflow_cdc_provider.lake.mirror import Mirror, MirrorState, StaticColumnsS
 from airflow_cdc_provider.lake.table import Head
 from airflow_cdc_provider.notifications.notification import Notification
 from airflow_cdc_provider.sources.cassandra.source import CassandraSource
-from airflow_cdc_provider.sources.cql.snapshots.token_ranges import SnapshotRange
+from airflow_cdc_provider.sources.cql.snapshot import SnapshotRange
 
 RECORDED = Path(__file__).parents[2] / "fixtures" / "lake" / "layout.json"
 """A lake of the present layout, as text."""

@@ -18,7 +18,7 @@ import pytest
 from airflow_cdc_provider.connector import Connector
 from airflow_cdc_provider.exceptions import CdcError, ConfigurationError
 from airflow_cdc_provider.hooks.scylla import ScyllaCdcHook
-from airflow_cdc_provider.sources.cql.driver.connect import open_session
+from airflow_cdc_provider.sources.cql.connection import open_session
 from airflow_cdc_provider.sources.scylla.source import ScyllaSource
 from server_kit import CassandraServer
 from server_kit.scylla import ImitatedScylla

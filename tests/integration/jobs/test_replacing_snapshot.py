@@ -10,7 +10,7 @@ import pytest
 
 from airflow_cdc_provider.changes.contribution import UNRESOLVED
 from airflow_cdc_provider.exceptions import TransientError
-from airflow_cdc_provider.sources.cql.snapshots.token_ranges import SnapshotReader
+from airflow_cdc_provider.sources.cql.snapshot import SnapshotReader
 from tests.integration.jobs.shop import Shop
 
 pytestmark = pytest.mark.integration

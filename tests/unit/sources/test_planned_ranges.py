@@ -9,7 +9,7 @@ import pytest
 
 from airflow_cdc_provider.exceptions import OffsetMissing
 from airflow_cdc_provider.sources.cassandra.source import CassandraSource
-from airflow_cdc_provider.sources.cql.snapshots.token_ranges import SnapshotRange as TokenRange
+from airflow_cdc_provider.sources.cql.snapshot import SnapshotRange as TokenRange
 from airflow_cdc_provider.sources.debezium.source import DebeziumSource
 from airflow_cdc_provider.sources.mongodb.snapshot import SnapshotRange as KeyRange
 from airflow_cdc_provider.sources.mongodb.source import MongodbSource

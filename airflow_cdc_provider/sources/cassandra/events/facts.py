@@ -27,7 +27,7 @@ from airflow_cdc_provider.formats.kernels import Bytes, Flags, Ints, walker
 from airflow_cdc_provider.sources.cassandra.decoding.times import EXPIRED_TTL
 from airflow_cdc_provider.sources.cql.decoding.sink import STATE_END, Sink
 from airflow_cdc_provider.sources.cql.schema import Column
-from airflow_cdc_provider.sources.cql.snapshots.select_rows import UNKNOWN_TIME
+from airflow_cdc_provider.sources.cql.select_rows import UNKNOWN_TIME
 
 
 @dataclass(frozen=True)

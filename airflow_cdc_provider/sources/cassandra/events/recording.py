@@ -17,7 +17,6 @@ from airflow_cdc_provider.events.encoder import to_lines
 from airflow_cdc_provider.events.skipped_records import SkippedRecords
 from airflow_cdc_provider.exceptions import ConfigurationError
 from airflow_cdc_provider.lake.reconcile import reconcile_cells
-from airflow_cdc_provider.sources.cassandra.commit_log.offsets import NodeOffset
 from airflow_cdc_provider.sources.cassandra.commit_log.segments import list_faults, list_segments
 from airflow_cdc_provider.sources.cassandra.events.changes import (
     EventSettings,
@@ -28,6 +27,7 @@ from airflow_cdc_provider.sources.cassandra.events.changes import (
 )
 from airflow_cdc_provider.sources.cassandra.events.records import build_events
 from airflow_cdc_provider.sources.cassandra.options import CassandraOptions
+from airflow_cdc_provider.sources.cassandra.position import NodeOffset
 from airflow_cdc_provider.sources.cassandra.source import CassandraSource
 from airflow_cdc_provider.sources.contract import Offset, ReadLimit, ReadMetrics
 from airflow_cdc_provider.sources.encoding import headers_of

@@ -30,7 +30,7 @@ from airflow_cdc_provider.lake.reconcile.columns import only_columns
 from airflow_cdc_provider.lake.row_changes import READ
 from airflow_cdc_provider.sources.cql.codec import CqlCodec
 from airflow_cdc_provider.sources.cql.events.known_static_columns import KnownStaticColumns
-from airflow_cdc_provider.sources.cql.snapshots.select_rows import UNKNOWN_TIME
+from airflow_cdc_provider.sources.cql.select_rows import UNKNOWN_TIME
 from airflow_cdc_provider.sources.row_events import EVENT_DDL, RowBuilder, RowEvents, keys_and_values
 
 if TYPE_CHECKING:

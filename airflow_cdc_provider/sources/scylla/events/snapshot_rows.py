@@ -25,7 +25,7 @@ from airflow_cdc_provider.changes.contribution import STATIC
 from airflow_cdc_provider.formats.arrow_bytes import binary_parts
 from airflow_cdc_provider.sources.cql.project import Projection
 from airflow_cdc_provider.sources.cql.schema import TableSchema
-from airflow_cdc_provider.sources.cql.snapshots.select_rows import UNKNOWN_TIME
+from airflow_cdc_provider.sources.cql.select_rows import UNKNOWN_TIME
 from airflow_cdc_provider.sources.cql.types import freeze
 from airflow_cdc_provider.sources.scylla.decoding.decode import LogDecoder
 from airflow_cdc_provider.sources.scylla.events.decode import EventDecoder, TableEvents, flags_of

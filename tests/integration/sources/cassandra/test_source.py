@@ -28,11 +28,11 @@ from airflow_cdc_provider.sources.cassandra.events.decode import EventDecoder
 from airflow_cdc_provider.sources.cassandra.options import CassandraOptions
 from airflow_cdc_provider.sources.cassandra.source import CassandraSource
 from airflow_cdc_provider.sources.contract import Finding, ReadLimit, ReadMetrics
+from airflow_cdc_provider.sources.cql import snapshot
 from airflow_cdc_provider.sources.cql.comparable import comparable_bytes
 from airflow_cdc_provider.sources.cql.describe import parse_cql
 from airflow_cdc_provider.sources.cql.programs import compile_types
 from airflow_cdc_provider.sources.cql.schema import TableSchema
-from airflow_cdc_provider.sources.cql.snapshots import token_ranges
 from airflow_cdc_provider.sources.cql.types import parse_type, to_cql
 from tests.chance import draw
 from tests.integration.jobs.workloads import CASSANDRA_TABLES, create_cassandra, write_cassandra
@@ -256,7 +256,7 @@ def test_a_snapshot_without_enough_replicas_fails_and_returns_nothing(
     assert rows == 20
     for level in ("ONE", "QUORUM", "local_quorum", "LOCAL_ONE"):
         assert _snapshot(build(consistency=level), table).num_rows == rows
-    monkeypatch.setattr(token_ranges, "_FIRST_WAIT_SECONDS", 0.01)
+    monkeypatch.setattr(snapshot, "_FIRST_WAIT_SECONDS", 0.01)
     read: list[pa.RecordBatch] = []
     source = build(consistency="TWO")  # of the one replica that there is
     with pytest.raises(TransientError, match="plain"):

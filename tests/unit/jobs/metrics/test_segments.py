@@ -8,7 +8,7 @@ import pytest
 
 from airflow_cdc_provider.jobs.metrics.segments import SegmentTally
 from airflow_cdc_provider.jobs.spec import SegmentNumbers
-from airflow_cdc_provider.sources.cassandra.commit_log.capture import LogFolder, head, lag, plan_segments
+from airflow_cdc_provider.sources.cassandra.capture import LogFolder, head, lag, plan_segments
 from airflow_cdc_provider.sources.cassandra.commit_log.tables import log_tables
 from airflow_cdc_provider.sources.contract import Offset, ReadLimit
 from tests.oracles.cassandra_read_path import Cell, Liveness, Row

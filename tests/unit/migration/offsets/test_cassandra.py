@@ -6,7 +6,7 @@ import pytest
 
 from airflow_cdc_provider.exceptions import ConfigurationError
 from airflow_cdc_provider.migration.offsets.cassandra import CassandraOffsets, position_of
-from airflow_cdc_provider.sources.cassandra.commit_log.offsets import WHOLE
+from airflow_cdc_provider.sources.cassandra.position import WHOLE
 
 FILE = rb"""#Mon Nov 23 15:00:00 UTC 2026
 shop.orders=CommitLog-7-1795247392880.log\:307939

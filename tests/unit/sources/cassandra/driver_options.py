@@ -8,7 +8,7 @@ from typing import Any
 import cassandra.cluster
 import pytest
 
-from airflow_cdc_provider.sources.cql.driver.connect import open_session
+from airflow_cdc_provider.sources.cql.connection import open_session
 
 
 class Refused(Exception):

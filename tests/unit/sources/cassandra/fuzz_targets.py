@@ -36,19 +36,17 @@ from airflow_cdc_provider.changes.contribution import LIVE_ROW_SCHEMA, UNRESOLVE
 from airflow_cdc_provider.changes.record import CHANGE, CHANGE_SCHEMA, QUARANTINE, SCHEMA, TRUNCATE
 from airflow_cdc_provider.exceptions import CdcError, ConfigurationError, CorruptInput
 from airflow_cdc_provider.formats.jceks import read_secret_keys
+from airflow_cdc_provider.sources.cassandra.capture import LogFolder, head, lag, plan_segments
 from airflow_cdc_provider.sources.cassandra.codec import CassandraCodec
-from airflow_cdc_provider.sources.cassandra.commit_log.capture import LogFolder, head, lag, plan_segments
 from airflow_cdc_provider.sources.cassandra.commit_log.encryption import Keys
-from airflow_cdc_provider.sources.cassandra.commit_log.log_reader import (
-    ReadCounts,
-    read_segments,
-    retry_quarantined,
-)
 from airflow_cdc_provider.sources.cassandra.commit_log.schema_history import read_history
 from airflow_cdc_provider.sources.cassandra.commit_log.system_tables import system_tables
 from airflow_cdc_provider.sources.cassandra.commit_log.tables import LogTables, log_tables
 from airflow_cdc_provider.sources.cassandra.commit_log.truncation import read_local_updates
 from airflow_cdc_provider.sources.cassandra.payload import OBSERVED_TAG, Position, mutation_payload
+from airflow_cdc_provider.sources.cassandra.quarantine import retry_quarantined
+from airflow_cdc_provider.sources.cassandra.reader import read_segments
+from airflow_cdc_provider.sources.cassandra.records import ReadCounts
 from airflow_cdc_provider.sources.contract import ReadLimit
 from airflow_cdc_provider.sources.cql.reasons import CODES
 from airflow_cdc_provider.sources.cql.schema import TableSchema

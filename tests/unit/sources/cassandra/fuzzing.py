@@ -18,7 +18,7 @@ import pyarrow as pa
 
 from airflow_cdc_provider.changes.record import CHANGE
 from airflow_cdc_provider.exceptions import ConfigurationError
-from airflow_cdc_provider.sources.cassandra.commit_log.capture import LogFolder
+from airflow_cdc_provider.sources.cassandra.capture import LogFolder
 from airflow_cdc_provider.sources.cassandra.decoding.decode import UpdateDecoder
 from airflow_cdc_provider.sources.cql.reasons import CODES
 from airflow_cdc_provider.sources.cql.snapshot_payload import snapshot_prefix

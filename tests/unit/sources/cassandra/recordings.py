@@ -20,13 +20,14 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from airflow_cdc_provider.sources.cassandra.commit_log.capture import LogFolder, head, plan_segments
+from airflow_cdc_provider.sources.cassandra.capture import LogFolder, head, plan_segments
 from airflow_cdc_provider.sources.cassandra.commit_log.encryption import Keys, open_keys
-from airflow_cdc_provider.sources.cassandra.commit_log.log_reader import ReadCounts, read_segments
 from airflow_cdc_provider.sources.cassandra.commit_log.tables import LogTables, log_tables
 from airflow_cdc_provider.sources.cassandra.decoding.decode import UpdateDecoder
 from airflow_cdc_provider.sources.cassandra.options import CassandraEncryption
 from airflow_cdc_provider.sources.cassandra.payload import Position
+from airflow_cdc_provider.sources.cassandra.reader import read_segments
+from airflow_cdc_provider.sources.cassandra.records import ReadCounts
 from airflow_cdc_provider.sources.contract import Offset, ReadLimit
 from airflow_cdc_provider.sources.cql.comparable import AFTER, encode_clustering
 from airflow_cdc_provider.sources.cql.describe import parse_cql

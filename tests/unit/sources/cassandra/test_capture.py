@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 
 from airflow_cdc_provider.changes.record import CHANGE
 from airflow_cdc_provider.exceptions import ConfigurationError, PositionLost
-from airflow_cdc_provider.sources.cassandra.commit_log.capture import (
+from airflow_cdc_provider.sources.cassandra.capture import (
     LogFolder,
     SegmentSlice,
     earliest,
@@ -24,9 +24,9 @@ from airflow_cdc_provider.sources.cassandra.commit_log.capture import (
     plan_segments,
     validate_offset,
 )
-from airflow_cdc_provider.sources.cassandra.commit_log.log_reader import read_segments
 from airflow_cdc_provider.sources.cassandra.commit_log.tables import log_tables
 from airflow_cdc_provider.sources.cassandra.payload import Position
+from airflow_cdc_provider.sources.cassandra.reader import read_segments
 from airflow_cdc_provider.sources.contract import Offset, ReadLimit
 from tests.oracles.cassandra_read_path import Cell, Liveness, Row
 from tests.unit.sources.cassandra.commit_logs import (
@@ -274,7 +274,7 @@ def test_batch_stops_at_the_given_head(log: LogFolder) -> None:
 def test_large_segment_is_split_into_several_partitions(
     log: LogFolder, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("airflow_cdc_provider.sources.cassandra.commit_log.capture._SLICE_BYTES", 300)
+    monkeypatch.setattr("airflow_cdc_provider.sources.cassandra.capture._SLICE_BYTES", 300)
     put(log, 1, sections_of(0, *[2] * 12))
     parts = plan_segments(log, TABLES, None, head(log), EVERYTHING).partitions
     assert len(parts) > 3

@@ -12,7 +12,7 @@ from cassandra import ConsistencyLevel
 from cassandra.cluster import EXEC_PROFILE_DEFAULT
 
 from airflow_cdc_provider.exceptions import ConfigurationError
-from airflow_cdc_provider.sources.cql.driver.connect import open_session
+from airflow_cdc_provider.sources.cql.connection import open_session
 from airflow_cdc_provider.sources.cql.driver.driver_settings import read_driver_file, resolved
 from airflow_cdc_provider.sources.cql.driver.hocon import parse_hocon
 from tests.unit.sources.cassandra.driver_options import driver_arguments

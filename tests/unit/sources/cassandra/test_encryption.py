@@ -17,7 +17,7 @@ import pytest
 from airflow_cdc_provider.changes.record import CHANGE
 from airflow_cdc_provider.cli import offline_commands
 from airflow_cdc_provider.exceptions import ConfigurationError
-from airflow_cdc_provider.sources.cassandra.commit_log.capture import LogFolder, head, plan_segments
+from airflow_cdc_provider.sources.cassandra.capture import LogFolder, head, plan_segments
 from airflow_cdc_provider.sources.cassandra.commit_log.encryption import Keys, open_keys
 from airflow_cdc_provider.sources.cassandra.commit_log.sections import (
     CorruptRange,

@@ -9,10 +9,10 @@ import pytest
 
 from airflow_cdc_provider.exceptions import TransientError
 from airflow_cdc_provider.jobs.resuming.progress import Progress, SnapshotProgress
-from airflow_cdc_provider.sources.cassandra.commit_log.capture import LogFolder
-from airflow_cdc_provider.sources.cassandra.commit_log.gaps import find_gaps
-from airflow_cdc_provider.sources.cassandra.commit_log.offsets import NodeOffset, write_offset
+from airflow_cdc_provider.sources.cassandra.capture import LogFolder
+from airflow_cdc_provider.sources.cassandra.gaps import find_gaps
 from airflow_cdc_provider.sources.cassandra.options import CassandraOptions
+from airflow_cdc_provider.sources.cassandra.position import NodeOffset, write_offset
 from airflow_cdc_provider.sources.cassandra.source import CassandraSource
 from server_kit.ports import free_port
 

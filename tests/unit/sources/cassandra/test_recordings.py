@@ -9,12 +9,7 @@ import pyarrow as pa
 import pytest
 
 from airflow_cdc_provider.changes.record import CHANGE, CHANGE_SCHEMA, QUARANTINE, TRUNCATE
-from airflow_cdc_provider.sources.cassandra.commit_log.capture import LogFolder, head, lag, plan_segments
-from airflow_cdc_provider.sources.cassandra.commit_log.log_reader import (
-    ReadCounts,
-    read_segments,
-    retry_quarantined,
-)
+from airflow_cdc_provider.sources.cassandra.capture import LogFolder, head, lag, plan_segments
 from airflow_cdc_provider.sources.cassandra.commit_log.sections import walk_sections
 from airflow_cdc_provider.sources.cassandra.commit_log.segments import (
     SegmentBytes,
@@ -23,6 +18,9 @@ from airflow_cdc_provider.sources.cassandra.commit_log.segments import (
 )
 from airflow_cdc_provider.sources.cassandra.commit_log.tables import log_tables
 from airflow_cdc_provider.sources.cassandra.payload import Position
+from airflow_cdc_provider.sources.cassandra.quarantine import retry_quarantined
+from airflow_cdc_provider.sources.cassandra.reader import read_segments
+from airflow_cdc_provider.sources.cassandra.records import ReadCounts
 from airflow_cdc_provider.sources.contract import ReadLimit
 from airflow_cdc_provider.sources.cql.schema import Column, CqlType, TableSchema, number_columns
 from tests.unit.sources.cassandra.recordings import (

@@ -14,7 +14,7 @@ from airflow_cdc_provider.changes.cells import CELL_PATH, CELL_UNCERTAIN, ROW_LI
 from airflow_cdc_provider.connector import Connector
 from airflow_cdc_provider.events.skipped_records import SkippedRecords
 from airflow_cdc_provider.exceptions import CorruptInput
-from airflow_cdc_provider.sources.cql.snapshots.select_rows import UNKNOWN_TIME
+from airflow_cdc_provider.sources.cql.select_rows import UNKNOWN_TIME
 from airflow_cdc_provider.sources.scylla.events.records import ScyllaRecords
 from airflow_cdc_provider.sources.scylla.events.tables import LogSchemas
 from server_kit.scylla.statements import Insert

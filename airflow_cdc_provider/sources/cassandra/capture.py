@@ -19,12 +19,6 @@ from typing import Any, Final
 
 from airflow_cdc_provider.exceptions import CorruptInput, PositionLost
 from airflow_cdc_provider.sources.cassandra.commit_log.encryption import Keys, check_key
-from airflow_cdc_provider.sources.cassandra.commit_log.offsets import (
-    WHOLE,
-    NodeOffset,
-    read_offset,
-    write_offset,
-)
 from airflow_cdc_provider.sources.cassandra.commit_log.sections import (
     Chain,
     CorruptRange,
@@ -41,6 +35,12 @@ from airflow_cdc_provider.sources.cassandra.commit_log.segments import (
     read_descriptor,
 )
 from airflow_cdc_provider.sources.cassandra.commit_log.tables import LogTables
+from airflow_cdc_provider.sources.cassandra.position import (
+    WHOLE,
+    NodeOffset,
+    read_offset,
+    write_offset,
+)
 from airflow_cdc_provider.sources.contract import Lag, Offset, Plan, ReadLimit, SegmentCounts
 from airflow_cdc_provider.sources.cql.reasons import ENDS_EARLY, HEADER_MISMATCH, HEADER_UNREADABLE
 

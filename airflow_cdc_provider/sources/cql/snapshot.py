@@ -34,11 +34,10 @@ from airflow_cdc_provider.exceptions import ConfigurationError, CorruptInput, Sc
 from airflow_cdc_provider.formats.arrow_bytes import column_of, fixed_width_binary
 from airflow_cdc_provider.formats.kernels import Bytes, Ints
 from airflow_cdc_provider.sources.contract import Reader, ReadMetrics, SnapshotPlan
-from airflow_cdc_provider.sources.cql.driver.connect import consistency_level, driver_errors, open_session
+from airflow_cdc_provider.sources.cql.connection import consistency_level, driver_errors, open_session
 from airflow_cdc_provider.sources.cql.programs import OPS
 from airflow_cdc_provider.sources.cql.schema import Column, TableSchema
-from airflow_cdc_provider.sources.cql.snapshot_payload import snapshot_prefix
-from airflow_cdc_provider.sources.cql.snapshots.select_rows import (
+from airflow_cdc_provider.sources.cql.select_rows import (
     COUNTER,
     ELEMENTS,
     PLAIN,
@@ -47,6 +46,7 @@ from airflow_cdc_provider.sources.cql.snapshots.select_rows import (
     SelectProgram,
     read_page,
 )
+from airflow_cdc_provider.sources.cql.snapshot_payload import snapshot_prefix
 from airflow_cdc_provider.sources.cql.types import cql_name, quote_name
 
 if TYPE_CHECKING:

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from airflow_cdc_provider.exceptions import ConfigurationError
-from airflow_cdc_provider.sources.cassandra.commit_log.offsets import (
+from airflow_cdc_provider.sources.cassandra.position import (
     MOST_RANGES,
     WHOLE,
     NodeOffset,

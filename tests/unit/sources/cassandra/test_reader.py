@@ -15,11 +15,12 @@ import pytest
 
 from airflow_cdc_provider.changes.record import CHANGE, CHANGE_SCHEMA, QUARANTINE, TRUNCATE
 from airflow_cdc_provider.exceptions import CorruptInput, SchemaUnknown
-from airflow_cdc_provider.sources.cassandra.commit_log.capture import LogFolder
-from airflow_cdc_provider.sources.cassandra.commit_log.log_reader import ReadCounts, retry_quarantined
+from airflow_cdc_provider.sources.cassandra.capture import LogFolder
 from airflow_cdc_provider.sources.cassandra.commit_log.system_tables import system_table_id
 from airflow_cdc_provider.sources.cassandra.commit_log.tables import LogTables, log_tables
 from airflow_cdc_provider.sources.cassandra.payload import FENCE, Position, Truncation
+from airflow_cdc_provider.sources.cassandra.quarantine import retry_quarantined
+from airflow_cdc_provider.sources.cassandra.records import ReadCounts
 from airflow_cdc_provider.sources.cql.schema import TableSchema
 from tests.oracles.cassandra_read_path import Cell, Liveness, Row
 from tests.unit.sources.cassandra.commit_logs import (

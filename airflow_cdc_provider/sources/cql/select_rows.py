@@ -1,6 +1,6 @@
 """Convert rows of a SELECT, as received from the server, to payloads of snapshot changes.
 
-This is the kernel of :mod:`.token_ranges`. A page is ``rows`` times the values of the query's columns, each
+This is the kernel of :mod:`.snapshot`. A page is ``rows`` times the values of the query's columns, each
 an int32 length (-1: null) and its bytes. The query selects the partition key, the clustering, and each static
 and regular column, followed by its WRITETIME and TTL if it has them; for a multi-cell column these are lists
 with one entry per element (Cassandra 5.0).

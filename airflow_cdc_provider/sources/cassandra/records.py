@@ -1,15 +1,16 @@
-"""Read one slice of a segment into batches of ``CHANGE_SCHEMA``.
+"""Build batches of ``CHANGE_SCHEMA`` from the contents of a segment.
 
 Most entries have one update, which becomes a change without any schema: its bytes are copied verbatim. Only
 a mutation of several updates must be parsed to find the end of each. Records, by table:
 
 * selected: a change per update;
 * former (dropped, perhaps re-created under another id): likewise, under its name;
-* ``system.local``: a record of kind ``truncate`` per truncation of a selected table (:mod:`.truncation`);
+* ``system.local``: a record of kind ``truncate`` per truncation of a selected table
+  (:mod:`.commit_log.truncation`);
 * ``system_schema``: a record of kind ``schema`` per update, its bytes as in a change; together they are the
-  schema history (:mod:`.schema_history`);
-* unknown: the whole mutation in quarantine, with the table id in its reason, so that
-  :func:`retry_quarantined` can read it when the schema is known;
+  schema history (:mod:`.commit_log.schema_history`);
+* unknown: the whole mutation in quarantine, with the table id in its reason, so that :mod:`.quarantine` can
+  read it when the schema is known;
 * all others (not selected, views, counters, system tables): none; they are counted.
 
 Unreadable bytes become a record of kind ``quarantine`` with their position and the reason; reading continues
@@ -18,15 +19,13 @@ after them.
 
 from __future__ import annotations
 
-import logging
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from typing import Any, Final
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
 
 from airflow_cdc_provider.changes.record import (
     CHANGE,
@@ -37,12 +36,10 @@ from airflow_cdc_provider.changes.record import (
     change_batch,
 )
 from airflow_cdc_provider.exceptions import CdcError, CorruptInput, SchemaUnknown
-from airflow_cdc_provider.formats.arrow_bytes import binary_parts, column_of, fixed_width_binary
+from airflow_cdc_provider.formats.arrow_bytes import column_of, fixed_width_binary
 from airflow_cdc_provider.formats.byte_kernels import copy
 from airflow_cdc_provider.formats.kernels import Bytes, Int, Ints, walker
 from airflow_cdc_provider.sources.cassandra.commit_log import tables as roles
-from airflow_cdc_provider.sources.cassandra.commit_log.capture import SegmentSlice
-from airflow_cdc_provider.sources.cassandra.commit_log.encryption import Keys
 from airflow_cdc_provider.sources.cassandra.commit_log.framing import (
     DAMAGE_AT,
     DAMAGE_LENGTH,
@@ -53,8 +50,7 @@ from airflow_cdc_provider.sources.cassandra.commit_log.framing import (
     START,
     find_entries,
 )
-from airflow_cdc_provider.sources.cassandra.commit_log.sections import CorruptRange, plain_sections
-from airflow_cdc_provider.sources.cassandra.commit_log.segments import SegmentBytes
+from airflow_cdc_provider.sources.cassandra.commit_log.sections import CorruptRange
 from airflow_cdc_provider.sources.cassandra.commit_log.tables import LogTables
 from airflow_cdc_provider.sources.cassandra.commit_log.truncation import read_local_updates
 from airflow_cdc_provider.sources.cassandra.commit_log.updates import (
@@ -72,21 +68,14 @@ from airflow_cdc_provider.sources.cassandra.commit_log.updates import (
 from airflow_cdc_provider.sources.cassandra.decoding.mutation import EPOCH_US
 from airflow_cdc_provider.sources.cassandra.payload import (
     DAMAGED,
-    MUTATION_HEADER_BYTES,
-    MUTATION_TAG,
     Position,
     damage_payload,
-    mutation_header,
     mutation_payload,
 )
-from airflow_cdc_provider.sources.contract import Reader, ReadMetrics
 from airflow_cdc_provider.sources.cql.reasons import UNKNOWN_COLUMN, UNKNOWN_TABLE, describe
 from airflow_cdc_provider.sources.cql.system_schema import SYSTEM_KEYSPACES
 from airflow_cdc_provider.sources.cql.wire import read_uvint
 
-log = logging.getLogger(__name__)
-
-_BATCH_BYTES: Final = 8 * 1024 * 1024
 _SAMPLE_BYTES: Final = 64 * 1024
 _POSITION_BYTES: Final = 16
 _TABLE_ID_BYTES: Final = 16
@@ -126,99 +115,8 @@ _SKIPPED: Final = {
 }
 
 
-def read_segments(
-    part: SegmentSlice, counts: ReadCounts | None = None, *, keys: Keys | None = None
-) -> Iterator[pa.RecordBatch]:
-    """Read one partition of a plan.
-
-    Args:
-        part: From :func:`~.capture.plan_segments`.
-        counts: Incremented by this read, if given; the counts are logged in any case.
-        keys: Keys of encrypted segments.
-
-    Yields:
-        Batches of ``CHANGE_SCHEMA``; rows of one kind are in the order of the log.
-
-    Raises:
-        PositionLost: The segment was deleted.
-        CorruptInput: Bytes are unreadable and the slice is strict; the message locates them.
-        SchemaUnknown: A table or column is unknown and the slice is strict.
-        ConfigurationError: The key of the segment is missing, or its compression is unknown.
-    """
-    reader = _Reader(part.origin, part.descriptor.segment, part.tables, part.strict, counts or ReadCounts())
-    yield from reader.damage(part.damage)
-    with SegmentBytes(part.path) as source:
-        plain: list[bytes] = []
-        positions: list[int] = []
-        size = 0
-        for section, content in plain_sections(source, part.descriptor, part.sections, keys):
-            if isinstance(content, CorruptRange):
-                yield from reader.damage([content])
-                continue
-            plain.append(content)
-            positions.append(section.position)
-            size += len(content)
-            if size >= _BATCH_BYTES:
-                yield from reader.read(plain, positions, part.descriptor.version, part.after)
-                plain, positions, size = [], [], 0
-        if plain:
-            yield from reader.read(plain, positions, part.descriptor.version, part.after)
-    log.info("read %s, %d sections: %s", part.path, len(part.sections), reader.counts)
-
-
-@dataclass(frozen=True)
-class SegmentReader(Reader):
-    """Reads partitions of a plan on executors. Picklable.
-
-    Args:
-        keys: Keys of encrypted segments.
-    """
-
-    keys: Keys | None = None
-
-    def read(self, parts: Iterable[SegmentSlice], metrics: ReadMetrics) -> Iterator[pa.RecordBatch]:
-        """Read slices, and count the updates of tables that are not captured: see :class:`ReadCounts`."""
-        for part in parts:
-            counts = ReadCounts()
-            yield from read_segments(part, counts, keys=self.keys)
-            metrics.skipped.update({(part.origin, why): count for why, count in counts.skipped.items()})
-
-
-def retry_quarantined(rows: pa.RecordBatch, tables: LogTables) -> Iterator[pa.RecordBatch]:
-    """Read quarantined mutations again, with the tables that are known now.
-
-    Args:
-        rows: Records of kind ``quarantine``.
-        tables: The tables known now.
-
-    Yields:
-        Batches of ``CHANGE_SCHEMA`` as :func:`read_segments` would have yielded, with the same positions:
-        changes, and records that are still unreadable. Records without a mutation are returned unchanged.
-    """
-    holds = pc.equal(pc.binary_slice(rows.column("payload"), 0, 1), bytes([MUTATION_TAG]))
-    if not pc.all(holds).as_py():
-        yield rows.filter(pc.invert(holds))
-    mutations = [
-        (origin, Position.unpack(position), payload)
-        for origin, position, payload in zip(
-            *(rows.column(name).to_pylist() for name in ("origin", "position", "payload")), strict=True
-        )
-        if payload[0] == MUTATION_TAG
-    ]
-    for origin, segment in sorted({(origin, position.segment) for origin, position, _ in mutations}):
-        chosen = [(p, payload) for o, p, payload in mutations if (o, p.segment) == (origin, segment)]
-        data, offsets, _ = binary_parts(pa.array([payload for _, payload in chosen], pa.binary()))
-        headers = np.array([mutation_header(payload) for _, payload in chosen], np.int64)
-        entries = np.empty((len(chosen), 3), np.int64)
-        entries[:, START] = offsets[:-1] + MUTATION_HEADER_BYTES
-        entries[:, LENGTH] = offsets[1:] - entries[:, START]
-        entries[:, END] = [position.end for position, _ in chosen]
-        reader = _Reader(origin, segment, tables, strict=False, counts=ReadCounts())
-        yield from reader.split(data, entries, headers[:, 0], headers[:, 1])
-
-
 @dataclass
-class _Reader:
+class SegmentRecords:
     """Builds records from the contents of one segment."""
 
     origin: str

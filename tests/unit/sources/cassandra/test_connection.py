@@ -10,7 +10,7 @@ from cassandra import OperationTimedOut, ReadFailure, ReadTimeout, Unavailable
 from cassandra.cluster import NoHostAvailable
 
 from airflow_cdc_provider.exceptions import ConfigurationError, TransientError
-from airflow_cdc_provider.sources.cql.driver.connect import contact_points, open_session, translated
+from airflow_cdc_provider.sources.cql.connection import contact_points, open_session, translated
 from tests.unit.sources.cassandra.driver_options import driver_arguments
 
 
