@@ -33,7 +33,7 @@ from typing import Any
 
 from airflow_cdc_provider.options import parse
 from airflow_cdc_provider.sources.contract import Offset, ReadLimit, ReadMetrics
-from airflow_cdc_provider.sources.scylla.log_parts import LogPart
+from airflow_cdc_provider.sources.scylla.capture import LogPart
 from airflow_cdc_provider.sources.scylla.options import ScyllaOptions
 from airflow_cdc_provider.sources.scylla.source import ScyllaSource
 from server_kit import CassandraServer
@@ -134,7 +134,7 @@ def work() -> None:
     core, rounds, reader, codec, part = pickle.load(sys.stdin.buffer)  # noqa: S301  # from our own parent
     import pyarrow as pa
 
-    from airflow_cdc_provider.sources.scylla.reader import payload_rows
+    from airflow_cdc_provider.sources.scylla.quarantine import payload_rows
 
     os.sched_setaffinity(0, {core})
     pa.set_cpu_count(1)

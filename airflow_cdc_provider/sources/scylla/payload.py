@@ -17,6 +17,7 @@ kind           tag     then
                        bytes, as the native protocol has them
 ``snapshot``   ``S``   one row of a SELECT: :mod:`airflow_cdc_provider.sources.cql.snapshot_payload`
 ``schema``     ``{``   the columns of the log: :mod:`.log_table`
+``quarantine`` ``Q``   16 bytes of the schema's name, then the payload of the change
 ============== ======= =====================================================================================
 
 ``schema_id`` of a change is the digest of its schema record (:func:`schema_digest`).

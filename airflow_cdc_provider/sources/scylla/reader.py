@@ -3,15 +3,8 @@
 Several requests are in flight at a time (:mod:`.throttle`). Changes of a stream stay in order within a task;
 streams are read concurrently, those of a group in the order of their ids.
 
-A record is one change: all log rows of one stream and ``cdc$time``. Its position::
-
-    0   u64  the stream set: ms since 1970
-    8   16   cdc$time, in a byte order that sorts as the database does
-    24  16   cdc$stream_id
-
 A change whose last row has no ``cdc$end_of_batch`` is read again from all replicas; a partial change is never
-emitted. A change with an unknown ``cdc$operation`` is quarantined: kind ``quarantine``, with a payload of
-byte 'Q', 16 bytes of the schema's name, and the payload of the change.
+emitted.
 """
 
 from __future__ import annotations
@@ -22,31 +15,27 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final
+from uuid import UUID
 
 import numpy as np
 import pyarrow as pa
 
-from airflow_cdc_provider.changes.record import CHANGE, CHANGE_SCHEMA, QUARANTINE, change_batch
 from airflow_cdc_provider.exceptions import CorruptInput, TransientError
-from airflow_cdc_provider.formats.arrow_bytes import column_of, fixed_width_binary
 from airflow_cdc_provider.sources.contract import Reader, ReadMetrics
 from airflow_cdc_provider.sources.cql.connection import consistency_level, driver_errors, open_session
+from airflow_cdc_provider.sources.scylla.capture import GroupRead, LogPart
 from airflow_cdc_provider.sources.scylla.log_pages import MalformedPage, PageChanges, page_changes
-from airflow_cdc_provider.sources.scylla.log_parts import GroupRead, LogPart
 from airflow_cdc_provider.sources.scylla.log_schema import LoggedTable
 from airflow_cdc_provider.sources.scylla.options import ScyllaOptions
 from airflow_cdc_provider.sources.scylla.payload import LOG_ROW_TTL
-from airflow_cdc_provider.sources.scylla.stream_ids import EPOCH_TICKS, first_time, time_after, timeuuid
+from airflow_cdc_provider.sources.scylla.records import to_records
+from airflow_cdc_provider.sources.scylla.stream_ids import first_time, time_after, timeuuid
 from airflow_cdc_provider.sources.scylla.throttle import RetryPauses, Throttle
 
 if TYPE_CHECKING:
     from cassandra.cluster import Session
 
     from airflow_cdc_provider.sources.cql.driver.raw_results import RawPage
-
-UNKNOWN_OPERATION: Final = "unknown-operation"
-"""Code of the reason for which a change is quarantined."""
-QUARANTINE_TAG: Final = b"Q"
 
 _BATCH_CHANGES: Final = 10_000
 _BATCH_BYTES: Final = 8 * 1024 * 1024
@@ -283,7 +272,7 @@ class _PartRead:
             if not single.paging_state:
                 break
         found, _, _ = page_changes(data, rows, len(table.columns), more=False)
-        where = f"stream 0x{stream.stream.hex()}, cdc$time {_uuid_text(moment)}"
+        where = f"stream 0x{stream.stream.hex()}, cdc$time {UUID(bytes=moment)}"
         if not rows:
             raise TransientError(
                 f"a change of {table.name} expired while it was read", found=where, remedy="run again"
@@ -299,12 +288,6 @@ class _PartRead:
         return found
 
 
-def _uuid_text(moment: bytes) -> str:
-    from uuid import UUID
-
-    return str(UUID(bytes=moment))
-
-
 def _replaced(found: PageChanges, number: int, reread: PageChanges) -> PageChanges:
     """Replace an incomplete change with the complete one."""
     begin = int(found.ends[number - 1]) if number else 0
@@ -315,95 +298,6 @@ def _replaced(found: PageChanges, number: int, reread: PageChanges) -> PageChang
     complete, codes, rows = found.complete.copy(), found.unknown_code.copy(), found.rows.copy()
     complete[number], codes[number], rows[number] = True, reread.unknown_code[0], reread.rows[0]
     return PageChanges(payloads, ends, found.times, complete, codes, rows)
-
-
-def to_records(found: PageChanges, read: GroupRead, stream: bytes, table: LoggedTable) -> pa.RecordBatch:
-    """Convert a stream's changes to change records."""
-    count = len(found.ends)
-    positions = np.empty((count, 40), np.uint8)
-    positions[:, :8] = np.frombuffer(read.generation_ms.to_bytes(8, "big"), np.uint8)
-    positions[:, 8:24] = found.times
-    positions[:, 24:] = np.frombuffer(stream, np.uint8)
-    ticks = np.ascontiguousarray(found.times[:, :8]).view(">u8").ravel().astype(np.int64)
-    columns = {
-        "kind": CHANGE,
-        "schema_id": table.schema_id,
-        "payload": column_of(pa.binary(), found.payloads, np.append(0, found.ends)),
-    }
-    if found.unknown_code.any():
-        columns |= _quarantined(found, stream, table, columns["payload"])
-    return change_batch(
-        count,
-        source_table=table.name,
-        origin=f"{table.name}/{read.group}",
-        committed_at=pa.array((ticks - EPOCH_TICKS) // 10, pa.int64()),
-        position=fixed_width_binary(positions),
-        captured_at=time.time_ns() // 1000,
-        **columns,
-    )
-
-
-def _quarantined(
-    found: PageChanges, stream: bytes, table: LoggedTable, payloads: pa.Array
-) -> dict[str, pa.Array]:
-    """Return the columns that differ for quarantined changes."""
-    kinds: list[str] = []
-    reasons: list[str | None] = []
-    contents: list[bytes] = []
-    for number, (code, payload) in enumerate(
-        zip(found.unknown_code.tolist(), payloads.to_pylist(), strict=True)
-    ):
-        known = code == 0
-        moment = _uuid_text(timeuuid(found.times[number].tobytes()))
-        kinds.append(CHANGE if known else QUARANTINE)
-        reasons.append(
-            None
-            if known
-            else f"{UNKNOWN_OPERATION}: cdc$operation {code} in the log of {table.name}, stream "
-            f"0x{stream.hex()}, cdc$time {moment}"
-        )
-        contents.append(payload if known else QUARANTINE_TAG + bytes.fromhex(table.schema_id) + payload)
-    return {
-        "kind": pa.array(kinds, pa.string()),
-        "schema_id": pa.array([None if reason else table.schema_id for reason in reasons], pa.string()),
-        "reason": pa.array(reasons, pa.string()),
-        "payload": pa.array(contents, pa.binary()),
-    }
-
-
-@dataclass(frozen=True)
-class QuarantineReader:
-    """Retries quarantined changes. Picklable.
-
-    Args:
-        columns: Number of columns of each schema, by its name.
-    """
-
-    columns: Mapping[str, int]
-
-    def __call__(self, records: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
-        """Yield the records, as changes if all their operation codes are known now."""
-        yield pa.RecordBatch.from_pylist([self._reread(r) for r in records.to_pylist()], CHANGE_SCHEMA)
-
-    def _reread(self, record: dict[str, Any]) -> dict[str, Any]:
-        payload: bytes = record["payload"] or b""
-        schema_id = payload[1:17].hex()
-        if payload[:1] != QUARANTINE_TAG or schema_id not in self.columns:
-            return record
-        rows = list(payload_rows(payload[17:]))
-        found, _, _ = page_changes(b"".join(rows), len(rows), self.columns[schema_id], more=False)
-        if found.unknown_code.any():
-            return record
-        return record | {"kind": CHANGE, "schema_id": schema_id, "reason": None, "payload": payload[17:]}
-
-
-def payload_rows(payload: bytes) -> Iterator[bytes]:
-    """Yield the rows of a change's payload."""
-    at = 1
-    while at < len(payload):
-        length = int.from_bytes(payload[at : at + 4], "little")
-        yield payload[at + 4 : at + 4 + length]
-        at += 4 + length
 
 
 def _coalesced(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:

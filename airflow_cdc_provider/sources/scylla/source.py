@@ -35,23 +35,26 @@ from airflow_cdc_provider.sources.cql.snapshot import (
     plan_ranges,
 )
 from airflow_cdc_provider.sources.planned_ranges import PlannedRanges
+from airflow_cdc_provider.sources.scylla.capture import (
+    GroupRead,
+    Pace,
+    Paces,
+    divide,
+    group_reads,
+    next_window,
+)
 from airflow_cdc_provider.sources.scylla.check import RequiredImages, check_cluster, not_logged_error
 from airflow_cdc_provider.sources.scylla.cluster import SECOND_US, Cluster
 from airflow_cdc_provider.sources.scylla.generations import Timeline
-from airflow_cdc_provider.sources.scylla.log_parts import GroupRead, divide, group_reads
 from airflow_cdc_provider.sources.scylla.log_reach import LogReach, all_losses
 from airflow_cdc_provider.sources.scylla.log_schema import LogHistory, schema_columns
 from airflow_cdc_provider.sources.scylla.options import ScyllaOptions
 from airflow_cdc_provider.sources.scylla.payload import LOG_SUFFIX
 from airflow_cdc_provider.sources.scylla.position import TablePosition, read_offset, write_offset
-from airflow_cdc_provider.sources.scylla.reader import (
-    UNKNOWN_OPERATION,
-    LogReader,
-    LogReads,
-    QuarantineReader,
-)
+from airflow_cdc_provider.sources.scylla.quarantine import QuarantineReader
+from airflow_cdc_provider.sources.scylla.reader import LogReader, LogReads
+from airflow_cdc_provider.sources.scylla.records import UNKNOWN_OPERATION
 from airflow_cdc_provider.sources.scylla.truncations import fence_record, position_at
-from airflow_cdc_provider.sources.scylla.windows import Pace, Paces, next_window
 
 if TYPE_CHECKING:
     from airflow_cdc_provider.sources.scylla.codec import ScyllaCodec

@@ -16,7 +16,7 @@ from airflow_cdc_provider.sources.contract import Offset, Plan, ReadLimit, ReadM
 from airflow_cdc_provider.sources.scylla.check import RequiredImages
 from airflow_cdc_provider.sources.scylla.options import ScyllaOptions
 from airflow_cdc_provider.sources.scylla.payload import LOG_ROW_TTL
-from airflow_cdc_provider.sources.scylla.reader import payload_rows
+from airflow_cdc_provider.sources.scylla.quarantine import payload_rows
 from airflow_cdc_provider.sources.scylla.source import ScyllaSource
 from server_kit import CassandraServer
 from server_kit.scylla import ImitatedScylla

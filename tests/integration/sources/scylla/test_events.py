@@ -18,7 +18,7 @@ from airflow_cdc_provider.events.skipped_records import SkippedRecords
 from airflow_cdc_provider.exceptions import CorruptInput
 from airflow_cdc_provider.sources.scylla.events.records import ScyllaRecords
 from airflow_cdc_provider.sources.scylla.events.tables import LogSchemas
-from airflow_cdc_provider.sources.scylla.reader import payload_rows
+from airflow_cdc_provider.sources.scylla.quarantine import payload_rows
 from server_kit import CassandraServer
 from server_kit.scylla import Column, Preimage
 from server_kit.scylla.cluster import token_of_key

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from airflow_cdc_provider.sources.scylla.log_pages import MalformedPage, page_changes
-from airflow_cdc_provider.sources.scylla.reader import payload_rows
+from airflow_cdc_provider.sources.scylla.quarantine import payload_rows
 from airflow_cdc_provider.sources.scylla.stream_ids import first_time, sortable_time
 
 COLUMNS = 8

@@ -16,15 +16,11 @@ from airflow_cdc_provider.changes.record import CHANGE_SCHEMA
 from airflow_cdc_provider.exceptions import CorruptInput, TransientError
 from airflow_cdc_provider.sources.contract import ReadMetrics
 from airflow_cdc_provider.sources.cql.describe import parse_cql
+from airflow_cdc_provider.sources.scylla.capture import GroupRead, LogPart
 from airflow_cdc_provider.sources.scylla.log_options import CdcOption
-from airflow_cdc_provider.sources.scylla.log_parts import GroupRead, LogPart
 from airflow_cdc_provider.sources.scylla.log_schema import LoggedTable, log_tables, schema_columns
-from airflow_cdc_provider.sources.scylla.reader import (
-    LogReader,
-    LogReads,
-    QuarantineReader,
-    payload_rows,
-)
+from airflow_cdc_provider.sources.scylla.quarantine import QuarantineReader, payload_rows
+from airflow_cdc_provider.sources.scylla.reader import LogReader, LogReads
 from airflow_cdc_provider.sources.scylla.stream_ids import first_time
 from airflow_cdc_provider.sources.scylla.throttle import RetryPauses
 from tests.unit.sources.scylla.fake_session import FakeSession, Rows

@@ -11,8 +11,16 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from airflow_cdc_provider.exceptions import ConfigurationError
+from airflow_cdc_provider.sources.scylla.capture import (
+    GroupRead,
+    Pace,
+    Paces,
+    Window,
+    divide,
+    group_reads,
+    next_window,
+)
 from airflow_cdc_provider.sources.scylla.generations import Timeline, by_token, by_vnode
-from airflow_cdc_provider.sources.scylla.log_parts import GroupRead, divide, group_reads
 from airflow_cdc_provider.sources.scylla.position import TablePosition, read_offset, write_offset
 from airflow_cdc_provider.sources.scylla.stream_ids import (
     first_time,
@@ -23,7 +31,6 @@ from airflow_cdc_provider.sources.scylla.stream_ids import (
     timeuuid,
     vnode_index,
 )
-from airflow_cdc_provider.sources.scylla.windows import Pace, Paces, Window, next_window
 
 SECOND_US = 1_000_000
 DAY_US = 86_400 * SECOND_US

@@ -1,4 +1,4 @@
-"""Plans the next time window of a table's log. Pure functions without I/O.
+"""Plans a capture: the next time window of a table's log, and the parts that tasks read. Pure functions.
 
 A window is a time range of one stream set, from ``begin`` (inclusive) to ``end`` (exclusive), in which all
 its streams are read. It never spans a change of streams, so one set is read to its end before the next one.
@@ -11,9 +11,9 @@ width: keys are spread over them by hash, so their load is similar.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
-from typing import Final
+from typing import Final, NamedTuple
 
 from airflow_cdc_provider.sources.scylla.generations import Timeline
 from airflow_cdc_provider.sources.scylla.position import TablePosition
@@ -148,3 +148,74 @@ def next_window(position: TablePosition, timeline: Timeline, head_us: int, width
     if following is not None:
         end_us = min(end_us, following * 1000)
     return Window(generation, begin_us, end_us) if end_us > begin_us else None
+
+
+class GroupRead(NamedTuple):
+    """A window of one group of streams.
+
+    Args:
+        table: ``keyspace.table`` of the base.
+        group: The group's name.
+        generation_ms: Its stream set.
+        begin_us: Start of the window, inclusive.
+        end_us: End of the window, exclusive.
+        streams: The streams' ids.
+    """
+
+    table: str
+    group: str
+    generation_ms: int
+    begin_us: int
+    end_us: int
+    streams: tuple[bytes, ...]
+
+
+@dataclass(frozen=True)
+class LogPart:
+    """The part that one task reads.
+
+    Args:
+        reads: Windows of groups.
+        requests: Maximum number of requests in flight.
+    """
+
+    reads: tuple[GroupRead, ...]
+    requests: int
+
+
+def group_reads(
+    table: str, position: TablePosition, window: Window, timeline: Timeline
+) -> Iterator[GroupRead]:
+    """Yield the read of each group; groups with a position beyond the window are skipped.
+
+    Args:
+        table: The table.
+        position: Its position.
+        window: The next window.
+        timeline: Its stream sets.
+    """
+    same = window.generation_ms == position.generation_ms
+    for group, streams in timeline.groups(window.generation_ms).items():
+        begin_us = max(window.begin_us, position.ahead.get(group, 0)) if same else window.begin_us
+        if begin_us < window.end_us:
+            yield GroupRead(table, group, window.generation_ms, begin_us, window.end_us, streams)
+
+
+def divide(reads: Iterable[GroupRead], tasks: int, requests: int) -> list[LogPart]:
+    """Divide groups among tasks so that each has about the same number of streams.
+
+    Args:
+        reads: The groups.
+        tasks: Maximum number of tasks.
+        requests: Maximum number of requests in flight of all tasks together, at least one; also limits the
+            number of tasks.
+    """
+    ordered = sorted(reads, key=lambda read: (-len(read.streams), read.table, read.group))
+    parts: list[list[GroupRead]] = [[] for _ in range(max(1, min(tasks, requests, len(ordered))))]
+    loads = [0] * len(parts)
+    for read in ordered:
+        least = loads.index(min(loads))
+        parts[least].append(read)
+        loads[least] += len(read.streams)
+    share = requests // len(parts)
+    return [LogPart(tuple(sorted(part)), share) for part in parts if part]
