@@ -55,7 +55,7 @@ from airflow_cdc_provider.lake.stores import Stores
 from airflow_cdc_provider.sources.contract import Source
 from airflow_cdc_provider.sources.cql.codec import CqlCodec
 from airflow_cdc_provider.sources.cql.events.source_events import CqlSourceEvents
-from airflow_cdc_provider.sources.debezium.contributions import Form, decode
+from airflow_cdc_provider.sources.debezium.decode import Form, decode
 from airflow_cdc_provider.sources.debezium.json_members import Members, members_of, read_values
 from airflow_cdc_provider.sources.debezium.json_texts import compact
 from airflow_cdc_provider.sources.debezium.options import (

@@ -28,7 +28,7 @@ from airflow_cdc_provider.formats.kernels import Ints
 from airflow_cdc_provider.sources.contract import Codec, Decoded
 from airflow_cdc_provider.sources.debezium import projection
 from airflow_cdc_provider.sources.debezium.connect_schema import NO_SCHEMA, REST
-from airflow_cdc_provider.sources.debezium.contributions import Form, decode
+from airflow_cdc_provider.sources.debezium.decode import Form, decode
 from airflow_cdc_provider.sources.debezium.json_members import (
     ARRAY,
     FALSE,

@@ -23,7 +23,7 @@ from airflow_cdc_provider.kafka.settings import ClientSettings
 from airflow_cdc_provider.sources.contract import Finding, Lag, Offset, Plan, ReadLimit, SnapshotPlan, Source
 from airflow_cdc_provider.sources.debezium.check import check_topics
 from airflow_cdc_provider.sources.debezium.codec import DebeziumCodec
-from airflow_cdc_provider.sources.debezium.contributions import Form
+from airflow_cdc_provider.sources.debezium.decode import Form
 from airflow_cdc_provider.sources.debezium.options import EARLIEST, LATEST, SOURCE_REGISTRY, DebeziumOptions
 from airflow_cdc_provider.sources.debezium.position import (
     PartitionPosition,
@@ -32,8 +32,8 @@ from airflow_cdc_provider.sources.debezium.position import (
     partition_of,
     to_offset,
 )
+from airflow_cdc_provider.sources.debezium.quarantine import UNKNOWN_SCHEMA, UnknownSchemaReader
 from airflow_cdc_provider.sources.debezium.reader import SliceReader, TopicSlice, table_of
-from airflow_cdc_provider.sources.debezium.reread import UNKNOWN_SCHEMA, UnknownSchemaReader
 from airflow_cdc_provider.sources.debezium.states import spellings
 from airflow_cdc_provider.sources.debezium.tables import TableRows
 

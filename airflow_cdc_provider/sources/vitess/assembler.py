@@ -26,7 +26,8 @@ from airflow_cdc_provider.sources.vitess.failures import StaleTabletSchema
 from airflow_cdc_provider.sources.vitess.following import follow
 from airflow_cdc_provider.sources.vitess.gtid import is_real
 from airflow_cdc_provider.sources.vitess.position import LAST_ROW, Position, ShardPosition, vgtid_shards
-from airflow_cdc_provider.sources.vitess.reader import StreamSlice, Transactions, is_captured, schema_record
+from airflow_cdc_provider.sources.vitess.reader import is_captured
+from airflow_cdc_provider.sources.vitess.records import StreamSlice, Transactions, schema_record
 from airflow_cdc_provider.sources.vitess.response_batches import (
     FEW,
     NONE,

@@ -19,7 +19,7 @@ from airflow_cdc_provider.changes.drift import Drift
 from airflow_cdc_provider.changes.fence import Fence
 from airflow_cdc_provider.formats.arrow_bytes import without_first_bytes
 from airflow_cdc_provider.sources.contract import Codec, Decoded
-from airflow_cdc_provider.sources.vitess import contributions, projection
+from airflow_cdc_provider.sources.vitess import decode, projection
 from airflow_cdc_provider.sources.vitess.history import FromDefault, TableHistory, families_of
 from airflow_cdc_provider.sources.vitess.lake_types import LakeTypes
 from airflow_cdc_provider.sources.vitess.states import key_prefix
@@ -105,8 +105,8 @@ class VitessCodec(Codec):
         return None if memory.get(_PENDING) == pending else {**memory, _PENDING: pending}
 
     def decode(self, changes: pa.RecordBatch, fences: Sequence[Fence]) -> Decoded:
-        """Decode changes of kind ``change`` and ``snapshot`` (:mod:`.contributions`)."""
-        return contributions.decode(changes, self.history, self.lineage, self._inherited(fences))
+        """Decode changes of kind ``change`` and ``snapshot`` (:mod:`.decode`)."""
+        return decode.decode(changes, self.history, self.lineage, self._inherited(fences))
 
     def _inherited(self, fences: Sequence[Fence]) -> Sequence[Fence]:
         """Add the fences of a shard's ancestors to its own: all its changes are newer than these."""

@@ -45,7 +45,7 @@ from airflow_cdc_provider.sources.vitess.position import (
 )
 from airflow_cdc_provider.sources.vitess.prefetch import StreamEnded, prefetch
 from airflow_cdc_provider.sources.vitess.protocol import FieldEvent, Filter, VGtid
-from airflow_cdc_provider.sources.vitess.reader import schema_record, snapshot_records
+from airflow_cdc_provider.sources.vitess.records import schema_record, snapshot_records
 from airflow_cdc_provider.sources.vitess.requests import buffer_limit, quoted, stream_request
 from airflow_cdc_provider.sources.vitess.schema_ids import schema_id
 from airflow_cdc_provider.sources.vitess.unknown_charsets import with_charsets

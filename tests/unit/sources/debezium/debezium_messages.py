@@ -15,7 +15,7 @@ from airflow_cdc_provider.changes.fence import FenceRecord, add_fences
 from airflow_cdc_provider.lake.reconcile import reconcile_patched
 from airflow_cdc_provider.lake.row_fences import RowFences
 from airflow_cdc_provider.sources.debezium.codec import DebeziumCodec
-from airflow_cdc_provider.sources.debezium.contributions import Form
+from airflow_cdc_provider.sources.debezium.decode import Form
 from airflow_cdc_provider.sources.debezium.reader import table_of
 from airflow_cdc_provider.sources.debezium.records import Feed, Messages, read_messages
 from airflow_cdc_provider.sources.debezium.states import spellings

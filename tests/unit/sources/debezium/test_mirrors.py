@@ -13,8 +13,8 @@ import pyarrow as pa
 import pytest
 
 from airflow_cdc_provider.exceptions import CorruptInput
-from airflow_cdc_provider.sources.debezium.contributions import Form
 from airflow_cdc_provider.sources.debezium.converters import TextConverter
+from airflow_cdc_provider.sources.debezium.decode import Form
 from airflow_cdc_provider.sources.debezium.states import spellings
 from tests.conftest import ROOT
 from tests.unit.sources.debezium.debezium_messages import (

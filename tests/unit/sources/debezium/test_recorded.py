@@ -14,8 +14,8 @@ import pyarrow as pa
 import pytest
 
 from airflow_cdc_provider.sources.debezium.connect_schema import TYPES, ConnectField
-from airflow_cdc_provider.sources.debezium.contributions import Form
 from airflow_cdc_provider.sources.debezium.converters import FramedConverter
+from airflow_cdc_provider.sources.debezium.decode import Form
 from airflow_cdc_provider.sources.debezium.registered import RegisteredSchemas
 from airflow_cdc_provider.sources.debezium.states import spellings
 from tests.conftest import ROOT

@@ -23,8 +23,8 @@ from airflow_cdc_provider.sources.contract import ReadMetrics
 from airflow_cdc_provider.sources.debezium import avro_program, registered
 from airflow_cdc_provider.sources.debezium.options import DebeziumOptions
 from airflow_cdc_provider.sources.debezium.position import encode_positions
+from airflow_cdc_provider.sources.debezium.quarantine import UnknownSchemaReader
 from airflow_cdc_provider.sources.debezium.reader import SliceReader, TopicSlice
-from airflow_cdc_provider.sources.debezium.reread import UnknownSchemaReader
 from airflow_cdc_provider.sources.debezium.source import DebeziumSource
 from airflow_cdc_provider.sources.registry import source_plugin
 from tests.unit.kafka.fake_consumer import FakeConsumer, FakeMessage, end_at
