@@ -27,10 +27,11 @@ from bson import Decimal128, Int64, ObjectId, Timestamp
 
 from airflow_cdc_provider.changes.contribution import CONTRIBUTION_SCHEMA
 from airflow_cdc_provider.formats.arrow_bytes import binary_buffer
+from airflow_cdc_provider.sources.mongodb.change_stream.stream_events import EventSlice
 from airflow_cdc_provider.sources.mongodb.codec import MongodbCodec
-from airflow_cdc_provider.sources.mongodb.columns import read_columns
+from airflow_cdc_provider.sources.mongodb.decoding.columns import read_columns
 from airflow_cdc_provider.sources.mongodb.options import MongodbOptions
-from airflow_cdc_provider.sources.mongodb.records import EventSlice, slice_reader
+from airflow_cdc_provider.sources.mongodb.reader import slice_reader
 from airflow_cdc_provider.sources.mongodb.selection import Selection
 
 TABLE = "shop.orders"

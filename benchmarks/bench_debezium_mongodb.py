@@ -40,9 +40,9 @@ from airflow_cdc_provider.sources.mongodb.events import decode as mongodb_events
 from airflow_cdc_provider.sources.mongodb.events.records import MongodbRecords
 from airflow_cdc_provider.sources.mongodb.options import MongodbOptions
 from airflow_cdc_provider.sources.mongodb.position import StreamPosition
+from airflow_cdc_provider.sources.mongodb.reader import TimeSlice
 from airflow_cdc_provider.sources.mongodb.selection import Selection
 from airflow_cdc_provider.sources.mongodb.source import MongodbSource
-from airflow_cdc_provider.sources.mongodb.time_slices import TimeSlice
 from benchmarks.debezium_engine import DebeziumEngine, compare, record_texts
 from server_kit import MongoServer
 from server_kit.jars import DEBEZIUM_MONGODB_VERSION, debezium_mongodb_jars

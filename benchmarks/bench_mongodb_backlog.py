@@ -46,13 +46,13 @@ from airflow_cdc_provider.jobs.spec import JobSpec
 from airflow_cdc_provider.lake.changes_table import ChangesTable
 from airflow_cdc_provider.lake.stores import Stores
 from airflow_cdc_provider.sources.contract import Offset, ReadMetrics
-from airflow_cdc_provider.sources.mongodb.backlog import OplogSample
+from airflow_cdc_provider.sources.mongodb.change_stream.backlog import OplogSample
+from airflow_cdc_provider.sources.mongodb.driver.raw_cursor import as_timestamp
 from airflow_cdc_provider.sources.mongodb.options import MongodbOptions
 from airflow_cdc_provider.sources.mongodb.position import StreamPosition
-from airflow_cdc_provider.sources.mongodb.raw_cursor import as_timestamp
+from airflow_cdc_provider.sources.mongodb.reader import TimeSlice
 from airflow_cdc_provider.sources.mongodb.selection import Selection
 from airflow_cdc_provider.sources.mongodb.source import MongodbSource
-from airflow_cdc_provider.sources.mongodb.time_slices import TimeSlice
 from airflow_cdc_provider.sources.registry import source_plugin
 from server_kit import MongoServer, spark_jars
 

@@ -101,7 +101,7 @@ async def look(
     """
     from pymongo.errors import OperationFailure
 
-    from airflow_cdc_provider.sources.mongodb.server_errors import LOST, translated
+    from airflow_cdc_provider.sources.mongodb.driver.server_errors import LOST, translated
 
     if offset is None:
         return Pending(news=True, lag_seconds=None)
@@ -187,7 +187,7 @@ async def _opens(client: AsyncMongoClient, feed: Feed, seconds: int) -> bool:
     """Return whether a stream can start at a cluster time."""
     from bson.timestamp import Timestamp
 
-    from airflow_cdc_provider.sources.mongodb.server_errors import translated
+    from airflow_cdc_provider.sources.mongodb.driver.server_errors import translated
 
     # Without a filter the first read ends at once: the server doesn't search for a selected event.
     watched = _watched(client, feed)

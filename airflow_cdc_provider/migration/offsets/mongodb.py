@@ -21,8 +21,8 @@ from bson.errors import BSONError
 from airflow_cdc_provider.exceptions import ConfigurationError
 from airflow_cdc_provider.migration.offsets.connect import is_connect_offset_file, read_connect_offsets
 from airflow_cdc_provider.migration.offsets.conversion import ConnectOffsets, ImportedOffset, OffsetFile
+from airflow_cdc_provider.sources.mongodb.driver.shards import shard_names
 from airflow_cdc_provider.sources.mongodb.position import LAST_INDEX, StreamPosition, token_time
-from airflow_cdc_provider.sources.mongodb.shards import shard_names
 
 INVALIDATION: Final = "internal.mongodb.allow.offset.invalidation"
 """Debezium's property that permits invalidating offsets of single shards."""

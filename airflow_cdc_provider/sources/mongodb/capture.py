@@ -1,10 +1,10 @@
 """Reads one change stream up to the head, in bounded plans of raw bytes.
 
 One server produces a change stream on one core, so near the head the driver reads it: it fetches raw batches,
-parses only each event's position, and passes the bytes in slices to executors, which decode them
-(:class:`EventSlice`). Such a plan holds its data. Read again from the same offset, the stream returns the
-same events at the same positions, except for documents that the server looks up. (Several streams on
-executors read a backlog: :mod:`.time_slices`.)
+parses only each event's position, and passes the bytes in slices (:class:`EventSlice`) to executors, which
+decode them. Such a plan holds its data. Read again from the same offset, the stream returns the same events
+at the same positions, except for documents that the server looks up. (Several streams on executors read a
+backlog: :mod:`.reader`.)
 
 A plan ends at the position of its last event, or at the high-water token that the server sends when nothing
 matched, so quiet periods advance the offset too. The plan is at the head when the stream has passed the
@@ -33,16 +33,9 @@ from pymongo import MongoClient
 from airflow_cdc_provider.exceptions import CdcError, ConfigurationError, PositionLost, TransientError
 from airflow_cdc_provider.sources.backoff import pauses
 from airflow_cdc_provider.sources.contract import Plan, ReadLimit
-from airflow_cdc_provider.sources.mongodb.connection import (
-    ConnectionValues,
-    pinned_client,
-    retry_over_elections,
-)
-from airflow_cdc_provider.sources.mongodb.event_descriptions import describe_event
-from airflow_cdc_provider.sources.mongodb.event_order import EventOrder, time_of
-from airflow_cdc_provider.sources.mongodb.guard import require_members
-from airflow_cdc_provider.sources.mongodb.options import MongodbOptions
-from airflow_cdc_provider.sources.mongodb.pipeline import (
+from airflow_cdc_provider.sources.mongodb.change_stream.event_order import EventOrder, time_of
+from airflow_cdc_provider.sources.mongodb.change_stream.guard import require_members
+from airflow_cdc_provider.sources.mongodb.change_stream.pipeline import (
     SPLIT_SINCE,
     Stages,
     describe_pipeline,
@@ -50,12 +43,19 @@ from airflow_cdc_provider.sources.mongodb.pipeline import (
     stream_pipeline,
     target,
 )
+from airflow_cdc_provider.sources.mongodb.change_stream.prefetch import PrefetchingCursor
+from airflow_cdc_provider.sources.mongodb.change_stream.stream_events import Reply, SlicedEvents
+from airflow_cdc_provider.sources.mongodb.connection import (
+    ConnectionValues,
+    pinned_client,
+    retry_over_elections,
+)
+from airflow_cdc_provider.sources.mongodb.driver.raw_cursor import RawBatch, RawCursor, as_timestamp
+from airflow_cdc_provider.sources.mongodb.driver.server_errors import EventTooLarge, ServerTimeout, translated
+from airflow_cdc_provider.sources.mongodb.event_descriptions import describe_event
+from airflow_cdc_provider.sources.mongodb.options import MongodbOptions
 from airflow_cdc_provider.sources.mongodb.position import LAST_INDEX, StreamPosition, describe
-from airflow_cdc_provider.sources.mongodb.prefetch import PrefetchingCursor
-from airflow_cdc_provider.sources.mongodb.raw_cursor import RawBatch, RawCursor, as_timestamp
 from airflow_cdc_provider.sources.mongodb.selection import Selection
-from airflow_cdc_provider.sources.mongodb.server_errors import EventTooLarge, ServerTimeout, translated
-from airflow_cdc_provider.sources.mongodb.stream_events import Reply, SlicedEvents
 from airflow_cdc_provider.sources.prefetch import BufferedStats, BufferLimit
 from airflow_cdc_provider.sources.stream_metrics import StreamMetrics
 

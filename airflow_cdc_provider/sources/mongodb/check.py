@@ -12,14 +12,14 @@ from pymongo import MongoClient, errors, timeout
 from airflow_cdc_provider.exceptions import CdcError, PositionLost
 from airflow_cdc_provider.sources.contract import Finding
 from airflow_cdc_provider.sources.mongodb.capture import ChangeStream
+from airflow_cdc_provider.sources.mongodb.change_stream.pipeline import SPLIT_SINCE
 from airflow_cdc_provider.sources.mongodb.connection import ConnectionValues, await_server, cluster_time
-from airflow_cdc_provider.sources.mongodb.oplog import BEGIN, oldest_time
+from airflow_cdc_provider.sources.mongodb.driver.oplog import BEGIN, oldest_time
+from airflow_cdc_provider.sources.mongodb.driver.server_errors import UNAUTHORIZED, translated
 from airflow_cdc_provider.sources.mongodb.options import MongodbOptions
-from airflow_cdc_provider.sources.mongodb.pipeline import SPLIT_SINCE
 from airflow_cdc_provider.sources.mongodb.position import StreamPosition, describe
 from airflow_cdc_provider.sources.mongodb.records import is_captured
 from airflow_cdc_provider.sources.mongodb.selection import OWN_DATABASES, Selection, literal_name
-from airflow_cdc_provider.sources.mongodb.server_errors import UNAUTHORIZED, translated
 
 _OLDEST_SERVER: Final = (4, 4)
 _CAPPED_DELETES_SINCE: Final = (6, 0)

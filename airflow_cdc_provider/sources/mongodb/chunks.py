@@ -10,7 +10,7 @@ at all (capped collections, a newly created collection), the chunk is read at th
 contain changes that the stream has not delivered yet; the stream delivers them after it, with the same or a
 later content, and they win. Either way no change before a chunk is newer than the chunk.
 
-Boundaries are found by walking the ``_id`` index, as in snapshots (:mod:`.snapshot`), so the order is the
+Boundaries are found by walking the ``_id`` index, as in snapshots (:mod:`.key_ranges`), so the order is the
 index's own: one BSON type after the other, strings by bytes or by the collection's collation.
 """
 
@@ -29,9 +29,9 @@ from pymongo import MongoClient
 from airflow_cdc_provider.exceptions import ConfigurationError, TransientError
 from airflow_cdc_provider.sources.contract import ChunkPlan, ChunkRequest
 from airflow_cdc_provider.sources.mongodb.connection import cluster_time
+from airflow_cdc_provider.sources.mongodb.driver.raw_cursor import RawCursor, as_timestamp
+from airflow_cdc_provider.sources.mongodb.key_ranges import SnapshotRange, history_expired, parse_filter
 from airflow_cdc_provider.sources.mongodb.position import LAST_INDEX, StreamPosition, token_time
-from airflow_cdc_provider.sources.mongodb.raw_cursor import RawCursor, as_timestamp
-from airflow_cdc_provider.sources.mongodb.snapshot import SnapshotRange, history_expired, parse_filter
 
 _MOST_PARTS: Final = 4096
 """Maximum number of ranges of one plan."""

@@ -1,16 +1,6 @@
-"""Decodes change records of one collection to contributions, and projects documents to the mirror's columns.
+"""The codec of one collection: decodes changes, and projects documents to the mirror's columns.
 
 The row with the greatest version wins as a whole (model ``row``): its state is the document, as BSON.
-
-* Inserts, replaces and snapshot records contain the document; an update contains the one that the server
-  looked up or recorded.
-* An update whose look-up found nothing (``fullDocument: null``) contributes nothing: the document was deleted
-  or replaced since, and that change follows.
-* With ``full_document: none`` an update has only its ``updateDescription``: a patch, which the merge applies
-  to the document in the mirror (:mod:`.patches`).
-* Any other update without a document is reported as undecodable: no post-image was recorded. Its row must be
-  re-read.
-* A snapshot record without a payload means that the document doesn't exist.
 """
 
 from __future__ import annotations
@@ -26,54 +16,29 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from airflow_cdc_provider.changes.contribution import (
-    CONTRIBUTION_SCHEMA,
-    DELETE,
     PATCH,
-    ROW,
-    UPSERT,
-    generations,
 )
 from airflow_cdc_provider.changes.drift import NO_DRIFT, Drift
 from airflow_cdc_provider.changes.fence import Fence
 from airflow_cdc_provider.changes.inferred_columns import REST, InferredColumns, counts_batch
-from airflow_cdc_provider.changes.record import CHANGE, SNAPSHOT
 from airflow_cdc_provider.exceptions import ConfigurationError
-from airflow_cdc_provider.formats.arrow_bytes import binary_buffer, span_column
-from airflow_cdc_provider.formats.bson import DOCUMENT, FAULTS, NULL, find_in_all, validate_all
+from airflow_cdc_provider.formats.arrow_bytes import binary_buffer
+from airflow_cdc_provider.formats.bson import DOCUMENT, find_in_all
 from airflow_cdc_provider.formats.extended_json import JSON_UTIL, MIRROR, write_values
 from airflow_cdc_provider.formats.kernels import Ints
 from airflow_cdc_provider.sources.contract import Codec, Decoded
-from airflow_cdc_provider.sources.mongodb import change_event
-from airflow_cdc_provider.sources.mongodb.change_event import States, read_states
-from airflow_cdc_provider.sources.mongodb.columns import RESERVED, DeclaredColumn, read_located
-from airflow_cdc_provider.sources.mongodb.field_tally import TYPE_NAMES, tally_fields
+from airflow_cdc_provider.sources.mongodb.decoding.columns import RESERVED, DeclaredColumn, read_located
+from airflow_cdc_provider.sources.mongodb.decoding.decode import FullDocument, decode
+from airflow_cdc_provider.sources.mongodb.decoding.field_tally import TYPE_NAMES, tally_fields
+from airflow_cdc_provider.sources.mongodb.decoding.patches import apply_patches
+from airflow_cdc_provider.sources.mongodb.decoding.rest import projected_offsets, write_rest
 from airflow_cdc_provider.sources.mongodb.options import MongodbOptions
-from airflow_cdc_provider.sources.mongodb.patches import apply_patches
-from airflow_cdc_provider.sources.mongodb.rest import projected_offsets, write_rest
 
 MISFITS: Final = b"cdc.type-mismatches"
 """Metadata of a projected batch's schema: JSON, column -> number of values it couldn't hold exactly."""
 
 LAKE_TYPE: Final = b"cdc.lake_type"
 """Metadata of a string field that the lake should store as another type: ``variant``."""
-
-_NOTHING: Final = 0
-_PUT: Final = 1
-_REMOVE: Final = 2
-_PATCHED: Final = 3
-_BROKEN: Final = 4
-_NO_DOCUMENT: Final = 5
-_NO_POST_IMAGE: Final = 6
-_NO_KEY: Final = 7
-_CONTRIBUTING: Final = (_PUT, _REMOVE, _PATCHED)
-_OPERATIONS: Final = np.array([0, UPSERT, DELETE, PATCH], np.int8)
-_REASONS: Final = {
-    _NO_DOCUMENT: "NO-DOCUMENT: the change has no document; update descriptions are applied only with "
-    "full_document: none",
-    _NO_POST_IMAGE: "NO-POST-IMAGE: no post-image was recorded; enable changeStreamPreAndPostImages for the "
-    "collection, or use full_document: lookup",
-    _NO_KEY: "NO-KEY: the change has no documentKey._id",
-}
 
 
 @dataclass(eq=False)
@@ -90,7 +55,7 @@ class MongodbCodec(Codec):
     """
 
     table: str
-    full_document: Literal["lookup", "post_image", "none"] = "lookup"
+    full_document: FullDocument = "lookup"
     document_column: Literal["extended_json", "variant", "none"] = "extended_json"
     columns: tuple[DeclaredColumn, ...] = ()
     inferred: InferredColumns | None = None
@@ -166,7 +131,7 @@ class MongodbCodec(Codec):
         return self.inferred is not None or self.full_document == "none"
 
     def patch(self, states: pa.Array, patches: pa.Array, offsets: Ints) -> pa.Array:
-        """Apply updates to documents (see :func:`.patches.apply_patches`)."""
+        """Apply updates to documents (see :func:`.decoding.patches.apply_patches`)."""
         return apply_patches(states, patches, offsets)
 
     @property
@@ -204,52 +169,8 @@ class MongodbCodec(Codec):
         return [] if self.inferred is None else self.inferred.findings()
 
     def decode(self, changes: pa.RecordBatch, fences: Sequence[Fence]) -> Decoded:
-        """Decode changes of kind ``change`` and ``snapshot``; rows of other kinds are ignored."""
-        data, starts, ends = binary_buffer(changes.column("payload"))
-        kind = changes.column("kind")
-        is_change = pc.equal(kind, CHANGE).to_numpy(zero_copy_only=False)
-        is_snapshot = pc.equal(kind, SNAPSHOT).to_numpy(zero_copy_only=False)
-        found = read_states(data, np.where(is_change, starts, -1), np.where(is_change, ends, -1))
-        effects = self._effects(found)
-        effects[~is_change] = _NOTHING
-        effects[is_change & ~found.sound] = _BROKEN
-        effects[is_snapshot] = np.where(starts >= 0, _PUT, _REMOVE)[is_snapshot]
-        no_key = changes.column("key").is_null().to_numpy(zero_copy_only=False)
-        effects[no_key & np.isin(effects, _CONTRIBUTING)] = _NO_KEY
-        state_spans = [(is_snapshot, starts, ends)]
-        state_spans += [
-            (effects == _PUT, found.documents.starts, found.documents.ends),
-            (effects == _PATCHED, found.patches.starts, found.patches.ends),
-        ]
-        has_state = [((effects == _PUT) | (effects == _PATCHED)) & mask for mask, _, _ in state_spans]
-        state_starts = np.select(has_state, [first for _, first, _ in state_spans], -1)
-        state_ends = np.select(has_state, [last for _, _, last in state_spans], -1)
-        faults, offsets = np.zeros((2, len(starts)), np.int64)
-        validate_all(data, state_starts, state_ends, faults, offsets)
-        effects[faults != 0] = _BROKEN
-        rows = np.flatnonzero(np.isin(effects, _CONTRIBUTING))
-        chosen = _take_rows(changes, rows)
-        contributions = pa.RecordBatch.from_arrays(
-            [
-                chosen.column("key"),
-                pa.repeat(pa.scalar(ROW, pa.int8()), len(rows)),
-                pa.repeat(pa.scalar(b"", pa.binary()), len(rows)),
-                pa.nulls(len(rows), pa.binary()),
-                generations(chosen, fences),
-                chosen.column("version"),
-                pa.array(_OPERATIONS[effects[rows]]),
-                span_column(pa.binary(), data, state_starts[rows], state_ends[rows]),
-            ],
-            schema=CONTRIBUTION_SCHEMA,
-        )
-        left_out = np.flatnonzero(effects >= _BROKEN)
-        faults, offsets = np.zeros((2, len(left_out)), np.int64)
-        validate_all(data, starts[left_out], ends[left_out], faults, offsets)
-        reasons = [
-            _reason(int(effects[row]), int(faults[n]), int(offsets[n] - starts[row]))
-            for n, row in enumerate(left_out)
-        ]
-        return Decoded(contributions, tuple(int(row) for row in left_out), tuple(reasons))
+        """Decode changes of kind ``change`` and ``snapshot`` (:mod:`.decoding.decode`)."""
+        return decode(changes, fences, self.full_document)
 
     def mirror_schema(self) -> pa.Schema:
         """Return ``_id``, ``document`` unless switched off, declared and inferred columns, the rest."""
@@ -307,38 +228,6 @@ class MongodbCodec(Codec):
         data, starts, ends = binary_buffer(rows.column("state"))
         yield from write_values(data, _kinds(starts), starts, ends, JSON_UTIL).column.to_pylist()
 
-    def _effects(self, found: States) -> Ints:
-        """Return the effect of each event on its row."""
-        operation, document_kinds = found.operations, found.documents.kinds
-        has_document = document_kinds == DOCUMENT
-        has_patch = (found.patches.kinds == DOCUMENT) & (self.full_document == "none")
-        is_update = operation == change_event.UPDATE
-        is_whole = (operation == change_event.INSERT) | (operation == change_event.REPLACE)
-        missing = _NO_POST_IMAGE if self.full_document == "post_image" else _NOTHING
-        return np.select(
-            [
-                operation == change_event.DELETE,
-                (is_update | is_whole) & has_document,
-                is_update & has_patch,
-                is_update & (document_kinds == NULL),
-                is_update | is_whole,
-            ],
-            [_REMOVE, _PUT, _PATCHED, missing, _NO_DOCUMENT],
-            default=_NOTHING,
-        )
-
-
-def _take_rows(changes: pa.RecordBatch, rows: Ints) -> pa.RecordBatch:
-    """Return rows with the columns that contributions need."""
-    columns = changes.select(["key", "version", "generation", "origin", "position"])
-    return columns if len(rows) == len(changes) else columns.take(pa.array(rows))
-
 
 def _kinds(starts: Ints) -> Ints:
     return np.where(starts >= 0, DOCUMENT, 0)
-
-
-def _reason(effect: int, fault: int, offset: int) -> str:
-    if effect == _BROKEN:
-        return f"BROKEN-BSON: {FAULTS[fault] or 'the payload is missing'}, at byte {offset}"
-    return _REASONS[effect]

@@ -3,7 +3,7 @@
 An Airflow connection of type ``mongo`` or ``cdc_mongodb`` has host (one, several separated by commas, or a
 ``mongodb://`` string), port, login, password, schema (the authentication database), and in ``extra`` any
 option of a MongoDB connection string by its name, plus ``srv`` and ``ssl`` as in Airflow's own hook, and
-keystores (:mod:`.tls`).
+keystores (:mod:`.driver.tls`).
 Login and password are never put into a connection string, so no error text can show them.
 """
 
@@ -26,9 +26,9 @@ from pymongo.uri_parser import parse_uri
 from airflow_cdc_provider.exceptions import ConfigurationError, TransientError
 from airflow_cdc_provider.sources.backoff import pauses
 from airflow_cdc_provider.sources.mongodb.authentication import provider_credentials
+from airflow_cdc_provider.sources.mongodb.driver.server_errors import short_text, translated
+from airflow_cdc_provider.sources.mongodb.driver.tls import pem_options, take_stores
 from airflow_cdc_provider.sources.mongodb.options import MongodbAdvanced
-from airflow_cdc_provider.sources.mongodb.server_errors import short_text, translated
-from airflow_cdc_provider.sources.mongodb.tls import pem_options, take_stores
 
 log = logging.getLogger(__name__)
 
@@ -49,7 +49,7 @@ class ConnectionValues:
         host: Host, comma-separated hosts, or a connection string.
         options: Options of :class:`pymongo.MongoClient`.
         credentials: Login and password, if the connection has them.
-        stores: Keystores (see :mod:`.tls`).
+        stores: Keystores (see :mod:`.driver.tls`).
         authentication: A class that provides credentials (see :mod:`.authentication`); empty for none.
     """
 

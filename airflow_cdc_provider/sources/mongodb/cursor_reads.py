@@ -34,7 +34,7 @@ from bson.timestamp import Timestamp
 from pymongo import MongoClient
 from pymongo.read_concern import ReadConcern
 
-from airflow_cdc_provider.sources.mongodb.server_errors import translated
+from airflow_cdc_provider.sources.mongodb.driver.server_errors import translated
 
 _NUMBERS: Final = (int, float, Int64, Decimal128)
 _ORDERED: Final = (DatetimeMS, Timestamp, ObjectId, str)

@@ -10,7 +10,11 @@ from typing import TYPE_CHECKING, Any, Literal
 from airflow_cdc_provider.custom_classes import invalid_import_path
 from airflow_cdc_provider.exceptions import ConfigurationError
 from airflow_cdc_provider.options import option
-from airflow_cdc_provider.sources.mongodb.stages import check_copy_stages, check_stages, read_stages
+from airflow_cdc_provider.sources.mongodb.change_stream.stages import (
+    check_copy_stages,
+    check_stages,
+    read_stages,
+)
 from airflow_cdc_provider.sources.mongodb.start_times import check_start_time, read_start_time
 from airflow_cdc_provider.sources.plugin import SourceOptions
 

@@ -12,9 +12,7 @@ from __future__ import annotations
 
 import logging
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
-from functools import partial
+from collections.abc import Callable, Sequence
 from typing import Any, Final
 
 import numpy as np
@@ -34,12 +32,16 @@ from airflow_cdc_provider.changes.record import (
 )
 from airflow_cdc_provider.exceptions import CorruptInput
 from airflow_cdc_provider.formats.arrow_bytes import column_of, fixed_width_binary, span_column
-from airflow_cdc_provider.formats.bson import FAULTS, Spans, find_in_all, split_documents, validate_all
+from airflow_cdc_provider.formats.bson import FAULTS, Spans, find_in_all, validate_all
 from airflow_cdc_provider.formats.kernels import Bytes, Ints
-from airflow_cdc_provider.sources.mongodb import change_event
-from airflow_cdc_provider.sources.mongodb.change_event import Facts, number_namespaces, read_facts
-from airflow_cdc_provider.sources.mongodb.event_counts import count_events
-from airflow_cdc_provider.sources.mongodb.identity import canonical_keys
+from airflow_cdc_provider.sources.mongodb.change_stream import change_event
+from airflow_cdc_provider.sources.mongodb.change_stream.change_event import (
+    Facts,
+    number_namespaces,
+    read_facts,
+)
+from airflow_cdc_provider.sources.mongodb.change_stream.event_counts import count_events
+from airflow_cdc_provider.sources.mongodb.decoding.identity import canonical_keys
 from airflow_cdc_provider.sources.mongodb.position import LAST_INDEX, ORIGIN
 from airflow_cdc_provider.sources.mongodb.selection import OWN_DATABASES
 
@@ -50,46 +52,6 @@ _OF_COLLECTIONS: Final = (change_event.DROP, change_event.RENAME)
 _KINDS: Final = (CHANGE, DROP, SCHEMA, QUARANTINE)
 _INCOMPLETE: Final = "the cluster time or the operation is missing"
 _NO_ID: Final = "NO-KEY: the document has no _id"
-
-
-@dataclass(frozen=True)
-class EventSlice:
-    """Change events of a partition in stream order: concatenated BSON and the start of their positions.
-
-    Args:
-        events: The documents.
-        first_index: Index of the first event among those of its cluster time.
-        captured_us: When they were read, in us since 1970.
-    """
-
-    events: bytes
-    first_index: int
-    captured_us: int
-
-
-def slice_reader(
-    selects: Callable[[str], bool], *, strict: bool, counts: Counter[str] | None = None
-) -> Callable[[EventSlice], Iterator[pa.RecordBatch]]:
-    """Return the picklable function that reads slices (see :func:`read_events`)."""
-    return partial(_read_slice, selects=selects, strict=strict, counts=counts)
-
-
-def _read_slice(
-    part: EventSlice, *, selects: Callable[[str], bool], strict: bool, counts: Counter[str] | None
-) -> Iterator[pa.RecordBatch]:
-    data = np.frombuffer(part.events, np.uint8)
-    spans = split_documents(data)
-    if spans.stopped_at != len(data):  # the rest, which can't be split by lengths, is one broken event
-        spans = Spans(np.append(spans.starts, spans.stopped_at), np.append(spans.ends, len(data)), len(data))
-    yield read_events(
-        data,
-        spans,
-        first_index=part.first_index,
-        captured_us=part.captured_us,
-        selects=selects,
-        strict=strict,
-        counts=counts,
-    )
 
 
 def read_events(
@@ -111,7 +73,7 @@ def read_events(
         captured_us: When they were read, in us since 1970.
         selects: Whether a namespace belongs to the capture; called once for each.
         strict: Fail on a broken event.
-        counts: Counters of events by kind to add to (see :func:`.event_counts.count_events`).
+        counts: Counters of events by kind to add to (see :func:`.change_stream.event_counts.count_events`).
 
     Returns:
         Records of selected namespaces, in the same order.

@@ -21,10 +21,10 @@ from airflow_cdc_provider.exceptions import CorruptInput
 from airflow_cdc_provider.formats import bson
 from airflow_cdc_provider.formats.bson import as_bytes, value_end
 from airflow_cdc_provider.sources.mongodb.connection import cluster_time
+from airflow_cdc_provider.sources.mongodb.driver.raw_cursor import RawCursor
+from airflow_cdc_provider.sources.mongodb.key_ranges import read_concern
 from airflow_cdc_provider.sources.mongodb.position import LAST_INDEX, ORIGIN
-from airflow_cdc_provider.sources.mongodb.raw_cursor import RawCursor
 from airflow_cdc_provider.sources.mongodb.records import positions, snapshot_records
-from airflow_cdc_provider.sources.mongodb.snapshot import read_concern
 
 _KEYS_AT_ONCE: Final = 1000
 REREAD_NUMBER: Final = 2**32 - 1
@@ -41,7 +41,7 @@ def read_keys(
     Args:
         client: Connected to one server.
         table: ``database.collection``.
-        keys: Canonical keys (:mod:`.identity`).
+        keys: Canonical keys (:mod:`.decoding.identity`).
         exact: Whether to read at exactly one cluster time, not at it or later.
         comment: Comment that identifies the cursor on the server.
 

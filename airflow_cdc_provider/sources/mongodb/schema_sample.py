@@ -13,9 +13,14 @@ from typing import Any, Final
 from pymongo import MongoClient
 
 from airflow_cdc_provider.changes.inferred_columns import InferredField, infer_field
-from airflow_cdc_provider.sources.mongodb.field_tally import TYPE_NAMES, FieldCount, FieldTally, tally_fields
-from airflow_cdc_provider.sources.mongodb.raw_cursor import RawCursor
-from airflow_cdc_provider.sources.mongodb.server_errors import ServerTimeout
+from airflow_cdc_provider.sources.mongodb.decoding.field_tally import (
+    TYPE_NAMES,
+    FieldCount,
+    FieldTally,
+    tally_fields,
+)
+from airflow_cdc_provider.sources.mongodb.driver.raw_cursor import RawCursor
+from airflow_cdc_provider.sources.mongodb.driver.server_errors import ServerTimeout
 
 _BATCH: Final = 1000
 

@@ -19,7 +19,7 @@ from pymongo import MongoClient, errors
 
 from airflow_cdc_provider.exceptions import ConfigurationError
 from airflow_cdc_provider.signals.signal import WINDOW_MARKS, MalformedSignal, ReceivedSignal, signal_from
-from airflow_cdc_provider.sources.mongodb.server_errors import UNAUTHORIZED, translated
+from airflow_cdc_provider.sources.mongodb.driver.server_errors import UNAUTHORIZED, translated
 
 _CHANNEL: Final = "source"
 _MEMBERS: Final = 3

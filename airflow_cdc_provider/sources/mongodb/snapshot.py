@@ -1,337 +1,82 @@
-"""Snapshots: a collection split into ``_id`` ranges that are read in parallel, as raw batches.
-
-Ranges are bounded by ``min`` and ``max`` on the ``_id`` index, which has one order over all BSON types;
-``$gt`` and ``$lt`` compare within a type only and would skip the others. The boundaries are every n-th
-``_id``, found by walking the index, so ranges have equal numbers of documents whatever the types and gaps.
-The first range has no lower bound and the last no upper one, so the ranges cover the whole collection,
-including concurrent inserts. (With ``min`` alone the server leaves out an ``_id`` of maxKey, so the last
-range reads it with a separate query.)
-
-Each read requests majority-committed data no older than the cluster time taken just before it, and uses that
-time as the version of its rows. The read may see later states; those are also captured as changes, with the
-same or a later content and a greater version. If updates have no documents (``full_document: none``), the
-read is at exactly that cluster time, so that each document lacks exactly the updates that are applied to it.
-The server keeps past states for some minutes (``minSnapshotHistoryWindowInSeconds``); a read that takes
-longer continues at a later time.
-
-An interrupted range resumes after its last ``_id``.
-
-Chunks of an incremental snapshot are ranges too, read at an exact cluster time if the server supports it
-(:mod:`.chunks`).
-"""
+"""Snapshots of collections in ranges of ``_id``, and full reads of views, time series and collections."""
 
 from __future__ import annotations
 
-import logging
-import time
-from collections.abc import Iterator, Mapping
-from contextlib import nullcontext
-from dataclasses import dataclass, field, replace
-from itertools import pairwise
-from typing import Any, Final
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, field
 
 import pyarrow as pa
-from bson import json_util
-from bson.errors import BSONError
-from bson.max_key import MaxKey
-from bson.raw_bson import RawBSONDocument
-from bson.timestamp import Timestamp
 from pymongo import MongoClient
-from pymongo.errors import OperationFailure
 
-from airflow_cdc_provider.exceptions import CdcError, ConfigurationError, TransientError
-from airflow_cdc_provider.formats.bson import Spans, find_in_all
-from airflow_cdc_provider.sources.backoff import pauses
-from airflow_cdc_provider.sources.contract import ReadMetrics, SnapshotPlan
-from airflow_cdc_provider.sources.mongodb.connection import ConnectionValues, cluster_time, pinned_client
-from airflow_cdc_provider.sources.mongodb.cursor_life import kept_alive
-from airflow_cdc_provider.sources.mongodb.identity import canonical_keys
-from airflow_cdc_provider.sources.mongodb.options import MongodbAdvanced, MongodbOptions
-from airflow_cdc_provider.sources.mongodb.position import LAST_INDEX, ORIGIN, StreamPosition
-from airflow_cdc_provider.sources.mongodb.raw_cursor import RawBatch, RawCursor
-from airflow_cdc_provider.sources.mongodb.records import snapshot_records
-from airflow_cdc_provider.sources.mongodb.server_errors import translated
-
-log = logging.getLogger(__name__)
-
-_NO_HISTORY: Final = (72, 239, 246)
-"""Errors of read concern ``snapshot``: unknown option, snapshot too old, snapshot unavailable."""
-_LARGEST_RANGE: Final = 1_000_000
-_SMALLEST_RANGE: Final = 1_000
+from airflow_cdc_provider.sources.contract import Reader, ReadMetrics, SnapshotPlan
+from airflow_cdc_provider.sources.mongodb.connection import ConnectionValues, pinned_client
+from airflow_cdc_provider.sources.mongodb.cursor_reads import CursorField
+from airflow_cdc_provider.sources.mongodb.event_descriptions import describe_row
+from airflow_cdc_provider.sources.mongodb.key_ranges import (
+    RangeReader,
+    SnapshotRange,
+    plan_key_ranges,
+)
+from airflow_cdc_provider.sources.mongodb.options import MongodbOptions
+from airflow_cdc_provider.sources.mongodb.whole_reads import (
+    WholeRead,
+    plan_reading,
+    plan_whole_read,
+    read_whole,
+)
 
 
-@dataclass(frozen=True)
-class SnapshotRange:
-    """One range of a collection's snapshot.
-
-    Args:
-        table: ``database.collection``.
-        number: Number of the range, from 0.
-        lower: BSON of ``{_id: first}``, inclusive; empty for none.
-        upper: BSON of ``{_id: end}``, exclusive; empty for none.
-        where: Filter as Extended JSON, empty for none.
-        planned_at: Cluster time of the plan; no read is older.
-        at: Exact cluster time of the read, as long as the server keeps it; 0: the time of the read.
-        last: BSON of ``{_id: last}``, read too although it is not below ``upper``; empty for none.
-        batch: Documents per reply; 0: the option ``fetch_size``.
-    """
-
-    table: str
-    number: int
-    lower: bytes
-    upper: bytes
-    where: str
-    planned_at: int
-    at: int = 0
-    last: bytes = b""
-    batch: int = 0
-
-
-def parse_filter(where: str | None) -> Mapping[str, Any]:
-    """Read a filter in Extended JSON.
-
-    Raises:
-        ConfigurationError: Not a JSON object.
-    """
-    try:
-        query = json_util.loads(where) if where else {}
-    except (ValueError, TypeError, BSONError) as error:
-        raise ConfigurationError(
-            "the snapshot filter is not valid Extended JSON", found=str(error)
-        ) from error
-    if not isinstance(query, dict):
-        raise ConfigurationError(
-            "invalid snapshot filter", expected='a query such as {"status": "open"}', found=where or ""
-        )
-    return query
-
-
-def plan_snapshot(client: MongoClient, table: str, where: str | None, ranges_at_least: int) -> SnapshotPlan:
-    """Split a collection into ranges of equal numbers of documents.
+def plan_snapshot(
+    client: MongoClient, options: MongodbOptions, table: str, where: str | None
+) -> SnapshotPlan:
+    """Split a collection into ``_id`` ranges; tables that are read in batches or by stages are one range.
 
     Raises:
         ConfigurationError: The filter is invalid, or ``table`` is not a collection.
     """
-    parse_filter(where)
-    now = cluster_time(client)
-    database, _, collection = table.partition(".")
-    with translated(f"{table} can't be counted"):
-        rows = client[database][collection].estimated_document_count()
-    ranges = max(min(ranges_at_least, rows // _SMALLEST_RANGE), -(-rows // _LARGEST_RANGE), 1)
-    bounds = [b"", *_boundaries(client, database, collection, rows, ranges), b""]
-    at = (now.time << 32) | now.inc
-    return SnapshotPlan(
-        table=table,
-        ranges=tuple(
-            SnapshotRange(table, number, lower, upper, where or "", at)
-            for number, (lower, upper) in enumerate(pairwise(bounds))
-        ),
-        # After all events that the reads see, but before the rows of a read at the same cluster time.
-        position=StreamPosition(now.time, now.inc, LAST_INDEX - 1).encoded,
-        origin=ORIGIN,
-        estimated_rows=rows,
-    )
+    if options.in_batches(table) or options.copy.pipeline:
+        return plan_whole_read(client, table, where)
+    return plan_key_ranges(client, table, where, options.advanced.ranges_per_snapshot)
 
 
-def _boundaries(
-    client: MongoClient, database: str, collection: str, rows: int, ranges: int
-) -> Iterator[bytes]:
-    """Yield the BSON of every n-th ``{_id}``."""
-    step = rows // ranges
-    at = b""
-    for _ in range(ranges - 1):
-        command: dict[str, Any] = {
-            "find": collection,
-            "projection": {"_id": 1},
-            "hint": {"_id": 1},
-            "skip": step,
-            "limit": 1,
-            "singleBatch": True,
-        }
-        if at:
-            command["min"] = RawBSONDocument(at)
-        cursor = RawCursor(
-            client, database, command, 1, f"{database}.{collection} can't be split into ranges"
-        )
-        batch = cursor.next()
-        cursor.close()
-        if not len(batch.documents):
-            return
-        at = batch.data[batch.documents.starts[0] : batch.documents.ends[0]].tobytes()
-        yield at
+def plan_batch(
+    client: MongoClient, options: MongodbOptions, table: str, where: str | None, resume_at: str
+) -> SnapshotPlan:
+    """Plan the next batch read of a table, by its cursor field if it has one.
 
-
-@dataclass(frozen=True)
-class _Progress:
-    """Progress of a range: the last document's ``{_id}`` and key, and the number of documents so far."""
-
-    last: bytes = b""
-    key: bytes = b""
-    rows: int = 0
-
-
-def range_reader(values: ConnectionValues, options: MongodbOptions) -> RangeReader:
-    """Return a range reader. Its ``repr`` doesn't contain the connection's values."""
-    exact = options.full_document == "none"
-    return RangeReader(values, options.advanced, options.stream.comment, exact)
-
-
-@dataclass(frozen=True)
-class RangeReader:
-    """Reads ranges. Picklable.
-
-    Args:
-        values: The connection.
-        advanced: Options of the source.
-        comment: Prefix of the comment that identifies its cursors.
-        exact: Whether to read at exactly one cluster time.
+    Raises:
+        ConfigurationError: The filter is invalid, or the table can't be read.
     """
+    name = options.batch_cursors.get(table)
+    if name is None:
+        return plan_whole_read(client, table, where)
+    cursor = CursorField(name, options.batch_overlap_seconds, options.batch_full_refresh_seconds)
+    return plan_reading(client, table, where, cursor, resume_at)
+
+
+@dataclass(frozen=True)
+class SnapshotReader(Reader):
+    """Reads ranges of collections, and whole tables. Picklable."""
 
     values: ConnectionValues = field(repr=False)
-    advanced: MongodbAdvanced
-    comment: str
-    exact: bool
+    options: MongodbOptions
+    ranges: RangeReader
 
-    def read(self, part: SnapshotRange, metrics: ReadMetrics) -> Iterator[pa.RecordBatch]:
-        """Read a range, and resume it after lost connections."""
-        return _read_range(self, part, metrics)
+    def read(
+        self, parts: Iterable[SnapshotRange | WholeRead], metrics: ReadMetrics
+    ) -> Iterator[pa.RecordBatch]:
+        """Read parts as snapshot records."""
+        for part in parts:
+            if isinstance(part, SnapshotRange):
+                yield from self.ranges.read(part, metrics)
+            else:
+                client = pinned_client(self.values)
+                try:
+                    yield from read_whole(client, self.options, part)
+                finally:
+                    client.close()
 
-
-def _read_range(reader: RangeReader, part: SnapshotRange, metrics: ReadMetrics) -> Iterator[pa.RecordBatch]:
-    progress = _Progress()
-    retry_pauses = pauses(reader.advanced)
-    while True:
-        client = pinned_client(reader.values)
-        try:
-            for batch, updated in _read_from(client, part, progress, reader):
-                progress = updated
-                retry_pauses = pauses(reader.advanced)
-                yield batch
-            return
-        except (ConfigurationError, TransientError) as error:
-            if part.at and history_expired(error):
-                log.info("reading range %d of %s at the current time: %s", part.number, part.table, error)
-                part = replace(part, at=0)
-                continue
-            if isinstance(error, ConfigurationError):
-                raise
-            metrics.counts["disconnects"] += 1
-            pause = next(retry_pauses, None)
-            if pause is None:
-                raise
-            log.warning(
-                "range %d of %s interrupted after %d rows, resuming: %s",
-                part.number,
-                part.table,
-                progress.rows,
-                error,
-            )
-            time.sleep(pause)
-        finally:
-            client.close()
-
-
-def _read_from(
-    client: MongoClient, part: SnapshotRange, progress: _Progress, reader: RangeReader
-) -> Iterator[tuple[pa.RecordBatch, _Progress]]:
-    """Read a range from its progress on; yield each batch with the progress after it."""
-    at = part.at
-    if not at:
-        now = cluster_time(client)
-        at = max((now.time << 32) | now.inc, part.planned_at)
-    size = part.batch or reader.advanced.fetch_size
-    for command in _find_commands(part, progress.last or part.lower, at, reader):
-        cursor = RawCursor(
-            client,
-            part.table.partition(".")[0],
-            command,
-            size,
-            f"the snapshot of {part.table} can't be read",
-        )
-        every = reader.advanced.session_refresh_seconds
-        with kept_alive(cursor, every) if reader.advanced.no_cursor_timeout else nullcontext():
-            while cursor.alive:
-                reply = cursor.next()
-                spans = _skip_repeated(reply, progress)
-                if not len(spans):
-                    continue
-                records = snapshot_records(
-                    reply.data,
-                    spans,
-                    table=part.table,
-                    time=at,
-                    number=part.number,
-                    first_row=progress.rows,
-                    captured_us=time.time_ns() // 1000,
-                )
-                progress = _advance(reply, spans, progress)
-                yield records, progress
-        cursor.close()
-
-
-def _find_commands(
-    part: SnapshotRange, lower: bytes, at: int, reader: RangeReader
-) -> Iterator[dict[str, Any]]:
-    query = parse_filter(part.where)
-    command: dict[str, Any] = {
-        "find": part.table.partition(".")[2],
-        "filter": query,
-        "hint": {"_id": 1},
-        "batchSize": part.batch or reader.advanced.fetch_size,
-        "noCursorTimeout": reader.advanced.no_cursor_timeout,
-        "readConcern": read_concern(at, exact=bool(part.at) or reader.exact),
-        "comment": f"{reader.comment} snapshot",
-    }
-    bounds = {}
-    if lower:
-        bounds["min"] = RawBSONDocument(lower)
-    if part.upper:
-        bounds["max"] = RawBSONDocument(part.upper)
-    if not part.upper or lower != part.upper:
-        yield command | bounds
-    if part.last:
-        # {_id: value} becomes {$eq: value}: the names have the same length, so the value is not parsed.
-        equal = RawBSONDocument(part.last[:5] + b"$eq" + part.last[8:])
-        yield command | {"filter": {"$and": [query, {"_id": equal}]}}
-    if lower and not part.upper:
-        yield command | {"filter": {"$and": [query, {"_id": MaxKey()}]}}
-
-
-def history_expired(error: CdcError) -> bool:
-    """Return whether the server can't read at the requested cluster time."""
-    cause = error.__cause__
-    return isinstance(cause, OperationFailure) and cause.code in _NO_HISTORY
-
-
-def read_concern(at: int, *, exact: bool) -> dict[str, Any]:
-    """Return the read concern for majority-committed data at exactly a cluster time, or at it or later."""
-    time = Timestamp(at >> 32, at & 0xFFFF_FFFF)
-    return (
-        {"level": "snapshot", "atClusterTime": time}
-        if exact
-        else {"level": "majority", "afterClusterTime": time}
-    )
-
-
-def _skip_repeated(reply: RawBatch, progress: _Progress) -> Spans:
-    """Leave out the document with which a resumed range repeats."""
-    spans = reply.documents
-    if not progress.key or not len(spans):
-        return spans
-    key, _ = _identity(reply, Spans(spans.starts[:1], spans.ends[:1], 0))
-    first = 1 if key == progress.key else 0
-    return Spans(spans.starts[first:], spans.ends[first:], spans.stopped_at)
-
-
-def _advance(reply: RawBatch, spans: Spans, progress: _Progress) -> _Progress:
-    key, element = _identity(reply, Spans(spans.starts[-1:], spans.ends[-1:], 0))
-    return _Progress(element, key, progress.rows + len(spans))
-
-
-def _identity(reply: RawBatch, spans: Spans) -> tuple[bytes, bytes]:
-    """Return the key of one document and the BSON of its ``{_id}``."""
-    kinds, starts, ends = find_in_all(reply.data, spans.starts, spans.ends, b"_id")
-    key, _ = canonical_keys(reply.data, kinds, starts, ends)
-    value = reply.data[int(starts[0]) : int(ends[0])].tobytes()
-    body = bytes([int(kinds[0])]) + b"_id\0" + value
-    return key.tobytes(), (len(body) + 5).to_bytes(4, "little") + body + b"\0"
+    def describe_row(self, rows: pa.RecordBatch) -> str:
+        """Describe the last document of a batch."""
+        last = rows.slice(rows.num_rows - 1)
+        return describe_row(last["source_table"][0].as_py(), last["payload"][0].as_py())

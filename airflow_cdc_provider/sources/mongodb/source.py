@@ -24,8 +24,8 @@ from airflow_cdc_provider.sources.contract import (
     SnapshotPlan,
     Source,
 )
-from airflow_cdc_provider.sources.mongodb.backlog import Backlog, BatchStats
 from airflow_cdc_provider.sources.mongodb.capture import ChangeStream
+from airflow_cdc_provider.sources.mongodb.change_stream.backlog import Backlog, BatchStats
 from airflow_cdc_provider.sources.mongodb.check import check_deployment, list_collections
 from airflow_cdc_provider.sources.mongodb.chunks import format_key, maximum_key, plan_chunks
 from airflow_cdc_provider.sources.mongodb.codec import MongodbCodec
@@ -35,25 +35,19 @@ from airflow_cdc_provider.sources.mongodb.connection import (
     cluster_time,
     pinned_client,
 )
-from airflow_cdc_provider.sources.mongodb.cursor_reads import CursorField
+from airflow_cdc_provider.sources.mongodb.driver.oplog import oldest_time
+from airflow_cdc_provider.sources.mongodb.driver.raw_cursor import as_timestamp
 from airflow_cdc_provider.sources.mongodb.event_descriptions import renamed_from
-from airflow_cdc_provider.sources.mongodb.oplog import oldest_time
+from airflow_cdc_provider.sources.mongodb.key_ranges import SnapshotRange, range_reader
 from airflow_cdc_provider.sources.mongodb.options import MongodbOptions
 from airflow_cdc_provider.sources.mongodb.position import LAST_INDEX, ORIGIN, StreamPosition, describe
-from airflow_cdc_provider.sources.mongodb.raw_cursor import as_timestamp
+from airflow_cdc_provider.sources.mongodb.reader import ChangeReader, NotInBatches, TimeSlice
 from airflow_cdc_provider.sources.mongodb.reread import read_keys
 from airflow_cdc_provider.sources.mongodb.selection import Selection
 from airflow_cdc_provider.sources.mongodb.signal_documents import parse_signals, write_watermarks
-from airflow_cdc_provider.sources.mongodb.snapshot import SnapshotRange, plan_snapshot, range_reader
+from airflow_cdc_provider.sources.mongodb.snapshot import SnapshotReader, plan_batch, plan_snapshot
 from airflow_cdc_provider.sources.mongodb.start_times import parse_start_time
-from airflow_cdc_provider.sources.mongodb.time_slices import ChangeReader, TimeSlice
-from airflow_cdc_provider.sources.mongodb.whole_reads import (
-    NotInBatches,
-    SnapshotReader,
-    WholeRead,
-    plan_reading,
-    plan_whole_read,
-)
+from airflow_cdc_provider.sources.mongodb.whole_reads import WholeRead
 from airflow_cdc_provider.sources.planned_ranges import PlannedRanges
 from airflow_cdc_provider.sources.stream_metrics import StreamMetrics
 
@@ -266,18 +260,11 @@ class MongodbSource(Source):
 
     def plan_snapshot(self, table: str, where: str | None = None) -> SnapshotPlan:
         """Split a collection into ``_id`` ranges; ``where`` is a query in Extended JSON."""
-        if self.in_batches(table) or self._options.copy.pipeline:
-            return plan_whole_read(self._client, table, where)
-        return plan_snapshot(self._client, table, where, self._options.advanced.ranges_per_snapshot)
+        return plan_snapshot(self._client, self._options, table, where)
 
     def plan_batch(self, table: str, where: str | None, resume_at: str) -> SnapshotPlan:
         """Plan the next batch read of a table, by its cursor field if it has one."""
-        options = self._options
-        field = options.batch_cursors.get(table)
-        if field is None:
-            return plan_whole_read(self._client, table, where)
-        cursor = CursorField(field, options.batch_overlap_seconds, options.batch_full_refresh_seconds)
-        return plan_reading(self._client, table, where, cursor, resume_at)
+        return plan_batch(self._client, self._options, table, where, resume_at)
 
     def snapshot_reader(self) -> SnapshotReader:
         """Return the reader of ranges, chunks and whole tables."""

@@ -10,29 +10,26 @@ updates.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass, field, replace
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
 from typing import Any
 
 import pyarrow as pa
 from bson import json_util
 from pymongo import MongoClient
 
-from airflow_cdc_provider.sources.contract import Reader, ReadMetrics, SnapshotPlan
-from airflow_cdc_provider.sources.mongodb.connection import ConnectionValues, cluster_time, pinned_client
+from airflow_cdc_provider.sources.contract import SnapshotPlan
+from airflow_cdc_provider.sources.mongodb.change_stream.pipeline import user_stages
+from airflow_cdc_provider.sources.mongodb.connection import cluster_time
 from airflow_cdc_provider.sources.mongodb.cursor_reads import CursorField, greatest
-from airflow_cdc_provider.sources.mongodb.event_descriptions import describe_row
-from airflow_cdc_provider.sources.mongodb.options import MongodbOptions
-from airflow_cdc_provider.sources.mongodb.pipeline import user_stages
-from airflow_cdc_provider.sources.mongodb.position import LAST_INDEX, ORIGIN, StreamPosition
-from airflow_cdc_provider.sources.mongodb.raw_cursor import RawCursor
-from airflow_cdc_provider.sources.mongodb.records import snapshot_records
-from airflow_cdc_provider.sources.mongodb.snapshot import (
-    RangeReader,
-    SnapshotRange,
+from airflow_cdc_provider.sources.mongodb.driver.raw_cursor import RawCursor
+from airflow_cdc_provider.sources.mongodb.key_ranges import (
     parse_filter,
     read_concern,
 )
+from airflow_cdc_provider.sources.mongodb.options import MongodbOptions
+from airflow_cdc_provider.sources.mongodb.position import LAST_INDEX, ORIGIN, StreamPosition
+from airflow_cdc_provider.sources.mongodb.records import snapshot_records
 
 
 @dataclass(frozen=True)
@@ -94,81 +91,37 @@ def plan_reading(
     return replace(plan, resume_at=next_state, partial=newer is not None)
 
 
-@dataclass(frozen=True)
-class NotInBatches:
-    """Selects the namespaces that are streamed. Picklable."""
-
-    selects: Callable[[str], bool]
-    options: MongodbOptions
-
-    def __call__(self, table: str) -> bool:
-        """Return whether ``database.collection`` is streamed."""
-        return self.selects(table) and not self.options.in_batches(table)
-
-
-@dataclass(frozen=True)
-class SnapshotReader(Reader):
-    """Reads ranges of collections, and whole tables. Picklable.
-
-    An interrupted whole read fails, and its task starts over.
-    """
-
-    values: ConnectionValues = field(repr=False)
-    options: MongodbOptions
-    ranges: RangeReader
-
-    def read(
-        self, parts: Iterable[SnapshotRange | WholeRead], metrics: ReadMetrics
-    ) -> Iterator[pa.RecordBatch]:
-        """Read parts as snapshot records."""
-        for part in parts:
-            if isinstance(part, SnapshotRange):
-                yield from self.ranges.read(part, metrics)
-            else:
-                yield from self._read_alone(part)
-
-    def describe_row(self, rows: pa.RecordBatch) -> str:
-        """Describe the last document of a batch."""
-        last = rows.slice(rows.num_rows - 1)
-        return describe_row(last["source_table"][0].as_py(), last["payload"][0].as_py())
-
-    def _read_alone(self, part: WholeRead) -> Iterator[pa.RecordBatch]:
-        client = pinned_client(self.values)
-        try:
-            yield from self._read_whole(client, part)
-        finally:
-            client.close()
-
-    def _read_whole(self, client: MongoClient, part: WholeRead) -> Iterator[pa.RecordBatch]:
-        database, _, collection = part.table.partition(".")
-        now = cluster_time(client)
-        at = max((now.time << 32) | now.inc, part.planned_at)
-        size = self.options.advanced.fetch_size
-        query = parse_filter(part.where)
-        own = user_stages(self.options.copy.pipeline, "source.copy.pipeline")
-        command: dict[str, Any] = {
-            "aggregate": collection,
-            "pipeline": [*([{"$match": query}] if query else []), *own],
-            "cursor": {"batchSize": size},
-            "allowDiskUse": self.options.copy.allow_disk_use,
-            "readConcern": read_concern(at, exact=False),
-            "comment": f"{self.options.stream.comment} snapshot",
-        }
-        cursor = RawCursor(client, database, command, size, f"{part.table} can't be read")
-        rows = 0
-        while cursor.alive:
-            reply = cursor.next()
-            if not len(reply.documents):
-                continue
-            records = snapshot_records(
-                reply.data,
-                reply.documents,
-                table=part.table,
-                time=at,
-                number=0,
-                first_row=rows,
-                captured_us=time.time_ns() // 1000,
-            )
-            rows += len(records)
-            yield records
-        cursor.close()
+def read_whole(client: MongoClient, options: MongodbOptions, part: WholeRead) -> Iterator[pa.RecordBatch]:
+    """Read a whole table as snapshot records. An interrupted read fails, and its task starts over."""
+    database, _, collection = part.table.partition(".")
+    now = cluster_time(client)
+    at = max((now.time << 32) | now.inc, part.planned_at)
+    size = options.advanced.fetch_size
+    query = parse_filter(part.where)
+    own = user_stages(options.copy.pipeline, "source.copy.pipeline")
+    command: dict[str, Any] = {
+        "aggregate": collection,
+        "pipeline": [*([{"$match": query}] if query else []), *own],
+        "cursor": {"batchSize": size},
+        "allowDiskUse": options.copy.allow_disk_use,
+        "readConcern": read_concern(at, exact=False),
+        "comment": f"{options.stream.comment} snapshot",
+    }
+    cursor = RawCursor(client, database, command, size, f"{part.table} can't be read")
+    rows = 0
+    while cursor.alive:
+        reply = cursor.next()
+        if not len(reply.documents):
+            continue
+        records = snapshot_records(
+            reply.data,
+            reply.documents,
+            table=part.table,
+            time=at,
+            number=0,
+            first_row=rows,
+            captured_us=time.time_ns() // 1000,
+        )
+        rows += len(records)
+        yield records
+    cursor.close()

@@ -18,7 +18,7 @@ from pymongo.errors import AutoReconnect, OperationFailure
 
 from airflow_cdc_provider.jobs.snapshots import snapshot
 from airflow_cdc_provider.lake.changes_table import ChangesTable
-from airflow_cdc_provider.sources.mongodb import backlog
+from airflow_cdc_provider.sources.mongodb.change_stream import backlog
 from airflow_cdc_provider.sources.mongodb.source import MongodbSource
 from tests.integration.jobs.conftest import Application, RunStage, merge_and_capture
 from tests.integration.jobs.equality import assert_mirror_equals_collection

@@ -22,7 +22,7 @@ from pymongo.errors import DuplicateKeyError, OperationFailure
 from airflow_cdc_provider.exceptions import ConfigurationError, PositionLost, TransientError
 from airflow_cdc_provider.formats.bson import as_bytes, find_in_all
 from airflow_cdc_provider.sources.contract import ReadLimit
-from airflow_cdc_provider.sources.mongodb.identity import canonical_keys
+from airflow_cdc_provider.sources.mongodb.decoding.identity import canonical_keys
 from airflow_cdc_provider.sources.mongodb.options import MongodbAdvanced, MongodbOptions
 from airflow_cdc_provider.sources.mongodb.position import StreamPosition
 from airflow_cdc_provider.sources.mongodb.selection import Selection, event_filter

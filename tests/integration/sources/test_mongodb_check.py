@@ -17,13 +17,13 @@ from pymongo.errors import OperationFailure
 
 from airflow_cdc_provider.exceptions import ConfigurationError
 from airflow_cdc_provider.sources.contract import Finding, ReadLimit, ReadMetrics
-from airflow_cdc_provider.sources.mongodb import backlog
-from airflow_cdc_provider.sources.mongodb.backlog import OplogSample
+from airflow_cdc_provider.sources.mongodb.change_stream import backlog
+from airflow_cdc_provider.sources.mongodb.change_stream.backlog import OplogSample
 from airflow_cdc_provider.sources.mongodb.options import MongodbAdvanced, MongodbOptions, MongodbStream
 from airflow_cdc_provider.sources.mongodb.position import StreamPosition
+from airflow_cdc_provider.sources.mongodb.reader import TimeSlice
 from airflow_cdc_provider.sources.mongodb.selection import Selection
 from airflow_cdc_provider.sources.mongodb.source import MongodbSource
-from airflow_cdc_provider.sources.mongodb.time_slices import TimeSlice
 from server_kit import MongoServer
 
 if TYPE_CHECKING:

@@ -29,8 +29,8 @@ from airflow_cdc_provider.sources.mongodb.connection import (
     await_cluster_time,
     pinned_client,
 )
+from airflow_cdc_provider.sources.mongodb.driver.raw_cursor import RawCursor
 from airflow_cdc_provider.sources.mongodb.options import MongodbAdvanced, MongodbOptions
-from airflow_cdc_provider.sources.mongodb.raw_cursor import RawCursor
 from airflow_cdc_provider.sources.mongodb.selection import Selection
 from airflow_cdc_provider.sources.mongodb.source import MongodbSource
 from server_kit import MongoServer

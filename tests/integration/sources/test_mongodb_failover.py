@@ -14,10 +14,10 @@ from pymongo import UpdateOne, WriteConcern
 from pymongo.errors import AutoReconnect, BulkWriteError, OperationFailure
 
 from airflow_cdc_provider.sources.contract import ReadLimit, ReadMetrics
-from airflow_cdc_provider.sources.mongodb import backlog
+from airflow_cdc_provider.sources.mongodb.change_stream import backlog
 from airflow_cdc_provider.sources.mongodb.options import MongodbAdvanced
 from airflow_cdc_provider.sources.mongodb.position import StreamPosition
-from airflow_cdc_provider.sources.mongodb.time_slices import TimeSlice
+from airflow_cdc_provider.sources.mongodb.reader import TimeSlice
 from server_kit import MongoReplicaSet
 from tests.integration.sources.mongodb_replay import Replay, documents
 

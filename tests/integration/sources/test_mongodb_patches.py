@@ -15,7 +15,7 @@ from bson import SON
 from bson.raw_bson import RawBSONDocument
 from pymongo.errors import OperationFailure
 
-from airflow_cdc_provider.sources.mongodb.patches import apply_patches
+from airflow_cdc_provider.sources.mongodb.decoding.patches import apply_patches
 from tests.integration.sources.patch_workload import Workload
 
 if TYPE_CHECKING:

@@ -19,10 +19,10 @@ from pymongo.errors import OperationFailure
 from airflow_cdc_provider.changes.record import CHANGE_SCHEMA
 from airflow_cdc_provider.exceptions import PositionLost, error_from_text
 from airflow_cdc_provider.sources.contract import Offset, ReadLimit, ReadMetrics
-from airflow_cdc_provider.sources.mongodb import backlog
+from airflow_cdc_provider.sources.mongodb.change_stream import backlog
 from airflow_cdc_provider.sources.mongodb.options import MongodbAdvanced
 from airflow_cdc_provider.sources.mongodb.position import LAST_INDEX, StreamPosition
-from airflow_cdc_provider.sources.mongodb.time_slices import TimeSlice
+from airflow_cdc_provider.sources.mongodb.reader import TimeSlice
 from tests.integration.sources.mongodb_replay import Replay, documents
 
 if TYPE_CHECKING:

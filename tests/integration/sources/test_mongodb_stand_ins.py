@@ -13,10 +13,10 @@ from airflow_cdc_provider.connector import Connector
 from airflow_cdc_provider.events.encoder import text_of
 from airflow_cdc_provider.events.skipped_records import SkippedRecords
 from airflow_cdc_provider.sources.contract import ReadLimit, ReadMetrics
+from airflow_cdc_provider.sources.mongodb.driver.shards import shard_names
 from airflow_cdc_provider.sources.mongodb.options import MongodbAdvanced, MongodbOptions
 from airflow_cdc_provider.sources.mongodb.position import StreamPosition
 from airflow_cdc_provider.sources.mongodb.selection import Selection
-from airflow_cdc_provider.sources.mongodb.shards import shard_names
 from airflow_cdc_provider.sources.mongodb.source import MongodbSource
 from airflow_cdc_provider.sources.recordings import Recording
 from tests.integration.sources.server_stand_ins import StandIn, as_documentdb, as_mongos

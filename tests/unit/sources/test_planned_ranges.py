@@ -11,7 +11,7 @@ from airflow_cdc_provider.exceptions import OffsetMissing
 from airflow_cdc_provider.sources.cassandra.source import CassandraSource
 from airflow_cdc_provider.sources.cql.snapshot import SnapshotRange as TokenRange
 from airflow_cdc_provider.sources.debezium.source import DebeziumSource
-from airflow_cdc_provider.sources.mongodb.snapshot import SnapshotRange as KeyRange
+from airflow_cdc_provider.sources.mongodb.key_ranges import SnapshotRange as KeyRange
 from airflow_cdc_provider.sources.mongodb.source import MongodbSource
 from airflow_cdc_provider.sources.mongodb.whole_reads import WholeRead
 from airflow_cdc_provider.sources.planned_ranges import PlannedRanges

@@ -21,8 +21,8 @@ from airflow_cdc_provider.formats.bson import DOCUMENT as BSON_DOCUMENT
 from airflow_cdc_provider.formats.bson import MAX_DEPTH, validate, value_end
 from airflow_cdc_provider.formats.extended_json import BROKEN, CANONICAL, DOCUMENT, KEY, UPDATED, write_values
 from airflow_cdc_provider.formats.kernels import Bytes, Ints, kernel
-from airflow_cdc_provider.sources.mongodb.field_rules import FieldRules, Rewritten
-from airflow_cdc_provider.sources.mongodb.members import (
+from airflow_cdc_provider.sources.mongodb.events.field_rules import FieldRules, Rewritten
+from airflow_cdc_provider.sources.mongodb.events.members import (
     as_name,
     as_names,
     equals,
@@ -32,8 +32,8 @@ from airflow_cdc_provider.sources.mongodb.members import (
     numbers,
     strings,
 )
-from airflow_cdc_provider.sources.mongodb.raw_values import shard_keys, values_as_documents
-from airflow_cdc_provider.sources.mongodb.update_lists import removed_fields, truncated_arrays
+from airflow_cdc_provider.sources.mongodb.events.raw_values import shard_keys, values_as_documents
+from airflow_cdc_provider.sources.mongodb.events.update_lists import removed_fields, truncated_arrays
 
 FullDocument = Literal["lookup", "post_image", "none"]
 

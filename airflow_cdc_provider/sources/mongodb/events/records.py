@@ -33,10 +33,10 @@ from airflow_cdc_provider.formats.extended_json import LINES, write_values
 from airflow_cdc_provider.sources.encoding import encoded_events, envelope_options, without_skipped
 from airflow_cdc_provider.sources.mongodb.events import envelope as mongodb_envelope
 from airflow_cdc_provider.sources.mongodb.events.decode import EventForm
-from airflow_cdc_provider.sources.mongodb.field_rules import FieldRules
+from airflow_cdc_provider.sources.mongodb.events.field_rules import FieldRules
+from airflow_cdc_provider.sources.mongodb.events.raw_values import chosen_members, member_of, with_id
+from airflow_cdc_provider.sources.mongodb.events.shapes import TypedDocuments, typed_documents
 from airflow_cdc_provider.sources.mongodb.options import MongodbOptions
-from airflow_cdc_provider.sources.mongodb.raw_values import chosen_members, member_of, with_id
-from airflow_cdc_provider.sources.mongodb.shapes import TypedDocuments, typed_documents
 from airflow_cdc_provider.sources.own_topics import schema_changes_topic, transactions_topic
 
 UNCHANGED = "unchanged"

@@ -23,8 +23,8 @@ from bson.raw_bson import RawBSONDocument
 from airflow_cdc_provider.formats.arrow_bytes import binary_slices
 from airflow_cdc_provider.formats.bson import DOCUMENT, Spans
 from airflow_cdc_provider.formats.extended_json import write_values
-from airflow_cdc_provider.sources.mongodb import change_event
-from airflow_cdc_provider.sources.mongodb.change_event import read_facts
+from airflow_cdc_provider.sources.mongodb.change_stream import change_event
+from airflow_cdc_provider.sources.mongodb.change_stream.change_event import read_facts
 from airflow_cdc_provider.sources.mongodb.events.decode import JSON_FORMS
 from airflow_cdc_provider.sources.mongodb.selection import OWN_DATABASES
 

@@ -8,7 +8,7 @@ from dataclasses import replace
 from typing import Any, ClassVar
 
 from airflow_cdc_provider.sources.contract import Offset
-from airflow_cdc_provider.sources.mongodb.records import EventSlice
+from airflow_cdc_provider.sources.mongodb.change_stream.stream_events import EventSlice
 from tests.contract.sources.harness import BROKEN, Put, SourceUnderTest, Write, begin
 
 _OPERATION = b"\x02operationType\0"

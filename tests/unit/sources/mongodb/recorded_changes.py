@@ -12,7 +12,8 @@ import pyarrow as pa
 from bson import DatetimeMS, Timestamp
 
 from airflow_cdc_provider.changes.record import CHANGE_SCHEMA
-from airflow_cdc_provider.sources.mongodb.records import EventSlice, slice_reader
+from airflow_cdc_provider.sources.mongodb.change_stream.stream_events import EventSlice
+from airflow_cdc_provider.sources.mongodb.reader import slice_reader
 from airflow_cdc_provider.sources.mongodb.selection import Selection
 
 RAW = Path(__file__).parents[3] / "fixtures" / "mongodb" / "raw"

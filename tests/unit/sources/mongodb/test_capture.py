@@ -13,13 +13,13 @@ from airflow_cdc_provider.sources.contract import ReadLimit
 from airflow_cdc_provider.sources.mongodb.capture import (
     ChangeStream,
 )
+from airflow_cdc_provider.sources.mongodb.change_stream.fragments import join_fragments
+from airflow_cdc_provider.sources.mongodb.change_stream.pipeline import stream_pipeline, target
 from airflow_cdc_provider.sources.mongodb.connection import ConnectionValues
-from airflow_cdc_provider.sources.mongodb.fragments import join_fragments
-from airflow_cdc_provider.sources.mongodb.oplog import BEGIN, oldest_time
+from airflow_cdc_provider.sources.mongodb.driver.oplog import BEGIN, oldest_time
+from airflow_cdc_provider.sources.mongodb.driver.raw_cursor import RawBatch
 from airflow_cdc_provider.sources.mongodb.options import MongodbOptions
-from airflow_cdc_provider.sources.mongodb.pipeline import stream_pipeline, target
 from airflow_cdc_provider.sources.mongodb.position import StreamPosition, token_time
-from airflow_cdc_provider.sources.mongodb.raw_cursor import RawBatch
 
 
 @pytest.mark.covers("MDB-CUR-08")

@@ -13,9 +13,9 @@ from airflow_cdc_provider.exceptions import CdcError, ConfigurationError, Positi
 from airflow_cdc_provider.sources.backoff import pauses
 from airflow_cdc_provider.sources.mongodb import connection
 from airflow_cdc_provider.sources.mongodb.connection import ConnectionValues, await_cluster_time
+from airflow_cdc_provider.sources.mongodb.driver.server_errors import ServerTimeout, translated
+from airflow_cdc_provider.sources.mongodb.key_ranges import range_reader
 from airflow_cdc_provider.sources.mongodb.options import MongodbAdvanced, MongodbOptions
-from airflow_cdc_provider.sources.mongodb.server_errors import ServerTimeout, translated
-from airflow_cdc_provider.sources.mongodb.snapshot import range_reader
 from server_kit.ports import free_port
 
 

@@ -16,10 +16,10 @@ from bson.timestamp import Timestamp
 from airflow_cdc_provider.connector import Connector
 from airflow_cdc_provider.exceptions import ConfigurationError
 from airflow_cdc_provider.sources.contract import ChunkRequest
+from airflow_cdc_provider.sources.mongodb.change_stream.stages import check_copy_stages
 from airflow_cdc_provider.sources.mongodb.cursor_reads import CursorField
 from airflow_cdc_provider.sources.mongodb.options import MongodbCopy, MongodbOptions
 from airflow_cdc_provider.sources.mongodb.source import MongodbSource
-from airflow_cdc_provider.sources.mongodb.stages import check_copy_stages
 
 NOW = 1_800_000_000.0
 BY_SEQ = CursorField("seq")

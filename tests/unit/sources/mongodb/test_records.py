@@ -10,7 +10,7 @@ from bson import Binary, Int64, Timestamp
 
 from airflow_cdc_provider.exceptions import CorruptInput
 from airflow_cdc_provider.formats.bson import as_bytes, split_documents
-from airflow_cdc_provider.sources.mongodb.change_event import scan
+from airflow_cdc_provider.sources.mongodb.change_stream.change_event import scan
 from airflow_cdc_provider.sources.mongodb.events.decode import decode_stream
 from airflow_cdc_provider.sources.mongodb.records import snapshot_records
 from airflow_cdc_provider.sources.mongodb.selection import Selection

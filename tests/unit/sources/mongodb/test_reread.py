@@ -10,7 +10,7 @@ from hypothesis import given
 
 from airflow_cdc_provider.exceptions import CorruptInput
 from airflow_cdc_provider.formats.bson import as_bytes, find_in_all
-from airflow_cdc_provider.sources.mongodb.identity import canonical_keys
+from airflow_cdc_provider.sources.mongodb.decoding.identity import canonical_keys
 from airflow_cdc_provider.sources.mongodb.reread import id_of_key
 from tests.unit.sources.mongodb.documents import VALUES
 

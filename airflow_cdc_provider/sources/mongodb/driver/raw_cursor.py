@@ -32,7 +32,7 @@ from airflow_cdc_provider.formats.bson import (
     split_array,
 )
 from airflow_cdc_provider.formats.kernels import Bytes
-from airflow_cdc_provider.sources.mongodb.server_errors import translated
+from airflow_cdc_provider.sources.mongodb.driver.server_errors import translated
 
 _RAW: Final = CodecOptions(document_class=RawBSONDocument)
 

@@ -11,8 +11,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from airflow_cdc_provider.sources.contract import ReadLimit
-from airflow_cdc_provider.sources.mongodb import backlog
-from airflow_cdc_provider.sources.mongodb.backlog import MIN_BACKLOG_BYTES, Backlog, BatchStats, OplogSample
+from airflow_cdc_provider.sources.mongodb.change_stream import backlog
+from airflow_cdc_provider.sources.mongodb.change_stream.backlog import (
+    MIN_BACKLOG_BYTES,
+    Backlog,
+    BatchStats,
+    OplogSample,
+)
 from airflow_cdc_provider.sources.mongodb.options import MongodbAdvanced
 from airflow_cdc_provider.sources.mongodb.position import StreamPosition
 

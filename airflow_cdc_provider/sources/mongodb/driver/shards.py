@@ -6,7 +6,7 @@ import logging
 
 from pymongo import MongoClient, errors
 
-from airflow_cdc_provider.sources.mongodb.server_errors import UNAUTHORIZED, translated
+from airflow_cdc_provider.sources.mongodb.driver.server_errors import UNAUTHORIZED, translated
 
 log = logging.getLogger(__name__)
 

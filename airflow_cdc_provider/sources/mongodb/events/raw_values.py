@@ -11,7 +11,7 @@ from airflow_cdc_provider.formats.arrow_bytes import binary_slices, text_array
 from airflow_cdc_provider.formats.bson import DOCUMENT, NULL
 from airflow_cdc_provider.formats.byte_kernels import copy, store_little32
 from airflow_cdc_provider.formats.kernels import Bytes, Flags, Ints, walker
-from airflow_cdc_provider.sources.mongodb.paths import Paths
+from airflow_cdc_provider.sources.mongodb.decoding.paths import Paths
 
 
 def values_as_documents(

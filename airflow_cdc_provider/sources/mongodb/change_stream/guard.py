@@ -16,9 +16,9 @@ import numpy.typing as npt
 from airflow_cdc_provider.exceptions import ConfigurationError
 from airflow_cdc_provider.formats.bson import DOCUMENT, INT32, NULL, STRING, TIMESTAMP, Spans
 from airflow_cdc_provider.formats.kernels import Bytes
-from airflow_cdc_provider.sources.mongodb import change_event
-from airflow_cdc_provider.sources.mongodb.change_event import OPERATIONS, operation_numbers
-from airflow_cdc_provider.sources.mongodb.paths import Paths
+from airflow_cdc_provider.sources.mongodb.change_stream import change_event
+from airflow_cdc_provider.sources.mongodb.change_stream.change_event import OPERATIONS, operation_numbers
+from airflow_cdc_provider.sources.mongodb.decoding.paths import Paths
 
 _MEMBERS: Final = Paths(
     [

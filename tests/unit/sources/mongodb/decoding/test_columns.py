@@ -14,7 +14,7 @@ from hypothesis import given
 
 from airflow_cdc_provider.exceptions import ConfigurationError
 from airflow_cdc_provider.formats.bson import as_bytes, split_documents
-from airflow_cdc_provider.sources.mongodb.columns import DeclaredColumn, read_columns
+from airflow_cdc_provider.sources.mongodb.decoding.columns import DeclaredColumn, read_columns
 from tests.unit.sources.mongodb.documents import (
     DECIMALS,
     DOUBLES,

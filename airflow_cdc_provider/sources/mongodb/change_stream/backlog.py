@@ -31,9 +31,9 @@ from pymongo import MongoClient, errors
 from airflow_cdc_provider.formats.kernels import Ints
 from airflow_cdc_provider.sources.contract import ReadLimit
 from airflow_cdc_provider.sources.mongodb.connection import retry_over_elections
+from airflow_cdc_provider.sources.mongodb.driver.server_errors import translated
 from airflow_cdc_provider.sources.mongodb.options import MongodbAdvanced
 from airflow_cdc_provider.sources.mongodb.position import StreamPosition
-from airflow_cdc_provider.sources.mongodb.server_errors import translated
 
 log = logging.getLogger(__name__)
 

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from airflow_cdc_provider.formats.bson import as_bytes, find_in_all
-from airflow_cdc_provider.sources.mongodb.paths import Path, Paths
+from airflow_cdc_provider.sources.mongodb.decoding.paths import Path, Paths
 from tests.unit.sources.mongodb.documents import (
     DOCUMENTS,
     MUTATIONS,

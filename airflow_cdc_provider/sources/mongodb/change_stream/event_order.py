@@ -20,11 +20,11 @@ from bson.errors import BSONError
 from airflow_cdc_provider.exceptions import TransientError
 from airflow_cdc_provider.formats.bson import Spans, as_bytes, find_in_all
 from airflow_cdc_provider.formats.kernels import Bytes
-from airflow_cdc_provider.sources.mongodb.change_event import Scan, scan
-from airflow_cdc_provider.sources.mongodb.fragments import join_fragments
+from airflow_cdc_provider.sources.mongodb.change_stream.change_event import Scan, scan
+from airflow_cdc_provider.sources.mongodb.change_stream.fragments import join_fragments
+from airflow_cdc_provider.sources.mongodb.change_stream.stream_events import Events
+from airflow_cdc_provider.sources.mongodb.driver.raw_cursor import RawBatch
 from airflow_cdc_provider.sources.mongodb.position import LAST_INDEX, StreamPosition, describe, token_time
-from airflow_cdc_provider.sources.mongodb.raw_cursor import RawBatch
-from airflow_cdc_provider.sources.mongodb.stream_events import Events
 
 log = logging.getLogger(__name__)
 

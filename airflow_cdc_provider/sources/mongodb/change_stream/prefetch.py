@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from airflow_cdc_provider.sources.mongodb.raw_cursor import RawBatch, RawCursor
+from airflow_cdc_provider.sources.mongodb.driver.raw_cursor import RawBatch, RawCursor
 from airflow_cdc_provider.sources.prefetch import BufferedStats, BufferLimit, Prefetch
 
 

@@ -12,9 +12,9 @@ import pytest
 from airflow_cdc_provider.exceptions import ConfigurationError
 from airflow_cdc_provider.formats.bson import Spans
 from airflow_cdc_provider.migration.debezium.properties import from_debezium
+from airflow_cdc_provider.sources.mongodb.change_stream.prefetch import PrefetchingCursor
+from airflow_cdc_provider.sources.mongodb.driver.raw_cursor import RawBatch
 from airflow_cdc_provider.sources.mongodb.options import MongodbAdvanced, MongodbOptions
-from airflow_cdc_provider.sources.mongodb.prefetch import PrefetchingCursor
-from airflow_cdc_provider.sources.mongodb.raw_cursor import RawBatch
 from airflow_cdc_provider.sources.prefetch import BufferedStats, BufferLimit
 
 PROPERTIES = {"topic.prefix": "shop", "connector.class": "io.debezium.connector.mongodb.MongoDbConnector"}

@@ -37,7 +37,7 @@ from airflow_cdc_provider.formats.bson import (
     read_u64,
 )
 from airflow_cdc_provider.formats.kernels import Bytes, Flags, Ints, walker
-from airflow_cdc_provider.sources.mongodb.paths import Paths, Values
+from airflow_cdc_provider.sources.mongodb.decoding.paths import Paths, Values
 
 OPERATIONS: Final = (
     "",

@@ -17,7 +17,7 @@ from airflow_cdc_provider.exceptions import ConfigurationError
 from airflow_cdc_provider.formats.arrow_bytes import binary_slices
 from airflow_cdc_provider.migration.debezium.properties import from_debezium
 from airflow_cdc_provider.sources.mongodb.events.decode import EventForm, decode_stream
-from airflow_cdc_provider.sources.mongodb.field_rules import FieldRules
+from airflow_cdc_provider.sources.mongodb.events.field_rules import FieldRules
 from tests.unit.sources.mongodb.documents import DOCUMENTS, READ, mutated
 
 Document = dict[str, Any]

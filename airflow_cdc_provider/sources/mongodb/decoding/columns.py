@@ -66,7 +66,7 @@ from airflow_cdc_provider.formats.extended_json import MIRROR, write_values
 from airflow_cdc_provider.formats.extended_json_text import code_point, write_hex
 from airflow_cdc_provider.formats.kernels import Bytes, Flags, Int, Ints, Words, walker
 from airflow_cdc_provider.formats.shortest_decimal import shortest_decimal
-from airflow_cdc_provider.sources.mongodb.paths import Paths, Values
+from airflow_cdc_provider.sources.mongodb.decoding.paths import Paths, Values
 
 _INTEGERS: Final = {"tinyint": pa.int8(), "smallint": pa.int16(), "int": pa.int32(), "bigint": pa.int64()}
 _OTHERS: Final = {

@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from airflow_cdc_provider.formats.bson import as_bytes, find_in_all
-from airflow_cdc_provider.sources.mongodb.identity import canonical_keys
+from airflow_cdc_provider.sources.mongodb.decoding.identity import canonical_keys
 from tests.unit.sources.mongodb.documents import (
     DECIMALS,
     DOUBLES,

@@ -49,10 +49,10 @@ from airflow_cdc_provider.formats.bson import (
 from airflow_cdc_provider.formats.byte_kernels import copy, same
 from airflow_cdc_provider.formats.extended_json import KEY, last_of_name, may_repeat, write_values
 from airflow_cdc_provider.formats.kernels import Bytes, Flags, Ints, kernel
-from airflow_cdc_provider.sources.mongodb.columns import read_values
-from airflow_cdc_provider.sources.mongodb.members import numbers
-from airflow_cdc_provider.sources.mongodb.paths import Paths
-from airflow_cdc_provider.sources.mongodb.update_lists import count_elements, elements, list_offsets
+from airflow_cdc_provider.sources.mongodb.decoding.columns import read_values
+from airflow_cdc_provider.sources.mongodb.decoding.paths import Paths
+from airflow_cdc_provider.sources.mongodb.events.members import numbers
+from airflow_cdc_provider.sources.mongodb.events.update_lists import count_elements, elements, list_offsets
 
 _INSTANT: Final = {b"connect.name": b"org.apache.kafka.connect.data.Timestamp:1"}
 _REGEX: Final = {b"connect.name": b"io.debezium.mongodb.regex"}

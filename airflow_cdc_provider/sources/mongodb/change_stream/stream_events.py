@@ -13,7 +13,6 @@ import numpy.typing as npt
 from airflow_cdc_provider.formats.arrow_bytes import gather
 from airflow_cdc_provider.formats.bson import Spans
 from airflow_cdc_provider.formats.kernels import Bytes, Ints
-from airflow_cdc_provider.sources.mongodb.records import EventSlice
 
 SLICE_BYTES: Final = 16 * 1024 * 1024
 """Size at which a slice of events is closed; one reply of the server may exceed it."""
@@ -63,6 +62,21 @@ class Reply:
     events: Sequence[Events]
     count: int
     waited: bool
+
+
+@dataclass(frozen=True)
+class EventSlice:
+    """Change events of a partition in stream order: concatenated BSON and the start of their positions.
+
+    Args:
+        events: The documents.
+        first_index: Index of the first event among those of its cluster time.
+        captured_us: When they were read, in us since 1970.
+    """
+
+    events: bytes
+    first_index: int
+    captured_us: int
 
 
 @dataclass

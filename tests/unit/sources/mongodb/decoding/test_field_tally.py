@@ -11,7 +11,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from airflow_cdc_provider.formats.bson import as_bytes, split_documents
-from airflow_cdc_provider.sources.mongodb.field_tally import MOST_FIELDS, UUID, FieldTally, tally_fields
+from airflow_cdc_provider.sources.mongodb.decoding.field_tally import (
+    MOST_FIELDS,
+    UUID,
+    FieldTally,
+    tally_fields,
+)
 from tests.unit.sources.mongodb.documents import (
     DOCUMENTS,
     MUTATIONS,

@@ -11,8 +11,8 @@ from bson import Binary, Code, DatetimeMS, Decimal128, Int64, MinKey, ObjectId, 
 from hypothesis import given
 from hypothesis import strategies as st
 
-from airflow_cdc_provider.sources.mongodb.raw_values import chosen_members, with_id
-from airflow_cdc_provider.sources.mongodb.shapes import typed_documents
+from airflow_cdc_provider.sources.mongodb.events.raw_values import chosen_members, with_id
+from airflow_cdc_provider.sources.mongodb.events.shapes import typed_documents
 from tests.unit.sources.mongodb.documents import (
     DOCUMENTS,
     NAMES,

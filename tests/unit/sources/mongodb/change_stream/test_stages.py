@@ -13,9 +13,9 @@ from bson import json_util
 from airflow_cdc_provider.connector import Connector
 from airflow_cdc_provider.exceptions import ConfigurationError
 from airflow_cdc_provider.formats.bson import as_bytes, split_documents
-from airflow_cdc_provider.sources.mongodb.guard import require_members
+from airflow_cdc_provider.sources.mongodb.change_stream.guard import require_members
+from airflow_cdc_provider.sources.mongodb.change_stream.pipeline import describe_pipeline, stream_pipeline
 from airflow_cdc_provider.sources.mongodb.options import MongodbOptions
-from airflow_cdc_provider.sources.mongodb.pipeline import describe_pipeline, stream_pipeline
 from airflow_cdc_provider.sources.mongodb.selection import EXPANDED, Selection, event_filter
 from airflow_cdc_provider.sources.mongodb.start_times import check_start_time, parse_start_time
 

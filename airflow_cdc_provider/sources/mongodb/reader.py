@@ -1,6 +1,7 @@
-"""Slices of cluster time: parts of a backlog that several change streams read in parallel, on executors.
+"""Reads the slices of a plan on executors: events that it holds, and slices of cluster time.
 
-A slice has all events after a position and before a cluster time::
+Slices of cluster time are parts of a backlog, which several change streams read in parallel. Such a slice has
+all events after a position and before a cluster time::
 
     start (token, or time) ──► [t0, t1)   [t1, t2)   ...   [tn-1, tn) ──► the offset: before all events of tn
 
@@ -24,18 +25,21 @@ import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
+from functools import partial
 
+import numpy as np
 import pyarrow as pa
 
 from airflow_cdc_provider.exceptions import PositionLost
+from airflow_cdc_provider.formats.bson import Spans, split_documents
 from airflow_cdc_provider.sources.contract import Reader, ReadMetrics
 from airflow_cdc_provider.sources.mongodb.capture import ChangeStream
+from airflow_cdc_provider.sources.mongodb.change_stream.stream_events import Events, EventSlice
 from airflow_cdc_provider.sources.mongodb.connection import ConnectionValues
 from airflow_cdc_provider.sources.mongodb.options import MongodbOptions
 from airflow_cdc_provider.sources.mongodb.position import StreamPosition, describe
-from airflow_cdc_provider.sources.mongodb.records import EventSlice, read_events, slice_reader
+from airflow_cdc_provider.sources.mongodb.records import read_events
 from airflow_cdc_provider.sources.mongodb.selection import Selection
-from airflow_cdc_provider.sources.mongodb.stream_events import Events
 from airflow_cdc_provider.sources.stream_metrics import StreamMetrics
 
 
@@ -53,6 +57,18 @@ class TimeSlice:
     start: StreamPosition
     until: int
     captured_us: int
+
+
+@dataclass(frozen=True)
+class NotInBatches:
+    """Selects the namespaces that are streamed. Picklable."""
+
+    selects: Callable[[str], bool]
+    options: MongodbOptions
+
+    def __call__(self, table: str) -> bool:
+        """Return whether ``database.collection`` is streamed."""
+        return self.selects(table) and not self.options.in_batches(table)
 
 
 @dataclass(frozen=True)
@@ -111,6 +127,31 @@ class ChangeReader(Reader):
             raise position_lost(part.start, error.found) from error
         finally:
             stream.close()
+
+
+def slice_reader(
+    selects: Callable[[str], bool], *, strict: bool, counts: Counter[str] | None = None
+) -> Callable[[EventSlice], Iterator[pa.RecordBatch]]:
+    """Return the picklable function that reads slices (see :func:`read_events`)."""
+    return partial(_read_slice, selects=selects, strict=strict, counts=counts)
+
+
+def _read_slice(
+    part: EventSlice, *, selects: Callable[[str], bool], strict: bool, counts: Counter[str] | None
+) -> Iterator[pa.RecordBatch]:
+    data = np.frombuffer(part.events, np.uint8)
+    spans = split_documents(data)
+    if spans.stopped_at != len(data):  # the rest, which can't be split by lengths, is one broken event
+        spans = Spans(np.append(spans.starts, spans.stopped_at), np.append(spans.ends, len(data)), len(data))
+    yield read_events(
+        data,
+        spans,
+        first_index=part.first_index,
+        captured_us=part.captured_us,
+        selects=selects,
+        strict=strict,
+        counts=counts,
+    )
 
 
 def position_lost(position: StreamPosition, found: str) -> PositionLost:

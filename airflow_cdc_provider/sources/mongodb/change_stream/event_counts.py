@@ -9,8 +9,8 @@ import numpy as np
 import numpy.typing as npt
 
 from airflow_cdc_provider.formats.kernels import Bytes
-from airflow_cdc_provider.sources.mongodb import change_event
-from airflow_cdc_provider.sources.mongodb.change_event import Facts
+from airflow_cdc_provider.sources.mongodb.change_stream import change_event
+from airflow_cdc_provider.sources.mongodb.change_stream.change_event import Facts
 
 _UUID_BYTES: Final = 16
 

@@ -41,7 +41,7 @@ from airflow_cdc_provider.formats.bson import (
 )
 from airflow_cdc_provider.formats.byte_kernels import copy, load_little32, same, store_little32
 from airflow_cdc_provider.formats.kernels import Bytes, Flags, Int, Ints, walker
-from airflow_cdc_provider.sources.mongodb.patch_targets import (
+from airflow_cdc_provider.sources.mongodb.decoding.patch_targets import (
     DEPTH,
     ELEMENT,
     ELEMENTS,

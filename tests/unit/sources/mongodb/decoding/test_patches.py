@@ -10,7 +10,7 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from airflow_cdc_provider.sources.mongodb.patches import apply_patches
+from airflow_cdc_provider.sources.mongodb.decoding.patches import apply_patches
 from tests.oracles.mongodb_updates import hides_a_move, hides_an_order, update_description
 from tests.unit.sources.mongodb.documents import MUTATIONS, SCALARS, TEXT, mutated, raw_document, raw_element
 

@@ -16,8 +16,14 @@ import pyarrow as pa
 
 from airflow_cdc_provider.formats.bson import name_end, value_end
 from airflow_cdc_provider.formats.kernels import Bytes, Ints, kernel
-from airflow_cdc_provider.sources.mongodb.field_rules import FieldRules
-from airflow_cdc_provider.sources.mongodb.members import as_name, find_member, keep_member, numbers, strings
+from airflow_cdc_provider.sources.mongodb.events.field_rules import FieldRules
+from airflow_cdc_provider.sources.mongodb.events.members import (
+    as_name,
+    find_member,
+    keep_member,
+    numbers,
+    strings,
+)
 
 _N_FIELD: Final = as_name("field")
 _N_SIZE: Final = as_name("newSize")

@@ -1,0 +1,1 @@
+"""Parts of a change stream: its pipeline, its events, its backlog."""

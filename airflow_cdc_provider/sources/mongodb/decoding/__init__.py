@@ -1,0 +1,1 @@
+"""Decoding of changes, and kernels over the documents in them."""

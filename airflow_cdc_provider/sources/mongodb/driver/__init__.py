@@ -1,0 +1,1 @@
+"""Commands, cursors and errors of the server, below PyMongo's own."""
