@@ -6,21 +6,20 @@ There are no snapshots: the topics contain the rows of Debezium's own snapshot, 
 from __future__ import annotations
 
 import logging
-import re
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import replace
 from datetime import datetime
-from typing import Any, Final
+from typing import Any
 
 import pyarrow as pa
 
-from airflow_cdc_provider.exceptions import ConfigurationError, PositionLost, SchemaUnknown
-from airflow_cdc_provider.kafka.consumer import MessageRange
+from airflow_cdc_provider.exceptions import ConfigurationError, SchemaUnknown
 from airflow_cdc_provider.kafka.partitions import ClusterTopics, Topic, require_patterns
 from airflow_cdc_provider.kafka.registry import Registry, RegistrySettings, RetryTimeouts, client_settings
 from airflow_cdc_provider.kafka.settings import ClientSettings
 from airflow_cdc_provider.sources.contract import Finding, Lag, Offset, Plan, ReadLimit, SnapshotPlan, Source
+from airflow_cdc_provider.sources.debezium.capture import is_same_topic, plan_batch
 from airflow_cdc_provider.sources.debezium.check import check_topics
 from airflow_cdc_provider.sources.debezium.codec import DebeziumCodec
 from airflow_cdc_provider.sources.debezium.decode import Form
@@ -33,13 +32,11 @@ from airflow_cdc_provider.sources.debezium.position import (
     to_offset,
 )
 from airflow_cdc_provider.sources.debezium.quarantine import UNKNOWN_SCHEMA, UnknownSchemaReader
-from airflow_cdc_provider.sources.debezium.reader import SliceReader, TopicSlice, table_of
+from airflow_cdc_provider.sources.debezium.reader import SliceReader, table_of
 from airflow_cdc_provider.sources.debezium.states import spellings
 from airflow_cdc_provider.sources.debezium.tables import TableRows
 
 log = logging.getLogger(__name__)
-
-_MAX_REPORTED: Final = 5
 
 
 class DebeziumSource(Source):
@@ -161,7 +158,7 @@ class DebeziumSource(Source):
             if before is None:
                 continue
             if (
-                _same_topic(before, position)
+                is_same_topic(before, position)
                 and position.offset <= before.offset <= ends[partition_of(origin)]
             ):
                 found[origin] = replace(position, offset=before.offset, epoch=before.epoch)
@@ -210,48 +207,7 @@ class DebeziumSource(Source):
             origin_of(*one): offset
             for one, offset in self._cluster.begins(partition_of(origin) for origin in target).items()
         }
-        _require_kept(positions, target, begins, self._options.topics)
-        added = _added(positions, target)
-        if added and self._options.on_partitions_added == "fail":
-            raise _more_partitions(added)
-        current = {origin: position for origin, position in positions.items() if origin in target}
-        if not added or all(current[o].offset == target[o].offset for o in _siblings(current, added)):
-            current |= _next_epoch(current, target, begins, added)
-            added = []
-        budget = self._options.batch_messages or limit.changes
-        remaining = {o: target[o].offset - position.offset for o, position in current.items()}
-        shares = _shares({origin: count for origin, count in remaining.items() if count > 0}, budget)
-        end = {
-            o: replace(position, offset=position.offset + shares.get(o, 0)) for o, position in current.items()
-        }
-        slices = self._slices(current, target, shares, max(1, limit.tasks))
-        at_head = not added and all(end[o].offset == target[o].offset for o in end)
-        return Plan(to_offset(end), slices, at_head)
-
-    def _slices(
-        self,
-        positions: Mapping[str, PartitionPosition],
-        target: Mapping[str, PartitionPosition],
-        shares: Mapping[str, int],
-        tasks: int,
-    ) -> list[TopicSlice]:
-        """Split the messages of a batch into slices; large partitions get several slices."""
-        now_us = time.time_ns() // 1000
-        counts: dict[str, int] = {}
-        for origin in target:
-            topic, _ = partition_of(origin)
-            counts[topic] = counts.get(topic, 0) + 1
-        each = max(self._options.advanced.slice_messages, -(-sum(shares.values()) // tasks))
-        by_topic = self._options.tables_from == "topic"
-        slices = []
-        for origin, count in shares.items():
-            topic, partition = partition_of(origin)
-            table = table_of(topic) if by_topic else ""
-            first = positions[origin].offset
-            for begin in range(first, first + count, each):
-                part = MessageRange(topic, partition, begin, min(begin + each, first + count))
-                slices.append(TopicSlice(part, positions[origin].epoch, counts[topic], table, now_us))
-        return slices
+        return plan_batch(positions, target, begins, self._options, limit)
 
     def reader(self) -> SliceReader:
         """Return the reader of slices."""
@@ -285,14 +241,6 @@ class DebeziumSource(Source):
         return topics
 
 
-@dataclass(frozen=True)
-class _Added:
-    """A partition of a topic that isn't in the stored offset."""
-
-    topic: str
-    partition: int
-
-
 def _partitions(topics: Mapping[str, Topic]) -> list[tuple[str, int]]:
     return [(name, number) for name, topic in topics.items() for number in topic.partitions]
 
@@ -304,102 +252,3 @@ def _positions(
         origin_of(topic, number): PartitionPosition(offset, 0, topics[topic].id)
         for (topic, number), offset in offsets.items()
     }
-
-
-def _same_topic(before: PartitionPosition, now: PartitionPosition) -> bool:
-    return not before.topic_id or not now.topic_id or before.topic_id == now.topic_id
-
-
-def _require_kept(
-    positions: Mapping[str, PartitionPosition],
-    target: Mapping[str, PartitionPosition],
-    begins: Mapping[str, int],
-    patterns: Sequence[str],
-) -> None:
-    """Raise an error if messages after a position are lost.
-
-    Raises:
-        PositionLost: Messages of some partitions are lost.
-    """
-    lost = []
-    for origin, position in positions.items():
-        topic, _ = partition_of(origin)
-        now = target.get(origin)
-        if now is None:
-            if any(re.fullmatch(one, topic) for one in patterns):
-                lost.append(f"{origin} was deleted")
-            else:
-                log.info("%s is no longer selected", origin)
-        elif not _same_topic(position, now):
-            lost.append(f"{origin} is of a re-created topic")
-        elif position.offset > now.offset:
-            lost.append(f"{origin} ends at {now.offset}, before {position.offset}")
-        elif position.offset < begins[origin]:
-            lost.append(f"{origin} starts at {begins[origin]}, after {position.offset}")
-    if lost:
-        more = f" and {len(lost) - _MAX_REPORTED} more" if len(lost) > _MAX_REPORTED else ""
-        raise PositionLost(
-            "the topics no longer have the messages after the stored offset",
-            found="; ".join(lost[:_MAX_REPORTED]) + more,
-            remedy="snapshot.on_lost_position: continue reads the remaining messages, fail_once does so from "
-            "the next run on; take a snapshot of the tables with Debezium, which is written to the topics. "
-            "Rows that were deleted meanwhile remain: drop the mirrors to start over",
-        )
-
-
-def _added(
-    positions: Mapping[str, PartitionPosition], target: Mapping[str, PartitionPosition]
-) -> list[_Added]:
-    """Return new partitions of known topics."""
-    known = {partition_of(origin)[0] for origin in positions}
-    new = [partition_of(origin) for origin in target if origin not in positions]
-    return [_Added(topic, number) for topic, number in new if topic in known]
-
-
-def _siblings(positions: Mapping[str, PartitionPosition], added: Sequence[_Added]) -> list[str]:
-    """Return the known partitions of topics with new partitions."""
-    topics = {one.topic for one in added}
-    return [origin for origin in positions if partition_of(origin)[0] in topics]
-
-
-def _next_epoch(
-    positions: Mapping[str, PartitionPosition],
-    target: Mapping[str, PartitionPosition],
-    begins: Mapping[str, int],
-    added: Sequence[_Added],
-) -> dict[str, PartitionPosition]:
-    """Return the positions of new partitions and of their siblings, which start the next epoch with them."""
-    siblings = _siblings(positions, added)
-    epochs: dict[str, int] = {}
-    for origin in siblings:
-        topic, _ = partition_of(origin)
-        epochs[topic] = max(epochs.get(topic, 0), positions[origin].epoch + 1)
-    next_epoch = {o: replace(positions[o], epoch=epochs[partition_of(o)[0]]) for o in siblings}
-    for origin, position in target.items():
-        if origin not in positions:
-            epoch = epochs.get(partition_of(origin)[0], 0)
-            next_epoch[origin] = PartitionPosition(begins[origin], epoch, position.topic_id)
-    if added:
-        log.warning("partitions were added to topics; all further events count as newer: %s", sorted(epochs))
-    return next_epoch
-
-
-def _more_partitions(added: Sequence[_Added]) -> ConfigurationError:
-    names = ", ".join(origin_of(one.topic, one.partition) for one in added[:_MAX_REPORTED])
-    return ConfigurationError(
-        "partitions were added to a topic, so events of a key are in several partitions",
-        found=names,
-        remedy="set source.on_partitions_added: follow; then later messages are newer than all earlier ones. "
-        "Keys that changed between the addition and this run may have an outdated row until they change "
-        "again: stop Debezium and let a run read to the end before adding partitions",
-    )
-
-
-def _shares(remaining: Mapping[str, int], budget: int) -> dict[str, int]:
-    """Divide a budget of messages among partitions; unused shares go to other partitions."""
-    shares = {}
-    rest = max(budget, len(remaining))
-    for number, (origin, count) in enumerate(sorted(remaining.items(), key=lambda one: one[1])):
-        shares[origin] = min(count, rest // (len(remaining) - number))
-        rest -= shares[origin]
-    return {origin: shares[origin] for origin in remaining}

@@ -31,7 +31,7 @@ from airflow_cdc_provider.sources.debezium.position import (
     to_offset,
 )
 from airflow_cdc_provider.sources.debezium.reader import SliceReader, TopicSlice, table_of
-from airflow_cdc_provider.sources.debezium.source import DebeziumSource, _shares
+from airflow_cdc_provider.sources.debezium.source import DebeziumSource
 from airflow_cdc_provider.sources.registry import source_plugin
 from airflow_cdc_provider.tasks.lineage import source_namespace
 from tests.conftest import ROOT
@@ -119,15 +119,6 @@ def test_positions_are_ordered_as_epochs_and_offsets(positions: list[tuple[int, 
     written = [encode_positions(epoch, np.array([offset]))[0].as_py() for epoch, offset in positions]
     assert written == [encode_position(*position) for position in positions]
     assert sorted(written) == [encode_position(*position) for position in sorted(positions)]
-
-
-@given(st.dictionaries(st.text(max_size=3), st.integers(1, 1000), min_size=1), st.integers(1, 3000))
-def test_a_batch_takes_of_each_partition_and_no_more_than_it_may(left: dict[str, int], budget: int) -> None:
-    taken = _shares(left, budget)
-    assert all(0 < taken[name] <= left[name] for name in left)
-    assert sum(taken.values()) <= max(budget, len(left))
-    if sum(left.values()) <= budget:
-        assert taken == left
 
 
 def test_rows_before_and_after_have_one_schema() -> None:

@@ -1,0 +1,197 @@
+"""Plans a capture: which messages of each partition the next batch reads, and in which slices."""
+
+from __future__ import annotations
+
+import logging
+import re
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Final
+
+from airflow_cdc_provider.exceptions import ConfigurationError, PositionLost
+from airflow_cdc_provider.kafka.consumer import MessageRange
+from airflow_cdc_provider.sources.contract import Plan, ReadLimit
+from airflow_cdc_provider.sources.debezium.options import DebeziumOptions
+from airflow_cdc_provider.sources.debezium.position import (
+    PartitionPosition,
+    origin_of,
+    partition_of,
+    to_offset,
+)
+from airflow_cdc_provider.sources.debezium.reader import TopicSlice, table_of
+
+log = logging.getLogger(__name__)
+
+_MAX_REPORTED: Final = 5
+
+
+def plan_batch(
+    positions: Mapping[str, PartitionPosition],
+    target: Mapping[str, PartitionPosition],
+    begins: Mapping[str, int],
+    options: DebeziumOptions,
+    limit: ReadLimit,
+) -> Plan:
+    """Plan the next batch.
+
+    Args:
+        positions: The stored position of each partition.
+        target: Where to stop, for each partition that exists.
+        begins: The first offset that each of these has.
+        options: The source's options.
+        limit: The size of the batch.
+
+    Raises:
+        PositionLost: A partition no longer has the next messages, or its topic was re-created.
+        ConfigurationError: A topic got more partitions, and option ``on_partitions_added`` is ``fail``.
+    """
+    _require_kept(positions, target, begins, options.topics)
+    added = _added(positions, target)
+    if added and options.on_partitions_added == "fail":
+        raise _more_partitions(added)
+    current = {origin: position for origin, position in positions.items() if origin in target}
+    if not added or all(current[o].offset == target[o].offset for o in _siblings(current, added)):
+        current |= _next_epoch(current, target, begins, added)
+        added = []
+    budget = options.batch_messages or limit.changes
+    remaining = {o: target[o].offset - position.offset for o, position in current.items()}
+    shares = _shares({origin: count for origin, count in remaining.items() if count > 0}, budget)
+    end = {o: replace(position, offset=position.offset + shares.get(o, 0)) for o, position in current.items()}
+    slices = _slices(current, target, shares, options, max(1, limit.tasks))
+    at_head = not added and all(end[o].offset == target[o].offset for o in end)
+    return Plan(to_offset(end), slices, at_head)
+
+
+def is_same_topic(before: PartitionPosition, now: PartitionPosition) -> bool:
+    """Return whether two positions are of the same topic, not of a re-created one."""
+    return not before.topic_id or not now.topic_id or before.topic_id == now.topic_id
+
+
+def _slices(
+    positions: Mapping[str, PartitionPosition],
+    target: Mapping[str, PartitionPosition],
+    shares: Mapping[str, int],
+    options: DebeziumOptions,
+    tasks: int,
+) -> list[TopicSlice]:
+    """Split the messages of a batch into slices; large partitions get several slices."""
+    now_us = time.time_ns() // 1000
+    counts: dict[str, int] = {}
+    for origin in target:
+        topic, _ = partition_of(origin)
+        counts[topic] = counts.get(topic, 0) + 1
+    each = max(options.advanced.slice_messages, -(-sum(shares.values()) // tasks))
+    by_topic = options.tables_from == "topic"
+    slices = []
+    for origin, count in shares.items():
+        topic, partition = partition_of(origin)
+        table = table_of(topic) if by_topic else ""
+        first = positions[origin].offset
+        for begin in range(first, first + count, each):
+            part = MessageRange(topic, partition, begin, min(begin + each, first + count))
+            slices.append(TopicSlice(part, positions[origin].epoch, counts[topic], table, now_us))
+    return slices
+
+
+@dataclass(frozen=True)
+class _Added:
+    """A partition of a topic that isn't in the stored offset."""
+
+    topic: str
+    partition: int
+
+
+def _require_kept(
+    positions: Mapping[str, PartitionPosition],
+    target: Mapping[str, PartitionPosition],
+    begins: Mapping[str, int],
+    patterns: Sequence[str],
+) -> None:
+    """Raise an error if messages after a position are lost.
+
+    Raises:
+        PositionLost: Messages of some partitions are lost.
+    """
+    lost = []
+    for origin, position in positions.items():
+        topic, _ = partition_of(origin)
+        now = target.get(origin)
+        if now is None:
+            if any(re.fullmatch(one, topic) for one in patterns):
+                lost.append(f"{origin} was deleted")
+            else:
+                log.info("%s is no longer selected", origin)
+        elif not is_same_topic(position, now):
+            lost.append(f"{origin} is of a re-created topic")
+        elif position.offset > now.offset:
+            lost.append(f"{origin} ends at {now.offset}, before {position.offset}")
+        elif position.offset < begins[origin]:
+            lost.append(f"{origin} starts at {begins[origin]}, after {position.offset}")
+    if lost:
+        more = f" and {len(lost) - _MAX_REPORTED} more" if len(lost) > _MAX_REPORTED else ""
+        raise PositionLost(
+            "the topics no longer have the messages after the stored offset",
+            found="; ".join(lost[:_MAX_REPORTED]) + more,
+            remedy="snapshot.on_lost_position: continue reads the remaining messages, fail_once does so from "
+            "the next run on; take a snapshot of the tables with Debezium, which is written to the topics. "
+            "Rows that were deleted meanwhile remain: drop the mirrors to start over",
+        )
+
+
+def _added(
+    positions: Mapping[str, PartitionPosition], target: Mapping[str, PartitionPosition]
+) -> list[_Added]:
+    """Return new partitions of known topics."""
+    known = {partition_of(origin)[0] for origin in positions}
+    new = [partition_of(origin) for origin in target if origin not in positions]
+    return [_Added(topic, number) for topic, number in new if topic in known]
+
+
+def _siblings(positions: Mapping[str, PartitionPosition], added: Sequence[_Added]) -> list[str]:
+    """Return the known partitions of topics with new partitions."""
+    topics = {one.topic for one in added}
+    return [origin for origin in positions if partition_of(origin)[0] in topics]
+
+
+def _next_epoch(
+    positions: Mapping[str, PartitionPosition],
+    target: Mapping[str, PartitionPosition],
+    begins: Mapping[str, int],
+    added: Sequence[_Added],
+) -> dict[str, PartitionPosition]:
+    """Return the positions of new partitions and of their siblings, which start the next epoch with them."""
+    siblings = _siblings(positions, added)
+    epochs: dict[str, int] = {}
+    for origin in siblings:
+        topic, _ = partition_of(origin)
+        epochs[topic] = max(epochs.get(topic, 0), positions[origin].epoch + 1)
+    next_epoch = {o: replace(positions[o], epoch=epochs[partition_of(o)[0]]) for o in siblings}
+    for origin, position in target.items():
+        if origin not in positions:
+            epoch = epochs.get(partition_of(origin)[0], 0)
+            next_epoch[origin] = PartitionPosition(begins[origin], epoch, position.topic_id)
+    if added:
+        log.warning("partitions were added to topics; all further events count as newer: %s", sorted(epochs))
+    return next_epoch
+
+
+def _more_partitions(added: Sequence[_Added]) -> ConfigurationError:
+    names = ", ".join(origin_of(one.topic, one.partition) for one in added[:_MAX_REPORTED])
+    return ConfigurationError(
+        "partitions were added to a topic, so events of a key are in several partitions",
+        found=names,
+        remedy="set source.on_partitions_added: follow; then later messages are newer than all earlier ones. "
+        "Keys that changed between the addition and this run may have an outdated row until they change "
+        "again: stop Debezium and let a run read to the end before adding partitions",
+    )
+
+
+def _shares(remaining: Mapping[str, int], budget: int) -> dict[str, int]:
+    """Divide a budget of messages among partitions; unused shares go to other partitions."""
+    shares = {}
+    rest = max(budget, len(remaining))
+    for number, (origin, count) in enumerate(sorted(remaining.items(), key=lambda one: one[1])):
+        shares[origin] = min(count, rest // (len(remaining) - number))
+        rest -= shares[origin]
+    return {origin: shares[origin] for origin in remaining}
