@@ -44,7 +44,7 @@ from airflow_cdc_provider.sources.cassandra.decoding.decode import UpdateDecoder
 from airflow_cdc_provider.sources.cassandra.reader import read_segments
 from airflow_cdc_provider.sources.cassandra.records import ReadCounts
 from airflow_cdc_provider.sources.contract import ReadLimit
-from airflow_cdc_provider.sources.cql.project import Projection
+from airflow_cdc_provider.sources.cql.projection import Projection
 from airflow_cdc_provider.sources.cql.schema import TableSchema, number_columns
 from airflow_cdc_provider.sources.cql.system_schema import load
 from server_kit import CassandraServer

@@ -31,7 +31,6 @@ import pyarrow as pa
 
 from airflow_cdc_provider.sources.vitess import protocol
 from airflow_cdc_provider.sources.vitess.codec import VitessCodec
-from airflow_cdc_provider.sources.vitess.history import TableHistory
 from airflow_cdc_provider.sources.vitess.protocol import (
     EVENT_TYPES,
     TABLET_TYPES,
@@ -41,6 +40,7 @@ from airflow_cdc_provider.sources.vitess.protocol import (
     VStreamResponse,
 )
 from airflow_cdc_provider.sources.vitess.requests import filter_of
+from airflow_cdc_provider.sources.vitess.schema_history import TableHistory
 from benchmarks.vitess_reading import Reading
 from benchmarks.vitess_recording import COPY, KEYSPACE, ROWS, SINGLE, TABLE, TENS, Recording, recording
 

@@ -8,7 +8,7 @@ a mutation of several updates must be parsed to find the end of each. Records, b
 * ``system.local``: a record of kind ``truncate`` per truncation of a selected table
   (:mod:`.commit_log.truncation`);
 * ``system_schema``: a record of kind ``schema`` per update, its bytes as in a change; together they are the
-  schema history (:mod:`.commit_log.schema_history`);
+  schema history (:mod:`.schema_history`);
 * unknown: the whole mutation in quarantine, with the table id in its reason, so that :mod:`.quarantine` can
   read it when the schema is known;
 * all others (not selected, views, counters, system tables): none; they are counted.

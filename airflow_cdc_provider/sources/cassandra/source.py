@@ -2,7 +2,7 @@
 
 With a connection, the schema is read from the cluster; offline, from ``schema_file`` or the log itself.
 Segments are read from ``cdc_raw`` either way. Dropped tables are known from the schema history
-(:mod:`.commit_log.schema_history`).
+(:mod:`.schema_history`).
 """
 
 from __future__ import annotations
@@ -31,11 +31,6 @@ from airflow_cdc_provider.sources.cassandra.check import (
 )
 from airflow_cdc_provider.sources.cassandra.codec import CassandraCodec, recall_codec
 from airflow_cdc_provider.sources.cassandra.commit_log.encryption import Keys, open_keys
-from airflow_cdc_provider.sources.cassandra.commit_log.schema_history import (
-    SchemaHistory,
-    observed,
-    read_history,
-)
 from airflow_cdc_provider.sources.cassandra.commit_log.segments import ONLY_NODE
 from airflow_cdc_provider.sources.cassandra.commit_log.tables import LogTables, log_tables, schema_tables_only
 from airflow_cdc_provider.sources.cassandra.gaps import find_gaps
@@ -50,6 +45,11 @@ from airflow_cdc_provider.sources.cassandra.options import CassandraOptions
 from airflow_cdc_provider.sources.cassandra.position import NodeOffset, read_offset, write_offset
 from airflow_cdc_provider.sources.cassandra.quarantine import retry_quarantined
 from airflow_cdc_provider.sources.cassandra.reader import SegmentReader, read_segments
+from airflow_cdc_provider.sources.cassandra.schema_history import (
+    SchemaHistory,
+    observed,
+    read_history,
+)
 from airflow_cdc_provider.sources.cassandra.views import require_capturable
 from airflow_cdc_provider.sources.contract import Finding, Lag, Offset, Plan, ReadLimit, SnapshotPlan, Source
 from airflow_cdc_provider.sources.cql.connection import driver_errors, open_session

@@ -22,7 +22,7 @@ from airflow_cdc_provider.exceptions import TransientError
 from airflow_cdc_provider.sources.contract import Codec
 from airflow_cdc_provider.sources.cql.json_text import rows_to_json
 from airflow_cdc_provider.sources.cql.lake_types import LakeTypes
-from airflow_cdc_provider.sources.cql.project import Projection
+from airflow_cdc_provider.sources.cql.projection import Projection
 from airflow_cdc_provider.sources.cql.schema import TableSchema, number_columns
 from airflow_cdc_provider.sources.cql.snapshot_payload import state_payload
 

@@ -29,9 +29,9 @@ def open_session(
         connection: An Airflow connection's values: ``host`` (contact points with commas), ``port``,
             ``login``, ``password``; in ``extra``: ``local_datacenter``, ``tls``, ``tls_ca_file``,
             ``tls_certificate_file``, ``tls_key_file``, ``tls_key_password``, ``tls_check_hostname``,
-            keystores (:mod:`.tls`), and the driver's settings (:mod:`.driver_settings`).
+            keystores (:mod:`.driver.tls`), and the driver's settings (:mod:`.driver.driver_settings`).
         timeout_seconds: Timeout of one request, unless a setting overrides it.
-        raw_results: Results are pages of bytes (:mod:`.raw_results`), and the driver loads no metadata.
+        raw_results: Results are pages of bytes (:mod:`.driver.raw_results`); the driver loads no metadata.
 
     Returns:
         The session.

@@ -41,8 +41,8 @@ from airflow_cdc_provider.sources.debezium.json_members import (
     Members,
 )
 from airflow_cdc_provider.sources.debezium.patches import apply_patches
+from airflow_cdc_provider.sources.debezium.schema_history import HIDDEN, TableRows
 from airflow_cdc_provider.sources.debezium.states import read_states, rows_of
-from airflow_cdc_provider.sources.debezium.tables import HIDDEN, TableRows
 from airflow_cdc_provider.sources.debezium.values import show_plain
 
 MEMORY_FORMAT: Final = 1

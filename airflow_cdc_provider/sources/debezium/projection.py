@@ -15,8 +15,8 @@ from airflow_cdc_provider.formats.kernels import Bytes, Flags, Ints, walker
 from airflow_cdc_provider.sources.debezium.connect_schema import NO_SCHEMA, REST, ConnectField
 from airflow_cdc_provider.sources.debezium.json_members import NULL, Members, ValueSpans, read_values
 from airflow_cdc_provider.sources.debezium.json_texts import compact
+from airflow_cdc_provider.sources.debezium.schema_history import HIDDEN, TableRows
 from airflow_cdc_provider.sources.debezium.states import read_states, rows_of
-from airflow_cdc_provider.sources.debezium.tables import HIDDEN, TableRows
 from airflow_cdc_provider.sources.debezium.values import Converted, show, show_plain
 
 PLAIN_TYPES: Mapping[str, str] = {

@@ -33,8 +33,8 @@ from airflow_cdc_provider.sources.debezium.position import (
 )
 from airflow_cdc_provider.sources.debezium.quarantine import UNKNOWN_SCHEMA, UnknownSchemaReader
 from airflow_cdc_provider.sources.debezium.reader import SliceReader, table_of
+from airflow_cdc_provider.sources.debezium.schema_history import TableRows
 from airflow_cdc_provider.sources.debezium.states import spellings
-from airflow_cdc_provider.sources.debezium.tables import TableRows
 
 log = logging.getLogger(__name__)
 

@@ -19,8 +19,8 @@ from airflow_cdc_provider.sources.cql.schema import Schemas
 from airflow_cdc_provider.sources.cql.system_schema import read_rows, schemas_from_rows
 from airflow_cdc_provider.sources.scylla.generations import StreamTables, Timeline
 from airflow_cdc_provider.sources.scylla.log_options import read_log_options
-from airflow_cdc_provider.sources.scylla.log_schema import LoggedTable, log_tables
 from airflow_cdc_provider.sources.scylla.options import ScyllaOptions
+from airflow_cdc_provider.sources.scylla.schema_history import LoggedTable, log_tables
 from airflow_cdc_provider.sources.scylla.truncations import Truncation, last_truncations, read_truncations
 
 if TYPE_CHECKING:

@@ -25,10 +25,10 @@ from airflow_cdc_provider.sources.contract import Reader, ReadMetrics
 from airflow_cdc_provider.sources.cql.connection import consistency_level, driver_errors, open_session
 from airflow_cdc_provider.sources.scylla.capture import GroupRead, LogPart
 from airflow_cdc_provider.sources.scylla.log_pages import MalformedPage, PageChanges, page_changes
-from airflow_cdc_provider.sources.scylla.log_schema import LoggedTable
 from airflow_cdc_provider.sources.scylla.options import ScyllaOptions
 from airflow_cdc_provider.sources.scylla.payload import LOG_ROW_TTL
 from airflow_cdc_provider.sources.scylla.records import to_records
+from airflow_cdc_provider.sources.scylla.schema_history import LoggedTable
 from airflow_cdc_provider.sources.scylla.stream_ids import first_time, time_after, timeuuid
 from airflow_cdc_provider.sources.scylla.throttle import RetryPauses, Throttle
 

@@ -17,7 +17,7 @@ from airflow_cdc_provider.changes.record import CHANGE, QUARANTINE, change_batch
 from airflow_cdc_provider.formats.arrow_bytes import column_of, fixed_width_binary
 from airflow_cdc_provider.sources.scylla.capture import GroupRead
 from airflow_cdc_provider.sources.scylla.log_pages import PageChanges
-from airflow_cdc_provider.sources.scylla.log_schema import LoggedTable
+from airflow_cdc_provider.sources.scylla.schema_history import LoggedTable
 from airflow_cdc_provider.sources.scylla.stream_ids import EPOCH_TICKS, timeuuid
 
 UNKNOWN_OPERATION: Final = "unknown-operation"

@@ -47,13 +47,13 @@ from airflow_cdc_provider.sources.scylla.check import RequiredImages, check_clus
 from airflow_cdc_provider.sources.scylla.cluster import SECOND_US, Cluster
 from airflow_cdc_provider.sources.scylla.generations import Timeline
 from airflow_cdc_provider.sources.scylla.log_reach import LogReach, all_losses
-from airflow_cdc_provider.sources.scylla.log_schema import LogHistory, schema_columns
 from airflow_cdc_provider.sources.scylla.options import ScyllaOptions
 from airflow_cdc_provider.sources.scylla.payload import LOG_SUFFIX
 from airflow_cdc_provider.sources.scylla.position import TablePosition, read_offset, write_offset
 from airflow_cdc_provider.sources.scylla.quarantine import QuarantineReader
 from airflow_cdc_provider.sources.scylla.reader import LogReader, LogReads
 from airflow_cdc_provider.sources.scylla.records import UNKNOWN_OPERATION
+from airflow_cdc_provider.sources.scylla.schema_history import LogHistory, schema_columns
 from airflow_cdc_provider.sources.scylla.truncations import fence_record, position_at
 
 if TYPE_CHECKING:

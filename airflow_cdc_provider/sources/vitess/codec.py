@@ -20,8 +20,8 @@ from airflow_cdc_provider.changes.fence import Fence
 from airflow_cdc_provider.formats.arrow_bytes import without_first_bytes
 from airflow_cdc_provider.sources.contract import Codec, Decoded
 from airflow_cdc_provider.sources.vitess import decode, projection
-from airflow_cdc_provider.sources.vitess.history import FromDefault, TableHistory, families_of
 from airflow_cdc_provider.sources.vitess.lake_types import LakeTypes
+from airflow_cdc_provider.sources.vitess.schema_history import FromDefault, TableHistory, families_of
 from airflow_cdc_provider.sources.vitess.states import key_prefix
 
 MEMORY_FORMAT: Final = 1
@@ -36,7 +36,7 @@ class VitessCodec(Codec):
     Args:
         table: ``keyspace.table``.
         history: The schema history of the table.
-        lineage: All ancestors of each shard that a reshard created (:func:`.history.lineage_of`).
+        lineage: All ancestors of each shard that a reshard created (:func:`.schema_history.lineage_of`).
         types: Lake types of the columns.
         memory: The mirror's result of :meth:`remember` or :meth:`reserve`; None for a new mirror.
     """

@@ -28,7 +28,6 @@ from airflow_cdc_provider.formats.arrow_bytes import binary_buffer
 from airflow_cdc_provider.formats.kernels import Bytes, Flags, Ints
 from airflow_cdc_provider.sources.contract import Decoded
 from airflow_cdc_provider.sources.vitess.fields import TableShape
-from airflow_cdc_provider.sources.vitess.history import TableHistory
 from airflow_cdc_provider.sources.vitess.rows import (
     FAULTS,
     Bitmaps,
@@ -38,6 +37,7 @@ from airflow_cdc_provider.sources.vitess.rows import (
     read_changes,
     read_rows,
 )
+from airflow_cdc_provider.sources.vitess.schema_history import TableHistory
 from airflow_cdc_provider.sources.vitess.states import key_prefix, write_keys, write_states
 
 _VALID: Final = 0

@@ -13,9 +13,9 @@ import pyarrow as pa
 from airflow_cdc_provider.exceptions import ConfigurationError, CorruptInput
 from airflow_cdc_provider.formats.kernels import Bytes, Ints
 from airflow_cdc_provider.sources.vitess.fields import Column
-from airflow_cdc_provider.sources.vitess.history import FromColumn, Origin, TableHistory
 from airflow_cdc_provider.sources.vitess.lake_types import REST, LakeTypes
 from airflow_cdc_provider.sources.vitess.rows import FAULTS, read_rows
+from airflow_cdc_provider.sources.vitess.schema_history import FromColumn, Origin, TableHistory
 from airflow_cdc_provider.sources.vitess.states import read_states
 from airflow_cdc_provider.sources.vitess.values import texts_or_hex, to_lake_type
 

@@ -21,7 +21,6 @@ from airflow_cdc_provider.sources.vitess.check import check_keyspace
 from airflow_cdc_provider.sources.vitess.codec import VitessCodec
 from airflow_cdc_provider.sources.vitess.connection import ConnectionValues, Vtctld
 from airflow_cdc_provider.sources.vitess.gtid import is_real
-from airflow_cdc_provider.sources.vitess.history import TableHistory, lineage_of, records_of
 from airflow_cdc_provider.sources.vitess.options import CURRENT, VitessOptions, require_epochs_of
 from airflow_cdc_provider.sources.vitess.parallel_streams import ParallelStreams
 from airflow_cdc_provider.sources.vitess.position import Position, ShardPosition, require_known
@@ -35,6 +34,7 @@ from airflow_cdc_provider.sources.vitess.requests import (
     serving_shards,
     tables_to_stream,
 )
+from airflow_cdc_provider.sources.vitess.schema_history import TableHistory, lineage_of, records_of
 from airflow_cdc_provider.sources.vitess.selection import Selects
 from airflow_cdc_provider.sources.vitess.snapshot import RangeReader, SnapshotRange, plan_snapshot
 from airflow_cdc_provider.sources.vitess.tablets import require_binlogs_retained

@@ -15,7 +15,7 @@ from airflow_cdc_provider.lake.merge import MergePlan, merge
 from airflow_cdc_provider.lake.mirror import Mirror
 from airflow_cdc_provider.lake.table import Lake
 from airflow_cdc_provider.sources.vitess.codec import VitessCodec
-from airflow_cdc_provider.sources.vitess.history import TableHistory
+from airflow_cdc_provider.sources.vitess.schema_history import TableHistory
 from tests.unit.sources.vitess.record_builders import TABLE, batch, change, changed, fields, place, ran, seen
 
 pytestmark = [pytest.mark.integration, pytest.mark.each_format]

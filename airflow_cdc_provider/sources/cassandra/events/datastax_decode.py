@@ -5,7 +5,7 @@ from __future__ import annotations
 import pyarrow as pa
 
 from airflow_cdc_provider.sources.cassandra.events.datastax_types import LAKE_TYPES, EventTypes
-from airflow_cdc_provider.sources.cql.project import Projection
+from airflow_cdc_provider.sources.cql.projection import Projection
 from airflow_cdc_provider.sources.cql.schema import Column, TableSchema, order_as_driver
 
 

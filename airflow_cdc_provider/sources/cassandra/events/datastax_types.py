@@ -1,6 +1,6 @@
 """CQL values in the format of DataStax's CDC for Apache Cassandra: Arrow columns with Avro names as metadata.
 
-The input is the columns of a projection (:mod:`airflow_cdc_provider.sources.cql.project`) with
+The input is the columns of a projection (:mod:`airflow_cdc_provider.sources.cql.projection`) with
 :data:`LAKE_TYPES`. Only ``time`` is rounded, to microseconds:
 
 ================================ =============================================================

@@ -60,7 +60,7 @@ from airflow_cdc_provider.sources.cql.decoding.sink import (
     Sink,
 )
 from airflow_cdc_provider.sources.cql.json_text import value_to_json
-from airflow_cdc_provider.sources.cql.project import Projection
+from airflow_cdc_provider.sources.cql.projection import Projection
 from airflow_cdc_provider.sources.cql.schema import Column, TableSchema, order_as_driver
 from airflow_cdc_provider.sources.cql.snapshot_payload import SNAPSHOT_TAG, snapshot_columns
 

@@ -1,6 +1,6 @@
 """CQL values in the format of Debezium's Cassandra connector: Arrow columns with Connect names as metadata.
 
-The input is the columns of a projection (:mod:`airflow_cdc_provider.sources.cql.project`, timestamps in
+The input is the columns of a projection (:mod:`airflow_cdc_provider.sources.cql.projection`, timestamps in
 milliseconds). Differences from the lake's types:
 
 =================== ================================================================================

@@ -58,7 +58,7 @@ class RawCursor:
     """A server cursor that returns raw reply bytes. It is bound to one server and has its own session.
 
     Args:
-        client: Connected to the one server (see :func:`.connection.pinned_client`).
+        client: Connected to the one server (see :func:`..connection.pinned_client`).
         database: Database of the command.
         command: ``aggregate`` or ``find`` with all its options.
         batch_size: Documents per reply.

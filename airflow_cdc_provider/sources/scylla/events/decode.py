@@ -3,7 +3,7 @@
 Columns of the events:
 
 ``row``           Index of the change in the batch.
-``op``            ``c``, ``u`` or ``d``; ``r`` for snapshot rows (:mod:`.snapshot_events`).
+``op``            ``c``, ``u`` or ``d``; ``r`` for snapshot rows (:mod:`.snapshot_rows`).
 ``static``        Whether the event is of a partition's static columns, which have no clustering key.
 ``snapshot``      ``false``; for snapshot rows ``true`` or ``incremental``.
 ``ts_us``         When the change was written, from ``cdc$time``, us since 1970.

@@ -23,7 +23,7 @@ from airflow_cdc_provider.changes.cell_times import latest_times
 from airflow_cdc_provider.changes.cells import NEVER, ROW_LIVENESS, ROW_UNCERTAIN
 from airflow_cdc_provider.changes.contribution import STATIC
 from airflow_cdc_provider.formats.arrow_bytes import binary_parts
-from airflow_cdc_provider.sources.cql.project import Projection
+from airflow_cdc_provider.sources.cql.projection import Projection
 from airflow_cdc_provider.sources.cql.schema import TableSchema
 from airflow_cdc_provider.sources.cql.select_rows import UNKNOWN_TIME
 from airflow_cdc_provider.sources.cql.types import freeze

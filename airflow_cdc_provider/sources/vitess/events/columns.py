@@ -1,4 +1,4 @@
-"""Converts columns of rows to the Arrow arrays of events; :mod:`.event_types` selects the conversions.
+"""Converts columns of rows to the Arrow arrays of events; :mod:`.types` selects the conversions.
 
 Each function takes the cells of a column and returns an array of the same length, null where there is no
 value. A value that can't be parsed is null and its row is marked; the caller decides what to do with the row.

@@ -31,12 +31,12 @@ from airflow_cdc_provider.sources.vitess.codec import VitessCodec
 from airflow_cdc_provider.sources.vitess.ddl import read_statement
 from airflow_cdc_provider.sources.vitess.events.recording import recorded_events, recorded_files
 from airflow_cdc_provider.sources.vitess.gtid import CURRENT
-from airflow_cdc_provider.sources.vitess.history import TableHistory, lineage_of
 from airflow_cdc_provider.sources.vitess.options import VitessOptions, has_keyspace
 from airflow_cdc_provider.sources.vitess.position import Position, ShardPosition, vgtid_shards
 from airflow_cdc_provider.sources.vitess.projection import to_json
 from airflow_cdc_provider.sources.vitess.reader import SliceReader
 from airflow_cdc_provider.sources.vitess.rows import RowSpans, read_changes
+from airflow_cdc_provider.sources.vitess.schema_history import TableHistory, lineage_of
 from airflow_cdc_provider.sources.vitess.schema_ids import DDL
 from airflow_cdc_provider.sources.vitess.states import write_states
 from airflow_cdc_provider.sources.vitess.wire import VGTID, Events

@@ -45,7 +45,7 @@ class EventForm:
         exclude_columns: Likewise, columns to exclude from values. Keys aren't affected.
         key_columns: Pairs of expressions, on ``keyspace.table`` and on a column name: the columns of the key.
         masks: Pairs of an expression on ``keyspace.table.column`` and the mask to apply in values
-            (:mod:`.event_masks`).
+            (:mod:`.masks`).
         source_types_of_columns: Expressions on ``keyspace.table.column``: the schemas of these columns in
             values include the MySQL type.
         source_types: Likewise, on the type (``VARCHAR``) or ``keyspace.TYPE``.

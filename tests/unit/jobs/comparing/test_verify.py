@@ -11,7 +11,7 @@ import pytest
 from airflow_cdc_provider.jobs.comparing.verify import _Compare, _WithFamilies
 from airflow_cdc_provider.lake.mirror import row_ids
 from airflow_cdc_provider.sources.vitess.codec import VitessCodec
-from airflow_cdc_provider.sources.vitess.history import TableHistory, families_of
+from airflow_cdc_provider.sources.vitess.schema_history import TableHistory, families_of
 from airflow_cdc_provider.sources.vitess.states import key_prefix
 
 LINEAGE = {"shop/-40": ["shop/-80"], "shop/40-80": ["shop/-80"]}

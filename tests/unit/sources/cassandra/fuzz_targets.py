@@ -39,7 +39,6 @@ from airflow_cdc_provider.formats.jceks import read_secret_keys
 from airflow_cdc_provider.sources.cassandra.capture import LogFolder, head, lag, plan_segments
 from airflow_cdc_provider.sources.cassandra.codec import CassandraCodec
 from airflow_cdc_provider.sources.cassandra.commit_log.encryption import Keys
-from airflow_cdc_provider.sources.cassandra.commit_log.schema_history import read_history
 from airflow_cdc_provider.sources.cassandra.commit_log.system_tables import system_tables
 from airflow_cdc_provider.sources.cassandra.commit_log.tables import LogTables, log_tables
 from airflow_cdc_provider.sources.cassandra.commit_log.truncation import read_local_updates
@@ -47,6 +46,7 @@ from airflow_cdc_provider.sources.cassandra.payload import OBSERVED_TAG, Positio
 from airflow_cdc_provider.sources.cassandra.quarantine import retry_quarantined
 from airflow_cdc_provider.sources.cassandra.reader import read_segments
 from airflow_cdc_provider.sources.cassandra.records import ReadCounts
+from airflow_cdc_provider.sources.cassandra.schema_history import read_history
 from airflow_cdc_provider.sources.contract import ReadLimit
 from airflow_cdc_provider.sources.cql.reasons import CODES
 from airflow_cdc_provider.sources.cql.schema import TableSchema

@@ -14,13 +14,13 @@ import pyarrow.compute as pc
 import pytest
 
 from airflow_cdc_provider.changes.record import CHANGE_SCHEMA, SCHEMA
-from airflow_cdc_provider.sources.cassandra.commit_log.schema_history import (
+from airflow_cdc_provider.sources.cassandra.commit_log.tables import schema_tables_only
+from airflow_cdc_provider.sources.cassandra.schema_history import (
     SchemaHistory,
     SchemaVersion,
     observed,
     read_history,
 )
-from airflow_cdc_provider.sources.cassandra.commit_log.tables import schema_tables_only
 from airflow_cdc_provider.sources.cql.describe import parse_cql
 from airflow_cdc_provider.sources.cql.schema import TableSchema
 from tests.unit.sources.cassandra.recordings import VARIANTS, of_kind, read_all, recording

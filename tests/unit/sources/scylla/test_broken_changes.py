@@ -20,9 +20,9 @@ from airflow_cdc_provider.sources.cql.schema import DroppedColumn
 from airflow_cdc_provider.sources.cql.snapshot_payload import state_payload
 from airflow_cdc_provider.sources.scylla.codec import ScyllaCodec, recall_scylla_codec
 from airflow_cdc_provider.sources.scylla.log_options import CdcOption
-from airflow_cdc_provider.sources.scylla.log_schema import log_tables
 from airflow_cdc_provider.sources.scylla.log_table import LogTable
 from airflow_cdc_provider.sources.scylla.payload import Position, schema_digest, time_us
+from airflow_cdc_provider.sources.scylla.schema_history import log_tables
 from server_kit.scylla.schemas import log_columns
 from server_kit.scylla.tables import Column, Table
 from server_kit.scylla.values import CqlType, pack_elements, pack_pairs, pack_parts

@@ -11,9 +11,9 @@ import pytest
 from airflow_cdc_provider.changes.record import CHANGE_SCHEMA
 from airflow_cdc_provider.sources.cql.describe import parse_cql
 from airflow_cdc_provider.sources.scylla.log_options import UNREPORTED, CdcOption, read_log_options
-from airflow_cdc_provider.sources.scylla.log_schema import LogHistory, log_tables
 from airflow_cdc_provider.sources.scylla.options import ScyllaOptions
 from airflow_cdc_provider.sources.scylla.payload import LOG_SUFFIX
+from airflow_cdc_provider.sources.scylla.schema_history import LogHistory, log_tables
 from tests.unit.sources.scylla.server_session import ServerSession
 
 OTHERS = {"k", "c", "o", "u", "l", "cdc$deleted_o", "cdc$deleted_u", "cdc$deleted_l"}

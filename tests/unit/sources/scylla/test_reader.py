@@ -18,9 +18,9 @@ from airflow_cdc_provider.sources.contract import ReadMetrics
 from airflow_cdc_provider.sources.cql.describe import parse_cql
 from airflow_cdc_provider.sources.scylla.capture import GroupRead, LogPart
 from airflow_cdc_provider.sources.scylla.log_options import CdcOption
-from airflow_cdc_provider.sources.scylla.log_schema import LoggedTable, log_tables, schema_columns
 from airflow_cdc_provider.sources.scylla.quarantine import QuarantineReader, payload_rows
 from airflow_cdc_provider.sources.scylla.reader import LogReader, LogReads
+from airflow_cdc_provider.sources.scylla.schema_history import LoggedTable, log_tables, schema_columns
 from airflow_cdc_provider.sources.scylla.stream_ids import first_time
 from airflow_cdc_provider.sources.scylla.throttle import RetryPauses
 from tests.unit.sources.scylla.fake_session import FakeSession, Rows

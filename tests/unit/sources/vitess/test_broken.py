@@ -12,10 +12,10 @@ from airflow_cdc_provider.changes.record import CHANGE, QUARANTINE
 from airflow_cdc_provider.exceptions import CorruptInput
 from airflow_cdc_provider.sources.contract import ReadMetrics
 from airflow_cdc_provider.sources.vitess.decode import decode
-from airflow_cdc_provider.sources.vitess.history import TableHistory
 from airflow_cdc_provider.sources.vitess.options import VitessAdvanced, VitessOptions
 from airflow_cdc_provider.sources.vitess.position import Position
 from airflow_cdc_provider.sources.vitess.reader import SliceReader
+from airflow_cdc_provider.sources.vitess.schema_history import TableHistory
 from tests.unit.sources.vitess.fake_vtgate import (
     Step,
     Waits,

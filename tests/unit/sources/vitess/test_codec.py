@@ -19,7 +19,7 @@ from airflow_cdc_provider.exceptions import ConfigurationError, CorruptInput
 from airflow_cdc_provider.lake.reconcile import reconcile_rows
 from airflow_cdc_provider.sources.contract import Codec, Decoded
 from airflow_cdc_provider.sources.vitess.codec import VitessCodec
-from airflow_cdc_provider.sources.vitess.history import TableHistory, lineage_of
+from airflow_cdc_provider.sources.vitess.schema_history import TableHistory, lineage_of
 from airflow_cdc_provider.sources.vitess.schema_ids import LINEAGE, schema_id
 from airflow_cdc_provider.sources.vitess.states import key_prefix, shards_of
 from tests.unit.sources.vitess.record_builders import (

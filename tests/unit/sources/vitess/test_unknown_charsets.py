@@ -8,9 +8,9 @@ import pyarrow as pa
 from airflow_cdc_provider.changes.record import CHANGE_SCHEMA
 from airflow_cdc_provider.sources.contract import ReadLimit, ReadMetrics
 from airflow_cdc_provider.sources.vitess.connection import ConnectionValues
-from airflow_cdc_provider.sources.vitess.history import TableHistory
 from airflow_cdc_provider.sources.vitess.options import VitessOptions
 from airflow_cdc_provider.sources.vitess.protocol import TYPES, FieldEvent
+from airflow_cdc_provider.sources.vitess.schema_history import TableHistory
 from airflow_cdc_provider.sources.vitess.schema_ids import schema_id
 from airflow_cdc_provider.sources.vitess.source import VitessSource
 from airflow_cdc_provider.sources.vitess.unknown_charsets import with_charsets

@@ -22,7 +22,7 @@ from airflow_cdc_provider.sources.vitess.events.records import VitessRecords
 from airflow_cdc_provider.sources.vitess.events.rows import VitessRows
 from airflow_cdc_provider.sources.vitess.events.source_events import VitessSourceEvents
 from airflow_cdc_provider.sources.vitess.events.stored_records import decode_records
-from airflow_cdc_provider.sources.vitess.history import TableHistory
+from airflow_cdc_provider.sources.vitess.schema_history import TableHistory
 from tests.unit.jobs.runs import stores_of
 from tests.unit.sources.vitess.events.recorded_events import captured
 from tests.unit.sources.vitess.events.vitess_recordings import NOW_NS, declared

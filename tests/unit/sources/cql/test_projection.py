@@ -17,7 +17,7 @@ from airflow_cdc_provider.changes.contribution import LIVE_ROW_SCHEMA
 from airflow_cdc_provider.exceptions import ConfigurationError, CorruptInput
 from airflow_cdc_provider.sources.cql.describe import parse_cql
 from airflow_cdc_provider.sources.cql.lake_types import LakeTypes
-from airflow_cdc_provider.sources.cql.project import Projection
+from airflow_cdc_provider.sources.cql.projection import Projection
 from airflow_cdc_provider.sources.cql.schema import Column, CqlType, TableSchema, number_columns
 from tests.chance import examples
 from tests.unit.sources.cql.cell_rows import cell_row, live_rows
