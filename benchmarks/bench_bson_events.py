@@ -31,7 +31,7 @@ from airflow_cdc_provider.sources.mongodb.change_stream.stream_events import Eve
 from airflow_cdc_provider.sources.mongodb.codec import MongodbCodec
 from airflow_cdc_provider.sources.mongodb.decoding.columns import read_columns
 from airflow_cdc_provider.sources.mongodb.options import MongodbOptions
-from airflow_cdc_provider.sources.mongodb.reader import slice_reader
+from airflow_cdc_provider.sources.mongodb.reader import read_slice
 from airflow_cdc_provider.sources.mongodb.selection import Selection
 
 TABLE = "shop.orders"
@@ -86,12 +86,12 @@ def make_events(count: int) -> bytes:
 
 CODEC = MongodbCodec.of(TABLE, MongodbOptions(columns={TABLE: COLUMNS}))
 SCHEMA = pa.schema([*CONTRIBUTION_SCHEMA, *(pa.field(c.name, c.type) for c in CODEC.columns)])
-READER = slice_reader(Selection((r"shop\..*",)), strict=False)
+SELECTION = Selection((r"shop\..*",))
 
 
 def ours(events: bytes) -> pa.RecordBatch:
     """Read, decode and take the declared columns as a merge does."""
-    (records,) = READER(EventSlice(events, 0, 0))
+    records = read_slice(EventSlice(events, 0, 0), SELECTION, strict=False)
     contributions = CODEC.decode(records, ()).contributions
     data, starts, ends = binary_buffer(contributions.column("state"))
     declared = [array for array, _ in read_columns(CODEC.columns, data, starts, ends)]

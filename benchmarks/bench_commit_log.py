@@ -33,12 +33,7 @@ from cassandra.concurrent import execute_concurrent_with_args
 
 from airflow_cdc_provider.changes.cells import CELL_HEADER_BYTES, ROW_HEADER_BYTES
 from airflow_cdc_provider.changes.contribution import LIVE_ROW_SCHEMA
-from airflow_cdc_provider.sources.cassandra.capture import (
-    LogFolder,
-    SegmentSlice,
-    head,
-    plan_segments,
-)
+from airflow_cdc_provider.sources.cassandra.capture import LogFolder, SegmentSlice, head, plan_segments
 from airflow_cdc_provider.sources.cassandra.commit_log.tables import log_tables
 from airflow_cdc_provider.sources.cassandra.decoding.decode import UpdateDecoder
 from airflow_cdc_provider.sources.cassandra.reader import read_segments

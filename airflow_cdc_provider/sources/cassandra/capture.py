@@ -35,12 +35,7 @@ from airflow_cdc_provider.sources.cassandra.commit_log.segments import (
     read_descriptor,
 )
 from airflow_cdc_provider.sources.cassandra.commit_log.tables import LogTables
-from airflow_cdc_provider.sources.cassandra.position import (
-    WHOLE,
-    NodeOffset,
-    read_offset,
-    write_offset,
-)
+from airflow_cdc_provider.sources.cassandra.position import WHOLE, NodeOffset, read_offset, write_offset
 from airflow_cdc_provider.sources.contract import Lag, Offset, Plan, ReadLimit, SegmentCounts
 from airflow_cdc_provider.sources.cql.reasons import ENDS_EARLY, HEADER_MISMATCH, HEADER_UNREADABLE
 

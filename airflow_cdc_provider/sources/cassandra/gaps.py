@@ -23,12 +23,7 @@ from pathlib import Path
 
 from airflow_cdc_provider.sources.cassandra.capture import LogFolder
 from airflow_cdc_provider.sources.cassandra.commit_log.segments import SegmentFile, list_segments
-from airflow_cdc_provider.sources.cassandra.position import (
-    WHOLE,
-    NodeOffset,
-    read_offset,
-    write_offset,
-)
+from airflow_cdc_provider.sources.cassandra.position import WHOLE, NodeOffset, read_offset, write_offset
 from airflow_cdc_provider.sources.contract import Offset
 from airflow_cdc_provider.transfer.errors import ERRORS, NOTE_SUFFIX, reports_loss
 from airflow_cdc_provider.transfer.segments import segment_number

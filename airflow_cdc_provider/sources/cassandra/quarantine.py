@@ -9,11 +9,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from airflow_cdc_provider.formats.arrow_bytes import binary_parts
-from airflow_cdc_provider.sources.cassandra.commit_log.framing import (
-    END,
-    LENGTH,
-    START,
-)
+from airflow_cdc_provider.sources.cassandra.commit_log.framing import END, LENGTH, START
 from airflow_cdc_provider.sources.cassandra.commit_log.tables import LogTables
 from airflow_cdc_provider.sources.cassandra.payload import (
     MUTATION_HEADER_BYTES,

@@ -66,12 +66,7 @@ from airflow_cdc_provider.sources.cassandra.commit_log.updates import (
     find_updates,
 )
 from airflow_cdc_provider.sources.cassandra.decoding.mutation import EPOCH_US
-from airflow_cdc_provider.sources.cassandra.payload import (
-    DAMAGED,
-    Position,
-    damage_payload,
-    mutation_payload,
-)
+from airflow_cdc_provider.sources.cassandra.payload import DAMAGED, Position, damage_payload, mutation_payload
 from airflow_cdc_provider.sources.cql.reasons import UNKNOWN_COLUMN, UNKNOWN_TABLE, describe
 from airflow_cdc_provider.sources.cql.system_schema import SYSTEM_KEYSPACES
 from airflow_cdc_provider.sources.cql.wire import read_uvint

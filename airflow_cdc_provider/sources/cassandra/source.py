@@ -45,11 +45,7 @@ from airflow_cdc_provider.sources.cassandra.options import CassandraOptions
 from airflow_cdc_provider.sources.cassandra.position import NodeOffset, read_offset, write_offset
 from airflow_cdc_provider.sources.cassandra.quarantine import retry_quarantined
 from airflow_cdc_provider.sources.cassandra.reader import SegmentReader, read_segments
-from airflow_cdc_provider.sources.cassandra.schema_history import (
-    SchemaHistory,
-    observed,
-    read_history,
-)
+from airflow_cdc_provider.sources.cassandra.schema_history import SchemaHistory, observed, read_history
 from airflow_cdc_provider.sources.cassandra.views import require_capturable
 from airflow_cdc_provider.sources.contract import Finding, Lag, Offset, Plan, ReadLimit, SnapshotPlan, Source
 from airflow_cdc_provider.sources.cql.connection import driver_errors, open_session

@@ -15,9 +15,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from airflow_cdc_provider.changes.contribution import (
-    PATCH,
-)
+from airflow_cdc_provider.changes.contribution import PATCH
 from airflow_cdc_provider.changes.drift import NO_DRIFT, Drift
 from airflow_cdc_provider.changes.fence import Fence
 from airflow_cdc_provider.changes.inferred_columns import REST, InferredColumns, counts_batch

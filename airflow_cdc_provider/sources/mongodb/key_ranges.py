@@ -26,7 +26,7 @@ import logging
 import time
 from collections.abc import Iterator, Mapping
 from contextlib import nullcontext
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from itertools import pairwise
 from typing import Any, Final
 
@@ -48,7 +48,7 @@ from airflow_cdc_provider.sources.mongodb.decoding.identity import canonical_key
 from airflow_cdc_provider.sources.mongodb.driver.cursor_life import kept_alive
 from airflow_cdc_provider.sources.mongodb.driver.raw_cursor import RawBatch, RawCursor
 from airflow_cdc_provider.sources.mongodb.driver.server_errors import translated
-from airflow_cdc_provider.sources.mongodb.options import MongodbAdvanced, MongodbOptions
+from airflow_cdc_provider.sources.mongodb.options import MongodbOptions
 from airflow_cdc_provider.sources.mongodb.position import LAST_INDEX, ORIGIN, StreamPosition
 from airflow_cdc_provider.sources.mongodb.records import snapshot_records
 
@@ -170,42 +170,18 @@ class _Progress:
     rows: int = 0
 
 
-def range_reader(values: ConnectionValues, options: MongodbOptions) -> RangeReader:
-    """Return a range reader. Its ``repr`` doesn't contain the connection's values."""
-    exact = options.full_document == "none"
-    return RangeReader(values, options.advanced, options.stream.comment, exact)
-
-
-@dataclass(frozen=True)
-class RangeReader:
-    """Reads ranges. Picklable.
-
-    Args:
-        values: The connection.
-        advanced: Options of the source.
-        comment: Prefix of the comment that identifies its cursors.
-        exact: Whether to read at exactly one cluster time.
-    """
-
-    values: ConnectionValues = field(repr=False)
-    advanced: MongodbAdvanced
-    comment: str
-    exact: bool
-
-    def read(self, part: SnapshotRange, metrics: ReadMetrics) -> Iterator[pa.RecordBatch]:
-        """Read a range, and resume it after lost connections."""
-        return _read_range(self, part, metrics)
-
-
-def _read_range(reader: RangeReader, part: SnapshotRange, metrics: ReadMetrics) -> Iterator[pa.RecordBatch]:
+def read_range(
+    values: ConnectionValues, options: MongodbOptions, part: SnapshotRange, metrics: ReadMetrics
+) -> Iterator[pa.RecordBatch]:
+    """Read a range as snapshot records, and resume it after lost connections."""
     progress = _Progress()
-    retry_pauses = pauses(reader.advanced)
+    retry_pauses = pauses(options.advanced)
     while True:
-        client = pinned_client(reader.values)
+        client = pinned_client(values)
         try:
-            for batch, updated in _read_from(client, part, progress, reader):
+            for batch, updated in _read_from(client, options, part, progress):
                 progress = updated
-                retry_pauses = pauses(reader.advanced)
+                retry_pauses = pauses(options.advanced)
                 yield batch
             return
         except (ConfigurationError, TransientError) as error:
@@ -232,15 +208,16 @@ def _read_range(reader: RangeReader, part: SnapshotRange, metrics: ReadMetrics) 
 
 
 def _read_from(
-    client: MongoClient, part: SnapshotRange, progress: _Progress, reader: RangeReader
+    client: MongoClient, options: MongodbOptions, part: SnapshotRange, progress: _Progress
 ) -> Iterator[tuple[pa.RecordBatch, _Progress]]:
     """Read a range from its progress on; yield each batch with the progress after it."""
     at = part.at
     if not at:
         now = cluster_time(client)
         at = max((now.time << 32) | now.inc, part.planned_at)
-    size = part.batch or reader.advanced.fetch_size
-    for command in _find_commands(part, progress.last or part.lower, at, reader):
+    advanced = options.advanced
+    size = part.batch or advanced.fetch_size
+    for command in _find_commands(options, part, progress.last or part.lower, at):
         cursor = RawCursor(
             client,
             part.table.partition(".")[0],
@@ -248,8 +225,8 @@ def _read_from(
             size,
             f"the snapshot of {part.table} can't be read",
         )
-        every = reader.advanced.session_refresh_seconds
-        with kept_alive(cursor, every) if reader.advanced.no_cursor_timeout else nullcontext():
+        every = advanced.session_refresh_seconds
+        with kept_alive(cursor, every) if advanced.no_cursor_timeout else nullcontext():
             while cursor.alive:
                 reply = cursor.next()
                 spans = _skip_repeated(reply, progress)
@@ -270,17 +247,17 @@ def _read_from(
 
 
 def _find_commands(
-    part: SnapshotRange, lower: bytes, at: int, reader: RangeReader
+    options: MongodbOptions, part: SnapshotRange, lower: bytes, at: int
 ) -> Iterator[dict[str, Any]]:
-    query = parse_filter(part.where)
+    query, advanced = parse_filter(part.where), options.advanced
     command: dict[str, Any] = {
         "find": part.table.partition(".")[2],
         "filter": query,
         "hint": {"_id": 1},
-        "batchSize": part.batch or reader.advanced.fetch_size,
-        "noCursorTimeout": reader.advanced.no_cursor_timeout,
-        "readConcern": read_concern(at, exact=bool(part.at) or reader.exact),
-        "comment": f"{reader.comment} snapshot",
+        "batchSize": part.batch or advanced.fetch_size,
+        "noCursorTimeout": advanced.no_cursor_timeout,
+        "readConcern": read_concern(at, exact=bool(part.at) or options.full_document == "none"),
+        "comment": f"{options.stream.comment} snapshot",
     }
     bounds = {}
     if lower:

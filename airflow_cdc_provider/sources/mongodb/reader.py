@@ -25,7 +25,6 @@ import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
-from functools import partial
 
 import numpy as np
 import pyarrow as pa
@@ -101,9 +100,9 @@ class ChangeReader(Reader):
         strict = self.options.advanced.strict
         if isinstance(part, EventSlice):
             began = time.perf_counter()
-            records = list(slice_reader(self.selects, strict=strict, counts=counts)(part))
+            records = read_slice(part, self.selects, strict=strict, counts=counts)
             counts["convert_us"] += _us(time.perf_counter() - began)
-            yield from records
+            yield records
             return
         assert self.values is not None
         selection = self.selects if isinstance(self.selects, Selection) else None
@@ -129,21 +128,15 @@ class ChangeReader(Reader):
             stream.close()
 
 
-def slice_reader(
-    selects: Callable[[str], bool], *, strict: bool, counts: Counter[str] | None = None
-) -> Callable[[EventSlice], Iterator[pa.RecordBatch]]:
-    """Return the picklable function that reads slices (see :func:`read_events`)."""
-    return partial(_read_slice, selects=selects, strict=strict, counts=counts)
-
-
-def _read_slice(
-    part: EventSlice, *, selects: Callable[[str], bool], strict: bool, counts: Counter[str] | None
-) -> Iterator[pa.RecordBatch]:
+def read_slice(
+    part: EventSlice, selects: Callable[[str], bool], *, strict: bool, counts: Counter[str] | None = None
+) -> pa.RecordBatch:
+    """Read events that a plan holds (see :func:`.records.read_events`)."""
     data = np.frombuffer(part.events, np.uint8)
     spans = split_documents(data)
     if spans.stopped_at != len(data):  # the rest, which can't be split by lengths, is one broken event
         spans = Spans(np.append(spans.starts, spans.stopped_at), np.append(spans.ends, len(data)), len(data))
-    yield read_events(
+    return read_events(
         data,
         spans,
         first_index=part.first_index,

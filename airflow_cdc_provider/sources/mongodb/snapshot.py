@@ -12,11 +12,7 @@ from airflow_cdc_provider.sources.contract import Reader, ReadMetrics, SnapshotP
 from airflow_cdc_provider.sources.mongodb.connection import ConnectionValues, pinned_client
 from airflow_cdc_provider.sources.mongodb.cursor_reads import CursorField
 from airflow_cdc_provider.sources.mongodb.event_descriptions import describe_row
-from airflow_cdc_provider.sources.mongodb.key_ranges import (
-    RangeReader,
-    SnapshotRange,
-    plan_key_ranges,
-)
+from airflow_cdc_provider.sources.mongodb.key_ranges import SnapshotRange, plan_key_ranges, read_range
 from airflow_cdc_provider.sources.mongodb.options import MongodbOptions
 from airflow_cdc_provider.sources.mongodb.whole_reads import (
     WholeRead,
@@ -60,7 +56,6 @@ class SnapshotReader(Reader):
 
     values: ConnectionValues = field(repr=False)
     options: MongodbOptions
-    ranges: RangeReader
 
     def read(
         self, parts: Iterable[SnapshotRange | WholeRead], metrics: ReadMetrics
@@ -68,7 +63,7 @@ class SnapshotReader(Reader):
         """Read parts as snapshot records."""
         for part in parts:
             if isinstance(part, SnapshotRange):
-                yield from self.ranges.read(part, metrics)
+                yield from read_range(self.values, self.options, part, metrics)
             else:
                 client = pinned_client(self.values)
                 try:

@@ -38,7 +38,7 @@ from airflow_cdc_provider.sources.mongodb.connection import (
 from airflow_cdc_provider.sources.mongodb.driver.oplog import oldest_time
 from airflow_cdc_provider.sources.mongodb.driver.raw_cursor import as_timestamp
 from airflow_cdc_provider.sources.mongodb.event_descriptions import renamed_from
-from airflow_cdc_provider.sources.mongodb.key_ranges import SnapshotRange, range_reader
+from airflow_cdc_provider.sources.mongodb.key_ranges import SnapshotRange
 from airflow_cdc_provider.sources.mongodb.options import MongodbOptions
 from airflow_cdc_provider.sources.mongodb.position import LAST_INDEX, ORIGIN, StreamPosition, describe
 from airflow_cdc_provider.sources.mongodb.reader import ChangeReader, NotInBatches, TimeSlice
@@ -268,7 +268,7 @@ class MongodbSource(Source):
 
     def snapshot_reader(self) -> SnapshotReader:
         """Return the reader of ranges, chunks and whole tables."""
-        return SnapshotReader(self._values, self._options, range_reader(self._values, self._options))
+        return SnapshotReader(self._values, self._options)
 
     def read_keys(self, table: str, keys: Sequence[bytes]) -> Iterator[pa.RecordBatch]:
         """Re-read documents, one batch each; a deleted document yields a record without payload."""

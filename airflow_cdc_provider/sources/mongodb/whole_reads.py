@@ -23,10 +23,7 @@ from airflow_cdc_provider.sources.mongodb.change_stream.pipeline import user_sta
 from airflow_cdc_provider.sources.mongodb.connection import cluster_time
 from airflow_cdc_provider.sources.mongodb.cursor_reads import CursorField, greatest
 from airflow_cdc_provider.sources.mongodb.driver.raw_cursor import RawCursor
-from airflow_cdc_provider.sources.mongodb.key_ranges import (
-    parse_filter,
-    read_concern,
-)
+from airflow_cdc_provider.sources.mongodb.key_ranges import parse_filter, read_concern
 from airflow_cdc_provider.sources.mongodb.options import MongodbOptions
 from airflow_cdc_provider.sources.mongodb.position import LAST_INDEX, ORIGIN, StreamPosition
 from airflow_cdc_provider.sources.mongodb.records import snapshot_records

@@ -10,11 +10,7 @@ import pyarrow as pa
 
 from airflow_cdc_provider.changes.record import CHANGE_SCHEMA, SNAPSHOT
 from airflow_cdc_provider.sources.cql.schema import TableSchema
-from airflow_cdc_provider.sources.cql.snapshot import (
-    compile_select,
-    page_records,
-    select_list,
-)
+from airflow_cdc_provider.sources.cql.snapshot import compile_select, page_records, select_list
 from tests.unit.sources.cql.cql_values import Native, parts
 
 NOW = 1_795_247_456

@@ -30,21 +30,10 @@ from airflow_cdc_provider.sources.cassandra.events.types import EventTypes
 from airflow_cdc_provider.sources.cql.describe import parse_cql
 from airflow_cdc_provider.sources.cql.schema import TableSchema
 from airflow_cdc_provider.sources.cql.select_rows import UNKNOWN_TIME
-from airflow_cdc_provider.sources.cql.snapshot import (
-    compile_select,
-    page_records,
-    select_list,
-    split_key,
-)
+from airflow_cdc_provider.sources.cql.snapshot import compile_select, page_records, select_list, split_key
 from airflow_cdc_provider.sources.cql.snapshot_payload import state_payload
 from airflow_cdc_provider.sources.cql.types import parse_type
-from tests.unit.sources.cassandra.select_pages import (
-    NOW,
-    NOW_US,
-    select_page,
-    select_row,
-    snapshot_records,
-)
+from tests.unit.sources.cassandra.select_pages import NOW, NOW_US, select_page, select_row, snapshot_records
 from tests.unit.sources.cql.cql_values import Native, parts
 from tests.unit.sources.cql.recordings import recorded_rows, recorded_schemas, recording
 

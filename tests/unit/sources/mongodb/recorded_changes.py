@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gzip
 import pickle
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +14,7 @@ from bson import DatetimeMS, Timestamp
 
 from airflow_cdc_provider.changes.record import CHANGE_SCHEMA
 from airflow_cdc_provider.sources.mongodb.change_stream.stream_events import EventSlice
-from airflow_cdc_provider.sources.mongodb.reader import slice_reader
+from airflow_cdc_provider.sources.mongodb.reader import read_slice
 from airflow_cdc_provider.sources.mongodb.selection import Selection
 
 RAW = Path(__file__).parents[3] / "fixtures" / "mongodb" / "raw"
@@ -27,8 +28,8 @@ def recorded(name: str) -> bytes:
 def records(
     *events: bytes, selects: Any = SHOP, strict: bool = False, first_index: int = 0
 ) -> pa.RecordBatch:
-    reader = pickle.loads(pickle.dumps(slice_reader(selects, strict=strict)))
-    (batch,) = reader(EventSlice(b"".join(events), first_index, 1_700_000_000_000_000))
+    reader = pickle.loads(pickle.dumps(partial(read_slice, selects=selects, strict=strict)))
+    batch = reader(EventSlice(b"".join(events), first_index, 1_700_000_000_000_000))
     batch.validate(full=True)
     assert batch.schema == CHANGE_SCHEMA
     return batch

@@ -10,9 +10,7 @@ from bson import Timestamp
 from airflow_cdc_provider.exceptions import ConfigurationError, TransientError
 from airflow_cdc_provider.formats.bson import as_bytes, split_documents
 from airflow_cdc_provider.sources.contract import ReadLimit
-from airflow_cdc_provider.sources.mongodb.capture import (
-    ChangeStream,
-)
+from airflow_cdc_provider.sources.mongodb.capture import ChangeStream
 from airflow_cdc_provider.sources.mongodb.change_stream.fragments import join_fragments
 from airflow_cdc_provider.sources.mongodb.change_stream.pipeline import stream_pipeline, target
 from airflow_cdc_provider.sources.mongodb.connection import ConnectionValues

@@ -14,8 +14,8 @@ from airflow_cdc_provider.sources.backoff import pauses
 from airflow_cdc_provider.sources.mongodb import connection
 from airflow_cdc_provider.sources.mongodb.connection import ConnectionValues, await_cluster_time
 from airflow_cdc_provider.sources.mongodb.driver.server_errors import ServerTimeout, translated
-from airflow_cdc_provider.sources.mongodb.key_ranges import range_reader
 from airflow_cdc_provider.sources.mongodb.options import MongodbAdvanced, MongodbOptions
+from airflow_cdc_provider.sources.mongodb.snapshot import SnapshotReader
 from server_kit.ports import free_port
 
 
@@ -82,7 +82,7 @@ SECRET = "s3cr3t/x"
 )
 def test_no_text_contains_a_secret(values: dict[str, Any]) -> None:
     values_read = read(**values)
-    reader: Any = range_reader(values_read, MongodbOptions())
+    reader: Any = SnapshotReader(values_read, MongodbOptions())
     assert "s3cr3t" not in repr(values_read) + repr(reader)
     assert pickle.loads(pickle.dumps(reader)) == reader
     with pytest.raises(ConfigurationError) as caught:

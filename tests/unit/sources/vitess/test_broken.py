@@ -16,15 +16,7 @@ from airflow_cdc_provider.sources.vitess.options import VitessAdvanced, VitessOp
 from airflow_cdc_provider.sources.vitess.position import Position
 from airflow_cdc_provider.sources.vitess.reader import SliceReader
 from airflow_cdc_provider.sources.vitess.schema_history import TableHistory
-from tests.unit.sources.vitess.fake_vtgate import (
-    Step,
-    Waits,
-    event,
-    fields,
-    response,
-    rows,
-    transaction,
-)
+from tests.unit.sources.vitess.fake_vtgate import Step, Waits, event, fields, response, rows, transaction
 from tests.unit.sources.vitess.stream_capture import (
     ALL,
     EXPECTED,

@@ -17,13 +17,7 @@ from airflow_cdc_provider.sources.mongodb.decoding.field_tally import (
     FieldTally,
     tally_fields,
 )
-from tests.unit.sources.mongodb.documents import (
-    DOCUMENTS,
-    MUTATIONS,
-    mutated,
-    raw_document,
-    raw_element,
-)
+from tests.unit.sources.mongodb.documents import DOCUMENTS, MUTATIONS, mutated, raw_document, raw_element
 
 
 def tally(*documents: bytes, depth: int = 1) -> FieldTally:
