@@ -146,11 +146,7 @@ class SegmentRecords:
         )
 
     def split(
-        self,
-        data: Bytes,
-        entries: Ints,
-        versions: Ints,
-        first_ordinals: Ints,
+        self, data: Bytes, entries: Ints, versions: Ints, first_ordinals: Ints
     ) -> Iterator[pa.RecordBatch]:
         """Build records from mutations."""
         updates = find_updates(data, entries, versions, first_ordinals, self.tables)
@@ -186,13 +182,7 @@ class SegmentRecords:
         if rows:
             yield self._few(rows)
 
-    def _changes(
-        self,
-        data: Bytes,
-        entries: Ints,
-        versions: Ints,
-        found: Ints,
-    ) -> pa.RecordBatch:
+    def _changes(self, data: Bytes, entries: Ints, versions: Ints, found: Ints) -> pa.RecordBatch:
         count = len(found)
         numbers, tables = np.unique(found[:, TABLE], return_inverse=True)
         names = pa.array([self.tables.names[number] for number in numbers])
@@ -228,13 +218,7 @@ class SegmentRecords:
             payload=column_of(pa.binary(), payloads, payload_ends),
         )
 
-    def _quarantined(
-        self,
-        data: Bytes,
-        entries: Ints,
-        versions: Ints,
-        line: Ints,
-    ) -> dict[str, Any]:
+    def _quarantined(self, data: Bytes, entries: Ints, versions: Ints, line: Ints) -> dict[str, Any]:
         entry, ordinal, reason, error_at = (int(line[c]) for c in (ENTRY, ORDINAL, REASON, ERROR_OFFSET))
         begin, length, end = (int(entries[entry, c]) for c in (START, LENGTH, END))
         mutation = data[begin : begin + length].tobytes()
@@ -253,13 +237,7 @@ class SegmentRecords:
             "payload": mutation_payload(int(versions[entry]), ordinal, mutation),
         }
 
-    def _local(
-        self,
-        data: Bytes,
-        entries: Ints,
-        versions: Ints,
-        found: Ints,
-    ) -> Iterator[dict[str, Any]]:
+    def _local(self, data: Bytes, entries: Ints, versions: Ints, found: Ints) -> Iterator[dict[str, Any]]:
         payloads = [
             bytes([versions[line[ENTRY]]]) + data[line[BEGIN] : line[STOP]].tobytes() for line in found
         ]
@@ -292,13 +270,7 @@ class SegmentRecords:
                     "payload": truncation.pack(),
                 }
 
-    def _schema(
-        self,
-        data: Bytes,
-        entries: Ints,
-        versions: Ints,
-        found: Ints,
-    ) -> Iterator[dict[str, Any]]:
+    def _schema(self, data: Bytes, entries: Ints, versions: Ints, found: Ints) -> Iterator[dict[str, Any]]:
         for line in found:
             keyspace = data[line[KEY_BEGIN] : line[KEY_STOP]].tobytes()
             if keyspace.decode(errors="replace") in SYSTEM_KEYSPACES:

@@ -251,9 +251,7 @@ def _facts(records: pa.Table) -> Iterator[_Fact]:
             observed_rows = _observed_rows(text, keyspace)
         except (AttributeError, LookupError, RecursionError, TypeError, ValueError, zlib.error) as error:
             log.warning(
-                "skipped an unreadable schema snapshot of a keyspace: %s: %s",
-                type(error).__name__,
-                error,
+                "skipped an unreadable schema snapshot of a keyspace: %s: %s", type(error).__name__, error
             )
             continue
         yield _Fact(at_us, keyspace, "", b"", None, {"text": text, "rows": observed_rows})
@@ -439,15 +437,6 @@ def _comparable(schema: TableSchema, row: Row) -> bytes:
     out = np.empty(2 * len(native) + 64, np.uint8)
     scratch = new_scratch(len(native))
     end = encode_clustering(
-        program.nodes,
-        program.roots,
-        program.descending,
-        len(values),
-        native,
-        0,
-        len(native),
-        scratch,
-        out,
-        0,
+        program.nodes, program.roots, program.descending, len(values), native, 0, len(native), scratch, out, 0
     )
     return out[:end].tobytes()

@@ -206,10 +206,7 @@ def _kept(schema: TableSchema, remembered: Mapping[str, Any]) -> dict[str, int]:
 
 
 def _drift(
-    schema: TableSchema,
-    memory: Mapping[str, Any],
-    kept: Mapping[str, int],
-    reserved: Mapping[str, Any],
+    schema: TableSchema, memory: Mapping[str, Any], kept: Mapping[str, int], reserved: Mapping[str, Any]
 ) -> Drift:
     """Compare a table with a mirror's memory of it; key columns are matched by position.
 

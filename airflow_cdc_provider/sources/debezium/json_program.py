@@ -100,11 +100,7 @@ class ProgramBuilder:
     texts: bytearray = field(default_factory=bytearray)
 
     def add(
-        self,
-        kind: int,
-        schema: Mapping[str, Any],
-        argument: int = 0,
-        parts: Sequence[Part] = (),
+        self, kind: int, schema: Mapping[str, Any], argument: int = 0, parts: Sequence[Part] = ()
     ) -> CompiledNode:
         """Add a node.
 

@@ -112,12 +112,7 @@ def _group(
 
 
 def _convert(
-    members: Members,
-    indexes: Ints,
-    field: ConnectField | None,
-    inferred: str,
-    kind: pa.DataType,
-    plain: bool,
+    members: Members, indexes: Ints, field: ConnectField | None, inferred: str, kind: pa.DataType, plain: bool
 ) -> Converted:
     values = members.at(indexes)
     if field is not None:

@@ -219,11 +219,7 @@ def _read_from(
     size = part.batch or advanced.fetch_size
     for command in _find_commands(options, part, progress.last or part.lower, at):
         cursor = RawCursor(
-            client,
-            part.table.partition(".")[0],
-            command,
-            size,
-            f"the snapshot of {part.table} can't be read",
+            client, part.table.partition(".")[0], command, size, f"the snapshot of {part.table} can't be read"
         )
         every = advanced.session_refresh_seconds
         with kept_alive(cursor, every) if advanced.no_cursor_timeout else nullcontext():

@@ -67,12 +67,7 @@ def _text(identity: object) -> str:
 
 
 def write_watermarks(
-    client: MongoClient,
-    collection: str,
-    chunks: Sequence[str],
-    strategy: str,
-    *,
-    opening: bool,
+    client: MongoClient, collection: str, chunks: Sequence[str], strategy: str, *, opening: bool
 ) -> None:
     """Write or remove the watermarks of chunks.
 

@@ -46,10 +46,7 @@ _THROTTLER: Final = 8
 
 
 def check_keyspace(
-    values: ConnectionValues,
-    options: VitessOptions,
-    selects: Callable[[str], bool],
-    offset: Position | None,
+    values: ConnectionValues, options: VitessOptions, selects: Callable[[str], bool], offset: Position | None
 ) -> list[Finding]:
     """Run all checks, in an order in which the first error tends to explain the others.
 

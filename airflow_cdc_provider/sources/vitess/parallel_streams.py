@@ -62,9 +62,7 @@ class ParallelStreams:
         total = sum_stream_metrics([self._closed, *(stream.counts for stream in self._streams.values())])
         advanced = self._options.advanced
         return replace(
-            total,
-            queue_bytes_limit=advanced.read_ahead_bytes,
-            queue_events_limit=advanced.read_ahead_events,
+            total, queue_bytes_limit=advanced.read_ahead_bytes, queue_events_limit=advanced.read_ahead_events
         )
 
     def plan(self, start: Position, head: Position, limit: ReadLimit) -> Plan:

@@ -96,11 +96,7 @@ def read_binlogs(client: VtgateClient, target: str, seconds: float) -> Binlogs:
         seconds: Timeout.
     """
     names = ", ".join(f"'{name}'" for name in _VARIABLES)
-    rows = client.execute(
-        f"SHOW GLOBAL VARIABLES WHERE Variable_name IN ({names})",
-        target,
-        seconds,
-    ).texts()
+    rows = client.execute(f"SHOW GLOBAL VARIABLES WHERE Variable_name IN ({names})", target, seconds).texts()
     variables = {name.lower(): value for name, value in rows}
     purged = variables.get("gtid_purged")
     expire = variables.get("binlog_expire_logs_seconds", "")

@@ -233,9 +233,7 @@ def split_recording(data: bytes | memoryview | Bytes) -> tuple[Bytes, Ints, Ints
     return view, starts, ends
 
 
-def split_valid_prefix(
-    data: bytes | memoryview | Bytes,
-) -> tuple[Bytes, Ints, Ints, tuple[int, str] | None]:
+def split_valid_prefix(data: bytes | memoryview | Bytes) -> tuple[Bytes, Ints, Ints, tuple[int, str] | None]:
     """Split the valid prefix of a recording as :func:`split_recording` does.
 
     Returns:
@@ -292,10 +290,7 @@ def _table(data: Bytes, offsets: Ints, keyspace_in_names: bool, message: int) ->
         keyspace, shard, table = (text.decode() for text in texts)
     except UnicodeDecodeError as error:
         raise _broken(
-            message,
-            f"A name in message {message} of a VStream is broken",
-            "UTF-8",
-            b" ".join(texts).hex(" "),
+            message, f"A name in message {message} of a VStream is broken", "UTF-8", b" ".join(texts).hex(" ")
         ) from error
     return ShardTable(keyspace, shard, table.removeprefix(f"{keyspace}.") if keyspace_in_names else table)
 

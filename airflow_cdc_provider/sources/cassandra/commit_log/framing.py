@@ -79,12 +79,7 @@ def find_entries(plain: Bytes, starts: Ints, ends: Ints, positions: Ints) -> Ent
 
 @walker
 def _find(
-    plain: Bytes,
-    starts: Ints,
-    ends: Ints,
-    positions: Ints,
-    entries: Ints,
-    damage: Ints,
+    plain: Bytes, starts: Ints, ends: Ints, positions: Ints, entries: Ints, damage: Ints
 ) -> tuple[int, int]:
     found = 0
     broken = 0

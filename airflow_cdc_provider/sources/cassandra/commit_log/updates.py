@@ -78,11 +78,7 @@ class Updates(NamedTuple):
 
 
 def find_updates(
-    plain: Bytes,
-    entries: Ints,
-    versions: Ints,
-    first_ordinals: Ints,
-    tables: LogTables,
+    plain: Bytes, entries: Ints, versions: Ints, first_ordinals: Ints, tables: LogTables
 ) -> Updates:
     """Find the updates of selected tables.
 

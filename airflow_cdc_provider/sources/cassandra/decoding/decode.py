@@ -175,14 +175,7 @@ def _reason(payload: Bytes, reason: int, at: int) -> str:
 
 
 @walker
-def _decode(
-    data: Bytes,
-    offsets: Ints,
-    first: Int,
-    program: Program,
-    sink: Sink,
-    failures: Ints,
-) -> Int:
+def _decode(data: Bytes, offsets: Ints, first: Int, program: Program, sink: Sink, failures: Ints) -> Int:
     """Decode payloads from number ``first`` until all are done or the sink is full; return the next number.
 
     ``failures`` receives reason and offset per payload; reason 0 for success.

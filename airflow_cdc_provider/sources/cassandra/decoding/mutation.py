@@ -260,13 +260,7 @@ def _read_marker(
             return failed(cursor, marker_at, BAD_MARKER)
         upper = bound if count > 0 else NOWHERE
         if not put_deletion(
-            sink,
-            change,
-            np.int64(RANGE_DELETION),
-            timestamp,
-            deletion_time,
-            cursor[RANGE_START],
-            upper,
+            sink, change, np.int64(RANGE_DELETION), timestamp, deletion_time, cursor[RANGE_START], upper
         ):
             return -NO_SPACE
         cursor[RANGE_START] = -1

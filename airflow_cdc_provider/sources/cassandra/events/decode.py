@@ -183,13 +183,7 @@ class EventDecoder:
         return CassandraEvents(events, tuple(failed.tolist()), tuple(reasons))
 
     def _batch(
-        self,
-        changes: pa.RecordBatch,
-        data: Bytes,
-        offsets: Ints,
-        sink: Sink,
-        rows: Ints,
-        facts: Facts,
+        self, changes: pa.RecordBatch, data: Bytes, offsets: Ints, sink: Sink, rows: Ints, facts: Facts
     ) -> pa.RecordBatch:
         change, scope = rows[:, CHANGE], rows[:, SCOPE]
         values = self._values(changes, sink, rows, facts)

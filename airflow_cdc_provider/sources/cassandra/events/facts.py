@@ -243,13 +243,7 @@ def _collect(
 
 
 @walker
-def _show_removed(
-    states: Bytes,
-    ends: Ints,
-    slots: Ints,
-    shapes: Ints,
-    live: Ints,
-) -> None:
+def _show_removed(states: Bytes, ends: Ints, slots: Ints, shapes: Ints, live: Ints) -> None:
     """Mark removed elements as live: all of maps, and those of sets to which the update adds none."""
     begin = np.int64(0)
     for row in range(len(ends)):

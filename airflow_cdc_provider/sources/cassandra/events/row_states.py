@@ -351,11 +351,7 @@ def _states_after(
 
 
 def _removed(
-    part: pa.Table,
-    changes: npt.NDArray[np.int64],
-    before: pa.Table,
-    after: Reconciled,
-    by_name: pa.Array,
+    part: pa.Table, changes: npt.NDArray[np.int64], before: pa.Table, after: Reconciled, by_name: pa.Array
 ) -> pa.Table:
     """Return the rows that existed before the round and not after it, except those that the changes name."""
     before = before.filter(pc.is_valid(before["state"]))

@@ -109,9 +109,7 @@ def _settings(extra: Mapping[str, Any]) -> dict[str, str]:
             ) from None
         if unknown := sorted(set(from_file) - set(_DEFAULTS)):
             raise ConfigurationError(
-                f"{path} has unknown TLS settings",
-                expected=", ".join(_DEFAULTS),
-                found=", ".join(unknown),
+                f"{path} has unknown TLS settings", expected=", ".join(_DEFAULTS), found=", ".join(unknown)
             )
         settings |= from_file
     settings |= {name: str(extra[name]) for name in _DEFAULTS if extra.get(name)}

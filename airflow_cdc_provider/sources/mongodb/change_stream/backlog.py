@@ -102,10 +102,7 @@ class OplogSample:
 
     @classmethod
     def _draw(cls, oplog: Any, count: int, entries: int) -> OplogSample:
-        pipeline = [
-            {"$sample": {"size": count}},
-            {"$project": {"ts": 1, "size": {"$bsonSize": "$$ROOT"}}},
-        ]
+        pipeline = [{"$sample": {"size": count}}, {"$project": {"ts": 1, "size": {"$bsonSize": "$$ROOT"}}}]
         found = [
             ((e["ts"].time << 32) | e["ts"].inc, e["size"])
             for e in oplog.aggregate(pipeline)

@@ -126,10 +126,7 @@ def _chosen(options: MongodbOptions, selection: Selection | None) -> Stages:
     skipped = [kind for operation in stream.skipped_operations for kind in _KINDS[operation]]
     built_in = {
         "$match": event_filter(
-            selection,
-            skipped=skipped,
-            expanded=stream.expanded_events,
-            collated=bool(stream.collation),
+            selection, skipped=skipped, expanded=stream.expanded_events, collated=bool(stream.collation)
         )
     }
     return [built_in, *own] if stream.pipeline_order == "internal_first" else [*own, built_in]

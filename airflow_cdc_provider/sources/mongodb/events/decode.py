@@ -139,11 +139,7 @@ class MongodbEvents:
 
 
 def decode_stream(
-    payloads: pa.Array,
-    *,
-    full_document: FullDocument,
-    pre_images: bool,
-    form: EventForm = EventForm(),
+    payloads: pa.Array, *, full_document: FullDocument, pre_images: bool, form: EventForm = EventForm()
 ) -> MongodbEvents:
     """Decode raw change events.
 
@@ -231,8 +227,7 @@ def decode_stream(
         batch,
         {
             **dict.fromkeys(
-                map(int, np.flatnonzero(broken)),
-                "the change event is broken BSON or lacks ns or documentKey",
+                map(int, np.flatnonzero(broken)), "the change event is broken BSON or lacks ns or documentKey"
             ),
             **{
                 int(rows[row]): reason
@@ -305,10 +300,7 @@ def _moments(versions: pa.Array | None, count: int) -> dict[str, pa.Array]:
         return {"ord": pa.repeat(pa.scalar(-1, pa.int32()), count)}
     data, starts, _, _ = binary_slices(versions)
     times = data[starts[:, None] + np.arange(8)].view(">u4").astype(np.int64)
-    return {
-        "source_ms": pa.array(times[:, 0] * 1000),
-        "ord": pa.array(times[:, 1].astype(np.int32)),
-    }
+    return {"source_ms": pa.array(times[:, 0] * 1000), "ord": pa.array(times[:, 1].astype(np.int32))}
 
 
 class _Rendered:
@@ -344,14 +336,7 @@ class _Rendered:
         return self._ruled(raw, kinds, first, last, JSON_FORMS[self._form.json][1], dotted=True)
 
     def _ruled(
-        self,
-        raw: str,
-        kinds: np.ndarray,
-        first: np.ndarray,
-        last: np.ndarray,
-        profile: int,
-        *,
-        dotted: bool,
+        self, raw: str, kinds: np.ndarray, first: np.ndarray, last: np.ndarray, profile: int, *, dotted: bool
     ) -> pa.Array:
         found = Rewritten(self._data, first, last, np.empty(0))
         if self._form.rules:

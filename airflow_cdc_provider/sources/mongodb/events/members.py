@@ -58,14 +58,7 @@ def as_names(texts: Sequence[str]) -> tuple[np.ndarray, np.ndarray]:
 
 @kernel
 def find_members(
-    data: Bytes,
-    start: int,
-    end: int,
-    names: Bytes,
-    name_ends: Ints,
-    kinds: Ints,
-    first: Ints,
-    last: Ints,
+    data: Bytes, start: int, end: int, names: Bytes, name_ends: Ints, kinds: Ints, first: Ints, last: Ints
 ) -> None:
     """Find several members of a valid document in one walk; of several with one name, the first.
 

@@ -156,11 +156,7 @@ def _records(
         data, spans = _documents(file, skipped, change_events=True)
         batches.append(
             read_events(
-                data,
-                spans,
-                first_index=0,
-                captured_us=captured_us,
-                selects=selector(connector, options),
+                data, spans, first_index=0, captured_us=captured_us, selects=selector(connector, options)
             )
         )
     table = pa.Table.from_batches(batches, record.CHANGE_SCHEMA).combine_chunks()

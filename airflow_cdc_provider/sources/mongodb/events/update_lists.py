@@ -160,13 +160,7 @@ def elements(
 
 @kernel
 def _truncations(
-    data: Bytes,
-    kinds: Ints,
-    first: Ints,
-    last: Ints,
-    fields: Ints,
-    at: Ints,
-    end: Ints,
+    data: Bytes, kinds: Ints, first: Ints, last: Ints, fields: Ints, at: Ints, end: Ints
 ) -> None:
     for row in range(len(kinds)):
         if kinds[row] == 3:

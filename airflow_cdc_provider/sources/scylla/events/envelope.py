@@ -49,8 +49,7 @@ from airflow_cdc_provider.events.json_converter import base64, quote
 
 _CELL: Final = "value"
 _NO_TRANSACTION: Final = pa.scalar(
-    None,
-    pa.struct([("id", pa.utf8()), ("total_order", pa.int64()), ("data_collection_order", pa.int64())]),
+    None, pa.struct([("id", pa.utf8()), ("total_order", pa.int64()), ("data_collection_order", pa.int64())])
 )
 
 

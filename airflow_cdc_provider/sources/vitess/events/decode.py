@@ -172,11 +172,7 @@ def split_stream(events: wire.Events, changes: int) -> Iterator[tuple[int, int]]
 
 
 def decode(
-    stream: Stream,
-    first: int,
-    last: int,
-    form: EventForm,
-    captured: Callable[[str, str], bool],
+    stream: Stream, first: int, last: int, form: EventForm, captured: Callable[[str, str], bool]
 ) -> StreamEvents:
     """Decode a part of a stream.
 

@@ -42,10 +42,7 @@ ORDERED_TRANSACTION: Final = replace(
         (
             "transaction_rank",
             ConnectSchema(
-                "bytes",
-                name="org.apache.kafka.connect.data.Decimal",
-                version=1,
-                parameters={"scale": "0"},
+                "bytes", name="org.apache.kafka.connect.data.Decimal", version=1, parameters={"scale": "0"}
             ),
         ),
     ),
@@ -53,8 +50,7 @@ ORDERED_TRANSACTION: Final = replace(
 """Field ``transaction`` with epoch and rank, which order the transactions of a shard."""
 
 _TABLE_CHANGES: Final = ConnectSchema(
-    "array",
-    items=struct("io.debezium.connector.schema.Change", ("type", STRING), ("id", STRING), version=1),
+    "array", items=struct("io.debezium.connector.schema.Change", ("type", STRING), ("id", STRING), version=1)
 )
 
 
