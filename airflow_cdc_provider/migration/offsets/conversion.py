@@ -5,7 +5,6 @@ These are Debezium's connectors, and ScyllaDB's, which is built on Debezium.
 
 from __future__ import annotations
 
-import importlib
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager
@@ -13,6 +12,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from airflow_cdc_provider.connector import Connector
+from airflow_cdc_provider.custom_classes import load_custom
 from airflow_cdc_provider.exceptions import ConfigurationError
 from airflow_cdc_provider.sources.registry import source_names, source_plugin
 
@@ -119,8 +119,7 @@ def connect_offsets(connector: Connector, open_source: OpenSource) -> ConnectOff
     """Return the conversion for a connector's source."""
     if not (path := _conversion(connector.type)):
         return _NoOffsets(connector, open_source)
-    module, _, name = path.partition(":")
-    conversion: type[ConnectOffsets] = getattr(importlib.import_module(module), name)
+    conversion: Callable[..., ConnectOffsets] = load_custom("the conversion of offsets", path)
     return conversion(connector, open_source)
 
 

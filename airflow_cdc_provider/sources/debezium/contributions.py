@@ -43,7 +43,7 @@ from airflow_cdc_provider.sources.debezium.json_members import (
     spelled,
 )
 from airflow_cdc_provider.sources.debezium.json_texts import strings
-from airflow_cdc_provider.sources.debezium.states import unavailable, write_states
+from airflow_cdc_provider.sources.debezium.states import write_states
 
 OLDEST: Final = b""
 """A version that every other contribution of a row supersedes."""
@@ -241,5 +241,5 @@ def _partial(documents: pa.Array, placeholder: tuple[bytes, ...]) -> Flags:
     if len(some):
         data, values = read_values(documents.take(pa.array(some)))
         members = members_of(data, values)
-        found[some[members.owners[unavailable(data, members.values, placeholder)]]] = True
+        found[some[members.owners[spelled(data, members.values, placeholder)]]] = True
     return found
