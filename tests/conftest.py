@@ -101,10 +101,13 @@ def _refuse_skip(report: pytest.TestReport | pytest.CollectReport) -> None:
 
 @pytest.fixture(scope="session")
 def cassandra_server() -> Iterator[CassandraServer]:
-    """One Cassandra 5.0 node (commit log version 7, segments of 1 MiB). Use a keyspace of your own."""
+    """One Cassandra 5.0 node (commit log version 7, segments of 1 MiB). Use a keyspace of your own.
+
+    It is never killed, so it needn't flush the tables of its schema at each change of it.
+    """
     from server_kit import CassandraServer
 
-    with CassandraServer() as server:
+    with CassandraServer(properties={"cassandra.test.flush_local_schema_changes": "false"}) as server:
         yield server
 
 
