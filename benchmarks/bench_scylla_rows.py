@@ -33,10 +33,10 @@ from airflow_cdc_provider.sources.scylla.codec import recall_scylla_codec
 from airflow_cdc_provider.sources.scylla.payload import (
     META_COLUMNS,
     Position,
-    change_payload,
     schema_digest,
 )
 from airflow_cdc_provider.sources.scylla.stream_ids import EPOCH_TICKS
+from tests.oracles.scylla_payload import change_payload
 
 TABLE_ID = "5a1c395e4b0d11efb1a1325096b39f47"
 BEGIN_US = 1_700_000_000_000_000

@@ -5,7 +5,6 @@ Exit codes of all commands: 0 success, 1 failure with one message on stderr, 2 i
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any
 
 from airflow.cli.cli_config import ActionCommand, Arg, GroupCommand, lazy_load_command
@@ -124,141 +123,70 @@ _DEPTH = _argument(
 )
 
 
-def _offline(name: str) -> Callable[..., Any]:
-    return lazy_load_command(f"airflow_cdc_provider.cli.offline_commands.{name}")
+def _offline(name: str, help_text: str, *args: Arg) -> ActionCommand:
+    function = lazy_load_command(f"airflow_cdc_provider.cli.offline_commands.{name}")
+    return ActionCommand(name=name, help=help_text, func=function, args=(_CONNECTOR, *args))
 
 
 def _live(name: str, help_text: str, function: str, *args: Arg) -> ActionCommand:
-    function = f"airflow_cdc_provider.cli.live_commands.{function}"
-    return ActionCommand(
-        name=name, help=help_text, func=lazy_load_command(function), args=(_CONNECTOR, *args)
-    )
+    called = lazy_load_command(f"airflow_cdc_provider.cli.live_commands.{function}")
+    return ActionCommand(name=name, help=help_text, func=called, args=(_CONNECTOR, *args))
 
 
 def get_cdc_cli_commands() -> list[GroupCommand]:
     """Return the command group; ``get_provider_info`` refers to it under ``cli``."""
-    return [
-        GroupCommand(
-            name="cdc",
-            help="Change data capture",
-            description="Manage connectors and their offsets; print events and rows of recordings",
-            subcommands=(
-                ActionCommand(
-                    name="events",
-                    help="Print the events of a recording or of captured changes, one JSON object per line",
-                    func=_offline("events"),
-                    args=(_CONNECTOR, _EVENTS_INPUT, _FROM_LAKE, _AFTER_BATCH, _SCHEMA, _AT, _EVENTS_TABLE),
-                ),
-                ActionCommand(
-                    name="rows",
-                    help="Print the final rows of a recording, one JSON object per line",
-                    func=_offline("rows"),
-                    args=(_CONNECTOR, _INPUT, _SCHEMA, _AT, _TABLE),
-                ),
-                GroupCommand(
-                    name="migrate",
-                    help="Migrate from Debezium",
-                    subcommands=(
-                        ActionCommand(
-                            name="plan",
-                            help="Report how a Debezium connector's settings translate; write a declaration",
-                            func=lazy_load_command("airflow_cdc_provider.cli.migrate.plan"),
-                            args=(
-                                _PROPERTIES,
-                                _OFFSETS,
-                                _HOST_ID,
-                                _CONN_ID,
-                                _KAFKA_CONN_ID,
-                                _REGISTRY_CONN_ID,
-                                _OUTPUT,
-                                _SKIP_UNSUPPORTED,
-                                _INVALIDATION,
-                            ),
-                        ),
-                    ),
-                ),
-                _live("check", "Verify the source's prerequisites", "check"),
-                _live(
-                    "schema",
-                    "Infer columns from a sample of each collection and print them as source.columns",
-                    "schema",
-                    _SCHEMA_TABLE,
-                    _SAMPLE,
-                    _SECONDS,
-                    _DEPTH,
-                ),
-                _live(
-                    "create-topics", "Create missing topics as configured in publish.topics", "create_topics"
-                ),
-                _live("lag", "Print the lag of the stored offset", "lag"),
-                _live(
-                    "status",
-                    "Print the status of each table and of signals, one JSON object per line",
-                    "status",
-                ),
-                _live(
-                    "signal",
-                    "Send a signal to a connector and print its ID",
-                    "signal",
-                    _SIGNAL,
-                    _DATA,
-                    _TABLES,
-                    _ID,
-                    _WORK_FOLDER,
-                ),
-                _live(
-                    "metrics",
-                    "Print the metrics of the continuous application under Debezium's names",
-                    "metrics",
-                    _WORK_FOLDER,
-                ),
-                GroupCommand(
-                    name="offsets",
-                    help="Show and change the offset of a connector",
-                    subcommands=(
-                        _live("show", "Print the stored offset", "show_offset"),
-                        _live("set", "Store an offset", "set_offset", _OFFSET),
-                        _live(
-                            "reset",
-                            "Delete the stored offset; the next run starts over",
-                            "reset_offset",
-                            _RESET_TABLE,
-                        ),
-                        _live(
-                            "remove-origin",
-                            "Remove a decommissioned node from the offset",
-                            "remove_origin",
-                            _ORIGIN,
-                        ),
-                        _live(
-                            "adopt",
-                            "Take over an offset stored under another connection, scope or topic prefix",
-                            "adopt_offset",
-                        ),
-                        _live(
-                            "publish-from",
-                            "Set the batch from which the next run publishes",
-                            "publish_from",
-                            _BATCH,
-                        ),
-                        _live(
-                            "export",
-                            "Write the stored offset to a file",
-                            "export_offset",
-                            _FILE,
-                            _TO,
-                            _MOVED_FROM,
-                        ),
-                        _live(
-                            "import",
-                            "Store the offset from a file",
-                            "import_offset",
-                            _IMPORTED,
-                            _INVALIDATION,
-                            _HOST_ID,
-                        ),
-                    ),
-                ),
-            ),
-        )
-    ]
+    events = "Print the events of a recording or of captured changes, one JSON object per line"
+    recorded = (_EVENTS_INPUT, _FROM_LAKE, _AFTER_BATCH, _SCHEMA, _AT, _EVENTS_TABLE)
+    rows = "Print the final rows of a recording, one JSON object per line"
+    commands = (
+        _offline("events", events, *recorded),
+        _offline("rows", rows, _INPUT, _SCHEMA, _AT, _TABLE),
+        GroupCommand("migrate", "Migrate from Debezium", _migrate_commands()),
+        *_connector_commands(),
+        GroupCommand("offsets", "Show and change the offset of a connector", _offset_commands()),
+    )
+    purpose = "Manage connectors and their offsets; print events and rows of recordings"
+    return [GroupCommand("cdc", "Change data capture", commands, purpose)]
+
+
+def _migrate_commands() -> tuple[ActionCommand, ...]:
+    declared = (_CONN_ID, _KAFKA_CONN_ID, _REGISTRY_CONN_ID, _OUTPUT, _SKIP_UNSUPPORTED)
+    plan = ActionCommand(
+        name="plan",
+        help="Report how a Debezium connector's settings translate; write a declaration",
+        func=lazy_load_command("airflow_cdc_provider.cli.migrate.plan"),
+        args=(_PROPERTIES, _OFFSETS, _HOST_ID, *declared, _INVALIDATION),
+    )
+    return (plan,)
+
+
+def _connector_commands() -> tuple[ActionCommand, ...]:
+    schema = "Infer columns from a sample of each collection and print them as source.columns"
+    status = "Print the status of each table and of signals, one JSON object per line"
+    signal = "Send a signal to a connector and print its ID"
+    metrics = "Print the metrics of the continuous application under Debezium's names"
+    return (
+        _live("check", "Verify the source's prerequisites", "check"),
+        _live("schema", schema, "schema", _SCHEMA_TABLE, _SAMPLE, _SECONDS, _DEPTH),
+        _live("create-topics", "Create missing topics as configured in publish.topics", "create_topics"),
+        _live("lag", "Print the lag of the stored offset", "lag"),
+        _live("status", status, "status"),
+        _live("signal", signal, "signal", _SIGNAL, _DATA, _TABLES, _ID, _WORK_FOLDER),
+        _live("metrics", metrics, "metrics", _WORK_FOLDER),
+    )
+
+
+def _offset_commands() -> tuple[ActionCommand, ...]:
+    reset = "Delete the stored offset; the next run starts over"
+    adopt = "Take over an offset stored under another connection, scope or topic prefix"
+    publish = "Set the batch from which the next run publishes"
+    return (
+        _live("show", "Print the stored offset", "show_offset"),
+        _live("set", "Store an offset", "set_offset", _OFFSET),
+        _live("reset", reset, "reset_offset", _RESET_TABLE),
+        _live("remove-origin", "Remove a decommissioned node from the offset", "remove_origin", _ORIGIN),
+        _live("adopt", adopt, "adopt_offset"),
+        _live("publish-from", publish, "publish_from", _BATCH),
+        _live("export", "Write the stored offset to a file", "export_offset", _FILE, _TO, _MOVED_FROM),
+        _live("import", "Store the offset from a file", "import_offset", _IMPORTED, _INVALIDATION, _HOST_ID),
+    )

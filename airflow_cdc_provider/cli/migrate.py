@@ -17,7 +17,6 @@ from typing import TYPE_CHECKING, Any, Final
 from airflow_cdc_provider.cli.running import command, connect_offsets_of
 from airflow_cdc_provider.connector import Connector
 from airflow_cdc_provider.exceptions import CdcError, ConfigurationError
-from airflow_cdc_provider.sources.debezium.options import FRAMED, DebeziumOptions
 from airflow_cdc_provider.sources.registry import source_plugin
 
 if TYPE_CHECKING:
@@ -83,11 +82,11 @@ def with_connections(connector: Connector, conn_id: str, kafka: str, registry: s
         ConfigurationError: A connection conflicts with other options.
     """
     values = connector.to_dict()
-    if _topics_of(connector):
+    if topics := source_plugin(connector.type).topics(connector):
         source = values["source"]
         if kafka or conn_id:
             source["conn_id"] = kafka or conn_id
-        if registry and {source.get("key_converter"), source.get("value_converter")} & set(FRAMED):
+        if registry and topics.needs_registry:
             source["registry"] = {**source.get("registry", {}), "connection": registry}
         return Connector.from_dict(values)
     if conn_id:
@@ -101,14 +100,15 @@ def with_connections(connector: Connector, conn_id: str, kafka: str, registry: s
 
 def topics_and_events(connector: Connector) -> Iterator[str]:
     """Yield the names of topics and the format of events, and what changes for consumers."""
-    if source := _topics_of(connector):
+    plugin = source_plugin(connector.type)
+    if topics := plugin.topics(connector):
         yield "the connector keeps running; mirrors are built from its topics"
-        yield f"topics: {', '.join(source.topics)}"
-        yield f"keys: {source.key_converter}; values: {source.value_converter}; envelope: {source.envelope}"
-        yield "documentation: docs/source-debezium.md"
+        yield f"topics: {', '.join(topics.names)}"
+        yield topics.events
+        yield f"documentation: docs/{plugin.docs_page}.md"
         return
     publish, prefix = connector.publish, connector.topic_prefix
-    database, _, table = source_plugin(connector.type).table_name.partition(".")
+    database, _, table = plugin.table_name.partition(".")
     if publish.topic_naming:
         yield f"topics keep their names, given by {publish.topic_naming}"
     elif publish.topic_pattern:
@@ -135,15 +135,10 @@ def topics_and_events(connector: Connector) -> Iterator[str]:
     yield f"further differences: docs/moving-to-{connector.type}.md"
 
 
-def _topics_of(connector: Connector) -> DebeziumOptions | None:
-    """Return the options of a source that reads the topics of a connector that keeps running."""
-    return connector.source if isinstance(connector.source, DebeziumOptions) else None
-
-
 def start_position(connector: Connector, args: Namespace) -> Iterator[str]:
     """Yield where capture starts, according to the offsets stored by Debezium."""
-    if source := _topics_of(connector):
-        yield f"topics are read from source.start: {source.start}"
+    if topics := source_plugin(connector.type).topics(connector):
+        yield f"topics are read from source.start: {topics.start}"
         if args.offsets:
             yield f"{args.offsets} is not used: it is Debezium's position in its database"
         return
@@ -212,10 +207,10 @@ def write(path: Path, connector: Connector, imported_from: str, unsupported: lis
 def next_steps(connector: Connector, args: Namespace) -> Iterator[str]:
     """Yield the next commands."""
     declaration = args.output or "FILE.yaml"
-    topics = _topics_of(connector)
+    topics = source_plugin(connector.type).topics(connector)
     if not args.output:
         yield "write the declaration: the same command with --output FILE.yaml"
-    if topics and not topics.conn_id:
+    if topics and not connector.source.conn_id:
         yield "set the Airflow connection of the brokers: --kafka-conn-id, option source.conn_id"
     if not topics and not args.conn_id:
         yield "set the Airflow connection of the source: --conn-id, option source.conn_id"

@@ -7,8 +7,7 @@ from dataclasses import replace
 from typing import Any
 
 from airflow_cdc_provider.exceptions import ConfigurationError
-from airflow_cdc_provider.jobs.context.clients import Connections
-from airflow_cdc_provider.jobs.context.job import Job, log
+from airflow_cdc_provider.jobs.context.job import log
 from airflow_cdc_provider.jobs.context.run import Run
 from airflow_cdc_provider.jobs.publishing.publication import publishing_lag
 from airflow_cdc_provider.jobs.publishing.stage import publish_from, published_through
@@ -18,8 +17,7 @@ from airflow_cdc_provider.jobs.resuming.identity import identity_of, require_own
 from airflow_cdc_provider.jobs.resuming.progress import Progress
 from airflow_cdc_provider.jobs.spec import NEXT, JobResult, PublishResult
 from airflow_cdc_provider.kafka.errors import BrokersUnavailable
-from airflow_cdc_provider.lake.stores import Stores
-from airflow_cdc_provider.sources.contract import Source
+from airflow_cdc_provider.lake.changes_table import ChangesState
 
 
 def offsets(run: Run) -> JobResult:
@@ -44,30 +42,32 @@ def offsets(run: Run) -> JobResult:
             connector.
         CommitConflict: A capture committed meanwhile.
     """
-    job, stores, source, clients, _ = run
+    job, stores = run.job, run.stores
     action = job.spec.options.get("action", "show")
     state = stores.changes.state()
     progress = Progress.from_offset(state.offset)
-    if action == "show":
-        return _with_publishing(job, stores, source, clients.connections, build_result(run))
+    if action not in ("show", "status", "adopt"):
+        require_own(job.connector, progress)
     if action == "status":
         return replace(
-            _with_publishing(job, stores, source, clients.connections, build_result(run)),
-            status=table_status(job, stores, source),
-            signals=signal_status(stores.changes, source),
+            _result(run),
+            status=table_status(job, stores, run.source),
+            signals=signal_status(stores.changes, run.source),
         )
-    if action != "adopt":
-        require_own(job.connector, progress)
     if action == "publish":
         batch = job.spec.options.get("batch", 0)
-        publish_from(
-            job,
-            stores,
-            source,
-            clients.connections,
-            state.batch + 1 if batch == NEXT else int(batch),
-        )
-        return _with_publishing(job, stores, source, clients.connections, build_result(run))
+        first = state.batch + 1 if batch == NEXT else int(batch)
+        publish_from(job, stores, run.source, run.clients.connections, first)
+    if action in ("show", "publish"):
+        return _result(run)
+    stores.changes.set_offset(_changed(run, action, progress, state).to_offset(), state)
+    log.info("%s: offset %s", job.connector.name, action)
+    return build_result(run)
+
+
+def _changed(run: Run, action: object, progress: Progress, state: ChangesState) -> Progress:
+    """Return the progress that an action makes of the stored one."""
+    job = run.job
     if action == "set":
         offset = job.spec.options.get("offset")
         if not isinstance(offset, dict):
@@ -76,52 +76,42 @@ def offsets(run: Run) -> JobResult:
                 expected="option offset with the source's JSON",
                 found=repr(offset),
             )
-        source.validate_offset(offset)
-        progress = progress.with_source(offset)
-    elif action == "reset":
+        run.source.validate_offset(offset)
+        return progress.with_source(offset)
+    if action == "reset":
         reset = set(job.spec.tables) or set(progress.snapshots)
         kept = {t: s for t, s in progress.snapshots.items() if t not in reset}
-        position = progress.source if job.spec.tables else None
-        progress = replace(progress, source=position, snapshots=kept)
-    elif action == "forget":
-        progress = progress.with_source(_without(progress.source or {}, job.spec.options.get("origin")))
-    elif action == "adopt":
+        return replace(progress, source=progress.source if job.spec.tables else None, snapshots=kept)
+    if action == "forget":
+        return progress.with_source(_without(progress.source or {}, job.spec.options.get("origin")))
+    if action == "adopt":
         if state.offset is None:
             raise ConfigurationError(
                 "there is no offset to adopt",
                 expected=f"a changes table {job.connector.changes_table} with an offset",
                 remedy="none needed: the first capture creates it for this connector",
             )
-        progress = progress.with_identity(identity_of(job.connector))
-    else:
-        raise ConfigurationError(
-            "unknown action",
-            expected="show, status, set, reset, forget, publish or adopt",
-            found=repr(action),
-        )
-    stores.changes.set_offset(progress.to_offset(), state)
-    log.info("%s: offset %s", job.connector.name, action)
-    return build_result(run)
+        return progress.with_identity(identity_of(job.connector))
+    raise ConfigurationError(
+        "unknown action",
+        expected="show, status, set, reset, forget, publish or adopt",
+        found=repr(action),
+    )
 
 
-def _with_publishing(
-    job: Job, stores: Stores, source: Source, connections: Connections, outcome: JobResult
-) -> JobResult:
-    """Add the published position of a connector that publishes."""
-    if not job.connector.publish.enabled:
+def _result(run: Run) -> JobResult:
+    """Build the result, with the published position of a connector that publishes."""
+    outcome, changes = build_result(run), run.stores.changes
+    if not run.job.connector.publish.enabled:
         return outcome
     try:
-        batch = published_through(job, stores, source, connections)
+        batch = published_through(run.job, run.stores, run.source, run.clients.connections)
     except BrokersUnavailable as error:
         return replace(outcome, findings=(*outcome.findings, f"the published position is unknown: {error}"))
     if batch is None:
         return replace(outcome, findings=(*outcome.findings, "nothing was published yet"))
-    published = PublishResult(
-        batch,
-        pending_batches=stores.changes.state().batch - batch,
-        lag_seconds=publishing_lag(stores.changes, batch),
-    )
-    return replace(outcome, published=published)
+    pending, lag_seconds = changes.state().batch - batch, publishing_lag(changes, batch)
+    return replace(outcome, published=PublishResult(batch, pending_batches=pending, lag_seconds=lag_seconds))
 
 
 def _without(offset: Mapping[str, Any], origin: object) -> dict[str, Any]:

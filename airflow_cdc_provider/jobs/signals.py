@@ -28,7 +28,7 @@ from airflow_cdc_provider.jobs.context.job import Job, log
 from airflow_cdc_provider.jobs.context.run_report import RunReport
 from airflow_cdc_provider.jobs.context.tables import selected_tables
 from airflow_cdc_provider.jobs.resuming.progress import Progress
-from airflow_cdc_provider.jobs.resuming.snapshot_requests import SnapshotRequest, received
+from airflow_cdc_provider.jobs.resuming.snapshot_requests import SnapshotRequest, TableCopy, received
 from airflow_cdc_provider.jobs.snapshots.incremental import copy_chunks, end_request
 from airflow_cdc_provider.jobs.snapshots.snapshot import snapshot
 from airflow_cdc_provider.jobs.spark.failures import explain
@@ -237,57 +237,61 @@ def take_blocking(
         signals = progress.signals.with_request(request).with_outcome(request.id, "running")
         stores.changes.set_offset(progress.with_signals(signals).to_offset(), state)
         record_event(clients, report, _event("started", request))
-    known = progress.snapshots
-    left = [
-        copy
-        for copy in request.tables
-        if not (
-            (previous := known.get(copy.table))
-            and previous.done
-            and previous.started_us >= request.requested_us
-        )
-    ]
-    shot: SnapshotResult | None = None
     try:
-        for some in ([c for c in left if not c.where], [c for c in left if c.where]):
-            if some and not job.stopping():
-                filters = {copy.table: copy.where for copy in some if copy.where}
-                tables = [copy.table for copy in some]
-                one = snapshot(
-                    job,
-                    stores,
-                    source,
-                    clients,
-                    report,
-                    tables,
-                    again=True,
-                    replacing=not filters,
-                    filters=filters,
-                )
-                shot = one if shot is None else one.joined(shot)
-                report.snapshot = shot
+        shot = _copy_tables(job, stores, source, clients, report, _unread(request, progress))
     except Exception as error:
         refused = explain(error)
         if not isinstance(refused, ConfigurationError):
             raise
-        end_request(stores.changes, clients, report, request, refused, known)
+        end_request(stores.changes, clients, report, request, refused, progress.snapshots)
         return None
-    if job.stopping() and (shot is None or not shot.completed):
-        return shot
-    progress, state = _stored(stores.changes)
-    signals = progress.signals.with_request(replace(request, tables=()))
-    signals = signals.with_outcome(request.id, "done")
-    stores.changes.set_offset(progress.with_signals(signals).to_offset(), state)
+    if not job.stopping() or (shot is not None and shot.completed):
+        _complete(stores.changes, clients, report, request, shot)
+    return shot
+
+
+def _unread(request: SnapshotRequest, progress: Progress) -> list[TableCopy]:
+    """Return the tables of a request that no snapshot has read since it was received."""
+
+    def is_read(table: str) -> bool:
+        taken = progress.snapshots.get(table)
+        return taken is not None and taken.done and taken.started_us >= request.requested_us
+
+    return [copy for copy in request.tables if not is_read(copy.table)]
+
+
+def _copy_tables(
+    job: Job, stores: Stores, source: Source, clients: Clients, report: RunReport, copies: Sequence[TableCopy]
+) -> SnapshotResult | None:
+    """Take the snapshots of tables: first of those without a filter, whose missing rows are removed."""
+    shot: SnapshotResult | None = None
+    for some in ([c for c in copies if not c.where], [c for c in copies if c.where]):
+        if some and not job.stopping():
+            filters = {copy.table: copy.where for copy in some if copy.where}
+            tables = [copy.table for copy in some]
+            run = (job, stores, source, clients, report)
+            one = snapshot(*run, tables, again=True, replacing=not filters, filters=filters)
+            shot = report.snapshot = one if shot is None else one.joined(shot)
+    return shot
+
+
+def _complete(
+    changes: ChangesTable,
+    clients: Clients,
+    report: RunReport,
+    request: SnapshotRequest,
+    shot: SnapshotResult | None,
+) -> None:
+    """Store that a blocking request is done, and record it by table."""
+    progress, state = _stored(changes)
+    signals = progress.signals.with_request(replace(request, tables=())).with_outcome(request.id, "done")
+    changes.set_offset(progress.with_signals(signals).to_offset(), state)
     for copy in request.tables:
         rows = shot.rows_by_table.get(copy.table) if shot else None
         status: ScanStatus = "EMPTY" if rows == 0 else "SUCCEEDED"
-        record_event(
-            clients,
-            report,
-            replace(_event("table_scanned", request), table=copy.table, rows=rows, status=status),
-        )
+        event = replace(_event("table_scanned", request), table=copy.table, rows=rows, status=status)
+        record_event(clients, report, event)
     record_event(clients, report, _event("completed", request))
-    return shot
 
 
 def _event(kind: str, request: SnapshotRequest) -> SnapshotEvent:

@@ -116,29 +116,15 @@ def stream(run: Run) -> JobResult:
                 if failures >= _FAILURES_IN_A_ROW:
                     raise
                 log.warning("round failed, %d in a row: %s", failures, error)
-            state = replace(
-                state,
-                heartbeat_at=time.time(),
-                rounds=state.rounds + 1,
-                batch=stores.changes.state().batch,
-                changes=state.changes + changes,
-                lag_seconds=outcome.lag_seconds,
-                offset=outcome.offset,
-                committed_at=outcome.committed_at,
-                metrics=metrics_of(outcome, report.snapshot),
-                error="" if failures else outcome.error,
-            )
+            state = _after_round(state, run, outcome, changes, failed=failures > 0)
             state.write(path)
             if _snapshots_completed(job.connector, outcome) and not failures:
                 break
             if not failures and busy(stores.changes):
                 continue
             # A round that failed, or did not publish, sends no heartbeats.
-            beats = (
-                heartbeats_of(job.connector, stores.changes, clients)
-                if outcome.published is not None and not failures
-                else None
-            )
+            published = outcome.published is not None and not failures
+            beats = heartbeats_of(job.connector, stores.changes, clients) if published else None
             _pause(
                 lambda: stopping() or has_signals(job.connector, clients, report),
                 min(started + interval, deadline),
@@ -150,6 +136,24 @@ def stream(run: Run) -> JobResult:
     status = "stopped" if outcome.ok else "failed"
     replace(state, heartbeat_at=time.time(), status=status).write(path)
     return replace(outcome, changes=state.changes)
+
+
+def _after_round(
+    state: StreamState, run: Run, outcome: JobResult, changes: int, *, failed: bool
+) -> StreamState:
+    """Return the state after a round with so many changes; ``outcome`` is that of the last complete one."""
+    return replace(
+        state,
+        heartbeat_at=time.time(),
+        rounds=state.rounds + 1,
+        batch=run.stores.changes.state().batch,
+        changes=state.changes + changes,
+        lag_seconds=outcome.lag_seconds,
+        offset=outcome.offset,
+        committed_at=outcome.committed_at,
+        metrics=metrics_of(outcome, run.report.snapshot),
+        error="" if failed else outcome.error,
+    )
 
 
 def _snapshots_completed(connector: Connector, outcome: JobResult) -> bool:

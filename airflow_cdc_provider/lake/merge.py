@@ -11,6 +11,7 @@ from __future__ import annotations
 import logging
 import time
 import uuid
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Protocol
@@ -49,7 +50,7 @@ from airflow_cdc_provider.lake.row_fences import NO_FENCES, HasFeeds, RowFences
 from airflow_cdc_provider.lake.unresolved import find_keys_not_in_snapshot
 
 if TYPE_CHECKING:
-    from pyspark.sql import Column, DataFrame, SparkSession
+    from pyspark.sql import DataFrame, SparkSession
 
     from airflow_cdc_provider.lake.table import LakeTable
 
@@ -133,6 +134,12 @@ class MergePlan:
     static_rows_to_rewrite: str = ""
     offset: Mapping[str, Any] | None = None
 
+    @property
+    def sweeps(self) -> bool:
+        """Whether rows may be due to expire, so that the merge reads them."""
+        earliest = self.base.earliest_expiry
+        return earliest is not None and earliest <= self.now_seconds
+
 
 @dataclass(frozen=True)
 class MergeCounts:
@@ -185,114 +192,87 @@ def merge(
         CommitConflict: Another writer merged after the plan's base; this merge did not change the mirror.
     """
     started = time.monotonic()
-    state = plan.base
     _require_no_later_static_columns(mirror, plan)
-    sweep = state.earliest_expiry is not None and state.earliest_expiry <= plan.now_seconds
-    fences = RowFences.of(plan.fences, shape)
-    generation = newest_generation(plan.fences)
-    if shape.model == "row":
-        raised = fences.above(RowFences.of(state.fences, shape))
-    else:
-        raised = generation > newest_generation(state.fences)
-    kernel = MergeKernel(
+    kernel = _kernel(shape, plan)
+    reconciled = _reconciled(spark, mirror, contributions, kernel, plan)
+    try:
+        outcome = _count(reconciled)
+        if outcome.counts[TOMBSTONE] or outcome.counts[UNRESOLVED]:
+            mirror.tombstones.append(outcome.of_kinds(TOMBSTONE, UNRESOLVED).select("_cdc_tombstone.*"))
+        fenced = _fenced(shape, plan)
+        merged = _merged_state(mirror, plan, outcome, fenced)
+        row_columns = kernel.columns
+        if plan.base.static_columns is not None:
+            row_columns, partition_columns = mirror.layout(row_columns, shape.static_columns)
+            commit = _commit_static_columns(
+                mirror, plan.base.static_columns, plan, outcome, partition_columns, fenced
+            )
+            merged = replace(merged, static_columns_commit=commit)
+        head = mirror.table.commit(
+            plan.base.head,
+            **outcome.changes(row_columns, LIVE, REMOVE),
+            delete=fenced,
+            properties=merged.properties(),
+        )
+    finally:
+        reconciled.unpersist()
+    return MergeCounts(
+        rows=mirror.row_count(replace(merged, head=head)),
+        written=outcome.counts[LIVE] + outcome.counts[LIVE_STATIC],
+        removed=outcome.counts[REMOVE] + outcome.counts[REMOVE_STATIC],
+        tombstones=outcome.counts[TOMBSTONE],
+        unresolved_keys=merged.unresolved_keys,
+        has_unresolved=merged.unresolved_keys > 0 or merged.snapshot_started_us > 0,
+        seconds=time.monotonic() - started,
+        row_changes=outcome.duplicates.row_changes,
+        replica_duplicates=outcome.duplicates.duplicates,
+    )
+
+
+def _require_no_later_static_columns(mirror: Mirror, plan: MergePlan) -> None:
+    """Refuse to replace static columns that an incomplete merge of later batches has written."""
+    static_columns = plan.base.static_columns
+    if static_columns is not None and static_columns.merged_through > plan.through:
+        raise CommitConflict(
+            f"another merge writes to {mirror.static_columns.name}",
+            expected=f"nothing of batches after {plan.through}",
+            found=f"a commit through batch {static_columns.merged_through}",
+        )
+
+
+def _kernel(shape: RowShape, plan: MergePlan) -> MergeKernel:
+    """Return the kernel that reconciles stored rows and contributions."""
+    by_row = shape.model == "row"
+    return MergeKernel(
         model=shape.model,
         rules=shape.rules,
         columns=shape.mirror_schema(),
         project=shape.project,
         now_seconds=plan.now_seconds,
-        fences=fences if shape.model == "row" else NO_FENCES,
-        generation=generation if shape.model == "cell" else 0,
+        fences=RowFences.of(plan.fences, shape) if by_row else NO_FENCES,
+        generation=newest_generation(plan.fences) if shape.model == "cell" else 0,
         purge_before_seconds=plan.purge_before_seconds,
         through=plan.through,
         column_ids=plan.column_ids,
-        static_columns_table=state.static_columns is not None,
-        rewrite_static_columns=state.static_columns_ahead,
+        static_columns_table=plan.base.static_columns is not None,
+        rewrite_static_columns=plan.base.static_columns_ahead,
         stores_state=shape.stores_state,
         patch=shape.patch,
-        rewrite=bool(plan.rows_to_rewrite) and shape.model == "row",
-    )
-    outcome = _reconciled(spark, mirror, state, contributions, kernel, plan, sweep=sweep)
-    try:
-        counts, expiries, duplicates = _count(outcome)
-        if counts.get(TOMBSTONE) or counts.get(UNRESOLVED):
-            mirror.tombstones.append(
-                outcome.where(f"_cdc_kind IN ({TOMBSTONE}, {UNRESOLVED})").select("_cdc_tombstone.*")
-            )
-        fenced = None
-        if raised and state.merged_through >= 0:
-            earlier = f"{CDC_COLUMN}.generation < {generation}"
-            fenced = fences.predicate(CDC_COLUMN) if shape.model == "row" else earlier
-        resolved = plan.reread == state.reread_basis
-        earlier_unresolved = 0 if resolved else state.unresolved_keys
-        unresolved = earlier_unresolved + counts.get(UNRESOLVED, 0)
-        snapshot_started_us = plan.snapshot_started_us
-        if snapshot_started_us and state.merged_through < 0:
-            rows = outcome.where(f"_cdc_kind IN ({LIVE}, {LIVE_STATIC})").selectExpr(
-                f"{CDC_COLUMN}.key", f"if(_cdc_kind = {LIVE}, {CDC_COLUMN}.state, null) state"
-            )
-            tombstones = outcome.where(f"_cdc_kind = {TOMBSTONE}").select("_cdc_tombstone.*")
-            if find_keys_not_in_snapshot(rows, tombstones, snapshot_started_us).isEmpty():
-                snapshot_started_us = 0
-        written, removed = counts.get(LIVE, 0), counts.get(REMOVE, 0)
-        merged = replace(
-            state,
-            merged_through=plan.through,
-            offset=plan.offset,
-            fences=tuple(plan.fences),
-            memory=plan.memory,
-            next_expiry=_earliest(expiries.get(LIVE), _later_expiry(mirror.table, state, plan, sweep=sweep)),
-            unresolved_keys=unresolved,
-            unresolved_since=state.unresolved_since if earlier_unresolved else plan.through,
-            snapshot_started_us=max(snapshot_started_us, 0 if resolved else state.snapshot_started_us),
-            rows=None if fenced else mirror.row_count(state) + written - removed,
-        )
-        row_columns = kernel.columns
-        if state.static_columns is not None:
-            row_columns, partition_columns = mirror.layout(row_columns, shape.static_columns)
-            commit = _commit_static_columns(
-                mirror,
-                state.static_columns,
-                plan,
-                _changes(outcome, counts, partition_columns, LIVE_STATIC, REMOVE_STATIC),
-                fenced=fenced,
-                expiry=expiries.get(LIVE_STATIC),
-                sweep=sweep,
-            )
-            merged = replace(merged, static_columns_commit=commit)
-        head = mirror.table.commit(
-            state.head,
-            **_changes(outcome, counts, row_columns, LIVE, REMOVE),
-            delete=fenced,
-            properties=merged.properties(),
-        )
-    finally:
-        outcome.unpersist()
-    return MergeCounts(
-        rows=mirror.row_count(replace(merged, head=head)),
-        written=written + counts.get(LIVE_STATIC, 0),
-        removed=removed + counts.get(REMOVE_STATIC, 0),
-        tombstones=counts.get(TOMBSTONE, 0),
-        unresolved_keys=unresolved,
-        has_unresolved=unresolved > 0 or merged.snapshot_started_us > 0,
-        seconds=time.monotonic() - started,
-        row_changes=duplicates.row_changes,
-        replica_duplicates=duplicates.duplicates,
+        rewrite=bool(plan.rows_to_rewrite) and by_row,
     )
 
 
 def _reconciled(
     spark: SparkSession,
     mirror: Mirror,
-    state: MirrorState,
     contributions: DataFrame | None,
     kernel: MergeKernel,
     plan: MergePlan,
-    *,
-    sweep: bool,
 ) -> DataFrame:
+    """Plan the reconciliation of contributions with the rows and tombstones of their keys."""
     from pyspark.sql import functions as f
 
-    names = CONTRIBUTION_SCHEMA.names
+    state, names = plan.base, CONTRIBUTION_SCHEMA.names
     pending = contributions if contributions is not None else spark.createDataFrame([], SPARK_DDL)
     if plan.unread:
         unread = pa.Table.from_batches([unresolved_keys(pa.array(plan.unread, pa.binary()), 0)])
@@ -304,7 +284,7 @@ def _reconciled(
         stored = {FROM_MIRROR: mirror.rows(state)}
         if state.static_columns is not None:
             stored[FROM_STATIC_COLUMNS] = mirror.static_rows(state.static_columns)
-        keys = _affected_keys(mirror, plan, pending, stored, sweep=sweep)
+        keys = _affected_keys(mirror, plan, pending, stored)
         if plan.pending_rows <= _BROADCAST_KEYS and not _static_columns_are_lost(state):
             keys = f.broadcast(keys)
         for source, rows in stored.items():
@@ -329,43 +309,61 @@ def _reconciled(
     return merged.persist()
 
 
-def _require_no_later_static_columns(mirror: Mirror, plan: MergePlan) -> None:
-    """Refuse to replace static columns that an incomplete merge of later batches has written."""
-    static_columns = plan.base.static_columns
-    if static_columns is not None and static_columns.merged_through > plan.through:
-        raise CommitConflict(
-            f"another merge writes to {mirror.static_columns.name}",
-            expected=f"nothing of batches after {plan.through}",
-            found=f"a commit through batch {static_columns.merged_through}",
-        )
+def _fenced(shape: RowShape, plan: MergePlan) -> str | None:
+    """Return the predicate of the stored rows that new fences remove; None for none."""
+    base = plan.base
+    if base.merged_through < 0:
+        return None
+    if shape.model == "row":
+        fences = RowFences.of(plan.fences, shape)
+        return fences.predicate(CDC_COLUMN) if fences.above(RowFences.of(base.fences, shape)) else None
+    generation = newest_generation(plan.fences)
+    return f"{CDC_COLUMN}.generation < {generation}" if generation > newest_generation(base.fences) else None
+
+
+def _merged_state(mirror: Mirror, plan: MergePlan, outcome: _Outcome, fenced: str | None) -> MirrorState:
+    """Return the state that the commit to the mirror stores, but for the commit of its static columns."""
+    base, counts = plan.base, outcome.counts
+    resolved = plan.reread == base.reread_basis
+    earlier_unresolved = 0 if resolved else base.unresolved_keys
+    snapshot_started_us = 0 if _is_all_in_snapshot(plan, outcome) else plan.snapshot_started_us
+    return replace(
+        base,
+        merged_through=plan.through,
+        offset=plan.offset,
+        fences=tuple(plan.fences),
+        memory=plan.memory,
+        next_expiry=_earliest(outcome.expiries.get(LIVE), _later_expiry(mirror.table, base, plan)),
+        unresolved_keys=earlier_unresolved + counts[UNRESOLVED],
+        unresolved_since=base.unresolved_since if earlier_unresolved else plan.through,
+        snapshot_started_us=max(snapshot_started_us, 0 if resolved else base.snapshot_started_us),
+        rows=None if fenced else mirror.row_count(base) + counts[LIVE] - counts[REMOVE],
+    )
+
+
+def _is_all_in_snapshot(plan: MergePlan, outcome: _Outcome) -> bool:
+    """Return whether a first merge has no rows but those that its replacing snapshot read."""
+    if not plan.snapshot_started_us or plan.base.merged_through >= 0:
+        return False
+    rows = outcome.of_kinds(LIVE, LIVE_STATIC).selectExpr(
+        f"{CDC_COLUMN}.key", f"if(_cdc_kind = {LIVE}, {CDC_COLUMN}.state, null) state"
+    )
+    tombstones = outcome.of_kinds(TOMBSTONE).select("_cdc_tombstone.*")
+    return find_keys_not_in_snapshot(rows, tombstones, plan.snapshot_started_us).isEmpty()
 
 
 def _commit_static_columns(
     mirror: Mirror,
     before: StaticColumnsState,
     plan: MergePlan,
-    changes: Mapping[str, Any],
-    *,
+    outcome: _Outcome,
+    columns: Iterable[pa.Field],
     fenced: str | None,
-    expiry: int | None,
-    sweep: bool,
 ) -> str:
-    """Commit a merge's static columns, just before its commit to the mirror.
+    """Commit a merge's static columns, just before its commit to the mirror, and return the commit's id.
 
     A merge without changes of static columns commits too, so that a concurrent merge of fewer batches can't
     commit after it.
-
-    Args:
-        mirror: The mirror.
-        before: The state of its static columns table from which the changes were derived.
-        plan: The merge's plan.
-        changes: ``append`` and ``delete_keys``.
-        fenced: Predicate of the rows that a fence removes.
-        expiry: Earliest expiry of the written rows.
-        sweep: Whether rows that are due to expire were read.
-
-    Returns:
-        The commit's id.
     """
     if plan.base.merged_through < 0:
         # Its rows were not read; existing ones were left by a first merge that was killed.
@@ -374,8 +372,11 @@ def _commit_static_columns(
         before.head,
         commit=uuid.uuid4().hex,
         merged_through=plan.through,
-        next_expiry=_earliest(expiry, _later_expiry(mirror.static_columns, before, plan, sweep=sweep)),
+        next_expiry=_earliest(
+            outcome.expiries.get(LIVE_STATIC), _later_expiry(mirror.static_columns, before, plan)
+        ),
     )
+    changes = outcome.changes(columns, LIVE_STATIC, REMOVE_STATIC)
     mirror.static_columns.commit(before.head, **changes, delete=fenced, properties=merged.properties())
     return merged.commit
 
@@ -386,7 +387,7 @@ def _static_columns_are_lost(state: MirrorState) -> bool:
 
 
 def _affected_keys(
-    mirror: Mirror, plan: MergePlan, pending: DataFrame, stored: Mapping[int, DataFrame], *, sweep: bool
+    mirror: Mirror, plan: MergePlan, pending: DataFrame, stored: Mapping[int, DataFrame]
 ) -> DataFrame:
     """Return the keys whose rows are read: one column, with repetitions.
 
@@ -394,7 +395,7 @@ def _affected_keys(
     """
     state = plan.base
     keys = pending.select("key")
-    if sweep:
+    if plan.sweeps:
         for rows in stored.values():
             keys = keys.union(rows.where(f"expires_at <= {plan.now_seconds}").select("key"))
     if plan.rows_to_rewrite:
@@ -409,52 +410,51 @@ def _affected_keys(
     return keys
 
 
-def _changes(
-    outcome: DataFrame, counts: Mapping[int, int], columns: Iterable[pa.Field], written: int, removed: int
-) -> dict[str, Any]:
-    """Return the arguments of one table's commit: ``append`` and ``delete_keys``."""
-    names = _quoted([column.name for column in columns])
-    rows = outcome.where(f"_cdc_kind = {written}").select(*names, CDC_COLUMN)
-    ids = outcome.where(f"_cdc_kind = {removed}").select(f"{CDC_COLUMN}.id")
-    return {
-        "append": rows if counts.get(written) else None,
-        "delete_keys": (f"{CDC_COLUMN}.id", ids) if counts.get(removed) else None,
-    }
+@dataclass(frozen=True)
+class _Outcome:
+    """What a merge writes: rows by kind, with their number and earliest expiry, and replica duplicates."""
+
+    rows: DataFrame
+    counts: Counter[int]
+    expiries: Mapping[int, int]
+    duplicates: ReplicaDuplicates
+
+    def of_kinds(self, *kinds: int) -> DataFrame:
+        """Return the rows of some kinds."""
+        return self.rows.where(f"_cdc_kind IN ({', '.join(map(str, kinds))})")
+
+    def changes(self, columns: Iterable[pa.Field], written: int, removed: int) -> dict[str, Any]:
+        """Return the arguments of one table's commit: ``append`` and ``delete_keys``."""
+        names = _quoted([column.name for column in columns])
+        rows = self.of_kinds(written).select(*names, CDC_COLUMN)
+        ids = self.of_kinds(removed).select(f"{CDC_COLUMN}.id")
+        return {
+            "append": rows if self.counts[written] else None,
+            "delete_keys": (f"{CDC_COLUMN}.id", ids) if self.counts[removed] else None,
+        }
 
 
-def _count(outcome: DataFrame) -> tuple[dict[int, int], dict[int, int], ReplicaDuplicates]:
-    """Materialise the outcome: rows and earliest expiry per kind, and replica duplicates."""
+def _count(reconciled: DataFrame) -> _Outcome:
+    """Materialise reconciled rows and count them."""
+    from pyspark.sql.functions import expr
+
     counted = [
         f"sum(if(_cdc_kind = {DUPLICATES}, {CDC_COLUMN}.{name}, 0)) {name}"
         for name in ("generation", "expires_at")
     ]
-    rows = (
-        outcome.groupBy("_cdc_kind")
-        .agg(*_expressions("count(1) n", f"min({CDC_COLUMN}.expires_at) earliest", *counted))
-        .collect()
-    )
-    counts = {int(row["_cdc_kind"]): int(row["n"]) for row in rows}
-    expiries = {int(row["_cdc_kind"]): int(row["earliest"]) for row in rows if row["earliest"] is not None}
-    found = next((row for row in rows if row["_cdc_kind"] == DUPLICATES), None)
-    duplicates = (
-        ReplicaDuplicates()
-        if found is None
-        else ReplicaDuplicates(int(found["generation"]), int(found["expires_at"]))
-    )
-    return counts, expiries, duplicates
+    texts = ("count(1) n", f"min({CDC_COLUMN}.expires_at) earliest", *counted)
+    found = reconciled.groupBy("_cdc_kind").agg(*map(expr, texts)).collect()
+    by_kind = {int(row["_cdc_kind"]): row for row in found}
+    counts = Counter({kind: int(row["n"]) for kind, row in by_kind.items()})
+    expiries = {kind: int(row["earliest"]) for kind, row in by_kind.items() if row["earliest"] is not None}
+    row = by_kind.get(DUPLICATES)
+    duplicates = [] if row is None else [int(row["generation"]), int(row["expires_at"])]
+    return _Outcome(reconciled, counts, expiries, ReplicaDuplicates(*duplicates))
 
 
-def _expressions(*texts: str) -> list[Column]:
-    from pyspark.sql.functions import expr
-
-    return [expr(text) for text in texts]
-
-
-def _later_expiry(
-    table: LakeTable, state: MirrorState | StaticColumnsState, plan: MergePlan, *, sweep: bool
-) -> int | None:
+def _later_expiry(table: LakeTable, state: MirrorState | StaticColumnsState, plan: MergePlan) -> int | None:
     """Return a second before which none of a table's remaining rows can expire."""
-    if not sweep:
+    if not plan.sweeps:
         return state.next_expiry
     rows = table.read(state.head).where(f"{CDC_COLUMN}.expires_at > {plan.now_seconds}")
     found = rows.selectExpr(f"min({CDC_COLUMN}.expires_at)").collect()[0][0]

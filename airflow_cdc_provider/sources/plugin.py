@@ -8,8 +8,8 @@ little: a plug-in imports the part that a method returns inside that method.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterator, Mapping
-from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
+from collections.abc import Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, TypeVar
 
 from airflow_cdc_provider.exceptions import ConfigurationError
 
@@ -46,6 +46,19 @@ class SourceOptions:
         """
 
 
+class ReadTopics(NamedTuple):
+    """The topics that a source reads, of another connector that keeps running."""
+
+    names: Sequence[str]
+    """Names or patterns."""
+    events: str
+    """Description of their events: converters and envelope."""
+    start: str
+    """Where a new connector starts."""
+    needs_registry: bool
+    """Whether a schema registry has the schemas of their events."""
+
+
 class SourcePlugin(ABC):
     """A kind of source.
 
@@ -63,6 +76,8 @@ class SourcePlugin(ABC):
         event_headers: Whether events can have headers that name the connector.
         event_version: Value of ``source.version`` in events: the release of the connector whose format is
             written.
+        stored_offsets: ``package.module:Class`` of the conversion of other connectors' offsets, a subclass of
+            :class:`~airflow_cdc_provider.migration.offsets.conversion.ConnectOffsets`; empty for none.
         docs_page: Name of the page in ``docs/``.
     """
 
@@ -75,6 +90,7 @@ class SourcePlugin(ABC):
     event_values: ClassVar[EventValues] = "rows"
     event_headers: ClassVar[bool] = True
     event_version: ClassVar[str] = "3.6.1.Final"
+    stored_offsets: ClassVar[str] = ""
     docs_page: ClassVar[str]
 
     @abstractmethod
@@ -104,6 +120,10 @@ class SourcePlugin(ABC):
             ConfigurationError: The source has no recordings.
         """
         raise ConfigurationError(f"source {self.name} has no recordings")
+
+    def topics(self, connector: Connector) -> ReadTopics | None:
+        """Return the topics that the source reads; None for a source that reads a database. Default: None."""
+        return None
 
     def schema_changes_topic(self, connector: Connector) -> str:
         """Return the topic of schema changes."""

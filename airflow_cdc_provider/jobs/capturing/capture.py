@@ -24,7 +24,7 @@ from airflow_cdc_provider.jobs.resuming.progress import Progress
 from airflow_cdc_provider.jobs.spark.read import new_metrics, read_partitions
 from airflow_cdc_provider.lake.changes_table import ChangesState, ChangesTable, OriginChanges, join_origins
 from airflow_cdc_provider.lake.stores import Stores
-from airflow_cdc_provider.sources.contract import ReadLimit, ReadMetrics, Source
+from airflow_cdc_provider.sources.contract import Offset, Plan, ReadLimit, ReadMetrics, Source
 from airflow_cdc_provider.sources.schema_history import learn_schema
 
 if TYPE_CHECKING:
@@ -116,98 +116,121 @@ def capture(job: Job, stores: Stores, source: Source, report: RunReport) -> Capt
 
 def _capture(job: Job, stores: Stores, source: Source, report: RunReport) -> CaptureCounts:
     started = time.monotonic()
-    options = job.spec.options
-    limit = ReadLimit(
-        bytes=int(options.get("batch_bytes", ReadLimit.bytes)),
-        changes=int(options.get("batch_changes", ReadLimit.changes)),
-        tasks=stores.spark.sparkContext.defaultParallelism,
-    )
     changes = stores.changes
-    progress, state = begin_feed(job.connector, stores.changes, source)
+    progress, state = begin_feed(job.connector, changes, source)
     first = state.batch
     progress, state = mark_arrivals(stores, source, progress, state)  # for a run that ended too early
     head = source.head()
-    learn_schema(source, stores.changes, first)
-    progress, state = close_gaps(job.connector, stores.changes, source, progress, state)
-    seen = list(source.schema_records())
-    schema_changed = bool(seen)
-    reader = source.reader()
-    metrics = new_metrics(stores.spark)
-    planned = committed = 0.0
-    batches = captured = landed = quarantined = 0
-    segments = SegmentTally()
+    learn_schema(source, changes, first)
+    progress, state = close_gaps(job.connector, changes, source, progress, state)
+    batches = _Batches(job, stores, source, report, started)
     while not job.stopping():
-        began = time.monotonic()
-        plan = source.plan(progress.source, head, limit)
-        planning = time.monotonic() - began
-        planned += planning
-        segments.add(plan)
+        plan = batches.plan(progress, head)
         if plan.end != progress.source:
             progress = progress.with_source(plan.end)
-            rows = (
-                read_partitions(stores.spark, reader, plan.partitions, metrics=metrics)
-                if plan.partitions
-                else None
-            )
-            seen += plan.records
-            schema_changed = schema_changed or bool(plan.records)
-            began = time.monotonic()
-            before = metrics.value.copy()
-            try:
-                state = changes.append_batch(rows, progress.to_offset(), state, extra_rows=seen)
-            except Exception:
-                report.uncommitted = [origin for origin, found in plan.segments.items() if found.taken]
-                raise
-            committing = time.monotonic() - began
-            committed += committing
-            of_batch = metrics.value.since(before)
-            source.on_batch_read(of_batch)
-            batches += 1
-            captured += state.appended - len(seen)
-            seen = []
-            log.info(
-                "%s: batch %d, %d changes, %d so far, %.1f s; planned %.3f s, committed %.3f s%s",
-                job.connector.name,
-                state.batch,
-                state.appended,
-                captured,
-                time.monotonic() - started,
-                planning,
-                committing,
-                _task_metrics(of_batch),
-            )
+            state = batches.commit(plan, progress, state)
         if plan.at_head:
             break
     progress, state = mark_arrivals(stores, source, progress, state)
     origins: Sequence[OriginChanges] = ()
-    if captured:
+    if batches.changes:
         latencies = job.connector.lag_statistics
         origins = changes.origins(first, state.batch, latencies=latencies, per_table=source.many_feeds)
-    report.reading.update(metrics.value.counts)
+    read = batches.metrics.value
+    report.reading.update(read.counts)
+    landed, quarantined = 0, sum(origin.quarantined for origin in origins)
     if source.has_schema_history:
-        if seen:
-            state = changes.append_batch(None, progress.to_offset(), state, extra_rows=seen)
-        if schema_changed or captured:
-            learn_schema(source, stores.changes, state.batch)
-        landed, quarantined = land_quarantined(job.connector, stores.changes, source, state)
-    else:
-        quarantined = sum(origin.quarantined for origin in origins)
-    seconds = time.monotonic() - started
-    skipped = metrics.value.skipped
-    if skipped:
-        log.info("%s: skipped, by origin and reason: %s", job.connector.name, dict(sorted(skipped.items())))
+        state = batches.commit_schemas(progress, state)
+        landed, quarantined = land_quarantined(job.connector, changes, source, state)
+    if read.skipped:
+        skipped = dict(sorted(read.skipped.items()))
+        log.info("%s: skipped, by origin and reason: %s", job.connector.name, skipped)
     return CaptureCounts(
-        batches=batches,
-        changes=captured + landed,
+        batches=batches.committed,
+        changes=batches.changes + landed,
         quarantined=quarantined,
-        seconds=seconds,
+        seconds=time.monotonic() - started,
         origins=origins,
-        skipped=skipped,
-        segments=segments,
-        reading=dict(metrics.value.counts),
-        plan_seconds=planned,
-        commit_seconds=committed,
+        skipped=read.skipped,
+        segments=batches.segments,
+        reading=dict(read.counts),
+        plan_seconds=batches.plan_seconds,
+        commit_seconds=batches.commit_seconds,
     )
+
+
+class _Batches:
+    """The batches of one capture: plans and commits one after the other, and counts what they have."""
+
+    def __init__(self, job: Job, stores: Stores, source: Source, report: RunReport, started: float) -> None:
+        options = job.spec.options
+        self._limit = ReadLimit(
+            bytes=int(options.get("batch_bytes", ReadLimit.bytes)),
+            changes=int(options.get("batch_changes", ReadLimit.changes)),
+            tasks=stores.spark.sparkContext.defaultParallelism,
+        )
+        self._name, self._stores, self._source, self._report = job.connector.name, stores, source, report
+        self._schemas = list(source.schema_records())  # to commit with the next batch
+        self._schema_changed = bool(self._schemas)
+        self._reader = source.reader()
+        self.metrics = new_metrics(stores.spark)
+        self.segments = SegmentTally()
+        self.committed = self.changes = 0
+        self._started, self._planning = started, 0.0
+        self.plan_seconds = self.commit_seconds = 0.0
+
+    def plan(self, progress: Progress, head: Offset) -> Plan:
+        """Plan the batch after a position, which may be empty."""
+        began = time.monotonic()
+        plan = self._source.plan(progress.source, head, self._limit)
+        self._planning = time.monotonic() - began
+        self.plan_seconds += self._planning
+        self.segments.add(plan)
+        return plan
+
+    def commit(self, plan: Plan, after: Progress, state: ChangesState) -> ChangesState:
+        """Read a planned batch and commit it with the progress after it."""
+        parts, spark = plan.partitions, self._stores.spark
+        rows = read_partitions(spark, self._reader, parts, metrics=self.metrics) if parts else None
+        self._schemas += plan.records
+        self._schema_changed |= bool(plan.records)
+        began, before = time.monotonic(), self.metrics.value.copy()
+        try:
+            state = self._append(rows, after, state)
+        except Exception:
+            self._report.uncommitted = [origin for origin, found in plan.segments.items() if found.taken]
+            raise
+        seconds = time.monotonic() - began
+        self.commit_seconds += seconds
+        of_batch = self.metrics.value.since(before)
+        self._source.on_batch_read(of_batch)
+        self.committed += 1
+        log.info(
+            "%s: batch %d, %d changes, %d so far, %.1f s; planned %.3f s, committed %.3f s%s",
+            self._name,
+            state.batch,
+            state.appended,
+            self.changes,
+            time.monotonic() - self._started,
+            self._planning,
+            seconds,
+            _task_metrics(of_batch),
+        )
+        return state
+
+    def commit_schemas(self, progress: Progress, state: ChangesState) -> ChangesState:
+        """Commit schema records that came after the last batch; the source learns all new ones."""
+        if self._schemas:
+            state = self._append(None, progress, state)
+        if self._schema_changed or self.changes:
+            learn_schema(self._source, self._stores.changes, state.batch)
+        return state
+
+    def _append(self, rows: DataFrame | None, after: Progress, state: ChangesState) -> ChangesState:
+        schemas, self._schemas = self._schemas, []
+        state = self._stores.changes.append_batch(rows, after.to_offset(), state, extra_rows=schemas)
+        self.changes += state.appended - len(schemas)
+        return state
 
 
 def _task_metrics(metrics: ReadMetrics) -> str:

@@ -55,13 +55,11 @@ def replay(run: Run) -> JobResult:
             found="after_merge",
             remedy="airflow cdc offsets publish-from --batch 1 publishes all rows again, as they are now",
         )
-    before = published.slowest()
     prefix = str(job.spec.options.get("topic_prefix") or "")
     if prefix == job.connector.topic_prefix:
         prefix = ""
-    limit = None if prefix else before.batch - 1 if before else 0
     skipped = SkippedRecords(strict=job.connector.source.strict)
-    origin = Replayed(job, stores, source, skipped, prefix, limit)
+    origin = Replayed(job, stores, source, skipped, prefix, published)
     producers = Producers.of(job.connector, clients.connections, Replayed.suffix)
     target = KafkaTarget[Replayed](job, stores, clients.connections, producers)
     sending = Publication(lambda: origin, target)
@@ -83,7 +81,8 @@ def replay(run: Run) -> JobResult:
     log.info("%s: replayed %s", job.connector.name, result)
     report.callbacks.append(lambda: store_end(producers, sending.position))
     findings = [f"replaying: {one}" for one in skipped.report()]
-    if not prefix and before is not None and sent.last < _published_now(published, before).batch - 1:
+    before = origin.published_before
+    if before is not None and sent.last < _published_now(published, before).batch - 1:
         findings.append(
             f"events of batches {sent.first} to {sent.last} are now after or among those of later ones: "
             "consumers that take the last event of a key as its state get an older state; replay up to the "

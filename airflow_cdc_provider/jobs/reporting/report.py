@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, Final
 
@@ -15,7 +15,6 @@ from airflow_cdc_provider.jobs.context.run_report import RunReport
 from airflow_cdc_provider.jobs.resuming.progress import Progress
 from airflow_cdc_provider.jobs.spark import failures
 from airflow_cdc_provider.jobs.spec import JobResult, OriginResult, PublishResult, SnapshotResult, TableResult
-from airflow_cdc_provider.lake.changes_table import ChangesTable
 from airflow_cdc_provider.sources.contract import Lag, Source
 from airflow_cdc_provider.sources.stream_metrics import StreamMetrics
 
@@ -48,9 +47,7 @@ def build_result(
     """
     error = failures.of_all_tables(tables)
     try:
-        outcome = _report(
-            run.job.connector, run.stores.changes, run.source, run.clients, run.report, shot, captured, tables
-        )
+        outcome = _report(run, shot, captured, tables)
         outcome = replace(outcome, snapshot_skipped=skipped, incremental=run.report.incremental)
         if published is not None:
             outcome = _with_published(outcome, published)
@@ -74,67 +71,19 @@ def _with_published(outcome: JobResult, published: PublishResult) -> JobResult:
 
 
 def _report(
-    connector: Connector,
-    changes: ChangesTable,
-    source: Source,
-    clients: Clients,
-    report: RunReport,
-    shot: SnapshotResult | None,
-    captured: CaptureCounts | None,
-    tables: Sequence[TableResult],
+    run: Run, shot: SnapshotResult | None, captured: CaptureCounts | None, tables: Sequence[TableResult]
 ) -> JobResult:
-    state = changes.state()
+    source = run.source
+    state = run.stores.changes.state()
     progress = Progress.from_offset(state.offset)
     lag = source.lag(progress.source)
-    seconds: dict[str, float] = {}
     findings = list(lag.remarks)
     selected: tuple[str, ...] = ()
-    if shot is not None:
-        seconds["snapshot"] = round(shot.seconds, 3)
     if captured is not None:
-        seconds["capture"] = round(captured.seconds, 3)
-        seconds |= _stages(captured)
         selected = tuple(source.tables())
-        if not selected:
-            findings.append(
-                f"connector {connector.name} captures no table: the source has no selected table "
-                "with capture enabled. Run airflow cdc check for details"
-            )
-        if beyond := connector.guardrail_message(selected):
-            findings.append(beyond)
-        findings += source.schema_findings()
-        if captured.quarantined:
-            findings.append(
-                f"{captured.quarantined} records could not be read and are in quarantine: rows of kind "
-                f"quarantine in {connector.changes_table}, each with its reason in the column reason"
-            )
-    findings += [
-        f"{count} notifications could not be sent by channel {channel}; see the log"
-        for channel, count in sorted(clients.notifier.failed.items())
-    ]
-    findings += [
-        f"signals of channel {channel} could not be read and stay there: {reason}"
-        for channel, reason in sorted(report.signals.errors.items())
-    ]
-    if tables:
-        seconds["merge"] = round(max(t.seconds for t in tables), 3)
-    for name, snapshot in sorted(progress.snapshots.items()):
-        if snapshot.outdated:
-            findings.append(
-                f"{name} is incomplete until its next snapshot: changes were lost: {snapshot.lost}"
-            )
-    for table in tables:
-        if table.undecodable:
-            findings.append(
-                f"{table.table}: {table.undecodable} changes could not be decoded and are quarantined"
-            )
-        if table.unresolved_keys:
-            findings.append(f"{table.table}: {table.unresolved_keys} keys need a re-read from the source")
-        if table.not_in_snapshot:
-            findings.append(
-                f"{table.table}: rows that the last snapshot didn't return must still be reread: the mirror "
-                "may have deleted rows"
-            )
+        findings += _capture_findings(run.job.connector, source, captured, selected)
+    findings += _channel_findings(run.clients, run.report)
+    findings += _table_findings(progress, tables)
     return JobResult(
         ok=True,
         offset=progress.source,
@@ -143,9 +92,9 @@ def _report(
         lag_seconds=lag.seconds,
         lag_bytes=lag.bytes,
         tables=tuple(tables),
-        origins=_with_streams(_origins(lag, captured), source, report, captured),
+        origins=_with_streams(_origins(lag, captured), source, run.report, captured),
         snapshot=shot,
-        seconds=seconds,
+        seconds=_durations(shot, captured, tables),
         findings=tuple(findings),
         skipped=_by_reason(captured.skipped) if captured else {},
         selected=selected,
@@ -156,6 +105,47 @@ def _report(
             for name, snapshot in sorted(progress.snapshots.items())
         },
     )
+
+
+def _capture_findings(
+    connector: Connector, source: Source, captured: CaptureCounts, selected: Sequence[str]
+) -> Iterator[str]:
+    if not selected:
+        yield (
+            f"connector {connector.name} captures no table: the source has no selected table "
+            "with capture enabled. Run airflow cdc check for details"
+        )
+    if beyond := connector.guardrail_message(selected):
+        yield beyond
+    yield from source.schema_findings()
+    if captured.quarantined:
+        yield (
+            f"{captured.quarantined} records could not be read and are in quarantine: rows of kind "
+            f"quarantine in {connector.changes_table}, each with its reason in the column reason"
+        )
+
+
+def _channel_findings(clients: Clients, report: RunReport) -> Iterator[str]:
+    for channel, count in sorted(clients.notifier.failed.items()):
+        yield f"{count} notifications could not be sent by channel {channel}; see the log"
+    for channel, reason in sorted(report.signals.errors.items()):
+        yield f"signals of channel {channel} could not be read and stay there: {reason}"
+
+
+def _table_findings(progress: Progress, tables: Sequence[TableResult]) -> Iterator[str]:
+    for name, snapshot in sorted(progress.snapshots.items()):
+        if snapshot.outdated:
+            yield f"{name} is incomplete until its next snapshot: changes were lost: {snapshot.lost}"
+    for table in tables:
+        if table.undecodable:
+            yield f"{table.table}: {table.undecodable} changes could not be decoded and are quarantined"
+        if table.unresolved_keys:
+            yield f"{table.table}: {table.unresolved_keys} keys need a re-read from the source"
+        if table.not_in_snapshot:
+            yield (
+                f"{table.table}: rows that the last snapshot didn't return must still be reread: the mirror "
+                "may have deleted rows"
+            )
 
 
 def _origins(lag: Lag, captured: CaptureCounts | None) -> tuple[OriginResult, ...]:
@@ -209,12 +199,21 @@ def _with_streams(
     )
 
 
-def _stages(captured: CaptureCounts) -> dict[str, float]:
-    """Return the durations of a capture's steps; for tasks, the sum over all of them."""
-    found = {"capture.plan": captured.plan_seconds, "capture.commit": captured.commit_seconds}
-    for name in ("wait", "parse", "convert"):
-        if microseconds := captured.reading.get(f"{name}_us"):
-            found[f"capture.{name}"] = microseconds / 1_000_000
+def _durations(
+    shot: SnapshotResult | None, captured: CaptureCounts | None, tables: Sequence[TableResult]
+) -> dict[str, float]:
+    """Return the durations of a stage's steps; for tasks of a capture, the sum over all of them."""
+    found: dict[str, float] = {}
+    if shot is not None:
+        found["snapshot"] = shot.seconds
+    if captured is not None:
+        found["capture"] = captured.seconds
+        found |= {"capture.plan": captured.plan_seconds, "capture.commit": captured.commit_seconds}
+        for name in ("wait", "parse", "convert"):
+            if microseconds := captured.reading.get(f"{name}_us"):
+                found[f"capture.{name}"] = microseconds / 1_000_000
+    if tables:
+        found["merge"] = max(table.seconds for table in tables)
     return {name: round(seconds, 3) for name, seconds in found.items()}
 
 

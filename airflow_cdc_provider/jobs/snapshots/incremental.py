@@ -17,7 +17,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 import pyarrow as pa
 
@@ -37,6 +37,9 @@ from airflow_cdc_provider.lake.stores import Stores
 from airflow_cdc_provider.notifications.snapshot_events import SnapshotEvent
 from airflow_cdc_provider.sources.contract import ChunkRequest, Reader, ReadMetrics, Source
 from airflow_cdc_provider.sources.paced import Paced
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame
 
 _PARTS_PER_CORE: Final = 2
 _MAX_CHUNKS: Final = 256
@@ -154,25 +157,14 @@ def _copied(
     progress: Progress,
     state: ChangesState,
 ) -> tuple[Progress, ChangesState]:
-    signals = progress.signals
-    copy = request.tables[0]
-    cores = stores.spark.sparkContext.defaultParallelism
-    if source.reads_chunks:
-        chunks = connector.snapshot.incremental.chunks_per_commit or report.signals.chunks
-        step = _next_chunks(connector, source, copy, progress, chunks, cores)
-    else:
-        if progress.source is not None:
-            source.seek_to(progress.source)
-        step = _next_ranges(source, copy, cores)
-    reader: Reader = Requested(source.snapshot_reader(), request.id)
-    if limit := connector.snapshot.rows_per_second:
-        reader = Paced(reader, limit / max(min(cores, len(step.ranges)), 1))
-    frame = read_partitions(stores.spark, reader, step.ranges, tasks=cores) if step.ranges else None
+    """Read and commit the next step of a request's first table."""
+    copy, signals = request.tables[0], progress.signals
+    step = _next_step(connector, stores, source, copy, progress, report.signals.chunks)
+    frame = _rows_of(step, connector, stores, source, request.id)
     left = request.tables[1:] if step.ended else (step.after, *request.tables[1:])
     after = replace(request, tables=left, started=True, done=request.done + step.ended)
     changed = replace(signals.with_request(after), chunks=signals.chunks + 1)
-    changed = changed.with_outcome(request.id, "running" if left else "done")
-    progress = progress.with_signals(changed)
+    progress = progress.with_signals(changed.with_outcome(request.id, "running" if left else "done"))
     ends = [_end_row(copy.table)] if step.ended else []
     with _marks(connector, source, step):
         state = stores.changes.append_batch(frame, progress.to_offset(), state, extra_rows=ends)
@@ -183,11 +175,35 @@ def _copied(
     if step.ended:
         total = max(total, _rows_copied(stores.changes, copy.table, request.id, state))
     counted = replace(step.after, rows=total)
-    if left and not step.ended:
+    if not step.ended:
         after = replace(after, tables=(counted, *left[1:]))
         progress = progress.with_signals(progress.signals.with_request(after))
-    _record_events(clients, report, request, after, step, counted, rows, signals.chunks + 1)
+    _record_events(clients, report, request, after, step, counted, rows, changed.chunks)
     return progress, state
+
+
+def _next_step(
+    connector: Connector, stores: Stores, source: Source, copy: TableCopy, progress: Progress, chunks: int
+) -> _Step:
+    """Plan the next ranges of a table: ``chunks`` chunks unless declared otherwise."""
+    cores = stores.spark.sparkContext.defaultParallelism
+    if source.reads_chunks:
+        declared = connector.snapshot.incremental.chunks_per_commit
+        return _next_chunks(connector, source, copy, progress, declared or chunks, cores)
+    if progress.source is not None:
+        source.seek_to(progress.source)
+    return _next_ranges(source, copy, cores)
+
+
+def _rows_of(
+    step: _Step, connector: Connector, stores: Stores, source: Source, request: str
+) -> DataFrame | None:
+    """Return the rows of a step's ranges, None if it has none."""
+    cores = stores.spark.sparkContext.defaultParallelism
+    reader: Reader = Requested(source.snapshot_reader(), request)
+    if limit := connector.snapshot.rows_per_second:
+        reader = Paced(reader, limit / max(min(cores, len(step.ranges)), 1))
+    return read_partitions(stores.spark, reader, step.ranges, tasks=cores) if step.ranges else None
 
 
 def _rows_copied(changes: ChangesTable, table: str, request: str, state: ChangesState) -> int:

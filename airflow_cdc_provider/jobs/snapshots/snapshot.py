@@ -12,7 +12,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, replace
 from datetime import UTC, datetime
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from airflow_cdc_provider.changes import record
 from airflow_cdc_provider.connector import Connector
@@ -27,14 +27,11 @@ from airflow_cdc_provider.jobs.resuming.progress import Progress, SnapshotProgre
 from airflow_cdc_provider.jobs.snapshots.custom import due_by_class, filter_of, snapshotter_of
 from airflow_cdc_provider.jobs.spark.read import new_metrics, read_partitions
 from airflow_cdc_provider.jobs.spec import SnapshotResult
-from airflow_cdc_provider.lake.changes_table import ChangesState
+from airflow_cdc_provider.lake.changes_table import ChangesState, PendingChanges
 from airflow_cdc_provider.lake.stores import Stores
-from airflow_cdc_provider.sources.contract import Reader, ReadMetrics, Source
+from airflow_cdc_provider.sources.contract import Reader, Source
 from airflow_cdc_provider.sources.paced import Paced
 from airflow_cdc_provider.sources.schema_history import learn_schema
-
-if TYPE_CHECKING:
-    from pyspark.accumulators import Accumulator
 
 _RANGES_PER_CORE = 4
 _MAX_RANGES_PER_CORE = 64
@@ -115,70 +112,59 @@ def snapshot(
     known = progress.snapshots
     due = [table for table in tables if again or _is_due(source, known.get(table), table)]
     left = _Ranges(job.connector, source, due, known, again=again, replacing=replacing, filters=filters or {})
-    cores = stores.spark.sparkContext.defaultParallelism
-    count = _RANGES_PER_CORE * cores
-    first, ranges = state.batch, 0
+    first = state.batch
     shot = report.snapshot = SnapshotResult(tables=len(due), remaining=len(due))
-    metrics = new_metrics(stores.spark)
     with (
         _notifications(clients, report),
         ScannedRows(stores.spark.sparkContext, job.spec.rows_path) as scanned,
     ):
-        while not job.stopping() and (parts := left.take(count)):
+        commits = _Commits(job.connector, stores, source, scanned)
+        while not job.stopping() and (parts := left.take(commits.next_ranges)):
             for table in left.started(parts):
                 clients.snapshot_notifier.in_progress(table)
-            progress, state, read = _commit(
-                job.connector,
-                stores,
-                source,
-                parts,
-                progress,
-                state,
-                _TASKS_PER_CORE * cores,
-                scanned,
-                metrics,
-            )
-            scanned.tally.settle(state.batch, (part.table for part in parts if part.after.done))
-            seconds = time.monotonic() - started
-            ranges += sum(len(part.ranges) for part in parts)
-            by_table = scanned.tally.rows()
+            progress, state, rows = commits.commit(parts, progress, state)
+            seconds, by_table = time.monotonic() - started, scanned.tally.rows()
             for part in parts:
-                _log_progress(part, seconds / max(ranges, 1), by_table.get(part.table))
+                _log_progress(part, seconds / max(commits.ranges, 1), by_table.get(part.table))
                 if part.after.done:
                     clients.snapshot_notifier.table_completed(part.table, by_table.get(part.table))
-            shot = replace(
+            shot = report.snapshot = replace(
                 shot,
-                rows=shot.rows + read,
+                rows=shot.rows + rows,
                 rows_by_table=by_table,
                 remaining=shot.remaining - sum(part.after.done for part in parts),
                 seconds=seconds,
-                disconnects=metrics.value.counts["disconnects"],
+                disconnects=commits.metrics.value.counts["disconnects"],
                 last_event=scanned.tally.last_row,
                 last_event_at=scanned.tally.reported_at,
             )
-            report.snapshot = shot
             scanned.tally.report(asdict(replace(shot, rows_by_table={})))  # rows are reported separately
             log.info("snapshot: %d rows, %.0f rows/s", shot.rows, shot.rows / max(seconds, 1e-3))
-            if read < _FEW_ROWS:
-                count = min(4 * count, _MAX_RANGES_PER_CORE * cores)
     if due:
         learn_schema(source, stores.changes, state.batch)  # snapshot readers record schemas, too
-    found = stores.changes.summary(first, state.batch)
-    rows = {part.source_table: part.count for part in found if part.kind == record.SNAPSHOT}
+    report.snapshot = _with_committed(shot, stores.changes.summary(first, state.batch), due)
+    if shot.completed and due:
+        log.info("snapshot completed: %d tables, %d rows, %.1f s", len(due), shot.rows, shot.seconds)
+    return report.snapshot
+
+
+def _with_committed(
+    shot: SnapshotResult, found: Sequence[PendingChanges], due: Sequence[str]
+) -> SnapshotResult:
+    """Return the result with the committed rows by table and feed in place of the reported ones."""
+    rows: dict[str, int] = {}
     by_origin: dict[str, dict[str, int]] = {}
-    for one in found:
-        if one.kind == record.SNAPSHOT and one.source_table is not None:
-            for origin, count in sorted(one.origins.items()):
-                by_origin.setdefault(origin, {})[one.source_table] = count
-    report.snapshot = replace(
+    for part in found:
+        if part.kind == record.SNAPSHOT and part.source_table is not None:
+            rows[part.source_table] = part.count
+            for origin, count in sorted(part.origins.items()):
+                by_origin.setdefault(origin, {})[part.source_table] = count
+    return replace(
         shot,
         rows_by_origin=by_origin,
         rows_by_table={table: rows.get(table, 0) for table in due},
         erroneous=sum(part.count for part in found if part.kind == record.QUARANTINE),
     )
-    if shot.completed and due:
-        log.info("snapshot completed: %d tables, %d rows, %.1f s", len(due), shot.rows, shot.seconds)
-    return report.snapshot
 
 
 @contextmanager
@@ -272,30 +258,37 @@ class _Ranges:
         )
 
 
-def _commit(
-    connector: Connector,
-    stores: Stores,
-    source: Source,
-    parts: Sequence[_Part],
-    progress: Progress,
-    state: ChangesState,
-    tasks: int,
-    scanned: ScannedRows,
-    metrics: Accumulator[ReadMetrics],
-) -> tuple[Progress, ChangesState, int]:
-    """Read and commit the ranges of one commit; return also the number of their rows."""
-    ranges = [one for part in parts for one in part.ranges]
-    reader: Reader = source.snapshot_reader()
-    if limit := connector.snapshot.rows_per_second:
-        at_once = min(stores.spark.sparkContext.defaultParallelism, len(ranges))
-        reader = Paced(reader, limit / at_once)
-    reader = scanned.counted(reader, state.batch + 1)
-    frame = read_partitions(stores.spark, reader, ranges, tasks=tasks, metrics=metrics)
-    for part in parts:
-        progress = progress.with_snapshot(part.table, part.after)
-    ends = [row for part in parts if part.after.done for row in _end_rows(part.table, part.after)]
-    state = stores.changes.append_batch(frame, progress.to_offset(), state, extra_rows=ends)
-    return progress, state, state.appended - len(ends)
+class _Commits:
+    """Reads ranges and commits them with the progress after them; counts the ranges."""
+
+    def __init__(self, connector: Connector, stores: Stores, source: Source, scanned: ScannedRows) -> None:
+        self._connector, self._stores, self._source, self._scanned = connector, stores, source, scanned
+        self._cores = stores.spark.sparkContext.defaultParallelism
+        self.metrics = new_metrics(stores.spark)
+        self.next_ranges = _RANGES_PER_CORE * self._cores  # number of ranges to take for the next commit
+        self.ranges = 0
+
+    def commit(
+        self, parts: Sequence[_Part], progress: Progress, state: ChangesState
+    ) -> tuple[Progress, ChangesState, int]:
+        """Read and commit the ranges of one commit; return also the number of their rows."""
+        ranges = [one for part in parts for one in part.ranges]
+        reader: Reader = self._source.snapshot_reader()
+        if limit := self._connector.snapshot.rows_per_second:
+            reader = Paced(reader, limit / max(min(self._cores, len(ranges)), 1))
+        reader = self._scanned.counted(reader, state.batch + 1)
+        tasks = _TASKS_PER_CORE * self._cores
+        frame = read_partitions(self._stores.spark, reader, ranges, tasks=tasks, metrics=self.metrics)
+        for part in parts:
+            progress = progress.with_snapshot(part.table, part.after)
+        ends = [row for part in parts if part.after.done for row in _end_rows(part.table, part.after)]
+        state = self._stores.changes.append_batch(frame, progress.to_offset(), state, extra_rows=ends)
+        self._scanned.tally.settle(state.batch, (part.table for part in parts if part.after.done))
+        self.ranges += len(ranges)
+        rows = state.appended - len(ends)
+        if rows < _FEW_ROWS:
+            self.next_ranges = min(4 * self.next_ranges, _MAX_RANGES_PER_CORE * self._cores)
+        return progress, state, rows
 
 
 def _log_progress(part: _Part, seconds_per_range: float, rows: int | None) -> None:

@@ -5,25 +5,19 @@ These are Debezium's connectors, and ScyllaDB's, which is built on Debezium.
 
 from __future__ import annotations
 
-import importlib
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Any
 
 from airflow_cdc_provider.connector import Connector
+from airflow_cdc_provider.custom_classes import load_custom
 from airflow_cdc_provider.exceptions import ConfigurationError
+from airflow_cdc_provider.sources.registry import source_names, source_plugin
 
 OpenSource = Callable[[], AbstractContextManager[Any]]
 """Connects to the source: returns a context manager of its client or session."""
-
-_CONVERSIONS: Final = {
-    "cassandra": ("airflow_cdc_provider.migration.offsets.cassandra", "CassandraOffsets"),
-    "mongodb": ("airflow_cdc_provider.migration.offsets.mongodb", "MongodbOffsets"),
-    "scylla": ("airflow_cdc_provider.migration.offsets.scylla", "ScyllaOffsets"),
-    "vitess": ("airflow_cdc_provider.migration.offsets.vitess", "VitessOffsets"),
-}
 
 
 @dataclass(frozen=True)
@@ -116,15 +110,18 @@ class _NoOffsets(ConnectOffsets):
     def imported(self, file: OffsetFile) -> ImportedOffset:
         raise ConfigurationError(
             "there are no offsets of other connectors to import",
-            expected=f"a connector of type {', '.join(_CONVERSIONS)}",
+            expected=f"a connector of type {', '.join(filter(_conversion, source_names()))}",
             found=self.connector.type,
         )
 
 
 def connect_offsets(connector: Connector, open_source: OpenSource) -> ConnectOffsets:
     """Return the conversion for a connector's source."""
-    if connector.type not in _CONVERSIONS:
+    if not (path := _conversion(connector.type)):
         return _NoOffsets(connector, open_source)
-    module, name = _CONVERSIONS[connector.type]
-    conversion: type[ConnectOffsets] = getattr(importlib.import_module(module), name)
+    conversion: Callable[..., ConnectOffsets] = load_custom("the conversion of offsets", path)
     return conversion(connector, open_source)
+
+
+def _conversion(source: str) -> str:
+    return source_plugin(source).stored_offsets

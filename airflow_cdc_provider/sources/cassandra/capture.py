@@ -162,15 +162,6 @@ def _has_folder(folder: LogFolder, origin: str) -> bool:
     return origin == ONLY_NODE or Path(folder.path, origin).is_dir()
 
 
-def validate_offset(offset: Offset) -> None:
-    """Reject a malformed offset.
-
-    Raises:
-        ConfigurationError: The offset is not a valid commit log offset.
-    """
-    read_offset(offset)
-
-
 def plan_segments(
     folder: LogFolder, tables: LogTables, start: Offset | None, head: Offset, limit: ReadLimit
 ) -> Plan:

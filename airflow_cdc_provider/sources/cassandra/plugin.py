@@ -21,6 +21,7 @@ class _CassandraPlugin(SourcePlugin):
     options = CassandraOptions
     connection_type = "cdc_cassandra"
     hook = "airflow_cdc_provider.hooks.cassandra:CassandraCdcHook"
+    stored_offsets = "airflow_cdc_provider.migration.offsets.cassandra:CassandraOffsets"
     docs_page = "source-cassandra"
     event_values = "cells"
     event_headers = False

@@ -171,7 +171,7 @@ class CassandraSource(Source):
 
     def validate_offset(self, offset: Offset) -> None:
         """Reject a malformed offset."""
-        capture.validate_offset(offset)
+        read_offset(offset)
 
     def plan(self, start: Offset | None, head: Offset, limit: ReadLimit) -> Plan:
         """Plan the next batch of the segments."""

@@ -41,11 +41,48 @@ def open_session(
             invalid.
         TransientError: No node responds.
     """
-    from cassandra.auth import PlainTextAuthProvider
-    from cassandra.cluster import EXEC_PROFILE_DEFAULT, Cluster, ExecutionProfile
-    from cassandra.policies import DCAwareRoundRobinPolicy, RoundRobinPolicy, TokenAwarePolicy
+    from cassandra.cluster import Cluster
 
     connection = resolved(connection)
+    extra = connection["extra"]
+    options = _options(connection, timeout_seconds)
+    if raw_results:
+        from airflow_cdc_provider.sources.cql.driver.raw_results import RawProtocolHandler, raw_pages
+
+        (profile,) = options["execution_profiles"].values()
+        profile.row_factory = raw_pages
+        options |= {"schema_metadata_enabled": False, "token_metadata_enabled": False}
+    cluster = Cluster(**options)
+    try:
+        with driver_errors(f"connecting to {', '.join(options['contact_points'])}"):
+            session = cluster.connect()
+        if raw_results:
+            session.client_protocol_handler = RawProtocolHandler
+        session.default_fetch_size = extra.get("page_size", session.default_fetch_size)
+        return session
+    except TransientError:
+        datacenter = extra.get("local_datacenter")
+        datacenters = sorted({host.datacenter for host in cluster.metadata.all_hosts() if host.datacenter})
+        cluster.shutdown()
+        if datacenter and datacenters and datacenter not in datacenters:
+            raise ConfigurationError(
+                "no node is in the local datacenter",
+                expected=f"one of {', '.join(datacenters)}",
+                found=datacenter,
+                remedy="correct local_datacenter in the connection's extra, or omit it",
+            ) from None
+        raise
+    except BaseException:
+        cluster.shutdown()
+        raise
+
+
+def _options(connection: Mapping[str, Any], timeout_seconds: float) -> dict[str, Any]:
+    """Return the arguments of the driver's ``Cluster``."""
+    from cassandra.auth import PlainTextAuthProvider
+    from cassandra.cluster import EXEC_PROFILE_DEFAULT, ExecutionProfile
+    from cassandra.policies import DCAwareRoundRobinPolicy, RoundRobinPolicy, TokenAwarePolicy
+
     extra = connection["extra"]
     datacenter = extra.get("local_datacenter")
     nodes = DCAwareRoundRobinPolicy(local_dc=datacenter) if datacenter else RoundRobinPolicy()
@@ -61,38 +98,11 @@ def open_session(
         **cluster_options(extra, timeout_seconds),
     }
     if connection.get("login"):
-        options["auth_provider"] = PlainTextAuthProvider(
-            connection["login"], connection.get("password") or ""
-        )
+        password = connection.get("password") or ""
+        options["auth_provider"] = PlainTextAuthProvider(connection["login"], password)
     if wants_tls(extra):
         options["ssl_context"] = tls_context(extra)
-    if raw_results:
-        from airflow_cdc_provider.sources.cql.driver.raw_results import RawProtocolHandler, raw_pages
-
-        profile.row_factory = raw_pages
-        options |= {"schema_metadata_enabled": False, "token_metadata_enabled": False}
-    cluster = Cluster(**options)
-    try:
-        with driver_errors(f"connecting to {', '.join(options['contact_points'])}"):
-            session = cluster.connect()
-        if raw_results:
-            session.client_protocol_handler = RawProtocolHandler
-        session.default_fetch_size = extra.get("page_size", session.default_fetch_size)
-        return session
-    except TransientError:
-        datacenters = sorted({host.datacenter for host in cluster.metadata.all_hosts() if host.datacenter})
-        cluster.shutdown()
-        if datacenter and datacenters and datacenter not in datacenters:
-            raise ConfigurationError(
-                "no node is in the local datacenter",
-                expected=f"one of {', '.join(datacenters)}",
-                found=datacenter,
-                remedy="correct local_datacenter in the connection's extra, or omit it",
-            ) from None
-        raise
-    except BaseException:
-        cluster.shutdown()
-        raise
+    return options
 
 
 def contact_points(connection: Mapping[str, Any]) -> list[str]:

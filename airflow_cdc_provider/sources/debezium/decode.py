@@ -43,7 +43,7 @@ from airflow_cdc_provider.sources.debezium.json_members import (
     spelled,
 )
 from airflow_cdc_provider.sources.debezium.json_texts import strings
-from airflow_cdc_provider.sources.debezium.states import unavailable, write_states
+from airflow_cdc_provider.sources.debezium.states import write_states
 
 OLDEST: Final = b""
 """A version that every other contribution of a row supersedes."""
@@ -114,23 +114,7 @@ def decode(changes: pa.RecordBatch, form: Form, schemas: Container[str], fences:
         schemas: Names of all known schemas.
         fences: The fences of the table.
     """
-    payload = changes.column("payload")
-    count = len(payload)
-    selected = pc.equal(changes.column("kind"), CHANGE).fill_null(False).to_numpy(zero_copy_only=False)
-    tombstone = payload.is_null().to_numpy(zero_copy_only=False)
-    data, values = read_values(payload)
-    members = members_of(data, values)
-    action, rows = _unwrapped(members, values) if form.unwrapped else _enveloped(members)
-    action[values.kinds != OBJECT] = _BROKEN
-    action[tombstone] = _REMOVE
-    texts = _texts(data, rows)
-    action[(action == _PUT) & texts.is_null().to_numpy(zero_copy_only=False)] = _NO_ROW
-    names = changes.column("schema_id").fill_null(NO_SCHEMA)
-    action[(action == _PUT) & ~_known(names, schemas)] = _NO_SCHEMA
-    no_key = changes.column("key").is_null().to_numpy(zero_copy_only=False)
-    action[no_key & np.isin(action, (_PUT, _REMOVE))] = _NO_KEY
-    action[~selected] = _NOTHING
-
+    action, texts = _actions(changes, form, schemas)
     puts = np.flatnonzero(action == _PUT)
     documents = texts.take(pa.array(puts))
     _, found = read_values(documents)
@@ -139,6 +123,7 @@ def decode(changes: pa.RecordBatch, form: Form, schemas: Container[str], fences:
     puts = puts[~broken]
     documents = documents.filter(pa.array(~broken))
     partial = _partial(documents, form.placeholder)
+    names = changes.column("schema_id").fill_null(NO_SCHEMA)
     states = write_states(names.take(pa.array(puts)), documents)
     removed = np.flatnonzero(action == _REMOVE)
     self_contributing = np.flatnonzero(partial)
@@ -170,13 +155,33 @@ def decode(changes: pa.RecordBatch, form: Form, schemas: Container[str], fences:
         ],
         schema=CONTRIBUTION_SCHEMA,
     )
-    undecodable = [row for row in range(count) if action[row] >= _NO_KEY] if (action >= _NO_KEY).any() else []
+    undecodable = np.flatnonzero(action >= _NO_KEY).tolist()
     return Decoded(
         contributions,
         tuple(undecodable),
         tuple(_REASONS[int(action[row])] for row in undecodable),
         order.tolist(),
     )
+
+
+def _actions(changes: pa.RecordBatch, form: Form, schemas: Container[str]) -> tuple[Ints, pa.Array]:
+    """Return what becomes of each change, and the texts of their rows."""
+    payload = changes.column("payload")
+    selected = pc.equal(changes.column("kind"), CHANGE).fill_null(False).to_numpy(zero_copy_only=False)
+    tombstone = payload.is_null().to_numpy(zero_copy_only=False)
+    data, values = read_values(payload)
+    members = members_of(data, values)
+    action, rows = _unwrapped(members, values) if form.unwrapped else _enveloped(members)
+    action[values.kinds != OBJECT] = _BROKEN
+    action[tombstone] = _REMOVE
+    texts = _texts(data, rows)
+    action[(action == _PUT) & texts.is_null().to_numpy(zero_copy_only=False)] = _NO_ROW
+    names = changes.column("schema_id").fill_null(NO_SCHEMA)
+    action[(action == _PUT) & ~_known(names, schemas)] = _NO_SCHEMA
+    no_key = changes.column("key").is_null().to_numpy(zero_copy_only=False)
+    action[no_key & np.isin(action, (_PUT, _REMOVE))] = _NO_KEY
+    action[~selected] = _NOTHING
+    return action, texts
 
 
 def operations_of(members: Members) -> Bytes:
@@ -236,5 +241,5 @@ def _partial(documents: pa.Array, placeholder: tuple[bytes, ...]) -> Flags:
     if len(some):
         data, values = read_values(documents.take(pa.array(some)))
         members = members_of(data, values)
-        found[some[members.owners[unavailable(data, members.values, placeholder)]]] = True
+        found[some[members.owners[spelled(data, members.values, placeholder)]]] = True
     return found

@@ -61,11 +61,7 @@ class ValueSpans:
         """Return the values at indexes."""
         return ValueSpans(self.starts[rows], self.ends[rows], self.kinds[rows])
 
-    def only(self, kind: int) -> ValueSpans:
-        """Return the values of one kind; all others become absent."""
-        return self.only_of(kind)
-
-    def only_of(self, *kinds: int) -> ValueSpans:
+    def only(self, *kinds: int) -> ValueSpans:
         """Return the values of some kinds; all others become absent."""
         own = np.isin(self.kinds, kinds)
         return ValueSpans(
@@ -74,7 +70,7 @@ class ValueSpans:
 
     def only_present(self) -> ValueSpans:
         """Return the values without nulls."""
-        return self.only_of(FALSE, TRUE, INTEGER, NUMBER, STRING, OBJECT, ARRAY)
+        return self.only(FALSE, TRUE, INTEGER, NUMBER, STRING, OBJECT, ARRAY)
 
     @property
     def present(self) -> np.ndarray:

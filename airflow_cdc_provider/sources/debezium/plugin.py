@@ -6,8 +6,8 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, NoReturn
 
 from airflow_cdc_provider.exceptions import ConfigurationError
-from airflow_cdc_provider.sources.debezium.options import DebeziumOptions
-from airflow_cdc_provider.sources.plugin import SourcePlugin, options_of
+from airflow_cdc_provider.sources.debezium.options import FRAMED, DebeziumOptions
+from airflow_cdc_provider.sources.plugin import ReadTopics, SourcePlugin, options_of
 
 if TYPE_CHECKING:
     from airflow_cdc_provider.connector import Connector
@@ -28,6 +28,13 @@ class _DebeziumPlugin(SourcePlugin):
         options = options_of(connector, DebeziumOptions)
         retention = connector.lake.tombstone_retention_seconds
         return DebeziumSource(options, connection, connector.selects, retention)
+
+    def topics(self, connector: Connector) -> ReadTopics:
+        """Return the topics; see :meth:`.plugin.SourcePlugin.topics`."""
+        options = options_of(connector, DebeziumOptions)
+        key, value = options.key_converter, options.value_converter
+        events = f"keys: {key}; values: {value}; envelope: {options.envelope}"
+        return ReadTopics(options.topics, events, options.start, not {key, value}.isdisjoint(FRAMED))
 
     def events(self) -> NoReturn:
         """Raise ``ConfigurationError``: events can't be built."""

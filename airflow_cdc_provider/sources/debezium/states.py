@@ -18,7 +18,7 @@ import pyarrow.compute as pc
 
 from airflow_cdc_provider.exceptions import CorruptInput
 from airflow_cdc_provider.formats.arrow_bytes import binary_buffer, without_first_bytes
-from airflow_cdc_provider.formats.kernels import Bytes, Flags, Ints
+from airflow_cdc_provider.formats.kernels import Flags, Ints
 from airflow_cdc_provider.sources.debezium.connect_schema import NO_SCHEMA
 from airflow_cdc_provider.sources.debezium.json_members import (
     NULL,
@@ -125,7 +125,7 @@ def rows_of(texts: pa.Array, placeholder: tuple[bytes, ...]) -> tuple[Members, F
     """
     data, values = read_values(texts)
     members = members_of(data, values)
-    missing = unavailable(data, members.values, placeholder)
+    missing = spelled(data, members.values, placeholder)
     if missing.any():
         kinds = np.where(missing, NULL, members.values.kinds)
         members = Members(
@@ -136,8 +136,3 @@ def rows_of(texts: pa.Array, placeholder: tuple[bytes, ...]) -> tuple[Members, F
             ValueSpans(members.values.starts, members.values.ends, kinds),
         )
     return members, missing
-
-
-def unavailable(data: Bytes, values: ValueSpans, placeholder: tuple[bytes, ...]) -> Flags:
-    """Return which values are unavailable."""
-    return spelled(data, values, placeholder)

@@ -103,7 +103,7 @@ def show_plain(data: Bytes, values: ValueSpans, kind: str) -> Converted:
         return _floats(data, values, pa.float32() if kind == "float" else pa.float64())
     if kind.startswith("decimal"):
         precision, scale = (int(part) for part in kind.partition("(")[2].rstrip(")").split(","))
-        own = values.only_of(INTEGER, NUMBER)
+        own = values.only(INTEGER, NUMBER)
         converted, misfits = read_decimals(data, own.starts, own.ends, precision, scale)
         return converted, misfits | (values.present & (own.kinds == ABSENT))
     converted = strings(data, values)
@@ -115,7 +115,7 @@ def show_plain(data: Bytes, values: ValueSpans, kind: str) -> Converted:
 
 
 def _floats(data: Bytes, values: ValueSpans, kind: pa.DataType) -> Converted:
-    own = values.only_of(INTEGER, NUMBER)
+    own = values.only(INTEGER, NUMBER)
     converted, misfits = read_floats(data, own.starts, own.ends, kind)
     words = values.kinds == STRING
     misfits |= values.present & (own.kinds == ABSENT)
@@ -185,7 +185,7 @@ def _decimals(data: Bytes, values: ValueSpans, field: ConnectField, kind: pa.Dat
     """Convert decimals of one scale: bytes in base64, or numbers."""
     unscaled, broken = from_base64(strings(data, values))
     texts, large = decimal_texts(unscaled, np.full(len(unscaled), field.scale, np.int64))
-    own = values.only_of(INTEGER, NUMBER)
+    own = values.only(INTEGER, NUMBER)
     if own.present.any():
         texts = pc.coalesce(span_column(pa.string(), data, own.starts, own.ends), texts)
     misfits = broken | large | (values.present & texts.is_null().to_numpy(zero_copy_only=False))

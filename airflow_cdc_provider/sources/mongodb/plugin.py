@@ -20,6 +20,7 @@ class _MongodbPlugin(SourcePlugin):
     options = MongodbOptions
     connection_type = "cdc_mongodb"
     hook = "airflow_cdc_provider.hooks.mongodb:MongodbCdcHook"
+    stored_offsets = "airflow_cdc_provider.migration.offsets.mongodb:MongodbOffsets"
     docs_page = "source-mongodb"
     table_name = "database.collection"
     event_values = "documents"

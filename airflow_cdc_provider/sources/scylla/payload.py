@@ -27,7 +27,6 @@ from __future__ import annotations
 
 import hashlib
 import struct
-from collections.abc import Iterable, Sequence
 from typing import Final, NamedTuple
 
 from airflow_cdc_provider.sources.scylla.stream_ids import EPOCH_TICKS
@@ -94,21 +93,6 @@ def time_bits(timeuuid: bytes) -> int:
 def time_us(timeuuid: bytes) -> int:
     """Return the write time in ``cdc$time``, in us since 1970."""
     return (time_bits(timeuuid) - EPOCH_TICKS) // 10
-
-
-def change_payload(rows: Iterable[Sequence[bytes | None]]) -> bytes:
-    """Encode the payload of a change.
-
-    Args:
-        rows: Its log rows: per column its native bytes, in the order of the schema record.
-    """
-    parts = [bytes([CHANGE_TAG])]
-    for row in rows:
-        written = b"".join(
-            b"\xff\xff\xff\xff" if value is None else struct.pack(">i", len(value)) + value for value in row
-        )
-        parts += [struct.pack("<I", len(written)), written]
-    return b"".join(parts)
 
 
 def schema_digest(payload: bytes) -> str:

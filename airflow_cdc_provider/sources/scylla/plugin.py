@@ -21,6 +21,7 @@ class _ScyllaPlugin(SourcePlugin):
     connection_type = "cdc_scylla"
     hook = "airflow_cdc_provider.hooks.scylla:ScyllaCdcHook"
     event_version = "2.0.4"
+    stored_offsets = "airflow_cdc_provider.migration.offsets.scylla:ScyllaOffsets"
     docs_page = "source-scylla"
     supports = frozenset({"publish.scylla", "publish.unwrap"})
 

@@ -20,6 +20,7 @@ class _VitessPlugin(SourcePlugin):
     options = VitessOptions
     connection_type = "cdc_vitess"
     hook = "airflow_cdc_provider.hooks.vitess:VitessCdcHook"
+    stored_offsets = "airflow_cdc_provider.migration.offsets.vitess:VitessOffsets"
     docs_page = "source-vitess"
     supports = frozenset(
         {

@@ -89,9 +89,9 @@ def secured(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Secured]:
     at_once = {"cassandra.superuser_setup_delay_ms": "0"}
     login = {"login": "cassandra", "password": "cassandra"}
     with (
-        ExitStack() as stack,
         CassandraServer(settings=settings, properties=at_once) as near,
         pytest.MonkeyPatch.context() as monkeypatch,
+        ExitStack() as stack,  # the owner's session is closed before its nodes stop
     ):
         made = Secured(near.port, stores, folder)
         with closing(made.hook(monkeypatch, made.keystores(), **login)) as first:

@@ -178,7 +178,7 @@ def test_a_sync_that_ends_at_any_boundary_is_completed_by_the_next(
     write(shop, 31, count=200)
     settle(shop)
     ends_at(sync_stage, "merge_tables")
-    ends_at(sync_stage, "report")
+    ends_at(sync_stage, "build_result")
     write(shop, 32, count=50)
     settle(shop)
     shop.stage("sync")

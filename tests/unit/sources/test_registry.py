@@ -11,6 +11,7 @@ from airflow_cdc_provider.connector import Connector
 from airflow_cdc_provider.custom_classes import load_custom
 from airflow_cdc_provider.exceptions import ConfigurationError
 from airflow_cdc_provider.get_provider_info import get_provider_info
+from airflow_cdc_provider.migration.offsets.conversion import ConnectOffsets
 from airflow_cdc_provider.sources import registry
 from airflow_cdc_provider.sources.registry import source_names, source_plugin
 from tests.conftest import ROOT
@@ -35,6 +36,8 @@ def test_a_plug_in_names_parts_that_exist(name: str) -> None:
     hook = load_custom("the hook", plugin.hook)
     assert hook.__name__ == plugin.hook.partition(":")[2]
     types = {one["connection-type"] for one in get_provider_info()["connection-types"]}
+    if plugin.stored_offsets:
+        assert issubclass(load_custom("offsets", plugin.stored_offsets), ConnectOffsets)  # type: ignore[arg-type]
     assert plugin.connection_type in types or plugin.connection_type == "kafka"
 
 

@@ -12,6 +12,7 @@ import time
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
+from functools import cached_property
 from typing import Any
 
 import pyarrow as pa
@@ -25,7 +26,7 @@ from airflow_cdc_provider.jobs.context.job import log
 from airflow_cdc_provider.jobs.publishing.batches import BatchPublisher
 from airflow_cdc_provider.jobs.publishing.origins.changes import Changes
 from airflow_cdc_provider.jobs.publishing.publication import form_of
-from airflow_cdc_provider.kafka.positions import PublishPosition
+from airflow_cdc_provider.kafka.positions import PositionsTopic, PublishPosition
 from airflow_cdc_provider.lake.changes_table import ChangesTable
 
 
@@ -116,7 +117,7 @@ class Replayed(Changes):
 
     Args:
         prefix: Prefix of the topics to send to; empty for the same ones.
-        limit: ``published_through`` of :func:`chosen_range`.
+        published: Topic of the published positions.
 
     Attributes:
         range: The batches; valid after :meth:`start`.
@@ -126,8 +127,17 @@ class Replayed(Changes):
     restarts = True
 
     prefix: str
-    limit: int | None
+    published: PositionsTopic = field(repr=False)
     range: BatchRange = field(default=BatchRange(0, 0), init=False)
+
+    @cached_property
+    def published_before(self) -> PublishPosition | None:
+        """The published position at the start; None for none, and for topics of another prefix.
+
+        First read in :meth:`start`, when the replay's producer has taken over: the open transaction of a
+        killed replay would hide positions in the same topic until it times out.
+        """
+        return None if self.prefix else self.published.slowest()
 
     def start(self, stored: PublishPosition | None) -> PublishPosition:
         """Return the position to start with: that of an unfinished replay of the same request, if any.
@@ -141,12 +151,15 @@ class Replayed(Changes):
 
         Raises:
             ConfigurationError: As :func:`chosen_range`.
+            CdcError: As :meth:`.PositionsTopic.slowest`.
         """
+        before = self.published_before
         kept = kept_batches(self.job.connector, self.stores.changes)
         digest = self._digest()
         found = re.fullmatch(rf"{digest}:(\d+)-(\d+)", stored.form) if stored is not None else None
         if stored is None or found is None:
-            self.range = chosen_range(kept, self.job.spec.options, self.limit)
+            limit = None if self.prefix else before.batch - 1 if before else 0
+            self.range = chosen_range(kept, self.job.spec.options, limit)
             self.form = f"{digest}:{self.range.first}-{self.range.last}"
             return PublishPosition(self.name, self.range.first, form=self.form)
         self.range, self.form = BatchRange(int(found[1]), int(found[2])), stored.form

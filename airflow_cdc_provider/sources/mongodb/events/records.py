@@ -142,19 +142,24 @@ class MongodbRecords:
             found, more = self._unwrap(events, rows, envelope)
             pieces += found
             reasons |= more
-        elif publish.envelope == "document":
-            piece = mongodb_envelope.build_documents(
-                _only_batch(events, rows), _only(envelope, rows), tombstones=publish.tombstones
-            )
-            pieces.append(Piece(piece.envelope, rows[piece.rows]))
-        elif publish.envelope == "cloudevents":
-            wrapped = cloud_events.wrap(_only(envelope, rows), _EVENT_ID, schemas=publish.schemas)
-            pieces.append(Piece(wrapped, rows))
         else:
-            pieces.append(Piece(_only(envelope, rows), rows))
+            pieces.append(self._enveloped(events, rows, envelope))
         records = encoded_events(self.connector, pieces, self.registrar)
         inputs = events["row"]
         return records, {int(inputs[row].as_py()): reason for row, reason in reasons.items()}
+
+    def _enveloped(self, events: pa.RecordBatch, rows: np.ndarray, envelope: Envelope) -> Piece:
+        """Build the records of some events in the declared envelope."""
+        publish = self.connector.publish
+        if publish.envelope == "document":
+            piece = mongodb_envelope.build_documents(
+                _only_batch(events, rows), _only(envelope, rows), tombstones=publish.tombstones
+            )
+            return Piece(piece.envelope, rows[piece.rows])
+        chosen = _only(envelope, rows)
+        if publish.envelope == "cloudevents":
+            chosen = cloud_events.wrap(chosen, _EVENT_ID, schemas=publish.schemas)
+        return Piece(chosen, rows)
 
     def skip(self, events: pa.RecordBatch) -> None:
         """Track the transaction that decoded events leave open, without building records."""

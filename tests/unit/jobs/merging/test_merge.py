@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping
 from dataclasses import replace
 from types import SimpleNamespace
@@ -216,8 +217,9 @@ def test_a_merge_commits_on_the_state_that_it_was_planned_from(monkeypatch: pyte
     )
     outcome: Any = SimpleNamespace(unpersist=lambda: None)
     outcome.where = outcome.select = lambda *texts: outcome
-    monkeypatch.setattr(lake_merge, "_reconciled", lambda *args, **others: outcome)
-    monkeypatch.setattr(lake_merge, "_count", lambda frame: ({}, {}, ReplicaDuplicates()))
+    counted = lake_merge._Outcome(outcome, Counter(), {}, ReplicaDuplicates())
+    monkeypatch.setattr(lake_merge, "_reconciled", lambda *args: outcome)
+    monkeypatch.setattr(lake_merge, "_count", lambda frame: counted)
     monkeypatch.setattr(lake_merge, "MergeKernel", lambda **values: SimpleNamespace(columns=[]))
     shape: Any = SimpleNamespace(
         model="cell", rules="4.0", mirror_schema=list, project=None, stores_state=False, patch=None

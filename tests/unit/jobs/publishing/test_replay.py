@@ -101,6 +101,7 @@ class Lake:
         takes_it: Whether they have taken that one.
         published_meanwhile: Batches that are published during each transaction.
         falls_silent: Whether brokers return no position any more when something was sent.
+        left_open: Whether a transaction of a killed replay hides positions until a producer takes over.
     """
 
     kept: dict[int, datetime] = field(default_factory=lambda: dict(ALL))
@@ -109,12 +110,13 @@ class Lake:
     takes_it: bool = False
     published_meanwhile: int = 0
     falls_silent: bool = False
+    left_open: bool = False
     stored: PublishPosition | bytes | None = None
     transactions: int = 0
     sent: list[str] = field(default_factory=list)
 
     def position(self, *parts: Any) -> PublishPosition:
-        if self.falls_silent and self.sent:
+        if self.left_open or (self.falls_silent and self.sent):
             raise BrokersUnavailable("gone")
         return PublishPosition("p", self.published + 1)
 
@@ -130,6 +132,7 @@ class Lake:
         return self
 
     def take_over(self) -> PublishPosition | None:
+        self.left_open = False
         return PublishPosition.from_json(self.stored) if isinstance(self.stored, bytes) else self.stored
 
     def publish(self, records: Sequence[pa.RecordBatch], headers: Any, position: PublishPosition) -> None:
@@ -252,6 +255,13 @@ def test_events_that_were_published_during_a_replay_are_warned_of(lake: Lake) ->
     lake.published_meanwhile = 1
     (warning,) = replayed().findings
     assert warning.startswith("events of batches 1 to 5 are now after or among those of later ones")
+
+
+def test_a_replay_takes_over_before_it_reads_what_an_open_transaction_hides(lake: Lake) -> None:
+    lake.left_open = True
+    result = replayed().replayed
+    assert result is not None
+    assert (result.first_batch, result.last_batch) == (1, 5), "what is published"
 
 
 def test_a_replay_that_is_sent_is_not_sent_again_because_brokers_go_away_then(lake: Lake) -> None:

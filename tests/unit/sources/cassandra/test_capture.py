@@ -22,10 +22,10 @@ from airflow_cdc_provider.sources.cassandra.capture import (
     head,
     lag,
     plan_segments,
-    validate_offset,
 )
 from airflow_cdc_provider.sources.cassandra.commit_log.tables import log_tables
 from airflow_cdc_provider.sources.cassandra.payload import Position
+from airflow_cdc_provider.sources.cassandra.position import read_offset
 from airflow_cdc_provider.sources.cassandra.reader import read_segments
 from airflow_cdc_provider.sources.contract import Offset, ReadLimit
 from tests.oracles.cassandra_read_path import Cell, Liveness, Row
@@ -364,7 +364,7 @@ def test_segments_that_were_read_may_be_deleted(log: LogFolder) -> None:
 def test_malformed_offset_is_rejected(log: LogFolder) -> None:
     wrong: Offset = {HOST: {"v": 1, "segment": 5}}
     with pytest.raises(ConfigurationError):
-        validate_offset(wrong)
+        read_offset(wrong)
     with pytest.raises(ConfigurationError):
         plan_segments(log, TABLES, wrong, {}, EVERYTHING)
 

@@ -14,13 +14,13 @@ from airflow_cdc_provider.sources.cql import schema as cql
 from airflow_cdc_provider.sources.cql.schema import TableSchema, number_columns, order_columns
 from airflow_cdc_provider.sources.scylla.codec import ScyllaCodec, recall_scylla_codec
 from airflow_cdc_provider.sources.scylla.payload import LOG_ROW_TTL, Position, schema_digest
-from airflow_cdc_provider.sources.scylla.payload import change_payload as payload_of_rows
 from server_kit.scylla.cluster import LoggedChange
 from server_kit.scylla.log_rows import Change
 from server_kit.scylla.schemas import log_columns
 from server_kit.scylla.tables import Column, Delta, Table
 from server_kit.scylla.timeuuids import EPOCH_TICKS
 from server_kit.scylla.values import CqlType
+from tests.oracles.scylla_payload import change_payload
 
 TABLE_ID = "5a1c395e4b0d11efb1a1325096b39f47"
 OTHER_ID = "6a1c395e4b0d11efb1a1325096b39f47"
@@ -130,7 +130,7 @@ def change_record(
         "generation": 0,
         "captured_at": None if read_at is None else datetime.fromtimestamp(read_at, UTC),
         "schema_id": schema_digest(schema),
-        "payload": payload_of_rows(
+        "payload": change_payload(
             [[life if n == LOG_ROW_TTL else row.get(n) for n in names] for row in rows]
         ),
     }
