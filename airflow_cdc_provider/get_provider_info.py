@@ -176,9 +176,8 @@ _MONGODB = _connection_type(
             "Authentication mechanism",
             "Empty to negotiate with the server; MONGODB-X509 for login by certificate.",
         ),
-        "srv": _field(
-            "DNS seed list", "The SRV records of the host name list the servers (mongodb+srv).", _FLAG
-        ),
+        "secret_uri": _field("Connection string", "Instead of hosts, if it has a login.", _SECRET),
+        "srv": _field("DNS seed list", "The host's SRV records list the servers (mongodb+srv).", _FLAG),
         "tls": _field("TLS", "Encrypt connections.", _FLAG),
         "tlsCAFile": _field("TLS CA file", "PEM file of the CA of the servers' certificates."),
         "tlsCertificateKeyFile": _field(
