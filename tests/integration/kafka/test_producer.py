@@ -182,7 +182,9 @@ def test_debeziums_settings_of_clients_reach_the_clients_as_they_are(
         kept = {n: v for n, v in properties.items() if source == "Vitess" or not n.startswith("vitess")}
         connector = from_debezium(kept).connector
         kafka = replace(connector.publish.kafka, connection="k")
-        return client_settings(replace(connector, publish=replace(connector.publish, kafka=kafka)), connections)
+        return client_settings(
+            replace(connector, publish=replace(connector.publish, kafka=kafka)), connections
+        )
 
     def published(of: ClientSettings, size: int) -> None:
         one = RecordProducer(of, PositionsTopic(of, f"{name}.positions", name))

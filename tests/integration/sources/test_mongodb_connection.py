@@ -288,7 +288,9 @@ def test_a_cluster_behind_srv_records_that_takes_tls_alone_is_captured(
 @pytest.mark.covers("MDB-CONN-01")
 def test_a_connection_string_wins_over_all_other_fields() -> None:
     with MongoServer(auth=True) as server:
-        string = f"{server.uri}{'&' if '?' in server.uri else '?'}appName=of-the-string&readPreference=nearest"
+        string = (
+            f"{server.uri}{'&' if '?' in server.uri else '?'}appName=of-the-string&readPreference=nearest"
+        )
         others = {"host": "nowhere.invalid", "port": 1, "login": "nobody", "password": "wrong"}
         extra = {"secret_uri": string, "appName": "of-the-extra", "readPreference": "secondary"}
 

@@ -1,4 +1,4 @@
-"""Values at the ends of each type that a real node stored: in the mirror, in Debezium's events, and in a SELECT."""
+"""Values at the ends of each type in a real node's log: in the mirror and in events, against a SELECT."""
 
 from __future__ import annotations
 
@@ -141,7 +141,11 @@ def captured(cassandra_server: CassandraServer, cassandra_session: Any) -> Itera
     for number, total in enumerate(TOTALS):
         run(f"UPDATE {KEYSPACE}.counts SET c = c + %s WHERE p = {number}", (total,))
     cassandra_server.roll_segment(cassandra_session)
-    options = {"type": "cassandra", "cdc_raw": str(cassandra_server.cdc_raw), "node": cassandra_server.host_id}
+    options = {
+        "type": "cassandra",
+        "cdc_raw": str(cassandra_server.cdc_raw),
+        "node": cassandra_server.host_id,
+    }
     connector = Connector.from_dict(
         {"name": "c", "source": {**options, "consistency": "ONE"}, "tables": [rf"{KEYSPACE}\..*"]}
     )
@@ -193,7 +197,9 @@ def test_values_at_the_ends_of_a_type_are_those_of_a_select_and_of_debezium(
 
 
 @pytest.mark.covers("CAS-TYPE-10")
-def test_frozen_values_are_those_of_a_select_in_any_format(captured: Captured, cassandra_session: Any) -> None:
+def test_frozen_values_are_those_of_a_select_in_any_format(
+    captured: Captured, cassandra_session: Any
+) -> None:
     table = f"{KEYSPACE}.frozen_ends"
     changes = captured.changes(table)
     codec, live = captured.live(table, changes)

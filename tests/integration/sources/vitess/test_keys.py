@@ -83,7 +83,9 @@ def keys_of_events(changes: Any, fields: dict[tuple[str, str], bytes]) -> dict[s
     """Return the key of each table's event."""
     connector = Connector.from_dict({"name": "c", "source": {"type": "vitess", "keyspace": "shop"}})
     builder = VitessRecords(connector, 0, lambda keyspace, table: True)
-    decoded = decode_records(changes, lambda table, number: fields[table, number], builder.form, builder.captured)
+    decoded = decode_records(
+        changes, lambda table, number: fields[table, number], builder.form, builder.captured
+    )
     assert not decoded.unread
     events = builder.build(decoded).to_pylist()
     return {event["topic"].rpartition(".")[2]: event["key"] and json.loads(event["key"]) for event in events}

@@ -26,6 +26,7 @@ TABLE = parse_cql(
     f"CREATE TYPE k.u {FIELDS}; CREATE TABLE k.t {COLUMNS} WITH ID = 29e3de10-e580-11f1-a764-fd2ee712b6e7"
 ).tables["k.t"]
 
+
 def records() -> pa.RecordBatch:
     given = []
     for values in ROWS:
