@@ -9,7 +9,7 @@ import json
 import pytest
 from airflow.api_fastapi.core_api.datamodels.connections import ConnectionResponse
 from airflow.models import Connection
-from airflow.sdk.log import redact as masked_in_logs
+from airflow.sdk._shared.secrets_masker import redact as masked_in_logs
 
 from airflow_cdc_provider.get_provider_info import get_provider_info
 from airflow_cdc_provider.hooks.mongodb import MongodbCdcHook

@@ -41,7 +41,6 @@ def debeziums(name: str) -> list[str]:
     "VIT-EVT-11",
     "VIT-EVT-13",
     "VIT-EVT-14",
-    "VIT-KEY-01",
     "VIT-TXN-01",
     "VIT-TXN-02",
     "VIT-TXN-03",
