@@ -4,7 +4,7 @@ A JVM that starts Spark and merges into one Iceberg table spends some 40 % of it
 and verifying them; with an archive, made once per machine and mapped into memory, that is done before (Java
 calls it class data sharing). Java takes an archive only with the Java, jars and class path that it was made
 with and goes on without it otherwise, also where the class path has a folder with files in it, as it has when
-``SPARK_CONF_DIR`` is set.
+``SPARK_CONF_DIR`` is set. An archive has no classes of ``--jars``: Iceberg's jar is on the class path, too.
 
 Hadoop's local file system starts ``chmod`` for each file that it writes, some twenty times in a merge, and
 writes a checksum file for each. Another one that does neither makes a merge of few rows a sixth faster.
@@ -32,7 +32,7 @@ def quick_spark() -> dict[str, str]:
     """Return environment variables that make Spark quick; the files that they name are created if missing."""
     folder = cached("spark-classes", _version(), _archive, "an archive of Spark's classes (180 MB)", "making")
     return {
-        "SPARK_DIST_CLASSPATH": str(local_files_jar()),
+        "SPARK_DIST_CLASSPATH": _class_path(),
         "SPARK_SUBMIT_OPTS": f"-XX:SharedArchiveFile={folder / 'spark.jsa'} {_QUIET} {_FILES}",
     }
 
@@ -44,7 +44,13 @@ def _version() -> str:
     for file in (java, *sorted((_spark_home() / "jars").glob("*.jar")), *spark_jars(), local_files_jar()):
         stat = file.stat()
         digest.update(f"{file} {stat.st_size} {stat.st_mtime_ns}\n".encode())
+    digest.update(_class_path().encode())
     return digest.hexdigest()
+
+
+def _class_path() -> str:
+    """Return the jars that are added to Spark's; an archive has no classes of ``--jars``."""
+    return os.pathsep.join(map(str, (local_files_jar(), *spark_jars())))
 
 
 def _spark_home() -> Path:
@@ -57,7 +63,7 @@ def _archive(folder: Path) -> None:
     archive = folder / "spark.jsa"
     work = folder / "work"
     options = {
-        "SPARK_DIST_CLASSPATH": str(local_files_jar()),
+        "SPARK_DIST_CLASSPATH": _class_path(),
         "SPARK_SUBMIT_OPTS": f"-XX:ArchiveClassesAtExit={archive} -XX:TieredStopAtLevel=1 {_QUIET} {_FILES}",
         "SPARK_CONF_DIR": str(_spark_home() / "conf"),
         "PYSPARK_PYTHON": sys.executable,
@@ -77,7 +83,6 @@ def _load_classes(work: Path) -> None:
         "spark.ui.enabled": "false",
         "spark.driver.host": "127.0.0.1",
         "spark.driver.bindAddress": "127.0.0.1",
-        "spark.jars": ",".join(map(str, spark_jars())),
         "spark.local.dir": str(work),
         "spark.sql.shuffle.partitions": "2",
         "spark.sql.extensions": "org.apache.iceberg.spark.extensions.IcebergSparkSessionExtensions",

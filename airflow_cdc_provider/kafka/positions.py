@@ -323,5 +323,6 @@ class PositionsTopic:
         raise BrokersUnavailable(
             f"the end of topic {self.topic} can't be read",
             expected=f"committed records up to offset {high} of partition {number}",
-            remedy="a transaction of another producer is open there, or a broker is unavailable; try again",
+            remedy="a transaction of another producer is open there, or a broker is unavailable; try again. "
+            "If it stays open beyond its timeout, abort it with kafka-transactions.sh, in all its partitions",
         )

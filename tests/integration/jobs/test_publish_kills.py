@@ -29,6 +29,7 @@ from tests.integration.jobs.publishing import (
     with_catalog,
     write,
 )
+from tests.integration.kafka.broker_kills import killing_producer
 
 if TYPE_CHECKING:
     from pymongo.database import Database
@@ -230,17 +231,19 @@ def test_a_job_waits_for_brokers_keeps_its_place_and_goes_on(
     connection: dict[str, Any],
     own_broker: KafkaServer,
     tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     both = with_broker(connection, own_broker)
     topics = [f"{database.name}.transaction", topic_of(database, "orders"), topic_of(database, "customers")]
     declared = _captured(run_stage, database, both, 8_000, topics={"create": False})
     results: list[JobResult] = []
     job = threading.Thread(target=lambda: results.append(run_stage("publish", declared, both)))
+    monkeypatch.setattr("confluent_kafka.Producer", killing_producer(own_broker.kill, commits=2))
     job.start()
     deadline = time.monotonic() + 60
-    while not own_broker.read(topics[1]):
+    while own_broker.running:
         assert time.monotonic() < deadline, "nothing is published"
-    own_broker.kill()
+        time.sleep(0.02)
     time.sleep(3)
     assert job.is_alive(), "it waits"
     own_broker.start()

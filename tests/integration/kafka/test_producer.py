@@ -12,7 +12,7 @@ from collections.abc import Iterator
 from contextlib import ExitStack
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import IO, TYPE_CHECKING, Any
 
 import pyarrow as pa
 import pytest
@@ -236,10 +236,14 @@ def test_a_rejected_login_is_reported_without_secrets(tmp_path: Path) -> None:
             _producer(ClientSettings(stranger, retry_timeout_seconds=5)).take_over()
 
 
-def _start(server: KafkaServer, name: str, total: int) -> subprocess.Popen[bytes]:
+def _start(
+    server: KafkaServer, name: str, total: int, *, kills_broker: bool = False, log: IO[bytes] | None = None
+) -> subprocess.Popen[bytes]:
+    numbers = [total, server.pid] if kills_broker else [total]
     return subprocess.Popen(
-        [sys.executable, str(publish_numbers.__file__), server.bootstrap, name, str(total)],
+        [sys.executable, str(publish_numbers.__file__), server.bootstrap, name, *map(str, numbers)],
         env={**os.environ, "PYTHONPATH": str(ROOT)},
+        stderr=log,
     )
 
 
@@ -294,21 +298,26 @@ def test_publishers_killed_often_lose_and_double_nothing(kafka_server: KafkaServ
     _publish_with_kills(kafka_server, name, kills=20)
 
 
-def test_publishing_continues_when_the_broker_returns() -> None:
-    with KafkaServer() as server:
+def test_publishing_continues_when_the_broker_returns(tmp_path: Path) -> None:
+    with KafkaServer() as server, (tmp_path / "publisher.log").open("w+b") as log:
         server.create_topic("t", 3)
         PositionsTopic(settings(server), "t.positions", "t").make(1)
-        process = _start(server, "t", 20_000)
-        deadline = time.monotonic() + 60
-        while not server.read("t.positions"):
-            assert process.poll() is None
-            assert time.monotonic() < deadline
-        server.kill()
-        time.sleep(2)
-        assert process.poll() is None, "it waits"
-        server.start()
-        assert process.wait(120) == 0
-        _assert_each_once(server, "t", 20_000)
+        with _start(server, "t", 5_000, kills_broker=True, log=log) as process:
+            try:
+                deadline = time.monotonic() + 60
+                while server.running:
+                    assert time.monotonic() < deadline, "nothing is published"
+                    time.sleep(0.02)
+                time.sleep(2)
+                assert process.poll() is None, "it waits"
+                server.start()
+                assert process.wait(120) == 0
+            except (AssertionError, subprocess.TimeoutExpired):
+                log.seek(0)
+                pytest.fail(log.read().decode())
+            finally:
+                process.kill()
+        _assert_each_once(server, "t", 5_000)
 
 
 def test_two_publishers_at_once_fence_each_other_and_double_nothing(
