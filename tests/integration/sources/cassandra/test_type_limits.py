@@ -161,7 +161,7 @@ def captured(cassandra_server: CassandraServer, cassandra_session: Any) -> Itera
 
 
 def parsed(texts: Sequence[str]) -> dict[int, dict[str, Any]]:
-    """Return rows by their key; numbers as their text, which tells 1.0 from 1.00."""
+    """Return rows by their key; numbers as their text: 1.0 is not 1.00."""
     rows = [json.loads(text, parse_float=str, parse_int=str) for text in texts]
     return {int(row["p"]): row for row in rows}
 

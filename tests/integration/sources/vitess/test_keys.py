@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Iterator
 from contextlib import closing
 from typing import Any, Final
 
@@ -31,13 +32,22 @@ TABLES: Final = {
 }
 
 
+@pytest.fixture
+def _tables(vitess_server: VitessServer) -> Iterator[None]:
+    for table, columns in TABLES.items():
+        definition = f"create table {table} (place bigint not null, a int, b int, {columns})"
+        vitess_server.define("shop", definition, shard_by={table: "place"})
+    yield
+    with vitess_server.connect("shop").cursor() as cursor:
+        for table in TABLES:
+            cursor.execute(f"drop table {table}")
+
+
+@pytest.mark.usefixtures("_tables")
 @pytest.mark.covers("VIT-KEY-02")
 def test_without_a_primary_key_a_unique_column_is_the_key_and_several_together_are_not(
     vitess_server: VitessServer,
 ) -> None:
-    for table, columns in TABLES.items():
-        definition = f"create table {table} (place bigint not null, a int, b int, {columns})"
-        vitess_server.define("shop", definition, shard_by={table: "place"})
     with closing(
         VitessSource(
             VitessOptions(keyspace="shop"),

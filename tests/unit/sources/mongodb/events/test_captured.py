@@ -172,10 +172,10 @@ def test_collections_that_would_share_a_schema_are_refused_with_avros_names(tmp_
         ConfigurationError, match=r"shop\.shop\.(a-b|a_b) and shop\.shop\.(a-b|a_b) would share"
     ):
         published(tmp_path, events, avro)
-    apart = published(tmp_path, events[:2], avro)
+    two = published(tmp_path, events[:2], avro)
     unicode = published(tmp_path, events, {**avro, "schema_names": "avro_unicode"})
 
-    for records in (apart, unicode):
+    for records in (two, unicode):
         schemas = [
             json.loads(json.dumps(r[side])) for r in records for side in ("key_schema", "value_schema")
         ]
