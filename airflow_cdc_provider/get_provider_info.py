@@ -176,14 +176,11 @@ _MONGODB = _connection_type(
             "Authentication mechanism",
             "Empty to negotiate with the server; MONGODB-X509 for login by certificate.",
         ),
-        "srv": _field(
-            "DNS seed list", "The SRV records of the host name list the servers (mongodb+srv).", _FLAG
-        ),
+        "secret_uri": _field("Connection string", "Instead of hosts, if it has a login.", _SECRET),
+        "srv": _field("DNS seed list", "The host's SRV records list the servers (mongodb+srv).", _FLAG),
         "tls": _field("TLS", "Encrypt connections.", _FLAG),
         "tlsCAFile": _field("TLS CA file", "PEM file of the CA of the servers' certificates."),
-        "tlsCertificateKeyFile": _field(
-            "TLS certificate and key file", "PEM file with the client's certificate and key."
-        ),
+        "tlsCertificateKeyFile": _field("TLS certificate and key file", "The client's, in PEM format."),
         "tlsCertificateKeyFilePassword": _field("TLS key password", schema=_SECRET),
         "uri_options": _field(
             "Other options", "As in a connection string: readPreference=secondary&maxPoolSize=20"

@@ -26,8 +26,8 @@ class MongodbCdcHook(CdcHook):
         mongo_conn_id: The connection: host (several with commas, each with its port if it needs one), port,
             login and password; as extra ``srv``, ``replicaSet``, ``authSource``, ``authMechanism``, ``tls``,
             ``tlsCAFile``, ``tlsCertificateKeyFile``, ``ssl.keystore`` and ``ssl.truststore`` (with
-            ``.password`` and ``.type``), and ``uri_options`` (the query part of a connection string, for
-            everything else).
+            ``.password`` and ``.type``), ``secret_uri`` (a connection string instead of the host), and
+            ``uri_options`` (the query part of a connection string, for everything else).
 
     Example::
 

@@ -17,10 +17,12 @@ from airflow_cdc_provider.events.envelopes import EnvelopeOptions
 from airflow_cdc_provider.events.framing import Registrar
 from airflow_cdc_provider.events.headers import context_headers
 from airflow_cdc_provider.events.heartbeats import build as build_heartbeat
+from airflow_cdc_provider.events.names import adjusted_schema
 from airflow_cdc_provider.events.topics import TopicNaming, load_strategy
 from airflow_cdc_provider.events.transforms.chain import Chain
 from airflow_cdc_provider.events.transforms.faults import RecordingRegistrar, encode_with_faults
 from airflow_cdc_provider.events.transforms.pieces import Piece, encode_pieces
+from airflow_cdc_provider.exceptions import ConfigurationError
 from airflow_cdc_provider.kafka.registry import RegistrySettings, client_settings
 from airflow_cdc_provider.sources.own_topics import heartbeats_topic
 from airflow_cdc_provider.sources.registry import source_plugin
@@ -65,6 +67,16 @@ def registry_settings(connector: Connector, values: Mapping[str, Any]) -> Regist
         registry.auto_register,
         registry.normalize,
     )
+
+
+def refuse_clash(connector: Connector, topic: str, table: str, tables: dict[str, str]) -> None:
+    """Refuse tables whose names are equal after adjustment; ``tables`` has the earlier ones by that name."""
+    name = adjusted_schema(topic, converters_of(connector).adjustments()[0])
+    if (other := tables.setdefault(name, table)) != table:
+        raise ConfigurationError(
+            f"{other} and {table} would share schemas and topic under the name {name}",
+            remedy="set publish.schema_names to avro_unicode, or topic names by publish.topic_naming",
+        )
 
 
 def headers_of(connector: Connector) -> tuple[tuple[str, str], ...]:

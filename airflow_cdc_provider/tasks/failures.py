@@ -55,5 +55,5 @@ def _secrets(values: Mapping[str, Any]) -> Iterator[str]:
         elif isinstance(value, str) and value:
             if any(part in name.lower() for part in _SECRET_NAMES):
                 yield value
-            elif found := _IN_URI.search(value):
+            if found := _IN_URI.search(value):
                 yield from (found.group(1), unquote(found.group(1)))

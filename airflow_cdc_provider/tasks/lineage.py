@@ -85,7 +85,7 @@ def source_namespace(connector: Connector, connection: Mapping[str, Any]) -> str
     extra = connection.get("extra", {})
     if brokers := str(extra.get("bootstrap.servers") or ""):
         return f"kafka://{brokers.partition(',')[0].strip()}"
-    host = str(extra.get("uri") or connection.get("host") or "")
+    host = str(extra.get("secret_uri") or connection.get("host") or "")
     if not host:
         return f"{connector.type}://{connector.name}"
     first = _authority(host).split(",")[0].strip()

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import base64
+import gzip
 import json
 import pickle
+import re
 import threading
 from collections.abc import Iterator
 from dataclasses import replace
@@ -28,10 +31,14 @@ from airflow_cdc_provider.kafka.registry import Registry, RegistrySettings
 from airflow_cdc_provider.sources.debezium.avro_program import compile_avro
 from airflow_cdc_provider.sources.debezium.converters import FramedConverter
 from airflow_cdc_provider.sources.debezium.registered import RegisteredSchemas
+from airflow_cdc_provider.sources.vitess.events.decode import Stream, split_stream
+from airflow_cdc_provider.sources.vitess.events.records import VitessRecords
+from airflow_cdc_provider.sources.vitess.recordings import read_recording
 from server_kit import RegistryServer
 from server_kit.ports import free_port
 from tests.integration.registry_events import events, settings_of
 from tests.unit.events.protobuf_messages import message_class
+from tests.unit.sources.vitess.events.vitess_recordings import FIXTURES, declared
 
 pytestmark = pytest.mark.integration
 
@@ -244,6 +251,54 @@ def test_ids_are_not_looked_up_where_no_registry_is(registry_server: RegistrySer
     nowhere = RegistrySettings({"url": f"http://127.0.0.1:{free_port()}", "max.retries": 0})
     with pytest.raises(TransientError):
         Registry(nowhere).schema_of(1)
+
+
+@pytest.mark.covers("VIT-EVT-13")
+def test_events_of_a_recorded_vstream_are_read_by_the_schema_that_their_id_leads_to(
+    registry_server: RegistryServer, client: SchemaRegistryClient
+) -> None:
+    received = read_recording((FIXTURES / "vstream" / "default.vstream").read_bytes()).events
+    stream = Stream(received)
+    connector = declared("default", key="avro", value="avro", registry={"connection": "r"})
+    registry = Registry(settings_of(registry_server))
+    builder = VitessRecords(connector, 0, lambda keyspace, _: keyspace == "shop", registrar=registry)
+    read = AvroDeserializer(client)
+
+    batches = [builder.records(stream, *section)[0] for section in split_stream(received, 10_000)]
+
+    records = [record for batch in batches for record in batch.to_pylist()]
+    lines = gzip.decompress((FIXTURES / "events" / "default.events.jsonl.gz").read_bytes()).splitlines()
+    for record, line in zip(records, lines, strict=True):
+        theirs = json.loads(line)
+        assert record["topic"] == theirs["topic"]
+        for side in (MessageField.KEY, MessageField.VALUE):
+            expected = theirs[side] and theirs[side]["payload"]
+            encoded = record[side]
+            assert (encoded is None) == (expected is None)
+            if encoded is None:
+                continue
+            found = read(encoded, SerializationContext(record["topic"], side))
+            assert without_build_time(as_json(found)) == without_build_time(avro_named(expected))
+            schema = client.get_schema(int.from_bytes(encoded[1:5], "big")).schema_str
+            assert [one["name"] for one in json.loads(schema)["fields"]] == list(expected)
+
+
+def as_json(value: Any) -> Any:
+    """Show bytes as Connect's JSON does."""
+    if isinstance(value, dict):
+        return {name: as_json(member) for name, member in value.items()}
+    return base64.b64encode(value).decode() if isinstance(value, bytes) else value
+
+
+def avro_named(value: Any) -> Any:
+    """Adjust the names of fields as Debezium does for Avro."""
+    if isinstance(value, dict):
+        return {re.sub(r"\W", "_", name, flags=re.ASCII): avro_named(one) for name, one in value.items()}
+    return value
+
+
+def without_build_time(event: dict[str, Any]) -> dict[str, Any]:
+    return {name: value for name, value in event.items() if name not in ("ts_ms", "ts_us", "ts_ns")}
 
 
 class _Troubled(BaseHTTPRequestHandler):

@@ -2,8 +2,9 @@
 
 An Airflow connection of type ``mongo`` or ``cdc_mongodb`` has host (one, several separated by commas, or a
 ``mongodb://`` string), port, login, password, schema (the authentication database), and in ``extra`` any
-option of a MongoDB connection string by its name, plus ``srv`` and ``ssl`` as in Airflow's own hook, and
-keystores (:mod:`.driver.tls`).
+option of a MongoDB connection string by its name, plus ``srv`` and ``ssl`` as in Airflow's own hook,
+keystores (:mod:`.driver.tls`), and ``secret_uri``, a connection string instead of the host, which Airflow
+masks.
 Login and password are never put into a connection string, so no error text can show them.
 """
 
@@ -81,7 +82,7 @@ class ConnectionValues:
         """
         extra = _extra(connection.get("extra"))
         stores = take_stores(extra)
-        host = str(extra.pop("uri", "") or connection.get("host") or "")
+        host = str(extra.pop("secret_uri", "") or connection.get("host") or "")
         if not host:
             raise ConfigurationError(
                 "the MongoDB connection has no host",

@@ -115,7 +115,7 @@ def test_rows_that_expire_leave_the_mirror_with_the_next_run(shop: Shop) -> None
     assert_mirrors_equal(shop)
 
 
-@pytest.mark.covers("CAS-SNAP-01", "DSX-CON-08", "DSX-CON-09", "CAS-SNAP-02", "CAS-SNAP-09")
+@pytest.mark.covers("CAS-SNAP-01", "DSX-CON-08", "DSX-CON-09", "CAS-SNAP-02", "CAS-SNAP-09", "CAS-FAULT-09")
 def test_snapshot_and_log_together_equal_the_table(shop: Shop) -> None:
     write(shop, 20, count=300)
     shop.run("CREATE TABLE late (id int PRIMARY KEY, v int)")
@@ -137,6 +137,13 @@ def test_snapshot_and_log_together_equal_the_table(shop: Shop) -> None:
     read = {t.table: t.snapshot_rows for t in second.tables if t.snapshot_rows}
     assert read == {shop.table_name("late"): 10}, "what was read once is not read again"
     assert_mirrors_equal(shop)
+    assert shop.assert_equal("late") == 10
+
+    at = shop.stage("offsets", action="show").offset
+    assert shop.stage("offsets", (shop.table_name("late"),), action="reset").offset == at
+    third = shop.stage("sync")
+    read_again = {t.table: t.snapshot_rows for t in third.tables if t.snapshot_rows}
+    assert read_again == read, "the table that was reset, and no other"
     assert shop.assert_equal("late") == 10
 
 

@@ -10,6 +10,7 @@ import time
 import uuid
 from collections.abc import Iterator
 from contextlib import ExitStack
+from dataclasses import replace
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any
 
@@ -18,16 +19,22 @@ import pytest
 
 from airflow_cdc_provider.events.encoder import Converters
 from airflow_cdc_provider.exceptions import CommitConflict, ConfigurationError
+from airflow_cdc_provider.jobs.context.clients import Connections
+from airflow_cdc_provider.jobs.publishing.targets.kafka import client_settings
+from airflow_cdc_provider.kafka.consumer import MessageRange, read_range
 from airflow_cdc_provider.kafka.errors import BrokersUnavailable, RecordsRejected
 from airflow_cdc_provider.kafka.positions import PositionsTopic, PublishPosition
 from airflow_cdc_provider.kafka.producer import RecordProducer
 from airflow_cdc_provider.kafka.settings import ClientSettings
+from airflow_cdc_provider.migration.debezium.properties import from_debezium
 from server_kit import KafkaServer
 from tests.conftest import ROOT
 from tests.integration.kafka import publish_numbers
 
 if TYPE_CHECKING:
     from collections.abc import Callable
+
+    from confluent_kafka import Message
 
 pytestmark = pytest.mark.integration
 
@@ -155,6 +162,55 @@ def test_rejected_records_are_reported_and_the_producer_continues(
     one.publish(records(f"{name}.small", small), (), PublishPosition(name, 2))
     assert [m.value() for m in kafka_server.read(f"{name}.small")] == [b"fits"]
     assert not kafka_server.read(name)
+
+
+@pytest.mark.covers("CAS-DEPLOY-05", "VIT-QUE-06")
+@pytest.mark.parametrize(("source", "prefix"), [("Vitess", ""), ("Cassandra", "kafka.")])
+def test_debeziums_settings_of_clients_reach_the_clients_as_they_are(
+    kafka_server: KafkaServer, name: str, source: str, prefix: str
+) -> None:
+    kafka_server.create_topic(name, 1)
+    connections = Connections(kafka={"bootstrap.servers": kafka_server.bootstrap})
+
+    def imported(**clients: str) -> ClientSettings:
+        properties = {
+            "connector.class": f"io.debezium.connector.{source.lower()}.{source}Connector",
+            "topic.prefix": "shop",
+            "vitess.keyspace": "shop",
+            **{prefix + setting: value for setting, value in clients.items()},
+        }
+        kept = {n: v for n, v in properties.items() if source == "Vitess" or not n.startswith("vitess")}
+        connector = from_debezium(kept).connector
+        kafka = replace(connector.publish.kafka, connection="k")
+        return client_settings(
+            replace(connector, publish=replace(connector.publish, kafka=kafka)), connections
+        )
+
+    def published(of: ClientSettings, size: int) -> None:
+        one = RecordProducer(of, PositionsTopic(of, f"{name}.positions", name))
+        try:
+            one.send(records(name, {"value": "x" * size}))
+        finally:
+            one.close()
+
+    def consumed(of: ClientSettings) -> list[Message]:
+        return [m for batch in read_range(of, MessageRange(name, 0, 0, 1)) for m in batch]
+
+    few = imported(**{"producer.message.max.bytes": "3000", "consumer.fetch.message.max.bytes": "1000"})
+    published(few, 1_000)
+    with pytest.raises(RecordsRejected, match="found MSG_SIZE"):
+        published(few, 5_000)
+    assert [m.value() for m in consumed(few)] == [b"x" * 1_000]
+    published(imported(), 5_000)
+    for setting, value, error in (
+        ("unknown.to.us", "as it is", 'No such configuration property: "unknown.to.us"'),
+        ("fetch.error.backoff.ms", "one", 'Invalid value.*"fetch.error.backoff.ms"'),
+        ("queue.buffering.max.ms", "one", 'Invalid value.*"queue.buffering.max.ms"'),
+    ):
+        with pytest.raises(ConfigurationError, match=error):
+            published(imported(**{f"producer.{setting}": value}), 1)
+        with pytest.raises(ConfigurationError, match=error):
+            consumed(imported(**{f"consumer.{setting}": value}))
 
 
 def _producer(of: ClientSettings) -> RecordProducer:

@@ -285,6 +285,26 @@ def test_a_cluster_behind_srv_records_that_takes_tls_alone_is_captured(
             source({"host": f"mongodb+srv://{DOMAIN}"}).head()
 
 
+@pytest.mark.covers("MDB-CONN-01")
+def test_a_connection_string_wins_over_all_other_fields() -> None:
+    with MongoServer(auth=True) as server:
+        string = (
+            f"{server.uri}{'&' if '?' in server.uri else '?'}appName=of-the-string&readPreference=nearest"
+        )
+        others = {"host": "nowhere.invalid", "port": 1, "login": "nobody", "password": "wrong"}
+        extra = {"secret_uri": string, "appName": "of-the-extra", "readPreference": "secondary"}
+
+        with ConnectionValues.read({**others, "extra": extra}, 5).client() as client:
+            (session,) = client.admin.aggregate(
+                [{"$currentOp": {}}, {"$match": {"appName": {"$regex": "^of-the-"}, "active": True}}]
+            )
+            assert session["appName"] == "of-the-string"
+            assert client.read_preference.name == "Nearest"
+        assert source({**others, "extra": extra}).head()
+        with pytest.raises(ConfigurationError, match="Authentication failed"):
+            source({**others, "host": server.host, "port": server.port}).head()
+
+
 class Vault:
     """Provides credentials like a vault: they change after a while."""
 

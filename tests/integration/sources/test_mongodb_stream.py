@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import base64
 import logging
 import random
 import threading
@@ -24,6 +25,8 @@ from airflow_cdc_provider.exceptions import (
     TransientError,
 )
 from airflow_cdc_provider.feeds.mongodb import Feed, Pending, async_client, look
+from airflow_cdc_provider.migration.offsets.connect import to_rest
+from airflow_cdc_provider.migration.offsets.mongodb import position_of, read_offsets
 from airflow_cdc_provider.sources.contract import ReadLimit, ReadMetrics
 from airflow_cdc_provider.sources.mongodb.options import MongodbAdvanced, MongodbOptions, MongodbStream
 from airflow_cdc_provider.sources.mongodb.position import StreamPosition
@@ -219,6 +222,34 @@ def test_expanded_events_are_stored_in_addition_to_the_rows(watch: Watch, databa
     assert [e["operationType"] for e in events] == ["create", "createIndexes", "insert", "update"]
     assert [r["kind"] for r in expanded.records()] == ["schema", "schema", "change", "change"]
     assert [r["kind"] for r in plain.records()] == ["change", "change"]
+
+
+@pytest.mark.covers("MDB-OFF-01")
+def test_a_capture_starts_at_an_offset_that_debezium_stored(
+    watch: Watch, mongo_client: MongoClient, database: Any
+) -> None:
+    with mongo_client.watch() as stream:
+        database.a.insert_one({"_id": "read by Debezium"})
+        last = next(event for event in stream if event["ns"]["db"] == database.name)
+    token = base64.b64encode(bson.encode(last["_id"])).decode()
+    at = {"sec": last["clusterTime"].time, "ord": last["clusterTime"].inc}
+    database.a.insert_one({"_id": "after"})
+
+    def read_from(offset: dict[str, Any]) -> list[str]:
+        stored = to_rest([({"server_id": "shop"}, offset), ({"server_id": "other"}, {"sec": 1, "ord": 1})])
+        replay = watch()
+        position = position_of(
+            read_offsets(stored.encode()), "shop", shards=lambda: None, allow_invalidation=False
+        )
+        assert position is not None
+        replay.offset = position.to_offset()
+        replay.capture()
+        return [event["documentKey"]["_id"] for event in captured(replay)]
+
+    assert read_from({**at, "resume_token": token, "transaction_id": None}) == ["after"]
+    assert read_from({"sec": -1, "ord": -1, "resume_token": token}) == ["after"]
+    assert read_from({**at, "resume_token": last["_id"]["_data"]}) == ["after"]
+    assert read_from({**at, "resume_token": None}) == ["read by Debezium", "after"]
 
 
 @pytest.mark.covers("MDB-CAP-08")

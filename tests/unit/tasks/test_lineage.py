@@ -139,7 +139,7 @@ def test_a_snapshots_rows_are_written_to_the_changes_too() -> None:
         ("mongodb", {"host": "mongodb://me:hunter2@a:27018,b/x?tls=true"}, "mongodb://a:27018"),
         (
             "mongodb",
-            {"port": 27017, "extra": {"uri": "mongodb+srv://me:hunter2@shop.example"}},
+            {"port": 27017, "extra": {"secret_uri": "mongodb+srv://me:hunter2@shop.example"}},
             "mongodb://shop.example:27017",
         ),
     ],

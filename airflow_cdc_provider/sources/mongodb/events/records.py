@@ -30,6 +30,7 @@ from airflow_cdc_provider.events.transforms.unwrap import unwrap
 from airflow_cdc_provider.exceptions import ConfigurationError
 from airflow_cdc_provider.formats.bson import DOCUMENT
 from airflow_cdc_provider.formats.extended_json import LINES, write_values
+from airflow_cdc_provider.sources import encoding
 from airflow_cdc_provider.sources.encoding import encoded_events, envelope_options, without_skipped
 from airflow_cdc_provider.sources.mongodb.events import envelope as mongodb_envelope
 from airflow_cdc_provider.sources.mongodb.events.decode import EventForm
@@ -65,6 +66,7 @@ class MongodbRecords:
     skipped: Counter[str] = field(default_factory=Counter)
     open: OpenTransaction = OpenTransaction()  # noqa: RUF009  frozen
     registrar: Registrar | None = None
+    _topics: dict[str, str] = field(default_factory=dict)
 
     def form(self, database: str = "", collection: str = "") -> EventForm:
         """Return the form in which events must be decoded.
@@ -131,6 +133,8 @@ class MongodbRecords:
             times=publish.mongodb.envelope_times,
             incremental=incremental,
         )
+        for one in envelope.destinations:
+            encoding.refuse_clash(self.connector, one.topic, one.topic, self._topics)
         rows = np.arange(events.num_rows)
         reasons: dict[int, str] = {}
         if publish.outbox.enabled:

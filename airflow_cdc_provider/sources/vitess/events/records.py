@@ -21,16 +21,14 @@ from airflow_cdc_provider.events import cloud_events, transactions
 from airflow_cdc_provider.events.encoder import Envelope
 from airflow_cdc_provider.events.envelopes import EnvelopeOptions
 from airflow_cdc_provider.events.framing import Registrar
-from airflow_cdc_provider.events.names import adjusted_schema
 from airflow_cdc_provider.events.transforms.fields import change_fields
 from airflow_cdc_provider.events.transforms.pieces import Piece
-from airflow_cdc_provider.exceptions import ConfigurationError
 from airflow_cdc_provider.sources.converters import load_converters
 from airflow_cdc_provider.sources.encoding import (
-    converters_of,
     encoded,
     encoded_events,
     envelope_options,
+    refuse_clash,
     topics_of,
     without_skipped,
 )
@@ -216,19 +214,8 @@ class VitessRecords:
             topics = replace(topics, prefix=own.topic_prefix)
         topic = topics.topic(keyspace, table)
         if not topics.pattern and topics.strategy is None:
-            self._refuse_shared_name(topic, f"{keyspace}.{table}")
+            refuse_clash(self.connector, topic, f"{keyspace}.{table}", self._tables)
         return topic
-
-    def _refuse_shared_name(self, topic: str, table: str) -> None:
-        """Refuse tables whose names are equal after adjustment for topics or schemas."""
-        name = adjusted_schema(topic, converters_of(self.connector).adjustments()[0])
-        other = self._tables.setdefault(name, table)
-        if other != table:
-            raise ConfigurationError(
-                f"tables {other} and {table} would share schemas and topic under the name {name}",
-                remedy="set publish.schema_names to avro_unicode, which keeps schema names distinct, or "
-                "set topic names by publish.topic_naming",
-            )
 
     @cached_property
     def _options(self) -> EnvelopeOptions:

@@ -162,10 +162,12 @@ def test_metric_tags_are_imported() -> None:
         connector(custom_metric_tags="connector=other")
 
 
+@pytest.mark.covers("MDB-CONN-01")
 def test_secrets_are_left_to_the_connection_and_reported() -> None:
-    imported = from_debezium(MONGODB)
+    imported = from_debezium({**MONGODB, "mongodb.hosts": "rs0/old-host:27017"})
     assert "secret" not in repr(imported)
-    assert [note.split()[1] for note in imported.notes] == ["mongodb.connection.string"]
+    assert "old-host" not in repr(imported), "the connection alone has hosts"
+    assert [note.split()[1] for note in imported.notes] == ["mongodb.connection.string", "mongodb.hosts"]
 
 
 @pytest.mark.covers("MDB-SRC-10", "MDB-CAP-12")

@@ -102,7 +102,9 @@ def test_each_task_has_the_vgtid_of_its_own_shards_under_its_own_key() -> None:
     assert [[e["shard"] for e in json.loads(offset["vgtid"])] for _, offset in tasks] == [["-80"], ["80-"]]
     assert [json.loads(offset["transaction_epoch"]) for _, offset in tasks] == [{"-80": 2}, {"80-": 1}]
     assert read(to_rest(written), options)[0] == POSITION
+    assert PLAIN.task_offsets.per_task is False
     assert layout_of(PLAIN) is None
+    assert [partition for partition, _ in to_debezium(POSITION, "pre", layout_of(PLAIN))] == [before]
 
 
 def test_offsets_of_tasks_are_written_so_that_debezium_starts() -> None:

@@ -16,6 +16,7 @@ from airflow_cdc_provider.sources.cassandra.commit_log.segments import (
     list_segments,
     read_descriptor,
 )
+from airflow_cdc_provider.sources.cassandra.commit_log.system_tables import system_table_id
 from airflow_cdc_provider.sources.cassandra.commit_log.tables import log_tables
 from airflow_cdc_provider.sources.cassandra.payload import Position
 from airflow_cdc_provider.sources.cassandra.quarantine import retry_quarantined
@@ -150,6 +151,9 @@ def test_updates_of_other_tables_are_skipped_and_counted() -> None:
     changes = Counter(of_kind(records, CHANGE)["source_table"].to_pylist())
     assert changes == {table: n for table, n in updates.items() if table in selected and table != COUNTERS}
     assert changes["shop_a.lwt"] == 9
+    paxos = bytes.fromhex(system_table_id("system", "paxos"))
+    in_log = sum(data.count(paxos) for data in full.segment_bytes().values())
+    assert 0 < in_log <= counts.skipped["system"] == 1027
     assert counts.changes == changes.total()
     assert counts.entries == 3914
 

@@ -28,7 +28,7 @@ def test_host_and_port_make_a_connection_string() -> None:
     assert read(host="db1,db2:27019", port=27018).host == "mongodb://db1:27018,db2:27019"
     assert read(host="c.example", port=27017, extra={"srv": True}).host == "mongodb+srv://c.example"
     assert read(host="mongodb://x:1/?replicaSet=a", port=5).host == "mongodb://x:1/?replicaSet=a"
-    assert read(extra=json.dumps({"uri": "mongodb://y:2"})).host == "mongodb://y:2"
+    assert read(extra=json.dumps({"secret_uri": "mongodb://y:2"})).host == "mongodb://y:2"
 
 
 def test_options_come_from_extra_and_credentials_stay_separate() -> None:
@@ -60,6 +60,7 @@ def test_options_of_the_driver_are_those_of_extra() -> None:
             assert (pool._ssl_context is not None) == bool(given)
 
 
+@pytest.mark.covers("MDB-CONN-01")
 @pytest.mark.parametrize(
     "values", [{}, {"host": ""}, {"host": "h", "extra": "no json"}, {"host": "h", "extra": "[1]"}]
 )

@@ -126,7 +126,7 @@ def test_without_wall_time_the_cluster_times_second_is_the_commit_time() -> None
     assert found == 10_000_000
 
 
-@pytest.mark.covers("MDB-XS-03")
+@pytest.mark.covers("MDB-XS-03", "MDB-XM-07")
 def test_fields_of_newer_servers_do_not_disturb() -> None:
     description = {"updatedFields": {"a.b": 1}, "removedFields": [], "disambiguatedPaths": {"a.b": ["a.b"]}}
     newer = event(

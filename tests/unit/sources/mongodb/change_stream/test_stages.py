@@ -155,6 +155,13 @@ def test_the_built_in_filter_handles_skipped_and_expanded_kinds() -> None:
     assert all(f'"{kind}"' in text for kind in ("insert", "delete", "drop", *EXPANDED))
 
 
+@pytest.mark.covers("MDB-XM-07")
+def test_expanded_events_are_requested_only_if_they_are_enabled() -> None:
+    for stream, requested in (({}, None), ({"expanded_events": True}, True)):
+        (opened, *_) = stream_pipeline(options(stream=stream), Selection(), split=False)
+        assert opened["$changeStream"].get("showExpandedEvents") is requested
+
+
 @pytest.mark.covers("MDB-XM-06")
 def test_with_a_collation_the_server_excludes_no_name() -> None:
     """A collation could match other names than the excluded one."""

@@ -149,6 +149,7 @@ def test_names_with_dots_are_found(
     assert set_fields(before, fields) == list(after.items())
 
 
+@pytest.mark.covers("MDB-XM-07")
 def test_an_ambiguous_path_is_refused_unless_the_server_resolves_it() -> None:
     before = {"a": {"b": 1}, "a.b": 1}
     assert set_fields(before, {"a.b": 2}) is None

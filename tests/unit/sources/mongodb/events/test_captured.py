@@ -163,6 +163,30 @@ def test_avro_has_safe_names_and_a_clash_is_an_error(tmp_path: Path) -> None:
         printed(connector_of("u_default", **both), Recording(clash, "", NOW_NS))
 
 
+@pytest.mark.covers("MDB-EVT-23")
+def test_collections_that_would_share_a_schema_are_refused_with_avros_names(tmp_path: Path) -> None:
+    events = [change(ns={"db": "shop", "coll": name}) for name in ("a-b", "a c", "a_b")]
+    avro = {"key": "avro", "value": "avro", "schemas": True}
+
+    with pytest.raises(
+        ConfigurationError, match=r"shop\.shop\.(a-b|a_b) and shop\.shop\.(a-b|a_b) would share"
+    ):
+        published(tmp_path, events, avro)
+    two = published(tmp_path, events[:2], avro)
+    unicode = published(tmp_path, events, {**avro, "schema_names": "avro_unicode"})
+
+    for records in (two, unicode):
+        schemas = [
+            json.loads(json.dumps(r[side])) for r in records for side in ("key_schema", "value_schema")
+        ]
+        names = [f"{schema['namespace']}.{schema['name']}" for schema in schemas]
+        assert len(set(names)) == len(names)
+        assert all(
+            re.fullmatch(r"[A-Za-z_]\w*", part, re.ASCII) for name in names for part in name.split(".")
+        )
+    assert len(published(tmp_path, events, {})) == 3, "JSON has the names as they are"
+
+
 UNWRAPPED = [
     "u_default",
     "u_doc",

@@ -12,6 +12,7 @@ from server_kit.scylla.log_rows import Change, LogRow
 from server_kit.scylla.statements import DeletePartition, DeleteRow, Insert, SetWhole, Statement, Update
 from server_kit.scylla.tables import Column, Delta, Preimage, Table
 from server_kit.scylla.values import CqlType
+from tests.conftest import ROOT
 from tests.unit.server_kit.scylla.item import INT, ITEM, TEXT, Server, T, i, server, t
 from tests.unit.sources.scylla.events.published import encoded, published
 
@@ -248,6 +249,8 @@ def test_the_source_block_reports_which_part_is_an_image() -> None:
     found_values = values(ITEM, changes, format="advanced", before="full", after="full", source_details=True)
     images = [(v["source"]["before_is_image"], v["source"]["after_is_image"]) for v in found_values]
     assert images == [(False, True), (True, True), (True, False)]
+    page = " ".join((ROOT / "docs" / "source-scylla.md").read_text().split())
+    assert "reads images before the write without isolation: two concurrent writes to a row may log" in page
     plain = values(ITEM, changes, format="advanced", source_details=True)
     assert {(v["source"]["before_is_image"], v["source"]["after_is_image"]) for v in plain} == {
         (False, False)

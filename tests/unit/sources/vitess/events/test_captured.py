@@ -19,6 +19,7 @@ from airflow_cdc_provider.sources.vitess.events.captured import ORDER, partition
 from airflow_cdc_provider.sources.vitess.events.records import VitessRecords
 from airflow_cdc_provider.sources.vitess.events.stored_records import decode_records
 from airflow_cdc_provider.sources.vitess.schema_ids import DDL
+from tests.unit.sources.lake_records import vitess
 from tests.unit.sources.vitess.events.recorded_events import captured
 from tests.unit.sources.vitess.events.vitess_recordings import FIXTURES, NOW_NS, declared, records
 from tests.unit.vitess_stream import NOT_NULL, PRIMARY, Stream, column
@@ -63,6 +64,21 @@ def test_captured_records_give_each_shards_events_as_the_recording_does(
         changes = [event for event in of_shard(recorded, shard) if event[2]["source"]["ts_ms"]]
         assert len(changes) > 3
         assert of_shard(found, shard) == changes
+
+
+@pytest.mark.covers("VIT-TXN-13")
+def test_batches_of_dropped_transaction_records_still_move_the_position() -> None:
+    kept, dropped = (
+        vitess(transactions=True, vitess={"ordered_transactions": False, "transaction_records": records_too})
+        for records_too in (True, False)
+    )
+    of_all, of_rows = (
+        [(one.batch, one.records["topic"].to_pylist()) for one in made.made(0, 1)] for made in (kept, dropped)
+    )
+
+    assert [number for number, _ in of_rows] == [number for number, _ in of_all]
+    assert [[t for t in topics if t != "cdc.transaction"] for _, topics in of_all] == [t for _, t in of_rows]
+    assert any(topics and not left for (_, topics), (_, left) in zip(of_all, of_rows, strict=True))
 
 
 def test_snapshot_rows_have_their_shard_without_a_position() -> None:

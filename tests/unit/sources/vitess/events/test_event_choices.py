@@ -232,7 +232,7 @@ def test_debeziums_own_transforms(tmp_path: Path) -> None:
             "local_vgtid": True,
             "transaction_records": False,
             "remove_fields": ["source.db", "after.id"],
-            "replace_fields": {"source.table": "hidden"},
+            "replace_fields": {"source.table": "hidden", "source.keyspace": ""},
         },
     )
 
@@ -240,7 +240,7 @@ def test_debeziums_own_transforms(tmp_path: Path) -> None:
     assert json.loads(event["value"]["source"]["vgtid"]) == local
     assert json.loads(event["value"]["transaction"]["id"]) == local
     assert event["value"]["after"] == {"name": "a"}
-    assert event["value"]["source"]["table"] == "hidden"
+    assert (event["value"]["source"]["table"], event["value"]["source"]["keyspace"]) == ("hidden", "")
     assert "db" not in event["value"]["source"]
 
 

@@ -5,9 +5,12 @@ from __future__ import annotations
 import gzip
 import json
 import re
+from collections import Counter
 
 import pytest
 
+from airflow_cdc_provider.connector import Connector
+from airflow_cdc_provider.migration.debezium.properties import from_debezium
 from tests.unit.sources.vitess.events.vitess_recordings import FIXTURES, declared, records
 
 NAMES = ("default", "tx", "txordered", "unsharded", "strconnect", "dblnano", "iso", "micros")
@@ -38,7 +41,6 @@ def debeziums(name: str) -> list[str]:
     "VIT-EVT-11",
     "VIT-EVT-13",
     "VIT-EVT-14",
-    "VIT-KEY-01",
     "VIT-TXN-01",
     "VIT-TXN-02",
     "VIT-TXN-03",
@@ -84,6 +86,26 @@ def test_events_are_those_of_debezium_byte_for_byte(name: str) -> None:
             assert recorded.endswith(written)
         else:
             assert line.endswith(written)
+
+
+@pytest.mark.recorded
+@pytest.mark.covers("VIT-SCO-09")
+def test_tables_that_match_no_included_expression_as_a_whole_have_no_events() -> None:
+    included = from_debezium(
+        {
+            "connector.class": "io.debezium.connector.vitess.VitessConnector",
+            "topic.prefix": "cdc",
+            "vitess.keyspace": "shop",
+            "table.include.list": r"shop\.item,shop\.types_.*,order,shop\.evolv",
+        }
+    ).connector
+    chosen = Connector.from_dict({**declared("default").to_dict(), "tables": list(included.tables)})
+
+    found = records(chosen, FIXTURES / "vstream" / "default.vstream")
+
+    topics = Counter(json.loads(line)["topic"] for line in debeziums("default"))
+    expected = {t: n for t, n in topics.items() if t == "cdc.shop.item" or "types_" in t}
+    assert Counter(record["topic"] for record in found) == expected
 
 
 @pytest.mark.recorded
