@@ -21,7 +21,7 @@ import pytest
 from tests.contract.lake.sessions import CATALOGS, jars
 from tests.contract.lake.worker import ROWS
 
-pytestmark = [pytest.mark.integration]
+pytestmark = [pytest.mark.integration, pytest.mark.usefixtures("iceberg_jar")]
 
 ROOT = Path(__file__).resolve().parents[3]
 
@@ -38,7 +38,12 @@ class WriterProcess:
                 stdout=subprocess.PIPE,
                 stderr=log,
                 cwd=ROOT,
-                env={**os.environ, "PYTHONPATH": os.fspath(ROOT)},
+                # Iceberg is on the class path, and sees the drivers that are there.
+                env={
+                    **os.environ,
+                    "PYTHONPATH": os.fspath(ROOT),
+                    "SPARK_DIST_CLASSPATH": os.pathsep.join([os.environ["SPARK_DIST_CLASSPATH"], *jars()]),
+                },
                 start_new_session=True,
             )
 
