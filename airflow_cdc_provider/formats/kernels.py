@@ -7,11 +7,13 @@ named by a hash of that file and all its imports from this package:
 ``$XDG_CACHE_HOME/airflow-cdc-provider/kernels/<hash>``, or in ``NUMBA_CACHE_DIR`` if set. If neither is
 writable, the package's ``__pycache__`` is used. Processes may share the folder, and so may installations of
 the same sources in different folders: Numba replaces whole files, and no file name contains the path of the
-sources.
+sources. While one process compiles a kernel, the others that need it wait and load what it saved: else all
+Python workers of an executor would compile all kernels of their first batch.
 """
 
 from __future__ import annotations
 
+import fcntl
 import hashlib
 import os
 import re
@@ -21,12 +23,12 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import cache
 from pathlib import Path
-from typing import Any, Final
+from typing import IO, Any, Final
 
 import numba
 import numpy as np
 import numpy.typing as npt
-from numba.core.caching import UserProvidedCacheLocator
+from numba.core.caching import FunctionCache, UserProvidedCacheLocator
 
 Bytes = npt.NDArray[np.uint8]
 Ints = npt.NDArray[np.int64]
@@ -72,6 +74,42 @@ class KernelLocator(UserProvidedCacheLocator):
         return Path(py_file).stem
 
 
+class SharedCache(FunctionCache):
+    """A kernel's cache, in which one process at a time compiles the kernel."""
+
+    _lock: IO[bytes] | None = None
+
+    def load_overload(self, sig: Any, target_context: Any) -> Any:
+        """Return the machine code for argument types; None if this process is to compile it."""
+        found = super().load_overload(sig, target_context)
+        if found is None and self._lock is None:
+            self._lock = _locked(Path(self.cache_path, f"{self._py_func.__qualname__}.lock"))
+            found = super().load_overload(sig, target_context)
+            if found is not None:
+                self._unlock()
+        return found
+
+    def save_overload(self, sig: Any, data: Any) -> None:
+        """Save what this process has compiled."""
+        super().save_overload(sig, data)
+        self._unlock()
+
+    def _unlock(self) -> None:
+        if self._lock is not None:
+            self._lock.close()
+            self._lock = None
+
+
+def _locked(path: Path) -> IO[bytes] | None:
+    """Open a file and lock it, until it is closed; None on a file system without locks."""
+    try:
+        file = path.open("ab")
+        fcntl.flock(file, fcntl.LOCK_EX)
+    except OSError:
+        return None
+    return file
+
+
 @cache
 def kernel_folder(file: Path) -> Path | None:
     """Return the cache folder of a file's kernels, None if no folder is writable."""
@@ -105,7 +143,10 @@ def source_hash(file: Path) -> str:
 def _compiled(function: Callable[..., Any], **options: Any) -> Any:
     folder = kernel_folder(Path(function.__code__.co_filename))
     with _numba_keeps_in(folder):
-        return numba.njit(cache=folder is not None, nogil=True, **options)(function)
+        dispatcher = numba.njit(nogil=True, **options)(function)
+        if folder is not None:
+            dispatcher._cache = SharedCache(function)  # as its enable_caching() does with Numba's own
+        return dispatcher
 
 
 @contextmanager

@@ -1,9 +1,11 @@
 from __future__ import annotations
 
+import fcntl
 import os
 import shutil
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import pytest
@@ -74,6 +76,39 @@ def test_a_kernel_is_compiled_again_when_a_callee_in_another_file_changes(
     assert result == 101
     assert other != folder
     assert any(Path(folder).rglob("*.nbc"))
+
+
+def test_of_processes_that_need_a_kernel_at_once_one_compiles_it(package: Path, tmp_path: Path) -> None:
+    cache = str(tmp_path / "cache")
+    lock = Path(_call(package, XDG_CACHE_HOME=cache)[1], "caller", "call.lock")
+    for file in lock.parent.glob("*.nb[ic]"):
+        file.unlink()
+    says = "import airflow_cdc_provider.caller as c; print(sum(c.call.stats.cache_misses.values()))"
+    with lock.open("ab") as held:
+        fcntl.flock(held, fcntl.LOCK_EX)
+        both = [
+            subprocess.Popen(
+                [sys.executable, "-c", says],
+                env={**os.environ, "PYTHONPATH": str(package.parent), "XDG_CACHE_HOME": cache},
+                cwd=package.parent,
+                stdout=subprocess.PIPE,
+                text=True,
+            )
+            for _ in range(2)
+        ]
+        deadline = time.monotonic() + 60
+        while not all(_has_open(process.pid, lock) for process in both):
+            assert time.monotonic() < deadline
+            assert all(process.poll() is None for process in both)
+            time.sleep(0.02)
+        assert not list(lock.parent.glob("*.nbi")), "both wait"
+    misses = [int(process.communicate(timeout=60)[0].splitlines()[-1]) for process in both]
+    assert sorted(misses) == [0, 1]
+
+
+def _has_open(pid: int, path: Path) -> bool:
+    descriptors = Path(f"/proc/{pid}/fd")
+    return any(descriptor.resolve() == path for descriptor in descriptors.iterdir())
 
 
 def test_where_the_users_cache_cannot_be_written_the_packages_own_folder_is_used(
