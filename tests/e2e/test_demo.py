@@ -13,7 +13,7 @@ from server_kit import quick_spark
 from tests.conftest import ROOT
 from tests.e2e.conftest import INTERPRETED
 
-pytestmark = pytest.mark.e2e
+pytestmark = [pytest.mark.e2e, pytest.mark.long]
 
 
 def test_demo_compares_equal_and_its_mirrors_can_be_queried(tmp_path: Path) -> None:

@@ -39,8 +39,12 @@ def submit(tmp_path: Path, *arguments: str, ask: tuple[str, ...] = ()) -> dict[s
     script = tmp_path / "job.py"
     script.write_text(SCRIPT)
     spark_submit = Path(pyspark.__file__).parent / "bin" / "spark-submit"
+    # Without Iceberg on the class path, where quick_spark puts it.
+    inherited = {
+        n: v for n, v in os.environ.items() if n not in ("SPARK_DIST_CLASSPATH", "SPARK_SUBMIT_OPTS")
+    }
     environment = {
-        **os.environ,
+        **inherited,
         "PYTHONPATH": str(ROOT),
         "PYSPARK_PYTHON": sys.executable,
         "PYSPARK_DRIVER_PYTHON": sys.executable,
