@@ -4,10 +4,9 @@ VENV := .venv
 PYTHON := $(VENV)/bin/python
 STAMP := $(VENV)/.installed
 FUZZ_SECONDS := 600
-# Test files that run at the same time, 2 or 3: each has its own servers and Spark, up to 6 GiB, and waits for them
-# for a third of its time.
+# Test files that run at the same time; each has its own servers and Spark, up to 6 GiB.
 # A crashed worker is not replaced: the run would wait for its tests forever.
-TEST_WORKERS := $(shell awk '/MemTotal/ {print $$2 < 20 * 1048576 ? 2 : 3}' /proc/meminfo)
+TEST_WORKERS := 2
 UV_VERSION := 0.13.8
 PYTEST := $(PYTHON) -m pytest
 # Container images often set this. Jobs here start hundreds of Python processes: each would compile its imports.
