@@ -9,7 +9,8 @@ size of its limit. There are two ways to estimate how changes are distributed ov
   ``local.oplog.rs``, which the role ``read`` on ``local`` has; a ``mongos`` doesn't offer it.
 * Otherwise the cluster time that the first batch spanned is extrapolated to a full batch, which is split into
   equal spans. The span is doubled while batches take less than half of the time that one stream would take by
-  the first batch's measure, and halved when they take twice as long.
+  the first batch's measure, and halved when they take twice as long. If a span becomes too small for several
+  streams, one stream reads and measures a batch again; within one second spans say nothing about changes.
 
 A backlog ends at the head's cluster time, whose own changes the one stream reads: a slice might have to wait
 for them.
@@ -263,8 +264,8 @@ class Backlog:
             if seconds < self._one_stream_seconds / 2:
                 self._span *= 2
             elif seconds > 2 * self._one_stream_seconds:
-                self._span = max(self._span // 2, streams)
-        if head - start < self._min_span:
+                self._span //= 2
+        if min(head - start, self._span) < max(self._min_span, streams):
             self._planned_at = None
             return []
         end = min(start + self._span, head)

@@ -141,6 +141,23 @@ def test_without_a_sample_batches_span_what_the_first_one_spanned_and_then_adapt
     assert spans == [40, 80, 80, 40, 20]
 
 
+def test_slices_that_only_become_slower_are_left_to_one_stream_which_measures_again(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    planner, clock = make_backlog(monkeypatch, None)
+    limit = ReadLimit(bytes=10 * MIN_BACKLOG_BYTES, changes=1 << 40, tasks=2)
+    first = batch_stats(span=2 * SECOND, seconds=1.0)
+    planner.record_batch(first, limit)
+    spans = []
+    while ends := planner.slice_ends(START, HEAD, limit):
+        spans.append((ends[-1] - START.time) // SECOND)
+        clock.now += 1000
+    assert spans == [20, 10, 5, 2], "a span of less than 16 MiB isn't split"
+
+    planner.record_batch(first, limit)
+    assert planner.slice_ends(START, HEAD, limit)
+
+
 @given(span=st.integers(1, 40 * SECOND), streams=st.integers(2, 9))
 def test_slice_ends_by_time_are_possible_times_of_operations(span: int, streams: int) -> None:
     planner = Backlog(MongodbAdvanced(backlog_streams=streams), lambda: None)  # type: ignore[arg-type,return-value]
