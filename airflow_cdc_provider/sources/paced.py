@@ -33,6 +33,11 @@ class Paced(Reader):
         return self.reader.describe_row(rows)
 
 
+def share_pace(reader: Reader, rows_per_second: float, tasks: int) -> Reader:
+    """Return the reader for tasks that run at once and share a rate; 0 rows per second are no limit."""
+    return Paced(reader, rows_per_second / max(tasks, 1)) if rows_per_second else reader
+
+
 def paced(batches: Iterable[pa.RecordBatch], rows_per_second: float) -> Iterator[pa.RecordBatch]:
     """Yield batches, and pause after each so that the average rate is at most ``rows_per_second``."""
     free_at = time.monotonic()

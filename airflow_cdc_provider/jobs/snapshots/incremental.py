@@ -36,7 +36,7 @@ from airflow_cdc_provider.lake.changes_table import ChangesState, ChangesTable
 from airflow_cdc_provider.lake.stores import Stores
 from airflow_cdc_provider.notifications.snapshot_events import SnapshotEvent
 from airflow_cdc_provider.sources.contract import ChunkRequest, Reader, ReadMetrics, Source
-from airflow_cdc_provider.sources.paced import Paced
+from airflow_cdc_provider.sources.paced import share_pace
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
@@ -199,11 +199,12 @@ def _rows_of(
     step: _Step, connector: Connector, stores: Stores, source: Source, request: str
 ) -> DataFrame | None:
     """Return the rows of a step's ranges, None if it has none."""
+    if not step.ranges:
+        return None
     cores = stores.spark.sparkContext.defaultParallelism
-    reader: Reader = Requested(source.snapshot_reader(), request)
-    if limit := connector.snapshot.rows_per_second:
-        reader = Paced(reader, limit / max(min(cores, len(step.ranges)), 1))
-    return read_partitions(stores.spark, reader, step.ranges, tasks=cores) if step.ranges else None
+    reader = Requested(source.snapshot_reader(), request)
+    paced = share_pace(reader, connector.snapshot.rows_per_second, min(cores, len(step.ranges)))
+    return read_partitions(stores.spark, paced, step.ranges, tasks=cores)
 
 
 def _rows_copied(changes: ChangesTable, table: str, request: str, state: ChangesState) -> int:

@@ -29,8 +29,8 @@ from airflow_cdc_provider.jobs.spark.read import new_metrics, read_partitions
 from airflow_cdc_provider.jobs.spec import SnapshotResult
 from airflow_cdc_provider.lake.changes_table import ChangesState, PendingChanges
 from airflow_cdc_provider.lake.stores import Stores
-from airflow_cdc_provider.sources.contract import Reader, Source
-from airflow_cdc_provider.sources.paced import Paced
+from airflow_cdc_provider.sources.contract import Source
+from airflow_cdc_provider.sources.paced import share_pace
 from airflow_cdc_provider.sources.schema_history import learn_schema
 
 _RANGES_PER_CORE = 4
@@ -273,10 +273,9 @@ class _Commits:
     ) -> tuple[Progress, ChangesState, int]:
         """Read and commit the ranges of one commit; return also the number of their rows."""
         ranges = [one for part in parts for one in part.ranges]
-        reader: Reader = self._source.snapshot_reader()
-        if limit := self._connector.snapshot.rows_per_second:
-            reader = Paced(reader, limit / max(min(self._cores, len(ranges)), 1))
-        reader = self._scanned.counted(reader, state.batch + 1)
+        rate = self._connector.snapshot.rows_per_second
+        paced = share_pace(self._source.snapshot_reader(), rate, min(self._cores, len(ranges)))
+        reader = self._scanned.counted(paced, state.batch + 1)
         tasks = _TASKS_PER_CORE * self._cores
         frame = read_partitions(self._stores.spark, reader, ranges, tasks=tasks, metrics=self.metrics)
         for part in parts:

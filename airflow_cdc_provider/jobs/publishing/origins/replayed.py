@@ -134,8 +134,8 @@ class Replayed(Changes):
     def published_before(self) -> PublishPosition | None:
         """The published position at the start; None for none, and for topics of another prefix.
 
-        First read in :meth:`start`, when the replay's producer has taken over: the open transaction of a
-        killed replay would hide positions in the same topic until it times out.
+        First read in :meth:`start`, after the replay's producer has fenced earlier ones: the open transaction
+        of a killed replay would hide positions in the same topic until it times out.
         """
         return None if self.prefix else self.published.slowest()
 

@@ -17,7 +17,7 @@ from airflow_cdc_provider.jobs.resuming.progress import SnapshotProgress
 from airflow_cdc_provider.jobs.snapshots.snapshot import _Ranges
 from airflow_cdc_provider.jobs.spark.read import _Read
 from airflow_cdc_provider.sources.contract import Reader, ReadMetrics, SnapshotPlan
-from airflow_cdc_provider.sources.paced import Paced
+from airflow_cdc_provider.sources.paced import Paced, share_pace
 from airflow_cdc_provider.sources.planned_ranges import PlannedRanges
 from tests.unit.jobs.runs import FakeReader, FakeSource
 
@@ -142,3 +142,10 @@ def test_a_paced_reader_takes_its_time_and_loses_nothing() -> None:
     assert 0.28 < time.monotonic() - started < 3
     assert [batch.num_rows for batch in found] == [50] * 6
     assert found[-1].column("source_table")[0].as_py() == "b"
+
+
+def test_tasks_that_run_at_once_share_a_rate_also_if_there_is_nothing_to_read() -> None:
+    reader = FakeReader()
+    assert share_pace(reader, 1000, 4) == Paced(reader, 250.0)
+    assert share_pace(reader, 1000, 0) == Paced(reader, 1000.0)
+    assert share_pace(reader, 0, 4) is reader

@@ -39,7 +39,6 @@ def debeziums(name: str) -> list[str]:
     "VIT-EVT-08",
     "VIT-EVT-09",
     "VIT-EVT-11",
-    "VIT-KEY-01",
     "VIT-EVT-13",
     "VIT-EVT-14",
     "VIT-TXN-01",
