@@ -27,7 +27,7 @@ class StreamMetrics:
         last_event_at: When the last response with events arrived, epoch seconds; None before the first.
         last_empty_reply_at: When the last response without events arrived.
         position: The current position, by name.
-        behind_seconds: Age of the last event on arrival, by the server's commit time; None before the first.
+        behind_seconds: Age of the last change on arrival, by the server's commit time; None before the first.
         last_event: Description of the last received event; empty before the first.
         last_transaction: The id of the last captured transaction; empty before the first.
         creates: Captured events that created a row.

@@ -36,7 +36,7 @@ from airflow_cdc_provider.sources.vitess.position import Position
 from airflow_cdc_provider.sources.vitess.prefetch import StreamEnded, prefetch
 from airflow_cdc_provider.sources.vitess.requests import buffer_limit, stream_request
 from airflow_cdc_provider.sources.vitess.vtgate import VtgateClient
-from airflow_cdc_provider.sources.vitess.wire import HEARTBEAT, JOURNAL, BrokenMessage
+from airflow_cdc_provider.sources.vitess.wire import HEARTBEAT, JOURNAL, ROW, BrokenMessage
 
 log = logging.getLogger(__name__)
 
@@ -227,7 +227,8 @@ class ChangeStream:
             self._counts.journals += int((events.types == JOURNAL).sum())
             self._counts.bytes += sum(map(len, responses))
             self._counts.last_event_at = now
-            if committed := int(events.timestamps.max()):  # 0 if the server sends none, as in a copy
+            # 0 if the server sends none, as in a copy; transactions of other tables come without ROW events
+            if committed := int(events.timestamps[events.types == ROW].max(initial=0)):
                 self._counts.behind_seconds = max(now - committed, 0.0)
 
     def _quarantine(self, response: bytes, error: BrokenMessage) -> None:
