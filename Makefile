@@ -38,7 +38,7 @@ test: install ## All tests except the long ones; starts real servers
 		--durations=30 --durations-min=10 --junitxml build/junit.xml
 
 test-unit: install ## Tests without servers and Spark
-	$(PYTEST) -m "not integration and not e2e and not long"
+	$(PYTEST) -m "not integration and not e2e and not long" -n $(TEST_WORKERS) --dist loadfile
 
 test-long: install ## Long tests: rounds of kills and races, long workloads, all examples of property tests
 	$(PYTEST) -m long --timeout 5400

@@ -30,7 +30,7 @@ def sync(run: Run) -> JobResult:
 
     Raises:
         PositionLost: As :func:`~airflow_cdc_provider.jobs.capturing.capture.capture`; not if new snapshots of
-            the tables are snapshot_progress at once.
+            the tables are taken at once.
     """
     job, stores, source, clients, report = run
     before = Progress.from_offset(stores.changes.state().offset)

@@ -114,6 +114,7 @@ def test_events_are_published_at_once_and_separately_behind_a_sensor(
     assert gated.value("publish")["published"]["records"] == 0
 
 
+@pytest.mark.long
 def test_a_vitess_keyspace_is_synced_and_a_table_read_again(
     airflow: Airflow, vitess_shop: VitessServer
 ) -> None:

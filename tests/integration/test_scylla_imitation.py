@@ -86,6 +86,7 @@ def write_at_random(
     return changes
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("seed", [1, 2, 3])
 def test_the_model_shows_what_cassandra_shows_after_the_same_statements(
     cassandra_session: Any, keyspace: str, seed: int
@@ -103,10 +104,10 @@ def test_the_model_shows_what_cassandra_shows_after_the_same_statements(
 @pytest.mark.parametrize(
     ("seed", "tablets", "options"),
     [
-        (11, 0, CdcOptions()),
+        pytest.param(11, 0, CdcOptions(), marks=pytest.mark.long),
         (12, 4, CdcOptions()),
         (13, 0, CdcOptions(preimage=Preimage.FULL, postimage=True)),
-        (14, 0, CdcOptions(preimage=Preimage.ON)),
+        pytest.param(14, 0, CdcOptions(preimage=Preimage.ON), marks=pytest.mark.long),
     ],
 )
 def test_the_log_tables_alone_give_the_base_tables(
@@ -122,6 +123,7 @@ def test_the_log_tables_alone_give_the_base_tables(
         assert in_any_order(replay.finish().select(now)) == in_any_order(base.select(now)), base.table
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(("seed", "tablets"), [(21, 0), (22, 2)])
 def test_generations_splits_and_late_rows_lose_nothing(
     cassandra_session: Any, keyspace: str, seed: int, tablets: int

@@ -53,6 +53,7 @@ def settle(shop: Shop) -> None:
     shop.close_segments()
 
 
+@pytest.mark.long
 def test_mirrors_equal_named_views_after_random_updates_of_their_base_read_from_the_log_alone(
     shop: Shop,
 ) -> None:

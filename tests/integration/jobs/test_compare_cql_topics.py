@@ -131,6 +131,7 @@ def test_a_topic_of_cells_equals_its_mirror_until_its_records_are_wrong(
     )
 
 
+@pytest.mark.long
 def test_a_topic_of_whole_rows_equals_its_mirror_until_its_records_are_wrong(
     published: Shop, kafka_server: KafkaServer, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -162,6 +163,7 @@ def test_a_topic_of_whole_rows_equals_its_mirror_until_its_records_are_wrong(
     assert len(found) == 3
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("form", [pytest.param("legacy", marks=pytest.mark.long), "advanced"])
 def test_a_topic_of_scylla_equals_its_mirror_until_its_records_are_wrong(
     published: Shop,

@@ -91,7 +91,10 @@ def test_segments_that_a_node_drops_to_make_room_are_reported_by_capture_and_by_
 
 
 @pytest.mark.covers("CAS-C41-01")
-@pytest.mark.parametrize("seen", [True, False], ids=["started", "unseen"])
+@pytest.mark.parametrize(
+    "seen",
+    [pytest.param(True, id="started"), pytest.param(False, id="unseen", marks=pytest.mark.long)],
+)
 @pytest.mark.parametrize("node", [False], ids=["drops"], indirect=True)
 def test_tables_whose_changes_a_node_dropped_get_a_new_snapshot(
     spark: SparkSession, run_stage: RunStage, node: FullNode, seen: bool

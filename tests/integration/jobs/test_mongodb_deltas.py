@@ -42,6 +42,7 @@ def update_at_random(collection: Any, workload: Workload, count: int) -> None:
             collection.replace_one({"_id": workload.chance.randrange(40)}, workload.document(), upsert=True)
 
 
+@pytest.mark.long
 def test_mirror_equals_collection_after_updates_by_every_operator(
     spark: SparkSession, run_stage: RunStage, database: Any, connection: dict[str, Any]
 ) -> None:

@@ -17,7 +17,7 @@ pytestmark = pytest.mark.integration
 @pytest.mark.parametrize(
     ("seed", "tablets", "mode", "options"),
     [
-        (41, 0, "never", CdcOptions()),
+        pytest.param(41, 0, "never", CdcOptions(), marks=pytest.mark.long),
         (42, 4, "initial", CdcOptions(preimage=Preimage.FULL, postimage=True)),
     ],
 )

@@ -426,6 +426,7 @@ def test_replies_are_fetched_ahead_within_a_limit_of_bytes(
     assert replies_ahead(1 << 30)[0] == 30  # 29 full ones and the empty one that ended it
 
 
+@pytest.mark.long
 def test_a_mirror_of_slices_is_the_collection(
     make_replay: Callable[..., Replay], database: Any, eager: None
 ) -> None:
