@@ -4,9 +4,9 @@ VENV := .venv
 PYTHON := $(VENV)/bin/python
 STAMP := $(VENV)/.installed
 FUZZ_SECONDS := 600
-# Test files that run at the same time; each has its own servers and Spark, up to 6 GiB.
+# Test files that run at the same time; each has its own servers and Spark, up to 6 GiB. Two leave cores idle.
 # A crashed worker is not replaced: the run would wait for its tests forever.
-TEST_WORKERS := 2
+TEST_WORKERS := 3
 UV_VERSION := 0.13.8
 PYTEST := $(PYTHON) -m pytest
 # Container images often set this. Jobs here start hundreds of Python processes: each would compile its imports.

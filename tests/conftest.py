@@ -42,6 +42,8 @@ JAVA_OPTIONS = f"{_SESSION_JAVA_OPTIONS} -XX:TieredStopAtLevel=1"
 
 QUICK_PLANS = {
     "spark.ui.enabled": "false",
+    # Workers begin with their imports done.
+    "spark.python.daemon.module": "server_kit.spark_daemon",
     # Rows are few: compiling code for them costs more than it saves. The DAGs of tests/e2e do it.
     "spark.sql.codegen.wholeStage": "false",
     "spark.sql.codegen.factoryMode": "NO_CODEGEN",

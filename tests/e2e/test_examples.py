@@ -138,6 +138,7 @@ def test_a_vitess_keyspace_is_synced_and_a_table_read_again(
     assert not list(airflow.work.rglob("connection.json"))
 
 
+@pytest.mark.long
 def test_a_scylla_keyspace_is_synced_and_a_joining_node_is_reported(
     airflow: Airflow, scylla_shop: ImitatedScylla
 ) -> None:

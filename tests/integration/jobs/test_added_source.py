@@ -28,11 +28,11 @@ TABLES = ("shop.items", "shop.orders")
 def installed(spark: SparkSession, tmp_path: Path) -> Iterator[None]:
     """The distribution, installed here and for Spark's workers."""
     path = str(build_distribution(tmp_path))
+    before = list(sys.path)
     sys.path.insert(0, path)
-    spark.sparkContext.addPyFile(path)
+    spark.sparkContext.addPyFile(path)  # its copy is in the path, too
     yield
-    while path in sys.path:
-        sys.path.remove(path)
+    sys.path[:] = before
     source_plugin.cache_clear()
     for name in [name for name in sys.modules if name.partition(".")[0] == "jsonl_source"]:
         del sys.modules[name]

@@ -29,6 +29,7 @@ def as_mirror(workload: Workload) -> dict[int, dict[str, Any]]:
     return {number: {n: v for n, v in row.items() if v is not None} for number, row in shown.items()}
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("schemas", [True, False])
 def test_mirror_equals_rows_with_restarts_in_the_middle_of_batches(
     kafka_server: KafkaServer, schemas: bool

@@ -302,7 +302,7 @@ def test_a_backlog_is_planned_in_slices_up_to_the_head_and_then_read_by_one_stre
         offset = plan.end
         if plan.at_head:
             break
-    assert sliced >= (2 if limit.changes == 700 else 1)
+    assert sliced >= (2 if limit.changes == 700 and sampled else 1), "without samples, by the streams' speed"
     other = make_replay(rf"{database.name}\..*", full_document="none")
     other.offset = start
     assert got == one_stream(other)[: len(got)]
