@@ -66,17 +66,22 @@ class CoverageCollector:
     """A pytest plugin that notes which tests cover which features."""
 
     def __init__(self) -> None:
-        self.proofs: dict[str, list[Proof]] = defaultdict(list)
+        self.proofs: dict[str, list[Proof]] = {}
 
     def pytest_collection_finish(self, session: pytest.Session) -> None:
-        """Read the marks of all collected tests; the parameters of one test count once."""
+        """Read the marks of all collected tests.
+
+        The parameters of one test count once: those that ``make test`` runs, if there are any.
+        """
+        found: dict[str, dict[str, Proof]] = defaultdict(dict)
         for item in session.items:
             marks = {mark.name for mark in item.iter_markers()}
             proof = Proof(item.nodeid.split("[")[0], bool(marks & REAL), "long" in marks)
             for mark in item.iter_markers("covers"):
                 for feature in mark.args:
-                    if proof not in self.proofs[feature]:
-                        self.proofs[feature].append(proof)
+                    if proof.test not in found[feature] or not proof.long:
+                        found[feature][proof.test] = proof
+        self.proofs = {feature: list(proofs.values()) for feature, proofs in found.items()}
 
 
 def collect() -> Mapping[str, Sequence[Proof]]:

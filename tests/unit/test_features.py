@@ -58,14 +58,14 @@ def test_note_that_contradicts_the_tests_is_refused() -> None:
 
 
 def test_marks_are_read_by_collection_alone(pytester: pytest.Pytester) -> None:
-    pytester.makeini("[pytest]\nmarkers = covers(*ids)\n recorded")
+    pytester.makeini("[pytest]\nmarkers = covers(*ids)\n recorded\n long")
     pytester.makepyfile(
         """
         import pytest
 
         @pytest.mark.recorded
         @pytest.mark.covers("CAS-A-01", "MDB-B-01")
-        @pytest.mark.parametrize("n", [1, 2])
+        @pytest.mark.parametrize("n", [1, pytest.param(2, marks=pytest.mark.long)])
         def test_x(n):
             raise AssertionError("collection runs nothing")
         """
