@@ -1,7 +1,7 @@
 """PySpark's daemon with the imports of a job's tasks: the workers that it forks have them at once.
 
-A test's task takes less time than its worker's imports. Spark is told of this module by its option
-``spark.python.daemon.module``; it calls it as it calls ``pyspark.daemon``.
+A test's task takes less time than its worker's imports. The value of Spark's option
+``spark.python.daemon.module``; Spark starts it in place of ``pyspark.daemon``.
 """
 
 from __future__ import annotations
