@@ -150,7 +150,6 @@ def race(both: list[WriterProcess], rounds: int) -> None:
     assert both[0].ask("positions")["refs"] == ["cdc_head", "main"]
 
 
-@pytest.mark.long
 def test_two_writers_may_create_a_namespace_at_once(both: list[WriterProcess], namespace: str) -> None:
     for number in range(20):
         begin = time.time() + 0.05

@@ -122,7 +122,6 @@ def test_a_node_that_refuses_writes_is_reported_and_restarted(
     assert rows == node.written, "each write that the node took is there"
 
 
-@pytest.mark.long
 @pytest.mark.covers("CAS-FAULT-07")
 def test_a_try_that_failed_half_way_is_continued_and_others_tables_keep_their_segments(
     spark: SparkSession, node: FullNode, iceberg_jar: Path

@@ -211,7 +211,6 @@ def test_mirrors_equal_the_merge_of_two_nodes_with_any_events_in_between(
         _live_through(spark, run_stage, pair, keyspaces, random.Random(seed), count=400)
 
 
-@pytest.mark.long
 def test_snapshot_after_a_truncate_counts_though_no_segment_contains_it(
     spark: SparkSession, run_stage: RunStage, pair: Pair, keyspaces: tuple[str, str]
 ) -> None:

@@ -65,7 +65,6 @@ def test_static_columns_written_by_a_killed_merge_never_show_as_another_column(
             assert shop.assert_equal(table) == c
 
 
-@pytest.mark.long
 def test_a_column_re_created_after_a_killed_merge_is_followed(
     shop: Shop, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -108,7 +107,6 @@ def test_rows_of_a_dropped_table_never_show_under_the_columns_of_its_successor(
     assert shop.stage("verify").ok
 
 
-@pytest.mark.long
 def test_a_dropped_mirror_is_re_created_without_its_old_tombstones(shop: Shop) -> None:
     """Tombstones name columns by ids that were dropped with the mirror; ``aa`` sorts before ``zz``."""
     shop.run("CREATE TABLE t (k int, c int, zz text static, PRIMARY KEY (k, c)) WITH cdc = true")

@@ -80,7 +80,6 @@ def test_a_truncated_table_has_what_was_written_after_it(
     assert verified.ok, verified.error
 
 
-@pytest.mark.long
 def test_writes_that_a_truncates_time_cant_place_are_found_by_the_snapshot_after_it(
     shop: Shop, names: SystemKeyspaces
 ) -> None:

@@ -277,6 +277,8 @@ def test_a_backlog_is_planned_in_slices_up_to_the_head_and_then_read_by_one_stre
     if not sampled:
         monkeypatch.setattr(backlog.OplogSample, "take", lambda *_: None)
     advanced = MongodbAdvanced(backlog_threshold_seconds=0.0, batch_events=100)
+    time.sleep(1 - time.time() % 1)  # cluster times have seconds: a first batch over two of them looks long
+    database.other.insert_one({})
     replay = make_replay(rf"{database.name}\..*", full_document="none", advanced=advanced)
     start = replay.offset
     rng = random.Random(8)
@@ -302,7 +304,7 @@ def test_a_backlog_is_planned_in_slices_up_to_the_head_and_then_read_by_one_stre
         offset = plan.end
         if plan.at_head:
             break
-    assert sliced >= (2 if limit.changes == 700 and sampled else 1), "without samples, by the streams' speed"
+    assert sliced >= (2 if limit.changes == 700 else 1)
     other = make_replay(rf"{database.name}\..*", full_document="none")
     other.offset = start
     assert got == one_stream(other)[: len(got)]
