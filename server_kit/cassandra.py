@@ -203,6 +203,8 @@ class CassandraServer(Server):
                 "-Dcassandra.skip_wait_for_gossip_to_settle=0",
                 "-Dcassandra.superuser_setup_delay_ms=0",
                 "-Dcassandra.size_recorder_interval=0",
+                # By default a thread reads the clock each 2 ms, which takes 1.5 % of a core.
+                "-Dcassandra.approximate_time_precision_ms=50",
                 *(f"-D{name}={value}" for name, value in self._properties.items()),
                 "-cp",
                 f"{logback.parent}:{jars}/*",

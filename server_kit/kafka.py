@@ -227,6 +227,7 @@ class KafkaServer(Server):
             "share.coordinator.state.topic.replication.factor": 1,
             "share.coordinator.state.topic.min.isr": 1,
             "group.initial.rebalance.delay.ms": 0,
+            "metadata.max.idle.interval.ms": 0,  # else records that say nothing are written twice a second
             "num.network.threads": 2,
             "num.io.threads": 2,
             **(self._secured_properties() if self.secured_port else {}),

@@ -168,6 +168,7 @@ class PulsarServer(Server):
             "managedLedgerDefaultWriteQuorum": 1,
             "managedLedgerDefaultAckQuorum": 1,
             "managedLedgerCacheSizeMB": 16,
+            "managedLedgerCacheEvictionIntervalMs": 1000,  # not 10
             "bookkeeperNumberOfChannelsPerBookie": 1,
             "loadBalancerEnabled": "false",
             "functionsWorkerEnabled": "false",

@@ -4,7 +4,8 @@ A JVM that starts Spark and merges into one Iceberg table spends some 40 % of it
 and verifying them; with an archive, made once per machine and mapped into memory, that is done before (Java
 calls it class data sharing). Java takes an archive only with the Java, jars and class path that it was made
 with and goes on without it otherwise, also where the class path has a folder with files in it, as it has when
-``SPARK_CONF_DIR`` is set. An archive has no classes of ``--jars``: Iceberg's jar is on the class path, too.
+``SPARK_CONF_DIR`` is set. So Spark's jars are in the cache, too: one archive serves all virtual environments.
+An archive has no classes of ``--jars``: Iceberg's jar is on the class path.
 
 Hadoop's local file system starts ``chmod`` for each file that it writes, some twenty times in a merge, and
 writes a checksum file for each. Another one that does neither makes a merge of few rows a sixth faster.
@@ -16,6 +17,7 @@ import hashlib
 import os
 import shutil
 import sys
+from functools import partial
 from pathlib import Path
 
 from server_kit.cache import cached
@@ -32,6 +34,7 @@ def quick_spark() -> dict[str, str]:
     """Return environment variables that make Spark quick; the files that they name are created if missing."""
     folder = cached("spark-classes", _version(), _archive, "an archive of Spark's classes (180 MB)", "making")
     return {
+        "SPARK_HOME": str(_spark_home()),
         "SPARK_DIST_CLASSPATH": _class_path(),
         "SPARK_SUBMIT_OPTS": f"-XX:SharedArchiveFile={folder / 'spark.jsa'} {_QUIET} {_FILES}",
     }
@@ -56,13 +59,29 @@ def _class_path() -> str:
 def _spark_home() -> Path:
     import pyspark
 
-    return Path(os.environ.get("SPARK_HOME") or Path(pyspark.__file__).parent)
+    if "SPARK_HOME" in os.environ:
+        return Path(os.environ["SPARK_HOME"])
+    package = Path(pyspark.__file__).parent
+    return cached("spark", pyspark.__version__, partial(_link_spark, package), "Spark (480 MB)", "copying")
+
+
+def _link_spark(package: Path, folder: Path) -> None:
+    for name in ("bin", "jars", "python"):
+        shutil.copytree(package / name, folder / name, copy_function=_link)
+
+
+def _link(source: str, target: str) -> None:
+    try:
+        os.link(source, target)
+    except OSError:  # another file system, or one without links
+        shutil.copy2(source, target)
 
 
 def _archive(folder: Path) -> None:
     archive = folder / "spark.jsa"
     work = folder / "work"
     options = {
+        "SPARK_HOME": str(_spark_home()),
         "SPARK_DIST_CLASSPATH": _class_path(),
         "SPARK_SUBMIT_OPTS": f"-XX:ArchiveClassesAtExit={archive} -XX:TieredStopAtLevel=1 {_QUIET} {_FILES}",
         "SPARK_CONF_DIR": str(_spark_home() / "conf"),

@@ -5,6 +5,7 @@ A test that uses one of them is marked ``integration`` by hand, so that ``make t
 
 from __future__ import annotations
 
+import gc
 import os
 import sys
 from collections.abc import Generator, Iterator
@@ -74,12 +75,18 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     for item in items:
         for mark in item.iter_markers("covers"):
             if ledger is None:
-                ledger = yaml.safe_load((ROOT / "docs" / "ledger.yaml").read_text())
+                ledger = yaml.load((ROOT / "docs" / "ledger.yaml").read_text(), yaml.CSafeLoader)
             unknown = [feature for feature in mark.args if feature not in ledger]
             if unknown or not mark.args:
                 wrong.append(f"{item.nodeid}: {', '.join(map(str, unknown)) or 'no id'}")
     if wrong:
         raise pytest.UsageError("covers marks that docs/ledger.yaml doesn't know:\n" + "\n".join(wrong))
+
+
+def pytest_collection_finish() -> None:
+    """Spare the garbage collector what imports and collection have made: it stays to the end."""
+    gc.collect()
+    gc.freeze()
 
 
 @pytest.hookimpl(wrapper=True)
@@ -206,7 +213,9 @@ def spark(iceberg_jar: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterat
         "spark.sql.warehouse.dir": str(tmp_path_factory.mktemp("spark-warehouse")),
         "spark.sql.session.timeZone": "UTC",
         "spark.sql.shuffle.partitions": "1",
-        "spark.sql.adaptive.enabled": "false",  # as jobs.spark.session says
+        # As jobs.spark.session says:
+        "spark.sql.adaptive.enabled": "false",
+        "spark.python.sql.dataFrameDebugging.enabled": "false",
         "spark.sql.ansi.enabled": "true",
         "spark.python.unix.domain.socket.enabled": "true",
         "spark.sql.extensions": "org.apache.iceberg.spark.extensions.IcebergSparkSessionExtensions",

@@ -17,8 +17,15 @@ Partition = tuple[str, int]
 _CALL_SECONDS: Final = 30.0
 _NEW_SECONDS: Final = 10.0
 """How long a new partition may be unknown to brokers."""
-_NO_LEADER: Final = ("LEADER_NOT_AVAILABLE", "NOT_LEADER_FOR_PARTITION", "_NOENT")
-"""A partition has no leader, or its leader doesn't know it yet: brokers restart, or the partition is new."""
+_NO_LEADER: Final = (
+    "LEADER_NOT_AVAILABLE",
+    "NOT_LEADER_FOR_PARTITION",
+    "FENCED_LEADER_EPOCH",
+    "UNKNOWN_LEADER_EPOCH",
+    "OFFSET_NOT_AVAILABLE",
+    "_NOENT",
+)
+"""A partition has no leader, or it and the client don't know each other yet: brokers restart, or it is new."""
 
 
 @dataclass(frozen=True)
