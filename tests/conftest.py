@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from cassandra.cluster import Session
     from pymongo import MongoClient
     from pyspark.sql import SparkSession
+    from xdist.remote import Producer
 
     from server_kit import (
         CassandraServer,
@@ -29,6 +30,7 @@ if TYPE_CHECKING:
         RegistryServer,
         VitessServer,
     )
+    from tests.scheduling import FewSparkSessions
 
 ROOT = Path(__file__).resolve().parent.parent
 
@@ -81,6 +83,13 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
                 wrong.append(f"{item.nodeid}: {', '.join(map(str, unknown)) or 'no id'}")
     if wrong:
         raise pytest.UsageError("covers marks that docs/ledger.yaml doesn't know:\n" + "\n".join(wrong))
+
+
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Producer) -> FewSparkSessions | None:
+    """Let ``--dist loadfile`` start fewer Spark sessions than workers."""
+    from tests.scheduling import FewSparkSessions
+
+    return FewSparkSessions(config, log) if config.getoption("dist") == "loadfile" else None
 
 
 def pytest_collection_finish() -> None:

@@ -17,15 +17,10 @@ Partition = tuple[str, int]
 _CALL_SECONDS: Final = 30.0
 _NEW_SECONDS: Final = 10.0
 """How long a new partition may be unknown to brokers."""
-_NO_LEADER: Final = (
-    "LEADER_NOT_AVAILABLE",
-    "NOT_LEADER_FOR_PARTITION",
-    "FENCED_LEADER_EPOCH",
-    "UNKNOWN_LEADER_EPOCH",
-    "OFFSET_NOT_AVAILABLE",
-    "_NOENT",
-)
-"""A partition has no leader, or it and the client don't know each other yet: brokers restart, or it is new."""
+_NEW_LEADER: Final = ("FENCED_LEADER_EPOCH", "UNKNOWN_LEADER_EPOCH", "OFFSET_NOT_AVAILABLE")
+"""A partition has a leader that the client or the leader itself isn't up to date with: a broker restarted."""
+_NO_LEADER: Final = (*_NEW_LEADER, "LEADER_NOT_AVAILABLE", "NOT_LEADER_FOR_PARTITION", "_NOENT")
+"""A partition has no leader, or its leader doesn't know it yet: brokers restart, or the partition is new."""
 
 
 @dataclass(frozen=True)

@@ -74,9 +74,7 @@ def build_session(
         if name not in present or name in {_EXTENSIONS, _TIME_ZONE}:
             builder = builder.config(name, value)
     session = builder.getOrCreate()
-    if (
-        _SHUFFLE_PARTITIONS not in present and _SHUFFLE_PARTITIONS not in extra
-    ):  # 200 by default: for big data
+    if _SHUFFLE_PARTITIONS not in present.keys() | extra.keys():  # 200 by default: for big data
         session.conf.set(_SHUFFLE_PARTITIONS, str(max(2, 2 * session.sparkContext.defaultParallelism)))
     return session
 

@@ -21,6 +21,8 @@ from airflow_cdc_provider.sources.scylla.source import ScyllaSource
 from server_kit import CassandraServer
 from server_kit.scylla import ImitatedScylla
 
+_built: list[ScyllaSource] = []
+
 
 def scylla_source(
     cluster: ImitatedScylla,
@@ -44,13 +46,21 @@ def scylla_source(
         **options,
         "advanced": advanced,
     }
-    return ScyllaSource(
+    source = ScyllaSource(
         parse(ScyllaOptions, plain, "source"),
         {"host": server.host, "port": server.port},
         lambda table: table.startswith(f"{cluster.keyspace}.") and not table.endswith("_scylla_cdc_log"),
         names=spelled_out,
         images=images,
     )
+    _built.append(source)
+    return source
+
+
+def close_sources() -> None:
+    """Close the connections of all sources that were built."""
+    while _built:
+        _built.pop().close()
 
 
 @dataclass
