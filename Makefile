@@ -9,6 +9,7 @@ FUZZ_SECONDS := 600
 TEST_WORKERS := 3
 UV_VERSION := 0.13.8
 PYTEST := $(PYTHON) -m pytest
+IN_WORKERS := -n $(TEST_WORKERS) --dist loadfile --no-loadscope-reorder --max-worker-restart 0
 # Container images often set this. Jobs here start hundreds of Python processes: each would compile its imports.
 unexport PYTHONDONTWRITEBYTECODE
 
@@ -34,15 +35,14 @@ format: install ## Format the code and apply ruff's fixes
 	$(VENV)/bin/ruff format .
 
 test: install ## All tests except the long ones; starts real servers
-	$(PYTEST) -m "not long" -n $(TEST_WORKERS) --dist loadfile --no-loadscope-reorder --max-worker-restart 0 \
-		--durations=30 --durations-min=10 --junitxml build/junit.xml
+	$(PYTEST) -m "not long" $(IN_WORKERS) --durations=30 --durations-min=10 --junitxml build/junit.xml
 
 test-unit: install ## Tests without servers and Spark
-	$(PYTEST) -m "not integration and not e2e and not long" -n $(TEST_WORKERS) --dist loadfile
+	$(PYTEST) -m "not integration and not e2e and not long" $(IN_WORKERS)
 
 test-long: install ## Long tests: rounds of kills and races, long workloads, all examples of property tests
-	$(PYTEST) -m long --timeout 5400
-	CDC_EXAMPLES=all $(PYTEST) tests/unit -m "hypothesis and not long"
+	$(PYTEST) -m long --timeout 5400 $(IN_WORKERS)
+	CDC_EXAMPLES=all $(PYTEST) tests/unit -m "hypothesis and not long" $(IN_WORKERS)
 
 test-all: test test-long ## All tests
 

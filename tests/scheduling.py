@@ -9,8 +9,15 @@ from __future__ import annotations
 from xdist.scheduler import LoadFileScheduling
 from xdist.workermanage import WorkerController
 
-_WITH_SPARK = ("tests/contract/lake/", "tests/e2e/", "tests/integration/jobs/")
-"""Begins of the paths of files whose tests use the session's Spark; a few others do, too."""
+_WITH_SPARK = (
+    "tests/contract/lake/",
+    "tests/e2e/",
+    "tests/integration/airflow/test_health.py",
+    "tests/integration/airflow/test_rebootstrap.py",
+    "tests/integration/jobs/",
+    "tests/integration/lake/",
+)
+"""Files whose tests use the session's Spark, by the beginning of their paths."""
 
 
 class FewSparkSessions(LoadFileScheduling):

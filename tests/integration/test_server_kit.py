@@ -32,7 +32,6 @@ from server_kit.programs import find_java, find_program, run_program
 if TYPE_CHECKING:
     from cassandra.cluster import Session
     from pymongo import MongoClient
-    from pyspark.sql import SparkSession
 
 
 @pytest.fixture
@@ -308,14 +307,6 @@ def test_killed_kafka_starts_again_with_its_records_and_asks_for_a_login() -> No
     assert not folder.exists()
 
 
-@pytest.mark.integration
-def test_spark_session_writes_iceberg_tables(spark: SparkSession) -> None:
-    spark.sql("CREATE NAMESPACE IF NOT EXISTS lake.kit")
-    spark.sql("CREATE TABLE lake.kit.t (a int) USING iceberg")
-    spark.sql("INSERT INTO lake.kit.t VALUES (1), (2)")
-    assert spark.sql("SELECT sum(a) FROM lake.kit.t").collect()[0][0] == 3
-
-
 def test_free_ports_lie_below_the_kernels_own_range() -> None:
     assert all(20_000 <= free_port() < 32_000 for _ in range(5))
 
@@ -334,6 +325,7 @@ def test_settings_are_given_in_each_releases_own_words(tmp_path: Path) -> None:
     assert of_3["start_native_transport"] is True
 
 
+@pytest.mark.integration
 def test_spark_takes_its_classes_from_the_archive(tmp_path: Path) -> None:
     loaded = tmp_path / "loaded"
     environment = {name: value for name, value in os.environ.items() if name != "SPARK_CONF_DIR"}

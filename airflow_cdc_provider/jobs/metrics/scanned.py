@@ -165,10 +165,11 @@ class ScannedRows:
     """
 
     def __init__(self, spark: SparkContext, path: Path | None) -> None:
-        settings = spark.getConf()
-        local = str(settings.get("spark.master")).startswith("local")
-        self._host = "127.0.0.1" if local else str(settings.get("spark.driver.host"))
-        self._bound_to = self._host if local else str(settings.get("spark.driver.bindAddress") or self._host)
+        self._host = self._bound_to = "127.0.0.1"
+        if not spark.master.startswith("local"):
+            settings = spark.getConf()
+            self._host = str(settings.get("spark.driver.host"))
+            self._bound_to = str(settings.get("spark.driver.bindAddress") or self._host)
         self._token = secrets.token_hex(16)
         self._server: _Server | None = None
         self._thread: threading.Thread | None = None

@@ -90,6 +90,10 @@ class Spark:
 
     settings: dict[str, str]
 
+    @property
+    def master(self) -> str:
+        return self.settings["spark.master"]
+
     def getConf(self) -> dict[str, str]:
         return self.settings
 
