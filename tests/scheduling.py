@@ -21,7 +21,7 @@ _WITH_SPARK = (
 
 
 class FewSparkSessions(LoadFileScheduling):
-    """A file stays in one worker; the last worker gets those that need Spark when all others have begun."""
+    """A file stays in one worker; the last worker gets those that need Spark when all others have started."""
 
     def _assign_work_unit(self, node: WorkerController) -> None:
         with_spark = node is not self.nodes[-1]

@@ -138,7 +138,7 @@ def settings(
         # A merge defines its joins and shuffles. Adaptive execution would run each stage as a job, plan it
         # again, and compute the broadcast keys twice.
         "spark.sql.adaptive.enabled": "false",
-        # PySpark would look for the caller's line, and tell the JVM, in each call of a column's method.
+        # PySpark would look for the caller's line, and send it to the JVM, in each call of a column's method.
         "spark.python.sql.dataFrameDebugging.enabled": "false",
         **extra,
         _EXTENSIONS: ",".join(extensions),
