@@ -120,8 +120,7 @@ class ClusterTopics:
     def _offsets(self, partitions: Iterable[Partition], spec: Any) -> dict[Partition, int]:
         from confluent_kafka import IsolationLevel, KafkaException, TopicPartition
 
-        committed = self._isolation == "read_committed"
-        level = IsolationLevel.READ_COMMITTED if committed else IsolationLevel.READ_UNCOMMITTED
+        level = IsolationLevel[self._isolation.upper()]
         request = {TopicPartition(topic, number): spec for topic, number in partitions}
         if not request:
             return {}
@@ -133,8 +132,11 @@ class ClusterTopics:
                 )
                 return {(one.topic, one.partition): future.result().offset for one, future in futures.items()}
             except KafkaException as error:
-                if time.monotonic() - started > self._retry_timeout(error.args[0].name()):
+                name = error.args[0].name()
+                if time.monotonic() - started > self._retry_timeout(name):
                     raise self._error(error, "listing offsets") from None
+                if name in _NEW_LEADER:
+                    self._admin_client = None  # this one would keep its epoch
             time.sleep(0.2)
 
     def _retry_timeout(self, name: str) -> float:
