@@ -17,9 +17,9 @@ Partition = tuple[str, int]
 _CALL_SECONDS: Final = 30.0
 _NEW_SECONDS: Final = 10.0
 """How long a new partition may be unknown to brokers."""
-_NEW_LEADER: Final = ("FENCED_LEADER_EPOCH", "UNKNOWN_LEADER_EPOCH", "OFFSET_NOT_AVAILABLE")
-"""A partition has a leader that the client or the leader itself isn't up to date with: a broker restarted."""
-_NO_LEADER: Final = (*_NEW_LEADER, "LEADER_NOT_AVAILABLE", "NOT_LEADER_FOR_PARTITION", "_NOENT")
+_OTHER_EPOCH: Final = ("FENCED_LEADER_EPOCH", "UNKNOWN_LEADER_EPOCH")
+"""The client has another leader epoch than the broker, which restarted; an admin client keeps its own."""
+_NO_LEADER: Final = ("LEADER_NOT_AVAILABLE", "NOT_LEADER_FOR_PARTITION", "OFFSET_NOT_AVAILABLE", "_NOENT")
 """A partition has no leader, or its leader doesn't know it yet: brokers restart, or the partition is new."""
 
 
@@ -135,13 +135,13 @@ class ClusterTopics:
                 name = error.args[0].name()
                 if time.monotonic() - started > self._retry_timeout(name):
                     raise self._error(error, "listing offsets") from None
-                if name in _NEW_LEADER:
-                    self._admin_client = None  # this one would keep its epoch
+                if name in _OTHER_EPOCH:
+                    self._admin_client = None
             time.sleep(0.2)
 
     def _retry_timeout(self, name: str) -> float:
         """Return for how many seconds to retry after an error."""
-        if name in _NO_LEADER:
+        if name in (*_NO_LEADER, *_OTHER_EPOCH):
             return self._settings.retry_timeout_seconds
         return min(_NEW_SECONDS, self._settings.retry_timeout_seconds) if name in NOT_THERE else -1
 

@@ -51,7 +51,12 @@ def test_offsets_of_a_new_partition_are_retried_until_its_leader_knows_it() -> N
 
 
 def test_a_leader_is_waited_for_as_long_as_brokers_are() -> None:
-    away = [KafkaError.NOT_LEADER_FOR_PARTITION, KafkaError._NOENT, KafkaError.LEADER_NOT_AVAILABLE]
+    away = [
+        KafkaError.NOT_LEADER_FOR_PARTITION,
+        KafkaError._NOENT,
+        KafkaError.LEADER_NOT_AVAILABLE,
+        KafkaError.OFFSET_NOT_AVAILABLE,
+    ]
     with pytest.raises(BrokersUnavailable, match="listing offsets"):
         cluster(Leader(*away * 30), retry_timeout_seconds=0.5).ends([PARTITION])
     assert cluster(Leader(*away), retry_timeout_seconds=60).ends([PARTITION]) == {PARTITION: 7}
