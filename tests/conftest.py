@@ -8,7 +8,7 @@ from __future__ import annotations
 import gc
 import os
 import sys
-from collections.abc import Generator, Iterator
+from collections.abc import Generator, Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -53,6 +53,12 @@ QUICK_PLANS = {
     "spark.sql.ui.explainMode": "simple",
 }
 """Spark settings of every session in tests that runs plans over few rows."""
+
+LAKE_IN_MEMORY = {
+    "spark.sql.catalog.lake.catalog-impl": "org.apache.iceberg.inmemory.InMemoryCatalog",
+    "spark.sql.catalog.lake.io-impl": "org.apache.iceberg.inmemory.InMemoryFileIO",
+}
+"""Spark settings of the catalog ``lake``. A sync takes a sixth less CPU time than on a lake in files."""
 
 _REASONS_TO_SKIP = (
     "only root can give a file to another user",
@@ -199,14 +205,13 @@ def iceberg_jar() -> Path:
 
 @pytest.fixture(scope="session")
 def spark(iceberg_jar: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
-    """A Spark session on two cores whose catalog ``lake`` is an Iceberg warehouse in a temporary folder.
+    """A Spark session on two cores whose catalog ``lake`` has Iceberg tables in memory; see ``warehouse``.
 
     It plans as a job's own session does. A shuffle has one partition, so that a plan over few rows has few
     tasks: set another number where the partitions are the subject.
     """
     from pyspark.sql import SparkSession
 
-    warehouse = tmp_path_factory.mktemp("lake")
     builder: Any = SparkSession.builder
     settings = {
         "spark.master": "local[2]",
@@ -228,9 +233,8 @@ def spark(iceberg_jar: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterat
         "spark.python.unix.domain.socket.enabled": "true",
         "spark.sql.extensions": "org.apache.iceberg.spark.extensions.IcebergSparkSessionExtensions",
         "spark.sql.catalog.lake": "org.apache.iceberg.spark.SparkCatalog",
-        "spark.sql.catalog.lake.type": "hadoop",
-        "spark.sql.catalog.lake.warehouse": warehouse.as_uri(),
         "spark.sql.catalog.lake.cache-enabled": "false",
+        **LAKE_IN_MEMORY,
     }
     # Only spark-submit reads spark.pyspark.python; a session started from here takes the variable.
     os.environ["PYSPARK_PYTHON"] = sys.executable
@@ -242,3 +246,24 @@ def spark(iceberg_jar: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterat
     session.sparkContext.setLogLevel("ERROR")
     yield session
     session.stop()
+
+
+@pytest.fixture
+def warehouse(spark: SparkSession, tmp_path: Path) -> Iterator[Path]:
+    """Keep the tables of the catalog ``lake`` in files of this folder, where other processes find them."""
+    in_files = {
+        "spark.sql.catalog.lake.type": "hadoop",
+        "spark.sql.catalog.lake.warehouse": (tmp_path / "lake").as_uri(),
+    }
+    _replace_catalog(spark, LAKE_IN_MEMORY, in_files)
+    yield tmp_path / "lake"
+    _replace_catalog(spark, in_files, LAKE_IN_MEMORY)
+
+
+def _replace_catalog(spark: SparkSession, old: Mapping[str, str], new: Mapping[str, str]) -> None:
+    for name in old:
+        spark.conf.unset(name)
+    for name, value in new.items():
+        spark.conf.set(name, value)
+    # Spark keeps a catalog that it has loaded.
+    spark._jsparkSession.sessionState().catalogManager().reset()

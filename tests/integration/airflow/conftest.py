@@ -16,7 +16,7 @@ __all__ = ["airflow_shop", "keyspace", "run_stage", "shop"]
 
 
 @pytest.fixture
-def airflow_shop(shop: Shop, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Shop:
+def airflow_shop(shop: Shop, warehouse: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Shop:
     """The shop, declared with its catalog and a connection of Airflow; jobs work in ``tmp_path/work``."""
     monkeypatch.setenv("AIRFLOW_CONN_SHOP", json.dumps({"conn_type": "cdc_cassandra", **shop.connection}))
     monkeypatch.setenv("AIRFLOW__CDC__WORK_FOLDER", str(tmp_path / "work"))

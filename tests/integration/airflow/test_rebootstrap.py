@@ -42,8 +42,7 @@ def node(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[FullNode]:
         yield made
 
 
-def declaration(node: FullNode, spark: SparkSession) -> dict[str, Any]:
-    warehouse = spark.conf.get("spark.sql.catalog.lake.warehouse")
+def declaration(node: FullNode, warehouse: Path) -> dict[str, Any]:
     return {
         "name": "stopped",
         "source": {
@@ -56,7 +55,7 @@ def declaration(node: FullNode, spark: SparkSession) -> dict[str, Any]:
         "lake": {
             "catalog": "lake",
             "namespace": "stopped",
-            "catalog_options": {"type": "hadoop", "warehouse": str(warehouse)},
+            "catalog_options": {"type": "hadoop", "warehouse": warehouse.as_uri()},
         },
     }
 
@@ -72,8 +71,9 @@ def test_a_node_that_refuses_writes_is_reported_and_restarted(
     run_stage: RunStage,
     node: FullNode,
     iceberg_jar: Path,
+    warehouse: Path,
 ) -> None:
-    shop = declaration(node, spark)
+    shop = declaration(node, warehouse)
     connection = {"host": node.server.host, "port": node.server.port}
     node.write(3)
     first = run_stage("sync", shop, connection)
@@ -124,9 +124,9 @@ def test_a_node_that_refuses_writes_is_reported_and_restarted(
 
 @pytest.mark.covers("CAS-FAULT-07")
 def test_a_try_that_failed_half_way_is_continued_and_others_tables_keep_their_segments(
-    spark: SparkSession, node: FullNode, iceberg_jar: Path
+    node: FullNode, iceberg_jar: Path, warehouse: Path
 ) -> None:
-    shop = declaration(node, spark)
+    shop = declaration(node, warehouse)
     node.session.execute("CREATE TABLE quota.never (id int PRIMARY KEY)")
     create_keyspace(node.session, "other")
     node.session.execute("CREATE TABLE other.orders (id int PRIMARY KEY) WITH cdc = true")

@@ -225,7 +225,7 @@ def merge_and_capture(namespace: Path) -> list[Callable[[], set[Path]]]:
 
 
 @pytest.fixture
-def application(tmp_path: Path, iceberg_jar: Path) -> Iterator[Application]:
+def application(tmp_path: Path, iceberg_jar: Path, warehouse: Path) -> Iterator[Application]:
     """A job application with a folder of its own."""
     found = Application(tmp_path, iceberg_jar)
     yield found

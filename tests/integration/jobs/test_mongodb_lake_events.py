@@ -296,6 +296,7 @@ def test_what_a_merge_reads_again_is_no_event(
 
 
 @pytest.mark.long
+@pytest.mark.usefixtures("warehouse")
 def test_the_command_prints_events_of_mongodb_without_a_server(
     run_stage: RunStage,
     spark: SparkSession,

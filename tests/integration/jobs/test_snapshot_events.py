@@ -153,6 +153,7 @@ def test_whole_rows_are_of_logged_values_and_read_again_on_request_alone(shop: S
 
 
 @pytest.mark.long
+@pytest.mark.usefixtures("warehouse")
 def test_the_command_prints_what_lies_in_the_lake_without_a_cluster(
     shop: Shop, iceberg_jar: Path, tmp_path: Path
 ) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import uuid
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -15,8 +16,8 @@ MakeTable = Callable[..., IcebergTable]
 
 
 @pytest.fixture
-def make_table(spark: Any) -> MakeTable:
-    """``make_table(ddl, format_version=2)``: a new table with a name of its own."""
+def make_table(spark: Any, warehouse: Path) -> MakeTable:
+    """``make_table(ddl, format_version=2)``: a new table in files, with a name of its own."""
 
     def make(ddl: str = "id bigint", *, format_version: int = 2) -> IcebergTable:
         lake = IcebergLake(spark, "lake", format_version=format_version)

@@ -90,3 +90,8 @@ class Session:
 def test_a_catalog_that_caches_tables_is_refused(conf: Mapping[str, str]) -> None:
     with pytest.raises(ConfigurationError, match="caches tables"):
         build_lake(Session(conf), connector())
+
+
+def test_pyspark_sends_no_callers_line_with_each_call_of_a_column() -> None:
+    found = settings(connector(catalog_options=LOCAL), {})
+    assert found["spark.python.sql.dataFrameDebugging.enabled"] == "false"
