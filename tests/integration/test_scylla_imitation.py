@@ -26,6 +26,7 @@ from server_kit.scylla.generations import Timeline
 from server_kit.scylla.timeuuids import time_us
 from tests.oracles.raw_rows import raw_rows
 from tests.oracles.scylla_log import Replay
+from tests.seeds import seeds
 
 pytestmark = pytest.mark.integration
 
@@ -87,7 +88,7 @@ def write_at_random(
 
 
 @pytest.mark.long
-@pytest.mark.parametrize("seed", [1, 2, 3])
+@pytest.mark.parametrize("seed", seeds(1, 2, 3))
 def test_the_model_shows_what_cassandra_shows_after_the_same_statements(
     cassandra_session: Any, keyspace: str, seed: int
 ) -> None:
@@ -106,7 +107,7 @@ def test_the_model_shows_what_cassandra_shows_after_the_same_statements(
     [
         pytest.param(11, 0, CdcOptions(), marks=pytest.mark.long),
         (12, 4, CdcOptions()),
-        (13, 0, CdcOptions(preimage=Preimage.FULL, postimage=True)),
+        pytest.param(13, 0, CdcOptions(preimage=Preimage.FULL, postimage=True), marks=pytest.mark.long),
         pytest.param(14, 0, CdcOptions(preimage=Preimage.ON), marks=pytest.mark.long),
     ],
 )

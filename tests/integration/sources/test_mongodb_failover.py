@@ -20,6 +20,7 @@ from airflow_cdc_provider.sources.mongodb.position import StreamPosition
 from airflow_cdc_provider.sources.mongodb.reader import TimeSlice
 from server_kit import MongoReplicaSet
 from tests.integration.sources.mongodb_replay import Replay, documents
+from tests.seeds import seeds
 
 if TYPE_CHECKING:
     from pymongo import MongoClient
@@ -172,7 +173,7 @@ def capture_on(replay: Replay) -> None:
 
 
 @pytest.mark.covers("MDB-STR-04", "MDB-FAULT-03")
-@pytest.mark.parametrize("seed", range(2))
+@pytest.mark.parametrize("seed", seeds(0, 1))
 def test_a_primary_lost_in_the_middle_of_a_snapshot_and_its_stream_ends_with_what_find_returns(
     replica_set: MongoReplicaSet, database: Any, seed: int
 ) -> None:
@@ -208,8 +209,10 @@ def test_slices_get_over_the_loss_of_a_primary(
     monkeypatch.setattr(backlog, "MIN_BACKLOG_BYTES", 1)
     options: dict[str, Any] = {"full_document": "none"}
     one = Replay(connection(replica_set, "one"), rf"{database.name}\..*", **options)
-    for _ in range(20):
-        database.things.insert_many([{"v": n} for n in range(500)])
+    for pause_seconds in (0, 1):  # slices are spans of cluster time, which counts seconds
+        time.sleep(pause_seconds)
+        for _ in range(10):
+            database.things.insert_many([{"v": n} for n in range(500)])
     several = Replay(
         connection(replica_set, database.name),
         rf"{database.name}\..*",

@@ -17,6 +17,7 @@ from pymongo.errors import OperationFailure
 
 from airflow_cdc_provider.sources.mongodb.decoding.patches import apply_patches
 from tests.integration.sources.patch_workload import Workload
+from tests.seeds import seeds
 
 if TYPE_CHECKING:
     from pymongo import MongoClient
@@ -35,7 +36,7 @@ def collection(mongo_client: MongoClient) -> Iterator[Any]:
     mongo_client.drop_database(name)
 
 
-@pytest.mark.parametrize("seed", range(4))
+@pytest.mark.parametrize("seed", seeds(0, 1, 2, 3))
 def test_documents_follow_every_operator_byte_for_byte(collection: Any, seed: int) -> None:
     """Each update alone, on the document before it; and all of a document's, on its first one."""
     workload = Workload(seed)

@@ -24,6 +24,7 @@ from airflow_cdc_provider.sources.mongodb.options import MongodbAdvanced
 from airflow_cdc_provider.sources.mongodb.position import LAST_INDEX, StreamPosition
 from airflow_cdc_provider.sources.mongodb.reader import TimeSlice
 from tests.integration.sources.mongodb_replay import Replay, documents
+from tests.seeds import seeds
 
 if TYPE_CHECKING:
     from pymongo import MongoClient
@@ -144,7 +145,7 @@ SCOPES: dict[str, dict[str, Any]] = {
 
 @pytest.mark.covers("MDB-XD-29", "MDB-XE-04")
 @pytest.mark.parametrize("scope", SCOPES)
-@pytest.mark.parametrize("seed", [0, *(pytest.param(seed, marks=pytest.mark.long) for seed in (1, 2, 3))])
+@pytest.mark.parametrize("seed", seeds(0, 1, 2, 3))
 def test_slices_at_random_times_give_what_one_stream_gives_byte_for_byte(
     make_replay: Callable[..., Replay], database: Any, scope: str, seed: int
 ) -> None:
@@ -265,18 +266,13 @@ def eager(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.usefixtures("eager")
 @pytest.mark.covers("MDB-XD-29", "MDB-XA-01", "MDB-XA-04")
-@pytest.mark.parametrize("sampled", [True, False])
-@pytest.mark.parametrize("limit", [ReadLimit(tasks=3), ReadLimit(changes=700, tasks=2)])
+@pytest.mark.parametrize(
+    ("sampled", "limit"), [(True, ReadLimit(tasks=3)), (False, ReadLimit(changes=700, tasks=2))]
+)
 def test_a_backlog_is_planned_in_slices_up_to_the_head_and_then_read_by_one_stream(
-    make_replay: Callable[..., Replay],
-    database: Any,
-    monkeypatch: pytest.MonkeyPatch,
-    sampled: bool,
-    limit: ReadLimit,
+    make_replay: Callable[..., Replay], database: Any, sampled: bool, limit: ReadLimit
 ) -> None:
-    if not sampled:
-        monkeypatch.setattr(backlog.OplogSample, "take", lambda *_: None)
-    advanced = MongodbAdvanced(backlog_threshold_seconds=0.0, batch_events=100)
+    advanced = MongodbAdvanced(backlog_threshold_seconds=0.0, batch_events=100, sample_oplog=sampled)
     time.sleep(1 - time.time() % 1)  # cluster times have seconds: a first batch over two of them looks long
     database.other.insert_one({})
     replay = make_replay(rf"{database.name}\..*", full_document="none", advanced=advanced)

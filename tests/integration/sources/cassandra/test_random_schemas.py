@@ -34,6 +34,7 @@ from tests.integration.sources.cassandra.random_writes import write
 from tests.oracles.cassandra_read_path import read
 from tests.oracles.contributions import fed_back
 from tests.recorded_lines import row_lines
+from tests.seeds import seeds
 
 pytestmark = pytest.mark.integration
 
@@ -244,7 +245,7 @@ def connector_of(folder: Path) -> dict[str, Any]:
 
 
 @pytest.mark.covers("CAS-SCHEMA-04")
-@pytest.mark.parametrize("seed", [1, 2])
+@pytest.mark.parametrize("seed", seeds(1, 2))
 def test_tables_whose_schema_changes_equal_the_source(
     cassandra_server: CassandraServer, cassandra_session: Any, random_keyspace: str, seed: int, tmp_path: Path
 ) -> None:

@@ -21,6 +21,7 @@ from airflow_cdc_provider.sources.contract import ReadLimit, ReadMetrics
 from tests.integration.sources.cassandra.random_tables import draw_table, statements
 from tests.integration.sources.cassandra.random_writes import write
 from tests.oracles.contributions import fed_back
+from tests.seeds import seeds
 
 if TYPE_CHECKING:
     from server_kit import CassandraServer
@@ -88,7 +89,7 @@ def _compare(server: CassandraServer, session: Any, keyspace: str, seed: int, ta
 @pytest.mark.covers(
     "CAS-LIM-03", "CAS-C50-02", "CAS-UNSUP-01", "CAS-UNSUP-02", "CAS-UNSUP-07", "CAS-GAP-02", "CAS-GAP-03"
 )
-@pytest.mark.parametrize("seed", [1, 2])
+@pytest.mark.parametrize("seed", seeds(1, 2))
 def test_tables_of_random_shapes_equal_the_source(
     cassandra_server: CassandraServer, cassandra_session: Any, random_keyspace: str, seed: int
 ) -> None:

@@ -37,6 +37,7 @@ from airflow_cdc_provider.sources.cql.schema import TableSchema
 from airflow_cdc_provider.sources.cql.types import parse_type, to_cql
 from tests.chance import draw
 from tests.integration.jobs.workloads import CASSANDRA_TABLES, create_cassandra, write_cassandra
+from tests.seeds import seeds
 from tests.unit.sources.cql.cql_values import SCALARS, values
 
 if TYPE_CHECKING:
@@ -129,7 +130,7 @@ def test_a_snapshot_equals_the_table_whatever_the_pages(
 
 
 @pytest.mark.covers("CAS-SNAP-07")
-@pytest.mark.parametrize("seed", [2, 14])
+@pytest.mark.parametrize("seed", seeds(2, 14))
 def test_snapshot_and_log_merge_in_any_order_and_unresolved_keys_are_resolved(
     build: BuildSource,
     cassandra_server: CassandraServer,

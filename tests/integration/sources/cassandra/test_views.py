@@ -24,6 +24,7 @@ from airflow_cdc_provider.sources.cassandra.source import CassandraSource
 from airflow_cdc_provider.sources.contract import ReadLimit, ReadMetrics
 from tests.integration.view_workload import VIEWS, create, write
 from tests.oracles.contributions import fed_back
+from tests.seeds import seeds
 
 if TYPE_CHECKING:
     from server_kit import CassandraServer
@@ -93,7 +94,7 @@ def selected(session: Any, table: str) -> list[str]:
     return sorted(row[0] for row in session.execute(f"SELECT JSON * FROM {table}", timeout=60))
 
 
-@pytest.mark.parametrize("seed", range(4))
+@pytest.mark.parametrize("seed", seeds(0, 1, 2, 3))
 def test_views_read_from_the_log_equal_the_servers_in_any_order_of_changes(
     build: BuildSource,
     cassandra_server: CassandraServer,
@@ -119,7 +120,7 @@ def test_views_read_from_the_log_equal_the_servers_in_any_order_of_changes(
     assert shown > 10
 
 
-@pytest.mark.parametrize("seed", range(10, 12))
+@pytest.mark.parametrize("seed", seeds(10, 11))
 def test_a_snapshot_of_a_view_and_later_changes_equal_it_and_so_do_its_keys_read_again(
     build: BuildSource,
     cassandra_server: CassandraServer,
