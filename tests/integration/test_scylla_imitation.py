@@ -26,7 +26,6 @@ from server_kit.scylla.generations import Timeline
 from server_kit.scylla.timeuuids import time_us
 from tests.oracles.raw_rows import raw_rows
 from tests.oracles.scylla_log import Replay
-from tests.seeds import seeds
 
 pytestmark = pytest.mark.integration
 
@@ -88,7 +87,7 @@ def write_at_random(
 
 
 @pytest.mark.long
-@pytest.mark.parametrize("seed", seeds(1, 2, 3))
+@pytest.mark.parametrize("seed", [1, 2, 3])
 def test_the_model_shows_what_cassandra_shows_after_the_same_statements(
     cassandra_session: Any, keyspace: str, seed: int
 ) -> None:

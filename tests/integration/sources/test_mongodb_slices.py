@@ -267,7 +267,13 @@ def eager(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.usefixtures("eager")
 @pytest.mark.covers("MDB-XD-29", "MDB-XA-01", "MDB-XA-04")
 @pytest.mark.parametrize(
-    ("sampled", "limit"), [(True, ReadLimit(tasks=3)), (False, ReadLimit(changes=700, tasks=2))]
+    ("sampled", "limit"),
+    [
+        (True, ReadLimit(tasks=3)),
+        (False, ReadLimit(changes=700, tasks=2)),
+        pytest.param(True, ReadLimit(changes=700, tasks=2), marks=pytest.mark.long),
+        pytest.param(False, ReadLimit(tasks=3), marks=pytest.mark.long),
+    ],
 )
 def test_a_backlog_is_planned_in_slices_up_to_the_head_and_then_read_by_one_stream(
     make_replay: Callable[..., Replay], database: Any, sampled: bool, limit: ReadLimit
@@ -301,6 +307,7 @@ def test_a_backlog_is_planned_in_slices_up_to_the_head_and_then_read_by_one_stre
         if plan.at_head:
             break
     assert sliced >= (2 if limit.changes == 700 else 1)
+    assert (replay.source._backlog._sample is not None) == sampled
     other = make_replay(rf"{database.name}\..*", full_document="none")
     other.offset = start
     assert got == one_stream(other)[: len(got)]
