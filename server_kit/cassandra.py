@@ -230,7 +230,11 @@ class CassandraServer(Server):
         super().stop()
 
     def connect(self, keyspace: str | None = None) -> Session:
-        """Return a new driver session that talks to this node only; it is closed when the node stops."""
+        """Return a new driver session that talks to this node only; it is closed when the node stops.
+
+        It doesn't follow the schema, whose tables the driver would read after each change:
+        ``session.cluster.refresh_keyspace_metadata`` reads those of a keyspace.
+        """
         from cassandra.cluster import EXEC_PROFILE_DEFAULT, Cluster, ExecutionProfile
         from cassandra.policies import WhiteListRoundRobinPolicy
 
@@ -245,6 +249,8 @@ class CassandraServer(Server):
                 )
             },
             protocol_version=native_protocol(self.version),
+            schema_metadata_enabled=False,
+            token_metadata_enabled=False,
         )
         self._clusters.append(cluster)
         return cluster.connect(keyspace)

@@ -113,7 +113,7 @@ class CqlHook(CdcHook):
     def _session(self) -> Session:
         from airflow_cdc_provider.sources.cql.connection import open_session
 
-        session = open_session(self.connection_values(), timeout_seconds=_TIMEOUT_SECONDS)
+        session = open_session(self.connection_values(), timeout_seconds=_TIMEOUT_SECONDS, schema=True)
         self._request_metrics.watch(session)
         return session
 

@@ -21,9 +21,9 @@ DEFAULT_PORT = 9042
 
 
 def open_session(
-    connection: Mapping[str, Any], *, timeout_seconds: float, raw_results: bool = False
+    connection: Mapping[str, Any], *, timeout_seconds: float, raw_results: bool = False, schema: bool = False
 ) -> Session:
-    """Connect to a cluster; ``session.cluster.shutdown()`` closes the connection.
+    """Return a session with a cluster; ``session.cluster.shutdown()`` closes it.
 
     Args:
         connection: An Airflow connection's values: ``host`` (contact points with commas), ``port``,
@@ -31,10 +31,8 @@ def open_session(
             ``tls_certificate_file``, ``tls_key_file``, ``tls_key_password``, ``tls_check_hostname``,
             keystores (:mod:`.driver.tls`), and the driver's settings (:mod:`.driver.driver_settings`).
         timeout_seconds: Timeout of one request, unless a setting overrides it.
-        raw_results: Results are pages of bytes (:mod:`.driver.raw_results`); the driver loads no metadata.
-
-    Returns:
-        The session.
+        raw_results: Results are pages of bytes (:mod:`.driver.raw_results`).
+        schema: The driver loads the definitions of all tables of the cluster, and again what changes.
 
     Raises:
         ConfigurationError: The login is rejected, a name doesn't exist, TLS fails, or a setting is unknown or
@@ -46,12 +44,12 @@ def open_session(
     connection = resolved(connection)
     extra = connection["extra"]
     options = _options(connection, timeout_seconds)
+    options |= {"schema_metadata_enabled": schema, "token_metadata_enabled": schema}
     if raw_results:
         from airflow_cdc_provider.sources.cql.driver.raw_results import RawProtocolHandler, raw_pages
 
         (profile,) = options["execution_profiles"].values()
         profile.row_factory = raw_pages
-        options |= {"schema_metadata_enabled": False, "token_metadata_enabled": False}
     cluster = Cluster(**options)
     try:
         with driver_errors(f"connecting to {', '.join(options['contact_points'])}"):

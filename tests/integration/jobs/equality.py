@@ -25,6 +25,7 @@ def assert_mirror_equals_table(spark: SparkSession, session: Any, mirror: str, t
     A static columns table is compared with ``SELECT DISTINCT`` of them, and joined with the mirror.
     """
     keyspace, _, name = table.partition(".")
+    session.cluster.refresh_keyspace_metadata(keyspace)
     meta = session.cluster.metadata.keyspaces[keyspace].tables[name]
     frame = spark.table(f"lake.{mirror}").drop(MIRROR_COLUMN)
     source = list(session.execute(f"SELECT * FROM {table}", timeout=60))

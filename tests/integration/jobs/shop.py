@@ -124,7 +124,6 @@ class Shop:
 
     def assert_equal(self, table: str) -> int:
         """Compare a table as it is now with its mirror; return the number of rows."""
-        self.session.cluster.refresh_table_metadata(self.keyspace, table)
         return assert_mirror_equals_table(
             self.spark, self.session, self.mirror_name(table), self.table_name(table)
         )

@@ -25,6 +25,7 @@ def declare(shop: Shop, **more: Any) -> None:
 def assert_mirrors_equal_views(shop: Shop) -> int:
     """Compare each mirror with ``SELECT *`` of its view, value by value; return how many rows they have."""
     count = 0
+    shop.session.cluster.refresh_keyspace_metadata(shop.keyspace)
     for name in VIEWS:
         view = shop.session.cluster.metadata.keyspaces[shop.keyspace].views[name]
         keys = [column.name for column in (*view.partition_key, *view.clustering_key)]
