@@ -303,9 +303,10 @@ class CassandraServer(Server):
             time.sleep(0.02)
 
     def forget_segments(self, session: Session) -> None:
-        """Complete the segments with all writes so far, and delete all complete ones from cdc_raw.
+        """Complete open segments, and delete all complete ones from cdc_raw.
 
-        Who reads cdc_raw next finds what is written from now on, and nothing of tables that are gone.
+        Who reads cdc_raw next finds what is written from now on, and nothing of tables that are gone: the
+        node completes a segment when a table is dropped.
 
         Args:
             session: A session on this node.
@@ -313,7 +314,8 @@ class CassandraServer(Server):
         Raises:
             TimeoutError: The node does not complete a segment.
         """
-        self.roll_segment(session)
+        if self.open_segments():
+            self.roll_segment(session)
         still_open = set(self.open_segments())
         for index in self.cdc_raw.glob("*_cdc.idx"):
             if index.name not in still_open:
