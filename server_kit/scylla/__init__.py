@@ -23,7 +23,7 @@ say. Nothing of it comes from the package whose capture is tested, so neither in
 
 from __future__ import annotations
 
-from server_kit.scylla.cluster import ImitatedScylla, LoggedChange
+from server_kit.scylla.cluster import ImitatedScylla, LoggedChange, remove_cluster
 from server_kit.scylla.errors import InvalidRequest
 from server_kit.scylla.schemas import SystemKeyspaces
 from server_kit.scylla.tables import CdcOptions, Column, Delta, Preimage, Table
@@ -46,4 +46,5 @@ __all__ = [
     "Turmoil",
     "Workload",
     "draw_table",
+    "remove_cluster",
 ]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import random
 import uuid
-from dataclasses import dataclass
+from dataclasses import astuple, dataclass
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
@@ -30,6 +30,23 @@ class SystemTables:
 
     session: Session
     names: SystemKeyspaces
+
+    def empty(self) -> None:
+        """Delete all rows, and the table of release 4.3."""
+        self.session.execute(f"DROP TABLE IF EXISTS {self.names.distributed}.cdc_streams_descriptions")
+        for keyspace in astuple(self.names):
+            columns = self.session.execute(
+                "SELECT table_name, column_name FROM system_schema.columns WHERE keyspace_name = %s "
+                "AND kind = 'partition_key' ALLOW FILTERING",
+                (keyspace,),
+            )
+            keys: dict[str, list[str]] = {}
+            for table, column in columns:
+                keys.setdefault(table, []).append(column)
+            for table, key in keys.items():
+                where = " AND ".join(f"{column} = %s" for column in key)
+                for row in self.session.execute(f"SELECT DISTINCT {', '.join(key)} FROM {keyspace}.{table}"):
+                    self._write(f"DELETE FROM {keyspace}.{table} WHERE {where}", *row)
 
     def show_server(self, release: str, features: str, chance: random.Random) -> None:
         """Write the release and the features of the only visible node."""

@@ -18,12 +18,12 @@ from server_kit.scylla import (
     CqlType,
     ImitatedScylla,
     InvalidRequest,
-    SystemKeyspaces,
     Table,
 )
 from server_kit.scylla.statements import AddElements, Batch, DeleteRow, Insert, SetWhole, Update
 from server_kit.scylla.timeuuids import log_time, time_us
 from server_kit.scylla.values import timeuuid_key
+from tests.integration.imitated_keyspace import imitated_keyspace
 from tests.oracles.raw_rows import raw_rows
 
 pytestmark = pytest.mark.integration
@@ -38,19 +38,12 @@ def i(number: int) -> bytes:
 
 @pytest.fixture
 def keyspace(cassandra_session: Any) -> Iterator[str]:
-    name = f"k{random.randrange(10**9)}"
-    yield name
-    for suffix in ("", "_distributed", "_system", "_schema"):
-        cassandra_session.execute(f"DROP KEYSPACE IF EXISTS {name}{suffix}")
-
-
-def names_in(keyspace: str) -> SystemKeyspaces:
-    return SystemKeyspaces(*(f"{keyspace}_{part}" for part in ("distributed", "system", "schema")))
+    yield from imitated_keyspace(cassandra_session)
 
 
 @pytest.fixture
 def cluster(cassandra_session: Any, keyspace: str) -> ImitatedScylla:
-    made = ImitatedScylla(cassandra_session, keyspace, names=names_in(keyspace))
+    made = ImitatedScylla(cassandra_session, keyspace)
     made.create()
     return made
 
@@ -251,7 +244,7 @@ def test_columns_come_and_go_in_table_and_log(cluster: ImitatedScylla, item: Tab
 def test_tablets_have_streams_per_table_which_change_with_a_split(
     cassandra_session: Any, keyspace: str
 ) -> None:
-    cluster = ImitatedScylla(cassandra_session, keyspace, tablets=2, names=names_in(keyspace))
+    cluster = ImitatedScylla(cassandra_session, keyspace, tablets=2)
     cluster.create()
     table = cluster.create_table(
         Table(keyspace, "item", (Column("id", INT),), regular=(Column("qty", INT),))
@@ -299,7 +292,7 @@ def test_release_4_3_has_old_descriptions_alone(cluster: ImitatedScylla) -> None
 
 
 def test_before_the_first_generation_writes_fail(cassandra_session: Any, keyspace: str) -> None:
-    cluster = ImitatedScylla(cassandra_session, keyspace, names=names_in(keyspace))
+    cluster = ImitatedScylla(cassandra_session, keyspace)
     cluster.create(first_generation=False)
     table = cluster.create_table(
         Table(keyspace, "item", (Column("id", INT),), regular=(Column("qty", INT),))

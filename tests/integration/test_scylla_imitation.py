@@ -16,7 +16,6 @@ from server_kit.scylla import (
     CdcOptions,
     ImitatedScylla,
     Preimage,
-    SystemKeyspaces,
     Turmoil,
     Workload,
     draw_table,
@@ -24,6 +23,7 @@ from server_kit.scylla import (
 from server_kit.scylla.base_table import Shown
 from server_kit.scylla.generations import Timeline
 from server_kit.scylla.timeuuids import time_us
+from tests.integration.imitated_keyspace import imitated_keyspace
 from tests.oracles.raw_rows import raw_rows
 from tests.oracles.scylla_log import Replay
 
@@ -34,15 +34,11 @@ HOUR_US = 3_600_000_000
 
 @pytest.fixture
 def keyspace(cassandra_session: Any) -> Iterator[str]:
-    name = f"k{random.randrange(10**9)}"
-    yield name
-    for suffix in ("", "_distributed", "_system", "_schema"):
-        cassandra_session.execute(f"DROP KEYSPACE IF EXISTS {name}{suffix}")
+    yield from imitated_keyspace(cassandra_session)
 
 
 def imitated(session: Any, keyspace: str, **settings: Any) -> ImitatedScylla:
-    names = SystemKeyspaces(*(f"{keyspace}_{part}" for part in ("distributed", "system", "schema")))
-    cluster = ImitatedScylla(session, keyspace, names=names, **settings)
+    cluster = ImitatedScylla(session, keyspace, **settings)
     cluster.create(first_generation=False)
     cluster.create_type(PAIR)
     return cluster

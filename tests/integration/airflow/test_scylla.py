@@ -19,7 +19,7 @@ from airflow_cdc_provider.sensors.observing import ObservingSensor
 from airflow_cdc_provider.sensors.scylla import ScyllaGenerationSensor, ScyllaLagSensor
 from airflow_cdc_provider.tasks.state import STATE_LAYOUT
 from server_kit import CassandraServer
-from server_kit.scylla import ImitatedScylla
+from server_kit.scylla import ImitatedScylla, SystemKeyspaces
 from tests.integration.sources.scylla.logged_tables import imitated, item
 from tests.unit.airflow_context import TaskContext
 from tests.unit.sensors.sensor_runs import WAYS, Make
@@ -55,7 +55,8 @@ def cluster(request: pytest.FixtureRequest) -> ImitatedScylla:
 def imitation(session: Any, tablets: int) -> Iterator[ImitatedScylla]:
     """Imitate a cluster with logged tables ``item``, ``unit`` and ``brief``, whose log lives for 100 s."""
     keyspace = f"k{random.randrange(10**9)}"
-    cluster = imitated(session, keyspace, tablets=tablets)
+    names = SystemKeyspaces(*(f"{keyspace}_{part}" for part in ("distributed", "system", "schema")))
+    cluster = imitated(session, keyspace, names=names, tablets=tablets)
     if not tablets:
         cluster.new_generation(_ms(-600))
     for name, cdc in (("item", {}), ("unit", {}), ("brief", {"ttl": 100})):

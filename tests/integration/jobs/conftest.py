@@ -26,7 +26,6 @@ from airflow_cdc_provider.jobs.spec import ConnectionRef, JobResult, JobSpec
 from airflow_cdc_provider.lake.stores import Stores
 from airflow_cdc_provider.sources.registry import source_plugin
 from tests.conftest import JAVA_OPTIONS, QUICK_PLANS
-from tests.integration.jobs.imitated import names_in
 from tests.integration.jobs.publishing import with_broker
 from tests.integration.jobs.shop import Shop
 
@@ -240,16 +239,17 @@ def keyspace(cassandra_server: CassandraServer, cassandra_session: Any) -> Itera
     replication = "{'class': 'SimpleStrategy', 'replication_factor': 1}"
     cassandra_session.execute(f"CREATE KEYSPACE {name} WITH replication = {replication}")
     yield name
-    cassandra_session.execute(f"DROP KEYSPACE {name}")
+    cassandra_session.execute(f"DROP KEYSPACE IF EXISTS {name}")
 
 
 @pytest.fixture
 def names(cassandra_session: Any, keyspace: str) -> Iterator[SystemKeyspaces]:
     """Keyspaces that stand for the own ones of an imitated ScyllaDB of that keyspace."""
-    names = names_in(keyspace)
+    from server_kit.scylla import SystemKeyspaces, remove_cluster
+
+    names = SystemKeyspaces()
     yield names
-    for name in (names.distributed, names.system, names.schema):
-        cassandra_session.execute(f"DROP KEYSPACE IF EXISTS {name}")
+    remove_cluster(cassandra_session, keyspace, names)
 
 
 @pytest.fixture

@@ -12,11 +12,6 @@ from tests.integration.jobs.shop import Shop
 from tests.unit.sources.cql.lake_values import comparable_pylist, expected_value
 
 
-def names_in(keyspace: str) -> SystemKeyspaces:
-    """Name the keyspaces that stand for the server's own."""
-    return SystemKeyspaces(*(f"{keyspace}_{part}" for part in ("distributed", "system", "schema")))
-
-
 def imitated(shop: Shop, names: SystemKeyspaces, **settings: Any) -> ImitatedScylla:
     """Begin a cluster in a shop's keyspace."""
     cluster = ImitatedScylla(shop.session, shop.keyspace, names=names, **settings)

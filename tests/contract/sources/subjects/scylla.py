@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any, ClassVar
 
 from airflow_cdc_provider.sources.contract import Offset
-from server_kit.scylla import CdcOptions, Column, CqlType, Table
+from server_kit.scylla import CdcOptions, Column, CqlType, Table, remove_cluster
 from server_kit.scylla.statements import DeleteRow, Insert
 from tests.contract.sources.harness import GROUP, Put, SourceUnderTest, Write, begin
 from tests.integration.sources.scylla.logged_tables import imitated, log_row
@@ -43,9 +43,7 @@ class Scylla(SourceUnderTest):
         self.cluster.new_generation()
 
     def tear_down(self) -> None:
-        names = self.cluster.names
-        for keyspace in (self.database, names.distributed, names.system, names.schema):
-            self.session.execute(f"DROP KEYSPACE IF EXISTS {keyspace}")
+        remove_cluster(self.session, self.database, self.cluster.names)
 
     def create(self, name: str) -> str:
         columns = (Column("n", CqlType("int")), Column("note", CqlType("text")))

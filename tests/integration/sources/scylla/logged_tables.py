@@ -14,7 +14,6 @@ from server_kit.scylla import (
     CqlType,
     ImitatedScylla,
     LoggedChange,
-    SystemKeyspaces,
     Table,
 )
 from server_kit.scylla.statements import Insert
@@ -25,8 +24,7 @@ NUMBER = CqlType("int")
 
 
 def imitated(session: Any, keyspace: str, **settings: Any) -> ImitatedScylla:
-    names = SystemKeyspaces(*(f"{keyspace}_{part}" for part in ("distributed", "system", "schema")))
-    cluster = ImitatedScylla(session, keyspace, names=names, **settings)
+    cluster = ImitatedScylla(session, keyspace, **settings)
     cluster.create(first_generation=False)
     cluster.create_type(PAIR)
     return cluster

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import random
 import time
 from collections.abc import Iterator
 from dataclasses import replace
@@ -17,6 +16,7 @@ from airflow_cdc_provider.sources.scylla.check import RequiredImages, release_of
 from airflow_cdc_provider.sources.scylla.log_state import read_log_state
 from server_kit import CassandraServer
 from server_kit.scylla import Column, CqlType, InvalidRequest, Preimage
+from tests.integration.imitated_keyspace import imitated_keyspace
 from tests.integration.sources.scylla.captured import Captured, scylla_source
 from tests.integration.sources.scylla.logged_tables import imitated, insert, item
 
@@ -27,10 +27,7 @@ BOTH = RequiredImages("publish.scylla.before", "publish.scylla.after")
 
 @pytest.fixture
 def keyspace(cassandra_session: Any) -> Iterator[str]:
-    name = f"k{random.randrange(10**9)}"
-    yield name
-    for suffix in ("", "_distributed", "_system", "_schema"):
-        cassandra_session.execute(f"DROP KEYSPACE IF EXISTS {name}{suffix}")
+    yield from imitated_keyspace(cassandra_session)
 
 
 def messages(findings: list[Finding], level: str) -> list[str]:

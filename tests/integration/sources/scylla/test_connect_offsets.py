@@ -20,7 +20,7 @@ from airflow_cdc_provider.cli import live_commands
 from airflow_cdc_provider.jobs.spec import JobResult
 from airflow_cdc_provider.sources.scylla.stream_ids import time_us, vnode_index
 from server_kit import CassandraServer
-from server_kit.scylla import ImitatedScylla
+from server_kit.scylla import ImitatedScylla, remove_cluster
 from tests.integration.sources.scylla.captured import Captured, LogRow, scylla_source
 from tests.integration.sources.scylla.logged_tables import imitated, insert, item, logged_rows
 from tests.unit.cli.recorded_application import application
@@ -53,8 +53,7 @@ def cluster(
             made.new_generation()
         made.execute(table, insert(number, number))
     yield made
-    for suffix in ("", "_distributed", "_system", "_schema"):
-        cassandra_session.execute(f"DROP KEYSPACE IF EXISTS {keyspace}{suffix}")
+    remove_cluster(cassandra_session, keyspace, made.names)
 
 
 @pytest.fixture

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import random
 import uuid
 from collections.abc import Iterator
 from dataclasses import replace
@@ -23,6 +22,7 @@ from server_kit import CassandraServer
 from server_kit.scylla import Column, Preimage
 from server_kit.scylla.cluster import token_of_key
 from server_kit.scylla.statements import DeletePartition, SetWhole, Update
+from tests.integration.imitated_keyspace import imitated_keyspace
 from tests.integration.sources.scylla.captured import Captured, row_values, scylla_source
 from tests.integration.sources.scylla.logged_tables import NUMBER, imitated, insert, item, log_row
 
@@ -31,10 +31,7 @@ pytestmark = pytest.mark.integration
 
 @pytest.fixture
 def keyspace(cassandra_session: Any) -> Iterator[str]:
-    name = f"k{random.randrange(10**9)}"
-    yield name
-    for suffix in ("", "_distributed", "_system", "_schema"):
-        cassandra_session.execute(f"DROP KEYSPACE IF EXISTS {name}{suffix}")
+    yield from imitated_keyspace(cassandra_session)
 
 
 def events(captured: Captured, skipped: SkippedRecords, **publish: Any) -> list[dict[str, Any]]:

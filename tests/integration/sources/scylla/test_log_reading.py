@@ -24,6 +24,7 @@ from airflow_cdc_provider.sources.scylla.options import ScyllaAdvanced, ScyllaOp
 from server_kit import CassandraServer
 from server_kit.scylla import ImitatedScylla, Turmoil, draw_table
 from server_kit.scylla.statements import Insert
+from tests.integration.imitated_keyspace import imitated_keyspace
 from tests.integration.sources.scylla.captured import Captured, scylla_source
 from tests.integration.sources.scylla.logged_tables import imitated, insert, item, log_row, logged_rows
 
@@ -34,10 +35,7 @@ SECOND_US = 1_000_000
 
 @pytest.fixture
 def keyspace(cassandra_session: Any) -> Iterator[str]:
-    name = f"k{random.randrange(10**9)}"
-    yield name
-    for suffix in ("", "_distributed", "_system", "_schema"):
-        cassandra_session.execute(f"DROP KEYSPACE IF EXISTS {name}{suffix}")
+    yield from imitated_keyspace(cassandra_session)
 
 
 def in_stream_order(captured: Captured) -> bool:

@@ -8,6 +8,7 @@ import pytest
 
 from benchmarks import bench_scylla_capture
 from server_kit import CassandraServer
+from server_kit.scylla import SystemKeyspaces, remove_cluster
 
 pytestmark = pytest.mark.integration
 
@@ -21,13 +22,7 @@ def test_the_benchmark_reports_one_three_and_five_workers(
         bench_scylla_capture.fill(cluster, 3_000)
         faster = bench_scylla_capture.compare_workers(cluster, cassandra_server, 1, (1, 3, 5))
     finally:
-        for keyspace in (
-            bench_scylla_capture.KEYSPACE,
-            "scylla_distributed",
-            "scylla_system",
-            "scylla_schema",
-        ):
-            cassandra_session.execute(f"DROP KEYSPACE IF EXISTS {keyspace}")
+        remove_cluster(cassandra_session, bench_scylla_capture.KEYSPACE, SystemKeyspaces())
     assert faster[1] == 1
     assert faster.keys() == {1, 3, 5}
     output = capsys.readouterr().out
