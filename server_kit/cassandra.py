@@ -26,7 +26,7 @@ from server_kit.cassandra_releases import java_flags, native_protocol, ready_wor
 from server_kit.jars import CASSANDRA_VERSION, cassandra_jars
 from server_kit.ports import free_port, require_free
 from server_kit.programs import find_java, run_program
-from server_kit.server import Server
+from server_kit.server import Server, memory_disk
 
 if TYPE_CHECKING:
     from cassandra.cluster import Cluster, Session
@@ -99,7 +99,9 @@ class CassandraServer(Server):
         start_timeout_seconds: float = 180,
     ) -> None:
         port = native_port or free_port(address)
-        super().__init__("Cassandra", folder, host=address, port=port, log="log/system.log")
+        super().__init__(
+            "Cassandra", folder, host=address, port=port, log="log/system.log", parent=memory_disk()
+        )
         self.storage_port: int = storage_port or (seed.storage_port if seed else free_port(address))
         self.jmx_port = jmx_port or free_port()
         self.heap_mib = heap_mib
@@ -233,7 +235,7 @@ class CassandraServer(Server):
         """Return a new driver session that talks to this node only; it is closed when the node stops.
 
         It doesn't follow the schema, whose tables the driver would read after each change:
-        ``session.cluster.refresh_keyspace_metadata`` reads those of a keyspace.
+        ``session.cluster.refresh_table_metadata`` reads one, after ``refresh_keyspace_metadata``.
         """
         from cassandra.cluster import EXEC_PROFILE_DEFAULT, Cluster, ExecutionProfile
         from cassandra.policies import WhiteListRoundRobinPolicy

@@ -44,6 +44,7 @@ def compare_cassandra(session: Session, table: str, mirror: Rows) -> Comparison:
     """Compare ``SELECT *`` of a table with its mirror."""
     keyspace, _, name = table.partition(".")
     session.cluster.refresh_keyspace_metadata(keyspace)
+    session.cluster.refresh_table_metadata(keyspace, name)
     metadata = session.cluster.metadata.keyspaces[keyspace].tables[name]
     key = [column.name for column in metadata.primary_key]
     types = {column: str(description.cql_type) for column, description in metadata.columns.items()}

@@ -7,9 +7,11 @@ import tempfile
 from abc import ABC, abstractmethod
 from pathlib import Path
 from types import TracebackType
-from typing import Self
+from typing import Final, Self
 
 from server_kit.process import ServerProcess
+
+_ROOMY_BYTES: Final = 4 << 30
 
 
 class Server(ABC):
@@ -92,3 +94,13 @@ class Server(ABC):
     @abstractmethod
     def _close_clients(self) -> None:
         """End the clients that were handed out."""
+
+
+def memory_disk() -> Path | None:
+    """Return a disk in memory if there is a roomy one.
+
+    vtcombo gives MySQL 30 seconds to make its files, which a busy disk doesn't always do. Cassandra waits for
+    some hundred files to be on the disk when it drops a keyspace.
+    """
+    disk = Path("/dev/shm")  # noqa: S108  # folders in it have names that nobody can guess
+    return disk if disk.is_dir() and shutil.disk_usage(disk).free > _ROOMY_BYTES else None

@@ -22,12 +22,11 @@ from airflow_cdc_provider.exceptions import ConfigurationError, TransientError
 from server_kit.cache import require_space, say
 from server_kit.ports import free_port, require_free
 from server_kit.programs import run_program
-from server_kit.server import Server
+from server_kit.server import Server, memory_disk
 from server_kit.vitess_programs import (
     DEFAULT_VERSION,
     as_user,
     give_away,
-    memory_disk,
     mysql_folder,
     mysql_version,
     vitess_program,

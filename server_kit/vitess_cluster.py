@@ -24,12 +24,12 @@ from server_kit.debian import unpack_packages
 from server_kit.ports import free_port
 from server_kit.process import ServerProcess
 from server_kit.programs import run_program
+from server_kit.server import memory_disk
 from server_kit.vitess import MY_CNF, Keyspace, mysqld_pid
 from server_kit.vitess_programs import (
     DEFAULT_VERSION,
     as_user,
     give_away,
-    memory_disk,
     mysql_folder,
     vitess_program,
     wrap_programs,

@@ -22,7 +22,6 @@ from server_kit.programs import find_program, run_program
 DEFAULT_VERSION: Final = "0.24.2"
 """Version of the Go module: Vitess 24.0.2."""
 _MODULE: Final = "vitess.io/vitess"
-_ROOMY_BYTES: Final = 4 << 30
 _USER, _GROUP = "nobody", "nogroup"
 # What mysqld's and vtcombo's programs are called; perl's and others that the packages bring aren't.
 _PROGRAMS: Final = ("sbin/mysqld", "bin/mysql", "bin/mysqladmin", "bin/mysqlbinlog", "bin/mysqldump")
@@ -127,12 +126,3 @@ def give_away(folder: Path) -> None:
     if os.geteuid() == 0:
         for path in (folder, *folder.rglob("*")):
             shutil.chown(path, _USER, _GROUP)
-
-
-def memory_disk() -> Path | None:
-    """Return a disk in memory if there is a roomy one.
-
-    vtcombo gives MySQL 30 seconds to make its files, which a busy disk doesn't always do.
-    """
-    disk = Path("/dev/shm")  # noqa: S108  # folders in it have names that nobody can guess
-    return disk if disk.is_dir() and shutil.disk_usage(disk).free > _ROOMY_BYTES else None

@@ -26,6 +26,7 @@ def assert_mirror_equals_table(spark: SparkSession, session: Any, mirror: str, t
     """
     keyspace, _, name = table.partition(".")
     session.cluster.refresh_keyspace_metadata(keyspace)
+    session.cluster.refresh_table_metadata(keyspace, name)
     meta = session.cluster.metadata.keyspaces[keyspace].tables[name]
     frame = spark.table(f"lake.{mirror}").drop(MIRROR_COLUMN)
     source = list(session.execute(f"SELECT * FROM {table}", timeout=60))

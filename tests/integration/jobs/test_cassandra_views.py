@@ -27,6 +27,7 @@ def assert_mirrors_equal_views(shop: Shop) -> int:
     count = 0
     shop.session.cluster.refresh_keyspace_metadata(shop.keyspace)
     for name in VIEWS:
+        shop.session.cluster.refresh_materialized_view_metadata(shop.keyspace, name)
         view = shop.session.cluster.metadata.keyspaces[shop.keyspace].views[name]
         keys = [column.name for column in (*view.partition_key, *view.clustering_key)]
         frame = shop.mirror(name).drop(MIRROR_COLUMN)

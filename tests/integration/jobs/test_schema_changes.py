@@ -33,6 +33,7 @@ def shop(shop: Shop) -> Shop:
 
 def assert_same_columns_and_rows(shop: Shop, table: str) -> int:
     shop.session.cluster.refresh_keyspace_metadata(shop.keyspace)
+    shop.session.cluster.refresh_table_metadata(shop.keyspace, table)
     columns = list(shop.session.cluster.metadata.keyspaces[shop.keyspace].tables[table].columns)
     assert sorted(shop.mirror(table).columns) == sorted([*columns, "_cdc"])
     return shop.assert_equal(table)
