@@ -14,8 +14,9 @@ A second node joins the first with ``CassandraServer(address="127.0.0.2", seed=s
 
 from __future__ import annotations
 
+import shutil
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self
 
@@ -323,6 +324,19 @@ class CassandraServer(Server):
             if index.name not in still_open:
                 index.with_name(f"{index.name.removesuffix('_cdc.idx')}.log").unlink(missing_ok=True)
                 index.unlink()
+
+    def ship_segments(self, folder: Path, *, without: Collection[str] = ()) -> None:
+        """Copy complete segments that a landing folder doesn't have yet.
+
+        Args:
+            folder: The landing folder of this node.
+            without: Names of index files whose segments stay.
+        """
+        for index in sorted(self.cdc_raw.glob("*_cdc.idx")):
+            if index.name in {*without, *self.open_segments()} or (folder / index.name).exists():
+                continue
+            for name in (f"{index.name.removesuffix('_cdc.idx')}.log", index.name):
+                shutil.copy(self.cdc_raw / name, folder / name)
 
     def open_segments(self) -> list[str]:
         """Return the names of index files in cdc_raw that don't say COMPLETED yet."""
