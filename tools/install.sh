@@ -37,9 +37,13 @@ PY
 
 [ -x "$venv/bin/python" ] || "$python" -m venv "$venv"
 "$venv/bin/python" -m pip install -q "uv==$UV_VERSION"
-# uv is ten times faster; pip knows index settings that uv doesn't read.
-"$venv/bin/python" -m uv pip install --python "$venv/bin/python" -q --require-hashes -r requirements.lock ||
-  "$venv/bin/python" -m pip install -q --require-hashes -r requirements.lock
-"$venv/bin/python" -m uv pip install --python "$venv/bin/python" -q --no-deps -e . ||
-  "$venv/bin/python" -m pip install -q --no-deps -e .
+with_uv() { "$venv/bin/python" -m uv pip install --python "$venv/bin/python" -q "$@"; }
+# uv is ten times faster than pip, which knows index settings that uv doesn't read. Offline it takes its cache as
+# it is, by the hashes of the lock file: else it downloads and builds Spark again when the registry's page changed.
+everything=(--require-hashes -r requirements.lock)
+itself=(--no-deps -e .)
+with_uv --offline "${everything[@]}" 2>/dev/null || with_uv "${everything[@]}" ||
+  "$venv/bin/python" -m pip install -q "${everything[@]}"
+with_uv --offline "${itself[@]}" 2>/dev/null || with_uv "${itself[@]}" ||
+  "$venv/bin/python" -m pip install -q "${itself[@]}"
 touch "$venv/.installed"

@@ -34,6 +34,12 @@ class Columns:
         self.columns = {"id": self, "a": self}
         self.cql_type = "text"
 
+    def refresh_keyspace_metadata(self, keyspace: str) -> None:
+        """Know it already."""
+
+    def refresh_table_metadata(self, keyspace: str, table: str) -> None:
+        """Know it already."""
+
     def execute(self, statement: str, timeout: float) -> list[Any]:
         """Answer ``SELECT *``."""
         assert statement == "SELECT * FROM k.t"
