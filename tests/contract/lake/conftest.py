@@ -17,24 +17,26 @@ IMPLEMENTATIONS = {
     "iceberg-memory-v2": ("memory", 2),  # as metastores do: commits swap a pointer, nothing is locked
 }
 
-RUN_ALWAYS = {
-    "iceberg-hadoop-v2": "each_catalog",
-    "iceberg-hadoop-v3": "each_format",
-    "iceberg-memory-v2": None,
+COMMITS, FILES, OTHERS = "each_catalog", "each_format", "neither"
+RUN_ALWAYS: dict[str, set[str]] = {
+    "iceberg-hadoop-v2": {COMMITS},
+    "iceberg-hadoop-v3": {FILES},
+    "iceberg-memory-v2": {COMMITS, OTHERS},
 }
-"""The mark of those tests that run on an implementation in every run; None for all.
+"""The marks of those tests that run on an implementation in every run.
 
 The others of its tests are left to the long tests: what they prove depends neither on how a catalog commits
 (``each_catalog``) nor on how a version of the format stores deletes, columns and rewritten files
-(``each_format``).
+(``each_format``). In version 2 these are what all tests of jobs are about.
 """
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Leave an implementation to the long tests where it isn't what is tested."""
     for item in items:
-        for name, mark in RUN_ALWAYS.items():
-            if f"[{name}" in item.name and mark is not None and item.get_closest_marker(mark) is None:
+        own = {mark for mark in (COMMITS, FILES) if item.get_closest_marker(mark)} or {OTHERS}
+        for name, marks in RUN_ALWAYS.items():
+            if f"[{name}" in item.name and not own & marks:
                 item.add_marker(pytest.mark.long)
 
 

@@ -80,9 +80,9 @@ def test_rows_before_are_those_of_the_order_in_which_events_come(two_nodes: Path
     "publish",
     [
         {},
-        {"tombstones": True, "event_index": True},
-        {"cassandra": {"order": "write_time", "before": True}},
-        {"envelope": "datastax-cells"},
+        pytest.param({"tombstones": True, "event_index": True}, marks=pytest.mark.long),
+        pytest.param({"cassandra": {"order": "write_time", "before": True}}, marks=pytest.mark.long),
+        pytest.param({"envelope": "datastax-cells"}, marks=pytest.mark.long),
         {"envelope": "datastax"},
         pytest.param({"envelope": "datastax", "key": "avro", "value": "avro"}, marks=pytest.mark.long),
     ],
