@@ -27,7 +27,8 @@ def assert_mirrors_equal_views(shop: Shop) -> int:
     count = 0
     for name in VIEWS:
         columns = shop.session.execute(
-            "SELECT column_name, kind FROM system_schema.columns WHERE keyspace_name = %s AND table_name = %s",
+            "SELECT column_name, kind FROM system_schema.columns"
+            " WHERE keyspace_name = %s AND table_name = %s",
             (shop.keyspace, name),
         )
         keys = [column for column, kind in columns if kind in ("partition_key", "clustering")]
