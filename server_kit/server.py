@@ -7,7 +7,7 @@ import tempfile
 from abc import ABC, abstractmethod
 from pathlib import Path
 from types import TracebackType
-from typing import Final, Self
+from typing import Any, Final, Self
 
 from server_kit.process import ServerProcess
 
@@ -76,6 +76,10 @@ class Server(ABC):
         self.stop()
         if self._temporary:
             shutil.rmtree(self.folder, ignore_errors=True)
+
+    def __getstate__(self) -> dict[str, Any]:
+        """Leave the process out: another one can be a client of the server, not start or stop it."""
+        return {name: value for name, value in vars(self).items() if name != "_process"}
 
     def __enter__(self) -> Self:
         """Start."""

@@ -168,21 +168,30 @@ def vitess_server() -> Iterator[VitessServer]:
 
 
 @pytest.fixture(scope="session")
-def kafka_server() -> Iterator[KafkaServer]:
+def kafka_server(of_all_workers: Path) -> Iterator[KafkaServer]:
     """One Kafka broker that makes no topics by itself. Use topics and transactional ids of your own."""
     from server_kit import KafkaServer
+    from tests.shared_servers import shared
 
-    with KafkaServer() as server:
+    with shared(KafkaServer, of_all_workers / "kafka") as server:
         yield server
 
 
 @pytest.fixture(scope="session")
-def pulsar_server() -> Iterator[PulsarServer]:
+def pulsar_server(of_all_workers: Path) -> Iterator[PulsarServer]:
     """One Pulsar that deduplicates. Use topics and names of producers of your own."""
     from server_kit import PulsarServer
+    from tests.shared_servers import shared
 
-    with PulsarServer() as server:
+    with shared(PulsarServer, of_all_workers / "pulsar") as server:
         yield server
+
+
+@pytest.fixture(scope="session")
+def of_all_workers(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder that all workers of this run have."""
+    own = tmp_path_factory.getbasetemp()
+    return own.parent if "PYTEST_XDIST_WORKER" in os.environ else own
 
 
 @pytest.fixture(scope="session")
