@@ -31,6 +31,7 @@ from server_kit.server import Server, memory_disk
 
 if TYPE_CHECKING:
     from cassandra.cluster import Cluster, Session
+    from cassandra.metadata import TableMetadata
 
 _LOGBACK_FILE = """<configuration><appender name="F" class="ch.qos.logback.core.FileAppender">
 <file>{log}</file><encoder><pattern>%-5level %date{{ISO8601}} %F:%L - %msg%n</pattern></encoder></appender>
@@ -45,6 +46,14 @@ _RING_DELAY_MS = {False: 1000, True: 5000}
 """By whether a node joins another one: it then gives up asking the other after twice that time, which a busy
 machine needs."""
 _REPLICATION = "{'class': 'SimpleStrategy', 'replication_factor': 1}"
+
+
+def table_definition(session: Session, table: str) -> TableMetadata:
+    """Read the definition of ``keyspace.table`` from the server."""
+    keyspace, _, name = table.partition(".")
+    session.cluster.refresh_keyspace_metadata(keyspace)
+    session.cluster.refresh_table_metadata(keyspace, name)
+    return session.cluster.metadata.keyspaces[keyspace].tables[name]
 
 
 def create_keyspace(session: Session, name: str) -> None:
@@ -235,8 +244,8 @@ class CassandraServer(Server):
     def connect(self, keyspace: str | None = None) -> Session:
         """Return a new driver session that talks to this node only; it is closed when the node stops.
 
-        It doesn't follow the schema, whose tables the driver would read after each change:
-        ``session.cluster.refresh_table_metadata`` reads one, after ``refresh_keyspace_metadata``.
+        It doesn't follow the schema, whose tables the driver would read after each change;
+        :func:`table_definition` reads one.
         """
         from cassandra.cluster import EXEC_PROFILE_DEFAULT, Cluster, ExecutionProfile
         from cassandra.policies import WhiteListRoundRobinPolicy

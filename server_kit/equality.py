@@ -15,6 +15,8 @@ from dataclasses import dataclass
 from decimal import Decimal
 from typing import TYPE_CHECKING, Any
 
+from server_kit.cassandra import table_definition
+
 if TYPE_CHECKING:
     from cassandra.cluster import Session
     from pymongo import MongoClient
@@ -42,10 +44,7 @@ class Comparison:
 
 def compare_cassandra(session: Session, table: str, mirror: Rows) -> Comparison:
     """Compare ``SELECT *`` of a table with its mirror."""
-    keyspace, _, name = table.partition(".")
-    session.cluster.refresh_keyspace_metadata(keyspace)
-    session.cluster.refresh_table_metadata(keyspace, name)
-    metadata = session.cluster.metadata.keyspaces[keyspace].tables[name]
+    metadata = table_definition(session, table)
     key = [column.name for column in metadata.primary_key]
     types = {column: str(description.cql_type) for column, description in metadata.columns.items()}
     source = [

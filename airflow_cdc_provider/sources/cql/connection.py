@@ -23,7 +23,7 @@ DEFAULT_PORT = 9042
 def open_session(
     connection: Mapping[str, Any], *, timeout_seconds: float, raw_results: bool = False, schema: bool = False
 ) -> Session:
-    """Return a session with a cluster; ``session.cluster.shutdown()`` closes it.
+    """Connect to a cluster and return the session; ``session.cluster.shutdown()`` closes it.
 
     Args:
         connection: An Airflow connection's values: ``host`` (contact points with commas), ``port``,

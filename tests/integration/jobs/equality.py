@@ -13,6 +13,8 @@ import bson
 from bson import json_util
 from bson.raw_bson import RawBSONDocument
 
+from server_kit.cassandra import table_definition
+
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
@@ -24,10 +26,7 @@ def assert_mirror_equals_table(spark: SparkSession, session: Any, mirror: str, t
 
     A static columns table is compared with ``SELECT DISTINCT`` of them, and joined with the mirror.
     """
-    keyspace, _, name = table.partition(".")
-    session.cluster.refresh_keyspace_metadata(keyspace)
-    session.cluster.refresh_table_metadata(keyspace, name)
-    meta = session.cluster.metadata.keyspaces[keyspace].tables[name]
+    meta = table_definition(session, table)
     frame = spark.table(f"lake.{mirror}").drop(MIRROR_COLUMN)
     source = list(session.execute(f"SELECT * FROM {table}", timeout=60))
     if spark.catalog.tableExists(f"lake.{mirror}__static_columns"):

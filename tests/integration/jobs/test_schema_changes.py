@@ -19,6 +19,7 @@ from airflow_cdc_provider.changes import record
 from airflow_cdc_provider.exceptions import TransientError
 from airflow_cdc_provider.sources.cassandra.codec import CassandraCodec, recall_codec
 from airflow_cdc_provider.sources.cassandra.source import CassandraSource
+from server_kit.cassandra import table_definition
 from server_kit.ports import free_port
 from tests.integration.jobs.shop import Shop
 
@@ -32,9 +33,7 @@ def shop(shop: Shop) -> Shop:
 
 
 def assert_same_columns_and_rows(shop: Shop, table: str) -> int:
-    shop.session.cluster.refresh_keyspace_metadata(shop.keyspace)
-    shop.session.cluster.refresh_table_metadata(shop.keyspace, table)
-    columns = list(shop.session.cluster.metadata.keyspaces[shop.keyspace].tables[table].columns)
+    columns = list(table_definition(shop.session, shop.table_name(table)).columns)
     assert sorted(shop.mirror(table).columns) == sorted([*columns, "_cdc"])
     return shop.assert_equal(table)
 

@@ -36,7 +36,11 @@ from tests.oracles.contributions import fed_back
 from tests.recorded_lines import row_lines
 from tests.seeds import seeds
 
-pytestmark = pytest.mark.integration
+pytestmark = [
+    pytest.mark.integration,
+    # Hypothesis takes a random number that a thread of the driver draws meanwhile for one of a strategy.
+    pytest.mark.filterwarnings("ignore:Do not use the `random` module inside strategies"),
+]
 
 
 @pytest.fixture

@@ -26,7 +26,11 @@ from tests.seeds import seeds
 if TYPE_CHECKING:
     from server_kit import CassandraServer
 
-pytestmark = pytest.mark.integration
+pytestmark = [
+    pytest.mark.integration,
+    # Hypothesis takes a random number that a thread of the driver draws meanwhile for one of a strategy.
+    pytest.mark.filterwarnings("ignore:Do not use the `random` module inside strategies"),
+]
 
 
 def _mirror(codec: CassandraCodec, log: pa.Table, rng: random.Random) -> list[str]:
