@@ -34,6 +34,8 @@ from typing import Any, Final, Literal
 
 import pyarrow as pa
 
+from airflow_cdc_provider.changes.column_names import PREFIX, RESERVED, TakenNames
+
 REST: Final = "_rest"
 """Column for the remaining values: a document in canonical Extended JSON, null if there are none."""
 
@@ -82,7 +84,7 @@ _ARROW_TYPES: Final[Mapping[str, pa.DataType]] = {
     "timestamp": pa.timestamp("us", tz="UTC"),
     "json": pa.string(),
 }
-_NAME: Final = re.compile(r"(?!(?i:_cdc))[\w$@#-]([\w$@# -]{0,126}[\w$@#-])?")
+_NAME: Final = re.compile(r"[\w$@#-]([\w$@# -]{0,126}[\w$@#-])?")
 
 
 def counts_batch(counts: Iterable[tuple[str, str, int, int]], *, whole: bool) -> pa.RecordBatch:
@@ -184,8 +186,8 @@ class InferredColumns:
         now = tuple(sorted(declared.items()))
         if now == self.declared:
             return self
-        names = {name.lower() for name in declared}
-        dropped = {one.name for one in self.fields if one.name.lower() in names}
+        names = TakenNames(declared)
+        dropped = {one.name for one in self.fields if names.clashes(one.name)}
         outdated = {name for name, text in self.declared if declared.get(name) != text}
         return replace(
             self,
@@ -221,16 +223,16 @@ class InferredColumns:
             if before != after and (before, after) != ("int", "bigint"):
                 replaced.add(old.name)
             fields.append(new)
-        used = {name.lower() for name in (*reserved, *known)}
+        taken = TakenNames([*RESERVED, *reserved, *known], PREFIX)
         left_out = self.left_out or not whole
         for name in sorted(sums.keys() - known.keys(), key=lambda name: (first_indexes[name], name)):
             found = infer_field(name, sums[name])
-            if found is None or name.lower() in used or not _NAME.fullmatch(name):
+            if found is None or taken.clashes(name) or not _NAME.fullmatch(name):
                 continue
             if len(fields) >= most:
                 left_out = True
                 continue
-            used.add(name.lower())
+            taken.take(name)
             fields.append(found)
         rows_to_rewrite = self.rows_to_rewrite
         if replaced:

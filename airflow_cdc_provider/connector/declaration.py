@@ -131,6 +131,11 @@ class LakeOptions:
         "configuration doesn't define",
         {},
     )
+    single_writer: bool = option(
+        "No two jobs ever write to the lake at once: allows a catalog of type hadoop on an object store, "
+        "where two writers lose data",
+        False,
+    )
     format_version: Literal[2, 3] = option("Iceberg format version; version 2 is readable by most engines", 2)
     retention_seconds: int = option(
         "Retention of merged batches and old Iceberg snapshots", 7 * 86_400, minimum=0

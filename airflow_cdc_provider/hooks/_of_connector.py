@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, Literal
 from airflow_cdc_provider.connector.declaration import Connector
 from airflow_cdc_provider.custom_classes import load_custom
 from airflow_cdc_provider.exceptions import ConfigurationError
+from airflow_cdc_provider.lake.warehouse import require_atomic_commits
 from airflow_cdc_provider.sources.cassandra.options import CassandraOptions
 from airflow_cdc_provider.sources.plugin import options_of
 from airflow_cdc_provider.sources.registry import source_plugin
@@ -43,11 +44,15 @@ def hook_for(connector: Connector, conn_id: str | None = None) -> CdcHook:
 
 
 def check_connector(connector: Connector, source: Source) -> list[Finding]:
-    """Check the source's prerequisites, the topics of signals and notifications, and the number of tables."""
+    """Check the source's prerequisites, the lake, channels' topics, and the number of tables."""
     from airflow_cdc_provider.connections.channel_topics import channel_findings
     from airflow_cdc_provider.sources.contract import Finding
 
     findings = [*source.check(), *channel_findings(connector)]
+    try:
+        require_atomic_commits(connector, connector.lake.catalog_options)
+    except ConfigurationError as error:
+        findings.append(Finding("error", "lake", str(error)))
     if not connector.guardrail.max_tables or any(finding.level == "error" for finding in findings):
         return findings
     if text := connector.guardrail_message(source.tables()):

@@ -33,6 +33,7 @@ from airflow_cdc_provider.lake.iceberg_java import (
     lineage,
     own_properties,
     quote,
+    to_java_schema,
     to_spark_schema,
 )
 from airflow_cdc_provider.lake.layout import LAYOUT_PROPERTY, Layout
@@ -330,8 +331,6 @@ class IcebergTable:
             yield
 
     def _create(self, schema: StructType, partition_by: Sequence[str]) -> None:
-        columns = ", ".join(f"{quote(f.name)} {f.dataType.simpleString()}" for f in schema.fields)
-        partitioning = f"PARTITIONED BY ({', '.join(partition_by)})" if partition_by else ""
         properties = {
             "format-version": str(self.lake.format_version),
             "write.delete.mode": "merge-on-read",
@@ -349,11 +348,17 @@ class IcebergTable:
         }
         if self.layout is not None:
             properties[LAYOUT_PROPERTY] = str(self.layout)
-        options = ", ".join(f"'{name}'='{value}'" for name, value in properties.items())
-        self.spark.sql(
-            f"CREATE TABLE IF NOT EXISTS {self.sql_name} ({columns}) USING iceberg {partitioning} "
-            f"TBLPROPERTIES ({options})"
-        )
+        java_schema = to_java_schema(self.spark, schema)
+        partitions = java_class(self.spark, "org.apache.iceberg.PartitionSpec").builderFor(java_schema)
+        for column in partition_by:
+            partitions.identity(column)
+        builder = self.lake.java_catalog.buildTable(self._identifier, java_schema)
+        builder.withPartitionSpec(partitions.build()).withProperties(properties)
+        try:
+            builder.create()
+        except Exception as error:
+            if not java_error(error, "AlreadyExistsException"):  # by a concurrent job
+                raise
 
     def _begin(self) -> Any:
         """Load the table, with an empty first snapshot at which branches can be created."""

@@ -29,6 +29,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from airflow_cdc_provider.changes.column_names import clashing_column
 from airflow_cdc_provider.changes.contribution import CONTRIBUTION_SCHEMA, ROW, UNRESOLVED, UPSERT
 from airflow_cdc_provider.changes.drift import NO_DRIFT, Drift
 from airflow_cdc_provider.changes.fence import Fence, fences_from_json, fences_to_json
@@ -264,14 +265,9 @@ class Mirror:
             static_columns: Its ``static_columns``.
 
         Raises:
-            ConfigurationError: A column's name begins with ``_cdc``.
+            ConfigurationError: A column's name begins with ``_cdc``, or can be taken for another one's.
         """
-        if reserved := [name for name in columns.names if name.startswith(CDC_COLUMN)]:
-            raise ConfigurationError(
-                f"the source of {self.name} has a column {reserved[0]}",
-                expected=f"no name that begins with {CDC_COLUMN}, which is reserved",
-                remedy="exclude the table, or rename the column",
-            )
+        require_distinct_names(self.name, columns)
         # Listed first, because a concurrent job creates the mirror before them.
         left_behind = [table for table in (self.tombstones, self.static_columns) if table.exists()]
         row_columns, partition_columns = self.layout(columns, static_columns)
@@ -437,6 +433,20 @@ class Mirror:
         if state.merged_through < 0:
             return 0
         return self.table.read(state.head).count() if state.rows is None else state.rows
+
+
+def require_distinct_names(mirror: str, columns: pa.Schema) -> None:
+    """Refuse columns that engines can't tell apart, or that a mirror has itself.
+
+    Raises:
+        ConfigurationError: As in :meth:`Mirror.create`.
+    """
+    if found := clashing_column(columns):
+        raise ConfigurationError(
+            f"the source of {mirror} has a column {found}",
+            expected=f"names that differ by more than case, and that don't begin with {CDC_COLUMN}",
+            remedy="exclude the table, or rename the column",
+        )
 
 
 def _as_contributions(rows: DataFrame) -> DataFrame:

@@ -63,7 +63,7 @@ class LakeTable(Protocol):
 
         Args:
             schema: Its columns.
-            partition_by: Columns or transforms in the syntax of Spark's ``PARTITIONED BY``.
+            partition_by: Columns whose values are partitions, untransformed.
         """
         ...
 

@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from airflow_cdc_provider.exceptions import ConfigurationError
+from airflow_cdc_provider.lake.warehouse import require_atomic_commits
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -87,11 +88,16 @@ def build_lake(spark: SparkSession, connector: Connector) -> IcebergLake:
         connector: The declaration.
 
     Raises:
-        ConfigurationError: The session's catalog caches tables, so that readers would miss commits.
+        ConfigurationError: The session's catalog caches tables, so that readers would miss commits; or it
+            can't detect concurrent commits.
     """
     from airflow_cdc_provider.lake.iceberg import IcebergLake
 
     catalog = connector.lake.catalog
+    names = ("type", "catalog-impl", "warehouse")
+    require_atomic_commits(
+        connector, {name: spark.conf.get(f"spark.sql.catalog.{catalog}.{name}", "") for name in names}
+    )
     option = f"spark.sql.catalog.{catalog}.cache-enabled"
     if spark.conf.get(option, "true") != "false":
         raise ConfigurationError(

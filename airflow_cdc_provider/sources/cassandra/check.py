@@ -27,6 +27,7 @@ from airflow_cdc_provider.sources.cql.connection import (
     open_session,
 )
 from airflow_cdc_provider.sources.cql.driver.node_queries import query_nodes
+from airflow_cdc_provider.sources.cql.lake_names import check_names
 from airflow_cdc_provider.sources.cql.schema import Schemas, TableSchema
 from airflow_cdc_provider.sources.cql.snapshot import PARTITIONER
 from airflow_cdc_provider.sources.cql.system_schema import load
@@ -245,6 +246,7 @@ def check_tables(
                 "it is selected but doesn't have cdc = true, so it is skipped",
                 f"ALTER TABLE {_cql_name(table)} WITH cdc = true, or exclude it",
             )
+    yield from check_names(captured)
     for table in captured:
         yield from _check_table(session, schemas, table)
 

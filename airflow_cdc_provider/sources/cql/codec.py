@@ -3,19 +3,21 @@
 Column ids in cell rows must outlive schema changes, so a mirror stores them (:meth:`CqlCodec.remember`). A
 column that was dropped and added again, and every column of a re-created table, gets a new id: stored cells
 of the old one are no longer projected. Ids are reserved (:meth:`CqlCodec.reserve`) before any data with them
-is written, so that no two columns ever get the same id, even if the writer is killed.
+is written, so that no two columns ever get the same id, even if the writer is killed. Names in the mirror
+that differ from the source's (:mod:`airflow_cdc_provider.changes.column_names`) are stored likewise.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any, Final, TypeVar
 from uuid import UUID
 
 import pyarrow as pa
 
+from airflow_cdc_provider.changes.column_names import column_names
 from airflow_cdc_provider.changes.drift import Drift
 from airflow_cdc_provider.changes.static_columns import StaticColumns
 from airflow_cdc_provider.exceptions import TransientError
@@ -30,6 +32,7 @@ _Codec = TypeVar("_Codec", bound="CqlCodec")
 
 MEMORY_FORMAT: Final = 1
 _RESERVED: Final = "reserved"
+_LAKE_NAMES: Final = "lake_names"
 _SAME: Final = Drift(exact=True)
 _EPOCH_100NS: Final = 0x01B21DD213814000
 """The Unix epoch in the time of UUIDs: 100 ns since 1582."""
@@ -77,8 +80,8 @@ class CqlCodec(Codec):
     @property
     def static_columns(self) -> StaticColumns:
         """The static columns; a table may have none."""
-        key = tuple(c.name for c in self.schema.partition_key)
-        return StaticColumns(key, tuple(c.name for c in self.schema.static))
+        key = tuple(c.name_in_lake for c in self.schema.partition_key)
+        return StaticColumns(key, tuple(c.name_in_lake for c in self.schema.static))
 
     @property
     def liveness_columns(self) -> tuple[str, ...] | None:
@@ -88,15 +91,16 @@ class CqlCodec(Codec):
         """
         if self.drift.recreated or not self.drift.replaced:
             return None
-        return tuple(c.name for c in self.schema.regular if c.name not in self.drift.replaced)
+        names = [c.name_in_lake for c in self.schema.regular]
+        return tuple(name for name in names if name not in self.drift.replaced)
 
     def mirror_schema(self) -> pa.Schema:
         """Return the mirror's columns, in the order of ``SELECT *``."""
-        return self._projection.schema
+        return self._mirror_schema
 
     def project(self, rows: pa.RecordBatch) -> pa.RecordBatch:
         """Project live rows to the mirror's columns."""
-        return self._projection.project(rows)
+        return pa.RecordBatch.from_arrays(self._projection.project(rows).columns, schema=self._mirror_schema)
 
     def to_json(self, rows: pa.RecordBatch) -> Iterator[str]:
         """Return live rows as JSON, like ``SELECT JSON *``."""
@@ -115,6 +119,7 @@ class CqlCodec(Codec):
             "keys": [c.name for c in (*self.schema.partition_key, *self.schema.clustering)],
             "columns": {c.name: [c.id, _dropped_at(self.schema, c.name)] for c in columns},
             "last_id": self.last_id,
+            **_optional(_LAKE_NAMES, {c.name: c.lake_name for c in self.schema.columns if c.lake_name}),
         }
 
     def reserve(self, memory: Mapping[str, Any] | None) -> dict[str, Any] | None:
@@ -130,10 +135,20 @@ class CqlCodec(Codec):
             return None
         merged = {**mine, "columns": {}} if memory is None else memory
         former = merged.get(_RESERVED, {"table_id": None})
-        columns = former["columns"] if former["table_id"] == self.schema.id else {}
-        part = {"table_id": self.schema.id, "columns": {**columns, **mine["columns"]}}
+        if former["table_id"] != self.schema.id:
+            former = {"columns": {}}
+        part = {
+            "table_id": self.schema.id,
+            "columns": {**former["columns"], **mine["columns"]},
+            **_optional(_LAKE_NAMES, {**former.get(_LAKE_NAMES, {}), **mine.get(_LAKE_NAMES, {})}),
+        }
         reserved = {**merged, _RESERVED: part, "last_id": self.last_id}
         return None if reserved == memory else reserved
+
+    @cached_property
+    def _mirror_schema(self) -> pa.Schema:
+        named = zip(self._projection.schema, self.schema.columns, strict=True)
+        return pa.schema([field.with_name(column.name_in_lake) for field, column in named])
 
     @cached_property
     def _projection(self) -> Projection:
@@ -168,26 +183,41 @@ def recall_codec(
             columns that it lacks.
     """
     ids: dict[str, int] = {}
+    names: dict[str, str] = {}
     last_id = 0
-    drift = _SAME
+    parts: Sequence[Mapping[str, Any]] = ()
     if memory is not None:
         last_id = int(memory["last_id"])
-        reserved = memory.get(_RESERVED, {"table_id": memory["table_id"], "columns": {}})
-        for part in (memory, reserved):
-            if _same_table(schema, part) and (column := _missing_column(schema, part["columns"])):
-                raise TransientError(
-                    f"the schema of {schema.full_name} is older than that of its mirror",
-                    expected=f"a column {column}, or when it was dropped",
-                    found="neither",
-                    remedy="retry when the cluster is reachable and its nodes agree on the schema",
-                )
-        merged = _kept(schema, memory)
-        ids = {**_kept(schema, reserved), **merged}
-        drift = _drift(schema, memory, merged, reserved["columns"])
+        parts = (memory.get(_RESERVED, {"table_id": memory["table_id"], "columns": {}}), memory)
+    for part in parts:
+        if _same_table(schema, part) and (column := _missing_column(schema, part["columns"])):
+            raise TransientError(
+                f"the schema of {schema.full_name} is older than that of its mirror",
+                expected=f"a column {column}, or when it was dropped",
+                found="neither",
+                remedy="retry when the cluster is reachable and its nodes agree on the schema",
+            )
+        kept = _kept(schema, part)
+        ids |= kept
+        keys = part.get("keys", ()) if _same_table(schema, part) else ()
+        names |= {name: _lake_name(part, name) for name in (*keys, *kept)}
     # No column has the empty name: this prevents reuse of dropped columns' ids.
-    numbered = number_columns(schema, {**ids, "": last_id})
+    numbered = _named(number_columns(schema, {**ids, "": last_id}), names)
     last_id = max([last_id, *(c.id for c in numbered.columns)])
+    drift = _SAME if memory is None else _drift(numbered, memory, parts)
     return create(numbered, rules, types or LakeTypes(), last_id, drift)
+
+
+def _named(schema: TableSchema, kept: Mapping[str, str]) -> TableSchema:
+    """Return a numbered schema whose columns have names in the lake; those with kept names have these."""
+    by_age = [column.name for column in sorted(schema.columns, key=lambda column: column.id)]  # keys first: 0
+    names = column_names(by_age, kept)
+    columns = (replace(c, lake_name=names[c.name] if names[c.name] != c.name else "") for c in schema.columns)
+    return replace(schema, columns=tuple(columns))
+
+
+def _optional(name: str, content: Mapping[str, str]) -> dict[str, Any]:
+    return {name: dict(content)} if content else {}
 
 
 def _same_table(schema: TableSchema, remembered: Mapping[str, Any]) -> bool:
@@ -205,21 +235,25 @@ def _kept(schema: TableSchema, remembered: Mapping[str, Any]) -> dict[str, int]:
     }
 
 
-def _drift(
-    schema: TableSchema, memory: Mapping[str, Any], kept: Mapping[str, int], reserved: Mapping[str, Any]
-) -> Drift:
+def _drift(schema: TableSchema, memory: Mapping[str, Any], parts: Sequence[Mapping[str, Any]]) -> Drift:
     """Compare a table with a mirror's memory of it; key columns are matched by position.
 
     A column whose id is only reserved has no values yet, and may differ from the one in the mirror's schema:
     it always counts as replaced.
     """
+    known = {_lake_name(part, name) for part in parts for name in part["columns"]}
     if not _same_table(schema, memory):
-        own = {column.name for column in schema.columns}
-        known = {*memory["keys"], *memory["columns"], *reserved}
-        return Drift(recreated=True, replaced=frozenset(known | own), exact=True)
-    keys = len(schema.partition_key) + len(schema.clustering)
-    replaced = {*memory["columns"], *reserved} - set(kept)
-    return Drift(keys=keys, replaced=frozenset(replaced), exact=True)
+        keys = {_lake_name(memory, name) for name in memory["keys"]}
+        own = {column.name_in_lake for column in schema.columns}
+        return Drift(recreated=True, replaced=frozenset(known | keys | own), exact=True)
+    kept = {_lake_name(memory, name) for name in _kept(schema, memory)}
+    return Drift(
+        keys=len(schema.partition_key) + len(schema.clustering), replaced=frozenset(known - kept), exact=True
+    )
+
+
+def _lake_name(remembered: Mapping[str, Any], column: str) -> str:
+    return str(remembered.get(_LAKE_NAMES, {}).get(column, column))
 
 
 def _missing_column(schema: TableSchema, remembered: Mapping[str, Sequence[int]]) -> str:

@@ -11,6 +11,7 @@ from typing import Final, Literal
 
 import pyarrow as pa
 
+from airflow_cdc_provider.changes import column_names
 from airflow_cdc_provider.sources.cql.schema import CqlType, TableSchema
 
 Timestamps = Literal["timestamp", "milliseconds"]
@@ -72,10 +73,11 @@ class LakeTypes:
             return pa.list_(pa.field("element", entry))
         if cql_type.name in ("list", "set", "vector"):
             return pa.list_(pa.field("element", inside[0]))
-        return pa.struct([pa.field(n, t) for n, t in zip(field_names(cql_type), inside, strict=True)])
+        names = column_names.field_names(field_names(cql_type))
+        return pa.struct([pa.field(n, t) for n, t in zip(names, inside, strict=True)])
 
     def schema(self, table: TableSchema) -> pa.Schema:
-        """Return the columns of a table's mirror."""
+        """Return a table's columns, by their names at the source."""
         return pa.schema([pa.field(c.name, self.of(c.type)) for c in table.columns])
 
 

@@ -31,7 +31,7 @@ from airflow_cdc_provider.sources.cql.value_columns import ValueColumns
 
 @dataclass(frozen=True)
 class Projection:
-    """Projects live rows of one table to the mirror's columns. Picklable.
+    """Projects live rows of one table to its columns, by their names at the source. Picklable.
 
     Args:
         table: The table, its columns numbered.
@@ -43,7 +43,7 @@ class Projection:
 
     @cached_property
     def schema(self) -> pa.Schema:
-        """The mirror's columns: partition key, clustering, static and regular columns as in ``SELECT *``."""
+        """Partition key, clustering, static and regular columns, as in ``SELECT *``."""
         return self.types.schema(self.table)
 
     def project(self, rows: pa.RecordBatch) -> pa.RecordBatch:

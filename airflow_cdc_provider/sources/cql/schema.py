@@ -54,6 +54,7 @@ class Column:
         type: Its type.
         descending: Clustering order DESC.
         id: Number in cell rows; unique among static and regular columns of a table, kept when schemas change.
+        lake_name: Its name in the mirror if that differs, kept when schemas change.
     """
 
     name: str
@@ -62,6 +63,12 @@ class Column:
     type: CqlType
     descending: bool = False
     id: int = 0
+    lake_name: str = ""
+
+    @property
+    def name_in_lake(self) -> str:
+        """Its name in the mirror."""
+        return self.lake_name or self.name
 
 
 @dataclass(frozen=True)

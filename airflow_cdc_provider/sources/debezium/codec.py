@@ -19,6 +19,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from airflow_cdc_provider.changes.column_names import TakenNames
 from airflow_cdc_provider.changes.contribution import DELETE
 from airflow_cdc_provider.changes.drift import Drift
 from airflow_cdc_provider.changes.fence import Fence
@@ -95,8 +96,8 @@ class DebeziumCodec(Codec):
         """Build a table's codec, with the inferred columns that its mirror has."""
         known = (memory or {}).get(_INFERRED)
         inferred = InferredColumns.from_memory(known) if known is not None else InferredColumns()
-        taken = {name.lower() for name in rows.columns}
-        dropped = {one.name for one in inferred.fields if one.name.lower() in taken}
+        taken = TakenNames(rows.columns)
+        dropped = {one.name for one in inferred.fields if taken.clashes(one.name)}
         if dropped:  # a new schema has these columns
             inferred = replace(
                 inferred,
@@ -187,7 +188,7 @@ class DebeziumCodec(Codec):
 
     def learn(self, counts: pa.Table) -> DebeziumCodec:
         """Return a codec with columns for the members that :meth:`tally` counted; self if nothing changes."""
-        taken = [REST, "_cdc", *HIDDEN, *self.rows.columns]
+        taken = [REST, *HIDDEN, *self.rows.columns]
         learned = self.inferred.learn(counts, taken, self.most_inferred)
         return self if learned == self.inferred else replace(self, inferred=learned)
 

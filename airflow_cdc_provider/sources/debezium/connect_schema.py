@@ -9,11 +9,13 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
 import pyarrow as pa
+
+from airflow_cdc_provider.changes.column_names import clash
 
 REST: Final = "_rest"
 """Column of a mirror with the values that no other column holds, as a JSON object; null for none."""
@@ -202,12 +204,6 @@ class ConnectField:
     def is_variable_decimal(self) -> bool:
         """Whether each value is a decimal with its own scale."""
         return self.logical == VARIABLE_DECIMAL and self.type == "struct"
-
-
-def clash(names: Iterable[str]) -> bool:
-    """Return whether a struct can't have such fields: empty names, or names that differ only by case."""
-    lower = [name.lower() for name in names]
-    return "" in lower or len(set(lower)) < len(lower)
 
 
 def row_schema(schema: Mapping[str, Any], *, unwrapped: bool) -> Mapping[str, Any] | None:

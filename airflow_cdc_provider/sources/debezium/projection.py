@@ -95,11 +95,13 @@ def _group(
     if members.count and len(np.unique(members.owners)) < members.count:
         _require_objects(rows.table, texts)
     columns = [column for column in schema if column.name != REST]
-    index = members.index([column.name for column in columns])
+    fields = [rows.fields.get(column.name) for column in columns]
+    sources = [newest.name if newest else column.name for newest, column in zip(fields, columns, strict=True)]
+    index = members.index(sources)
     in_rest = members.values.kinds != NULL
     converted = []
-    for column, indexes in zip(columns, index, strict=True):
-        field = own.field(column.name) if own is not None else rows.fields.get(column.name)
+    for column, newest, source, indexes in zip(columns, fields, sources, index, strict=True):
+        field = own.field(source) if own is not None else newest
         array, misfits = _convert(
             members, indexes, field, inferred.get(column.name, ""), column.type, own is None
         )

@@ -16,20 +16,19 @@ from typing import Any, Final
 
 import pyarrow as pa
 
+from airflow_cdc_provider.changes.column_names import clash, column_names
 from airflow_cdc_provider.changes.record import SCHEMA
 from airflow_cdc_provider.sources.debezium.connect_schema import (
     NO_SCHEMA,
     REST,
     WIDEST_DECIMAL,
     ConnectField,
-    clash,
 )
 
 HIDDEN: Final = frozenset({"__deleted", "__op"})
 """Members that ExtractNewRecordState adds to a row."""
 
 _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
-_TAKEN: Final = (REST, "_cdc")
 
 
 @dataclass(frozen=True)
@@ -63,26 +62,28 @@ class TableRows:
         return self.plain or bool(self.schemas)
 
     @cached_property
+    def lake_names(self) -> dict[str, str]:
+        """The name in the mirror of each column of a schema."""
+        fields = [one for schema in self.schemas.values() for one in schema.fields if one.name not in HIDDEN]
+        return column_names(dict.fromkeys(one.name for one in fields), reserved=(REST,))
+
+    @cached_property
     def fields(self) -> dict[str, ConnectField]:
-        """The newest type of each column, in the order of the newest schema, followed by dropped columns."""
+        """The newest type of each column by its name in the mirror, in the order of the newest schema."""
         found: dict[str, ConnectField] = {}
-        names: set[str] = {"", *(name.lower() for name in _TAKEN)}
         for schema in reversed(list(self.schemas.values())):
             for one in schema.fields:
-                # Engines compare names case-insensitively: a second one is stored in the rest.
-                if one.name in HIDDEN or one.name in found or one.name.lower() in names:
-                    continue
-                names.add(one.name.lower())
-                found[one.name] = one
+                if one.name in self.lake_names:
+                    found.setdefault(self.lake_names[one.name], one)
         return found
 
     @cached_property
     def columns(self) -> dict[str, pa.DataType]:
-        """The columns of all schemas, with their lake types."""
+        """The columns of all schemas by their name in the mirror, with their lake types."""
         found: dict[str, pa.DataType] = {}
-        for name in self.fields:
+        for name, newest in self.fields.items():
             for schema in self.schemas.values():
-                own = schema.field(name)
+                own = schema.field(newest.name)
                 if own is not None:
                     found[name] = unified(found[name], own.lake_type) if name in found else own.lake_type
         return found

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Final
 from airflow_cdc_provider.exceptions import CdcError, ConfigurationError
 from airflow_cdc_provider.sources.contract import Finding
 from airflow_cdc_provider.sources.cql.connection import consistency_level, driver_errors
+from airflow_cdc_provider.sources.cql.lake_names import check_names
 from airflow_cdc_provider.sources.cql.schema import TableSchema
 from airflow_cdc_provider.sources.cql.types import cql_name
 from airflow_cdc_provider.sources.scylla.client_driver import ClientDriver
@@ -73,6 +74,7 @@ def check_cluster(
         )
         return
     yield Finding("ok", "tables", f"{len(tables)} have a log: {', '.join(tables)}")
+    yield from check_names(base for base in bases if base.full_name in tables)
     if without_streams:
         yield Finding("warning", "streams", f"{', '.join(without_streams)}: no streams yet")
     yield from check_consistency(options.consistency)

@@ -149,9 +149,10 @@ class VitessCodec(Codec):
 
     @cached_property
     def _current_columns(self) -> tuple[tuple[str, str, str], ...]:
-        """Name, lake type and id of each column."""
-        columns = zip(self.history.newest.columns, self.history.column_ids, strict=True)
-        return tuple((column.name, str(self.types.of(column)), number) for column, number in columns)
+        """Name in the mirror, lake type and id of each column."""
+        names, ids = projection.lake_names(self.history), self.history.column_ids
+        columns = zip(names, self.history.newest.columns, ids, strict=True)
+        return tuple((name, str(self.types.of(column)), number) for name, column, number in columns)
 
     def _has_default(self, index: int) -> bool:
         return any(

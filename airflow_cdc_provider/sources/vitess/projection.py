@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Iterator
-from typing import Any, Final
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from airflow_cdc_provider.exceptions import ConfigurationError, CorruptInput
+from airflow_cdc_provider.changes.column_names import column_names
+from airflow_cdc_provider.exceptions import CorruptInput
 from airflow_cdc_provider.formats.kernels import Bytes, Ints
 from airflow_cdc_provider.sources.vitess.fields import Column
 from airflow_cdc_provider.sources.vitess.lake_types import REST, LakeTypes
@@ -19,25 +20,19 @@ from airflow_cdc_provider.sources.vitess.schema_history import FromColumn, Origi
 from airflow_cdc_provider.sources.vitess.states import read_states
 from airflow_cdc_provider.sources.vitess.values import texts_or_hex, to_lake_type
 
-_RESERVED: Final = (REST, "_cdc")
-
 _Cells = tuple[Bytes, Ints, Ints]
 _Convert = Callable[[int, Column, _Cells, Ints], pa.Array]
 
 
-def mirror_schema(history: TableHistory, types: LakeTypes) -> pa.Schema:
-    """Return the columns of the newest version, and :data:`.lake_types.REST`.
+def lake_names(history: TableHistory) -> list[str]:
+    """Return the names of the columns of the newest version in the mirror."""
+    return list(column_names((column.name for column in history.newest.columns), reserved=(REST,)).values())
 
-    Raises:
-        ConfigurationError: A column has a name that mirrors reserve.
-    """
-    if reserved := [column.name for column in history.newest.columns if column.name.lower() in _RESERVED]:
-        raise ConfigurationError(
-            f"column {reserved[0]} of {history.table} has a reserved name",
-            expected=f"other names than {', '.join(_RESERVED)}",
-            remedy="rename the column, or exclude the table with exclude_tables",
-        )
-    fields = [pa.field(column.name, types.of(column)) for column in history.newest.columns]
+
+def mirror_schema(history: TableHistory, types: LakeTypes) -> pa.Schema:
+    """Return the columns of the newest version, and :data:`.lake_types.REST`."""
+    named = zip(lake_names(history), history.newest.columns, strict=True)
+    fields = [pa.field(name, types.of(column)) for name, column in named]
     return pa.schema([*fields, pa.field(REST, pa.string())])
 
 

@@ -8,11 +8,13 @@ from typing import TYPE_CHECKING
 
 import pytest
 from confluent_kafka.schema_registry import SchemaRegistryClient
+from pyspark.sql import Row
 
 from server_kit import KafkaServer, RegistryServer
 from tests.integration.jobs.conftest import RunStage
 from tests.integration.jobs.debezium_mirrors import InAvro, connection, declaration, expected, mirror, send
 from tests.integration.jobs.debezium_workload import Workload
+from tests.unit.sources.debezium.debezium_messages import column, event, framed
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -82,3 +84,26 @@ def test_mirror_equals_the_rows_that_events_describe(
     run_stage("sync", connector, connection(kafka_server))
     assert mirror(spark, "dz1.shop_orders") == orders
     assert mirror(spark, "dz1.shop_plain") == plain
+
+
+def test_columns_that_engines_confuse_have_other_names(
+    spark: SparkSession, run_stage: RunStage, kafka_server: KafkaServer
+) -> None:
+    topic, connector = "odd.shop.rows", declaration("odd", [r"odd\..*"])
+    kafka_server.create_topic(topic)
+    kafka_server.create_topic("odd.shop.plain")
+    fields = [column("id", "int32"), column("a.b", "int32"), column("name", "string")]
+    inside = {"type": "struct", "optional": True, "field": "a", "fields": [column("b", "int32")]}
+    first = framed(event("c", None, {"id": 1, "a.b": 1, "a": {"b": 2}, "name": "n"}), [*fields, inside])
+    plain = event("c", None, {"id": 1, "a.b": 1, "a": {"b": 2}})
+    send(kafka_server, [(topic, 0, b'{"id":1}', json.dumps(first).encode())])
+    send(kafka_server, [("odd.shop.plain", 0, b'{"id":1}', json.dumps(plain).encode())])
+    assert run_stage("sync", connector, connection(kafka_server)).ok
+    fields = [column("NAME", "string"), *fields]
+    row = {"id": 2, "NAME": "N", "a.b": 3, "name": "m"}
+    send(kafka_server, [(topic, 0, b'{"id":2}', json.dumps(framed(event("c", None, row), fields)).encode())])
+    assert run_stage("sync", connector, connection(kafka_server)).ok
+    found = mirror(spark, "odd.shop_rows")
+    assert found[1] == {"NAME__2": None, "a.b": 1, "a__2": Row(b=2), "name": "n", "_rest": None}
+    assert found[2] == {"NAME__2": "N", "a.b": 3, "a__2": None, "name": "m", "_rest": None}
+    assert mirror(spark, "odd.shop_plain") == {1: {"a": '{"b":2}', "_rest": '{"a.b":1}'}}

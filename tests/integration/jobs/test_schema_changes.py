@@ -5,6 +5,7 @@ from __future__ import annotations
 import base64
 import io
 import json
+import random
 import threading
 import time
 from collections.abc import Callable
@@ -21,7 +22,9 @@ from airflow_cdc_provider.sources.cassandra.codec import CassandraCodec, recall_
 from airflow_cdc_provider.sources.cassandra.source import CassandraSource
 from server_kit.cassandra import table_definition
 from server_kit.ports import free_port
+from tests.integration.jobs.equality import same
 from tests.integration.jobs.shop import Shop
+from tests.seeds import seeds
 
 pytestmark = pytest.mark.integration
 
@@ -112,6 +115,69 @@ def test_rows_that_lived_by_a_dropped_column_alone_leave_the_mirror(shop: Shop) 
     shop.run("DELETE a FROM t WHERE k = 6 AND c = 1")
     shop.sync()
     assert assert_same_columns_and_rows(shop, "t") == 1
+
+
+def assert_same_by_position(shop: Shop, table: str, names: list[str]) -> None:
+    """Compare values and order of columns with SELECT *, whatever their names, and mirrors by ``verify``."""
+    mirror = shop.mirror(table).drop("_cdc")
+    assert mirror.columns == names
+    found = [tuple(row) for row in mirror.collect()]
+    expected = [tuple(row) for row in shop.run(f"SELECT * FROM {table}")]
+    assert len(found) == len(expected)
+    for one in expected:
+        assert any(all(map(same, one, other)) for other in found), (one, found)
+    assert shop.stage("verify").ok
+
+
+def test_columns_and_fields_may_have_names_that_engines_confuse(shop: Shop) -> None:
+    shop.run('CREATE TYPE odd ("first name" int, "zip-code" text, "a.b" int, "ä" int)')
+    shop.run(
+        'CREATE TABLE d (id int, "ID" int, name text, o frozen<odd>, s int static, "S" int static, '
+        'PRIMARY KEY (id, "ID")) WITH cdc = true'
+    )
+    values = '{"first name": 1, "zip-code": \'z\', "a.b": 2, "ä": 3}'
+    shop.run(f"""INSERT INTO d (id, "ID", name, o, s, "S") VALUES (1, 2, 'n', {values}, 3, 4)""")
+    assert shop.sync().ok
+    assert_same_by_position(shop, "d", ["id", "ID__2", "S__2", "s", "name", "o"])
+    assert shop.mirror("d").schema["o"].dataType.names == ["first name", "zip-code", "a.b", "ä"]
+
+    shop.run('ALTER TABLE d ADD "NAME" text')
+    shop.run('ALTER TABLE d ADD "o.x" int')
+    for field in ("First Name", "a", "A.B"):
+        shop.run(f'ALTER TYPE odd ADD "{field}" int')
+    shop.run("""INSERT INTO d (id, "ID", "NAME", "o.x") VALUES (1, 3, 'N', 5)""")
+    grown = values.replace("}", ', "First Name": 4, "a": 5, "A.B": 6}')
+    shop.run(f'INSERT INTO d (id, "ID", o) VALUES (2, 1, {grown})')
+    assert shop.sync().ok
+    names = ["id", "ID__2", "S__2", "s", "NAME__2", "name", "o", "o_x"]
+    assert_same_by_position(shop, "d", names)
+    fields = ["first name", "zip-code", "a.b", "ä", "First Name__2", "a__2", "A_B"]
+    assert shop.mirror("d").schema["o"].dataType.names == fields
+
+    shop.run('ALTER TABLE d RENAME "ID" TO "Name"')
+    shop.run("ALTER TABLE d DROP name")
+    shop.run("""UPDATE d SET "NAME" = 'M' WHERE id = 2 AND "Name" = 1""")
+    assert shop.sync().ok
+    assert_same_by_position(shop, "d", ["id", "Name__2", "S__2", "s", "NAME__2", "o", "o_x"])
+
+
+@pytest.mark.parametrize("seed", seeds(1, 2, 3))
+def test_columns_and_fields_may_have_any_names(shop: Shop, seed: int) -> None:
+    rng = random.Random(seed)
+    alphabet = "aAbBzZ019_.-:;,'\"`/\\(){}[]<>|$%&*?!~^ \t\näÄßçşİ\u0131\u041a\u043a漢\U0001f600"
+    names = {"".join(rng.choices(alphabet, k=rng.randint(1, 8))) for _ in range(40)}
+    quoted = ['"{}"'.format(name.replace('"', '""')) for name in sorted(names)]
+    shop.run(f"CREATE TYPE fields ({', '.join(f'{name} int' for name in quoted)})")
+    columns = ", ".join(f"{name} int" for name in quoted[1:])
+    shop.run(
+        f"CREATE TABLE odd ({quoted[0]} int PRIMARY KEY, {columns}, {'f' * 9} frozen<fields>) WITH cdc = true"
+    )
+    numbers = [str(number) for number in range(len(quoted))]
+    struct = ", ".join(f"{name}: {number}" for name, number in zip(quoted, numbers, strict=True))
+    insert = f"INSERT INTO odd ({', '.join(quoted)}, {'f' * 9}) VALUES ({', '.join(numbers)}, {{{struct}}})"
+    shop.run(insert)
+    assert shop.sync().ok
+    assert_same_by_position(shop, "odd", shop.mirror("odd").drop("_cdc").columns)
 
 
 @pytest.mark.covers("CAS-GAP-08")

@@ -10,11 +10,16 @@ from decimal import Decimal
 from pathlib import Path
 from typing import Any
 
+import duckdb
 import polars
+import pyarrow as pa
 import pytest
 from pyiceberg.table import StaticTable
+from pyspark.sql.pandas.types import to_arrow_schema as spark_to_arrow
 from pyspark.sql.types import StructType
 
+from airflow_cdc_provider.changes.column_names import column_names, field_names
+from airflow_cdc_provider.lake.mirror import spark_schema
 from tests.integration.lake.conftest import MakeTable
 
 pytestmark = pytest.mark.integration
@@ -121,3 +126,63 @@ def test_the_newest_metadata_file_is_found_from_the_hint(mirror: Mirror) -> None
     folder = Path(mirror.metadata).parent
     version = (folder / "version-hint.text").read_text().strip()
     assert Path(mirror.metadata) == folder / f"v{version}.metadata.json"
+
+
+def test_engines_read_columns_of_any_name(make_table: MakeTable) -> None:
+    """Names that SQL, Iceberg's paths, file schemas or engines without case can't take as they are."""
+    names = [
+        "first name",
+        "zip-code",
+        "a",
+        "a.b",
+        "A",
+        "ä",
+        "Ä",
+        "a_x2Eb",
+        "1a",
+        "_1a",
+        "_file",
+        "_row_id",
+        "",
+    ]
+    names += [
+        "s`q",
+        's"q',
+        "s'q",
+        "a,b",
+        "a\nb",
+        "select",
+        "\U0001f600",
+        "key",
+        "element",
+        "İ",
+        "i",
+        "x:y",
+        "{}",
+        "\\",
+    ]
+    struct = pa.struct([pa.field(name, pa.int32()) for name in field_names(names)])
+    columns = {name: pa.int32() for name in column_names(names).values()}
+    early, late = dict(list(columns.items())[::2]), dict(list(columns.items())[1::2])
+    nested = {"s": struct, "l": pa.list_(pa.field("element", struct)), "m": pa.map_(pa.string(), struct)}
+    table = make_table()
+    table.evolve(spark_schema(pa.schema([("id", pa.int64()), *early.items(), *nested.items()])))
+    table.evolve(
+        spark_schema(pa.schema([("id", pa.int64()), *early.items(), *late.items(), *nested.items()]))
+    )
+    numbers = {name: number for number, name in enumerate([*early, *late])}
+    whole = {field.name: number for number, field in enumerate(struct)}
+    row = {"id": 1, **numbers, "s": whole, "l": [whole], "m": {"k": whole}}
+    rows = table.spark.createDataFrame(
+        pa.Table.from_pylist([{**row, "m": [("k", whole)]}], schema=spark_to_arrow(table.schema()))
+    )
+    table.commit(table.head(), append=rows, properties={"cdc.n": "1"})
+    assert [found.asDict(recursive=True) for found in table.read().collect()] == [row]
+    location = table.load().operations().current().metadataFileLocation()
+    scan = StaticTable.from_metadata(re.sub("^file:(//)?", "", location)).scan()
+    assert scan.to_arrow().to_pylist() == [{**row, "m": [("k", whole)]}]
+    by_duckdb = scan.to_duckdb("mirror")
+    assert isinstance(by_duckdb, duckdb.DuckDBPyConnection)
+    for name, number in numbers.items():
+        quoted = name.replace('"', '""')
+        assert by_duckdb.sql(f'SELECT "{quoted}" FROM mirror').fetchall() == [(number,)]

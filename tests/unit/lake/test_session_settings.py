@@ -95,3 +95,27 @@ def test_a_catalog_that_caches_tables_is_refused(conf: Mapping[str, str]) -> Non
 def test_pyspark_sends_no_callers_line_with_each_call_of_a_column() -> None:
     found = settings(connector(catalog_options=LOCAL), {})
     assert found["spark.python.sql.dataFrameDebugging.enabled"] == "false"
+
+
+HADOOP = {"type": "hadoop"}
+
+
+@pytest.mark.parametrize(
+    ("catalog", "refused"),
+    [
+        ({**HADOOP, "warehouse": "s3a://lake/house"}, True),
+        ({"catalog-impl": "org.apache.iceberg.hadoop.HadoopCatalog", "warehouse": "ABFSS://c@a/house"}, True),
+        ({**HADOOP, "warehouse": "hdfs://namenode/house"}, False),
+        ({**HADOOP, "warehouse": "file:///tmp/lake"}, False),
+        ({"type": "rest", "warehouse": "s3://lake/house"}, False),
+    ],
+)
+def test_a_catalog_that_misses_other_commits_is_only_for_a_single_writer(
+    catalog: Mapping[str, str], refused: bool
+) -> None:
+    conf = {f"spark.sql.catalog.lake.{name}": value for name, value in catalog.items()}
+    session = Session({**conf, "spark.sql.catalog.lake.cache-enabled": "false"})
+    if refused:
+        with pytest.raises(ConfigurationError, match=r"would lose .* type hadoop on .*single_writer: true"):
+            build_lake(session, connector())
+    assert build_lake(session, connector(single_writer=refused)).catalog == "lake"

@@ -61,7 +61,7 @@ class CqlRows(RowEvents):
     @property
     def columns(self) -> tuple[str, ...]:
         """The static columns: they may change without a cell of the row."""
-        return tuple(column.name for column in self.codec.schema.static)
+        return self.codec.static_columns.names
 
     @abstractmethod
     def of_cells(self, now_ns: int, registrar: Registrar | None, skipped: SkippedRecords) -> RowBuilder:

@@ -75,6 +75,47 @@ def test_a_schema_from_before_the_last_merge_is_not_followed(later: tuple[str, .
     assert recall_codec(_table(*later), memory).remember() == memory
 
 
+def _recalled(changes: tuple[str, ...], memory: dict[str, Any] | None) -> CassandraCodec:
+    return recall_codec(_table(*changes), memory)
+
+
+def test_names_in_the_mirror_stay_when_others_come_and_go() -> None:
+    added = ('ALTER TABLE k.t ADD "A" text', 'ALTER TABLE k.t ADD "a.x" int')
+    first = _recalled((), None)
+    second = _recalled(added, first.reserve(None))
+    assert second.mirror_schema().names == ["p", "A__2", "a", "a_x", "b", "s"]
+    reserved = second.reserve(first.remember())
+    assert reserved is not None
+    assert _recalled(added, reserved).drift.replaced == {"A__2", "a_x"}  # in the mirror's schema, perhaps
+    memory = json.loads(json.dumps(second.remember()))
+    third = _recalled((*added, DROP_A), memory)
+    assert third.mirror_schema().names == ["p", "A__2", "a_x", "b", "s"]
+    assert third.drift.replaced == {"a"}
+    again = _recalled((*added, DROP_A, ADD_A), third.remember())
+    assert again.mirror_schema().names == ["p", "A__2", "a", "a_x", "b", "s"]
+    dropped = (*added, 'ALTER TABLE k.t DROP "A" USING TIMESTAMP 5')
+    last = _recalled((*dropped, 'ALTER TABLE k.t ADD "A" text'), memory)
+    assert last.drift.replaced == {"A__2"}
+    assert last.mirror_schema().names[1] == "A__2"
+    assert set(last.liveness_columns or ()) == {"a", "a_x", "b", "s"}
+
+
+def test_a_key_column_that_is_renamed_to_another_columns_name_gives_way() -> None:
+    first = _recalled((), None)
+    renamed = _recalled(('ALTER TABLE k.t RENAME p TO "B"',), first.remember())
+    assert renamed.mirror_schema().names == ["B__2", "a", "b", "s"]
+    assert renamed.drift == replace(renamed.drift, keys=1, replaced=frozenset())
+    assert _recalled(('ALTER TABLE k.t RENAME p TO "B"',), renamed.remember()).static_columns.key == ("B__2",)
+
+
+def test_a_re_created_table_replaces_columns_under_their_names_in_the_mirror() -> None:
+    old = _recalled(('ALTER TABLE k.t ADD "A" text',), None)
+    new = recall_codec(replace(_table(), id="0" * 32), old.remember())
+    assert new.drift.recreated
+    assert old.mirror_schema().names == ["p", "A", "a__2", "b", "s"]
+    assert new.drift.replaced == {"p", "a", "b", "s", "A", "a__2"}
+
+
 def test_a_re_created_table_shares_no_id_with_the_old_one() -> None:
     old, new = _follow(_table(), replace(_table(), id="0" * 32))
     assert not set(old.values()) & set(new.values())

@@ -357,10 +357,24 @@ def test_names_that_no_text_of_a_lake_can_have_stop_no_table() -> None:
         (key(1), b'{"op":"c","after":{"id":1,"\\ud800":"x"}}'),
         (key(2), framed(event("c", None, {"id": 2, "": "y"}), [ID, column("", "string")])),
     )
-    assert {number: row["_rest"] for number, row in rows(shown).items()} == {
-        1: '{"\ufffd":"x"}',
-        2: '{"":"y"}',
+    assert rows(shown) == {1: {"_rest": '{"\ufffd":"x"}'}, 2: {"_": "y"}}
+
+
+def test_columns_that_engines_cannot_distinguish_have_other_names() -> None:
+    inside = {"type": "struct", "optional": True, "field": "a", "fields": [column("b", "int32")]}
+    table = Table()
+    table.take((key(1), framed(event("c", None, {"id": 1, "name": "x"}), [ID, NAME])))
+    fields = [ID, column("NAME", "string"), column("a.b", "int32"), inside, NAME, column("_pos", "int32")]
+    row = {"id": 2, "NAME": "X", "a.b": 3, "a": {"b": 4}, "name": "y", "_pos": 5}
+    shown = table.take((key(2), framed(event("c", None, row), fields)))
+    assert shown.schema.names == ["id", "NAME__2", "a.b", "a__2", "name", "_pos__2", "_rest"]
+    assert rows(shown) == {
+        1: {"name": "x"},
+        2: {"NAME__2": "X", "a.b": 3, "a__2": {"b": 4}, "name": "y", "_pos__2": 5},
     }
+    # The same names without a schema: values of columns are there too, others in the rest.
+    shown = table.take((key(3), event("c", None, {"id": 3, "NAME": "Z", "a.b": 6, "Id": 7})))
+    assert rows(shown)[3] == {"NAME__2": "Z", "a.b": 6, "_rest": '{"Id":7}'}
 
 
 def test_structs_whose_fields_engines_cannot_distinguish_are_json() -> None:

@@ -15,7 +15,7 @@ from airflow_cdc_provider.changes.contribution import CONTRIBUTION_SCHEMA, LIVE_
 from airflow_cdc_provider.changes.drift import Drift
 from airflow_cdc_provider.changes.fence import Fence
 from airflow_cdc_provider.changes.record import SCHEMA, SNAPSHOT
-from airflow_cdc_provider.exceptions import ConfigurationError, CorruptInput
+from airflow_cdc_provider.exceptions import CorruptInput
 from airflow_cdc_provider.lake.reconcile import reconcile_rows
 from airflow_cdc_provider.sources.contract import Codec, Decoded
 from airflow_cdc_provider.sources.vitess.codec import VitessCodec
@@ -485,10 +485,12 @@ def test_values_that_a_column_cant_represent_are_in_rest_as_mysqls_text() -> Non
     assert plain["_rest"] is None
 
 
-@pytest.mark.parametrize("name", ["_rest", "_CDC"])
-def test_a_column_with_a_name_that_mirrors_need_is_refused(name: str) -> None:
-    with pytest.raises(ConfigurationError, match="rename the column"):
-        codec_of(seen(fields({"id": "bigint", name: "int"}), 1)).mirror_schema()
+def test_columns_with_names_that_mirrors_need_have_others() -> None:
+    codec = codec_of(
+        seen(fields({"id": "bigint", "_rest": "int", "_CDC": "int", "_deleted": "int", "a.b": "int"}), 1)
+    )
+    assert codec.mirror_schema().names == ["id", "_rest__2", "x_CDC", "_deleted__2", "a.b", "_rest"]
+    assert [name for name, *_ in codec.remember()["columns"]] == codec.mirror_schema().names[:-1]
 
 
 def test_a_state_of_another_form_is_refused() -> None:
