@@ -28,17 +28,21 @@ def map_in_arrow(frame: DataFrame, work: ArrowWork, schema: StructType | str) ->
         work: Picklable; from batches of ``frame`` to batches of ``schema``, once per task.
         schema: Of the result, as Spark's type or DDL.
     """
-    return frame.mapInArrow(_Task(work), schema)
+    names = frame.columns
+    if any("." in name or "`" in name for name in names):  # PySpark looks columns up by unquoted names
+        frame = frame.toDF(*(f"c{number}" for number in range(len(names))))
+    return frame.mapInArrow(_Task(work, names), schema)
 
 
 @dataclass(frozen=True)
 class _Task:
     work: ArrowWork
+    names: list[str]
 
     def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         _freeze_once()
         drop_zip_importers()
-        return self.work(batches)
+        return self.work(batch.rename_columns(self.names) for batch in batches)
 
 
 def _freeze_once() -> None:

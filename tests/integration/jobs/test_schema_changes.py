@@ -138,7 +138,7 @@ def test_columns_and_fields_may_have_names_that_engines_confuse(shop: Shop) -> N
     values = '{"first name": 1, "zip-code": \'z\', "a.b": 2, "ä": 3}'
     shop.run(f"""INSERT INTO d (id, "ID", name, o, s, "S") VALUES (1, 2, 'n', {values}, 3, 4)""")
     assert shop.sync().ok
-    assert_same_by_position(shop, "d", ["id", "ID__2", "S__2", "s", "name", "o"])
+    assert_same_by_position(shop, "d", ["id", "ID__2", "S", "s__2", "name", "o"])
     assert shop.mirror("d").schema["o"].dataType.names == ["first name", "zip-code", "a.b", "ä"]
 
     shop.run('ALTER TABLE d ADD "NAME" text')
@@ -149,7 +149,7 @@ def test_columns_and_fields_may_have_names_that_engines_confuse(shop: Shop) -> N
     grown = values.replace("}", ', "First Name": 4, "a": 5, "A.B": 6}')
     shop.run(f'INSERT INTO d (id, "ID", o) VALUES (2, 1, {grown})')
     assert shop.sync().ok
-    names = ["id", "ID__2", "S__2", "s", "NAME__2", "name", "o", "o_x"]
+    names = ["id", "ID__2", "S", "s__2", "NAME__2", "name", "o", "o_x"]
     assert_same_by_position(shop, "d", names)
     fields = ["first name", "zip-code", "a.b", "ä", "First Name__2", "a__2", "A_B"]
     assert shop.mirror("d").schema["o"].dataType.names == fields
@@ -158,7 +158,7 @@ def test_columns_and_fields_may_have_names_that_engines_confuse(shop: Shop) -> N
     shop.run("ALTER TABLE d DROP name")
     shop.run("""UPDATE d SET "NAME" = 'M' WHERE id = 2 AND "Name" = 1""")
     assert shop.sync().ok
-    assert_same_by_position(shop, "d", ["id", "Name__2", "S__2", "s", "NAME__2", "o", "o_x"])
+    assert_same_by_position(shop, "d", ["id", "Name", "S", "s__2", "NAME__2", "o", "o_x"])
 
 
 @pytest.mark.parametrize("seed", seeds(1, 2, 3))
