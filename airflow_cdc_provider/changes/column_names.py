@@ -1,7 +1,7 @@
-"""Names of a mirror's columns: the source's own, but for names that an engine can't tell apart.
+"""Names of a mirror's columns: the source's own, but for names that engines confuse.
 
 Sources allow names that lakes don't. Spark and DuckDB compare names case-insensitively. Iceberg addresses
-nested columns by dotted paths, so ``a.b`` can't stand beside a column ``a``, and writes data files with names
+nested columns by dotted paths, so ``a.b`` excludes a column ``a``, and writes data files with names
 in which all characters but letters, digits and ``_`` are escaped. It also has metadata columns of its own.
 
 Of names that clash, the oldest one is kept. A later one gets ``_`` for its dots if that suffices, else

@@ -436,7 +436,7 @@ class Mirror:
 
 
 def require_distinct_names(mirror: str, columns: pa.Schema) -> None:
-    """Refuse columns that engines can't tell apart, or that a mirror has itself.
+    """Refuse columns that engines confuse, or that a mirror has itself.
 
     Raises:
         ConfigurationError: As in :meth:`Mirror.create`.

@@ -17,7 +17,7 @@ def check_names(tables: Iterable[TableSchema]) -> Iterator[Finding]:
             yield Finding(
                 "warning",
                 table.full_name,
-                f"engines can't tell some names apart; in a new mirror {', '.join(renamed)}",
+                f"engines confuse some names; in a new mirror {', '.join(renamed)}",
                 "query the mirror by these names, or rename the columns",
             )
 
