@@ -100,6 +100,7 @@ _OUTPUT = _argument("--output", "Path of the connector declaration (YAML) to wri
 _CONN_ID = _argument("--conn-id", "Airflow connection ID of the source", "ID")
 _KAFKA_CONN_ID = _argument("--kafka-conn-id", "Airflow connection ID of Kafka", "ID")
 _REGISTRY_CONN_ID = _argument("--registry-conn-id", "Airflow connection ID of the schema registry", "ID")
+_LAKE = _argument("--lake", "Also write, read and drop a table of the lake, with Spark", action="store_true")
 _SKIP_UNSUPPORTED = _argument(
     "--skip-unsupported", "Write the declaration without unsupported properties", action="store_true"
 )
@@ -166,7 +167,7 @@ def _connector_commands() -> tuple[ActionCommand, ...]:
     signal = "Send a signal to a connector and print its ID"
     metrics = "Print the metrics of the continuous application under Debezium's names"
     return (
-        _live("check", "Verify the source's prerequisites", "check"),
+        _live("check", "Verify the prerequisites of the source, with --lake also the lake", "check", _LAKE),
         _live("schema", schema, "schema", _SCHEMA_TABLE, _SAMPLE, _SECONDS, _DEPTH),
         _live("create-topics", "Create missing topics as configured in publish.topics", "create_topics"),
         _live("lag", "Print the lag of the stored offset", "lag"),

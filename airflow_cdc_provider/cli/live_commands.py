@@ -1,10 +1,10 @@
 """Commands on a connector: ``airflow cdc check``, ``schema``, ``lag``, ``status``, ``metrics``, ``offsets``.
 
 ``check`` and ``schema`` connect to the source, ``create-topics`` also to the brokers; ``metrics`` reads the
-state file of the continuous application. The others read or change the offset, which is stored in the lake:
-they run the job stage ``offsets`` (``airflow cdc events --from-lake``: the stage ``events``) in a Spark
-application on this machine, with the jars of ``[cdc] spark_jars`` and the settings of
-``spark-defaults.conf``.
+state file of the continuous application. The others read or change the offset, which is stored in the
+lake: they run the job stage ``offsets`` (``airflow cdc events --from-lake``: the stage ``events``,
+``check --lake``: the stage ``check_lake``) in a Spark application on this machine, with the jars of
+``[cdc] spark_jars`` and the settings of ``spark-defaults.conf``.
 """
 
 from __future__ import annotations
@@ -19,13 +19,16 @@ from argparse import Namespace
 from collections.abc import Mapping
 from dataclasses import asdict
 from pathlib import Path
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 from airflow_cdc_provider.cli.running import command, connect_offsets_of, read_connector, wrong_usage
 from airflow_cdc_provider.connector import Connector
-from airflow_cdc_provider.exceptions import ConfigurationError
+from airflow_cdc_provider.exceptions import CdcError, ConfigurationError
 from airflow_cdc_provider.sources.mongodb.options import MongodbOptions
 from airflow_cdc_provider.sources.plugin import options_of
+
+if TYPE_CHECKING:
+    from airflow_cdc_provider.sources.contract import Finding
 
 _MAX_LOG_LINES = 20
 
@@ -41,6 +44,8 @@ def check(args: Namespace) -> None:
         findings = check_connector(connector, source)
     finally:
         source.close()
+    if args.lake:
+        findings += _check_lake(connector)
     for finding in sorted(findings, key=lambda finding: ("ok", "warning", "error").index(finding.level)):
         remedy = f". {finding.remedy}" if finding.remedy else ""
         sys.stdout.write(f"{finding.level}: {finding.subject}: {finding.message}{remedy}\n")
@@ -48,6 +53,17 @@ def check(args: Namespace) -> None:
         raise ConfigurationError(
             f"connector {connector.name} fails its checks", remedy="See the errors above"
         )
+
+
+def _check_lake(connector: Connector) -> list[Finding]:
+    from airflow_cdc_provider.sources.contract import Finding
+
+    try:
+        result = _run("check_lake", connector, {})
+    except CdcError as error:
+        return [Finding("error", "lake", str(error))]
+    found = Finding("ok", "lake", f"{connector.lake.catalog}.{connector.namespace} can be written and read")
+    return [found, *(Finding("warning", "lake", finding) for finding in result.findings)]
 
 
 @command
@@ -280,7 +296,7 @@ def print_events(connector: Connector, now_ns: int, after_batch: int, tables: tu
 
 
 def _run(
-    stage: Literal["offsets", "events"],
+    stage: Literal["offsets", "events", "check_lake"],
     connector: Connector,
     options: Mapping[str, Any],
     tables: tuple[str, ...] = (),

@@ -18,6 +18,7 @@ from types import FrameType
 
 from airflow_cdc_provider.exceptions import ConfigurationError
 from airflow_cdc_provider.jobs.capturing.capture import capture
+from airflow_cdc_provider.jobs.check_lake import check_lake
 from airflow_cdc_provider.jobs.comparing.topics import compare_topics
 from airflow_cdc_provider.jobs.comparing.verify import verify
 from airflow_cdc_provider.jobs.context.job import log
@@ -120,6 +121,7 @@ STAGES: Mapping[str, Stage] = {
     "publish": Stage(_publish),
     "replay": Stage(replay),
     "compare_topics": Stage(compare_topics),
+    "check_lake": Stage(check_lake, ()),
 }
 """Stages by name. All but the read-only ones refuse the changes table of another connector."""
 

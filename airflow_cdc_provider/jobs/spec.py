@@ -30,6 +30,7 @@ Stage = Literal[
     "publish",
     "replay",
     "compare_topics",
+    "check_lake",
 ]
 STAGES: tuple[Stage, ...] = get_args(Stage)
 

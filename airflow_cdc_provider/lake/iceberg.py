@@ -146,6 +146,10 @@ class IcebergTable:
         with self.exclusive():
             self._begin()
 
+    def format_version(self) -> int:
+        """Return the version of the format in which the table is stored."""
+        return int(self.load().operations().current().formatVersion())
+
     def empty(self) -> bool:
         """Return whether the metadata show that it has no rows; False if they don't."""
         current = self.load().currentSnapshot()

@@ -67,6 +67,10 @@ class LakeTable(Protocol):
         """
         ...
 
+    def format_version(self) -> int:
+        """Return the version of the format in which the table is stored."""
+        ...
+
     def empty(self) -> bool:
         """Return whether the metadata show that it has no rows; False if they don't."""
         ...

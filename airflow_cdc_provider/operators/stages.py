@@ -160,6 +160,16 @@ class CdcMaintainOperator(SparkStageOperator):
     stage = "maintain"
 
 
+class CdcCheckLakeOperator(SparkStageOperator):
+    """Verifies that the lake can be written and read, without a change that stays.
+
+    A table is created in the connector's namespace, written, read and dropped. Findings about the mirrors are
+    those of the result: another version of the format than the declared one, columns that engines confuse.
+    """
+
+    stage = "check_lake"
+
+
 class CdcOffsetsOperator(SparkStageOperator):
     """Shows, sets, resets or adopts a connector's offset, or removes an origin from it.
 

@@ -116,6 +116,7 @@ def test_operators_and_sensors_are_found() -> None:
         "CassandraRebootstrapOperator",
         "CassandraTableCdcOperator",
         "CdcCaptureOperator",
+        "CdcCheckLakeOperator",
         "CdcCheckOperator",
         "CdcCompareTopicsOperator",
         "CdcConsumerLagSensor",

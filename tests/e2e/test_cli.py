@@ -55,12 +55,13 @@ def test_check_names_what_capture_needs_of_each_source(
     store: Any, shop: Any, cdc: Run, landed: Callable[[], None]
 ) -> None:
     landed()
-    for connector in ("shop_mongodb", "shop_cassandra"):
-        found = cdc("check", connector=connector)
+    for connector, *options in (["shop_mongodb", "--lake"], ["shop_cassandra"]):
+        found = cdc("check", *options, connector=connector)
         assert found.returncode == 0, found.stdout + found.stderr[-3000:]
         levels = {line.split(":")[0] for line in found.stdout.splitlines() if ": " in line}
         assert "ok" in levels
         assert "error" not in levels
+        assert ("can be written and read" in found.stdout) == bool(options)
 
 
 def test_a_connection_of_airflows_database_is_found(airflow: Airflow, tmp_path: Path) -> None:

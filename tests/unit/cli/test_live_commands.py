@@ -252,11 +252,18 @@ def test_check_prints_findings_and_fails_for_errors(
     )
     monkeypatch.setattr("airflow_cdc_provider.hooks._of_connector.hook_for", lambda connector: found)
     with pytest.raises(SystemExit):
-        live_commands.check(Namespace(connector=connector))
+        live_commands.check(Namespace(connector=connector, lake=False))
     assert capsys.readouterr().out == "ok: server: 6.0\nerror: oplog: is small. Make it larger\n"
     assert found.closed
     found.findings = found.findings[1:]
-    live_commands.check(Namespace(connector=connector))
+    capsys.readouterr()
+    submitted = application(monkeypatch, JobResult(ok=True, findings=("shop.a has version 2",)))
+    monkeypatch.setattr(live_commands, "_submit", submitted)
+    live_commands.check(Namespace(connector=connector, lake=True))
+    can_be_written = "ok: lake: lake.shop can be written and read\n"
+    assert (
+        capsys.readouterr().out == f"ok: server: 6.0\n{can_be_written}warning: lake: shop.a has version 2\n"
+    )
 
 
 def test_events_of_the_lake_are_what_the_stage_wrote(

@@ -1,0 +1,67 @@
+"""The check_lake stage: whether the lake can be written and read, and its mirrors are as declared."""
+
+from __future__ import annotations
+
+import contextlib
+import uuid
+from collections.abc import Iterator
+
+from pyspark.sql.types import StructType
+
+from airflow_cdc_provider.exceptions import CdcError, ConfigurationError
+from airflow_cdc_provider.jobs.context.run import Run
+from airflow_cdc_provider.jobs.context.tables import selected_tables
+from airflow_cdc_provider.jobs.spec import JobResult
+from airflow_cdc_provider.lake.iceberg import IcebergLake
+from airflow_cdc_provider.lake.mirror import require_distinct_names
+from airflow_cdc_provider.lake.stores import Stores
+from airflow_cdc_provider.sources.contract import Source
+
+
+def check_lake(run: Run) -> JobResult:
+    """Commit a row to a table of its own, read it and drop the table; compare mirrors with the declaration.
+
+    Raises:
+        ConfigurationError: The namespace can't be written or read.
+    """
+    _write_and_read(run.stores.lake, run.job.connector.namespace)
+    findings = [
+        finding
+        for table in selected_tables(run.job, run.stores, run.source)
+        for finding in _of_table(run.stores, run.source, table)
+    ]
+    return JobResult(ok=True, findings=tuple(findings))
+
+
+def _write_and_read(lake: IcebergLake, namespace: str) -> None:
+    table = lake.table(f"{namespace}.cdc_check_{uuid.uuid4().hex[:12]}")
+    try:
+        table.create(StructType.fromDDL("id bigint"))
+        table.commit(table.head(), append=lake.spark.range(1), properties={"cdc.check": "1"})
+        found = table.read().count()
+        table.drop()
+    except Exception as error:
+        with contextlib.suppress(Exception):  # the first error is the one to report
+            table.drop()
+        raise ConfigurationError(
+            f"tables of {lake.catalog}.{namespace} can't be created, written, read and dropped",
+            found=" ".join(str(error).split())[:500],
+            remedy="check the catalog's properties, and the rights on the catalog and the warehouse",
+        ) from error
+    if found != 1:
+        raise ConfigurationError(
+            f"a commit to {lake.catalog}.{namespace} can't be read", expected="1 row", found=f"{found} rows"
+        )
+
+
+def _of_table(stores: Stores, source: Source, table: str) -> Iterator[str]:
+    mirror, declared = stores.mirror(table), stores.lake.format_version
+    if mirror.table.exists() and (version := mirror.table.format_version()) != declared:
+        yield (
+            f"{mirror.name} has version {version} of the format, lake.format_version is {declared}: tables "
+            "keep the version that they were created with"
+        )
+    try:
+        require_distinct_names(mirror.name, source.codec(table, mirror.state().memory).mirror_schema())
+    except CdcError as error:
+        yield f"{table}: {error}"
