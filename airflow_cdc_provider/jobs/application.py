@@ -18,7 +18,7 @@ from types import FrameType
 
 from airflow_cdc_provider.exceptions import ConfigurationError
 from airflow_cdc_provider.jobs.capturing.capture import capture
-from airflow_cdc_provider.jobs.check_lake import check_lake
+from airflow_cdc_provider.jobs.comparing.check_lake import check_lake
 from airflow_cdc_provider.jobs.comparing.topics import compare_topics
 from airflow_cdc_provider.jobs.comparing.verify import verify
 from airflow_cdc_provider.jobs.context.job import log
