@@ -108,19 +108,3 @@ def test_compact_tables_have_the_rows_of_a_select_by_the_log_and_by_a_snapshot(
     afters = [json.loads(event["value"]) for event in events if event["topic"].endswith(".flat")]
     assert afters
     assert all(set(after["after"]) <= set(COLUMNS["flat"]) for after in afters if after.get("after"))
-
-
-def test_a_dropped_compact_storage_stops_that_table_alone_until_its_mirror_is_made_again(shop: Shop) -> None:
-    create(shop)
-    write(shop, random.Random(9), 40)
-    assert shop.sync().error == ""
-    flat = shop.table_name("flat")
-    drop = f"ALTER TABLE {flat} DROP COMPACT STORAGE"
-    try:
-        shop.run(drop)
-    except Exception as error:  # noqa: BLE001 - the node's setting
-        pytest.fail(f"{drop}: {error}")
-    outcome = shop.sync()
-    failed = {t.table: t.error for t in outcome.tables if t.error}
-    assert list(failed) == [flat]
-    assert "another key than its mirror" in failed[flat]

@@ -10,12 +10,16 @@ from types import SimpleNamespace
 from typing import Any, NamedTuple
 
 import pyarrow as pa
+import pytest
 
 from airflow_cdc_provider.changes.record import CHANGE_SCHEMA
 from airflow_cdc_provider.connector import Connector
+from airflow_cdc_provider.exceptions import CommitConflict, ConfigurationError
+from airflow_cdc_provider.jobs.context.job import Job
 from airflow_cdc_provider.jobs.resuming.progress import SnapshotProgress
 from airflow_cdc_provider.jobs.snapshots.snapshot import _Ranges
 from airflow_cdc_provider.jobs.spark.read import _Read
+from airflow_cdc_provider.jobs.spec import JobSpec
 from airflow_cdc_provider.sources.contract import Reader, ReadMetrics, SnapshotPlan
 from airflow_cdc_provider.sources.paced import Paced, share_pace
 from airflow_cdc_provider.sources.planned_ranges import PlannedRanges
@@ -48,9 +52,12 @@ class PlannedSource(FakeSource):
         super().__init__(*ranges)
         self.ranges = ranges
         self.planned: list[str] = []
+        self.broken: dict[str, Exception] = {}
 
     def plan_snapshot(self, table: str, where: str | None = None) -> SnapshotPlan:
         self.planned.append(table)
+        if table in self.broken:
+            raise self.broken[table]
         names = [Part(f"{table}-{number}") for number in range(self.ranges[table])]
         return SnapshotPlan(table=table, ranges=names, position=b"\1", origin="stream", estimated_rows=None)
 
@@ -58,8 +65,8 @@ class PlannedSource(FakeSource):
 def left_to_read(
     source: PlannedSource, tables: Sequence[str], known: dict[str, SnapshotProgress] | None = None
 ) -> _Ranges:
-    connector = Connector.from_dict(CONNECTOR)
-    return _Ranges(connector, source, tables, known or {}, again=False, replacing=True, filters={})
+    job = Job(JobSpec("snapshot", CONNECTOR, ""), Connector.from_dict(CONNECTOR))
+    return _Ranges(job, source, tables, known or {}, again=False, replacing=True, filters={})
 
 
 def test_a_commit_is_filled_with_the_ranges_of_several_tables() -> None:
@@ -100,6 +107,27 @@ def test_a_finished_snapshot_that_is_requested_again_starts_over() -> None:
     finished = SnapshotProgress(done=True, committed=1)
     left = left_to_read(PlannedSource({"a": 1}), ["a"], {"a": finished})
     assert names_of(left.take(9)[0].ranges) == ["a-0"]
+
+
+@pytest.mark.parametrize("error", [ConfigurationError("no such column"), ValueError("no such column")])
+def test_a_table_that_cannot_be_planned_is_left_out_and_reported(error: Exception) -> None:
+    source = PlannedSource({f"t{number}": 2 for number in range(10)})
+    source.broken = {"t4": error}
+    left = left_to_read(source, sorted(source.ranges))
+    assert {part.table for part in left.take(99)} == set(source.ranges) - {"t4"}
+    assert left.take(99) == []
+    assert set(left.errors) == {"t4"}
+    assert "no such column" in left.errors["t4"]
+
+
+@pytest.mark.parametrize(
+    "error", [CommitConflict("another run"), RuntimeError("Caused by: Connection refused")]
+)
+def test_a_failure_of_all_tables_ends_a_snapshot(error: Exception) -> None:
+    source = PlannedSource({"a": 1, "b": 1})
+    source.broken = {"a": error}
+    with pytest.raises(type(error)):
+        left_to_read(source, ["a", "b"]).take(9)
 
 
 def batch(name: str) -> pa.RecordBatch:
