@@ -120,9 +120,9 @@ def table_result(
 
 def compared_tables(run: Run, compare: Callable[[str], TableResult]) -> list[TableResult]:
     """Compare the job's tables one by one; the result of one that can't be compared has the error."""
-    tables = selected_tables(run.job, run.stores, run.source)
+    tables, refused = selected_tables(run.job, run.stores, run.source), refused_tables(run.job, run.source)
     found = [failures.or_failure(TableResult(table), partial(compare, table)) for table in tables]
-    return [*found, *refused_tables(run.job, run.stores, run.source)]
+    return [*found, *refused]
 
 
 def judged(outcome: JobResult, tables: Sequence[TableResult], sides: Sides) -> JobResult:
@@ -130,10 +130,8 @@ def judged(outcome: JobResult, tables: Sequence[TableResult], sides: Sides) -> J
     differences = sum(table.differences or 0 for table in tables)
     if not differences:
         return outcome
-    return replace(
-        outcome,
-        ok=False,
-        error_code="DIFFERENT",
-        error=f"{differences} rows differ between {sides.left} and {sides.right}; see the log, and the note "
-        "of each table" + (f"; {outcome.error}" if outcome.error else ""),
-    )
+    where = f"between {sides.left} and {sides.right}; see the log, and the note of each table"
+    text = f"{differences} rows differ {where}"
+    if outcome.ok:
+        return replace(outcome, ok=False, error_code="DIFFERENT", error=text)
+    return replace(outcome, error=f"{outcome.error}; {text}")

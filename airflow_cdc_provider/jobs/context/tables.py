@@ -24,16 +24,16 @@ def selected_tables(job: Job, stores: Stores, source: Source) -> list[str]:
     learn_schema(source, stores.changes)
     known = source.tables()
     require_tables(known, job.spec.tables, job.connector.name)
-    refused = _shared_names(stores, known)
+    refused = job.connector.shared_names(known)
     return [table for table in job.spec.tables or known if table not in refused]
 
 
-def refused_tables(job: Job, stores: Stores, source: Source) -> list[TableResult]:
+def refused_tables(job: Job, source: Source) -> list[TableResult]:
     """Return the job's tables whose mirrors would have a name that another lake table has, with the error.
 
     Their changes are captured and stay pending.
     """
-    refused = _shared_names(stores, source.tables())
+    refused = job.connector.shared_names(source.tables())
     return [
         of_one_table(TableResult(table), error)
         for table, error in refused.items()
@@ -58,28 +58,3 @@ def require_within_guardrail(connector: Connector, changes: ChangesTable, source
         )
     if text:
         log.warning("%s: %s", connector.name, text)
-
-
-def _shared_names(stores: Stores, tables: Sequence[str]) -> dict[str, ConfigurationError]:
-    """Find tables whose mirrors, or the tables next to them, would have the same name: all that share one."""
-    connector = stores.connector
-    owners = {
-        connector.changes_table: f"the changes table of {connector.name}",
-        connector.quarantine_table: f"the quarantine of {connector.name}",
-        connector.notifications_table: f"the notifications of {connector.name}",
-        connector.published_table: f"the published positions of {connector.name}",
-        connector.dead_letters_table: f"the dead letters of {connector.name}",
-    }
-    found: dict[str, ConfigurationError] = {}
-    for table in tables:
-        mirror = stores.mirror(table)
-        static_tables = [mirror.static_columns] if mirror.static_columns_table else []
-        for kept in (mirror.table, mirror.tombstones, *static_tables):
-            if (owner := owners.setdefault(kept.name, table)) != table:
-                error = ConfigurationError(
-                    f"{owner} and {table} would both be stored in {kept.name}",
-                    expected="a distinct name for each",
-                    remedy="capture one of them with another connector that has another lake.namespace",
-                )
-                found |= {table: error, owner: error}
-    return {table: found[table] for table in tables if table in found}

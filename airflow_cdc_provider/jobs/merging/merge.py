@@ -82,7 +82,7 @@ def merge_tables(job: Job, stores: Stores, source: Source, *, force: bool = Fals
     Raises:
         Exception: The lake or Spark is unavailable (:func:`failures.is_of_all_tables`).
     """
-    tables = selected_tables(job, stores, source)
+    tables, refused = selected_tables(job, stores, source), refused_tables(job, source)
     if not job.spec.tables:
         tables = [*tables, *_ended(job.connector, stores, source, tables)]
     merged = _merge_due(job, stores, source, tables, force=force, reread={})
@@ -105,7 +105,7 @@ def merge_tables(job: Job, stores: Stores, source: Source, *, force: bool = Fals
         again = {m.result.table: m.result for m in merged}
         results = [_joined(r, again[r.table]) if r.table in again else r for r in results]
     results = [replace(r, not_in_snapshot=r.table in unresolved and not r.unresolved_keys) for r in results]
-    return [*results, *refused_tables(job, stores, source)]
+    return [*results, *refused]
 
 
 def _unresolved(merged: Sequence[_Merged]) -> frozenset[str]:

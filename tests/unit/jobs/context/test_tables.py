@@ -15,7 +15,7 @@ def tables_of(tables: list[str], lake: dict[str, str]) -> tuple[list[str], dict[
     declared = {"name": "shop", "source": {"type": "cassandra"}, "lake": {"namespace": "n", **lake}}
     source = FakeSource(*tables)
     run = run_of(Connector.from_dict(declared), source=source)
-    refused = refused_tables(run.job, run.stores, source)
+    refused = refused_tables(run.job, source)
     return selected_tables(run.job, run.stores, source), {one.table: one.error for one in refused}
 
 
