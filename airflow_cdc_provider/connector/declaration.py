@@ -307,7 +307,11 @@ class Connector:
             self.published_table: f"the published positions of {self.name}",
             self.dead_letters_table: f"the dead letters of {self.name}",
         }
-        suffixes = ["", "__tombstones", *(["__static_columns"] if self.lake.static_columns == "table" else [])]
+        suffixes = [
+            "",
+            "__tombstones",
+            *(["__static_columns"] if self.lake.static_columns == "table" else []),
+        ]
         found: dict[str, ConfigurationError] = {}
         for table in tables:
             for name in (self.mirror_table(table) + suffix for suffix in suffixes):

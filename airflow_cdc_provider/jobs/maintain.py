@@ -40,8 +40,8 @@ def maintain(run: Run) -> JobResult:
 
     A batch expires when the mirrors of all tables have merged it, including tables that the job is not for or
     that have no mirror yet; none of its changes needs its origin's record of the newest fence; its events are
-    published, if the connector publishes; and the lake's ``retention_seconds`` have expirable. While the state
-    of a mirror can't be read, no batch expires; the others are maintained.
+    published, if the connector publishes; and the lake's ``retention_seconds`` have expirable. While the
+    state of a mirror can't be read, no batch expires; the others are maintained.
     """
     job, stores, source, clients, _ = run
     retain = job.connector.lake.retention_seconds

@@ -82,11 +82,11 @@ def sync(run: Run) -> JobResult:
     outcome = build_result(
         run, shot=shot, captured=captured, tables=merged, skipped=skipped, published=published
     )
-    for part, error in failed.items():
+    for part, failure in failed.items():
         if outcome.ok:
-            outcome = replace(outcome, ok=False, error_code=error.code, error=str(error))
+            outcome = replace(outcome, ok=False, error_code=failure.code, error=str(failure))
         else:
-            outcome = replace(outcome, findings=(*outcome.findings, f"{part} failed: {error}"))
+            outcome = replace(outcome, findings=(*outcome.findings, f"{part} failed: {failure}"))
     return outcome
 
 
@@ -95,9 +95,9 @@ def _surviving(failed: dict[str, CdcError], part: str) -> Iterator[None]:
     """Keep the error of a part of the run instead of raising it."""
     try:
         yield
-    except Exception as error:
+    except Exception as error:  # noqa: BLE001 - the result has it
         failed[part] = as_error(error)
-        log.error("%s failed: %s", part, failed[part], exc_info=error)
+        log.error("%s failed: %s", part, failed[part], exc_info=True)
 
 
 def _late(job: Job, stores: Stores, source: Source, read: Sequence[str], *, lost: bool) -> list[str]:

@@ -35,9 +35,9 @@ class Origin(ABC):
         stores: The lake.
         source: The source.
         skipped: Collects skipped records.
-        errors: By table that could not be published, its error in the form of ``TableResult.error``.
 
     Attributes:
+        errors: By table that could not be published, its error in the form of ``TableResult.error``.
         suffix: Suffix of the origin's name and transactional id; empty for captured changes.
         restarts: Whether a run starts over if its position can't be read. Then the first position is stored
             only with records.
@@ -51,7 +51,7 @@ class Origin(ABC):
     stores: Stores
     source: Source
     skipped: SkippedRecords
-    errors: dict[str, str] = field(default_factory=dict)
+    errors: dict[str, str] = field(default_factory=dict, init=False)
 
     def __post_init__(self) -> None:
         """Take the form of the declaration's events."""

@@ -64,7 +64,7 @@ def build_result(
         outcome = _with_published(outcome, published)
     try:
         outcome = _with_positions(outcome, run, captured)
-    except Exception as failure:
+    except Exception as failure:  # noqa: BLE001 - the result has it
         log.error("the positions can't be read: %s", failures.described(failure), exc_info=True)
         error = error or failures.as_error(failure)  # a later error has the same cause, or is less specific
     return outcome if error is None else replace(outcome, ok=False, error_code=error.code, error=str(error))
@@ -89,13 +89,13 @@ def _with_positions(outcome: JobResult, run: Run, captured: CaptureCounts | None
     progress = Progress.from_offset(state.offset)
     selected: tuple[str, ...] = ()
     lag = Lag(None, None)
-    findings = []
+    findings: list[str] = []
     try:
         if captured is not None:
             selected = tuple(source.tables())
             findings += _capture_findings(run.job.connector, source, captured, selected)
         lag = source.lag(progress.source)
-    except Exception as error:  # what was done is done: the source may be away by now
+    except Exception as error:  # noqa: BLE001 - what was done is done: the source may be away by now
         findings.append(f"the lag is unknown: {failures.described(error)}")
         log.warning("%s: %s", run.job.connector.name, findings[-1], exc_info=True)
     findings = [*lag.remarks, *findings, *_channel_findings(run.clients, run.report)]

@@ -58,7 +58,10 @@ def write(shop: Shop, rng: random.Random, count: int) -> None:
         at = f"USING TIMESTAMP {1_700_000_000_000_000 + rng.randrange(1000)}"
         where = " AND ".join(f"{c} = {found[c]}" for c in keys)
         whole = name != "wide" or rng.random() < 0.8  # such a table has nulls in its last key columns
-        given = [*(keys if whole else keys[:-1]), *rng.sample(values, rng.randint(min(len(values), 1), len(values)))]
+        given = [
+            *(keys if whole else keys[:-1]),
+            *rng.sample(values, rng.randint(min(len(values), 1), len(values))),
+        ]
         value = rng.choice(values) if values else ""
         null = rng.choice([found.get(value, ""), "null"])
         of_row = where if value != "s" else f"k = {found['k']}"

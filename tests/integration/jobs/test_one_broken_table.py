@@ -1,4 +1,4 @@
-"""One broken table among others, at each stage: the others go on, and the run names the table and the cause."""
+"""One broken table among others, at each stage: the others go on, and the run names it and the cause."""
 
 from __future__ import annotations
 
@@ -74,9 +74,7 @@ def test_one_collection_that_cannot_be_planned_read_merged_published_or_verified
         patched.setattr(MongodbSource, "lag", away)
         outcome = run_stage("sync", declared, both)
     assert (outcome.ok, outcome.lag_seconds, outcome.changes) == (True, None, 1)
-    assert any(
-        "the lag is unknown: [CDC-TRANSIENT] the server is unreachable" in f for f in outcome.findings
-    )
+    assert any("the lag is unknown: [CDC-TRANSIENT] the server is unreachable" in f for f in outcome.findings)
     assert {n: t.rows_written for n, t in by_table(outcome).items() if t.rows_written} == {
         "c1": 1,
         "c4": 1,

@@ -191,9 +191,7 @@ def test_transient_errors_of_some_tables_are_reported_and_end_no_stream(
 
     pace: Any = {"commit_interval_seconds": 0.0}
     both = (TableResult("k.good"), bad)
-    outcome = streamed(
-        monkeypatch, tmp_path / "a.json", lambda: one(both), lambda: len(rounds) == 7, **pace
-    )
+    outcome = streamed(monkeypatch, tmp_path / "a.json", lambda: one(both), lambda: len(rounds) == 7, **pace)
     assert outcome.changes == 7 * DONE.changes
     state = json.loads((tmp_path / "a.json").read_text())
     assert "1 of 2 tables failed: k.bad: no answer" in state["error"]

@@ -14,13 +14,10 @@ from airflow_cdc_provider.jobs.spec import JobResult
 from airflow_cdc_provider.kafka.errors import BrokersUnavailable
 from tests.unit.jobs.runs import FakeSource, run_of
 
-
 NO_BROKER = BrokersUnavailable("taking over the transactional id failed")
 
 
-def synced(
-    monkeypatch: pytest.MonkeyPatch, outcome: JobResult, error: Exception = NO_BROKER
-) -> JobResult:
+def synced(monkeypatch: pytest.MonkeyPatch, outcome: JobResult, error: Exception = NO_BROKER) -> JobResult:
     """Sync where nothing is to be read, the merge ends as given and publishing fails."""
     declared = {
         "name": "shop",

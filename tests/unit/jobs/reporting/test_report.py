@@ -39,7 +39,9 @@ def lake_away() -> Any:
 def result(source: FakeSource, read: Any, **parts: Any) -> JobResult:
     run = run_of(CONNECTOR, source=source, changes=SimpleNamespace(state=read))
     captured = CaptureCounts(batches=3, changes=45)
-    return build_result(run, captured=captured, tables=TABLES, published=PublishResult(7, records=45), **parts)
+    return build_result(
+        run, captured=captured, tables=TABLES, published=PublishResult(7, records=45), **parts
+    )
 
 
 def numbers(found: JobResult) -> tuple[Any, ...]:

@@ -163,7 +163,10 @@ class ParseException(Exception):
             ),
             "RuntimeError: java.lang.IllegalStateException: x, caused by a.B: column a.b",
         ),
-        (RuntimeError(f"{_SPARK}{_WORKER}\n\tat a.B\nCaused by: a.P: {_WORKER}"), "ValueError: value 7 of column b"),
+        (
+            RuntimeError(f"{_SPARK}{_WORKER}\n\tat a.B\nCaused by: a.P: {_WORKER}"),
+            "ValueError: value 7 of column b",
+        ),
         (AssertionError(), "AssertionError"),
         (ConfigurationError("a\nb", found="c\nd"), "[CDC-CONFIGURATION] a b: found c d"),
     ],

@@ -111,15 +111,23 @@ def test_only_the_given_keyspaces_are_read() -> None:
 _COMPACT: list[tuple[list[str], list[tuple[str, str, str]], dict[str, str], set[str]]] = [
     (
         [],
-        [("p", "partition_key", "int"), ("column1", "clustering", "text"), ("v", "static", "int")]
-        + [("value", "regular", "blob")],
+        [
+            ("p", "partition_key", "int"),
+            ("column1", "clustering", "text"),
+            ("v", "static", "int"),
+            ("value", "regular", "blob"),
+        ],
         {"p": "partition_key", "v": "regular"},
         set(),
     ),
     (
         ["counter"],
-        [("p", "partition_key", "int"), ("column1", "clustering", "text"), ("v", "static", "counter")]
-        + [("value", "regular", "counter")],
+        [
+            ("p", "partition_key", "int"),
+            ("column1", "clustering", "text"),
+            ("v", "static", "counter"),
+            ("value", "regular", "counter"),
+        ],
         {"p": "partition_key", "v": "regular"},
         set(),
     ),
@@ -137,8 +145,12 @@ _COMPACT: list[tuple[list[str], list[tuple[str, str, str]], dict[str, str], set[
     ),
     (
         ["compound"],
-        [("p", "partition_key", "int"), ("c", "clustering", "int"), ("s", "static", "int")]
-        + [("value", "regular", "empty")],
+        [
+            ("p", "partition_key", "int"),
+            ("c", "clustering", "int"),
+            ("s", "static", "int"),
+            ("value", "regular", "empty"),
+        ],
         {"p": "partition_key", "c": "clustering", "s": "static", "value": "regular"},
         set(),
     ),
