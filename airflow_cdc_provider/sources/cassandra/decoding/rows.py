@@ -200,9 +200,14 @@ def read_row(
             at = after
             if column_id == MARKER:
                 state_at = cell_at
-                row_flags |= ROW_LIVENESS
-                timestamp = load_little64(states, cell_at + 8)
-                ttl, expiry = load_little32(states, cell_at + 4), load_little64(states, cell_at + 16)
+                marked_at, mark_time = load_little64(states, cell_at + 8), load_little64(states, cell_at + 16)
+                marker_ttl = load_little32(states, cell_at + 4)
+                if marker_ttl == 0 and mark_time != NEVER:  # it deletes the row
+                    row_flags |= ROW_DELETION
+                    deleted_at, deletion_time = marked_at, mark_time
+                else:
+                    row_flags |= ROW_LIVENESS
+                    timestamp, ttl, expiry = marked_at, marker_ttl, mark_time
             if state_at != cell_at:
                 if column_id <= last_id:
                     ordered = ordered and compare_cells(states, before, cell_at) < 0
