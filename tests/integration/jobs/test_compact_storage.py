@@ -109,6 +109,7 @@ def test_compact_tables_have_the_rows_of_a_select_by_the_log_and_by_a_snapshot(
     path = tmp_path / "events.jsonl"
     shop.stage("events", path=str(path))
     events = [json.loads(line) for line in path.read_text().splitlines()]
-    afters = [json.loads(event["value"]) for event in events if event["topic"].endswith(".flat")]
-    assert afters
-    assert all(set(after["after"]) <= set(COLUMNS["flat"]) for after in afters if after.get("after"))
+    values = [json.loads(e["value"]) for e in events if e["topic"].endswith(".flat") and e["value"]]
+    afters = [after for value in values if (after := value.get("payload", value)["after"])]
+    assert any("v" in after for after in afters)
+    assert all(set(after) <= {*COLUMNS["flat"], "_range_start", "_range_end"} for after in afters)

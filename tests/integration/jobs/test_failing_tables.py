@@ -33,7 +33,7 @@ def test_tables_that_cannot_be_merged_are_named_and_all_others_follow(
     assert process.returncode == 1, application.log_tail()
     assert not outcome.ok
     assert outcome.error_code == "CONFIGURATION"
-    assert "2 of 4 tables could not be merged" in outcome.error
+    assert "2 of 4 tables failed" in outcome.error
     tables = {t.table: t for t in outcome.tables}
     assert (tables[good].rows_written, tables[good].error) == (1, "")
     assert tables[named].error_code == "CONFIGURATION"
@@ -52,7 +52,7 @@ def test_tables_that_cannot_be_merged_are_named_and_all_others_follow(
     shop.run("INSERT INTO typed (k, v) VALUES (2, 2)")
     outcome = shop.sync()
     assert (outcome.ok, outcome.error_code) == (False, "CONFIGURATION")
-    assert f"1 of 3 tables could not be merged: {typed}: column v of" in outcome.error
+    assert f"1 of 3 tables failed: {typed}: column v of" in outcome.error
     assert shop.assert_equal("good") == 2
     assert [row["v"] for row in shop.mirror("far").collect()] == [2**63 - 1]
 
