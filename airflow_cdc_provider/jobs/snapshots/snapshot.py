@@ -263,7 +263,6 @@ class _Ranges:
     def leave_out(self, table: str, error: Exception) -> None:
         """Read no more of a table, because of its error; ranges that were committed stay."""
         self.errors[table] = failures.of_one_table(TableResult(table), error, "its snapshot failed: ").error
-        log.error("%s: %s", table, self.errors[table], exc_info=error)
         self._tables = deque(left for left in self._tables if left != table)
 
     def _plan(self, table: str) -> SnapshotProgress:

@@ -146,10 +146,12 @@ def as_error(error: BaseException) -> CdcError:
 
 
 def of_one_table(result: TableResult, error: BaseException, during: str = "") -> TableResult:
-    """Return a table's result with an error; ``during`` says what failed if it wasn't the stage itself."""
+    """Log a table's error and return its result with it; ``during`` says what failed, if not the stage."""
     known = as_error(error)
     text = " ".join(str(known).removeprefix(f"[CDC-{known.code}] ").split())
-    return replace(result, error_code=known.code, error=f"[CDC-{known.code}] {during}{text}")
+    failed = replace(result, error_code=known.code, error=f"[CDC-{known.code}] {during}{text}")
+    log.error("%s: %s", result.table, failed.error, exc_info=error)
+    return failed
 
 
 def or_failure(result: TableResult, work: Callable[[], T]) -> T | TableResult:
@@ -164,9 +166,7 @@ def or_failure(result: TableResult, work: Callable[[], T]) -> T | TableResult:
         if is_of_all_tables(error):
             log.error("%s: the failure affects all tables", result.table)
             raise
-        failed = of_one_table(result, error)
-        log.error("%s: %s", result.table, failed.error, exc_info=error)
-        return failed
+        return of_one_table(result, error)
 
 
 def with_errors(tables: Sequence[TableResult], errors: Mapping[str, str]) -> list[TableResult]:

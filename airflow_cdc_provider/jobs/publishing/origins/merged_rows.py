@@ -27,7 +27,6 @@ from airflow_cdc_provider.exceptions import (
     OffsetMissing,
     TransientError,
 )
-from airflow_cdc_provider.jobs.context.job import log
 from airflow_cdc_provider.jobs.context.tables import selected_tables
 from airflow_cdc_provider.jobs.merging.pending import pending_by_table
 from airflow_cdc_provider.jobs.publishing.batches import BatchPublisher
@@ -98,13 +97,12 @@ class MergedRows(Origin):
                 if self._plan(publisher, known, table):
                     known = _follow(publisher)
             except Exception as error:
-                others = not isinstance(error, (TransientError, CommitConflict, CommitStateUnknown))
-                if publisher.position.records or not others or failures.is_of_all_tables(error):
+                of_all = isinstance(error, TransientError | CommitConflict | CommitStateUnknown)
+                if of_all or failures.is_of_all_tables(error) or publisher.position.records:
                     raise
                 publisher.position = replace(publisher.position, state=known.to_json())
                 failed = failures.of_one_table(TableResult(table), error, "its rows can't be published: ")
                 self.errors[table] = failed.error
-                log.error("%s: %s", table, failed.error, exc_info=error)
 
     def published_through(self, position: PublishPosition) -> int:
         """Return the last batch of the changes table whose changes are all published."""
