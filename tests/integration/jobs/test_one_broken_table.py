@@ -95,6 +95,8 @@ def test_one_collection_that_cannot_be_planned_read_merged_published_or_verified
     assert outcome.published is not None
     assert outcome.published.records == 2
     assert broken(run_stage("maintain", declared, both)) == {"c4"}
+    shown = run_stage("offsets", declared, both, action="status").status
+    assert {one.table.partition(".")[2] for one in shown} == set(names) - {"c4"}
 
     spark.sql(f"DROP TABLE lake.{mirror('c4')}")
     outcome = run_stage("verify", declared, both, tables=[f"{database.name}.{n}" for n in ("c3", "c4", "c5")])
