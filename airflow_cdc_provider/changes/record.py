@@ -22,6 +22,9 @@ SIGNAL: Final = "signal"
 OFFSET: Final = "offset"
 QUARANTINE: Final = "quarantine"
 
+STATIC: Final = "static"
+"""Reason of a record of kind ``snapshot`` that has static columns."""
+
 DATA_KINDS: Final = (CHANGE, SNAPSHOT)
 """Kinds whose payload decodes to contributions."""
 
@@ -62,7 +65,8 @@ CHANGE_SCHEMA: Final = pa.schema(
 ``captured_at``   this process's clock when the record was read.
 ``transaction``   the source's transaction id, if any.
 ``schema_id``     names the schema that decodes the payload where the payload doesn't: a Cassandra table's id.
-``reason``        why a record of kind ``quarantine`` is one: ``CODE: text``; null for other kinds.
+``reason``        why a record of kind ``quarantine`` is one: ``CODE: text``; ``static`` for a record of kind
+                  ``snapshot`` that is no row, but the static columns of its partition; else null.
 ``request``       the id of the signal that requested a record of an incremental snapshot; null for others.
 ``payload``       the native bytes.
 """

@@ -292,11 +292,37 @@ class Connector:
     def mirror_table(self, table: str) -> str:
         """Return the name of a source table's mirror inside the catalog: ``<namespace>.<keyspace>_<table>``.
 
-        Characters that catalogs may reject are escaped as ``_x<hex>_``. The job rejects tables whose mirrors
-        would have the same name (``a_b.c`` and ``a.b_c``).
+        Characters that catalogs may reject are escaped as ``_x<hex>_``. Jobs leave out tables whose mirrors
+        would have the same name (``a_b.c`` and ``a.b_c``), and report them.
         """
         database, _, name = table.partition(".")
         return f"{self.namespace}.{_safe(database)}_{_safe(name)}"
+
+    def shared_names(self, tables: Sequence[str]) -> dict[str, ConfigurationError]:
+        """Return the tables whose mirrors, or tables next to them, have the name of another lake table."""
+        owners = {
+            self.changes_table: f"the changes table of {self.name}",
+            self.quarantine_table: f"the quarantine of {self.name}",
+            self.notifications_table: f"the notifications of {self.name}",
+            self.published_table: f"the published positions of {self.name}",
+            self.dead_letters_table: f"the dead letters of {self.name}",
+        }
+        suffixes = [
+            "",
+            "__tombstones",
+            *(["__static_columns"] if self.lake.static_columns == "table" else []),
+        ]
+        found: dict[str, ConfigurationError] = {}
+        for table in tables:
+            for name in (self.mirror_table(table) + suffix for suffix in suffixes):
+                if (owner := owners.setdefault(name, table)) != table:
+                    error = ConfigurationError(
+                        f"{owner} and {table} would both be stored in {name}",
+                        expected="a distinct name for each",
+                        remedy="capture one of them with another connector that has another lake.namespace",
+                    )
+                    found |= {table: error, owner: error}
+        return {table: found[table] for table in tables if table in found}
 
     def lost_position_action(self, *, hole: bool) -> OnLostPosition:
         """Return what a run does when the source no longer has the changes after the stored offset.

@@ -53,9 +53,12 @@ def check_connector(connector: Connector, source: Source) -> list[Finding]:
         require_atomic_commits(connector, connector.lake.catalog_options)
     except ConfigurationError as error:
         findings.append(Finding("error", "lake", str(error)))
-    if not connector.guardrail.max_tables or any(finding.level == "error" for finding in findings):
+    if any(finding.level == "error" for finding in findings):
         return findings
-    if text := connector.guardrail_message(source.tables()):
+    tables = source.tables()
+    for table, shared in connector.shared_names(tables).items():
+        findings.append(Finding("warning", table, f"it is left out: {shared.message}", shared.remedy))
+    if text := connector.guardrail_message(tables):
         level: Literal["warning", "error"] = "error" if connector.guardrail.action == "fail" else "warning"
         findings.append(
             Finding(level, "guardrail", text, "check tables and exclude_tables, or raise the limit")

@@ -37,7 +37,7 @@ from airflow_cdc_provider.jobs.resuming.progress import Progress
 from airflow_cdc_provider.jobs.signals import follow
 from airflow_cdc_provider.jobs.snapshots.custom import captures
 from airflow_cdc_provider.jobs.snapshots.snapshot import snapshot
-from airflow_cdc_provider.jobs.spark.failures import explain
+from airflow_cdc_provider.jobs.spark.failures import described, explain
 from airflow_cdc_provider.jobs.spec import JobResult, JobSpec, OriginResult, SnapshotResult
 from airflow_cdc_provider.jobs.stream import stream
 from airflow_cdc_provider.jobs.sync import sync
@@ -147,12 +147,10 @@ def run(spec: JobSpec) -> JobResult:
             outcome = STAGES[spec.stage](opened)
     except Exception as error:
         known = explain(error)
-        code = known.code if known is not None else type(error).__name__
-        text = (str(known or error).splitlines() or [code])[0]
         outcome = JobResult(
             ok=False,
-            error_code=code,
-            error=text,
+            error_code=known.code if known is not None else type(error).__name__,
+            error=described(error),
             snapshot=_aborted(report),
             origins=_uncommitted(report),
         )

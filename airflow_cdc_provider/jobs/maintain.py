@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime, timedelta
+from functools import partial
 from typing import TYPE_CHECKING
 
 from airflow_cdc_provider.changes import record
@@ -18,7 +19,8 @@ from airflow_cdc_provider.jobs.context.tables import selected_tables
 from airflow_cdc_provider.jobs.merging.pending import Pending, pending_by_table
 from airflow_cdc_provider.jobs.publishing.stage import published_snapshots, published_through
 from airflow_cdc_provider.jobs.reporting.report import build_result
-from airflow_cdc_provider.jobs.spec import JobResult
+from airflow_cdc_provider.jobs.spark.failures import or_failure
+from airflow_cdc_provider.jobs.spec import JobResult, TableResult
 from airflow_cdc_provider.kafka.errors import BrokersUnavailable
 from airflow_cdc_provider.kafka.merged_position import MergedPosition
 from airflow_cdc_provider.lake.changes_table import ChangesTable
@@ -30,6 +32,7 @@ from airflow_cdc_provider.sources.contract import Source
 
 if TYPE_CHECKING:
     from airflow_cdc_provider.lake.iceberg import IcebergLake
+    from airflow_cdc_provider.lake.table import LakeTable
 
 
 def maintain(run: Run) -> JobResult:
@@ -37,32 +40,46 @@ def maintain(run: Run) -> JobResult:
 
     A batch expires when the mirrors of all tables have merged it, including tables that the job is not for or
     that have no mirror yet; none of its changes needs its origin's record of the newest fence; its events are
-    published, if the connector publishes; and the lake's ``retention_seconds`` have expirable.
+    published, if the connector publishes; and the lake's ``retention_seconds`` have expirable. While the
+    state of a mirror can't be read, no batch expires; the others are maintained.
     """
     job, stores, source, clients, _ = run
     retain = job.connector.lake.retention_seconds
     mirrors = {t: m for t in selected_tables(job, stores, source) if (m := stores.mirror(t)).table.exists()}
-    through = last_expirable_batch(
-        job.connector, stores.changes, {t: stores.mirror(t).state() for t in source.tables()}
-    )
+    states = {t: or_failure(TableResult(t), stores.mirror(t).state) for t in source.tables()}
+    failed = {t: state for t, state in states.items() if isinstance(state, TableResult)}
+    known = {t: state for t, state in states.items() if isinstance(state, MirrorState)}
+    through = -1 if failed else last_expirable_batch(job.connector, stores.changes, known)
     through = min(through, _last_published(job, stores, source, clients.connections, through))
     expired = stores.changes.expire(through, datetime.now(UTC) - timedelta(seconds=retain))
     log.info("%s: batches through %d expired", stores.changes.name, expired)
-    for mirror in mirrors.values():
-        try:
-            if mirror.remove_resolved(mirror.state()):
-                log.info("%s: resolved keys are removed", mirror.name)
-        except CommitConflict:
-            log.info("%s: a merge is in progress; resolved keys will be removed later", mirror.name)
     if job.connector.publish.kafka.enabled:
         _release_pins(job.connector, stores.lake, clients.connections, mirrors)
     own = [stores.changes.table]
     if job.connector.publish.pulsar.enabled:
         positions = stores.lake.table(job.connector.published_table, PUBLISHED)
         own += [positions] if positions.exists() else []
-    for table in [*own, *(t for m in mirrors.values() for t in m.tables())]:
+    _maintain(own, retain)
+    for table, mirror in mirrors.items():
+        done = or_failure(TableResult(table), partial(_maintain_mirror, mirror, retain))
+        if isinstance(done, TableResult):
+            failed[table] = done
+    return build_result(run, tables=[*failed.values()])
+
+
+def _maintain_mirror(mirror: Mirror, retain_seconds: int) -> None:
+    try:
+        if mirror.remove_resolved(mirror.state()):
+            log.info("%s: resolved keys are removed", mirror.name)
+    except CommitConflict:
+        log.info("%s: a merge is in progress; resolved keys will be removed later", mirror.name)
+    _maintain(mirror.tables(), retain_seconds)
+
+
+def _maintain(tables: Sequence[LakeTable], retain_seconds: int) -> None:
+    for table in tables:
         started = time.monotonic()
-        done = table.maintain(retain_seconds=retain)
+        done = table.maintain(retain_seconds=retain_seconds)
         log.info(
             "%s: %d files compacted, %d snapshots expired, %.1f s",
             table.name,
@@ -70,7 +87,6 @@ def maintain(run: Run) -> JobResult:
             done.expired_snapshots,
             time.monotonic() - started,
         )
-    return build_result(run)
 
 
 def _release_pins(

@@ -20,7 +20,7 @@ from typing import Any, Final
 
 from airflow_cdc_provider.changes import record
 from airflow_cdc_provider.connector import Connector
-from airflow_cdc_provider.exceptions import CdcError, ConfigurationError
+from airflow_cdc_provider.exceptions import CdcError, ConfigurationError, error_from_text
 from airflow_cdc_provider.jobs.capturing.capture import CaptureCounts, capture
 from airflow_cdc_provider.jobs.context.clients import Clients
 from airflow_cdc_provider.jobs.context.events import record_event
@@ -87,6 +87,8 @@ def follow(job: Job, stores: Stores, source: Source, clients: Clients, report: R
         if request := progress.signals.blocking:
             shot = take_blocking(job, stores, source, clients, report, request)
             done.shot = shot if done.shot is None or shot is None else shot.joined(done.shot)
+            if shot is not None and shot.errors:
+                break
             progress, state = _stored(stores.changes)
             continue
         if (request := progress.signals.incremental) is None:
@@ -228,8 +230,8 @@ def take_blocking(
     Rows that the source no longer has are removed from the mirrors of tables without a filter.
 
     Returns:
-        The result, None if the request was refused. A job that is stopped meanwhile leaves the rest to the
-        next one.
+        The result, None if the request was refused. A job that is stopped meanwhile, or can't read a table,
+        leaves the rest to the next one.
     """
     progress, state = _stored(stores.changes)
     if not request.started:
@@ -239,13 +241,17 @@ def take_blocking(
         record_event(clients, report, _event("started", request))
     try:
         shot = _copy_tables(job, stores, source, clients, report, _unread(request, progress))
+        refusals = [error_from_text(text) for text in shot.errors.values()] if shot is not None else []
+        for refusal in refusals:
+            if isinstance(refusal, ConfigurationError):
+                raise refusal
     except Exception as error:
         refused = explain(error)
         if not isinstance(refused, ConfigurationError):
             raise
         end_request(stores.changes, clients, report, request, refused, progress.snapshots)
         return None
-    if not job.stopping() or (shot is not None and shot.completed):
+    if (not job.stopping() and not refusals) or (shot is not None and shot.completed):
         _complete(stores.changes, clients, report, request, shot)
     return shot
 

@@ -200,7 +200,7 @@ class SnapshotResult:
         rows: Rows read, of all tables.
         rows_by_table: Rows read by table; while it runs, or after a failure, as reported by tasks.
         seconds: Duration so far.
-        aborted: Whether the job failed during the snapshot; commits stay and are resumed.
+        aborted: Whether the job, or a table, failed during the snapshot; commits stay and are resumed.
         paused: Whether it is paused until it is resumed.
         paused_seconds: Duration of pauses.
         erroneous: Rows that could not be read and were quarantined.
@@ -209,6 +209,8 @@ class SnapshotResult:
         last_event_at: Time of that report, epoch seconds; None before the first.
         rows_by_origin: Committed rows by feed (a shard) and table; set at the end, for sources whose
             snapshots have feeds.
+        errors: By table that can't be read, its error in the form of :class:`TableResult`'s; the others are
+            read.
     """
 
     tables: int = 0
@@ -224,6 +226,7 @@ class SnapshotResult:
     last_event: str = ""
     last_event_at: float | None = None
     rows_by_origin: Mapping[str, Mapping[str, int]] = field(default_factory=dict)
+    errors: Mapping[str, str] = field(default_factory=dict)
 
     def joined(self, other: SnapshotResult) -> SnapshotResult:
         """Return both as one: they are of different tables."""
@@ -244,6 +247,7 @@ class SnapshotResult:
                 origin: {**other.rows_by_origin.get(origin, {}), **self.rows_by_origin.get(origin, {})}
                 for origin in sorted({*self.rows_by_origin, *other.rows_by_origin})
             },
+            errors={**other.errors, **self.errors},
         )
 
     @property
@@ -380,6 +384,7 @@ class PublishResult:
         lag_seconds: Age of the oldest of them; 0 for none.
         seconds: Duration.
         findings: Warnings for operators.
+        errors: By table that can't be published, its error in the form of :class:`TableResult`'s.
     """
 
     batch: int
@@ -390,6 +395,7 @@ class PublishResult:
     lag_seconds: float = 0.0
     seconds: float = 0.0
     findings: Sequence[str] = ()
+    errors: Mapping[str, str] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -453,7 +459,8 @@ class JobResult:
         lag_seconds: See :class:`~airflow_cdc_provider.sources.contract.Lag`.
         lag_bytes: See :class:`~airflow_cdc_provider.sources.contract.Lag`.
         tables: Results per table.
-        seconds: Wall time per part of the job.
+        seconds: Wall time per part of the job; ``merge`` is the sum of its tables, of which several may be
+            merged at once.
         findings: Warnings for operators.
         error_code: Code of the :class:`~airflow_cdc_provider.exceptions.CdcError` that failed the job.
         error: Text of that error.

@@ -42,6 +42,7 @@ from airflow_cdc_provider.jobs.metrics.debezium import metrics_of
 from airflow_cdc_provider.jobs.publishing.heartbeats import heartbeats_of
 from airflow_cdc_provider.jobs.signals import busy, has_signals
 from airflow_cdc_provider.jobs.snapshots.custom import captures
+from airflow_cdc_provider.jobs.spark.failures import of_all_tables
 from airflow_cdc_provider.jobs.spec import JobResult
 from airflow_cdc_provider.jobs.sync import sync
 
@@ -164,13 +165,18 @@ def _snapshots_completed(connector: Connector, outcome: JobResult) -> bool:
 
 
 def _raise_retryable(outcome: JobResult) -> None:
-    """Raise the error of tables if another round, or another run, may resolve it.
+    """Raise the error of a round if another round, or another run, may resolve it.
 
-    Errors that need an operator are reported in each round, while the other tables are processed.
+    Errors that need an operator are reported in each round, and so are transient ones of some tables, while
+    the other tables are processed.
     """
     if not outcome.ok:
         error = error_from_text(outcome.error) or CdcError(outcome.error)
-        if isinstance(error, TransientError | CommitConflict | CommitStateUnknown):
+        of_tables = str(of_all_tables(outcome.tables)) == outcome.error
+        of_some = of_tables and not all(table.error for table in outcome.tables)
+        if isinstance(error, CommitConflict | CommitStateUnknown) or (
+            isinstance(error, TransientError) and not of_some
+        ):
             raise error
 
 

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import replace
 
 from airflow_cdc_provider.exceptions import CdcError
@@ -17,7 +18,8 @@ from airflow_cdc_provider.jobs.resuming.progress import Progress
 from airflow_cdc_provider.jobs.signals import follow
 from airflow_cdc_provider.jobs.snapshots.custom import captures, head_before, notify_snapshotter, resume_from
 from airflow_cdc_provider.jobs.snapshots.snapshot import due_tables, snapshot
-from airflow_cdc_provider.jobs.spec import JobResult
+from airflow_cdc_provider.jobs.spark.failures import as_error
+from airflow_cdc_provider.jobs.spec import JobResult, TableResult
 from airflow_cdc_provider.lake.stores import Stores
 from airflow_cdc_provider.sources.contract import Source
 
@@ -26,7 +28,8 @@ def sync(run: Run) -> JobResult:
     """Run all parts once.
 
     The snapshot comes first: it fixes the start of the feed, so that writes during the snapshot are captured
-    after it. With mode ``initial_only`` nothing is captured, and no signal is applied.
+    after it. With mode ``initial_only`` nothing is captured, and no signal is applied. A failure of what
+    follows the capture doesn't stop the other parts; the result has its error, and what they have done.
 
     Raises:
         PositionLost: As :func:`~airflow_cdc_provider.jobs.capturing.capture.capture`; not if new snapshots of
@@ -62,26 +65,39 @@ def sync(run: Run) -> JobResult:
         shot = second.joined(shot) if shot else second
     if lost and not job.stopping():
         captured = capture(job, stores, source, report)
+    failed: dict[str, CdcError] = {}
+    merged: Sequence[TableResult] = ()
+    published = None
     if captured is not None and not job.stopping():
-        followed = follow(*run)
-        captured, shot = followed.with_captured(captured), followed.with_shot(shot)
-    force = bool(job.spec.options.get("force"))
-    merged = [] if job.stopping() else merge_tables(job, stores, source, force=force)
+        with _surviving(failed, "following signals"):
+            followed = follow(*run)
+            captured, shot = followed.with_captured(captured), followed.with_shot(shot)
     skipped = report.snapshot is None
-    published, failure = None, None
+    if not job.stopping():
+        with _surviving(failed, "merging"):
+            merged = merge_tables(job, stores, source, force=bool(job.spec.options.get("force")))
     if job.connector.publish.enabled and not job.stopping():
-        try:
+        with _surviving(failed, "publishing"):
             published = publish_events(job, stores, source, clients)
-        except CdcError as error:  # the result still reports captures and merges
-            failure = error
     outcome = build_result(
         run, shot=shot, captured=captured, tables=merged, skipped=skipped, published=published
     )
-    if failure is None:
-        return outcome
-    if outcome.ok:
-        return replace(outcome, ok=False, error_code=failure.code, error=str(failure))
-    return replace(outcome, findings=(*outcome.findings, f"publishing failed: {failure}"))
+    for part, failure in failed.items():
+        if outcome.ok:
+            outcome = replace(outcome, ok=False, error_code=failure.code, error=str(failure))
+        else:
+            outcome = replace(outcome, findings=(*outcome.findings, f"{part} failed: {failure}"))
+    return outcome
+
+
+@contextmanager
+def _surviving(failed: dict[str, CdcError], part: str) -> Iterator[None]:
+    """Keep the error of a part of the run instead of raising it."""
+    try:
+        yield
+    except Exception as error:  # noqa: BLE001 - the result has it
+        failed[part] = as_error(error)
+        log.error("%s failed: %s", part, failed[part], exc_info=True)
 
 
 def _late(job: Job, stores: Stores, source: Source, read: Sequence[str], *, lost: bool) -> list[str]:

@@ -131,6 +131,7 @@ class PendingChanges:
         source_table: The table, None for records that belong to no table.
         kind: Their kind.
         count: Their number.
+        rows: Their number without static columns of partitions, which snapshots have in records of their own.
         captured_at: When the oldest of them was captured.
         through_batch: The newest batch that has one.
         origins: Their number by origin, where the records have one.
@@ -139,6 +140,7 @@ class PendingChanges:
     source_table: str | None
     kind: str
     count: int
+    rows: int
     captured_at: datetime | None
     through_batch: int
     origins: Mapping[str, int] = field(default_factory=dict)
@@ -292,7 +294,7 @@ class ChangesTable:
         return rows.where(kind.isin(list(kinds)) if kinds is not None else kind != record.OFFSET)
 
     def summary(self, after: int, through: int | None = None) -> list[PendingChanges]:
-        """Count pending changes per table and kind; reads four narrow columns.
+        """Count pending changes per table and kind; reads five narrow columns.
 
         Args:
             after: The last batch before the range.
@@ -306,6 +308,7 @@ class ChangesTable:
         rows = self.pending(after, through).groupBy("source_table", "kind", "origin")
         found = rows.agg(
             functions.count("*").alias("n"),
+            functions.count("reason").alias("not_rows"),
             functions.unix_micros(functions.min("captured_at")).alias("captured_us"),
             functions.max("batch").alias("through"),
         ).collect()
@@ -317,9 +320,10 @@ class ChangesTable:
                 table,
                 kind,
                 sum(row["n"] for row in rows),
+                sum(row["n"] - row["not_rows"] for row in rows),
                 _moment(min((row["captured_us"] for row in rows if row["captured_us"]), default=None)),
                 max(row["through"] for row in rows),
-                {row["origin"]: row["n"] for row in rows if row["origin"]},
+                {row["origin"]: row["n"] - row["not_rows"] for row in rows if row["origin"]},
             )
             for (table, kind), rows in parts.items()
         ]

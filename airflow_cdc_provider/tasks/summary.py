@@ -61,6 +61,7 @@ def _snapshot_numbers(shot: SnapshotResult | None) -> dict[str, Any] | None:
         **asdict(shot),
         **states,
         "rows_by_table": dict(list(shot.rows_by_table.items())[:MAX_XCOM_ITEMS]),
+        "errors": dict(list(shot.errors.items())[:MAX_XCOM_ITEMS]),
     }
 
 

@@ -6,13 +6,17 @@ A task returns one row of :data:`OUTCOME_DDL`. Samples name keys and columns, ne
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
 import pyarrow as pa
 
 from airflow_cdc_provider.jobs.context.job import log
+from airflow_cdc_provider.jobs.context.run import Run
+from airflow_cdc_provider.jobs.context.tables import refused_tables, selected_tables
+from airflow_cdc_provider.jobs.spark import failures
 from airflow_cdc_provider.jobs.spec import JobResult, TableResult
 from airflow_cdc_provider.lake.compare import Comparison
 
@@ -114,15 +118,20 @@ def table_result(
     )
 
 
+def compared_tables(run: Run, compare: Callable[[str], TableResult]) -> list[TableResult]:
+    """Compare the job's tables one by one; the result of one that can't be compared has the error."""
+    tables, refused = selected_tables(run.job, run.stores, run.source), refused_tables(run.job, run.source)
+    found = [failures.or_failure(TableResult(table), partial(compare, table)) for table in tables]
+    return [*found, *refused]
+
+
 def judged(outcome: JobResult, tables: Sequence[TableResult], sides: Sides) -> JobResult:
-    """Return the result, not ok if tables differ."""
+    """Return the result, not ok if tables differ, or failed."""
     differences = sum(table.differences or 0 for table in tables)
     if not differences:
         return outcome
-    return replace(
-        outcome,
-        ok=False,
-        error_code="DIFFERENT",
-        error=f"{differences} rows differ between {sides.left} and {sides.right}; see the log, and the note "
-        "of each table",
-    )
+    where = f"between {sides.left} and {sides.right}; see the log, and the note of each table"
+    text = f"{differences} rows differ {where}"
+    if outcome.ok:
+        return replace(outcome, ok=False, error_code="DIFFERENT", error=text)
+    return replace(outcome, error=f"{outcome.error}; {text}")

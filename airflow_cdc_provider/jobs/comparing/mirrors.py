@@ -18,6 +18,6 @@ def existing_mirror(stores: Stores, table: str) -> Mirror:
         raise ConfigurationError(
             f"{table} has no mirror",
             expected=f"the lake table {mirror.name}",
-            remedy="run sync, or capture and merge, first",
+            remedy="run sync, or capture and merge; if that failed for this table, its error says what to do",
         )
     return mirror

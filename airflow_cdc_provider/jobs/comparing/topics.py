@@ -29,6 +29,7 @@ from airflow_cdc_provider.jobs.comparing.cql_topics import compared_rows, row_fo
 from airflow_cdc_provider.jobs.comparing.differences import (
     OUTCOME_DDL,
     Sides,
+    compared_tables,
     judged,
     outcome_of,
     table_result,
@@ -90,20 +91,20 @@ def compare_topics(run: Run) -> JobResult:
     table, lists of topics with other names). A replay to another prefix creates no topics for tables without
     events: such topics count as empty if others exist.
 
+    A table without a mirror or topic, or with messages that can't be read, doesn't stop the others.
+
     Raises:
-        ConfigurationError: The connector's events don't contain whole rows or have an unsupported form; a
-            table has no mirror, or a topic doesn't exist.
-        CorruptInput: A message can't be read.
+        ConfigurationError: The connector's events don't contain whole rows or have an unsupported form.
         TransientError: The brokers don't respond.
     """
     job, stores, source, clients, _ = run
     require_comparable(job.connector)
     settings = client_settings(job.connector, clients.connections)
     any_exists = bool(job.spec.options.get("topic_prefix")) and _any_exists(job, stores, source, settings)
-    results = [
-        _compare_table(job, stores, source, clients.connections, table, settings, any_exists)
-        for table in selected_tables(job, stores, source)
-    ]
+    results = compared_tables(
+        run,
+        lambda table: _compare_table(job, stores, source, clients.connections, table, settings, any_exists),
+    )
     return judged(build_result(run, tables=results), results, _SIDES)
 
 

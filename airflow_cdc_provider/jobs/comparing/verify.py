@@ -10,6 +10,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING
 
 import pyarrow as pa
@@ -20,6 +21,7 @@ from airflow_cdc_provider.formats.arrow_bytes import without_first_bytes
 from airflow_cdc_provider.jobs.comparing.differences import (
     OUTCOME_DDL,
     Sides,
+    compared_tables,
     judged,
     outcome_of,
     table_result,
@@ -27,7 +29,6 @@ from airflow_cdc_provider.jobs.comparing.differences import (
 )
 from airflow_cdc_provider.jobs.comparing.mirrors import existing_mirror
 from airflow_cdc_provider.jobs.context.run import Run
-from airflow_cdc_provider.jobs.context.tables import selected_tables
 from airflow_cdc_provider.jobs.merging.decode import decode
 from airflow_cdc_provider.jobs.reporting.report import build_result
 from airflow_cdc_provider.jobs.spark.read import read_partitions
@@ -51,13 +52,9 @@ _SIDES = Sides("source", "mirror")
 def verify(run: Run) -> JobResult:
     """Compare the mirrors of the job's tables; differences make the result not ok.
 
-    Raises:
-        ConfigurationError: A table has no mirror yet.
+    A table that has no mirror yet, or that can't be compared, doesn't stop the others.
     """
-    results = [
-        _verify_table(run.stores, run.source, table)
-        for table in selected_tables(run.job, run.stores, run.source)
-    ]
+    results = compared_tables(run, partial(_verify_table, run.stores, run.source))
     return judged(build_result(run, tables=results), results, _SIDES)
 
 

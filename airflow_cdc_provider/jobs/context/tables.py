@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
 from airflow_cdc_provider.connector import Connector
 from airflow_cdc_provider.exceptions import ConfigurationError
 from airflow_cdc_provider.jobs.context.job import Job, log
+from airflow_cdc_provider.jobs.spark.failures import of_one_table
+from airflow_cdc_provider.jobs.spec import TableResult
 from airflow_cdc_provider.lake.changes_table import ChangesTable
 from airflow_cdc_provider.lake.stores import Stores
 from airflow_cdc_provider.sources.contract import Source
@@ -14,17 +14,29 @@ from airflow_cdc_provider.sources.schema_history import learn_schema, require_ta
 
 
 def selected_tables(job: Job, stores: Stores, source: Source) -> list[str]:
-    """List the tables that a job is for.
+    """List the tables that a job is for, without those that :func:`refused_tables` returns.
 
     Raises:
-        ConfigurationError: The spec names a table that the source doesn't have or the declaration
-            excludes; or two tables would have the same lake table.
+        ConfigurationError: The spec names a table that the source doesn't have or the declaration excludes.
     """
     learn_schema(source, stores.changes)
     known = source.tables()
-    _require_own_names(stores, known)
     require_tables(known, job.spec.tables, job.connector.name)
-    return list(job.spec.tables) or known
+    refused = job.connector.shared_names(known)
+    return [table for table in job.spec.tables or known if table not in refused]
+
+
+def refused_tables(job: Job, source: Source) -> list[TableResult]:
+    """Return the job's tables whose mirrors would have a name that another lake table has, with the error.
+
+    Their changes are captured and stay pending.
+    """
+    refused = job.connector.shared_names(source.tables())
+    return [
+        of_one_table(TableResult(table), error)
+        for table, error in refused.items()
+        if table in job.spec.tables or not job.spec.tables
+    ]
 
 
 def require_within_guardrail(connector: Connector, changes: ChangesTable, source: Source) -> None:
@@ -44,25 +56,3 @@ def require_within_guardrail(connector: Connector, changes: ChangesTable, source
         )
     if text:
         log.warning("%s: %s", connector.name, text)
-
-
-def _require_own_names(stores: Stores, tables: Sequence[str]) -> None:
-    """Refuse tables whose mirrors, or the tables next to them, would have the same name."""
-    connector = stores.connector
-    owners = {
-        connector.changes_table: f"the changes table of {connector.name}",
-        connector.quarantine_table: f"the quarantine of {connector.name}",
-        connector.notifications_table: f"the notifications of {connector.name}",
-        connector.published_table: f"the published positions of {connector.name}",
-        connector.dead_letters_table: f"the dead letters of {connector.name}",
-    }
-    for table in tables:
-        mirror = stores.mirror(table)
-        static_tables = [mirror.static_columns] if mirror.static_columns_table else []
-        for kept in (mirror.table, mirror.tombstones, *static_tables):
-            if owners.setdefault(kept.name, table) != table:
-                raise ConfigurationError(
-                    f"{owners[kept.name]} and {table} would both be stored in {kept.name}",
-                    expected="a distinct name for each",
-                    remedy="capture one of them with another connector that has another lake.namespace",
-                )

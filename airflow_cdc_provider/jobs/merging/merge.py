@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import pyarrow as pa
 
@@ -15,7 +15,7 @@ from airflow_cdc_provider.changes import record
 from airflow_cdc_provider.changes.contribution import CONTRIBUTION_SCHEMA, LIVE_ROW_SCHEMA
 from airflow_cdc_provider.connector import Connector
 from airflow_cdc_provider.jobs.context.job import Job, log
-from airflow_cdc_provider.jobs.context.tables import selected_tables
+from airflow_cdc_provider.jobs.context.tables import refused_tables, selected_tables
 from airflow_cdc_provider.jobs.merging.decode import decode
 from airflow_cdc_provider.jobs.merging.due import DueTable, assess, unmerged
 from airflow_cdc_provider.jobs.merging.learn import learn
@@ -24,6 +24,7 @@ from airflow_cdc_provider.jobs.merging.quarantine import Quarantine, schemas_awa
 from airflow_cdc_provider.jobs.merging.unresolved_keys import Reread, reread_unresolved_keys
 from airflow_cdc_provider.jobs.resuming.progress import Progress
 from airflow_cdc_provider.jobs.spark import failures
+from airflow_cdc_provider.jobs.spark.failures import or_failure
 from airflow_cdc_provider.jobs.spec import TableResult
 from airflow_cdc_provider.lake.merge import MergePlan, merge
 from airflow_cdc_provider.lake.mirror import MirrorState
@@ -33,8 +34,6 @@ from airflow_cdc_provider.sources.contract import Source
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
-
-T = TypeVar("T")
 
 _TABLES_AT_ONCE = 4
 _NOTHING = -1
@@ -83,7 +82,7 @@ def merge_tables(job: Job, stores: Stores, source: Source, *, force: bool = Fals
     Raises:
         Exception: The lake or Spark is unavailable (:func:`failures.is_of_all_tables`).
     """
-    tables = selected_tables(job, stores, source)
+    tables, refused = selected_tables(job, stores, source), refused_tables(job, source)
     if not job.spec.tables:
         tables = [*tables, *_ended(job.connector, stores, source, tables)]
     merged = _merge_due(job, stores, source, tables, force=force, reread={})
@@ -92,7 +91,7 @@ def merge_tables(job: Job, stores: Stores, source: Source, *, force: bool = Fals
         reread: dict[str, Reread] = {}
         for number, result in enumerate(results):
             if result.table in unresolved:
-                read = _or_failure(
+                read = or_failure(
                     result, partial(reread_unresolved_keys, job, stores, source, [result.table])
                 )
                 if isinstance(read, TableResult):
@@ -105,7 +104,8 @@ def merge_tables(job: Job, stores: Stores, source: Source, *, force: bool = Fals
         unresolved = _unresolved(merged)
         again = {m.result.table: m.result for m in merged}
         results = [_joined(r, again[r.table]) if r.table in again else r for r in results]
-    return [replace(r, not_in_snapshot=r.table in unresolved and not r.unresolved_keys) for r in results]
+    results = [replace(r, not_in_snapshot=r.table in unresolved and not r.unresolved_keys) for r in results]
+    return [*results, *refused]
 
 
 def _unresolved(merged: Sequence[_Merged]) -> frozenset[str]:
@@ -120,27 +120,10 @@ def _ended(connector: Connector, stores: Stores, source: Source, tables: Sequenc
     for table, batch in Progress.from_offset(stores.changes.state().offset).ended.items():
         if table in tables or not connector.selects(table):
             continue
-        base = _or_failure(TableResult(table), stores.mirror(table).state)
+        base = or_failure(TableResult(table), stores.mirror(table).state)
         if isinstance(base, TableResult) or 0 <= base.merged_through < batch:
             found.append(table)
     return sorted(found)
-
-
-def _or_failure(result: TableResult, work: Callable[[], T]) -> T | TableResult:
-    """Run the work of one table; if it fails, return the table's result with the error.
-
-    Raises:
-        Exception: The failure affects all tables, so the others need not be tried.
-    """
-    try:
-        return work()
-    except Exception as error:  # the other tables continue; the job fails with this error
-        if failures.is_of_all_tables(error):
-            log.error("%s: the failure affects all tables", result.table)
-            raise
-        failed = failures.of_one_table(result, error)
-        log.error("%s: %s", result.table, failed.error, exc_info=error)
-        return failed
 
 
 def _joined(first: TableResult, second: TableResult) -> TableResult:
@@ -186,7 +169,7 @@ def _merge_due(
     results: list[_Merged] = []
     states: dict[str, MirrorState] = {}
     for table in tables:
-        base = _or_failure(TableResult(table), stores.mirror(table).state)
+        base = or_failure(TableResult(table), stores.mirror(table).state)
         if isinstance(base, TableResult):
             results.append(_Merged(base))
         else:
@@ -210,7 +193,7 @@ def _merge_due(
             reread=table in reread,
             quarantined=bool(quarantined.get(table)),
         )
-        assessed = _or_failure(unmerged(table, base), assessment)
+        assessed = or_failure(unmerged(table, base), assessment)
         if isinstance(assessed, TableResult):
             has_unresolved = base.unresolved_keys > 0 or base.snapshot_started_us > 0
             results.append(_Merged(assessed, has_unresolved and not assessed.error))
@@ -236,7 +219,7 @@ def _merge_each(job: Job, stores: Stores, due: Sequence[DueTable], shared: _Roun
     """
     if len(due) == 1:
         single = partial(_merge_all, job.connector, stores, due, shared)
-        found = _or_failure(unmerged(due[0].table, due[0].state), single)
+        found = or_failure(unmerged(due[0].table, due[0].state), single)
         return [_Merged(found)] if isinstance(found, TableResult) else found
     try:
         return _merge_all(job.connector, stores, due, shared)
@@ -270,7 +253,7 @@ def _merge_all(
         one = partial(_merge_one, connector, stores.spark, shared, decoded, faults)
 
         def merged(d: DueTable) -> _Merged:
-            found = _or_failure(unmerged(d.table, d.state), partial(one, d))
+            found = or_failure(unmerged(d.table, d.state), partial(one, d))
             return _Merged(found) if isinstance(found, TableResult) else found
 
         with ThreadPoolExecutor(min(_TABLES_AT_ONCE, len(due))) as pool:

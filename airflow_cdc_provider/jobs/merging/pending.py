@@ -30,6 +30,7 @@ class Pending:
     Args:
         changes: Number of changes of the source.
         snapshot_rows: Number of rows of snapshots.
+        static_columns: Number of records of snapshots with static columns of a partition.
         oldest_captured_seconds: When the oldest of them was captured (epoch), 0 if there is none.
         fences: Truncates, drops and replacing snapshots.
         snapshot_started_us: Start of a complete snapshot, by the source's clock: rows that are older and not
@@ -38,6 +39,7 @@ class Pending:
 
     changes: int = 0
     snapshot_rows: int = 0
+    static_columns: int = 0
     oldest_captured_seconds: float = 0.0
     fences: tuple[FenceRecord, ...] = ()
     snapshot_started_us: int = 0
@@ -45,7 +47,7 @@ class Pending:
     @property
     def rows(self) -> int:
         """Number of records to decode."""
-        return self.changes + self.snapshot_rows
+        return self.changes + self.snapshot_rows + self.static_columns
 
 
 def pending_by_table(changes: ChangesTable, merged: Mapping[str, int], through: int) -> dict[str, Pending]:
@@ -71,7 +73,7 @@ def pending_by_table(changes: ChangesTable, merged: Mapping[str, int], through: 
                 if part.kind == record.CHANGE:
                     known = replace(known, changes=part.count)
                 else:
-                    known = replace(known, snapshot_rows=part.count)
+                    known = replace(known, snapshot_rows=part.rows, static_columns=part.count - part.rows)
             elif part.kind in record.FENCE_KINDS:
                 fenced.add(table)
             found[table] = known

@@ -104,6 +104,13 @@ class Tally:
             for table in ended_tables:
                 self._report(table, self._totals[table])
 
+    def discard(self) -> None:
+        """Remove the counts of a commit that failed."""
+        with self._lock:
+            for task in self._tasks.values():
+                self._totals.subtract(task.counted)
+            self._tasks.clear()
+
     def report(self, snapshot: Mapping[str, Any]) -> None:
         """Report the snapshot's progress."""
         with self._lock:
@@ -268,7 +275,7 @@ class Counted(Reader):
                 for start in range(0, batch.num_rows, REFRESH_ROWS):
                     page = batch.slice(start, REFRESH_ROWS)
                     table = page.column("source_table")[0].as_py()  # a range is of one table
-                    rows[table] += page.num_rows
+                    rows[table] += page.column("reason").null_count  # without static columns
                     connection.send([table, rows[table], self.reader.describe_row(page)])
                     yield page
             connection.send([])

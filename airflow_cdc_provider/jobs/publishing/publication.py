@@ -37,6 +37,7 @@ class Origin(ABC):
         skipped: Collects skipped records.
 
     Attributes:
+        errors: By table that could not be published, its error in the form of ``TableResult.error``.
         suffix: Suffix of the origin's name and transactional id; empty for captured changes.
         restarts: Whether a run starts over if its position can't be read. Then the first position is stored
             only with records.
@@ -50,6 +51,7 @@ class Origin(ABC):
     stores: Stores
     source: Source
     skipped: SkippedRecords
+    errors: dict[str, str] = field(default_factory=dict, init=False)
 
     def __post_init__(self) -> None:
         """Take the form of the declaration's events."""
@@ -174,12 +176,14 @@ class Publication(Generic[OriginT]):
         target: The target.
         tries: All tries so far.
         seconds: Duration of the run.
+        errors: Of the last try: see :class:`Origin`.
     """
 
     origin: Callable[[], OriginT]
     target: Target[OriginT]
     tries: list[Try] = field(default_factory=list)
     seconds: float = 0.0
+    errors: dict[str, str] = field(default_factory=dict)
 
     @property
     def transactions(self) -> int:
@@ -214,13 +218,18 @@ class Publication(Generic[OriginT]):
         """
         started = time.monotonic()
         wait_for_servers(
-            lambda: self.target.publish(self.origin(), self.tries),
+            self._try,
             lambda: self.transactions,
             self.target.retries,
             self.target.job.stopping,
             self.target.job.connector.name,
         )
         self.seconds = round(time.monotonic() - started, 3)
+
+    def _try(self) -> None:
+        origin = self.origin()
+        self.errors = origin.errors
+        self.target.publish(origin, self.tries)
 
     def result(self) -> PublishResult:
         """Return what :meth:`run` published and what is pending."""
@@ -236,6 +245,7 @@ class Publication(Generic[OriginT]):
             lag_seconds=publishing_lag(changes, batch),
             seconds=self.seconds,
             findings=(*origin.skipped.report(), *self.target.findings),
+            errors=self.errors,
         )
 
 

@@ -10,6 +10,7 @@ from typing import Any, Final
 from airflow_cdc_provider.connector import Connector
 from airflow_cdc_provider.jobs.capturing.capture import CaptureCounts
 from airflow_cdc_provider.jobs.context.clients import Clients
+from airflow_cdc_provider.jobs.context.job import log
 from airflow_cdc_provider.jobs.context.run import Run
 from airflow_cdc_provider.jobs.context.run_report import RunReport
 from airflow_cdc_provider.jobs.resuming.progress import Progress
@@ -42,19 +43,30 @@ def build_result(
 ) -> JobResult:
     """Build the result of a stage.
 
-    It is ok unless a table could not be merged: then its error names each such table, and the result still
-    has what was done. ``skipped`` means that no snapshot was due.
+    It is ok unless a table failed: then its error names each such table, and the result still has what was
+    done, also if the lake can't be read any more. ``skipped`` means that no snapshot was due.
     """
+    of_snapshot, of_publishing = (part.errors if part else {} for part in (shot, published))
+    tables = failures.with_errors(failures.with_errors(tables, of_snapshot), of_publishing)
     error = failures.of_all_tables(tables)
+    outcome = JobResult(
+        ok=True,
+        batches=captured.batches if captured else 0,
+        changes=captured.changes if captured else 0,
+        tables=tuple(tables),
+        snapshot=shot,
+        seconds=_durations(shot, captured, tables),
+        skipped=_by_reason(captured.skipped) if captured else {},
+        snapshot_skipped=skipped,
+        incremental=run.report.incremental,
+    )
+    if published is not None:
+        outcome = _with_published(outcome, published)
     try:
-        outcome = _report(run, shot, captured, tables)
-        outcome = replace(outcome, snapshot_skipped=skipped, incremental=run.report.incremental)
-        if published is not None:
-            outcome = _with_published(outcome, published)
-    except Exception:
-        if error is None:
-            raise
-        raise error from None  # a later error has the same cause, or is less specific
+        outcome = _with_positions(outcome, run, captured)
+    except Exception as failure:  # noqa: BLE001 - the result has it
+        log.error("the positions can't be read: %s", failures.described(failure), exc_info=True)
+        error = error or failures.as_error(failure)  # a later error has the same cause, or is less specific
     return outcome if error is None else replace(outcome, ok=False, error_code=error.code, error=str(error))
 
 
@@ -70,33 +82,31 @@ def _with_published(outcome: JobResult, published: PublishResult) -> JobResult:
     return replace(outcome, published=counts, seconds=seconds, findings=tuple(findings))
 
 
-def _report(
-    run: Run, shot: SnapshotResult | None, captured: CaptureCounts | None, tables: Sequence[TableResult]
-) -> JobResult:
+def _with_positions(outcome: JobResult, run: Run, captured: CaptureCounts | None) -> JobResult:
+    """Add the connector's position, and what the source reports about it and its tables."""
     source = run.source
     state = run.stores.changes.state()
     progress = Progress.from_offset(state.offset)
-    lag = source.lag(progress.source)
-    findings = list(lag.remarks)
     selected: tuple[str, ...] = ()
-    if captured is not None:
-        selected = tuple(source.tables())
-        findings += _capture_findings(run.job.connector, source, captured, selected)
-    findings += _channel_findings(run.clients, run.report)
-    findings += _table_findings(progress, tables)
-    return JobResult(
-        ok=True,
+    lag = Lag(None, None)
+    findings: list[str] = []
+    try:
+        if captured is not None:
+            selected = tuple(source.tables())
+            findings += _capture_findings(run.job.connector, source, captured, selected)
+        lag = source.lag(progress.source)
+    except Exception as error:  # noqa: BLE001 - what was done is done: the source may be away by now
+        findings.append(f"the lag is unknown: {failures.described(error)}")
+        log.warning("%s: %s", run.job.connector.name, findings[-1], exc_info=True)
+    findings = [*lag.remarks, *findings, *_channel_findings(run.clients, run.report)]
+    findings += _table_findings(progress, outcome.tables)
+    return replace(
+        outcome,
         offset=progress.source,
-        batches=captured.batches if captured else 0,
-        changes=captured.changes if captured else 0,
         lag_seconds=lag.seconds,
         lag_bytes=lag.bytes,
-        tables=tuple(tables),
         origins=_with_streams(_origins(lag, captured), source, run.report, captured),
-        snapshot=shot,
-        seconds=_durations(shot, captured, tables),
-        findings=tuple(findings),
-        skipped=_by_reason(captured.skipped) if captured else {},
+        findings=(*findings, *outcome.findings),
         selected=selected,
         committed_at=state.committed_at,
         newest_batch=state.batch,
@@ -213,7 +223,7 @@ def _durations(
             if microseconds := captured.reading.get(f"{name}_us"):
                 found[f"capture.{name}"] = microseconds / 1_000_000
     if tables:
-        found["merge"] = max(table.seconds for table in tables)
+        found["merge"] = sum(table.seconds for table in tables)
     return {name: round(seconds, 3) for name, seconds in found.items()}
 
 

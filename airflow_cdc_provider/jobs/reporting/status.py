@@ -12,17 +12,23 @@ from airflow_cdc_provider.jobs.context.tables import selected_tables
 from airflow_cdc_provider.jobs.merging.pending import Pending, pending_by_table
 from airflow_cdc_provider.jobs.merging.quarantine import Quarantine
 from airflow_cdc_provider.jobs.resuming.progress import Progress, SnapshotProgress
-from airflow_cdc_provider.jobs.spec import SnapshotState, TableStatus
+from airflow_cdc_provider.jobs.spark.failures import or_failure
+from airflow_cdc_provider.jobs.spec import SnapshotState, TableResult, TableStatus
 from airflow_cdc_provider.lake.changes_table import ChangesTable
+from airflow_cdc_provider.lake.mirror import MirrorState
 from airflow_cdc_provider.lake.stores import Stores
 from airflow_cdc_provider.sources.contract import Source
 
 
 def table_status(job: Job, stores: Stores, source: Source) -> tuple[TableStatus, ...]:
-    """Return the status of the job's tables; read-only."""
+    """Return the status of the job's tables, without those whose mirrors can't be read; read-only."""
     captured = stores.changes.state()
     progress = Progress.from_offset(captured.offset)
-    states = {table: stores.mirror(table).state() for table in selected_tables(job, stores, source)}
+    read = {
+        table: or_failure(TableResult(table), stores.mirror(table).state)
+        for table in selected_tables(job, stores, source)
+    }
+    states = {table: state for table, state in read.items() if isinstance(state, MirrorState)}
     merged = {table: state.merged_through for table, state in states.items()}
     exists = stores.changes.table.exists()
     pending_tables = pending_by_table(stores.changes, merged, captured.batch) if exists else {}

@@ -77,8 +77,11 @@ def notify_snapshotter(connector: Connector, report: RunReport) -> Iterator[None
         if own is not None:
             own.snapshot_aborted()
         raise
-    if own is not None and report.snapshot is not None and report.snapshot.completed:
-        own.snapshot_completed()
+    if own is not None and report.snapshot is not None:
+        if report.snapshot.completed:
+            own.snapshot_completed()
+        elif report.snapshot.errors:
+            own.snapshot_aborted()
 
 
 def head_before(connector: Connector, source: Source, progress: Progress) -> Mapping[str, Any] | None:

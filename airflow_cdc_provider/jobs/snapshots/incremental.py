@@ -245,7 +245,7 @@ def _next_chunks(
 def _next_ranges(source: Source, copy: TableCopy, cores: int) -> _Step:
     if not copy.started:
         plan = source.plan_snapshot(copy.table, copy.where or None)
-        log.info("%s: copying %d ranges, details %s rows", copy.table, len(plan.ranges), plan.estimated_rows)
+        log.info("%s: copying %d ranges", copy.table, len(plan.ranges))
         copy = replace(copy, started=True, ranges=source.planned_ranges.to_json(plan.ranges))
     taken = source.planned_ranges.from_json(copy.ranges[: _RANGES_PER_CORE * cores])
     left = copy.ranges[len(taken) :]

@@ -1,7 +1,8 @@
 """The snapshot stage: tables in full, range by range, resumable after each commit.
 
 A commit may have ranges of several tables, and it grows while ranges turn out small, since each commit takes
-about a second whatever its size.
+about a second whatever its size. If it fails, its tables are committed one by one: a table that can't be
+planned or read is left out, reported, and due again in the next run.
 """
 
 from __future__ import annotations
@@ -16,6 +17,7 @@ from typing import Any
 
 from airflow_cdc_provider.changes import record
 from airflow_cdc_provider.connector import Connector
+from airflow_cdc_provider.exceptions import CommitConflict, CommitStateUnknown
 from airflow_cdc_provider.jobs.capturing.capture import begin_feed
 from airflow_cdc_provider.jobs.context.clients import Clients
 from airflow_cdc_provider.jobs.context.job import Job, log
@@ -25,8 +27,9 @@ from airflow_cdc_provider.jobs.merging.pending import REPLACE, REREAD_UNSEEN
 from airflow_cdc_provider.jobs.metrics.scanned import ScannedRows
 from airflow_cdc_provider.jobs.resuming.progress import Progress, SnapshotProgress
 from airflow_cdc_provider.jobs.snapshots.custom import due_by_class, filter_of, snapshotter_of
+from airflow_cdc_provider.jobs.spark import failures
 from airflow_cdc_provider.jobs.spark.read import new_metrics, read_partitions
-from airflow_cdc_provider.jobs.spec import SnapshotResult
+from airflow_cdc_provider.jobs.spec import SnapshotResult, TableResult
 from airflow_cdc_provider.lake.changes_table import ChangesState, PendingChanges
 from airflow_cdc_provider.lake.stores import Stores
 from airflow_cdc_provider.sources.contract import Source
@@ -102,8 +105,12 @@ def snapshot(
             snapshot has no position in the feed, the merge after it rereads such rows.
         filters: Per table, a filter in place of the declared one.
 
+    Returns:
+        The result, with the errors of tables that can't be read.
+
     Raises:
         CommitConflict: Another writer committed to the changes table; earlier commits stay and are resumed.
+        Exception: The lake or Spark is unavailable, or a stop was requested meanwhile.
     """
     started = time.monotonic()
     progress, state = begin_feed(job.connector, stores.changes, source)
@@ -111,7 +118,7 @@ def snapshot(
         source.seek_to(progress.source)
     known = progress.snapshots
     due = [table for table in tables if again or _is_due(source, known.get(table), table)]
-    left = _Ranges(job.connector, source, due, known, again=again, replacing=replacing, filters=filters or {})
+    left = _Ranges(job, source, due, known, again=again, replacing=replacing, filters=filters or {})
     first = state.batch
     shot = report.snapshot = SnapshotResult(tables=len(due), remaining=len(due))
     with (
@@ -122,9 +129,9 @@ def snapshot(
         while not job.stopping() and (parts := left.take(commits.next_ranges)):
             for table in left.started(parts):
                 clients.snapshot_notifier.in_progress(table)
-            progress, state, rows = commits.commit(parts, progress, state)
+            committed, progress, state, rows = commits.commit(parts, left, progress, state)
             seconds, by_table = time.monotonic() - started, scanned.tally.rows()
-            for part in parts:
+            for part in committed:
                 _log_progress(part, seconds / max(commits.ranges, 1), by_table.get(part.table))
                 if part.after.done:
                     clients.snapshot_notifier.table_completed(part.table, by_table.get(part.table))
@@ -132,7 +139,7 @@ def snapshot(
                 shot,
                 rows=shot.rows + rows,
                 rows_by_table=by_table,
-                remaining=shot.remaining - sum(part.after.done for part in parts),
+                remaining=shot.remaining - sum(part.after.done for part in committed),
                 seconds=seconds,
                 disconnects=commits.metrics.value.counts["disconnects"],
                 last_event=scanned.tally.last_row,
@@ -142,7 +149,8 @@ def snapshot(
             log.info("snapshot: %d rows, %.0f rows/s", shot.rows, shot.rows / max(seconds, 1e-3))
     if due:
         learn_schema(source, stores.changes, state.batch)  # snapshot readers record schemas, too
-    report.snapshot = _with_committed(shot, stores.changes.summary(first, state.batch), due)
+    shot = _with_committed(shot, stores.changes.summary(first, state.batch), due)
+    report.snapshot = replace(shot, errors=left.errors, aborted=bool(left.errors))
     if shot.completed and due:
         log.info("snapshot completed: %d tables, %d rows, %.1f s", len(due), shot.rows, shot.seconds)
     return report.snapshot
@@ -156,11 +164,12 @@ def _with_committed(
     by_origin: dict[str, dict[str, int]] = {}
     for part in found:
         if part.kind == record.SNAPSHOT and part.source_table is not None:
-            rows[part.source_table] = part.count
+            rows[part.source_table] = part.rows
             for origin, count in sorted(part.origins.items()):
                 by_origin.setdefault(origin, {})[part.source_table] = count
     return replace(
         shot,
+        rows=sum(rows.values()),
         rows_by_origin=by_origin,
         rows_by_table={table: rows.get(table, 0) for table in due},
         erroneous=sum(part.count for part in found if part.kind == record.QUARANTINE),
@@ -188,11 +197,15 @@ def _notifications(clients: Clients, report: RunReport) -> Iterator[None]:
 
 
 class _Ranges:
-    """The remaining ranges, table by table. A table is planned right before it is read."""
+    """The remaining ranges, table by table. A table is planned right before it is read.
+
+    Attributes:
+        errors: By table that was left out, its error in the form of ``TableResult.error``.
+    """
 
     def __init__(
         self,
-        connector: Connector,
+        job: Job,
         source: Source,
         tables: Iterable[str],
         known: Mapping[str, SnapshotProgress],
@@ -201,9 +214,10 @@ class _Ranges:
         replacing: bool,
         filters: Mapping[str, str],
     ) -> None:
-        self._connector = connector
+        self._job = job
         self._source = source
         self._tables = deque(tables)
+        self.errors: dict[str, str] = {}
         self._running = {table: progress for table, progress in known.items() if not progress.done}
         self._before = known
         self._again = again
@@ -222,9 +236,15 @@ class _Ranges:
         parts = []
         while self._tables and count > 0:
             table = self._tables[0]
-            before = self._running.get(table) or self._plan(table)
-            left = before.ranges
-            taken = self._source.planned_ranges.from_json(left[:count])
+            try:
+                before = self._running.get(table) or self._plan(table)
+                left = before.ranges
+                taken = self._source.planned_ranges.from_json(left[:count])
+            except Exception as error:
+                if self.fails_all(error):
+                    raise
+                self.leave_out(table, error)
+                continue
             done = len(taken) == len(left)
             committed = before.committed + len(taken)
             after = replace(before, committed=committed, done=done, ranges=left[len(taken) :])
@@ -235,8 +255,18 @@ class _Ranges:
                 self._tables.popleft()
         return parts
 
+    def fails_all(self, error: Exception) -> bool:
+        """Return whether after an error no table can be read, or none shall be."""
+        conflict = isinstance(error, CommitConflict | CommitStateUnknown)
+        return conflict or self._job.stopping() or failures.is_of_all_tables(error)
+
+    def leave_out(self, table: str, error: Exception) -> None:
+        """Read no more of a table, because of its error; ranges that were committed stay."""
+        self.errors[table] = failures.of_one_table(TableResult(table), error, "its snapshot failed: ").error
+        self._tables = deque(left for left in self._tables if left != table)
+
     def _plan(self, table: str) -> SnapshotProgress:
-        where = self._filters.get(table) or filter_of(self._connector, table)
+        where = self._filters.get(table) or filter_of(self._job.connector, table)
         before = self._before.get(table, SnapshotProgress(True))
         source = self._source
         if source.in_batches(table) and table not in self._filters:
@@ -244,7 +274,8 @@ class _Ranges:
         else:
             # A requested part of a table doesn't advance its batch position.
             plan = replace(source.plan_snapshot(table, where), resume_at=before.resume_at)
-        log.info("snapshot of %s: %d ranges, about %s rows", table, len(plan.ranges), plan.estimated_rows)
+        about = "" if plan.estimated_rows is None else f", about {plan.estimated_rows} rows"
+        log.info("snapshot of %s: %d ranges%s", table, len(plan.ranges), about)
         return SnapshotProgress(
             done=False,
             position=plan.position.hex(),
@@ -269,9 +300,33 @@ class _Commits:
         self.ranges = 0
 
     def commit(
+        self, parts: Sequence[_Part], left: _Ranges, progress: Progress, state: ChangesState
+    ) -> tuple[list[_Part], Progress, ChangesState, int]:
+        """Read and commit the ranges of one commit; table by table if that fails.
+
+        Returns:
+            The committed parts, the progress and state after them, and the number of their rows.
+        """
+        try:
+            return list(parts), *self._commit(parts, progress, state)
+        except Exception as error:
+            self._scanned.tally.discard()
+            if left.fails_all(error):
+                raise
+            if len(parts) == 1:
+                left.leave_out(parts[0].table, error)
+                return [], progress, state, 0
+            log.warning("the ranges of %d tables can't be committed together", len(parts), exc_info=True)
+        committed, rows = [], 0
+        for part in parts:
+            done, progress, state, more = self.commit([part], left, progress, state)
+            committed += done
+            rows += more
+        return committed, progress, state, rows
+
+    def _commit(
         self, parts: Sequence[_Part], progress: Progress, state: ChangesState
     ) -> tuple[Progress, ChangesState, int]:
-        """Read and commit the ranges of one commit; return also the number of their rows."""
         ranges = [one for part in parts for one in part.ranges]
         rate = self._connector.snapshot.rows_per_second
         paced = share_pace(self._source.snapshot_reader(), rate, min(self._cores, len(ranges)))

@@ -6,10 +6,11 @@ failures of Spark and its environment get a message and a remedy here. Others ke
 
 from __future__ import annotations
 
+import logging
 import re
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
-from typing import Final, NamedTuple
+from typing import Final, NamedTuple, TypeVar
 
 from airflow_cdc_provider.exceptions import (
     PERMANENT,
@@ -79,6 +80,15 @@ _KNOWN: Final = (
     ),
 )
 _LONGEST: Final = 300
+_CALL: Final = "An error occurred while calling "
+"""Begins the text of Py4J's errors; the next line says more."""
+_CAUSED: Final = re.compile(r"^Caused by: (.+)", re.MULTILINE)
+_RAISED: Final = re.compile(r"Traceback \(most recent call last\):\n(?:[ \t].*\n)*(\S.*)")
+"""The traceback of a Python worker, and its last line."""
+
+T = TypeVar("T")
+
+log = logging.getLogger("airflow_cdc_provider.jobs")
 
 
 def explain(error: BaseException) -> CdcError | None:
@@ -115,13 +125,59 @@ def _known(text: str) -> tuple[_Known | None, str]:
     return None, ""
 
 
-def of_one_table(result: TableResult, error: Exception) -> TableResult:
-    """Return a table's result with the error of its merge."""
-    known = explain(error)
-    if known is None:
-        first = (str(error).splitlines() or [""])[0]
-        known = CdcError(f"{type(error).__name__}: {first[:_LONGEST]}")
-    return replace(result, error_code=known.code, error=" ".join(str(known).split()))
+def described(error: BaseException) -> str:
+    """Return what failed and the root cause in one line, from any text of Spark, Py4J, Java or Python."""
+    if (known := explain(error)) is not None:
+        return " ".join(str(known).split())
+    while error.__cause__ is not None:
+        error = error.__cause__
+    text = str(error)
+    if raised := _RAISED.findall(text):
+        return str(raised[-1])
+    lines = (line.strip().removeprefix(": ") for line in text.splitlines())
+    found = [next((line for line in lines if line and not line.startswith(_CALL)), "")[:_LONGEST]]
+    found += [cause[:_LONGEST] for cause in _CAUSED.findall(text)[-1:] if cause not in found[0]]
+    return f"{type(error).__name__}: {', caused by '.join(found)}".removesuffix(": ")
+
+
+def as_error(error: BaseException) -> CdcError:
+    """Return any failure as an error of this package."""
+    return explain(error) or CdcError(described(error))
+
+
+def of_one_table(result: TableResult, error: BaseException, during: str = "") -> TableResult:
+    """Log a table's error and return its result with it; ``during`` says what failed, if not the stage."""
+    known = as_error(error)
+    text = " ".join(str(known).removeprefix(f"[CDC-{known.code}] ").split())
+    failed = replace(result, error_code=known.code, error=f"[CDC-{known.code}] {during}{text}")
+    log.error("%s: %s", result.table, failed.error, exc_info=error)
+    return failed
+
+
+def or_failure(result: TableResult, work: Callable[[], T]) -> T | TableResult:
+    """Do the work of one table; if it fails, return the table's result with the error.
+
+    Raises:
+        Exception: The failure affects all tables, so the others need not be tried.
+    """
+    try:
+        return work()
+    except Exception as error:  # the other tables continue; the job fails with this error
+        if is_of_all_tables(error):
+            log.error("%s: the failure affects all tables", result.table)
+            raise
+        return of_one_table(result, error)
+
+
+def with_errors(tables: Sequence[TableResult], errors: Mapping[str, str]) -> list[TableResult]:
+    """Add the errors that tables had in other parts of the job, in the form of ``TableResult.error``."""
+    found = {table.table: table for table in tables}
+    for table, text in errors.items():
+        result = found.get(table, TableResult(table))
+        code, _, message = text.removeprefix("[CDC-").partition("] ")
+        both = f"{result.error}; {message}" if result.error else text
+        found[table] = replace(result, error_code=result.error_code or code, error=both)
+    return list(found.values())
 
 
 def of_all_tables(tables: Sequence[TableResult]) -> CdcError | None:
@@ -137,5 +193,5 @@ def of_all_tables(tables: Sequence[TableResult]) -> CdcError | None:
     retryable = [error for error in errors if not isinstance(error, PERMANENT)]
     kinds = {type(error) for error in retryable or errors}
     details = "; ".join(f"{t.table}: {t.error.removeprefix(f'[CDC-{t.error_code}] ')}" for t in failed)
-    what = f"{len(failed)} of {len(tables)} tables could not be merged"
+    what = f"{len(failed)} of {len(tables)} tables failed"
     return (kinds.pop() if len(kinds) == 1 else CdcError)(f"{what}: {details}")

@@ -20,7 +20,7 @@ import pyarrow as pa
 from airflow_cdc_provider.changes.column_names import column_names
 from airflow_cdc_provider.changes.drift import Drift
 from airflow_cdc_provider.changes.static_columns import StaticColumns
-from airflow_cdc_provider.exceptions import TransientError
+from airflow_cdc_provider.exceptions import ConfigurationError, TransientError
 from airflow_cdc_provider.sources.contract import Codec
 from airflow_cdc_provider.sources.cql.json_text import rows_to_json
 from airflow_cdc_provider.sources.cql.lake_types import LakeTypes
@@ -181,6 +181,7 @@ def recall_codec(
     Raises:
         TransientError: The mirror has stored a later schema of the table: following ``schema`` would drop
             columns that it lacks.
+        ConfigurationError: The table's key has more columns than before.
     """
     ids: dict[str, int] = {}
     names: dict[str, str] = {}
@@ -189,6 +190,14 @@ def recall_codec(
     if memory is not None:
         last_id = int(memory["last_id"])
         parts = (memory.get(_RESERVED, {"table_id": memory["table_id"], "columns": {}}), memory)
+        own = [c.name for c in (*schema.partition_key, *schema.clustering)]
+        if _same_table(schema, memory) and len(own) != len(memory["keys"]):
+            raise ConfigurationError(
+                f"{schema.full_name} has another key than its mirror, by ALTER TABLE DROP COMPACT STORAGE",
+                expected=", ".join(memory["keys"]),
+                found=", ".join(own),
+                remedy="drop the mirror, and take a new snapshot of the table",
+            )
     for part in parts:
         if _same_table(schema, part) and (column := _missing_column(schema, part["columns"])):
             raise TransientError(

@@ -14,6 +14,7 @@ from dataclasses import replace
 
 from airflow_cdc_provider.exceptions import SchemaUnknown
 from airflow_cdc_provider.sources.cql.schema import (
+    NEVER_DROPPED,
     Column,
     CqlType,
     DroppedColumn,
@@ -280,6 +281,10 @@ class _Reader:
                 table = replace(table, columns=columns)
             elif s.accept("id", "="):
                 table = replace(table, id=s.take("a table id")[1].strip("'").replace("-", "").lower())
+            elif s.accept("compact", "storage"):
+                if table.clustering and not table.regular:
+                    hidden = DroppedColumn("value", "regular", CqlType("empty"), NEVER_DROPPED)
+                    table = replace(table, dropped={"value": hidden})
             elif s.accept("cdc", "="):
                 table = replace(table, cdc=s.take("true or false")[1].strip("'").lower() == "true")
             else:

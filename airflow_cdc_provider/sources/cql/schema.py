@@ -14,6 +14,8 @@ from typing import Final, Literal
 
 ColumnKind = Literal["partition_key", "clustering", "static", "regular"]
 KEY_KINDS: Final = ("partition_key", "clustering")
+NEVER_DROPPED: Final = -(1 << 63)
+"""Time of a :class:`DroppedColumn` whose cells all count: each says that its row exists."""
 
 
 @dataclass(frozen=True)

@@ -29,7 +29,8 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from airflow_cdc_provider.changes.record import SNAPSHOT, change_batch
+from airflow_cdc_provider.changes import contribution
+from airflow_cdc_provider.changes.record import SNAPSHOT, STATIC, change_batch
 from airflow_cdc_provider.exceptions import ConfigurationError, CorruptInput, SchemaUnknown, TransientError
 from airflow_cdc_provider.formats.arrow_bytes import column_of, fixed_width_binary
 from airflow_cdc_provider.formats.kernels import Bytes, Ints
@@ -373,6 +374,7 @@ class _Query:
         """Convert a page to changes; ``number`` makes positions unique inside the snapshot."""
         keys, payloads = page_records(self.program, page.data, page.rows, read_us, self.schema.full_name)
         count = len(keys)
+        static = pc.equal(pc.binary_slice(payloads, 1, 2), bytes([contribution.STATIC]))
         width = len(position) + 8
         positions = np.empty((count, width), np.uint8)
         positions[:, :-8] = np.frombuffer(position, np.uint8)
@@ -388,6 +390,7 @@ class _Query:
             key=keys,
             captured_at=time.time_ns() // 1000,
             schema_id=self.schema.id or None,
+            reason=pc.if_else(static, STATIC, pa.scalar(None, pa.string())),
             payload=payloads,
         )
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 import re
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
@@ -18,6 +18,7 @@ from typing import Any, Final
 from airflow_cdc_provider.exceptions import SchemaUnknown
 from airflow_cdc_provider.sources.cql.schema import (
     KEY_KINDS,
+    NEVER_DROPPED,
     Column,
     CqlType,
     DroppedColumn,
@@ -168,8 +169,12 @@ def _table(
         return types[full]
 
     lookup = _lookup(name[0], find)
-    built = order_columns(_column(c, lookup) for c in columns)
+    stored = [_column(c, lookup) for c in columns]
     dropped_columns = {d["column_name"]: _dropped(d, lookup) for d in dropped}
+    if not view and row.get("flags") is not None:
+        stored, hidden = _without_hidden(stored, row["flags"])
+        dropped_columns |= hidden
+    built = order_columns(stored)
     return TableSchema(
         keyspace=name[0],
         name=name[1],
@@ -180,6 +185,35 @@ def _table(
         view=view,
         counter="counter" in (row.get("flags") or ()) or any(c.type.name == "counter" for c in built),
     )
+
+
+def _without_hidden(
+    columns: list[Column], flags: Collection[str]
+) -> tuple[list[Column], dict[str, DroppedColumn]]:
+    """Return the columns that CQL has of a table, which may be one WITH COMPACT STORAGE.
+
+    Such a table is stored as if it had further columns. Without a clustering column, its values are stored as
+    static columns, next to a clustering column and a value that stay empty. With clustering columns and no
+    other, it has a column of type ``empty``.
+
+    Args:
+        columns: The table's rows of ``system_schema.columns``.
+        flags: Column ``flags`` of its row in ``system_schema.tables``.
+
+    Returns:
+        The columns, and a hidden one whose cell says that a row exists (:data:`~.decoding.programs.MARKER`).
+    """
+    if "dense" in flags:
+        hidden = [c for c in columns if c.type.name == "empty"]
+        kept = [c for c in columns if c not in hidden]
+        return kept, {c.name: DroppedColumn(c.name, c.kind, c.type, NEVER_DROPPED) for c in hidden}
+    if not {"compound", "super"} & set(flags):
+        columns = [
+            replace(c, kind="regular") if c.kind == "static" else c
+            for c in columns
+            if c.kind in ("partition_key", "static")
+        ]
+    return columns, {}
 
 
 def _definition(

@@ -155,10 +155,10 @@ def test_a_sync_that_ends_at_any_boundary_is_completed_by_the_next(
         monkeypatch.setattr(snapshot, limit, 4)
 
     def ended(*_: Any, **__: Any) -> None:
-        raise InterruptedError
+        raise KeyboardInterrupt
 
     def ends_at(target: Any, name: str, value: Any = ended) -> None:
-        with monkeypatch.context() as interrupted, pytest.raises(InterruptedError):
+        with monkeypatch.context() as interrupted, pytest.raises(KeyboardInterrupt):
             interrupted.setattr(target, name, value)
             shop.stage("sync")
 
@@ -169,7 +169,7 @@ def test_a_sync_that_ends_at_any_boundary_is_completed_by_the_next(
 
     def append_four(*arguments: Any, **options: Any) -> Any:
         if len(commits) == 4:
-            raise InterruptedError
+            raise KeyboardInterrupt
         commits.append(1)
         return append(*arguments, **options)
 

@@ -77,10 +77,10 @@ def test_snapshots_are_notified_on_every_channel(
 
     def breaks(*arguments: Any, **options: Any) -> Any:
         if len(received) > 1:  # the rows, not the start of the capture
-            raise InterruptedError
+            raise KeyboardInterrupt
         return append(*arguments, **options)
 
-    with monkeypatch.context() as broken, pytest.raises(InterruptedError):
+    with monkeypatch.context() as broken, pytest.raises(KeyboardInterrupt):
         broken.setattr(ChangesTable, "append_batch", breaks)
         run_stage("sync", shop, connection)
     assert kinds() == ["STARTED", "IN_PROGRESS", "IN_PROGRESS", "ABORTED"]

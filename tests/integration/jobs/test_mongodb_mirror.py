@@ -181,11 +181,11 @@ def test_an_interrupted_snapshot_resumes_with_the_remaining_ranges(
 
     def append_three(*arguments: Any, **options: Any) -> Any:
         if len(commits) == 3:
-            raise InterruptedError
+            raise KeyboardInterrupt
         commits.append(1)
         return append(*arguments, **options)
 
-    with monkeypatch.context() as interrupted, pytest.raises(InterruptedError):
+    with monkeypatch.context() as interrupted, pytest.raises(KeyboardInterrupt):
         interrupted.setattr(ChangesTable, "append_batch", append_three)
         run_stage("sync", shop, connection)
     database.things.delete_one({"_id": 7})

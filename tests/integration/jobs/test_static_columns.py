@@ -138,3 +138,16 @@ def test_static_columns_table_follows_the_source_table_through_truncate_drop_and
     shop.run("ALTER TABLE t DROP s")
     shop.sync()
     assert_equal(rows=2, static_rows=0)
+
+
+def test_a_snapshot_counts_rows_and_not_the_static_columns_that_each_page_repeats(shop: Shop) -> None:
+    shop.run("CREATE TABLE t (k int, c int, s int static, PRIMARY KEY (k, c)) WITH cdc = true")
+    for number in range(7):
+        shop.run(f"INSERT INTO t (k, c, s) VALUES (1, {number}, 1)")
+    shop.run("UPDATE t SET s = 2 WHERE k = 2")
+    shop.declare(source={"advanced": {"fetch_size": 2}})
+    outcome = shop.sync()
+    assert outcome.snapshot is not None
+    assert (outcome.tables[0].snapshot_rows, outcome.snapshot.rows) == (7, 7)
+    assert outcome.snapshot.rows_by_table == {shop.table_name("t"): 7}
+    assert shop.assert_equal("t") == 8

@@ -240,6 +240,9 @@ class FoundSource:
     def check(self) -> list[Finding]:
         return self.findings
 
+    def tables(self) -> list[str]:
+        return ["s.a"]
+
     def close(self) -> None:
         self.closed = True
 

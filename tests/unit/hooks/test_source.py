@@ -84,3 +84,17 @@ def test_a_check_reports_too_many_tables(guardrail: dict[str, Any], level: str |
     source: Any = Source()
     found = {f.subject: f.level for f in check_connector(connector, source)}
     assert found == {"connection": "ok", **({"guardrail": level} if level else {})}
+
+
+def test_a_check_names_tables_whose_mirrors_would_share_a_name() -> None:
+    class Source:
+        def check(self) -> list[Finding]:
+            return []
+
+        def tables(self) -> list[str]:
+            return ["a.b_c", "a_b.c", "s.a"]
+
+    source: Any = Source()
+    found = check_connector(Connector.from_dict({"name": "s", "source": {"type": "mongodb"}}), source)
+    assert [(f.level, f.subject) for f in found] == [("warning", "a.b_c"), ("warning", "a_b.c")]
+    assert all("would both be stored in s.a_b_c" in f.message for f in found)

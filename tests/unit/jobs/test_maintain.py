@@ -30,7 +30,7 @@ def let_go(
         return {table: pending[table] for table in merged if table in pending}
 
     monkeypatch.setattr(stage, "pending_by_table", pending_by_table)
-    monkeypatch.setattr(stage, "build_result", lambda run: None)
+    monkeypatch.setattr(stage, "build_result", lambda run, tables: None)
     monkeypatch.setattr(stage, "selected_tables", lambda *parts: job)
     gone: list[int] = []
     kept = SimpleNamespace(

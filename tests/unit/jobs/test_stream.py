@@ -16,7 +16,8 @@ import pytest
 from airflow_cdc_provider.connector import Connector
 from airflow_cdc_provider.exceptions import CdcError, ConfigurationError, PositionLost, TransientError
 from airflow_cdc_provider.jobs import stream as stage
-from airflow_cdc_provider.jobs.spec import JobResult, PublishResult
+from airflow_cdc_provider.jobs.spark.failures import of_all_tables
+from airflow_cdc_provider.jobs.spec import JobResult, PublishResult, TableResult
 from tests.unit.jobs.runs import run_of
 
 CONNECTOR = Connector.from_dict({"name": "shop", "source": {"type": "mongodb"}})
@@ -176,6 +177,26 @@ def test_a_round_that_failed_adds_no_changes(monkeypatch: pytest.MonkeyPatch, tm
     pace: Any = {"commit_interval_seconds": 0.0}
     outcome = streamed(monkeypatch, tmp_path / "state.json", every_other, lambda: len(rounds) == 6, **pace)
     assert outcome.changes == 3 * DONE.changes
+
+
+def test_transient_errors_of_some_tables_are_reported_and_end_no_stream(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    rounds: list[int] = []
+    bad = TableResult("k.bad", error_code="TRANSIENT", error="[CDC-TRANSIENT] no answer")
+
+    def one(tables: tuple[TableResult, ...]) -> JobResult:
+        rounds.append(1)
+        return replace(DONE, ok=False, error=str(of_all_tables(tables)), tables=tables)
+
+    pace: Any = {"commit_interval_seconds": 0.0}
+    both = (TableResult("k.good"), bad)
+    outcome = streamed(monkeypatch, tmp_path / "a.json", lambda: one(both), lambda: len(rounds) == 7, **pace)
+    assert outcome.changes == 7 * DONE.changes
+    state = json.loads((tmp_path / "a.json").read_text())
+    assert "1 of 2 tables failed: k.bad: no answer" in state["error"]
+    with pytest.raises(TransientError, match="no answer"):
+        streamed(monkeypatch, tmp_path / "b.json", lambda: one((bad,)), **pace)
 
 
 def test_a_stream_without_a_state_file_is_refused() -> None:

@@ -14,9 +14,11 @@ from airflow_cdc_provider.jobs.spec import JobResult
 from airflow_cdc_provider.kafka.errors import BrokersUnavailable
 from tests.unit.jobs.runs import FakeSource, run_of
 
+NO_BROKER = BrokersUnavailable("taking over the transactional id failed")
 
-def synced(monkeypatch: pytest.MonkeyPatch, outcome: JobResult) -> JobResult:
-    """Sync where nothing is to be read, the merge ends as given and no broker answers."""
+
+def synced(monkeypatch: pytest.MonkeyPatch, outcome: JobResult, error: Exception = NO_BROKER) -> JobResult:
+    """Sync where nothing is to be read, the merge ends as given and publishing fails."""
     declared = {
         "name": "shop",
         "source": {"type": "cassandra"},
@@ -28,7 +30,7 @@ def synced(monkeypatch: pytest.MonkeyPatch, outcome: JobResult) -> JobResult:
     run = run_of(Connector.from_dict(declared), changes=changes, source=FakeSource())
 
     def publish(*_: Any) -> Any:
-        raise BrokersUnavailable("taking over the transactional id failed")
+        raise error
 
     monkeypatch.setattr(sync_stage, "capture", lambda *_: None)
     monkeypatch.setattr(sync_stage, "merge_tables", lambda *_, force: [])
@@ -49,3 +51,11 @@ def test_where_a_table_failed_too_both_failures_are_reported(monkeypatch: pytest
     assert found.findings[0] == "one"
     assert found.findings[1].startswith("publishing failed: ")
     assert "taking over the transactional id failed" in found.findings[1]
+
+
+def test_an_unforeseen_failure_of_publishing_hides_nothing_of_a_sync_either(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    found = synced(monkeypatch, JobResult(ok=True, changes=7), ValueError("no date: tomorrow"))
+    assert (found.ok, found.error_code, found.changes) == (False, "ERROR", 7)
+    assert found.error == "[CDC-ERROR] ValueError: no date: tomorrow"

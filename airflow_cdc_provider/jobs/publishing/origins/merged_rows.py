@@ -20,11 +20,19 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from airflow_cdc_provider.events.event_batches import EventBatch, EventRequest
-from airflow_cdc_provider.exceptions import ConfigurationError, OffsetMissing
+from airflow_cdc_provider.exceptions import (
+    CommitConflict,
+    CommitStateUnknown,
+    ConfigurationError,
+    OffsetMissing,
+    TransientError,
+)
 from airflow_cdc_provider.jobs.context.tables import selected_tables
 from airflow_cdc_provider.jobs.merging.pending import pending_by_table
 from airflow_cdc_provider.jobs.publishing.batches import BatchPublisher
 from airflow_cdc_provider.jobs.publishing.publication import Origin
+from airflow_cdc_provider.jobs.spark import failures
+from airflow_cdc_provider.jobs.spec import TableResult
 from airflow_cdc_provider.kafka.merged_position import MergedPosition, PublishedSnapshot, Step
 from airflow_cdc_provider.kafka.positions import PublishPosition
 from airflow_cdc_provider.lake.iceberg_difference import (
@@ -73,7 +81,10 @@ class MergedRows(Origin):
                     yield EventBatch(request.after + 1, build(batch), after)
 
     def publish(self, publisher: BatchPublisher) -> None:
-        """Publish the rest of the step in the position, then one step for each mirror that changed."""
+        """Publish the rest of the step in the position, then one step for each mirror that changed.
+
+        A mirror whose events can't be built is left out until the next run, unless some of them were sent.
+        """
         known = MergedPosition.from_json(publisher.position.state)
         if known.step is not None:
             self._require_form(publisher)
@@ -82,8 +93,16 @@ class MergedRows(Origin):
         for table in self._tables(known):
             if self.job.stopping() or known.step is not None:
                 break
-            if self._plan(publisher, known, table):
-                known = _follow(publisher)
+            try:
+                if self._plan(publisher, known, table):
+                    known = _follow(publisher)
+            except Exception as error:
+                of_all = isinstance(error, TransientError | CommitConflict | CommitStateUnknown)
+                if of_all or failures.is_of_all_tables(error) or publisher.position.records:
+                    raise
+                publisher.position = replace(publisher.position, state=known.to_json())
+                failed = failures.of_one_table(TableResult(table), error, "its rows can't be published: ")
+                self.errors[table] = failed.error
 
     def published_through(self, position: PublishPosition) -> int:
         """Return the last batch of the changes table whose changes are all published."""

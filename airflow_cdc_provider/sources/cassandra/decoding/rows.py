@@ -33,7 +33,13 @@ from airflow_cdc_provider.changes.cells import (
     ROW_STATIC,
 )
 from airflow_cdc_provider.changes.contribution import ROW, STATIC
-from airflow_cdc_provider.formats.byte_kernels import copy, store_little32, store_little64
+from airflow_cdc_provider.formats.byte_kernels import (
+    copy,
+    load_little32,
+    load_little64,
+    store_little32,
+    store_little64,
+)
 from airflow_cdc_provider.formats.kernels import Bytes, Flags, Int, Ints, inlined, walker
 from airflow_cdc_provider.sources.cassandra.decoding.times import (
     EXPIRED_TTL,
@@ -42,7 +48,7 @@ from airflow_cdc_provider.sources.cassandra.decoding.times import (
     read_ttl,
 )
 from airflow_cdc_provider.sources.cql.decoding.cell_rows import LIVE, put_cell_header
-from airflow_cdc_provider.sources.cql.decoding.programs import DROPPED, Program
+from airflow_cdc_provider.sources.cql.decoding.programs import DROPPED, MARKER, Program
 from airflow_cdc_provider.sources.cql.decoding.sink import NOWHERE, STATES_AT, Sink, failed, put_row
 from airflow_cdc_provider.sources.cql.decoding.sorting import compare_cells, order_cells
 from airflow_cdc_provider.sources.cql.reasons import (
@@ -74,8 +80,12 @@ def read_row(
     line: Int,
     listed: Int,
 ) -> Int:
-    """Read one row, of regular columns (line 1) or the static one (line 0), and append its contribution."""
+    """Read one row, of regular columns (line 1) or the static one (line 0), and append its contribution.
+
+    A table WITH COMPACT STORAGE that has no clustering columns has its only row as the static one.
+    """
     cursor, states = sink.cursor, sink.states
+    static = line == 0 and program.first_clustering[table + 1] > program.first_clustering[table]
     row_at = at
     flags = np.int64(data[at])
     at += 1
@@ -99,7 +109,7 @@ def read_row(
             return at
     clustering_end = state_at
 
-    row_flags = ROW_STATIC if line == 0 else 0
+    row_flags = ROW_STATIC if static else 0
     timestamp, ttl, expiry = np.int64(LIVE), np.int64(0), np.int64(NEVER)
     if flags & 0x04:
         row_flags |= ROW_LIVENESS
@@ -188,6 +198,16 @@ def read_row(
             if after < 0:
                 return failed(cursor, at, -after)
             at = after
+            if column_id == MARKER:
+                state_at = cell_at
+                marked_at, mark_time = load_little64(states, cell_at + 8), load_little64(states, cell_at + 16)
+                marker_ttl = load_little32(states, cell_at + 4)
+                if marker_ttl == 0 and mark_time != NEVER:  # it deletes the row
+                    row_flags |= ROW_DELETION
+                    deleted_at, deletion_time = marked_at, mark_time
+                else:
+                    row_flags |= ROW_LIVENESS
+                    timestamp, ttl, expiry = marked_at, marker_ttl, mark_time
             if state_at != cell_at:
                 if column_id <= last_id:
                     ordered = ordered and compare_cells(states, before, cell_at) < 0
@@ -209,7 +229,7 @@ def read_row(
     store_little64(states, begin + 32, deletion_time)
     store_little32(states, begin + 40, clustering_end - begin - ROW_HEADER_BYTES)
     store_little32(states, begin + 44, cells)
-    scope = np.int64(STATIC if line == 0 else ROW)
+    scope = np.int64(STATIC if static else ROW)
     return at if put_row(sink, change, scope, state_at, NOWHERE, NOWHERE) else -NO_SPACE
 
 

@@ -17,14 +17,15 @@ from numpy.typing import NDArray
 from airflow_cdc_provider.formats.byte_kernels import same
 from airflow_cdc_provider.formats.kernels import Bytes, Int, Ints, inlined
 from airflow_cdc_provider.sources.cql.programs import compile_types
-from airflow_cdc_provider.sources.cql.schema import CqlType, TableSchema
+from airflow_cdc_provider.sources.cql.schema import NEVER_DROPPED, CqlType, TableSchema
 from airflow_cdc_provider.sources.cql.types import fixed_length
 from airflow_cdc_provider.sources.cql.wire import read_i64
 
 DROPPED: Final = -1
 """Column id of a dropped column: its cells are parsed and skipped."""
 
-_NEVER_DROPPED: Final = np.iinfo(np.int64).min
+MARKER: Final = -2
+"""Column id of the hidden column of a table WITH COMPACT STORAGE: its cell is the liveness of the row."""
 
 
 class Program(NamedTuple):
@@ -36,7 +37,7 @@ class Program(NamedTuple):
     ``first_column``      per table, then the total
     ``names``             names of all columns as UTF-8, concatenated
     ``name_start``, ``name_length``   per column, position of its name in ``names``
-    ``column_id``         per column, its id in cell rows, or :data:`DROPPED`
+    ``column_id``         per column, its id in cell rows, or :data:`DROPPED`, or :data:`MARKER`
     ``column_size``       per column, the length of a simple cell's value, -1 if it is variable
     ``column_complex``    per column, whether it has a cell per element
     ``dropped_at``        per column, cells with a write time up to this are skipped
@@ -115,13 +116,19 @@ def _listed(schema: TableSchema) -> list[_Listed]:
     listed = []
     for column in (*schema.static, *schema.regular):
         dropped = schema.dropped.get(column.name)
-        dropped_at = dropped.dropped_at_us if dropped else _NEVER_DROPPED
+        dropped_at = dropped.dropped_at_us if dropped else NEVER_DROPPED
         listed.append(
             _Listed(column.name.encode(), column.kind == "static", column.type, column.id, dropped_at)
         )
     present = {column.name for column in schema.columns}
     listed += [
-        _Listed(column.name.encode(), column.kind == "static", column.type, DROPPED, column.dropped_at_us)
+        _Listed(
+            column.name.encode(),
+            column.kind == "static",
+            column.type,
+            MARKER if column.dropped_at_us == NEVER_DROPPED else DROPPED,
+            column.dropped_at_us,
+        )
         for column in schema.dropped.values()
         if column.name not in present and column.kind in ("static", "regular")
     ]

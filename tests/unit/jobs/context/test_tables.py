@@ -2,19 +2,21 @@
 
 from __future__ import annotations
 
+import re
+
 import pytest
 
 from airflow_cdc_provider.connector import Connector
-from airflow_cdc_provider.exceptions import ConfigurationError
-from airflow_cdc_provider.jobs.context.tables import selected_tables
+from airflow_cdc_provider.jobs.context.tables import refused_tables, selected_tables
 from tests.unit.jobs.runs import FakeSource, run_of
 
 
-def tables_of(tables: list[str], lake: dict[str, str]) -> list[str]:
+def tables_of(tables: list[str], lake: dict[str, str]) -> tuple[list[str], dict[str, str]]:
     declared = {"name": "shop", "source": {"type": "cassandra"}, "lake": {"namespace": "n", **lake}}
     source = FakeSource(*tables)
     run = run_of(Connector.from_dict(declared), source=source)
-    return selected_tables(run.job, run.stores, source)
+    refused = refused_tables(run.job, source)
+    return selected_tables(run.job, run.stores, source), {one.table: one.error for one in refused}
 
 
 @pytest.mark.parametrize(
@@ -30,14 +32,17 @@ def tables_of(tables: list[str], lake: dict[str, str]) -> list[str]:
         (["shop.changes"], {}, "the changes table of shop and shop.changes .* n.shop_changes"),
     ],
 )
-def test_tables_that_would_share_a_name_are_refused(
+def test_tables_that_would_share_a_name_are_refused_and_no_other(
     tables: list[str], lake: dict[str, str], shared: str
 ) -> None:
-    with pytest.raises(ConfigurationError, match=shared) as refused:
-        tables_of(tables, lake)
-    assert "another connector" in refused.value.remedy
+    taken, refused = tables_of(["k.good", *tables], lake)
+    assert taken == ["k.good"]
+    assert set(refused) == set(tables)
+    for text in refused.values():
+        assert re.search(shared, text)
+        assert "another connector" in text
 
 
 def test_tables_with_names_of_their_own_are_taken() -> None:
     tables = ["k.t", "k.t__static_columns", "k.t_side", "a_b.d"]
-    assert tables_of(tables, {}) == tables
+    assert tables_of(tables, {}) == (tables, {})

@@ -10,15 +10,24 @@ from types import SimpleNamespace
 from typing import Any, NamedTuple
 
 import pyarrow as pa
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from airflow_cdc_provider.changes.record import CHANGE_SCHEMA
 from airflow_cdc_provider.connector import Connector
-from airflow_cdc_provider.jobs.resuming.progress import SnapshotProgress
-from airflow_cdc_provider.jobs.snapshots.snapshot import _Ranges
+from airflow_cdc_provider.exceptions import CommitConflict, ConfigurationError
+from airflow_cdc_provider.jobs.context.job import Job
+from airflow_cdc_provider.jobs.resuming.progress import Progress, SnapshotProgress
+from airflow_cdc_provider.jobs.snapshots.snapshot import _Commits, _Ranges
 from airflow_cdc_provider.jobs.spark.read import _Read
+from airflow_cdc_provider.jobs.spec import JobSpec
+from airflow_cdc_provider.lake.changes_table import ChangesState
+from airflow_cdc_provider.lake.table import Head
 from airflow_cdc_provider.sources.contract import Reader, ReadMetrics, SnapshotPlan
 from airflow_cdc_provider.sources.paced import Paced, share_pace
 from airflow_cdc_provider.sources.planned_ranges import PlannedRanges
+from tests.chance import examples
 from tests.unit.jobs.runs import FakeReader, FakeSource
 
 CONNECTOR = {
@@ -48,9 +57,12 @@ class PlannedSource(FakeSource):
         super().__init__(*ranges)
         self.ranges = ranges
         self.planned: list[str] = []
+        self.broken: dict[str, Exception] = {}
 
     def plan_snapshot(self, table: str, where: str | None = None) -> SnapshotPlan:
         self.planned.append(table)
+        if table in self.broken:
+            raise self.broken[table]
         names = [Part(f"{table}-{number}") for number in range(self.ranges[table])]
         return SnapshotPlan(table=table, ranges=names, position=b"\1", origin="stream", estimated_rows=None)
 
@@ -58,8 +70,8 @@ class PlannedSource(FakeSource):
 def left_to_read(
     source: PlannedSource, tables: Sequence[str], known: dict[str, SnapshotProgress] | None = None
 ) -> _Ranges:
-    connector = Connector.from_dict(CONNECTOR)
-    return _Ranges(connector, source, tables, known or {}, again=False, replacing=True, filters={})
+    job = Job(JobSpec("snapshot", CONNECTOR, ""), Connector.from_dict(CONNECTOR))
+    return _Ranges(job, source, tables, known or {}, again=False, replacing=True, filters={})
 
 
 def test_a_commit_is_filled_with_the_ranges_of_several_tables() -> None:
@@ -100,6 +112,67 @@ def test_a_finished_snapshot_that_is_requested_again_starts_over() -> None:
     finished = SnapshotProgress(done=True, committed=1)
     left = left_to_read(PlannedSource({"a": 1}), ["a"], {"a": finished})
     assert names_of(left.take(9)[0].ranges) == ["a-0"]
+
+
+@pytest.mark.parametrize("error", [ConfigurationError("no such column"), ValueError("no such column")])
+def test_a_table_that_cannot_be_planned_is_left_out_and_reported(error: Exception) -> None:
+    source = PlannedSource({f"t{number}": 2 for number in range(10)})
+    source.broken = {"t4": error}
+    left = left_to_read(source, sorted(source.ranges))
+    assert {part.table for part in left.take(99)} == set(source.ranges) - {"t4"}
+    assert left.take(99) == []
+    assert set(left.errors) == {"t4"}
+    assert "no such column" in left.errors["t4"]
+
+
+@pytest.mark.parametrize(
+    "error", [CommitConflict("another run"), RuntimeError("Caused by: Connection refused")]
+)
+def test_a_failure_of_all_tables_ends_a_snapshot(error: Exception) -> None:
+    source = PlannedSource({"a": 1, "b": 1})
+    source.broken = {"a": error}
+    with pytest.raises(type(error)):
+        left_to_read(source, ["a", "b"]).take(9)
+
+
+class CommitsOfParts(_Commits):
+    """Commits that fail if they have a table that can't be read, and keep what they committed."""
+
+    def __init__(self, unreadable: set[str]) -> None:
+        self._scanned: Any = SimpleNamespace(tally=SimpleNamespace(discard=lambda: None))
+        self.unreadable = unreadable
+        self.committed: list[str] = []
+
+    def _commit(self, parts: Sequence[Any], progress: Any, state: Any) -> tuple[Any, Any, int]:
+        if broken := self.unreadable & {part.table for part in parts}:
+            raise RuntimeError(f"{min(broken)} can't be read")
+        found = [name for part in parts for name in names_of(part.ranges)]
+        self.committed += found
+        return progress, state, len(found)
+
+
+@given(
+    st.lists(st.tuples(st.integers(0, 5), st.sampled_from(["", "", "", "plan", "read"])), max_size=10),
+    st.integers(1, 9),
+)
+@settings(max_examples=examples(60))
+def test_all_ranges_of_all_tables_but_the_broken_ones_are_committed_once(
+    tables: list[tuple[int, str]], count: int
+) -> None:
+    source = PlannedSource({f"t{number}": ranges for number, (ranges, _) in enumerate(tables)})
+    faults = {f"t{number}": fault for number, (_, fault) in enumerate(tables) if fault}
+    source.broken = {table: ValueError(table) for table, fault in faults.items() if fault == "plan"}
+    left = left_to_read(source, list(source.ranges))
+    commits = CommitsOfParts({table for table, fault in faults.items() if fault == "read"})
+    rows = 0
+    while parts := left.take(count):
+        done, *_, more = commits.commit(parts, left, Progress(), ChangesState(Head(None), 0, None))
+        assert {part.table for part in done} == {part.table for part in parts} - set(left.errors)
+        rows += more
+    expected = {f"{t}-{n}" for t, ranges in source.ranges.items() if t not in faults for n in range(ranges)}
+    assert sorted(commits.committed) == sorted(expected)
+    assert rows == len(expected)
+    assert set(left.errors) == set(faults)
 
 
 def batch(name: str) -> pa.RecordBatch:

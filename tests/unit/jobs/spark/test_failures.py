@@ -12,7 +12,14 @@ from airflow_cdc_provider.exceptions import (
     OffsetMissing,
     TransientError,
 )
-from airflow_cdc_provider.jobs.spark.failures import explain, is_of_all_tables, of_all_tables, of_one_table
+from airflow_cdc_provider.jobs.spark.failures import (
+    described,
+    explain,
+    is_of_all_tables,
+    of_all_tables,
+    of_one_table,
+    with_errors,
+)
 from airflow_cdc_provider.jobs.spec import TableResult
 
 _SPARK = "Job aborted due to stage failure: Task 0 in stage 3.0 failed 1 times\n\tat org.apache.spark.Some\n"
@@ -117,7 +124,7 @@ def test_a_job_fails_by_what_its_tables_failed_of(errors: list[Exception], kind:
     tables = [TableResult("shop.good"), *(failed(f"shop.t{n}", error) for n, error in enumerate(errors))]
     error = of_all_tables(tables)
     assert type(error) is kind
-    assert f"{len(errors)} of {len(tables)} tables could not be merged" in str(error)
+    assert f"{len(errors)} of {len(tables)} tables failed" in str(error)
     assert all(f"shop.t{n}: " in str(error) for n in range(len(errors)))
     assert str(error).count("[CDC-") == 1, "one class, so that the text identifies it"
 
@@ -125,3 +132,66 @@ def test_a_job_fails_by_what_its_tables_failed_of(errors: list[Exception], kind:
 def test_a_job_whose_tables_are_merged_has_no_error() -> None:
     assert of_all_tables([TableResult("shop.good")]) is None
     assert of_all_tables([]) is None
+
+
+_WORKER = """
+  An exception was thrown from the Python worker. Please see the stack trace below.
+Traceback (most recent call last):
+  File "/x/worker.py", line 1, in main
+    process()
+  File "/x/read.py", line 7, in read
+    raise ValueError("value 7 of column b")
+ValueError: value 7 of column b
+"""
+
+
+class ParseException(Exception):
+    """As Spark's: its text begins with an empty line."""
+
+
+@pytest.mark.parametrize(
+    ("error", "text"),
+    [
+        (
+            ParseException("\n[PARSE_SYNTAX_ERROR] Syntax error at or near 'name'.(line 1)\n\n== SQL ==\nx"),
+            "ParseException: [PARSE_SYNTAX_ERROR] Syntax error at or near 'name'.(line 1)",
+        ),
+        (
+            RuntimeError(
+                "An error occurred while calling o65.sql.\n: java.lang.IllegalStateException: x\n\tat a.B\n"
+                "Caused by: java.lang.RuntimeException: y\n\tat a.B\nCaused by: a.B: column a.b\n\tat a.C\n"
+            ),
+            "RuntimeError: java.lang.IllegalStateException: x, caused by a.B: column a.b",
+        ),
+        (
+            RuntimeError(f"{_SPARK}{_WORKER}\n\tat a.B\nCaused by: a.P: {_WORKER}"),
+            "ValueError: value 7 of column b",
+        ),
+        (AssertionError(), "AssertionError"),
+        (ConfigurationError("a\nb", found="c\nd"), "[CDC-CONFIGURATION] a b: found c d"),
+    ],
+)
+def test_a_failure_is_described_by_its_root_cause_in_one_line(error: Exception, text: str) -> None:
+    assert described(error) == text
+    assert failed("shop.t", error).error.endswith(text.removeprefix("[CDC-CONFIGURATION] "))
+
+
+def test_what_python_raised_first_is_the_cause() -> None:
+    try:
+        try:
+            raise KeyError("b")
+        except KeyError as first:
+            raise RuntimeError("a") from first
+    except RuntimeError as error:
+        assert described(error) == "KeyError: 'b'"
+
+
+def test_errors_of_several_parts_of_a_job_are_joined_by_table() -> None:
+    tables = [TableResult("a"), failed("b", ConfigurationError("merge"))]
+    texts = {name: failed(name, TransientError("read")).error for name in "abc"}
+    found = {t.table: (t.error_code, t.error) for t in with_errors(tables, texts)}
+    assert found == {
+        "a": ("TRANSIENT", "[CDC-TRANSIENT] read"),
+        "b": ("CONFIGURATION", "[CDC-CONFIGURATION] merge; read"),
+        "c": ("TRANSIENT", "[CDC-TRANSIENT] read"),
+    }

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from airflow_cdc_provider.changes.cell_row import Cell, CellRow, read_cell_row, write_cell_row
 from airflow_cdc_provider.changes.cells import CELL_TOMBSTONE
-from airflow_cdc_provider.exceptions import TransientError
+from airflow_cdc_provider.exceptions import ConfigurationError, TransientError
 from airflow_cdc_provider.sources.cassandra.codec import CassandraCodec, recall_codec
 from airflow_cdc_provider.sources.cql.describe import parse_cql
 from airflow_cdc_provider.sources.cql.schema import TableSchema
@@ -243,3 +243,22 @@ def test_an_id_is_of_one_column_and_a_mirrors_column_of_one_too(steps: list[tupl
 def _renewed(number: int, columns: set[str]) -> str:
     columns_text = ", ".join(f"{name} int" for name in ["p", *sorted(columns)])
     return f"CREATE TABLE k.t ({columns_text}, PRIMARY KEY (p)) WITH ID = {UUID(int=number)};"
+
+
+def test_a_mirror_of_another_key_is_refused_with_what_to_do() -> None:
+    """``DROP COMPACT STORAGE`` shows a clustering column that the table had all the time."""
+    table_id = "id = 6d3a5a10-c68a-11f0-8de9-0242ac120002"
+    before = parse_cql(f"CREATE TABLE k.t (k int PRIMARY KEY, v int) WITH COMPACT STORAGE AND {table_id}")
+    after = parse_cql(
+        f"CREATE TABLE k.t (k int, column1 text, v int static, PRIMARY KEY (k, column1)) WITH {table_id}"
+    )
+    memory = recall_codec(before.tables["k.t"], None).remember()
+    with pytest.raises(ConfigurationError, match=r"expected k, found k, column1.*new snapshot"):
+        recall_codec(after.tables["k.t"], memory)
+
+
+def test_a_compact_table_of_keys_alone_has_a_hidden_column() -> None:
+    text = "CREATE TABLE k.t (k int, c int, {}PRIMARY KEY (k, c)) WITH COMPACT STORAGE AND cdc = true"
+    assert set(parse_cql(text.format("")).tables["k.t"].dropped) == {"value"}
+    assert not parse_cql(text.format("v int, ")).tables["k.t"].dropped
+    assert parse_cql(text.format("")).tables["k.t"].cdc

@@ -106,3 +106,67 @@ def test_a_cluster_is_read_as_json_without_its_own_keyspaces() -> None:
 
 def test_only_the_given_keyspaces_are_read() -> None:
     assert load(_Session(), ["system"]).tables == {}
+
+
+_COMPACT: list[tuple[list[str], list[tuple[str, str, str]], dict[str, str], set[str]]] = [
+    (
+        [],
+        [
+            ("p", "partition_key", "int"),
+            ("column1", "clustering", "text"),
+            ("v", "static", "int"),
+            ("value", "regular", "blob"),
+        ],
+        {"p": "partition_key", "v": "regular"},
+        set(),
+    ),
+    (
+        ["counter"],
+        [
+            ("p", "partition_key", "int"),
+            ("column1", "clustering", "text"),
+            ("v", "static", "counter"),
+            ("value", "regular", "counter"),
+        ],
+        {"p": "partition_key", "v": "regular"},
+        set(),
+    ),
+    (
+        ["dense"],
+        [("p", "partition_key", "int"), ("c", "clustering", "int"), ("value", "regular", "int")],
+        {"p": "partition_key", "c": "clustering", "value": "regular"},
+        set(),
+    ),
+    (
+        ["dense", "compound"],
+        [("p", "partition_key", "int"), ("c", "clustering", "int"), ("value", "regular", "empty")],
+        {"p": "partition_key", "c": "clustering"},
+        {"value"},
+    ),
+    (
+        ["compound"],
+        [
+            ("p", "partition_key", "int"),
+            ("c", "clustering", "int"),
+            ("s", "static", "int"),
+            ("value", "regular", "empty"),
+        ],
+        {"p": "partition_key", "c": "clustering", "s": "static", "value": "regular"},
+        set(),
+    ),
+]
+
+
+@pytest.mark.parametrize(("flags", "stored", "shown", "hidden"), _COMPACT)
+def test_a_table_with_compact_storage_has_the_columns_of_select_all(
+    flags: list[str], stored: list[tuple[str, str, str]], shown: dict[str, str], hidden: set[str]
+) -> None:
+    rows = _rows() | {"dropped_columns": []}
+    rows["tables"][0]["flags"] = flags
+    rows["columns"] = [
+        _column(name, kind, -1 if kind in ("static", "regular") else 0, cql_type)
+        for name, kind, cql_type in stored
+    ]
+    table = schemas_from_rows(rows).tables["k.t"]
+    assert {column.name: column.kind for column in table.columns} == shown
+    assert set(table.dropped) == hidden

@@ -7,7 +7,7 @@ from collections import Counter, defaultdict
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, ClassVar
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -230,6 +230,8 @@ def test_a_position_that_is_set_back_below_what_a_task_was_given_is_left_there()
 @dataclass
 class SparkOfNothing:
     """Spark with adaptive plans: what is parted has no task if it is empty; a range has its partitions."""
+
+    columns: ClassVar = ["id"]
 
     monkeypatch: pytest.MonkeyPatch
     tasks: int = 0

@@ -1,0 +1,131 @@
+"""One broken table among others, at each stage: the others go on, and the run names it and the cause."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from airflow_cdc_provider.exceptions import TransientError
+from airflow_cdc_provider.sources.mongodb.source import MongodbSource
+from tests.integration.jobs.conftest import RunStage
+from tests.integration.jobs.equality import assert_mirror_equals_collection
+from tests.integration.jobs.publishing import declaration
+from tests.integration.jobs.shop import Shop
+
+if TYPE_CHECKING:
+    from pymongo.database import Database
+    from pyspark.sql import SparkSession
+
+    from airflow_cdc_provider.jobs.spec import JobResult, TableResult
+
+pytestmark = pytest.mark.integration
+
+
+def by_table(outcome: JobResult) -> dict[str, TableResult]:
+    """Return the results of tables by the part of their names after the first dot."""
+    return {table.table.partition(".")[2]: table for table in outcome.tables}
+
+
+def broken(outcome: JobResult) -> set[str]:
+    """Return the tables that failed, each of which the run's error must name with its cause."""
+    assert outcome.ok == (not outcome.error)
+    failed = {name: table.error for name, table in by_table(outcome).items() if table.error}
+    assert all(text.partition("] ")[2] in outcome.error for text in failed.values())
+    return set(failed)
+
+
+def test_one_collection_that_cannot_be_planned_read_merged_published_or_verified_stops_no_other(
+    spark: SparkSession,
+    run_stage: RunStage,
+    database: Database,
+    both: dict[str, Any],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    names = [f"c{number}" for number in range(10)]
+    for name in names:
+        database[name].insert_one({"_id": 1})
+    filters = {f"{database.name}.c4": "{", f"{database.name}.c7": '{"$nope": 1}'}
+    declared = declaration(
+        database, {"mode": "after_merge"}, transactions=False, mongodb={"json": "extended"}
+    )
+
+    def mirror(name: str) -> str:
+        return f"{database.name}.{database.name}_{name}"
+
+    outcome = run_stage("sync", {**declared, "snapshot": {"filters": filters}}, both)
+    assert broken(outcome) == {"c4", "c7"}
+    assert "2 of 10 tables failed" in outcome.error
+    assert "its snapshot failed: the snapshot filter is not valid" in by_table(outcome)["c4"].error
+    assert "unknown top level operator: $nope" in by_table(outcome)["c7"].error
+    assert outcome.snapshot is not None
+    assert outcome.published is not None
+    assert (outcome.snapshot.rows, outcome.snapshot.remaining, outcome.published.records) == (8, 2, 8)
+    assert outcome.seconds["merge"] == pytest.approx(sum(t.seconds for t in outcome.tables), abs=0.01)
+    for name in set(names) - broken(outcome):
+        assert_mirror_equals_collection(spark, database[name], mirror(name))
+
+    # The next run reads only what is left. Its source is away when all is done.
+    def away(*_: Any) -> Any:
+        raise TransientError("the server is unreachable")
+
+    database.c1.insert_one({"_id": 2})
+    with monkeypatch.context() as patched:
+        patched.setattr(MongodbSource, "lag", away)
+        outcome = run_stage("sync", declared, both)
+    assert (outcome.ok, outcome.lag_seconds, outcome.changes) == (True, None, 1)
+    assert any("the lag is unknown: [CDC-TRANSIENT] the server is unreachable" in f for f in outcome.findings)
+    assert {n: t.rows_written for n, t in by_table(outcome).items() if t.rows_written} == {
+        "c1": 1,
+        "c4": 1,
+        "c7": 1,
+    }
+    assert outcome.published is not None
+    assert outcome.published.records == 3
+
+    # Somebody's table has the name of a mirror.
+    spark.sql(f"DROP TABLE lake.{mirror('c4')}")
+    spark.sql(f"CREATE TABLE lake.{mirror('c4')} (a int) USING iceberg")
+    for name in ("c3", "c4", "c5"):
+        database[name].insert_one({"_id": 2})
+    outcome = run_stage("sync", declared, both)
+    assert broken(outcome) == {"c4"}
+    assert "not by this provider" in by_table(outcome)["c4"].error
+    assert "its rows can't be published" in by_table(outcome)["c4"].error
+    assert outcome.published is not None
+    assert outcome.published.records == 2
+    assert broken(run_stage("maintain", declared, both)) == {"c4"}
+    shown = run_stage("offsets", declared, both, action="status").status
+    assert {one.table.partition(".")[2] for one in shown} == set(names) - {"c4"}
+
+    spark.sql(f"DROP TABLE lake.{mirror('c4')}")
+    outcome = run_stage("verify", declared, both, tables=[f"{database.name}.{n}" for n in ("c3", "c4", "c5")])
+    assert broken(outcome) == {"c4"}
+    assert "c4 has no mirror" in outcome.error
+    assert [by_table(outcome)[name].note for name in ("c3", "c5")] == ["equal", "equal"]
+
+
+def test_one_table_that_cannot_be_read_or_has_the_name_of_another_stops_no_other(shop: Shop) -> None:
+    pair = {"pair", "pair__tombstones"}
+    for name in ("good", "unread", *pair):
+        shop.run(f"CREATE TABLE {name} (k int PRIMARY KEY, v int) WITH cdc = true")
+        shop.run(f"INSERT INTO {name} (k, v) VALUES (1, 1)")
+    shop.declare(snapshot={"filters": {shop.table_name("unread"): "nope = 1"}})
+    outcome = shop.sync()
+    assert broken(outcome) == {"unread", *pair}
+    found = by_table(outcome)
+    assert "Undefined column name nope" in found["unread"].error
+    assert "would both be stored in" in found["pair"].error
+    assert "another lake.namespace" in outcome.error
+    assert shop.assert_equal("good") == 1
+    # What was captured is merged: the snapshot alone is missing, and due again.
+    assert shop.mirror("unread").count() == 1
+
+    outcome = shop.stage("verify")
+    assert broken(outcome) == pair
+    assert (found["good"].error, by_table(outcome)["good"].note) == ("", "equal")
+
+    shop.declare(snapshot={"filters": {}}, exclude_tables=[rf"{shop.keyspace}\.pair__.*"])
+    outcome = shop.sync()
+    assert outcome.ok, outcome.error
+    assert [shop.assert_equal(name) for name in ("good", "unread", "pair")] == [1, 1, 1]
