@@ -83,7 +83,7 @@ def _report(
         selected = tuple(source.tables())
         findings += _capture_findings(run.job.connector, source, captured, selected)
     findings += _channel_findings(run.clients, run.report)
-    findings += _table_findings(progress, tables)
+    findings += _table_findings(progress, tables, run.report.reselected)
     return JobResult(
         ok=True,
         offset=progress.source,
@@ -132,10 +132,13 @@ def _channel_findings(clients: Clients, report: RunReport) -> Iterator[str]:
         yield f"signals of channel {channel} could not be read and stay there: {reason}"
 
 
-def _table_findings(progress: Progress, tables: Sequence[TableResult]) -> Iterator[str]:
-    for name, snapshot in sorted(progress.snapshots.items()):
-        if snapshot.outdated:
-            yield f"{name} is incomplete until its next snapshot: changes were lost: {snapshot.lost}"
+def _table_findings(
+    progress: Progress, tables: Sequence[TableResult], reselected: Mapping[str, str]
+) -> Iterator[str]:
+    outdated = {name: snapshot.lost for name, snapshot in progress.snapshots.items() if snapshot.outdated}
+    for name, lost in sorted(outdated.items()):
+        yield f"{name} is incomplete until its next snapshot: changes were lost: {lost}"
+    yield from (message for name, message in reselected.items() if name not in outdated)
     for table in tables:
         if table.undecodable:
             yield f"{table.table}: {table.undecodable} changes could not be decoded and are quarantined"

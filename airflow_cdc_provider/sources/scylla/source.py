@@ -53,7 +53,7 @@ from airflow_cdc_provider.sources.scylla.position import TablePosition, read_off
 from airflow_cdc_provider.sources.scylla.quarantine import QuarantineReader
 from airflow_cdc_provider.sources.scylla.reader import LogReader, LogReads
 from airflow_cdc_provider.sources.scylla.records import UNKNOWN_OPERATION
-from airflow_cdc_provider.sources.scylla.schema_history import LogHistory, schema_columns
+from airflow_cdc_provider.sources.scylla.schema_history import LogHistory, keys_renamed_us, schema_columns
 from airflow_cdc_provider.sources.scylla.truncations import fence_record, position_at
 
 if TYPE_CHECKING:
@@ -162,8 +162,15 @@ class ScyllaSource(Source):
             table: (now_us - positions.get(table, self._start_position(table)).read_to_us) / SECOND_US
             for table in self._read_tables()
         }
-        details = {table: {"seconds": round(seconds, 3)} for table, seconds in behind.items()}
-        return Lag(max(behind.values(), default=0.0), None, details)
+        details = {table: {"seconds": round(max(seconds, 0.0), 3)} for table, seconds in behind.items()}
+        remarks = []
+        if ahead := sorted(table for table, seconds in behind.items() if seconds < 0):
+            remarks.append(
+                f"a clock of the cluster is {-min(behind.values()):.0f} s behind the times that were read: it "
+                "was set back, or a node's clock is wrong. Changes that it times earlier than that are not "
+                f"captured: correct it, then verify {', '.join(ahead)}"
+            )
+        return Lag(max([0.0, *behind.values()]), None, details, remarks)
 
     def gaps(self, offset: Offset | None) -> tuple[Sequence[str], Offset]:
         """Return losses of tables whose logs expired, or were truncated, before they were read."""
@@ -235,14 +242,16 @@ class ScyllaSource(Source):
     def resumed_at(self, table: str) -> int:
         """Return since when rows may have been added or removed without log rows, µs; 0 for never.
 
-        That is when the log was disabled and re-enabled, or the table was re-created or truncated.
+        That is when the log was disabled and re-enabled, when the table was re-created or truncated, or when a
+        key column was renamed, which takes its values from the log's older rows.
         """
         truncation = self._cluster.truncations.get(self._schema(table).id)
-        truncated_us = 0
-        if truncation is not None and truncation.last_us <= self._cluster.head_us:
-            # From here on, a snapshot is guaranteed to reflect the TRUNCATE.
-            truncated_us = truncation.last_us + _us(self.options.confidence_window_seconds)
-        return max(self._history.resumed_us(table), truncated_us)
+        log = self.schemas.tables.get(table + LOG_SUFFIX)
+        moments = [truncation.last_us if truncation else 0, keys_renamed_us(log) if log else 0]
+        # That much later, a snapshot is guaranteed to reflect the TRUNCATE, and the writes before the rename.
+        window_us = _us(self.options.confidence_window_seconds)
+        settled = [moment + window_us for moment in moments if 0 < moment <= self._cluster.head_us]
+        return max([self._history.resumed_us(table), *settled])
 
     def schema_findings(self) -> list[str]:
         """Return messages about tables whose log is disabled or dropped."""
