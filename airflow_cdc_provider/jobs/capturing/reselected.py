@@ -49,8 +49,9 @@ def mark_reselected(
     before = replace(
         connector, tables=tuple(stored["tables"]), exclude_tables=tuple(stored["exclude_tables"])
     )
-    added = [t for t in source.tables() if not before.selects(t) and not source.in_batches(t)]
-    back = _known(stores, progress, state, added)
+    selected = [t for t in source.tables() if not source.in_batches(t)]
+    captured = {t for t in selected if before.selects(t) and (before.names(t) or not source.requires_name(t))}
+    back = _known(stores, progress, state, [table for table in selected if table not in captured])
     text = f"the connector's tables did not select it in the captures up to batch {state.batch}"
     progress = replace(progress, selection=own)
     if not source.resumes_tables:

@@ -86,6 +86,10 @@ class Source(ABC):
     def tables(self) -> list[str]:
         """Return the tables that the declaration selects, sorted."""
 
+    def requires_name(self, table: str) -> bool:
+        """Return whether only its literal name selects a table, not a pattern. Default: False."""
+        return False
+
     @abstractmethod
     def codec(self, table: str, memory: Mapping[str, Any] | None = None) -> Codec:
         """Return the decoder of a table for its current schema. Called for every table of every merge.

@@ -188,12 +188,13 @@ class ScyllaSource(Source):
         self._wait()
         self._cluster.invalidate_streams(force=self._was_empty)
         self._limit = limit
-        positions = read_offset(start or {})
+        stops = read_offset(head)
+        positions = {t: p for t, p in read_offset(start or {}).items() if t in stops or self._is_kept(t, p)}
         reads: list[GroupRead] = []
         records: list[Mapping[str, Any]] = []
         self._planned_us = {}
         at_head = True
-        for table, stop in read_offset(head).items():
+        for table, stop in stops.items():
             position = positions.get(table) or self._start_position(table)
             position, fence = self._new_truncation(table, position, stop.read_to_us)
             records += fence
@@ -324,6 +325,15 @@ class ScyllaSource(Source):
     def _start_position(self, table: str) -> TablePosition:
         """Return the start position of a table without a stored position."""
         return self._reach(table).start(self.options.lookback_seconds)
+
+    def _is_kept(self, table: str, position: TablePosition) -> bool:
+        """Return whether the log of a table that isn't selected has all changes after its position.
+
+        Otherwise it starts over once it is selected again, which makes its snapshot due anyway.
+        """
+        log = self._cluster.logs.get(table)
+        ttl_us = _us(log.option.ttl_seconds) if log else 0
+        return not ttl_us or position.read_to_us >= self._cluster.now_us - ttl_us
 
     def _new_truncation(
         self, table: str, position: TablePosition, head_us: int
