@@ -255,7 +255,7 @@ class ImitatedScylla:
     def rename_key(self, table: str, name: str, to: str) -> Table:
         """Rename a key column. The log drops the column and gets another, which is null in the rows before.
 
-        Scylla source, cdc/log.cc, ``create_log_schema``: the log's columns are made again from the base's names.
+        Scylla source, cdc/log.cc, ``create_log_schema``: the log's columns are made again from the base's.
         """
         base = self.tables[table]
         self.session.execute(f"ALTER TABLE {base.table.full_name} RENAME {name} TO {to}")

@@ -69,5 +69,7 @@ def _known(stores: Stores, progress: Progress, state: ChangesState, tables: Sequ
     """Return the tables that a snapshot, a mirror or the changes table has rows of."""
     new = [t for t in tables if t not in progress.snapshots and not stores.mirror(t).table.exists()]
     rows = stores.changes.pending(0, state.batch, new, record.DATA_KINDS) if new else None
-    captured = {row["source_table"] for row in rows.select("source_table").distinct().collect()} if rows else ()
+    captured = (
+        {row["source_table"] for row in rows.select("source_table").distinct().collect()} if rows else ()
+    )
     return [table for table in tables if table not in new or table in captured]

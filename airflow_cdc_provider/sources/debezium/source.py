@@ -235,7 +235,7 @@ class DebeziumSource(Source):
         self._opened_cluster = None
 
     def _unread(self) -> dict[str, PartitionPosition]:
-        """Return the positions of topics that are no longer selected; they resume there once they are again."""
+        """Return the positions of topics that aren't selected; once they are again, they resume there."""
         return {
             origin: position
             for origin, position in self._start.items()

@@ -92,14 +92,14 @@ def check_cluster(
     yield from check_unreported_options(logged, options.advanced.schema_keyspace)
     yield from check_logs(logged, options.confidence_window_seconds)
     yield from check_images(logged, images)
-    for table in logged:
-        ttl_us = (logged[table].ttl_seconds or cluster.now_us) * SECOND_US
+    for table, option in logged.items():
+        ttl_us = (option.ttl_seconds or cluster.now_us) * SECOND_US
         if keys_renamed_us(cluster.schemas.tables[table + LOG_SUFFIX]) > cluster.now_us - ttl_us:
             yield Finding(
                 "warning",
                 table,
-                "a key column was renamed: changes from before that no longer have its value in the log. Those "
-                "that weren't captured by then are quarantined, and the next run reads the table in full",
+                "a key column was renamed: changes from before that no longer have its value in the log. "
+                "Those that weren't captured by then are quarantined; the next run reads the table in full",
                 "none needed; before the next rename, let a run capture all changes",
             )
 

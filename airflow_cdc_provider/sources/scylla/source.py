@@ -166,9 +166,9 @@ class ScyllaSource(Source):
         remarks = []
         if ahead := sorted(table for table, seconds in behind.items() if seconds < 0):
             remarks.append(
-                f"a clock of the cluster is {-min(behind.values()):.0f} s behind the times that were read: it "
-                "was set back, or a node's clock is wrong. Changes that it times earlier than that are not "
-                f"captured: correct it, then verify {', '.join(ahead)}"
+                f"a clock of the cluster is {-min(behind.values()):.0f} s behind the times that were read: "
+                "it was set back, or a node's clock is wrong. Changes that it times earlier than that are "
+                f"not captured: correct it, then verify {', '.join(ahead)}"
             )
         return Lag(max([0.0, *behind.values()]), None, details, remarks)
 
@@ -243,8 +243,8 @@ class ScyllaSource(Source):
     def resumed_at(self, table: str) -> int:
         """Return since when rows may have been added or removed without log rows, µs; 0 for never.
 
-        That is when the log was disabled and re-enabled, when the table was re-created or truncated, or when a
-        key column was renamed, which takes its values from the log's older rows.
+        That is when the log was disabled and re-enabled, when the table was re-created or truncated, or when
+        a key column was renamed, which takes its values from the log's older rows.
         """
         truncation = self._cluster.truncations.get(self._schema(table).id)
         log = self.schemas.tables.get(table + LOG_SUFFIX)

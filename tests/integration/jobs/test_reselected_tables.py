@@ -1,4 +1,4 @@
-"""Tables that leave a connector's selection and come back: their mirrors equal the source again, and runs say so."""
+"""Tables that a connector selects again: their mirrors equal the source, and runs say what happened."""
 
 from __future__ import annotations
 

@@ -17,8 +17,8 @@ code         contribution
 With ``delta = keys``, a 1 or 2 marks the partition as unresolved: ``UNRESOLVED``. If it is unknown whether a
 log contains keys only, so does a 1 or 2 without data of any column, in addition to its row.
 
-A null in a key column of a row or bound is undecodable where it can't mean that: no range is open at both ends,
-and up to the time of a rename of a key column a null may be a value that the log lost.
+A null in the key of a row or bound is undecodable where it can't mean that: no range is open at both ends,
+and up to the time of a rename of a key column it may be a value that the log lost.
 
 Functions that advance return the offset after the bytes read, or a negative reason.
 """

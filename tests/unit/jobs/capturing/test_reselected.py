@@ -71,7 +71,9 @@ def mark(
 
 
 some_patterns = st.lists(st.sampled_from(PATTERNS), min_size=1, max_size=3)
-captures = st.tuples(some_patterns, st.lists(st.sampled_from(TABLES), max_size=1), st.integers(1, len(TABLES)))
+captures = st.tuples(
+    some_patterns, st.lists(st.sampled_from(TABLES), max_size=1), st.integers(1, len(TABLES))
+)
 
 
 @given(st.lists(captures, min_size=2, max_size=6), st.sampled_from(["snapshot", "mirror", "changes"]))
@@ -112,7 +114,9 @@ def test_a_known_table_is_due_if_a_capture_ran_without_it_and_no_other(
 
 
 def test_a_table_that_resumes_at_its_own_position_is_not_due() -> None:
-    stored = Progress({}, {"s.a": SnapshotProgress(True)}, selection={"tables": ["s.b"], "exclude_tables": []})
+    stored = Progress(
+        {}, {"s.a": SnapshotProgress(True)}, selection={"tables": ["s.b"], "exclude_tables": []}
+    )
     progress, report = mark(
         FakeChanges(), stored, tables=["s.a"], patterns=[".*"], excluded=[], mirrors=set(), resumes=True
     )
