@@ -58,7 +58,9 @@ def mark_reselected(
         progress = progress.with_loss(back, time.time_ns() // 1000, text)
     if not back:
         return progress, state
-    effect = "capture resumes where it had read it" if source.resumes_tables else "it is read in full"
+    effect = "only a new snapshot has what it missed"
+    if source.resumes_tables:
+        effect = "capture resumes at its own position"
     for table in back:
         report.reselected[table] = f"{table} is selected again: {effect}; {text}"
         log.warning("%s: %s", connector.name, report.reselected[table])
@@ -68,8 +70,8 @@ def mark_reselected(
 def _known(stores: Stores, progress: Progress, state: ChangesState, tables: Sequence[str]) -> list[str]:
     """Return the tables that a snapshot, a mirror or the changes table has rows of."""
     new = [t for t in tables if t not in progress.snapshots and not stores.mirror(t).table.exists()]
-    rows = stores.changes.pending(0, state.batch, new, record.DATA_KINDS) if new else None
-    captured = (
-        {row["source_table"] for row in rows.select("source_table").distinct().collect()} if rows else ()
-    )
-    return [table for table in tables if table not in new or table in captured]
+    if new:
+        rows = stores.changes.pending(0, state.batch, new, record.DATA_KINDS)
+        captured = {row["source_table"] for row in rows.select("source_table").distinct().collect()}
+        new = [table for table in new if table not in captured]
+    return [table for table in tables if table not in new]

@@ -121,4 +121,4 @@ def test_a_table_that_resumes_at_its_own_position_is_not_due() -> None:
         FakeChanges(), stored, tables=["s.a"], patterns=[".*"], excluded=[], mirrors=set(), resumes=True
     )
     assert not progress.snapshots["s.a"].due
-    assert "capture resumes where it had read it" in report.reselected["s.a"]
+    assert "capture resumes at its own position" in report.reselected["s.a"]
