@@ -1,4 +1,4 @@
-"""Tables that a connector selects again are due exactly if changes of them were passed over."""
+"""Tables that a connector selects again are due exactly if changes of them were skipped."""
 
 from __future__ import annotations
 

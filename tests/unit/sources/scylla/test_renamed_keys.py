@@ -154,7 +154,7 @@ def _dropped(**moments: int) -> TableSchema:
     return TableSchema("k", "t_scylla_cdc_log", "", (CqlColumn("ck2", "regular", -1, kind),), dropped)
 
 
-def test_a_rename_is_told_from_a_dropped_column_by_what_the_log_drops_with_it() -> None:
+def test_a_rename_differs_from_a_dropped_column_in_what_the_log_drops_with_it() -> None:
     flag = "cdc$deleted_v"
     assert keys_renamed_us(_dropped()) == 0
     assert keys_renamed_us(_dropped(**{"v": 10_000_000, flag: 10_000_002})) == 0
