@@ -9,6 +9,7 @@ import pytest
 
 from airflow_cdc_provider.exceptions import PositionLost
 from airflow_cdc_provider.jobs.spec import JobResult
+from airflow_cdc_provider.sources.cql.driver.node_queries import slowest_clock_us
 from airflow_cdc_provider.sources.scylla import cluster as cluster_module
 from server_kit.scylla import CdcOptions, Column, CqlType, ImitatedScylla, SystemKeyspaces, Table
 from server_kit.scylla.statements import DeletePartition, Insert
@@ -131,9 +132,10 @@ def test_a_clock_that_was_set_back_is_reported_with_the_tables_to_verify(
     shop: Shop, names: SystemKeyspaces, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     behind_us = 0
-    right = cluster_module.slowest_clock_us
     # No clock of this machine can be set back.
-    monkeypatch.setattr(cluster_module, "slowest_clock_us", lambda session: right(session) - behind_us)
+    monkeypatch.setattr(
+        cluster_module, "slowest_clock_us", lambda session: slowest_clock_us(session) - behind_us
+    )
     cluster = ImitatedScylla(
         shop.session, shop.keyspace, names=names, clock_us=lambda: time.time_ns() // 1000 - behind_us
     )

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import random
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -52,7 +53,7 @@ def renamed(table: Table, name: str) -> Table:
     return replace(table, partition=of(table.partition), clustering=of(table.clustering), descending=order)
 
 
-def read_after_rename(table: Table, rows: list[LogRow], renamed_us: int) -> dict[str, object]:
+def read_after_rename(table: Table, rows: Sequence[LogRow], renamed_us: int) -> dict[str, object]:
     """Write the record of a change that was read after the rename: the log has no value of the column."""
     return {**change_record(table, rows), "schema_id": schema_digest(_payload(table, renamed_us))}
 
