@@ -136,8 +136,6 @@ def test_a_clock_that_was_set_back_is_reported_with_the_tables_to_verify(
     monkeypatch.setattr(
         cluster_module, "slowest_clock_us", lambda session: slowest_clock_us(session) - behind_us
     )
-        cluster_module, "slowest_clock_us", lambda session: slowest_clock_us(session) - behind_us
-    )
     cluster = ImitatedScylla(
         shop.session, shop.keyspace, names=names, clock_us=lambda: time.time_ns() // 1000 - behind_us
     )
