@@ -93,8 +93,8 @@ def check_cluster(
     yield from check_logs(logged, options.confidence_window_seconds)
     yield from check_images(logged, images)
     for table, option in logged.items():
-        ttl_us = (option.ttl_seconds or cluster.now_us) * SECOND_US
-        if keys_renamed_us(cluster.schemas.tables[table + LOG_SUFFIX]) > cluster.now_us - ttl_us:
+        kept_us = cluster.now_us - option.ttl_seconds * SECOND_US if option.ttl_seconds else 0
+        if keys_renamed_us(cluster.schemas.tables[table + LOG_SUFFIX]) > kept_us:
             yield Finding(
                 "warning",
                 table,
