@@ -1,9 +1,9 @@
 """Tables that a connector selects again, after captures without them.
 
-The offset stores the patterns that selected the tables of the newest capture, in the commit of its batches. A
-table that the declaration selects now, and the stored patterns don't, misses the changes of the time between:
-its snapshot is due, unless the source resumes it at a position of its own. A table of which nothing is known
-yet misses nothing; its first snapshot is due anyway.
+The offset stores the patterns that selected the tables of the newest capture, and its time, in the commit of
+its batches. A table that the declaration selects now, and the stored patterns don't, misses the changes up to
+then: a snapshot that starts later is due, unless the source resumes the table at a position of its own. A
+table of which nothing is known yet misses nothing; its first snapshot is due anyway.
 
 A table that was read in batches, and is streamed now, is the same case; :class:`~.progress.SnapshotProgress`
 remembers it.
@@ -44,8 +44,9 @@ def mark_reselected(
     """
     connector, stored = stores.connector, progress.selection
     own = {"tables": list(connector.tables), "exclude_tables": list(connector.exclude_tables)}
-    if stored is None or stored == own:
-        return replace(progress, selection=own), state
+    progress = replace(progress, selection={**own, "at_us": time.time_ns() // 1000})
+    if stored is None or {**stored, **own} == stored:
+        return progress, state
     before = replace(
         connector, tables=tuple(stored["tables"]), exclude_tables=tuple(stored["exclude_tables"])
     )
@@ -53,14 +54,13 @@ def mark_reselected(
     captured = {t for t in selected if before.selects(t) and (before.names(t) or not source.requires_name(t))}
     back = _known(stores, progress, state, [table for table in selected if table not in captured])
     text = f"the connector's tables did not select it in the captures up to batch {state.batch}"
-    progress = replace(progress, selection=own)
+    effect = "capture resumes at its own position"
     if not source.resumes_tables:
-        progress = progress.with_loss(back, time.time_ns() // 1000, text)
+        progress = progress.with_loss(back, stored["at_us"], text)
+        effect = "only a new snapshot has what it missed"
+        back = [table for table in back if progress.snapshots[table].outdated]
     if not back:
         return progress, state
-    effect = "only a new snapshot has what it missed"
-    if source.resumes_tables:
-        effect = "capture resumes at its own position"
     for table in back:
         report.reselected[table] = f"{table} is selected again: {effect}; {text}"
         log.warning("%s: %s", connector.name, report.reselected[table])

@@ -88,7 +88,7 @@ class Progress:
         arrivals: The newest batch that was searched for tables that received rows without events, or were
             dropped (:mod:`.capturing.arrivals`); -1 before the first capture.
         ended: Dropped tables whose mirrors hadn't merged the drop when it was found, and the batch with it.
-        selection: The patterns that selected the tables of the newest capture
+        selection: The patterns that selected the tables of the newest capture, and its time
             (:mod:`~airflow_cdc_provider.jobs.capturing.reselected`); None before the first.
     """
 

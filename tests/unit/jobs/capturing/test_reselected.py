@@ -5,6 +5,7 @@ from __future__ import annotations
 from types import SimpleNamespace
 from typing import Any
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -115,10 +116,23 @@ def test_a_known_table_is_due_if_a_capture_ran_without_it_and_no_other(
 
 def test_a_table_that_resumes_at_its_own_position_is_not_due() -> None:
     stored = Progress(
-        {}, {"s.a": SnapshotProgress(True)}, selection={"tables": ["s.b"], "exclude_tables": []}
+        {}, {"s.a": SnapshotProgress(True)}, selection={"tables": ["s.b"], "exclude_tables": [], "at_us": 100}
     )
     progress, report = mark(
         FakeChanges(), stored, tables=["s.a"], patterns=[".*"], excluded=[], mirrors=set(), resumes=True
     )
     assert not progress.snapshots["s.a"].due
     assert "capture resumes at its own position" in report.reselected["s.a"]
+
+
+@pytest.mark.parametrize(("started_us", "due"), [(99, True), (101, False)])
+def test_a_snapshot_after_the_last_capture_without_a_table_has_what_it_missed(
+    started_us: int, due: bool
+) -> None:
+    selection = {"tables": ["s.b"], "exclude_tables": [], "at_us": 100}
+    stored = Progress({}, {"s.a": SnapshotProgress(True, started_us=started_us)}, selection=selection)
+    progress, report = mark(
+        FakeChanges(), stored, tables=["s.a"], patterns=[".*"], excluded=[], mirrors=set()
+    )
+    assert progress.snapshots["s.a"].due is due
+    assert bool(report.reselected) is due
