@@ -91,7 +91,7 @@ def _changed(run: Run, action: object, progress: Progress, state: ChangesState) 
                 expected=f"a changes table {job.connector.changes_table} with an offset",
                 remedy="none needed: the first capture creates it for this connector",
             )
-        return progress.with_identity(identity_of(job.connector))
+        return replace(progress, identity=identity_of(job.connector))
     raise ConfigurationError(
         "unknown action",
         expected="show, status, set, reset, forget, publish or adopt",

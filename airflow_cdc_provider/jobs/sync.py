@@ -36,6 +36,7 @@ def sync(run: Run) -> JobResult:
             the tables are taken at once.
     """
     job, stores, source, clients, report = run
+    report.reselected.clear()  # of the last round
     before = Progress.from_offset(stores.changes.state().offset)
     due = due_tables(job, stores, source, before)
     again = job.connector.snapshot.mode in ("always", "custom")

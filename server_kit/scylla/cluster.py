@@ -252,6 +252,32 @@ class ImitatedScylla:
         self._change(base, altered)
         return altered
 
+    def rename_key(self, table: str, name: str, to: str) -> Table:
+        """Rename a key column. The log drops the column and gets another, which is null in the rows before.
+
+        Scylla source, cdc/log.cc, ``create_log_schema``: the log's columns are made again from the base's.
+        """
+        base = self.tables[table]
+        self.session.execute(f"ALTER TABLE {base.table.full_name} RENAME {name} TO {to}")
+        keys = (*base.table.partition, *base.table.clustering)
+        if base.table.cdc.enabled:
+            log = f"{self.keyspace}.{base.table.log_name}"
+            (kind,) = (column.type.cql(self.keyspace) for column in keys if column.name == name)
+            self.session.execute(f'ALTER TABLE {log} DROP "{name}"')
+            self.session.execute(f'ALTER TABLE {log} ADD "{to}" {kind}')
+
+        def renamed(columns: tuple[Column, ...]) -> tuple[Column, ...]:
+            return tuple(replace(c, name=to) if c.name == name else c for c in columns)
+
+        altered = replace(
+            base.table,
+            partition=renamed(base.table.partition),
+            clustering=renamed(base.table.clustering),
+            descending=frozenset(to if one == name else one for one in base.table.descending),
+        )
+        self._change(base, altered)
+        return altered
+
     def truncate(self, table: str) -> None:
         """Truncate a base table. Its log says nothing of it; the node writes down when it did it."""
         self.session.execute(f"TRUNCATE {self.keyspace}.{table}")

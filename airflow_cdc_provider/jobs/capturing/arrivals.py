@@ -16,6 +16,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from airflow_cdc_provider.changes import record
@@ -47,7 +48,7 @@ def mark_arrivals(
     """
     if not source.renames_tables or state.batch <= progress.arrivals:
         return progress, state
-    examined = progress.with_arrivals(state.batch)
+    examined = replace(progress, arrivals=state.batch)
     if progress.arrivals < 0:
         return examined, state
     rows = stores.changes.pending(progress.arrivals, state.batch, kinds=(record.SIGNAL, record.DROP))
@@ -66,7 +67,7 @@ def mark_arrivals(
             log.info("%s: %s: its snapshot is due", table, reason)
             found = found.with_loss([table], now_us, reason)
     if ended:
-        found = found.with_ended(_unmerged(stores, {**found.ended, **ended}))
+        found = replace(found, ended=_unmerged(stores, {**found.ended, **ended}))
     if found == examined:
         return examined, state
     return found, stores.changes.append_batch(None, found.to_offset(), state)

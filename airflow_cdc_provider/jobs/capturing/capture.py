@@ -16,6 +16,7 @@ from airflow_cdc_provider.connector import Connector
 from airflow_cdc_provider.exceptions import PositionLost
 from airflow_cdc_provider.jobs.capturing.arrivals import mark_arrivals
 from airflow_cdc_provider.jobs.capturing.lost_position import SnapshotsDue, close_gaps, continue_after_loss
+from airflow_cdc_provider.jobs.capturing.reselected import mark_reselected
 from airflow_cdc_provider.jobs.context.job import Job, log
 from airflow_cdc_provider.jobs.context.run_report import RunReport
 from airflow_cdc_provider.jobs.metrics.segments import SegmentTally
@@ -122,6 +123,7 @@ def _capture(job: Job, stores: Stores, source: Source, report: RunReport) -> Cap
     progress, state = mark_arrivals(stores, source, progress, state)  # for a run that ended too early
     head = source.head()
     learn_schema(source, changes, first)
+    progress, state = mark_reselected(stores, source, report, progress, state)
     progress, state = close_gaps(job.connector, changes, source, progress, state)
     batches = _Batches(job, stores, source, report, started)
     while not job.stopping():

@@ -40,6 +40,7 @@ class RunReport:
             captures of this job.
         last_transactions: By feed, the last transaction that was captured.
         signals: State of signals.
+        reselected: By table, a message that a capture of this round found it selected again.
         callbacks: Called after the job's result is written; they can't fail the job.
     """
 
@@ -49,6 +50,7 @@ class RunReport:
     reading: Counter[str] = field(default_factory=Counter)
     last_transactions: dict[str, str] = field(default_factory=dict)
     signals: SignalsMemory = field(default_factory=SignalsMemory)
+    reselected: dict[str, str] = field(default_factory=dict)
     callbacks: list[Callable[[], None]] = field(default_factory=list, repr=False)
 
     def on_finished(self) -> None:

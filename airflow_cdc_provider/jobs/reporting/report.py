@@ -99,7 +99,7 @@ def _with_positions(outcome: JobResult, run: Run, captured: CaptureCounts | None
         findings.append(f"the lag is unknown: {failures.described(error)}")
         log.warning("%s: %s", run.job.connector.name, findings[-1], exc_info=True)
     findings = [*lag.remarks, *findings, *_channel_findings(run.clients, run.report)]
-    findings += _table_findings(progress, outcome.tables)
+    findings += _table_findings(progress, outcome.tables, run.report.reselected)
     return replace(
         outcome,
         offset=progress.source,
@@ -142,10 +142,13 @@ def _channel_findings(clients: Clients, report: RunReport) -> Iterator[str]:
         yield f"signals of channel {channel} could not be read and stay there: {reason}"
 
 
-def _table_findings(progress: Progress, tables: Sequence[TableResult]) -> Iterator[str]:
-    for name, snapshot in sorted(progress.snapshots.items()):
-        if snapshot.outdated:
-            yield f"{name} is incomplete until its next snapshot: changes were lost: {snapshot.lost}"
+def _table_findings(
+    progress: Progress, tables: Sequence[TableResult], reselected: Mapping[str, str]
+) -> Iterator[str]:
+    outdated = {name: snapshot.lost for name, snapshot in progress.snapshots.items() if snapshot.outdated}
+    for name, lost in sorted(outdated.items()):
+        yield f"{name} is incomplete until its next snapshot: changes were lost: {lost}"
+    yield from (message for name, message in reselected.items() if name not in outdated)
     for table in tables:
         if table.undecodable:
             yield f"{table.table}: {table.undecodable} changes could not be decoded and are quarantined"

@@ -12,6 +12,7 @@ are not part of it and may change at any time. A table without an identity takes
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Final
 
 from airflow_cdc_provider.exceptions import ConfigurationError
@@ -71,7 +72,7 @@ def claimed(connector: Connector, progress: Progress) -> Progress:
         ConfigurationError: The progress is another connector's.
     """
     require_own(connector, progress)
-    return progress if progress.identity else progress.with_identity(identity_of(connector))
+    return progress if progress.identity else replace(progress, identity=identity_of(connector))
 
 
 def _described(identity: Mapping[str, str], names: list[str]) -> str:

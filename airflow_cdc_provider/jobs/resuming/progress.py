@@ -35,6 +35,7 @@ class SnapshotProgress:
         resume_at: Where the next read of a polled table resumes, in the source's format; empty to read all.
         tolerated: Whether the mirror continues without the lost changes until a snapshot is requested.
         other_positions: Positions of further feeds when it was planned, in hexadecimal.
+        in_batches: Whether the table was read in batches then, so that no feed has its later changes.
     """
 
     done: bool
@@ -50,6 +51,7 @@ class SnapshotProgress:
     tolerated: bool = False
     resume_at: str = ""
     other_positions: Mapping[str, str] = field(default_factory=dict)
+    in_batches: bool = False
 
     @property
     def outdated(self) -> bool:
@@ -63,8 +65,9 @@ class SnapshotProgress:
         return not self.done or (self.outdated and (unread or not self.tolerated))
 
     def to_plain(self) -> dict[str, Any]:
-        """Return its values; ``other_positions`` only if there are any."""
-        plain = {name: value for name, value in vars(self).items() if value or name != "other_positions"}
+        """Return its values; ``other_positions`` and ``in_batches`` only if they are set."""
+        rare = ("other_positions", "in_batches")
+        plain = {name: value for name, value in vars(self).items() if value or name not in rare}
         return {**plain, "ranges": list(self.ranges)}
 
     @classmethod
@@ -85,6 +88,8 @@ class Progress:
         arrivals: The newest batch that was searched for tables that received rows without events, or were
             dropped (:mod:`.capturing.arrivals`); -1 before the first capture.
         ended: Dropped tables whose mirrors hadn't merged the drop when it was found, and the batch with it.
+        selection: The patterns that selected the tables of the newest capture, and its time
+            (:mod:`~airflow_cdc_provider.jobs.capturing.reselected`); None before the first.
     """
 
     source: Mapping[str, Any] | None = None
@@ -93,6 +98,7 @@ class Progress:
     identity: Mapping[str, str] | None = None
     arrivals: int = -1
     ended: Mapping[str, int] = field(default_factory=dict)
+    selection: Mapping[str, Any] | None = None
 
     def to_offset(self) -> dict[str, Any]:
         """Return the JSON that the changes table stores."""
@@ -109,6 +115,8 @@ class Progress:
             offset["arrivals"] = self.arrivals
         if self.ended:
             offset["ended"] = dict(self.ended)
+        if self.selection is not None:
+            offset["selection"] = dict(self.selection)
         return offset
 
     @classmethod
@@ -141,6 +149,7 @@ class Progress:
             offset.get("connector"),
             int(offset.get("arrivals", -1)),
             offset.get("ended", {}),
+            offset.get("selection"),
         )
 
     def with_snapshot(self, table: str, progress: SnapshotProgress) -> Progress:
@@ -170,18 +179,6 @@ class Progress:
     def with_signals(self, signals: SignalState) -> Progress:
         """Return a copy with the state of signals set."""
         return replace(self, signals=signals)
-
-    def with_identity(self, identity: Mapping[str, str]) -> Progress:
-        """Return a copy with the connector's identity set."""
-        return replace(self, identity=identity)
-
-    def with_arrivals(self, batch: int) -> Progress:
-        """Return a copy in which the batches up to this one were searched."""
-        return replace(self, arrivals=batch)
-
-    def with_ended(self, ended: Mapping[str, int]) -> Progress:
-        """Return a copy with the dropped tables set."""
-        return replace(self, ended=ended)
 
     def with_source(self, offset: Mapping[str, Any] | None) -> Progress:
         """Return a copy with the source's offset set."""

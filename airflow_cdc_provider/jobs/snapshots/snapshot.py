@@ -70,7 +70,7 @@ def due_tables(job: Job, stores: Stores, source: Source, progress: Progress) -> 
 
 
 def _is_due(source: Source, taken: SnapshotProgress | None, table: str) -> bool:
-    if taken is None or taken.due:
+    if taken is None or taken.due or (taken.in_batches and not source.in_batches(table)):
         return True
     if source.in_batches(table):
         return not taken.done or time.time() - taken.started_us / 1e6 >= source.batch_interval_seconds
@@ -286,6 +286,7 @@ class _Ranges:
             read_after_us=plan.read_after_us if self._replacing else 0,
             resume_at=plan.resume_at,
             other_positions={origin: position.hex() for origin, position in plan.other_positions.items()},
+            in_batches=source.in_batches(table),
         )
 
 

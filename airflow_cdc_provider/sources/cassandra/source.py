@@ -141,6 +141,10 @@ class CassandraSource(Source):
                 require_capturable(table, captured=table.full_name in captured)
         return sorted(captured)
 
+    def requires_name(self, table: str) -> bool:
+        """Return whether a table is a materialized view."""
+        return self._schema(table).view
+
     def codec(self, table: str, memory: Mapping[str, Any] | None = None) -> CassandraCodec:
         """Return the codec of a table with its current schema."""
         return self.codec_of(self._schema(table), memory)

@@ -40,6 +40,8 @@ class Source(ABC):
             The reader then emits a record of kind ``signal``, after the fence of the table that it replaces;
             and changes of dropped tables can be decoded up to the drop.
         feed_is_complete: Whether the feed has all rows, so that tables are never read directly.
+        resumes_tables: Whether offsets keep the positions of tables that aren't selected, so that none of
+            their changes is missing once they are selected again.
         planned_ranges: Converts the ranges of :meth:`plan_snapshot` to JSON and back.
         reads_chunks: Whether :meth:`maximum_key` and :meth:`plan_chunks` read a table in key order. Otherwise
             an incremental snapshot reads the ranges of :meth:`plan_snapshot`.
@@ -51,6 +53,7 @@ class Source(ABC):
     learned_through: int = -1
     renames_tables: ClassVar[bool] = False
     feed_is_complete: ClassVar[bool] = False
+    resumes_tables: bool = False
     planned_ranges: ClassVar[PlannedRanges] = PlannedRanges({})
     reads_chunks: ClassVar[bool] = False
     rereads_keys: ClassVar[bool] = False
@@ -82,6 +85,10 @@ class Source(ABC):
     @abstractmethod
     def tables(self) -> list[str]:
         """Return the tables that the declaration selects, sorted."""
+
+    def requires_name(self, table: str) -> bool:
+        """Return whether only its literal name selects a table, not a pattern. Default: False."""
+        return False
 
     @abstractmethod
     def codec(self, table: str, memory: Mapping[str, Any] | None = None) -> Codec:

@@ -30,6 +30,7 @@ UNKNOWN_OPERATION: Final = 19
 UNFINISHED_CHANGE: Final = 20
 BAD_LOG_ROW: Final = 21
 BAD_KEY: Final = 22
+RENAMED_KEY: Final = 23
 
 SIZE_CHECKSUM: Final = 32
 SIZE_INVALID: Final = 33
@@ -74,6 +75,10 @@ CODES: Final = {
     BAD_KEY: (
         "bad-key",
         "a log row's partition key is incomplete, or differs from that of the change's first row",
+    ),
+    RENAMED_KEY: (
+        "renamed-key",
+        "the log no longer has the value of a key column that was renamed; a run takes a new snapshot",
     ),
     SIZE_CHECKSUM: (
         "size-checksum",

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-import re
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -36,7 +35,7 @@ def plan_batch(
     """Plan the next batch.
 
     Args:
-        positions: The stored position of each partition.
+        positions: The stored position of each partition of a selected topic.
         target: Where to stop, for each partition that exists.
         begins: The first offset that each of these has.
         options: The source's options.
@@ -46,11 +45,11 @@ def plan_batch(
         PositionLost: A partition no longer has the next messages, or its topic was re-created.
         ConfigurationError: A topic got more partitions, and option ``on_partitions_added`` is ``fail``.
     """
-    _require_kept(positions, target, begins, options.topics)
+    _require_kept(positions, target, begins)
     added = _added(positions, target)
     if added and options.on_partitions_added == "fail":
         raise _more_partitions(added)
-    current = {origin: position for origin, position in positions.items() if origin in target}
+    current = dict(positions)
     if not added or all(current[o].offset == target[o].offset for o in _siblings(current, added)):
         current |= _next_epoch(current, target, begins, added)
         added = []
@@ -106,7 +105,6 @@ def _require_kept(
     positions: Mapping[str, PartitionPosition],
     target: Mapping[str, PartitionPosition],
     begins: Mapping[str, int],
-    patterns: Sequence[str],
 ) -> None:
     """Raise an error if messages after a position are lost.
 
@@ -115,13 +113,9 @@ def _require_kept(
     """
     lost = []
     for origin, position in positions.items():
-        topic, _ = partition_of(origin)
         now = target.get(origin)
         if now is None:
-            if any(re.fullmatch(one, topic) for one in patterns):
-                lost.append(f"{origin} was deleted")
-            else:
-                log.info("%s is no longer selected", origin)
+            lost.append(f"{origin} was deleted")
         elif not is_same_topic(position, now):
             lost.append(f"{origin} is of a re-created topic")
         elif position.offset > now.offset:

@@ -5,7 +5,7 @@ There are no snapshots: the topics contain the rows of Debezium's own snapshot, 
 
 from __future__ import annotations
 
-import logging
+import re
 import time
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
@@ -36,8 +36,6 @@ from airflow_cdc_provider.sources.debezium.reader import SliceReader, table_of
 from airflow_cdc_provider.sources.debezium.schema_history import TableRows
 from airflow_cdc_provider.sources.debezium.states import spellings
 
-log = logging.getLogger(__name__)
-
 
 class DebeziumSource(Source):
     """Topics of one cluster. Connections are opened on first use, so decoding works without any.
@@ -63,6 +61,7 @@ class DebeziumSource(Source):
         self._options = options
         self._connection = connection
         self._selects = selects
+        self.resumes_tables = options.tables_from == "topic"
         self._remembers_seconds = remembers_seconds
         self._opened_cluster: ClusterTopics | None = None
         self._records: list[dict[str, Any]] = []
@@ -164,7 +163,7 @@ class DebeziumSource(Source):
                 found[origin] = replace(position, offset=before.offset, epoch=before.epoch)
             else:
                 found[origin] = replace(position, epoch=before.epoch + 1)
-        return to_offset(found)
+        return to_offset({**self._unread(), **found})
 
     def head(self) -> Offset:
         """Return the current end of the partitions."""
@@ -207,7 +206,10 @@ class DebeziumSource(Source):
             origin_of(*one): offset
             for one, offset in self._cluster.begins(partition_of(origin) for origin in target).items()
         }
-        return plan_batch(positions, target, begins, self._options, limit)
+        unread = self._unread()
+        read = {origin: position for origin, position in positions.items() if origin not in unread}
+        plan = plan_batch(read, target, begins, self._options, limit)
+        return replace(plan, end=to_offset({**unread, **from_offset(plan.end)}))
 
     def reader(self) -> SliceReader:
         """Return the reader of slices."""
@@ -232,10 +234,21 @@ class DebeziumSource(Source):
         """Release the connection, which ends its threads."""
         self._opened_cluster = None
 
+    def _unread(self) -> dict[str, PartitionPosition]:
+        """Return the positions of topics that aren't selected; once they are again, they resume there."""
+        return {
+            origin: position
+            for origin, position in self._start.items()
+            if not self._reads(partition_of(origin)[0])
+        }
+
+    def _reads(self, topic: str) -> bool:
+        matches = any(re.fullmatch(pattern, topic) for pattern in self._options.topics)
+        return matches and (self._options.tables_from != "topic" or self._selects(table_of(topic)))
+
     def _require_topics(self) -> dict[str, Topic]:
         topics = self._cluster.topics(self._options.topics)
-        if self._options.tables_from == "topic":
-            topics = {name: one for name, one in topics.items() if self._selects(table_of(name))}
+        topics = {name: one for name, one in topics.items() if self._reads(name)}
         require_patterns(self._options.topics, topics, self._settings.servers)
         self._counts = {name: len(topic.partitions) for name, topic in topics.items()}
         return topics

@@ -13,7 +13,10 @@ from airflow_cdc_provider.sources.cql.lake_names import check_names
 from airflow_cdc_provider.sources.cql.schema import TableSchema
 from airflow_cdc_provider.sources.cql.types import cql_name
 from airflow_cdc_provider.sources.scylla.client_driver import ClientDriver
+from airflow_cdc_provider.sources.scylla.cluster import SECOND_US
 from airflow_cdc_provider.sources.scylla.log_options import CdcOption
+from airflow_cdc_provider.sources.scylla.payload import LOG_SUFFIX
+from airflow_cdc_provider.sources.scylla.schema_history import keys_renamed_us
 from airflow_cdc_provider.sources.scylla.server_tables import rows_or_none
 
 if TYPE_CHECKING:
@@ -89,6 +92,16 @@ def check_cluster(
     yield from check_unreported_options(logged, options.advanced.schema_keyspace)
     yield from check_logs(logged, options.confidence_window_seconds)
     yield from check_images(logged, images)
+    for table, option in logged.items():
+        kept_us = cluster.now_us - option.ttl_seconds * SECOND_US if option.ttl_seconds else 0
+        if keys_renamed_us(cluster.schemas.tables[table + LOG_SUFFIX]) > kept_us:
+            yield Finding(
+                "warning",
+                table,
+                "a key column was renamed: changes from before that no longer have its value in the log. "
+                "Those that weren't captured by then are quarantined; the next run reads the table in full",
+                "none needed; before the next rename, let a run capture all changes",
+            )
 
 
 def release_of(session: Session, keyspace: str = "system") -> str:

@@ -6,7 +6,8 @@ Its payload is JSON::
      "partition_key": [name, ...], "clustering": [[name, "asc" or "desc"], ...], "static": [name, ...],
      "columns": [[name, type of the log's column], ...],   in the order of the values in payloads
      "base": {name: type of the base's column}, "types": {name of a user-defined type: [[field, type], ...]},
-     "log_ttl": seconds, 0 for log rows that stay, "delta": "full" or "keys"}
+     "log_ttl": seconds, 0 for log rows that stay, "delta": "full" or "keys",
+     "renamed_us": when a key column was last renamed, us since 1970; absent for never}
 
 :class:`LogColumn` has the log columns of a base column: its value and two deletion flags. A non-frozen column
 is frozen in the log (reference, section 2).
@@ -65,6 +66,7 @@ class LogTable:
         log_ttl: Lifetime of log rows in seconds; 0 for unlimited.
         keys_only: Whether the log contains keys only (``delta = keys``).
         unreported: Whether ``delta`` is unknown.
+        renamed_us: Rows of changes up to this time may lack values of renamed key columns; 0 for none.
     """
 
     schema_id: str
@@ -81,6 +83,7 @@ class LogTable:
     log_ttl: int
     keys_only: bool
     unreported: bool
+    renamed_us: int
 
     @classmethod
     def of(cls, payload: bytes) -> LogTable:
@@ -112,6 +115,7 @@ class LogTable:
                 log_ttl=int(content["log_ttl"]),
                 keys_only=content["delta"] == "keys",
                 unreported=content["delta"] == UNREPORTED,
+                renamed_us=int(content.get("renamed_us", 0)),
             )
         except (KeyError, TypeError, ValueError) as error:
             raise CorruptInput(

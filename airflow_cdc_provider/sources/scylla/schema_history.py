@@ -23,6 +23,7 @@ from airflow_cdc_provider.sources.cql.schema import CqlType, Schemas, TableSchem
 from airflow_cdc_provider.sources.cql.types import cql_name, quote_name, to_cql
 from airflow_cdc_provider.sources.scylla.log_options import CdcOption
 from airflow_cdc_provider.sources.scylla.payload import (
+    DELETED,
     LOG_ROW_TTL,
     LOG_SUFFIX,
     META_COLUMNS,
@@ -243,6 +244,21 @@ class LogHistory:
                 yield schema_record(name, payload, read_us)
 
 
+def keys_renamed_us(log: TableSchema) -> int:
+    """Return until when rows of a log may lack values of key columns that were renamed, µs; 0 for never.
+
+    A rename drops the column from the log and adds one of the new name, which is null in older rows. Of other
+    columns, ``cdc$deleted_`` is dropped at the same time.
+    """
+    found = 0
+    for name, column in log.dropped.items():
+        flag = log.dropped.get(DELETED + name)
+        with_flag = flag is not None and column.dropped_at_us - flag.dropped_at_us < 1_000_000
+        if not name.startswith(DELETED) and not with_flag:
+            found = max(found, column.dropped_at_us)
+    return found
+
+
 def _payload(
     base: TableSchema, columns: Iterable[tuple[str, str]], log: TableSchema, option: CdcOption
 ) -> bytes:
@@ -263,6 +279,8 @@ def _payload(
         "log_ttl": option.ttl_seconds,
         "delta": option.delta,
     }
+    if renamed_us := keys_renamed_us(log):
+        content["renamed_us"] = renamed_us
     return json.dumps(content, sort_keys=True).encode()
 
 

@@ -53,7 +53,7 @@ from airflow_cdc_provider.sources.scylla.position import TablePosition, read_off
 from airflow_cdc_provider.sources.scylla.quarantine import QuarantineReader
 from airflow_cdc_provider.sources.scylla.reader import LogReader, LogReads
 from airflow_cdc_provider.sources.scylla.records import UNKNOWN_OPERATION
-from airflow_cdc_provider.sources.scylla.schema_history import LogHistory, schema_columns
+from airflow_cdc_provider.sources.scylla.schema_history import LogHistory, keys_renamed_us, schema_columns
 from airflow_cdc_provider.sources.scylla.truncations import fence_record, position_at
 
 if TYPE_CHECKING:
@@ -162,8 +162,15 @@ class ScyllaSource(Source):
             table: (now_us - positions.get(table, self._start_position(table)).read_to_us) / SECOND_US
             for table in self._read_tables()
         }
-        details = {table: {"seconds": round(seconds, 3)} for table, seconds in behind.items()}
-        return Lag(max(behind.values(), default=0.0), None, details)
+        details = {table: {"seconds": round(max(seconds, 0.0), 3)} for table, seconds in behind.items()}
+        remarks = []
+        if ahead := sorted(table for table, seconds in behind.items() if seconds < 0):
+            remarks.append(
+                f"a clock of the cluster is {-min(behind.values()):.0f} s behind the times that were read: "
+                "it was set back, or a node's clock is wrong. Changes that it times earlier than that are "
+                f"not captured: correct it, then verify {', '.join(ahead)}"
+            )
+        return Lag(max([0.0, *behind.values()]), None, details, remarks)
 
     def gaps(self, offset: Offset | None) -> tuple[Sequence[str], Offset]:
         """Return losses of tables whose logs expired, or were truncated, before they were read."""
@@ -181,12 +188,13 @@ class ScyllaSource(Source):
         self._wait()
         self._cluster.invalidate_streams(force=self._was_empty)
         self._limit = limit
-        positions = read_offset(start or {})
+        stops = read_offset(head)
+        positions = {t: p for t, p in read_offset(start or {}).items() if t in stops or self._is_kept(t, p)}
         reads: list[GroupRead] = []
         records: list[Mapping[str, Any]] = []
         self._planned_us = {}
         at_head = True
-        for table, stop in read_offset(head).items():
+        for table, stop in stops.items():
             position = positions.get(table) or self._start_position(table)
             position, fence = self._new_truncation(table, position, stop.read_to_us)
             records += fence
@@ -235,14 +243,16 @@ class ScyllaSource(Source):
     def resumed_at(self, table: str) -> int:
         """Return since when rows may have been added or removed without log rows, µs; 0 for never.
 
-        That is when the log was disabled and re-enabled, or the table was re-created or truncated.
+        That is when the log was disabled and re-enabled, when the table was re-created or truncated, or when
+        a key column was renamed, which takes its values from the log's older rows.
         """
         truncation = self._cluster.truncations.get(self._schema(table).id)
-        truncated_us = 0
-        if truncation is not None and truncation.last_us <= self._cluster.head_us:
-            # From here on, a snapshot is guaranteed to reflect the TRUNCATE.
-            truncated_us = truncation.last_us + _us(self.options.confidence_window_seconds)
-        return max(self._history.resumed_us(table), truncated_us)
+        log = self.schemas.tables.get(table + LOG_SUFFIX)
+        moments = [truncation.last_us if truncation else 0, keys_renamed_us(log) if log else 0]
+        # That much later, a snapshot is guaranteed to reflect the TRUNCATE, and the writes before the rename.
+        window_us = _us(self.options.confidence_window_seconds)
+        settled = [moment + window_us for moment in moments if 0 < moment <= self._cluster.head_us]
+        return max([self._history.resumed_us(table), *settled])
 
     def schema_findings(self) -> list[str]:
         """Return messages about tables whose log is disabled or dropped."""
@@ -315,6 +325,15 @@ class ScyllaSource(Source):
     def _start_position(self, table: str) -> TablePosition:
         """Return the start position of a table without a stored position."""
         return self._reach(table).start(self.options.lookback_seconds)
+
+    def _is_kept(self, table: str, position: TablePosition) -> bool:
+        """Return whether the log of a table that isn't selected has all changes after its position.
+
+        Otherwise it starts over once it is selected again, which makes its snapshot due anyway.
+        """
+        log = self._cluster.logs.get(table)
+        ttl_us = _us(log.option.ttl_seconds) if log else 0
+        return not ttl_us or position.read_to_us >= self._cluster.now_us - ttl_us
 
     def _new_truncation(
         self, table: str, position: TablePosition, head_us: int

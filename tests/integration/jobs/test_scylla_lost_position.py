@@ -9,6 +9,8 @@ import pytest
 
 from airflow_cdc_provider.exceptions import PositionLost
 from airflow_cdc_provider.jobs.spec import JobResult
+from airflow_cdc_provider.sources.cql.driver.node_queries import slowest_clock_us
+from airflow_cdc_provider.sources.scylla import cluster as cluster_module
 from server_kit.scylla import CdcOptions, Column, CqlType, ImitatedScylla, SystemKeyspaces, Table
 from server_kit.scylla.statements import DeletePartition, Insert
 from tests.integration.jobs.imitated import assert_mirror_equals_model, declare
@@ -124,3 +126,40 @@ def test_a_truncated_log_is_a_lost_position_too(
     assert snapshot_rows(settled(shop)) == {table: 19}
     assert assert_mirror_equals_model(shop, "item", cluster.tables["item"]) == 19
     assert snapshot_rows(settled(shop)) == {}
+
+
+def test_a_clock_that_was_set_back_is_reported_with_the_tables_to_verify(
+    shop: Shop, names: SystemKeyspaces, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    behind_us = 0
+    # No clock of this machine can be set back.
+    monkeypatch.setattr(
+        cluster_module, "slowest_clock_us", lambda session: slowest_clock_us(session) - behind_us
+    )
+    cluster = ImitatedScylla(
+        shop.session, shop.keyspace, names=names, clock_us=lambda: time.time_ns() // 1000 - behind_us
+    )
+    cluster.create(first_generation=False)
+    cluster.new_generation(time.time_ns() // 1_000_000 - 7_200_000)
+    columns = (Column("sku", NUMBER),)
+    cluster.create_table(Table(shop.keyspace, "item", columns, regular=(Column("qty", NUMBER),)))
+    declare(shop, names)
+    cluster.execute("item", insert(1))
+    assert not settled(shop).findings
+
+    behind_us = 120_000_000
+    cluster.execute("item", insert(2))
+    outcome = settled(shop)
+    (finding,) = outcome.findings
+    assert "was set back" in finding
+    assert f"verify {shop.table_name('item')}" in finding
+    assert outcome.lag_seconds == 0
+
+    behind_us = 0
+    cluster.execute("item", insert(3))
+    after = settled(shop)
+    assert not after.findings
+    assert after.lag_seconds is not None
+    assert 0 <= after.lag_seconds < 60
+    verified = shop.stage("verify")
+    assert not verified.ok, "the row that the older clock timed is found by a verification"

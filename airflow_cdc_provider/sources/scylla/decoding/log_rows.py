@@ -6,7 +6,7 @@ A change is the log rows of one write to one partition. :mod:`..payload` has the
 ============ ========================================================================================
 code         contribution
 ============ ========================================================================================
-1, 2         ``ROW``, with liveness at T for 2; ``STATIC`` if all clustering columns are null
+1, 2         ``ROW``, with liveness at T for 2; ``STATIC`` for 1 if all clustering columns are null
 3, -3        ``ROW`` with a deletion at T
 4, -4        ``PARTITION_DELETION`` at T
 5, 6         starts a range, which the next row ends
@@ -17,6 +17,9 @@ code         contribution
 With ``delta = keys``, a 1 or 2 marks the partition as unresolved: ``UNRESOLVED``. If it is unknown whether a
 log contains keys only, so does a 1 or 2 without data of any column, in addition to its row.
 
+A null in the key of a row or bound is undecodable where it can't mean that: no range is open at both ends,
+and up to the time of a rename of a key column it may be a value that the log lost.
+
 Functions that advance return the offset after the bytes read, or a negative reason.
 """
 
@@ -25,7 +28,7 @@ from __future__ import annotations
 import numpy as np
 
 from airflow_cdc_provider.changes.contribution import PARTITION_DELETION, RANGE_DELETION
-from airflow_cdc_provider.formats.byte_kernels import store_little32
+from airflow_cdc_provider.formats.byte_kernels import load_little32, store_little32
 from airflow_cdc_provider.formats.kernels import Bytes, Int, Ints, walker
 from airflow_cdc_provider.sources.cql.decoding.cell_rows import put_deletion
 from airflow_cdc_provider.sources.cql.decoding.sink import (
@@ -41,6 +44,7 @@ from airflow_cdc_provider.sources.cql.reasons import (
     BAD_LOG_ROW,
     BAD_MARKER,
     NO_SPACE,
+    RENAMED_KEY,
     UNFINISHED_CHANGE,
     UNKNOWN_OPERATION,
 )
@@ -64,6 +68,7 @@ from airflow_cdc_provider.sources.scylla.decoding.programs import (
     KEYS_ONLY_UNKNOWN,
     NUMBER_AT,
     OPERATION_AT,
+    RENAMED_US,
     TIME_AT,
     LogProgram,
 )
@@ -134,12 +139,15 @@ def read_change(
         if (cursor[RANGE_START] >= 0) != (operation in (7, 8)):
             return failed(cursor, operation_at, BAD_MARKER)
         bound = clustering_count(fields, log, version)
+        time_us = read_time_us(data, time_at)
+        is_full_key = bound == log.clustering.shape[1]
+        has_key = is_full_key or operation in (0, 4, -4, 9) or (bound == 0 and operation == 1)
+        if not has_key and time_us <= log.versions[version, RENAMED_US]:
+            return failed(cursor, row_at, RENAMED_KEY)
         if bound < 0:
             return failed(cursor, row_at, BAD_CLUSTERING)
-        time_us = read_time_us(data, time_at)
         if operation in (1, 2, 3, -3):
-            is_full_key = bound == log.clustering.shape[1]
-            if not is_full_key and (bound > 0 or operation not in (1, 2)):
+            if not has_key:
                 return failed(cursor, row_at, BAD_CLUSTERING)
             keys_only = log.versions[version, KEYS_ONLY]
             has_values = operation not in (1, 2) or keys_only == 0
@@ -207,6 +215,8 @@ def _read_bound(
         cursor[RANGE_START] = bound
         return np.int64(0)
     lower = cursor[RANGE_START]
+    if count == 0 and load_little32(bounds, lower) & 0xFFFF == 0:
+        return np.int64(-BAD_MARKER)
     cursor[RANGE_START] = -1
     upper = bound if count > 0 else NOWHERE
     seconds = time_us // 1_000_000

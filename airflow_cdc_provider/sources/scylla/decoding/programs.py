@@ -49,6 +49,9 @@ LOG_TTL: Final = 2
 TTL_ALTERED: Final = 3
 """Whether versions differ in their TTL, so that a row may have been written with another one."""
 
+RENAMED_US: Final = 4
+"""Rows of changes up to this time may lack values of renamed key columns."""
+
 KEYS_ONLY_UNKNOWN: Final = 2
 
 # Columns of ``columns``.
@@ -110,7 +113,9 @@ def compile_logs(schema: TableSchema, logs: Sequence[LogTable]) -> LogProgram:
     keys, clustering = len(schema.partition_key), len(schema.clustering)
     count = len(logs)
     return LogProgram(
-        versions=_table([[len(g.columns), _keys_only(g), g.log_ttl, altered] for g in logs], count, 4),
+        versions=_table(
+            [[len(g.columns), _keys_only(g), g.log_ttl, altered, g.renamed_us] for g in logs], count, 5
+        ),
         meta=_table([[*_indexes(g, _META), g.indexes.get(LOG_ROW_TTL, -1)] for g in logs], count, 7),
         partition=_table([_key(g, g.partition_key, keys) for g in logs], count, keys),
         clustering=_table([_key(g, g.clustering, clustering) for g in logs], count, clustering),

@@ -20,6 +20,7 @@ Events of the rows of a change, by ``cdc$operation``:
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -161,7 +162,28 @@ def check_changes(rows: LogRows, table: EventTable) -> dict[int, str]:
     unpaired |= closed & ~np.insert(opened[:-1] & same, 0, False)[: len(records)]
     for row in np.flatnonzero(unpaired).tolist():
         reasons.setdefault(int(records[row]), "a range delete has only one bound")
+    for row in np.flatnonzero(_lacks_key(rows, table, operations)).tolist():
+        reasons.setdefault(
+            int(records[row]), "it lacks the value of a key column, as after a rename of the column"
+        )
     return reasons
+
+
+def _lacks_key(rows: LogRows, table: EventTable, operations: Ints) -> Flags:
+    """Return which rows that change rows of the table have a null in their key."""
+
+    def has(names: Iterable[str]) -> Ints:
+        flags = [rows.lengths[table.indexes[name]] >= 0 for name in names]
+        return np.sum([np.zeros(len(rows.records), np.int64), *flags], axis=0)
+
+    bound, count = has(table.clustering), len(table.clustering)
+    regular = table.cells_of(static=False)
+    numbers = [n for c in table.cells if c.name in regular for n in (c.value, c.deleted, c.removed) if n >= 0]
+    of_row = (bound > 0) | (rows.lengths[numbers] >= 0).any(axis=0)
+    lacking = np.isin(operations, (INSERT, ROW_DELETE, SERVICE_ROW_DELETE)) | (operations == UPDATE) & of_row
+    keyed = np.isin(operations, (UPDATE, INSERT, ROW_DELETE, SERVICE_ROW_DELETE))
+    partition = table.log.partition_key
+    return (lacking & (bound < count)) | (keyed & (has(partition) < len(partition)))
 
 
 def group(rows: LogRows, table: EventTable, valid: Flags) -> Grouped:

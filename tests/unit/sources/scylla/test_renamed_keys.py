@@ -1,0 +1,164 @@
+"""Log rows that lost the values of a renamed key column are decoded as they were written, or not at all."""
+
+from __future__ import annotations
+
+import json
+import random
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from airflow_cdc_provider.sources.cql.schema import Column as CqlColumn
+from airflow_cdc_provider.sources.cql.schema import CqlType as Type
+from airflow_cdc_provider.sources.cql.schema import DroppedColumn, TableSchema
+from airflow_cdc_provider.sources.scylla.codec import ScyllaCodec, recall_scylla_codec
+from airflow_cdc_provider.sources.scylla.events.decode import EventDecoder
+from airflow_cdc_provider.sources.scylla.events.tables import event_table
+from airflow_cdc_provider.sources.scylla.payload import schema_digest
+from airflow_cdc_provider.sources.scylla.schema_history import keys_renamed_us
+from server_kit.scylla.base_table import BaseTable
+from server_kit.scylla.cluster import LoggedChange
+from server_kit.scylla.statements import DeleteRange, DeleteRow, Insert, Limit, SetWhole, Statement, Update
+from server_kit.scylla.tables import CdcOptions, Column, Table
+from server_kit.scylla.workload import draw_table
+from tests.unit.server_kit.scylla.item import ITEM, PAIRS, T, i, server, t
+from tests.unit.sources.scylla.logged import (
+    STREAM,
+    LogRow,
+    change_record,
+    changes,
+    codec_of,
+    logged_rows,
+    payloads,
+    record_of,
+    record_of_change,
+    schema_payload,
+    table_schema,
+    time_uuid,
+)
+from tests.unit.sources.scylla.random_log_rows import random_changes
+
+NEW = "renamed"
+
+
+def renamed(table: Table, name: str) -> Table:
+    """Return a table after a key column was renamed."""
+
+    def of(columns: tuple[Column, ...]) -> tuple[Column, ...]:
+        return tuple(replace(c, name=NEW) if c.name == name else c for c in columns)
+
+    order = frozenset(NEW if one == name else one for one in table.descending)
+    return replace(table, partition=of(table.partition), clustering=of(table.clustering), descending=order)
+
+
+def read_after_rename(table: Table, rows: Sequence[LogRow], renamed_us: int) -> dict[str, object]:
+    """Write the record of a change that was read after the rename: the log has no value of the column."""
+    return {**change_record(table, rows), "schema_id": schema_digest(_payload(table, renamed_us))}
+
+
+def _payload(table: Table, renamed_us: int) -> bytes:
+    return json.dumps({**json.loads(schema_payload(table)), "renamed_us": renamed_us}).encode()
+
+
+def codec_after(table: Table, renamed_us: int) -> ScyllaCodec:
+    payload = _payload(table, renamed_us)
+    return recall_scylla_codec(table_schema(table), {schema_digest(payload): payload}, None)
+
+
+def contributions(codec: ScyllaCodec, record: dict[str, object]) -> tuple[list[dict[str, Any]], list[str]]:
+    decoded = codec.decode(changes([record]), [])
+    return decoded.contributions.to_pylist(), list(decoded.reasons)
+
+
+@pytest.mark.parametrize("seed", range(30))
+def test_random_changes_are_decoded_as_they_were_written_or_quarantined(seed: int) -> None:
+    chance = random.Random(seed)
+    table = draw_table(chance, "k", "t", cdc=CdcOptions())
+    while not table.clustering:
+        table = draw_table(chance, "k", "t", cdc=CdcOptions())
+    name = chance.choice([c.name for c in (*table.clustering, *table.partition)])
+    now = renamed(table, name)
+    before, after = codec_of(table), codec_after(now, T + 1000)
+    events_before = EventDecoder(event_table(schema_payload(table)))
+    events_after = EventDecoder(event_table(_payload(now, T + 1000)))
+    quarantined = 0
+    for logged in random_changes(chance, BaseTable(table), 40):
+        rows = [{n: v for n, v in row.items() if n != name} for row in logged_rows(logged)]
+        expected, _ = contributions(before, record_of(logged))
+        record = read_after_rename(now, rows, T + 1000)
+        found, reasons = contributions(after, record)
+        quarantined += bool(reasons)
+        assert reasons or found == expected
+        assert all(reason.startswith(("renamed-key: ", "bad-key: ", "bad-log-row: ")) for reason in reasons)
+
+        published = events_after.decode(payloads([record]))
+        if not published.undecodable:
+            assert _events(published.events, name) == _events(
+                events_before.decode(payloads([record_of(logged)])).events, name
+            )
+    assert quarantined
+
+
+def _events(events: Any, name: str) -> list[dict[str, Any]]:
+    """Return events without the renamed column, which only those of static columns may lack."""
+    rows: list[dict[str, Any]] = events.to_pylist()
+    return [{**r, "key": {n: v for n, v in r["key"].items() if n not in (name, NEW)}} for r in rows]
+
+
+@pytest.mark.parametrize(
+    ("table", "statement", "column"),
+    [
+        (ITEM, DeleteRange((i(7),), (), Limit(i(5), True), Limit(i(6), True)), "sku"),
+        (ITEM, DeleteRange((i(7),), (), Limit(i(5), False), None), "sku"),
+        (ITEM, DeleteRow((i(7),), (i(1),)), "sku"),
+        (ITEM, Insert((i(7),), (i(1),), {}), "sku"),
+        (ITEM, Insert((i(7),), (i(1),), {"name": t("tea")}), "sku"),
+        (ITEM, Update((i(7),), (i(1),), (SetWhole("name", None),)), "sku"),
+        (ITEM, Insert((i(7),), (i(1),), {"name": t("tea")}), "shop"),
+        (PAIRS, DeleteRange((i(7),), (i(1),), Limit(i(5), True), Limit(i(6), True)), "b"),
+        (PAIRS, DeleteRange((i(7),), (i(1),)), "a"),
+        (PAIRS, Insert((i(7),), (i(1), i(2)), {}), "b"),
+    ],
+)
+def test_what_lost_a_value_is_quarantined_with_the_reason(
+    table: Table, statement: Statement, column: str
+) -> None:
+    (change,) = server(table).execute(statement)
+    now = renamed(table, column)
+    rows = logged_rows(LoggedChange(table, (i(7),), STREAM, time_uuid(T), change))
+    lost = [{n: v for n, v in row.items() if n != column} for row in rows]
+    _, (reason,) = contributions(codec_after(now, T), read_after_rename(now, lost, T))
+    assert reason.startswith("bad-key: " if column == "shop" else ("renamed-key: ", "bad-log-row: "))
+    assert now.full_name in reason
+    # What is written after the rename has its values.
+    kept = [{NEW if n == column else n: v for n, v in row.items()} for row in rows]
+    found, reasons = contributions(codec_after(now, T - 1), read_after_rename(now, kept, T - 1))
+    assert not reasons
+    assert found == contributions(codec_of(table), record_of_change(table, change, (i(7),)))[0]
+
+
+@pytest.mark.parametrize("table", [ITEM, PAIRS])
+def test_a_range_without_any_bound_is_never_a_whole_partition(table: Table) -> None:
+    (change,) = server(table).execute(DeleteRange((i(7),), (), Limit(i(5), True), Limit(i(6), True)))
+    unbound = replace(change, rows=tuple(replace(row, clustering=()) for row in change.rows))
+    record = record_of_change(table, unbound, (i(7),))
+    found, (reason,) = contributions(codec_of(table), record)
+    assert not found
+    assert reason.startswith("bad-marker: ")
+
+
+def _dropped(**moments: int) -> TableSchema:
+    kind = Type("int")
+    dropped = {n: DroppedColumn(n, "regular", kind, us) for n, us in moments.items()}
+    return TableSchema("k", "t_scylla_cdc_log", "", (CqlColumn("ck2", "regular", -1, kind),), dropped)
+
+
+def test_a_rename_differs_from_a_dropped_column_in_what_the_log_drops_with_it() -> None:
+    flag = "cdc$deleted_v"
+    assert keys_renamed_us(_dropped()) == 0
+    assert keys_renamed_us(_dropped(**{"v": 10_000_000, flag: 10_000_002})) == 0
+    assert keys_renamed_us(_dropped(**{"v": 10_000_000, flag: 10_000_002, "ck": 5})) == 5
+    # A key column took the name of a column that was dropped before, and was renamed too.
+    assert keys_renamed_us(_dropped(**{"v": 90_000_000, flag: 10_000_002})) == 90_000_000
