@@ -109,7 +109,6 @@ def test_elements_of_several_types_are_extended_json_if_so_declared(value: Any, 
     assert typed([bson.encode({"v": value})], "mixed") == ([{"v": converted}], {})
 
 
-@pytest.mark.covers("MDB-XD-31")
 @given(st.lists(TREES, min_size=1, max_size=5))
 def test_no_mixture_of_types_in_arrays_fails_a_document(documents: list[dict[str, Any]]) -> None:
     raw = [bson.encode(d) for d in documents]
