@@ -109,6 +109,7 @@ def test_a_rename_between_databases_leaves_nothing_of_the_name_that_the_server_g
         assert {name for name in topics if name.startswith(f"{database.name}.")} == {
             f"{database.name}.{name}"
             for name in (
+                "cdc-positions",
                 "schema-changes",
                 *(f"{database.name}.{name}" for name in ("a", "fresh", "sums")),
                 f"{stage.name}.fresh",
