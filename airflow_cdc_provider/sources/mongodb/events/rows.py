@@ -21,6 +21,7 @@ from airflow_cdc_provider.sources.row_events import RowBuilder, RowEvents
 _DOLLAR_NAME: Final = r"[\x01-\x13\x7f\xff]\$"
 """A member whose name begins with ``$``, after the byte of its type."""
 _READ_TWICE: Final = 200
+_LARGE_BYTES: Final = 100_000
 
 
 @dataclass(frozen=True)
@@ -63,6 +64,7 @@ class MongodbRows(RowEvents):
         if form.rules:  # documents differ from their rows
             return ""
         states = rows["state"].cast(pa.binary())
+        states = states.filter(pc.less(pc.binary_length(states), _LARGE_BYTES))
         chosen = pc.match_substring_regex(states, _DOLLAR_NAME).to_numpy(zero_copy_only=False)
         chosen = np.flatnonzero(chosen)[:_READ_TWICE]
         states = states.take(pa.array(np.union1d(chosen, np.arange(min(len(states), _READ_TWICE)))))
