@@ -105,7 +105,7 @@ async def look(
 
     if offset is None:
         return Pending(news=True, lag_seconds=None)
-    position = StreamPosition.from_offset(offset)
+    position = StreamPosition.from_offset(offset).unsplit
     try:
         with translated("can't check for changes"):
             head = (await client.admin.command("ping")).get("operationTime")

@@ -87,8 +87,8 @@ class RowShape(HasFeeds, Protocol):
         ...
 
     @property
-    def stores_state(self) -> bool:
-        """Whether a mirror stores the native states of rows, to project them again or to apply patches."""
+    def reads_states(self) -> bool:
+        """Whether merges need the stored states of rows, to project them again or to apply patches."""
         ...
 
     def patch(self, states: pa.Array, patches: pa.Array, offsets: Any) -> pa.Array:
@@ -256,7 +256,7 @@ def _kernel(shape: RowShape, plan: MergePlan) -> MergeKernel:
         column_ids=plan.column_ids,
         static_columns_table=plan.base.static_columns is not None,
         rewrite_static_columns=plan.base.static_columns_ahead,
-        stores_state=shape.stores_state,
+        reads_states=shape.model == "cell" or shape.reads_states,
         patch=shape.patch,
         rewrite=bool(plan.rows_to_rewrite) and by_row,
     )
@@ -281,7 +281,10 @@ def _reconciled(
         *names, f"cast({PENDING} as tinyint) _from", "cast(null as bigint) _expires_at"
     )
     if state.merged_through >= 0:
-        stored = {FROM_MIRROR: mirror.rows(state)}
+        rows = mirror.rows(state)
+        if not kernel.reads_states:
+            rows = rows.withColumn("state", f.lit(None).cast("binary"))
+        stored = {FROM_MIRROR: rows}
         if state.static_columns is not None:
             stored[FROM_STATIC_COLUMNS] = mirror.static_rows(state.static_columns)
         keys = _affected_keys(mirror, plan, pending, stored)

@@ -87,7 +87,7 @@ class MergeKernel:
         static_columns_table: Cell-level: static columns have a separate table; the mirror's rows don't show
             them.
         rewrite_static_columns: Rewrite all rows of that table, because their projection may have changed.
-        stores_state: Row-level: the mirror stores the states of its rows, so they can be projected again.
+        reads_states: Whether rows of the mirror have their states; else only their versions were read.
         patch: Row-level: applies patches to states; None for a source without patches.
         rewrite: Row-level: rewrite all rows that were read, from their stored states.
     """
@@ -104,7 +104,7 @@ class MergeKernel:
     column_ids: frozenset[int] | None = None
     static_columns_table: bool = False
     rewrite_static_columns: bool = False
-    stores_state: bool = False
+    reads_states: bool = True
     patch: Patch | None = None
     rewrite: bool = False
 
@@ -216,11 +216,11 @@ class MergeKernel:
         index = pc.index_in(live_ids, value_set=prior_ids)
         if self.rewrite:
             return pa.array(np.zeros(len(live_ids), np.bool_))
-        if self.model == "row" and self.stores_state:
+        if self.model == "row" and self.reads_states:
             same = pc.and_(_equal_at(live, prior, index, "version"), _equal_at(live, prior, index, "state"))
             return pc.and_(same, pc.is_valid(index))
         if self.model == "row":
-            # A winner from the mirror has no state, because only its version was read.
+            # A winner from the mirror has no state.
             return pc.and_(pc.is_valid(index), pc.is_null(_flat(live["state"])))
         same = self._equal_rows(live, prior, index)
         if self.static_columns_table:
@@ -243,7 +243,6 @@ class MergeKernel:
             rows = pa.RecordBatch.from_arrays(
                 [_flat(part[name]) for name in LIVE_ROW_SCHEMA.names], schema=LIVE_ROW_SCHEMA
             )
-            kept = self.model == "cell" or self.stores_state
             expires = rows["expires_at"]
             cdc = _cdc(
                 rows.num_rows,
@@ -252,7 +251,7 @@ class MergeKernel:
                 clustering=rows["clustering"],
                 generation=rows["generation"],
                 version=rows["version"],
-                state=rows[state] if kept else None,
+                state=rows[state],
                 expires_at=pc.if_else(pc.equal(expires, NEVER), pa.scalar(None, pa.int64()), expires),
             )
             yield self._batch(kind, rows.num_rows, columns=self.project(rows), cdc=cdc)

@@ -5,11 +5,11 @@ A mirror has the source's columns and one trailing struct ``_cdc``::
     _cdc struct<id binary, key binary, clustering binary, generation bigint, version binary, state binary,
                 expires_at bigint>
 
-``id`` identifies the row (see :func:`row_ids`). ``state`` is the cell row of cell-level sources; it is null
-for the others, whose ``version`` is enough. A mirror holds live rows only, so a plain SELECT of any engine is
-right. The tombstone table (``<mirror>__tombstones``) has the columns of a contribution and is only appended
-to. It holds what a live row can't: deletions, static columns and the states of rows that aren't live. Its
-content is commutative, so it is written before the mirror, and a crash between the two is harmless.
+``id`` identifies the row (see :func:`row_ids`). ``state`` is the row in the source's native bytes, such as
+cells or BSON. A mirror holds live rows only, so a plain SELECT of any engine is right. The tombstone table
+(``<mirror>__tombstones``) has the columns of a contribution and is only appended to. It holds what a live row
+can't: deletions, static columns and the states of rows that aren't live. Its content is commutative, so it is
+written before the mirror, and a crash between the two is harmless.
 
 A mirror shows static columns in each row of their partition or, with ``lake.static_columns: table``, in a
 separate table (``<mirror>__static_columns``): partition key, static columns and ``_cdc``, one row for each

@@ -22,7 +22,7 @@ from airflow_cdc_provider.events.framing import Registrar
 from airflow_cdc_provider.events.skipped_records import SkippedRecords
 from airflow_cdc_provider.exceptions import CorruptInput
 from airflow_cdc_provider.lake.mirror import CDC_COLUMN, Mirror, MirrorState
-from airflow_cdc_provider.lake.row_changes import READ, quoted
+from airflow_cdc_provider.lake.row_changes import READ
 from airflow_cdc_provider.sources.encoding import converters_of
 
 if TYPE_CHECKING:
@@ -61,6 +61,14 @@ class RowEvents(ABC):
             skipped: Collects skipped records.
         """
 
+    def disagreement(self, rows: pa.RecordBatch) -> str:
+        """Compare events of rows with another reading of their states that shares no code with them.
+
+        Returns:
+            The first row whose event differs; empty for none. Default: there is no other reading.
+        """
+        return ""
+
 
 def events_of_mirror(rows: RowEvents, mirror: Mirror, state: MirrorState, now_us: int) -> DataFrame:
     """Return key and value of the event of each row of a mirror, in the columns of :data:`EVENT_DDL`.
@@ -72,9 +80,7 @@ def events_of_mirror(rows: RowEvents, mirror: Mirror, state: MirrorState, now_us
         now_us: Build time of events, us since 1970.
     """
     of_cdc = (f"{CDC_COLUMN}.{name} {name}" for name in ("key", "version", "state"))
-    stored = mirror.table.read(state.head).selectExpr(
-        f"'{READ}' op", *of_cdc, *(quoted(name) for name in rows.columns)
-    )
+    stored = mirror.table.read(state.head).selectExpr(f"'{READ}' op", *of_cdc)
     return map_in_arrow(stored, _MirrorEvents(rows, mirror.name, now_us * 1000), EVENT_DDL)
 
 
@@ -96,6 +102,8 @@ class _MirrorEvents:
                     raise CorruptInput(
                         f"a row of the mirror {self.mirror} has no event", found=skipped.undecodable[0]
                     )
+                if found := self.rows.disagreement(batch):
+                    raise CorruptInput(f"an event differs from its row of {self.mirror}", found=found)
                 yield keys_and_values(records)
 
 

@@ -49,3 +49,6 @@ class MongodbPublishOptions:
         "Add the header cdc.token, the resume token, to events of changes; equal for duplicates of an event",
         False,
     )
+    resume_token_field: bool = option(
+        "Add the resume token to the source block, as resume_token; null in rows of snapshots", False
+    )

@@ -168,6 +168,7 @@ _NOT_MERGED: Final[Mapping[str, str]] = {
     "cassandra.order": "a merge produces one event per row",
     "cassandra.reread": "rows are read from the mirror",
     "mongodb.resume_token_header": "rows of a mirror have no position in the stream",
+    "mongodb.resume_token_field": "rows of a mirror have no position in the stream",
     "scylla.preimages": "rows before the merge are not published",
     "scylla.before": "rows before the merge are not published",
     "scylla.after": "rows are complete without postimages",

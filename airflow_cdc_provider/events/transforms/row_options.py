@@ -51,9 +51,9 @@ class UnwrapOptions:
     """Unwrapping of events to plain rows, like Debezium's ExtractNewDocumentState."""
 
     enabled: bool = option("Write events as rows, without an envelope", False)
-    array_encoding: Literal["array", "document"] = option(
+    array_encoding: Literal["array", "document", "mixed"] = option(
         "Encoding of arrays. array: arrays, whose elements must have one type; document: structs with fields "
-        "_0, _1 ...",
+        "_0, _1 ...; mixed: as array, and elements of several types as texts, relaxed Extended JSON",
         "array",
     )
     flatten: bool = option("Flatten structs into their parents (flatten.struct)", False)

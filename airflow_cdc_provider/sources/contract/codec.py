@@ -146,8 +146,8 @@ class Codec(ABC):
         """Yield live rows as the database's own JSON: ``SELECT JSON *``, canonical Extended JSON."""
 
     @property
-    def stores_state(self) -> bool:
-        """Whether the mirror stores states of rows, to project or patch them later. Default: False."""
+    def reads_states(self) -> bool:
+        """Whether merges read the stored states of rows, to project or patch them. Default: False."""
         return False
 
     def patch(self, states: pa.Array, patches: pa.Array, offsets: Any) -> pa.Array:

@@ -87,7 +87,7 @@ class DebeziumCodec(Codec):
     most_inferred: int = 500
     memory: Mapping[str, Any] | None = None
 
-    stores_state = True
+    reads_states = True
 
     @classmethod
     def of(

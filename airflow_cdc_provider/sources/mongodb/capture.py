@@ -237,8 +237,8 @@ class ChangeStream:
         """
         try:
             self._probe(position)
-        except PositionLost:  # perhaps only the pipeline hides the token's event
-            self._probe(position, filtered=False)
+        except PositionLost:  # perhaps only the pipeline hides the token's event, or doesn't split it
+            self._probe(position.unsplit, filtered=False)
 
     def accepts(self, time: Timestamp) -> bool:
         """Return whether the server still has all events since a cluster time."""
@@ -326,7 +326,7 @@ class ChangeStream:
                 return batch
 
     def _fall_back_to_time(self, lost: PositionLost) -> None:
-        """Resume by the position's cluster time instead of its token, if that is possible.
+        """Resume by the position's cluster time, or the token of a whole event, instead of its token.
 
         No event is missed: the server sends the events of that time again, and they are numbered after those
         that were read before.
@@ -337,6 +337,10 @@ class ChangeStream:
         """
         position = self._order.position
         assert position is not None
+        if position.unsplit != position:
+            log.info("the options no longer split the event of the stored token: %s", describe(position))
+            self._order.position = position.unsplit
+            return
         opens = self._opens_without_stages(position)
         if opens and position.token:
             # The server looks for the token's event after the filters, which may have changed.

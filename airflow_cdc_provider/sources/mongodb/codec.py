@@ -70,7 +70,7 @@ class MongodbCodec(Codec):
 
         Raises:
             ConfigurationError: A declared column is invalid; or columns are inferred and the mirror was
-                created without them, so it doesn't store the documents that they are built from.
+                created without them.
         """
         declared = options.columns.get(table, {})
         columns = tuple(DeclaredColumn.parse(table, name, text) for name, text in declared.items())
@@ -79,7 +79,7 @@ class MongodbCodec(Codec):
             if memory is not None and "fields" not in memory:
                 raise ConfigurationError(
                     f"the mirror of {table} was created without inferred columns",
-                    expected="a mirror created with them, which stores each document as BSON",
+                    expected="a mirror created with them",
                     remedy="drop the mirror and take a new snapshot of the collection; or remove the "
                     "collection from source.infer.collections",
                 )
@@ -124,8 +124,8 @@ class MongodbCodec(Codec):
         return self.inferred is not None
 
     @property
-    def stores_state(self) -> bool:
-        """Whether the mirror stores documents as BSON: to infer columns, or to apply patches."""
+    def reads_states(self) -> bool:
+        """Whether merges read the stored documents: to infer columns, or to apply patches."""
         return self.inferred is not None or self.full_document == "none"
 
     def patch(self, states: pa.Array, patches: pa.Array, offsets: Ints) -> pa.Array:

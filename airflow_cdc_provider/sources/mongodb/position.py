@@ -19,9 +19,10 @@ from __future__ import annotations
 
 import base64
 import binascii
+import re
 import time
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Final
 
 import bson
@@ -36,6 +37,8 @@ ORIGIN: Final = "stream"
 LAST_INDEX: Final = 0xFFFF_FFFF
 _FORMAT: Final = 1
 _U32: Final = 1 << 32
+_FRAGMENT: Final = re.compile(r"00(?:29|2B[0-9A-F]{2})04$")
+"""End of a fragment's token: the end of an object, a number from 0 to 127, and the end of the token."""
 
 
 @dataclass(frozen=True, order=True)
@@ -80,6 +83,18 @@ class StreamPosition:
         """The first cluster time of which events may follow."""
         following = self.time + 1 if self.index == LAST_INDEX else self.time
         return Timestamp(following >> 32, following & (_U32 - 1))
+
+    @property
+    def unsplit(self) -> StreamPosition:
+        """The position for a stream that doesn't split the event before it, if that was split.
+
+        The token of a fragment is that of its event, which ends with an object, with the fragment's number as
+        last part. A server resumes after it only if the stream splits the event, and after the event's own
+        token only if it doesn't.
+        """
+        members = bson.decode(self.token) if self.token else {}
+        whole = {n: _FRAGMENT.sub("0004", v) if isinstance(v, str) else v for n, v in members.items()}
+        return self if whole == members else replace(self, token=bson.encode(whole))
 
     def to_offset(self) -> dict[str, Any]:
         """Return the position as an offset."""

@@ -43,7 +43,7 @@ from airflow_cdc_provider.sources.mongodb.change_stream.change_event import (
 from airflow_cdc_provider.sources.mongodb.change_stream.event_counts import count_events
 from airflow_cdc_provider.sources.mongodb.decoding.identity import canonical_keys
 from airflow_cdc_provider.sources.mongodb.position import LAST_INDEX, ORIGIN
-from airflow_cdc_provider.sources.mongodb.selection import OWN_DATABASES
+from airflow_cdc_provider.sources.mongodb.selection import OWN_DATABASES, is_temporary
 
 log = logging.getLogger(__name__)
 
@@ -154,12 +154,8 @@ def snapshot_records(
 def is_captured(namespace: str, selects: Callable[[str], bool]) -> bool:
     """Return whether a namespace is selected and not one of the server's own."""
     database, _, collection = namespace.partition(".")
-    return (
-        database not in OWN_DATABASES
-        and not collection.startswith("system.")
-        and bool(collection)
-        and selects(namespace)
-    )
+    own = database in OWN_DATABASES or collection.startswith("system.") or is_temporary(collection)
+    return bool(collection) and not own and selects(namespace)
 
 
 def positions(times: Ints, indexes: Ints) -> npt.NDArray[np.uint8]:

@@ -43,6 +43,11 @@ _LIKE_ASCII: Final = [chr(code) for code in range(128)] + ["\u0130", "\u0131", "
 """All characters that a case-insensitive expression of ASCII characters can match in Python."""
 OWN_DATABASES: Final = ("admin", "config", "local")
 """The server's own databases, which are never captured."""
+_TEMPORARY: Final = (
+    r"tmp[0-9A-Za-z]{5}\.(?:create|rename|renameCollection|convertToCapped\..*)|tmp\.(?:agg_out|mr)\..*"
+)
+"""Names that the server gives to collections while it fills them: by a rename between databases, ``$out``,
+``convertToCapped`` and map-reduce. Their documents arrive under the name to which they are renamed."""
 _OF_ROWS: Final = ("insert", "update", "replace", "delete")
 OF_COLLECTIONS: Final = ("drop", "rename", "dropDatabase", "invalidate")
 """Operations that empty a mirror, and invalidate the stream of one collection."""
@@ -83,6 +88,11 @@ class Selection:
         )
 
 
+def is_temporary(collection: str) -> bool:
+    """Return whether the server has made a collection only to rename it once it is filled."""
+    return re.fullmatch(_TEMPORARY, collection) is not None
+
+
 def event_filter(
     selection: Selection | None,
     *,
@@ -92,7 +102,8 @@ def event_filter(
 ) -> dict[str, Any]:
     """Build the ``$match`` of a change stream.
 
-    Changes of rows pass if their namespace is selected; drops, renames and invalidates always pass.
+    Changes of rows pass if their namespace is selected and not temporary; drops, renames and invalidates
+    always pass.
 
     Args:
         selection: The patterns; None if the server can't filter by them.
@@ -109,6 +120,7 @@ def event_filter(
         excluded = [f for p in selection.exclude_tables if (f := _one(p)) is not None]
         if excluded and not collated:
             conditions.append({"$nor": excluded})
+    conditions.append({"$nor": [{"ns.coll": {"$regex": _anchored(_TEMPORARY)}}]})
     kinds = [kind for kind in _OF_ROWS if kind not in skipped]
     if expanded:
         kinds += EXPANDED

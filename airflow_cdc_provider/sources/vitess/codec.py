@@ -47,7 +47,7 @@ class VitessCodec(Codec):
     types: LakeTypes = field(default_factory=LakeTypes)
     memory: Mapping[str, Any] | None = None
 
-    stores_state = True
+    reads_states = True
 
     @property
     def has_key(self) -> bool:

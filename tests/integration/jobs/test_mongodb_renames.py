@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import json
 from typing import TYPE_CHECKING, Any
 
 import pytest
+from confluent_kafka.admin import AdminClient
 
 from airflow_cdc_provider.connector import Connector
 from airflow_cdc_provider.jobs.capturing import capture as capture_stage
@@ -12,8 +14,10 @@ from airflow_cdc_provider.jobs.capturing.arrivals import mark_arrivals
 from airflow_cdc_provider.jobs.resuming.progress import Progress
 from airflow_cdc_provider.jobs.spark.session import build_lake
 from airflow_cdc_provider.lake.changes_table import ChangesTable
+from server_kit import KafkaServer
 from tests.integration.jobs.conftest import RunStage
 from tests.integration.jobs.equality import assert_mirror_equals_collection
+from tests.integration.jobs.publishing import with_broker
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -74,6 +78,53 @@ def test_a_renamed_collection_is_read_again_by_the_same_sync(
     idle = run_stage("sync", shop, connection)
     assert idle.snapshot is None or not idle.snapshot.tables, "what was read again isn't due again"
     assert run_stage("verify", shop, connection).ok
+
+
+def test_a_rename_between_databases_leaves_nothing_of_the_name_that_the_server_gives_meanwhile(
+    spark: SparkSession,
+    run_stage: RunStage,
+    database: Any,
+    connection: dict[str, Any],
+    kafka_server: KafkaServer,
+) -> None:
+    stage = database.client[f"{database.name}_stage"]
+    both = with_broker(connection, kafka_server)
+    kafka = {"connection": "kafka"}
+    publish = {"topic_prefix": database.name, "schema_changes": True, "kafka": kafka}
+    shop = {**declared(database, ".*", publish=publish), "tables": [rf"{database.name}(_stage)?\..*"]}
+    stage.fresh.insert_many([{"_id": n} for n in range(7)])
+    database.a.insert_one({"_id": 1})
+    run_stage("sync", shop, both)
+    try:
+        names = {"to": f"{database.name}.fresh"}
+        database.client.admin.command("renameCollection", f"{stage.name}.fresh", **names)
+        database.a.aggregate([{"$out": "sums"}])
+        done = run_stage("sync", shop, both)
+        assert done.ok, done.error
+        assert (equal(spark, database, "fresh"), equal(spark, database, "sums")) == (7, 1)
+        assert {table.table for table in done.tables} == {
+            f"{database.name}.{name}" for name in ("a", "fresh", "sums")
+        } | {f"{stage.name}.fresh"}
+        topics = AdminClient({"bootstrap.servers": kafka_server.bootstrap}).list_topics(timeout=30).topics
+        assert {name for name in topics if name.startswith(f"{database.name}.")} == {
+            f"{database.name}.{name}"
+            for name in (
+                "cdc-positions",
+                "schema-changes",
+                *(f"{database.name}.{name}" for name in ("a", "fresh", "sums")),
+                f"{stage.name}.fresh",
+            )
+        }
+        notices = [json.loads(m.value()) for m in kafka_server.read(f"{database.name}.schema-changes")]
+        assert [(n["type"], n["databaseName"], n["collectionName"]) for n in notices] == [
+            ("drop", stage.name, "fresh")
+        ]
+        connector = Connector.from_dict(shop)
+        changes = ChangesTable(build_lake(spark, connector), connector)
+        kept = changes.table.read(changes.table.head()).where("source_table LIKE '%.tmp%'")
+        assert kept.count() == 0
+    finally:
+        database.client.drop_database(stage)
 
 
 def test_a_rename_whose_capture_died_before_the_mark_is_recovered(

@@ -16,6 +16,7 @@ from server_kit import KafkaServer
 from server_kit.scylla import CdcOptions, SystemKeyspaces
 from server_kit.scylla.statements import DeleteRow, Insert, SetWhole, Update
 from tests.integration.jobs.conftest import Application, RunStage
+from tests.integration.jobs.debezium_messages import send
 from tests.integration.jobs.imitated import declare
 from tests.integration.jobs.printed_events import number
 from tests.integration.jobs.publishing import declaration, read, topic_of, with_broker
@@ -129,6 +130,46 @@ def test_the_last_event_of_each_key_is_the_row_of_the_mirror(
     shown = run_stage("offsets", declared, both, action="show").published
     assert shown is not None
     assert (shown.pending_batches, shown.lag_seconds) == (0, 0)
+
+
+LOOKALIKES: list[dict[str, Any]] = [
+    {"price": {"$numberInt": "5"}, "n": 5},
+    {"due": {"$date": "tomorrow"}},
+    {"schema": {"$id": "x", "$ref": "#/y"}, "s": {"$symbol": "s"}, "u": {"$undefined": True}},
+    {"b": {"$binary": {"base64": "AA==", "subType": "00"}}, "list": [{"$oid": "6" * 24}, {"$minKey": 1}]},
+]
+
+
+def test_documents_that_look_like_extended_json_are_published_as_they_are_and_stop_nothing(
+    run_stage: RunStage, database: Database, both: dict[str, Any], kafka_server: KafkaServer
+) -> None:
+    declared = merged(database)
+    declared["publish"]["mongodb"] = {}
+    declared["source"]["document_column"] = "none"
+    changes = {**declared, "name": f"changes_{database.name}"}
+    changes["publish"] = {**declared["publish"], "topic_prefix": f"changes_{database.name}"}
+    changes["publish"]["kafka"] = {"connection": "kafka"}
+    changes["lake"] = {**declared["lake"], "namespace": f"changes_{database.name}"}
+    for name in "az":
+        database[name].insert_one({"_id": "1"})
+    database.m.insert_many([{"_id": str(n), **one} for n, one in enumerate(LOOKALIKES)])
+    assert run(run_stage, "sync", declared, both) == 2 + len(LOOKALIKES)
+    run(run_stage, "sync", changes, both)
+
+    def documents(prefix: str) -> dict[str, str]:
+        messages = read(kafka_server, [f"{prefix}.{database.name}.m"])
+        return {(m.key() or b"").decode(): json.loads(m.value() or b"")["after"] for m in messages}
+
+    found = documents(database.name)
+    assert found == documents(f"changes_{database.name}")
+    assert len(found) == len(LOOKALIKES)
+    for table in ("a", "m", "z"):
+        compared = run_stage("compare_topics", declared, both, tables=(f"{database.name}.{table}",))
+        assert compared.ok, compared.error
+    typed = json.dumps({"op": "u", "after": '{"_id": "0","price": 5,"n": 5}'})
+    send(kafka_server, topic_of(database, "m"), (json.dumps({"id": '"0"'}, separators=(",", ":")), typed))
+    differs = run_stage("compare_topics", declared, both, tables=(f"{database.name}.m",))
+    assert (differs.ok, differs.tables[0].differences) == (False, 1)
 
 
 def test_the_first_run_may_begin_with_what_is_merged_from_now_on(

@@ -14,8 +14,9 @@ from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
 import bson
+import pyarrow as pa
 import pytest
-from bson import Timestamp
+from bson import Int64, Timestamp
 from pymongo import WriteConcern
 
 from airflow_cdc_provider.exceptions import (
@@ -28,6 +29,7 @@ from airflow_cdc_provider.feeds.mongodb import Feed, Pending, async_client, look
 from airflow_cdc_provider.migration.offsets.connect import to_rest
 from airflow_cdc_provider.migration.offsets.mongodb import position_of, read_offsets
 from airflow_cdc_provider.sources.contract import ReadLimit, ReadMetrics
+from airflow_cdc_provider.sources.mongodb.events.schema_changes import decode_schema_changes
 from airflow_cdc_provider.sources.mongodb.options import MongodbAdvanced, MongodbOptions, MongodbStream
 from airflow_cdc_provider.sources.mongodb.position import StreamPosition
 from airflow_cdc_provider.sources.mongodb.selection import Selection
@@ -207,6 +209,69 @@ def test_an_event_over_16_mb_fails_the_run_for_good_and_is_named(watch: Watch, d
         chosen.offset, chosen.batches = replay.offset, []
         chosen.capture()
         assert len(captured(chosen)) == 50 + more
+
+
+def test_a_split_event_is_resumed_after_whatever_decides_the_size_of_events_later(
+    watch: Watch, database: Any, connection: dict[str, Any]
+) -> None:
+    database.create_collection("big", changeStreamPreAndPostImages={"enabled": True})
+    database.create_collection("small")
+    keys = [1, Int64(2**40), 1.5, {"a": Int64(1), "b": "x"}]
+    database.big.insert_many([{"_id": key, "s": BIG} for key in keys])
+    replay = watch("database", pre_images=True, advanced=MongodbAdvanced(batch_events=1))
+    feed = Feed(tables=(rf"{database.name}\..*",))
+    uri = f"mongodb://{connection['host']}:{connection['port']}/?replicaSet=rs0"
+
+    def left(**options: Any) -> list[Any]:
+        again = watch("database", **options)
+        again.offset = replay.offset
+        again.capture()
+        return [(e["ns"]["coll"], e["documentKey"]["_id"]) for e in captured(again)]
+
+    for number, key in enumerate(keys):
+        with database.client.start_session() as session, session.start_transaction():
+            database.big.update_one(
+                {"_id": key}, {"$set": {"n": 1}}, session=session
+            )  # 9 MB before and after
+            database.small.insert_one({"_id": number}, session=session)
+        replay.offset = replay.source.plan(replay.offset, replay.source.head(), ReadLimit(changes=1)).end
+        small = [("small", number)]
+        assert left() == left(pre_images=True) == left(oversize="fail") == small
+        assert left(oversize="skip", skip_threshold_bytes=1000, pre_images=True) == small
+        replay.capture()
+
+    database.big.update_one({"_id": 1}, {"$set": {"n": 2}})
+    replay.capture()
+    assert captured(replay)[-1]["documentKey"]["_id"] == 1
+    assert left() == left(pre_images=True) == []
+    looked_for = asyncio.run(looked(uri, feed, replay.offset))
+    assert (looked_for.news, looked_for.lag_seconds) == (False, 0.0)
+
+
+def test_collections_that_the_server_renames_once_they_are_filled_leave_no_records(
+    watch: Watch, database: Any
+) -> None:
+    other = database.client[f"{database.name}_stage"]
+    other.fresh.insert_many([{"_id": n} for n in range(5)])
+    database.a.insert_many([{"_id": n} for n in range(5)])
+    plain, unfiltered = watch(), watch(pipeline=({"$match": {}},), pipeline_order="user_only")
+    try:
+        database.client.admin.command(
+            "renameCollection", f"{other.name}.fresh", to=f"{database.name}.fresh", dropTarget=True
+        )
+        database.a.aggregate([{"$out": "sums"}])
+        database.command("convertToCapped", "a", size=100_000)
+        for replay in (plain, unfiltered):
+            replay.capture()
+            found = {(r["source_table"], r["kind"]) for r in replay.records() if r["source_table"]}
+            arrived = {f"{database.name}.{name}" for name in ("fresh", "sums", "a")}
+            assert found == {(name, kind) for name in arrived for kind in ("drop", "signal")}
+            notices = decode_schema_changes(
+                pa.array([r["payload"] for r in replay.records()]), lambda *_: True, "legacy"
+            )
+            assert {row["collection"] for row in notices.to_pylist()} <= {"fresh"}, "its drop elsewhere"
+    finally:
+        database.client.drop_database(other)
 
 
 @pytest.mark.covers("MDB-XM-07")

@@ -19,11 +19,15 @@ from contextlib import ExitStack
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
+import pyarrow as pa
+
 from airflow_cdc_provider.events.event_batches import EventBatch, EventRequest
+from airflow_cdc_provider.events.skipped_records import SkippedRecords
 from airflow_cdc_provider.exceptions import (
     CommitConflict,
     CommitStateUnknown,
     ConfigurationError,
+    CorruptInput,
     OffsetMissing,
     TransientError,
 )
@@ -47,7 +51,7 @@ from airflow_cdc_provider.lake.static_changes import all_static_columns, changed
 from airflow_cdc_provider.lake.table import Head
 from airflow_cdc_provider.sources.encoding import encoded
 from airflow_cdc_provider.sources.registry import source_plugin
-from airflow_cdc_provider.sources.row_events import RowEvents
+from airflow_cdc_provider.sources.row_events import RowBuilder, RowEvents
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
@@ -78,7 +82,8 @@ class MergedRows(Origin):
         with ExitStack() as read:
             for rows in self._changed(known, step, events, read):
                 for batch in arrow_batches(rows):
-                    yield EventBatch(request.after + 1, build(batch), after)
+                    for records in built(build, batch, step.table, self.skipped):
+                        yield EventBatch(request.after + 1, records, after)
 
     def publish(self, publisher: BatchPublisher) -> None:
         """Publish the rest of the step in the position, then one step for each mirror that changed.
@@ -236,6 +241,23 @@ class MergedRows(Origin):
                 remedy="airflow cdc offsets publish-from --batch 1 publishes all rows of all mirrors again; "
                 "CdcCompareTopicsOperator finds rows that were deleted meanwhile",
             )
+
+
+def built(
+    build: RowBuilder, rows: pa.RecordBatch, table: str, skipped: SkippedRecords
+) -> Iterator[pa.RecordBatch]:
+    """Build records of rows; a row that the builder fails at is skipped alone, found by bisection."""
+    try:
+        records = build(rows)
+    except (CorruptInput, ValueError, pa.ArrowException) as error:
+        half = rows.num_rows // 2
+        if not half:
+            skipped.add(f"{table} at {rows['key'][0].as_py().hex()}", str(error))
+            return
+        yield from built(build, rows.slice(0, half), table, skipped)
+        yield from built(build, rows.slice(half), table, skipped)
+    else:
+        yield records
 
 
 def _follow(publisher: BatchPublisher) -> MergedPosition:

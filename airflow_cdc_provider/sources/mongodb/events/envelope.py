@@ -9,6 +9,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from airflow_cdc_provider.connector.publish.mongodb import MongodbPublishOptions
 from airflow_cdc_provider.events.connect import (
     INT32,
     OPTIONAL_INT64,
@@ -52,6 +53,7 @@ _UPDATE_DESCRIPTION: Final = struct(
     optional=True,
     version=1,
 )
+_PLAIN: Final = MongodbPublishOptions()
 
 
 def build(
@@ -60,18 +62,18 @@ def build(
     *,
     last_of_snapshot: bool = False,
     transactions: pa.StructArray | None = None,
-    times: bool = False,
+    publish: MongodbPublishOptions = _PLAIN,
     incremental: bool = False,
 ) -> Envelope:
     """Build the envelope of decoded events.
 
     Args:
         events: Columns of :mod:`airflow_cdc_provider.sources.mongodb.events.decode`; the
-            optional ``token`` becomes a header.
+            optional ``token`` becomes a header or a field of the source block.
         options: Options of the envelope.
         last_of_snapshot: Whether the batch's last row is the last row of the snapshot.
         transactions: Field ``transaction`` of each event; null by default.
-        times: Whether to add ``ts_us`` and ``ts_ns`` to ``ts_ms``.
+        publish: Which additional members the events have.
         incremental: Whether reads are part of an incremental snapshot.
     """
     count = events.num_rows
@@ -87,6 +89,7 @@ def build(
         ("lsid", OPTIONAL_STRING, pc.if_else(in_session, events["lsid"], None)),
         ("txnNumber", OPTIONAL_INT64, pc.if_else(in_session, events["txn_number"], None)),
         ("wallTime", OPTIONAL_INT64, events["wall_ms"]),
+        *([("resume_token", OPTIONAL_STRING, events["token"])] if publish.resume_token_field else []),
         snapshot=pa.array(snapshot, pa.utf8()),
     )
     schema, value = struct_values(
@@ -96,7 +99,7 @@ def build(
         ("updateDescription", _UPDATE_DESCRIPTION, events["update_description"]),
         ("source", *source),
         ("op", OPTIONAL_STRING, events["op"]),
-        *options.times[: 3 if times else 1],
+        *options.times[: 3 if publish.envelope_times else 1],
         ("transaction", TRANSACTION, pa.nulls(count) if transactions is None else transactions),
     )
     key_schema, key = struct_values("Key", ("id", STRING, events["id"]))
@@ -114,7 +117,7 @@ def build(
         key,
         value,
         options.tombstones_after(events),
-        {TOKEN_HEADER: quote(events["token"])} if "token" in events.schema.names else {},
+        {TOKEN_HEADER: quote(events["token"])} if publish.resume_token_header else {},
     )
 
 

@@ -84,7 +84,7 @@ class MongodbRecords:
             tuple(name.strip() for name in shard_key.split(",") if name.strip()),
             FieldRules(field_rules(own.exclude_fields, own.rename_fields)),
             publish.unwrap.enabled or publish.outbox.enabled,
-            own.resume_token_header,
+            own.resume_token_header or own.resume_token_field,
         )
 
     def records(
@@ -130,7 +130,7 @@ class MongodbRecords:
             self._options,
             last_of_snapshot=last_of_snapshot,
             transactions=blocks,
-            times=publish.mongodb.envelope_times,
+            publish=publish.mongodb,
             incremental=incremental,
         )
         for one in envelope.destinations:
@@ -235,16 +235,16 @@ class MongodbRecords:
         self, events: pa.RecordBatch, rows: np.ndarray, envelope: Envelope
     ) -> tuple[list[Piece], dict[int, str]]:
         options = self.connector.publish.unwrap
-        by_position = options.array_encoding == "document"
+        arrays = options.array_encoding
         events, envelope = _only_batch(events, rows), _only(envelope, rows)
         ids, documents = events["id_bson"], events["after_bson"]
         without_document = pc.and_(pc.equal(events["op"], "u"), documents.is_null())
         partial = with_id(pc.if_else(without_document, events["updated_bson"], _NO_DOCUMENT), ids)
         if options.deletes.startswith("rewrite"):
             documents = pc.if_else(pc.equal(events["op"], "d"), events["before_bson"], documents)
-        keys, unkeyed = typed_documents(ids, by_position=by_position)
-        groups, reasons = typed_documents(documents, by_position=by_position)
-        partial_groups, more = typed_documents(partial, by_position=by_position)
+        keys, unkeyed = typed_documents(ids, arrays)
+        groups, reasons = typed_documents(documents, arrays)
+        partial_groups, more = typed_documents(partial, arrays)
         if options.flatten:
             partial_groups = [_without_dots(group, options.delimiter) for group in partial_groups]
         reasons |= more | unkeyed
@@ -282,7 +282,7 @@ def _outbox_rows(documents: pa.Array, routing: OutboxOptions) -> tuple[list[Rows
         (np.flatnonzero(~as_text), [*names, routing.payload]),
     ):
         some = chosen_members(documents.take(pa.array(rows)), fields_of_rows)
-        typed, unread = typed_documents(some, by_position=False)
+        typed, unread = typed_documents(some)
         reasons |= {int(rows[row]): reason for row, reason in unread.items()}
         for group in typed:
             own = rows[group.rows]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Final
 
 import numpy as np
 import pyarrow as pa
@@ -14,10 +15,13 @@ from airflow_cdc_provider.events.skipped_records import SkippedRecords
 from airflow_cdc_provider.lake.row_changes import DELETE
 from airflow_cdc_provider.sources.mongodb.events import decode as mongodb_events
 from airflow_cdc_provider.sources.mongodb.events.records import MongodbRecords
+from airflow_cdc_provider.sources.mongodb.events.second_reading import shows
 from airflow_cdc_provider.sources.row_events import RowBuilder, RowEvents
 
-DOCUMENT = "document"
-"""The column with documents as canonical Extended JSON."""
+_DOLLAR_NAME: Final = r"[\x01-\x13\x7f\xff]\$"
+"""A member whose name begins with ``$``, after the byte of its type."""
+_READ_TWICE: Final = 200
+_LARGE_BYTES: Final = 100_000
 
 
 @dataclass(frozen=True)
@@ -27,17 +31,10 @@ class MongodbRows(RowEvents):
     Args:
         connector: The declaration.
         table: ``database.collection``.
-        as_text: Whether the mirror has the documents as text in a column, not their BSON as states.
     """
 
     connector: Connector
     table: str
-    as_text: bool = False
-
-    @property
-    def columns(self) -> tuple[str, ...]:
-        """The column with the documents, if they are stored as text."""
-        return (DOCUMENT,) if self.as_text else ()
 
     def builder(self, now_ns: int, registrar: Registrar | None, skipped: SkippedRecords) -> RowBuilder:
         """Return a function that builds records of rows; see :class:`.row_events.RowEvents`."""
@@ -46,16 +43,36 @@ class MongodbRows(RowEvents):
         form = builder.form(database, collection)
 
         def build(rows: pa.RecordBatch) -> pa.RecordBatch:
-            documents = as_bson(rows[DOCUMENT]) if self.as_text else rows["state"]
-            decoded = mongodb_events.decode_snapshot(documents, database, collection, form, rows["version"])
+            decoded = mongodb_events.decode_snapshot(
+                rows["state"], database, collection, form, rows["version"]
+            )
             events = with_operations(decoded.events, rows["op"].take(decoded.events["row"]))
             records, reasons = builder.records(events)
-            undecodable = zip(decoded.undecodable, decoded.reasons, strict=True)
-            for row, reason in (*undecodable, *sorted(reasons.items())):
-                skipped.add(f"{self.table} at {rows['key'][row].as_py().hex()}", reason)
+            reasons |= dict(zip(decoded.undecodable, decoded.reasons, strict=True))
+            for row, reason in sorted(reasons.items()):
+                ids = decoded.events.filter(pc.equal(decoded.events["row"], row))["id"].to_pylist()
+                key = ids[0] if ids else rows["key"][row].as_py().hex()
+                skipped.add(f"{self.table} at {key}", reason)
             return records
 
         return build
+
+    def disagreement(self, rows: pa.RecordBatch) -> str:
+        """Let the driver read some documents: the first, and those that look like Extended JSON."""
+        database, _, collection = self.table.partition(".")
+        form = MongodbRecords(self.connector, 0).form(database, collection)
+        if form.rules:  # documents differ from their rows
+            return ""
+        states = rows["state"].cast(pa.binary())
+        states = states.filter(pc.less(pc.binary_length(states), _LARGE_BYTES))
+        chosen = pc.match_substring_regex(states, _DOLLAR_NAME).to_numpy(zero_copy_only=False)
+        chosen = np.flatnonzero(chosen)[:_READ_TWICE]
+        states = states.take(pa.array(np.union1d(chosen, np.arange(min(len(states), _READ_TWICE)))))
+        decoded = mongodb_events.decode_snapshot(states, database, collection, form).events
+        for state, key, text in zip(states, decoded["id"], decoded["after"], strict=True):
+            if not shows(state.as_py(), text.as_py()):
+                return f"{self.table}, key {key}: {text}"
+        return ""
 
 
 def with_operations(events: pa.RecordBatch, ops: pa.Array) -> pa.RecordBatch:
@@ -77,16 +94,3 @@ def with_operations(events: pa.RecordBatch, ops: pa.Array) -> pa.RecordBatch:
             values = pc.if_else(deletes, pa.scalar(cleared[one.name], one.type), values)
         columns.append(values)
     return pa.RecordBatch.from_arrays(columns, schema=events.schema)
-
-
-def as_bson(texts: pa.Array) -> pa.Array:
-    """Parse documents that a mirror keeps only as text, one at a time with the driver's parser."""
-    import bson
-    from bson import json_util
-
-    form = json_util.JSONOptions(
-        json_mode=json_util.JSONMode.CANONICAL, datetime_conversion=bson.DatetimeConversion.DATETIME_AUTO
-    )
-    return pa.array(
-        [bson.encode(json_util.loads(text, json_options=form)) for text in texts.to_pylist()], pa.binary()
-    )

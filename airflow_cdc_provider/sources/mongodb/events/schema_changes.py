@@ -26,7 +26,7 @@ from airflow_cdc_provider.formats.extended_json import write_values
 from airflow_cdc_provider.sources.mongodb.change_stream import change_event
 from airflow_cdc_provider.sources.mongodb.change_stream.change_event import read_facts
 from airflow_cdc_provider.sources.mongodb.events.decode import JSON_FORMS
-from airflow_cdc_provider.sources.mongodb.selection import OWN_DATABASES
+from airflow_cdc_provider.sources.mongodb.selection import OWN_DATABASES, is_temporary
 
 SCHEMA: Final = pa.schema(
     [
@@ -62,8 +62,8 @@ def decode_schema_changes(
     Args:
         payloads: Change event documents (binary), in stream order. Broken ones are skipped.
         captured: Whether a collection, given by database and name, is captured. Changes of other collections
-            are skipped; a rename belongs to both its collections. Changes of whole databases are always
-            included, except for the server's own databases.
+            are skipped, and those of the server's temporary collections; a rename belongs to both its
+            collections. Changes of whole databases are always included, except for the server's own.
         json: Format of the events, a name in :data:`.events.JSON_FORMS`.
 
     Returns:
@@ -109,6 +109,8 @@ def _namespace(members: Mapping[str, Any], name: str) -> tuple[str, str]:
 
 def _is_captured(members: Mapping[str, Any], captured: Callable[[str, str], bool]) -> bool:
     database, collection = _namespace(members, "ns")
+    if is_temporary(collection):
+        return False
     if not collection:
         return database not in OWN_DATABASES
     to = _namespace(members, "to")

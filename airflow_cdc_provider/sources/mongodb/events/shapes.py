@@ -5,7 +5,7 @@ the same order, to the leaves) become one struct column, so kernels do the work 
 work per shape. A kernel writes each document's shape as bytes, equal exactly for equal shapes::
 
     document  (type | name | 00 | inner)* 00
-    array     (type | inner)* 00         an element like the previous one is left out, unless by_position
+    array     (type | inner)* 00         an element like the previous one is left out, unless by position
     inner     of documents and arrays; other types have none
 
 Types: ``docs/types-mongodb.md``, unwrapped events. Values without an Arrow type (minKey, maxKey, DBPointer,
@@ -16,7 +16,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Final
+from typing import Final, Literal
 
 import numpy as np
 import pyarrow as pa
@@ -54,6 +54,8 @@ from airflow_cdc_provider.sources.mongodb.decoding.paths import Paths
 from airflow_cdc_provider.sources.mongodb.events.members import numbers
 from airflow_cdc_provider.sources.mongodb.events.update_lists import count_elements, elements, list_offsets
 
+ArrayEncoding = Literal["array", "document", "mixed"]
+
 _INSTANT: Final = {b"connect.name": b"org.apache.kafka.connect.data.Timestamp:1"}
 _REGEX: Final = {b"connect.name": b"io.debezium.mongodb.regex"}
 _TEXTS: Final = (STRING, CODE, SYMBOL)
@@ -65,6 +67,7 @@ _READ_AS: Final = {
     INT32: "int",
     INT64: "bigint",
 }
+_SEVERAL: Final = 0
 _DECIMAL_LEAD: Final = len('{"$numberDecimal": "')
 
 
@@ -81,19 +84,22 @@ class TypedDocuments:
     documents: pa.StructArray
 
 
-def typed_documents(documents: pa.Array, *, by_position: bool) -> tuple[list[TypedDocuments], dict[int, str]]:
+def typed_documents(
+    documents: pa.Array, arrays: ArrayEncoding = "array"
+) -> tuple[list[TypedDocuments], dict[int, str]]:
     """Convert documents to structs, shape by shape.
 
     Args:
         documents: Valid documents (binary, null for none).
-        by_position: An array becomes a struct with fields ``_0``, ``_1`` ...; else a list, whose elements
-            must be of one type. Documents in one list may have different fields.
+        arrays: ``array``: an array becomes a list, whose elements must be of one type. Documents in one list
+            may have different fields. ``mixed``: likewise; values of several types become Extended JSON.
+            ``document``: an array becomes a struct with fields ``_0``, ``_1`` ...
 
     Returns:
         The structs, and the reasons of rows without one.
     """
     data, starts, ends, valid = binary_slices(documents)
-    shapes, sound = _shapes_of(data, starts, ends, valid, by_position=by_position)
+    shapes, sound = _shapes_of(data, starts, ends, valid, by_position=arrays == "document")
     distinct = shapes.dictionary_encode()
     codes = distinct.indices.fill_null(-1).to_numpy(zero_copy_only=False)
     groups = []
@@ -101,7 +107,7 @@ def typed_documents(documents: pa.Array, *, by_position: bool) -> tuple[list[Typ
     for number, text in enumerate(distinct.dictionary.to_pylist()):
         rows = np.flatnonzero(codes == number)
         try:
-            shape = _read_shape(text, by_position=by_position)
+            shape, _ = _read_members(text, 0, (), arrays)
         except CorruptInput as error:
             reason = f"{error.message}; {error.remedy}" if error.remedy else error.message
             reasons |= dict.fromkeys(map(int, rows), reason)
@@ -116,7 +122,7 @@ class _Shape:
     """Type of a value.
 
     Args:
-        kind: BSON type.
+        kind: BSON type, or ``_SEVERAL`` for values of several types.
         members: Members of a document; elements of an array by position.
         item: Type of the elements of a list.
     """
@@ -144,6 +150,9 @@ class _Shape:
     def read(self, data: np.ndarray, kinds: np.ndarray, starts: np.ndarray, ends: np.ndarray) -> pa.Array:
         """Read values; null for missing values and values of other types."""
         kinds = kinds.astype(np.uint8)
+        if self.kind == _SEVERAL:
+            kinds = np.where((kinds == NULL) | (kinds == UNDEFINED), 0, kinds)
+            return write_values(data, kinds, starts, ends, KEY).column.cast(pa.utf8())
         valid = kinds == self.kind
         if self.item is not None:
             count = count_elements(data, np.where(valid, kinds, 0).astype(np.uint8), starts, ends)
@@ -235,17 +244,12 @@ def _pattern_ends(data: Bytes, valid: Flags, starts: Ints, ends: Ints) -> np.nda
     return found
 
 
-def _read_shape(text: bytes, *, by_position: bool) -> _Shape:
-    """Read a document's shape.
+def _read_members(text: bytes, at: int, path: tuple[str, ...], arrays: ArrayEncoding) -> tuple[_Shape, int]:
+    """Read the shape of a document; return the offset after it, too.
 
     Raises:
         CorruptInput: The shape can't be converted to a struct.
     """
-    shape, _ = _read_members(text, 0, (), by_position=by_position)
-    return shape
-
-
-def _read_members(text: bytes, at: int, path: tuple[str, ...], *, by_position: bool) -> tuple[_Shape, int]:
     members: dict[str, _Shape] = {}
     while text[at]:
         end = text.index(0, at + 1)
@@ -253,27 +257,27 @@ def _read_members(text: bytes, at: int, path: tuple[str, ...], *, by_position: b
             name = text[at + 1 : end].decode()
         except UnicodeDecodeError:
             raise CorruptInput(f"a name in {'.'.join(path) or 'the document'} is not UTF-8") from None
-        members[name], at = _read_value(text, text[at], end + 1, (*path, name), by_position=by_position)
+        members[name], at = _read_value(text, text[at], end + 1, (*path, name), arrays)
     return _Shape(DOCUMENT, members), at + 1
 
 
 def _read_value(
-    text: bytes, kind: int, at: int, path: tuple[str, ...], *, by_position: bool
+    text: bytes, kind: int, at: int, path: tuple[str, ...], arrays: ArrayEncoding
 ) -> tuple[_Shape, int]:
     if kind == DOCUMENT:
-        return _read_members(text, at, path, by_position=by_position)
+        return _read_members(text, at, path, arrays)
     if kind != ARRAY:
         return _Shape(kind), at
     found: list[_Shape] = []
     while text[at]:
-        shape, at = _read_value(text, text[at], at + 1, path, by_position=by_position)
+        shape, at = _read_value(text, text[at], at + 1, path, arrays)
         found.append(shape)
-    if by_position:
+    if arrays == "document":
         return _Shape(ARRAY, {f"_{n}": shape for n, shape in enumerate(found)}), at + 1
-    return _Shape(ARRAY, item=_united(found, path)), at + 1
+    return _Shape(ARRAY, item=_united(found, path, mixed=arrays == "mixed")), at + 1
 
 
-def _united(shapes: Sequence[_Shape], path: tuple[str, ...]) -> _Shape:
+def _united(shapes: Sequence[_Shape], path: tuple[str, ...], *, mixed: bool) -> _Shape:
     """Return the common type of these shapes; null is compatible with any type."""
     some = [shape for shape in shapes if shape.kind not in (NULL, UNDEFINED)]
     kinds = {shape.kind for shape in some}
@@ -284,17 +288,21 @@ def _united(shapes: Sequence[_Shape], path: tuple[str, ...]) -> _Shape:
         return _Shape(
             DOCUMENT,
             {
-                name: _united([m[name] for s in some if name in (m := s.members or {})], (*path, name))
+                name: _united(
+                    [m[name] for s in some if name in (m := s.members or {})], (*path, name), mixed=mixed
+                )
                 for name in names
             },
         )
     if kinds == {ARRAY}:
         items = [shape.item for shape in some if shape.item is not None]
-        return _Shape(ARRAY, item=_united(items, path))
+        return _Shape(ARRAY, item=_united(items, path, mixed=mixed))
+    if len(kinds) > 1 and mixed:
+        return _Shape(_SEVERAL)
     if len(kinds) > 1:
         raise CorruptInput(
             f"array {'.'.join(path)} has values of different types",
-            remedy="set publish.unwrap.array_encoding: document",
+            remedy="set publish.unwrap.array_encoding: mixed or document",
         )
     return some[0]
 

@@ -8,16 +8,12 @@ from typing import TYPE_CHECKING
 from airflow_cdc_provider.events.event_batches import EventBatch, EventRequest
 from airflow_cdc_provider.events.skipped_records import SkippedRecords
 from airflow_cdc_provider.events.sliced import Sliced
-from airflow_cdc_provider.exceptions import ConfigurationError
 from airflow_cdc_provider.lake.mirror import MirrorState
 from airflow_cdc_provider.lake.stores import Stores
 from airflow_cdc_provider.sources.contract import Source
 from airflow_cdc_provider.sources.event_source import SourceEvents
-from airflow_cdc_provider.sources.mongodb.codec import MongodbCodec
 from airflow_cdc_provider.sources.mongodb.events import captured
 from airflow_cdc_provider.sources.mongodb.events.rows import MongodbRows
-from airflow_cdc_provider.sources.mongodb.options import MongodbOptions
-from airflow_cdc_provider.sources.plugin import options_of
 from airflow_cdc_provider.sources.row_events import RowEvents, events_of_mirror
 
 if TYPE_CHECKING:
@@ -38,29 +34,11 @@ class MongodbSourceEvents(SourceEvents):
         return captured.sliced_records(stores.connector, stores.changes, after, through)
 
     def row_events(self, stores: Stores, source: Source, table: str) -> RowEvents:
-        """Return the builder of events for a collection's mirror.
-
-        Raises:
-            ConfigurationError: The mirror doesn't keep whole documents.
-        """
-        return _rows(stores, source, table, stores.mirror(table).state())
+        """Return the builder of events for a collection's mirror."""
+        return MongodbRows(stores.connector, table)
 
     def mirror_events(
         self, stores: Stores, source: Source, table: str, state: MirrorState, now_us: int
     ) -> DataFrame:
         """Return key and value of the event of each document of a mirror."""
-        rows = _rows(stores, source, table, state)
-        return events_of_mirror(rows, stores.mirror(table), state, now_us)
-
-
-def _rows(stores: Stores, source: Source, table: str, state: MirrorState) -> MongodbRows:
-    codec = source.codec(table, state.memory)
-    assert isinstance(codec, MongodbCodec)
-    form = options_of(stores.connector, MongodbOptions).document_column
-    if not codec.stores_state and form != "extended_json":
-        raise ConfigurationError(
-            f"the mirror of {table} doesn't keep its documents in a form that events can be built from",
-            expected="source.document_column: extended_json, or columns inferred by source.infer",
-            found=form,
-        )
-    return MongodbRows(stores.connector, table, as_text=not codec.stores_state)
+        return events_of_mirror(MongodbRows(stores.connector, table), stores.mirror(table), state, now_us)

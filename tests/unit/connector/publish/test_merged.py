@@ -59,6 +59,7 @@ def test_rows_of_mirrors_can_be_published_in_every_envelope_that_shows_them(
         ("mongodb", {"outbox": {"enabled": True, "tables": ["s.o"]}}, "publish.outbox"),
         ("mongodb", {"skip_unchanged": True}, "publish.skip_unchanged"),
         ("mongodb", {"mongodb": {"resume_token_header": True}}, "publish.mongodb.resume_token_header"),
+        ("mongodb", {"mongodb": {"resume_token_field": True}}, "publish.mongodb.resume_token_field"),
         ("cassandra", {"envelope": "datastax", "cassandra": {"reread": True}}, "publish.cassandra.reread"),
         ("cassandra", {"envelope": "datastax", "event_index": True}, "publish.event_index"),
         ("cassandra", {"envelope": "datastax", "skipped_operations": ["d"]}, "publish.skipped_operations"),

@@ -36,6 +36,23 @@ def test_a_position_after_a_cluster_time_starts_with_the_next() -> None:
     assert StreamPosition.after(Timestamp(5, 7)).index == LAST_INDEX
 
 
+EVENT = (
+    "826B08BD6E000000152B042C0100296E5A1004" + "29" * 16 + "46646F63756D656E744B657900461E5F6964002B020000"
+)
+
+
+@pytest.mark.parametrize("number", ["29", "2B02", "2B04", "2BFE"])
+def test_the_token_of_a_fragment_is_known_by_its_end(number: str) -> None:
+    more = {"_typeBits": b"\x40"}
+    whole = StreamPosition(5, 7, 0, bson.encode({"_data": f"{EVENT}04", **more}))
+    fragment = StreamPosition(5, 7, 0, bson.encode({"_data": f"{EVENT}{number}04", **more}))
+    assert fragment.unsplit == whole
+    for other in (whole, StreamPosition(5, 7), StreamPosition(5, 7, 0, bson.encode({"_data": 5}))):
+        assert other.unsplit is other
+    high_water = StreamPosition(5, 7, token=bson.encode({"_data": "826B016DE6000000012B0429296E04"}))
+    assert high_water.unsplit is high_water
+
+
 GOOD = StreamPosition(1, 2, 3).to_offset()["stream"]
 
 

@@ -6,6 +6,7 @@ from typing import Any
 import pytest
 
 from airflow_cdc_provider.migration.debezium.properties import from_debezium
+from airflow_cdc_provider.sources.mongodb.records import is_captured
 from airflow_cdc_provider.sources.mongodb.selection import Selection, event_filter
 
 NAMESPACES = [
@@ -111,6 +112,25 @@ def test_patterns_of_an_imported_list_select_by_database_and_collection_alone() 
         "ns.db": {"$regex": "\\A(?:[Ss\u017f][Hh][Oo][Pp])\\z"},
         "ns.coll": {"$regex": "\\A(?:[Oo][Rr][Dd][Ee][Rr][Ss\u017f])\\z"},
     } in event_filter(Selection(imported.tables))["$or"][0]["$and"][1]["$or"]
+
+
+TEMPORARY = [
+    "tmpaZ0x9.renameCollection",
+    "tmpaZ0x9.convertToCapped.orders",
+    "tmp.agg_out.09237ebf-8897-4e52-8760-2e6cfce6a671",
+    "tmp.agg_out.36",
+]
+NAMED_LIKE_IT = ["tmp", "tmp.orders", "tmpdata.orders", "tmpaZ0x9.rename_log", "xtmpaZ0x9.renameCollection"]
+
+
+@pytest.mark.parametrize("selection", [Selection(), Selection((r"shop\..*",), (r"shop\.x",))])
+def test_collections_that_the_server_fills_under_another_name_are_no_tables(selection: Selection) -> None:
+    for name in [*TEMPORARY, *NAMED_LIKE_IT]:
+        for filtered in (
+            matches(event_filter(selection), f"shop.{name}"),
+            is_captured(f"shop.{name}", selection),
+        ):
+            assert filtered == (name in NAMED_LIKE_IT), name
 
 
 def test_drops_and_renames_pass_whatever_is_selected() -> None:

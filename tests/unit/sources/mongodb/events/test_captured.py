@@ -371,6 +371,22 @@ def test_an_event_that_comes_twice_can_be_recognised(tmp_path: Path) -> None:
     assert (places[0]["ts_ms"], places[0]["ord"]) != (places[1]["ts_ms"], places[1]["ord"])
 
 
+def test_the_resume_token_is_in_the_source_block_on_request(tmp_path: Path) -> None:
+    event = change(_id={"_data": "8201"})
+    (plain,) = published(tmp_path, [event], {})
+    assert "resume_token" not in json.loads(plain["value"])["source"]
+    assert "cdc.token" not in dict(plain["headers"])
+    (found,) = published(tmp_path, [event], {"mongodb": {"resume_token_field": True}, "schemas": True})
+    value = json.loads(found["value"])
+    assert list(value["payload"]["source"].items())[-1] == ("resume_token", "8201")
+    (source,) = (f for f in value["schema"]["fields"] if f["field"] == "source")
+    assert source["fields"][-1] == {"type": "string", "optional": True, "field": "resume_token"}
+    assert "cdc.token" not in dict(found["headers"])
+    unwrap = {"enabled": True, "add_fields": ["source.resume_token"]}
+    (row,) = published(tmp_path, [event], {"mongodb": {"resume_token_field": True}, "unwrap": unwrap})
+    assert json.loads(row["value"])["__source_resume_token"] == "8201"
+
+
 def test_the_source_block_shows_whether_an_event_is_of_a_snapshot(tmp_path: Path) -> None:
     values = [json.loads(r["value"]) for r in ours_of("txmeta", tmp_path) if r["value"]]
     found = [value["source"]["snapshot"] for value in values if "source" in value]
@@ -457,6 +473,9 @@ def test_an_array_of_mixed_types_fails_its_event_alone(tmp_path: Path) -> None:
     unwrap["array_encoding"] = "document"  # type: ignore[assignment]
     values = [r["value"] for r in printed(Connector.from_dict(declared), Recording(file, "", NOW_NS))]
     assert values[1] == '{"_id":2,"x":{"_0":1,"_1":"a"}}'
+    unwrap["array_encoding"] = "mixed"  # type: ignore[assignment]
+    values = [r["value"] for r in printed(Connector.from_dict(declared), Recording(file, "", NOW_NS))]
+    assert values == ['{"_id":1,"x":2}', '{"_id":2,"x":["1","\\"a\\""]}', '{"_id":3,"x":[null,1]}']
 
 
 @pytest.mark.covers("MDB-XD-32")

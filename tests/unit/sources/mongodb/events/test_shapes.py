@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from airflow_cdc_provider.sources.mongodb.events.raw_values import chosen_members, with_id
-from airflow_cdc_provider.sources.mongodb.events.shapes import typed_documents
+from airflow_cdc_provider.sources.mongodb.events.shapes import ArrayEncoding, typed_documents
 from tests.unit.sources.mongodb.documents import (
     DOCUMENTS,
     NAMES,
@@ -31,11 +31,12 @@ NESTED: st.SearchStrategy[Any] = st.recursive(
     lambda inner: st.one_of(st.lists(inner, max_size=3), st.dictionaries(NAMES, inner, max_size=3)),
     max_leaves=8,
 )
+ENCODINGS: list[ArrayEncoding] = ["array", "document", "mixed"]
 TREES = st.dictionaries(NAMES, NESTED, max_size=4)
 
 
-def typed(documents: list[bytes | None], *, by_position: bool) -> tuple[list[Any], dict[int, str]]:
-    groups, reasons = typed_documents(pa.array(documents, pa.large_binary()), by_position=by_position)
+def typed(documents: list[bytes | None], arrays: ArrayEncoding = "array") -> tuple[list[Any], dict[int, str]]:
+    groups, reasons = typed_documents(pa.array(documents, pa.large_binary()), arrays)
     rows: list[Any] = [None] * len(documents)
     for group in groups:
         for row, value in zip(group.rows, group.documents.to_pylist(), strict=True):
@@ -54,7 +55,7 @@ def by_position(value: Any) -> Any:
 @pytest.mark.covers("MDB-XD-31")
 @given(st.lists(TREES, min_size=1, max_size=5))
 def test_by_position_every_document_keeps_all_its_values(documents: list[dict[str, Any]]) -> None:
-    rows, reasons = typed([bson.encode(d) for d in documents], by_position=True)
+    rows, reasons = typed([bson.encode(d) for d in documents], "document")
     assert reasons == {}
     assert rows == [by_position(d) for d in documents]
     assert [list(row) for row in rows] == [list(bson.decode(bson.encode(d))) for d in documents]
@@ -85,13 +86,46 @@ def test_by_position_every_document_keeps_all_its_values(documents: list[dict[st
     ],
 )  # fmt: skip
 def test_each_type_has_its_family(value: Any, converted: Any) -> None:
-    rows, reasons = typed([bson.encode({"v": value}), None], by_position=False)
+    rows, reasons = typed([bson.encode({"v": value}), None])
     assert (rows, reasons) == ([{"v": converted}, None], {})
+
+
+@pytest.mark.parametrize(
+    ("value", "converted"),
+    [
+        ([1, "a"], ["1", '"a"']),
+        ([1, None, 2.5], ["1", None, "2.5"]),
+        ([1, Int64(2)], ["1", "2"]),
+        ([{"a": 1}, [2]], ['{"a": 1}', "[2]"]),
+        ([{"a": 1}, {"a": "x", "b": 2}], [{"a": "1", "b": None}, {"a": '"x"', "b": 2}]),
+        ([[1], ["x", None], []], [["1"], ['"x"', None], []]),
+        ([[1, "a"], [2]], [["1", '"a"'], ["2"]]),
+        ([1, 2], [1, 2]),
+        ([None], [None]),
+        ({"$numberInt": [1, {"$date": "x"}]}, {"$numberInt": ["1", '{"$date": "x"}']}),
+    ],
+)  # fmt: skip
+def test_elements_of_several_types_are_extended_json_if_so_declared(value: Any, converted: Any) -> None:
+    assert typed([bson.encode({"v": value})], "mixed") == ([{"v": converted}], {})
+
+
+@given(st.lists(TREES, min_size=1, max_size=5))
+def test_no_mixture_of_types_in_arrays_fails_a_document(documents: list[dict[str, Any]]) -> None:
+    raw = [bson.encode(d) for d in documents]
+    rows, reasons = typed(raw, "mixed")
+    assert reasons == {}
+    uniform, mixed = typed(raw)
+    for row, (found, alike) in enumerate(zip(rows, uniform, strict=True)):
+        assert set(found) == set(documents[row])
+        assert alike == found or row in mixed, "arrays of one type are the same in both"
+        for name, value in documents[row].items():
+            if isinstance(value, list):
+                assert [item is None for item in found[name]] == [item is None for item in value]
 
 
 def test_documents_of_one_shape_share_a_struct_whatever_their_arrays_length() -> None:
     documents = [bson.encode({"a": [{"x": n}] * n, "b": n}) for n in range(1, 6)]
-    groups, _ = typed_documents(pa.array(documents, pa.large_binary()), by_position=False)
+    groups, _ = typed_documents(pa.array(documents, pa.large_binary()))
     assert [group.rows.tolist() for group in groups] == [[0, 1, 2, 3, 4]]
 
 
@@ -101,27 +135,31 @@ def test_of_members_with_one_name_the_last_counts_at_the_position_of_the_first()
         raw_element(0x10, "b", b"\2\0\0\0"),
         raw_element(0x02, "a", raw_string(b"last")),
     )
-    rows, _ = typed([twice], by_position=False)
+    rows, _ = typed([twice])
     assert [*rows[0].items()] == [("a", "last"), ("b", 2)]
 
 
 def test_a_name_that_is_no_text_fails_its_document_alone() -> None:
     broken = bytearray(bson.encode({"a": {"b": 1}}))
     broken[broken.index(b"b")] = 0xFF
-    rows, reasons = typed([bytes(broken), bson.encode({"a": 1})], by_position=False)
+    rows, reasons = typed([bytes(broken), bson.encode({"a": 1})])
     assert rows == [None, {"a": 1}]
     assert "not UTF-8" in reasons[0]
 
 
-@given(DOCUMENTS, st.lists(st.tuples(st.integers(0, 400), st.integers(0, 255)), max_size=4), st.booleans())
+@given(
+    DOCUMENTS,
+    st.lists(st.tuples(st.integers(0, 400), st.integers(0, 255)), max_size=4),
+    st.sampled_from(ENCODINGS),
+)
 def test_any_bytes_leave_the_kernels_alive(
     document: dict[str, Any],
     changes: list[tuple[int, int]],
-    by_position: bool,
+    arrays: ArrayEncoding,
 ) -> None:
     data = mutated(bson.encode(document, codec_options=READ), changes)
     column = pa.array([data], pa.large_binary())
-    groups, reasons = typed_documents(column, by_position=by_position)
+    groups, reasons = typed_documents(column, arrays)
     assert len(groups) + len(reasons) <= 1
     assert len(chosen_members(column, ["a", "_id"])) == 1
 
