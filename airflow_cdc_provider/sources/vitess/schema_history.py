@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime, timedelta
 from functools import cached_property
 from itertools import pairwise
@@ -23,18 +23,19 @@ from airflow_cdc_provider.sources.vitess.ddl import (
     Action,
     Added,
     Dropped,
+    Modified,
     Renamed,
     TableStatement,
     Unknown,
     read_statement,
 )
+from airflow_cdc_provider.sources.vitess.defaults import is_known
 from airflow_cdc_provider.sources.vitess.fields import Column, TableShape
 from airflow_cdc_provider.sources.vitess.lake_types import family_of
 from airflow_cdc_provider.sources.vitess.schema_ids import DDL, LINEAGE
 
 _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 _INTEGERS: Final = ("tinyint", "smallint", "mediumint", "int", "bigint")
-_FLOATS: Final = ("float", "double")
 
 
 @dataclass(frozen=True)
@@ -385,7 +386,7 @@ def _step(
             if not _widens(earlier.columns[number], column):
                 old = earlier.columns[number].column_type
                 questions.append(f"column {column.name} changed from {old} to {column.column_type}")
-        elif found is not None and found.constant:
+        elif found is not None and _is_known(found, column):
             origins.append(FromDefault(found.default))
         else:
             origins.append(FromDefault(None))
@@ -394,6 +395,13 @@ def _step(
     if key != [(names.get(column.name), column.scale) for column in (later.columns[n] for n in later.key)]:
         questions.append("the key changed")
     return tuple(origins), questions
+
+
+def _is_known(added: Added, column: Column) -> bool:
+    """Return whether the values of an added column in existing rows are known."""
+    if not added.constant or added.default is None:
+        return added.constant and column.nullable
+    return is_known(added.default, column, quoted=added.quoted)
 
 
 def _replay(statement: TableStatement, names: Mapping[str, str | Added]) -> dict[str, str | Added]:
@@ -409,6 +417,9 @@ def _replay(statement: TableStatement, names: Mapping[str, str | Added]) -> dict
     for action in statement.actions:
         if isinstance(action, Added):
             now.setdefault(action.name, action)
+        elif isinstance(action, Modified) and isinstance(added := now.get(action.name), Added):
+            # The default was converted to a type that no fields show.
+            now[action.name] = replace(added, constant=added.default is None)
     return now
 
 
@@ -428,7 +439,7 @@ def _widens(old: Column, new: Column) -> bool:
             whole = (new.precision - new.scale) - (old.precision - old.scale)
             return new.scale >= old.scale and whole >= 0 and (old.unsigned or not new.unsigned)
         case "float":
-            return _FLOATS.index(b.name) >= _FLOATS.index(a.name) and a.sizes == b.sizes
+            return False  # a FLOAT is printed with fewer digits than it has as a DOUBLE
         case "text":
             return (
                 True  # MySQL rejects narrowing in strict mode; the text is the same in another character set
