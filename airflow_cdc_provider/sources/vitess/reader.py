@@ -8,12 +8,14 @@ from __future__ import annotations
 
 import logging
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 
+from airflow_cdc_provider.changes.record import SCHEMA
 from airflow_cdc_provider.exceptions import CorruptInput
 from airflow_cdc_provider.formats.kernels import Bytes
 from airflow_cdc_provider.sources.contract import Reader, ReadMetrics
@@ -25,6 +27,8 @@ from airflow_cdc_provider.sources.vitess.records import (
     transactions_of_changes,
 )
 from airflow_cdc_provider.sources.vitess.rows import FAULTS, Changes, read_changes, read_rows
+from airflow_cdc_provider.sources.vitess.schema_ids import REREAD
+from airflow_cdc_provider.sources.vitess.values import broken_json
 from airflow_cdc_provider.sources.vitess.wire import ShardTable, scan
 
 log = logging.getLogger(__name__)
@@ -73,6 +77,7 @@ class SliceReader(Reader):
             self._report_invalid(broken, records)
             _count(counts, found, broken)
             yield records
+            yield from _rereads(events.data, found, records, stream_slice.json_columns)
         with_rows = np.unique(owners[captured_rows])
         counts["filtered"] += int(np.count_nonzero(inside)) - len(captured_rows)
         counts["transactions"] += len(with_rows)
@@ -103,6 +108,24 @@ class SliceReader(Reader):
                 at,
                 broken[first],
             )
+
+
+def _rereads(
+    data: Bytes, found: Changes, records: pa.RecordBatch, json_columns: Mapping[str, tuple[int, Sequence[int]]]
+) -> Iterator[pa.RecordBatch]:
+    """Yield a record for each table with JSON values that the stream doesn't contain: it must be read again."""
+    for schema_id, (width, columns) in json_columns.items():
+        own = pc.is_in(records.column("schema_id"), pa.array([schema_id]))
+        rows = np.flatnonzero(own.to_numpy(zero_copy_only=False))
+        values = read_rows(data, found.after.starts[rows], found.after.ends[rows], width)
+        spans = [(values.starts[column], values.ends[column]) for column in columns]
+        broken = np.logical_or.reduce([broken_json(data, *span) for span in spans])
+        if broken.any():
+            row = records.slice(rows[broken][0], 1).to_pylist()[0]
+            reason = f"{int(broken.sum())} rows have JSON values that arrived as text that isn't JSON"
+            log.warning("%s in %s at %s: %s", row["source_table"], row["origin"], row["transaction"], reason)
+            again = {**row, "kind": SCHEMA, "schema_id": REREAD, "payload": reason.encode()}
+            yield pa.RecordBatch.from_pylist([again], records.schema)
 
 
 def _reasons(found: Changes, records: pa.RecordBatch) -> dict[int, str]:

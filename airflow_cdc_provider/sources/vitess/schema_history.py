@@ -32,7 +32,7 @@ from airflow_cdc_provider.sources.vitess.ddl import (
 from airflow_cdc_provider.sources.vitess.defaults import is_known
 from airflow_cdc_provider.sources.vitess.fields import Column, TableShape
 from airflow_cdc_provider.sources.vitess.lake_types import family_of
-from airflow_cdc_provider.sources.vitess.schema_ids import DDL, LINEAGE
+from airflow_cdc_provider.sources.vitess.schema_ids import DDL, LINEAGE, REREAD
 
 _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 _INTEGERS: Final = ("tinyint", "smallint", "mediumint", "int", "bigint")
@@ -112,6 +112,7 @@ class TableHistory:
         shapes: Schemas of the versions.
         steps: For each pair of consecutive versions, the origin of each column of the later one.
         due: The last event that requires a snapshot; None for none.
+        reread_us: When the last change was read whose values the stream doesn't contain, in µs since 1970.
     """
 
     table: str
@@ -119,6 +120,7 @@ class TableHistory:
     shapes: tuple[TableShape, ...] = ()
     steps: tuple[tuple[Origin, ...], ...] = ()
     due: SnapshotDue | None = field(default=None, compare=False)
+    reread_us: int = 0
 
     @classmethod
     def of(cls, table: str, records: Iterable[Mapping[str, Any]]) -> TableHistory:
@@ -179,6 +181,7 @@ class TableHistory:
             tuple(one.shape for one in chain),
             tuple(steps),
             max(reversed(dues), key=lambda due: due.moment_us, default=None),
+            max((_micros(one["captured_at"]) for one in records if is_reread(one, table)), default=0),
         )
 
     @property
@@ -216,6 +219,11 @@ class TableHistory:
                 taken.add(now[-1])
             ids = tuple(now)
         return ids
+
+
+def is_reread(record: Mapping[str, Any], table: str) -> bool:
+    """Return whether a record requires a snapshot of a table because of a change in it."""
+    return bool(record["schema_id"] == REREAD and record["source_table"] == table)
 
 
 def lineage_of(records: Iterable[Mapping[str, Any]]) -> dict[str, tuple[str, ...]]:
@@ -261,8 +269,7 @@ def _ancestors(child: str, parents: Mapping[str, set[str]]) -> set[str]:
 def _read(table: str, record: Mapping[str, Any]) -> _FieldsRecord | _StatementRecord | None:
     """Parse a record; None if it doesn't affect the table."""
     keyspace, _, name = table.partition(".")
-    moment = record["committed_at"] or record["captured_at"]
-    moment_us = (moment - _EPOCH) // timedelta(microseconds=1)
+    moment_us = _micros(record["committed_at"] or record["captured_at"])
     at = (moment_us, record["origin"], bytes(record["position"]))
     if record["schema_id"] == DDL:
         if record["origin"].partition("/")[0] != keyspace:
@@ -270,9 +277,13 @@ def _read(table: str, record: Mapping[str, Any]) -> _FieldsRecord | _StatementRe
         text = bytes(record["payload"]).decode(errors="replace")
         found = [one for one in read_statement(text) if one.table == name]
         return _StatementRecord(*at, found[0]) if found else None
-    if record["source_table"] != table or record["schema_id"] == LINEAGE:
+    if record["source_table"] != table or record["schema_id"] in (LINEAGE, REREAD):
         return None
     return _FieldsRecord(*at, bytes.fromhex(record["schema_id"]), TableShape.parse(bytes(record["payload"])))
+
+
+def _micros(moment: datetime) -> int:
+    return (moment - _EPOCH) // timedelta(microseconds=1)
 
 
 @dataclass

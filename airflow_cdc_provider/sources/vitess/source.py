@@ -35,6 +35,7 @@ from airflow_cdc_provider.sources.vitess.requests import (
     tables_to_stream,
 )
 from airflow_cdc_provider.sources.vitess.schema_history import TableHistory, lineage_of, records_of
+from airflow_cdc_provider.sources.vitess.schema_ids import REREAD
 from airflow_cdc_provider.sources.vitess.selection import Selects
 from airflow_cdc_provider.sources.vitess.snapshot import RangeReader, SnapshotRange, plan_snapshot
 from airflow_cdc_provider.sources.vitess.tablets import require_binlogs_retained
@@ -81,6 +82,7 @@ class VitessSource(Source):
         self._verified: Position | None = None
         self._stopping: Callable[[], bool] = lambda: False
         self._connected_before = False
+        self._created_us = time.time_ns() // 1000
 
     def cancel_when(self, stopping: Callable[[], bool]) -> None:
         """Set the callable that returns whether a clean stop was requested; a stop ends pauses."""
@@ -177,10 +179,19 @@ class VitessSource(Source):
 
     def resumed_at(self, table: str) -> int:
         """Return when a statement last changed rows without row events, in µs since 1970; 0 for never."""
-        due = self._history(table).due
+        history = self._history(table)
         # A statement's time is in whole seconds: a snapshot that started in the same second may have missed
         # it.
-        return due.moment_us + _SECOND_US - 1 if due is not None else 0
+        return max(history.due.moment_us + _SECOND_US - 1 if history.due else 0, history.reread_us)
+
+    def schema_findings(self) -> list[str]:
+        """Return a message for each table with values that the job's streams didn't contain."""
+        return [
+            f"{table}: VTGate's stream sent JSON values that aren't JSON, which it does if they have BIT or BLOB "
+            "members; they are in _rest until a snapshot has read the table"
+            for table in sorted({one["source_table"] for one in self._records if one["schema_id"] == REREAD})
+            if self._history(table).reread_us >= self._created_us
+        ]
 
     def codec(self, table: str, memory: Mapping[str, Any] | None = None) -> VitessCodec:
         """Return the codec of a table for all recorded versions of its fields."""
