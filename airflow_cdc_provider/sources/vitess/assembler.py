@@ -22,7 +22,7 @@ from airflow_cdc_provider.changes.record import DROP, QUARANTINE, SCHEMA, TRUNCA
 from airflow_cdc_provider.formats.kernels import Ints
 from airflow_cdc_provider.sources.vitess import wire
 from airflow_cdc_provider.sources.vitess.ddl import read_statement
-from airflow_cdc_provider.sources.vitess.failures import StaleTabletSchema
+from airflow_cdc_provider.sources.vitess.failures import TRACK_VERSIONS, StaleTabletSchema
 from airflow_cdc_provider.sources.vitess.following import follow
 from airflow_cdc_provider.sources.vitess.gtid import is_real
 from airflow_cdc_provider.sources.vitess.position import LAST_ROW, Position, ShardPosition, vgtid_shards
@@ -306,11 +306,13 @@ class TransactionAssembler:
         body = events.body(number)
         for field in fields.fields:
             if field.name.startswith("@"):
-                raise StaleTabletSchema(
+                stale = StaleTabletSchema(
                     f"Illegal prefix '@' for column: {field.name}, from schema: {table.keyspace}, "
                     f"table: {table.table}",
-                    remedy="if the error persists, start vttablets with --track-schema-versions",
+                    remedy=TRACK_VERSIONS,
                 )
+                stale.table = table.table
+                raise stale
         name = schema_id(fields)
         self._field_events.append((batch.first_event + number, table, name))
         if columns := [n for n, field in enumerate(fields.fields) if TYPES.get(field.type) == "JSON"]:

@@ -30,7 +30,7 @@ from airflow_cdc_provider.sources.contract import Plan, ReadLimit
 from airflow_cdc_provider.sources.prefetch import BufferedStats, Prefetch
 from airflow_cdc_provider.sources.stream_metrics import StreamMetrics
 from airflow_cdc_provider.sources.vitess.assembler import TransactionAssembler
-from airflow_cdc_provider.sources.vitess.failures import PartialReshard
+from airflow_cdc_provider.sources.vitess.failures import PartialReshard, UnreadableTable
 from airflow_cdc_provider.sources.vitess.options import VitessOptions
 from airflow_cdc_provider.sources.vitess.position import Position
 from airflow_cdc_provider.sources.vitess.prefetch import StreamEnded, prefetch
@@ -140,7 +140,7 @@ class ChangeStream:
                 break
             try:
                 assembler = self._read_next(_batch_bytes(limit, read_bytes, changes))
-            except PartialReshard:
+            except (PartialReshard, UnreadableTable):
                 raise  # VTGate would refuse the same stream again
             except (TransientError, StreamEnded) as error:
                 drained, schema_records = self._drain()

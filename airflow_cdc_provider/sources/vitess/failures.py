@@ -14,18 +14,37 @@ from airflow_cdc_provider.exceptions import CdcError, ConfigurationError, Positi
 
 
 class StaleTabletSchema(TransientError):
-    """A tablet's schema of a table doesn't match the changes that it reads; usually transient."""
+    """A tablet's schema of a table doesn't match the changes that it reads; usually transient.
+
+    Attributes:
+        table: Name of the table, without keyspace; empty if it is unknown.
+    """
+
+    table: str = ""
+
+
+class UnreadableTable(StaleTabletSchema):
+    """A tablet can't read changes of a table any more: it maps ENUM and SET by the current columns only."""
 
 
 class PartialReshard(TransientError):
     """A stream has only some of the shards of a reshard, so VTGate can't follow the reshard in it."""
 
 
-_MAX_TEXT: Final = 400
+_START_TEXT: Final = 200
+_END_TEXT: Final = 600
+"""VTGate's texts begin with what failed and end with the cause; between are positions, which can be long."""
 
 _LOST: Final = re.compile(r"purged|GTIDSet|not found in the \S+ keyspace")
-_BEHIND: Final = re.compile(r"cannot determine table columns|failed to reload schema after DDL")
+_BEHIND: Final = re.compile(
+    r"cannot determine table columns(?: for (.+?): event has)?|failed to reload schema after DDL"
+)
+_UNREADABLE: Final = re.compile(
+    r"for table (.+?): failed to build ENUM and SET"
+    r"|found for (?:ENUM |SET )?column .+? in table (.+?)(?: -- with available|, bytes)"
+)
 _PARTIAL_RESHARD: Final = "not all journaling participants are in the stream"
+TRACK_VERSIONS: Final = "if the error persists, start vttablets with --track-schema-versions"
 _TOO_LARGE: Final = re.compile(r"[Rr]eceived message larger than max")
 _CONFIGURATION_TEXTS: Final = {
     "could not decode position": "the offset isn't a position of this server: set one, or take a snapshot",
@@ -60,20 +79,29 @@ def failure(doing: str, code: str, details: str, secrets: Sequence[str] = ()) ->
     text = " ".join(details.split())
     for secret in secrets:
         text = text.replace(secret, "***")
-    found = f"{code}: {text[:_MAX_TEXT].rstrip('.')}"
+    if len(text) > _START_TEXT + _END_TEXT:
+        text = f"{text[:_START_TEXT]} ... {text[-_END_TEXT:]}"
+    found = f"{code}: {text.rstrip('.')}"
     if _TOO_LARGE.search(text):
         return ConfigurationError(
             f"{doing}: a message is larger than allowed",
             found=found,
             remedy="raise max_message_bytes in the connection's extra, or in the connector",
         )
+    if match := _UNREADABLE.search(details):
+        unreadable = UnreadableTable(
+            f"{doing}: a statement altered or dropped an ENUM or SET column, or the table, after these changes",
+            found=found,
+        )
+        unreadable.table = match[1] or match[2]
+        return unreadable
     for part, remedy in _CONFIGURATION_TEXTS.items():
         if part in text:
             return ConfigurationError(doing, found=found, remedy=remedy)
-    if _BEHIND.search(text):
-        return StaleTabletSchema(
-            doing, found=found, remedy="if the error persists, start vttablets with --track-schema-versions"
-        )
+    if match := _BEHIND.search(details):
+        stale = StaleTabletSchema(doing, found=found, remedy=TRACK_VERSIONS)
+        stale.table = match[1] or ""
+        return stale
     if _PARTIAL_RESHARD in text:
         return PartialReshard(doing, found=found, remedy="read all shards of the reshard")
     if _LOST.search(text):

@@ -9,7 +9,8 @@ from __future__ import annotations
 import logging
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from typing import Final
 
 import numpy as np
 import pyarrow as pa
@@ -33,6 +34,8 @@ from airflow_cdc_provider.sources.vitess.wire import ShardTable, scan
 
 log = logging.getLogger(__name__)
 
+_NO_HOMES: Final[Mapping[str, str]] = {}
+
 
 @dataclass(frozen=True)
 class SliceReader(Reader):
@@ -44,12 +47,14 @@ class SliceReader(Reader):
         strict: Whether to fail at the first invalid row. Otherwise it becomes a normal record, which a merge
             quarantines.
         warns: Whether to log the position of invalid rows.
+        homes: The shard of each reference table from which it is read (:func:`.requests.home_shards`).
     """
 
     selects: Callable[[str], bool]
     empty_transactions: bool = False
     strict: bool = False
     warns: bool = True
+    homes: Mapping[str, str] = field(default_factory=dict)
 
     def read(self, parts: Iterable[StreamSlice], metrics: ReadMetrics) -> Iterator[pa.RecordBatch]:
         """Read slices.
@@ -62,7 +67,7 @@ class SliceReader(Reader):
 
     def _read(self, stream_slice: StreamSlice, counts: Counter[str]) -> Iterator[pa.RecordBatch]:
         events = scan(stream_slice.data)
-        captured = np.array([is_captured(table, self.selects) for table in events.tables], np.bool_)
+        captured = np.array([is_captured(table, self.selects, self.homes) for table in events.tables], np.bool_)
         owners = transactions_of_changes(events, stream_slice.transactions)
         changes = events.changes
         inside = owners >= 0
@@ -161,6 +166,12 @@ def _count(counts: Counter[str], found: Changes, broken: Mapping[int, str]) -> N
     counts["broken"] += int(np.count_nonzero(~sound))
 
 
-def is_captured(table: ShardTable, selects: Callable[[str], bool]) -> bool:
+def is_captured(
+    table: ShardTable, selects: Callable[[str], bool], homes: Mapping[str, str] = _NO_HOMES
+) -> bool:
     """Return whether a table of a shard belongs to the capture."""
-    return bool(table.table) and selects(f"{table.keyspace}.{table.table}")
+    name = f"{table.keyspace}.{table.table}"
+    home = homes.get(name, "").partition("/")[2]
+    # After a reshard, the first shard has another name, which begins like the old one.
+    is_home = not home or table.shard == home or (table.shard[:1] == home[:1] == "-")
+    return bool(table.table) and is_home and selects(name)

@@ -8,20 +8,16 @@ from collections.abc import Iterator, Sequence
 from contextlib import closing
 from typing import Any
 
-import pyarrow as pa
 import pymysql
 import pytest
 
-from airflow_cdc_provider.changes.contribution import CONTRIBUTION_SCHEMA
-from airflow_cdc_provider.changes.record import CHANGE_SCHEMA
-from airflow_cdc_provider.lake.reconcile import reconcile_rows
-from airflow_cdc_provider.sources.contract import ReadLimit
 from airflow_cdc_provider.sources.vitess.codec import VitessCodec
 from airflow_cdc_provider.sources.vitess.protocol import FieldEvent
 from airflow_cdc_provider.sources.vitess.schema_history import FromDefault, TableHistory
 from airflow_cdc_provider.sources.vitess.schema_ids import DDL, schema_id
 from server_kit import VitessServer
-from tests.integration.sources.vitess.vitess_sources import snapshot, source_of
+from tests.integration.sources.vitess.projected import projected_rows
+from tests.integration.sources.vitess.vitess_sources import captured_with_schema, snapshot, source_of
 
 pytestmark = pytest.mark.integration
 
@@ -106,18 +102,20 @@ class Added:
                 words for n, words in enumerate(definitions) if _runs(cursor, f"alter table {table} add c{n} {words}")
             ]
             shard.execute(f"insert into {table} (id) values (2)")
-            records = list(source.plan(start, source.head(), ReadLimit()).records)
+            records = captured_with_schema(source, start)
             source.seek_to(source.head())
             after = snapshot(source, table).to_pylist()
         name = f"shop.{table}"
         (self.first,) = (r for r in before if r["kind"] == "schema" and r["origin"] == "shop/-80")
         self.row = next(r for r in before if r["kind"] == "snapshot")
         statements = [r for r in records if r["schema_id"] == DDL and r["origin"] == "shop/-80"]
-        newest = next(r for r in records if (r["source_table"], r["origin"]) == (name, "shop/-80"))
+        newest = next(
+            r for r in records if (r["source_table"], r["origin"], r["kind"]) == (name, "shop/-80", "schema")
+        )
         schema, copied = (
             next(r for r in after if (r["kind"], r["origin"]) == (kind, "shop/-80")) for kind in ("schema", "snapshot")
         )
-        self.shown = _projected(VitessCodec(name, TableHistory.of(name, [schema])), copied)
+        self.shown = projected_rows(VitessCodec(name, TableHistory.of(name, [schema])), [copied])[0]
         fields = FieldEvent.FromString(newest["payload"])
         self.histories = [
             TableHistory.of(name, [self.first, statement, _only(newest, fields, number + 1)])
@@ -130,7 +128,7 @@ class Added:
         found = []
         for words, history in zip(self.definitions, self.histories, strict=True):
             column = history.newest.columns[1].name
-            derived = _projected(VitessCodec(history.table, history), self.row)
+            derived = projected_rows(VitessCodec(history.table, history), [self.row])[0]
             values = [_value(row, column) for row in (derived, self.shown)]
             if history.due is None and values[0] != values[1]:
                 found.append((words, *values))
@@ -161,15 +159,6 @@ def _only(newest: dict[str, Any], fields: Any, number: int) -> dict[str, Any]:
     del own.fields[:]
     own.fields.extend([fields.fields[0], fields.fields[number]])
     return {**newest, "schema_id": schema_id(own), "payload": own.SerializeToString()}
-
-
-def _projected(codec: VitessCodec, row: dict[str, Any]) -> dict[str, Any]:
-    decoded = codec.decode(pa.RecordBatch.from_pylist([row], CHANGE_SCHEMA), ())
-    assert decoded.reasons == ()
-    contributions = pa.Table.from_batches([decoded.contributions], CONTRIBUTION_SCHEMA)
-    (live,) = reconcile_rows(contributions, 0).live.combine_chunks().to_batches()
-    found: dict[str, Any] = codec.project(live).to_pylist()[0]
-    return found
 
 
 def test_defaults_in_other_forms_than_mysqls_require_a_snapshot(vitess_server: VitessServer, table: str) -> None:
