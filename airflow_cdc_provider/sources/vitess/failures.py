@@ -79,29 +79,27 @@ def failure(doing: str, code: str, details: str, secrets: Sequence[str] = ()) ->
     text = " ".join(details.split())
     for secret in secrets:
         text = text.replace(secret, "***")
-    if len(text) > _START_TEXT + _END_TEXT:
-        text = f"{text[:_START_TEXT]} ... {text[-_END_TEXT:]}"
-    found = f"{code}: {text.rstrip('.')}"
+    is_long = len(text) > _START_TEXT + _END_TEXT
+    shown = f"{text[:_START_TEXT]} ... {text[-_END_TEXT:]}" if is_long else text
+    found = f"{code}: {shown.rstrip('.')}"
     if _TOO_LARGE.search(text):
         return ConfigurationError(
             f"{doing}: a message is larger than allowed",
             found=found,
             remedy="raise max_message_bytes in the connection's extra, or in the connector",
         )
-    if match := _UNREADABLE.search(details):
-        unreadable = UnreadableTable(
-            f"{doing}: a statement altered or dropped an ENUM or SET column, or the table, after these changes",
-            found=found,
-        )
+    if match := _UNREADABLE.search(text):
+        cause = "a statement altered or dropped an ENUM or SET column, or the table, after these changes"
+        unreadable = UnreadableTable(f"{doing}: {cause}", found=found)
         unreadable.table = match[1] or match[2]
         return unreadable
-    for part, remedy in _CONFIGURATION_TEXTS.items():
-        if part in text:
-            return ConfigurationError(doing, found=found, remedy=remedy)
-    if match := _BEHIND.search(details):
+    if match := _BEHIND.search(text):
         stale = StaleTabletSchema(doing, found=found, remedy=TRACK_VERSIONS)
         stale.table = match[1] or ""
         return stale
+    for part, remedy in _CONFIGURATION_TEXTS.items():
+        if part in text:
+            return ConfigurationError(doing, found=found, remedy=remedy)
     if _PARTIAL_RESHARD in text:
         return PartialReshard(doing, found=found, remedy="read all shards of the reshard")
     if _LOST.search(text):

@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 from typing import Any, Final
 
-from airflow_cdc_provider.exceptions import ConfigurationError, TransientError
+from airflow_cdc_provider.exceptions import CdcError, ConfigurationError, TransientError
 from airflow_cdc_provider.sources.prefetch import BufferLimit
 from airflow_cdc_provider.sources.vitess.gtid import CURRENT, is_real
 from airflow_cdc_provider.sources.vitess.options import VitessOptions, has_keyspace
@@ -178,7 +178,8 @@ def _plan_variant(client: VtgateClient, options: VitessOptions, table: str) -> s
     seconds = options.advanced.call_timeout_seconds
     try:
         rows = client.execute(f"VEXPLAIN PLAN SELECT 1 FROM {table}", timeout_seconds=seconds).texts()
-    except ConfigurationError:
+    except CdcError:
+        client.execute("SHOW VITESS_SHARDS", timeout_seconds=seconds)  # fails if VTGate is the cause
         return ""
     return str(json.loads(rows[0][0]).get("Variant", "")) if rows else ""
 

@@ -181,7 +181,7 @@ class TableHistory:
             tuple(one.shape for one in chain),
             tuple(steps),
             max(reversed(dues), key=lambda due: due.moment_us, default=None),
-            max((_micros(one["captured_at"]) for one in records if is_reread(one, table)), default=0),
+            max((_micros(one["captured_at"]) for one in records if _is_reread(one, table)), default=0),
         )
 
     @property
@@ -219,11 +219,6 @@ class TableHistory:
                 taken.add(now[-1])
             ids = tuple(now)
         return ids
-
-
-def is_reread(record: Mapping[str, Any], table: str) -> bool:
-    """Return whether a record requires a snapshot of a table because of a change in it."""
-    return bool(record["schema_id"] == REREAD and record["source_table"] == table)
 
 
 def lineage_of(records: Iterable[Mapping[str, Any]]) -> dict[str, tuple[str, ...]]:
@@ -284,6 +279,10 @@ def _read(table: str, record: Mapping[str, Any]) -> _FieldsRecord | _StatementRe
 
 def _micros(moment: datetime) -> int:
     return (moment - _EPOCH) // timedelta(microseconds=1)
+
+
+def _is_reread(record: Mapping[str, Any], table: str) -> bool:
+    return (record["schema_id"], record["source_table"]) == (REREAD, table)
 
 
 @dataclass
