@@ -37,6 +37,7 @@ _HARMLESS: Final = re.compile(
     r"|ADD\s+(CONSTRAINT\s+\S+\s+)?CHECK\b|(ADD|DROP)\s+FOREIGN\s+KEY\b|SECONDARY_(UN)?LOAD",
     re.IGNORECASE,
 )
+_ESCAPE: Final = re.compile(r"""\\[^'"]""")
 _LOG: Final = logging.getLogger("sqlglot")
 
 
@@ -207,8 +208,8 @@ def _added(column: Any, text: str) -> Added:
         # A NOT NULL column starts with the implicit default of its type.
         return Added(column.name, None, constant=nullable, nullable=nullable)
     value, constant, quoted = _constant(defaults[0])
-    if quoted and "\\" in text:
-        constant = False  # the SQL mode decides if it is an escape
+    if quoted and _ESCAPE.search(text):
+        constant = False  # the SQL mode decides what a backslash is; VTGate writes one before quotes
     return Added(column.name, value, constant=constant, nullable=nullable, quoted=quoted)
 
 

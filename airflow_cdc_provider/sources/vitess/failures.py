@@ -24,7 +24,7 @@ class StaleTabletSchema(TransientError):
 
 
 class UnreadableTable(StaleTabletSchema):
-    """A tablet can't read changes of a table any more: it maps ENUM and SET by the current columns only."""
+    """A tablet can't map ENUM or SET of a table: if it isn't resolved soon, the current columns don't have them."""
 
 
 class PartialReshard(TransientError):
@@ -36,12 +36,13 @@ _END_TEXT: Final = 600
 """VTGate's texts begin with what failed and end with the cause; between are positions, which can be long."""
 
 _LOST: Final = re.compile(r"purged|GTIDSet|not found in the \S+ keyspace")
-_BEHIND: Final = re.compile(
-    r"cannot determine table columns(?: for (.+?): event has)?|failed to reload schema after DDL"
-)
+_BEHIND: Final = re.compile(r"cannot determine table columns|failed to reload schema after DDL")
 _UNREADABLE: Final = re.compile(
-    r"for table (.+?): failed to build ENUM and SET"
-    r"|found for (?:ENUM |SET )?column .+? in table (.+?)(?: -- with available|, bytes)"
+    r"failed to build ENUM and SET|found for (?:ENUM |SET )?column .+? in table .+?(?: -- with available|, bytes)"
+)
+_TABLE: Final = re.compile(
+    r"(?:replication plan for table|table columns for|column .+? in table) (.+?)"
+    r"(?:: | -- with available|, bytes|\.?$)"
 )
 _PARTIAL_RESHARD: Final = "not all journaling participants are in the stream"
 TRACK_VERSIONS: Final = "if the error persists, start vttablets with --track-schema-versions"
@@ -88,14 +89,16 @@ def failure(doing: str, code: str, details: str, secrets: Sequence[str] = ()) ->
             found=found,
             remedy="raise max_message_bytes in the connection's extra, or in the connector",
         )
-    if match := _UNREADABLE.search(text):
-        cause = "a statement altered or dropped an ENUM or SET column, or the table, after these changes"
-        unreadable = UnreadableTable(f"{doing}: {cause}", found=found)
-        unreadable.table = match[1] or match[2]
-        return unreadable
-    if match := _BEHIND.search(text):
-        stale = StaleTabletSchema(doing, found=found, remedy=TRACK_VERSIONS)
-        stale.table = match[1] or ""
+    is_behind = _BEHIND.search(text)
+    if is_behind or _UNREADABLE.search(text):
+        cause = "an ENUM or SET column, or the table, was altered or dropped after these changes"
+        stale = (
+            StaleTabletSchema(doing, found=found, remedy=TRACK_VERSIONS)
+            if is_behind
+            else UnreadableTable(f"{doing}: {cause}", found=found)
+        )
+        table = _TABLE.search(text)
+        stale.table = table[1] if table else ""
         return stale
     for part, remedy in _CONFIGURATION_TEXTS.items():
         if part in text:

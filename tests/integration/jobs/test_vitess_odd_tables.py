@@ -40,7 +40,11 @@ class Tables:
         name = f"odd_{self.names[0]}"
         declared = {
             "name": name,
-            "source": {"type": "vitess", "keyspace": "shop"},
+            "source": {
+                "type": "vitess",
+                "keyspace": "shop",
+                "advanced": {"connect_backoff_seconds": 0.1, "connect_max_backoff_seconds": 0.2},
+            },
             "tables": [rf"shop\.{table}" for table in self.names],
             "snapshot": snapshot,
             "lake": {"catalog": "lake", "namespace": name},
@@ -87,7 +91,11 @@ def test_tables_altered_after_changes_that_only_their_old_enums_explain_are_read
         tables.write(f"insert into {name} (id, e) values (1, 'a'), (2, 'b')")
     tables.run()
     for name, (_, statement) in LAGGING.items():
-        tables.write(f"insert into {name} (id, e) values (3, 'b')", f"update {name} set e = 'a' where id = 2")
+        tables.write(
+            f"insert into {name} (id, e) values (3, 'b')",
+            f"update {name} set e = 'a' where id = 2",
+            f"delete from {name} where id = 3",
+        )
         tables.server.define("shop", statement)
     tables.write("insert into lag_plain (id, n) values (7, 7)")
 

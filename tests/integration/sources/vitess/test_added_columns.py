@@ -101,26 +101,23 @@ class Added:
             self.definitions = [
                 words for n, words in enumerate(definitions) if _runs(cursor, f"alter table {table} add c{n} {words}")
             ]
-            shard.execute(f"insert into {table} (id) values (2)")
-            records = captured_with_schema(source, start)
+            statements = [r for r in captured_with_schema(source, start) if r["origin"] == "shop/-80"]
             source.seek_to(source.head())
             after = snapshot(source, table).to_pylist()
         name = f"shop.{table}"
         (self.first,) = (r for r in before if r["kind"] == "schema" and r["origin"] == "shop/-80")
         self.row = next(r for r in before if r["kind"] == "snapshot")
-        statements = [r for r in records if r["schema_id"] == DDL and r["origin"] == "shop/-80"]
-        newest = next(
-            r for r in records if (r["source_table"], r["origin"], r["kind"]) == (name, "shop/-80", "schema")
+        newest, copied = (
+            next(r for r in after if (r["kind"], r["origin"]) == (kind, "shop/-80"))
+            for kind in ("schema", "snapshot")
         )
-        schema, copied = (
-            next(r for r in after if (r["kind"], r["origin"]) == (kind, "shop/-80")) for kind in ("schema", "snapshot")
-        )
-        self.shown = projected_rows(VitessCodec(name, TableHistory.of(name, [schema])), [copied])[0]
+        self.shown = projected_rows(VitessCodec(name, TableHistory.of(name, [newest])), [copied])[0]
         fields = FieldEvent.FromString(newest["payload"])
         self.histories = [
             TableHistory.of(name, [self.first, statement, _only(newest, fields, number + 1)])
             for number, statement in enumerate(statements)
         ]
+        assert {r["schema_id"] for r in statements} == {DDL}
         assert len(statements) == len(self.definitions) == len(fields.fields) - 1
 
     def differing(self) -> list[tuple[str, Any, Any]]:

@@ -185,7 +185,6 @@ def json_fields(shard: str) -> Any:
 def test_a_table_is_due_after_json_that_arrived_broken(
     stack: ExitStack, caplog: pytest.LogCaptureFixture, *, again: bool
 ) -> None:
-    """Slices after the first one have no fields of their own."""
     whole = [(None, ["1", "{", "{}", '["x"]']), (["1", "{", "{", "{"], ["2", "{", "{}", "null"]), (["9"] * 4, None)]
     odd = [(None, ["3", "x", "[]", '"base64:type15:AP8=", 1.0]']), (None, ["4", "x", "", "1"])]
     script: list[Step] = [
@@ -197,9 +196,8 @@ def test_a_table_is_due_after_json_that_arrived_broken(
     capture = Capture(stack, [script], chosen(slice_bytes=1))
 
     with caplog.at_level(logging.WARNING):
-        records, plan = capture.read(START, HEAD)
+        records, _ = capture.read(START, HEAD)
 
-    assert len(plan.partitions) == 3
     due = [r for r in records.to_pylist() if r["schema_id"] == REREAD]
     assert [(r["source_table"], r["origin"], r["kind"]) for r in due] == [("shop.docs", "shop/-80", "schema")] * again
     assert all(r["payload"].startswith(b"2 rows") for r in due)

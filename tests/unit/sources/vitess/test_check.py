@@ -76,7 +76,7 @@ def test_others_are_not(status: str, kind: str) -> None:
 def test_reference_tables_are_named_with_the_shard_that_is_read() -> None:
     assert found("", reference=True)["reference tables"] == (
         "ok",
-        "item: all shards have the same rows, shop/-80 is read",
+        "shop.item: all shards have the same rows, shop/-80 is read",
     )
     assert "reference tables" not in found("")
 

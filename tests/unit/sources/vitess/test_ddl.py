@@ -36,6 +36,7 @@ def actions(text: str, table: str = "t") -> tuple[Action, ...]:
             [Added("c", "2001-01-01 00:00:00", quoted=True)],
         ),
         (r"ADD c varchar(9) DEFAULT 'a\\b'", [Added("c", r"a\b", constant=False, quoted=True)]),
+        (r"ADD c varchar(9) DEFAULT 'it\'s'", [Added("c", "it's", quoted=True)]),
         ("ADD c varchar(9) DEFAULT 'a' 'b'", [Added("c", None, constant=False)]),
         ("ADD c int DEFAULT 1e3", [Added("c", "1e3")]),
         ("ADD c int NOT NULL", [Added("c", None, constant=False, nullable=False)]),
