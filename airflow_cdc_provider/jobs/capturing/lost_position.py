@@ -71,7 +71,9 @@ def alert(connector: Connector, lost: Sequence[PositionLost]) -> None:
     """
     if lost and connector.lost_position_action(hole=True) == "fail_once":
         tables = [table for one in lost for table in one.tables]
-        message, found = ("; ".join(texts) for texts in zip(*((one.message, one.found) for one in lost), strict=True))
+        message, found = (
+            "; ".join(texts) for texts in zip(*((one.message, one.found) for one in lost), strict=True)
+        )
         raise _due(connector, tables, message, found)
 
 

@@ -24,7 +24,7 @@ class StaleTabletSchema(TransientError):
 
 
 class UnreadableTable(StaleTabletSchema):
-    """A tablet can't map ENUM or SET of a table: if it isn't resolved soon, the current columns don't have them."""
+    """A tablet can't map ENUM or SET of a table; after some attempts, because its columns were altered."""
 
 
 class PartialReshard(TransientError):
@@ -38,7 +38,7 @@ _END_TEXT: Final = 600
 _LOST: Final = re.compile(r"purged|GTIDSet|not found in the \S+ keyspace")
 _BEHIND: Final = re.compile(r"cannot determine table columns|failed to reload schema after DDL")
 _UNREADABLE: Final = re.compile(
-    r"failed to build ENUM and SET|found for (?:ENUM |SET )?column .+? in table .+?(?: -- with available|, bytes)"
+    r"failed to build ENUM and SET|found for (?:ENUM |SET )?column .+? in table .+?(?: -- with|, bytes)"
 )
 _TABLE: Final = re.compile(
     r"(?:replication plan for table|table columns for|column .+? in table) (.+?)"

@@ -67,7 +67,9 @@ class SliceReader(Reader):
 
     def _read(self, stream_slice: StreamSlice, counts: Counter[str]) -> Iterator[pa.RecordBatch]:
         events = scan(stream_slice.data)
-        captured = np.array([is_captured(table, self.selects, self.homes) for table in events.tables], np.bool_)
+        captured = np.array(
+            [is_captured(table, self.selects, self.homes) for table in events.tables], np.bool_
+        )
         owners = transactions_of_changes(events, stream_slice.transactions)
         changes = events.changes
         inside = owners >= 0
@@ -116,9 +118,12 @@ class SliceReader(Reader):
 
 
 def _rereads(
-    data: Bytes, found: Changes, records: pa.RecordBatch, json_columns: Mapping[str, tuple[int, Sequence[int]]]
+    data: Bytes,
+    found: Changes,
+    records: pa.RecordBatch,
+    json_columns: Mapping[str, tuple[int, Sequence[int]]],
 ) -> Iterator[pa.RecordBatch]:
-    """Yield a record for each table with JSON values that the stream doesn't contain: it must be read again."""
+    """Yield a record for each table with JSON values that arrived broken: it must be read again."""
     for schema_id, (width, columns) in json_columns.items():
         own = pc.is_in(records.column("schema_id"), pa.array([schema_id]))
         rows = np.flatnonzero(own.to_numpy(zero_copy_only=False))

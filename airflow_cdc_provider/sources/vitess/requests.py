@@ -168,7 +168,10 @@ def home_shards(client: VtgateClient, options: VitessOptions, tables: Iterable[s
     for table in tables:
         keyspace, _, name = table.partition(".")
         own = [shard for shard in shards if shard.partition("/")[0] == keyspace]
-        if len(own) > 1 and _plan_variant(client, options, f"{quoted(keyspace)}.{quoted(name)}") == "Reference":
+        if (
+            len(own) > 1
+            and _plan_variant(client, options, f"{quoted(keyspace)}.{quoted(name)}") == "Reference"
+        ):
             found[table] = min(own)
     return found
 

@@ -35,6 +35,7 @@ from airflow_cdc_provider.sources.vitess.lake_types import family_of
 from airflow_cdc_provider.sources.vitess.schema_ids import DDL, LINEAGE, REREAD
 
 _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
+_LEAD_US: Final = 2_000_000
 _INTEGERS: Final = ("tinyint", "smallint", "mediumint", "int", "bigint")
 
 
@@ -93,6 +94,8 @@ class _FieldsRecord(_SchemaRecord):
 
     digest: bytes
     shape: TableShape
+    lead_us: int
+    """A snapshot that recorded it has the effects of statements that weren't captured."""
 
 
 @dataclass(frozen=True)
@@ -162,7 +165,7 @@ class TableHistory:
             step, open_questions = _step(earlier.shape, later.shape, between)
             steps.append(step)
             # A snapshot that started after the statement includes its effects, whenever its fields were seen.
-            moment_us = between[-1].moment_us if between else later.moment_us
+            moment_us = between[-1].moment_us if between else later.moment_us - later.lead_us
             dues += [SnapshotDue(moment_us, question) for question in open_questions]
         chain = list(shapes.values())
         after = _statements_after(chain, statements)
@@ -274,7 +277,9 @@ def _read(table: str, record: Mapping[str, Any]) -> _FieldsRecord | _StatementRe
         return _StatementRecord(*at, found[0]) if found else None
     if record["source_table"] != table or record["schema_id"] in (LINEAGE, REREAD):
         return None
-    return _FieldsRecord(*at, bytes.fromhex(record["schema_id"]), TableShape.parse(bytes(record["payload"])))
+    shape = TableShape.parse(bytes(record["payload"]))
+    lead_us = 0 if record["committed_at"] else _LEAD_US
+    return _FieldsRecord(*at, bytes.fromhex(record["schema_id"]), shape, lead_us)
 
 
 def _micros(moment: datetime) -> int:

@@ -13,8 +13,8 @@ LINEAGE: Final = "lineage"
 JSON, ``{shard: [ancestor, ...]}``."""
 
 REREAD: Final = "reread"
-"""``schema_id`` of a record of kind ``schema`` that requires a snapshot: the stream didn't contain the values of
-a change. The payload is the reason."""
+"""``schema_id`` of a record of kind ``schema`` that requires a snapshot, because values of a change arrived
+broken. The payload is the reason."""
 
 _ENUM: Final = 2074
 _SET: Final = 2075

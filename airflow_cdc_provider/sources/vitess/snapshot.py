@@ -347,7 +347,7 @@ class _Copy:
             origin=self._origin,
             position=position,
             committed_us=0,
-            captured_us=time.time_ns() // 1000,
+            captured_us=self._range.planned_us,
         )
         yield pa.RecordBatch.from_pylist([record], schema=CHANGE_SCHEMA)
 

@@ -194,8 +194,8 @@ class VitessSource(Source):
     def schema_findings(self) -> list[str]:
         """Return a message for each table with values that the job's streams didn't contain."""
         return [
-            f"{table}: VTGate's stream sent JSON values that aren't JSON, which it does if they have BIT or BLOB "
-            "members; they are in _rest until a snapshot has read the table"
+            f"{table}: VTGate's stream sent JSON values that aren't JSON, as it does for BIT or BLOB "
+            "members; these are in _rest until a snapshot has read the table"
             for table in sorted({one["source_table"] for one in self._records if one["schema_id"] == REREAD})
             if self._history(table).reread_us >= self._created_us
         ]

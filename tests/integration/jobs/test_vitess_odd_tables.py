@@ -84,7 +84,9 @@ LAGGING = {
 }
 
 
-def test_tables_altered_after_changes_that_only_their_old_enums_explain_are_read_again(tables: Tables) -> None:
+def test_tables_altered_after_changes_that_only_their_old_enums_explain_are_read_again(
+    tables: Tables,
+) -> None:
     tables.define("lag_plain", "n int")
     for name, (columns, _) in LAGGING.items():
         tables.define(name, columns)
@@ -140,7 +142,7 @@ def test_json_values_that_the_stream_breaks_are_read_by_a_snapshot(tables: Table
     tables.write("insert into docs1 (id, j) values (1, '[1]')")
     tables.run()
     tables.write(
-        "insert into docs1 (id, j) values (2, json_array(1, cast(x'00ff' as binary), 1.5)), (3, '{\"a\": 1}')",
+        "insert into docs1 (id, j) values (2, json_array(1, cast(x'00ff' as binary), 1.5)), (3, '{}')",
         "update docs1 set j = json_object('k', cast(b'101' as json), 'z', 1) where id = 1",
     )
 
@@ -172,7 +174,9 @@ def test_a_reference_table_arrives_once(tables: Tables) -> None:
         tables.write("insert into reference1 (id, n) values (1, 1), (2, 2)", shard=shard)
     first = tables.run()
     for shard in ("-80", "80-"):
-        tables.write("insert into reference1 (id, n) values (3, 3)", "delete from reference1 where id = 1", shard=shard)
+        tables.write(
+            "insert into reference1 (id, n) values (3, 3)", "delete from reference1 where id = 1", shard=shard
+        )
 
     later = tables.run()
 

@@ -165,7 +165,7 @@ def test_tables_that_cannot_be_read_are_due_alone_and_the_others_are_captured(
     if raised is None:
         assert capture_stage.capture(asked.job, asked.stores, asked.source, asked.report).batches == 1
     else:
-        with pytest.raises(PositionLost, match="changes of s.a can't be read") as raised_error:
+        with pytest.raises(PositionLost, match=r"changes of s\.a can't be read") as raised_error:
             capture_stage.capture(asked.job, asked.stores, asked.source, asked.report)
         assert type(raised_error.value) is raised
         assert raised is PositionLost or "s.a, s.b may be lost" in str(raised_error.value)

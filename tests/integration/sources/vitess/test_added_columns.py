@@ -1,4 +1,4 @@
-"""Columns that are added with a default: existing rows have the value that MySQL shows, or a snapshot is due."""
+"""Columns added with a default: existing rows have the value that MySQL shows, or a snapshot is due."""
 
 from __future__ import annotations
 
@@ -54,20 +54,22 @@ PLAIN = (
 )
 """Defaults that don't need a snapshot."""
 TYPES = """
-tinyint; smallint unsigned; mediumint; int; bigint; bigint unsigned; int(5) zerofill; bool; bit(1); bit(8); bit(13)
-decimal(4,1); decimal(10,0); decimal(6,6); decimal(40,3); float; double; float(7,2); year; date; datetime
+tinyint; smallint unsigned; mediumint; int; bigint; bigint unsigned; int(5) zerofill; bool; bit(1); bit(8)
+bit(13); decimal(4,1); decimal(10,0); decimal(6,6); decimal(40,3); float; double; float(7,2); year; date
+datetime
 datetime(3); timestamp NULL; timestamp(6); time; time(2); json; text; blob; binary(3); varbinary(9); char(4)
 varchar(9); varchar(9) CHARACTER SET latin1; varchar(9) COLLATE utf8mb4_bin; varchar(9) CHARACTER SET utf16
 varchar(9) CHARACTER SET sjis; varchar(9) CHARACTER SET gbk; enum('a','B','10','3','é'); set('a','b','3','c')
 """
 LITERALS = r"""
-0; 1; -1; 5; 007; 99; 1999; 1.5; 9.95; -0.0; -0; +3; 1e3; 1E-2; 12345.678; .5; 0.1234567890123456789; 16777217
-0x41; x'4142'; b'101'; b'1'; true; false; null; 20240105; 101112; '0'; '1'; '5'; '007'; ' 5'; '1.5'; '1e3'; '99'
-'69'; '2024'; '0000'; ''; '-1'; 'a'; 'A'; 'b'; 'B'; 'a,b'; 'b,a'; 'a,a'; 'ü'; 'é'; 'E'; 'a '; 'ab  '; 'it''s'
-'a\\b'; '\n'; 'a' 'b'; _utf8mb4'a'; _latin1'a'; N'a'; "a"; _binary'a'; '2024-01-05'; '2024-1-5'; '24-01-05'
-'20240105'; '2024/01/05'; '2024-01-05 10:20:30'; '2024-01-05 10:20:30.5'; '2024-01-05T10:20:30'
-'2024-01-05 10:20:30.125'; '2024-01-05 10:20:30+02:00'; '10:20:30'; '10:20'; '1:2:3'; '100:00:00'; '-10:20:30'
-'1 10:20:30'; '10:20:30.25'; '10:20:30.255'; DATE'2024-01-05'; TIME'10:20:30'; TIMESTAMP'2024-01-05 10:20:30'
+0; 1; -1; 5; 007; 99; 1999; 1.5; 9.95; -0.0; -0; +3; 1e3; 1E-2; 12345.678; .5; 16777217
+0.1234567890123456789; 0x41; x'4142'; b'101'; b'1'; true; false; null; 20240105; 101112
+'0'; '1'; '5'; '007'; ' 5'; '1.5'; '1e3'; '99'; '69'; '2024'; '0000'; ''; '-1'
+'a'; 'A'; 'b'; 'B'; 'a,b'; 'b,a'; 'a,a'; 'ü'; 'é'; 'E'; 'a '; 'ab  '; 'it''s'; 'a\\b'; '\n'; 'a' 'b'
+_utf8mb4'a'; _latin1'a'; N'a'; "a"; _binary'a'; '2024-01-05'; '2024-1-5'; '24-01-05'; '20240105'; '2024/01/05'
+'2024-01-05 10:20:30'; '2024-01-05 10:20:30.5'; '2024-01-05T10:20:30'; '2024-01-05 10:20:30.125'
+'2024-01-05 10:20:30+02:00'; '10:20:30'; '10:20'; '1:2:3'; '100:00:00'; '-10:20:30'; '1 10:20:30'
+'10:20:30.25'; '10:20:30.255'; DATE'2024-01-05'; TIME'10:20:30'; TIMESTAMP'2024-01-05 10:20:30'
 ('a'); (5); (1.25); ('5'); (-'5'); ('[]'); ('{}'); ('{"b":1,"a":2}'); ('[1.0, 1e2]'); (null); (1 + 1)
 """
 
@@ -99,7 +101,9 @@ class Added:
             source.seek_to(start)
             before = snapshot(source, table).to_pylist()
             self.definitions = [
-                words for n, words in enumerate(definitions) if _runs(cursor, f"alter table {table} add c{n} {words}")
+                words
+                for n, words in enumerate(definitions)
+                if _runs(cursor, f"alter table {table} add c{n} {words}")
             ]
             statements = [r for r in captured_with_schema(source, start) if r["origin"] == "shop/-80"]
             source.seek_to(source.head())
@@ -121,7 +125,7 @@ class Added:
         assert len(statements) == len(self.definitions) == len(fields.fields) - 1
 
     def differing(self) -> list[tuple[str, Any, Any]]:
-        """Return definition, derived value and value of the columns that differ and don't require a snapshot."""
+        """Return definition, derived and shown value of columns that differ without requiring a snapshot."""
         found = []
         for words, history in zip(self.definitions, self.histories, strict=True):
             column = history.newest.columns[1].name
@@ -158,7 +162,9 @@ def _only(newest: dict[str, Any], fields: Any, number: int) -> dict[str, Any]:
     return {**newest, "schema_id": schema_id(own), "payload": own.SerializeToString()}
 
 
-def test_defaults_in_other_forms_than_mysqls_require_a_snapshot(vitess_server: VitessServer, table: str) -> None:
+def test_defaults_in_other_forms_than_mysqls_require_a_snapshot(
+    vitess_server: VitessServer, table: str
+) -> None:
     added = Added(vitess_server, table, [*REPORTED, *PLAIN])
 
     assert added.definitions == [*REPORTED, *PLAIN]

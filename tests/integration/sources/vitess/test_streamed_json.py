@@ -19,7 +19,19 @@ from tests.integration.sources.vitess.vitess_sources import captured_with_schema
 pytestmark = pytest.mark.integration
 
 PLAIN = (
-    *("1", "-7", "1.5", "0.1e0", "18446744073709551615", "true", "false", "null", "'text'", "'ü \"q\" \\\\ \n'", "''"),
+    *(
+        "1",
+        "-7",
+        "1.5",
+        "0.1e0",
+        "18446744073709551615",
+        "true",
+        "false",
+        "null",
+        "'text'",
+        "'ü \"q\" \\\\ \n'",
+        "''",
+    ),
     *("cast(1.250 as decimal(5,3))", "cast('[]' as json)", "cast('{}' as json)", "cast('null' as json)"),
     *("date'2024-01-05'", "time'10:20:30.5'", "timestamp'2024-01-05 10:20:30'"),
 )
@@ -40,7 +52,9 @@ def expression(chance: random.Random, depth: int = 0) -> str:
 
 def test_random_json_is_what_mysql_shows_or_the_table_is_due(vitess_server: VitessServer) -> None:
     chance = random.Random(5)
-    vitess_server.define("shop", "create table json1 (id bigint primary key, j json)", shard_by={"json1": "id"})
+    vitess_server.define(
+        "shop", "create table json1 (id bigint primary key, j json)", shard_by={"json1": "id"}
+    )
     expressions = [*(f"cast({one} as json)" for one in BINARY), *(expression(chance) for _ in range(150))]
     with closing(source_of(vitess_server, "json1")) as source:
         start = source.start()

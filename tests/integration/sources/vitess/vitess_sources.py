@@ -37,7 +37,7 @@ def captured_with_schema(source: VitessSource, start: Any) -> list[dict[str, Any
     plan = source.plan(start, source.head(), ReadLimit())
     assert plan.at_head
     found: list[dict[str, Any]] = read(source.reader(), plan.partitions).to_pylist()
-    return [*plan.records, *found]
+    return [*map(dict, plan.records), *found]
 
 
 def snapshot(source: VitessSource, table: str) -> pa.Table:

@@ -185,10 +185,16 @@ def json_fields(shard: str) -> Any:
 def test_a_table_is_due_after_json_that_arrived_broken(
     stack: ExitStack, caplog: pytest.LogCaptureFixture, *, again: bool
 ) -> None:
-    whole = [(None, ["1", "{", "{}", '["x"]']), (["1", "{", "{", "{"], ["2", "{", "{}", "null"]), (["9"] * 4, None)]
+    whole = [
+        (None, ["1", "{", "{}", '["x"]']),
+        (["1", "{", "{", "{"], ["2", "{", "{}", "null"]),
+        (["9"] * 4, None),
+    ]
     odd = [(None, ["3", "x", "[]", '"base64:type15:AP8=", 1.0]']), (None, ["4", "x", "", "1"])]
     script: list[Step] = [
-        response(*transaction("-80", {"-80": 11, "80-": 20}, json_fields("-80"), rows("docs", "-80", *whole))),
+        response(
+            *transaction("-80", {"-80": 11, "80-": 20}, json_fields("-80"), rows("docs", "-80", *whole))
+        ),
         response(*transaction("-80", {"-80": 12, "80-": 20}, rows("docs", "-80", *(odd if again else [])))),
         response(*HIGH1),
         Waits(),
@@ -199,7 +205,9 @@ def test_a_table_is_due_after_json_that_arrived_broken(
         records, _ = capture.read(START, HEAD)
 
     due = [r for r in records.to_pylist() if r["schema_id"] == REREAD]
-    assert [(r["source_table"], r["origin"], r["kind"]) for r in due] == [("shop.docs", "shop/-80", "schema")] * again
+    assert [(r["source_table"], r["origin"], r["kind"]) for r in due] == [
+        ("shop.docs", "shop/-80", "schema")
+    ] * again
     assert all(r["payload"].startswith(b"2 rows") for r in due)
     history = TableHistory.of("shop.docs", records.to_pylist())
     assert (history.reread_us > 0, len(history.shapes)) == (again, 1)

@@ -24,7 +24,9 @@ def standing(request: Any) -> list[bytes | Waits]:
     ] + [Waits()]
 
 
-def found(status: str, kind: str = "REPLICA", /, *, reference: bool = False, **extra: Any) -> dict[str, tuple[str, str]]:
+def found(
+    status: str, kind: str = "REPLICA", /, *, reference: bool = False, **extra: Any
+) -> dict[str, tuple[str, str]]:
     """Return level and message of the findings, by subject."""
     replication = ("shop", "-80", kind, "z-0", "host", "host:3306", "{}", "0", status)
     answers: dict[str, list[tuple[str, ...]]] = {

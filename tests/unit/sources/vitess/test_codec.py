@@ -492,11 +492,26 @@ def test_values_that_a_column_cant_represent_are_in_rest_as_mysqls_text() -> Non
 
 def test_text_that_is_not_json_is_in_rest() -> None:
     event = fields({"id": "bigint", "j": "json"})
-    broken = ['"base64:type15:AP8=", 1.0]', "{", "", "[1,]", '["a" 1]', b"\xff", "nul", "01", "[" * 300]
-    whole = ["null", '"base64:type15:AP8="', '{"a": [1.5e-7, {}], "b": "\\u00e9\\""}', "[" * 100 + "]" * 100]
+    broken: list[str | bytes] = [
+        '"base64:type15:AP8=", 1.0]',
+        "{",
+        "",
+        "[1,]",
+        '["a" 1]',
+        b"\xff",
+        "nul",
+        "01",
+        "[" * 300,
+    ]
+    whole: list[str | bytes] = [
+        "null",
+        '"base64:type15:AP8="',
+        '{"a": [1.5e-7, {}], "b": "\\u00e9\\""}',
+        "[" * 100 + "]" * 100,
+    ]
     rows = [
         changed(event, change(None, [str(number), text]), 2, number=number)
-        for number, text in enumerate([*broken, *whole])
+        for number, text in enumerate(broken + whole)
     ]
     found = sorted(projected(codec_of(seen(event, 1)), rows), key=lambda row: row["id"])
     assert [row["j"] for row in found] == [*[None] * len(broken), *whole]

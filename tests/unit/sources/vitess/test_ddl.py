@@ -27,7 +27,10 @@ def actions(text: str, table: str = "t") -> tuple[Action, ...]:
         ("ADD c int NULL DEFAULT NULL COMMENT 'a, b' FIRST", [Added("c")]),
         ("ADD COLUMN c decimal(6,2) DEFAULT 9.99 AFTER `b`", [Added("c", "9.99")]),
         ("ADD c int NOT NULL DEFAULT -1", [Added("c", "-1", nullable=False)]),
-        ("ADD c varchar(9) NOT NULL DEFAULT 'it''s, so'", [Added("c", "it's, so", nullable=False, quoted=True)]),
+        (
+            "ADD c varchar(9) NOT NULL DEFAULT 'it''s, so'",
+            [Added("c", "it's, so", nullable=False, quoted=True)],
+        ),
         ("ADD c varchar(9) DEFAULT _utf8mb4'x'", [Added("c", "x", quoted=True)]),
         ("ADD c bool DEFAULT true", [Added("c", "1")]),
         ("ADD c json DEFAULT ('{}')", [Added("c", "{}", quoted=True)]),

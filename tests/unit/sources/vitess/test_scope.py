@@ -325,7 +325,11 @@ def test_reference_tables_are_read_from_the_first_shard_and_others_from_all() ->
 
 @pytest.mark.parametrize(
     ("home", "shards"),
-    [("shop/-80", ["-80", "-40", "-"]), ("shop/40-80", ["40-80"]), ("", ["-80", "-40", "-", "40-80", "80-", "0"])],
+    [
+        ("shop/-80", ["-80", "-40", "-"]),
+        ("shop/40-80", ["40-80"]),
+        ("", ["-80", "-40", "-", "40-80", "80-", "0"]),
+    ],
 )
 def test_a_home_shard_stays_the_first_one_after_a_reshard(home: str, shards: list[str]) -> None:
     names = ("-80", "-40", "-", "40-80", "80-", "0")

@@ -1,4 +1,4 @@
-"""Tables whose changes tablets can't read any more: named, left out up to the head, and then included again."""
+"""Tables whose changes tablets can't read: named, left out up to the head, and then included again."""
 
 from __future__ import annotations
 
@@ -23,8 +23,8 @@ STREAM = (
     f"(including the GTID we failed to process) {POSITIONS}: "
 )
 DROPPED = (
-    "{}enum or set column e does not have valid string values: failed to build ENUM and SET column integer to "
-    "string mappings failed to build table replication plan for table {}"
+    "{}enum or set column e does not have valid string values: failed to build ENUM and SET column integer "
+    "to string mappings failed to build table replication plan for table {}"
 )
 ANSWERS: dict[str, Any] = {**SHARDS, "FULL TABLES": [("item", "BASE TABLE"), ("odd", "BASE TABLE")]}
 
@@ -35,15 +35,15 @@ ANSWERS: dict[str, Any] = {**SHARDS, "FULL TABLES": [("item", "BASE TABLE"), ("o
         (DROPPED.format(STREAM, "odd"), "odd", "enum or set column e does not have valid string values"),
         (DROPPED.format(STREAM, "o d d"), "o d d", "enum or set column e"),
         (
-            f"{STREAM}failed to perform ENUM column integer to string value mapping: no string value found for "
-            f"ENUM column my e in table odd -- with available values being: {dict.fromkeys(range(200), 'x')} "
-            "-- using the found integer value: 3",
+            f"{STREAM}failed to perform ENUM column integer to string value mapping: no string value found "
+            "for ENUM column my e in table odd -- with available values being: "
+            f"{dict.fromkeys(range(200), 'x')} -- using the found integer value: 3",
             "odd",
             "using the found integer value: 3",
         ),
         (
-            f"{STREAM}failed to build table replication plan for table odd: failed to build ENUM and SET column "
-            "integer to string mappings: enum or set column e does not have valid string values: ",
+            f"{STREAM}failed to build table replication plan for table odd: failed to build ENUM and SET "
+            "column integer to string mappings: enum or set column e does not have valid string values: ",
             "odd",
             "enum or set column e",
         ),
@@ -54,7 +54,9 @@ ANSWERS: dict[str, Any] = {**SHARDS, "FULL TABLES": [("item", "BASE TABLE"), ("o
         ),
     ],
 )
-def test_the_table_and_the_cause_are_named_however_long_the_text_is(text: str, table: str, cause: str) -> None:
+def test_the_table_and_the_cause_are_named_however_long_the_text_is(
+    text: str, table: str, cause: str
+) -> None:
     error = failure("the stream ended", "UNKNOWN", text)
 
     assert isinstance(error, UnreadableTable)
@@ -73,7 +75,9 @@ def source_of(server: FakeVtgate, attempts: int = 0) -> VitessSource:
     advanced = VitessAdvanced(
         connect_attempts=attempts, connect_backoff_seconds=0.01, call_timeout_seconds=2.0
     )
-    source = VitessSource(VitessOptions(keyspace="shop", advanced=advanced), server.connection, lambda _: True)
+    source = VitessSource(
+        VitessOptions(keyspace="shop", advanced=advanced), server.connection, lambda _: True
+    )
     source._verified = START
     return source
 
@@ -109,7 +113,7 @@ def test_the_other_tables_are_captured_up_to_the_head_without_it(
 
 
 def test_a_table_that_was_dropped_since_is_left_out_without_an_error() -> None:
-    answers = {**SHARDS, "FULL TABLES": [("item", "BASE TABLE")]}
+    answers: dict[str, Any] = {**SHARDS, "FULL TABLES": [("item", "BASE TABLE")]}
     with FakeVtgate([[FAILS], OTHERS], answers) as server, closing(source_of(server)) as source:
         plan = source.plan(START.to_offset(), HEAD.to_offset(), ReadLimit())
 
@@ -126,7 +130,7 @@ def test_a_table_that_fails_although_it_is_left_out_fails_the_plan() -> None:
 
 
 def test_without_any_other_table_the_stream_has_no_rows() -> None:
-    answers = {**SHARDS, "FULL TABLES": [("odd", "BASE TABLE")]}
+    answers: dict[str, Any] = {**SHARDS, "FULL TABLES": [("odd", "BASE TABLE")]}
     with FakeVtgate([[FAILS], OTHERS], answers) as server, closing(source_of(server)) as source:
         with pytest.raises(PositionLost):
             source.plan(START.to_offset(), HEAD.to_offset(), ReadLimit())
