@@ -71,10 +71,8 @@ def alert(connector: Connector, lost: Sequence[PositionLost]) -> None:
     """
     if lost and connector.lost_position_action(hole=True) == "fail_once":
         tables = [table for one in lost for table in one.tables]
-        message, found = (
-            "; ".join(texts) for texts in zip(*((one.message, one.found) for one in lost), strict=True)
-        )
-        raise _due(connector, tables, message, found)
+        messages, causes = ("; ".join(getattr(one, part) for one in lost) for part in ("message", "found"))
+        raise _due(connector, tables, messages, causes)
 
 
 def close_gaps(
