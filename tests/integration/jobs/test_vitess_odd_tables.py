@@ -43,7 +43,7 @@ class Tables:
             "source": {
                 "type": "vitess",
                 "keyspace": "shop",
-                "advanced": {"connect_backoff_seconds": 0.1, "connect_max_backoff_seconds": 0.2},
+                "advanced": {"connect_attempts": 1, "connect_backoff_seconds": 0.2},
             },
             "tables": [rf"shop\.{table}" for table in self.names],
             "snapshot": snapshot,

@@ -15,7 +15,6 @@ from airflow_cdc_provider.sources.vitess.options import VitessAdvanced, VitessOp
 from airflow_cdc_provider.sources.vitess.source import VitessSource
 from tests.unit.sources.vitess.fake_vtgate import Fails, FakeVtgate, Script, Waits, response
 from tests.unit.sources.vitess.stream_capture import HEAD, HIGH1, LOW1, LOW2, START
-from tests.unit.sources.vitess.test_losses import SHARDS
 
 POSITIONS = ", ".join(f"aaaa{n:04}-aaaa-aaaa-aaaa-aaaaaaaaaaaa:1-{n}" for n in range(40))
 STREAM = (
@@ -26,6 +25,7 @@ DROPPED = (
     "{}enum or set column e does not have valid string values: failed to build ENUM and SET column integer "
     "to string mappings failed to build table replication plan for table {}"
 )
+SHARDS = {"SHOW VITESS_SHARDS": [("shop/-80",), ("shop/80-",)]}
 ANSWERS: dict[str, Any] = {**SHARDS, "FULL TABLES": [("item", "BASE TABLE"), ("odd", "BASE TABLE")]}
 
 
