@@ -43,7 +43,7 @@ class Tables:
             "source": {
                 "type": "vitess",
                 "keyspace": "shop",
-                "advanced": {"connect_attempts": 1, "connect_backoff_seconds": 0.2},
+                "advanced": {"connect_attempts": 0},
             },
             "tables": [rf"shop\.{table}" for table in self.names],
             "snapshot": snapshot,
@@ -80,7 +80,6 @@ LAGGING = {
     "lag_name": ("e enum('a','b')", "alter table lag_name rename column e to f"),
     "lag_less": ("e enum('a','b') default 'a'", "alter table lag_less modify e enum('x','a')"),
     "lag_gone": ("e enum('a','b')", "drop table lag_gone"),
-    "lag_text": ("e enum('a','b')", "alter table lag_text modify e varchar(9)"),
 }
 
 
@@ -181,6 +180,6 @@ def test_a_reference_table_arrives_once(tables: Tables) -> None:
     later = tables.run()
 
     assert read_rows(first) == {"shop.reference1": 2}
-    assert later.changes == 2
+    assert later.changes == 4, "two rows and their transactions"
     assert tables.mirror("reference1") == tables.selected("reference1") != []
     assert tables.run("verify").ok
